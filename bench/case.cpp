@@ -1,0 +1,37 @@
+#include "bench/case.hpp"
+
+#include <algorithm>
+
+namespace tern::bench {
+namespace {
+
+std::vector<Case>& registered() {
+  static std::vector<Case> cases;
+  return cases;
+}
+
+/// What a ratio may fall short of its goal and still be called equal: the spread of one figure
+/// measured twice in one run.
+constexpr double tolerance = 0.005;
+
+}  // namespace
+
+std::optional<double> Figure::ratio() const {
+  if (!baseline || *baseline <= 0 || value <= 0) return std::nullopt;
+  return better == Better::higher ? value / *baseline : *baseline / value;
+}
+
+bool Figure::misses_goal() const {
+  const std::optional<double> reached = ratio();
+  return goal_ratio && (!reached || *reached < *goal_ratio - tolerance);
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases = registered();
+  std::ranges::sort(cases, {}, &Case::name);
+  return cases;
+}
+
+Registration::Registration(const Case& added) { registered().push_back(added); }
+
+}  // namespace tern::bench

@@ -1,0 +1,62 @@
+// Fill bandwidth of the host device beside memset and std::fill.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "bench/case.hpp"
+#include "bench/host_buffers.hpp"
+#include "bench/measure.hpp"
+#include "tern/backends/catalog.hpp"
+#include "tern/device/stream.hpp"
+
+namespace tern::bench {
+namespace {
+
+constexpr std::size_t floats = transfer_bytes / sizeof(float);
+
+void run(Context& context) {
+  const StreamRef one = open_device("host?threads=1").default_stream();
+  const StreamRef all = open_device("host").default_stream();
+  const HeapMemory plain = heap_memory(transfer_bytes, 1);
+  const DeviceMemory memory = device_memory(open_device("host"), transfer_bytes, 1);
+  auto* plain_floats = reinterpret_cast<float*>(plain.get());
+  auto* device_floats = reinterpret_cast<float*>(memory.get());
+  auto* device_bytes = reinterpret_cast<unsigned char*>(memory.get());
+
+  const auto filled = [](StreamRef stream, auto* to, std::size_t count, auto value) {
+    return [=] {
+      stream.fill(to, count, value);
+      stream.synchronize();
+    };
+  };
+  const std::string size = format_bytes(transfer_bytes);
+  const auto report = [&](const char* what, const char* baseline, const std::vector<Body>& bodies) {
+    context.step(what);
+    const std::vector<double> seconds = median_seconds(bodies, context.seconds_per_figure());
+    const auto rate = [&](std::size_t i) { return transfer_bytes / seconds[i] / 1e9; };
+    const char* threads[] = {"", "1 thread", "all threads"};
+    for (std::size_t i = 1; i < bodies.size(); ++i) {
+      context.add({.name = fmt::format("{} of {}, {}", size, what, threads[i]),
+                   .value = rate(i),
+                   .unit = "GB/s",
+                   .baseline_name = fmt::format("{}, heap memory", baseline),
+                   .baseline = rate(0),
+                   .goal_ratio = 1.0});
+    }
+  };
+
+  report("bytes", "memset",
+         {[&] { std::memset(plain.get(), 7, transfer_bytes); },
+          filled(one, device_bytes, transfer_bytes, static_cast<unsigned char>(7)),
+          filled(all, device_bytes, transfer_bytes, static_cast<unsigned char>(7))});
+  report("floats", "std::fill",
+         {[&] { std::fill_n(plain_floats, floats, 1.5f); },
+          filled(one, device_floats, floats, 1.5f), filled(all, device_floats, floats, 1.5f)});
+}
+
+const Registration registered({"host.fill", "fills on the host device against memset", run});
+
+}  // namespace
+}  // namespace tern::bench

@@ -1,0 +1,62 @@
+# Compiler and linker flags of Tern's own targets. None of them reaches a program that uses Tern.
+
+include(CheckCXXSourceCompiles)
+
+# Sanitizers and library assertions apply to the whole directory, so that dependencies built from
+# source here get them too: mixing instrumented and plain code gives false reports.
+if(TERN_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    # Checked 128-bit multiplication calls __muloti4, which libgcc does not have. Unwinding stays
+    # with libgcc, as in every other build.
+    add_link_options(--rtlib=compiler-rt --unwindlib=libgcc)
+  endif()
+elseif(TERN_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+elseif(NOT TERN_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "TERN_SANITIZE is '${TERN_SANITIZE}': it must be address, thread or empty.")
+endif()
+add_compile_definitions($<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>)
+
+# Some distributions define _FORTIFY_SOURCE themselves, perhaps to a higher level; theirs stays.
+set(CMAKE_REQUIRED_FLAGS "-O2")
+check_cxx_source_compiles("
+  #ifdef _FORTIFY_SOURCE
+  #error predefined
+  #endif
+  int main() { return 0; }" TERN_MAY_DEFINE_FORTIFY_SOURCE)
+unset(CMAKE_REQUIRED_FLAGS)
+
+set(tern_warnings
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wdouble-promotion
+  -Wnon-virtual-dtor -Woverloaded-virtual -Wold-style-cast -Wcast-align -Wcast-qual -Wformat=2
+  -Wimplicit-fallthrough -Wundef -Wextra-semi -Wunused)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND tern_warnings -Wduplicated-cond -Wduplicated-branches -Wlogical-op)
+endif()
+
+function(tern_configure_target target)
+  target_compile_features(${target} PRIVATE cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  target_compile_options(${target} PRIVATE ${tern_warnings} -fstack-protector-strong)
+  if(TERN_WARNINGS_AS_ERRORS)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(TERN_MAY_DEFINE_FORTIFY_SOURCE AND NOT TERN_SANITIZE)
+    target_compile_definitions(${target} PRIVATE $<$<NOT:$<CONFIG:Debug>>:_FORTIFY_SOURCE=2>)
+  endif()
+  target_link_options(${target} PRIVATE LINKER:-z,relro,-z,now)
+endfunction()
+
+function(tern_configure_shared_library target)
+  # The library has threads that may outlive any dlclose, so it is never unloaded. The export list
+  # removes what visibility cannot: instantiations of standard and {fmt} templates.
+  set(exports "${PROJECT_SOURCE_DIR}/cmake/tern.map")
+  target_link_options(${target} PRIVATE LINKER:-z,nodelete "LINKER:--version-script=${exports}")
+  if(NOT TERN_SANITIZE)
+    target_link_options(${target} PRIVATE LINKER:-z,defs)
+  endif()
+  set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${exports}")
+endfunction()

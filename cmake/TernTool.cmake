@@ -1,0 +1,24 @@
+# The tern command: tools/ holds its subcommands, bench/ the cases of `tern bench`. All but main()
+# are objects, so that tests/tools can link them; whoever does brings the library.
+
+tern_require_cli11()
+tern_require_nlohmann_json()
+
+file(GLOB tern_tool_sources CONFIGURE_DEPENDS
+     "${PROJECT_SOURCE_DIR}/tools/*.cpp" "${PROJECT_SOURCE_DIR}/bench/*.cpp")
+list(FILTER tern_tool_sources EXCLUDE REGEX "/tools/main\\.cpp$")
+
+add_library(tern_tool_objects OBJECT ${tern_tool_sources})
+tern_configure_target(tern_tool_objects)
+target_include_directories(tern_tool_objects PUBLIC
+  "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/include")
+target_link_libraries(tern_tool_objects PUBLIC
+  Threads::Threads tern_dependency::cli11 tern_dependency::nlohmann_json tern_dependency::fmt)
+
+add_executable(tern_tool "${PROJECT_SOURCE_DIR}/tools/main.cpp")
+tern_configure_target(tern_tool)
+target_link_libraries(tern_tool PRIVATE tern_tool_objects tern::tern)
+set_target_properties(tern_tool PROPERTIES
+  OUTPUT_NAME tern
+  RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}"
+  INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")

@@ -1,0 +1,60 @@
+// The configuration of the process: the TERN_* environment variables, read once.
+//
+// config() reads them on its first call and never again; nothing else in the library asks the
+// environment. The grammar is strict: a value that is not exactly what its variable takes, trailing
+// text included, is an InvalidArgument that names variable, value and what would be accepted, on
+// this and every later call, and nothing is half-read. Names that Tern does not know are kept, so
+// that `tern info` can show a misspelt one. Privileged programs (setuid) see an empty environment.
+// Thread-safe.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tern/core/export.hpp"
+#include "tern/core/result.hpp"
+
+namespace tern {
+
+struct Config {
+  /// TERN_DEVICE: the spec open_best_device() tries first. Empty: unset.
+  std::string device;
+  /// TERN_REQUIRE: backends, separated by commas, whose absence is a failure instead of a skip.
+  std::vector<std::string> require;
+  /// TERN_HOST_THREADS: threads a host copy or fill may use, 1 to 1024. 0: one per usable core.
+  std::size_t host_threads = 0;
+  /// TERN_STREAM_POOL: streams a StreamPool holds if its owner names no number, 1 to 1024.
+  std::size_t stream_pool_capacity = 16;
+
+  /// Variables that begin with TERN_ and are none of the above.
+  std::vector<std::string> unknown_names;
+};
+
+/// What a variable is for, as `tern info` lists it.
+struct ConfigVariable {
+  std::string_view name;
+  std::string_view accepts;
+  std::string_view purpose;
+};
+
+[[nodiscard]] TERN_EXPORT std::span<const ConfigVariable> config_variables() noexcept;
+
+/// Name and value pairs to a configuration. Pure; config() is this on the process's environment.
+using EnvironmentEntry = std::pair<std::string_view, std::string_view>;
+[[nodiscard]] TERN_EXPORT Result<Config> try_parse_config(
+    std::span<const EnvironmentEntry> environment);
+
+/// The process's configuration, read once.
+[[nodiscard]] TERN_EXPORT Result<const Config*> try_config();
+[[nodiscard]] TERN_EXPORT const Config& config();
+
+/// The effective value of a variable as text, for listings. Empty for a name Tern does not know.
+[[nodiscard]] TERN_EXPORT std::string effective_value(const Config& config, std::string_view name);
+
+}  // namespace tern

@@ -1,0 +1,153 @@
+// A DType says what one element of a buffer is: its width, its name, its C++ type.
+//
+// It is one byte, a plain value. Tern moves and views elements, it does not compute with them, so
+// f16, bf16 and the two fp8 formats are storage types: any trivially copyable C++ type of the right
+// width can stand for them through DTypeOf. `byte` is untyped memory, `index` a 64-bit position,
+// `boolean` one byte holding 0 or 1. `void_` is the type of nothing: 0 bytes, never a divisor.
+
+#pragma once
+
+#include <complex>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+#include "tern/core/export.hpp"
+#include "tern/core/result.hpp"
+
+namespace tern {
+
+/// One line per type: TERN_DTYPE(enumerator, name, bytes).
+#define TERN_FOR_EACH_DTYPE(TERN_DTYPE)    \
+  TERN_DTYPE(void_, "void", 0)             \
+  TERN_DTYPE(byte, "byte", 1)              \
+  TERN_DTYPE(boolean, "bool", 1)           \
+  TERN_DTYPE(i8, "i8", 1)                  \
+  TERN_DTYPE(i16, "i16", 2)                \
+  TERN_DTYPE(i32, "i32", 4)                \
+  TERN_DTYPE(i64, "i64", 8)                \
+  TERN_DTYPE(u8, "u8", 1)                  \
+  TERN_DTYPE(u16, "u16", 2)                \
+  TERN_DTYPE(u32, "u32", 4)                \
+  TERN_DTYPE(u64, "u64", 8)                \
+  TERN_DTYPE(f8_e4m3fn, "f8_e4m3fn", 1)    \
+  TERN_DTYPE(f8_e5m2, "f8_e5m2", 1)        \
+  TERN_DTYPE(f16, "f16", 2)                \
+  TERN_DTYPE(bf16, "bf16", 2)              \
+  TERN_DTYPE(f32, "f32", 4)                \
+  TERN_DTYPE(f64, "f64", 8)                \
+  TERN_DTYPE(complex64, "complex64", 8)    \
+  TERN_DTYPE(complex128, "complex128", 16) \
+  TERN_DTYPE(index, "index", 8)
+
+enum class DType : std::uint8_t {
+#define TERN_DTYPE(enumerator, name, bytes) enumerator,
+  TERN_FOR_EACH_DTYPE(TERN_DTYPE)
+#undef TERN_DTYPE
+};
+
+/// Bytes of one element.
+[[nodiscard]] constexpr std::size_t size_bytes(DType dtype) noexcept {
+  switch (dtype) {
+#define TERN_DTYPE(enumerator, name, bytes) \
+  case DType::enumerator:                   \
+    return bytes;
+    TERN_FOR_EACH_DTYPE(TERN_DTYPE)
+#undef TERN_DTYPE
+  }
+  return 0;
+}
+
+/// The alignment a typed view needs: that of the type's widest scalar.
+[[nodiscard]] constexpr std::size_t alignment_bytes(DType dtype) noexcept {
+  const std::size_t size = size_bytes(dtype);
+  if (size == 0) return 1;
+  return dtype == DType::complex64 || dtype == DType::complex128 ? size / 2 : size;
+}
+
+[[nodiscard]] constexpr std::string_view name(DType dtype) noexcept {
+  switch (dtype) {
+#define TERN_DTYPE(enumerator, name, bytes) \
+  case DType::enumerator:                   \
+    return name;
+    TERN_FOR_EACH_DTYPE(TERN_DTYPE)
+#undef TERN_DTYPE
+  }
+  return "unknown";
+}
+
+/// The type whose name this is, exactly; also NumPy's names (float32, int64, complex64, ...).
+/// Refused with invalid_argument.
+[[nodiscard]] TERN_EXPORT Result<DType> try_parse_dtype(std::string_view text) noexcept;
+
+/// Which DType a C++ type is. Specialise it for your own half or fp8 types:
+/// `template <> struct tern::DTypeOf<my::half> { static constexpr DType value = DType::f16; };`
+template <class T>
+struct DTypeOf {};
+
+/// Const and volatile make no difference: HasDType<T> is when dtype_of<T>() compiles.
+template <class T>
+concept HasDType = requires {
+  { DTypeOf<std::remove_cv_t<T>>::value } -> std::convertible_to<DType>;
+};
+
+/// The DType of T, checked at compile time to have T's width.
+template <class T>
+[[nodiscard]] constexpr DType dtype_of() noexcept {
+  using Plain = std::remove_cv_t<T>;
+  constexpr DType value = DTypeOf<Plain>::value;
+  static_assert(std::is_trivially_copyable_v<Plain>, "elements are moved as bytes");
+  static_assert(sizeof(Plain) == size_bytes(value), "DTypeOf names a type of another width");
+  return value;
+}
+
+template <>
+struct DTypeOf<std::byte> {
+  static constexpr DType value = DType::byte;
+};
+template <>
+struct DTypeOf<bool> {
+  static constexpr DType value = DType::boolean;
+};
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::f32;
+};
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::f64;
+};
+template <>
+struct DTypeOf<std::complex<float>> {
+  static constexpr DType value = DType::complex64;
+};
+template <>
+struct DTypeOf<std::complex<double>> {
+  static constexpr DType value = DType::complex128;
+};
+
+/// All integers go by width and sign, so that long, long long and the fixed-width names agree.
+/// Character types other than signed and unsigned char are text, not numbers, and have no DType.
+template <class T>
+requires(std::is_integral_v<T>&& std::is_same_v<T, std::remove_cv_t<T>> &&
+         !std::is_same_v<T, bool> && !std::is_same_v<T, char> && !std::is_same_v<T, wchar_t> &&
+         !std::is_same_v<T, char8_t> && !std::is_same_v<T, char16_t> &&
+         !std::is_same_v<T, char32_t> && sizeof(T) <= 8) struct DTypeOf<T> {
+  static constexpr DType value = [] {
+    constexpr bool is_signed = std::is_signed_v<T>;
+    switch (sizeof(T)) {
+      case 1:
+        return is_signed ? DType::i8 : DType::u8;
+      case 2:
+        return is_signed ? DType::i16 : DType::u16;
+      case 4:
+        return is_signed ? DType::i32 : DType::u32;
+      default:
+        return is_signed ? DType::i64 : DType::u64;
+    }
+  }();
+};
+
+}  // namespace tern

@@ -1,0 +1,318 @@
+// The contract: everything Tern asks of a device, in one place.
+//
+// A Backend is one opened device. `host`, `sim`, `cuda` and `opencl` implement it; users never call
+// it, they hold a Device and streams, which check every argument once, for all backends. So an
+// implementation may rely on the preconditions stated here, and must only report what it finds out
+// by doing.
+//
+// Order. Primitives that take a Submission are ordered by its stream: they begin after all earlier
+// work of that stream, and the call may return before they begin. All others are host calls, done
+// when they return. Synchronisation that a driver adds beyond that is never relied on.
+//
+// Failure. A primitive that fails has changed nothing, says so with a Failure, and leaves the
+// backend usable, except for device_lost, after which releases succeed as bookkeeping and
+// everything else fails fast with the first cause. Nothing throws and nothing prints.
+//
+// Threads. All primitives may be called from any thread at once. Destruction comes last, from one
+// thread, and completes all submitted work first.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "tern/core/access.hpp"
+#include "tern/core/call_site.hpp"
+#include "tern/core/export.hpp"
+#include "tern/core/place.hpp"
+#include "tern/core/result.hpp"
+#include "tern/core/tag.hpp"
+#include "tern/device/capabilities.hpp"
+#include "tern/device/memory_kind.hpp"
+
+namespace tern {
+
+/// The backend's own handles, as opaque words. Zero is none.
+struct NativeStream {
+  std::uintptr_t value = 0;
+};
+struct NativeEvent {
+  std::uintptr_t value = 0;
+};
+struct NativeKernel {
+  std::uintptr_t value = 0;
+};
+struct NativePages {
+  std::uintptr_t value = 0;
+};
+
+/// Facts about a device that do not change while it is open.
+struct DeviceInfo {
+  std::string backend;  // "host"
+  std::string spec;     // canonical: opens this device again
+  std::string name;     // what people call it: the CPU's or GPU's model
+  std::string driver;   // version text of what stands between Tern and the device
+  Capabilities capabilities;
+  std::size_t total_bytes = 0;
+  std::size_t alignment = 64;              // what every allocation has at least
+  std::size_t max_alignment = 256u << 20;  // the largest that may be asked for
+  std::size_t page_bytes = 0;              // granularity of virtual memory; 0 without it
+  std::uint32_t processors = 0;            // cores, multiprocessors, compute units
+  std::uint32_t compute_major = 0, compute_minor = 0;
+  std::uint32_t max_kernel_arguments = 0;  // 0: no limit
+};
+
+struct MemoryInfo {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+};
+
+/// What the device knows of an address. `base` and `bytes` are the allocation's, zero for host
+/// memory it does not know.
+struct PointerInfo {
+  MemoryKind kind = MemoryKind::host;
+  void* base = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// Which stream an operation is submitted to, and on whose behalf.
+struct Submission {
+  NativeStream stream = {};
+  CallSite site = {};
+  Tag tag = {};
+};
+
+struct StreamOptions {
+  /// Ordered with the default stream of the device, as CUDA's blocking streams are.
+  bool blocking = false;
+  /// Lower runs first where the device has priorities; elsewhere it is ignored.
+  int priority = 0;
+  /// For reports; copied, cut at 31 bytes.
+  std::string_view name = {};
+};
+
+struct EventOptions {
+  /// Needs Capability::event_timing.
+  bool timing = false;
+};
+
+/// Rows of `width_bytes`, `*_pitch_bytes` apart. Width is at most either pitch.
+struct Copy2D {
+  void* destination = nullptr;
+  std::size_t destination_pitch_bytes = 0;
+  const void* source = nullptr;
+  std::size_t source_pitch_bytes = 0;
+  std::size_t width_bytes = 0;
+  std::size_t height = 0;
+};
+
+/// A fill repeats these bytes: 1 to 16 of them, the value of one element.
+struct Pattern {
+  static constexpr std::size_t max_bytes = 16;
+  std::byte bytes[max_bytes] = {};
+  std::size_t width_bytes = 1;
+};
+
+enum class PageAccess : std::uint8_t { none, read, read_write };
+
+enum class Advice : std::uint8_t {
+  set_read_mostly,
+  unset_read_mostly,
+  set_preferred_location,
+  unset_preferred_location,
+  set_accessed_by,
+  unset_accessed_by,
+};
+
+/// Called once by the stream, in its order. Must not call the device, and must not throw.
+using HostFunction = void (*)(void* context);
+
+struct LaunchSize {
+  std::uint32_t grid[3] = {1, 1, 1};
+  std::uint32_t block[3] = {1, 1, 1};
+  std::uint32_t shared_bytes = 0;
+};
+
+/// One argument of a launch: the bytes passed by value and, if they are an address, the range
+/// behind it and what the kernel does there.
+struct KernelArgument {
+  const void* value = nullptr;
+  std::size_t value_bytes = 0;
+  void* range_address = nullptr;
+  std::size_t range_bytes = 0;
+  Access access = Access::read;
+};
+
+/// What a kernel written in C++ sees of its launch. One call does the whole grid.
+struct KernelCall {
+  LaunchSize size = {};
+  std::span<const KernelArgument> arguments = {};
+  void* context = nullptr;
+
+  template <class T>
+  [[nodiscard]] const T& argument(std::size_t index) const noexcept {
+    return *static_cast<const T*>(arguments[index].value);
+  }
+};
+using KernelBody = void (*)(const KernelCall& call);
+
+/// Where a kernel comes from: a C++ function (host, sim), a compiled image (cuda), or text (opencl,
+/// cuda with a run-time compiler).
+struct KernelSource {
+  std::string_view entry = {};
+  KernelBody body = nullptr;
+  void* context = nullptr;
+  std::span<const std::byte> image = {};
+  std::string_view text = {};
+};
+
+/// A block that a pool hands out from memory it allocated earlier, for checkers and tools.
+struct Suballocation {
+  const void* address = nullptr;
+  std::size_t bytes = 0;
+  std::uint64_t generation = 0;
+};
+
+class TERN_EXPORT Backend {
+ public:
+  Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+  virtual ~Backend();
+
+  // --- The device --------------------------------------------------------------------------------
+
+  [[nodiscard]] virtual const DeviceInfo& info() const noexcept = 0;
+  [[nodiscard]] virtual Result<MemoryInfo> memory() noexcept = 0;
+  /// Returns when all work submitted to any stream before the call is complete.
+  [[nodiscard]] virtual Result<void> synchronize() noexcept = 0;
+
+  // --- Memory. bytes > 0 and at most max_request_bytes; alignment is a power of two between
+  // info().alignment and info().max_alignment
+  // ------------------------------------------------------
+
+  /// Kind is device, pinned or managed, and declared. Contents are unspecified.
+  [[nodiscard]] virtual Result<void*> allocate(MemoryKind kind, std::size_t bytes,
+                                               std::size_t alignment, CallSite site,
+                                               Tag tag) noexcept = 0;
+  /// `address` came from allocate, or it is refused with use_after_free and nothing changes. No
+  /// submitted work may still use it.
+  [[nodiscard]] virtual Result<void> release(void* address, CallSite site) noexcept = 0;
+  [[nodiscard]] virtual Result<PointerInfo> pointer_info(const void* address) noexcept = 0;
+
+  /// stream_ordered_memory: usable by later work of the stream; elsewhere only behind a wait.
+  [[nodiscard]] virtual Result<void*> allocate_async(const Submission& submission,
+                                                     std::size_t bytes,
+                                                     std::size_t alignment) noexcept;
+  [[nodiscard]] virtual Result<void> release_async(const Submission& submission,
+                                                   void* address) noexcept;
+
+  /// registered_memory: page-locks [address, address + bytes) and gives the device's address of it.
+  [[nodiscard]] virtual Result<void*> register_host(void* address, std::size_t bytes) noexcept;
+  [[nodiscard]] virtual Result<void> unregister_host(void* address) noexcept;
+
+  // --- Virtual memory (virtual_memory). All sizes and offsets are multiples of info().page_bytes
+  // ---
+
+  [[nodiscard]] virtual Result<void*> reserve(std::size_t bytes) noexcept;
+  /// The whole reservation, with nothing mapped in it.
+  [[nodiscard]] virtual Result<void> unreserve(void* address, std::size_t bytes) noexcept;
+  /// Physical memory, without an address.
+  [[nodiscard]] virtual Result<NativePages> create_pages(std::size_t bytes) noexcept;
+  /// Gives the handle up; the memory itself goes when it is mapped nowhere any more.
+  [[nodiscard]] virtual Result<void> release_pages(NativePages pages) noexcept;
+  /// Maps all of `pages` at `address`, inside a reservation where nothing is mapped. Gives no
+  /// access.
+  [[nodiscard]] virtual Result<void> map(void* address, NativePages pages) noexcept;
+  /// Exactly one whole mapping, used by no submitted work.
+  [[nodiscard]] virtual Result<void> unmap(void* address, std::size_t bytes) noexcept;
+  /// For a fully mapped range of one or several mappings.
+  [[nodiscard]] virtual Result<void> set_access(void* address, std::size_t bytes,
+                                                PageAccess access) noexcept;
+
+  // --- Copies and fills. bytes > 0, no null address, no overlap
+  // -----------------------------------
+
+  /// Between any two of: this device's memory and host memory. Pageable host memory must stay as it
+  /// is until the stream has passed the copy.
+  [[nodiscard]] virtual Result<void> copy(const Submission& submission, void* destination,
+                                          const void* source, std::size_t bytes) noexcept = 0;
+  [[nodiscard]] virtual Result<void> copy_2d(const Submission& submission,
+                                             const Copy2D& copy) noexcept = 0;
+  /// `bytes` is a multiple of the pattern's width; the address need not be aligned to it.
+  [[nodiscard]] virtual Result<void> fill(const Submission& submission, void* destination,
+                                          std::size_t bytes, const Pattern& pattern) noexcept = 0;
+  /// peer_copies: from memory of `peer`, a device of the same backend.
+  [[nodiscard]] virtual Result<void> copy_from_peer(const Submission& submission, void* destination,
+                                                    Backend& peer, const void* source,
+                                                    std::size_t bytes) noexcept;
+  /// Lets kernels here use memory of `peer`; true if they may. Repeating it is harmless.
+  [[nodiscard]] virtual Result<bool> enable_peer_access(Backend& peer) noexcept;
+
+  // --- Streams and events
+  // -------------------------------------------------------------------------
+
+  /// Never null, and valid as long as the backend.
+  [[nodiscard]] virtual NativeStream default_stream() noexcept = 0;
+  [[nodiscard]] virtual Result<NativeStream> create_stream(
+      const StreamOptions& options) noexcept = 0;
+  /// Returns at once or waits; either way the work already submitted still completes.
+  virtual void destroy_stream(NativeStream stream) noexcept = 0;
+  /// True if everything submitted so far is complete. Never blocks.
+  [[nodiscard]] virtual Result<bool> query(NativeStream stream) noexcept = 0;
+  [[nodiscard]] virtual Result<void> synchronize(NativeStream stream) noexcept = 0;
+
+  [[nodiscard]] virtual Result<NativeEvent> create_event(const EventOptions& options) noexcept = 0;
+  /// Waits already queued on the event are not disturbed, and a record still running may finish.
+  virtual void destroy_event(NativeEvent event) noexcept = 0;
+  /// The event now stands for all work submitted to the stream before. Earlier waits keep the
+  /// record they saw.
+  [[nodiscard]] virtual Result<void> record(const Submission& submission,
+                                            NativeEvent event) noexcept = 0;
+  /// Later work of the stream begins after the event's latest record, which may be on another
+  /// stream or another device of the backend. A null event stands for one that was never recorded:
+  /// no order follows from it, and only checkers take note.
+  [[nodiscard]] virtual Result<void> wait(const Submission& submission,
+                                          NativeEvent event) noexcept = 0;
+  /// Of the latest record; the event has been recorded.
+  [[nodiscard]] virtual Result<bool> query(NativeEvent event) noexcept = 0;
+  [[nodiscard]] virtual Result<void> synchronize(NativeEvent event) noexcept = 0;
+  /// event_timing: both were made with timing, recorded, and are complete.
+  [[nodiscard]] virtual Result<std::uint64_t> elapsed_ns(NativeEvent start,
+                                                         NativeEvent end) noexcept;
+
+  /// host_functions.
+  [[nodiscard]] virtual Result<void> call_host(const Submission& submission, HostFunction function,
+                                               void* context) noexcept;
+
+  // --- Managed memory
+  // -----------------------------------------------------------------------------
+
+  /// prefetch: brings the pages of the range to a place, in stream order.
+  [[nodiscard]] virtual Result<void> prefetch(const Submission& submission, void* address,
+                                              std::size_t bytes, Place destination) noexcept;
+  /// advice: takes effect for the pages of the range; the place is ignored where it means nothing.
+  [[nodiscard]] virtual Result<void> advise(void* address, std::size_t bytes, Advice advice,
+                                            Place place) noexcept;
+
+  // --- Kernels (kernels)
+  // --------------------------------------------------------------------------
+
+  [[nodiscard]] virtual Result<NativeKernel> load_kernel(const KernelSource& source) noexcept;
+  virtual void unload_kernel(NativeKernel kernel) noexcept;
+  /// Argument values are copied before the call returns.
+  [[nodiscard]] virtual Result<void> launch(const Submission& submission, NativeKernel kernel,
+                                            const LaunchSize& size,
+                                            std::span<const KernelArgument> arguments) noexcept;
+
+  // --- Facts for checkers and tools; the default ignores them
+  // -------------------------------------
+
+  virtual void note_suballocate(const Submission& submission, const Suballocation& block) noexcept;
+  virtual void note_subrelease(const Submission& submission, const Suballocation& block) noexcept;
+};
+
+}  // namespace tern

@@ -1,0 +1,147 @@
+#include "tern/backends/catalog.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "backends/host/host_opener.hpp"
+#include "backends/opener.hpp"
+#include "tern/core/config.hpp"
+#include "tern/core/process.hpp"
+
+namespace tern {
+namespace {
+
+/// A backend whose code is not part of this build. It is listed so that asking for it is answered
+/// by a reason instead of by "unknown".
+Opener not_built(const char* name, std::string (*reason)()) {
+  return {name, reason, [] { return std::uint32_t{0}; }, {}, nullptr};
+}
+
+/// In the order open_best_device() prefers them.
+const std::vector<Opener>& openers() {
+  static const std::vector<Opener>& all = *new std::vector<Opener>{
+      not_built("cuda",
+                [] {
+                  return std::string(
+                      "backend 'cuda' is not available: this build of Tern does not contain it. "
+                      "Open 'host' instead.");
+                }),
+      not_built("opencl",
+                [] {
+                  return std::string(
+                      "backend 'opencl' is not available: this build of Tern does not contain it. "
+                      "Open 'host' instead.");
+                }),
+      not_built("sim",
+                [] {
+                  return std::string(
+                      "backend 'sim' is not available: this build of Tern does not contain it. "
+                      "Open 'host' instead.");
+                }),
+      host::opener(),
+  };
+  return all;
+}
+
+/// Devices by the process that opened them and by canonical spec: a forked child cannot use those
+/// of its parent and opens its own. Immortal, so that no driver is called after main.
+struct OpenedDevices {
+  using Key = std::pair<std::uint64_t, std::string>;
+  std::mutex mutex;
+  std::map<Key, Device> by_key;  // guarded by mutex
+};
+
+OpenedDevices& opened_devices() {
+  static OpenedDevices& instance = *new OpenedDevices;
+  return instance;
+}
+
+/// The spec goes in last, as everywhere: a long one takes the room that is left.
+Failure refuse(std::string_view spec, const std::string& why) {
+  return Failure(ErrorCode::invalid_device, "'{spec}' cannot be opened: {why}")
+      .with("why", why)
+      .with("spec", spec);
+}
+
+Result<Device> open_parsed(const DeviceSpec& spec) {
+  const std::string text = spec.text();
+  if (spec.backend == "disk") {
+    return refuse(text, "it names a file, and files are buffers, not devices.");
+  }
+  const auto found = std::ranges::find(openers(), spec.backend, &Opener::name);
+  if (found == openers().end()) {
+    std::string names;
+    for (const Opener& opener : openers()) {
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", opener.name);
+    }
+    return refuse(text,
+                  fmt::format("there is no backend '{}'. Tern knows {}.", spec.backend, names));
+  }
+  if (const std::string absence = found->absence(); !absence.empty()) {
+    // The backend's own sentence, which already names what was asked for.
+    return Failure(ErrorCode::invalid_device, "{why}").with("why", absence).with("spec", text);
+  }
+  if (const std::uint32_t count = found->device_count(); spec.index >= count) {
+    return refuse(
+        text, count == 0 ? fmt::format("backend '{}' has no device.", spec.backend)
+                         : fmt::format("backend '{}' has devices 0..{}.", spec.backend, count - 1));
+  }
+
+  OpenedDevices& opened = opened_devices();
+  // Held while opening: two threads that ask for one device must get one. Opening is rare, and a
+  // backend that opens a device does not ask the catalog for another.
+  const std::lock_guard lock(opened.mutex);
+  OpenedDevices::Key key(process_generation(), text);
+  if (const auto known = opened.by_key.find(key); known != opened.by_key.end()) {
+    return known->second;
+  }
+  Result<std::unique_ptr<Backend>> backend = found->open(spec);
+  if (!backend) return backend.failure();
+  return opened.by_key.emplace(std::move(key), Device(*std::move(backend))).first->second;
+}
+
+}  // namespace
+
+std::vector<BackendListing> list_backends() {
+  std::vector<BackendListing> listings;
+  for (const Opener& opener : openers()) {
+    BackendListing listing;
+    listing.name = opener.name;
+    listing.reason = opener.absence();
+    listing.is_available = listing.reason.empty();
+    listing.options = opener.options;
+    const std::uint32_t count = listing.is_available ? opener.device_count() : 0;
+    for (std::uint32_t index = 0; index < count; ++index) {
+      listing.devices.push_back(DeviceSpec{opener.name, index, {}, {}}.text());
+    }
+    listings.push_back(std::move(listing));
+  }
+  return listings;
+}
+
+Result<Device> try_open_device(std::string_view text) {
+  const Result<DeviceSpec> spec = try_parse_device_spec(text);
+  if (!spec) return spec.failure();
+  return open_parsed(*spec);
+}
+
+Device open_device(std::string_view spec) { return try_open_device(spec).value(); }
+
+Result<Device> try_open_best_device() {
+  const Result<const Config*> config = try_config();
+  if (!config) return config.failure();
+  if (!(*config)->device.empty()) return try_open_device((*config)->device);
+  for (const BackendListing& backend : list_backends()) {
+    if (!backend.devices.empty()) return try_open_device(backend.devices.front());
+  }
+  return Failure(ErrorCode::invalid_device, "no backend has a device here. `tern info` says why.")
+      .with("spec", "");
+}
+
+Device open_best_device() { return try_open_best_device().value(); }
+
+}  // namespace tern

@@ -1,0 +1,377 @@
+#include "backends/host/host_backend.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "backends/host/host_pages.hpp"
+#include "backends/host/host_stream.hpp"
+#include "backends/host/machine.hpp"
+#include "backends/host/worker_team.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern::host {
+namespace {
+
+/// What a NativeEvent points to: the latest record, and for timed events when it was passed.
+struct HostEvent {
+  std::mutex mutex;
+  Position position;                 // guarded by mutex
+  std::uint64_t records = 0;         // guarded by mutex
+  std::shared_ptr<TimeStamp> stamp;  // null without timing; constant
+
+  Position latest() noexcept {
+    const std::lock_guard lock(mutex);
+    return position;
+  }
+};
+
+/// What a NativeStream points to: a shared stream, because positions outlive handles.
+using StreamHandle = std::shared_ptr<HostStream>;
+
+struct HostKernel {
+  KernelBody body;
+  void* context;
+};
+
+template <class T, class Native>
+T& target(Native native) noexcept {
+  return *reinterpret_cast<T*>(native.value);
+}
+
+std::uintptr_t word(const void* pointer) noexcept {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+Failure no_memory_for(const char* what, std::size_t bytes) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate {requested} for {what}. Free host memory.")
+      .with_bytes("requested", bytes)
+      .with("what", what);
+}
+
+DeviceInfo describe(const HostOptions& options) {
+  DeviceInfo info;
+  info.backend = "host";
+  info.spec = options.spec;
+  info.name = processor_name();
+  info.driver = system_version();
+  info.capabilities = {Capability::host_access,      Capability::pinned_memory,
+                       Capability::managed_memory,   Capability::concurrent_managed,
+                       Capability::prefetch,         Capability::virtual_memory,
+                       Capability::host_functions,   Capability::stream_ordered_memory,
+                       Capability::event_timing,     Capability::kernels,
+                       Capability::memory_after_fork};
+  info.total_bytes = total_bytes();
+  info.alignment = 64;
+  info.max_alignment = 256 * mib;
+  info.page_bytes = HostPages::page_bytes;
+  info.processors = static_cast<std::uint32_t>(usable_cores());
+  return info;
+}
+
+class HostBackend final : public Backend {
+ public:
+  explicit HostBackend(const HostOptions& options)
+      : info_(describe(options)),
+        team_(std::make_shared<WorkerTeam>(options.threads)),
+        memory_(options.memory, info_.total_bytes),
+        pages_(info_.total_bytes),
+        default_stream_(std::make_shared<HostStream>(team_, true)) {
+    streams_.push_back(default_stream_);
+  }
+
+  ~HostBackend() override {
+    // What synchronize() does, without the memory it needs: this must not fail.
+    for (const StreamHandle& stream : streams_) stream->position().wait();
+    default_stream_->close();
+  }
+
+  const DeviceInfo& info() const noexcept override { return info_; }
+
+  Result<MemoryInfo> memory() noexcept override {
+    return MemoryInfo{available_bytes(), info_.total_bytes};
+  }
+
+  Result<void> synchronize() noexcept override {
+    try {
+      std::vector<Position> ends;
+      {
+        const std::lock_guard lock(streams_mutex_);
+        for (const StreamHandle& stream : streams_) ends.push_back(stream->position());
+      }
+      for (const Position& end : ends) end.wait();
+    } catch (const std::bad_alloc&) {
+      return no_memory_for("synchronisation", sizeof(Position));
+    }
+    return {};
+  }
+
+  Result<void*> allocate(MemoryKind kind, std::size_t bytes, std::size_t alignment, CallSite,
+                         Tag) noexcept override {
+    return memory_.allocate(kind, bytes, alignment);
+  }
+  Result<void> release(void* address, CallSite) noexcept override {
+    return memory_.release(address);
+  }
+  Result<PointerInfo> pointer_info(const void* address) noexcept override {
+    PointerInfo info;
+    if (pages_.find(address, info)) return info;
+    return memory_.find(address).value_or(PointerInfo{});
+  }
+
+  Result<void*> allocate_async(const Submission&, std::size_t bytes,
+                               std::size_t alignment) noexcept override {
+    return memory_.allocate(MemoryKind::device, bytes, alignment);
+  }
+  Result<void> release_async(const Submission& submission, void* address) noexcept override {
+    if (Result<void> begun = memory_.begin_release(address); !begun) return begun;
+    Result<void> queued = submit(submission, ReleaseOperation{&memory_, address});
+    if (!queued) memory_.cancel_release(address);
+    return queued;
+  }
+
+  Result<void*> reserve(std::size_t bytes) noexcept override { return pages_.reserve(bytes); }
+  Result<void> unreserve(void* address, std::size_t bytes) noexcept override {
+    return pages_.unreserve(address, bytes);
+  }
+  Result<NativePages> create_pages(std::size_t bytes) noexcept override {
+    return pages_.create(bytes);
+  }
+  Result<void> release_pages(NativePages pages) noexcept override { return pages_.release(pages); }
+  Result<void> map(void* address, NativePages pages) noexcept override {
+    return pages_.map(address, pages);
+  }
+  Result<void> unmap(void* address, std::size_t bytes) noexcept override {
+    return pages_.unmap(address, bytes);
+  }
+  Result<void> set_access(void* address, std::size_t bytes, PageAccess access) noexcept override {
+    return pages_.set_access(address, bytes, access);
+  }
+
+  Result<void> copy(const Submission& submission, void* destination, const void* source,
+                    std::size_t bytes) noexcept override {
+    return submit(submission, CopyOperation{destination, source, bytes});
+  }
+  Result<void> copy_2d(const Submission& submission, const Copy2D& copy) noexcept override {
+    return submit(submission, copy);
+  }
+  Result<void> fill(const Submission& submission, void* destination, std::size_t bytes,
+                    const Pattern& pattern) noexcept override {
+    return submit(submission, FillOperation{destination, bytes, pattern});
+  }
+
+  NativeStream default_stream() noexcept override { return {word(&default_stream_)}; }
+
+  Result<NativeStream> create_stream(const StreamOptions& options) noexcept override {
+    try {
+      auto handle =
+          std::make_unique<StreamHandle>(std::make_shared<HostStream>(team_, options.blocking));
+      const std::lock_guard lock(streams_mutex_);
+      forget_finished();
+      streams_.push_back(*handle);
+      if (options.blocking) blocking_streams_.fetch_add(1, std::memory_order_relaxed);
+      return NativeStream{word(handle.release())};
+    } catch (const std::bad_alloc&) {
+      return no_memory_for("a stream", sizeof(HostStream));
+    }
+  }
+
+  void destroy_stream(NativeStream native) noexcept override {
+    const std::unique_ptr<StreamHandle> handle(&target<StreamHandle>(native));
+    (*handle)->close();
+    // One that still has work stays on the list until it is done, so that synchronize() and the
+    // default stream go on waiting for it.
+    const std::lock_guard lock(streams_mutex_);
+    forget_finished();
+  }
+
+  Result<bool> query(NativeStream native) noexcept override {
+    return target<StreamHandle>(native)->position().is_passed();
+  }
+  Result<void> synchronize(NativeStream native) noexcept override {
+    target<StreamHandle>(native)->position().wait();
+    return {};
+  }
+
+  Result<NativeEvent> create_event(const EventOptions& options) noexcept override {
+    try {
+      auto event = std::make_unique<HostEvent>();
+      if (options.timing) event->stamp = std::make_shared<TimeStamp>();
+      return NativeEvent{word(event.release())};
+    } catch (const std::bad_alloc&) {
+      return no_memory_for("an event", sizeof(HostEvent));
+    }
+  }
+  void destroy_event(NativeEvent event) noexcept override { delete &target<HostEvent>(event); }
+
+  Result<void> record(const Submission& submission, NativeEvent native) noexcept override {
+    HostEvent& event = target<HostEvent>(native);
+    HostStream& stream = *target<StreamHandle>(submission.stream);
+    const std::lock_guard lock(event.mutex);
+    if (event.stamp) {
+      Result<void> queued = submit(submission, StampOperation{event.stamp, event.records + 1});
+      if (!queued) return queued;
+    }
+    ++event.records;
+    event.position = stream.position();
+    return {};
+  }
+
+  Result<void> wait(const Submission& submission, NativeEvent native) noexcept override {
+    if (native.value == 0) return {};
+    Position position = target<HostEvent>(native).latest();
+    if (position.is_passed()) return {};
+    return submit(submission, std::move(position));
+  }
+  Result<bool> query(NativeEvent event) noexcept override {
+    return target<HostEvent>(event).latest().is_passed();
+  }
+  Result<void> synchronize(NativeEvent event) noexcept override {
+    target<HostEvent>(event).latest().wait();
+    return {};
+  }
+  Result<std::uint64_t> elapsed_ns(NativeEvent start, NativeEvent end) noexcept override {
+    const auto time_of = [](NativeEvent native) {
+      const std::shared_ptr<TimeStamp>& stamp = target<HostEvent>(native).stamp;
+      const std::lock_guard lock(stamp->mutex);
+      return stamp->time_ns;
+    };
+    const std::uint64_t first = time_of(start);
+    const std::uint64_t last = time_of(end);
+    return last - std::min(first, last);
+  }
+
+  Result<void> call_host(const Submission& submission, HostFunction function,
+                         void* context) noexcept override {
+    return submit(submission, CallOperation{function, context});
+  }
+
+  Result<void> prefetch(const Submission& submission, void* address, std::size_t bytes,
+                        Place destination) noexcept override {
+    if (destination.kind() == Place::Kind::file) {
+      return Failure(ErrorCode::invalid_device,
+                     "memory of the host device cannot be prefetched to a file. Name the host.")
+          .with("spec", "file");
+    }
+    const std::optional<PointerInfo> block = memory_.find(address);
+    if (!block || block->kind != MemoryKind::managed ||
+        !is_within(word(address) - word(block->base), bytes, block->bytes)) {
+      return Failure(ErrorCode::invalid_argument,
+                     "the range of {bytes} at {value} is not inside managed memory of '{device}'. "
+                     "Prefetch what allocate(MemoryKind::managed) returned.")
+          .with("name", "address")
+          .with("value", word(address), Unit::hex)
+          .with_bytes("bytes", bytes)
+          .with("device", info_.spec);
+    }
+    return submit(submission, TouchOperation{address, bytes, system_page_bytes()});
+  }
+
+  Result<NativeKernel> load_kernel(const KernelSource& source) noexcept override {
+    if (source.body == nullptr) {
+      return Failure(ErrorCode::unsupported,
+                     "the host runs {what} only, and kernel '{kernel}' has none. Give it a body.")
+          .with("what", "kernels written as C++ functions")
+          .with("kernel", source.entry);
+    }
+    auto* kernel = new (std::nothrow) HostKernel{source.body, source.context};
+    if (kernel == nullptr) return no_memory_for("a kernel", sizeof(HostKernel));
+    return NativeKernel{word(kernel)};
+  }
+  void unload_kernel(NativeKernel kernel) noexcept override { delete &target<HostKernel>(kernel); }
+
+  Result<void> launch(const Submission& submission, NativeKernel native, const LaunchSize& size,
+                      std::span<const KernelArgument> arguments) noexcept override {
+    const HostKernel& kernel = target<HostKernel>(native);
+    try {
+      auto launch = std::make_unique<KernelLaunch>();
+      launch->body = kernel.body;
+      launch->context = kernel.context;
+      launch->size = size;
+      launch->arguments.assign(arguments.begin(), arguments.end());
+      copy_values(*launch);
+      return submit(submission, std::move(launch));
+    } catch (const std::bad_alloc&) {
+      return no_memory_for("a launch", sizeof(KernelLaunch));
+    }
+  }
+
+ private:
+  /// With streams_mutex_ held.
+  void forget_finished() noexcept {
+    std::erase_if(streams_, [&](const StreamHandle& stream) {
+      if (!stream->is_finished()) return false;
+      if (stream->is_blocking()) blocking_streams_.fetch_sub(1, std::memory_order_relaxed);
+      return true;
+    });
+  }
+
+  /// The caller's values may be gone when the kernel runs. Each keeps the strictest alignment.
+  static void copy_values(KernelLaunch& launch) {
+    constexpr std::size_t alignment = alignof(std::max_align_t);
+    const auto padded = [](std::size_t bytes) {
+      return (bytes + alignment - 1) / alignment * alignment;
+    };
+    std::size_t bytes = 0;
+    for (const KernelArgument& argument : launch.arguments) bytes += padded(argument.value_bytes);
+    launch.values = std::make_unique<std::byte[]>(bytes);
+    std::byte* next = launch.values.get();
+    for (KernelArgument& argument : launch.arguments) {
+      if (argument.value_bytes > 0) std::memcpy(next, argument.value, argument.value_bytes);
+      argument.value = next;
+      next += padded(argument.value_bytes);
+    }
+  }
+
+  Result<void> submit(const Submission& submission, Operation&& operation) noexcept {
+    HostStream& stream = *target<StreamHandle>(submission.stream);
+    if (stream.is_blocking() && blocking_streams_.load(std::memory_order_relaxed) > 0) {
+      if (Result<void> ordered = order_with_default(stream); !ordered) return ordered;
+    }
+    return stream.submit(std::move(operation));
+  }
+
+  /// Work on the default stream follows all earlier work of blocking streams, and theirs its.
+  Result<void> order_with_default(HostStream& stream) noexcept {
+    if (&stream != default_stream_.get()) {
+      Position position = default_stream_->position();
+      return position.is_passed() ? Result<void>() : stream.submit(std::move(position));
+    }
+    const std::lock_guard lock(streams_mutex_);
+    for (const StreamHandle& other : streams_) {
+      if (!other->is_blocking() || other == default_stream_) continue;
+      Position position = other->position();
+      if (position.is_passed()) continue;
+      if (Result<void> ordered = stream.submit(std::move(position)); !ordered) return ordered;
+    }
+    return {};
+  }
+
+  const DeviceInfo info_;
+  const std::shared_ptr<WorkerTeam> team_;
+  HostMemory memory_;
+  HostPages pages_;
+
+  StreamHandle default_stream_;
+  std::mutex streams_mutex_;
+  std::vector<StreamHandle> streams_;  // guarded by streams_mutex_
+  std::atomic<std::size_t> blocking_streams_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> open_backend(const HostOptions& options) noexcept {
+  try {
+    return std::unique_ptr<Backend>(std::make_unique<HostBackend>(options));
+  } catch (const std::bad_alloc&) {
+    return no_memory_for("the host device", sizeof(HostBackend));
+  }
+}
+
+}  // namespace tern::host

@@ -1,0 +1,293 @@
+#include "backends/host/host_pages.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <iterator>
+#include <new>
+#include <optional>
+
+#include "backends/host/machine.hpp"
+
+namespace tern::host {
+namespace {
+
+std::uintptr_t number_of(const void* address) noexcept {
+  return reinterpret_cast<std::uintptr_t>(address);
+}
+
+Failure system_failure(const char* call, std::size_t bytes) noexcept {
+  const auto error = static_cast<std::uint64_t>(errno);
+  const bool is_memory = errno == ENOMEM || errno == ENOSPC;
+  return Failure(is_memory ? ErrorCode::out_of_memory : ErrorCode::driver,
+                 "{call} failed with error {code} on {requested}. Use less memory, or fewer "
+                 "mappings.")
+      .with("call", call)
+      .with("name", "system error")
+      .with("code", error)
+      .with_bytes("requested", bytes)
+      .with_bytes("free", available_bytes());
+}
+
+Failure bookkeeping_failure() noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate memory for its page tables. Free host memory.");
+}
+
+Failure refuse(const char* what, const void* address, std::size_t bytes) noexcept {
+  return Failure(ErrorCode::invalid_argument, "the page range of {bytes} at {value} is {why}.")
+      .with("name", "address")
+      .with("value", number_of(address), Unit::hex)
+      .with_bytes("bytes", bytes)
+      .with("why", what);
+}
+
+Failure unknown_handle(NativePages pages) noexcept {
+  return Failure(ErrorCode::use_after_free,
+                 "pages {handle} were released before, or never created. Keep a handle until its "
+                 "last mapping is made.")
+      .with("handle", static_cast<std::uint64_t>(pages.value));
+}
+
+/// Back to reserved addresses with nothing behind them.
+bool map_nothing(void* address, std::size_t bytes) noexcept {
+  return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+              -1, 0) != MAP_FAILED;
+}
+
+int protection_of(PageAccess access) noexcept {
+  switch (access) {
+    case PageAccess::none:
+      return PROT_NONE;
+    case PageAccess::read:
+      return PROT_READ;
+    case PageAccess::read_write:
+      return PROT_READ | PROT_WRITE;
+  }
+  return PROT_NONE;
+}
+
+}  // namespace
+
+HostPages::~HostPages() {
+  for (const auto& [address, bytes] : reservations_) {
+    munmap(reinterpret_cast<void*>(address), bytes);
+  }
+  if (file_ >= 0) close(file_);
+}
+
+Result<void> HostPages::open_file() noexcept {
+  if (file_ >= 0) return {};
+  file_ = memfd_create("tern-host-pages", MFD_CLOEXEC);
+  if (file_ < 0) return system_failure("memfd_create", 0);
+  return {};
+}
+
+Result<void*> HostPages::reserve(std::size_t bytes) noexcept {
+  // The system aligns to its own pages; take one more of ours and give the ends back.
+  const std::optional<std::size_t> padded = checked_add(bytes, page_bytes);
+  if (!padded) return system_failure("mmap", bytes);
+  void* raw = mmap(nullptr, *padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (raw == MAP_FAILED) return system_failure("mmap", bytes);
+  const std::uintptr_t start = number_of(raw);
+  const std::uintptr_t aligned = (start + page_bytes - 1) / page_bytes * page_bytes;
+  if (aligned > start) munmap(raw, aligned - start);
+  const std::size_t tail = start + *padded - (aligned + bytes);
+  if (tail > 0) munmap(reinterpret_cast<void*>(aligned + bytes), tail);
+
+  const std::lock_guard lock(mutex_);
+  try {
+    reservations_.emplace(aligned, bytes);
+  } catch (const std::bad_alloc&) {
+    munmap(reinterpret_cast<void*>(aligned), bytes);
+    return bookkeeping_failure();
+  }
+  return reinterpret_cast<void*>(aligned);
+}
+
+Result<void> HostPages::unreserve(void* address, std::size_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = reservations_.find(number_of(address));
+  if (found == reservations_.end() || found->second != bytes) {
+    return refuse("no reservation. Give back exactly what was reserved", address, bytes);
+  }
+  if (has_mapping(found->first, bytes)) {
+    return refuse("still mapped in places. Unmap all of it first", address, bytes);
+  }
+  if (munmap(address, bytes) != 0) return system_failure("munmap", bytes);
+  reservations_.erase(found);
+  return {};
+}
+
+Result<std::size_t> HostPages::take_offset(std::size_t bytes) {
+  for (auto hole = free_offsets_.begin(); hole != free_offsets_.end(); ++hole) {
+    if (hole->second < bytes) continue;
+    const std::size_t offset = hole->first;
+    const std::size_t rest = hole->second - bytes;
+    if (rest > 0) free_offsets_.emplace(offset + bytes, rest);
+    free_offsets_.erase(offset);
+    return offset;
+  }
+  const std::size_t offset = file_bytes_;
+  if (ftruncate(file_, static_cast<off_t>(offset + bytes)) != 0) {
+    return system_failure("ftruncate", bytes);
+  }
+  file_bytes_ += bytes;
+  return offset;
+}
+
+void HostPages::give_offset(std::size_t offset, std::size_t bytes) noexcept {
+  // This is what frees the memory; the addresses in the file cost nothing.
+  static_cast<void>(fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                              static_cast<off_t>(offset), static_cast<off_t>(bytes)));
+  try {
+    const auto hole = free_offsets_.emplace(offset, bytes).first;
+    const auto next = std::next(hole);
+    if (next != free_offsets_.end() && next->first == offset + bytes) {
+      hole->second += next->second;
+      free_offsets_.erase(next);
+    }
+    if (hole != free_offsets_.begin()) {
+      const auto before = std::prev(hole);
+      if (before->first + before->second == offset) {
+        before->second += hole->second;
+        free_offsets_.erase(hole);
+      }
+    }
+  } catch (const std::bad_alloc&) {
+    // The hole is forgotten: the file stays sparse there, which costs addresses and no memory.
+  }
+}
+
+Result<NativePages> HostPages::create(std::size_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  // The file is sparse, so the system would promise any amount and kill the process at a touch.
+  if (bytes > total_bytes_ - created_bytes_) {
+    return Failure(ErrorCode::out_of_memory,
+                   "the host could not create pages of {requested}: {created} of {total} are pages "
+                   "already. Release some.")
+        .with_bytes("requested", bytes)
+        .with_bytes("created", created_bytes_)
+        .with_bytes("free", available_bytes())
+        .with_bytes("total", total_bytes_);
+  }
+  if (Result<void> opened = open_file(); !opened) return opened.failure();
+  try {
+    const auto handle = handles_.try_emplace(next_handle_).first;
+    const Result<std::size_t> offset = take_offset(bytes);
+    if (!offset) {
+      handles_.erase(handle);
+      return offset.failure();
+    }
+    handle->second.offset = *offset;
+    handle->second.bytes = bytes;
+  } catch (const std::bad_alloc&) {
+    handles_.erase(next_handle_);
+    return bookkeeping_failure();
+  }
+  created_bytes_ += bytes;
+  return NativePages{next_handle_++};
+}
+
+void HostPages::drop_if_unused(std::map<std::uint64_t, Handle>::iterator handle) noexcept {
+  if (!handle->second.is_released || handle->second.mappings > 0) return;
+  created_bytes_ -= handle->second.bytes;
+  give_offset(handle->second.offset, handle->second.bytes);
+  handles_.erase(handle);
+}
+
+Result<void> HostPages::release(NativePages pages) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto handle = handles_.find(pages.value);
+  if (handle == handles_.end() || handle->second.is_released) return unknown_handle(pages);
+  handle->second.is_released = true;
+  drop_if_unused(handle);
+  return {};
+}
+
+bool HostPages::is_reserved(std::uintptr_t address, std::size_t bytes) const noexcept {
+  auto next = reservations_.upper_bound(address);
+  if (next == reservations_.begin()) return false;
+  --next;
+  return is_within(address - next->first, bytes, next->second);
+}
+
+bool HostPages::has_mapping(std::uintptr_t address, std::size_t bytes) const noexcept {
+  auto next = mappings_.lower_bound(address);
+  if (next != mappings_.end() && next->first - address < bytes) return true;
+  if (next == mappings_.begin()) return false;
+  --next;
+  return address - next->first < next->second.bytes;
+}
+
+Result<void> HostPages::map(void* address, NativePages pages) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto handle = handles_.find(pages.value);
+  if (handle == handles_.end() || handle->second.is_released) return unknown_handle(pages);
+  const std::size_t bytes = handle->second.bytes;
+  const std::uintptr_t start = number_of(address);
+  if (!is_reserved(start, bytes)) {
+    return refuse("not inside one reservation. Reserve addresses first", address, bytes);
+  }
+  if (has_mapping(start, bytes)) {
+    return refuse("mapped already in places. Unmap what is there first", address, bytes);
+  }
+  try {
+    mappings_.emplace(start, Mapping{bytes, handle->first});
+  } catch (const std::bad_alloc&) {
+    return bookkeeping_failure();
+  }
+  if (mmap(address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file_,
+           static_cast<off_t>(handle->second.offset)) == MAP_FAILED) {
+    mappings_.erase(start);
+    return system_failure("mmap", bytes);
+  }
+  ++handle->second.mappings;
+  return {};
+}
+
+Result<void> HostPages::unmap(void* address, std::size_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = mappings_.find(number_of(address));
+  if (found == mappings_.end() || found->second.bytes != bytes) {
+    return refuse("no whole mapping. Unmap exactly what was mapped", address, bytes);
+  }
+  if (!map_nothing(address, bytes)) return system_failure("mmap", bytes);
+  const auto handle = handles_.find(found->second.handle);
+  mappings_.erase(found);
+  --handle->second.mappings;
+  drop_if_unused(handle);
+  return {};
+}
+
+Result<void> HostPages::set_access(void* address, std::size_t bytes, PageAccess access) noexcept {
+  const std::lock_guard lock(mutex_);
+  const std::uintptr_t start = number_of(address);
+  std::uintptr_t covered = start;
+  // Whole mappings, one behind the other.
+  for (auto it = mappings_.find(start);
+       it != mappings_.end() && it->first == covered && covered - start < bytes; ++it) {
+    covered += it->second.bytes;
+  }
+  if (covered - start != bytes) {
+    return refuse("not covered by whole mappings. Map it first", address, bytes);
+  }
+  if (mprotect(address, bytes, protection_of(access)) != 0) {
+    return system_failure("mprotect", bytes);
+  }
+  return {};
+}
+
+bool HostPages::find(const void* address, PointerInfo& info) const noexcept {
+  const std::lock_guard lock(mutex_);
+  auto next = mappings_.upper_bound(number_of(address));
+  if (next == mappings_.begin()) return false;
+  --next;
+  if (number_of(address) - next->first >= next->second.bytes) return false;
+  info = {MemoryKind::mapped, reinterpret_cast<void*>(next->first), next->second.bytes};
+  return true;
+}
+
+}  // namespace tern::host

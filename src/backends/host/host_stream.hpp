@@ -1,0 +1,123 @@
+// A host stream: a queue of operations and a thread that does them in order.
+//
+// The thread starts with the first operation and leaves when the stream is closed and its queue is
+// empty. Submitting takes one short lock and, once the queue has grown to its working size, no
+// memory. A position counts operations from 1; a stream has passed it when progress says so. That
+// makes an event a pair (stream, position): recording one queues nothing.
+
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <variant>
+#include <vector>
+
+#include "backends/host/progress.hpp"
+#include "backends/host/worker_team.hpp"
+#include "tern/core/result.hpp"
+#include "tern/device/backend.hpp"
+
+namespace tern::host {
+
+class HostStream;
+class HostMemory;
+struct TimeStamp;
+
+/// A point in a stream; null stream: nothing to wait for.
+struct Position {
+  std::shared_ptr<HostStream> stream;
+  std::uint64_t number = 0;
+
+  [[nodiscard]] bool is_passed() const noexcept;
+  void wait() const noexcept;
+};
+
+struct CopyOperation {
+  void* destination;
+  const void* source;
+  std::size_t bytes;
+};
+struct FillOperation {
+  void* destination;
+  std::size_t bytes;
+  Pattern pattern;
+};
+struct CallOperation {
+  HostFunction function;
+  void* context;
+};
+struct ReleaseOperation {
+  HostMemory* memory;
+  void* address;
+};
+struct TouchOperation {
+  void* address;
+  std::size_t bytes;
+  std::size_t page_bytes;
+};
+struct StampOperation {
+  std::shared_ptr<TimeStamp> stamp;
+  std::uint64_t record;
+};
+/// A launch with its own copy of the argument values.
+struct KernelLaunch {
+  KernelBody body = nullptr;
+  void* context = nullptr;
+  LaunchSize size;
+  std::vector<KernelArgument> arguments;
+  std::unique_ptr<std::byte[]> values;
+};
+using LaunchOperation = std::unique_ptr<KernelLaunch>;
+
+using Operation =
+    std::variant<CopyOperation, Copy2D, FillOperation, CallOperation, ReleaseOperation,
+                 TouchOperation, StampOperation, LaunchOperation, Position>;
+
+/// When a timed event's latest record was passed.
+struct TimeStamp {
+  std::mutex mutex;
+  std::uint64_t record = 0;   // guarded by mutex: which record the time belongs to
+  std::uint64_t time_ns = 0;  // guarded by mutex
+};
+
+class HostStream : public std::enable_shared_from_this<HostStream> {
+ public:
+  HostStream(std::shared_ptr<WorkerTeam> team, bool is_blocking) noexcept
+      : team_(std::move(team)), is_blocking_(is_blocking) {}
+
+  [[nodiscard]] bool is_blocking() const noexcept { return is_blocking_; }
+
+  /// Fails with driver if the thread cannot be started, with out_of_memory if the queue cannot
+  /// grow; then nothing was queued.
+  [[nodiscard]] Result<void> submit(Operation&& operation) noexcept;
+  /// Where the stream stands: everything submitted so far.
+  [[nodiscard]] Position position() noexcept;
+  [[nodiscard]] std::uint64_t passed() const noexcept { return progress_.value(); }
+  void wait_for(std::uint64_t number) noexcept { progress_.wait_for(number); }
+  /// No further operation will come; those queued are still done.
+  void close() noexcept;
+  /// Closed, and all its work is done.
+  [[nodiscard]] bool is_finished() noexcept;
+
+ private:
+  [[nodiscard]] Result<void> start() noexcept;
+  void work() noexcept;
+  void run(Operation& operation) noexcept;
+
+  const std::shared_ptr<WorkerTeam> team_;
+  const bool is_blocking_;
+  Progress progress_;
+
+  std::mutex mutex_;
+  std::condition_variable has_work_;
+  std::vector<Operation> queue_;  // guarded by mutex_
+  std::uint64_t submitted_ = 0;   // guarded by mutex_
+  bool is_started_ = false;       // guarded by mutex_
+  bool is_sleeping_ = false;      // guarded by mutex_
+  bool is_closed_ = false;        // guarded by mutex_
+};
+
+}  // namespace tern::host

@@ -1,0 +1,70 @@
+#include "backends/host/worker_team.hpp"
+
+#include <algorithm>
+#include <new>
+#include <system_error>
+#include <thread>
+
+namespace tern::host {
+
+WorkerTeam::~WorkerTeam() {
+  std::unique_lock lock(mutex_);
+  is_ending_ = true;
+  has_work_.notify_all();
+  helper_left_.wait(lock, [&] { return helpers_ == 0; });
+}
+
+void WorkerTeam::start_helpers() noexcept {
+  have_started_ = true;
+  try {
+    loops_.reserve(64);
+    for (std::size_t i = 1; i < threads_; ++i) {
+      // Detached, with helpers_ for a join: a device that lives until the process exits must not
+      // leave joinable threads behind.
+      std::thread([this] { help(); }).detach();
+      ++helpers_;
+    }
+  } catch (const std::exception&) {
+    // Fewer threads, same result.
+  }
+}
+
+void WorkerTeam::run(Loop& loop) noexcept {
+  bool is_shared = false;
+  if (threads_ > 1 && loop.count > 1) {
+    const std::lock_guard lock(mutex_);
+    if (!have_started_) start_helpers();
+    // No room to announce another loop: its caller does all of it.
+    if (helpers_ > 0 && loops_.size() < loops_.capacity()) {
+      loops_.push_back(&loop);
+      is_shared = true;
+    }
+  }
+  if (is_shared) has_work_.notify_all();
+  loop.work();
+  if (!is_shared) return;
+  std::unique_lock lock(mutex_);
+  std::erase(loops_, &loop);
+  helper_left_.wait(lock, [&] { return loop.helpers == 0; });
+}
+
+void WorkerTeam::help() noexcept {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    has_work_.wait(lock, [&] { return is_ending_ || !loops_.empty(); });
+    if (loops_.empty()) break;
+    Loop& loop = *loops_.front();
+    ++loop.helpers;
+    lock.unlock();
+    loop.work();
+    lock.lock();
+    // Exhausted, so nobody else need look at it; its owner may have removed it already.
+    std::erase(loops_, &loop);
+    if (--loop.helpers == 0) helper_left_.notify_all();
+  }
+  // Notified with the lock held: the destructor may free the team as soon as it has it.
+  --helpers_;
+  helper_left_.notify_all();
+}
+
+}  // namespace tern::host

@@ -1,0 +1,25 @@
+// What the catalog asks of each backend: is it there, which devices, open one.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tern/backends/device_spec.hpp"
+#include "tern/core/result.hpp"
+#include "tern/device/backend.hpp"
+
+namespace tern {
+
+struct Opener {
+  const char* name;
+  /// Empty if the backend works here, else the sentence that says why not. May load a driver.
+  std::string (*absence)();
+  std::uint32_t (*device_count)();
+  std::vector<std::string> options;
+  /// The index is in range; options are the backend's to check.
+  Result<std::unique_ptr<Backend>> (*open)(const DeviceSpec& spec);
+};
+
+}  // namespace tern

@@ -1,0 +1,131 @@
+#include "tern/core/config.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+namespace tern {
+namespace {
+
+constexpr std::string_view prefix = "TERN_";
+constexpr std::size_t max_threads = 1024;
+constexpr std::size_t max_streams = 1024;
+
+constexpr std::array<ConfigVariable, 4> variables = {{
+    {"TERN_DEVICE", "a device spec, such as host or cuda:1", "the device tried first"},
+    {"TERN_REQUIRE", "backend names separated by commas", "backends whose absence is a failure"},
+    {"TERN_HOST_THREADS", "1 to 1024", "threads of one host copy or fill; unset: one per core"},
+    {"TERN_STREAM_POOL", "1 to 1024", "streams in a stream pool that names no number"},
+}};
+
+/// The value goes in last: it may be of any length, and then takes all the room there is for texts.
+Failure refuse(std::string_view name, std::string_view value, const char* accepts) noexcept {
+  return Failure(ErrorCode::invalid_argument,
+                 "{name}='{value}' is not accepted: it takes {accepts}. Correct it, or unset it.")
+      .with("name", name)
+      .with("accepts", accepts)
+      .with("value", value);
+}
+
+Result<std::size_t> parse_count(std::string_view name, std::string_view value, std::size_t max,
+                                const char* accepts) noexcept {
+  std::size_t count = 0;
+  const char* end = value.data() + value.size();
+  const auto [stopped, error] = std::from_chars(value.data(), end, count);
+  // from_chars takes no sign and no space; what remains to refuse is trailing text and the range.
+  if (error != std::errc{} || stopped != end || count < 1 || count > max) {
+    return refuse(name, value, accepts);
+  }
+  return count;
+}
+
+bool is_name_character(char c) noexcept {
+  return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+Result<std::vector<std::string>> parse_names(std::string_view name, std::string_view value) {
+  std::vector<std::string> names;
+  for (std::string_view rest = value;;) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view part = rest.substr(0, comma);
+    if (part.empty() || !std::ranges::all_of(part, is_name_character)) {
+      return refuse(name, value, "backend names in lower case, separated by commas without spaces");
+    }
+    names.emplace_back(part);
+    if (comma == rest.npos) return names;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+std::vector<EnvironmentEntry> process_environment() {
+  std::vector<EnvironmentEntry> entries;
+  // What secure_getenv checks: a setuid program must not be steered by its caller.
+  if (getauxval(AT_SECURE) != 0) return entries;
+  for (char** line = environ; line != nullptr && *line != nullptr; ++line) {
+    const std::string_view text = *line;
+    if (!text.starts_with(prefix)) continue;
+    const std::size_t equals = text.find('=');
+    if (equals != text.npos) entries.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return entries;
+}
+
+}  // namespace
+
+std::span<const ConfigVariable> config_variables() noexcept { return variables; }
+
+Result<Config> try_parse_config(std::span<const EnvironmentEntry> environment) {
+  Config config;
+  for (const auto& [name, value] : environment) {
+    if (!name.starts_with(prefix)) continue;
+    if (name == "TERN_DEVICE") {
+      // The grammar of specs belongs to the catalog, which refuses a bad one when it opens it.
+      if (value.empty()) return refuse(name, value, "a device spec, such as host or cuda:1");
+      config.device = value;
+    } else if (name == "TERN_REQUIRE") {
+      Result<std::vector<std::string>> names = parse_names(name, value);
+      if (!names) return names.failure();
+      config.require = *std::move(names);
+    } else if (name == "TERN_HOST_THREADS") {
+      const Result<std::size_t> count =
+          parse_count(name, value, max_threads, "a whole number from 1 to 1024");
+      if (!count) return count.failure();
+      config.host_threads = *count;
+    } else if (name == "TERN_STREAM_POOL") {
+      const Result<std::size_t> count =
+          parse_count(name, value, max_streams, "a whole number from 1 to 1024");
+      if (!count) return count.failure();
+      config.stream_pool_capacity = *count;
+    } else {
+      config.unknown_names.emplace_back(name);
+    }
+  }
+  return config;
+}
+
+Result<const Config*> try_config() {
+  // Immortal and read once, so that every part of the process sees the same settings.
+  static const Result<Config>& parsed =
+      *new Result<Config>(try_parse_config(process_environment()));
+  if (!parsed) return parsed.failure();
+  return &parsed.value();
+}
+
+const Config& config() { return *try_config().value(); }
+
+std::string effective_value(const Config& config, std::string_view name) {
+  if (name == "TERN_DEVICE") return config.device;
+  if (name == "TERN_REQUIRE") return fmt::format("{}", fmt::join(config.require, ","));
+  if (name == "TERN_HOST_THREADS") {
+    return config.host_threads == 0 ? "one per core" : fmt::format("{}", config.host_threads);
+  }
+  if (name == "TERN_STREAM_POOL") return fmt::format("{}", config.stream_pool_capacity);
+  return "";
+}
+
+}  // namespace tern

@@ -1,0 +1,294 @@
+#include "tern/core/error.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/text.hpp"
+#include "tern/core/result.hpp"
+
+namespace tern {
+namespace {
+
+constexpr std::string_view ellipsis = "...";
+
+/// The sentence a failure gets when its site wrote none. Placeholders name the fields that the
+/// code documents; one whose field is absent reads as "?".
+const char* default_sentence(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::size_overflow:
+      return "the size of {what} does not fit in 64 bits. Ask for less.";
+    case ErrorCode::invalid_argument:
+      return "'{name}' cannot be {value}: {why}.";
+    case ErrorCode::invalid_view:
+      return "a view of {size} at offset {offset} leaves its parent of {extent}. Take a smaller "
+             "range.";
+    case ErrorCode::misaligned:
+      return "address {address} is not a multiple of {required}. Choose an aligned offset.";
+    case ErrorCode::size_mismatch:
+      return "{expected} were expected and {actual} were given. Make the two sizes equal.";
+    case ErrorCode::shape_mismatch:
+      return "shape {expected} was expected and {actual} was given. Make the two shapes equal.";
+    case ErrorCode::type_mismatch:
+      return "type {expected} was expected and {actual} was given. Ask for the stored type, or "
+             "reinterpret it.";
+    case ErrorCode::not_allocated:
+      return "buffer {id} has no memory there. Allocate or write it first.";
+    case ErrorCode::never_written:
+      return "nobody has written {range} of buffer {id}. Write it first, or ask for its contents "
+             "as "
+             "they are.";
+    case ErrorCode::not_host_accessible:
+      return "the host cannot read {kind} memory. Copy it to the host first.";
+    case ErrorCode::read_only:
+      return "{what} is read-only. Copy it, and write the copy.";
+    case ErrorCode::out_of_memory:
+      return "{requested} could not be allocated: {free} of {total} are free. Free something, or "
+             "ask for less.";
+    case ErrorCode::out_of_budget:
+      return "budget '{layer}' cannot hold {requested} more: {current} of {limit} in use. Free "
+             "something, or raise the limit.";
+    case ErrorCode::use_after_free:
+      return "the block of generation {generation} was freed before. Free a block once, and keep "
+             "no "
+             "copy of it.";
+    case ErrorCode::out_of_bounds:
+      return "the address lies outside the block of generation {generation}. Use the address the "
+             "allocation returned.";
+    case ErrorCode::stream_misuse:
+      return "stream {stream} cannot do that: {why}.";
+    case ErrorCode::untracked_buffer:
+      return "the uses of {kind} memory cannot be tracked. Adopt it with its owner, or use a "
+             "permissive recorder.";
+    case ErrorCode::device_mismatch:
+      return "'{a}' and '{b}' are two devices where one is needed. Use a stream and memory of the "
+             "same device.";
+    case ErrorCode::invalid_device:
+      return "there is no device '{spec}'. `tern info` lists those there are.";
+    case ErrorCode::unsupported:
+      return "{what} is not supported here. `tern info` lists what each device can do.";
+    case ErrorCode::sync_failed:
+      return "the copy {direction} failed: {cause}. The buffer is as it was before.";
+    case ErrorCode::coherence_conflict:
+      return "{range} was written in two places: {places}. Synchronise one before writing the "
+             "other.";
+    case ErrorCode::access_conflict:
+      return "{range} is in use by {a} and wanted by {b}. Close the first lease before opening the "
+             "second.";
+    case ErrorCode::dlpack_rejected:
+      return "the DLPack tensor was refused: {reason}.";
+    case ErrorCode::arrow_rejected:
+      return "the Arrow array was refused: {reason} in field '{field}'.";
+    case ErrorCode::capacity:
+      return "all {max} are in use. Give one back, or make the pool larger.";
+    case ErrorCode::timeout:
+      return "the value {target} was not reached in time: it is {current}. Wait longer, or look "
+             "for "
+             "the work that should have signalled it.";
+    case ErrorCode::not_found:
+      return "there is nothing with id {id}. It was released, or never existed.";
+    case ErrorCode::after_fork:
+      return "process {pid} is a fork of the one that opened the device. Open devices after the "
+             "fork, or start the child with exec.";
+    case ErrorCode::after_shutdown:
+      return "{what} was asked for after shutdown(). Keep the library open while it is in use.";
+    case ErrorCode::device_lost:
+      return "device '{device}' is lost since {call} returned {name} ({code}). Close it and open "
+             "it "
+             "again.";
+    case ErrorCode::file:
+      return "file '{path}': {call} failed: {why}.";
+    case ErrorCode::violation:
+      return "the checker found {finding}. Its report says which wait is missing.";
+    case ErrorCode::driver:
+      return "{call} returned {name} ({code}).";
+  }
+  return "an unknown error.";
+}
+
+/// Appends to a caller's buffer until something does not fit; what follows that is dropped too.
+class Writer {
+ public:
+  Writer(char* buffer, std::size_t capacity) noexcept : buffer_(buffer), capacity_(capacity) {}
+
+  void append(std::string_view text) noexcept {
+    const std::size_t room = capacity_ - used_;
+    const std::string_view part = text.substr(0, utf8_prefix_bytes(text, room));
+    // After a cut nothing follows: a short piece that still fits would hide that one is missing.
+    if (part.size() < text.size()) capacity_ = used_ + part.size();
+    // memcpy forbids a null source even for zero bytes, and an empty view has one.
+    if (!part.empty()) std::memcpy(buffer_ + used_, part.data(), part.size());
+    used_ += part.size();
+  }
+
+  void append(const Failure::Field& field) noexcept {
+    char number[32];
+    std::size_t length = 0;
+    const auto print = [&](auto format, auto value) {
+      length = fmt::format_to_n(number, sizeof number, format, value).size;
+    };
+    switch (field.unit) {
+      case Unit::text:
+        return append(field.text);
+      case Unit::bytes:
+        length = format_bytes_to(number, sizeof number, field.number);
+        break;
+      case Unit::count:
+        print(FMT_STRING("{}"), field.number);
+        break;
+      case Unit::signed_count:
+        print(FMT_STRING("{}"), static_cast<std::int64_t>(field.number));
+        break;
+      case Unit::nanoseconds:
+        print(FMT_STRING("{} ns"), field.number);
+        break;
+      case Unit::hex:
+        print(FMT_STRING("{:#x}"), field.number);
+        break;
+    }
+    append(std::string_view(number, length));
+  }
+
+  [[nodiscard]] std::size_t used() const noexcept { return used_; }
+
+ private:
+  char* buffer_;
+  std::size_t capacity_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace
+
+std::string_view name(ErrorCode code) noexcept {
+  switch (code) {
+#define TERN_CODE(code, name, base) \
+  case ErrorCode::code:             \
+    return #code;
+    TERN_FOR_EACH_ERROR_CODE(TERN_CODE)
+#undef TERN_CODE
+  }
+  return "unknown";
+}
+
+Failure::Failure(ErrorCode code, const char* sentence, CallSite site) noexcept
+    : sentence_(sentence != nullptr ? sentence : default_sentence(code)),
+      site_(site),
+      code_(code) {}
+
+Failure& Failure::with(const char* name, std::uint64_t value, Unit unit) noexcept {
+  // A field too many is dropped: the sentence and the first sixteen numbers still arrive.
+  if (count_ == max_fields) return *this;
+  names_[count_] = name;
+  values_[count_] = value;
+  units_[count_] = unit;
+  ++count_;
+  return *this;
+}
+
+Failure& Failure::with_bytes(const char* name, std::uint64_t value) noexcept {
+  return with(name, value, Unit::bytes);
+}
+
+Failure& Failure::with_signed(const char* name, std::int64_t value) noexcept {
+  return with(name, static_cast<std::uint64_t>(value), Unit::signed_count);
+}
+
+Failure& Failure::with(const char* name, std::string_view text) noexcept {
+  if (count_ == max_fields) return *this;
+  const std::size_t offset = text_bytes_;
+  const std::size_t room = max_text_bytes - offset;
+  std::size_t length = text.size();
+  if (length <= room) {
+    std::copy_n(text.data(), length, text_ + offset);
+  } else {
+    const std::size_t kept =
+        room > ellipsis.size() ? utf8_prefix_bytes(text, room - ellipsis.size()) : 0;
+    std::copy_n(text.data(), kept, text_ + offset);
+    std::copy_n(ellipsis.data(), ellipsis.size(), text_ + offset + kept);
+    length = kept + ellipsis.size();
+  }
+  // The dots of a text without room lie past the end, where only other dots can overwrite them.
+  text_bytes_ = static_cast<std::uint16_t>(std::min(offset + length, max_text_bytes));
+  return with(name, (static_cast<std::uint64_t>(offset) << 32) | length, Unit::text);
+}
+
+Failure& Failure::at(CallSite site) noexcept {
+  site_ = site;
+  return *this;
+}
+
+Failure::Field Failure::field(std::size_t index) const noexcept {
+  if (index >= count_) return {"", Unit::count, 0, ""};
+  const std::uint64_t value = values_[index];
+  if (units_[index] != Unit::text) return {names_[index], units_[index], value, ""};
+  return {names_[index], Unit::text, 0,
+          std::string_view(text_ + (value >> 32), static_cast<std::size_t>(value & 0xffffffffu))};
+}
+
+std::optional<std::uint64_t> Failure::number(std::string_view name) const noexcept {
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (name == names_[i] && units_[i] != Unit::text) return values_[i];
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string_view> Failure::string(std::string_view name) const noexcept {
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (name == names_[i] && units_[i] == Unit::text) return field(i).text;
+  }
+  return std::nullopt;
+}
+
+std::size_t Failure::render(char* buffer, std::size_t capacity) const noexcept {
+  if (capacity == 0) return 0;
+  Writer out(buffer, capacity - 1);
+  std::string_view rest = sentence_;
+  while (!rest.empty()) {
+    const std::size_t open = rest.find('{');
+    const std::size_t close = open == rest.npos ? rest.npos : rest.find('}', open);
+    out.append(rest.substr(0, close == rest.npos ? rest.size() : open));
+    if (close == rest.npos) break;
+    const std::string_view wanted = rest.substr(open + 1, close - open - 1);
+    rest.remove_prefix(close + 1);
+
+    std::size_t index = 0;
+    while (index < count_ && wanted != names_[index]) ++index;
+    if (index < count_) {
+      out.append(field(index));
+    } else {
+      out.append("?");
+    }
+  }
+  buffer[out.used()] = '\0';
+  return out.used();
+}
+
+std::string Failure::text() const {
+  std::array<char, Error::max_text_bytes> buffer;
+  return std::string(buffer.data(), render(buffer.data(), buffer.size()));
+}
+
+Error::Error(const Failure& failure) noexcept : failure_(failure) {
+  failure_.render(text_.data(), text_.size());
+}
+
+Error::~Error() = default;
+
+void raise(const Failure& failure) {
+  switch (failure.code()) {
+#define TERN_CODE(code, name, base) \
+  case ErrorCode::code:             \
+    throw name(failure);
+    TERN_FOR_EACH_ERROR_CODE(TERN_CODE)
+#undef TERN_CODE
+  }
+  throw DriverError(failure);
+}
+
+void raise_no_failure() {
+  raise(Failure(ErrorCode::invalid_argument,
+                "a successful result has no failure. Check the result before asking for it."));
+}
+
+}  // namespace tern

@@ -1,0 +1,95 @@
+#include "tern/core/tag.hpp"
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <string>
+#include <unordered_map>
+
+#include "core/text.hpp"
+
+namespace tern {
+namespace {
+
+constexpr std::string_view untagged = "untagged";
+constexpr std::size_t max_tags = 65'536;
+constexpr std::size_t chunk_tags = 256;
+
+/// The names by number. Chunks appear when needed and never move, so that a reader needs no lock:
+/// it holds a number, and the number was published after the name.
+struct Names {
+  std::array<std::atomic<std::string_view*>, max_tags / chunk_tags> chunks = {};
+  std::mutex mutex;
+  std::unordered_map<std::string_view, std::uint16_t> numbers;  // guarded by mutex
+  std::size_t count = 1;                                        // guarded by mutex
+  std::atomic<std::uint64_t> refused = 0;
+};
+
+Names& names() noexcept;
+
+/// A child must not inherit the lock of a thread it does not have, so fork() waits for it.
+Names& make_names() noexcept {
+  // Immortal: tags are read by exit handlers and detached threads. Not on the heap: counting the
+  // names refused for want of memory must not need any.
+  alignas(Names) static std::byte storage[sizeof(Names)];
+  Names& made = *new (storage) Names;
+  constexpr auto unlock = [] { names().mutex.unlock(); };
+  pthread_atfork([] { names().mutex.lock(); }, unlock, unlock);
+  return made;
+}
+
+Names& names() noexcept {
+  static Names& instance = make_names();
+  return instance;
+}
+
+std::uint16_t intern(std::string_view name) {
+  Names& all = names();
+  const std::lock_guard lock(all.mutex);
+  if (const auto found = all.numbers.find(name); found != all.numbers.end()) return found->second;
+  if (all.count == max_tags) throw std::bad_alloc();
+
+  std::atomic<std::string_view*>& chunk = all.chunks[all.count / chunk_tags];
+  if (chunk.load(std::memory_order_relaxed) == nullptr) {
+    chunk.store(new std::string_view[chunk_tags], std::memory_order_release);
+  }
+  char* copy = new char[name.size()];
+  std::memcpy(copy, name.data(), name.size());
+  const std::string_view kept(copy, name.size());
+  const auto number = static_cast<std::uint16_t>(all.count);
+  try {
+    all.numbers.emplace(kept, number);
+  } catch (...) {
+    delete[] copy;
+    throw;
+  }
+  chunk.load(std::memory_order_relaxed)[number % chunk_tags] = kept;
+  ++all.count;
+  return number;
+}
+
+}  // namespace
+
+Tag::Tag(std::string_view name) noexcept {
+  name = name.substr(0, utf8_prefix_bytes(name, max_name_bytes));
+  if (name.empty() || name == untagged) return;
+  try {
+    number_ = intern(name);
+  } catch (...) {
+    names().refused.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+std::string_view Tag::name() const noexcept {
+  if (number_ == 0) return untagged;
+  return names().chunks[number_ / chunk_tags].load(std::memory_order_acquire)[number_ % chunk_tags];
+}
+
+std::uint64_t tags_refused() noexcept { return names().refused.load(std::memory_order_relaxed); }
+
+}  // namespace tern

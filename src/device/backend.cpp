@@ -1,0 +1,77 @@
+#include "tern/device/backend.hpp"
+
+namespace tern {
+namespace {
+
+/// What a primitive answers that a backend did not implement. Devices ask for declared abilities
+/// only, so this shows a backend that declares more than it has.
+Failure missing(const Backend& backend, const char* what) noexcept {
+  return Failure(ErrorCode::unsupported,
+                 "device '{device}' cannot do {what}. `tern info` lists what "
+                 "each device can do.")
+      .with("what", what)
+      .with("device", backend.info().spec);
+}
+
+}  // namespace
+
+Backend::~Backend() = default;
+
+Result<void*> Backend::allocate_async(const Submission&, std::size_t, std::size_t) noexcept {
+  return missing(*this, "stream-ordered allocation");
+}
+Result<void> Backend::release_async(const Submission&, void*) noexcept {
+  return missing(*this, "stream-ordered release");
+}
+Result<void*> Backend::register_host(void*, std::size_t) noexcept {
+  return missing(*this, "registering host memory");
+}
+Result<void> Backend::unregister_host(void*) noexcept {
+  return missing(*this, "unregistering host memory");
+}
+Result<void*> Backend::reserve(std::size_t) noexcept {
+  return missing(*this, "address reservation");
+}
+Result<void> Backend::unreserve(void*, std::size_t) noexcept {
+  return missing(*this, "address reservation");
+}
+Result<NativePages> Backend::create_pages(std::size_t) noexcept {
+  return missing(*this, "page creation");
+}
+Result<void> Backend::release_pages(NativePages) noexcept {
+  return missing(*this, "page creation");
+}
+Result<void> Backend::map(void*, NativePages) noexcept { return missing(*this, "page mapping"); }
+Result<void> Backend::unmap(void*, std::size_t) noexcept { return missing(*this, "page mapping"); }
+Result<void> Backend::set_access(void*, std::size_t, PageAccess) noexcept {
+  return missing(*this, "page access");
+}
+Result<void> Backend::copy_from_peer(const Submission&, void*, Backend&, const void*,
+                                     std::size_t) noexcept {
+  return missing(*this, "peer copies");
+}
+Result<bool> Backend::enable_peer_access(Backend&) noexcept { return false; }
+Result<std::uint64_t> Backend::elapsed_ns(NativeEvent, NativeEvent) noexcept {
+  return missing(*this, "event timing");
+}
+Result<void> Backend::call_host(const Submission&, HostFunction, void*) noexcept {
+  return missing(*this, "host functions");
+}
+Result<void> Backend::prefetch(const Submission&, void*, std::size_t, Place) noexcept {
+  return missing(*this, "prefetching");
+}
+Result<void> Backend::advise(void*, std::size_t, Advice, Place) noexcept {
+  return missing(*this, "advice");
+}
+Result<NativeKernel> Backend::load_kernel(const KernelSource&) noexcept {
+  return missing(*this, "kernels");
+}
+void Backend::unload_kernel(NativeKernel) noexcept {}
+Result<void> Backend::launch(const Submission&, NativeKernel, const LaunchSize&,
+                             std::span<const KernelArgument>) noexcept {
+  return missing(*this, "kernels");
+}
+void Backend::note_suballocate(const Submission&, const Suballocation&) noexcept {}
+void Backend::note_subrelease(const Submission&, const Suballocation&) noexcept {}
+
+}  // namespace tern

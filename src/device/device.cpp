@@ -1,0 +1,259 @@
+#include "tern/device/device.hpp"
+
+#include "device/device_state.hpp"
+#include "device/request_checks.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern {
+namespace {
+
+Failure not_open(const char* what) noexcept {
+  return Failure(ErrorCode::invalid_device,
+                 "{what} was asked of no device. Open one with open_device().")
+      .with("spec", "")
+      .with("what", what);
+}
+
+/// The checks every call begins with, in the order a caller would want to hear of them.
+Result<void> check(const std::shared_ptr<DeviceState>& state, const char* what) noexcept {
+  if (!state) return not_open(what);
+  return state->check_process();
+}
+
+Result<void> check(const std::shared_ptr<DeviceState>& state, const char* what,
+                   Capability capability) noexcept {
+  if (Result<void> usable = check(state, what); !usable) return usable;
+  return state->check_can(capability);
+}
+
+/// Sizes and addresses of virtual memory come in whole pages.
+Result<void> check_pages(const DeviceInfo& info, const void* address, std::size_t bytes) noexcept {
+  if (bytes == 0 || bytes > max_request_bytes) {
+    return Failure(ErrorCode::invalid_argument,
+                   "a page range of {value} bytes is not possible. Use a multiple of {page}.")
+        .with("name", "bytes")
+        .with("value", bytes)
+        .with_bytes("page", info.page_bytes);
+  }
+  const auto number = reinterpret_cast<std::uintptr_t>(address);
+  if (bytes % info.page_bytes != 0 || number % info.page_bytes != 0) {
+    return Failure(ErrorCode::misaligned,
+                   "a page range of {bytes} bytes at {address} is not made of whole pages. Use "
+                   "multiples of {required} bytes.")
+        .with("address", number, Unit::hex)
+        .with("required", info.page_bytes)
+        .with("bytes", bytes);
+  }
+  return {};
+}
+
+const DeviceInfo& no_device() noexcept {
+  static const DeviceInfo& nothing = *new DeviceInfo;
+  return nothing;
+}
+
+Capability needed_for(MemoryKind kind) noexcept {
+  return kind == MemoryKind::pinned ? Capability::pinned_memory : Capability::managed_memory;
+}
+
+}  // namespace
+
+Device::Device(std::unique_ptr<Backend> backend) {
+  if (!backend) {
+    raise(Failure(ErrorCode::invalid_argument,
+                  "a device cannot be made of no backend. Open one with open_device().")
+              .with("name", "backend")
+              .with("value", "null"));
+  }
+  try {
+    state_ = std::make_shared<DeviceState>(std::move(backend));
+    state_->publish();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    raise(Failure(ErrorCode::out_of_memory,
+                  "the host could not allocate {requested} for a device. Free host memory.")
+              .with_bytes("requested", sizeof(DeviceState)));
+  }
+}
+
+DeviceId Device::id() const noexcept { return state_ ? state_->id() : DeviceId{}; }
+std::string_view Device::spec() const noexcept { return info().spec; }
+const DeviceInfo& Device::info() const noexcept { return state_ ? state_->info() : no_device(); }
+bool Device::can(Capability capability) const noexcept {
+  return info().capabilities.has(capability);
+}
+
+Result<MemoryInfo> Device::try_memory() const noexcept {
+  if (Result<void> usable = check(state_, "memory information"); !usable) return usable.failure();
+  return state_->backend().memory();
+}
+
+Result<void*> Device::try_allocate(MemoryKind kind, std::size_t bytes,
+                                   const AllocateOptions& options) const noexcept {
+  if (!state_) return at(options.site, not_open("memory"));
+  if (!can(Capability::memory_after_fork)) {
+    if (Result<void> usable = state_->check_process(); !usable) {
+      return at(options.site, usable.failure());
+    }
+  }
+  if (kind == MemoryKind::pinned || kind == MemoryKind::managed) {
+    if (Result<void> able = state_->check_can(needed_for(kind)); !able) {
+      return at(options.site, able.failure());
+    }
+  } else if (kind != MemoryKind::device) {
+    return Failure(ErrorCode::invalid_argument,
+                   "a device does not allocate {value} memory. Ask for device, pinned or managed.",
+                   options.site)
+        .with("name", "kind")
+        .with("value", name(kind));
+  }
+  const Result<std::size_t> alignment = checked_alignment(info(), options.alignment);
+  if (!alignment) return at(options.site, alignment.failure());
+  if (bytes == 0) return nullptr;
+  if (bytes > max_request_bytes) return at(options.site, allocation_too_large(bytes));
+  Result<void*> address =
+      state_->backend().allocate(kind, bytes, *alignment, options.site, options.tag);
+  if (!address) return at(options.site, address.failure());
+  return address;
+}
+
+Result<void> Device::try_release(void* address, CallSite site) const noexcept {
+  if (!state_) return at(site, not_open("a release"));
+  if (!can(Capability::memory_after_fork)) {
+    if (Result<void> usable = state_->check_process(); !usable) return at(site, usable);
+  }
+  if (address == nullptr) return {};
+  return at(site, state_->backend().release(address, site));
+}
+
+Result<PointerInfo> Device::try_pointer_info(const void* address) const noexcept {
+  if (Result<void> usable = check(state_, "a pointer's kind"); !usable) return usable.failure();
+  if (address == nullptr) return PointerInfo{};
+  return state_->backend().pointer_info(address);
+}
+
+Result<void*> Device::try_register_host(void* address, std::size_t bytes) const noexcept {
+  constexpr const char* what = "registering host memory";
+  if (Result<void> able = check(state_, what, Capability::registered_memory); !able) {
+    return able.failure();
+  }
+  if (bytes == 0) return nullptr;
+  if (Result<void> fits = check_range("host memory", address, bytes); !fits) return fits.failure();
+  return state_->backend().register_host(address, bytes);
+}
+
+Result<void> Device::try_unregister_host(void* address) const noexcept {
+  constexpr const char* what = "unregistering host memory";
+  if (Result<void> able = check(state_, what, Capability::registered_memory); !able) return able;
+  if (address == nullptr) return {};
+  return state_->backend().unregister_host(address);
+}
+
+Result<void*> Device::try_reserve(std::size_t bytes) const noexcept {
+  if (Result<void> able = check(state_, "an address range", Capability::virtual_memory); !able) {
+    return able.failure();
+  }
+  if (Result<void> fits = check_pages(info(), nullptr, bytes); !fits) return fits.failure();
+  return state_->backend().reserve(bytes);
+}
+
+Result<void> Device::try_unreserve(void* address, std::size_t bytes) const noexcept {
+  if (Result<void> able = check(state_, "an address range", Capability::virtual_memory); !able) {
+    return able;
+  }
+  if (Result<void> fits = check_pages(info(), address, bytes); !fits) return fits;
+  return state_->backend().unreserve(address, bytes);
+}
+
+Result<NativePages> Device::try_create_pages(std::size_t bytes) const noexcept {
+  if (Result<void> able = check(state_, "pages", Capability::virtual_memory); !able) {
+    return able.failure();
+  }
+  if (Result<void> fits = check_pages(info(), nullptr, bytes); !fits) return fits.failure();
+  return state_->backend().create_pages(bytes);
+}
+
+Result<void> Device::try_release_pages(NativePages pages) const noexcept {
+  if (Result<void> able = check(state_, "pages", Capability::virtual_memory); !able) return able;
+  if (pages.value == 0) return {};
+  return state_->backend().release_pages(pages);
+}
+
+Result<void> Device::try_map(void* address, NativePages pages) const noexcept {
+  if (Result<void> able = check(state_, "a mapping", Capability::virtual_memory); !able) {
+    return able;
+  }
+  if (Result<void> fits = check_pages(info(), address, info().page_bytes); !fits) return fits;
+  return state_->backend().map(address, pages);
+}
+
+Result<void> Device::try_unmap(void* address, std::size_t bytes) const noexcept {
+  if (Result<void> able = check(state_, "a mapping", Capability::virtual_memory); !able) {
+    return able;
+  }
+  if (Result<void> fits = check_pages(info(), address, bytes); !fits) return fits;
+  return state_->backend().unmap(address, bytes);
+}
+
+Result<void> Device::try_set_access(void* address, std::size_t bytes,
+                                    PageAccess access) const noexcept {
+  if (Result<void> able = check(state_, "page access", Capability::virtual_memory); !able) {
+    return able;
+  }
+  if (Result<void> fits = check_pages(info(), address, bytes); !fits) return fits;
+  return state_->backend().set_access(address, bytes, access);
+}
+
+Result<void> Device::try_advise(void* address, std::size_t bytes, Advice advice,
+                                Place place) const noexcept {
+  if (Result<void> able = check(state_, "advice", Capability::advice); !able) return able;
+  if (bytes == 0) return {};
+  if (Result<void> fits = check_range("range", address, bytes); !fits) return fits;
+  return state_->backend().advise(address, bytes, advice, place);
+}
+
+Result<NativeKernel> Device::try_load_kernel(const KernelSource& source) const noexcept {
+  if (Result<void> able = check(state_, "a kernel", Capability::kernels); !able) {
+    return able.failure();
+  }
+  return state_->backend().load_kernel(source);
+}
+
+void Device::unload_kernel(NativeKernel kernel) const noexcept {
+  if (!check(state_, "a kernel") || kernel.value == 0) return;
+  state_->backend().unload_kernel(kernel);
+}
+
+StreamRef Device::default_stream() const noexcept {
+  return state_ ? state_->default_stream() : StreamRef();
+}
+
+Result<bool> Device::try_is_done(Mark mark) noexcept {
+  const DeviceVisit device(mark.stream.device());
+  if (!device) return true;
+  if (Result<void> usable = device->check_process(); !usable) return usable.failure();
+  return device->is_done(mark);
+}
+
+Result<void> Device::try_wait(Mark mark) noexcept {
+  const DeviceVisit device(mark.stream.device());
+  if (!device) return {};
+  if (Result<void> usable = device->check_process(); !usable) return usable;
+  return device->wait_on_host(mark);
+}
+
+Result<void> Device::try_synchronize() const noexcept {
+  if (Result<void> usable = check(state_, "synchronisation"); !usable) return usable;
+  return state_->backend().synchronize();
+}
+
+Result<bool> Device::try_enable_peer_access(const Device& peer) const noexcept {
+  if (Result<void> usable = check(state_, "peer access"); !usable) return usable.failure();
+  if (Result<void> usable = check(peer.state_, "peer access"); !usable) return usable.failure();
+  if (*this == peer) return true;
+  if (info().backend != peer.info().backend) return false;
+  return state_->backend().enable_peer_access(peer.state_->backend());
+}
+
+}  // namespace tern

@@ -1,0 +1,53 @@
+#include "tern/device/device_set.hpp"
+
+#include <algorithm>
+#include <optional>
+
+namespace tern {
+
+DeviceSet::DeviceSet(std::vector<Device> devices) : devices_(std::move(devices)) {
+  const auto refuse = [](const char* why) {
+    raise(Failure(ErrorCode::invalid_argument, "these devices do not make a set: {why}.")
+              .with("name", "devices")
+              .with("why", why));
+  };
+  if (devices_.empty()) refuse("there is none. Give at least one");
+  for (auto device = devices_.begin(); device != devices_.end(); ++device) {
+    if (!device->is_open()) refuse("one of them is not open. Open each with open_device()");
+    if (std::find(devices_.begin(), device, *device) != device) {
+      refuse("one is there twice. Give each once");
+    }
+  }
+}
+
+const Device& DeviceSet::next() noexcept {
+  return devices_[turn_.fetch_add(1, std::memory_order_relaxed) % devices_.size()];
+}
+
+Result<Device> DeviceSet::try_most_free() const noexcept {
+  const Device* best = nullptr;
+  std::size_t best_bytes = 0;
+  std::optional<Failure> refusal;
+  for (const Device& device : devices_) {
+    const Result<MemoryInfo> memory = device.try_memory();
+    if (!memory) {
+      refusal = memory.failure();
+    } else if (best == nullptr || memory->free_bytes > best_bytes) {
+      best = &device;
+      best_bytes = memory->free_bytes;
+    }
+  }
+  if (best == nullptr) return *refusal;
+  return *best;
+}
+
+Result<void> DeviceSet::try_synchronize() const noexcept {
+  Result<void> outcome;
+  for (const Device& device : devices_) {
+    Result<void> synchronized = device.try_synchronize();
+    if (outcome && !synchronized) outcome = synchronized;
+  }
+  return outcome;
+}
+
+}  // namespace tern

@@ -1,0 +1,349 @@
+#include "device/device_state.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <new>
+#include <unordered_map>
+
+#include "tern/core/config.hpp"
+
+namespace tern {
+namespace {
+
+/// All open devices by number, for marks that cross devices. Immortal: marks outlive everything.
+struct OpenDevices {
+  std::mutex mutex;
+  std::condition_variable visit_ended;
+  std::unordered_map<std::uint32_t, DeviceState*> by_number;  // guarded by mutex
+  std::atomic<std::uint32_t> last_number = 0;
+};
+
+OpenDevices& open_devices() {
+  static OpenDevices& instance = *new OpenDevices;
+  // Whoever forks holds the lock, so the child never finds it taken by a thread it lacks.
+  static const int registered =
+      pthread_atfork([] { open_devices().mutex.lock(); }, [] { open_devices().mutex.unlock(); },
+                     [] { open_devices().mutex.unlock(); });
+  static_cast<void>(registered);
+  return instance;
+}
+
+DeviceId next_device_id() {
+  // The number must fit the bits a StreamId has for it; running out takes 16 million openings.
+  const std::uint32_t number = open_devices().last_number.fetch_add(1) + 1;
+  if (number >> StreamId::device_bits != 0) {
+    raise(Failure(ErrorCode::capacity,
+                  "this process has opened {max} devices, which is all it can number. Keep devices "
+                  "open instead of reopening them.")
+              .with("max", (std::uint64_t{1} << StreamId::device_bits) - 1));
+  }
+  return DeviceId{number};
+}
+
+void raise_to(std::atomic<std::uint64_t>& target, std::uint64_t value) noexcept {
+  std::uint64_t seen = target.load(std::memory_order_relaxed);
+  while (seen < value && !target.compare_exchange_weak(seen, value, std::memory_order_release)) {
+  }
+}
+
+}  // namespace
+
+DeviceState::DeviceState(std::unique_ptr<Backend> backend)
+    : backend_(std::move(backend)),
+      info_(backend_->info()),
+      generation_(process_generation()),
+      id_(next_device_id()) {
+  auto stream = std::make_unique<StreamState>();
+  stream->device = this;
+  stream->native = backend_->default_stream();
+  std::copy_n("default", 8, stream->name.begin());
+  stream->id.store(StreamId(id_, 0, 0).value(), std::memory_order_release);
+  slots_[0].store(stream.release(), std::memory_order_release);
+  slot_count_ = next_number_ = 1;
+}
+
+DeviceState::~DeviceState() {
+  // In a forked child the threads and driver handles behind the backend do not exist, and ending it
+  // would wait for them for ever: only the books are closed, and the backend is left as it is.
+  // Elsewhere the work is completed before the events it uses go.
+  const bool is_usable = bool(check_process());
+  if (is_usable) static_cast<void>(backend_->synchronize());
+  {
+    std::unique_lock lock(open_devices().mutex);
+    open_devices().by_number.erase(id_.value);
+    if (is_usable) open_devices().visit_ended.wait(lock, [&] { return visits_ == 0; });
+  }
+  for (std::size_t i = 0; i < slot_count_; ++i) {
+    StreamState* stream = slots_[i].load(std::memory_order_relaxed);
+    while (is_usable && stream->record_count > 0) erase_record(*stream, 0);
+    delete stream;
+  }
+  if (is_usable) {
+    for (const NativeEvent event : spare_events_) backend_->destroy_event(event);
+  } else {
+    static_cast<void>(backend_.release());
+  }
+}
+
+void DeviceState::publish() {
+  const std::lock_guard lock(open_devices().mutex);
+  open_devices().by_number.emplace(id_.value, this);
+}
+
+DeviceVisit::DeviceVisit(DeviceId id) noexcept {
+  const std::lock_guard lock(open_devices().mutex);
+  const auto found = open_devices().by_number.find(id.value);
+  if (found == open_devices().by_number.end()) return;
+  state_ = found->second;
+  ++state_->visits_;
+}
+
+DeviceVisit::~DeviceVisit() {
+  if (state_ == nullptr) return;
+  const std::lock_guard lock(open_devices().mutex);
+  if (--state_->visits_ == 0) open_devices().visit_ended.notify_all();
+}
+
+StreamRef DeviceState::default_stream() noexcept {
+  return StreamRef(slots_[0].load(std::memory_order_relaxed), StreamId(id_, 0, 0));
+}
+
+Result<void> DeviceState::check_can(Capability capability) const noexcept {
+  if (info().capabilities.has(capability)) return {};
+  return Failure(ErrorCode::unsupported,
+                 "device '{device}' lacks {what}: {meaning}. `tern info` "
+                 "lists what each device can do.")
+      .with("what", name(capability))
+      .with("device", info().spec)
+      .with("meaning", meaning(capability));
+}
+
+StreamState* DeviceState::free_slot(std::uint32_t& slot) {
+  for (slot = 1; slot < slot_count_; ++slot) {
+    StreamState* stream = slots_[slot].load(std::memory_order_relaxed);
+    if (stream->has_ended.load(std::memory_order_acquire)) recycle_if_done(*stream);
+    if (stream->id.load(std::memory_order_acquire) == 0) return stream;
+  }
+  if (slot_count_ == max_streams) return nullptr;
+  auto* stream = new StreamState;
+  stream->device = this;
+  slots_[slot_count_].store(stream, std::memory_order_release);
+  slot = static_cast<std::uint32_t>(slot_count_++);
+  return stream;
+}
+
+Result<StreamRef> DeviceState::make_stream(const StreamOptions& options) noexcept {
+  const std::lock_guard lock(streams_mutex_);
+  std::uint32_t slot = 0;
+  StreamState* stream = nullptr;
+  try {
+    stream = free_slot(slot);
+  } catch (const std::bad_alloc&) {
+    return Failure(ErrorCode::out_of_memory,
+                   "the host could not allocate {requested} for a stream. Free host memory.")
+        .with_bytes("requested", sizeof(StreamState));
+  }
+  if (stream == nullptr || next_number_ >> StreamId::number_bits != 0) {
+    return Failure(ErrorCode::capacity,
+                   "device '{device}' has all its {max} streams in use. End some of them.")
+        .with("max", max_streams - 1)
+        .with("device", info().spec);
+  }
+  const Result<NativeStream> native = backend_->create_stream(options);
+  if (!native) return native.failure();
+
+  const StreamId id(id_, slot, next_number_++);
+  stream->native = *native;
+  stream->name = {};
+  std::copy_n(options.name.data(), std::min(options.name.size(), stream->name.size() - 1),
+              stream->name.begin());
+  stream->id.store(id.value(), std::memory_order_release);
+  return StreamRef(stream, id);
+}
+
+void DeviceState::end_stream(StreamRef ref) noexcept {
+  StreamState& stream = *ref.state_;
+  if (!check_process()) return;
+  {
+    const std::lock_guard lock(stream.mutex);
+    const std::uint64_t issued = stream.issued.load(std::memory_order_acquire);
+    const std::uint64_t recorded =
+        stream.record_count == 0 ? 0 : stream.records[stream.record_count - 1].sequence;
+    // Seal: after this nobody can record on the stream, so its last mark needs a record now. Where
+    // that fails, waiting is the way left to keep the promise that marks stay answerable.
+    if (issued > stream.done.load(std::memory_order_acquire) && issued > recorded) {
+      if (!record_now(stream, Room::for_seal)) {
+        static_cast<void>(backend_->synchronize(stream.native));
+        raise_to(stream.done, issued);
+      }
+    }
+    backend_->destroy_stream(stream.native);
+    stream.native = {};
+    stream.has_ended.store(true, std::memory_order_release);
+  }
+  recycle_if_done(stream);
+}
+
+void DeviceState::recycle_if_done(StreamState& stream) noexcept {
+  const std::lock_guard lock(stream.mutex);
+  if (!stream.has_ended.load(std::memory_order_relaxed)) return;
+  static_cast<void>(poll(stream));
+  // A record that is left is unfinished, or a host thread is about to return from waiting for it.
+  if (stream.record_count > 0) return;
+  stream.has_ended.store(false, std::memory_order_relaxed);
+  stream.id.store(0, std::memory_order_release);
+}
+
+Result<NativeEvent> DeviceState::take_event() noexcept {
+  {
+    const std::lock_guard lock(events_mutex_);
+    if (!spare_events_.empty()) {
+      const NativeEvent event = spare_events_.back();
+      spare_events_.pop_back();
+      return event;
+    }
+  }
+  return backend_->create_event({});
+}
+
+void DeviceState::give_event(NativeEvent event) noexcept {
+  {
+    const std::lock_guard lock(events_mutex_);
+    if (spare_events_.size() < max_spare_events) {
+      try {
+        spare_events_.push_back(event);
+        return;
+      } catch (const std::bad_alloc&) {
+        // Destroying it instead loses nothing but the time to make another.
+      }
+    }
+  }
+  backend_->destroy_event(event);
+}
+
+StreamState* DeviceState::pending(Mark mark) noexcept {
+  StreamState* stream = slots_[mark.stream.slot()].load(std::memory_order_acquire);
+  if (stream == nullptr || stream->id.load(std::memory_order_acquire) != mark.stream.value()) {
+    return nullptr;
+  }
+  return stream->done.load(std::memory_order_acquire) >= mark.sequence ? nullptr : stream;
+}
+
+void DeviceState::erase_record(StreamState& stream, std::size_t index) noexcept {
+  give_event(stream.records[index].event);
+  const auto first = stream.records.begin() + static_cast<std::ptrdiff_t>(index);
+  const auto last = stream.records.begin() + static_cast<std::ptrdiff_t>(stream.record_count);
+  std::move(first + 1, last, first);
+  --stream.record_count;
+}
+
+Result<void> DeviceState::poll(StreamState& stream) noexcept {
+  std::size_t kept = 0;
+  while (kept < stream.record_count) {
+    const StreamState::Record& record = stream.records[kept];
+    const Result<bool> is_complete = backend_->query(record.event);
+    if (!is_complete) return is_complete.failure();
+    if (!*is_complete) break;
+    raise_to(stream.done, record.sequence);
+    if (record.waiters > 0) {
+      ++kept;
+    } else {
+      erase_record(stream, kept);
+    }
+  }
+  return {};
+}
+
+Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream, Room room) noexcept {
+  const std::size_t places = stream.records.size() - (room == Room::for_seal ? 0 : 1);
+  if (stream.record_count >= places) {
+    if (Result<void> polled = poll(stream); !polled) return polled.failure();
+  }
+  const Result<NativeEvent> event = take_event();
+  if (!event) return event.failure();
+  // Read before recording: a mark taken in between may stand for work submitted after the event.
+  const std::uint64_t sequence = stream.issued.load(std::memory_order_acquire);
+  if (Result<void> recorded = backend_->record({stream.native, {}, {}}, *event); !recorded) {
+    give_event(*event);
+    return recorded.failure();
+  }
+  if (stream.record_count >= places) return Covering{*event, false};
+  stream.records[stream.record_count++] = {sequence, *event, 0};
+  return Covering{*event, true};
+}
+
+Result<DeviceState::Covering> DeviceState::cover(StreamState& stream, Mark mark) noexcept {
+  if (mark.sequence > stream.issued.load(std::memory_order_acquire)) {
+    return Failure(ErrorCode::stream_misuse,
+                   "mark {sequence} of stream {stream} stands for work that was never submitted. "
+                   "Take marks from the stream itself.")
+        .with("stream", mark.stream.number())
+        .with("sequence", mark.sequence);
+  }
+  for (std::size_t i = 0; i < stream.record_count; ++i) {
+    if (stream.records[i].sequence >= mark.sequence) return Covering{stream.records[i].event, true};
+  }
+  // Never on an ended stream: it was sealed, and its last record covers every mark it issued.
+  return record_now(stream, Room::for_marks);
+}
+
+Result<bool> DeviceState::is_done(Mark mark) noexcept {
+  StreamState* stream = pending(mark);
+  if (stream == nullptr) return true;
+  const std::lock_guard lock(stream->mutex);
+  if (pending(mark) == nullptr) return true;
+  const Result<Covering> covering = cover(*stream, mark);
+  if (!covering) return covering.failure();
+  if (covering->is_listed) {
+    if (Result<void> polled = poll(*stream); !polled) return polled.failure();
+    return pending(mark) == nullptr;
+  }
+  const Result<bool> is_complete = backend_->query(covering->event);
+  give_event(covering->event);
+  if (is_complete && *is_complete) raise_to(stream->done, mark.sequence);
+  return is_complete;
+}
+
+Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
+  StreamState* stream = pending(mark);
+  if (stream == nullptr) return {};
+  const auto record_of = [stream](NativeEvent event) {
+    return std::ranges::find(stream->records, event.value,
+                             [](const StreamState::Record& record) { return record.event.value; });
+  };
+
+  std::unique_lock lock(stream->mutex);
+  if (pending(mark) == nullptr) return {};
+  const Result<Covering> covering = cover(*stream, mark);
+  if (!covering) return covering.failure();
+  if (covering->is_listed) ++record_of(covering->event)->waiters;
+  lock.unlock();  // others go on using the stream while the host waits
+
+  Result<void> waited = backend_->synchronize(covering->event);
+  if (waited) raise_to(stream->done, mark.sequence);
+
+  lock.lock();
+  if (covering->is_listed) {
+    --record_of(covering->event)->waiters;
+  } else {
+    give_event(covering->event);
+  }
+  return waited;
+}
+
+Result<void> DeviceState::wait_on_stream(Mark mark, Backend& waiter,
+                                         const Submission& submission) noexcept {
+  StreamState* stream = pending(mark);
+  if (stream == nullptr) return {};
+  const std::lock_guard lock(stream->mutex);
+  if (pending(mark) == nullptr) return {};
+  const Result<Covering> covering = cover(*stream, mark);
+  if (!covering) return covering.failure();
+  Result<void> waited = waiter.wait(submission, covering->event);
+  if (!covering->is_listed) give_event(covering->event);
+  return waited;
+}
+
+}  // namespace tern

@@ -1,0 +1,163 @@
+// What all handles of one opened device share: the backend, its streams, its spare events.
+//
+// Streams live in slots that are made once and never move while the device is open, so that a mark
+// finds its stream without a lock, and a reference to an ended stream is noticed instead of
+// followed into freed memory. A slot is used again only when everything its last stream was asked
+// about is done; sequence numbers go on rising across that, so an old mark can never look undone.
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/fork_count.hpp"
+#include "tern/core/process.hpp"
+#include "tern/device/backend.hpp"
+#include "tern/device/device.hpp"
+#include "tern/device/stream.hpp"
+
+namespace tern {
+
+struct StreamState {
+  /// An event recorded on the stream, the last mark it covers, and how many host threads wait for
+  /// it right now. While any does, the event is neither recorded again, which would move their
+  /// goal, nor given to anybody else.
+  struct Record {
+    std::uint64_t sequence = 0;
+    NativeEvent event;
+    std::uint32_t waiters = 0;
+  };
+
+  DeviceState* device = nullptr;
+  NativeStream native;
+  std::array<char, 32> name = {};
+  std::atomic<std::uint64_t> id = 0;      // 0: the slot is free
+  std::atomic<std::uint64_t> issued = 0;  // the last mark taken
+  std::atomic<std::uint64_t> done = 0;    // the last mark seen complete
+  std::atomic<bool> has_ended = false;    // destroyed, but not all of its marks are done
+
+  // Oldest first. Several, so that a stream which is asked often still shows progress; and never
+  // recorded anew while listed, which would make older marks wait for newer work. The last place is
+  // for the seal.
+  std::mutex mutex;
+  std::array<Record, 5> records = {};  // guarded by mutex
+  std::size_t record_count = 0;        // guarded by mutex
+};
+
+class DeviceState : public std::enable_shared_from_this<DeviceState> {
+ public:
+  static constexpr std::size_t max_streams = std::size_t{1} << StreamId::slot_bits;
+  static constexpr std::size_t max_spare_events = 1024;
+
+  explicit DeviceState(std::unique_ptr<Backend> backend);
+  ~DeviceState();
+
+  /// Makes the device known to marks. Once, right after construction.
+  void publish();
+  static const std::shared_ptr<DeviceState>& of(const Device& device) noexcept {
+    return device.state_;
+  }
+  static Device handle(std::shared_ptr<DeviceState> state) noexcept {
+    return Device(std::move(state));
+  }
+
+  [[nodiscard]] Backend& backend() noexcept { return *backend_; }
+  [[nodiscard]] const DeviceInfo& info() const noexcept { return info_; }
+  [[nodiscard]] DeviceId id() const noexcept { return id_; }
+  [[nodiscard]] StreamRef default_stream() noexcept;
+
+  /// Success if this process may use the device, after_fork in a forked child.
+  [[nodiscard]] Result<void> check_process() const noexcept {
+    if (is_same_process(generation_)) return {};
+    return check_not_forked(generation_);
+  }
+  [[nodiscard]] bool is_in_its_process() const noexcept { return is_same_process(generation_); }
+  /// Unsupported, naming the ability and the device, if it was not declared.
+  [[nodiscard]] Result<void> check_can(Capability capability) const noexcept;
+
+  [[nodiscard]] Result<StreamRef> make_stream(const StreamOptions& options) noexcept;
+  void end_stream(StreamRef stream) noexcept;
+  static StreamState* state_of(StreamRef stream) noexcept { return stream.state_; }
+
+  [[nodiscard]] Result<NativeEvent> take_event() noexcept;
+  void give_event(NativeEvent event) noexcept;
+
+  // Marks of this device's streams.
+  [[nodiscard]] Result<bool> is_done(Mark mark) noexcept;
+  [[nodiscard]] Result<void> wait_on_host(Mark mark) noexcept;
+  /// Queues a wait for the mark on `submission`'s stream of a device of the same backend.
+  [[nodiscard]] Result<void> wait_on_stream(Mark mark, Backend& waiter,
+                                            const Submission& submission) noexcept;
+
+ private:
+  friend class DeviceVisit;
+
+  /// The stream of the mark if it may still have work before the mark, else null.
+  StreamState* pending(Mark mark) noexcept;
+  /// An event that covers a mark. One that found no room among the stream's records is the
+  /// caller's to give back.
+  struct Covering {
+    NativeEvent event;
+    bool is_listed;
+  };
+  // All of these with the stream's mutex held.
+  /// The oldest record that covers the mark, made now if there is none.
+  [[nodiscard]] Result<Covering> cover(StreamState& stream, Mark mark) noexcept;
+  enum class Room { for_marks, for_seal };
+  [[nodiscard]] Result<Covering> record_now(StreamState& stream, Room room) noexcept;
+  /// Asks the oldest records, and forgets those that are complete.
+  [[nodiscard]] Result<void> poll(StreamState& stream) noexcept;
+  void erase_record(StreamState& stream, std::size_t index) noexcept;
+
+  /// Frees the slot of an ended stream whose marks are all done.
+  void recycle_if_done(StreamState& stream) noexcept;
+  StreamState* free_slot(std::uint32_t& slot);
+
+  std::unique_ptr<Backend> backend_;
+  const DeviceInfo& info_;  // the backend's; kept because every call asks it
+  const std::uint64_t generation_;
+  const DeviceId id_;
+  std::size_t visits_ = 0;  // guarded by the mutex of the list of open devices
+
+  std::array<std::atomic<StreamState*>, max_streams> slots_ = {};
+  std::mutex streams_mutex_;
+  std::size_t slot_count_ = 0;     // guarded by streams_mutex_
+  std::uint32_t next_number_ = 0;  // guarded by streams_mutex_
+
+  std::mutex events_mutex_;
+  std::vector<NativeEvent> spare_events_;  // guarded by events_mutex_
+};
+
+/// A device found by its number, as marks need it. While a visit lasts the device may begin to
+/// close, which completes its work, but does not end. So a mark is never called done because its
+/// device is about to be, and whoever closes a device returns when its work is complete.
+class DeviceVisit {
+ public:
+  explicit DeviceVisit(DeviceId id) noexcept;
+  ~DeviceVisit();
+  DeviceVisit(const DeviceVisit&) = delete;
+  DeviceVisit& operator=(const DeviceVisit&) = delete;
+
+  /// False if no device of that number is open.
+  [[nodiscard]] explicit operator bool() const noexcept { return state_ != nullptr; }
+  [[nodiscard]] DeviceState* operator->() const noexcept { return state_; }
+
+ private:
+  DeviceState* state_ = nullptr;
+};
+
+/// A failure with the call site of the user's line.
+inline Failure at(CallSite site, const Failure& failure) noexcept {
+  return Failure(failure).at(site);
+}
+inline Result<void> at(CallSite site, const Result<void>& result) noexcept {
+  if (result) return result;
+  return Failure(result.failure()).at(site);
+}
+
+}  // namespace tern

@@ -1,0 +1,100 @@
+#include "tern/device/event.hpp"
+
+#include <utility>
+
+#include "device/device_state.hpp"
+
+namespace tern {
+
+Event::Event(const Device& device, const EventOptions& options)
+    : Event(try_make(device, options).value()) {}
+
+Event::Event(std::shared_ptr<DeviceState> device, NativeEvent native, bool has_timing) noexcept
+    : device_(std::move(device)), native_(native), has_timing_(has_timing) {}
+
+Result<Event> Event::try_make(const Device& device, const EventOptions& options) noexcept {
+  const std::shared_ptr<DeviceState>& state = DeviceState::of(device);
+  if (!state) {
+    return Failure(ErrorCode::invalid_device,
+                   "an event was asked of no device. Open one with open_device().")
+        .with("spec", "");
+  }
+  if (Result<void> usable = state->check_process(); !usable) return usable.failure();
+  if (options.timing) {
+    if (Result<void> able = state->check_can(Capability::event_timing); !able) {
+      return able.failure();
+    }
+  }
+  // Only plain events are pooled: the timed ones are few and another type to the driver.
+  const Result<NativeEvent> native =
+      options.timing ? state->backend().create_event(options) : state->take_event();
+  if (!native) return native.failure();
+  return Event(state, *native, options.timing);
+}
+
+Event::Event(Event&& other) noexcept
+    : device_(std::move(other.device_)),
+      native_(std::exchange(other.native_, {})),
+      has_timing_(other.has_timing_),
+      is_recorded_(std::exchange(other.is_recorded_, false)) {}
+
+Event& Event::operator=(Event&& other) noexcept {
+  if (this == &other) return *this;
+  end();
+  device_ = std::move(other.device_);
+  native_ = std::exchange(other.native_, {});
+  has_timing_ = other.has_timing_;
+  is_recorded_ = std::exchange(other.is_recorded_, false);
+  return *this;
+}
+
+Event::~Event() { end(); }
+
+void Event::end() noexcept {
+  if (device_ && device_->check_process()) {
+    if (has_timing_) {
+      device_->backend().destroy_event(native_);
+    } else {
+      device_->give_event(native_);
+    }
+  }
+  native_ = {};
+  device_.reset();
+}
+
+DeviceId Event::device_id() const noexcept { return device_ ? device_->id() : DeviceId{}; }
+
+Result<bool> Event::try_is_done() const noexcept {
+  if (!is_recorded_) return true;
+  if (Result<void> usable = device_->check_process(); !usable) return usable.failure();
+  return device_->backend().query(native_);
+}
+
+Result<void> Event::try_synchronize() const noexcept {
+  if (!is_recorded_) return {};
+  if (Result<void> usable = device_->check_process(); !usable) return usable;
+  return device_->backend().synchronize(native_);
+}
+
+Result<std::uint64_t> Event::try_elapsed_ns(const Event& start) const noexcept {
+  const auto refuse = [](const char* why) {
+    return Failure(ErrorCode::stream_misuse, "the time between two events is unknown: {why}.")
+        .with("stream", std::uint64_t{0})
+        .with("why", why);
+  };
+  if (!has_timing_ || !start.has_timing_) return refuse("both must be made with timing");
+  if (!is_recorded_ || !start.is_recorded_) return refuse("both must be recorded first");
+  if (device_ != start.device_) {
+    return Failure(ErrorCode::device_mismatch)
+        .with("a", start.device_->info().spec)
+        .with("b", device_->info().spec);
+  }
+  for (const Event* event : {&start, this}) {
+    const Result<bool> is_complete = event->try_is_done();
+    if (!is_complete) return is_complete.failure();
+    if (!*is_complete) return refuse("both must be complete; synchronise the later one");
+  }
+  return device_->backend().elapsed_ns(start.native_, native_);
+}
+
+}  // namespace tern

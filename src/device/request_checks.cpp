@@ -1,0 +1,62 @@
+#include "device/request_checks.hpp"
+
+#include <algorithm>
+
+#include "tern/core/bytes.hpp"
+
+namespace tern {
+namespace {
+
+Failure null_address(const char* name, std::size_t bytes) noexcept {
+  return Failure(ErrorCode::invalid_argument,
+                 "the {name} of {bytes} bytes is a null address. Pass allocated memory.")
+      .with("name", name)
+      .with("value", "null")
+      .with("bytes", bytes);
+}
+
+}  // namespace
+
+Failure allocation_too_large(std::size_t bytes) noexcept {
+  return Failure(ErrorCode::size_overflow,
+                 "{requested} bytes are more than any allocation can have ({max}). A negative size "
+                 "converted to unsigned looks like this.")
+      .with("what", "an allocation")
+      .with("requested", bytes)
+      .with("max", max_request_bytes);
+}
+
+Result<std::size_t> checked_alignment(const DeviceInfo& info, std::size_t alignment) noexcept {
+  if (alignment == 0) return info.alignment;
+  if (!is_power_of_two(alignment)) {
+    return Failure(ErrorCode::invalid_argument,
+                   "alignment {value} is not a power of two. Use 0 for the device's own, {own}.")
+        .with("name", "alignment")
+        .with("value", alignment)
+        .with("own", info.alignment);
+  }
+  if (alignment > info.max_alignment) {
+    return Failure(ErrorCode::invalid_argument,
+                   "alignment {value} is above {max}, the largest that '{device}' gives.")
+        .with("name", "alignment")
+        .with_bytes("value", alignment)
+        .with_bytes("max", info.max_alignment)
+        .with("device", info.spec);
+  }
+  return std::max(alignment, info.alignment);
+}
+
+Result<void> check_range(const char* name, const void* address, std::size_t bytes) noexcept {
+  if (address == nullptr) return null_address(name, bytes);
+  const auto start = reinterpret_cast<std::uintptr_t>(address);
+  if (bytes > max_request_bytes || !checked_add(start, bytes)) {
+    return Failure(ErrorCode::size_overflow,
+                   "the {what} of {bytes} bytes runs past the end of memory. A negative size "
+                   "converted to unsigned looks like this.")
+        .with("what", name)
+        .with("bytes", bytes);
+  }
+  return {};
+}
+
+}  // namespace tern

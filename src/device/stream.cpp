@@ -1,0 +1,397 @@
+#include "tern/device/stream.hpp"
+
+#include <fmt/format.h>
+
+#include "device/device_state.hpp"
+#include "device/request_checks.hpp"
+#include "tern/core/bytes.hpp"
+#include "tern/device/event.hpp"
+
+namespace tern {
+namespace {
+
+Failure no_stream(StreamId id, const char* why) noexcept {
+  return Failure(ErrorCode::stream_misuse, "stream {stream} cannot take work: {why}.")
+      .with("stream", id.number())
+      .with("why", why);
+}
+
+/// The answer nearly every call gets, in four loads.
+bool is_usable(const StreamState* stream, StreamId id) noexcept {
+  return stream != nullptr && stream->id.load(std::memory_order_acquire) == id.value() &&
+         !stream->has_ended.load(std::memory_order_acquire) &&
+         stream->device->is_in_its_process();
+}
+
+/// Of a reference that names no stream, one that has ended, or one of another process.
+[[gnu::noinline, gnu::cold]] Result<void> why_unusable(const StreamState* stream,
+                                                       StreamId id) noexcept {
+  if (stream == nullptr) return no_stream(id, "the reference names none. Make a Stream first");
+  if (stream->device->is_in_its_process()) {
+    return no_stream(id, "it has ended. Keep its Stream until the last submission");
+  }
+  return stream->device->check_process();
+}
+
+Result<void> check(const StreamState* stream, StreamId id) noexcept {
+  if (is_usable(stream, id)) return {};
+  return why_unusable(stream, id);
+}
+
+Result<void> check(const StreamState* stream, StreamId id, Capability capability) noexcept {
+  if (!is_usable(stream, id)) return why_unusable(stream, id);
+  if (stream->device->info().capabilities.has(capability)) return {};
+  return stream->device->check_can(capability);
+}
+
+bool overlaps(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) noexcept {
+  const auto first = reinterpret_cast<std::uintptr_t>(a);
+  const auto second = reinterpret_cast<std::uintptr_t>(b);
+  return first < second ? b_bytes > 0 && second - first < a_bytes : first - second < b_bytes;
+}
+
+Failure overlapping(std::size_t bytes) noexcept {
+  return Failure(ErrorCode::invalid_argument,
+                 "source and destination of a copy of {bytes} bytes overlap. Copy through other "
+                 "memory.")
+      .with("name", "destination")
+      .with("value", "inside the source")
+      .with("bytes", bytes);
+}
+
+/// Bytes from the first to behind the last of `height` rows.
+std::optional<std::size_t> pitched_extent(std::size_t pitch, std::size_t width,
+                                          std::size_t height) noexcept {
+  const std::optional<std::size_t> rows = checked_multiply(pitch, height - 1);
+  return rows ? checked_add(*rows, width) : rows;
+}
+
+Result<void> check_pitch(const char* name, std::size_t pitch, std::size_t width) noexcept {
+  if (pitch >= width) return {};
+  return Failure(ErrorCode::invalid_argument,
+                 "{name} {value} is smaller than the row of {width} bytes. Rows would overlap.")
+      .with("name", name)
+      .with("value", pitch)
+      .with("width", width);
+}
+
+Failure two_devices(const DeviceInfo& a, const DeviceInfo& b) noexcept {
+  return Failure(ErrorCode::device_mismatch).with("a", a.spec).with("b", b.spec);
+}
+
+Submission submit(const StreamState& stream, CallSite site, Tag tag = {}) noexcept {
+  return {stream.native, site, tag};
+}
+
+}  // namespace
+
+Device StreamRef::device() const {
+  check(state_, id_).value();
+  return DeviceState::handle(state_->device->shared_from_this());
+}
+
+std::string StreamRef::name() const {
+  if (!check(state_, id_)) return "ended";
+  if (state_->name[0] != '\0') return state_->name.data();
+  return fmt::format("stream {}", id_.number());
+}
+
+Result<NativeStream> StreamRef::try_native() const noexcept {
+  if (Result<void> usable = check(state_, id_); !usable) return usable.failure();
+  return state_->native;
+}
+
+Result<void> StreamRef::try_copy(void* destination, const void* source, std::size_t bytes,
+                                 CallSite site) const noexcept {
+  if (Result<void> usable = check(state_, id_); !usable) return at(site, usable);
+  if (bytes == 0) return {};
+  if (Result<void> fits = check_range("destination", destination, bytes); !fits) {
+    return at(site, fits);
+  }
+  if (Result<void> fits = check_range("source", source, bytes); !fits) return at(site, fits);
+  if (overlaps(destination, bytes, source, bytes)) return at(site, overlapping(bytes));
+  return at(site,
+            state_->device->backend().copy(submit(*state_, site), destination, source, bytes));
+}
+
+Result<void> StreamRef::try_copy_2d(const Copy2D& copy, CallSite site) const noexcept {
+  if (Result<void> usable = check(state_, id_); !usable) return at(site, usable);
+  if (copy.width_bytes == 0 || copy.height == 0) return {};
+  if (Result<void> fits =
+          check_pitch("destination_pitch_bytes", copy.destination_pitch_bytes, copy.width_bytes);
+      !fits) {
+    return at(site, fits);
+  }
+  if (Result<void> fits =
+          check_pitch("source_pitch_bytes", copy.source_pitch_bytes, copy.width_bytes);
+      !fits) {
+    return at(site, fits);
+  }
+  // A product that does not fit is as far beyond the end of memory as the largest size.
+  const std::size_t too_many = max_request_bytes + 1;
+  const std::size_t written =
+      pitched_extent(copy.destination_pitch_bytes, copy.width_bytes, copy.height)
+          .value_or(too_many);
+  const std::size_t read =
+      pitched_extent(copy.source_pitch_bytes, copy.width_bytes, copy.height).value_or(too_many);
+  if (Result<void> fits = check_range("destination", copy.destination, written); !fits) {
+    return at(site, fits);
+  }
+  if (Result<void> fits = check_range("source", copy.source, read); !fits) return at(site, fits);
+  if (overlaps(copy.destination, written, copy.source, read)) {
+    return at(site, overlapping(written));
+  }
+  return at(site, state_->device->backend().copy_2d(submit(*state_, site), copy));
+}
+
+Result<void> StreamRef::try_copy_from_peer(void* destination, const Device& peer,
+                                           const void* source, std::size_t bytes,
+                                           CallSite site) const noexcept {
+  if (Result<void> able = check(state_, id_, Capability::peer_copies); !able) {
+    return at(site, able);
+  }
+  if (!peer.is_open() || peer.info().backend != state_->device->info().backend) {
+    return at(site, two_devices(state_->device->info(), peer.info()));
+  }
+  if (Result<void> usable = DeviceState::of(peer)->check_process(); !usable) {
+    return at(site, usable);
+  }
+  if (bytes == 0) return {};
+  if (Result<void> fits = check_range("destination", destination, bytes); !fits) {
+    return at(site, fits);
+  }
+  if (Result<void> fits = check_range("source", source, bytes); !fits) return at(site, fits);
+  Backend& owner = DeviceState::of(peer)->backend();
+  return at(site, state_->device->backend().copy_from_peer(submit(*state_, site), destination,
+                                                           owner, source, bytes));
+}
+
+Result<void> StreamRef::try_fill_bytes(void* destination, std::size_t bytes, const Pattern& pattern,
+                                       CallSite site) const noexcept {
+  if (Result<void> usable = check(state_, id_); !usable) return at(site, usable);
+  if (pattern.width_bytes == 0 || pattern.width_bytes > Pattern::max_bytes) {
+    return Failure(ErrorCode::invalid_argument,
+                   "a fill pattern of {value} bytes is not possible. Use 1 to {max} bytes.", site)
+        .with("name", "width_bytes")
+        .with("value", pattern.width_bytes)
+        .with("max", Pattern::max_bytes);
+  }
+  if (bytes % pattern.width_bytes != 0) {
+    return Failure(ErrorCode::size_mismatch,
+                   "{actual} bytes are no whole number of elements of {expected} bytes. Fill a "
+                   "multiple of the pattern.",
+                   site)
+        .with("expected", pattern.width_bytes)
+        .with("actual", bytes);
+  }
+  if (bytes == 0) return {};
+  if (Result<void> fits = check_range("destination", destination, bytes); !fits) {
+    return at(site, fits);
+  }
+  return at(site,
+            state_->device->backend().fill(submit(*state_, site), destination, bytes, pattern));
+}
+
+Result<void> StreamRef::try_fill_elements(void* destination, std::size_t count,
+                                          const Pattern& pattern, CallSite site) const noexcept {
+  const std::optional<std::size_t> bytes = checked_multiply(count, pattern.width_bytes);
+  if (!bytes) {
+    return Failure(ErrorCode::size_overflow,
+                   "{count} elements of {width} bytes do not fit in 64 bits. Fill less.", site)
+        .with("what", "a fill")
+        .with("count", count)
+        .with("width", pattern.width_bytes);
+  }
+  return try_fill_bytes(destination, *bytes, pattern, site);
+}
+
+Result<void*> StreamRef::try_allocate(std::size_t bytes,
+                                      const AllocateOptions& options) const noexcept {
+  if (Result<void> able = check(state_, id_, Capability::stream_ordered_memory); !able) {
+    return at(options.site, able.failure());
+  }
+  const Result<std::size_t> alignment =
+      checked_alignment(state_->device->info(), options.alignment);
+  if (!alignment) return at(options.site, alignment.failure());
+  if (bytes == 0) return nullptr;
+  if (bytes > max_request_bytes) return at(options.site, allocation_too_large(bytes));
+  Result<void*> address = state_->device->backend().allocate_async(
+      submit(*state_, options.site, options.tag), bytes, *alignment);
+  if (!address) return at(options.site, address.failure());
+  return address;
+}
+
+Result<void> StreamRef::try_release(void* address, CallSite site) const noexcept {
+  if (Result<void> able = check(state_, id_, Capability::stream_ordered_memory); !able) {
+    return at(site, able);
+  }
+  if (address == nullptr) return {};
+  return at(site, state_->device->backend().release_async(submit(*state_, site), address));
+}
+
+Result<void> StreamRef::try_prefetch(void* address, std::size_t bytes, Place destination,
+                                     CallSite site) const noexcept {
+  if (Result<void> able = check(state_, id_, Capability::prefetch); !able) return at(site, able);
+  if (bytes == 0) return {};
+  if (Result<void> fits = check_range("range", address, bytes); !fits) return at(site, fits);
+  if (destination.kind() == Place::Kind::device && !DeviceVisit(destination.device_id())) {
+    return Failure(ErrorCode::invalid_device,
+                   "memory cannot be prefetched to device {number}, which is not open. Use "
+                   "Device::place().",
+                   site)
+        .with("spec", "")
+        .with("number", destination.index());
+  }
+  return at(site,
+            state_->device->backend().prefetch(submit(*state_, site), address, bytes, destination));
+}
+
+Result<void> StreamRef::try_call(HostFunction function, void* context,
+                                 CallSite site) const noexcept {
+  if (Result<void> able = check(state_, id_, Capability::host_functions); !able) {
+    return at(site, able);
+  }
+  if (function == nullptr) {
+    return Failure(ErrorCode::invalid_argument,
+                   "a stream cannot call a null function. Pass a function.", site)
+        .with("name", "function")
+        .with("value", "null");
+  }
+  return at(site, state_->device->backend().call_host(submit(*state_, site), function, context));
+}
+
+Result<void> StreamRef::try_launch(NativeKernel kernel, const LaunchSize& size,
+                                   std::span<const KernelArgument> arguments,
+                                   CallSite site) const noexcept {
+  if (Result<void> able = check(state_, id_, Capability::kernels); !able) return at(site, able);
+  const DeviceInfo& info = state_->device->info();
+  if (kernel.value == 0) {
+    return Failure(ErrorCode::invalid_argument,
+                   "no kernel was given to launch. Load one with try_load_kernel().", site)
+        .with("name", "kernel")
+        .with("value", "null");
+  }
+  if (info.max_kernel_arguments != 0 && arguments.size() > info.max_kernel_arguments) {
+    return Failure(ErrorCode::unsupported,
+                   "a kernel of {count} arguments is more than the {max} that '{device}' takes.",
+                   site)
+        .with("what", "that many kernel arguments")
+        .with("count", arguments.size())
+        .with("max", info.max_kernel_arguments)
+        .with("device", info.spec);
+  }
+  for (const KernelArgument& argument : arguments) {
+    if (argument.value_bytes == 0) continue;
+    if (Result<void> fits = check_range("kernel argument", argument.value, argument.value_bytes);
+        !fits) {
+      return at(site, fits);
+    }
+  }
+  for (int axis = 0; axis < 3; ++axis) {
+    // Nothing to compute is legal, as everywhere.
+    if (size.grid[axis] == 0 || size.block[axis] == 0) return {};
+  }
+  return at(site, state_->device->backend().launch(submit(*state_, site), kernel, size, arguments));
+}
+
+Result<Mark> StreamRef::try_mark() const noexcept {
+  if (Result<void> usable = check(state_, id_); !usable) return usable.failure();
+  return Mark{id_, state_->issued.fetch_add(1, std::memory_order_acq_rel) + 1};
+}
+
+Result<void> StreamRef::try_wait(Mark mark, CallSite site) const noexcept {
+  if (Result<void> usable = check(state_, id_); !usable) return at(site, usable);
+  if (mark.stream == id_ || !mark) return {};
+  DeviceState* own = state_->device;
+  if (mark.stream.device() == own->id()) {
+    return at(site, own->wait_on_stream(mark, own->backend(), submit(*state_, site)));
+  }
+  const DeviceVisit other(mark.stream.device());
+  if (!other) return {};
+  // A device of the parent has no threads here: waiting for it would be for ever.
+  if (Result<void> usable = other->check_process(); !usable) return at(site, usable);
+  if (other->info().backend != own->info().backend) {
+    return at(site, two_devices(own->info(), other->info()));
+  }
+  return at(site, other->wait_on_stream(mark, own->backend(), submit(*state_, site)));
+}
+
+Result<void> StreamRef::try_record(Event& event, CallSite site) const noexcept {
+  if (Result<void> usable = check(state_, id_); !usable) return at(site, usable);
+  if (event.native_.value == 0) {
+    return Failure(ErrorCode::invalid_argument,
+                   "an empty event cannot be recorded. Make it with its device.", site)
+        .with("name", "event")
+        .with("value", "empty");
+  }
+  if (event.device_.get() != state_->device) {
+    return at(site, two_devices(state_->device->info(), event.device_->info()));
+  }
+  Result<void> recorded = state_->device->backend().record(submit(*state_, site), event.native_);
+  if (recorded) event.is_recorded_ = true;
+  return at(site, recorded);
+}
+
+Result<void> StreamRef::try_wait(const Event& event, CallSite site) const noexcept {
+  if (Result<void> usable = check(state_, id_); !usable) return at(site, usable);
+  DeviceState* own = state_->device;
+  if (event.device_) {
+    if (Result<void> usable = event.device_->check_process(); !usable) return at(site, usable);
+    if (event.device_->info().backend != own->info().backend) {
+      return at(site, two_devices(own->info(), event.device_->info()));
+    }
+  }
+  const NativeEvent native = event.is_recorded_ ? event.native_ : NativeEvent{};
+  return at(site, own->backend().wait(submit(*state_, site), native));
+}
+
+Result<bool> StreamRef::try_is_idle() const noexcept {
+  if (Result<void> usable = check(state_, id_); !usable) return usable.failure();
+  return state_->device->backend().query(state_->native);
+}
+
+Result<void> StreamRef::try_synchronize() const noexcept {
+  if (Result<void> usable = check(state_, id_); !usable) return usable;
+  return state_->device->backend().synchronize(state_->native);
+}
+
+Stream::Stream(const Device& device, const StreamOptions& options)
+    : Stream(try_make(device, options).value()) {}
+
+Stream::Stream(std::shared_ptr<DeviceState> device, StreamRef ref) noexcept
+    : StreamRef(ref), device_(std::move(device)) {}
+
+Result<Stream> Stream::try_make(const Device& device, const StreamOptions& options) noexcept {
+  const std::shared_ptr<DeviceState>& state = DeviceState::of(device);
+  if (!state) {
+    return Failure(ErrorCode::invalid_device,
+                   "a stream was asked of no device. Open one with open_device().")
+        .with("spec", "");
+  }
+  if (Result<void> usable = state->check_process(); !usable) return usable.failure();
+  const Result<StreamRef> ref = state->make_stream(options);
+  if (!ref) return ref.failure();
+  return Stream(state, *ref);
+}
+
+Stream::Stream(Stream&& other) noexcept
+    : StreamRef(std::exchange(static_cast<StreamRef&>(other), StreamRef())),
+      device_(std::move(other.device_)) {}
+
+Stream& Stream::operator=(Stream&& other) noexcept {
+  if (this == &other) return *this;
+  end();
+  static_cast<StreamRef&>(*this) = std::exchange(static_cast<StreamRef&>(other), StreamRef());
+  device_ = std::move(other.device_);
+  return *this;
+}
+
+Stream::~Stream() { end(); }
+
+void Stream::end() noexcept {
+  if (device_) device_->end_stream(*this);
+  static_cast<StreamRef&>(*this) = StreamRef();
+  device_.reset();
+}
+
+}  // namespace tern

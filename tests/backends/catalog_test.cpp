@@ -1,0 +1,148 @@
+#include "tern/backends/catalog.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "support/forked_child.hpp"
+#include "tern/core/config.hpp"
+#include "tern/device/device_set.hpp"
+#include "tern/device/stream.hpp"
+
+namespace tern {
+namespace {
+
+const BackendListing& listing_of(std::string_view name) {
+  static const std::vector<BackendListing> all = list_backends();
+  return *std::ranges::find(all, name, &BackendListing::name);
+}
+
+TEST(Catalog, ListsEveryBackendWithItsDevicesOrAReason) {
+  const std::vector<BackendListing> backends = list_backends();
+  std::vector<std::string> names;
+  for (const BackendListing& backend : backends) {
+    names.push_back(backend.name);
+    EXPECT_EQ(backend.is_available, backend.reason.empty()) << backend.name;
+    EXPECT_EQ(backend.is_available, !backend.devices.empty()) << backend.name;
+    if (backend.is_available) continue;
+    EXPECT_TRUE(backend.reason.starts_with("backend '" + backend.name + "' is not available: "));
+    EXPECT_TRUE(backend.reason.ends_with("."));
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"cuda", "opencl", "sim", "host"}));
+  EXPECT_EQ(listing_of("host").devices, std::vector<std::string>{"host"});
+  EXPECT_EQ(listing_of("host").options.size(), 3u);
+}
+
+TEST(Catalog, OpensEveryDeviceItLists) {
+  for (const BackendListing& backend : list_backends()) {
+    for (const std::string& spec : backend.devices) {
+      EXPECT_EQ(open_device(spec).spec(), spec);
+    }
+  }
+}
+
+TEST(Catalog, GivesTheReasonOfAnAbsentBackend) {
+  for (const BackendListing& backend : list_backends()) {
+    if (backend.is_available) continue;
+    for (const std::string& spec :
+         {backend.name, backend.name + ":5", backend.name + "?x=" + std::string(500, 'x')}) {
+      const Result<Device> refused = try_open_device(spec);
+      ASSERT_FALSE(refused);
+      EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_device);
+      EXPECT_EQ(refused.failure().text(), backend.reason);
+      EXPECT_FALSE(refused.failure().string("spec")->empty());
+    }
+  }
+}
+
+TEST(Catalog, GivesOneDeviceForAllSpellingsOfItsSpec) {
+  const Device device = open_device("host");
+  EXPECT_EQ(open_device("HOST"), device);
+  EXPECT_EQ(open_device("Host:0"), device);
+  EXPECT_EQ(device.spec(), "host");
+  const Device normal = open_device("host?threads=2&pages=normal");
+  EXPECT_EQ(open_device("HOST:0?Pages=normal&THREADS=2"), normal);
+  EXPECT_EQ(normal.spec(), "host?pages=normal&threads=2");
+  EXPECT_FALSE(normal == device);
+}
+
+TEST(Catalog, GivesOneDeviceToEightThreads) {
+  std::array<Device, 8> devices;
+  std::vector<std::thread> threads;
+  for (Device& device : devices) {
+    threads.emplace_back([&device] { device = open_device("host?threads=5"); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Device& device : devices) EXPECT_EQ(device, devices[0]);
+}
+
+TEST(Catalog, MakesTwoDevicesOfTwoVariants) {
+  const Device all = open_device("host");
+  const Device one = open_device("host?threads=1");
+  DeviceSet set({all, one});
+  EXPECT_EQ(set.next(), all);
+  EXPECT_EQ(set.next(), one);
+  EXPECT_EQ(set.next(), all);
+  EXPECT_TRUE(set.try_synchronize());
+}
+
+TEST(Catalog, NamesTheDevicesThereAreWhenTheIndexIsTooHigh) {
+  const Result<Device> refused = try_open_device("host:1");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_device);
+  EXPECT_EQ(refused.failure().text(),
+            "'host:1' cannot be opened: backend 'host' has devices 0..0.");
+}
+
+TEST(Catalog, NamesTheBackendsThereAreForAnUnknownOne) {
+  const Result<Device> refused = try_open_device("quantum:1");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().text(),
+            "'quantum:1' cannot be opened: there is no backend 'quantum'. Tern knows cuda, opencl, "
+            "sim, host.");
+  EXPECT_THROW(static_cast<void>(open_device("quantum")), InvalidDevice);
+}
+
+TEST(Catalog, RefusesFilesAndMalformedSpecs) {
+  EXPECT_EQ(try_open_device("disk:/tmp/x").failure().text(),
+            "'disk:/tmp/x' cannot be opened: it names a file, and files are buffers, not devices.");
+  for (const std::string_view bad : {"", "host:x", "host?", "host?threads"}) {
+    EXPECT_EQ(try_open_device(bad).failure().code(), ErrorCode::invalid_device) << bad;
+  }
+}
+
+TEST(Catalog, OpensTheConfiguredOrElseTheFirstAvailableDevice) {
+  const Device best = open_best_device();
+  if (!config().device.empty()) {
+    EXPECT_EQ(best, open_device(config().device));
+    return;
+  }
+  for (const BackendListing& backend : list_backends()) {
+    if (!backend.is_available) continue;
+    EXPECT_EQ(best.spec(), backend.devices.front());
+    break;
+  }
+}
+
+TEST(Catalog, OpensDevicesOfItsOwnInAForkedChild) {
+  const Device parents = open_device("host?threads=2");
+  const bool with_thread = test::children_can_start_threads;
+  const int outcome = test::in_a_forked_child([&] {
+    const Device own = open_device("host?threads=2");
+    if (own == parents || !(own == open_device("host?threads=2"))) return false;
+    if (!test::is_after_fork(parents.try_synchronize())) return false;
+    int calls = 0;
+    const Stream stream(own);
+    if (with_thread) {
+      stream.call([](void* context) { ++*static_cast<int*>(context); }, &calls);
+    }
+    stream.synchronize();
+    return calls == (with_thread ? 1 : 0);
+  });
+  EXPECT_EQ(outcome, 0);
+  EXPECT_EQ(open_device("host?threads=2"), parents);
+}
+
+}  // namespace
+}  // namespace tern

@@ -1,0 +1,145 @@
+// Rung: host functions, kernels and prefetches.
+
+#include "support/ladder.hpp"
+
+namespace tern::test {
+namespace {
+
+class Works : public Ladder {};
+TERN_CLIMB(Works);
+
+TEST_P(Works, ByCallingTheHostOnceInOrder) {
+  int calls = 0;
+  const auto count = [](void* context) { ++*static_cast<int*>(context); };
+  if (!can(Capability::host_functions)) {
+    expect_unsupported(stream.try_call(count, &calls), Capability::host_functions, device);
+    return;
+  }
+  stream.call(count, &calls);
+  stream.synchronize();
+  EXPECT_EQ(calls, 1);
+  expect_refused(stream.try_call(nullptr, &calls), ErrorCode::invalid_argument);
+}
+
+/// A kernel that adds: two addresses, a count, and a context.
+void add(const KernelCall& call) {
+  const int* in = call.argument<int*>(0);
+  int* out = call.argument<int*>(1);
+  const auto count = call.argument<std::uint32_t>(2);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    out[i] = in[i] + *static_cast<int*>(call.context) + static_cast<int>(call.size.grid[0]);
+  }
+}
+
+class WorksWithKernels : public Works {
+ protected:
+  void SetUp() override {
+    const KernelSource source{.entry = "add", .body = add, .context = &context};
+    Result<NativeKernel> loaded = device.try_load_kernel(source);
+    if (!can(Capability::kernels)) {
+      expect_unsupported(loaded, Capability::kernels, device);
+      GTEST_SKIP() << "has no kernels";
+    }
+    if (!loaded) {
+      expect_refused(loaded, ErrorCode::unsupported);
+      GTEST_SKIP() << "does not run C++ functions";
+    }
+    kernel = *loaded;
+  }
+  void TearDown() override { device.unload_kernel(kernel); }
+
+  int context = 100;
+  NativeKernel kernel;
+};
+TERN_CLIMB(WorksWithKernels);
+
+TEST_P(WorksWithKernels, WhoseArgumentsAreCopiedBeforeTheLaunchReturns) {
+  const Block in(device, 40), out(device, 40);
+  Bytes ones(40, std::byte{0});
+  for (std::size_t i = 0; i < 10; ++i) ones[4 * i] = std::byte{1};
+  write(in.get(), ones);
+  Gate gate;
+  gate.hold(stream);
+  {
+    void* from = in.get();
+    void* to = out.get();
+    std::uint32_t count = 10;
+    std::vector<KernelArgument> arguments = {{&from, sizeof from, in.get(), 40, Access::read},
+                                             {&to, sizeof to, out.get(), 40, Access::discard},
+                                             {&count, sizeof count, nullptr, 0, Access::read}};
+    stream.launch(kernel, {.grid = {7, 1, 1}}, arguments);
+    from = to = nullptr;
+    count = 0;
+    arguments.clear();
+  }
+  gate.open();
+  const Bytes result = read(out.get(), 40);
+  for (std::size_t i = 0; i < 10; ++i) {
+    int value = 0;
+    std::memcpy(&value, result.data() + 4 * i, 4);
+    EXPECT_EQ(value, 1 + 100 + 7);
+  }
+}
+
+TEST_P(WorksWithKernels, ThatDoNothingOnAnEmptyGridOrBlock) {
+  for (const LaunchSize& size : {LaunchSize{.grid = {0, 1, 1}}, LaunchSize{.grid = {1, 0, 1}},
+                                 LaunchSize{.grid = {1, 1, 0}}, LaunchSize{.block = {1, 0, 1}}}) {
+    EXPECT_TRUE(stream.try_launch(kernel, size, {}));  // would read arguments that are not there
+  }
+  stream.synchronize();
+}
+
+TEST_P(WorksWithKernels, ButNotWithArgumentsThatHaveNoValue) {
+  const KernelArgument nothing{nullptr, 8, nullptr, 0, Access::read};
+  expect_refused(stream.try_launch(kernel, {}, std::span(&nothing, 1)),
+                 ErrorCode::invalid_argument);
+  int value = 0;
+  const KernelArgument endless{&value, max_request_bytes + 1, nullptr, 0, Access::read};
+  expect_refused(stream.try_launch(kernel, {}, std::span(&endless, 1)), ErrorCode::size_overflow);
+}
+
+TEST_P(WorksWithKernels, ButNotWithoutOne) {
+  expect_refused(stream.try_launch({}, {}, {}), ErrorCode::invalid_argument);
+  device.unload_kernel({});
+  expect_refused(device.try_load_kernel({.entry = "nothing"}), ErrorCode::unsupported);
+}
+
+TEST_P(Works, ByBringingManagedMemoryWhereItIsWanted) {
+  if (!can(Capability::managed_memory)) GTEST_SKIP() << "has no managed memory";
+  const Block block(device, 3 * mib, MemoryKind::managed);
+  write(block.get(), sample(3 * mib));
+  const Result<void> brought = stream.try_prefetch(block.get(), 3 * mib, device.place());
+  if (!can(Capability::prefetch)) {
+    expect_unsupported(brought, Capability::prefetch, device);
+    return;
+  }
+  EXPECT_TRUE(brought);
+  EXPECT_TRUE(stream.try_prefetch(block.get() + 5000, 100, Place::host()));
+  EXPECT_TRUE(stream.try_prefetch(nullptr, 0, Place::host()));
+  EXPECT_TRUE(read(block.get(), 3 * mib) == sample(3 * mib));
+
+  Bytes foreign(64);
+  expect_refused(stream.try_prefetch(nullptr, 64, Place::host()), ErrorCode::invalid_argument);
+  expect_refused(stream.try_prefetch(foreign.data(), 64, Place::host()),
+                 ErrorCode::invalid_argument);
+  expect_refused(stream.try_prefetch(block.get(), 3 * mib + 1, Place::host()),
+                 ErrorCode::invalid_argument);
+  expect_refused(stream.try_prefetch(block.get(), 64, Place::device(DeviceId{0xFFFFFF})),
+                 ErrorCode::invalid_device);
+  expect_refused(stream.try_prefetch(block.get(), 64, Place::file()), ErrorCode::invalid_device);
+  expect_refused(stream.try_prefetch(block.get(), max_request_bytes + 1, Place::host()),
+                 ErrorCode::size_overflow);
+}
+
+TEST_P(Works, WithAdviceOnlyIfItTakesAny) {
+  const Result<void> advised =
+      device.try_advise(nullptr, 0, Advice::set_read_mostly, Place::host());
+  if (can(Capability::advice)) {
+    EXPECT_TRUE(advised);
+  } else {
+    expect_unsupported(advised, Capability::advice, device);
+  }
+}
+
+}  // namespace
+}  // namespace tern::test

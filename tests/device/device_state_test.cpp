@@ -1,0 +1,330 @@
+// Marks: what they cost, how they are answered when records run short, streams and devices end.
+
+#include "device/device_state.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <thread>
+
+#include "support/fake_backend.hpp"
+#include "support/gate.hpp"
+#include "tern/device/event.hpp"
+
+namespace tern {
+namespace {
+
+using test::Call;
+using test::FakeDevice;
+using test::Gate;
+
+class DeviceStateTest : public testing::Test {
+ protected:
+  ~DeviceStateTest() override { EXPECT_EQ(fake.ledger->violations(), 0u); }
+
+  FakeDevice fake;
+  Stream stream{fake.device};
+  Stream other{fake.device};
+};
+
+TEST_F(DeviceStateTest, TakesAHundredThousandMarksWithoutAskingTheBackend) {
+  const std::size_t before = fake.ledger->total();
+  Mark last;
+  for (int i = 0; i < 100'000; ++i) last = stream.mark();
+  EXPECT_EQ(last.sequence, 100'000u);
+  EXPECT_EQ(fake.ledger->total(), before);
+}
+
+TEST_F(DeviceStateTest, RecordsOneEventForAllMarksBeforeIt) {
+  Gate gate;
+  gate.hold(stream);
+  std::vector<Mark> marks;
+  for (int i = 0; i < 1000; ++i) marks.push_back(stream.mark());
+  EXPECT_FALSE(Device::is_done(marks.back()));
+  for (const Mark& mark : marks) {
+    other.wait(mark);
+    EXPECT_FALSE(Device::is_done(mark));
+  }
+  EXPECT_EQ(fake.ledger->count(Call::record), 1u);
+  EXPECT_EQ(fake.ledger->count(Call::create_event), 1u);
+  gate.open();
+  Device::wait(marks.back());
+  const std::size_t before = fake.ledger->total();
+  for (const Mark& mark : marks) {
+    EXPECT_TRUE(Device::is_done(mark));
+    EXPECT_TRUE(other.try_wait(mark));
+    EXPECT_TRUE(Device::try_wait(mark));
+  }
+  EXPECT_EQ(fake.ledger->total(), before);  // what is known to be done is not asked again
+}
+
+TEST_F(DeviceStateTest, UsesAFewEventsHoweverManyMarksItIsAskedAbout) {
+  std::vector<std::unique_ptr<Gate>> gates;
+  std::vector<Mark> marks;
+  for (int i = 0; i < 50; ++i) {
+    gates.push_back(std::make_unique<Gate>());
+    gates.back()->hold(stream);
+    marks.push_back(stream.mark());
+    EXPECT_FALSE(Device::is_done(marks.back()));
+  }
+  EXPECT_LE(fake.ledger->live_events(), 5u);
+  // Those that were recorded wait for nothing behind them, however often newer ones were asked for.
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_FALSE(Device::is_done(marks[i]));
+    gates[i]->open();
+    Device::wait(marks[i]);
+    EXPECT_TRUE(Device::is_done(marks[i]));
+  }
+  EXPECT_FALSE(Device::is_done(marks.back()));
+  gates.clear();
+  for (const Mark& mark : marks) Device::wait(mark);
+  EXPECT_LE(fake.ledger->live_events(), 6u);
+}
+
+TEST_F(DeviceStateTest, SealsAStreamThatEndsThoughItsRecordsAreFull) {
+  std::array<Gate, 6> gates;
+  Mark last;
+  {
+    const Stream brief(fake.device);
+    for (Gate& gate : gates) {
+      gate.hold(brief);
+      last = brief.mark();
+      EXPECT_FALSE(Device::is_done(last));
+    }
+  }
+  EXPECT_EQ(fake.ledger->count(Call::synchronize_stream), 0u);  // it did not wait
+  EXPECT_FALSE(Device::is_done(last));
+  for (Gate& gate : gates) gate.open();
+  Device::wait(last);
+  EXPECT_TRUE(Device::is_done(last));
+}
+
+TEST_F(DeviceStateTest, DoesNotCountAMarkTakenWhileItRecords) {
+  Gate first, second;
+  first.hold(stream);
+  const Mark early = stream.mark();
+  Mark late;
+  fake.ledger->run_after(Call::record, [&] {
+    second.hold(stream);
+    late = stream.mark();
+  });
+  EXPECT_FALSE(Device::is_done(early));
+  first.open();
+  Device::wait(early);
+  EXPECT_TRUE(late);
+  EXPECT_FALSE(Device::is_done(late));
+  second.open();
+  Device::wait(late);
+}
+
+TEST_F(DeviceStateTest, NeverMovesAnEventThatAHostWaitsFor) {
+  // Each host pins one record; the fifth and sixth find no room and bring events of their own.
+  constexpr std::size_t hosts = 6;
+  std::array<Gate, hosts> gates;
+  std::array<std::atomic<bool>, hosts> has_returned = {};
+  std::vector<std::thread> threads;
+  std::vector<Mark> marks;
+  for (std::size_t i = 0; i < hosts; ++i) {
+    gates[i].hold(stream);
+    marks.push_back(stream.mark());
+    threads.emplace_back([&, i] {
+      Device::wait(marks[i]);
+      has_returned[i] = true;
+    });
+    fake.ledger->wait_for(Call::synchronize_event, i + 1);
+  }
+  // With the ring pinned: asking and waiting for a newer mark still works, and disturbs nobody.
+  Gate last;
+  last.hold(stream);
+  const Mark newest = stream.mark();
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(Device::is_done(newest));
+  other.wait(newest);
+  for (std::size_t i = 0; i < hosts; ++i) {
+    EXPECT_FALSE(has_returned[i]);
+    gates[i].open();
+    threads[i].join();
+    EXPECT_TRUE(Device::is_done(marks[i]));
+  }
+  EXPECT_FALSE(Device::is_done(newest));
+  EXPECT_FALSE(other.is_idle());
+  last.open();
+  other.synchronize();
+  EXPECT_TRUE(Device::is_done(newest));
+  EXPECT_EQ(fake.ledger->violations(), 0u);
+}
+
+TEST_F(DeviceStateTest, KeepsTheSlotOfAnEndedStreamWhileAHostWaitsForIt) {
+  Gate gate;
+  auto brief = std::make_unique<Stream>(fake.device);
+  const std::uint32_t slot = brief->id().slot();
+  gate.hold(*brief);
+  const Mark mark = brief->mark();
+  std::atomic<bool> has_returned = false;
+  std::thread host([&] {
+    Device::wait(mark);
+    has_returned = true;
+  });
+  fake.ledger->wait_for(Call::synchronize_event, 1);
+  brief.reset();
+  const Stream next(fake.device);
+  EXPECT_NE(next.id().slot(), slot);
+  EXPECT_FALSE(has_returned);
+  EXPECT_FALSE(Device::is_done(mark));
+  gate.open();
+  host.join();
+  EXPECT_TRUE(Device::is_done(mark));
+  EXPECT_EQ(Stream(fake.device).id().slot(), slot);
+}
+
+TEST_F(DeviceStateTest, UsesSlotsAgainAndNumbersNever) {
+  std::set<StreamId> ids;
+  std::set<std::uint32_t> slots;
+  Mark mark;
+  for (int i = 0; i < 1000; ++i) {
+    const Stream brief(fake.device);
+    EXPECT_TRUE(Device::is_done(mark));
+    mark = brief.mark();
+    EXPECT_TRUE(ids.insert(brief.id()).second);
+    slots.insert(brief.id().slot());
+  }
+  EXPECT_EQ(slots.size(), 1u);
+  EXPECT_EQ(fake.ledger->live_streams(), 2u);
+}
+
+TEST_F(DeviceStateTest, HoldsFourThousandAndNinetyFiveStreams) {
+  const FakeDevice full;
+  std::vector<Stream> streams;
+  for (int i = 0; i < 4095; ++i) streams.emplace_back(full.device);
+  const Result<Stream> refused = Stream::try_make(full.device);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::capacity);
+  EXPECT_EQ(refused.failure().number("max"), 4095u);
+  EXPECT_EQ(full.ledger->live_streams(), 4095u);
+  EXPECT_TRUE(streams.back().try_synchronize());
+
+  Gate gate;
+  gate.hold(streams.back());
+  const Mark mark = streams.back().mark();
+  streams.pop_back();  // its slot is not free before its work is done
+  EXPECT_FALSE(Stream::try_make(full.device));
+  gate.open();
+  Device::wait(mark);
+  EXPECT_TRUE(Stream::try_make(full.device));
+}
+
+TEST_F(DeviceStateTest, SealsAStreamThatEndsWhoseMarksNobodyAskedAbout) {
+  Gate gate;
+  Mark mark;
+  {
+    const Stream brief(fake.device);
+    gate.hold(brief);
+    mark = brief.mark();
+  }
+  EXPECT_EQ(fake.ledger->count(Call::record), 1u);
+  EXPECT_FALSE(Device::is_done(mark));
+  gate.open();
+  Device::wait(mark);
+}
+
+TEST_F(DeviceStateTest, RecordsNothingForAStreamThatEndsWithoutMarks) {
+  { const Stream brief(fake.device); }
+  {
+    const Stream brief(fake.device);
+    const Mark mark = brief.mark();
+    Device::wait(mark);
+  }
+  EXPECT_EQ(fake.ledger->count(Call::record), 1u);
+}
+
+TEST_F(DeviceStateTest, WaitsAtTheEndOfAStreamThatCannotBeSealed) {
+  std::atomic<bool> has_run = false;
+  Mark mark;
+  {
+    const Stream brief(fake.device);
+    brief.call([](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &has_run);
+    mark = brief.mark();
+    fake.ledger->fail_next(Call::record);
+  }
+  EXPECT_TRUE(has_run);
+  EXPECT_TRUE(Device::is_done(mark));
+  EXPECT_EQ(fake.ledger->count(Call::synchronize_stream), 1u);
+}
+
+TEST_F(DeviceStateTest, AnswersMarksTruthfullyWhileTheDeviceCloses) {
+  auto closing = std::make_unique<FakeDevice>();
+  const std::shared_ptr<test::Ledger> ledger = closing->ledger;
+  Gate gate;
+  Mark mark;
+  {
+    const Stream brief(closing->device);
+    gate.hold(brief);
+    mark = brief.mark();
+  }
+  std::thread closer([&] { closing.reset(); });
+  ledger->wait_for(Call::synchronize, 1);
+  EXPECT_FALSE(Device::is_done(mark));
+  std::thread host([&] { Device::wait(mark); });
+  ledger->wait_for(Call::synchronize_event, 1);
+  gate.open();
+  host.join();
+  EXPECT_TRUE(Device::is_done(mark));
+  closer.join();
+  EXPECT_TRUE(Device::is_done(mark));
+  EXPECT_TRUE(Device::try_wait(mark));
+  EXPECT_TRUE(stream.try_wait(mark));
+  EXPECT_EQ(ledger->live_events(), 0u);
+  EXPECT_EQ(ledger->violations(), 0u);
+}
+
+TEST_F(DeviceStateTest, DoesNotEndTheDeviceUnderAHostThatWaitsForItsMark) {
+  auto closing = std::make_unique<FakeDevice>();
+  const std::shared_ptr<test::Ledger> ledger = closing->ledger;
+  Gate gate;
+  Mark mark;
+  {
+    const Stream brief(closing->device);
+    gate.hold(brief);
+    mark = brief.mark();
+  }
+  std::atomic<bool> is_synchronized = false, has_closed = true;
+  ledger->run_after(Call::synchronize, [&] { is_synchronized = true; });
+  ledger->run_after(Call::synchronize_event, [&] {
+    while (!is_synchronized) std::this_thread::yield();
+    for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+    has_closed = ledger->has_closed();
+  });
+  std::thread host([&] { Device::wait(mark); });
+  ledger->wait_for(Call::synchronize_event, 1);
+  std::thread closer([&] { closing.reset(); });
+  gate.open();
+  host.join();
+  closer.join();
+  EXPECT_FALSE(has_closed);
+  EXPECT_TRUE(ledger->has_closed());
+}
+
+TEST_F(DeviceStateTest, AnswersMarksWhileStreamsComeAndGoOnSeveralThreads) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int k = 0; k < 200; ++k) {
+        bool has_run = false;
+        Mark mark;
+        {
+          const Stream brief(fake.device);
+          brief.call([](void* flag) { *static_cast<bool*>(flag) = true; }, &has_run);
+          mark = brief.mark();
+          if (k % 3 == 0) other.wait(mark);
+        }
+        if (k % 2 == 0) Device::wait(mark);
+        while (!Device::is_done(mark)) std::this_thread::yield();
+        ASSERT_TRUE(has_run);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(fake.ledger->live_streams(), 2u);
+}
+
+}  // namespace
+}  // namespace tern

@@ -1,0 +1,173 @@
+#include "tern/device/stream.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "support/fake_backend.hpp"
+#include "support/gate.hpp"
+#include "tern/core/bytes.hpp"
+#include "tern/device/event.hpp"
+
+namespace tern {
+namespace {
+
+using test::Call;
+using test::FakeDevice;
+using test::Gate;
+
+class StreamTest : public testing::Test {
+ protected:
+  ~StreamTest() override { EXPECT_EQ(fake.ledger->violations(), 0u); }
+
+  /// Asks the stream, and sees that the backend was not.
+  template <class Ask>
+  void expect_refused_early(Ask ask, ErrorCode code) {
+    const std::size_t before = fake.ledger->total();
+    const auto result = ask();
+    ASSERT_FALSE(result);
+    EXPECT_EQ(name(result.failure().code()), name(code)) << result.failure().text();
+    EXPECT_EQ(fake.ledger->total(), before);
+  }
+
+  FakeDevice fake;
+  Stream stream{fake.device};
+  std::byte a[64] = {}, b[64] = {};
+};
+
+TEST_F(StreamTest, ReachesNoBackendForNothing) {
+  const std::size_t before = fake.ledger->total();
+  EXPECT_TRUE(stream.try_copy(nullptr, nullptr, 0));
+  EXPECT_TRUE(stream.try_copy_2d({}));
+  EXPECT_TRUE(stream.try_copy_from_peer(nullptr, fake.device, nullptr, 0));
+  EXPECT_TRUE(stream.try_fill(static_cast<int*>(nullptr), 0, 7));
+  EXPECT_EQ(*stream.try_allocate(0), nullptr);
+  EXPECT_TRUE(stream.try_release(nullptr));
+  EXPECT_TRUE(stream.try_prefetch(nullptr, 0, Place::host()));
+  EXPECT_TRUE(stream.try_launch({1}, {.grid = {0, 0, 0}}, {}));
+  EXPECT_TRUE(stream.try_wait(Mark{}));
+  EXPECT_TRUE(stream.try_wait(stream.mark()));
+  EXPECT_EQ(fake.ledger->total(), before);
+}
+
+TEST_F(StreamTest, RefusesBadArgumentsBeforeTheBackendIsAsked) {
+  const std::size_t too_much = max_request_bytes + 1;
+  const KernelArgument null_value{nullptr, 4, nullptr, 0, Access::read};
+  Event empty;
+  expect_refused_early([&] { return stream.try_copy(a, nullptr, 64); },
+                       ErrorCode::invalid_argument);
+  expect_refused_early([&] { return stream.try_copy(a, b, too_much); }, ErrorCode::size_overflow);
+  expect_refused_early([&] { return stream.try_copy(a + 1, a, 63); }, ErrorCode::invalid_argument);
+  expect_refused_early([&] { return stream.try_copy_from_peer(nullptr, fake.device, b, 64); },
+                       ErrorCode::invalid_argument);
+  expect_refused_early([&] { return stream.try_copy_from_peer(a, Device(), b, 64); },
+                       ErrorCode::device_mismatch);
+  expect_refused_early([&] { return stream.try_fill(a, too_much, std::byte{1}); },
+                       ErrorCode::size_overflow);
+  expect_refused_early([&] { return stream.try_allocate(too_much); }, ErrorCode::size_overflow);
+  expect_refused_early([&] { return stream.try_call(nullptr, nullptr); },
+                       ErrorCode::invalid_argument);
+  expect_refused_early([&] { return stream.try_launch({}, {}, {}); }, ErrorCode::invalid_argument);
+  expect_refused_early([&] { return stream.try_launch({1}, {}, std::span(&null_value, 1)); },
+                       ErrorCode::invalid_argument);
+  expect_refused_early([&] { return stream.try_record(empty); }, ErrorCode::invalid_argument);
+}
+
+TEST_F(StreamTest, NamesTheCallersLineInEveryRefusal) {
+  const CallSite here = CallSite::here();
+  EXPECT_EQ(stream.try_copy(a, nullptr, 64, here).failure().site().line, here.line);
+  EXPECT_EQ(stream.try_copy(a, a, 64, here).failure().site().line, here.line);
+  EXPECT_EQ(StreamRef().try_copy(a, b, 64, here).failure().site().line, here.line);
+  for (const Call call : {Call::copy, Call::fill, Call::call_host}) fake.ledger->fail_next(call);
+  EXPECT_EQ(stream.try_copy(a, b, 64, here).failure().site().line, here.line);
+  EXPECT_EQ(stream.try_fill(a, 64, std::byte{1}, here).failure().site().line, here.line);
+  EXPECT_EQ(stream.try_call([](void*) {}, nullptr, here).failure().site().line, here.line);
+}
+
+TEST_F(StreamTest, LimitsKernelArgumentsToWhatTheDeviceTakes) {
+  const FakeDevice small({.describe = [](DeviceInfo& info) { info.max_kernel_arguments = 2; }});
+  const Stream narrow(small.device);
+  const NativeKernel kernel =
+      *small.device.try_load_kernel({.entry = "none", .body = [](const KernelCall&) {}});
+  int value = 1;
+  const std::vector<KernelArgument> three(3, {&value, sizeof value, nullptr, 0, Access::read});
+  EXPECT_TRUE(narrow.try_launch(kernel, {}, std::span(three).first(2)));
+  const Result<void> refused = narrow.try_launch(kernel, {}, three);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::unsupported);
+  EXPECT_EQ(refused.failure().number("count"), 3u);
+  EXPECT_EQ(refused.failure().number("max"), 2u);
+  narrow.synchronize();
+  small.device.unload_kernel(kernel);
+  EXPECT_EQ(small.ledger->live_kernels(), 0u);
+}
+
+TEST_F(StreamTest, CopiesFromPeersOfItsBackendOnly) {
+  const FakeDevice peer({.spec = "fake:1"});
+  const FakeDevice stranger({.backend = "other", .spec = "other:0"});
+  b[0] = std::byte{5};
+  EXPECT_TRUE(stream.try_copy_from_peer(a, peer.device, b, 64));
+  stream.synchronize();
+  EXPECT_EQ(a[0], std::byte{5});
+  const Result<void> refused = stream.try_copy_from_peer(a, stranger.device, b, 64);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::device_mismatch);
+  EXPECT_EQ(refused.failure().string("b"), "other:0");
+}
+
+TEST_F(StreamTest, WaitsForMarksOfItsBackendOnly) {
+  const FakeDevice sibling({.spec = "fake:1"});
+  const FakeDevice stranger({.backend = "other", .spec = "other:0"});
+  Gate gate;
+  gate.hold(stream);
+  const Mark mark = stream.mark();
+  EXPECT_EQ(stranger.device.default_stream().try_wait(mark).failure().code(),
+            ErrorCode::device_mismatch);
+  const StreamRef other = sibling.device.default_stream();
+  EXPECT_TRUE(other.try_wait(mark));
+  EXPECT_FALSE(other.is_idle());
+  gate.open();
+  other.synchronize();
+  EXPECT_TRUE(stranger.device.default_stream().try_wait(Mark{}));
+}
+
+TEST_F(StreamTest, MovesWithoutEnding) {
+  const StreamId id = stream.id();
+  Stream moved(std::move(stream));
+  EXPECT_EQ(moved.id(), id);
+  EXPECT_EQ(static_cast<StreamRef&>(stream), StreamRef());
+  Stream& same = moved;
+  moved = std::move(same);
+  EXPECT_EQ(moved.id(), id);
+  EXPECT_TRUE(moved.try_synchronize());
+  EXPECT_EQ(fake.ledger->live_streams(), 1u);
+  moved = Stream(fake.device);
+  EXPECT_NE(moved.id(), id);
+  EXPECT_EQ(fake.ledger->live_streams(), 1u);
+  moved = Stream();
+  EXPECT_EQ(fake.ledger->live_streams(), 0u);
+}
+
+TEST_F(StreamTest, IsNotMadeWhenTheBackendRefuses) {
+  fake.ledger->fail_next(Call::create_stream, 2);
+  EXPECT_EQ(Stream::try_make(fake.device).failure().code(), ErrorCode::driver);
+  EXPECT_THROW(Stream{fake.device}, DriverError);
+  const Stream made(fake.device);
+  EXPECT_EQ(made.id().number(), stream.id().number() + 1);  // a refusal uses up no number
+}
+
+TEST_F(StreamTest, CallsItselfEndedOnceItHas) {
+  StreamRef ref;
+  {
+    const Stream brief(fake.device, {.name = "brief"});
+    ref = brief;
+    EXPECT_EQ(ref.name(), "brief");
+    EXPECT_EQ(ref.device(), fake.device);
+  }
+  EXPECT_EQ(ref.name(), "ended");
+  EXPECT_EQ(ref.device_id(), fake.device.id());
+  EXPECT_THROW(static_cast<void>(ref.device()), StreamMisuse);
+}
+
+}  // namespace
+}  // namespace tern

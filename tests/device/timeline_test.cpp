@@ -1,0 +1,149 @@
+#include "tern/device/timeline.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <thread>
+
+#include "support/fake_backend.hpp"
+#include "support/gate.hpp"
+
+namespace tern {
+namespace {
+
+using test::Call;
+using test::FakeDevice;
+using test::Gate;
+
+TEST(Timeline, OnlyRises) {
+  Timeline timeline;
+  EXPECT_EQ(timeline.value(), 0u);
+  timeline.set(5);
+  timeline.set(3);
+  EXPECT_EQ(timeline.value(), 5u);
+  EXPECT_EQ(Timeline(7).value(), 7u);
+}
+
+TEST(Timeline, IsReachedAtOnceByWhoComesLate) {
+  Timeline timeline(5);
+  EXPECT_TRUE(timeline.try_wait(5));
+  EXPECT_TRUE(timeline.try_wait(0));
+  EXPECT_TRUE(timeline.try_wait(4, 1));
+}
+
+TEST(Timeline, TimesOutWithTargetAndCurrent) {
+  const Timeline timeline(2);
+  const Result<void> waited = timeline.try_wait(3, 1000);
+  ASSERT_FALSE(waited);
+  EXPECT_EQ(waited.failure().code(), ErrorCode::timeout);
+  EXPECT_EQ(waited.failure().number("target"), 3u);
+  EXPECT_EQ(waited.failure().number("current"), 2u);
+  EXPECT_THROW(timeline.wait(3, 1), TimedOut);
+}
+
+TEST(Timeline, IsSharedByItsCopies) {
+  Timeline timeline;
+  const Timeline copy = timeline;
+  timeline.set(1);
+  EXPECT_EQ(copy.value(), 1u);
+}
+
+TEST(Timeline, WaitsTheLongestTimeoutsAsForEver) {
+  Timeline timeline;
+  std::thread setter([&] { timeline.set(1); });
+  EXPECT_TRUE(timeline.try_wait(1, std::numeric_limits<std::uint64_t>::max()));
+  setter.join();
+  Timeline second;
+  setter = std::thread([&] { second.set(1); });
+  EXPECT_TRUE(second.try_wait(1, std::numeric_limits<std::int64_t>::max() / 2));
+  setter.join();
+}
+
+TEST(Timeline, IsReachedWhenTheStreamHasFinishedNotWhenItWasTold) {
+  const FakeDevice fake;
+  const Stream stream(fake.device);
+  Timeline timeline;
+  Gate gate;
+  gate.hold(stream);
+  timeline.set(stream, 1);
+  gate.wait_until_reached();
+  EXPECT_EQ(timeline.value(), 0u);
+  EXPECT_FALSE(timeline.try_wait(1, 1));
+  gate.open();
+  timeline.wait(1);
+  EXPECT_EQ(timeline.value(), 1u);
+}
+
+TEST(Timeline, LivesUntilTheStreamHasSetIt) {
+  const FakeDevice fake;
+  const Stream stream(fake.device);
+  Gate gate;
+  gate.hold(stream);
+  Timeline copy;
+  {
+    const Timeline timeline;
+    timeline.set(stream, 9);
+    copy = timeline;
+  }
+  {
+    const Timeline brief;
+    brief.set(stream, 1);
+  }
+  gate.open();
+  copy.wait(9);
+  stream.synchronize();
+}
+
+TEST(Timeline, StaysAsItWasWhenTheStreamRefuses) {
+  const FakeDevice fake;
+  const Stream stream(fake.device);
+  const Timeline timeline;
+  fake.ledger->fail_next(Call::call_host);
+  const CallSite here = CallSite::here();
+  const Result<void> refused = timeline.try_set(stream, 1, here);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::driver);
+  EXPECT_EQ(refused.failure().site().line, here.line);
+  EXPECT_EQ(timeline.try_set(StreamRef(), 1).failure().code(), ErrorCode::stream_misuse);
+  EXPECT_TRUE(timeline.try_set(stream, 1));
+  timeline.wait(1);
+}
+
+TEST(Timeline, NeedsHostFunctions) {
+  const FakeDevice fake({.describe = [](DeviceInfo& info) {
+    info.capabilities = info.capabilities.without(Capability::host_functions);
+  }});
+  const Timeline timeline;
+  const Result<void> refused = timeline.try_set(fake.device.default_stream(), 1);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::unsupported);
+}
+
+TEST(Timeline, LosesNoWakeUp) {
+  constexpr std::uint64_t rounds = 100'000;
+  Timeline there, back;
+  std::thread other([&] {
+    for (std::uint64_t i = 1; i <= rounds; ++i) {
+      there.wait(i);
+      back.set(i);
+    }
+  });
+  for (std::uint64_t i = 1; i <= rounds; ++i) {
+    there.set(i);
+    back.wait(i);
+  }
+  other.join();
+  EXPECT_EQ(there.value(), rounds);
+  EXPECT_EQ(back.value(), rounds);
+}
+
+TEST(Timeline, WakesAllWhoWait) {
+  Timeline timeline;
+  std::vector<std::thread> waiters;
+  for (std::uint64_t i = 1; i <= 8; ++i) waiters.emplace_back([&, i] { timeline.wait(i); });
+  for (std::uint64_t i = 1; i <= 8; ++i) timeline.set(i);
+  for (std::thread& waiter : waiters) waiter.join();
+}
+
+}  // namespace
+}  // namespace tern

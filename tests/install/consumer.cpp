@@ -1,0 +1,26 @@
+// What a user's first program does: it opens a device by name, and catches an error by its
+// interface. Both test projects beside this file build it.
+
+#include <cstdio>
+
+#include <tern/backends/catalog.hpp>
+#include <tern/core/error.hpp>
+#include <tern/core/version.hpp>
+
+int main() {
+  try {
+    tern::Device device = tern::open_device("host");
+    if (device.spec() != "host") return 1;
+  } catch (const tern::Error& error) {
+    std::printf("opening 'host' failed: %s\n", error.text());
+    return 1;
+  }
+  // The exception crosses from the library into the program, which must see the same type.
+  try {
+    (void)tern::open_device("no such device");
+    return 1;
+  } catch (const tern::Error& error) {
+    std::printf("tern %s refuses: %s\n", TERN_VERSION, error.text());
+    return 0;
+  }
+}

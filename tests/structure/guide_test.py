@@ -1,0 +1,63 @@
+"""Every program fragment of the guide compiles, so that what people copy works."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import pathlib
+
+import tree
+
+BLOCK = re.compile(r"^```cpp\n(.*?)^```", re.DOTALL | re.M)
+INCLUDE = re.compile(r"^#include.*$", re.M)
+
+# What the fragments take for granted: a device, some streams, some memory.
+GIVEN = """
+[[maybe_unused]] tern::Device device, host_device;
+[[maybe_unused]] tern::Stream stream, producer, consumer;
+[[maybe_unused]] float *data = nullptr, *host = nullptr, *from = nullptr, *to = nullptr;
+[[maybe_unused]] std::size_t count = 0, bytes = 0, page = 0;
+"""
+
+
+def unit_of(root, page):
+    """One translation unit: each block is a function, and keeps the line numbers of the page."""
+    text = page.read_text()
+    name = page.relative_to(root).as_posix()
+    parts = [f'#include "{path.relative_to(root / "include").as_posix()}"'
+             for path in tree.sources(root, "include/tern")]
+    parts.append("#include <iostream>")
+    for block in BLOCK.finditer(text):
+        line = tree.line_of(text, block.start(1))
+        parts += INCLUDE.findall(block[1])
+        # A scope of its own, so that a fragment may use the given names for its own things.
+        parts += [f"void fragment_{line}() {{ {GIVEN} {{", f'#line {line} "{name}"',
+                  INCLUDE.sub("", block[1]), "} }"]
+    return "\n".join(parts) + "\n", len(BLOCK.findall(text))
+
+
+def main():
+    root = tree.arguments(__doc__).root.resolve()
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if not compiler:
+        sys.exit("docs/guide:1: there is no compiler to check it with.")
+    violations, fragments = [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        for page in sorted((root / "docs/guide").glob("*.md")):
+            text, count = unit_of(root, page)
+            fragments += count
+            unit = pathlib.Path(folder) / f"{page.stem}.cpp"
+            unit.write_text(text)
+            result = subprocess.run(
+                [compiler, "-std=c++20", "-fsyntax-only", "-Wno-unused-result", "-I",
+                 str(root / "include"), str(unit)], capture_output=True, text=True, check=False)
+            if result.returncode != 0:
+                errors = [line for line in result.stderr.splitlines() if "error" in line]
+                violations += errors or [f"{page.relative_to(root)}:1: does not compile."]
+    if fragments == 0:
+        violations.append("docs/guide:1: has no program fragments.")
+    tree.finish(violations, f"{fragments} fragments of the guide")
+
+
+main()

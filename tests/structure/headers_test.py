@@ -1,0 +1,65 @@
+"""Each public header compiles alone, and twice, with every compiler there is."""
+
+import concurrent.futures
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import tree
+
+HOST_FLAGS = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow",
+              "-Wconversion", "-Wsign-conversion", "-Werror"]
+# --cuda runs both front ends of nvcc, which is where it differs from the host compiler; the code
+# it would then give to that compiler has been through it above.
+FLAGS = {
+    "g++": ["-x", "c++", *HOST_FLAGS],
+    "clang++": ["-x", "c++", *HOST_FLAGS],
+    "nvcc": ["-x", "cu", "-std=c++20", "--cuda", "-Werror", "all-warnings"],
+}
+
+
+def find_compiler(name):
+    return shutil.which(name) or (name == "nvcc" and shutil.which("/usr/local/cuda/bin/nvcc")) or None
+
+
+def compile_alone(root, header, compiler, command, folder):
+    """None, or the violation, which names the first line the compiler complained about."""
+    name = header.relative_to(root / "include").as_posix()
+    stem = folder / f"{name.replace('/', '-')}-{compiler}"
+    unit = stem.with_suffix(".cu" if compiler == "nvcc" else ".cpp")
+    unit.write_text(f'#include "{name}"\n#include "{name}"\n')
+    output = ["-o", str(stem.with_suffix(".ii"))] if compiler == "nvcc" else []
+    result = subprocess.run(
+        [command, *FLAGS[compiler], "-I", str(root / "include"), *output, str(unit)],
+        capture_output=True, text=True, check=False)
+    if result.returncode == 0:
+        return None
+    lines = (result.stderr + result.stdout).splitlines()
+    reason = next((line for line in lines if "error" in line), "no message").strip()
+    return f"include/{name}:1: does not compile alone with {compiler}: {reason}"
+
+
+def main():
+    options = tree.arguments(__doc__, compiler=dict(action="append", choices=list(FLAGS)))
+    root = options.root.resolve()
+    headers = list(tree.sources(root, "include/tern"))
+    found = {name: find_compiler(name) for name in options.compiler or FLAGS}
+    for name in [name for name, command in found.items() if not command]:
+        print(f"skipped {name}: it is not installed")
+        del found[name]
+    if not found or not headers:
+        sys.exit(f"include/tern:1: {len(headers)} headers and {len(found)} compilers to check them with.")
+
+    with tempfile.TemporaryDirectory() as folder:
+        # nvcc first: it is the slowest, and should not be what is waited for at the end.
+        jobs = [(root, header, name, found[name], pathlib.Path(folder))
+                for name in reversed(found) for header in headers]
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            results = list(pool.map(lambda job: compile_alone(*job), jobs))
+    tree.finish(filter(None, results), f"{len(headers)} headers with {', '.join(found)}")
+
+
+main()

@@ -1,0 +1,159 @@
+"""Plants each violation once, in a copy of the tree, and sees the test for it fail and name it."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import tree
+
+TABLE = "include/tern/README.md"
+
+
+def write(path, text):
+    def plant(root):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return plant
+
+
+def append(path, text):
+    return lambda root: (root / path).write_text((root / path).read_text() + text)
+
+
+def replace(path, pattern, new):
+    def plant(root):
+        text, count = re.subn(pattern, new, (root / path).read_text(), count=1, flags=re.M)
+        assert count == 1, f"{path} has nothing like '{pattern}' to replace"
+        (root / path).write_text(text)
+    return plant
+
+
+# (test, what is planted, the file the message must name, how it is planted)
+PLANTS = [
+    ("layers", "an upward include", "src/core/planted.cpp:3",
+     write("src/core/planted.cpp", '// "a comment"\n\n#include "tern/device/device.hpp"\n')),
+    ("layers", "an upward include in angle brackets", "include/tern/core/planted.hpp:1",
+     write("include/tern/core/planted.hpp", "#include <tern/backends/catalog.hpp>\n")),
+    ("layers", "an upward include of a private header", "src/device/planted.cpp:1",
+     write("src/device/planted.cpp", '#include "backends/host/planted.hpp"\n')),
+    ("layers", "a private include in a public header", "include/tern/core/planted.hpp:1",
+     write("include/tern/core/planted.hpp", '#include "core/planted.hpp"\n')),
+    ("layers", "an include through ../", "src/core/planted.cpp:1",
+     write("src/core/planted.cpp", '#include "../core/bytes.hpp"\n')),
+    ("layers", "a folder without a row", "src/utils/planted.cpp:1",
+     write("src/utils/planted.cpp", "")),
+    ("layers", "a file outside every folder", "src/planted.cpp:1", write("src/planted.cpp", "")),
+    ("layers", "an upward grant", TABLE,
+     replace(TABLE, r"^\| `core` *\|[^|]*\|", "| `core` | `device` |")),
+    ("layers", "a row without a folder", TABLE,
+     replace(TABLE, r"^(\| `core`.*)$", r"\1\n| `planned` | `core` | Later. |")),
+    ("headers", "a header that is not self-contained", "include/tern/core/planted.hpp:1",
+     write("include/tern/core/planted.hpp", "#pragma once\nstd::string planted();\n")),
+    ("headers", "a header that cannot be included twice", "include/tern/core/planted.hpp:1",
+     write("include/tern/core/planted.hpp", "struct Planted {};\n")),
+    ("mirror", "a source without a test", "src/core/planted.cpp:1",
+     write("src/core/planted.cpp", "")),
+    ("mirror", "a stale line", "tests/structure/covered_elsewhere.txt",
+     append("tests/structure/covered_elsewhere.txt", "src/core/gone.cpp: tests/core/gone_test.cpp\n")),
+    ("quiet", "a printf", "src/core/planted.cpp:2",
+     write("src/core/planted.cpp", "// printf(1)\nvoid f() { std::printf(\"exit(1)\"); }\n")),
+    ("quiet", "a stream", "include/tern/core/planted.hpp:1",
+     write("include/tern/core/planted.hpp", "inline void f() { std::cerr << 1'000; }\n")),
+    ("quiet", "a getenv", "src/core/planted.cpp:1",
+     write("src/core/planted.cpp", "auto x = getenv(\"HOME\");\n")),
+    ("quiet", "an abort", "src/core/planted.cpp:1",
+     write("src/core/planted.cpp", "void f() { if (true) std::abort(); }\n")),
+    ("quiet", "an exit", "src/core/planted.cpp:2",
+     write("src/core/planted.cpp", "void f() {\n  exit(1);\n}\n")),
+    ("quiet", "a clock", "src/core/planted.cpp:1",
+     write("src/core/planted.cpp", "auto x = std::chrono::steady_clock::now();\n")),
+    ("quiet", "the time", "src/core/planted.cpp:1",
+     write("src/core/planted.cpp", "long f() { return time(nullptr); }\n")),
+    ("quiet", "a stale allowance", "tests/structure/quiet_allowed.txt",
+     append("tests/structure/quiet_allowed.txt", "src/core/gone.cpp abort it was needed once\n")),
+    ("readme", "a README that drifted", "README.md",
+     replace("README.md", "^```cpp$", "```cpp\n// drift")),
+]
+
+# What looks like a violation and is none.
+HARMLESS = [
+    ("layers", "an include in a comment",
+     write("src/core/planted.cpp", '/*\n#include "tern/device/device.hpp"\n*/\n')),
+    ("quiet", "others with the same names",
+     write("src/core/planted.cpp",
+           "long time() const;\nClock& clock();\nResult<int> rand();\n"
+           "void Work::exit() { clock.sleep(1); work->abort(); }\n"
+           'auto text = "printf"; auto raw = R"(a "getenv" b)"; char c = \'"\';\n'
+           "int n = std::snprintf(buffer, 8, format);\n")),
+]
+
+
+def copy_tree(root, target):
+    """What the tests read, without generated files. Headers are tested on their own tree below."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    for folder in ("include", "src", "tests"):
+        shutil.copytree(root / folder, target / folder, ignore=ignore)
+    (target / "examples").mkdir()
+    for file in ("README.md", "examples/01_first_steps.cpp"):
+        if (root / file).exists():
+            shutil.copy(root / file, target / file)
+
+
+def copy_headers(root, target):
+    # Two headers are enough to see the test fail; headers_test itself compiles them all.
+    folder = target / "include/tern/core"
+    folder.mkdir(parents=True)
+    for name in ("version.hpp", "export.hpp"):
+        shutil.copy(root / "include/tern/core" / name, folder)
+
+
+def run(test, root):
+    here = pathlib.Path(__file__).resolve().parent
+    command = [sys.executable, "-B", str(here / f"{test}_test.py"), "--root", str(root)]
+    if test == "headers":
+        compiler = "g++" if shutil.which("g++") else "clang++"
+        command += ["--compiler", compiler]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return result.returncode, result.stdout + result.stderr
+
+
+def outcome(root, test, plant):
+    """The status and output of a test on a fresh copy with the plant in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = pathlib.Path(folder)
+        (copy_headers if test == "headers" else copy_tree)(root, target)
+        if plant:
+            plant(target)
+        return run(test, target)
+
+
+def violations(root):
+    failing = set()
+    for test in dict.fromkeys(test for test, *_ in PLANTS):
+        status, output = outcome(root, test, None)
+        if status != 0:
+            failing.add(test)
+            yield f"tests/structure/{test}_test.py:1: fails before anything is planted: {output.strip()}"
+    for test, what, named, plant in PLANTS:
+        # A test that fails anyway would prove nothing.
+        if test in failing:
+            continue
+        status, output = outcome(root, test, plant)
+        if status == 0 or not any(line.startswith(named) for line in output.splitlines()):
+            yield (f"tests/structure/{test}_test.py:1: does not report {what} as '{named}: ...'; "
+                   f"it ended with {status} and said: {output.strip()}")
+    for test, what, plant in HARMLESS:
+        status, output = outcome(root, test, plant)
+        if status != 0 and test not in failing:
+            yield f"tests/structure/{test}_test.py:1: refuses {what}: {output.strip()}"
+
+
+def main():
+    root = tree.arguments(__doc__).root.resolve()
+    tree.finish(violations(root), f"{len(PLANTS)} planted violations")
+
+
+main()

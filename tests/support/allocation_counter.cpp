@@ -1,0 +1,91 @@
+#include "support/allocation_counter.hpp"
+
+#include <cstdlib>
+#include <new>
+
+namespace tern::test {
+namespace {
+
+thread_local std::size_t allocations = 0;
+thread_local std::size_t exhausted = 0;
+
+void* take(std::size_t bytes, std::size_t alignment) noexcept {
+  ++allocations;
+  if (exhausted != 0) return nullptr;
+  // Zero bytes need an address of their own, and aligned_alloc a multiple of the alignment.
+  if (bytes == 0) bytes = 1;
+  if (alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__) return std::malloc(bytes);
+  const std::size_t rest = bytes % alignment;
+  return std::aligned_alloc(alignment, rest == 0 ? bytes : bytes + (alignment - rest));
+}
+
+void* take_or_throw(std::size_t bytes, std::size_t alignment) {
+  void* const address = take(bytes, alignment);
+  if (address == nullptr) throw std::bad_alloc();
+  return address;
+}
+
+}  // namespace
+
+AllocationCounter::AllocationCounter() noexcept : before_(allocations) {}
+std::size_t AllocationCounter::count() const noexcept { return allocations - before_; }
+
+HeapExhausted::HeapExhausted() noexcept { ++exhausted; }
+HeapExhausted::~HeapExhausted() { --exhausted; }
+
+bool HeapExhausted::is_possible() noexcept {
+  const HeapExhausted nothing_left;
+  void* const address = ::operator new(1, std::nothrow);
+  ::operator delete(address);
+  return address == nullptr;
+}
+
+}  // namespace tern::test
+
+// Clang's thread sanitizer brings strong definitions of its own, which must be allowed to win. The
+// address sanitizer's are weak, and ours must not be.
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define REPLACED __attribute__((weak))
+#endif
+#endif
+#ifndef REPLACED
+#define REPLACED
+#endif
+
+using tern::test::take;
+using tern::test::take_or_throw;
+
+REPLACED void* operator new(std::size_t n) { return take_or_throw(n, 1); }
+REPLACED void* operator new[](std::size_t n) { return take_or_throw(n, 1); }
+REPLACED void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return take(n, 1); }
+REPLACED void* operator new[](std::size_t n, const std::nothrow_t&) noexcept { return take(n, 1); }
+REPLACED void* operator new(std::size_t n, std::align_val_t a) {
+  return take_or_throw(n, static_cast<std::size_t>(a));
+}
+REPLACED void* operator new[](std::size_t n, std::align_val_t a) {
+  return take_or_throw(n, static_cast<std::size_t>(a));
+}
+REPLACED void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return take(n, static_cast<std::size_t>(a));
+}
+REPLACED void* operator new[](std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return take(n, static_cast<std::size_t>(a));
+}
+
+REPLACED void operator delete(void* p) noexcept { std::free(p); }
+REPLACED void operator delete[](void* p) noexcept { std::free(p); }
+REPLACED void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+REPLACED void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
+REPLACED void operator delete(void* p, const std::nothrow_t&) noexcept { std::free(p); }
+REPLACED void operator delete[](void* p, const std::nothrow_t&) noexcept { std::free(p); }
+REPLACED void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+REPLACED void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
+REPLACED void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+REPLACED void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+REPLACED void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept {
+  std::free(p);
+}
+REPLACED void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept {
+  std::free(p);
+}

@@ -1,0 +1,111 @@
+// The ladder that every backend climbs: its rungs are the tests in tests/conformance/, written once
+// and run on each device of each backend this machine has.
+//
+// The rungs know nothing of the backend: they look at device memory only through copies, and where
+// a device lacks an ability they test the refusal instead.
+
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "support/gate.hpp"
+#include "tern/backends/catalog.hpp"
+#include "tern/core/bytes.hpp"
+#include "tern/device/device.hpp"
+#include "tern/device/event.hpp"
+#include "tern/device/stream.hpp"
+
+namespace tern::test {
+
+using Bytes = std::vector<std::byte>;
+
+/// The devices of the available backends, and variants that take other ways through them.
+inline std::vector<std::string> devices_to_climb() {
+  std::vector<std::string> specs = {"host?pages=normal", "host?threads=1", "host?threads=3"};
+  for (const BackendListing& backend : list_backends()) {
+    specs.insert(specs.end(), backend.devices.begin(), backend.devices.end());
+  }
+  return specs;
+}
+
+/// Parameter names of letters, digits and '_' only: "host?threads=1" is host_threads_1.
+inline std::string spec_name(const testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return std::isalnum(c) == 0; }, '_');
+  return name;
+}
+
+/// Bytes that differ from their neighbours, and for each seed from each other.
+inline Bytes sample(std::size_t bytes, unsigned seed = 1) {
+  Bytes result(bytes);
+  std::uint32_t state = seed * 2654435761u + 1;
+  for (std::byte& byte : result) {
+    state = state * 1664525u + 1013904223u;
+    byte = static_cast<std::byte>(state >> 24);
+  }
+  return result;
+}
+
+/// Device memory that is released when it ends.
+class Block {
+ public:
+  Block(Device device, std::size_t bytes, MemoryKind kind = MemoryKind::device)
+      : device_(std::move(device)), address_(device_.allocate(kind, bytes)) {}
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  ~Block() { EXPECT_TRUE(device_.try_release(address_)); }
+
+  [[nodiscard]] std::byte* get() const { return static_cast<std::byte*>(address_); }
+
+ private:
+  Device device_;
+  void* address_;
+};
+
+class Ladder : public testing::TestWithParam<std::string> {
+ protected:
+  /// Through the stream, and complete on return.
+  void write(void* destination, const Bytes& bytes) {
+    stream.copy(destination, bytes.data(), bytes.size());
+    stream.synchronize();
+  }
+  Bytes read(const void* source, std::size_t bytes) {
+    Bytes result(bytes);
+    stream.copy(result.data(), source, bytes);
+    stream.synchronize();
+    return result;
+  }
+
+  bool can(Capability capability) const { return device.can(capability); }
+
+  Device device = open_device(GetParam());
+  Stream stream{device};
+};
+
+/// Is the refusal the one for an undeclared ability, with its name and the device's?
+template <class T>
+void expect_unsupported(const Result<T>& result, Capability capability, const Device& device) {
+  ASSERT_FALSE(result) << name(capability);
+  EXPECT_EQ(result.failure().code(), ErrorCode::unsupported);
+  EXPECT_EQ(result.failure().string("what"), name(capability));
+  EXPECT_EQ(result.failure().string("device"), device.spec());
+}
+
+template <class T>
+void expect_refused(const Result<T>& result, ErrorCode code) {
+  ASSERT_FALSE(result) << "should be refused with " << name(code);
+  EXPECT_EQ(name(result.failure().code()), name(code)) << result.failure().text();
+}
+
+}  // namespace tern::test
+
+#define TERN_CLIMB(rung)                                                                           \
+  INSTANTIATE_TEST_SUITE_P(EveryDevice, rung, testing::ValuesIn(::tern::test::devices_to_climb()), \
+                           ::tern::test::spec_name)

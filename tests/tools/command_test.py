@@ -1,0 +1,112 @@
+"""The tern command as a person and as a script would use it."""
+
+import json
+import os
+import pty
+import subprocess
+import unittest
+
+TERN = os.environ["TERN_TOOL"]
+
+
+def tern(*arguments, **environment):
+    """Runs the command with a clean set of TERN_ variables."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TERN_")}
+    return subprocess.run([TERN, *arguments], env=env | environment, capture_output=True, text=True,
+                          check=False)
+
+
+class Info(unittest.TestCase):
+    def test_lists_the_host_and_says_why_others_are_absent(self):
+        run = tern("info")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("host", run.stdout)
+        for name in ("cuda", "opencl"):
+            lines = [line for line in run.stdout.splitlines() if line.startswith(name)]
+            self.assertEqual(len(lines), 1)
+            self.assertRegex(lines[0], rf"backend '{name}' is not available: .*\.")
+
+    def test_json_is_valid_and_says_the_same(self):
+        info = json.loads(tern("info", "--json").stdout)
+        backends = {backend["name"]: backend for backend in info["backends"]}
+        self.assertTrue(backends["host"]["available"])
+        self.assertEqual(backends["host"]["devices"][0]["spec"], "host")
+        self.assertGreater(backends["host"]["devices"][0]["total_bytes"], 0)
+        self.assertTrue(backends["host"]["devices"][0]["capabilities"]["virtual_memory"])
+        for name, backend in backends.items():
+            self.assertEqual(backend["available"], "reason" not in backend, name)
+
+    def test_shows_the_effective_configuration(self):
+        info = json.loads(tern("info", "--json", TERN_STREAM_POOL="8").stdout)
+        values = {entry["name"]: entry["value"] for entry in info["configuration"]}
+        self.assertEqual(values["TERN_STREAM_POOL"], "8")
+
+    def test_refuses_a_variable_with_trailing_text(self):
+        run = tern("info", TERN_HOST_THREADS="4x")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("TERN_HOST_THREADS='4x' is not accepted: it takes a whole number from 1 to 1024",
+                      run.stdout)
+        self.assertIn("configuration_error", json.loads(tern("info", "--json", TERN_HOST_THREADS="4x").stdout))
+
+    def test_points_at_a_misspelt_variable(self):
+        self.assertRegex(tern("info", TERN_DEVIC="host").stdout, r"TERN_DEVIC +not a variable")
+
+
+class Bench(unittest.TestCase):
+    def test_every_case_prints_figures_and_those_with_a_baseline_a_ratio(self):
+        run = tern("bench", "--json", "--seconds", "0.001")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        figures = json.loads(run.stdout)
+        listed = [line.split()[0] for line in tern("bench", "--list").stdout.splitlines()]
+        self.assertEqual(sorted({figure["case"] for figure in figures}), sorted(listed))
+        for figure in figures:
+            self.assertGreater(figure["value"], 0, figure["name"])
+            self.assertEqual("baseline" in figure, "ratio" in figure, figure["name"])
+
+    def test_a_filter_is_a_whole_part_of_the_name(self):
+        self.assertIn("host.copy", tern("bench", "host", "--list").stdout)
+        run = tern("bench", "hos", "--list")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("no case is called 'hos'", run.stderr)
+
+
+class Tour(unittest.TestCase):
+    def test_ends_well(self):
+        run = tern("tour")
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        self.assertIn("Everything came out as it should.", run.stdout)
+
+    def test_takes_the_device_it_is_told(self):
+        self.assertIn("Opened 'host?threads=1'", tern("tour", "--device", "HOST?threads=1").stdout)
+        self.assertIn("Opened 'host?threads=1'", tern("tour", TERN_DEVICE="host?threads=1").stdout)
+
+    def test_an_absent_device_is_a_sentence(self):
+        run = tern("tour", "--device", "cuda:0")
+        self.assertEqual(run.returncode, 2)
+        self.assertRegex(run.stderr, r"^tern: backend 'cuda' is not available: .*\.\n$")
+
+
+class Manners(unittest.TestCase):
+    def test_wrong_use_exits_with_2(self):
+        for arguments in ([], ["fly"], ["info", "--fast"], ["bench", "--seconds", "0"]):
+            self.assertEqual(tern(*arguments).returncode, 2, arguments)
+
+    def test_help_names_every_command(self):
+        run = tern("--help")
+        self.assertEqual(run.returncode, 0)
+        for command in ("info", "bench", "tour"):
+            self.assertIn(command, run.stdout)
+            self.assertEqual(tern(command, "--help").returncode, 0)
+
+    def test_colour_is_for_terminals_only(self):
+        self.assertNotIn("\033", tern("info").stdout)
+        reader, writer = pty.openpty()
+        subprocess.run([TERN, "info"], env=dict(os.environ, TERM="xterm", NO_COLOR=""), stdout=writer,
+                       check=True)
+        os.close(writer)
+        self.assertIn(b"\033[", os.read(reader, 4096))
+        os.close(reader)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,121 @@
+// `tern bench`: runs the cases in bench/ and shows their figures.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "bench/case.hpp"
+#include "tools/commands.hpp"
+#include "tools/terminal.hpp"
+
+namespace tern::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Measured {
+  std::string_view case_name;
+  bench::Figure figure;
+};
+
+/// A filter is a name or the beginning of one, up to a point: "host" is not "hosted.copy".
+bool matches(std::string_view name, std::string_view filter) {
+  if (!name.starts_with(filter)) return false;
+  return filter.empty() || name.size() == filter.size() || name[filter.size()] == '.';
+}
+
+/// Three figures that mean something: 28.4, 1.06, 152.
+std::string format_value(double value) {
+  return value >= 100 ? fmt::format("{:.0f}", value) : fmt::format("{:.3g}", value);
+}
+
+Json to_json(const Measured& measured) {
+  const bench::Figure& figure = measured.figure;
+  Json json = {{"case", measured.case_name},
+               {"name", figure.name},
+               {"value", figure.value},
+               {"unit", figure.unit}};
+  if (figure.baseline) {
+    json["baseline"] = {{"name", figure.baseline_name}, {"value", *figure.baseline}};
+  }
+  if (const std::optional<double> ratio = figure.ratio()) json["ratio"] = *ratio;
+  if (figure.goal_ratio) {
+    json["goal_ratio"] = *figure.goal_ratio;
+    json["meets_goal"] = !figure.misses_goal();
+  }
+  return json;
+}
+
+void print_header() {
+  fmt::print("{}\n", bold(fmt::format("{:<12} {:<42} {:>8} {:<5} {:>7}  {}", "case", "figure",
+                                      "value", "unit", "ratio", "against")));
+}
+
+void print_row(const Measured& measured) {
+  const bench::Figure& figure = measured.figure;
+  const std::optional<double> ratio = figure.ratio();
+  std::string against;
+  if (figure.baseline) {
+    against =
+        fmt::format("{} {} {}", figure.baseline_name, format_value(*figure.baseline), figure.unit);
+  }
+  if (figure.goal_ratio) {
+    const std::string goal = fmt::format(" (goal {:.2f}x)", *figure.goal_ratio);
+    against += figure.misses_goal() ? red(goal + " missed") : dim(goal);
+  }
+  fmt::print("{:<12} {:<42} {:>8} {:<5} {:>7}  {}\n", measured.case_name, figure.name,
+             format_value(figure.value), figure.unit, ratio ? fmt::format("{:.2f}x", *ratio) : "",
+             against);
+  std::fflush(stdout);
+}
+
+std::vector<bench::Case> chosen_cases(const std::string& filter) {
+  std::vector<bench::Case> cases = bench::all_cases();
+  std::erase_if(cases, [&](const bench::Case& one) { return !matches(one.name, filter); });
+  return cases;
+}
+
+}  // namespace
+
+int run_bench(const BenchOptions& options) {
+  const std::vector<bench::Case> cases = chosen_cases(options.filter);
+  if (cases.empty()) {
+    fmt::print(stderr, "tern bench: no case is called '{}'. There are:\n", options.filter);
+    for (const bench::Case& one : bench::all_cases()) fmt::print(stderr, "  {}\n", one.name);
+    return 2;
+  }
+  if (options.list) {
+    for (const bench::Case& one : cases) fmt::print("{:<14} {}\n", one.name, one.shows);
+    return 0;
+  }
+
+  Json json = Json::array();
+  bool misses_goal = false;
+  ProgressLine progress;
+  if (!options.json) print_header();
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const bench::Case& one = cases[i];
+    const auto show = [&](std::string_view step) {
+      progress.show(fmt::format("[{}/{}] {} {}", i + 1, cases.size(), one.name, step));
+    };
+    show("");
+    bench::Context context(options.seconds, show);
+    one.run(context);
+    progress.clear();
+    for (const bench::Figure& figure : context.figures()) {
+      const Measured measured{one.name, figure};
+      misses_goal = misses_goal || figure.misses_goal();
+      if (options.json) {
+        json.push_back(to_json(measured));
+      } else {
+        print_row(measured);
+      }
+    }
+  }
+  if (options.json) fmt::print("{}\n", json.dump(2));
+  return options.check && misses_goal ? 1 : 0;
+}
+
+}  // namespace tern::tools

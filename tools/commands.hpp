@@ -1,0 +1,29 @@
+// The subcommands of `tern`. Each takes its options apart elsewhere (main.cpp) and returns an exit
+// status: 0 done, 1 something is not as it should be, 2 wrong use or configuration.
+
+#pragma once
+
+#include <string>
+
+namespace tern::tools {
+
+struct InfoOptions {
+  bool json = false;
+};
+int run_info(const InfoOptions& options);
+
+struct BenchOptions {
+  std::string filter;
+  bool json = false;
+  bool list = false;
+  bool check = false;
+  double seconds = 0.5;
+};
+int run_bench(const BenchOptions& options);
+
+struct TourOptions {
+  std::string device;
+};
+int run_tour(const TourOptions& options);
+
+}  // namespace tern::tools

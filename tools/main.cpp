@@ -1,0 +1,69 @@
+// `tern`: look at the devices of this machine, measure them, see what the library does.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "tern/core/error.hpp"
+#include "tern/core/version.hpp"
+#include "tools/commands.hpp"
+#include "tools/terminal.hpp"
+
+namespace {
+
+int run(int argc, char** argv) {
+  using namespace tern::tools;
+  CLI::App app("Memory on hosts and accelerators: see, measure and try what Tern can do here.",
+               "tern");
+  app.set_version_flag("--version", TERN_VERSION);
+  app.require_subcommand(1);
+  app.footer("Start with `tern tour`. `tern COMMAND --help` explains a command.");
+
+  InfoOptions info;
+  CLI::App* info_command = app.add_subcommand(
+      "info", "What is here: backends and why one is absent, devices, configuration");
+  info_command->add_flag("--json", info.json, "as JSON, for programs");
+
+  BenchOptions bench;
+  CLI::App* bench_command = app.add_subcommand(
+      "bench", "Measure: figures beside what they are compared with, in one run");
+  bench_command->add_option("cases", bench.filter,
+                            "only cases whose name begins with this, such as host or host.copy");
+  bench_command->add_flag("--json", bench.json, "as JSON, for programs");
+  bench_command->add_flag("--list", bench.list, "name the cases and run none");
+  bench_command->add_flag("--check", bench.check, "fail if a figure misses its goal");
+  bench_command->add_option("--seconds", bench.seconds, "about how long to measure one figure")
+      ->check(CLI::Range(0.001, 60.0))
+      ->capture_default_str();
+
+  TourOptions tour;
+  CLI::App* tour_command =
+      app.add_subcommand("tour", "A walk through what Tern does, on a device of this machine");
+  tour_command->add_option("--device", tour.device,
+                           "a device spec, such as host; the best there is if left out");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // CLI11 has exit codes of its own in the hundreds; wrong use is 2 everywhere in Tern.
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (*info_command) return run_info(info);
+  if (*bench_command) return run_bench(bench);
+  return run_tour(tour);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const tern::Error& error) {
+    fmt::print(stderr, "tern: {}\n", error.text());
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tern: {}\n", error.what());
+    return 1;
+  }
+}

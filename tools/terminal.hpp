@@ -1,0 +1,35 @@
+// How the command talks to people: colour and progress on a terminal, plain text elsewhere.
+
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tern::tools {
+
+/// Is standard output a terminal that wants colour? NO_COLOR and a dumb terminal say no.
+[[nodiscard]] bool has_colour();
+
+[[nodiscard]] std::string bold(std::string_view text);
+[[nodiscard]] std::string dim(std::string_view text);
+[[nodiscard]] std::string green(std::string_view text);
+[[nodiscard]] std::string red(std::string_view text);
+
+/// A line on standard error that is overwritten by the next one and erased at the end. Silent
+/// unless standard error is a terminal.
+class ProgressLine {
+ public:
+  ProgressLine();
+  ~ProgressLine();
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  void show(std::string_view text);
+  void clear();
+
+ private:
+  bool is_terminal_;
+  bool is_shown_ = false;
+};
+
+}  // namespace tern::tools

@@ -1,0 +1,157 @@
+// `tern tour`: a walk through the library on a device of this machine. Every step does what it says
+// and checks the outcome, so the tour is also the shortest test that an installation works.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "tern/backends/catalog.hpp"
+#include "tern/core/bytes.hpp"
+#include "tern/device/stream.hpp"
+#include "tools/commands.hpp"
+#include "tools/terminal.hpp"
+
+namespace tern::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double microseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+class Tour {
+ public:
+  explicit Tour(Device device) : device_(std::move(device)) {}
+
+  int walk() {
+    show_device();
+    run_asynchronously();
+    order_two_streams();
+    remap_pages();
+    fail_well();
+    fmt::print("\n{}\n", failures_ == 0 ? green("Everything came out as it should.")
+                                        : red("Something is wrong; see above."));
+    fmt::print(
+        "Next: `tern info` for the machine, `tern bench` for speed, docs/guide for the rest.\n");
+    return failures_ == 0 ? 0 : 1;
+  }
+
+ private:
+  void title(std::string_view text) {
+    fmt::print("\n{}\n", bold(fmt::format("{}. {}", ++step_, text)));
+  }
+  void say(const std::string& text) { fmt::print("   {}\n", text); }
+  void check(bool is_right, std::string_view claim) {
+    fmt::print("   {} {}\n", is_right ? green("ok") : red("WRONG"), claim);
+    if (!is_right) ++failures_;
+  }
+
+  void show_device() {
+    title("A device");
+    for (const BackendListing& backend : list_backends()) {
+      if (!backend.is_available) say(dim(backend.reason));
+    }
+    const DeviceInfo& info = device_.info();
+    say(fmt::format("Opened '{}': {}, {} processors, {} of memory.", info.spec, info.name,
+                    info.processors, format_bytes(info.total_bytes)));
+  }
+
+  void run_asynchronously() {
+    title("Work that does not wait");
+    constexpr std::size_t bytes = 64 * mib;
+    constexpr std::size_t count = bytes / sizeof(float);
+    const Stream stream(device_, {.name = "tour"});
+    auto* memory = static_cast<float*>(device_.allocate(MemoryKind::device, bytes));
+    std::vector<float> result(count);
+
+    const Clock::time_point start = Clock::now();
+    stream.fill(memory, count, 1.5f);
+    stream.copy(result.data(), memory, bytes);
+    const Mark mark = stream.mark();
+    const double submitted_us = microseconds_since(start);
+    Device::wait(mark);
+    const double done_us = microseconds_since(start);
+    device_.release(memory);
+
+    say(fmt::format("A fill and a copy of {} were submitted in {:.0f} us and done after {:.0f} us.",
+                    format_bytes(bytes), submitted_us, done_us));
+    check(std::ranges::all_of(result, [](float x) { return x == 1.5f; }),
+          fmt::format("all {} floats arrived", count));
+  }
+
+  void order_two_streams() {
+    title("Order between streams");
+    constexpr std::size_t count = 1'000'000;
+    const Stream producer(device_, {.name = "producer"});
+    const Stream consumer(device_, {.name = "consumer"});
+    auto* data = static_cast<int*>(device_.allocate(MemoryKind::device, count * sizeof(int)));
+    std::vector<int> seen(count);
+
+    bool is_right = true;
+    for (int round = 1; round <= 50; ++round) {
+      producer.fill(data, count, round);
+      consumer.wait(producer.mark());
+      consumer.copy(seen.data(), data, count * sizeof(int));
+      producer.wait(consumer.mark());  // the next fill must not overtake this copy
+      consumer.synchronize();
+      is_right = is_right && std::ranges::all_of(seen, [&](int x) { return x == round; });
+    }
+    device_.release(data);
+    say("A mark is two integers: an event is recorded only when another stream has to wait.");
+    check(is_right, "50 hand-overs between two streams, no stale byte");
+  }
+
+  void remap_pages() {
+    if (!device_.can(Capability::virtual_memory)) return;
+    title("Pages that move");
+    const std::size_t page = device_.info().page_bytes;
+    const StreamRef stream = device_.default_stream();
+    auto* range = static_cast<std::byte*>(device_.try_reserve(2 * page).value());
+    const NativePages pages = device_.try_create_pages(page).value();
+    std::byte value{};
+
+    device_.try_map(range, pages).value();
+    device_.try_set_access(range, page, PageAccess::read_write).value();
+    stream.fill(range, page, std::byte{42});
+    stream.synchronize();
+    device_.try_unmap(range, page).value();
+    device_.try_map(range + page, pages).value();
+    device_.try_set_access(range + page, page, PageAccess::read_write).value();
+    stream.copy(&value, range + page + page / 2, 1);
+    stream.synchronize();
+
+    device_.try_unmap(range + page, page).value();
+    device_.try_release_pages(pages).value();
+    device_.try_unreserve(range, 2 * page).value();
+    say(fmt::format("{} were written at one address and mapped at another.", format_bytes(page)));
+    check(value == std::byte{42}, "the bytes came along");
+  }
+
+  void fail_well() {
+    title("Errors that help");
+    const Result<void*> too_much = device_.try_allocate(MemoryKind::device, std::size_t{1} << 50);
+    if (!too_much) say(too_much.failure().text());
+    const Result<void*> crooked = device_.try_allocate(MemoryKind::device, 64, {.alignment = 3});
+    if (!crooked) say(crooked.failure().text());
+    const Result<Device> unknown = try_open_device("abacus:0");
+    if (!unknown) say(unknown.failure().text());
+    check(!too_much && !crooked && !unknown, "three impossible wishes, three sentences");
+  }
+
+  Device device_;
+  int step_ = 0;
+  int failures_ = 0;
+};
+
+}  // namespace
+
+int run_tour(const TourOptions& options) {
+  fmt::print("{}\n", bold("A tour of Tern"));
+  return Tour(options.device.empty() ? open_best_device() : open_device(options.device)).walk();
+}
+
+}  // namespace tern::tools
