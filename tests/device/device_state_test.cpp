@@ -20,7 +20,15 @@ using test::Gate;
 
 class DeviceStateTest : public testing::Test {
  protected:
-  ~DeviceStateTest() override { EXPECT_EQ(fake.ledger->violations(), 0u); }
+  ~DeviceStateTest() override {
+    stream = Stream();
+    other = Stream();
+    fake.device = Device();
+    EXPECT_TRUE(fake.ledger->has_closed());
+    EXPECT_EQ(fake.ledger->live_streams(), 0u);
+    EXPECT_EQ(fake.ledger->live_events(), 0u);
+    EXPECT_EQ(fake.ledger->violations(), 0u);
+  }
 
   FakeDevice fake;
   Stream stream{fake.device};
@@ -151,6 +159,19 @@ TEST_F(DeviceStateTest, NeverMovesAnEventThatAHostWaitsFor) {
   other.synchronize();
   EXPECT_TRUE(Device::is_done(newest));
   EXPECT_EQ(fake.ledger->violations(), 0u);
+}
+
+TEST_F(DeviceStateTest, DoesNotCallAMarkDoneBecauseWaitingForItFailed) {
+  Gate gate;
+  gate.hold(stream);
+  const Mark mark = stream.mark();
+  fake.ledger->fail_next(Call::synchronize_event);
+  EXPECT_EQ(Device::try_wait(mark).failure().code(), ErrorCode::driver);
+  EXPECT_FALSE(Device::is_done(mark));
+  fake.ledger->fail_next(Call::query_event);
+  EXPECT_EQ(Device::try_is_done(mark).failure().code(), ErrorCode::driver);
+  gate.open();
+  EXPECT_TRUE(Device::try_wait(mark));
 }
 
 TEST_F(DeviceStateTest, KeepsTheSlotOfAnEndedStreamWhileAHostWaitsForIt) {

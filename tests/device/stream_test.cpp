@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "support/fake_backend.hpp"
+#include "support/forked_child.hpp"
 #include "support/gate.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
@@ -146,6 +147,15 @@ TEST_F(StreamTest, MovesWithoutEnding) {
   EXPECT_EQ(fake.ledger->live_streams(), 1u);
   moved = Stream();
   EXPECT_EQ(fake.ledger->live_streams(), 0u);
+}
+
+TEST_F(StreamTest, EndsInAForkedChildWithoutAskingTheBackend) {
+  const int outcome = test::in_a_forked_child([&] {
+    static_cast<void>(stream.try_mark());
+    stream = Stream();
+    return fake.ledger->live_streams() == 1;
+  });
+  EXPECT_EQ(outcome, 0);
 }
 
 TEST_F(StreamTest, IsNotMadeWhenTheBackendRefuses) {

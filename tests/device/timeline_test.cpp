@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <limits>
 #include <thread>
 
@@ -137,7 +138,27 @@ TEST(Timeline, LosesNoWakeUp) {
   EXPECT_EQ(back.value(), rounds);
 }
 
-TEST(Timeline, WakesAllWhoWait) {
+TEST(Timeline, WakesAllWhoWaitForOneValue) {
+  constexpr std::uint64_t rounds = 2000;
+  Timeline timeline;
+  std::atomic<std::uint64_t> arrived = 0;
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < 3; ++i) {
+    waiters.emplace_back([&] {
+      for (std::uint64_t round = 1; round <= rounds; ++round) {
+        ++arrived;
+        timeline.wait(round);
+      }
+    });
+  }
+  for (std::uint64_t round = 1; round <= rounds; ++round) {
+    while (arrived < 3 * round) std::this_thread::yield();
+    timeline.set(round);
+  }
+  for (std::thread& waiter : waiters) waiter.join();
+}
+
+TEST(Timeline, WakesEachAtItsOwnValue) {
   Timeline timeline;
   std::vector<std::thread> waiters;
   for (std::uint64_t i = 1; i <= 8; ++i) waiters.emplace_back([&, i] { timeline.wait(i); });

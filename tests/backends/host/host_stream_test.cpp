@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "support/allocation_counter.hpp"
+#include "support/thread_famine.hpp"
 
 namespace tern::host {
 namespace {
@@ -158,6 +159,7 @@ TEST(HostStream, TakesOperationsFromSeveralThreads) {
 }
 
 TEST(HostStream, QueuesNothingWhenTheHeapIsExhausted) {
+  if (!test::HeapExhausted::is_possible()) GTEST_SKIP();
   const auto stream = make_stream();
   std::atomic<int> calls = 0;
   bool is_refused = false;
@@ -172,6 +174,23 @@ TEST(HostStream, QueuesNothingWhenTheHeapIsExhausted) {
   stream->position().wait();
   EXPECT_EQ(calls, 1);
   stream->close();
+}
+
+TEST(HostStream, QueuesNothingWhenItsThreadCannotStart) {
+  const auto stream = make_stream();
+  std::atomic<int> calls = 0;
+  {
+    const test::ThreadFamine famine;
+    const Result<void> queued = stream->submit(CallOperation{add_one, &calls});
+    ASSERT_FALSE(queued);
+    EXPECT_EQ(queued.failure().code(), ErrorCode::driver);
+    EXPECT_EQ(queued.failure().string("call"), "pthread_create");
+  }
+  EXPECT_EQ(stream->position().number, 0u);
+  ASSERT_TRUE(stream->submit(CallOperation{add_one, &calls}));
+  stream->position().wait();
+  stream->close();
+  EXPECT_EQ(calls, 1);
 }
 
 TEST(HostStream, StampsTheLatestRecordOnly) {

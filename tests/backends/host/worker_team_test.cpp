@@ -5,6 +5,8 @@
 #include <memory>
 #include <thread>
 
+#include "support/thread_famine.hpp"
+
 namespace tern::host {
 namespace {
 
@@ -35,12 +37,21 @@ TEST(WorkerTeam, HasReturnedFromEveryCallWhenTheLoopReturns) {
 TEST(WorkerTeam, UsesItsHelpers) {
   WorkerTeam team(2);
   // Each call waits for the other, so one thread alone would never return.
-  std::atomic<int> arrived = 0;
-  team.for_each(2, [&](std::size_t) {
-    ++arrived;
-    while (arrived < 2) std::this_thread::yield();
-  });
-  EXPECT_EQ(arrived, 2);
+  for (int round = 0; round < 500; ++round) {
+    std::atomic<int> arrived = 0;
+    team.for_each(2, [&](std::size_t) {
+      ++arrived;
+      while (arrived < 2) std::this_thread::yield();
+    });
+    ASSERT_EQ(arrived, 2);
+  }
+}
+
+TEST(WorkerTeam, DoesWithoutHelpersThatCannotBeStarted) {
+  const test::ThreadFamine famine;
+  WorkerTeam team(4);
+  expect_each_once(team, 100);
+  expect_each_once(team, 100);
 }
 
 TEST(WorkerTeam, KeepsToTheCallersThreadWhenItIsAlone) {
