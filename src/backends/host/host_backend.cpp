@@ -173,7 +173,7 @@ class HostBackend final : public Backend {
       auto handle =
           std::make_unique<StreamHandle>(std::make_shared<HostStream>(team_, options.blocking));
       const std::lock_guard lock(streams_mutex_);
-      forget_finished();
+      if (streams_.size() == streams_.capacity()) forget_finished();
       streams_.push_back(*handle);
       if (options.blocking) blocking_streams_.fetch_add(1, std::memory_order_relaxed);
       return NativeStream{word(handle.release())};
@@ -186,9 +186,10 @@ class HostBackend final : public Backend {
     const std::unique_ptr<StreamHandle> handle(&target<StreamHandle>(native));
     (*handle)->close();
     // One that still has work stays on the list until it is done, so that synchronize() and the
-    // default stream go on waiting for it.
+    // default stream go on waiting for it. Looking through the list only after many have closed
+    // keeps ending thousands of streams from taking the square of that.
     const std::lock_guard lock(streams_mutex_);
-    forget_finished();
+    if (2 * ++closed_streams_ > streams_.size()) forget_finished();
   }
 
   Result<bool> query(NativeStream native) noexcept override {
@@ -305,6 +306,7 @@ class HostBackend final : public Backend {
  private:
   /// With streams_mutex_ held.
   void forget_finished() noexcept {
+    closed_streams_ = 0;
     std::erase_if(streams_, [&](const StreamHandle& stream) {
       if (!stream->is_finished()) return false;
       if (stream->is_blocking()) blocking_streams_.fetch_sub(1, std::memory_order_relaxed);
@@ -361,6 +363,7 @@ class HostBackend final : public Backend {
   StreamHandle default_stream_;
   std::mutex streams_mutex_;
   std::vector<StreamHandle> streams_;  // guarded by streams_mutex_
+  std::size_t closed_streams_ = 0;     // guarded by streams_mutex_: since they were looked through
   std::atomic<std::size_t> blocking_streams_ = 0;
 };
 
