@@ -1,0 +1,67 @@
+// The OrderChecker decides whether every access to memory is ordered after the ones it depends on.
+//
+// It reads trace records in the order they were submitted and keeps a vector clock for each stream
+// and host thread. Order comes from the submissions alone, never from how fast anything ran, so one
+// pass judges all schedules of that sequence: what it reports can go wrong, and for the ranges that
+// were declared, what it does not report cannot. Per memory space it knows, for each byte, the last
+// write, the reads since, and whether the byte was ever written; the history of a block outlives
+// the block, which is how early reuse is seen.
+//
+// A record with a finding can be applied or left out: a device that refuses the operation leaves it
+// out, a trace that already happened applies it. Confined to one thread at a time.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tern/core/export.hpp"
+#include "tern/trace/finding.hpp"
+#include "tern/trace/record.hpp"
+
+namespace tern {
+
+class TERN_EXPORT OrderChecker {
+ public:
+  OrderChecker();
+  ~OrderChecker();
+  OrderChecker(OrderChecker&&) noexcept;
+  OrderChecker& operator=(OrderChecker&&) noexcept;
+
+  /// What findings say about the run: "sim:0  seed 0x1c9f  schedule lazy", and the line that
+  /// repeats it.
+  void set_context(std::string context, std::string replay);
+
+  enum class OnFinding : std::uint8_t { leave_out, apply };
+
+  /// Judges the record, and applies it unless there is a finding and the caller leaves it out.
+  /// At most one finding per record: the first byte that is wrong. When it applies, a finding is
+  /// given once per pair of lines that collide: what follows is mostly a consequence. Throws
+  /// InvalidArgument, and changes nothing, if the record is not well-formed.
+  std::optional<Finding> check(const TraceRecord& record,
+                               OnFinding on_finding = OnFinding::leave_out);
+
+  /// Blocks that were never released, oldest first, as findings.
+  [[nodiscard]] std::vector<Finding> leaks() const;
+
+  /// Does `actor` know that everything `other` did up to `sequence` is done before it goes on?
+  [[nodiscard]] bool knows(ActorId actor, ActorId other, std::uint64_t sequence) const noexcept;
+  /// How many operations the actor has had: the sequence of its last one.
+  [[nodiscard]] std::uint64_t sequence(ActorId actor) const noexcept;
+
+  /// What the checker keeps now, for tests of its memory use: intervals of bytes, and earlier
+  /// clocks.
+  [[nodiscard]] std::size_t interval_count() const noexcept;
+  [[nodiscard]] std::size_t snapshot_count() const noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tern

@@ -1,0 +1,91 @@
+#include "trace/actors.hpp"
+
+#include <iterator>
+#include <utility>
+
+namespace tern {
+
+void Actors::begin(ActorId id, ActorKind kind, std::uint32_t device, std::string name,
+                   ActorId creator) {
+  const VectorClock inherited = at(creator).clock;
+  Actor& actor = at(id);
+  // A number that is used again goes on counting, so that old operations stay distinct.
+  actor.clock.join(inherited);
+  actor.name = std::move(name);
+  actor.kind = kind;
+  actor.device = device;
+  actor.is_alive = true;
+  actor.snapshots.push_back({actor.clock.at(id), actor.clock});
+  ++snapshot_count_;
+  actor.last_record = 0;
+  actor.idle_wait.reset();
+}
+
+void Actors::learn(ActorId id, const VectorClock& clock) {
+  Actor& actor = at(id);
+  if (!actor.clock.join(clock)) return;
+  // A stream learns as part of an operation, a host thread between two of them.
+  const std::uint64_t since = actor.clock.at(id) + (actor.kind == ActorKind::host ? 1 : 0);
+  if (!actor.snapshots.empty() && actor.snapshots.back().sequence == since) {
+    actor.snapshots.back().clock = actor.clock;
+  } else {
+    actor.snapshots.push_back({since, actor.clock});
+    ++snapshot_count_;
+  }
+}
+
+void Actors::step(ActorId id) {
+  Actor& actor = at(id);
+  actor.clock.set(id, actor.clock.at(id) + 1);
+}
+
+void Actors::submit(ActorId id, ActorId host) {
+  if (std::max(id, host) >= count()) actors_.resize(std::max(id, host) + 1);
+  // Nothing moves from here on.
+  step(id);
+  if (host != id) learn(id, at(host).clock);
+  for_each_partner(id, [&](const Actor& partner) { learn(id, partner.clock); });
+}
+
+VectorClock Actors::clock_at(ActorId id, std::uint64_t sequence) const {
+  const Actor* actor = find(id);
+  if (actor == nullptr) return {};
+  sequence = std::min(sequence, actor->clock.at(id));
+  const auto behind =
+      std::ranges::upper_bound(actor->snapshots, sequence, {}, &Actor::Snapshot::sequence);
+  VectorClock clock = behind == actor->snapshots.begin() ? VectorClock() : std::prev(behind)->clock;
+  clock.set(id, sequence);
+  return clock;
+}
+
+std::optional<std::uint64_t> Actors::learned_at(ActorId id, ActorId other,
+                                                std::uint64_t sequence) const noexcept {
+  const Actor* actor = find(id);
+  if (actor == nullptr || actor->clock.at(other) < sequence) return std::nullopt;
+  const auto first = std::ranges::partition_point(
+      actor->snapshots,
+      [&](const Actor::Snapshot& snapshot) { return snapshot.clock.at(other) < sequence; });
+  return first == actor->snapshots.end() ? actor->clock.at(id) : first->sequence;
+}
+
+bool Actors::is_settled(ActorId id, std::uint64_t sequence) const noexcept {
+  return std::ranges::all_of(actors_, [&](const Actor& actor) {
+    return actor.kind != ActorKind::host || !actor.is_alive || actor.clock.at(id) >= sequence;
+  });
+}
+
+void Actors::prune() {
+  snapshot_count_ = 0;
+  for (ActorId id = 0; id < count(); ++id) {
+    std::vector<Actor::Snapshot>& snapshots = actors_[id].snapshots;
+    // The last settled snapshot still says what was known from there on.
+    std::size_t settled = 0;
+    while (settled + 1 < snapshots.size() && is_settled(id, snapshots[settled + 1].sequence)) {
+      ++settled;
+    }
+    snapshots.erase(snapshots.begin(), snapshots.begin() + static_cast<std::ptrdiff_t>(settled));
+    snapshot_count_ += snapshots.size();
+  }
+}
+
+}  // namespace tern

@@ -1,0 +1,345 @@
+#include "tern/trace/order_checker.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "tern/core/error.hpp"
+#include "trace/actors.hpp"
+#include "trace/note.hpp"
+#include "trace/order_report.hpp"
+#include "trace/shadow.hpp"
+
+namespace tern {
+namespace {
+
+/// Settled history is dropped when it has doubled since the last time, so that looking for it costs
+/// a constant share of making it.
+constexpr std::size_t least_history_to_prune = 1024;
+/// With more intervals than these, what is known of old releases goes too: a program that never
+/// uses an address twice would keep one interval for each block it ever had.
+constexpr std::size_t most_intervals_with_names = 65'536;
+
+/// Who touches: a stream on behalf of a host thread, or that thread itself.
+struct Toucher {
+  ActorId actor;
+  ActorId host;
+  bool is_host;
+};
+
+/// What a copy reads and what it writes.
+struct CopySides {
+  const Touch* from = nullptr;
+  const Touch* to = nullptr;
+};
+
+CopySides sides_of(const TraceRecord& record) noexcept {
+  if (record.operation != OperationKind::copy || record.touches.size() != 2) return {};
+  const Touch* from = &record.touches[0];
+  const Touch* to = &record.touches[1];
+  if (to->kind == TouchKind::read) std::swap(from, to);
+  const bool is_plain = from->kind == TouchKind::read && to->kind == TouchKind::write &&
+                        from->range.bytes == to->range.bytes;
+  return is_plain ? CopySides{from, to} : CopySides{};
+}
+
+}  // namespace
+
+struct OrderChecker::State {
+  std::string context = "trace";
+  std::string replay;
+  std::uint64_t step = 0;
+  Actors actors;
+  NotePool notes;  // before the shadows, which refer to it
+  std::map<std::uint32_t, Shadow> shadows;
+  std::unordered_map<std::uint64_t, VectorClock> events;
+  std::set<std::string, std::less<>> names;
+  std::set<std::string> reported;
+  std::size_t history_after_prune = 0;
+
+  Shadow& shadow(std::uint32_t space) {
+    return shadows.try_emplace(space, space == 0).first->second;
+  }
+
+  std::string_view intern(std::string_view name) {
+    if (name.empty()) return {};
+    const auto found = names.find(name);
+    return found != names.end() ? *found : *names.emplace(name).first;
+  }
+
+  [[nodiscard]] std::size_t interval_count() const {
+    std::size_t count = 0;
+    for (const auto& [space, one] : shadows) count += one.interval_count();
+    return count;
+  }
+
+  void prune_if_grown() {
+    const std::size_t intervals = interval_count();
+    if (intervals + actors.snapshot_count() <
+        std::max(least_history_to_prune, 2 * history_after_prune)) {
+      return;
+    }
+    const auto is_settled = [&](ActorId actor, std::uint64_t clock) {
+      return actors.is_settled(actor, clock);
+    };
+    for (auto& [space, one] : shadows) {
+      one.prune(is_settled, intervals > most_intervals_with_names);
+    }
+    actors.prune();
+    history_after_prune = interval_count() + actors.snapshot_count();
+  }
+
+  auto view_of(const Toucher& toucher, OperationKind operation) const {
+    // As after the submission: a stream then also knows what the submitting host knows.
+    const auto is_ordered = [this, toucher](ActorId actor, std::uint64_t clock) {
+      return actors.known_if_submitted(toucher.actor, toucher.host, actor) >= clock;
+    };
+    const bool moves_bytes =
+        operation == OperationKind::copy || operation == OperationKind::prefetch;
+    return Shadow::View<decltype(is_ordered)>{toucher.is_host, moves_bytes, is_ordered};
+  }
+
+  std::optional<Finding> touch(const TraceRecord& record, const Toucher& toucher,
+                               OnFinding on_finding) {
+    const auto view = view_of(toucher, record.operation);
+    const Touch* wrong = nullptr;
+    std::optional<Problem> problem;
+    for (const Touch& one : record.touches) {
+      if (one.range.bytes == 0) continue;
+      problem = shadow(one.range.space).judge(one, view);
+      wrong = &one;
+      if (problem) break;
+    }
+    const CopySides copy = sides_of(record);
+    std::vector<SpaceRange> undefined;
+    if (copy.from != nullptr) {
+      undefined = shadow(copy.from->range.space).undefined_in(copy.from->range);
+      if (!problem && !copy.from->is_assumed) {
+        problem = judge_undefined(copy, undefined);
+        if (problem) wrong = copy.from;
+      }
+    }
+
+    std::optional<Finding> finding;
+    if (problem) {
+      const Note now = note_of(record, toucher, *wrong, actors.sequence(toucher.actor) + 1);
+      const bool is_refused = on_finding == OnFinding::leave_out;
+      if (is_refused || is_new(now, *problem)) {
+        finding = about_this_run(
+            OrderReport(actors, shadow(wrong->range.space)).describe(now, toucher.host, *problem));
+      }
+      if (is_refused) return finding;
+    }
+
+    if (toucher.is_host) {
+      actors.step(toucher.actor);
+    } else {
+      actors.submit(toucher.actor, toucher.host);
+    }
+    for (const Touch& one : record.touches) {
+      if (one.range.bytes > 0) apply(record, toucher, one);
+    }
+    for (SpaceRange range : undefined) {
+      range.offset += copy.to->range.offset - copy.from->range.offset;
+      shadow(copy.to->range.space).make_undefined(range);
+    }
+    return finding;
+  }
+
+  /// Undefined bytes may be copied about, but not to memory nobody watches.
+  std::optional<Problem> judge_undefined(const CopySides& copy,
+                                         const std::vector<SpaceRange>& undefined) {
+    if (copy.to->range.space != 0) return std::nullopt;
+    const std::uint64_t distance = copy.to->range.offset - copy.from->range.offset;
+    for (const SpaceRange& range : undefined) {
+      const auto unowned = shadow(0).first_unowned({0, range.offset + distance, range.bytes});
+      if (!unowned) continue;
+      return Problem{FindingCode::uninitialised_read, *unowned - distance,
+                     range.offset + range.bytes};
+    }
+    return std::nullopt;
+  }
+
+  void apply(const TraceRecord& record, const Toucher& toucher, const Touch& one) {
+    Shadow& memory = shadow(one.range.space);
+    const std::uint64_t sequence = actors.sequence(toucher.actor);
+    Note note = note_of(record, toucher, one, sequence);
+    if (is_birth(one.kind)) {
+      note.generation = one.generation;
+      note.reuse = memory.reuse_of(one.range) + 1;
+    }
+    if (one.kind == TouchKind::allocate) {
+      // The driver has ordered its reuse of these bytes after their release.
+      for (const Epoch& release : memory.releases_in(one.range)) {
+        actors.learn(toucher.actor, actors.clock_at(release.actor, release.clock));
+      }
+    }
+    const Epoch epoch{toucher.actor, sequence, notes.make(note)};
+    if (one.kind == TouchKind::read) {
+      memory.apply_read(one, epoch, view_of(toucher, record.operation));
+    } else if (is_birth(one.kind)) {
+      memory.apply_birth(one, epoch);
+    } else if (is_death(one.kind)) {
+      memory.apply_death(one, epoch);
+    } else {
+      memory.apply_write(one, epoch);
+    }
+  }
+
+  Note note_of(const TraceRecord& record, const Toucher& toucher, const Touch& one,
+               std::uint64_t sequence) {
+    Note note;
+    note.step = step;
+    note.actor = toucher.actor;
+    note.sequence = sequence;
+    note.operation = record.operation;
+    note.touch = one.kind;
+    note.is_host = toucher.is_host;
+    note.range = one.range;
+    if (record.operation == OperationKind::copy && record.touches.size() == 2) {
+      note.other = record.touches[&one == &record.touches[0] ? 1 : 0].range;
+    }
+    note.name = intern(record.name);
+    note.site = record.site;
+    note.tag = record.tag;
+    return note;
+  }
+
+  Finding about_this_run(Finding finding) const {
+    finding.context = context;
+    finding.step = step;
+    finding.replay = replay;
+    return finding;
+  }
+
+  /// Once the same two lines have collided, they go on doing so in every round of their loop.
+  bool is_new(const Note& now, const Problem& problem) {
+    const auto origin = [](const Note& note) {
+      return note.site.is_known()
+                 ? fmt::format("{}:{}", note.site.file, note.site.line)
+                 : fmt::format("{} {} {}", note.actor, static_cast<int>(note.touch), note.name);
+    };
+    const Note* before = problem.against.note.get();
+    return reported
+        .insert(fmt::format("{}\n{}\n{}", code_text(problem.code), origin(now),
+                            before == nullptr ? "" : origin(*before)))
+        .second;
+  }
+};
+
+OrderChecker::OrderChecker() : state_(std::make_unique<State>()) {
+  state_->actors.begin(0, ActorKind::host, 0, "H0", 0);
+}
+OrderChecker::~OrderChecker() = default;
+OrderChecker::OrderChecker(OrderChecker&&) noexcept = default;
+OrderChecker& OrderChecker::operator=(OrderChecker&&) noexcept = default;
+
+void OrderChecker::set_context(std::string context, std::string replay) {
+  state_->context = std::move(context);
+  state_->replay = std::move(replay);
+}
+
+std::optional<Finding> OrderChecker::check(const TraceRecord& record, OnFinding on_finding) {
+  State& state = *state_;
+  Actors& actors = state.actors;
+  if (!is_well_formed(record)) {
+    raise(
+        Failure(ErrorCode::invalid_argument,
+                "record {step} cannot be checked: it has an unknown kind, an actor from {max} on, "
+                "or a range past the end of its space. The trace is damaged.")
+            .with("step", state.step + 1)
+            .with("max", max_actors)
+            .at(record.site));
+  }
+  ++state.step;
+  switch (record.kind) {
+    case RecordKind::actor_begins:
+      actors.begin(record.actor, record.actor_kind, record.device, std::string(record.name),
+                   record.host);
+      return std::nullopt;
+    case RecordKind::actor_ends:
+      actors.at(record.actor).is_alive = false;
+      return std::nullopt;
+    case RecordKind::operation:
+      return state.touch(record, {record.actor, record.host, false}, on_finding);
+    case RecordKind::host_access:
+      return state.touch(record, {record.host, record.host, true}, on_finding);
+    case RecordKind::record_event: {
+      actors.submit(record.actor, record.host);
+      Actor& actor = actors.at(record.actor);
+      state.events[record.event] = actor.clock;
+      actor.last_record = actors.sequence(record.actor);
+      return std::nullopt;
+    }
+    case RecordKind::wait_event:
+      actors.submit(record.actor, record.host);
+      if (const auto event = state.events.find(record.event); event != state.events.end()) {
+        actors.learn(record.actor, event->second);
+      } else {
+        actors.at(record.actor).idle_wait = actors.sequence(record.actor);
+      }
+      return std::nullopt;
+    case RecordKind::event_ends:
+      state.events.erase(record.event);
+      return std::nullopt;
+    case RecordKind::host_wait_mark:
+      actors.learn(record.host, actors.clock_at(record.actor, record.sequence));
+      state.prune_if_grown();
+      return std::nullopt;
+    case RecordKind::host_wait_event:
+    case RecordKind::acquire_edge:
+      if (const auto event = state.events.find(record.event); event != state.events.end()) {
+        actors.learn(record.host, event->second);
+      } else if (record.kind == RecordKind::host_wait_event) {
+        actors.at(record.host).idle_wait = actors.sequence(record.host);
+      }
+      state.prune_if_grown();
+      return std::nullopt;
+    case RecordKind::release_edge:
+      state.events[record.event].join(actors.at(record.host).clock);
+      actors.step(record.host);
+      return std::nullopt;
+    case RecordKind::shutdown: {
+      std::vector<Finding> found = leaks();
+      if (found.empty()) return std::nullopt;
+      return std::move(found.front());
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<Finding> OrderChecker::leaks() const {
+  std::vector<std::pair<const LiveBlock*, const Shadow*>> live;
+  for (const auto& [space, memory] : state_->shadows) {
+    for (const Shadow::Blocks* blocks : {&memory.blocks(), &memory.pieces()}) {
+      for (const auto& [offset, block] : *blocks) live.emplace_back(&block, &memory);
+    }
+  }
+  std::ranges::stable_sort(live, {}, [](const auto& one) { return one.first->note->step; });
+  std::vector<Finding> found;
+  for (const auto& [block, memory] : live) {
+    found.push_back(
+        state_->about_this_run(OrderReport(state_->actors, *memory).describe_leak(*block)));
+  }
+  return found;
+}
+
+bool OrderChecker::knows(ActorId actor, ActorId other, std::uint64_t sequence) const noexcept {
+  return actor == other || state_->actors.known(actor, other) >= sequence;
+}
+
+std::uint64_t OrderChecker::sequence(ActorId actor) const noexcept {
+  return state_->actors.sequence(actor);
+}
+
+std::size_t OrderChecker::interval_count() const noexcept { return state_->interval_count(); }
+
+std::size_t OrderChecker::snapshot_count() const noexcept {
+  return state_->actors.snapshot_count();
+}
+
+}  // namespace tern

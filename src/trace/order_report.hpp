@@ -1,0 +1,55 @@
+// The words of the order checker: makes a Finding of a problem.
+//
+// Everything that formats text for findings is here, and nothing here changes what the checker
+// knows. Names are the user's; unnamed streams are S1, S2; "A@18" is operation 18 of actor A.
+// Refers to the actors and the shadow it is given, for one report.
+
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "tern/trace/finding.hpp"
+#include "trace/actors.hpp"
+#include "trace/note.hpp"
+#include "trace/shadow.hpp"
+
+namespace tern {
+
+class OrderReport {
+ public:
+  OrderReport(const Actors& actors, const Shadow& memory) : actors_(actors), memory_(memory) {}
+
+  /// `now` is the touch that was judged, `submitter` the host thread behind it. Leaves out what is
+  /// known of the run: context, step and replay.
+  [[nodiscard]] Finding describe(const Note& now, ActorId submitter, const Problem& problem) const;
+  /// The block was never released.
+  [[nodiscard]] Finding describe_leak(const LiveBlock& block) const;
+
+ private:
+  using OrderAndFix = std::pair<std::string, std::string>;
+
+  [[nodiscard]] std::string what(const Note& now, const SpaceRange& range,
+                                 const Problem& problem) const;
+  [[nodiscard]] OrderAndFix missing_order(const Note& now, ActorId submitter,
+                                          const Epoch& needed) const;
+  [[nodiscard]] OrderAndFix order_and_fix(const Note& now, ActorId submitter,
+                                          const SpaceRange& range, const Problem& problem) const;
+  [[nodiscard]] OrderAndFix dead_block(const Note& now, ActorId submitter,
+                                       const Problem& problem) const;
+  [[nodiscard]] OrderAndFix missing_contents(const Note& now, ActorId submitter,
+                                             const SpaceRange& range) const;
+  [[nodiscard]] std::string fix_out_of_bounds(const Note& now) const;
+  [[nodiscard]] std::string fix_wrong_range(const Note& now) const;
+
+  [[nodiscard]] std::string name(ActorId actor) const;
+  [[nodiscard]] std::string mark(ActorId actor, std::uint64_t sequence) const;
+  [[nodiscard]] std::string party(ActorId actor, bool is_host) const;
+  [[nodiscard]] std::string line(const Note& note) const;
+  [[nodiscard]] std::string block_line(const Note& birth) const;
+
+  const Actors& actors_;
+  const Shadow& memory_;
+};
+
+}  // namespace tern
