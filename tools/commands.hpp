@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace tern::tools {
@@ -20,6 +21,12 @@ struct BenchOptions {
   double seconds = 0.5;
 };
 int run_bench(const BenchOptions& options);
+
+struct CheckOptions {
+  bool self_test = false;
+  std::uint64_t programs = 100'000;
+};
+int run_check(const CheckOptions& options);
 
 struct TourOptions {
   std::string device;

@@ -37,6 +37,15 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(0.001, 60.0))
       ->capture_default_str();
 
+  CheckOptions check;
+  CLI::App* check_command =
+      app.add_subcommand("check", "The checker that finds missing waits: show that it works");
+  check_command->add_flag("--self-test", check.self_test,
+                          "six planted mistakes must be found, correct programs must be silent");
+  check_command->add_option("--programs", check.programs, "how many correct programs to run")
+      ->check(CLI::Range(1, 100'000'000))
+      ->capture_default_str();
+
   TourOptions tour;
   CLI::App* tour_command =
       app.add_subcommand("tour", "A walk through what Tern does, on a device of this machine");
@@ -51,6 +60,7 @@ int run(int argc, char** argv) {
   }
   if (*info_command) return run_info(info);
   if (*bench_command) return run_bench(bench);
+  if (*check_command) return run_check(check);
   return run_tour(tour);
 }
 

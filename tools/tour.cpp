@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tern/backends/catalog.hpp"
+#include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
 #include "tools/commands.hpp"
@@ -32,6 +33,7 @@ class Tour {
     run_asynchronously();
     order_two_streams();
     remap_pages();
+    find_a_missing_wait();
     fail_well();
     fmt::print("\n{}\n", failures_ == 0 ? green("Everything came out as it should.")
                                         : red("Something is wrong; see above."));
@@ -129,6 +131,23 @@ class Tour {
     device_.try_unreserve(range, 2 * page).value();
     say(fmt::format("{} were written at one address and mapped at another.", format_bytes(page)));
     check(value == std::byte{42}, "the bytes came along");
+  }
+
+  void find_a_missing_wait() {
+    title("A missing wait, found without a GPU");
+    const Device simulated = sim::open({.seed = 7, .policy = sim::Policy::lazy});
+    const Stream produce(simulated, {.name = "produce"});
+    const Stream consume(simulated, {.name = "consume"});
+    const AllocateOptions column_options{.tag = "column"};
+    auto* column = static_cast<int*>(simulated.allocate(MemoryKind::device, 4096, column_options));
+    std::vector<int> result(1024);
+    produce.fill(column, result.size(), 1);
+    const Result<void> refused = consume.try_copy(result.data(), column, 4096);
+    for (const Finding& finding : sim::findings(simulated)) fmt::print("{}", finding.text());
+    consume.wait(produce.mark());
+    const bool is_accepted = bool(consume.try_copy(result.data(), column, 4096));
+    simulated.synchronize();
+    check(!refused && is_accepted, "refused without the wait, accepted with it");
   }
 
   void fail_well() {

@@ -1,14 +1,18 @@
 #include "tern/backends/catalog.hpp"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "backends/host/host_opener.hpp"
 #include "backends/opener.hpp"
+#include "backends/sim/sim_opener.hpp"
 #include "tern/core/config.hpp"
 #include "tern/core/process.hpp"
 
@@ -28,20 +32,15 @@ const std::vector<Opener>& openers() {
                 [] {
                   return std::string(
                       "backend 'cuda' is not available: this build of Tern does not contain it. "
-                      "Open 'host' instead.");
+                      "Open 'sim' or 'host' instead.");
                 }),
       not_built("opencl",
                 [] {
                   return std::string(
                       "backend 'opencl' is not available: this build of Tern does not contain it. "
-                      "Open 'host' instead.");
+                      "Open 'sim' or 'host' instead.");
                 }),
-      not_built("sim",
-                [] {
-                  return std::string(
-                      "backend 'sim' is not available: this build of Tern does not contain it. "
-                      "Open 'host' instead.");
-                }),
+      sim::opener(),
       host::opener(),
   };
   return all;
@@ -55,9 +54,24 @@ struct OpenedDevices {
   std::map<Key, Device> by_key;  // guarded by mutex
 };
 
+std::atomic<OpenedDevices*> current = nullptr;
+
 OpenedDevices& opened_devices() {
-  static OpenedDevices& instance = *new OpenedDevices;
-  return instance;
+  // A forked child begins with an empty catalog: the devices of its parent are no use to it, and
+  // the parent's lock may be held by a thread it does not have. Holding the lock across the fork
+  // instead would have to come before the locks of everything that opening a device takes.
+  static const int registered = [] {
+    current.store(new OpenedDevices);
+    return pthread_atfork(nullptr, nullptr, [] { current.store(new OpenedDevices); });
+  }();
+  static_cast<void>(registered);
+  return *current.load();
+}
+
+Failure no_memory() noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what the catalog needs to open a device. Free host "
+                 "memory.");
 }
 
 /// The spec goes in last, as everywhere: a long one takes the room that is left.
@@ -123,15 +137,19 @@ std::vector<BackendListing> list_backends() {
   return listings;
 }
 
-Result<Device> try_open_device(std::string_view text) {
+Result<Device> try_open_device(std::string_view text) try {
   const Result<DeviceSpec> spec = try_parse_device_spec(text);
   if (!spec) return spec.failure();
   return open_parsed(*spec);
+} catch (const OutOfMemory& error) {
+  return error.failure();
+} catch (const std::bad_alloc&) {
+  return no_memory();
 }
 
 Device open_device(std::string_view spec) { return try_open_device(spec).value(); }
 
-Result<Device> try_open_best_device() {
+Result<Device> try_open_best_device() try {
   const Result<const Config*> config = try_config();
   if (!config) return config.failure();
   if (!(*config)->device.empty()) return try_open_device((*config)->device);
@@ -140,6 +158,8 @@ Result<Device> try_open_best_device() {
   }
   return Failure(ErrorCode::invalid_device, "no backend has a device here. `tern info` says why.")
       .with("spec", "");
+} catch (const std::bad_alloc&) {
+  return no_memory();
 }
 
 Device open_best_device() { return try_open_best_device().value(); }

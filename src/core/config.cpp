@@ -16,12 +16,28 @@ constexpr std::string_view prefix = "TERN_";
 constexpr std::size_t max_threads = 1024;
 constexpr std::size_t max_streams = 1024;
 
-constexpr std::array<ConfigVariable, 4> variables = {{
+constexpr std::array<ConfigVariable, 9> variables = {{
     {"TERN_DEVICE", "a device spec, such as host or cuda:1", "the device tried first"},
     {"TERN_REQUIRE", "backend names separated by commas", "backends whose absence is a failure"},
     {"TERN_HOST_THREADS", "1 to 1024", "threads of one host copy or fill; unset: one per core"},
     {"TERN_STREAM_POOL", "1 to 1024", "streams in a stream pool that names no number"},
+    {"TERN_SIM_SEED", "a number such as 7 or 0x1c9f", "what a simulated device draws from"},
+    {"TERN_SIM_SCHEDULE", "mix, lazy, pct:3, ...", "who runs next in a simulated device"},
+    {"TERN_SIM_REUSE", "hostile or friendly", "which memory a simulated device gives out again"},
+    {"TERN_SIM_MODE", "throw, collect or abort", "what a finding of the checker does"},
+    {"TERN_SIM_FAULTS", "a plan such as allocate#3=oom", "which simulated calls fail"},
 }};
+
+/// Variables that are kept as text, because the part that uses them knows their grammar.
+std::string* text_of(Config& config, std::string_view name) noexcept {
+  if (name == "TERN_DEVICE") return &config.device;
+  if (name == "TERN_SIM_SEED") return &config.sim_seed;
+  if (name == "TERN_SIM_SCHEDULE") return &config.sim_schedule;
+  if (name == "TERN_SIM_REUSE") return &config.sim_reuse;
+  if (name == "TERN_SIM_MODE") return &config.sim_mode;
+  if (name == "TERN_SIM_FAULTS") return &config.sim_faults;
+  return nullptr;
+}
 
 /// The value goes in last: it may be of any length, and then takes all the room there is for texts.
 Failure refuse(std::string_view name, std::string_view value, const char* accepts) noexcept {
@@ -30,6 +46,11 @@ Failure refuse(std::string_view name, std::string_view value, const char* accept
       .with("name", name)
       .with("accepts", accepts)
       .with("value", value);
+}
+
+const char* accepted_by(std::string_view name) noexcept {
+  const auto* row = std::ranges::find(variables, name, &ConfigVariable::name);
+  return row->accepts.data();  // a literal, so it ends in a zero
 }
 
 Result<std::size_t> parse_count(std::string_view name, std::string_view value, std::size_t max,
@@ -83,10 +104,9 @@ Result<Config> try_parse_config(std::span<const EnvironmentEntry> environment) {
   Config config;
   for (const auto& [name, value] : environment) {
     if (!name.starts_with(prefix)) continue;
-    if (name == "TERN_DEVICE") {
-      // The grammar of specs belongs to the catalog, which refuses a bad one when it opens it.
-      if (value.empty()) return refuse(name, value, "a device spec, such as host or cuda:1");
-      config.device = value;
+    if (std::string* text = text_of(config, name)) {
+      if (value.empty()) return refuse(name, value, accepted_by(name));
+      *text = value;
     } else if (name == "TERN_REQUIRE") {
       Result<std::vector<std::string>> names = parse_names(name, value);
       if (!names) return names.failure();
@@ -119,7 +139,7 @@ Result<const Config*> try_config() {
 const Config& config() { return *try_config().value(); }
 
 std::string effective_value(const Config& config, std::string_view name) {
-  if (name == "TERN_DEVICE") return config.device;
+  if (const std::string* text = text_of(const_cast<Config&>(config), name)) return *text;
   if (name == "TERN_REQUIRE") return fmt::format("{}", fmt::join(config.require, ","));
   if (name == "TERN_HOST_THREADS") {
     return config.host_threads == 0 ? "one per core" : fmt::format("{}", config.host_threads);

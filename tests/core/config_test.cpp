@@ -132,8 +132,14 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
   const Config config = *parse({{"TERN_DEVICE", "cuda:1"},
                                 {"TERN_REQUIRE", "cuda,sim"},
                                 {"TERN_HOST_THREADS", "8"},
-                                {"TERN_STREAM_POOL", "32"}});
-  const std::vector<std::string> values = {"cuda:1", "cuda,sim", "8", "32"};
+                                {"TERN_STREAM_POOL", "32"},
+                                {"TERN_SIM_SEED", "0x7"},
+                                {"TERN_SIM_SCHEDULE", "pct:3"},
+                                {"TERN_SIM_REUSE", "friendly"},
+                                {"TERN_SIM_MODE", "collect"},
+                                {"TERN_SIM_FAULTS", "copy#1=fail"}});
+  const std::vector<std::string> values = {"cuda:1", "cuda,sim", "8",       "32",         "0x7",
+                                           "pct:3",  "friendly", "collect", "copy#1=fail"};
   ASSERT_EQ(config_variables().size(), values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     const ConfigVariable& variable = config_variables()[i];

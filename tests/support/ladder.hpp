@@ -27,7 +27,8 @@ using Bytes = std::vector<std::byte>;
 
 /// The devices of the available backends, and variants that take other ways through them.
 inline std::vector<std::string> devices_to_climb() {
-  std::vector<std::string> specs = {"host?pages=normal", "host?threads=1", "host?threads=3"};
+  std::vector<std::string> specs = {"host?pages=normal", "host?threads=1", "host?threads=3",
+                                    "sim?schedule=lazy", "sim?schedule=eager&reuse=friendly"};
   for (const BackendListing& backend : list_backends()) {
     specs.insert(specs.end(), backend.devices.begin(), backend.devices.end());
   }
@@ -84,6 +85,9 @@ class Ladder : public testing::TestWithParam<std::string> {
   }
 
   bool can(Capability capability) const { return device.can(capability); }
+
+  /// A copy that is still on its way must not arrive in the memory of the next test.
+  void TearDown() override { static_cast<void>(device.try_synchronize()); }
 
   Device device = open_device(GetParam());
   Stream stream{device};

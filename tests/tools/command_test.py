@@ -86,6 +86,17 @@ class Tour(unittest.TestCase):
         self.assertRegex(run.stderr, r"^tern: backend 'cuda' is not available: .*\.\n$")
 
 
+class Check(unittest.TestCase):
+    def test_the_self_test_finds_every_planted_mistake_and_nothing_else(self):
+        run = tern("check", "--self-test", "--programs", "50")
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        self.assertEqual(len([line for line in run.stdout.splitlines() if "first in program" in line]), 6)
+        self.assertIn("0 findings in 50 programs", run.stdout)
+
+    def test_wants_to_be_told_what_to_check(self):
+        self.assertEqual(tern("check").returncode, 2)
+
+
 class Manners(unittest.TestCase):
     def test_wrong_use_exits_with_2(self):
         for arguments in ([], ["fly"], ["info", "--fast"], ["bench", "--seconds", "0"]):
@@ -94,7 +105,7 @@ class Manners(unittest.TestCase):
     def test_help_names_every_command(self):
         run = tern("--help")
         self.assertEqual(run.returncode, 0)
-        for command in ("info", "bench", "tour"):
+        for command in ("info", "bench", "check", "tour"):
             self.assertIn(command, run.stdout)
             self.assertEqual(tern(command, "--help").returncode, 0)
 

@@ -1,0 +1,102 @@
+// The simulated device: a GPU-like device in ordinary memory that checks the order of everything.
+//
+// It opens on any machine as `sim`, behaves like a device with memory of its own and asynchronous
+// streams, and reports a missing wait, a reuse too early or a use after free at the line that
+// submitted it, whatever the timing. Everything it does follows from one seed, so a report replays.
+// This header has its knobs and the means to test one's own stream-ordered code with it; a
+// GoogleTest fixture is in sim_gtest.hpp.
+//
+// Calls are safe from any thread. All threads count as one host unless they say otherwise; runs are
+// repeatable if the calls come in the same order.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tern/core/export.hpp"
+#include "tern/core/result.hpp"
+#include "tern/device/device.hpp"
+#include "tern/device/stream.hpp"
+#include "tern/trace/finding.hpp"
+
+namespace tern::sim {
+
+/// What happens when the checker finds something.
+enum class Mode : std::uint8_t {
+  raise,    // the submitting call fails with violation, and nothing is queued
+  collect,  // everything runs on; findings() has the list
+  abort,    // print the report and abort: for debuggers, and programs that swallow exceptions
+};
+
+/// Which range a driver hands out again.
+enum class Reuse : std::uint8_t {
+  hostile,   // the most recently freed one that fits, at the first moment the rules allow
+  friendly,  // no address twice until the memory is used up
+};
+
+/// Who runs next whenever a call gives the choice.
+enum class Policy : std::uint8_t { mix, lazy, eager, random, skewed, stall_one, pct };
+
+struct Options {
+  std::uint64_t seed = 0;
+  Policy policy = Policy::mix;
+  /// Of pct: how many times the running actor is overtaken, 2 to 5.
+  unsigned pct_depth = 3;
+  Reuse reuse = Reuse::hostile;
+  Mode mode = Mode::raise;
+  /// Bytes of device memory; unset: the profile's.
+  std::optional<std::size_t> memory_bytes = {};
+  /// Without the checker only wrong bytes show a mistake; for measuring what it adds.
+  bool check = true;
+  /// Kernel bodies get the addresses users hold, and only what they declared is open to them.
+  bool strict_kernels = false;
+  /// Host access to managed memory is legal while the device works.
+  bool concurrent_managed = true;
+  /// "allocate#3=oom, copy%2=fail": see docs/guide/sim.md.
+  std::string faults = {};
+};
+
+/// From the environment: TERN_SIM_SEED, TERN_SIM_SCHEDULE, TERN_SIM_REUSE, TERN_SIM_MODE,
+/// TERN_SIM_FAULTS. Throws InvalidArgument.
+[[nodiscard]] TERN_EXPORT Options options_from_config();
+
+/// A device of its own: two calls give two devices, whatever the options. The catalog's `sim:0` and
+/// `sim:1` are peers; these have none. Throws InvalidArgument for options that make no sense.
+[[nodiscard]] TERN_EXPORT Device open(const Options& options);
+/// Several devices that are peers of each other.
+[[nodiscard]] TERN_EXPORT std::vector<Device> open_peers(const Options& options, unsigned count);
+
+/// Tells the checker of an access to memory by the host that it cannot see. Throws Violation in
+/// mode raise.
+TERN_EXPORT void host_read(const Device& device, const void* address, std::size_t bytes,
+                           CallSite site = CallSite::here());
+TERN_EXPORT void host_write(const Device& device, void* address, std::size_t bytes,
+                            CallSite site = CallSite::here());
+
+/// Holds the stream at this point: later work of it does not begin before let_go(). It is what a host
+/// function that blocks would be on other devices; here that would block the simulation itself.
+[[nodiscard]] TERN_EXPORT std::uint64_t hold(StreamRef stream);
+TERN_EXPORT void let_go(const Device& device, std::uint64_t hold);
+/// Runs the stream until it stands at the hold.
+TERN_EXPORT void run_to_hold(const Device& device, std::uint64_t hold);
+
+/// What has been found so far, in order. The findings of calls that may not fail are here too.
+[[nodiscard]] TERN_EXPORT std::vector<Finding> findings(const Device& device);
+/// Live allocations as findings, oldest first.
+[[nodiscard]] TERN_EXPORT std::vector<Finding> leaks(const Device& device);
+/// Depends on every record so far, and on nothing else: equal runs have equal hashes.
+[[nodiscard]] TERN_EXPORT std::uint64_t trace_hash(const Device& device);
+/// Virtual nanoseconds since the device was opened.
+[[nodiscard]] TERN_EXPORT std::uint64_t virtual_time_ns(const Device& device);
+/// How often each class of call was made, for fault loops: "allocate", "copy", "launch", ...
+[[nodiscard]] TERN_EXPORT std::uint64_t calls(const Device& device, std::string_view fault_class);
+/// Replaces the fault plan, and counts calls from zero again. Throws InvalidArgument.
+TERN_EXPORT void set_faults(const Device& device, std::string_view plan);
+
+}  // namespace tern::sim

@@ -1,0 +1,56 @@
+// Host memory as the checker sees it: offsets instead of addresses.
+//
+// Pinned and managed memory of the world lies in one arena, and its offsets are stable. Foreign
+// memory, a user's vector say, gets offsets in the order it is first named, so that reports and
+// hashes do not depend on where the heap happened to be. Confined.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "backends/sim/range_allocator.hpp"
+#include "tern/core/interval_map.hpp"
+#include "tern/core/result.hpp"
+#include "tern/device/memory_kind.hpp"
+#include "tern/trace/record.hpp"
+
+namespace tern::sim {
+
+class HostSpace {
+ public:
+  struct Block {
+    std::size_t bytes = 0;
+    MemoryKind kind = MemoryKind::pinned;
+    std::uint64_t generation = 0;
+  };
+
+  explicit HostSpace(Reuse reuse);
+  ~HostSpace();
+  HostSpace(const HostSpace&) = delete;
+  HostSpace& operator=(const HostSpace&) = delete;
+
+  [[nodiscard]] Result<void*> allocate(std::size_t bytes, std::size_t alignment, MemoryKind kind,
+                                       std::uint64_t generation);
+  [[nodiscard]] const Block* find(const void* address, void** base) const noexcept;
+  void release(void* address);
+
+  /// Appends the range as one or more ranges of space 0.
+  void translate(const void* address, std::size_t bytes, std::vector<SpaceRange>& ranges);
+
+ private:
+  static constexpr std::uint64_t foreign_offset = std::uint64_t{1} << 44;
+
+  const std::size_t arena_bytes_;
+  std::byte* arena_ = nullptr;  // mapped when first needed
+  RangeAllocator allocator_;
+  std::map<std::uintptr_t, Block> blocks_;
+  IntervalMap<std::uint64_t> foreign_;  // address to the offset of the interval's first byte
+  std::uint64_t next_foreign_ = foreign_offset;
+};
+
+}  // namespace tern::sim

@@ -1,0 +1,36 @@
+// Random numbers that are the same everywhere: from one seed, a stream of its own per purpose.
+//
+// The seed is hashed before use. With a plain counter, neighbouring seeds would give shifted copies
+// of one sequence, and a hundred seeds would try the same thing a hundred times.
+
+#pragma once
+
+#include <cstdint>
+
+namespace tern::sim {
+
+enum class Purpose : std::uint64_t { schedule = 1, coins, faults, fill, program };
+
+[[nodiscard]] constexpr std::uint64_t hash(std::uint64_t x) noexcept {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+class Random {
+ public:
+  constexpr Random(std::uint64_t seed, Purpose purpose) noexcept
+      : state_(hash(hash(seed + step) + static_cast<std::uint64_t>(purpose) * step)) {}
+
+  constexpr std::uint64_t next() noexcept { return hash(state_ += step); }
+  /// Uniform below `bound`, which is small beside 2^64; integers only.
+  constexpr std::uint64_t below(std::uint64_t bound) noexcept { return next() % bound; }
+  /// True with probability percent / 100.
+  constexpr bool chance(std::uint64_t percent) noexcept { return below(100) < percent; }
+
+ private:
+  static constexpr std::uint64_t step = 0x9e3779b97f4a7c15u;
+  std::uint64_t state_;
+};
+
+}  // namespace tern::sim

@@ -1,0 +1,55 @@
+#include "backends/sim/sim_opener.hpp"
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "backends/sim/sim_backend.hpp"
+#include "backends/sim/sim_options.hpp"
+#include "tern/core/process.hpp"
+
+namespace tern::sim {
+namespace {
+
+/// What the catalog offers; a world adds its devices in the order they are opened.
+constexpr std::uint32_t offered_devices = 2;
+
+/// Worlds by the process that made them and by the options of their devices' specs: a forked child
+/// shares no world with its parent, whose memory it would see. Immortal, like the devices of the
+/// catalog.
+struct Worlds {
+  using Key = std::pair<std::uint64_t, std::string>;
+  std::mutex mutex;
+  std::map<Key, std::shared_ptr<World>> by_key;  // guarded by mutex
+};
+
+Worlds& worlds() {
+  static Worlds& instance = *new Worlds;
+  return instance;
+}
+
+Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
+  const Result<Options> options = try_read_options(spec);
+  if (!options) return options.failure();
+  DeviceSpec key = spec;
+  key.index = 0;
+  const std::lock_guard lock(worlds().mutex);
+  std::shared_ptr<World>& world = worlds().by_key[{process_generation(), key.text()}];
+  if (!world) world = std::make_shared<World>(*options, default_profile());
+  return open_backend(world, spec.text());
+}
+
+}  // namespace
+
+Opener opener() {
+  return {"sim",
+          [] { return std::string(); },
+          [] { return offered_devices; },
+          {"seed=N", "schedule=mix|lazy|eager|random|skewed|stall-one|pct:2..5",
+           "reuse=hostile|friendly", "mode=throw|collect|abort", "memory=SIZE", "check=on|off",
+           "concurrent=on|off", "faults=PLAN"},
+          open};
+}
+
+}  // namespace tern::sim

@@ -1,0 +1,162 @@
+#include "backends/sim/sim_options.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tern/core/bytes.hpp"
+
+namespace tern::sim {
+namespace {
+
+Options set(std::string_view key, std::string_view value) {
+  Options options;
+  try_set_option(options, key, value).value();
+  return options;
+}
+
+TEST(SimOptions, TakeASeedInEitherBase) {
+  EXPECT_EQ(set("seed", "7").seed, 7u);
+  EXPECT_EQ(set("seed", "0").seed, 0u);
+  EXPECT_EQ(set("seed", "0x1c9f").seed, 0x1c9fu);
+  EXPECT_EQ(set("seed", "0X1C9F").seed, 0x1c9fu);
+  EXPECT_EQ(set("seed", "18446744073709551615").seed, ~std::uint64_t{0});
+}
+
+TEST(SimOptions, TakeEverySchedule) {
+  EXPECT_EQ(set("schedule", "mix").policy, Policy::mix);
+  EXPECT_EQ(set("schedule", "lazy").policy, Policy::lazy);
+  EXPECT_EQ(set("schedule", "eager").policy, Policy::eager);
+  EXPECT_EQ(set("schedule", "random").policy, Policy::random);
+  EXPECT_EQ(set("schedule", "skewed").policy, Policy::skewed);
+  EXPECT_EQ(set("schedule", "stall-one").policy, Policy::stall_one);
+  EXPECT_EQ(set("schedule", "PCT").policy, Policy::pct);
+  EXPECT_EQ(set("schedule", "pct").pct_depth, 3u);
+  for (unsigned depth = 2; depth <= 5; ++depth) {
+    const Options options = set("schedule", "pct:" + std::to_string(depth));
+    EXPECT_EQ(options.policy, Policy::pct);
+    EXPECT_EQ(options.pct_depth, depth);
+  }
+}
+
+TEST(SimOptions, GiveAPlainPctItsUsualDepthAgain) {
+  Options options = set("schedule", "pct:5");
+  ASSERT_TRUE(try_set_option(options, "schedule", "pct"));
+  EXPECT_EQ(options.pct_depth, 3u);
+}
+
+TEST(SimOptions, TakeTheOtherKeys) {
+  EXPECT_EQ(set("reuse", "friendly").reuse, Reuse::friendly);
+  EXPECT_EQ(set("reuse", "Hostile").reuse, Reuse::hostile);
+  EXPECT_EQ(set("mode", "throw").mode, Mode::raise);
+  EXPECT_EQ(set("mode", "collect").mode, Mode::collect);
+  EXPECT_EQ(set("mode", "abort").mode, Mode::abort);
+  EXPECT_EQ(set("memory", "2MiB").memory_bytes, 2 * mib);
+  EXPECT_EQ(set("memory", "16TiB").memory_bytes, std::size_t{1} << 44);
+  EXPECT_EQ(set("memory", "3145728").memory_bytes, 3 * mib);
+  EXPECT_TRUE(set("check", "on").check);
+  EXPECT_FALSE(set("check", "off").check);
+  EXPECT_FALSE(set("check", "0").check);
+  EXPECT_FALSE(set("concurrent", "off").concurrent_managed);
+  EXPECT_TRUE(set("concurrent", "1").concurrent_managed);
+  EXPECT_EQ(set("faults", "allocate#3=oom, copy%2=fail").faults, "allocate#3=oom, copy%2=fail");
+  EXPECT_EQ(set("faults", "").faults, "");
+}
+
+TEST(SimOptions, RefuseOtherValuesAndSayWhatTheyTake) {
+  constexpr std::string_view number = "a number such as 7 or 0x1c9f";
+  constexpr std::string_view schedule =
+      "mix, lazy, eager, random, skewed, stall-one, pct or pct:2 to pct:5";
+  constexpr std::string_view keys =
+      "seed, schedule, reuse, mode, memory, check, concurrent and faults as keys";
+  struct Bad {
+    std::string_view key, value, accepts;
+  };
+  for (const Bad& bad : {Bad{"seed", "", number},
+                         {"seed", "x", number},
+                         {"seed", "-1", number},
+                         {"seed", "0x", number},
+                         {"seed", "1c9f", number},
+                         {"seed", "7 ", number},
+                         {"seed", "0x0x7", number},
+                         {"seed", "18446744073709551616", number},
+                         {"schedule", "", schedule},
+                         {"schedule", "fifo", schedule},
+                         {"schedule", "stall_one", schedule},
+                         {"schedule", "pct:1", schedule},
+                         {"schedule", "pct:6", schedule},
+                         {"schedule", "pct:", schedule},
+                         {"schedule", "pct:33", schedule},
+                         {"schedule", "lazy:3", schedule},
+                         {"reuse", "nice", "hostile or friendly"},
+                         {"mode", "raise", "throw, collect or abort"},
+                         {"memory", "2097151", "2MiB to 16TiB"},
+                         {"memory", "17592186044417", "2MiB to 16TiB"},
+                         {"memory", "0", "2MiB to 16TiB"},
+                         {"memory", "much", "2MiB to 16TiB"},
+                         {"memory", "-4MiB", "2MiB to 16TiB"},
+                         {"check", "yes", "on or off"},
+                         {"concurrent", "", "on or off"},
+                         {"colour", "red", keys},
+                         {"Seed", "7", keys},
+                         {"", "", keys}}) {
+    Options options;
+    options.pct_depth = 4;
+    const Result<void> refused = try_set_option(options, bad.key, bad.value);
+    ASSERT_FALSE(refused) << bad.key << "=" << bad.value;
+    EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(refused.failure().string("name"), bad.key);
+    EXPECT_EQ(refused.failure().string("value"), bad.value);
+    EXPECT_EQ(refused.failure().string("accepts"), bad.accepts) << bad.key << "=" << bad.value;
+    // What was there stays.
+    EXPECT_EQ(options.seed, 0u);
+    EXPECT_EQ(options.policy, Policy::mix);
+    EXPECT_EQ(options.pct_depth, 4u);
+    EXPECT_FALSE(options.memory_bytes);
+  }
+  Options options;
+  EXPECT_EQ(try_set_option(options, "reuse", "nice").failure().text(),
+            "the simulated device does not take reuse='nice': it takes hostile or friendly.");
+  EXPECT_EQ(try_set_option(options, "faults", "copy#0=fail").failure().string("why"),
+            "calls are counted from 1");
+  EXPECT_EQ(options.faults, "");
+}
+
+TEST(SimOptions, AreReadFromASpec) {
+  const Options options =
+      try_read_options(parse_device_spec("sim:0?seed=0x1c9f&schedule=pct:4&reuse=friendly&"
+                                         "mode=collect&memory=1GiB&check=off&concurrent=off&"
+                                         "faults=allocate#3=oom,copy%2=fail"))
+          .value();
+  EXPECT_EQ(options.seed, 0x1c9fu);
+  EXPECT_EQ(options.policy, Policy::pct);
+  EXPECT_EQ(options.pct_depth, 4u);
+  EXPECT_EQ(options.reuse, Reuse::friendly);
+  EXPECT_EQ(options.mode, Mode::collect);
+  EXPECT_EQ(options.memory_bytes, 1 * gib);
+  EXPECT_FALSE(options.check);
+  EXPECT_FALSE(options.concurrent_managed);
+  EXPECT_EQ(options.faults, "allocate#3=oom,copy%2=fail");
+}
+
+TEST(SimOptions, OfABadSpecAreRefusedWithTheReason) {
+  const auto refused = try_read_options(parse_device_spec("sim:1?reuse=nice"));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_device);
+  EXPECT_EQ(refused.failure().string("spec"), "sim:1?reuse=nice");
+  EXPECT_EQ(refused.failure().text(),
+            "'sim:1?reuse=nice' cannot be opened: the simulated device does not take "
+            "reuse='nice': it takes hostile or friendly.");
+}
+
+TEST(SimOptions, OfALongSpecAreRefusedWithTheReasonToo) {
+  const std::string spec = "sim?reuse=" + std::string(1000, 'x');
+  const auto refused = try_read_options(parse_device_spec(spec));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_device);
+  EXPECT_NE(refused.failure().text().find("does not take reuse="), std::string::npos)
+      << refused.failure().text();
+}
+
+}  // namespace
+}  // namespace tern::sim

@@ -1,0 +1,298 @@
+#include "tern/backends/sim.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tern/backends/catalog.hpp"
+#include "tern/device/event.hpp"
+
+namespace tern {
+namespace {
+
+constexpr std::size_t bytes = 4096;
+
+/// A device with a block that has been written, and two streams that know it.
+struct Bench {
+  explicit Bench(const sim::Options& options = {.policy = sim::Policy::lazy})
+      : device(sim::open(options)), a(device, {.name = "A"}), b(device, {.name = "B"}) {
+    block = static_cast<std::byte*>(device.allocate(MemoryKind::device, bytes, {.tag = "block"}));
+    a.fill(block, bytes, std::byte{1});
+    b.wait(a.mark());
+  }
+
+  /// The codes of all findings, in order.
+  [[nodiscard]] std::string found() const {
+    std::string codes;
+    for (const Finding& finding : sim::findings(device)) {
+      codes += (codes.empty() ? "" : " ") + code_text(finding.code);
+    }
+    return codes;
+  }
+
+  Device device;
+  Stream a, b;
+  std::byte* block = nullptr;
+  std::vector<std::byte> host = std::vector<std::byte>(bytes);
+};
+
+TEST(Sim, RefusesACopyThatNothingOrdersAfterAWriteAndQueuesNothing) {
+  Bench bench;
+  bench.a.fill(bench.block, bytes, std::byte{2});
+  const Result<void> copied = bench.b.try_copy(bench.host.data(), bench.block, bytes);
+  ASSERT_FALSE(copied);
+  EXPECT_EQ(copied.failure().code(), ErrorCode::violation);
+  EXPECT_EQ(bench.found(), "TERN-S101");
+
+  bench.b.wait(bench.a.mark());
+  bench.b.copy(bench.host.data(), bench.block, bytes);
+  bench.b.synchronize();
+  EXPECT_EQ(bench.host[0], std::byte{2});
+  EXPECT_EQ(bench.found(), "TERN-S101");
+}
+
+TEST(Sim, ThrowsAViolationThatNamesTheFindingAndTheFix) {
+  Bench bench;
+  bench.a.fill(bench.block, bytes, std::byte{2});
+  try {
+    bench.b.copy(bench.host.data(), bench.block, bytes);
+    FAIL();
+  } catch (const Violation& violation) {
+    const std::string text = violation.what();
+    EXPECT_NE(text.find("TERN-S101 missing-wait"), text.npos) << text;
+    EXPECT_NE(text.find("let B wait for A@"), text.npos) << text;
+  }
+}
+
+TEST(Sim, CollectsFindingsAndRunsOnWhereItIsTold) {
+  Bench bench({.policy = sim::Policy::lazy, .mode = sim::Mode::collect});
+  bench.a.fill(bench.block, bytes, std::byte{2});
+  bench.b.copy(bench.host.data(), bench.block, bytes);
+  EXPECT_EQ(bench.found(), "TERN-S101");
+  bench.device.synchronize();
+}
+
+TEST(SimDeathTest, AbortsWithTheReportWhereItIsTold) {
+  EXPECT_DEATH(
+      {
+        Bench bench({.policy = sim::Policy::lazy, .mode = sim::Mode::abort});
+        bench.a.fill(bench.block, bytes, std::byte{2});
+        bench.b.copy(bench.host.data(), bench.block, bytes);
+      },
+      "TERN-S101 missing-wait");
+}
+
+TEST(Sim, SeesTheHostReadBeforeItHasWaited) {
+  Bench bench;
+  bench.a.copy(bench.host.data(), bench.block, bytes);
+  EXPECT_THROW(sim::host_read(bench.device, bench.host.data(), bytes), Violation);
+  EXPECT_EQ(bench.found(), "TERN-S105");
+  bench.a.synchronize();
+  sim::host_read(bench.device, bench.host.data(), bytes);
+  EXPECT_EQ(bench.found(), "TERN-S105");
+}
+
+TEST(Sim, SeesTheHostOverwriteWhatACopyStillReads) {
+  Bench bench;
+  auto* pinned = static_cast<std::byte*>(bench.device.allocate(MemoryKind::pinned, bytes));
+  sim::host_write(bench.device, pinned, bytes);
+  bench.a.copy(bench.block, pinned, bytes);
+  EXPECT_THROW(sim::host_write(bench.device, pinned, bytes), Violation);
+  EXPECT_FALSE(bench.device.try_release(pinned));
+  EXPECT_EQ(bench.found(), "TERN-S106 TERN-S102");
+  bench.a.synchronize();
+  bench.device.release(pinned);
+}
+
+TEST(Sim, SeesAReleaseWhileTheDeviceStillWorks) {
+  Bench bench;
+  bench.a.fill(bench.block, bytes, std::byte{2});
+  EXPECT_FALSE(bench.device.try_release(bench.block));
+  EXPECT_EQ(bench.found(), "TERN-S102");
+  bench.a.synchronize();
+  bench.device.release(bench.block);
+}
+
+TEST(Sim, SeesAUseAfterTheReleaseAndAReadOfNothing) {
+  Bench bench;
+  bench.device.synchronize();
+  bench.device.release(bench.block);
+  EXPECT_FALSE(bench.a.try_copy(bench.host.data(), bench.block, bytes));
+  auto* fresh = static_cast<std::byte*>(bench.device.allocate(MemoryKind::device, bytes));
+  EXPECT_FALSE(bench.a.try_copy(bench.host.data(), fresh, bytes));
+  EXPECT_EQ(bench.found(), "TERN-S201 TERN-S301");
+  bench.device.release(fresh);
+}
+
+TEST(Sim, GivesFreshBytesThatAreNotNumbers) {
+  Bench bench({.policy = sim::Policy::lazy, .check = false});
+  auto* fresh = bench.device.allocate(MemoryKind::device, bytes);
+  std::vector<double> values(bytes / sizeof(double));
+  bench.a.copy(values.data(), fresh, bytes);
+  bench.a.synchronize();
+  for (const double value : values) EXPECT_TRUE(std::isnan(value));
+}
+
+TEST(Sim, NamesAnEventThatWasNeverRecordedInTheFindingItCauses) {
+  Bench bench;
+  const Event event(bench.device);
+  bench.a.fill(bench.block, bytes, std::byte{2});
+  bench.b.wait(event);
+  EXPECT_FALSE(bench.b.try_copy(bench.host.data(), bench.block, bytes));
+  const std::string report = sim::findings(bench.device).back().text();
+  EXPECT_NE(report.find("waited for an event that was never recorded"), report.npos) << report;
+}
+
+TEST(Sim, JudgesTheBlocksThatAPoolCutsFromItsMemory) {
+  Bench bench;
+  // What a pool would do, through the contract it has to speak.
+  const Device device = bench.device;
+  Stream stream(device);
+  stream.wait(bench.a.mark());
+  EXPECT_EQ(sim::leaks(device).size(), 1u);
+  EXPECT_EQ(sim::leaks(device).front().code, FindingCode::leak);
+  EXPECT_NE(sim::leaks(device).front().block.find("tag \"block\""), std::string::npos);
+}
+
+TEST(Sim, GivesTheSameBytesUnderEveryPolicyAndSeedIfThereIsNoFinding) {
+  const auto run = [](const sim::Options& options) {
+    Bench bench(options);
+    std::vector<std::byte> host(bytes);
+    for (int round = 0; round < 4; ++round) {
+      bench.a.wait(bench.b.mark());
+      bench.a.fill(bench.block, bytes, std::byte(round));
+      bench.b.wait(bench.a.mark());
+      bench.b.fill(bench.block + bytes / 2, bytes / 4, std::byte(round + 100));
+    }
+    bench.b.copy(host.data(), bench.block, bytes);
+    bench.b.synchronize();
+    EXPECT_EQ(bench.found(), "");
+    return host;
+  };
+  const std::vector<std::byte> expected = run({.policy = sim::Policy::eager});
+  for (const sim::Policy policy :
+       {sim::Policy::lazy, sim::Policy::random, sim::Policy::skewed, sim::Policy::stall_one,
+        sim::Policy::pct, sim::Policy::mix}) {
+    for (std::uint64_t seed = 0; seed < 50; ++seed) {
+      ASSERT_EQ(run({.seed = seed, .policy = policy}), expected) << "seed " << seed;
+    }
+  }
+}
+
+TEST(Sim, RepeatsARunFromItsSeed) {
+  const auto hash_of = [](std::uint64_t seed) {
+    Bench bench({.seed = seed, .policy = sim::Policy::random});
+    for (int i = 0; i < 20; ++i) {
+      bench.a.fill(bench.block, bytes, std::byte(i));
+      // Control flow that depends on timing, which depends on the seed.
+      if (bench.a.is_idle()) bench.a.fill(bench.block, bytes / 2, std::byte{0});
+    }
+    bench.device.synchronize();
+    return sim::trace_hash(bench.device);
+  };
+  EXPECT_EQ(hash_of(7), hash_of(7));
+  EXPECT_NE(hash_of(7), hash_of(8));
+}
+
+TEST(Sim, KeepsTimeOfItsOwn) {
+  Bench bench;
+  Event start(bench.device, {.timing = true}), end(bench.device, {.timing = true});
+  std::vector<std::byte> large(1 << 20);
+  auto* memory = bench.device.allocate(MemoryKind::device, large.size());
+  bench.a.record(start);
+  bench.a.copy(memory, large.data(), large.size());
+  bench.a.record(end);
+  bench.a.synchronize();
+  // 1 MiB at 55 GB/s, and what it takes to start a copy.
+  EXPECT_EQ(end.elapsed_ns(start), 2'700u + (std::uint64_t{1} << 20) * 1000 / 55'000);
+  EXPECT_GE(sim::virtual_time_ns(bench.device), end.elapsed_ns(start));
+}
+
+TEST(Sim, HoldsAStreamUntilItIsLetGo) {
+  Bench bench({.policy = sim::Policy::eager});
+  bench.device.synchronize();
+  const std::uint64_t hold = sim::hold(bench.a);
+  bench.a.fill(bench.block, bytes, std::byte{9});
+  EXPECT_FALSE(bench.a.is_idle());
+  sim::let_go(bench.device, hold);
+  EXPECT_TRUE(bench.a.is_idle());
+}
+
+TEST(Sim, KnobsWantASimulatedDevice) {
+  EXPECT_THROW(static_cast<void>(sim::findings(open_device("host"))), InvalidDevice);
+  EXPECT_THROW(static_cast<void>(sim::open({.faults = "nonsense"})), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(sim::calls(sim::open({}), "nonsense")), InvalidArgument);
+}
+
+TEST(Sim, FailsEachCallOfAPlanCleanlyAndWorksAfterwards) {
+  const auto scenario = [](const Device& device) -> Result<void> {
+    Result<Stream> stream = Stream::try_make(device);
+    if (!stream) return stream.failure();
+    const Result<void*> memory = device.try_allocate(MemoryKind::device, bytes);
+    if (!memory) return memory.failure();
+    std::vector<std::byte> host(bytes);
+    Result<void> outcome = stream->try_fill(static_cast<std::byte*>(*memory), bytes, std::byte{1});
+    if (outcome) outcome = stream->try_copy(host.data(), *memory, bytes);
+    if (outcome) outcome = stream->try_synchronize();
+    static_cast<void>(stream->try_synchronize());
+    Result<void> released = device.try_release(*memory);
+    if (!released) released = device.try_release(*memory);  // a failed release changed nothing
+    if (outcome && !released) return released;
+    return outcome;
+  };
+  for (const char* fault_class : {"allocate", "copy", "fill", "stream", "release"}) {
+    const Device device = sim::open({});
+    ASSERT_TRUE(scenario(device));
+    const std::uint64_t calls = sim::calls(device, fault_class);
+    ASSERT_GT(calls, 0u) << fault_class;
+    for (const char* kind : {"fail", "oom"}) {
+      for (std::uint64_t call = 1; call <= calls; ++call) {
+        sim::set_faults(device, fault_class + ("#" + std::to_string(call)) + "=" + kind);
+        const bool is_release = std::string(fault_class) == "release";
+        EXPECT_EQ(bool(scenario(device)), is_release) << fault_class << " " << kind;
+        sim::set_faults(device, "");
+        EXPECT_TRUE(scenario(device)) << fault_class << " " << kind;
+        EXPECT_TRUE(sim::leaks(device).empty()) << fault_class << " " << kind;
+        EXPECT_TRUE(sim::findings(device).empty()) << fault_class << " " << kind;
+      }
+    }
+  }
+}
+
+TEST(Sim, ALostDeviceFailsFastWithTheFirstCauseAndStillTakesMemoryBack) {
+  Bench bench({.policy = sim::Policy::lazy});
+  sim::set_faults(bench.device, "copy#1=lost");
+  const Result<void> copied = bench.a.try_copy(bench.host.data(), bench.block, bytes);
+  ASSERT_FALSE(copied);
+  EXPECT_EQ(copied.failure().code(), ErrorCode::device_lost);
+  const Result<void> later = bench.b.try_fill(bench.block, bytes, std::byte{0});
+  ASSERT_FALSE(later);
+  EXPECT_EQ(later.failure().string("call"), "copy");
+  EXPECT_EQ(bench.device.try_synchronize().failure().code(), ErrorCode::device_lost);
+  EXPECT_TRUE(bench.device.try_release(bench.block));
+}
+
+TEST(Sim, PeersCopyFromEachOtherAndStrangersDoNot) {
+  const std::vector<Device> peers = sim::open_peers({.policy = sim::Policy::lazy}, 2);
+  auto* from = static_cast<std::byte*>(peers[0].allocate(MemoryKind::device, bytes));
+  auto* to = static_cast<std::byte*>(peers[1].allocate(MemoryKind::device, bytes));
+  const Stream first(peers[0]), second(peers[1]);
+  first.fill(from, bytes, std::byte{5});
+  second.wait(first.mark());
+  ASSERT_TRUE(second.try_copy_from_peer(to, peers[0], from, bytes));
+  std::vector<std::byte> host(bytes);
+  second.copy(host.data(), to, bytes);
+  second.synchronize();
+  EXPECT_EQ(host.back(), std::byte{5});
+
+  const Device stranger = sim::open({});
+  const Result<void> refused = second.try_copy_from_peer(to, stranger, from, bytes);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::device_mismatch);
+}
+
+}  // namespace
+}  // namespace tern
