@@ -28,13 +28,7 @@ Result<void> check(const std::shared_ptr<DeviceState>& state, const char* what,
 
 /// Sizes and addresses of virtual memory come in whole pages.
 Result<void> check_pages(const DeviceInfo& info, const void* address, std::size_t bytes) noexcept {
-  if (bytes == 0 || bytes > max_request_bytes) {
-    return Failure(ErrorCode::invalid_argument,
-                   "a page range of {value} bytes is not possible. Use a multiple of {page}.")
-        .with("name", "bytes")
-        .with("value", bytes)
-        .with_bytes("page", info.page_bytes);
-  }
+  if (bytes > max_request_bytes) return allocation_too_large(bytes);
   const auto number = reinterpret_cast<std::uintptr_t>(address);
   if (bytes % info.page_bytes != 0 || number % info.page_bytes != 0) {
     return Failure(ErrorCode::misaligned,
@@ -154,6 +148,7 @@ Result<void*> Device::try_reserve(std::size_t bytes) const noexcept {
   if (Result<void> able = check(state_, "an address range", Capability::virtual_memory); !able) {
     return able.failure();
   }
+  if (bytes == 0) return nullptr;
   if (Result<void> fits = check_pages(info(), nullptr, bytes); !fits) return fits.failure();
   return state_->backend().reserve(bytes);
 }
@@ -162,6 +157,7 @@ Result<void> Device::try_unreserve(void* address, std::size_t bytes) const noexc
   if (Result<void> able = check(state_, "an address range", Capability::virtual_memory); !able) {
     return able;
   }
+  if (bytes == 0) return {};
   if (Result<void> fits = check_pages(info(), address, bytes); !fits) return fits;
   return state_->backend().unreserve(address, bytes);
 }
@@ -170,6 +166,7 @@ Result<NativePages> Device::try_create_pages(std::size_t bytes) const noexcept {
   if (Result<void> able = check(state_, "pages", Capability::virtual_memory); !able) {
     return able.failure();
   }
+  if (bytes == 0) return NativePages{};
   if (Result<void> fits = check_pages(info(), nullptr, bytes); !fits) return fits.failure();
   return state_->backend().create_pages(bytes);
 }
@@ -184,6 +181,7 @@ Result<void> Device::try_map(void* address, NativePages pages) const noexcept {
   if (Result<void> able = check(state_, "a mapping", Capability::virtual_memory); !able) {
     return able;
   }
+  if (pages.value == 0) return {};
   if (Result<void> fits = check_pages(info(), address, info().page_bytes); !fits) return fits;
   return state_->backend().map(address, pages);
 }
@@ -192,6 +190,7 @@ Result<void> Device::try_unmap(void* address, std::size_t bytes) const noexcept 
   if (Result<void> able = check(state_, "a mapping", Capability::virtual_memory); !able) {
     return able;
   }
+  if (bytes == 0) return {};
   if (Result<void> fits = check_pages(info(), address, bytes); !fits) return fits;
   return state_->backend().unmap(address, bytes);
 }
@@ -201,6 +200,7 @@ Result<void> Device::try_set_access(void* address, std::size_t bytes,
   if (Result<void> able = check(state_, "page access", Capability::virtual_memory); !able) {
     return able;
   }
+  if (bytes == 0) return {};
   if (Result<void> fits = check_pages(info(), address, bytes); !fits) return fits;
   return state_->backend().set_access(address, bytes, access);
 }

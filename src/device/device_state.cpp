@@ -7,7 +7,7 @@
 #include <new>
 #include <unordered_map>
 
-#include "tern/core/config.hpp"
+#include "core/text.hpp"
 
 namespace tern {
 namespace {
@@ -40,12 +40,6 @@ DeviceId next_device_id() {
               .with("max", (std::uint64_t{1} << StreamId::device_bits) - 1));
   }
   return DeviceId{number};
-}
-
-void raise_to(std::atomic<std::uint64_t>& target, std::uint64_t value) noexcept {
-  std::uint64_t seen = target.load(std::memory_order_relaxed);
-  while (seen < value && !target.compare_exchange_weak(seen, value, std::memory_order_release)) {
-  }
 }
 
 }  // namespace
@@ -157,7 +151,7 @@ Result<StreamRef> DeviceState::make_stream(const StreamOptions& options) noexcep
   const StreamId id(id_, slot, next_number_++);
   stream->native = *native;
   stream->name = {};
-  std::copy_n(options.name.data(), std::min(options.name.size(), stream->name.size() - 1),
+  std::copy_n(options.name.data(), utf8_prefix_bytes(options.name, stream->name.size() - 1),
               stream->name.begin());
   stream->id.store(id.value(), std::memory_order_release);
   return StreamRef(stream, id);
@@ -176,7 +170,7 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
     if (issued > stream.done.load(std::memory_order_acquire) && issued > recorded) {
       if (!record_now(stream, Room::for_seal)) {
         static_cast<void>(backend_->synchronize(stream.native));
-        raise_to(stream.done, issued);
+        stream.see_done(issued);
       }
     }
     backend_->destroy_stream(stream.native);
@@ -246,7 +240,7 @@ Result<void> DeviceState::poll(StreamState& stream) noexcept {
     const Result<bool> is_complete = backend_->query(record.event);
     if (!is_complete) return is_complete.failure();
     if (!*is_complete) break;
-    raise_to(stream.done, record.sequence);
+    stream.see_done(record.sequence);
     if (record.waiters > 0) {
       ++kept;
     } else {
@@ -302,7 +296,7 @@ Result<bool> DeviceState::is_done(Mark mark) noexcept {
   }
   const Result<bool> is_complete = backend_->query(covering->event);
   give_event(covering->event);
-  if (is_complete && *is_complete) raise_to(stream->done, mark.sequence);
+  if (is_complete && *is_complete) stream->see_done(mark.sequence);
   return is_complete;
 }
 
@@ -322,7 +316,7 @@ Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
   lock.unlock();  // others go on using the stream while the host waits
 
   Result<void> waited = backend_->synchronize(covering->event);
-  if (waited) raise_to(stream->done, mark.sequence);
+  if (waited) stream->see_done(mark.sequence);
 
   lock.lock();
   if (covering->is_listed) {

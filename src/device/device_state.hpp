@@ -24,6 +24,14 @@
 namespace tern {
 
 struct StreamState {
+  /// The host has seen everything up to this mark complete.
+  void see_done(std::uint64_t sequence) noexcept {
+    std::uint64_t seen = done.load(std::memory_order_relaxed);
+    while (seen < sequence &&
+           !done.compare_exchange_weak(seen, sequence, std::memory_order_release)) {
+    }
+  }
+
   /// An event recorded on the stream, the last mark it covers, and how many host threads wait for
   /// it right now. While any does, the event is neither recorded again, which would move their
   /// goal, nor given to anybody else.

@@ -19,8 +19,7 @@ Failure no_stream(StreamId id, const char* why) noexcept {
 /// The answer nearly every call gets, in four loads.
 bool is_usable(const StreamState* stream, StreamId id) noexcept {
   return stream != nullptr && stream->id.load(std::memory_order_acquire) == id.value() &&
-         !stream->has_ended.load(std::memory_order_acquire) &&
-         stream->device->is_in_its_process();
+         !stream->has_ended.load(std::memory_order_acquire) && stream->device->is_in_its_process();
 }
 
 /// Of a reference that names no stream, one that has ended, or one of another process.
@@ -280,12 +279,26 @@ Result<void> StreamRef::try_launch(NativeKernel kernel, const LaunchSize& size,
         .with("max", info.max_kernel_arguments)
         .with("device", info.spec);
   }
+  constexpr std::size_t max_value_bytes = 64 * kib;
+  std::size_t value_bytes = 0;
   for (const KernelArgument& argument : arguments) {
     if (argument.value_bytes == 0) continue;
     if (Result<void> fits = check_range("kernel argument", argument.value, argument.value_bytes);
         !fits) {
       return at(site, fits);
     }
+    // The sum is kept small as it grows, so it cannot wrap.
+    if (argument.value_bytes > max_value_bytes - value_bytes) {
+      return Failure(
+                 ErrorCode::invalid_argument,
+                 "the arguments of a launch have more than {max} bytes by value. Pass large data "
+                 "by address.",
+                 site)
+          .with("name", "arguments")
+          .with("value", argument.value_bytes)
+          .with("max", max_value_bytes);
+    }
+    value_bytes += argument.value_bytes;
   }
   for (int axis = 0; axis < 3; ++axis) {
     // Nothing to compute is legal, as everywhere.
@@ -352,7 +365,11 @@ Result<bool> StreamRef::try_is_idle() const noexcept {
 
 Result<void> StreamRef::try_synchronize() const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return usable;
-  return state_->device->backend().synchronize(state_->native);
+  // Marks taken so far need no event any more: the host has just waited for all of them.
+  const std::uint64_t issued = state_->issued.load(std::memory_order_acquire);
+  Result<void> waited = state_->device->backend().synchronize(state_->native);
+  if (waited) state_->see_done(issued);
+  return waited;
 }
 
 Stream::Stream(const Device& device, const StreamOptions& options)

@@ -151,7 +151,11 @@ TEST_P(Copies, FromAPeerOnlyIfItCan) {
   const Result<void> copied = stream.try_copy_from_peer(out.data(), device, in.data(), 64);
   if (!can(Capability::peer_copies)) {
     expect_unsupported(copied, Capability::peer_copies, device);
+    return;
   }
+  ASSERT_TRUE(copied);
+  stream.synchronize();
+  EXPECT_EQ(out, in);
 }
 
 }  // namespace

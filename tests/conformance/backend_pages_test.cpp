@@ -104,10 +104,9 @@ TEST_P(MapsPages, OnlyWhole) {
     expect_refused(device.try_reserve(bytes), ErrorCode::misaligned);
     expect_refused(device.try_create_pages(bytes), ErrorCode::misaligned);
   }
-  for (const std::size_t bytes :
-       {std::size_t{0}, max_request_bytes + 1, std::numeric_limits<std::size_t>::max()}) {
-    expect_refused(device.try_reserve(bytes), ErrorCode::invalid_argument);
-    expect_refused(device.try_create_pages(bytes), ErrorCode::invalid_argument);
+  for (const std::size_t bytes : {max_request_bytes + 1, std::numeric_limits<std::size_t>::max()}) {
+    expect_refused(device.try_reserve(bytes), ErrorCode::size_overflow);
+    expect_refused(device.try_create_pages(bytes), ErrorCode::size_overflow);
   }
   std::byte* range = reserve(2);
   const NativePages pages = create(1);
@@ -168,10 +167,20 @@ TEST_P(MapsPages, AndUnmapsExactlyWhatWasMapped) {
   EXPECT_TRUE(device.try_unreserve(range, 2 * page));
 }
 
+TEST_P(MapsPages, NoBytesWithoutAWord) {
+  EXPECT_EQ(*device.try_reserve(0), nullptr);
+  EXPECT_TRUE(device.try_unreserve(nullptr, 0));
+  const Result<NativePages> none = device.try_create_pages(0);
+  ASSERT_TRUE(none);
+  EXPECT_TRUE(device.try_map(nullptr, *none));
+  EXPECT_TRUE(device.try_set_access(nullptr, 0, PageAccess::read));
+  EXPECT_TRUE(device.try_unmap(nullptr, 0));
+  EXPECT_TRUE(device.try_release_pages(*none));
+}
+
 TEST_P(MapsPages, NoneItWasNotGiven) {
   std::byte* range = reserve(1);
-  expect_refused(device.try_map(range, NativePages{}), ErrorCode::use_after_free);
-  EXPECT_TRUE(device.try_release_pages({}));
+  expect_refused(device.try_map(range, NativePages{999'999}), ErrorCode::use_after_free);
   const NativePages pages = create(1);
   EXPECT_TRUE(device.try_release_pages(pages));
   expect_refused(device.try_map(range, pages), ErrorCode::use_after_free);

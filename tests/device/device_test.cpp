@@ -137,7 +137,7 @@ TEST(Device, ReachesNoBackendWithABadArgument) {
   expect_code(device.try_register_host(nullptr, 64), ErrorCode::invalid_argument);
   expect_code(device.try_register_host(host, too_much), ErrorCode::size_overflow);
   expect_code(device.try_reserve(1), ErrorCode::misaligned);
-  expect_code(device.try_create_pages(0), ErrorCode::invalid_argument);
+  expect_code(device.try_create_pages(max_request_bytes + 1), ErrorCode::size_overflow);
   expect_code(device.try_map(host + 1, {1}), ErrorCode::misaligned);
   expect_code(device.try_advise(nullptr, 64, Advice::set_read_mostly, Place::host()),
               ErrorCode::invalid_argument);

@@ -166,5 +166,12 @@ TEST(Timeline, WakesEachAtItsOwnValue) {
   for (std::thread& waiter : waiters) waiter.join();
 }
 
+TEST(Timeline, IsTheSameOneInEveryCopyAlsoOfAMovedOne) {
+  Timeline first;
+  Timeline second = std::move(first);
+  first.set(5);  // NOLINT: moving copies
+  EXPECT_EQ(second.value(), 5u);
+}
+
 }  // namespace
 }  // namespace tern

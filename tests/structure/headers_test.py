@@ -12,13 +12,36 @@ import tree
 
 HOST_FLAGS = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow",
               "-Wconversion", "-Wsign-conversion", "-Werror"]
-# --cuda runs both front ends of nvcc, which is where it differs from the host compiler; the code
-# it would then give to that compiler has been through it above.
+# --cuda runs both front ends of nvcc, which is where most of it differs from the host compiler.
+# What only shows when the code is finished, a function used but never made, is looked for once, in
+# CUDA_USES.
 FLAGS = {
     "g++": ["-x", "c++", *HOST_FLAGS],
     "clang++": ["-x", "c++", *HOST_FLAGS],
     "nvcc": ["-x", "cu", "-std=c++20", "--cuda", "-Werror", "all-warnings"],
 }
+
+
+# nvcc does not make == from a defaulted <=>, and says so only when it finishes the code.
+CUDA_USES = """
+bool uses(tern::StreamRef a, tern::StreamRef b, tern::Mark m, tern::Mark n, tern::Place p) {
+  return a == b && m == n && p == tern::Place::host() && p.device_id() == tern::DeviceId{1};
+}
+"""
+
+
+def compile_uses(root, headers, command, folder):
+    unit = folder / "uses.cu"
+    unit.write_text("".join(f'#include "{h.relative_to(root / "include").as_posix()}"\n'
+                            for h in headers) + CUDA_USES)
+    result = subprocess.run([command, "-x", "cu", "-std=c++20", "-c", "-Werror", "all-warnings", "-I",
+                             str(root / "include"), "-o", str(folder / "uses.o"), str(unit)],
+                            capture_output=True, text=True, check=False)
+    lines = (result.stderr + result.stdout).splitlines()
+    if result.returncode == 0 and not any("warning" in line for line in lines):
+        return None
+    reason = next((line for line in lines if "error" in line or "warning" in line), "no message")
+    return f"include/tern:1: nvcc cannot use the headers: {reason.strip()}"
 
 
 def find_compiler(name):
@@ -58,7 +81,10 @@ def main():
         jobs = [(root, header, name, found[name], pathlib.Path(folder))
                 for name in reversed(found) for header in headers]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            uses = "nvcc" in found and pool.submit(compile_uses, root, headers, found["nvcc"],
+                                                   pathlib.Path(folder))
             results = list(pool.map(lambda job: compile_alone(*job), jobs))
+            results.append(uses and uses.result())
     tree.finish(filter(None, results), f"{len(headers)} headers with {', '.join(found)}")
 
 

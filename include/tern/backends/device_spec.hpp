@@ -5,9 +5,9 @@
 //
 // Backend names and keys are letters, digits and "_", in any case; an index is decimal digits.
 // `gpu` is another name for `cuda`, and a missing index is 0. The path of `disk:` is kept as it is,
-// "?" included. Two specs that mean the same have the same canonical text: lower case, options
-// sorted by key, the index left out only where the backend has a single device. A regular value
-// type.
+// "?" included. The canonical text has names and keys in lower case, options sorted by key, and the
+// index left out only where the backend has a single device; values stay as they are written, so
+// `threads=2` and `threads=02` are two specs. A regular value type.
 
 #pragma once
 

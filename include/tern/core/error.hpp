@@ -84,8 +84,7 @@ class TERN_EXPORT Failure {
 
   /// `sentence` must have static storage; null means the code's own sentence. So must all field
   /// names below.
-  explicit Failure(ErrorCode code, const char* sentence = nullptr,
-                   CallSite site = CallSite::here()) noexcept;
+  explicit Failure(ErrorCode code, const char* sentence = nullptr, CallSite site = {}) noexcept;
 
   Failure& with(const char* name, std::uint64_t value, Unit unit = Unit::count) noexcept;
   Failure& with_bytes(const char* name, std::uint64_t value) noexcept;

@@ -19,6 +19,8 @@ struct DeviceId {
   std::uint32_t value = 0;
 
   [[nodiscard]] explicit constexpr operator bool() const noexcept { return value != 0; }
+  // Both spelt out: nvcc does not make == from a defaulted <=>.
+  friend constexpr bool operator==(const DeviceId&, const DeviceId&) noexcept = default;
   friend constexpr auto operator<=>(const DeviceId&, const DeviceId&) noexcept = default;
 };
 
@@ -50,6 +52,7 @@ class TERN_EXPORT Place {
   /// "host", "host numa 1", "device 3", "file".
   [[nodiscard]] std::string text() const;
 
+  friend constexpr bool operator==(const Place&, const Place&) noexcept = default;
   friend constexpr auto operator<=>(const Place&, const Place&) noexcept = default;
 
  private:

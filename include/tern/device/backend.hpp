@@ -183,7 +183,7 @@ class TERN_EXPORT Backend {
   Backend& operator=(const Backend&) = delete;
   virtual ~Backend();
 
-  // --- The device --------------------------------------------------------------------------------
+  // --- The device
 
   [[nodiscard]] virtual const DeviceInfo& info() const noexcept = 0;
   [[nodiscard]] virtual Result<MemoryInfo> memory() noexcept = 0;
@@ -192,7 +192,6 @@ class TERN_EXPORT Backend {
 
   // --- Memory. bytes > 0 and at most max_request_bytes; alignment is a power of two between
   // info().alignment and info().max_alignment
-  // ------------------------------------------------------
 
   /// Kind is device, pinned or managed, and declared. Contents are unspecified.
   [[nodiscard]] virtual Result<void*> allocate(MemoryKind kind, std::size_t bytes,
@@ -234,7 +233,6 @@ class TERN_EXPORT Backend {
                                                 PageAccess access) noexcept;
 
   // --- Copies and fills. bytes > 0, no null address, no overlap
-  // -----------------------------------
 
   /// Between any two of: this device's memory and host memory. Pageable host memory must stay as it
   /// is until the stream has passed the copy.
@@ -253,7 +251,6 @@ class TERN_EXPORT Backend {
   [[nodiscard]] virtual Result<bool> enable_peer_access(Backend& peer) noexcept;
 
   // --- Streams and events
-  // -------------------------------------------------------------------------
 
   /// Never null, and valid as long as the backend.
   [[nodiscard]] virtual NativeStream default_stream() noexcept = 0;
@@ -289,7 +286,6 @@ class TERN_EXPORT Backend {
                                                void* context) noexcept;
 
   // --- Managed memory
-  // -----------------------------------------------------------------------------
 
   /// prefetch: brings the pages of the range to a place, in stream order.
   [[nodiscard]] virtual Result<void> prefetch(const Submission& submission, void* address,
@@ -299,7 +295,6 @@ class TERN_EXPORT Backend {
                                             Place place) noexcept;
 
   // --- Kernels (kernels)
-  // --------------------------------------------------------------------------
 
   [[nodiscard]] virtual Result<NativeKernel> load_kernel(const KernelSource& source) noexcept;
   virtual void unload_kernel(NativeKernel kernel) noexcept;
@@ -309,7 +304,6 @@ class TERN_EXPORT Backend {
                                             std::span<const KernelArgument> arguments) noexcept;
 
   // --- Facts for checkers and tools; the default ignores them
-  // -------------------------------------
 
   virtual void note_suballocate(const Submission& submission, const Suballocation& block) noexcept;
   virtual void note_subrelease(const Submission& submission, const Suballocation& block) noexcept;

@@ -60,7 +60,6 @@ class TERN_EXPORT Device {
   [[nodiscard]] MemoryInfo memory() const { return try_memory().value(); }
 
   // --- Memory: device, pinned or managed
-  // ----------------------------------------------------------
 
   [[nodiscard]] Result<void*> try_allocate(MemoryKind kind, std::size_t bytes,
                                            const AllocateOptions& options = {}) const noexcept;
@@ -81,7 +80,6 @@ class TERN_EXPORT Device {
   Result<void> try_unregister_host(void* address) const noexcept;
 
   // --- Virtual memory: sizes are multiples of info().page_bytes, else misaligned
-  // ------------------
 
   [[nodiscard]] Result<void*> try_reserve(std::size_t bytes) const noexcept;
   Result<void> try_unreserve(void* address, std::size_t bytes) const noexcept;
@@ -94,13 +92,12 @@ class TERN_EXPORT Device {
   Result<void> try_advise(void* address, std::size_t bytes, Advice advice,
                           Place place) const noexcept;
 
-  // --- Kernels -----------------------------------------------------------------------------------
+  // --- Kernels
 
   [[nodiscard]] Result<NativeKernel> try_load_kernel(const KernelSource& source) const noexcept;
   void unload_kernel(NativeKernel kernel) const noexcept;
 
   // --- Order
-  // --------------------------------------------------------------------------------------
 
   /// Lives as long as the device.
   [[nodiscard]] StreamRef default_stream() const noexcept;

@@ -42,6 +42,7 @@ class StreamId {
   [[nodiscard]] constexpr std::uint64_t value() const noexcept { return value_; }
   [[nodiscard]] explicit constexpr operator bool() const noexcept { return value_ != 0; }
 
+  friend constexpr bool operator==(const StreamId&, const StreamId&) noexcept = default;
   friend constexpr auto operator<=>(const StreamId&, const StreamId&) noexcept = default;
 
  private:

@@ -10,7 +10,8 @@
 // as long as the device is open. It does not keep the device open.
 //
 // Sizes of zero are no-ops that reach no backend. Each x() throws what try_x() returns. Submitting
-// from several threads is safe; their order is then the order of the calls.
+// from several threads is safe; their order is then the order of the calls. Ending a Stream must
+// not race with calls through references to it.
 
 #pragma once
 
@@ -50,7 +51,6 @@ class TERN_EXPORT StreamRef {
   [[nodiscard]] Result<NativeStream> try_native() const noexcept;
 
   // --- Memory
-  // -------------------------------------------------------------------------------------
 
   /// Ranges must not overlap (invalid_argument). Either side may be this device's or host memory.
   Result<void> try_copy(void* destination, const void* source, std::size_t bytes,
@@ -103,7 +103,6 @@ class TERN_EXPORT StreamRef {
                             CallSite site = CallSite::here()) const noexcept;
 
   // --- Work
-  // ---------------------------------------------------------------------------------------
 
   /// Calls `function(context)` on a host thread in stream order. It must not throw and must not
   /// call the device.
@@ -121,7 +120,6 @@ class TERN_EXPORT StreamRef {
   }
 
   // --- Order
-  // --------------------------------------------------------------------------------------
 
   /// Everything submitted so far, as a value. No driver call.
   [[nodiscard]] Result<Mark> try_mark() const noexcept;

@@ -45,6 +45,9 @@ class TERN_EXPORT StreamPool {
  public:
   /// Capacity 0 means TERN_STREAM_POOL, which is 16 unless set. Throws InvalidArgument above 1024.
   explicit StreamPool(const Device& device, std::size_t capacity = 0);
+  // Copies only, which are the same pool: one that was moved from would be none.
+  StreamPool(const StreamPool&) noexcept = default;
+  StreamPool& operator=(const StreamPool&) noexcept = default;
 
   [[nodiscard]] Result<StreamLease> try_acquire() noexcept;
   [[nodiscard]] StreamLease acquire() { return try_acquire().value(); }

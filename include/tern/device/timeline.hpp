@@ -3,7 +3,7 @@
 // A stream sets a value when the device *finishes* the work before it, not when it is submitted;
 // the host sets one at once. A value below the present one changes nothing. Waiting never misses a
 // value that was reached before or during the call. Thread-safe; it lives until the last stream
-// that will still set it has done so.
+// that will still set it has done so. Copies are the same timeline.
 
 #pragma once
 
@@ -22,6 +22,9 @@ struct TimelineState;
 class TERN_EXPORT Timeline {
  public:
   explicit Timeline(std::uint64_t value = 0);
+  // Copies only: a timeline that was moved from would be none.
+  Timeline(const Timeline&) noexcept = default;
+  Timeline& operator=(const Timeline&) noexcept = default;
 
   [[nodiscard]] std::uint64_t value() const noexcept;
 

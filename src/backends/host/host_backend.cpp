@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/handle_table.hpp"
 #include "backends/host/host_pages.hpp"
 #include "backends/host/host_stream.hpp"
 #include "backends/host/machine.hpp"
@@ -255,6 +256,12 @@ class HostBackend final : public Backend {
 
   Result<void> prefetch(const Submission& submission, void* address, std::size_t bytes,
                         Place destination) noexcept override {
+    if (destination.kind() == Place::Kind::host_numa && !has_numa_node(destination.index())) {
+      return Failure(ErrorCode::invalid_device,
+                     "memory cannot be prefetched to NUMA node {node}, which this machine lacks.")
+          .with("spec", "host")
+          .with("node", destination.index());
+    }
     if (destination.kind() == Place::Kind::file) {
       return Failure(ErrorCode::invalid_device,
                      "memory of the host device cannot be prefetched to a file. Name the host.")
@@ -281,19 +288,24 @@ class HostBackend final : public Backend {
           .with("what", "kernels written as C++ functions")
           .with("kernel", source.entry);
     }
-    auto* kernel = new (std::nothrow) HostKernel{source.body, source.context};
-    if (kernel == nullptr) return no_memory_for("a kernel", sizeof(HostKernel));
-    return NativeKernel{word(kernel)};
+    const NativeKernel kernel{kernels_.add({source.body, source.context})};
+    if (kernel.value == 0) return no_memory_for("a kernel", sizeof(HostKernel));
+    return kernel;
   }
-  void unload_kernel(NativeKernel kernel) noexcept override { delete &target<HostKernel>(kernel); }
+  void unload_kernel(NativeKernel kernel) noexcept override { kernels_.remove(kernel.value); }
 
   Result<void> launch(const Submission& submission, NativeKernel native, const LaunchSize& size,
                       std::span<const KernelArgument> arguments) noexcept override {
-    const HostKernel& kernel = target<HostKernel>(native);
+    const std::shared_ptr<const HostKernel> kernel = kernels_.find(native.value);
+    if (!kernel) {
+      return Failure(ErrorCode::use_after_free,
+                     "the kernel was unloaded before, or never loaded here. Keep it until its last "
+                     "launch.");
+    }
     try {
       auto launch = std::make_unique<KernelLaunch>();
-      launch->body = kernel.body;
-      launch->context = kernel.context;
+      launch->body = kernel->body;
+      launch->context = kernel->context;
       launch->size = size;
       launch->arguments.assign(arguments.begin(), arguments.end());
       copy_values(*launch);
@@ -359,6 +371,7 @@ class HostBackend final : public Backend {
   const std::shared_ptr<WorkerTeam> team_;
   HostMemory memory_;
   HostPages pages_;
+  HandleTable<HostKernel> kernels_;
 
   StreamHandle default_stream_;
   std::mutex streams_mutex_;

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "backends/host/machine.hpp"
+#include "backends/memory_file.hpp"
 
 namespace tern::host {
 namespace {
@@ -80,8 +81,9 @@ HostPages::~HostPages() {
 
 Result<void> HostPages::open_file() noexcept {
   if (file_ >= 0) return {};
-  file_ = memfd_create("tern-host-pages", MFD_CLOEXEC);
-  if (file_ < 0) return system_failure("memfd_create", 0);
+  const Result<int> file = try_make_memory_file("tern-host-pages");
+  if (!file) return file.failure();
+  file_ = *file;
   return {};
 }
 
@@ -131,8 +133,8 @@ Result<std::size_t> HostPages::take_offset(std::size_t bytes) {
     return offset;
   }
   const std::size_t offset = file_bytes_;
-  if (ftruncate(file_, static_cast<off_t>(offset + bytes)) != 0) {
-    return system_failure("ftruncate", bytes);
+  if (Result<void> grown = try_resize_memory_file(file_, offset + bytes); !grown) {
+    return grown.failure();
   }
   file_bytes_ += bytes;
   return offset;

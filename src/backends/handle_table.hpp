@@ -1,0 +1,47 @@
+// Gives out handles that are never used again, so that a stale one is recognised instead of
+// followed.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <utility>
+
+namespace tern {
+
+/// Values by handle, from 1. Whoever looks one up keeps it alive until done. Thread-safe.
+template <class Value>
+class HandleTable {
+ public:
+  /// Zero if there is no memory to keep it.
+  [[nodiscard]] std::uintptr_t add(Value value) noexcept {
+    try {
+      auto kept = std::make_shared<const Value>(std::move(value));
+      const std::lock_guard lock(mutex_);
+      values_.emplace(last_ + 1, std::move(kept));
+      return ++last_;
+    } catch (const std::bad_alloc&) {
+      return 0;
+    }
+  }
+  /// Null for a handle that was removed, or never given out.
+  [[nodiscard]] std::shared_ptr<const Value> find(std::uintptr_t handle) const noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = values_.find(handle);
+    return found == values_.end() ? nullptr : found->second;
+  }
+  void remove(std::uintptr_t handle) noexcept {
+    const std::lock_guard lock(mutex_);
+    values_.erase(handle);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::uintptr_t, std::shared_ptr<const Value>> values_;  // guarded by mutex_
+  std::uintptr_t last_ = 0;                                        // guarded by mutex_
+};
+
+}  // namespace tern
