@@ -127,7 +127,8 @@ def main():
 
         subproject = options.work / f"subproject-{other}"
         configure_and_build("subproject", subproject, cache, TERN_INSTALL="ON",
-                            BUILD_SHARED_LIBS="OFF" if is_shared else "ON")
+                            BUILD_SHARED_LIBS="OFF" if is_shared else "ON",
+                            TERN_PRECOMPILE="ON")
         print(f"subproject {other}:", run(subproject / "consumer").strip())
         use_installed(other, subproject, cache, options.work, scratch)
 

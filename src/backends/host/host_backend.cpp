@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -303,12 +302,8 @@ class HostBackend final : public Backend {
                      "launch.");
     }
     try {
-      auto launch = std::make_unique<KernelLaunch>();
-      launch->body = kernel->body;
-      launch->context = kernel->context;
-      launch->size = size;
-      launch->arguments.assign(arguments.begin(), arguments.end());
-      copy_values(*launch);
+      auto launch = std::make_unique<KernelLaunch>(kernel->body, kernel->context, std::string(),
+                                                   size, arguments);
       return submit(submission, std::move(launch));
     } catch (const std::bad_alloc&) {
       return no_memory_for("a launch", sizeof(KernelLaunch));
@@ -324,23 +319,6 @@ class HostBackend final : public Backend {
       if (stream->is_blocking()) blocking_streams_.fetch_sub(1, std::memory_order_relaxed);
       return true;
     });
-  }
-
-  /// The caller's values may be gone when the kernel runs. Each keeps the strictest alignment.
-  static void copy_values(KernelLaunch& launch) {
-    constexpr std::size_t alignment = alignof(std::max_align_t);
-    const auto padded = [](std::size_t bytes) {
-      return (bytes + alignment - 1) / alignment * alignment;
-    };
-    std::size_t bytes = 0;
-    for (const KernelArgument& argument : launch.arguments) bytes += padded(argument.value_bytes);
-    launch.values = std::make_unique<std::byte[]>(bytes);
-    std::byte* next = launch.values.get();
-    for (KernelArgument& argument : launch.arguments) {
-      if (argument.value_bytes > 0) std::memcpy(next, argument.value, argument.value_bytes);
-      argument.value = next;
-      next += padded(argument.value_bytes);
-    }
   }
 
   Result<void> submit(const Submission& submission, Operation&& operation) noexcept {

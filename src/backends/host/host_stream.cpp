@@ -136,9 +136,7 @@ void HostStream::run(Operation& operation) noexcept {
                      o.stamp->time_ns = now_ns();
                    }
                  },
-                 [&](LaunchOperation& o) {
-                   o->body({o->size, o->arguments, o->context});
-                 },
+                 [&](LaunchOperation& o) { o->run(); },
                  [&](const Position& o) { o.wait(); },
              },
              operation);

@@ -17,6 +17,7 @@
 
 #include "backends/host/progress.hpp"
 #include "backends/host/worker_team.hpp"
+#include "backends/kernel_launch.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/backend.hpp"
 
@@ -61,14 +62,6 @@ struct TouchOperation {
 struct StampOperation {
   std::shared_ptr<TimeStamp> stamp;
   std::uint64_t record;
-};
-/// A launch with its own copy of the argument values.
-struct KernelLaunch {
-  KernelBody body = nullptr;
-  void* context = nullptr;
-  LaunchSize size;
-  std::vector<KernelArgument> arguments;
-  std::unique_ptr<std::byte[]> values;
 };
 using LaunchOperation = std::unique_ptr<KernelLaunch>;
 

@@ -22,11 +22,12 @@
 
 namespace tern::sim {
 
-#define TERN_FOR_EACH_FAULT_CLASS(TERN_FAULT_CLASS)                                            \
-  TERN_FAULT_CLASS(allocate)                                                                   \
-  TERN_FAULT_CLASS(release) TERN_FAULT_CLASS(map) TERN_FAULT_CLASS(pin) TERN_FAULT_CLASS(copy) \
-      TERN_FAULT_CLASS(fill) TERN_FAULT_CLASS(launch) TERN_FAULT_CLASS(record)                 \
-          TERN_FAULT_CLASS(wait) TERN_FAULT_CLASS(query) TERN_FAULT_CLASS(stream)
+#define TERN_FOR_EACH_FAULT_CLASS(TERN_FAULT_CLASS)                                         \
+  TERN_FAULT_CLASS(allocate)                                                                \
+  TERN_FAULT_CLASS(release)                                                                 \
+  TERN_FAULT_CLASS(map) TERN_FAULT_CLASS(pin) TERN_FAULT_CLASS(copy) TERN_FAULT_CLASS(fill) \
+      TERN_FAULT_CLASS(launch) TERN_FAULT_CLASS(record) TERN_FAULT_CLASS(wait)              \
+          TERN_FAULT_CLASS(query) TERN_FAULT_CLASS(stream)
 
 enum class FaultClass : std::uint8_t {
 #define TERN_FAULT_CLASS(name) name,

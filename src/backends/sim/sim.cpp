@@ -10,8 +10,7 @@ namespace tern::sim {
 namespace {
 
 World& require_world(const Device& device) {
-  World* world =
-      device.is_open() ? world_of(DeviceState::of(device)->backend()) : nullptr;
+  World* world = device.is_open() ? world_of(DeviceState::of(device)->backend()) : nullptr;
   if (world == nullptr) {
     raise(Failure(ErrorCode::invalid_device,
                   "'{spec}' is not a simulated device. Open one with sim::open() or as 'sim'.")

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
 #include <new>
 #include <utility>
 
@@ -645,16 +644,10 @@ class SimBackend final : public Backend {
         !judged) {
       return judged;
     }
-    auto launch = std::make_unique<Launch>();
-    launch->body = kernel->body;
-    launch->context = kernel->context;
-    launch->name = kernel->name;
-    launch->size = size;
-    launch->arguments.assign(arguments.begin(), arguments.end());
-    copy_values(*launch);
     Operation operation;
     operation.kind = Operation::Kind::launch;
-    operation.launch = std::move(launch);
+    operation.launch = std::make_unique<KernelLaunch>(kernel->body, kernel->context, kernel->name,
+                                                      size, arguments);
     world_->submit(index_of(submission.stream), std::move(operation));
     return {};
   }
@@ -857,22 +850,6 @@ class SimBackend final : public Backend {
                            : argument.access == Access::read_write ? TouchKind::read_write
                                                                    : TouchKind::write;
     world_->add_touch(touches, kind, argument.range_address, argument.range_bytes);
-  }
-
-  static void copy_values(Launch& launch) {
-    constexpr std::size_t alignment = alignof(std::max_align_t);
-    std::size_t bytes = 0;
-    const auto padded = [](std::size_t size) {
-      return (size + alignment - 1) / alignment * alignment;
-    };
-    for (const KernelArgument& argument : launch.arguments) bytes += padded(argument.value_bytes);
-    launch.values = std::make_unique<std::byte[]>(bytes);
-    std::byte* next = launch.values.get();
-    for (KernelArgument& argument : launch.arguments) {
-      if (argument.value_bytes > 0) std::memcpy(next, argument.value, argument.value_bytes);
-      argument.value = next;
-      next += padded(argument.value_bytes);
-    }
   }
 
   const std::shared_ptr<World> world_;

@@ -19,13 +19,20 @@ constexpr unsigned most_unready_answers = 64;
 
 std::string_view name_of(Policy policy) noexcept {
   switch (policy) {
-    case Policy::mix: return "mix";
-    case Policy::lazy: return "lazy";
-    case Policy::eager: return "eager";
-    case Policy::random: return "random";
-    case Policy::skewed: return "skewed";
-    case Policy::stall_one: return "stall-one";
-    case Policy::pct: return "pct";
+    case Policy::mix:
+      return "mix";
+    case Policy::lazy:
+      return "lazy";
+    case Policy::eager:
+      return "eager";
+    case Policy::random:
+      return "random";
+    case Policy::skewed:
+      return "skewed";
+    case Policy::stall_one:
+      return "stall-one";
+    case Policy::pct:
+      return "pct";
   }
   return "unknown";
 }
@@ -47,9 +54,9 @@ World::World(const Options& options, const Profile& profile)
       scheduler_(options.policy, options.pct_depth, options.seed),
       faults_(FaultPlan::try_parse(options.faults, options.seed).value()),
       host_(options.reuse) {
-  checker_.set_context(fmt::format("sim:0  seed {:#x}  schedule {}", options.seed,
-                                   name_of(scheduler_.policy())),
-                       fmt::format("TERN_SIM_SEED={:#x}", options.seed));
+  checker_.set_context(
+      fmt::format("sim:0  seed {:#x}  schedule {}", options.seed, name_of(scheduler_.policy())),
+      fmt::format("TERN_SIM_SEED={:#x}", options.seed));
 }
 
 World::~World() {
@@ -59,9 +66,10 @@ World::~World() {
 Result<std::uint32_t> World::add_device() noexcept {
   try {
     const std::size_t page = 2 * mib;
-    const std::size_t bytes = std::max(
-        page, options_.memory_bytes.value_or(profile_.memory_bytes) / page * page);
-    Result<std::unique_ptr<AliasMemory>> memory = AliasMemory::try_make(bytes, bytes, options_.seed);
+    const std::size_t bytes =
+        std::max(page, options_.memory_bytes.value_or(profile_.memory_bytes) / page * page);
+    Result<std::unique_ptr<AliasMemory>> memory =
+        AliasMemory::try_make(bytes, bytes, options_.seed);
     if (!memory) return memory.failure();
     auto device = std::make_unique<SimDevice>();
     const auto index = static_cast<std::uint32_t>(devices_.size());
@@ -114,9 +122,10 @@ Result<void> World::begin(std::uint32_t index, FaultClass fault_class, const cha
   switch (*fault) {
     case FaultKind::oom:
     case FaultKind::fragmented:
-      return Failure(ErrorCode::out_of_memory,
-                     "{device} could not allocate {requested}: {call} failed by the fault plan with "
-                     "{free} of {total} free. {why}.")
+      return Failure(
+                 ErrorCode::out_of_memory,
+                 "{device} could not allocate {requested}: {call} failed by the fault plan with "
+                 "{free} of {total} free. {why}.")
           .with("device", fmt::format("sim:{}", index))
           .with_bytes("requested", bytes)
           .with("call", call)
@@ -142,12 +151,14 @@ Result<void> World::begin(std::uint32_t index, FaultClass fault_class, const cha
       submit(device.default_stream, std::move(operation));
       return {};
     }
-    case FaultKind::not_ready: return {};
+    case FaultKind::not_ready:
+      return {};
   }
   return {};
 }
 
-// --- The checker ----------------------------------------------------------------------------------
+// --- The checker
+// ----------------------------------------------------------------------------------
 
 void World::hash_record(const TraceRecord& record) noexcept {
   std::uint64_t state = trace_hash_;
@@ -213,7 +224,8 @@ void World::add_touch(std::vector<Touch>& touches, TouchKind kind, const void* a
   for (const SpaceRange& range : ranges) touches.push_back({kind, range, generation, is_assumed});
 }
 
-// --- Streams --------------------------------------------------------------------------------------
+// --- Streams
+// --------------------------------------------------------------------------------------
 
 std::size_t World::add_stream(std::uint32_t device, ActorKind kind, std::string_view name) {
   auto stream = std::make_unique<SimStream>();
@@ -250,8 +262,7 @@ void World::wait_for_partners(SimStream& stream) {
                                                                      : ActorKind::default_stream;
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     const SimStream& other = *streams_[i];
-    if (other.kind != partner || other.device != stream.device ||
-        other.passed == other.submitted) {
+    if (other.kind != partner || other.device != stream.device || other.passed == other.submitted) {
       continue;
     }
     Operation wait;
@@ -376,7 +387,8 @@ void World::run_to_hold(std::uint64_t hold) {
   }
 }
 
-// --- Execution ------------------------------------------------------------------------------------
+// --- Execution
+// ------------------------------------------------------------------------------------
 
 std::byte* World::reach(const void* address) const noexcept {
   if (const auto place = locate(address)) {
@@ -407,8 +419,9 @@ void World::charge(SimStream& stream, const Operation& operation) {
       const bool from_device = locate(operation.source).has_value();
       const bool is_local = to_device && from_device;
       engine = is_local ? compute : to_device ? up : down;
-      cost = profile_.copy_ns + operation.bytes * 1000 / (is_local ? profile_.memory_bytes_per_us
-                                                                   : profile_.link_bytes_per_us);
+      cost = profile_.copy_ns +
+             operation.bytes * 1000 /
+                 (is_local ? profile_.memory_bytes_per_us : profile_.link_bytes_per_us);
       break;
     }
     case Operation::Kind::copy_2d:
@@ -417,9 +430,14 @@ void World::charge(SimStream& stream, const Operation& operation) {
     case Operation::Kind::fill:
       cost = profile_.copy_ns + operation.bytes * 1000 / profile_.memory_bytes_per_us;
       break;
-    case Operation::Kind::launch: cost = profile_.launch_ns; break;
-    case Operation::Kind::call: cost = profile_.call_ns; break;
-    default: break;
+    case Operation::Kind::launch:
+      cost = profile_.launch_ns;
+      break;
+    case Operation::Kind::call:
+      cost = profile_.call_ns;
+      break;
+    default:
+      break;
   }
   std::uint64_t start = std::max(stream.time_ns, operation.earliest_ns);
   if (operation.kind == Operation::Kind::wait && operation.point) {
@@ -479,7 +497,9 @@ void World::execute(SimStream& stream, Operation& operation) {
       operation.function(operation.context);
       is_running_ = false;
       return;
-    case Operation::Kind::launch: execute_launch(*operation.launch); return;
+    case Operation::Kind::launch:
+      execute_launch(*operation.launch);
+      return;
     case Operation::Kind::birth:
     case Operation::Kind::death: {
       const auto place = locate(operation.destination);
@@ -493,7 +513,9 @@ void World::execute(SimStream& stream, Operation& operation) {
       }
       return;
     }
-    case Operation::Kind::record: operation.point->time_ns = stream.time_ns; return;
+    case Operation::Kind::record:
+      operation.point->time_ns = stream.time_ns;
+      return;
     case Operation::Kind::fault:
       lose(static_cast<std::uint32_t>(operation.generation),
            Failure(ErrorCode::device_lost)
@@ -504,7 +526,8 @@ void World::execute(SimStream& stream, Operation& operation) {
       return;
     case Operation::Kind::wait:
     case Operation::Kind::hold:
-    case Operation::Kind::prefetch: return;
+    case Operation::Kind::prefetch:
+      return;
   }
 }
 
@@ -516,7 +539,7 @@ void World::finish_release(SimDevice& device, std::uint64_t offset) {
   device.pending.erase(found);
 }
 
-void World::execute_launch(Launch& launch) {
+void World::execute_launch(KernelLaunch& launch) {
   for (KernelArgument& argument : launch.arguments) {
     if (argument.range_address == nullptr || argument.range_bytes == 0) continue;
     if (argument.access == Access::discard && launch.body == nullptr) {
@@ -535,7 +558,7 @@ void World::execute_launch(Launch& launch) {
       std::memcpy(const_cast<void*>(argument.value), &reached, sizeof reached);
     }
     is_running_ = true;
-    launch.body({launch.size, launch.arguments, launch.context});
+    launch.run();
     is_running_ = false;
     return;
   }
@@ -544,12 +567,12 @@ void World::execute_launch(Launch& launch) {
   std::uint64_t state = mix_in(0, launch.name);
   for (const KernelArgument& argument : launch.arguments) {
     if (argument.range_address == nullptr) {
-      state = mix_in(state, std::string_view(static_cast<const char*>(argument.value),
-                                             argument.value_bytes));
+      state = mix_in(
+          state, std::string_view(static_cast<const char*>(argument.value), argument.value_bytes));
     } else if (needs_old_bytes(argument.access)) {
-      state = mix_in(state, std::string_view(
-                                reinterpret_cast<const char*>(reach(argument.range_address)),
-                                argument.range_bytes));
+      state = mix_in(state,
+                     std::string_view(reinterpret_cast<const char*>(reach(argument.range_address)),
+                                      argument.range_bytes));
     }
   }
   for (const KernelArgument& argument : launch.arguments) {

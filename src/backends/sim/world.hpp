@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/kernel_launch.hpp"
 #include "backends/sim/alias_memory.hpp"
 #include "backends/sim/fault_plan.hpp"
 #include "backends/sim/host_space.hpp"
@@ -31,16 +32,6 @@
 #include "tern/trace/order_checker.hpp"
 
 namespace tern::sim {
-
-/// A launch with its own copy of the argument values.
-struct Launch {
-  KernelBody body = nullptr;
-  void* context = nullptr;
-  std::string name;
-  LaunchSize size;
-  std::vector<KernelArgument> arguments;
-  std::unique_ptr<std::byte[]> values;
-};
 
 /// Where an event was recorded; waits keep the record they saw.
 struct RecordPoint {
@@ -57,7 +48,18 @@ struct SimEvent {
 /// One queued operation. Addresses are those users hold.
 struct Operation {
   enum class Kind : std::uint8_t {
-    copy, copy_2d, fill, call, launch, birth, death, record, wait, prefetch, fault, hold,
+    copy,
+    copy_2d,
+    fill,
+    call,
+    launch,
+    birth,
+    death,
+    record,
+    wait,
+    prefetch,
+    fault,
+    hold,
   };
   Kind kind = Kind::call;
   void* destination = nullptr;
@@ -69,7 +71,7 @@ struct Operation {
   void* context = nullptr;
   std::uint64_t generation = 0;
   std::uint64_t earliest_ns = 0;
-  std::unique_ptr<Launch> launch = {};
+  std::unique_ptr<KernelLaunch> launch = {};
   std::shared_ptr<RecordPoint> point = {};
 };
 
@@ -114,9 +116,9 @@ struct SimDevice {
   std::unique_ptr<AliasMemory> memory;
   std::optional<RangeAllocator> allocator;
   std::optional<RangeAllocator> window;
-  std::map<std::uint64_t, SimBlock> blocks;                             // by offset
-  std::vector<PendingRelease> pending;                                  // oldest first
-  std::map<std::uint64_t, std::size_t> reservations;                    // window offsets
+  std::map<std::uint64_t, SimBlock> blocks;                                 // by offset
+  std::vector<PendingRelease> pending;                                      // oldest first
+  std::map<std::uint64_t, std::size_t> reservations;                        // window offsets
   std::map<std::uint64_t, std::pair<std::size_t, std::uint64_t>> mappings;  // bytes, pages
   std::map<std::uint64_t, SimPages> pages;
   std::size_t default_stream = 0;
@@ -188,7 +190,7 @@ class World {
   void collect_ready();
   void run_one(std::size_t stream);
   void execute(SimStream& stream, Operation& operation);
-  void execute_launch(Launch& launch);
+  void execute_launch(KernelLaunch& launch);
   void finish_release(SimDevice& device, std::uint64_t offset);
   void charge(SimStream& stream, const Operation& operation);
   /// The byte as the device reaches it: through the alias, or directly for host memory.
