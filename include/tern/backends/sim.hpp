@@ -54,9 +54,7 @@ struct Options {
   std::optional<std::size_t> memory_bytes = {};
   /// Without the checker only wrong bytes show a mistake; for measuring what it adds.
   bool check = true;
-  /// Kernel bodies get the addresses users hold, and only what they declared is open to them.
-  bool strict_kernels = false;
-  /// Host access to managed memory is legal while the device works.
+  /// Whether the device declares Capability::concurrent_managed.
   bool concurrent_managed = true;
   /// "allocate#3=oom, copy%2=fail": see docs/guide/sim.md.
   std::string faults = {};
