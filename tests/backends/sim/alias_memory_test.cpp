@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "support/few_addresses.hpp"
 #include "support/forked_child.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -69,9 +70,7 @@ TEST(AliasMemory, KeepsWhatIsWrittenThroughTheAlias) {
 }
 
 TEST(AliasMemory, OpensWithMoreThanTheMachineHas) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizer leaves too few addresses";
-#endif
+  if (test::has_few_addresses) GTEST_SKIP() << "the sanitizer leaves too few addresses";
   const auto memory = make(7, 141 * gib);
   memory->set_fresh(0, 141 * gib, 1);
   EXPECT_TRUE(std::isnan(std::bit_cast<double>(word_at(*memory, 140 * gib))));

@@ -1,0 +1,19 @@
+// Does this build leave a process few addresses? The thread sanitizer does: some 20 GiB on aarch64.
+
+#pragma once
+
+namespace tern::test {
+
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool has_few_addresses = true;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+inline constexpr bool has_few_addresses = true;
+#else
+inline constexpr bool has_few_addresses = false;
+#endif
+#else
+inline constexpr bool has_few_addresses = false;
+#endif
+
+}  // namespace tern::test
