@@ -25,16 +25,10 @@ DeviceInfo describe(const World& world, std::string spec, std::size_t memory_byt
   info.spec = std::move(spec);
   info.name = world.profile().name;
   info.driver = "Tern";
-  info.capabilities = {Capability::pinned_memory,
-                       Capability::managed_memory,
-                       Capability::prefetch,
-                       Capability::advice,
-                       Capability::virtual_memory,
-                       Capability::host_functions,
-                       Capability::stream_ordered_memory,
-                       Capability::event_timing,
-                       Capability::kernels,
-                       Capability::peer_copies};
+  info.capabilities = {
+      Capability::pinned_memory,  Capability::managed_memory, Capability::prefetch,
+      Capability::virtual_memory, Capability::host_functions, Capability::stream_ordered_memory,
+      Capability::event_timing,   Capability::kernels,        Capability::peer_copies};
   if (world.options().concurrent_managed) {
     info.capabilities = info.capabilities.with(Capability::concurrent_managed);
   }
@@ -601,12 +595,6 @@ class SimBackend final : public Backend {
       return judged;
     }
     world_->submit(index_of(submission.stream), std::move(operation));
-    return {};
-  }
-
-  Result<void> advise(void* address, std::size_t bytes, Advice, Place) noexcept override {
-    const auto lock = world_->enter();
-    if (!is_managed(address, bytes)) return not_managed(address, bytes);
     return {};
   }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "device/device_state.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/device/event.hpp"
 
@@ -146,15 +147,37 @@ TEST(Sim, NamesAnEventThatWasNeverRecordedInTheFindingItCauses) {
   EXPECT_NE(report.find("waited for an event that was never recorded"), report.npos) << report;
 }
 
+TEST(Sim, NamesTheBlocksThatWereNeverReleased) {
+  const Bench bench;
+  const std::vector<Finding> leaks = sim::leaks(bench.device);
+  ASSERT_EQ(leaks.size(), 1u);
+  EXPECT_EQ(leaks.front().code, FindingCode::leak);
+  EXPECT_NE(leaks.front().block.find("tag \"block\""), std::string::npos);
+}
+
 TEST(Sim, JudgesTheBlocksThatAPoolCutsFromItsMemory) {
   Bench bench;
-  // What a pool would do, through the contract it has to speak.
-  const Device device = bench.device;
-  Stream stream(device);
-  stream.wait(bench.a.mark());
-  EXPECT_EQ(sim::leaks(device).size(), 1u);
-  EXPECT_EQ(sim::leaks(device).front().code, FindingCode::leak);
-  EXPECT_NE(sim::leaks(device).front().block.find("tag \"block\""), std::string::npos);
+  Backend& backend = DeviceState::of(bench.device)->backend();
+  const Submission on_a{bench.a.try_native().value(), {}, {}};
+  const Submission on_b{bench.b.try_native().value(), {}, {}};
+  const Suballocation piece{bench.block, 1024, 0};
+
+  backend.note_suballocate(on_a, piece);
+  bench.a.fill(bench.block, 1024, std::byte{1});
+  // The rest of the block is the pool's own by now.
+  EXPECT_FALSE(bench.a.try_fill(bench.block + 1024, 1, std::byte{1}));
+  backend.note_subrelease(on_a, piece);
+  // Given to another stream too early. The note cannot fail; the next call that can, does.
+  backend.note_suballocate(on_b, piece);
+  EXPECT_EQ(bench.found(), "TERN-S302 TERN-S103");
+  const Result<void> next = bench.b.try_fill(bench.block, 1024, std::byte{2});
+  ASSERT_FALSE(next);
+  EXPECT_EQ(next.failure().code(), ErrorCode::violation);
+
+  bench.b.wait(bench.a.mark());
+  backend.note_suballocate(on_b, piece);
+  EXPECT_TRUE(bench.b.try_fill(bench.block, 1024, std::byte{2}));
+  EXPECT_EQ(bench.found(), "TERN-S302 TERN-S103");
 }
 
 TEST(Sim, GivesTheSameBytesUnderEveryPolicyAndSeedIfThereIsNoFinding) {
@@ -173,9 +196,8 @@ TEST(Sim, GivesTheSameBytesUnderEveryPolicyAndSeedIfThereIsNoFinding) {
     return host;
   };
   const std::vector<std::byte> expected = run({.policy = sim::Policy::eager});
-  for (const sim::Policy policy :
-       {sim::Policy::lazy, sim::Policy::random, sim::Policy::skewed, sim::Policy::stall_one,
-        sim::Policy::pct, sim::Policy::mix}) {
+  for (const sim::Policy policy : {sim::Policy::lazy, sim::Policy::random, sim::Policy::skewed,
+                                   sim::Policy::stall_one, sim::Policy::pct, sim::Policy::mix}) {
     for (std::uint64_t seed = 0; seed < 50; ++seed) {
       ASSERT_EQ(run({.seed = seed, .policy = policy}), expected) << "seed " << seed;
     }
@@ -275,6 +297,28 @@ TEST(Sim, ALostDeviceFailsFastWithTheFirstCauseAndStillTakesMemoryBack) {
   EXPECT_EQ(later.failure().string("call"), "copy");
   EXPECT_EQ(bench.device.try_synchronize().failure().code(), ErrorCode::device_lost);
   EXPECT_TRUE(bench.device.try_release(bench.block));
+}
+
+TEST(Sim, AFaultInQueuedWorkShowsWhenItIsReached) {
+  Bench bench;
+  sim::set_faults(bench.device, "copy#1=fault");
+  EXPECT_TRUE(bench.a.try_copy(bench.host.data(), bench.block, bytes));
+  EXPECT_EQ(bench.device.try_synchronize().failure().code(), ErrorCode::device_lost);
+  EXPECT_FALSE(bench.b.try_fill(bench.block, bytes, std::byte{0}));
+}
+
+TEST(Sim, APlanMakesQueriesUnreadyMemoryFragmentedAndPinningRefused) {
+  Bench bench;
+  bench.device.synchronize();
+  sim::set_faults(bench.device, "query#1=not_ready, allocate#1=fragmented, pin#1=refuse");
+  EXPECT_FALSE(bench.a.is_idle());
+  EXPECT_TRUE(bench.a.is_idle());
+  const Result<void*> split = bench.device.try_allocate(MemoryKind::device, bytes);
+  ASSERT_FALSE(split);
+  EXPECT_EQ(split.failure().code(), ErrorCode::out_of_memory);
+  EXPECT_GT(split.failure().number("free"), bytes);
+  EXPECT_EQ(bench.device.try_allocate(MemoryKind::pinned, bytes).failure().code(),
+            ErrorCode::driver);
 }
 
 TEST(Sim, PeersCopyFromEachOtherAndStrangersDoNot) {
