@@ -96,6 +96,26 @@ TEST(Sim, SeesTheHostReadBeforeItHasWaited) {
   EXPECT_EQ(bench.found(), "TERN-S105");
 }
 
+TEST(Sim, LetsTheHostReadAfterAMarkOrAnEventItWaitedForOrSawDone) {
+  Bench bench;
+  bench.a.copy(bench.host.data(), bench.block, bytes);
+  Device::wait(bench.a.mark());
+  sim::host_read(bench.device, bench.host.data(), bytes);
+
+  Event event(bench.device);
+  bench.a.copy(bench.host.data(), bench.block, bytes);
+  bench.a.record(event);
+  while (!event.is_done()) {
+  }
+  sim::host_read(bench.device, bench.host.data(), bytes);
+
+  bench.a.copy(bench.host.data(), bench.block, bytes);
+  while (!bench.a.is_idle()) {
+  }
+  sim::host_read(bench.device, bench.host.data(), bytes);
+  EXPECT_EQ(bench.found(), "");
+}
+
 TEST(Sim, SeesTheHostOverwriteWhatACopyStillReads) {
   Bench bench;
   auto* pinned = static_cast<std::byte*>(bench.device.allocate(MemoryKind::pinned, bytes));
