@@ -17,6 +17,8 @@ Failure missing(const Backend& backend, const char* what) noexcept {
 
 Backend::~Backend() = default;
 
+void Backend::opened_as(DeviceId) noexcept {}
+
 Result<void*> Backend::allocate_async(const Submission&, std::size_t, std::size_t) noexcept {
   return missing(*this, "stream-ordered allocation");
 }
@@ -61,6 +63,9 @@ Result<void> Backend::prefetch(const Submission&, void*, std::size_t, Place) noe
   return missing(*this, "prefetching");
 }
 Result<void> Backend::advise(void*, std::size_t, Advice, Place) noexcept {
+  return missing(*this, "advice");
+}
+Result<ManagedInfo> Backend::managed_info(const void*, std::size_t) noexcept {
   return missing(*this, "advice");
 }
 Result<NativeKernel> Backend::load_kernel(const KernelSource&) noexcept {

@@ -213,6 +213,16 @@ Result<void> Device::try_advise(void* address, std::size_t bytes, Advice advice,
   return state_->backend().advise(address, bytes, advice, place);
 }
 
+Result<ManagedInfo> Device::try_managed_info(const void* address,
+                                             std::size_t bytes) const noexcept {
+  if (Result<void> able = check(state_, "advice", Capability::advice); !able) {
+    return able.failure();
+  }
+  if (bytes == 0) return ManagedInfo{};
+  if (Result<void> fits = check_range("range", address, bytes); !fits) return fits.failure();
+  return state_->backend().managed_info(address, bytes);
+}
+
 Result<NativeKernel> Device::try_load_kernel(const KernelSource& source) const noexcept {
   if (Result<void> able = check(state_, "a kernel", Capability::kernels); !able) {
     return able.failure();

@@ -49,6 +49,7 @@ DeviceState::DeviceState(std::unique_ptr<Backend> backend)
       info_(backend_->info()),
       generation_(process_generation()),
       id_(next_device_id()) {
+  backend_->opened_as(id_);
   auto stream = std::make_unique<StreamState>();
   stream->device = this;
   stream->native = backend_->default_stream();

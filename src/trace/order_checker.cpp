@@ -312,8 +312,38 @@ std::optional<Finding> OrderChecker::check(const TraceRecord& record, OnFinding 
   return std::nullopt;
 }
 
+Finding OrderChecker::report(FindingCode code, const TraceRecord& record, Words words,
+                             std::uint64_t sequence) const {
+  const bool is_host = record.kind == RecordKind::host_access;
+  const Toucher toucher{is_host ? record.host : record.actor, record.host, is_host};
+  const bool is_to_come = sequence == 0;
+  if (is_to_come) sequence = state_->actors.sequence(toucher.actor) + 1;
+  const Touch nothing;
+  const Touch& touch = record.touches.empty() ? nothing : record.touches.front();
+  const Note now = state_->note_of(record, toucher, touch, sequence);
+  Finding finding = state_->about_this_run(
+      OrderReport(state_->actors, state_->shadow(touch.range.space))
+          .describe_other(code, now, words.action, std::move(words.what), std::move(words.fix)));
+  if (is_to_come) ++finding.step;
+  return finding;
+}
+
+std::string OrderChecker::mark_text(ActorId actor, std::uint64_t sequence) const {
+  return OrderReport(state_->actors, state_->shadow(0)).mark(actor, sequence);
+}
+
+std::optional<OrderChecker::LiveBlock> OrderChecker::block_at(std::uint32_t space,
+                                                              std::uint64_t offset) const noexcept {
+  const auto memory = state_->shadows.find(space);
+  if (memory == state_->shadows.end()) return std::nullopt;
+  std::uint64_t begin = 0;
+  const tern::LiveBlock* block = memory->second.block_at(offset, &begin);
+  if (block == nullptr) return std::nullopt;
+  return LiveBlock{{space, begin, block->bytes}, block->note->tag};
+}
+
 std::vector<Finding> OrderChecker::leaks() const {
-  std::vector<std::pair<const LiveBlock*, const Shadow*>> live;
+  std::vector<std::pair<const tern::LiveBlock*, const Shadow*>> live;
   for (const auto& [space, memory] : state_->shadows) {
     for (const Shadow::Blocks* blocks : {&memory.blocks(), &memory.pieces()}) {
       for (const auto& [offset, block] : *blocks) live.emplace_back(&block, &memory);

@@ -40,11 +40,12 @@ std::string noun(const Note& note) {
                                 : note.operation == OperationKind::fill     ? "fill"
                                 : note.operation == OperationKind::prefetch ? "prefetch"
                                 : note.operation == OperationKind::kernel   ? "kernel"
-                                                                            : "call";
+                                                                            : "host function";
   return note.name.empty() ? std::string(kind) : fmt::format("{} \"{}\"", kind, note.name);
 }
 
 std::string action(const Note& note) {
+  if (note.range.bytes == 0) return noun(note);
   if (is_birth(note.touch)) return fmt::format("allocate {}", text(note.range.bytes));
   if (is_death(note.touch)) return "deallocate";
   const bool reads = note.touch == TouchKind::read;
@@ -87,9 +88,10 @@ std::string OrderReport::party(ActorId actor, bool is_host) const {
   return is_host ? name(actor) : fmt::format("stream {}", name(actor));
 }
 
-std::string OrderReport::line(const Note& note) const {
+std::string OrderReport::line(const Note& note, std::string_view other_action) const {
   const bool is_life = is_birth(note.touch) || is_death(note.touch);
-  return fmt::format("{:<5} {}{}{}", mark(note.actor, note.sequence), action(note),
+  return fmt::format("{:<5} {}{}{}", mark(note.actor, note.sequence),
+                     other_action.empty() ? action(note) : other_action,
                      is_life ? tag_text(note.tag) : "", site_text(note.site));
 }
 
@@ -145,7 +147,7 @@ std::string OrderReport::what(const Note& now, const SpaceRange& range,
                          who);
     case FindingCode::out_of_bounds:
       return fmt::format("{} is {} by {} but belongs to no block", bytes, done, who);
-    case FindingCode::leak:
+    default:
       break;
   }
   return fmt::format("{} was never freed", bytes);
@@ -296,7 +298,7 @@ OrderReport::OrderAndFix OrderReport::order_and_fix(const Note& now, ActorId sub
       return missing_contents(now, submitter, range);
     case FindingCode::out_of_bounds:
       return {"", fix_out_of_bounds(now)};
-    case FindingCode::leak:
+    default:
       break;
   }
   return {};
@@ -326,6 +328,22 @@ Finding OrderReport::describe(const Note& now, ActorId submitter, const Problem&
     finding.block = block_line(*block->note);
   }
   std::tie(finding.order, finding.fix) = order_and_fix(now, submitter, finding.range, problem);
+  return finding;
+}
+
+Finding OrderReport::describe_other(FindingCode code, const Note& now, std::string_view action,
+                                    std::string what, std::string fix) const {
+  Finding finding;
+  finding.code = code;
+  finding.range = now.range;
+  finding.site = now.site;
+  finding.what = std::move(what);
+  finding.now = line(now, action);
+  finding.fix = std::move(fix);
+  if (now.range.bytes == 0) return finding;
+  if (const LiveBlock* block = memory_.block_at(now.range.offset)) {
+    finding.block = block_line(*block->note);
+  }
   return finding;
 }
 

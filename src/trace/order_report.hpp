@@ -7,6 +7,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "tern/trace/finding.hpp"
@@ -23,8 +24,12 @@ class OrderReport {
   /// `now` is the touch that was judged, `submitter` the host thread behind it. Leaves out what is
   /// known of the run: context, step and replay.
   [[nodiscard]] Finding describe(const Note& now, ActorId submitter, const Problem& problem) const;
+  /// What others found wrong with it. `action` says what it does, if the note does not.
+  [[nodiscard]] Finding describe_other(FindingCode code, const Note& now, std::string_view action,
+                                       std::string what, std::string fix) const;
   /// The block was never released.
   [[nodiscard]] Finding describe_leak(const LiveBlock& block) const;
+  [[nodiscard]] std::string mark(ActorId actor, std::uint64_t sequence) const;
 
  private:
   using OrderAndFix = std::pair<std::string, std::string>;
@@ -43,9 +48,8 @@ class OrderReport {
   [[nodiscard]] std::string fix_wrong_range(const Note& now) const;
 
   [[nodiscard]] std::string name(ActorId actor) const;
-  [[nodiscard]] std::string mark(ActorId actor, std::uint64_t sequence) const;
   [[nodiscard]] std::string party(ActorId actor, bool is_host) const;
-  [[nodiscard]] std::string line(const Note& note) const;
+  [[nodiscard]] std::string line(const Note& note, std::string_view action = {}) const;
   [[nodiscard]] std::string block_line(const Note& birth) const;
 
   const Actors& actors_;

@@ -165,9 +165,48 @@ TEST_P(Works, WithAdviceOnlyIfItTakesAny) {
       device.try_advise(nullptr, 0, Advice::set_read_mostly, Place::host());
   if (can(Capability::advice)) {
     EXPECT_TRUE(advised);
+    EXPECT_TRUE(device.try_managed_info(nullptr, 0));
   } else {
     expect_unsupported(advised, Capability::advice, device);
+    expect_unsupported(device.try_managed_info(nullptr, 0), Capability::advice, device);
   }
+}
+
+TEST_P(Works, WithAdviceThatCanBeAskedForAndTakenBack) {
+  if (!can(Capability::advice)) GTEST_SKIP() << "takes no advice";
+  const Block block(device, 3 * mib, MemoryKind::managed);
+  write(block.get(), sample(3 * mib));
+  const auto info = [&](std::size_t bytes) {
+    return device.try_managed_info(block.get(), bytes).value();
+  };
+  EXPECT_FALSE(info(3 * mib).is_read_mostly);
+  EXPECT_FALSE(info(3 * mib).preferred);
+  const auto advise = [&](Advice advice, Place place) {
+    return device.try_advise(block.get(), 2 * mib, advice, place);
+  };
+  ASSERT_TRUE(advise(Advice::set_read_mostly, Place::host()));
+  ASSERT_TRUE(advise(Advice::set_preferred_location, device.place()));
+  ASSERT_TRUE(advise(Advice::set_accessed_by, device.place()));
+  EXPECT_TRUE(info(2 * mib).is_read_mostly);
+  EXPECT_TRUE(info(2 * mib).is_accessed_by_device);
+  EXPECT_EQ(info(2 * mib).preferred, device.place());
+  EXPECT_FALSE(info(3 * mib).is_read_mostly);
+  EXPECT_FALSE(info(3 * mib).is_accessed_by_device);
+  EXPECT_FALSE(info(3 * mib).preferred);
+  ASSERT_TRUE(advise(Advice::unset_read_mostly, Place::host()));
+  ASSERT_TRUE(advise(Advice::unset_preferred_location, Place::host()));
+  ASSERT_TRUE(advise(Advice::unset_accessed_by, device.place()));
+  EXPECT_FALSE(info(2 * mib).is_read_mostly);
+  EXPECT_FALSE(info(2 * mib).is_accessed_by_device);
+  EXPECT_FALSE(info(2 * mib).preferred);
+  EXPECT_TRUE(read(block.get(), 3 * mib) == sample(3 * mib));
+
+  Bytes foreign(64);
+  expect_refused(device.try_advise(foreign.data(), 64, Advice::set_read_mostly, Place::host()),
+                 ErrorCode::invalid_argument);
+  expect_refused(device.try_managed_info(block.get(), 3 * mib + 1), ErrorCode::invalid_argument);
+  expect_refused(advise(Advice::set_preferred_location, Place::device(DeviceId{0xFFFFFF})),
+                 ErrorCode::invalid_device);
 }
 
 }  // namespace

@@ -43,6 +43,13 @@ enum class Reuse : std::uint8_t {
 /// Who runs next whenever a call gives the choice.
 enum class Policy : std::uint8_t { mix, lazy, eager, random, skewed, stall_one, pct };
 
+/// Which of a driver's own synchronisations count as order. Relying on them is what makes code fail
+/// with the next driver, so none does, unless old code is to be tested as it is.
+enum class CreditImplicit : std::uint8_t {
+  none,
+  documented,  // releasing memory waits for the device; copies of pageable memory wait for the copy
+};
+
 struct Options {
   std::uint64_t seed = 0;
   Policy policy = Policy::mix;
@@ -56,6 +63,11 @@ struct Options {
   bool check = true;
   /// Whether the device declares Capability::concurrent_managed.
   bool concurrent_managed = true;
+  /// C++ kernels see only the pages they declare; anything else they touch is TERN-S303.
+  bool strict_kernels = false;
+  /// Every host thread is an actor of its own; release() and acquire() order them.
+  bool per_thread_host = false;
+  CreditImplicit credit_implicit = CreditImplicit::none;
   /// "allocate#3=oom, copy%2=fail": see docs/guide/sim.md.
   std::string faults = {};
 };
@@ -77,12 +89,31 @@ TERN_EXPORT void host_read(const Device& device, const void* address, std::size_
 TERN_EXPORT void host_write(const Device& device, void* address, std::size_t bytes,
                             CallSite site = CallSite::here());
 
-/// Holds the stream at this point: later work of it does not begin before let_go(). It is what a host
-/// function that blocks would be on other devices; here that would block the simulation itself.
+/// With per_thread_host: what this thread did before release() comes before what another does after
+/// acquire() with the same tag, as a lock or a flag of the program's own orders them.
+TERN_EXPORT void release(const Device& device, std::uint64_t tag);
+TERN_EXPORT void acquire(const Device& device, std::uint64_t tag);
+
+/// Holds the stream at this point: later work of it does not begin before let_go(). It is what a
+/// host function that blocks would be on other devices; here that would block the simulation
+/// itself.
 [[nodiscard]] TERN_EXPORT std::uint64_t hold(StreamRef stream);
 TERN_EXPORT void let_go(const Device& device, std::uint64_t hold);
 /// Runs the stream until it stands at the hold.
 TERN_EXPORT void run_to_hold(const Device& device, std::uint64_t hold);
+/// How long a wait for a held stream gives other threads to let it go, before it is called a
+/// deadlock (TERN-S501), and a poll endless (TERN-S502). Ten seconds unless told otherwise.
+TERN_EXPORT void set_patience(const Device& device, std::uint64_t milliseconds);
+
+/// Runs the body once for every schedule and every choice a driver has, each time on a fresh device
+/// with the options; for small programs only. Gives the number of runs, at most `most_runs`. Throws
+/// InvalidArgument if the body does not do the same every time.
+struct Exploration {
+  std::uint64_t runs = 0;
+  bool is_complete = false;  // every schedule was run
+};
+TERN_EXPORT Exploration for_every_schedule(const Options& options, std::uint64_t most_runs,
+                                           const std::function<void(const Device&)>& body);
 
 /// What has been found so far, in order. The findings of calls that may not fail are here too.
 [[nodiscard]] TERN_EXPORT std::vector<Finding> findings(const Device& device);
@@ -90,6 +121,11 @@ TERN_EXPORT void run_to_hold(const Device& device, std::uint64_t hold);
 [[nodiscard]] TERN_EXPORT std::vector<Finding> leaks(const Device& device);
 /// Depends on every record so far, and on nothing else: equal runs have equal hashes.
 [[nodiscard]] TERN_EXPORT std::uint64_t trace_hash(const Device& device);
+/// Where the page of managed memory is now; unset before its first use. Throws InvalidArgument for
+/// other memory.
+[[nodiscard]] TERN_EXPORT std::optional<Place> residence(const Device& device, const void* address);
+/// Bytes of managed memory that had to move so far, in either direction.
+[[nodiscard]] TERN_EXPORT std::uint64_t migrated_bytes(const Device& device);
 /// Virtual nanoseconds since the device was opened.
 [[nodiscard]] TERN_EXPORT std::uint64_t virtual_time_ns(const Device& device);
 /// How often each class of call was made, for fault loops: "allocate", "copy", "launch", ...

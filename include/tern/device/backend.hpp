@@ -20,6 +20,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -127,6 +128,15 @@ enum class Advice : std::uint8_t {
   unset_accessed_by,
 };
 
+/// What is in force for a range of managed memory. What differs from page to page is unset.
+struct ManagedInfo {
+  bool is_read_mostly = false;              // all of it
+  bool is_accessed_by_device = false;       // all of it, by the device that is asked
+  bool is_accessed_by_host = false;         // all of it
+  std::optional<Place> preferred = {};      // where its pages should be
+  std::optional<Place> last_prefetch = {};  // where they were last sent
+};
+
 /// Called once by the stream, in its order. Must not call the device, and must not throw.
 using HostFunction = void (*)(void* context);
 
@@ -185,6 +195,9 @@ class TERN_EXPORT Backend {
 
   // --- The device
 
+  /// The number the process has given the device, as places carry it. Said once, before any other
+  /// call; the default forgets it.
+  virtual void opened_as(DeviceId id) noexcept;
   [[nodiscard]] virtual const DeviceInfo& info() const noexcept = 0;
   [[nodiscard]] virtual Result<MemoryInfo> memory() noexcept = 0;
   /// Returns when all work submitted to any stream before the call is complete.
@@ -293,6 +306,9 @@ class TERN_EXPORT Backend {
   /// advice: takes effect for the pages of the range; the place is ignored where it means nothing.
   [[nodiscard]] virtual Result<void> advise(void* address, std::size_t bytes, Advice advice,
                                             Place place) noexcept;
+  /// advice: what the range has been told, and where it was sent.
+  [[nodiscard]] virtual Result<ManagedInfo> managed_info(const void* address,
+                                                         std::size_t bytes) noexcept;
 
   // --- Kernels (kernels)
 

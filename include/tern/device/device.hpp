@@ -91,6 +91,9 @@ class TERN_EXPORT Device {
 
   Result<void> try_advise(void* address, std::size_t bytes, Advice advice,
                           Place place) const noexcept;
+  /// What advice is in force for all of the range, and where it was last sent.
+  [[nodiscard]] Result<ManagedInfo> try_managed_info(const void* address,
+                                                     std::size_t bytes) const noexcept;
 
   // --- Kernels
 

@@ -29,9 +29,17 @@ namespace tern {
   TERN_FINDING(double_free, 202, "double-free")                       \
   TERN_FINDING(wrong_range_free, 203, "wrong-range-free")             \
   TERN_FINDING(live_block_reissued, 204, "live-block-reissued")       \
+  TERN_FINDING(dead_handle, 205, "dead-handle")                       \
   TERN_FINDING(leak, 206, "leak")                                     \
   TERN_FINDING(uninitialised_read, 301, "uninitialised-read")         \
-  TERN_FINDING(out_of_bounds, 302, "out-of-bounds")
+  TERN_FINDING(out_of_bounds, 302, "out-of-bounds")                   \
+  TERN_FINDING(undeclared_access, 303, "undeclared-access")           \
+  TERN_FINDING(wrong_device, 401, "wrong-device")                     \
+  TERN_FINDING(no_peer_access, 402, "no-peer-access")                 \
+  TERN_FINDING(managed_while_busy, 403, "managed-while-busy")         \
+  TERN_FINDING(call_in_host_function, 404, "call-in-host-function")   \
+  TERN_FINDING(deadlock, 501, "deadlock")                             \
+  TERN_FINDING(endless_poll, 502, "endless-poll")
 
 enum class FindingCode : std::uint16_t {
 #define TERN_FINDING(enumerator, number, title) enumerator = number,

@@ -46,6 +46,28 @@ class TERN_EXPORT OrderChecker {
   std::optional<Finding> check(const TraceRecord& record,
                                OnFinding on_finding = OnFinding::leave_out);
 
+  /// What somebody else found out, to be said in the checker's way.
+  struct Words {
+    std::string what = {};
+    std::string fix = {};
+    std::string action = {};  // of `now`; empty: as the record has it
+  };
+  /// A finding about a record that somebody else made: who, where, which block and how to repeat it
+  /// are added to their words. It concerns the first touch of the record, if there is one, and the
+  /// operation of the actor with `sequence`; 0 means the one to come. Changes nothing.
+  [[nodiscard]] Finding report(FindingCode code, const TraceRecord& record, Words words,
+                               std::uint64_t sequence = 0) const;
+  /// "A@18": the actor's name and the number of its operation, as findings print it.
+  [[nodiscard]] std::string mark_text(ActorId actor, std::uint64_t sequence) const;
+
+  struct LiveBlock {
+    SpaceRange range = {};
+    Tag tag = {};
+  };
+  /// The block that holds the byte now: a pool's, or else the driver's.
+  [[nodiscard]] std::optional<LiveBlock> block_at(std::uint32_t space,
+                                                  std::uint64_t offset) const noexcept;
+
   /// Blocks that were never released, oldest first, as findings.
   [[nodiscard]] std::vector<Finding> leaks() const;
 

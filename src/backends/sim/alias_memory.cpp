@@ -180,6 +180,19 @@ void AliasMemory::forget(std::uint64_t offset, std::uint64_t bytes) {
                  [&](std::uint64_t at, std::uint64_t length) { pending_.erase(at, at + length); });
 }
 
+std::size_t AliasMemory::page_bytes() noexcept {
+  static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+void AliasMemory::open_pages(std::uint64_t offset, std::uint64_t bytes, bool for_writing) noexcept {
+  mprotect(users_ + offset, bytes, for_writing ? PROT_READ | PROT_WRITE : PROT_READ);
+}
+
+void AliasMemory::close_pages(std::uint64_t offset, std::uint64_t bytes) noexcept {
+  mprotect(users_ + offset, bytes, PROT_NONE);
+}
+
 Result<void> AliasMemory::map(std::uint64_t window_offset, std::uint64_t memory_offset,
                               std::size_t bytes) noexcept {
   try {
@@ -187,18 +200,22 @@ Result<void> AliasMemory::map(std::uint64_t window_offset, std::uint64_t memory_
   } catch (const std::bad_alloc&) {
     return cannot("new", 64);
   }
-  if (mmap(alias_ + window_offset, bytes, PROT_READ | PROT_WRITE,
-           MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file_,
-           static_cast<off_t>(memory_offset)) == MAP_FAILED) {
-    mapped_.erase(window_offset);
-    return cannot("mmap", bytes);
+  // Both faces, or neither: a kernel that is watched works on users' addresses.
+  constexpr int flags = MAP_SHARED | MAP_NORESERVE | MAP_FIXED;
+  const auto at = static_cast<off_t>(memory_offset);
+  if (mmap(alias_ + window_offset, bytes, PROT_READ | PROT_WRITE, flags, file_, at) == MAP_FAILED ||
+      mmap(users_ + window_offset, bytes, PROT_NONE, flags, file_, at) == MAP_FAILED) {
+    const Failure failure = cannot("mmap", bytes);
+    static_cast<void>(unmap(window_offset, bytes));
+    return failure;
   }
   return {};
 }
 
 Result<void> AliasMemory::unmap(std::uint64_t window_offset, std::size_t bytes) noexcept {
-  if (mmap(alias_ + window_offset, bytes, PROT_NONE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+  constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  if (mmap(alias_ + window_offset, bytes, PROT_NONE, flags, -1, 0) == MAP_FAILED ||
+      mmap(users_ + window_offset, bytes, PROT_NONE, flags, -1, 0) == MAP_FAILED) {
     return cannot("mmap", bytes);
   }
   mapped_.erase(window_offset);

@@ -50,6 +50,12 @@ class AliasMemory {
   /// Before the device overwrites all of it.
   void forget(std::uint64_t offset, std::uint64_t bytes);
 
+  /// Lets the host touch whole pages at users' addresses, and takes that back. For a kernel that is
+  /// to be watched; opening what is not mapped has no effect.
+  void open_pages(std::uint64_t offset, std::uint64_t bytes, bool for_writing) noexcept;
+  void close_pages(std::uint64_t offset, std::uint64_t bytes) noexcept;
+  [[nodiscard]] static std::size_t page_bytes() noexcept;
+
   /// Maps memory at an offset of the window. The bytes stay where they are.
   [[nodiscard]] Result<void> map(std::uint64_t window_offset, std::uint64_t memory_offset,
                                  std::size_t bytes) noexcept;

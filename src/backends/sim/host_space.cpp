@@ -63,6 +63,12 @@ const HostSpace::Block* HostSpace::find(const void* address, void** base) const 
   return &next->second;
 }
 
+std::optional<std::uint64_t> HostSpace::managed_offset(const void* address) const noexcept {
+  const Block* block = find(address, nullptr);
+  if (block == nullptr || block->kind != MemoryKind::managed) return std::nullopt;
+  return static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - arena_);
+}
+
 void HostSpace::release(void* address) {
   const auto block = blocks_.find(reinterpret_cast<std::uintptr_t>(address));
   if (block == blocks_.end()) return;

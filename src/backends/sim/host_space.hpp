@@ -38,6 +38,11 @@ class HostSpace {
                                        std::uint64_t generation);
   [[nodiscard]] const Block* find(const void* address, void** base) const noexcept;
   void release(void* address);
+  /// Where in the arena a byte of managed memory is; unset for all other memory.
+  [[nodiscard]] std::optional<std::uint64_t> managed_offset(const void* address) const noexcept;
+  [[nodiscard]] bool is_pageable(const void* address) const noexcept {
+    return find(address, nullptr) == nullptr;
+  }
 
   /// Appends the range as one or more ranges of space 0.
   void translate(const void* address, std::size_t bytes, std::vector<SpaceRange>& ranges);

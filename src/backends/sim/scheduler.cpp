@@ -22,8 +22,8 @@ constexpr std::uint64_t stall_candidates = 4;
 
 }  // namespace
 
-Scheduler::Scheduler(Policy policy, unsigned pct_depth, std::uint64_t seed)
-    : policy_(policy), random_(seed, Purpose::schedule) {
+Scheduler::Scheduler(Policy policy, unsigned pct_depth, std::uint64_t seed, DecisionLog* decisions)
+    : policy_(policy), random_(seed, Purpose::schedule), decisions_(decisions) {
   policy_ = resolve(policy, random_);
   for (unsigned i = 1; i < pct_depth; ++i) drop_steps_.push_back(1 + random_.below(pct_horizon));
   std::ranges::sort(drop_steps_);
@@ -42,6 +42,10 @@ std::uint64_t& Scheduler::drawn(std::size_t actor) {
 
 std::size_t Scheduler::pick(std::span<const std::size_t> ready, bool may_pick_host) {
   if (ready.empty()) return host;
+  if (decisions_ != nullptr) {
+    const std::size_t choice = decisions_->choose(ready.size() + (may_pick_host ? 1 : 0));
+    return choice == ready.size() ? host : ready[choice];
+  }
   switch (policy_) {
     case Policy::eager:
       return ready.front();

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "backends/sim/decision_log.hpp"
 #include "backends/sim/random.hpp"
 #include "tern/backends/sim.hpp"
 
@@ -19,10 +20,16 @@ class Scheduler {
  public:
   static constexpr std::size_t host = static_cast<std::size_t>(-1);
 
-  Scheduler(Policy policy, unsigned pct_depth, std::uint64_t seed);
+  /// With a log, every choice is its, and the policy only a name.
+  Scheduler(Policy policy, unsigned pct_depth, std::uint64_t seed,
+            DecisionLog* decisions = nullptr);
 
   /// The policy in force: never `mix`, which the seed has resolved by now.
   [[nodiscard]] Policy policy() const noexcept { return policy_; }
+  /// Does the host always go first, so that nobody needs to ask?
+  [[nodiscard]] bool prefers_host() const noexcept {
+    return policy_ == Policy::lazy && decisions_ == nullptr;
+  }
 
   /// One of `ready`, sorted stream indices, or `host` if that may be chosen. There is always
   /// somebody to choose.
@@ -39,6 +46,7 @@ class Scheduler {
 
   Policy policy_;
   Random random_;
+  DecisionLog* const decisions_;
   std::vector<std::uint64_t> drawn_;       // weights or priorities
   std::vector<std::uint64_t> drop_steps_;  // pct: when the running actor falls behind all others
   std::uint64_t step_ = 0;

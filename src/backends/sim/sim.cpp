@@ -19,16 +19,34 @@ World& require_world(const Device& device) {
   return *world;
 }
 
+/// Keeps tags apart from events, which the checker numbers in the same row.
+constexpr std::uint64_t tag_bit = std::uint64_t{1} << 63;
+
+std::vector<Device> open_in(const std::shared_ptr<World>& world, unsigned count) {
+  std::vector<Device> devices;
+  for (unsigned i = 0; i < count; ++i) {
+    devices.emplace_back(open_backend(world, fmt::format("sim:{}", i)).value());
+  }
+  return devices;
+}
+
 void access(const Device& device, TouchKind kind, const void* address, std::size_t bytes,
             CallSite site) {
   World& world = require_world(device);
-  const auto lock = world.enter();
+  const Entry entry = world.enter("host access", site).value();
   if (bytes == 0) return;
+  const auto managed = world.host().managed_offset(address);
+  if (managed && !world.options().concurrent_managed) {
+    if (Result<void> idle = world.judge_managed(address, bytes, kind, site); !idle) {
+      raise(Failure(idle.failure()).at(site));
+    }
+  }
   std::vector<Touch>& touches = world.scratch();
   world.add_touch(touches, kind, address, bytes);
   Result<void> judged =
       world.judge({.kind = RecordKind::host_access, .touches = touches, .site = site});
   if (!judged) raise(Failure(judged.failure()).at(site));
+  if (managed) world.managed().touch(*managed, bytes, Place::host(), kind != TouchKind::read);
 }
 
 }  // namespace
@@ -38,12 +56,31 @@ Options options_from_config() { return try_read_options(DeviceSpec{"sim", 0, {},
 std::vector<Device> open_peers(const Options& options, unsigned count) {
   // Checked here, so that a bad plan is an error of this call and not of a constructor inside.
   static_cast<void>(FaultPlan::try_parse(options.faults, options.seed).value());
-  const auto world = std::make_shared<World>(options, default_profile());
-  std::vector<Device> devices;
-  for (unsigned i = 0; i < count; ++i) {
-    devices.emplace_back(open_backend(world, fmt::format("sim:{}", i)).value());
+  return open_in(std::make_shared<World>(options, default_profile()), count);
+}
+
+Exploration for_every_schedule(const Options& options, std::uint64_t most_runs,
+                               const std::function<void(const Device&)>& body) {
+  static_cast<void>(FaultPlan::try_parse(options.faults, options.seed).value());
+  DecisionLog decisions;
+  Exploration done;
+  while (done.runs < most_runs && !done.is_complete) {
+    {
+      const auto world = std::make_shared<World>(options, default_profile(), &decisions);
+      body(open_in(world, 1).front());
+    }
+    ++done.runs;
+    if (!decisions.is_repeatable()) {
+      raise(Failure(ErrorCode::invalid_argument,
+                    "run {run} came to other choices than the one before on the same way: the body "
+                    "does not do the same every time. Take what it depends on from outside.")
+                .with("name", "body")
+                .with("value", "different from run to run")
+                .with("run", done.runs));
+    }
+    done.is_complete = !decisions.advance();
   }
-  return devices;
+  return done;
 }
 
 Device open(const Options& options) { return open_peers(options, 1).front(); }
@@ -55,52 +92,90 @@ void host_write(const Device& device, void* address, std::size_t bytes, CallSite
   access(device, TouchKind::write, address, bytes, site);
 }
 
+void release(const Device& device, std::uint64_t tag) {
+  World& world = require_world(device);
+  const Entry entry = world.enter("release").value();
+  world.judge_later({.kind = RecordKind::release_edge, .event = tag | tag_bit});
+}
+
+void acquire(const Device& device, std::uint64_t tag) {
+  World& world = require_world(device);
+  const Entry entry = world.enter("acquire").value();
+  world.judge_later({.kind = RecordKind::acquire_edge, .event = tag | tag_bit});
+}
+
 std::uint64_t hold(StreamRef stream) {
   World& world = require_world(stream.device());
   const NativeStream native = stream.try_native().value();
-  const auto lock = world.enter();
+  const Entry entry = world.enter("a knob").value();
   return world.hold(native.value - 1);
 }
 
 void let_go(const Device& device, std::uint64_t hold) {
   World& world = require_world(device);
-  const auto lock = world.enter();
+  const Entry entry = world.enter("a knob").value();
   world.let_go(hold);
 }
 
 void run_to_hold(const Device& device, std::uint64_t hold) {
   World& world = require_world(device);
-  const auto lock = world.enter();
+  const Entry entry = world.enter("a knob").value();
   world.run_to_hold(hold);
+}
+
+void set_patience(const Device& device, std::uint64_t milliseconds) {
+  World& world = require_world(device);
+  const Entry entry = world.enter("a knob").value();
+  world.set_patience(std::chrono::milliseconds(milliseconds));
 }
 
 std::vector<Finding> findings(const Device& device) {
   World& world = require_world(device);
-  const auto lock = world.enter();
+  const Entry entry = world.enter("a knob").value();
   return world.findings();
 }
 
 std::vector<Finding> leaks(const Device& device) {
   World& world = require_world(device);
-  const auto lock = world.enter();
+  const Entry entry = world.enter("a knob").value();
   return world.checker().leaks();
 }
 
 std::uint64_t trace_hash(const Device& device) {
   World& world = require_world(device);
-  const auto lock = world.enter();
+  const Entry entry = world.enter("a knob").value();
   return world.trace_hash();
+}
+
+std::optional<Place> residence(const Device& device, const void* address) {
+  World& world = require_world(device);
+  const Entry entry = world.enter("a knob").value();
+  const auto offset = world.host().managed_offset(address);
+  if (!offset) {
+    raise(Failure(ErrorCode::invalid_argument,
+                  "the address {value} is not in managed memory of the simulated device. Ask for "
+                  "what allocate(MemoryKind::managed) returned.")
+              .with("name", "address")
+              .with("value", reinterpret_cast<std::uintptr_t>(address), Unit::hex));
+  }
+  return world.managed().home(*offset);
+}
+
+std::uint64_t migrated_bytes(const Device& device) {
+  World& world = require_world(device);
+  const Entry entry = world.enter("a knob").value();
+  return world.migrated_bytes();
 }
 
 std::uint64_t virtual_time_ns(const Device& device) {
   World& world = require_world(device);
-  const auto lock = world.enter();
+  const Entry entry = world.enter("a knob").value();
   return world.time_ns();
 }
 
 std::uint64_t calls(const Device& device, std::string_view fault_class) {
   World& world = require_world(device);
-  const auto lock = world.enter();
+  const Entry entry = world.enter("a knob").value();
   const std::optional<FaultClass> known = FaultPlan::class_of(fault_class);
   if (!known) {
     raise(Failure(ErrorCode::invalid_argument,
@@ -114,7 +189,7 @@ std::uint64_t calls(const Device& device, std::string_view fault_class) {
 
 void set_faults(const Device& device, std::string_view plan) {
   World& world = require_world(device);
-  const auto lock = world.enter();
+  const Entry entry = world.enter("a knob").value();
   world.faults() = FaultPlan::try_parse(plan, world.options().seed).value();
 }
 

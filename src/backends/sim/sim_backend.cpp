@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -25,10 +27,11 @@ DeviceInfo describe(const World& world, std::string spec, std::size_t memory_byt
   info.spec = std::move(spec);
   info.name = world.profile().name;
   info.driver = "Tern";
-  info.capabilities = {
-      Capability::pinned_memory,  Capability::managed_memory, Capability::prefetch,
-      Capability::virtual_memory, Capability::host_functions, Capability::stream_ordered_memory,
-      Capability::event_timing,   Capability::kernels,        Capability::peer_copies};
+  info.capabilities = {Capability::pinned_memory,  Capability::managed_memory,
+                       Capability::prefetch,       Capability::virtual_memory,
+                       Capability::host_functions, Capability::stream_ordered_memory,
+                       Capability::event_timing,   Capability::kernels,
+                       Capability::peer_copies,    Capability::advice};
   if (world.options().concurrent_managed) {
     info.capabilities = info.capabilities.with(Capability::concurrent_managed);
   }
@@ -70,14 +73,17 @@ class SimBackend final : public Backend {
   [[nodiscard]] World& world() noexcept { return *world_; }
 
   const DeviceInfo& info() const noexcept override { return info_; }
+  void opened_as(DeviceId id) noexcept override { device().id = id; }
 
   Result<MemoryInfo> memory() noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("memory");
+    if (!entry) return entry.failure();
     return MemoryInfo{device().allocator->free_bytes(), device().allocator->total_bytes()};
   }
 
   Result<void> synchronize() noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("synchronize");
+    if (!entry) return entry.failure();
     if (device().loss) return *device().loss;
     return world_->wait_for_all(index_);
   }
@@ -87,7 +93,8 @@ class SimBackend final : public Backend {
 
   Result<void*> allocate(MemoryKind kind, std::size_t bytes, std::size_t alignment, CallSite site,
                          Tag tag) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("allocate", site);
+    if (!entry) return entry.failure();
     const bool is_host = kind != MemoryKind::device;
     const FaultClass fault_class =
         kind == MemoryKind::pinned ? FaultClass::pin : FaultClass::allocate;
@@ -95,6 +102,8 @@ class SimBackend final : public Backend {
       return begun.failure();
     }
     const std::uint64_t generation = world_->next_generation();
+    // Managed memory moves by the page, so no two blocks share one.
+    if (kind == MemoryKind::managed) alignment = std::max(alignment, ManagedPages::page_bytes);
     Result<void*> address = is_host ? world_->host().allocate(bytes, alignment, kind, generation)
                                     : take(bytes, alignment, generation);
     if (!address) return address;
@@ -110,12 +119,16 @@ class SimBackend final : public Backend {
       return judged.failure();
     }
     if (!is_host) mark_fresh(*address, bytes, generation);
+    if (const auto offset = world_->host().managed_offset(*address)) {
+      world_->managed().begin(*offset, bytes);
+    }
     world_->run_until_host();
     return address;
   }
 
   Result<void> release(void* address, CallSite site) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("release", site);
+    if (!entry) return entry.failure();
     if (!device().loss) {
       if (Result<void> begun = world_->begin(index_, FaultClass::release, "release"); !begun) {
         return begun;
@@ -127,6 +140,12 @@ class SimBackend final : public Backend {
     const bool is_live = (host != nullptr && base == address) || block != nullptr;
     const std::size_t bytes = host != nullptr ? host->bytes : block != nullptr ? block->bytes : 0;
     if (!is_live) return not_live(address);
+    // A driver may wait for the device here. One that is trusted to do so does.
+    if (!device().loss && world_->options().credit_implicit == CreditImplicit::documented) {
+      if (Result<void> waited = world_->wait_for_all(index_); !waited) return waited;
+    } else if (world_->flip(4) == 1) {
+      world_->run_all(index_);
+    }
     std::vector<Touch>& touches = world_->scratch();
     world_->add_touch(touches, TouchKind::release, address, bytes);
     if (Result<void> judged = world_->judge({.kind = RecordKind::host_access,
@@ -135,6 +154,9 @@ class SimBackend final : public Backend {
                                              .site = site});
         !judged && !device().loss) {
       return judged;
+    }
+    if (const auto offset = world_->host().managed_offset(address)) {
+      world_->managed().end(*offset, bytes);
     }
     if (host != nullptr) {
       world_->host().release(address);
@@ -146,7 +168,8 @@ class SimBackend final : public Backend {
   }
 
   Result<PointerInfo> pointer_info(const void* address) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("pointer_info");
+    if (!entry) return entry.failure();
     void* base = nullptr;
     if (const HostSpace::Block* host = world_->host().find(address, &base)) {
       return PointerInfo{host->kind, base, host->bytes};
@@ -171,7 +194,8 @@ class SimBackend final : public Backend {
 
   Result<void*> allocate_async(const Submission& submission, std::size_t bytes,
                                std::size_t alignment) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("allocate_async", submission.site);
+    if (!entry) return entry.failure();
     if (Result<void> begun = world_->begin(index_, FaultClass::allocate, "allocate_async", bytes);
         !begun) {
       return begun.failure();
@@ -196,7 +220,8 @@ class SimBackend final : public Backend {
   }
 
   Result<void> release_async(const Submission& submission, void* address) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("release_async", submission.site);
+    if (!entry) return entry.failure();
     const SimBlock* block = find(address);
     if (block == nullptr) return not_live(address);
     if (device().loss) {
@@ -229,7 +254,8 @@ class SimBackend final : public Backend {
   // -----------------------------------------------------------------------------
 
   Result<void*> reserve(std::size_t bytes) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("reserve");
+    if (!entry) return entry.failure();
     if (Result<void> begun = world_->begin(index_, FaultClass::map, "reserve", bytes); !begun) {
       return begun.failure();
     }
@@ -241,7 +267,8 @@ class SimBackend final : public Backend {
   }
 
   Result<void> unreserve(void* address, std::size_t bytes) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("unreserve");
+    if (!entry) return entry.failure();
     const std::optional<std::uint64_t> offset = device().memory->offset_of(address);
     const auto found = offset ? device().reservations.find(*offset) : device().reservations.end();
     if (found == device().reservations.end() || found->second != bytes) {
@@ -256,7 +283,8 @@ class SimBackend final : public Backend {
   }
 
   Result<NativePages> create_pages(std::size_t bytes) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("create_pages");
+    if (!entry) return entry.failure();
     if (Result<void> begun = world_->begin(index_, FaultClass::allocate, "create_pages", bytes);
         !begun) {
       return begun.failure();
@@ -270,19 +298,25 @@ class SimBackend final : public Backend {
   }
 
   Result<void> release_pages(NativePages pages) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("release_pages");
+    if (!entry) return entry.failure();
     const auto found = device().pages.find(pages.value);
-    if (found == device().pages.end() || found->second.is_released) return unknown(pages);
+    if (found == device().pages.end() || found->second.is_released) {
+      return unknown(pages, "release_pages");
+    }
     found->second.is_released = true;
     drop_if_unused(found);
     return {};
   }
 
   Result<void> map(void* address, NativePages pages) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("map");
+    if (!entry) return entry.failure();
     if (Result<void> begun = world_->begin(index_, FaultClass::map, "map"); !begun) return begun;
     const auto found = device().pages.find(pages.value);
-    if (found == device().pages.end() || found->second.is_released) return unknown(pages);
+    if (found == device().pages.end() || found->second.is_released) {
+      return unknown(pages, "map");
+    }
     SimPages& handle = found->second;
     const std::optional<std::uint64_t> offset = device().memory->offset_of(address);
     if (!offset || !is_reserved(*offset, handle.bytes)) {
@@ -308,7 +342,8 @@ class SimBackend final : public Backend {
   }
 
   Result<void> unmap(void* address, std::size_t bytes) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("unmap");
+    if (!entry) return entry.failure();
     const std::optional<std::uint64_t> offset = device().memory->offset_of(address);
     const auto found = offset ? device().mappings.find(*offset) : device().mappings.end();
     if (found == device().mappings.end() || found->second.first != bytes) {
@@ -336,7 +371,8 @@ class SimBackend final : public Backend {
   }
 
   Result<void> set_access(void* address, std::size_t bytes, PageAccess) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("set_access");
+    if (!entry) return entry.failure();
     if (Result<void> begun = world_->begin(index_, FaultClass::map, "set_access"); !begun) {
       return begun;
     }
@@ -360,12 +396,14 @@ class SimBackend final : public Backend {
 
   Result<void> copy(const Submission& submission, void* destination, const void* source,
                     std::size_t bytes) noexcept override {
-    const auto lock = world_->enter();
-    return queue_copy(submission, destination, source, bytes);
+    const Result<Entry> entry = world_->enter("copy", submission.site);
+    if (!entry) return entry.failure();
+    return queue_copy(submission, destination, source, bytes, Crossing::none);
   }
 
   Result<void> copy_2d(const Submission& submission, const Copy2D& copy) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("copy_2d", submission.site);
+    if (!entry) return entry.failure();
     if (Result<void> begun = world_->begin(index_, FaultClass::copy, "copy_2d"); !begun) {
       return begun;
     }
@@ -393,7 +431,8 @@ class SimBackend final : public Backend {
 
   Result<void> fill(const Submission& submission, void* destination, std::size_t bytes,
                     const Pattern& pattern) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("fill", submission.site);
+    if (!entry) return entry.failure();
     if (Result<void> begun = world_->begin(index_, FaultClass::fill, "fill"); !begun) return begun;
     std::vector<Touch>& touches = world_->scratch();
     world_->add_touch(touches, TouchKind::write, destination, bytes);
@@ -418,12 +457,17 @@ class SimBackend final : public Backend {
           .with("a", info_.spec)
           .with("b", peer.info().spec);
     }
-    const auto lock = world_->enter();
-    return queue_copy(submission, destination, source, bytes);
+    const Result<Entry> entry = world_->enter("copy_from_peer", submission.site);
+    if (!entry) return entry.failure();
+    return queue_copy(submission, destination, source, bytes, Crossing::copies);
   }
 
   Result<bool> enable_peer_access(Backend& peer) noexcept override {
-    return world_of(peer) == world_.get();
+    if (world_of(peer) != world_.get()) return false;
+    const Result<Entry> entry = world_->enter("enable_peer_access");
+    if (!entry) return entry.failure();
+    world_->grant_peer_access(index_, static_cast<SimBackend&>(peer).index_);
+    return true;
   }
 
   // --- Streams and events
@@ -432,43 +476,40 @@ class SimBackend final : public Backend {
   NativeStream default_stream() noexcept override { return {device().default_stream + 1}; }
 
   Result<NativeStream> create_stream(const StreamOptions& options) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("create_stream");
+    if (!entry) return entry.failure();
     if (Result<void> begun = world_->begin(index_, FaultClass::stream, "create_stream"); !begun) {
       return begun.failure();
     }
     const ActorKind kind = options.blocking ? ActorKind::blocking_stream : ActorKind::stream;
-    return NativeStream{world_->add_stream(index_, kind, options.name) + 1};
+    const Result<std::size_t> made = world_->add_stream(index_, kind, options.name);
+    if (!made) return made.failure();
+    return NativeStream{*made + 1};
   }
 
   void destroy_stream(NativeStream stream) noexcept override {
-    const auto lock = world_->enter();
-    SimStream& ended = world_->stream(index_of(stream));
-    ended.is_open = false;
-    world_->judge_later({.kind = RecordKind::actor_ends, .actor = ended.actor});
+    const Result<Entry> entry = world_->enter("destroy_stream");
+    if (!entry) return;
+    world_->end_stream(index_of(stream));
   }
 
   Result<bool> query(NativeStream stream) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("query");
+    if (!entry) return entry.failure();
     SimStream& asked = world_->stream(index_of(stream));
     return answer(index_of(stream), asked.submitted, world_->checker().sequence(asked.actor));
   }
 
   Result<void> synchronize(NativeStream stream) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("synchronize");
+    if (!entry) return entry.failure();
     if (device().loss) return *device().loss;
-    SimStream& awaited = world_->stream(index_of(stream));
-    if (Result<void> waited = world_->wait_for(index_of(stream), awaited.submitted, "synchronize");
-        !waited) {
-      return waited;
-    }
-    world_->judge_later({.kind = RecordKind::host_wait_mark,
-                         .actor = awaited.actor,
-                         .sequence = world_->checker().sequence(awaited.actor)});
-    return {};
+    return wait_and_know(index_of(stream));
   }
 
   Result<NativeEvent> create_event(const EventOptions&) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("create_event");
+    if (!entry) return entry.failure();
     auto* event = new (std::nothrow) SimEvent;
     if (event == nullptr) return Failure(ErrorCode::out_of_memory);
     event->number = world_->next_event_number();
@@ -476,14 +517,16 @@ class SimBackend final : public Backend {
   }
 
   void destroy_event(NativeEvent native) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("destroy_event");
+    if (!entry) return;
     SimEvent* event = &event_of(native);
     world_->judge_later({.kind = RecordKind::event_ends, .event = event->number});
     delete event;
   }
 
   Result<void> record(const Submission& submission, NativeEvent native) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("record", submission.site);
+    if (!entry) return entry.failure();
     if (Result<void> begun = world_->begin(index_, FaultClass::record, "record"); !begun) {
       return begun;
     }
@@ -507,7 +550,8 @@ class SimBackend final : public Backend {
   }
 
   Result<void> wait(const Submission& submission, NativeEvent native) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("wait", submission.site);
+    if (!entry) return entry.failure();
     if (Result<void> begun = world_->begin(index_, FaultClass::wait, "wait"); !begun) return begun;
     const std::uint64_t number = native.value == 0 ? 0 : event_of(native).number;
     if (Result<void> judged =
@@ -526,7 +570,8 @@ class SimBackend final : public Backend {
   }
 
   Result<bool> query(NativeEvent native) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("query");
+    if (!entry) return entry.failure();
     SimEvent& event = event_of(native);
     if (!event.record) return true;
     const Result<bool> is_done = answer(event.record->stream, event.record->position, 0);
@@ -535,7 +580,8 @@ class SimBackend final : public Backend {
   }
 
   Result<void> synchronize(NativeEvent native) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("synchronize");
+    if (!entry) return entry.failure();
     if (device().loss) return *device().loss;
     SimEvent& event = event_of(native);
     if (!event.record) return {};
@@ -549,7 +595,8 @@ class SimBackend final : public Backend {
   }
 
   Result<std::uint64_t> elapsed_ns(NativeEvent start, NativeEvent end) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("elapsed_ns");
+    if (!entry) return entry.failure();
     const std::uint64_t first = event_of(start).record->time_ns;
     const std::uint64_t last = event_of(end).record->time_ns;
     return last - std::min(first, last);
@@ -557,7 +604,8 @@ class SimBackend final : public Backend {
 
   Result<void> call_host(const Submission& submission, HostFunction function,
                          void* context) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("call_host", submission.site);
+    if (!entry) return entry.failure();
     if (Result<void> begun = world_->begin(index_, FaultClass::launch, "call_host"); !begun) {
       return begun;
     }
@@ -569,6 +617,7 @@ class SimBackend final : public Backend {
     operation.kind = Operation::Kind::call;
     operation.function = function;
     operation.context = context;
+    operation.site = submission.site;
     world_->submit(index_of(submission.stream), std::move(operation));
     return {};
   }
@@ -578,24 +627,45 @@ class SimBackend final : public Backend {
 
   Result<void> prefetch(const Submission& submission, void* address, std::size_t bytes,
                         Place destination) noexcept override {
-    const auto lock = world_->enter();
-    if (destination.kind() == Place::Kind::file) {
-      return Failure(ErrorCode::invalid_device,
-                     "managed memory cannot be prefetched to a file. Name the host or a device.")
-          .with("spec", "file");
-    }
-    if (!is_managed(address, bytes)) return not_managed(address, bytes);
+    const Result<Entry> entry = world_->enter("prefetch", submission.site);
+    if (!entry) return entry.failure();
+    if (Result<void> known = check_managed(address, bytes, destination); !known) return known;
     if (Result<void> begun = world_->begin(index_, FaultClass::copy, "prefetch"); !begun) {
       return begun;
     }
     Operation operation;
     operation.kind = Operation::Kind::prefetch;
+    operation.destination = address;
+    operation.bytes = bytes;
+    operation.place = destination;
     std::vector<Touch>& touches = world_->scratch();
     if (Result<void> judged = judge(submission, OperationKind::prefetch, touches); !judged) {
       return judged;
     }
     world_->submit(index_of(submission.stream), std::move(operation));
     return {};
+  }
+
+  Result<void> advise(void* address, std::size_t bytes, Advice advice,
+                      Place place) noexcept override {
+    const Result<Entry> entry = world_->enter("advise");
+    if (!entry) return entry.failure();
+    const bool has_place = advice != Advice::set_read_mostly && advice != Advice::unset_read_mostly;
+    if (Result<void> known = check_managed(address, bytes, has_place ? place : Place::host());
+        !known) {
+      return known;
+    }
+    if (Result<void> begun = world_->begin(index_, FaultClass::map, "advise"); !begun) return begun;
+    world_->managed().advise(*world_->host().managed_offset(address), bytes, advice, place);
+    return {};
+  }
+
+  Result<ManagedInfo> managed_info(const void* address, std::size_t bytes) noexcept override {
+    const Result<Entry> entry = world_->enter("managed_info");
+    if (!entry) return entry.failure();
+    if (!is_managed(address, bytes)) return not_managed(address, bytes);
+    return world_->managed().info(*world_->host().managed_offset(address), bytes,
+                                  Place::device(device().id));
   }
 
   // --- Kernels
@@ -616,26 +686,33 @@ class SimBackend final : public Backend {
 
   Result<void> launch(const Submission& submission, NativeKernel native, const LaunchSize& size,
                       std::span<const KernelArgument> arguments) noexcept override {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("launch", submission.site);
+    if (!entry) return entry.failure();
     if (Result<void> begun = world_->begin(index_, FaultClass::launch, "launch"); !begun) {
       return begun;
     }
     const std::shared_ptr<const SimKernel> kernel = kernels_.find(native.value);
-    if (!kernel) {
-      return Failure(ErrorCode::use_after_free,
-                     "the kernel was unloaded before, or never loaded here. Keep it until its last "
-                     "launch.");
-    }
+    if (!kernel) return dead_kernel(submission, native);
+    auto kept = std::make_unique<KernelLaunch>(kernel->body, kernel->context, kernel->name, size,
+                                               arguments);
     std::vector<Touch>& touches = world_->scratch();
-    for (const KernelArgument& argument : arguments) add_argument(touches, argument);
-    if (Result<void> judged = judge(submission, OperationKind::kernel, touches, kernel->name);
+    for (KernelArgument& argument : kept->arguments) {
+      if (argument.range_address != nullptr) {
+        add_declared(touches, argument);
+      } else if (Result<void> taken = add_bare(touches, submission, kernel->name, argument);
+                 !taken) {
+        return taken;
+      }
+    }
+    if (Result<void> judged =
+            judge(submission, OperationKind::kernel, touches, kernel->name, Crossing::granted);
         !judged) {
       return judged;
     }
     Operation operation;
     operation.kind = Operation::Kind::launch;
-    operation.launch = std::make_unique<KernelLaunch>(kernel->body, kernel->context, kernel->name,
-                                                      size, arguments);
+    operation.launch = std::move(kept);
+    operation.site = submission.site;
     world_->submit(index_of(submission.stream), std::move(operation));
     return {};
   }
@@ -655,24 +732,28 @@ class SimBackend final : public Backend {
   SimDevice& device() noexcept { return world_->device(index_); }
 
   Result<void> judge(const Submission& submission, OperationKind operation,
-                     const std::vector<Touch>& touches, std::string_view name = {}) {
+                     const std::vector<Touch>& touches, std::string_view name = {},
+                     Crossing crossing = Crossing::none) {
     return world_->judge({.operation = operation,
                           .actor = world_->stream(index_of(submission.stream)).actor,
+                          .device = index_,
                           .name = name,
                           .touches = touches,
                           .site = submission.site,
-                          .tag = submission.tag});
+                          .tag = submission.tag},
+                         crossing);
   }
 
   Result<void> queue_copy(const Submission& submission, void* destination, const void* source,
-                          std::size_t bytes) {
+                          std::size_t bytes, Crossing crossing) {
     if (Result<void> begun = world_->begin(index_, FaultClass::copy, "copy", bytes); !begun) {
       return begun;
     }
     std::vector<Touch>& touches = world_->scratch();
     world_->add_touch(touches, TouchKind::read, source, bytes);
     world_->add_touch(touches, TouchKind::write, destination, bytes);
-    if (Result<void> judged = judge(submission, OperationKind::copy, touches); !judged) {
+    if (Result<void> judged = judge(submission, OperationKind::copy, touches, {}, crossing);
+        !judged) {
       return judged;
     }
     Operation operation;
@@ -680,7 +761,41 @@ class SimBackend final : public Backend {
     operation.destination = destination;
     operation.source = source;
     operation.bytes = bytes;
-    world_->submit(index_of(submission.stream), std::move(operation));
+    const std::size_t stream = index_of(submission.stream);
+    const bool is_from_pageable = is_pageable(source);
+    if (!is_from_pageable && !is_pageable(destination)) {
+      world_->submit(stream, std::move(operation));
+      return {};
+    }
+    // With pageable memory a driver may return when it likes: after the copy, after reading its
+    // source, or at once. Nobody may rely on any of them.
+    enum Coin : std::uint64_t { at_once, blocks, stages };
+    const std::uint64_t coin = world_->flip(is_from_pageable ? 3 : 2);
+    if (coin == stages) {
+      const auto* first = static_cast<const std::byte*>(source);
+      operation.staged.assign(first, first + bytes);
+    }
+    world_->submit(stream, std::move(operation));
+    if (world_->options().credit_implicit == CreditImplicit::documented) {
+      return wait_and_know(stream);
+    }
+    if (coin == blocks) world_->run_towards(stream, world_->stream(stream).submitted);
+    return {};
+  }
+
+  [[nodiscard]] bool is_pageable(const void* address) {
+    return !world_->locate(address) && world_->host().is_pageable(address);
+  }
+
+  /// The host waits for all of the stream, and the checker counts it.
+  Result<void> wait_and_know(std::size_t index) {
+    SimStream& awaited = world_->stream(index);
+    if (Result<void> waited = world_->wait_for(index, awaited.submitted, "synchronize"); !waited) {
+      return waited;
+    }
+    world_->judge_later({.kind = RecordKind::host_wait_mark,
+                         .actor = awaited.actor,
+                         .sequence = world_->checker().sequence(awaited.actor)});
     return {};
   }
 
@@ -693,11 +808,13 @@ class SimBackend final : public Backend {
 
   void note(const Submission& submission, const Suballocation& block, TouchKind kind,
             OperationKind operation) noexcept {
-    const auto lock = world_->enter();
+    const Result<Entry> entry = world_->enter("note", submission.site);
+    if (!entry) return;
     std::vector<Touch>& touches = world_->scratch();
     world_->add_touch(touches, kind, block.address, block.bytes, false, block.generation);
     world_->judge_later({.operation = operation,
                          .actor = world_->stream(index_of(submission.stream)).actor,
+                         .device = index_,
                          .touches = touches,
                          .site = submission.site,
                          .tag = submission.tag});
@@ -705,13 +822,12 @@ class SimBackend final : public Backend {
 
   Result<bool> answer(std::size_t stream, std::uint64_t position, std::uint64_t sequence) {
     if (device().loss) return *device().loss;
-    if (const auto fault = world_->faults().next(FaultClass::query);
-        fault && *fault == FaultKind::not_ready) {
-      return false;
-    }
-    const bool is_done = world_->answer_query(stream, position);
+    const auto fault = world_->faults().next(FaultClass::query);
+    const Result<bool> is_done =
+        world_->answer_query(stream, position, fault == FaultKind::not_ready);
+    if (!is_done) return is_done;
     if (device().loss) return *device().loss;
-    if (is_done && sequence > 0) {
+    if (*is_done && sequence > 0) {
       world_->judge_later({.kind = RecordKind::host_wait_mark,
                            .actor = world_->stream(stream).actor,
                            .sequence = sequence});
@@ -792,6 +908,17 @@ class SimBackend final : public Backend {
                                                  static_cast<std::byte*>(base));
     return is_within(offset, bytes, block->bytes);
   }
+  /// Is it managed memory, and the place one where its pages can be?
+  [[nodiscard]] Result<void> check_managed(const void* address, std::size_t bytes, Place place) {
+    if (!is_managed(address, bytes)) return not_managed(address, bytes);
+    if (place.is_host() || world_->has_device(place.device_id())) return {};
+    return Failure(ErrorCode::invalid_device,
+                   "managed memory of '{device}' cannot be sent to {place}. Name the host, or a "
+                   "simulated device that is its peer.")
+        .with("spec", place.text())
+        .with("device", info_.spec)
+        .with("place", place.text());
+  }
   [[nodiscard]] Failure not_managed(const void* address, std::size_t bytes) const {
     return Failure(
                ErrorCode::invalid_argument,
@@ -803,7 +930,10 @@ class SimBackend final : public Backend {
         .with("device", info_.spec);
   }
 
-  [[nodiscard]] static Failure unknown(NativePages pages) {
+  [[nodiscard]] Failure unknown(NativePages pages, const char* call) {
+    world_->note_dead_handle({.kind = RecordKind::host_access, .device = index_},
+                             fmt::format("pages {} are used after they were released", pages.value),
+                             "keep the handle until its last mapping is made", call);
     return Failure(ErrorCode::use_after_free,
                    "pages {handle} were released before, or never created. Keep a handle until its "
                    "last mapping is made.")
@@ -832,12 +962,58 @@ class SimBackend final : public Backend {
   // --- Launches
   // -----------------------------------------------------------------------------------
 
-  void add_argument(std::vector<Touch>& touches, const KernelArgument& argument) {
-    if (argument.range_address == nullptr || argument.range_bytes == 0) return;
+  void add_declared(std::vector<Touch>& touches, const KernelArgument& argument) {
+    if (argument.range_bytes == 0) return;
     const TouchKind kind = argument.access == Access::read         ? TouchKind::read
                            : argument.access == Access::read_write ? TouchKind::read_write
                                                                    : TouchKind::write;
     world_->add_touch(touches, kind, argument.range_address, argument.range_bytes);
+  }
+
+  /// An address without a range counts as using all of its block, which then is its range.
+  Result<void> add_bare(std::vector<Touch>& touches, const Submission& submission,
+                        std::string_view kernel, KernelArgument& argument) {
+    if (argument.value_bytes != sizeof(void*)) return {};
+    void* address = nullptr;
+    std::memcpy(&address, argument.value, sizeof address);
+    const auto place = world_->locate(address);
+    if (!place) return {};
+    SimDevice& owner = world_->device(place->first);
+    SpaceRange range{owner.space, place->second, 1};
+    if (const auto block = world_->checker().block_at(owner.space, place->second)) {
+      range = block->range;
+    }
+    const Touch touch{TouchKind::read_write, range, 0, true};
+    if (world_->options().strict_kernels) {
+      return world_->keep(world_->checker().report(
+          FindingCode::undeclared_access,
+          {.operation = OperationKind::kernel,
+           .actor = world_->stream(index_of(submission.stream)).actor,
+           .device = index_,
+           .name = kernel,
+           .touches = {&touch, 1},
+           .site = submission.site},
+          {.what = fmt::format("kernel \"{}\" is given an address without a range", kernel),
+           .fix = "say which bytes it uses, and how"}));
+    }
+    touches.push_back(touch);
+    argument.range_address = owner.memory->address_of(range.offset);
+    argument.range_bytes = range.bytes;
+    argument.access = Access::read_write;
+    return {};
+  }
+
+  Failure dead_kernel(const Submission& submission, NativeKernel kernel) {
+    world_->note_dead_handle(
+        {.operation = OperationKind::kernel,
+         .actor = world_->stream(index_of(submission.stream)).actor,
+         .device = index_,
+         .site = submission.site},
+        fmt::format("kernel {} is launched after it was unloaded", kernel.value),
+        "keep it loaded until its last launch is submitted", "launch");
+    return Failure(ErrorCode::use_after_free,
+                   "the kernel was unloaded before, or never loaded here. Keep it until its last "
+                   "launch.");
   }
 
   const std::shared_ptr<World> world_;
@@ -850,7 +1026,7 @@ class SimBackend final : public Backend {
 
 Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<World> world,
                                               std::string spec) noexcept {
-  const Result<std::uint32_t> index = world->add_device();
+  const Result<std::uint32_t> index = world->add_device(spec.substr(0, spec.find('?')));
   if (!index) return index.failure();
   try {
     return std::unique_ptr<Backend>(

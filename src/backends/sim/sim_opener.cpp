@@ -48,7 +48,8 @@ Opener opener() {
           [] { return offered_devices; },
           {"seed=N", "schedule=mix|lazy|eager|random|skewed|stall-one|pct:2..5",
            "reuse=hostile|friendly", "mode=throw|collect|abort", "memory=SIZE", "check=on|off",
-           "concurrent=on|off", "faults=PLAN"},
+           "concurrent=on|off", "strict_kernels=on|off", "per_thread_host=on|off",
+           "credit_implicit=none|documented", "faults=PLAN"},
           open};
 }
 

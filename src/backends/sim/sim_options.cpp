@@ -79,6 +79,9 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
   static constexpr std::pair<std::string_view, Mode> modes[] = {
       {"throw", Mode::raise}, {"collect", Mode::collect}, {"abort", Mode::abort}};
 
+  static constexpr std::pair<std::string_view, CreditImplicit> credits[] = {
+      {"none", CreditImplicit::none}, {"documented", CreditImplicit::documented}};
+
   if (key == "seed") {
     if (parse_seed(value, options.seed)) return {};
     return refuse(key, value, "a number such as 7 or 0x1c9f");
@@ -111,6 +114,18 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
     if (choose(value, switches, options.concurrent_managed)) return {};
     return refuse(key, value, "on or off");
   }
+  if (key == "strict_kernels") {
+    if (choose(value, switches, options.strict_kernels)) return {};
+    return refuse(key, value, "on or off");
+  }
+  if (key == "per_thread_host") {
+    if (choose(value, switches, options.per_thread_host)) return {};
+    return refuse(key, value, "on or off");
+  }
+  if (key == "credit_implicit") {
+    if (choose(value, credits, options.credit_implicit)) return {};
+    return refuse(key, value, "none or documented");
+  }
   if (key == "faults") {
     if (const Result<FaultPlan> plan = FaultPlan::try_parse(value, options.seed); !plan) {
       return plan.failure();
@@ -119,7 +134,8 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
     return {};
   }
   return refuse(key, value,
-                "seed, schedule, reuse, mode, memory, check, concurrent and faults as keys");
+                "seed, schedule, reuse, mode, memory, check, concurrent, strict_kernels, "
+                "per_thread_host, credit_implicit and faults as keys");
 }
 
 Result<Options> try_read_options(const DeviceSpec& spec) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -9,6 +10,7 @@
 #include <cerrno>
 #include <mutex>
 #include <new>
+#include <utility>
 
 namespace tern::sim {
 namespace {
@@ -17,7 +19,7 @@ namespace {
 struct Watched {
   std::atomic<std::uintptr_t> begin = 0;  // 0: nothing is watched here
   std::atomic<std::uintptr_t> end = 0;
-  std::atomic<std::uint32_t> device = 0;
+  std::array<char, 32> device = {};  // written before begin
 };
 
 /// Chunks are added and never freed, so that the handler can read them at any moment.
@@ -30,6 +32,7 @@ std::mutex mutex;
 std::size_t count = 0;                 // guarded by mutex
 bool is_installed = false;             // guarded by mutex
 struct sigaction handler_before = {};  // written under mutex, as ours is installed
+thread_local TouchRecorder* recorder = nullptr;
 
 std::uintptr_t begin_of(const AliasMemory& memory) noexcept {
   return reinterpret_cast<std::uintptr_t>(memory.address_of(0));
@@ -57,12 +60,12 @@ Watched* find_room() noexcept {
   return &added->watched.front();
 }
 
-void report(std::uint32_t device, std::uint64_t offset) noexcept {
+void report(const char* device, std::uint64_t offset) noexcept {
   std::array<char, 400> text;
   const auto written = fmt::format_to_n(
       text.data(), text.size(),
-      "TERN-S304 stray-host-access                     sim:{}\n"
-      "  what    the host touched [{:#x}] of sim:{}, which only the device can reach\n"
+      "TERN-S304 stray-host-access                     {}\n"
+      "  what    the host touched [{:#x}] of {}, which only the device can reach\n"
       "  fix     copy the bytes to host memory with a stream, and wait for the copy\n",
       device, offset, device);
   const std::size_t bytes = written.size < text.size() ? written.size : text.size();
@@ -78,7 +81,11 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
     if (const Watched* hit =
             find([&](Watched& one) { return address >= one.begin && address < one.end; })) {
-      report(hit->device, address - hit->begin);
+      if (recorder != nullptr && recorder->note(info->si_addr)) {
+        errno = error;
+        return;
+      }
+      report(hit->device.data(), address - hit->begin);
     }
     errno = error;
   }
@@ -114,13 +121,14 @@ void uninstall() noexcept {
 
 }  // namespace
 
-void watch_reservation(const AliasMemory& memory, std::uint32_t device) noexcept {
+void watch_reservation(const AliasMemory& memory, std::string_view device) noexcept {
   const std::lock_guard lock(mutex);
   if (count++ == 0) install();
   Watched* const room = find_room();
   if (room == nullptr) return;
   const std::uintptr_t begin = begin_of(memory);
-  room->device = device;
+  room->device = {};
+  device.copy(room->device.data(), room->device.size() - 1);
   room->end = begin + memory.bytes() + memory.window_bytes();
   room->begin = begin;
 }
@@ -134,6 +142,18 @@ void forget_reservation(const AliasMemory& memory) noexcept {
     one->begin = 0;
   }
   if (--count == 0) uninstall();
+}
+
+TouchRecorder::TouchRecorder() noexcept : outer_(std::exchange(recorder, this)) {}
+TouchRecorder::~TouchRecorder() { recorder = outer_; }
+
+bool TouchRecorder::note(void* address) noexcept {
+  if (count_ == most) return false;
+  const std::uintptr_t page = AliasMemory::page_bytes();
+  const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(address) / page * page;
+  if (mprotect(reinterpret_cast<void*>(at), page, PROT_READ | PROT_WRITE) != 0) return false;
+  touched_[count_++] = address;
+  return true;
 }
 
 }  // namespace tern::sim

@@ -6,13 +6,40 @@
 
 #pragma once
 
-#include <cstdint>
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string_view>
 
 #include "backends/sim/alias_memory.hpp"
 
 namespace tern::sim {
 
-void watch_reservation(const AliasMemory& memory, std::uint32_t device) noexcept;
+/// `device` is what reports call it, cut at 31 bytes.
+void watch_reservation(const AliasMemory& memory, std::string_view device) noexcept;
 void forget_reservation(const AliasMemory& memory) noexcept;
+
+/// While it lives, this thread may touch watched memory: the first touch of each closed page is
+/// noted, the page is opened, and the access goes on. Whoever made it closes the pages again.
+class TouchRecorder {
+ public:
+  static constexpr std::size_t most = 16;
+
+  TouchRecorder() noexcept;
+  ~TouchRecorder();
+  TouchRecorder(const TouchRecorder&) = delete;
+  TouchRecorder& operator=(const TouchRecorder&) = delete;
+
+  [[nodiscard]] std::span<const void* const> touched() const noexcept {
+    return {touched_.data(), count_};
+  }
+  /// From the handler: false if there is no room for another, or the page cannot be opened.
+  bool note(void* address) noexcept;
+
+ private:
+  std::array<const void*, most> touched_ = {};
+  std::size_t count_ = 0;
+  TouchRecorder* const outer_;
+};
 
 }  // namespace tern::sim

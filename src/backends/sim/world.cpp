@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <span>
 
 #include "backends/sim/stray_access.hpp"
 #include "tern/core/bytes.hpp"
@@ -16,6 +17,8 @@ namespace {
 
 /// After this many answers of "not ready" in a row a stream goes on, so that polling loops end.
 constexpr unsigned most_unready_answers = 64;
+/// After this many times that in which nothing could run, asking is called endless.
+constexpr unsigned most_idle_rounds = 1024;
 
 std::string_view name_of(Policy policy) noexcept {
   switch (policy) {
@@ -48,22 +51,32 @@ std::uint64_t mix_in(std::uint64_t state, std::string_view text) noexcept {
 
 }  // namespace
 
-World::World(const Options& options, const Profile& profile)
+World::World(const Options& options, const Profile& profile, DecisionLog* decisions)
     : options_(options),
       profile_(profile),
-      scheduler_(options.policy, options.pct_depth, options.seed),
+      scheduler_(options.policy, options.pct_depth, options.seed, decisions),
       faults_(FaultPlan::try_parse(options.faults, options.seed).value()),
-      host_(options.reuse) {
-  checker_.set_context(
-      fmt::format("sim:0  seed {:#x}  schedule {}", options.seed, name_of(scheduler_.policy())),
-      fmt::format("TERN_SIM_SEED={:#x}", options.seed));
+      host_(options.reuse),
+      coins_(options.seed, Purpose::coins),
+      decisions_(decisions) {
+  update_context();
 }
 
 World::~World() {
   for (const std::unique_ptr<SimDevice>& device : devices_) forget_reservation(*device->memory);
 }
 
-Result<std::uint32_t> World::add_device() noexcept {
+void World::update_context() {
+  const std::string name = devices_.empty()       ? "sim"
+                           : devices_.size() == 1 ? devices_.front()->name
+                                                  : fmt::format("{} devices", devices_.size());
+  const char* doubt = is_shared_ ? "  (several threads called: it may go another way)" : "";
+  checker_.set_context(fmt::format("{}  seed {:#x}  schedule {}", name, options_.seed,
+                                   decisions_ != nullptr ? "all" : name_of(scheduler_.policy())),
+                       fmt::format("TERN_SIM_SEED={:#x}{}", options_.seed, doubt));
+}
+
+Result<std::uint32_t> World::add_device(std::string name) noexcept {
   try {
     const std::size_t page = 2 * mib;
     const std::size_t bytes =
@@ -73,18 +86,88 @@ Result<std::uint32_t> World::add_device() noexcept {
     if (!memory) return memory.failure();
     auto device = std::make_unique<SimDevice>();
     const auto index = static_cast<std::uint32_t>(devices_.size());
+    device->name = std::move(name);
     device->space = index + 1;
     device->memory = *std::move(memory);
     device->allocator.emplace(bytes, options_.reuse);
     device->window.emplace(bytes, options_.reuse);
-    watch_reservation(*device->memory, index);
+    watch_reservation(*device->memory, device->name);
     devices_.push_back(std::move(device));
-    devices_.back()->default_stream = add_stream(index, ActorKind::default_stream, "default");
+    const Result<std::size_t> stream = add_stream(index, ActorKind::default_stream, "default");
+    if (!stream) return stream.failure();
+    devices_.back()->default_stream = *stream;
+    update_context();
     return index;
   } catch (const std::bad_alloc&) {
     return Failure(ErrorCode::out_of_memory,
                    "the host could not allocate memory for a simulated device. Free host memory.");
   }
+}
+
+bool World::has_device(DeviceId id) const noexcept {
+  return std::ranges::any_of(devices_, [&](const auto& device) { return device->id == id; });
+}
+
+// --- Threads
+// --------------------------------------------------------------------------------------
+
+Result<Entry> World::enter(const char* call, CallSite site) {
+  const std::thread::id self = std::this_thread::get_id();
+  if (runner_.load(std::memory_order_relaxed) == self) return refuse_inside(call, site);
+  Entry entry(mutex_);
+  if (self != first_thread_) note_thread(self);
+  return entry;
+}
+
+Failure World::refuse_inside(const char* call, CallSite site) {
+  const Operation& inside = *running_.operation;
+  const bool is_kernel = inside.kind == Operation::Kind::launch;
+  Finding finding = checker_.report(
+      FindingCode::call_in_host_function,
+      {.operation = is_kernel ? OperationKind::kernel : OperationKind::call,
+       .actor = running_.stream->actor,
+       .name = is_kernel ? std::string_view(inside.launch->name) : std::string_view(),
+       .site = inside.site},
+      {.what = fmt::format("a {} calls {} of the device that runs it",
+                           is_kernel ? "kernel" : "host function", call),
+       .fix = "leave it to the host: wait for the stream there, and then call"},
+      inside.sequence);
+  if (site.is_known()) finding.site = site;
+  const Failure failure = violation(finding);
+  // The call is refused in every mode: there is no way to go on with it.
+  static_cast<void>(keep(std::move(finding)));
+  return failure;
+}
+
+void World::note_thread(std::thread::id self) {
+  if (first_thread_ == std::thread::id()) {
+    first_thread_ = self;
+  } else if (!is_shared_) {
+    is_shared_ = true;
+    update_context();
+  }
+}
+
+ActorId World::host_actor() {
+  if (!options_.per_thread_host) return 0;
+  const std::thread::id self = std::this_thread::get_id();
+  if (threads_.empty()) return threads_.emplace(self, 0).first->second;
+  const auto [thread, is_new] = threads_.emplace(self, next_actor_);
+  if (is_new) {
+    // Whoever started it has not told us, so it knows of nothing.
+    const ActorId actor = next_actor_++;
+    const TraceRecord record{.kind = RecordKind::actor_begins,
+                             .actor_kind = ActorKind::host,
+                             .actor = actor,
+                             .host = actor};
+    hash_record(record);
+    if (options_.check) static_cast<void>(checker_.check(record));
+  }
+  return thread->second;
+}
+
+void World::grant_peer_access(std::uint32_t device, std::uint32_t peer) {
+  peer_access_.emplace(device, peer);
 }
 
 void World::lose(std::uint32_t index, const Failure& cause) noexcept {
@@ -97,6 +180,7 @@ void World::lose(std::uint32_t index, const Failure& cause) noexcept {
     stream->queue.clear();
     stream->passed = stream->submitted;
   }
+  std::erase_if(busy_, [&](std::size_t i) { return streams_[i]->queue.empty(); });
   while (!lost.pending.empty()) finish_release(lost, lost.pending.front().offset);
 }
 
@@ -105,7 +189,7 @@ Result<void> World::begin(std::uint32_t index, FaultClass fault_class, const cha
   SimDevice& device = *devices_[index];
   const auto lost = [&](const char* name) {
     return Failure(ErrorCode::device_lost)
-        .with("device", fmt::format("sim:{}", index))
+        .with("device", devices_[index]->name)
         .with("call", call)
         .with("name", name)
         .with("code", std::uint64_t{700});
@@ -126,7 +210,7 @@ Result<void> World::begin(std::uint32_t index, FaultClass fault_class, const cha
                  ErrorCode::out_of_memory,
                  "{device} could not allocate {requested}: {call} failed by the fault plan with "
                  "{free} of {total} free. {why}.")
-          .with("device", fmt::format("sim:{}", index))
+          .with("device", devices_[index]->name)
           .with_bytes("requested", bytes)
           .with("call", call)
           .with_bytes("free", *fault == FaultKind::oom ? 0 : device.allocator->free_bytes())
@@ -183,21 +267,90 @@ Failure World::violation(const Finding& finding) const noexcept {
       .with("fix", finding.fix);
 }
 
-Result<void> World::judge(const TraceRecord& record) {
+Result<void> World::judge(const TraceRecord& given, Crossing crossing) {
+  TraceRecord record = given;
+  record.host = host_actor();
   hash_record(record);
   if (!options_.check) return {};
+  if (std::optional<Finding> abroad = judge_places(record, crossing)) {
+    if (Result<void> kept = keep(*std::move(abroad)); !kept) return kept;
+  }
   const bool must_apply = options_.mode != Mode::raise;
   std::optional<Finding> finding = checker_.check(
       record, must_apply ? OrderChecker::OnFinding::apply : OrderChecker::OnFinding::leave_out);
-  if (!finding) return {};
+  return finding ? keep(*std::move(finding)) : Result<void>();
+}
+
+std::optional<Finding> World::judge_places(const TraceRecord& record, Crossing crossing) {
+  if (record.kind != RecordKind::operation || devices_.size() < 2) return std::nullopt;
+  if (crossing == Crossing::copies) return std::nullopt;
+  for (const Touch& touch : record.touches) {
+    if (touch.range.space == 0 || touch.range.space == record.device + 1) continue;
+    const std::uint32_t owner = touch.range.space - 1;
+    if (crossing == Crossing::granted && peer_access_.contains({record.device, owner})) continue;
+    TraceRecord about = record;
+    about.touches = {&touch, 1};
+    const std::string& here = devices_[record.device]->name;
+    const std::string& there = devices_[owner]->name;
+    if (crossing == Crossing::granted) {
+      return checker_.report(
+          FindingCode::no_peer_access, about,
+          {.what = fmt::format("kernel \"{}\" on {} uses memory of {}, and was not given access",
+                               record.name, here, there),
+           .fix = fmt::format("call enable_peer_access on {} with {} first, or copy the bytes over",
+                              here, there)});
+    }
+    return checker_.report(
+        FindingCode::wrong_device, about,
+        {.what = fmt::format("a stream of {} works on memory of {}", here, there),
+         .fix = fmt::format("use a stream of {}, or copy_from_peer between the two", there)});
+  }
+  return std::nullopt;
+}
+
+Result<void> World::keep(Finding finding) {
   if (options_.mode == Mode::abort) {
     // The one place in the library that prints and ends the process: it was asked to.
-    std::fputs(finding->text().c_str(), stderr);
+    std::fputs(finding.text().c_str(), stderr);
     std::abort();
   }
-  findings_.push_back(*std::move(finding));
+  findings_.push_back(std::move(finding));
   if (options_.mode == Mode::collect) return {};
   return violation(findings_.back());
+}
+
+void World::keep_later(Finding finding) {
+  if (Result<void> kept = keep(std::move(finding)); !kept && !parked_) parked_ = kept.failure();
+}
+
+Result<void> World::judge_managed(const void* address, std::size_t bytes, TouchKind kind,
+                                  CallSite site) {
+  if (!options_.check) return {};
+  const ActorId host = host_actor();
+  for (const std::unique_ptr<SimStream>& stream : streams_) {
+    const std::uint64_t last = checker_.sequence(stream->actor);
+    if (checker_.knows(host, stream->actor, last)) continue;
+    std::vector<Touch>& touches = scratch();
+    add_touch(touches, kind, address, bytes);
+    const std::string goal = checker_.mark_text(stream->actor, last);
+    return keep(checker_.report(
+        FindingCode::managed_while_busy,
+        {.kind = RecordKind::host_access, .host = host, .touches = touches, .site = site},
+        {.what =
+             fmt::format("the host touches managed memory while {} may still run, and {} shares "
+                         "none with the host while it works",
+                         goal, devices_[stream->device]->name),
+         .fix = fmt::format("wait for {}, or for the whole device, before the access", goal)}));
+  }
+  return {};
+}
+
+void World::note_dead_handle(const TraceRecord& record, std::string what, std::string fix,
+                             std::string action) {
+  TraceRecord about = record;
+  about.host = host_actor();
+  static_cast<void>(keep(checker_.report(FindingCode::dead_handle, about,
+                                         {std::move(what), std::move(fix), std::move(action)})));
 }
 
 void World::judge_later(const TraceRecord& record) {
@@ -227,48 +380,94 @@ void World::add_touch(std::vector<Touch>& touches, TouchKind kind, const void* a
 // --- Streams
 // --------------------------------------------------------------------------------------
 
-std::size_t World::add_stream(std::uint32_t device, ActorKind kind, std::string_view name) {
-  auto stream = std::make_unique<SimStream>();
-  stream->actor = static_cast<ActorId>(streams_.size() + 1);  // 0 is the host
-  stream->device = device;
-  stream->kind = kind;
-  streams_.push_back(std::move(stream));
-  judge_later({.kind = RecordKind::actor_begins,
-               .actor_kind = kind,
-               .actor = streams_.back()->actor,
-               .device = device,
-               .name = name});
-  return streams_.size() - 1;
+bool World::is_settled(ActorId actor) const noexcept {
+  const std::uint64_t last = checker_.sequence(actor);
+  if (threads_.empty()) return checker_.knows(0, actor, last);
+  return std::ranges::all_of(
+      threads_, [&](const auto& thread) { return checker_.knows(thread.second, actor, last); });
 }
 
-void World::enqueue(SimStream& stream, Operation&& operation) {
+Result<std::size_t> World::add_stream(std::uint32_t device, ActorKind kind, std::string_view name) {
+  // A number is used again only when there are no others: reports are clearer if each is one
+  // stream. By then the host must have waited for everything its last owner did.
+  std::size_t index = streams_.size();
+  if (next_actor_ < max_actors) {
+    streams_.push_back(std::make_unique<SimStream>());
+    streams_.back()->actor = next_actor_++;
+  } else {
+    const auto old = std::ranges::find_if(ended_, [&](std::size_t i) {
+      return streams_[i]->queue.empty() && is_settled(streams_[i]->actor);
+    });
+    if (old == ended_.end()) {
+      return Failure(ErrorCode::capacity,
+                     "a simulated device takes {max} streams and host threads at a time. End "
+                     "streams that are not needed, and wait for the device before making more.")
+          .with("max", max_actors);
+    }
+    index = *old;
+    ended_.erase(old);
+  }
+  SimStream& stream = *streams_[index];
+  stream.device = device;
+  stream.kind = kind;
+  stream.is_open = true;
+  judge_later({.kind = RecordKind::actor_begins,
+               .actor_kind = kind,
+               .actor = stream.actor,
+               .device = device,
+               .name = name});
+  return index;
+}
+
+void World::end_stream(std::size_t index) {
+  streams_[index]->is_open = false;
+  ended_.push_back(index);
+  judge_later({.kind = RecordKind::actor_ends, .actor = streams_[index]->actor});
+}
+
+void World::enqueue(std::size_t index, Operation&& operation) {
+  SimStream& stream = *streams_[index];
   operation.earliest_ns = host_time_ns_;
+  operation.sequence = checker_.sequence(stream.actor);
   ++stream.submitted;
-  if (operation.kind == Operation::Kind::record) operation.point->position = stream.submitted;
+  if (operation.kind == Operation::Kind::record) {
+    operation.point->position = stream.submitted;
+    operation.point->sequence = operation.sequence;
+  }
+  if (stream.queue.empty()) busy_.insert(std::ranges::lower_bound(busy_, index), index);
   stream.queue.push_back(std::move(operation));
 }
 
+void World::note_idle(std::size_t index) {
+  const auto found = std::ranges::lower_bound(busy_, index);
+  if (found != busy_.end() && *found == index) busy_.erase(found);
+}
+
 void World::submit(std::size_t index, Operation&& operation) {
-  SimStream& stream = *streams_[index];
-  if (stream.kind == ActorKind::default_stream || stream.kind == ActorKind::blocking_stream) {
-    wait_for_partners(stream);
+  const ActorKind kind = streams_[index]->kind;
+  if (kind == ActorKind::default_stream || kind == ActorKind::blocking_stream) {
+    wait_for_partners(index);
   }
-  enqueue(stream, std::move(operation));
+  enqueue(index, std::move(operation));
   run_until_host();
 }
 
-void World::wait_for_partners(SimStream& stream) {
+void World::wait_for_partners(std::size_t index) {
+  const SimStream& stream = *streams_[index];
   const ActorKind partner = stream.kind == ActorKind::default_stream ? ActorKind::blocking_stream
                                                                      : ActorKind::default_stream;
-  for (std::size_t i = 0; i < streams_.size(); ++i) {
+  std::vector<std::shared_ptr<RecordPoint>> points;
+  for (const std::size_t i : busy_) {
     const SimStream& other = *streams_[i];
-    if (other.kind != partner || other.device != stream.device || other.passed == other.submitted) {
-      continue;
-    }
+    if (other.kind != partner || other.device != stream.device) continue;
+    points.push_back(std::make_shared<RecordPoint>(
+        RecordPoint{i, other.submitted, other.time_ns, checker_.sequence(other.actor)}));
+  }
+  for (std::shared_ptr<RecordPoint>& point : points) {
     Operation wait;
     wait.kind = Operation::Kind::wait;
-    wait.point = std::make_shared<RecordPoint>(RecordPoint{i, other.submitted, other.time_ns});
-    enqueue(stream, std::move(wait));
+    wait.point = std::move(point);
+    enqueue(index, std::move(wait));
   }
 }
 
@@ -282,16 +481,14 @@ bool World::can_run(const SimStream& stream) const noexcept {
 
 void World::collect_ready() {
   ready_.clear();
-  for (std::size_t i = 0; i < streams_.size(); ++i) {
-    if (can_run(*streams_[i])) ready_.push_back(i);
+  for (const std::size_t index : busy_) {
+    if (can_run(*streams_[index])) ready_.push_back(index);
   }
 }
 
 void World::run_until_host() {
-  // A host function may not call the device; if it does, it must not run other streams in between.
-  if (is_running_) return;
   for (;;) {
-    if (scheduler_.policy() == Policy::lazy) return;
+    if (scheduler_.prefers_host()) return;
     collect_ready();
     if (ready_.empty()) return;
     const std::size_t choice = scheduler_.pick(ready_, true);
@@ -300,30 +497,47 @@ void World::run_until_host() {
   }
 }
 
-Failure World::deadlock(std::size_t index, const char* call) const {
-  return Failure(ErrorCode::violation,
-                 "{finding}: {call} waits for stream {stream}, and no stream can go on. A wait is "
-                 "queued before the record it needs.")
-      .with("finding", "TERN-S501 deadlock")
-      .with("call", call)
-      .with("stream", streams_[index]->actor);
+std::vector<std::string> World::chain_from(std::size_t index) const {
+  std::vector<std::string> lines;
+  std::set<std::size_t> seen;
+  while (seen.insert(index).second) {
+    const SimStream& stream = *streams_[index];
+    if (stream.queue.empty()) break;
+    const Operation& head = stream.queue.front();
+    const std::string here = checker_.mark_text(stream.actor, head.sequence);
+    if (head.kind == Operation::Kind::hold) {
+      lines.push_back(fmt::format("{:<5} is held, and nobody lets it go", here));
+    }
+    if (head.kind != Operation::Kind::wait || !head.point) break;
+    index = head.point->stream;
+    lines.push_back(fmt::format("{:<5} waits for {}", here,
+                                checker_.mark_text(streams_[index]->actor, head.point->sequence)));
+  }
+  return lines;
+}
+
+Failure World::deadlock(std::size_t index, const char* call) {
+  const SimStream& stream = *streams_[index];
+  const std::string goal = checker_.mark_text(stream.actor, checker_.sequence(stream.actor));
+  Finding finding = checker_.report(
+      FindingCode::deadlock, {.kind = RecordKind::host_access, .host = host_actor()},
+      {.what = fmt::format("the host waits for {}, and no stream can go on", goal),
+       .fix = holds_.empty() ? "queue a record before the wait that needs it"
+                             : "let the held stream go before the wait, or in another thread",
+       .action = fmt::format("{} waits for {}", call, goal)});
+  finding.before = chain_from(index);
+  const Failure failure = violation(finding);
+  // There is no going on, whatever the mode.
+  static_cast<void>(keep(std::move(finding)));
+  return failure;
 }
 
 Result<void> World::wait_for(std::size_t index, std::uint64_t position, const char* call) {
   while (streams_[index]->passed < position) {
-    if (is_running_) {
-      return Failure(ErrorCode::violation,
-                     "{finding}: {call} was called from a host function. Host functions must not "
-                     "call the device.")
-          .with("finding", "TERN-S404 device call in a host function")
-          .with("call", call);
-    }
     collect_ready();
     if (!ready_.empty()) {
       run_one(scheduler_.pick(ready_, false));
-    } else if (!holds_.empty()) {
-      let_go_.wait(mutex_);  // another thread can let a stream go
-    } else {
+    } else if (holds_.empty() || let_go_.wait_for(mutex_, patience_) == std::cv_status::timeout) {
       return deadlock(index, call);
     }
   }
@@ -332,23 +546,64 @@ Result<void> World::wait_for(std::size_t index, std::uint64_t position, const ch
   return {};
 }
 
-bool World::answer_query(std::size_t index, std::uint64_t position) {
-  run_until_host();
+void World::run_towards(std::size_t index, std::uint64_t position) {
+  while (streams_[index]->passed < position) {
+    collect_ready();
+    if (ready_.empty()) return;
+    run_one(scheduler_.pick(ready_, false));
+  }
+}
+
+void World::run_all(std::uint32_t device) {
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    if (streams_[i]->device == device) run_towards(i, streams_[i]->submitted);
+  }
+}
+
+std::uint64_t World::flip(std::uint64_t sides) {
+  return decisions_ != nullptr ? decisions_->choose(sides) : coins_.below(sides);
+}
+
+Result<bool> World::answer_query(std::size_t index, std::uint64_t position, bool is_denied) {
   SimStream& stream = *streams_[index];
-  if (stream.passed >= position) {
-    stream.unready_answers = 0;
+  run_until_host();
+  const auto is_ready = [&] { return stream.passed >= position && !is_denied; };
+  if (is_ready()) {
+    stream.unready_answers = stream.idle_rounds = 0;
     return true;
   }
   if (++stream.unready_answers < most_unready_answers) return false;
   stream.unready_answers = 0;
   collect_ready();
-  if (!ready_.empty() && !is_running_) run_one(scheduler_.pick(ready_, false));
-  return stream.passed >= position;
+  if (!ready_.empty()) {
+    stream.idle_rounds = 0;
+    run_one(scheduler_.pick(ready_, false));
+    return is_ready();
+  }
+  // Nothing runs and nothing will, unless another thread lets a stream go.
+  const auto now = std::chrono::steady_clock::now();
+  if (stream.idle_rounds++ == 0) stream.idle_since = now;
+  const bool may_change = !holds_.empty() && now - stream.idle_since < patience_;
+  if (stream.idle_rounds < most_idle_rounds || may_change) return false;
+  stream.idle_rounds = 0;
+  const std::string goal = checker_.mark_text(stream.actor, checker_.sequence(stream.actor));
+  Finding finding = checker_.report(
+      FindingCode::endless_poll, {.kind = RecordKind::host_access, .host = host_actor()},
+      {.what =
+           fmt::format("the host has asked {} times whether {} is done, and no stream can go on",
+                       most_unready_answers * most_idle_rounds, goal),
+       .fix = is_denied ? "bound the number of questions: the fault plan answers no every time"
+                        : "let the held stream go before asking, or in another thread",
+       .action = fmt::format("asks for {}", goal)});
+  finding.before = chain_from(index);
+  if (Result<void> kept = keep(std::move(finding)); !kept) return kept.failure();
+  return false;
 }
 
 Result<void> World::wait_for_all(std::uint32_t device) {
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     if (streams_[i]->device != device) continue;
+    if (!streams_[i]->is_open && is_settled(streams_[i]->actor)) continue;
     if (Result<void> waited = wait_for(i, streams_[i]->submitted, "synchronize"); !waited) {
       return waited;
     }
@@ -363,9 +618,8 @@ std::uint64_t World::hold(std::size_t index) {
   Operation operation;
   operation.kind = Operation::Kind::hold;
   operation.generation = ++last_hold_;
-  SimStream& stream = *streams_[index];
-  enqueue(stream, std::move(operation));
-  holds_.emplace(last_hold_, RecordPoint{index, stream.submitted, 0});
+  enqueue(index, std::move(operation));
+  holds_.emplace(last_hold_, RecordPoint{index, streams_[index]->submitted});
   run_until_host();
   return last_hold_;
 }
@@ -454,6 +708,7 @@ void World::run_one(std::size_t index) {
   SimStream& stream = *streams_[index];
   Operation operation = std::move(stream.queue.front());
   stream.queue.pop_front();
+  if (stream.queue.empty()) note_idle(index);
   charge(stream, operation);
   execute(stream, operation);
   // A loss has already declared everything passed.
@@ -463,8 +718,14 @@ void World::run_one(std::size_t index) {
 void World::execute(SimStream& stream, Operation& operation) {
   switch (operation.kind) {
     case Operation::Kind::copy:
-      prepare(operation.source, operation.bytes);
       forget(operation.destination, operation.bytes);
+      migrate(stream, operation.destination, operation.bytes, true);
+      if (!operation.staged.empty()) {
+        std::memcpy(reach(operation.destination), operation.staged.data(), operation.bytes);
+        return;
+      }
+      prepare(operation.source, operation.bytes);
+      migrate(stream, operation.source, operation.bytes, false);
       std::memcpy(reach(operation.destination), reach(operation.source), operation.bytes);
       return;
     case Operation::Kind::copy_2d: {
@@ -475,12 +736,15 @@ void World::execute(SimStream& stream, Operation& operation) {
             static_cast<const std::byte*>(copy.source) + row * copy.source_pitch_bytes;
         prepare(from, copy.width_bytes);
         forget(to, copy.width_bytes);
+        migrate(stream, from, copy.width_bytes, false);
+        migrate(stream, to, copy.width_bytes, true);
         std::memcpy(reach(to), reach(from), copy.width_bytes);
       }
       return;
     }
     case Operation::Kind::fill: {
       forget(operation.destination, operation.bytes);
+      migrate(stream, operation.destination, operation.bytes, true);
       std::byte* to = reach(operation.destination);
       const Pattern& pattern = operation.pattern;
       if (pattern.width_bytes == 1) {
@@ -493,12 +757,10 @@ void World::execute(SimStream& stream, Operation& operation) {
       return;
     }
     case Operation::Kind::call:
-      is_running_ = true;
-      operation.function(operation.context);
-      is_running_ = false;
+      run_users_code(stream, operation);
       return;
     case Operation::Kind::launch:
-      execute_launch(*operation.launch);
+      execute_launch(stream, operation);
       return;
     case Operation::Kind::birth:
     case Operation::Kind::death: {
@@ -519,16 +781,44 @@ void World::execute(SimStream& stream, Operation& operation) {
     case Operation::Kind::fault:
       lose(static_cast<std::uint32_t>(operation.generation),
            Failure(ErrorCode::device_lost)
-               .with("device", fmt::format("sim:{}", operation.generation))
+               .with("device", devices_[operation.generation]->name)
                .with("call", "queued work")
                .with("name", "injected fault")
                .with("code", std::uint64_t{719}));
       return;
+    case Operation::Kind::prefetch:
+      if (const auto offset = host_.managed_offset(operation.destination)) {
+        const std::uint64_t moved = managed_.prefetch(*offset, operation.bytes, operation.place);
+        migrated_bytes_ += moved;
+        stream.time_ns += moved * 1000 / profile_.link_bytes_per_us;
+      }
+      return;
     case Operation::Kind::wait:
     case Operation::Kind::hold:
-    case Operation::Kind::prefetch:
       return;
   }
+}
+
+void World::migrate(SimStream& stream, const void* address, std::size_t bytes, bool writes) {
+  if (managed_.empty()) return;
+  const auto offset = host_.managed_offset(address);
+  if (!offset) return;
+  const Place here = Place::device(devices_[stream.device]->id);
+  const std::uint64_t moved = managed_.touch(*offset, bytes, here, writes);
+  migrated_bytes_ += moved;
+  stream.time_ns += moved * 1000 / profile_.link_bytes_per_us;
+}
+
+void World::run_users_code(const SimStream& stream, const Operation& operation) {
+  running_ = {&stream, &operation};
+  runner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  if (operation.kind == Operation::Kind::call) {
+    operation.function(operation.context);
+  } else {
+    operation.launch->run();
+  }
+  runner_.store(std::thread::id(), std::memory_order_relaxed);
+  running_ = {};
 }
 
 void World::finish_release(SimDevice& device, std::uint64_t offset) {
@@ -539,15 +829,97 @@ void World::finish_release(SimDevice& device, std::uint64_t offset) {
   device.pending.erase(found);
 }
 
-void World::execute_launch(KernelLaunch& launch) {
+void World::execute_strictly(const SimStream& stream, const Operation& operation) {
+  // Memory of all devices in one row, so that one map holds any range of it.
+  constexpr unsigned offset_bits = 48;
+  const auto memory_of = [&](std::uint64_t at) -> AliasMemory& {
+    return *devices_[at >> offset_bits]->memory;
+  };
+  const auto offset_of = [](std::uint64_t at) {
+    return at & ((std::uint64_t{1} << offset_bits) - 1);
+  };
+  const std::uint64_t page = AliasMemory::page_bytes();
+
+  IntervalMap<bool> pages;     // to open; for writing too?
+  IntervalMap<bool> writable;  // what was declared so, to the byte
+  for (const bool for_writing : {false, true}) {
+    for (const KernelArgument& argument : operation.launch->arguments) {
+      if (argument.range_bytes == 0 || is_write(argument.access) != for_writing) continue;
+      const auto place = locate(argument.range_address);
+      if (!place) continue;  // host memory is open to all
+      const std::uint64_t begin = std::uint64_t{place->first} << offset_bits | place->second;
+      const std::uint64_t end = begin + argument.range_bytes;
+      pages.assign(begin / page * page, (end + page - 1) / page * page, for_writing);
+      if (for_writing) writable.assign(begin, end, true);
+    }
+  }
+  // What shares a page with declared bytes is open too, so it is looked at afterwards.
+  std::vector<std::pair<std::uint64_t, std::vector<std::byte>>> neighbours;
+  for (const auto& [begin, interval] : pages) {
+    AliasMemory& memory = memory_of(begin);
+    memory.prepare(offset_of(begin), interval.end - begin);
+    memory.open_pages(offset_of(begin), interval.end - begin, interval.value);
+    if (!interval.value) continue;
+    writable.visit(begin, interval.end, [&](std::uint64_t from, std::uint64_t to, const bool* is) {
+      const std::byte* bytes = memory.alias_of(offset_of(from));
+      if (is == nullptr) neighbours.emplace_back(from, std::vector(bytes, bytes + (to - from)));
+      return true;
+    });
+  }
+  TouchRecorder recorder;
+  run_users_code(stream, operation);
+  for (const auto& [begin, interval] : pages) {
+    memory_of(begin).close_pages(offset_of(begin), interval.end - begin);
+  }
+
+  const auto report = [&](std::uint64_t at, std::uint64_t bytes, const char* verb) {
+    const SimDevice& device = *devices_[at >> offset_bits];
+    const Touch touch{TouchKind::write, {device.space, offset_of(at), bytes}};
+    const auto block = checker_.block_at(device.space, offset_of(at));
+    const std::string whose = !block                ? "memory that belongs to no block"
+                              : block->tag == Tag() ? "a block"
+                                                    : fmt::format("\"{}\"", block->tag.name());
+    keep_later(
+        checker_.report(FindingCode::undeclared_access,
+                        {.operation = OperationKind::kernel,
+                         .actor = stream.actor,
+                         .device = stream.device,
+                         .name = operation.launch->name,
+                         .touches = {&touch, 1},
+                         .site = operation.site},
+                        {.what = fmt::format("kernel \"{}\" {} {}, which it did not declare",
+                                             operation.launch->name, verb, whose),
+                         .fix = "declare the range as an argument of the launch, or leave it alone",
+                         .action = fmt::format("kernel \"{}\" {} [{:#x}, +{} B)",
+                                               operation.launch->name, verb, offset_of(at), bytes)},
+                        operation.sequence));
+  };
+  for (const void* address : recorder.touched()) {
+    const auto place = locate(address);
+    if (!place) continue;
+    devices_[place->first]->memory->close_pages(place->second / page * page, page);
+    report(std::uint64_t{place->first} << offset_bits | place->second, 1, "touched");
+  }
+  for (const auto& [at, before] : neighbours) {
+    const std::byte* now = memory_of(at).alias_of(offset_of(at));
+    const auto first = std::ranges::mismatch(before, std::span(now, before.size())).in1;
+    if (first == before.end()) continue;
+    report(at + static_cast<std::uint64_t>(first - before.begin()), 1, "wrote to");
+  }
+}
+
+void World::execute_launch(SimStream& stream, Operation& operation) {
+  KernelLaunch& launch = *operation.launch;
   for (KernelArgument& argument : launch.arguments) {
     if (argument.range_address == nullptr || argument.range_bytes == 0) continue;
+    migrate(stream, argument.range_address, argument.range_bytes, is_write(argument.access));
     if (argument.access == Access::discard && launch.body == nullptr) {
       forget(argument.range_address, argument.range_bytes);
     } else {
       prepare(argument.range_address, argument.range_bytes);
     }
   }
+  if (launch.body != nullptr && options_.strict_kernels) return execute_strictly(stream, operation);
   if (launch.body != nullptr) {
     // The body works on the alias: its arguments are translated where they are addresses.
     for (KernelArgument& argument : launch.arguments) {
@@ -557,9 +929,7 @@ void World::execute_launch(KernelLaunch& launch) {
       void* reached = reach(user);
       std::memcpy(const_cast<void*>(argument.value), &reached, sizeof reached);
     }
-    is_running_ = true;
-    launch.run();
-    is_running_ = false;
+    run_users_code(stream, operation);
     return;
   }
   // Stand-in: what is written depends on everything that is read, so that a wrong order changes

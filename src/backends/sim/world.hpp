@@ -9,6 +9,8 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -17,13 +19,17 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "backends/kernel_launch.hpp"
 #include "backends/sim/alias_memory.hpp"
 #include "backends/sim/fault_plan.hpp"
 #include "backends/sim/host_space.hpp"
+#include "backends/sim/managed_pages.hpp"
 #include "backends/sim/profile.hpp"
 #include "backends/sim/range_allocator.hpp"
 #include "backends/sim/scheduler.hpp"
@@ -37,7 +43,8 @@ namespace tern::sim {
 struct RecordPoint {
   std::size_t stream = 0;
   std::uint64_t position = 0;
-  std::uint64_t time_ns = 0;  // virtual, when the stream passed it
+  std::uint64_t time_ns = 0;   // virtual, when the stream passed it
+  std::uint64_t sequence = 0;  // of the record, as the checker counts
 };
 
 struct SimEvent {
@@ -73,6 +80,10 @@ struct Operation {
   std::uint64_t earliest_ns = 0;
   std::unique_ptr<KernelLaunch> launch = {};
   std::shared_ptr<RecordPoint> point = {};
+  Place place = {};                    // of a prefetch
+  CallSite site = {};                  // of what runs users' code
+  std::uint64_t sequence = 0;          // as the checker counts the operations of the stream
+  std::vector<std::byte> staged = {};  // a copy's source, if it was read at once
 };
 
 struct SimStream {
@@ -85,6 +96,9 @@ struct SimStream {
   std::uint64_t passed = 0;
   std::uint64_t time_ns = 0;
   unsigned unready_answers = 0;
+  // Rounds of unready answers in which nothing could run, and when the first of them was.
+  unsigned idle_rounds = 0;
+  std::chrono::steady_clock::time_point idle_since = {};
 };
 
 /// An allocation that users hold.
@@ -112,6 +126,8 @@ struct PendingRelease {
 
 /// What belongs to one device of the world.
 struct SimDevice {
+  std::string name = {};  // "sim:0"
+  DeviceId id = {};       // the process's number for it
   std::uint32_t space = 1;
   std::unique_ptr<AliasMemory> memory;
   std::optional<RangeAllocator> allocator;
@@ -125,17 +141,29 @@ struct SimDevice {
   std::optional<Failure> loss;  // why the device is lost
 };
 
+/// Which memory of other devices an operation may name.
+enum class Crossing : std::uint8_t {
+  none,
+  copies,   // a peer copy: any
+  granted,  // a kernel: that of peers it was given access to
+};
+
+/// Held for the duration of one call.
+using Entry = std::unique_lock<std::mutex>;
+
 class World {
  public:
-  World(const Options& options, const Profile& profile);
+  /// With a decision log the schedule is what the log says, and not the options' policy.
+  World(const Options& options, const Profile& profile, DecisionLog* decisions = nullptr);
   ~World();
 
-  [[nodiscard]] Result<std::uint32_t> add_device() noexcept;
+  [[nodiscard]] Result<std::uint32_t> add_device(std::string name) noexcept;
   [[nodiscard]] const Options& options() const noexcept { return options_; }
   [[nodiscard]] const Profile& profile() const noexcept { return profile_; }
   [[nodiscard]] SimDevice& device(std::uint32_t index) { return *devices_[index]; }
-  /// Locks the world for one call.
-  [[nodiscard]] std::unique_lock<std::mutex> enter() { return std::unique_lock(mutex_); }
+  /// Locks the world for one call. Refused with violation inside a host function or a kernel: the
+  /// world is busy running it, and no device may be called from there.
+  [[nodiscard]] Result<Entry> enter(const char* call, CallSite site = {});
 
   // All of what follows with the world locked.
 
@@ -145,9 +173,20 @@ class World {
                                    std::size_t bytes = 0);
 
   /// The checker's word on a record: a failure means that it must not happen.
-  [[nodiscard]] Result<void> judge(const TraceRecord& record);
+  [[nodiscard]] Result<void> judge(const TraceRecord& record, Crossing crossing = Crossing::none);
   /// The same for calls that cannot fail: the finding waits for the next one that can.
   void judge_later(const TraceRecord& record);
+  /// Keeps a finding made here; a failure if it must stop the call.
+  Result<void> keep(Finding finding);
+  void keep_later(Finding finding);
+  /// The host touches managed memory of a device that must be idle for that.
+  [[nodiscard]] Result<void> judge_managed(const void* address, std::size_t bytes, TouchKind kind,
+                                           CallSite site);
+  /// Somebody used a handle that is gone: a finding beside the error that the call returns.
+  void note_dead_handle(const TraceRecord& record, std::string what, std::string fix,
+                        std::string action);
+  /// Which host thread this is to the checker.
+  [[nodiscard]] ActorId host_actor();
   /// Ranges as the checker knows them; may be several for host memory.
   void add_touch(std::vector<Touch>& touches, TouchKind kind, const void* address,
                  std::size_t bytes, bool is_assumed = false, std::uint64_t generation = 0);
@@ -156,21 +195,38 @@ class World {
     return scratch_;
   }
 
-  [[nodiscard]] std::size_t add_stream(std::uint32_t device, ActorKind kind, std::string_view name);
+  [[nodiscard]] Result<std::size_t> add_stream(std::uint32_t device, ActorKind kind,
+                                               std::string_view name);
+  void end_stream(std::size_t stream);
   [[nodiscard]] SimStream& stream(std::size_t index) { return *streams_[index]; }
   void submit(std::size_t stream, Operation&& operation);
   /// Lets others go on until it is the host's turn.
   void run_until_host();
   [[nodiscard]] Result<void> wait_for(std::size_t stream, std::uint64_t position, const char* call);
-  [[nodiscard]] bool answer_query(std::size_t stream, std::uint64_t position);
+  /// `is_denied`: the fault plan says that it is not ready.
+  [[nodiscard]] Result<bool> answer_query(std::size_t stream, std::uint64_t position,
+                                          bool is_denied);
   [[nodiscard]] Result<void> wait_for_all(std::uint32_t device);
   [[nodiscard]] std::uint64_t hold(std::size_t stream);
   void let_go(std::uint64_t hold);
   void run_to_hold(std::uint64_t hold);
+  /// Runs what can run until the stream has passed the position. The executor may add this wherever
+  /// a driver may; the checker never counts it.
+  void run_towards(std::size_t stream, std::uint64_t position);
+  void run_all(std::uint32_t device);
+  /// One of `sides` with equal chances, from the seed.
+  [[nodiscard]] std::uint64_t flip(std::uint64_t sides);
 
   [[nodiscard]] std::uint64_t next_event_number() noexcept { return ++last_event_; }
   [[nodiscard]] std::uint64_t next_generation() noexcept { return ++last_generation_; }
   [[nodiscard]] HostSpace& host() noexcept { return host_; }
+  [[nodiscard]] ManagedPages& managed() noexcept { return managed_; }
+  [[nodiscard]] std::uint64_t migrated_bytes() const noexcept { return migrated_bytes_; }
+  void grant_peer_access(std::uint32_t device, std::uint32_t peer);
+  /// The device with that number in the process, if it is in this world.
+  [[nodiscard]] bool has_device(DeviceId id) const noexcept;
+  /// How long a wait or poll stays quiet for other threads to let a held stream go.
+  void set_patience(std::chrono::milliseconds patience) noexcept { patience_ = patience; }
   [[nodiscard]] FaultPlan& faults() noexcept { return faults_; }
   [[nodiscard]] OrderChecker& checker() noexcept { return checker_; }
   [[nodiscard]] std::vector<Finding>& findings() noexcept { return findings_; }
@@ -182,22 +238,41 @@ class World {
   void lose(std::uint32_t device, const Failure& cause) noexcept;
 
  private:
-  void enqueue(SimStream& stream, Operation&& operation);
+  struct Running {
+    const SimStream* stream = nullptr;
+    const Operation* operation = nullptr;
+  };
+
+  [[nodiscard]] Failure refuse_inside(const char* call, CallSite site);
+  void note_thread(std::thread::id self);
+  /// A touch of memory the operation may not name.
+  [[nodiscard]] std::optional<Finding> judge_places(const TraceRecord& record, Crossing crossing);
+  [[nodiscard]] bool is_settled(ActorId actor) const noexcept;
+  void run_users_code(const SimStream& stream, const Operation& operation);
+  /// The kernel works on users' addresses, of which only the declared pages are open.
+  void execute_strictly(const SimStream& stream, const Operation& operation);
+  /// Managed memory follows whoever uses it.
+  void migrate(SimStream& stream, const void* address, std::size_t bytes, bool writes);
+  void update_context();
+  void enqueue(std::size_t stream, Operation&& operation);
   /// The default stream of a device and its blocking streams take turns.
-  void wait_for_partners(SimStream& stream);
+  void wait_for_partners(std::size_t stream);
+  void note_idle(std::size_t stream);
   void hash_record(const TraceRecord& record) noexcept;
   [[nodiscard]] bool can_run(const SimStream& stream) const noexcept;
   void collect_ready();
   void run_one(std::size_t stream);
   void execute(SimStream& stream, Operation& operation);
-  void execute_launch(KernelLaunch& launch);
+  void execute_launch(SimStream& stream, Operation& operation);
   void finish_release(SimDevice& device, std::uint64_t offset);
   void charge(SimStream& stream, const Operation& operation);
   /// The byte as the device reaches it: through the alias, or directly for host memory.
   [[nodiscard]] std::byte* reach(const void* address) const noexcept;
   void prepare(const void* address, std::size_t bytes);
   void forget(const void* address, std::size_t bytes);
-  [[nodiscard]] Failure deadlock(std::size_t stream, const char* call) const;
+  /// Why the stream cannot go on, one line per wait.
+  [[nodiscard]] std::vector<std::string> chain_from(std::size_t stream) const;
+  [[nodiscard]] Failure deadlock(std::size_t stream, const char* call);
   [[nodiscard]] Failure violation(const Finding& finding) const noexcept;
 
   const Options options_;
@@ -209,6 +284,8 @@ class World {
   HostSpace host_;
   std::vector<std::unique_ptr<SimDevice>> devices_;
   std::vector<std::unique_ptr<SimStream>> streams_;
+  std::vector<std::size_t> busy_;   // streams with something queued, ascending
+  std::vector<std::size_t> ended_;  // streams whose places may be used again
   std::vector<std::size_t> ready_;
   std::map<std::uint64_t, RecordPoint> holds_;  // closed ones, and where they stand
   std::uint64_t last_hold_ = 0;
@@ -221,7 +298,18 @@ class World {
   std::uint64_t last_generation_ = 0;
   std::uint64_t host_time_ns_ = 0;
   std::array<std::uint64_t, 3> engine_time_ns_ = {};
-  bool is_running_ = false;  // a host function or kernel is on the stack
+  ManagedPages managed_;
+  std::uint64_t migrated_bytes_ = 0;
+  std::set<std::pair<std::uint32_t, std::uint32_t>> peer_access_;  // who may use whose memory
+  Random coins_;
+  DecisionLog* const decisions_;
+  std::map<std::thread::id, ActorId> threads_;  // with per_thread_host
+  ActorId next_actor_ = 1;                      // 0 is the host
+  std::thread::id first_thread_;
+  bool is_shared_ = false;                    // several threads have called
+  std::atomic<std::thread::id> runner_ = {};  // the thread that is inside users' code
+  Running running_;                           // what it runs
+  std::chrono::milliseconds patience_{10'000};
 };
 
 }  // namespace tern::sim

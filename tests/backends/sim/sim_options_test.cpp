@@ -68,7 +68,8 @@ TEST(SimOptions, RefuseOtherValuesAndSayWhatTheyTake) {
   constexpr std::string_view schedule =
       "mix, lazy, eager, random, skewed, stall-one, pct or pct:2 to pct:5";
   constexpr std::string_view keys =
-      "seed, schedule, reuse, mode, memory, check, concurrent and faults as keys";
+      "seed, schedule, reuse, mode, memory, check, concurrent, strict_kernels, "
+      "per_thread_host, credit_implicit and faults as keys";
   struct Bad {
     std::string_view key, value, accepts;
   };

@@ -39,7 +39,7 @@ TEST_F(StrayAccessTest, EndsTheProcessWithAReport) {
       {
         forget_handlers();
         const auto memory = make();
-        watch_reservation(*memory, 0);
+        watch_reservation(*memory, "sim:0");
         touch(*memory, 0x1234);
       },
       by_fault,
@@ -61,7 +61,7 @@ TEST_F(StrayAccessTest, IsReportedForMemoryOfADeviceAndForAddressesWithoutMemory
       {
         forget_handlers();
         const auto memory = make();
-        watch_reservation(*memory, 0);
+        watch_reservation(*memory, "sim:0");
         touch(*memory, 4 * mib - 1);
       },
       by_fault, "0x3fffff. of sim:0");
@@ -73,8 +73,8 @@ TEST_F(StrayAccessTest, TellsDevicesApart) {
         forget_handlers();
         const auto first = make();
         const auto second = make();
-        watch_reservation(*first, 0);
-        watch_reservation(*second, 1);
+        watch_reservation(*first, "sim:0");
+        watch_reservation(*second, "sim:1");
         forget_reservation(*first);
         touch(*second, 0x10);
       },
@@ -89,7 +89,7 @@ TEST_F(StrayAccessTest, IsFoundHoweverManyDevicesAreOpen) {
         std::vector<std::unique_ptr<AliasMemory>> memories;
         for (std::uint32_t i = 0; i < 300; ++i) {
           memories.push_back(make());
-          watch_reservation(*memories.back(), i);
+          watch_reservation(*memories.back(), "sim:" + std::to_string(i));
         }
         for (std::uint32_t i = 0; i < 299; ++i) forget_reservation(*memories[i]);
         touch(*memories[299], 0x20);
@@ -102,7 +102,7 @@ TEST_F(StrayAccessTest, LeavesOtherFaultsToWhoeverHandledThem) {
       {
         signal(SIGSEGV, [](int) { _exit(3); });
         const auto memory = make();
-        watch_reservation(*memory, 0);
+        watch_reservation(*memory, "sim:0");
         touch(memory->alias_of(2 * mib));  // of no reservation
       },
       testing::ExitedWithCode(3), "^$");
@@ -110,7 +110,7 @@ TEST_F(StrayAccessTest, LeavesOtherFaultsToWhoeverHandledThem) {
       {
         forget_handlers();
         const auto memory = make();
-        watch_reservation(*memory, 0);
+        watch_reservation(*memory, "sim:0");
         touch(memory->alias_of(2 * mib));
       },
       by_fault, "^$");
@@ -126,7 +126,7 @@ TEST_F(StrayAccessTest, IsPassedOnToTheHandlerBefore) {
         };
         sigaction(SIGSEGV, &before, nullptr);
         const auto memory = make();
-        watch_reservation(*memory, 0);
+        watch_reservation(*memory, "sim:0");
         touch(*memory, 0x30);
       },
       testing::ExitedWithCode(3), "TERN-S304.*sim:0");
@@ -137,7 +137,7 @@ TEST_F(StrayAccessTest, DiesOfASignalThatWasSentAsItWouldHave) {
       {
         forget_handlers();
         const auto memory = make();
-        watch_reservation(*memory, 0);
+        watch_reservation(*memory, "sim:0");
         kill(getpid(), SIGSEGV);
         _exit(5);
       },
@@ -156,8 +156,8 @@ TEST_F(StrayAccessTest, IsWatchedForOnlyWhileADeviceIsOpen) {
         forget_handlers();
         const auto first = make();
         const auto second = make();
-        watch_reservation(*first, 0);
-        watch_reservation(*second, 1);
+        watch_reservation(*first, "sim:0");
+        watch_reservation(*second, "sim:1");
         forget_reservation(*first);
         const bool is_ours = handler() != SIG_DFL;
         forget_reservation(*second);
@@ -173,7 +173,7 @@ TEST_F(StrayAccessTest, LeavesAHandlerThatCameLaterInPlace) {
       {
         forget_handlers();
         auto memory = make();
-        watch_reservation(*memory, 0);
+        watch_reservation(*memory, "sim:0");
         struct sigaction later = {};
         later.sa_flags = SA_SIGINFO;
         later.sa_sigaction = [](int number, siginfo_t* info, void* context) {
@@ -184,7 +184,7 @@ TEST_F(StrayAccessTest, LeavesAHandlerThatCameLaterInPlace) {
         forget_reservation(*memory);
         if (handler() == SIG_DFL) _exit(1);
         // Opened again, ours must not call theirs, which calls ours.
-        watch_reservation(*memory, 2);
+        watch_reservation(*memory, "sim:2");
         touch(*memory, 0x40);
       },
       by_fault, "^later TERN-S304.*sim:2");
