@@ -50,22 +50,26 @@ struct Options {
   unsigned pct_depth = 3;
   Reuse reuse = Reuse::hostile;
   Mode mode = Mode::raise;
+  /// What is simulated: h200, small, or the path of a profile; empty is h200. See
+  /// docs/guide/sim.md.
+  std::string profile = {};
   /// Bytes of device memory; unset: the profile's.
   std::optional<std::size_t> memory_bytes = {};
   /// Without the checker only wrong bytes show a mistake; for measuring what it adds.
   bool check = true;
-  /// Whether the device declares Capability::concurrent_managed.
-  bool concurrent_managed = true;
+  /// Whether the device declares Capability::concurrent_managed; unset: the profile's word.
+  std::optional<bool> concurrent_managed = {};
   /// "allocate#3=oom, copy%2=fail": see docs/guide/sim.md.
   std::string faults = {};
 };
 
 /// From the environment: TERN_SIM_SEED, TERN_SIM_SCHEDULE, TERN_SIM_REUSE, TERN_SIM_MODE,
-/// TERN_SIM_FAULTS. Throws InvalidArgument.
+/// TERN_SIM_PROFILE, TERN_SIM_FAULTS. Throws InvalidArgument, FileError.
 [[nodiscard]] TERN_EXPORT Options options_from_config();
 
 /// A device of its own: two calls give two devices, whatever the options. The catalog's `sim:0` and
-/// `sim:1` are peers; these have none. Throws InvalidArgument for options that make no sense.
+/// `sim:1` are peers; these have none. Throws InvalidArgument for options that make no sense,
+/// FileError for a profile that cannot be read.
 [[nodiscard]] TERN_EXPORT Device open(const Options& options);
 /// Several devices that are peers of each other.
 [[nodiscard]] TERN_EXPORT std::vector<Device> open_peers(const Options& options, unsigned count);
@@ -77,8 +81,9 @@ TERN_EXPORT void host_read(const Device& device, const void* address, std::size_
 TERN_EXPORT void host_write(const Device& device, void* address, std::size_t bytes,
                             CallSite site = CallSite::here());
 
-/// Holds the stream at this point: later work of it does not begin before let_go(). It is what a host
-/// function that blocks would be on other devices; here that would block the simulation itself.
+/// Holds the stream at this point: later work of it does not begin before let_go(). It is what a
+/// host function that blocks would be on other devices; here that would block the simulation
+/// itself.
 [[nodiscard]] TERN_EXPORT std::uint64_t hold(StreamRef stream);
 TERN_EXPORT void let_go(const Device& device, std::uint64_t hold);
 /// Runs the stream until it stands at the hold.
@@ -92,7 +97,8 @@ TERN_EXPORT void run_to_hold(const Device& device, std::uint64_t hold);
 [[nodiscard]] TERN_EXPORT std::uint64_t trace_hash(const Device& device);
 /// Virtual nanoseconds since the device was opened.
 [[nodiscard]] TERN_EXPORT std::uint64_t virtual_time_ns(const Device& device);
-/// How often each class of call was made, for fault loops: "allocate", "copy", "launch", ...
+/// How often each class of call was made, for fault loops: "allocate", "copy", "launch", ... Peers
+/// count together.
 [[nodiscard]] TERN_EXPORT std::uint64_t calls(const Device& device, std::string_view fault_class);
 /// Replaces the fault plan, and counts calls from zero again. Throws InvalidArgument.
 TERN_EXPORT void set_faults(const Device& device, std::string_view plan);

@@ -38,7 +38,7 @@ Options options_from_config() { return try_read_options(DeviceSpec{"sim", 0, {},
 std::vector<Device> open_peers(const Options& options, unsigned count) {
   // Checked here, so that a bad plan is an error of this call and not of a constructor inside.
   static_cast<void>(FaultPlan::try_parse(options.faults, options.seed).value());
-  const auto world = std::make_shared<World>(options, default_profile());
+  const auto world = std::make_shared<World>(options, try_load_profile(options.profile).value());
   std::vector<Device> devices;
   for (unsigned i = 0; i < count; ++i) {
     devices.emplace_back(open_backend(world, fmt::format("sim:{}", i)).value());
@@ -103,10 +103,14 @@ std::uint64_t calls(const Device& device, std::string_view fault_class) {
   const auto lock = world.enter();
   const std::optional<FaultClass> known = FaultPlan::class_of(fault_class);
   if (!known) {
+    std::string names;
+    for (std::size_t i = 0; i < fault_classes; ++i) {
+      names += fmt::format("{}{}", i == 0 ? "" : ", ", name(static_cast<FaultClass>(i)));
+    }
     raise(Failure(ErrorCode::invalid_argument,
-                  "'{value}' is no class of calls. There are allocate, release, map, pin, copy, "
-                  "fill, launch, record, wait, query and stream.")
+                  "'{value}' is no class of calls. The classes are {accepts}.")
               .with("name", "fault_class")
+              .with("accepts", names)
               .with("value", fault_class));
   }
   return world.faults().calls(*known);
