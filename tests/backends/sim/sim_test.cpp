@@ -588,6 +588,16 @@ TEST(Sim, APlanMakesQueriesUnreadyUnlessTheHostKnowsBetter) {
   EXPECT_EQ(answers, 64);  // not for ever
 }
 
+TEST(Sim, AnEventThatWasSeenDoneStaysDoneWhateverThePlan) {
+  Bench bench({.policy = sim::Policy::eager});
+  Event event(bench.device);
+  bench.a.fill(bench.block, bytes, std::byte{2});
+  bench.a.record(event);
+  sim::set_faults(bench.device, "query#2+=not_ready");
+  EXPECT_TRUE(event.is_done());
+  EXPECT_TRUE(event.is_done());
+}
+
 TEST(Sim, APlanMakesMemoryFragmentedAndPinningRefused) {
   Bench bench;
   bench.device.synchronize();
