@@ -137,9 +137,10 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_SIM_SCHEDULE", "pct:3"},
                                 {"TERN_SIM_REUSE", "friendly"},
                                 {"TERN_SIM_MODE", "collect"},
+                                {"TERN_SIM_PROFILE", "small"},
                                 {"TERN_SIM_FAULTS", "copy#1=fail"}});
-  const std::vector<std::string> values = {"cuda:1", "cuda,sim", "8",       "32",         "0x7",
-                                           "pct:3",  "friendly", "collect", "copy#1=fail"};
+  const std::vector<std::string> values = {"cuda:1", "cuda,sim", "8",       "32",    "0x7",
+                                           "pct:3",  "friendly", "collect", "small", "copy#1=fail"};
   ASSERT_EQ(config_variables().size(), values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     const ConfigVariable& variable = config_variables()[i];
@@ -149,6 +150,16 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
     EXPECT_FALSE(variable.purpose.empty()) << variable.name;
     EXPECT_TRUE(parse({{variable.name, values[i]}})->unknown_names.empty()) << variable.name;
   }
+}
+
+TEST(Config, RefusesAVariableOfTheSimulatedDeviceThatIsEmpty) {
+  for (const char* name : {"TERN_SIM_SEED", "TERN_SIM_SCHEDULE", "TERN_SIM_REUSE", "TERN_SIM_MODE",
+                           "TERN_SIM_PROFILE", "TERN_SIM_FAULTS"}) {
+    refusal(name, "");
+  }
+  EXPECT_EQ(refusal("TERN_SIM_SEED", "").text(),
+            "TERN_SIM_SEED='' is not accepted: it takes a number such as 7 or 0x1c9f. Correct it, "
+            "or unset it.");
 }
 
 TEST(Config, HasEffectiveValuesForTheDefaults) {

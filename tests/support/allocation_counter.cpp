@@ -8,10 +8,14 @@ namespace {
 
 thread_local std::size_t allocations = 0;
 thread_local std::size_t exhausted = 0;
+thread_local std::size_t allowed = 0;  // while exhausted
 
 void* take(std::size_t bytes, std::size_t alignment) noexcept {
   ++allocations;
-  if (exhausted != 0) return nullptr;
+  if (exhausted != 0) {
+    if (allowed == 0) return nullptr;
+    --allowed;
+  }
   // Zero bytes need an address of their own, and aligned_alloc a multiple of the alignment.
   if (bytes == 0) bytes = 1;
   if (alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__) return std::malloc(bytes);
@@ -30,8 +34,14 @@ void* take_or_throw(std::size_t bytes, std::size_t alignment) {
 AllocationCounter::AllocationCounter() noexcept : before_(allocations) {}
 std::size_t AllocationCounter::count() const noexcept { return allocations - before_; }
 
-HeapExhausted::HeapExhausted() noexcept { ++exhausted; }
-HeapExhausted::~HeapExhausted() { --exhausted; }
+HeapExhausted::HeapExhausted(std::size_t left) noexcept : left_before_(allowed) {
+  ++exhausted;
+  allowed = left;
+}
+HeapExhausted::~HeapExhausted() {
+  --exhausted;
+  allowed = left_before_;
+}
 
 bool HeapExhausted::is_possible() noexcept {
   const HeapExhausted nothing_left;

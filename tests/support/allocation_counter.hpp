@@ -22,16 +22,20 @@ class AllocationCounter {
   std::size_t before_;
 };
 
-/// While one lives, every operator new of this thread fails. They nest.
+/// While one lives, every operator new of this thread fails, but for the first `left`. They nest,
+/// and the innermost one's `left` counts.
 class HeapExhausted {
  public:
-  HeapExhausted() noexcept;
+  explicit HeapExhausted(std::size_t left = 0) noexcept;
   ~HeapExhausted();
   HeapExhausted(const HeapExhausted&) = delete;
   HeapExhausted& operator=(const HeapExhausted&) = delete;
 
   /// False where our operator new is not the one in use; a test that needs it is skipped.
   [[nodiscard]] static bool is_possible() noexcept;
+
+ private:
+  std::size_t left_before_;
 };
 
 }  // namespace tern::test

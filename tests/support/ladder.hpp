@@ -28,7 +28,11 @@ using Bytes = std::vector<std::byte>;
 /// The devices of the available backends, and variants that take other ways through them.
 inline std::vector<std::string> devices_to_climb() {
   std::vector<std::string> specs = {"host?pages=normal", "host?threads=1", "host?threads=3",
-                                    "sim?schedule=lazy", "sim?schedule=eager&reuse=friendly"};
+                                    "sim?schedule=lazy", "sim?schedule=eager&reuse=friendly",
+                                    // Plans that a device survives: all rungs hold under them.
+                                    "sim?faults=query~0.3=not_ready",
+                                    "sim?schedule=eager&faults=query%2=not_ready,copy~0.3=slow,"
+                                    "fill%2=slow,launch~0.5=slow,record~0.3=slow,wait~0.3=slow"};
   for (const BackendListing& backend : list_backends()) {
     specs.insert(specs.end(), backend.devices.begin(), backend.devices.end());
   }

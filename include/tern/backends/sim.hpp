@@ -57,12 +57,15 @@ struct Options {
   unsigned pct_depth = 3;
   Reuse reuse = Reuse::hostile;
   Mode mode = Mode::raise;
+  /// What is simulated: h200, small, or the path of a profile; empty is h200. See
+  /// docs/guide/sim.md.
+  std::string profile = {};
   /// Bytes of device memory; unset: the profile's.
   std::optional<std::size_t> memory_bytes = {};
   /// Without the checker only wrong bytes show a mistake; for measuring what it adds.
   bool check = true;
-  /// Whether the device declares Capability::concurrent_managed.
-  bool concurrent_managed = true;
+  /// Whether the device declares Capability::concurrent_managed; unset: the profile's word.
+  std::optional<bool> concurrent_managed = {};
   /// C++ kernels see only the pages they declare; anything else they touch is TERN-S303.
   bool strict_kernels = false;
   /// Every host thread is an actor of its own; release() and acquire() order them.
@@ -73,11 +76,12 @@ struct Options {
 };
 
 /// From the environment: TERN_SIM_SEED, TERN_SIM_SCHEDULE, TERN_SIM_REUSE, TERN_SIM_MODE,
-/// TERN_SIM_FAULTS. Throws InvalidArgument.
+/// TERN_SIM_PROFILE, TERN_SIM_FAULTS. Throws InvalidArgument, FileError.
 [[nodiscard]] TERN_EXPORT Options options_from_config();
 
 /// A device of its own: two calls give two devices, whatever the options. The catalog's `sim:0` and
-/// `sim:1` are peers; these have none. Throws InvalidArgument for options that make no sense.
+/// `sim:1` are peers; these have none. Throws InvalidArgument for options that make no sense,
+/// FileError for a profile that cannot be read.
 [[nodiscard]] TERN_EXPORT Device open(const Options& options);
 /// Several devices that are peers of each other.
 [[nodiscard]] TERN_EXPORT std::vector<Device> open_peers(const Options& options, unsigned count);
@@ -128,7 +132,8 @@ TERN_EXPORT Exploration for_every_schedule(const Options& options, std::uint64_t
 [[nodiscard]] TERN_EXPORT std::uint64_t migrated_bytes(const Device& device);
 /// Virtual nanoseconds since the device was opened.
 [[nodiscard]] TERN_EXPORT std::uint64_t virtual_time_ns(const Device& device);
-/// How often each class of call was made, for fault loops: "allocate", "copy", "launch", ...
+/// How often each class of call was made, for fault loops: "allocate", "copy", "launch", ... Peers
+/// count together.
 [[nodiscard]] TERN_EXPORT std::uint64_t calls(const Device& device, std::string_view fault_class);
 /// Replaces the fault plan, and counts calls from zero again. Throws InvalidArgument.
 TERN_EXPORT void set_faults(const Device& device, std::string_view plan);

@@ -1,26 +1,37 @@
 #include "backends/sim/fault_plan.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <charconv>
-#include <utility>
+#include <string>
 
 namespace tern::sim {
 namespace {
 
-constexpr std::pair<std::string_view, FaultClass> class_names[] = {
-#define TERN_FAULT_CLASS(name) {#name, FaultClass::name},
+/// Names, and the kinds a class takes, as words with a space between them.
+struct ClassRow {
+  std::string_view name;
+  std::string_view kinds;
+};
+constexpr ClassRow classes[] = {
+#define TERN_FAULT_CLASS(name, kinds) {#name, kinds},
     TERN_FOR_EACH_FAULT_CLASS(TERN_FAULT_CLASS)
 #undef TERN_FAULT_CLASS
 };
-static_assert(std::size(class_names) == fault_classes);
+static_assert(std::size(classes) == fault_classes);
 
-constexpr std::pair<std::string_view, FaultKind> kind_names[] = {
-    {"oom", FaultKind::oom},       {"fragmented", FaultKind::fragmented},
-    {"fail", FaultKind::fail},     {"fault", FaultKind::fault},
-    {"lost", FaultKind::lost},     {"not_ready", FaultKind::not_ready},
-    {"refuse", FaultKind::refuse},
+constexpr std::string_view kinds[] = {
+#define TERN_FAULT_KIND(name) #name,
+    TERN_FOR_EACH_FAULT_KIND(TERN_FAULT_KIND)
+#undef TERN_FAULT_KIND
 };
+static_assert(std::size(kinds) == fault_kinds);
 
-Failure refuse(std::string_view rule, const char* why) noexcept {
+/// Planned for files, which no call of the contract reads: a rule with them could only do nothing.
+constexpr std::string_view file_class = "file", short_kind = "short";
+
+Failure refuse(std::string_view rule, std::string_view why) noexcept {
   return Failure(ErrorCode::invalid_argument,
                  "'{value}' is no rule of a fault plan: {why}. Write it like allocate#3=oom, "
                  "copy#2+=fail, launch%2=fault or query~0.01=not_ready.")
@@ -45,39 +56,51 @@ std::optional<std::uint64_t> parse_millionths(std::string_view text) noexcept {
   return value;
 }
 
-}  // namespace
-
-std::optional<FaultClass> FaultPlan::class_of(std::string_view name) noexcept {
-  for (const auto& [known, value] : class_names) {
-    if (known == name) return value;
+/// "copy takes fail, fault, lost and slow".
+std::string what_it_takes(FaultClass fault_class) {
+  std::string list;
+  for (std::size_t i = 0; i < fault_kinds; ++i) {
+    if (!takes(fault_class, static_cast<FaultKind>(i))) continue;
+    list += fmt::format("{}{}", list.empty() ? "" : ", ", kinds[i]);
   }
-  return std::nullopt;
+  list.replace(list.rfind(','), 1, " and");
+  return fmt::format("{} takes {}", name(fault_class), list);
 }
 
-Result<FaultPlan::Rule> FaultPlan::try_parse_rule(std::string_view text) {
-  const std::size_t selector = text.find_first_of("#%~");
-  const std::size_t equals = text.find('=');
-  if (selector == text.npos || equals == text.npos || equals < selector) {
-    return refuse(text, "it needs a class, a selector and a kind");
+}  // namespace
+
+std::string_view name(FaultClass fault_class) noexcept {
+  return classes[static_cast<std::size_t>(fault_class)].name;
+}
+
+std::string_view name(FaultKind kind) noexcept { return kinds[static_cast<std::size_t>(kind)]; }
+
+bool takes(FaultClass fault_class, FaultKind kind) noexcept {
+  std::string_view rest = classes[static_cast<std::size_t>(fault_class)].kinds;
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find(' '), rest.size());
+    if (rest.substr(0, end) == name(kind)) return true;
+    rest.remove_prefix(std::min(end + 1, rest.size()));
   }
-  Rule rule;
-  const std::optional<FaultClass> fault_class = class_of(text.substr(0, selector));
-  if (!fault_class) return refuse(text, "there is no such class of calls");
-  rule.fault_class = *fault_class;
+  return false;
+}
 
-  const std::string_view kind = text.substr(equals + 1);
-  const auto* found = std::begin(kind_names);
-  while (found != std::end(kind_names) && found->first != kind) ++found;
-  if (found == std::end(kind_names)) return refuse(text, "there is no such kind of fault");
-  rule.kind = found->second;
+std::optional<FaultClass> FaultPlan::class_of(std::string_view text) noexcept {
+  if (text == "free") return FaultClass::release;
+  const auto* found = std::ranges::find(classes, text, &ClassRow::name);
+  if (found == std::end(classes)) return std::nullopt;
+  return static_cast<FaultClass>(found - std::begin(classes));
+}
 
-  std::string_view number = text.substr(selector + 1, equals - selector - 1);
+Result<void> FaultPlan::try_read_selector(std::string_view text, Rule& rule) {
+  const std::size_t selector = text.find_first_of("#%~");
+  std::string_view number = text.substr(selector + 1, text.find('=') - selector - 1);
   if (text[selector] == '~') {
     const std::optional<std::uint64_t> rate = parse_millionths(number);
     if (!rate) return refuse(text, "a rate is a fraction such as 0.01");
     rule.selector = Rule::Selector::rate;
     rule.number = *rate;
-    return rule;
+    return {};
   }
   rule.selector = text[selector] == '%' ? Rule::Selector::every : Rule::Selector::nth;
   if (rule.selector == Rule::Selector::nth && number.ends_with('+')) {
@@ -87,6 +110,32 @@ Result<FaultPlan::Rule> FaultPlan::try_parse_rule(std::string_view text) {
   if (!parse_number(number, rule.number) || rule.number == 0) {
     return refuse(text, "calls are counted from 1");
   }
+  return {};
+}
+
+Result<FaultPlan::Rule> FaultPlan::try_parse_rule(std::string_view text) {
+  const std::size_t selector = text.find_first_of("#%~");
+  const std::size_t equals = text.find('=');
+  if (selector == text.npos || equals == text.npos || equals < selector) {
+    return refuse(text, "it needs a class, a selector and a kind");
+  }
+  Rule rule;
+  const std::string_view class_text = text.substr(0, selector);
+  const std::string_view kind_text = text.substr(equals + 1);
+  if (class_text == file_class) return refuse(text, "no call of a device reads a file");
+  const std::optional<FaultClass> fault_class = class_of(class_text);
+  if (!fault_class) return refuse(text, "there is no such class of calls");
+  rule.fault_class = *fault_class;
+
+  if (kind_text == short_kind)
+    return refuse(text, "only a file is read short, and no call reads one");
+  const auto* kind = std::ranges::find(kinds, kind_text);
+  if (kind == std::end(kinds)) return refuse(text, "there is no such kind of fault");
+  rule.kind = static_cast<FaultKind>(kind - std::begin(kinds));
+  if (!takes(rule.fault_class, rule.kind)) {
+    return refuse(text, what_it_takes(rule.fault_class));
+  }
+  if (Result<void> read = try_read_selector(text, rule); !read) return read.failure();
   return rule;
 }
 

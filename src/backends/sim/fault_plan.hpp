@@ -7,7 +7,9 @@
 //            | "%" n        every n-th
 //            | "~" p        each with probability p, a decimal fraction such as 0.01
 //
-// Calls are counted per class from 1, so that a loop can count first and then fail each. Confined.
+// Every primitive of the contract that can fail belongs to one class, and a class takes the kinds
+// that can happen to its primitives; a rule with another kind is refused rather than ignored. Calls
+// are counted per class from 1, so that a loop can count first and then fail each. Confined.
 
 #pragma once
 
@@ -22,35 +24,59 @@
 
 namespace tern::sim {
 
-#define TERN_FOR_EACH_FAULT_CLASS(TERN_FAULT_CLASS)                                         \
-  TERN_FAULT_CLASS(allocate)                                                                \
-  TERN_FAULT_CLASS(release)                                                                 \
-  TERN_FAULT_CLASS(map) TERN_FAULT_CLASS(pin) TERN_FAULT_CLASS(copy) TERN_FAULT_CLASS(fill) \
-      TERN_FAULT_CLASS(launch) TERN_FAULT_CLASS(record) TERN_FAULT_CLASS(wait)              \
-          TERN_FAULT_CLASS(query) TERN_FAULT_CLASS(stream)
+/// What may go wrong.
+#define TERN_FOR_EACH_FAULT_KIND(TERN_FAULT_KIND)                                     \
+  TERN_FAULT_KIND(oom)        /* no memory */                                         \
+  TERN_FAULT_KIND(fragmented) /* enough in total, no range of that size */            \
+  TERN_FAULT_KIND(fail)       /* the driver refuses, once */                          \
+  TERN_FAULT_KIND(fault)      /* queued, and fails when the stream gets there; the    \
+                                 device is lost from then on */                       \
+  TERN_FAULT_KIND(lost)       /* the device is lost now */                            \
+  TERN_FAULT_KIND(not_ready)  /* a query says no, unless the host knows better */     \
+  TERN_FAULT_KIND(slow)       /* the stream is delayed: runs when nothing else can */ \
+  TERN_FAULT_KIND(refuse)     /* page-locking is not allowed */
+
+enum class FaultKind : std::uint8_t {
+#define TERN_FAULT_KIND(name) name,
+  TERN_FOR_EACH_FAULT_KIND(TERN_FAULT_KIND)
+#undef TERN_FAULT_KIND
+};
+inline constexpr std::size_t fault_kinds = 8;
+
+/// One line per class: its name, and the kinds it takes. docs/guide/sim.md has its primitives.
+#define TERN_FOR_EACH_FAULT_CLASS(TERN_FAULT_CLASS)      \
+  TERN_FAULT_CLASS(allocate, "oom fragmented fail lost") \
+  TERN_FAULT_CLASS(release, "fail lost")                 \
+  TERN_FAULT_CLASS(map, "oom fail lost")                 \
+  TERN_FAULT_CLASS(pin, "oom fail lost refuse")          \
+  TERN_FAULT_CLASS(copy, "fail fault lost slow")         \
+  TERN_FAULT_CLASS(fill, "fail fault lost slow")         \
+  TERN_FAULT_CLASS(launch, "fail fault lost slow")       \
+  TERN_FAULT_CLASS(load, "fail lost")                    \
+  TERN_FAULT_CLASS(record, "fail fault lost slow")       \
+  TERN_FAULT_CLASS(wait, "fail fault lost slow")         \
+  TERN_FAULT_CLASS(query, "fail lost not_ready")         \
+  TERN_FAULT_CLASS(sync, "fail lost")                    \
+  TERN_FAULT_CLASS(stream, "fail lost")                  \
+  TERN_FAULT_CLASS(info, "fail lost")
 
 enum class FaultClass : std::uint8_t {
-#define TERN_FAULT_CLASS(name) name,
+#define TERN_FAULT_CLASS(name, kinds) name,
   TERN_FOR_EACH_FAULT_CLASS(TERN_FAULT_CLASS)
 #undef TERN_FAULT_CLASS
 };
-inline constexpr std::size_t fault_classes = 11;
+inline constexpr std::size_t fault_classes = 14;
 
-enum class FaultKind : std::uint8_t {
-  oom,         // no memory
-  fragmented,  // enough in total, no range of that size
-  fail,        // the driver refuses, once
-  fault,       // the work is queued and fails later; the device is lost from then on
-  lost,        // the device is lost now
-  not_ready,   // a query says no
-  refuse,      // page-locking is not allowed
-};
+[[nodiscard]] std::string_view name(FaultClass fault_class) noexcept;
+[[nodiscard]] std::string_view name(FaultKind kind) noexcept;
+/// Can that happen to calls of this class?
+[[nodiscard]] bool takes(FaultClass fault_class, FaultKind kind) noexcept;
 
 class FaultPlan {
  public:
   explicit FaultPlan(std::uint64_t seed = 0) noexcept : random_(seed, Purpose::faults) {}
 
-  /// Refused with invalid_argument, naming the rule.
+  /// Refused with invalid_argument, naming the rule, and what its class takes where that is wrong.
   [[nodiscard]] static Result<FaultPlan> try_parse(std::string_view text, std::uint64_t seed);
 
   /// Counts a call; says how it must fail, if it must.
@@ -58,6 +84,7 @@ class FaultPlan {
   [[nodiscard]] std::uint64_t calls(FaultClass fault_class) const noexcept {
     return calls_[static_cast<std::size_t>(fault_class)];
   }
+  /// By the name it has, or "free", which is another for release.
   [[nodiscard]] static std::optional<FaultClass> class_of(std::string_view name) noexcept;
 
  private:
@@ -68,6 +95,7 @@ class FaultPlan {
     std::uint64_t number = 0;  // of rate: out of a million
   };
   [[nodiscard]] static Result<Rule> try_parse_rule(std::string_view text);
+  [[nodiscard]] static Result<void> try_read_selector(std::string_view text, Rule& rule);
 
   std::vector<Rule> rules_;
   std::array<std::uint64_t, fault_classes> calls_ = {};

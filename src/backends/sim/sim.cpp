@@ -36,7 +36,7 @@ void access(const Device& device, TouchKind kind, const void* address, std::size
   const Entry entry = world.enter("host access", site).value();
   if (bytes == 0) return;
   const auto managed = world.host().managed_offset(address);
-  if (managed && !world.options().concurrent_managed) {
+  if (managed && !world.shares_managed()) {
     if (Result<void> idle = world.judge_managed(address, bytes, kind, site); !idle) {
       raise(Failure(idle.failure()).at(site));
     }
@@ -56,7 +56,8 @@ Options options_from_config() { return try_read_options(DeviceSpec{"sim", 0, {},
 std::vector<Device> open_peers(const Options& options, unsigned count) {
   // Checked here, so that a bad plan is an error of this call and not of a constructor inside.
   static_cast<void>(FaultPlan::try_parse(options.faults, options.seed).value());
-  return open_in(std::make_shared<World>(options, default_profile()), count);
+  return open_in(std::make_shared<World>(options, try_load_profile(options.profile).value()),
+                 count);
 }
 
 Exploration for_every_schedule(const Options& options, std::uint64_t most_runs,
@@ -66,7 +67,8 @@ Exploration for_every_schedule(const Options& options, std::uint64_t most_runs,
   Exploration done;
   while (done.runs < most_runs && !done.is_complete) {
     {
-      const auto world = std::make_shared<World>(options, default_profile(), &decisions);
+      const auto world =
+          std::make_shared<World>(options, try_load_profile(options.profile).value(), &decisions);
       body(open_in(world, 1).front());
     }
     ++done.runs;
@@ -178,10 +180,14 @@ std::uint64_t calls(const Device& device, std::string_view fault_class) {
   const Entry entry = world.enter("a knob").value();
   const std::optional<FaultClass> known = FaultPlan::class_of(fault_class);
   if (!known) {
+    std::string names;
+    for (std::size_t i = 0; i < fault_classes; ++i) {
+      names += fmt::format("{}{}", i == 0 ? "" : ", ", name(static_cast<FaultClass>(i)));
+    }
     raise(Failure(ErrorCode::invalid_argument,
-                  "'{value}' is no class of calls. There are allocate, release, map, pin, copy, "
-                  "fill, launch, record, wait, query and stream.")
+                  "'{value}' is no class of calls. The classes are {accepts}.")
               .with("name", "fault_class")
+              .with("accepts", names)
               .with("value", fault_class));
   }
   return world.faults().calls(*known);

@@ -32,7 +32,7 @@ DeviceInfo describe(const World& world, std::string spec, std::size_t memory_byt
                        Capability::host_functions, Capability::stream_ordered_memory,
                        Capability::event_timing,   Capability::kernels,
                        Capability::peer_copies,    Capability::advice};
-  if (world.options().concurrent_managed) {
+  if (world.shares_managed()) {
     info.capabilities = info.capabilities.with(Capability::concurrent_managed);
   }
   info.total_bytes = memory_bytes;
@@ -78,13 +78,14 @@ class SimBackend final : public Backend {
   Result<MemoryInfo> memory() noexcept override {
     const Result<Entry> entry = world_->enter("memory");
     if (!entry) return entry.failure();
+    if (Result<void> begun = begin(FaultClass::info, "memory"); !begun) return begun.failure();
     return MemoryInfo{device().allocator->free_bytes(), device().allocator->total_bytes()};
   }
 
   Result<void> synchronize() noexcept override {
     const Result<Entry> entry = world_->enter("synchronize");
     if (!entry) return entry.failure();
-    if (device().loss) return *device().loss;
+    if (Result<void> begun = begin(FaultClass::sync, "synchronize"); !begun) return begun;
     return world_->wait_for_all(index_);
   }
 
@@ -98,7 +99,7 @@ class SimBackend final : public Backend {
     const bool is_host = kind != MemoryKind::device;
     const FaultClass fault_class =
         kind == MemoryKind::pinned ? FaultClass::pin : FaultClass::allocate;
-    if (Result<void> begun = world_->begin(index_, fault_class, "allocate", bytes); !begun) {
+    if (Result<void> begun = begin(fault_class, "allocate", bytes); !begun) {
       return begun.failure();
     }
     const std::uint64_t generation = world_->next_generation();
@@ -129,11 +130,7 @@ class SimBackend final : public Backend {
   Result<void> release(void* address, CallSite site) noexcept override {
     const Result<Entry> entry = world_->enter("release", site);
     if (!entry) return entry.failure();
-    if (!device().loss) {
-      if (Result<void> begun = world_->begin(index_, FaultClass::release, "release"); !begun) {
-        return begun;
-      }
-    }
+    if (Result<void> begun = begin_release("release"); !begun) return begun;
     void* base = nullptr;
     const HostSpace::Block* host = world_->host().find(address, &base);
     const SimBlock* block = host == nullptr ? find(address) : nullptr;
@@ -152,7 +149,7 @@ class SimBackend final : public Backend {
                                              .operation = OperationKind::release,
                                              .touches = touches,
                                              .site = site});
-        !judged && !device().loss) {
+        !judged) {
       return judged;
     }
     if (const auto offset = world_->host().managed_offset(address)) {
@@ -170,6 +167,9 @@ class SimBackend final : public Backend {
   Result<PointerInfo> pointer_info(const void* address) noexcept override {
     const Result<Entry> entry = world_->enter("pointer_info");
     if (!entry) return entry.failure();
+    if (Result<void> begun = begin(FaultClass::info, "pointer_info"); !begun) {
+      return begun.failure();
+    }
     void* base = nullptr;
     if (const HostSpace::Block* host = world_->host().find(address, &base)) {
       return PointerInfo{host->kind, base, host->bytes};
@@ -196,8 +196,7 @@ class SimBackend final : public Backend {
                                std::size_t alignment) noexcept override {
     const Result<Entry> entry = world_->enter("allocate_async", submission.site);
     if (!entry) return entry.failure();
-    if (Result<void> begun = world_->begin(index_, FaultClass::allocate, "allocate_async", bytes);
-        !begun) {
+    if (Result<void> begun = begin(FaultClass::allocate, "allocate_async", bytes); !begun) {
       return begun.failure();
     }
     const std::uint64_t generation = world_->next_generation();
@@ -225,12 +224,11 @@ class SimBackend final : public Backend {
     const SimBlock* block = find(address);
     if (block == nullptr) return not_live(address);
     if (device().loss) {
+      note_host(TouchKind::release, OperationKind::release, address, block->bytes);
       give(address);
       return {};
     }
-    if (Result<void> begun = world_->begin(index_, FaultClass::release, "release_async"); !begun) {
-      return begun;
-    }
+    if (Result<void> begun = begin_release("release_async"); !begun) return begun;
     std::vector<Touch>& touches = world_->scratch();
     world_->add_touch(touches, TouchKind::release, address, block->bytes);
     if (Result<void> judged = judge(submission, OperationKind::release, touches); !judged) {
@@ -256,7 +254,7 @@ class SimBackend final : public Backend {
   Result<void*> reserve(std::size_t bytes) noexcept override {
     const Result<Entry> entry = world_->enter("reserve");
     if (!entry) return entry.failure();
-    if (Result<void> begun = world_->begin(index_, FaultClass::map, "reserve", bytes); !begun) {
+    if (Result<void> begun = begin(FaultClass::map, "reserve", bytes); !begun) {
       return begun.failure();
     }
     const std::optional<std::uint64_t> offset = device().window->take(bytes, page_bytes);
@@ -277,6 +275,7 @@ class SimBackend final : public Backend {
     if (has_mapping(*offset, bytes)) {
       return bad_range("still mapped in places. Unmap all of it first", address, bytes);
     }
+    if (Result<void> begun = begin_release("unreserve"); !begun) return begun;
     device().window->give(*offset - device().memory->bytes(), bytes);
     device().reservations.erase(found);
     return {};
@@ -285,8 +284,7 @@ class SimBackend final : public Backend {
   Result<NativePages> create_pages(std::size_t bytes) noexcept override {
     const Result<Entry> entry = world_->enter("create_pages");
     if (!entry) return entry.failure();
-    if (Result<void> begun = world_->begin(index_, FaultClass::allocate, "create_pages", bytes);
-        !begun) {
+    if (Result<void> begun = begin(FaultClass::allocate, "create_pages", bytes); !begun) {
       return begun.failure();
     }
     const std::optional<std::uint64_t> offset = device().allocator->take(bytes, page_bytes);
@@ -304,6 +302,7 @@ class SimBackend final : public Backend {
     if (found == device().pages.end() || found->second.is_released) {
       return unknown(pages, "release_pages");
     }
+    if (Result<void> begun = begin_release("release_pages"); !begun) return begun;
     found->second.is_released = true;
     drop_if_unused(found);
     return {};
@@ -312,8 +311,9 @@ class SimBackend final : public Backend {
   Result<void> map(void* address, NativePages pages) noexcept override {
     const Result<Entry> entry = world_->enter("map");
     if (!entry) return entry.failure();
-    if (Result<void> begun = world_->begin(index_, FaultClass::map, "map"); !begun) return begun;
     const auto found = device().pages.find(pages.value);
+    const std::size_t bytes = found == device().pages.end() ? 0 : found->second.bytes;
+    if (Result<void> begun = begin(FaultClass::map, "map", bytes); !begun) return begun;
     if (found == device().pages.end() || found->second.is_released) {
       return unknown(pages, "map");
     }
@@ -349,11 +349,7 @@ class SimBackend final : public Backend {
     if (found == device().mappings.end() || found->second.first != bytes) {
       return bad_range("no whole mapping. Unmap exactly what was mapped", address, bytes);
     }
-    if (!device().loss) {
-      if (Result<void> begun = world_->begin(index_, FaultClass::map, "unmap"); !begun) {
-        return begun;
-      }
-    }
+    if (Result<void> begun = begin_release("unmap"); !begun) return begun;
     std::vector<Touch>& touches = world_->scratch();
     world_->add_touch(touches, TouchKind::release, address, bytes);
     if (Result<void> judged = world_->judge({.kind = RecordKind::host_access,
@@ -373,7 +369,7 @@ class SimBackend final : public Backend {
   Result<void> set_access(void* address, std::size_t bytes, PageAccess) noexcept override {
     const Result<Entry> entry = world_->enter("set_access");
     if (!entry) return entry.failure();
-    if (Result<void> begun = world_->begin(index_, FaultClass::map, "set_access"); !begun) {
+    if (Result<void> begun = begin(FaultClass::map, "set_access", bytes); !begun) {
       return begun;
     }
     const std::optional<std::uint64_t> offset = device().memory->offset_of(address);
@@ -398,13 +394,13 @@ class SimBackend final : public Backend {
                     std::size_t bytes) noexcept override {
     const Result<Entry> entry = world_->enter("copy", submission.site);
     if (!entry) return entry.failure();
-    return queue_copy(submission, destination, source, bytes, Crossing::none);
+    return queue_copy(submission, destination, source, bytes, "copy", Crossing::none);
   }
 
   Result<void> copy_2d(const Submission& submission, const Copy2D& copy) noexcept override {
     const Result<Entry> entry = world_->enter("copy_2d", submission.site);
     if (!entry) return entry.failure();
-    if (Result<void> begun = world_->begin(index_, FaultClass::copy, "copy_2d"); !begun) {
+    if (Result<void> begun = begin(submission, FaultClass::copy, "copy_2d"); !begun) {
       return begun;
     }
     std::vector<Touch>& touches = world_->scratch();
@@ -433,7 +429,7 @@ class SimBackend final : public Backend {
                     const Pattern& pattern) noexcept override {
     const Result<Entry> entry = world_->enter("fill", submission.site);
     if (!entry) return entry.failure();
-    if (Result<void> begun = world_->begin(index_, FaultClass::fill, "fill"); !begun) return begun;
+    if (Result<void> begun = begin(submission, FaultClass::fill, "fill"); !begun) return begun;
     std::vector<Touch>& touches = world_->scratch();
     world_->add_touch(touches, TouchKind::write, destination, bytes);
     if (Result<void> judged = judge(submission, OperationKind::fill, touches); !judged) {
@@ -459,13 +455,18 @@ class SimBackend final : public Backend {
     }
     const Result<Entry> entry = world_->enter("copy_from_peer", submission.site);
     if (!entry) return entry.failure();
-    return queue_copy(submission, destination, source, bytes, Crossing::copies);
+    // What a lost device held is lost with it.
+    if (const auto& loss = static_cast<SimBackend&>(peer).device().loss) return *loss;
+    return queue_copy(submission, destination, source, bytes, "copy_from_peer", Crossing::copies);
   }
 
   Result<bool> enable_peer_access(Backend& peer) noexcept override {
-    if (world_of(peer) != world_.get()) return false;
     const Result<Entry> entry = world_->enter("enable_peer_access");
     if (!entry) return entry.failure();
+    if (Result<void> begun = begin(FaultClass::info, "enable_peer_access"); !begun) {
+      return begun.failure();
+    }
+    if (world_of(peer) != world_.get()) return false;
     world_->grant_peer_access(index_, static_cast<SimBackend&>(peer).index_);
     return true;
   }
@@ -478,7 +479,7 @@ class SimBackend final : public Backend {
   Result<NativeStream> create_stream(const StreamOptions& options) noexcept override {
     const Result<Entry> entry = world_->enter("create_stream");
     if (!entry) return entry.failure();
-    if (Result<void> begun = world_->begin(index_, FaultClass::stream, "create_stream"); !begun) {
+    if (Result<void> begun = begin(FaultClass::stream, "create_stream"); !begun) {
       return begun.failure();
     }
     const ActorKind kind = options.blocking ? ActorKind::blocking_stream : ActorKind::stream;
@@ -497,19 +498,33 @@ class SimBackend final : public Backend {
     const Result<Entry> entry = world_->enter("query");
     if (!entry) return entry.failure();
     SimStream& asked = world_->stream(index_of(stream));
-    return answer(index_of(stream), asked.submitted, world_->checker().sequence(asked.actor));
+    const auto step = [&] {
+      return asked.passed < asked.submitted ? ~std::uint64_t{0} : asked.last_step;
+    };
+    const std::uint64_t sequence = world_->checker().sequence(asked.actor);
+    const Result<bool> is_done = answer(index_of(stream), asked.submitted, step());
+    if (!is_done || !*is_done) return is_done;
+    world_->host_knows(step());
+    if (sequence > 0) {
+      world_->judge_later(
+          {.kind = RecordKind::host_wait_mark, .actor = asked.actor, .sequence = sequence});
+    }
+    return is_done;
   }
 
   Result<void> synchronize(NativeStream stream) noexcept override {
     const Result<Entry> entry = world_->enter("synchronize");
     if (!entry) return entry.failure();
-    if (device().loss) return *device().loss;
+    if (Result<void> begun = begin(FaultClass::sync, "synchronize"); !begun) return begun;
     return wait_and_know(index_of(stream));
   }
 
   Result<NativeEvent> create_event(const EventOptions&) noexcept override {
     const Result<Entry> entry = world_->enter("create_event");
     if (!entry) return entry.failure();
+    if (Result<void> begun = begin(FaultClass::stream, "create_event"); !begun) {
+      return begun.failure();
+    }
     auto* event = new (std::nothrow) SimEvent;
     if (event == nullptr) return Failure(ErrorCode::out_of_memory);
     event->number = world_->next_event_number();
@@ -527,7 +542,7 @@ class SimBackend final : public Backend {
   Result<void> record(const Submission& submission, NativeEvent native) noexcept override {
     const Result<Entry> entry = world_->enter("record", submission.site);
     if (!entry) return entry.failure();
-    if (Result<void> begun = world_->begin(index_, FaultClass::record, "record"); !begun) {
+    if (Result<void> begun = begin(submission, FaultClass::record, "record"); !begun) {
       return begun;
     }
     SimEvent& event = event_of(native);
@@ -552,7 +567,7 @@ class SimBackend final : public Backend {
   Result<void> wait(const Submission& submission, NativeEvent native) noexcept override {
     const Result<Entry> entry = world_->enter("wait", submission.site);
     if (!entry) return entry.failure();
-    if (Result<void> begun = world_->begin(index_, FaultClass::wait, "wait"); !begun) return begun;
+    if (Result<void> begun = begin(submission, FaultClass::wait, "wait"); !begun) return begun;
     const std::uint64_t number = native.value == 0 ? 0 : event_of(native).number;
     if (Result<void> judged =
             world_->judge({.kind = RecordKind::wait_event,
@@ -574,15 +589,18 @@ class SimBackend final : public Backend {
     if (!entry) return entry.failure();
     SimEvent& event = event_of(native);
     if (!event.record) return true;
-    const Result<bool> is_done = answer(event.record->stream, event.record->position, 0);
-    if (is_done && *is_done) learn(event);
+    const Result<bool> is_done =
+        answer(event.record->stream, event.record->position, event.record->step);
+    if (!is_done || !*is_done) return is_done;
+    world_->host_knows(event.record->step);
+    learn(event);
     return is_done;
   }
 
   Result<void> synchronize(NativeEvent native) noexcept override {
     const Result<Entry> entry = world_->enter("synchronize");
     if (!entry) return entry.failure();
-    if (device().loss) return *device().loss;
+    if (Result<void> begun = begin(FaultClass::sync, "synchronize"); !begun) return begun;
     SimEvent& event = event_of(native);
     if (!event.record) return {};
     if (Result<void> waited =
@@ -597,6 +615,7 @@ class SimBackend final : public Backend {
   Result<std::uint64_t> elapsed_ns(NativeEvent start, NativeEvent end) noexcept override {
     const Result<Entry> entry = world_->enter("elapsed_ns");
     if (!entry) return entry.failure();
+    if (Result<void> begun = begin(FaultClass::info, "elapsed_ns"); !begun) return begun.failure();
     const std::uint64_t first = event_of(start).record->time_ns;
     const std::uint64_t last = event_of(end).record->time_ns;
     return last - std::min(first, last);
@@ -606,7 +625,7 @@ class SimBackend final : public Backend {
                          void* context) noexcept override {
     const Result<Entry> entry = world_->enter("call_host", submission.site);
     if (!entry) return entry.failure();
-    if (Result<void> begun = world_->begin(index_, FaultClass::launch, "call_host"); !begun) {
+    if (Result<void> begun = begin(submission, FaultClass::launch, "call_host"); !begun) {
       return begun;
     }
     std::vector<Touch>& touches = world_->scratch();
@@ -630,7 +649,7 @@ class SimBackend final : public Backend {
     const Result<Entry> entry = world_->enter("prefetch", submission.site);
     if (!entry) return entry.failure();
     if (Result<void> known = check_managed(address, bytes, destination); !known) return known;
-    if (Result<void> begun = world_->begin(index_, FaultClass::copy, "prefetch"); !begun) {
+    if (Result<void> begun = begin(submission, FaultClass::copy, "prefetch"); !begun) {
       return begun;
     }
     Operation operation;
@@ -655,7 +674,7 @@ class SimBackend final : public Backend {
         !known) {
       return known;
     }
-    if (Result<void> begun = world_->begin(index_, FaultClass::map, "advise"); !begun) return begun;
+    if (Result<void> begun = begin(FaultClass::info, "advise"); !begun) return begun;
     world_->managed().advise(*world_->host().managed_offset(address), bytes, advice, place);
     return {};
   }
@@ -663,6 +682,9 @@ class SimBackend final : public Backend {
   Result<ManagedInfo> managed_info(const void* address, std::size_t bytes) noexcept override {
     const Result<Entry> entry = world_->enter("managed_info");
     if (!entry) return entry.failure();
+    if (Result<void> begun = begin(FaultClass::info, "managed_info"); !begun) {
+      return begun.failure();
+    }
     if (!is_managed(address, bytes)) return not_managed(address, bytes);
     return world_->managed().info(*world_->host().managed_offset(address), bytes,
                                   Place::device(device().id));
@@ -672,6 +694,11 @@ class SimBackend final : public Backend {
   // ------------------------------------------------------------------------------------
 
   Result<NativeKernel> load_kernel(const KernelSource& source) noexcept override {
+    const Result<Entry> entry = world_->enter("load_kernel");
+    if (!entry) return entry.failure();
+    if (Result<void> begun = begin(FaultClass::load, "load_kernel"); !begun) {
+      return begun.failure();
+    }
     try {
       const NativeKernel kernel{
           kernels_.add({std::string(source.entry), source.body, source.context})};
@@ -688,7 +715,7 @@ class SimBackend final : public Backend {
                       std::span<const KernelArgument> arguments) noexcept override {
     const Result<Entry> entry = world_->enter("launch", submission.site);
     if (!entry) return entry.failure();
-    if (Result<void> begun = world_->begin(index_, FaultClass::launch, "launch"); !begun) {
+    if (Result<void> begun = begin(submission, FaultClass::launch, "launch"); !begun) {
       return begun;
     }
     const std::shared_ptr<const SimKernel> kernel = kernels_.find(native.value);
@@ -731,6 +758,19 @@ class SimBackend final : public Backend {
  private:
   SimDevice& device() noexcept { return world_->device(index_); }
 
+  Result<void> begin(FaultClass fault_class, const char* call, std::size_t bytes = 0) {
+    const auto begun = world_->begin(index_, fault_class, call, bytes);
+    return begun ? Result<void>() : Result<void>(begun.failure());
+  }
+  Result<void> begin(const Submission& submission, FaultClass fault_class, const char* call) {
+    const auto begun = world_->begin(index_, fault_class, call, 0, index_of(submission.stream));
+    return begun ? Result<void>() : Result<void>(begun.failure());
+  }
+  /// What a lost device is given back is only taken out of the books.
+  Result<void> begin_release(const char* call) {
+    return device().loss ? Result<void>() : begin(FaultClass::release, call);
+  }
+
   Result<void> judge(const Submission& submission, OperationKind operation,
                      const std::vector<Touch>& touches, std::string_view name = {},
                      Crossing crossing = Crossing::none) {
@@ -745,10 +785,8 @@ class SimBackend final : public Backend {
   }
 
   Result<void> queue_copy(const Submission& submission, void* destination, const void* source,
-                          std::size_t bytes, Crossing crossing) {
-    if (Result<void> begun = world_->begin(index_, FaultClass::copy, "copy", bytes); !begun) {
-      return begun;
-    }
+                          std::size_t bytes, const char* call, Crossing crossing) {
+    if (Result<void> begun = begin(submission, FaultClass::copy, call); !begun) return begun;
     std::vector<Touch>& touches = world_->scratch();
     world_->add_touch(touches, TouchKind::read, source, bytes);
     world_->add_touch(touches, TouchKind::write, destination, bytes);
@@ -820,18 +858,12 @@ class SimBackend final : public Backend {
                          .tag = submission.tag});
   }
 
-  Result<bool> answer(std::size_t stream, std::uint64_t position, std::uint64_t sequence) {
+  Result<bool> answer(std::size_t stream, std::uint64_t position, std::uint64_t step) {
+    const auto begun = world_->begin(index_, FaultClass::query, "query");
+    if (!begun) return begun.failure();
+    if (*begun == FaultKind::not_ready && world_->may_deny(stream, step)) return false;
+    const Result<bool> is_done = world_->answer_query(stream, position);
     if (device().loss) return *device().loss;
-    const auto fault = world_->faults().next(FaultClass::query);
-    const Result<bool> is_done =
-        world_->answer_query(stream, position, fault == FaultKind::not_ready);
-    if (!is_done) return is_done;
-    if (device().loss) return *device().loss;
-    if (*is_done && sequence > 0) {
-      world_->judge_later({.kind = RecordKind::host_wait_mark,
-                           .actor = world_->stream(stream).actor,
-                           .sequence = sequence});
-    }
     return is_done;
   }
 

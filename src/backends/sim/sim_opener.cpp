@@ -15,9 +15,9 @@ namespace {
 /// What the catalog offers; a world adds its devices in the order they are opened.
 constexpr std::uint32_t offered_devices = 2;
 
-/// Worlds by the process that made them and by the options of their devices' specs: a forked child
-/// shares no world with its parent, whose memory it would see. Immortal, like the devices of the
-/// catalog.
+/// Worlds by the process that made them and by the options of their devices, however the specs
+/// spell them: a forked child shares no world with its parent, whose memory it would see. Immortal,
+/// like the devices of the catalog.
 struct Worlds {
   using Key = std::pair<std::uint64_t, std::string>;
   std::mutex mutex;
@@ -32,11 +32,11 @@ Worlds& worlds() {
 Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
   const Result<Options> options = try_read_options(spec);
   if (!options) return options.failure();
-  DeviceSpec key = spec;
-  key.index = 0;
+  const Result<Profile> profile = try_load_profile(options->profile);
+  if (!profile) return profile.failure();
   const std::lock_guard lock(worlds().mutex);
-  std::shared_ptr<World>& world = worlds().by_key[{process_generation(), key.text()}];
-  if (!world) world = std::make_shared<World>(*options, default_profile());
+  std::shared_ptr<World>& world = worlds().by_key[{process_generation(), canonical_text(*options)}];
+  if (!world) world = std::make_shared<World>(*options, *profile);
   return open_backend(world, spec.text());
 }
 
@@ -47,9 +47,9 @@ Opener opener() {
           [] { return std::string(); },
           [] { return offered_devices; },
           {"seed=N", "schedule=mix|lazy|eager|random|skewed|stall-one|pct:2..5",
-           "reuse=hostile|friendly", "mode=throw|collect|abort", "memory=SIZE", "check=on|off",
-           "concurrent=on|off", "strict_kernels=on|off", "per_thread_host=on|off",
-           "credit_implicit=none|documented", "faults=PLAN"},
+           "reuse=hostile|friendly", "mode=throw|collect|abort", "profile=h200|small|PATH",
+           "memory=SIZE", "check=on|off", "concurrent=on|off", "strict_kernels=on|off",
+           "per_thread_host=on|off", "credit_implicit=none|documented", "faults=PLAN"},
           open};
 }
 

@@ -1,19 +1,18 @@
 #include "backends/sim/sim_options.hpp"
 
+#include <fmt/format.h>
+
 #include <charconv>
 #include <limits>
 #include <utility>
 
 #include "backends/sim/fault_plan.hpp"
+#include "backends/sim/profile.hpp"
 #include "core/text.hpp"
 #include "tern/core/bytes.hpp"
-#include "tern/core/config.hpp"
 
 namespace tern::sim {
 namespace {
-
-constexpr std::size_t least_memory_bytes = 2 * mib;
-constexpr std::size_t most_memory_bytes = std::size_t{1} << 44;
 
 Failure refuse(std::string_view key, std::string_view value, const char* accepts) noexcept {
   return Failure(ErrorCode::invalid_argument,
@@ -84,7 +83,7 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
 
   if (key == "seed") {
     if (parse_seed(value, options.seed)) return {};
-    return refuse(key, value, "a number such as 7 or 0x1c9f");
+    return refuse(key, value, "a number below 2^64, such as 7 or 0x1c9f");
   }
   if (key == "schedule") {
     if (parse_policy(value, options)) return {};
@@ -111,8 +110,17 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
     return refuse(key, value, "on or off");
   }
   if (key == "concurrent") {
-    if (choose(value, switches, options.concurrent_managed)) return {};
-    return refuse(key, value, "on or off");
+    bool is_on = false;
+    if (!choose(value, switches, is_on)) return refuse(key, value, "on or off");
+    options.concurrent_managed = is_on;
+    return {};
+  }
+  if (key == "profile") {
+    if (const Result<Profile> profile = try_load_profile(value); !profile) {
+      return profile.failure();
+    }
+    options.profile = value;
+    return {};
   }
   if (key == "strict_kernels") {
     if (choose(value, switches, options.strict_kernels)) return {};
@@ -134,23 +142,29 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
     return {};
   }
   return refuse(key, value,
-                "seed, schedule, reuse, mode, memory, check, concurrent, strict_kernels, "
+                "seed, schedule, reuse, mode, profile, memory, check, concurrent, strict_kernels, "
                 "per_thread_host, credit_implicit and faults as keys");
 }
 
-Result<Options> try_read_options(const DeviceSpec& spec) {
-  const Result<const Config*> config = try_config();
-  if (!config) return config.failure();
+Result<Options> try_read_options(const DeviceSpec& spec, const Config& config) {
   Options options;
-  const std::pair<std::string_view, std::string_view> environment[] = {
-      {"seed", (*config)->sim_seed},
-      {"schedule", (*config)->sim_schedule},
-      {"reuse", (*config)->sim_reuse},
-      {"mode", (*config)->sim_mode},
-      {"faults", (*config)->sim_faults}};
-  for (const auto& [key, value] : environment) {
-    if (value.empty()) continue;
-    if (Result<void> set = try_set_option(options, key, value); !set) return set.failure();
+  struct Variable {
+    const char* name;
+    std::string_view key, value;
+  };
+  for (const Variable& variable : {Variable{"TERN_SIM_SEED", "seed", config.sim_seed},
+                                   {"TERN_SIM_SCHEDULE", "schedule", config.sim_schedule},
+                                   {"TERN_SIM_REUSE", "reuse", config.sim_reuse},
+                                   {"TERN_SIM_MODE", "mode", config.sim_mode},
+                                   {"TERN_SIM_PROFILE", "profile", config.sim_profile},
+                                   {"TERN_SIM_FAULTS", "faults", config.sim_faults}}) {
+    if (variable.value.empty()) continue;
+    if (Result<void> set = try_set_option(options, variable.key, variable.value); !set) {
+      return Failure(set.failure().code(), "{variable} is set wrong: {why}")
+          .with("name", variable.key)
+          .with("variable", variable.name)
+          .with("why", set.failure().text());
+    }
   }
   for (const auto& [key, value] : spec.options) {
     if (Result<void> set = try_set_option(options, key, value); !set) {
@@ -160,6 +174,26 @@ Result<Options> try_read_options(const DeviceSpec& spec) {
     }
   }
   return options;
+}
+
+Result<Options> try_read_options(const DeviceSpec& spec) {
+  const Result<const Config*> config = try_config();
+  if (!config) return config.failure();
+  return try_read_options(spec, **config);
+}
+
+std::string canonical_text(const Options& options) {
+  const auto flag = [](std::optional<bool> value) { return !value ? "-" : *value ? "on" : "off"; };
+  // The profile comes last: a path may hold anything.
+  return fmt::format(
+      "{} {} {} {} {} {} {} {} {} {} {} {} {}\n{}", options.seed,
+      static_cast<unsigned>(options.policy),
+      // Depth means something to pct only, and to mix, which may draw it.
+      options.policy == Policy::pct || options.policy == Policy::mix ? options.pct_depth : 0,
+      static_cast<unsigned>(options.reuse), static_cast<unsigned>(options.mode),
+      options.memory_bytes ? 1 : 0, options.memory_bytes.value_or(0), flag(options.check),
+      flag(options.concurrent_managed), flag(options.strict_kernels), flag(options.per_thread_host),
+      static_cast<unsigned>(options.credit_implicit), options.faults, options.profile);
 }
 
 }  // namespace tern::sim

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <new>
 #include <span>
+#include <utility>
 
 #include "backends/sim/stray_access.hpp"
 #include "tern/core/bytes.hpp"
@@ -38,6 +39,11 @@ std::string_view name_of(Policy policy) noexcept {
       return "pct";
   }
   return "unknown";
+}
+
+/// Virtual time ends at its last nanosecond, and never begins again.
+std::uint64_t later(std::uint64_t time_ns, std::uint64_t duration_ns) noexcept {
+  return time_ns + std::min(duration_ns, ~std::uint64_t{0} - time_ns);
 }
 
 std::uint64_t mix_in(std::uint64_t state, std::uint64_t value) noexcept {
@@ -91,12 +97,24 @@ Result<std::uint32_t> World::add_device(std::string name) noexcept {
     device->memory = *std::move(memory);
     device->allocator.emplace(bytes, options_.reuse);
     device->window.emplace(bytes, options_.reuse);
-    watch_reservation(*device->memory, device->name);
+    // Nobody may watch memory that is given back because the rest could not be had, so that comes
+    // last; and a stream without its device must not stay.
     devices_.push_back(std::move(device));
-    const Result<std::size_t> stream = add_stream(index, ActorKind::default_stream, "default");
-    if (!stream) return stream.failure();
-    devices_.back()->default_stream = *stream;
-    update_context();
+    const std::size_t streams = streams_.size();
+    try {
+      const Result<std::size_t> stream = add_stream(index, ActorKind::default_stream, "default");
+      if (!stream) {
+        devices_.pop_back();
+        return stream.failure();
+      }
+      devices_.back()->default_stream = *stream;
+      update_context();
+    } catch (const std::bad_alloc&) {
+      streams_.resize(streams);
+      devices_.pop_back();
+      throw;
+    }
+    watch_reservation(*devices_.back()->memory, devices_.back()->name);
     return index;
   } catch (const std::bad_alloc&) {
     return Failure(ErrorCode::out_of_memory,
@@ -178,31 +196,36 @@ void World::lose(std::uint32_t index, const Failure& cause) noexcept {
   for (const std::unique_ptr<SimStream>& stream : streams_) {
     if (stream->device != index) continue;
     stream->queue.clear();
+    stream->lost_at = stream->passed;
     stream->passed = stream->submitted;
+    // Nor does it use memory any more: releases need no wait, and are no findings.
+    judge_later({.kind = RecordKind::host_wait_mark,
+                 .actor = stream->actor,
+                 .sequence = checker_.sequence(stream->actor)});
   }
   std::erase_if(busy_, [&](std::size_t i) { return streams_[i]->queue.empty(); });
   while (!lost.pending.empty()) finish_release(lost, lost.pending.front().offset);
 }
 
-Result<void> World::begin(std::uint32_t index, FaultClass fault_class, const char* call,
-                          std::size_t bytes) {
+Result<std::optional<FaultKind>> World::begin(std::uint32_t index, FaultClass fault_class,
+                                              const char* call, std::size_t bytes,
+                                              std::optional<std::size_t> stream) {
   SimDevice& device = *devices_[index];
-  const auto lost = [&](const char* name) {
-    return Failure(ErrorCode::device_lost)
-        .with("device", devices_[index]->name)
-        .with("call", call)
-        .with("name", name)
-        .with("code", std::uint64_t{700});
-  };
+  is_next_slow_ = false;
   if (device.loss) return *device.loss;
-  if (parked_) {
+  // Questions and waits are asked in places that cannot raise what was found before.
+  const bool is_question = fault_class == FaultClass::query || fault_class == FaultClass::sync ||
+                           fault_class == FaultClass::info;
+  if (parked_ && !is_question) {
     const Failure parked = *parked_;
     parked_.reset();
     return parked;
   }
-  host_time_ns_ += profile_.submit_ns;
+  // They take no time of the host's, and neither does what a program makes once.
+  const bool is_made = fault_class == FaultClass::stream || fault_class == FaultClass::load;
+  if (!is_question && !is_made) host_time_ns_ = later(host_time_ns_, profile_.submit_ns);
   const std::optional<FaultKind> fault = faults_.next(fault_class);
-  if (!fault) return {};
+  if (!fault) return fault;
   switch (*fault) {
     case FaultKind::oom:
     case FaultKind::fragmented:
@@ -218,27 +241,35 @@ Result<void> World::begin(std::uint32_t index, FaultClass fault_class, const cha
           .with("why", *fault == FaultKind::oom ? "Free something" : "No free range is that long");
     case FaultKind::refuse:
     case FaultKind::fail:
-      return Failure(ErrorCode::driver, "{call} returned {name} ({code}), as the fault plan says.")
+      return Failure(ErrorCode::driver,
+                     "{call} on {device} returned {name} ({code}), as the fault plan says.")
+          .with("device", devices_[index]->name)
           .with("call", call)
           .with("name", *fault == FaultKind::fail ? "injected failure" : "operation not permitted")
           .with("code", std::uint64_t{1});
-    case FaultKind::lost: {
-      const Failure cause = lost("injected loss");
-      lose(index, cause);
-      return cause;
-    }
+    case FaultKind::lost:
+      lose(index, Failure(ErrorCode::device_lost)
+                      .with("device", devices_[index]->name)
+                      .with("call", call)
+                      .with("name", "injected loss")
+                      .with("code", std::uint64_t{700}));
+      return *device.loss;
     case FaultKind::fault: {
-      // Submitted like any work, and fails when a stream gets there.
+      // Queued where the work would be, and the device is lost when the stream gets there.
       Operation operation;
       operation.kind = Operation::Kind::fault;
       operation.generation = index;
-      submit(device.default_stream, std::move(operation));
-      return {};
+      submit(stream.value_or(device.default_stream), std::move(operation));
+      if (device.loss) return *device.loss;
+      return fault;
     }
+    case FaultKind::slow:
+      is_next_slow_ = true;
+      return fault;
     case FaultKind::not_ready:
-      return {};
+      return fault;
   }
-  return {};
+  return fault;
 }
 
 // --- The checker
@@ -448,6 +479,7 @@ void World::submit(std::size_t index, Operation&& operation) {
   if (kind == ActorKind::default_stream || kind == ActorKind::blocking_stream) {
     wait_for_partners(index);
   }
+  operation.is_slow = std::exchange(is_next_slow_, false);
   enqueue(index, std::move(operation));
   run_until_host();
 }
@@ -479,8 +511,13 @@ bool World::can_run(const SimStream& stream) const noexcept {
   return streams_[head.point->stream]->passed >= head.point->position;
 }
 
-void World::collect_ready() {
+void World::collect_ready(bool host_waits) {
   ready_.clear();
+  for (const std::size_t index : busy_) {
+    const SimStream& stream = *streams_[index];
+    if (can_run(stream) && !stream.queue.front().is_slow) ready_.push_back(index);
+  }
+  if (!ready_.empty() || !host_waits) return;
   for (const std::size_t index : busy_) {
     if (can_run(*streams_[index])) ready_.push_back(index);
   }
@@ -489,7 +526,7 @@ void World::collect_ready() {
 void World::run_until_host() {
   for (;;) {
     if (scheduler_.prefers_host()) return;
-    collect_ready();
+    collect_ready(false);
     if (ready_.empty()) return;
     const std::size_t choice = scheduler_.pick(ready_, true);
     if (choice == Scheduler::host) return;
@@ -534,7 +571,7 @@ Failure World::deadlock(std::size_t index, const char* call) {
 
 Result<void> World::wait_for(std::size_t index, std::uint64_t position, const char* call) {
   while (streams_[index]->passed < position) {
-    collect_ready();
+    collect_ready(true);
     if (!ready_.empty()) {
       run_one(scheduler_.pick(ready_, false));
     } else if (holds_.empty() || let_go_.wait_for(mutex_, patience_) == std::cv_status::timeout) {
@@ -542,13 +579,14 @@ Result<void> World::wait_for(std::size_t index, std::uint64_t position, const ch
     }
   }
   if (const auto& loss = devices_[streams_[index]->device]->loss) return *loss;
+  host_knows(steps_);
   host_time_ns_ = std::max(host_time_ns_, streams_[index]->time_ns);
   return {};
 }
 
 void World::run_towards(std::size_t index, std::uint64_t position) {
   while (streams_[index]->passed < position) {
-    collect_ready();
+    collect_ready(true);
     if (ready_.empty()) return;
     run_one(scheduler_.pick(ready_, false));
   }
@@ -564,21 +602,20 @@ std::uint64_t World::flip(std::uint64_t sides) {
   return decisions_ != nullptr ? decisions_->choose(sides) : coins_.below(sides);
 }
 
-Result<bool> World::answer_query(std::size_t index, std::uint64_t position, bool is_denied) {
+Result<bool> World::answer_query(std::size_t index, std::uint64_t position) {
   SimStream& stream = *streams_[index];
   run_until_host();
-  const auto is_ready = [&] { return stream.passed >= position && !is_denied; };
-  if (is_ready()) {
+  if (stream.passed >= position) {
     stream.unready_answers = stream.idle_rounds = 0;
     return true;
   }
   if (++stream.unready_answers < most_unready_answers) return false;
   stream.unready_answers = 0;
-  collect_ready();
+  collect_ready(true);
   if (!ready_.empty()) {
     stream.idle_rounds = 0;
     run_one(scheduler_.pick(ready_, false));
-    return is_ready();
+    return stream.passed >= position;
   }
   // Nothing runs and nothing will, unless another thread lets a stream go.
   const auto now = std::chrono::steady_clock::now();
@@ -592,12 +629,19 @@ Result<bool> World::answer_query(std::size_t index, std::uint64_t position, bool
       {.what =
            fmt::format("the host has asked {} times whether {} is done, and no stream can go on",
                        most_unready_answers * most_idle_rounds, goal),
-       .fix = is_denied ? "bound the number of questions: the fault plan answers no every time"
-                        : "let the held stream go before asking, or in another thread",
+       .fix = "let the held stream go before asking, or in another thread",
        .action = fmt::format("asks for {}", goal)});
   finding.before = chain_from(index);
   if (Result<void> kept = keep(std::move(finding)); !kept) return kept.failure();
   return false;
+}
+
+bool World::may_deny(std::size_t index, std::uint64_t step) noexcept {
+  SimStream& stream = *streams_[index];
+  if (step <= known_steps_) return false;
+  if (stream.unready_answers + 1 >= most_unready_answers) return false;
+  ++stream.unready_answers;
+  return true;
 }
 
 Result<void> World::wait_for_all(std::uint32_t device) {
@@ -635,7 +679,7 @@ void World::run_to_hold(std::uint64_t hold) {
   if (found == holds_.end()) return;
   const RecordPoint point = found->second;
   while (streams_[point.stream]->passed + 1 < point.position) {
-    collect_ready();
+    collect_ready(true);
     if (ready_.empty()) return;
     run_one(scheduler_.pick(ready_, false));
   }
@@ -667,22 +711,25 @@ void World::charge(SimStream& stream, const Operation& operation) {
   enum Engine : std::size_t { up, down, compute };
   std::uint64_t cost = 0;
   std::size_t engine = compute;
+  const auto take = [&](std::uint64_t latency_ns, std::uint64_t bytes_per_us) {
+    cost = latency_ns + operation.bytes * 1000 / bytes_per_us;
+  };
+  const auto cross = [&](const void* destination, const void* source) {
+    const auto to = locate(destination), from = locate(source);
+    const bool is_local = to && from && to->first == from->first;
+    // Between peers the receiver's engine works; between two host addresses, any.
+    engine = is_local ? compute : to ? up : down;
+    take(profile_.copy_ns, is_local ? profile_.memory_bytes_per_us : profile_.link_bytes_per_us);
+  };
   switch (operation.kind) {
-    case Operation::Kind::copy: {
-      const bool to_device = locate(operation.destination).has_value();
-      const bool from_device = locate(operation.source).has_value();
-      const bool is_local = to_device && from_device;
-      engine = is_local ? compute : to_device ? up : down;
-      cost = profile_.copy_ns +
-             operation.bytes * 1000 /
-                 (is_local ? profile_.memory_bytes_per_us : profile_.link_bytes_per_us);
+    case Operation::Kind::copy:
+      cross(operation.destination, operation.source);
       break;
-    }
     case Operation::Kind::copy_2d:
-      cost = profile_.copy_ns + operation.bytes * 1000 / profile_.link_bytes_per_us;
+      cross(operation.copy_2d.destination, operation.copy_2d.source);
       break;
     case Operation::Kind::fill:
-      cost = profile_.copy_ns + operation.bytes * 1000 / profile_.memory_bytes_per_us;
+      take(profile_.copy_ns, profile_.memory_bytes_per_us);
       break;
     case Operation::Kind::launch:
       cost = profile_.launch_ns;
@@ -695,13 +742,17 @@ void World::charge(SimStream& stream, const Operation& operation) {
   }
   std::uint64_t start = std::max(stream.time_ns, operation.earliest_ns);
   if (operation.kind == Operation::Kind::wait && operation.point) {
-    start = std::max(start, operation.point->time_ns);
+    // Waits among partners have no record that would have noted the time.
+    const std::uint64_t noted = operation.point->time_ns;
+    start = std::max(start, noted > 0 ? noted : streams_[operation.point->stream]->time_ns);
   }
+  if (operation.is_slow) start = later(start, profile_.slow_ns);
   if (cost > 0) {
-    start = std::max(start, engine_time_ns_[engine]);
-    engine_time_ns_[engine] = start + cost;
+    std::uint64_t& engine_time_ns = devices_[stream.device]->engine_time_ns[engine];
+    start = std::max(start, engine_time_ns);
+    engine_time_ns = later(start, cost);
   }
-  stream.time_ns = start + cost;
+  stream.time_ns = later(start, cost);
 }
 
 void World::run_one(std::size_t index) {
@@ -709,13 +760,34 @@ void World::run_one(std::size_t index) {
   Operation operation = std::move(stream.queue.front());
   stream.queue.pop_front();
   if (stream.queue.empty()) note_idle(index);
+  stream.last_step = ++steps_;
   charge(stream, operation);
   execute(stream, operation);
   // A loss has already declared everything passed.
   if (stream.passed < stream.submitted) ++stream.passed;
 }
 
+const std::optional<Failure>* World::peer_loss(const SimStream& stream,
+                                               const Operation& operation) const noexcept {
+  if (operation.kind == Operation::Kind::wait && operation.point) {
+    const SimStream& awaited = *streams_[operation.point->stream];
+    if (operation.point->position > awaited.lost_at) return &devices_[awaited.device]->loss;
+  }
+  if (operation.kind == Operation::Kind::copy) {
+    const auto place = locate(operation.source);
+    if (place && place->first != stream.device && devices_[place->first]->loss) {
+      return &devices_[place->first]->loss;
+    }
+  }
+  return nullptr;
+}
+
 void World::execute(SimStream& stream, Operation& operation) {
+  // Going on without what a peer never did would give wrong bytes and no error.
+  if (const std::optional<Failure>* loss = peer_loss(stream, operation)) {
+    lose(stream.device, **loss);
+    return;
+  }
   switch (operation.kind) {
     case Operation::Kind::copy:
       forget(operation.destination, operation.bytes);
@@ -777,6 +849,7 @@ void World::execute(SimStream& stream, Operation& operation) {
     }
     case Operation::Kind::record:
       operation.point->time_ns = stream.time_ns;
+      operation.point->step = steps_;
       return;
     case Operation::Kind::fault:
       lose(static_cast<std::uint32_t>(operation.generation),

@@ -8,6 +8,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -43,8 +44,9 @@ namespace tern::sim {
 struct RecordPoint {
   std::size_t stream = 0;
   std::uint64_t position = 0;
-  std::uint64_t time_ns = 0;   // virtual, when the stream passed it
-  std::uint64_t sequence = 0;  // of the record, as the checker counts
+  std::uint64_t time_ns = 0;               // virtual, when the stream passed it
+  std::uint64_t step = ~std::uint64_t{0};  // of the world, when the stream passed it
+  std::uint64_t sequence = 0;              // of the record, as the checker counts
 };
 
 struct SimEvent {
@@ -78,6 +80,7 @@ struct Operation {
   void* context = nullptr;
   std::uint64_t generation = 0;
   std::uint64_t earliest_ns = 0;
+  bool is_slow = false;  // by the fault plan: runs when nothing else can, and late
   std::unique_ptr<KernelLaunch> launch = {};
   std::shared_ptr<RecordPoint> point = {};
   Place place = {};                    // of a prefetch
@@ -94,6 +97,8 @@ struct SimStream {
   std::deque<Operation> queue;
   std::uint64_t submitted = 0;
   std::uint64_t passed = 0;
+  std::uint64_t lost_at = ~std::uint64_t{0};  // what a loss has left undone begins behind this
+  std::uint64_t last_step = 0;                // of the world, when it ran last
   std::uint64_t time_ns = 0;
   unsigned unready_answers = 0;
   // Rounds of unready answers in which nothing could run, and when the first of them was.
@@ -138,7 +143,8 @@ struct SimDevice {
   std::map<std::uint64_t, std::pair<std::size_t, std::uint64_t>> mappings;  // bytes, pages
   std::map<std::uint64_t, SimPages> pages;
   std::size_t default_stream = 0;
-  std::optional<Failure> loss;  // why the device is lost
+  std::array<std::uint64_t, 3> engine_time_ns = {};  // copies up, copies down, all else
+  std::optional<Failure> loss;                       // why the device is lost
 };
 
 /// Which memory of other devices an operation may name.
@@ -160,6 +166,10 @@ class World {
   [[nodiscard]] Result<std::uint32_t> add_device(std::string name) noexcept;
   [[nodiscard]] const Options& options() const noexcept { return options_; }
   [[nodiscard]] const Profile& profile() const noexcept { return profile_; }
+  /// May the host use managed memory while a device works?
+  [[nodiscard]] bool shares_managed() const noexcept {
+    return options_.concurrent_managed.value_or(profile_.concurrent_managed);
+  }
   [[nodiscard]] SimDevice& device(std::uint32_t index) { return *devices_[index]; }
   /// Locks the world for one call. Refused with violation inside a host function or a kernel: the
   /// world is busy running it, and no device may be called from there.
@@ -167,10 +177,12 @@ class World {
 
   // All of what follows with the world locked.
 
-  /// Every primitive begins here: counts the call, lets a fault happen, refuses on a lost device,
-  /// and reports what a call that could not fail has found.
-  [[nodiscard]] Result<void> begin(std::uint32_t device, FaultClass fault_class, const char* call,
-                                   std::size_t bytes = 0);
+  /// Every primitive that can fail begins here: counts the call, lets a fault happen, refuses on a
+  /// lost device, and reports what a call that could not fail has found. A fault that is queued
+  /// goes to `stream`. The kind is left for the caller to see to if it is not_ready.
+  [[nodiscard]] Result<std::optional<FaultKind>> begin(std::uint32_t device, FaultClass fault_class,
+                                                       const char* call, std::size_t bytes = 0,
+                                                       std::optional<std::size_t> stream = {});
 
   /// The checker's word on a record: a failure means that it must not happen.
   [[nodiscard]] Result<void> judge(const TraceRecord& record, Crossing crossing = Crossing::none);
@@ -203,9 +215,11 @@ class World {
   /// Lets others go on until it is the host's turn.
   void run_until_host();
   [[nodiscard]] Result<void> wait_for(std::size_t stream, std::uint64_t position, const char* call);
-  /// `is_denied`: the fault plan says that it is not ready.
-  [[nodiscard]] Result<bool> answer_query(std::size_t stream, std::uint64_t position,
-                                          bool is_denied);
+  [[nodiscard]] Result<bool> answer_query(std::size_t stream, std::uint64_t position);
+  /// May a query say that this step of the stream is not done? Not if the host knows of anything
+  /// later that is, and not for ever.
+  [[nodiscard]] bool may_deny(std::size_t stream, std::uint64_t step) noexcept;
+  void host_knows(std::uint64_t step) noexcept { known_steps_ = std::max(known_steps_, step); }
   [[nodiscard]] Result<void> wait_for_all(std::uint32_t device);
   [[nodiscard]] std::uint64_t hold(std::size_t stream);
   void let_go(std::uint64_t hold);
@@ -260,9 +274,13 @@ class World {
   void note_idle(std::size_t stream);
   void hash_record(const TraceRecord& record) noexcept;
   [[nodiscard]] bool can_run(const SimStream& stream) const noexcept;
-  void collect_ready();
+  /// Slow streams only if there are no others and the host waits.
+  void collect_ready(bool host_waits);
   void run_one(std::size_t stream);
   void execute(SimStream& stream, Operation& operation);
+  /// Why the operation cannot be done: a peer that it needs is lost.
+  [[nodiscard]] const std::optional<Failure>* peer_loss(const SimStream& stream,
+                                                        const Operation& operation) const noexcept;
   void execute_launch(SimStream& stream, Operation& operation);
   void finish_release(SimDevice& device, std::uint64_t offset);
   void charge(SimStream& stream, const Operation& operation);
@@ -297,7 +315,9 @@ class World {
   std::uint64_t last_event_ = 0;
   std::uint64_t last_generation_ = 0;
   std::uint64_t host_time_ns_ = 0;
-  std::array<std::uint64_t, 3> engine_time_ns_ = {};
+  std::uint64_t steps_ = 0;        // operations that have run
+  std::uint64_t known_steps_ = 0;  // the last of these that the host knows to be done
+  bool is_next_slow_ = false;      // the fault plan's word on what is submitted next
   ManagedPages managed_;
   std::uint64_t migrated_bytes_ = 0;
   std::set<std::pair<std::uint32_t, std::uint32_t>> peer_access_;  // who may use whose memory

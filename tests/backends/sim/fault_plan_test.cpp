@@ -10,7 +10,7 @@ namespace {
 
 /// One character per call: "." for a good one, else the kind's first letter.
 std::string run(FaultPlan& plan, FaultClass fault_class, int calls) {
-  constexpr std::string_view letters = "o?flLnr";  // oom, fragmented, fail, fault, lost, ...
+  constexpr std::string_view letters = "o?flLnsr";  // oom, fragmented, fail, fault, lost, ...
   std::string text;
   for (int i = 0; i < calls; ++i) {
     const std::optional<FaultKind> kind = plan.next(fault_class);
@@ -37,6 +37,11 @@ TEST(FaultPlan, TakesEveryClassSelectorAndKind) {
                                       "wait#1=fail",
                                       "query#1=not_ready",
                                       "stream#1=fail",
+                                      "free#1=fail",
+                                      "load#1=fail",
+                                      "sync#1=lost",
+                                      "info#1=fail",
+                                      "wait%3=slow",
                                       "allocate#3=fragmented",
                                       "copy#2+=fail",
                                       "launch%2=lost",
@@ -60,6 +65,8 @@ TEST(FaultPlan, RefusesWhatIsNoRuleAndNamesIt) {
   constexpr std::string_view fraction = "a rate is a fraction such as 0.01";
   constexpr std::string_view no_class = "there is no such class of calls";
   constexpr std::string_view no_kind = "there is no such kind of fault";
+  constexpr std::string_view no_file = "no call of a device reads a file";
+  constexpr std::string_view not_short = "only a file is read short, and no call reads one";
   struct Bad {
     std::string_view plan, rule, why;
   };
@@ -99,7 +106,18 @@ TEST(FaultPlan, RefusesWhatIsNoRuleAndNamesIt) {
         {"copy~1.1=fail", "copy~1.1=fail", fraction},
         {"copy~0.1x=fail", "copy~0.1x=fail", fraction},
         {"copy~0.0000001=fail", "copy~0.0000001=fail", fraction},
-        {"allocate#1=oom,bad#1=oom", "bad#1=oom", no_class}}) {
+        {"allocate#1=oom,bad#1=oom", "bad#1=oom", no_class},
+        {"file#1=fail", "file#1=fail", no_file},
+        {"file#1=short", "file#1=short", no_file},
+        {"copy#1=short", "copy#1=short", not_short},
+        {"copy#1=oom", "copy#1=oom", "copy takes fail, fault, lost and slow"},
+        {"query~0.1=refuse", "query~0.1=refuse", "query takes fail, lost and not_ready"},
+        {"allocate#1=not_ready", "allocate#1=not_ready",
+         "allocate takes oom, fragmented, fail and lost"},
+        {"free#1=oom", "free#1=oom", "release takes fail and lost"},
+        {"stream#1=slow", "stream#1=slow", "stream takes fail and lost"},
+        // What the class takes is said before what is wrong with the number.
+        {"copy#0=oom", "copy#0=oom", "copy takes fail, fault, lost and slow"}}) {
     const Result<FaultPlan> refused = FaultPlan::try_parse(bad.plan, 0);
     ASSERT_FALSE(refused) << bad.plan;
     EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_argument);
@@ -130,10 +148,46 @@ TEST(FaultPlan, FiresAsItsSelectorSays) {
 }
 
 TEST(FaultPlan, GivesTheKindItWasTold) {
-  EXPECT_EQ(run("copy#1=oom,copy#2=fragmented,copy#3=fail,copy#4=fault,copy#5=lost,"
-                "copy#6=not_ready,copy#7=refuse",
-                FaultClass::copy, 8),
-            "o?flLnr.");
+  EXPECT_EQ(run("allocate#1=oom,allocate#2=fragmented,allocate#3=fail,allocate#4=lost",
+                FaultClass::allocate, 5),
+            "o?fL.");
+  EXPECT_EQ(run("copy#1=fail,copy#2=fault,copy#3=lost,copy#4=slow", FaultClass::copy, 5), "flLs.");
+  EXPECT_EQ(run("query#1=not_ready", FaultClass::query, 2), "n.");
+  EXPECT_EQ(run("pin#1=refuse", FaultClass::pin, 2), "r.");
+}
+
+TEST(FaultPlan, TakesOrRefusesEveryPairOfClassAndKindAsTheTableSays) {
+  // A row per class, a column per kind: oom fragmented fail fault lost not_ready slow refuse.
+  constexpr std::string_view table[fault_classes] = {
+      "xxx.x...",  // allocate
+      "..x.x...",  // release
+      "x.x.x...",  // map
+      "x.x.x..x",  // pin
+      "..xxx.x.",  // copy
+      "..xxx.x.",  // fill
+      "..xxx.x.",  // launch
+      "..x.x...",  // load
+      "..xxx.x.",  // record
+      "..xxx.x.",  // wait
+      "..x.xx..",  // query
+      "..x.x...",  // sync
+      "..x.x...",  // stream
+      "..x.x...",  // info
+  };
+  for (std::size_t row = 0; row < fault_classes; ++row) {
+    for (std::size_t column = 0; column < fault_kinds; ++column) {
+      const auto fault_class = static_cast<FaultClass>(row);
+      const auto kind = static_cast<FaultKind>(column);
+      const std::string rule = std::string(name(fault_class)) + "#1=" + std::string(name(kind));
+      const bool is_taken = table[row][column] == 'x';
+      EXPECT_EQ(takes(fault_class, kind), is_taken) << rule;
+      const Result<FaultPlan> plan = FaultPlan::try_parse(rule, 0);
+      EXPECT_EQ(bool(plan), is_taken) << rule;
+      if (plan) continue;
+      EXPECT_EQ(plan.failure().string("value"), rule);
+      EXPECT_TRUE(plan.failure().string("why")->starts_with(name(fault_class))) << rule;
+    }
+  }
 }
 
 TEST(FaultPlan, ObeysTheFirstRuleThatFires) {
@@ -165,6 +219,12 @@ TEST(FaultPlan, DrawsRatesFromTheSeed) {
 TEST(FaultPlan, KnowsItsClassesByName) {
   EXPECT_EQ(FaultPlan::class_of("allocate"), FaultClass::allocate);
   EXPECT_EQ(FaultPlan::class_of("stream"), FaultClass::stream);
+  EXPECT_EQ(FaultPlan::class_of("free"), FaultClass::release);
+  EXPECT_EQ(name(FaultClass::release), "release");
+  for (std::size_t i = 0; i < fault_classes; ++i) {
+    const auto fault_class = static_cast<FaultClass>(i);
+    EXPECT_EQ(FaultPlan::class_of(name(fault_class)), fault_class);
+  }
   for (const std::string_view unknown : {"", "alloc", "allocates", "file", "Copy"}) {
     EXPECT_FALSE(FaultPlan::class_of(unknown)) << unknown;
   }

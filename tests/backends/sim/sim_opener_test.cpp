@@ -19,7 +19,7 @@ TEST(SimOpener, IsAlwaysThereWithTwoDevices) {
 
 TEST(SimOpener, ListsEveryOptionItTakes) {
   const std::vector<std::string> options = opener().options;
-  ASSERT_EQ(options.size(), 11u);
+  ASSERT_EQ(options.size(), 12u);
   for (const std::string& option : options) {
     const std::string spec = "sim?" + option.substr(0, option.find('=')) + "=no such value";
     const Result<Device> refused = try_open_device(spec);
@@ -42,6 +42,25 @@ TEST(SimOpener, MakesPeersOfDevicesWithTheSameOptions) {
   const Device one = open_device("sim:1?memory=4MiB&seed=1");
   EXPECT_TRUE(zero.try_enable_peer_access(one).value());
   EXPECT_TRUE(one.try_enable_peer_access(zero).value());
+}
+
+TEST(SimOpener, MakesPeersOfDevicesWithTheSameOptionsHoweverTheyAreSpelt) {
+  const Device zero = open_device("sim:0?memory=4MiB&seed=0x11");
+  const Device one = open_device("sim:1?memory=4194304&seed=17");
+  EXPECT_TRUE(zero.try_enable_peer_access(one).value());
+}
+
+TEST(SimOpener, OpensTheProfileItIsTold) {
+  const Device small = open_device("sim?profile=small");
+  EXPECT_EQ(small.memory().total_bytes, 256 * mib);
+  EXPECT_EQ(small.info().name, "small simulated device");
+  EXPECT_EQ(open_device("sim?profile=small&memory=4MiB").memory().total_bytes, 4 * mib);
+  const Result<Device> refused = try_open_device("sim?profile=/no/such/file");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_device);
+  EXPECT_NE(refused.failure().text().find("profile '/no/such/file' cannot be read"),
+            std::string::npos)
+      << refused.failure().text();
 }
 
 TEST(SimOpener, KeepsDevicesWithOtherOptionsApart) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 
 #include "tern/core/bytes.hpp"
@@ -57,18 +58,20 @@ TEST(SimOptions, TakeTheOtherKeys) {
   EXPECT_TRUE(set("check", "on").check);
   EXPECT_FALSE(set("check", "off").check);
   EXPECT_FALSE(set("check", "0").check);
-  EXPECT_FALSE(set("concurrent", "off").concurrent_managed);
-  EXPECT_TRUE(set("concurrent", "1").concurrent_managed);
+  EXPECT_EQ(set("concurrent", "off").concurrent_managed, false);
+  EXPECT_EQ(set("concurrent", "1").concurrent_managed, true);
+  EXPECT_EQ(Options().concurrent_managed, std::nullopt);
+  EXPECT_EQ(set("profile", "small").profile, "small");
   EXPECT_EQ(set("faults", "allocate#3=oom, copy%2=fail").faults, "allocate#3=oom, copy%2=fail");
   EXPECT_EQ(set("faults", "").faults, "");
 }
 
 TEST(SimOptions, RefuseOtherValuesAndSayWhatTheyTake) {
-  constexpr std::string_view number = "a number such as 7 or 0x1c9f";
+  constexpr std::string_view number = "a number below 2^64, such as 7 or 0x1c9f";
   constexpr std::string_view schedule =
       "mix, lazy, eager, random, skewed, stall-one, pct or pct:2 to pct:5";
   constexpr std::string_view keys =
-      "seed, schedule, reuse, mode, memory, check, concurrent, strict_kernels, "
+      "seed, schedule, reuse, mode, profile, memory, check, concurrent, strict_kernels, "
       "per_thread_host, credit_implicit and faults as keys";
   struct Bad {
     std::string_view key, value, accepts;
@@ -81,6 +84,11 @@ TEST(SimOptions, RefuseOtherValuesAndSayWhatTheyTake) {
                          {"seed", "7 ", number},
                          {"seed", "0x0x7", number},
                          {"seed", "18446744073709551616", number},
+                         {"seed", "99999999999999999999", number},
+                         {"seed", "0x10000000000000000", number},
+                         {"seed", "abc", number},
+                         {"seed", "+7", number},
+                         {"seed", "0x-7", number},
                          {"schedule", "", schedule},
                          {"schedule", "fifo", schedule},
                          {"schedule", "stall_one", schedule},
@@ -136,8 +144,72 @@ TEST(SimOptions, AreReadFromASpec) {
   EXPECT_EQ(options.mode, Mode::collect);
   EXPECT_EQ(options.memory_bytes, 1 * gib);
   EXPECT_FALSE(options.check);
-  EXPECT_FALSE(options.concurrent_managed);
+  EXPECT_EQ(options.concurrent_managed, false);
   EXPECT_EQ(options.faults, "allocate#3=oom,copy%2=fail");
+}
+
+TEST(SimOptions, AreReadFromTheEnvironmentBelowTheSpec) {
+  Config config;
+  config.sim_seed = "0x7";
+  config.sim_schedule = "lazy";
+  config.sim_reuse = "friendly";
+  config.sim_mode = "collect";
+  config.sim_profile = "small";
+  config.sim_faults = "copy#1=fail";
+  const Options options = try_read_options(parse_device_spec("sim?schedule=eager"), config).value();
+  EXPECT_EQ(options.seed, 7u);
+  EXPECT_EQ(options.policy, Policy::eager);
+  EXPECT_EQ(options.reuse, Reuse::friendly);
+  EXPECT_EQ(options.mode, Mode::collect);
+  EXPECT_EQ(options.profile, "small");
+  EXPECT_EQ(options.faults, "copy#1=fail");
+}
+
+TEST(SimOptions, OfABadEnvironmentAreRefusedWithTheVariable) {
+  for (const char* seed : {"abc", "-1", "99999999999999999999", " 7"}) {
+    Config config;
+    config.sim_seed = seed;
+    const auto refused = try_read_options(parse_device_spec("sim"), config);
+    ASSERT_FALSE(refused) << seed;
+    EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(refused.failure().text(),
+              std::string("TERN_SIM_SEED is set wrong: the simulated device does not take seed='") +
+                  seed + "': it takes a number below 2^64, such as 7 or 0x1c9f.");
+  }
+  Config config;
+  config.sim_profile = "/no/such/file";
+  const auto refused = try_read_options(parse_device_spec("sim"), config);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::file);
+  EXPECT_EQ(refused.failure().string("variable"), "TERN_SIM_PROFILE");
+}
+
+TEST(SimOptions, HaveOneCanonicalTextHoweverTheyAreSpelt) {
+  const auto text = [](std::string_view spec) {
+    return canonical_text(try_read_options(parse_device_spec(spec), Config()).value());
+  };
+  EXPECT_EQ(text("sim?seed=7"), text("sim?seed=0x7"));
+  EXPECT_EQ(text("sim?seed=7"), text("sim?seed=007"));
+  EXPECT_EQ(text("sim:0?memory=4MiB"), text("sim:1?memory=4194304"));
+  EXPECT_EQ(text("sim?schedule=pct"), text("sim?schedule=PCT:3"));
+  EXPECT_EQ(text("sim?check=off"), text("sim?check=0"));
+  EXPECT_EQ(text("sim"), text("sim?seed=0&schedule=mix&reuse=hostile&mode=throw&check=on"));
+  const std::string_view others[] = {"sim",
+                                     "sim?seed=1",
+                                     "sim?schedule=lazy",
+                                     "sim?schedule=pct:4",
+                                     "sim?schedule=pct",
+                                     "sim?reuse=friendly",
+                                     "sim?mode=collect",
+                                     "sim?memory=4MiB",
+                                     "sim?check=off",
+                                     "sim?concurrent=off",
+                                     "sim?concurrent=on",
+                                     "sim?profile=small",
+                                     "sim?faults=copy#1=fail"};
+  for (const std::string_view& a : others) {
+    for (const std::string_view& b : others) EXPECT_EQ(text(a) == text(b), &a == &b) << a << b;
+  }
 }
 
 TEST(SimOptions, OfABadSpecAreRefusedWithTheReason) {

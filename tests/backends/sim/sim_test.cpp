@@ -1,14 +1,18 @@
 #include "tern/backends/sim.hpp"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "backends/sim/sim_backend.hpp"
 #include "device/device_state.hpp"
+#include "support/allocation_counter.hpp"
 #include "tern/backends/catalog.hpp"
+#include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
 
 namespace tern {
@@ -241,6 +245,164 @@ TEST(Sim, RepeatsARunFromItsSeed) {
   EXPECT_EQ(hash_of(7), 0xb2fe26ef5e0d21ddu);
 }
 
+/// Virtual nanoseconds, by the built-in profile.
+constexpr std::uint64_t copy_ns = 2'700, slow_ns = 1'000'000;
+constexpr std::uint64_t link_ns(std::size_t n) { return n * 1000 / 55'000; }
+constexpr std::uint64_t memory_ns(std::size_t n) { return n * 1000 / 2'100'000; }
+
+/// A mebibyte that goes up, one that comes down, and one that stays.
+struct Traffic {
+  explicit Traffic(const sim::Options& options = {.policy = sim::Policy::lazy})
+      : device(sim::open(options)) {
+    for (std::byte*& block : blocks) {
+      block = static_cast<std::byte*>(device.allocate(MemoryKind::device, large));
+      device.default_stream().fill(block, large, std::byte{1});
+    }
+    device.synchronize();
+    began_ns = sim::virtual_time_ns(device);
+  }
+  /// Until everything is done, from when the blocks were there.
+  [[nodiscard]] std::uint64_t makespan_ns() const {
+    device.synchronize();
+    return sim::virtual_time_ns(device) - began_ns;
+  }
+
+  static constexpr std::size_t large = 1 << 20;
+  Device device;
+  std::byte* blocks[3] = {};
+  std::vector<std::byte> up = std::vector<std::byte>(large), down = up;
+  std::uint64_t began_ns = 0;
+};
+
+/// What the host needs to submit, at most, in these tests.
+constexpr std::uint64_t submissions_ns = 20 * 400;
+
+TEST(Sim, OverlapsCopiesUpAndDownWithEachOtherAndWithWork) {
+  constexpr std::uint64_t copy = copy_ns + link_ns(Traffic::large);
+  for (const sim::Policy policy : {sim::Policy::lazy, sim::Policy::eager, sim::Policy::random}) {
+    Traffic traffic({.policy = policy});
+    const Stream a(traffic.device), b(traffic.device), c(traffic.device);
+    a.copy(traffic.blocks[0], traffic.up.data(), Traffic::large);
+    b.copy(traffic.down.data(), traffic.blocks[1], Traffic::large);
+    c.fill(traffic.blocks[2], Traffic::large, std::byte{2});
+    EXPECT_GE(traffic.makespan_ns(), copy);
+    EXPECT_LE(traffic.makespan_ns(), copy + submissions_ns);
+  }
+}
+
+TEST(Sim, DoesCopiesOfOneDirectionOneAfterTheOther) {
+  constexpr std::uint64_t copy = copy_ns + link_ns(Traffic::large);
+  Traffic traffic;
+  const Stream a(traffic.device), b(traffic.device);
+  a.copy(traffic.blocks[0], traffic.up.data(), Traffic::large);
+  b.copy(traffic.blocks[1], traffic.up.data(), Traffic::large);
+  EXPECT_GE(traffic.makespan_ns(), 2 * copy);
+  EXPECT_LE(traffic.makespan_ns(), 2 * copy + submissions_ns);
+}
+
+TEST(Sim, TakesAsLongForRowsAsForTheBytesInThem) {
+  constexpr std::uint64_t copy = copy_ns + link_ns(Traffic::large / 2);
+  Traffic traffic;
+  const Stream a(traffic.device), b(traffic.device);
+  // Half of each row, up and down at once.
+  a.copy_2d({traffic.blocks[0], 1024, traffic.up.data(), 1024, 512, 1024});
+  b.copy_2d({traffic.down.data(), 1024, traffic.blocks[1], 1024, 512, 1024});
+  EXPECT_GE(traffic.makespan_ns(), copy);
+  EXPECT_LE(traffic.makespan_ns(), copy + submissions_ns);
+}
+
+TEST(Sim, AddsUpWhatAStreamOrAWaitPutsInOrder) {
+  constexpr std::uint64_t up = copy_ns + link_ns(Traffic::large);
+  constexpr std::uint64_t within = copy_ns + memory_ns(Traffic::large);
+  Traffic traffic;
+  const Stream a(traffic.device), b(traffic.device), c(traffic.device);
+  a.copy(traffic.blocks[0], traffic.up.data(), Traffic::large);
+  b.wait(a.mark());
+  b.copy(traffic.blocks[1], traffic.blocks[0], Traffic::large);
+  c.wait(b.mark());
+  c.copy(traffic.down.data(), traffic.blocks[1], Traffic::large);
+  EXPECT_GE(traffic.makespan_ns(), up + within + up);
+  EXPECT_LE(traffic.makespan_ns(), up + within + up + submissions_ns);
+}
+
+TEST(Sim, LetsTheDefaultStreamAndBlockingStreamsTakeTurnsInTimeToo) {
+  constexpr std::uint64_t copy = copy_ns + link_ns(Traffic::large);
+  Traffic traffic;
+  const Stream blocking(traffic.device, {.blocking = true});
+  blocking.copy(traffic.blocks[0], traffic.up.data(), Traffic::large);
+  traffic.device.default_stream().copy(traffic.down.data(), traffic.blocks[1], Traffic::large);
+  EXPECT_GE(traffic.makespan_ns(), 2 * copy);
+}
+
+TEST(Sim, GivesEachPeerEnginesOfItsOwn) {
+  constexpr std::uint64_t copy = copy_ns + link_ns(Traffic::large);
+  const std::vector<Device> peers =
+      sim::open_peers({.policy = sim::Policy::lazy, .memory_bytes = 4 * mib}, 2);
+  const std::vector<std::byte> host(Traffic::large);
+  std::byte* blocks[2] = {};
+  for (std::size_t i = 0; i < 2; ++i) {
+    blocks[i] = static_cast<std::byte*>(peers[i].allocate(MemoryKind::device, Traffic::large));
+    peers[i].default_stream().copy(blocks[i], host.data(), host.size());
+  }
+  for (const Device& peer : peers) peer.synchronize();
+  const std::uint64_t both_ns = sim::virtual_time_ns(peers[0]);
+  EXPECT_GE(both_ns, copy);
+  EXPECT_LE(both_ns, copy + submissions_ns);
+  // Between them bytes cross a link, and not the memory's own bandwidth.
+  auto* other = static_cast<std::byte*>(peers[1].allocate(MemoryKind::device, Traffic::large));
+  peers[1].default_stream().try_copy_from_peer(other, peers[0], blocks[0], Traffic::large).value();
+  peers[1].synchronize();
+  EXPECT_GE(sim::virtual_time_ns(peers[1]) - both_ns, copy);
+}
+
+TEST(Sim, TakesItsTimesFromTheProfile) {
+  const auto makespan = [](const char* profile) {
+    Traffic traffic({.policy = sim::Policy::lazy, .profile = profile});
+    const Stream stream(traffic.device);
+    stream.copy(traffic.blocks[0], traffic.up.data(), Traffic::large);
+    return traffic.makespan_ns();
+  };
+  EXPECT_EQ(makespan("h200"), makespan(""));
+  EXPECT_GT(makespan("small"), 4 * makespan("h200"));
+}
+
+TEST(Sim, RunsASlowStreamLastAndLate) {
+  for (const sim::Policy policy : {sim::Policy::lazy, sim::Policy::eager, sim::Policy::random}) {
+    Bench bench({.policy = policy});
+    bench.device.synchronize();
+    const std::uint64_t began_ns = sim::virtual_time_ns(bench.device);
+    sim::set_faults(bench.device, "fill#1=slow");
+    std::string order;
+    const auto note = [](void* context) { *static_cast<std::string*>(context) += 'b'; };
+    bench.a.fill(bench.block, bytes, std::byte{3});
+    EXPECT_FALSE(bench.a.is_idle());
+    bench.a.call([](void* context) { *static_cast<std::string*>(context) += 'a'; }, &order);
+    for (int i = 0; i < 5; ++i) bench.b.call(note, &order);
+    bench.b.synchronize();
+    EXPECT_EQ(order, "bbbbb");
+    EXPECT_LT(sim::virtual_time_ns(bench.device) - began_ns, slow_ns);
+    bench.a.synchronize();
+    EXPECT_EQ(order, "bbbbba");
+    EXPECT_GE(sim::virtual_time_ns(bench.device) - began_ns, slow_ns);
+    // The next operation of the stream is as fast as ever.
+    bench.a.fill(bench.block, bytes, std::byte{4});
+    bench.a.copy(bench.host.data(), bench.block, bytes);
+    bench.a.synchronize();
+    EXPECT_LT(sim::virtual_time_ns(bench.device) - began_ns, 2 * slow_ns);
+    EXPECT_EQ(bench.host[0], std::byte{4});
+  }
+}
+
+TEST(Sim, ASlowCallThatIsRefusedSlowsNothing) {
+  Bench bench({.policy = sim::Policy::eager});
+  bench.device.synchronize();
+  bench.device.release(bench.block);
+  sim::set_faults(bench.device, "fill#1=slow");
+  EXPECT_FALSE(bench.a.try_fill(bench.block, bytes, std::byte{3}));
+  bench.a.call([](void*) {}, nullptr);
+  EXPECT_TRUE(bench.a.is_idle());
+}
+
 TEST(Sim, KeepsTimeOfItsOwn) {
   Bench bench;
   Event start(bench.device, {.timing = true}), end(bench.device, {.timing = true});
@@ -269,6 +431,8 @@ TEST(Sim, KnobsWantASimulatedDevice) {
   EXPECT_THROW(static_cast<void>(sim::findings(open_device("host"))), InvalidDevice);
   EXPECT_THROW(static_cast<void>(sim::open({.faults = "nonsense"})), InvalidArgument);
   EXPECT_THROW(static_cast<void>(sim::calls(sim::open({}), "nonsense")), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(sim::open({.profile = "/no/such/file"})), FileError);
+  EXPECT_EQ(sim::calls(sim::open({}), "free"), 0u);
 }
 
 TEST(Sim, FailsEachCallOfAPlanCleanlyAndWorksAfterwards) {
@@ -287,15 +451,16 @@ TEST(Sim, FailsEachCallOfAPlanCleanlyAndWorksAfterwards) {
     if (outcome && !released) return released;
     return outcome;
   };
-  for (const char* fault_class : {"allocate", "copy", "fill", "stream", "release"}) {
+  for (const std::string fault_class : {"allocate", "copy", "fill", "stream", "release"}) {
     const Device device = sim::open({});
     ASSERT_TRUE(scenario(device));
     const std::uint64_t calls = sim::calls(device, fault_class);
     ASSERT_GT(calls, 0u) << fault_class;
-    for (const char* kind : {"fail", "oom"}) {
+    for (const std::string kind : {"fail", "oom"}) {
+      if (kind == "oom" && fault_class != "allocate") continue;
       for (std::uint64_t call = 1; call <= calls; ++call) {
-        sim::set_faults(device, fault_class + ("#" + std::to_string(call)) + "=" + kind);
-        const bool is_release = std::string(fault_class) == "release";
+        sim::set_faults(device, fault_class + "#" + std::to_string(call) + "=" + kind);
+        const bool is_release = fault_class == "release";
         EXPECT_EQ(bool(scenario(device)), is_release) << fault_class << " " << kind;
         sim::set_faults(device, "");
         EXPECT_TRUE(scenario(device)) << fault_class << " " << kind;
@@ -319,6 +484,67 @@ TEST(Sim, ALostDeviceFailsFastWithTheFirstCauseAndStillTakesMemoryBack) {
   EXPECT_TRUE(bench.device.try_release(bench.block));
 }
 
+TEST(Sim, ALostDeviceTakesBackWhatItsStreamsWereUsingWithoutAFinding) {
+  Bench bench({.policy = sim::Policy::lazy});
+  auto* ordered = static_cast<std::byte*>(bench.a.allocate(bytes));
+  bench.a.fill(ordered, bytes, std::byte{1});
+  bench.b.fill(bench.block, bytes, std::byte{2});
+  sim::set_faults(bench.device, "copy#1=lost");
+  EXPECT_FALSE(bench.a.try_copy(bench.host.data(), ordered, bytes));
+  EXPECT_TRUE(bench.a.try_release(ordered));
+  EXPECT_TRUE(bench.device.try_release(bench.block));
+  EXPECT_EQ(bench.found(), "");
+  EXPECT_TRUE(sim::leaks(bench.device).empty());
+}
+
+TEST(Sim, ALossSpreadsToAPeerThatNeedsWhatWasNeverDone) {
+  const auto lose_the_source = [](bool waits, bool copies) {
+    const std::vector<Device> peers = sim::open_peers({.policy = sim::Policy::lazy}, 2);
+    auto* from = static_cast<std::byte*>(peers[0].allocate(MemoryKind::device, bytes));
+    auto* to = static_cast<std::byte*>(peers[1].allocate(MemoryKind::device, bytes));
+    const Stream first(peers[0]), second(peers[1]);
+    first.fill(from, bytes, std::byte{5});
+    first.synchronize();
+    sim::set_faults(peers[0], "launch#1=fault");
+    first.call([](void*) {}, nullptr);
+    const std::uint64_t hold = sim::hold(second);
+    if (waits) second.wait(first.mark());
+    if (copies) second.try_copy_from_peer(to, peers[0], from, bytes).value();
+    EXPECT_FALSE(first.try_synchronize());  // the loss comes first
+    sim::let_go(peers[1], hold);
+    const Result<void> outcome = second.try_synchronize();
+    return outcome ? std::string() : std::string(*outcome.failure().string("device"));
+  };
+  EXPECT_EQ(lose_the_source(true, false), "sim:0");
+  EXPECT_EQ(lose_the_source(false, true), "sim:0");
+  EXPECT_EQ(lose_the_source(true, true), "sim:0");
+  EXPECT_EQ(lose_the_source(false, false), "");
+}
+
+TEST(Sim, APeerGetsNothingMoreFromALostDevice) {
+  const std::vector<Device> peers = sim::open_peers({.policy = sim::Policy::lazy}, 2);
+  auto* from = static_cast<std::byte*>(peers[0].allocate(MemoryKind::device, bytes));
+  auto* to = static_cast<std::byte*>(peers[1].allocate(MemoryKind::device, bytes));
+  peers[0].default_stream().fill(from, bytes, std::byte{5});
+  peers[0].synchronize();
+  sim::set_faults(peers[0], "info#1=lost");
+  EXPECT_EQ(peers[0].try_memory().failure().code(), ErrorCode::device_lost);
+  const StreamRef second = peers[1].default_stream();
+  EXPECT_EQ(second.try_copy_from_peer(to, peers[0], from, bytes).failure().string("call"),
+            "memory");
+  EXPECT_TRUE(second.try_fill(to, bytes, std::byte{1}));
+  peers[1].synchronize();
+}
+
+TEST(Sim, AFaultInQueuedWorkIsMetByTheStreamItWasSubmittedTo) {
+  Bench bench;
+  sim::set_faults(bench.device, "fill#1=fault");
+  EXPECT_TRUE(bench.a.try_fill(bench.block, bytes, std::byte{2}));
+  const Result<void> waited = bench.a.try_synchronize();
+  ASSERT_FALSE(waited);
+  EXPECT_EQ(waited.failure().string("call"), "queued work");
+}
+
 TEST(Sim, AFaultInQueuedWorkShowsWhenItIsReached) {
   Bench bench;
   sim::set_faults(bench.device, "copy#1=fault");
@@ -327,18 +553,89 @@ TEST(Sim, AFaultInQueuedWorkShowsWhenItIsReached) {
   EXPECT_FALSE(bench.b.try_fill(bench.block, bytes, std::byte{0}));
 }
 
-TEST(Sim, APlanMakesQueriesUnreadyMemoryFragmentedAndPinningRefused) {
+TEST(Sim, APlanMakesQueriesUnreadyUnlessTheHostKnowsBetter) {
+  Bench bench({.policy = sim::Policy::eager});
+  sim::set_faults(bench.device, "query#1=not_ready, query#3+=not_ready");
+  EXPECT_FALSE(bench.a.is_idle());  // it is, and says no
+  EXPECT_TRUE(bench.a.is_idle());
+  EXPECT_TRUE(bench.a.is_idle());  // it has said so
+  bench.a.fill(bench.block, bytes, std::byte{2});
+  const Mark mark = bench.a.mark();
+  EXPECT_FALSE(Device::is_done(mark));
+  Device::wait(mark);
+  EXPECT_TRUE(Device::is_done(mark));
+  EXPECT_TRUE(bench.a.is_idle());
+  bench.a.fill(bench.block, bytes, std::byte{3});
+  EXPECT_FALSE(bench.a.is_idle());
+  // Whatever order the host has learned of, no query denies it.
+  bench.b.wait(bench.a.mark());
+  bench.b.synchronize();
+  EXPECT_TRUE(bench.a.is_idle());
+  // What it has not learned of, a query may deny though an earlier event is known to be done.
+  Event early(bench.device), late(bench.device);
+  bench.a.record(early);
+  early.synchronize();
+  bench.a.fill(bench.block, bytes, std::byte{4});
+  bench.a.record(late);
+  EXPECT_TRUE(early.is_done());
+  EXPECT_FALSE(late.is_done());
+  EXPECT_TRUE(early.is_done());
+  late.synchronize();
+  EXPECT_TRUE(late.is_done());
+  bench.a.fill(bench.block, bytes, std::byte{4});
+  int answers = 1;
+  while (!bench.a.is_idle()) ++answers;
+  EXPECT_EQ(answers, 64);  // not for ever
+}
+
+TEST(Sim, AnEventThatWasSeenDoneStaysDoneWhateverThePlan) {
+  Bench bench({.policy = sim::Policy::eager});
+  Event event(bench.device);
+  bench.a.fill(bench.block, bytes, std::byte{2});
+  bench.a.record(event);
+  sim::set_faults(bench.device, "query#2+=not_ready");
+  EXPECT_TRUE(event.is_done());
+  EXPECT_TRUE(event.is_done());
+}
+
+TEST(Sim, APlanMakesMemoryFragmentedAndPinningRefused) {
   Bench bench;
   bench.device.synchronize();
-  sim::set_faults(bench.device, "query#1=not_ready, allocate#1=fragmented, pin#1=refuse");
-  EXPECT_FALSE(bench.a.is_idle());
-  EXPECT_TRUE(bench.a.is_idle());
+  sim::set_faults(bench.device, "allocate#1=fragmented, pin#1=refuse");
   const Result<void*> split = bench.device.try_allocate(MemoryKind::device, bytes);
   ASSERT_FALSE(split);
   EXPECT_EQ(split.failure().code(), ErrorCode::out_of_memory);
   EXPECT_GT(split.failure().number("free"), bytes);
   EXPECT_EQ(bench.device.try_allocate(MemoryKind::pinned, bytes).failure().code(),
             ErrorCode::driver);
+}
+
+TEST(Sim, AWorldWithoutMemoryForAnotherDeviceStaysAsItWas) {
+  if (!test::HeapExhausted::is_possible()) GTEST_SKIP();
+  const auto count_handlers = [] {
+    struct sigaction current = {};
+    sigaction(SIGSEGV, nullptr, &current);
+    return current.sa_sigaction;
+  };
+  const auto before = count_handlers();
+  std::size_t refusals = 0;
+  for (std::size_t left = 0;; ++left) {
+    sim::World world({.memory_bytes = 4 * mib}, sim::default_profile());
+    const Result<std::uint32_t> refused = [&] {
+      const test::HeapExhausted exhausted(left);
+      return world.add_device("sim:0");
+    }();
+    if (refused) break;
+    ++refusals;
+    EXPECT_EQ(refused.failure().code(), ErrorCode::out_of_memory) << left;
+    // Nobody watches memory that is gone, and the next device is the first.
+    EXPECT_EQ(count_handlers(), before) << left;
+    EXPECT_EQ(world.add_device("sim:0").value(), 0u) << left;
+    EXPECT_EQ(world.device(0).default_stream, 0u) << left;
+    EXPECT_EQ(world.stream(0).device, 0u) << left;
+  }
+  EXPECT_GT(refusals, 5u);
+  EXPECT_EQ(count_handlers(), before);
 }
 
 TEST(Sim, PeersCopyFromEachOtherAndStrangersDoNot) {

@@ -458,16 +458,6 @@ TEST(SimWorld, S502APollThatNothingCanEnd) {
 )");
 }
 
-TEST(SimWorld, S502APollThatTheFaultPlanNeverAnswers) {
-  const Device device = sim::open({.policy = sim::Policy::lazy, .faults = "query#1+=not_ready"});
-  const Stream a(device, {.name = "A"});
-  Result<bool> idle = false;
-  while (idle && !*idle) idle = a.try_is_idle();
-  EXPECT_EQ(code_text(sim::findings(device).front().code), "TERN-S502");
-  EXPECT_EQ(sim::findings(device).front().fix,
-            "bound the number of questions: the fault plan answers no every time");
-}
-
 TEST(SimWorld, PollingALongChainOfWorkIsNotEndless) {
   const Device device = sim::open({.policy = sim::Policy::lazy});
   const Stream a(device), b(device);
