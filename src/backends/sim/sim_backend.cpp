@@ -219,7 +219,8 @@ class SimBackend final : public Backend {
     // The driver hands the range out again only to work that comes behind this: at once to the same
     // stream, to others when it has been passed.
     const std::uint64_t offset = *device().memory->offset_of(address);
-    device().pending.push_back({index_of(submission.stream), offset, block->bytes});
+    device().pending.push_back(
+        {index_of(submission.stream), offset, block->bytes, block->generation});
     device().blocks.erase(offset);
     world_->submit(index_of(submission.stream), std::move(operation));
     return {};

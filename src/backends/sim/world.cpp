@@ -97,7 +97,7 @@ void World::lose(std::uint32_t index, const Failure& cause) noexcept {
     stream->queue.clear();
     stream->passed = stream->submitted;
   }
-  while (!lost.pending.empty()) finish_release(lost, lost.pending.front().offset);
+  while (!lost.pending.empty()) finish_release(lost, lost.pending.front().generation);
 }
 
 Result<void> World::begin(std::uint32_t index, FaultClass fault_class, const char* call,
@@ -509,7 +509,7 @@ void World::execute(SimStream& stream, Operation& operation) {
         memory.set_fresh(place->second, operation.bytes, operation.generation);
       } else {
         memory.set_freed(place->second, operation.bytes, operation.generation);
-        finish_release(*devices_[place->first], place->second);
+        finish_release(*devices_[place->first], operation.generation);
       }
       return;
     }
@@ -531,11 +531,11 @@ void World::execute(SimStream& stream, Operation& operation) {
   }
 }
 
-void World::finish_release(SimDevice& device, std::uint64_t offset) {
+void World::finish_release(SimDevice& device, std::uint64_t generation) {
   // Not there any more if the same stream was given the range again in the meantime.
-  const auto found = std::ranges::find(device.pending, offset, &PendingRelease::offset);
+  const auto found = std::ranges::find(device.pending, generation, &PendingRelease::generation);
   if (found == device.pending.end()) return;
-  device.allocator->give(offset, found->bytes);
+  device.allocator->give(found->offset, found->bytes);
   device.pending.erase(found);
 }
 

@@ -108,6 +108,7 @@ struct PendingRelease {
   std::size_t stream = 0;
   std::uint64_t offset = 0;
   std::size_t bytes = 0;
+  std::uint64_t generation = 0;  // of the block: the range may have had several by now
 };
 
 /// What belongs to one device of the world.
@@ -191,7 +192,7 @@ class World {
   void run_one(std::size_t stream);
   void execute(SimStream& stream, Operation& operation);
   void execute_launch(KernelLaunch& launch);
-  void finish_release(SimDevice& device, std::uint64_t offset);
+  void finish_release(SimDevice& device, std::uint64_t generation);
   void charge(SimStream& stream, const Operation& operation);
   /// The byte as the device reaches it: through the alias, or directly for host memory.
   [[nodiscard]] std::byte* reach(const void* address) const noexcept;
