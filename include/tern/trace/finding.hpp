@@ -31,7 +31,8 @@ namespace tern {
   TERN_FINDING(live_block_reissued, 204, "live-block-reissued")       \
   TERN_FINDING(leak, 206, "leak")                                     \
   TERN_FINDING(uninitialised_read, 301, "uninitialised-read")         \
-  TERN_FINDING(out_of_bounds, 302, "out-of-bounds")
+  TERN_FINDING(out_of_bounds, 302, "out-of-bounds")                   \
+  TERN_FINDING(wrong_bytes, 901, "wrong-bytes")
 
 enum class FindingCode : std::uint16_t {
 #define TERN_FINDING(enumerator, number, title) enumerator = number,
