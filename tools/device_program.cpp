@@ -381,8 +381,7 @@ class Runner {
     for (const DeviceStep& step : program_.steps) do_step(step);
     for (const Device& device : devices_) device.synchronize();
     hash_all();
-    DeviceRun result{hash_, sim::findings(devices_.front())};
-    return result;
+    return {hash_, sim::trace_hash(devices_.front()), sim::findings(devices_.front())};
   }
 
  private:

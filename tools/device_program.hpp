@@ -63,6 +63,7 @@ struct DeviceStep {
 /// How a run ended.
 struct DeviceRun {
   std::uint64_t bytes_hash = 0;   // of all bytes that were written
+  std::uint64_t trace_hash = 0;   // of the records: the same for the same seed, everywhere
   std::vector<Finding> findings;  // none in a correct program
 };
 

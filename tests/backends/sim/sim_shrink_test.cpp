@@ -75,6 +75,13 @@ TEST(Shrink, LeavesNoStepThatCouldGoAlone) {
   }
 }
 
+TEST(Shrink, TriesAgainWhatCouldNotGoBeforeAnEarlierStepWent) {
+  const auto fails = [](std::span<const int> steps) {
+    return has(steps, 1) && (!has(steps, 2) || has(steps, 5));
+  };
+  EXPECT_EQ(shrink(Numbers{1, 2, 5}, fails), Numbers{1});
+}
+
 /// A step that may need an earlier one.
 struct Node {
   int number = 0;
