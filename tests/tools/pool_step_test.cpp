@@ -46,6 +46,11 @@ TEST(PoolSteps, PassOverBlocksThatWereNeverHadAndStreamsThereAreNot) {
                                        {Kind::verify, 1, 4096, 1},  {Kind::free, 1, 4096, 1},
                                        {Kind::allocate, 3, 256, 2}, {Kind::free, 3, 256, 2}};
   EXPECT_FALSE(run_steps(steps, Mistake::none));
+  const std::vector<PoolStep> stolen = {{Kind::open, 2, 256, 0},
+                                        {Kind::allocate, 1, 256, 1},
+                                        {Kind::free, 1, 256, 1},
+                                        {Kind::allocate, 3, 256, 2}};
+  EXPECT_FALSE(run_steps(stolen, Mistake::steal_without_wait)) << "there is no third stream";
   EXPECT_FALSE(run_steps(std::span(steps).subspan(1), Mistake::none)) << "nothing without a pool";
 }
 

@@ -165,12 +165,14 @@ TEST(Slice, HasTheOrderThatADriverGivesWhenItUsesMemoryAgain) {
   const std::size_t death = trace.touch(a, TouchKind::release, 64, 64);
   const std::size_t birth = trace.touch(b, TouchKind::allocate, 64, 64);
   trace.read(b, 0);
+  const std::size_t other = trace.touch(d, TouchKind::allocate, 128, 64);
   trace.write(a, 32);
   const std::size_t at = trace.read(b, 0, 64);
   EXPECT_EQ(findings_of(trace.list.records()).size(), 1u);
   const Indices kept = trace.slice_at(at);
   EXPECT_TRUE(std::ranges::find(kept, death) != kept.end());
   EXPECT_TRUE(std::ranges::find(kept, birth) != kept.end());
+  EXPECT_TRUE(std::ranges::find(kept, other) == kept.end());
   const auto found = findings_of(extract(trace.list.records(), kept).records());
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(place_of(found.begin()->second), "TERN-S101 1 32+8");
@@ -244,11 +246,28 @@ TEST(Slice, EndsWhereTheFindingEnds) {
   trace.touch(a, TouchKind::allocate, 0, 64);
   trace.write(a, 0, 64);
   trace.touch(a, TouchKind::read, 16, 48);  // what splits the bytes there
+  const std::size_t other = trace.touch(a, TouchKind::allocate, 64, 64);
   const std::size_t at = trace.write(b, 0, 64);
+  const Indices kept = trace.slice_at(at);
+  EXPECT_TRUE(std::ranges::find(kept, other) == kept.end());
   const auto whole = findings_of(trace.list.records());
   ASSERT_EQ(place_of(whole.at(at)), "TERN-S101 1 0+16");
   const RecordList some = extract(trace.list.records(), trace.slice_at(at));
   EXPECT_EQ(place_of(findings_of(some.records()).at(some.size() - 1)), "TERN-S101 1 0+16");
+}
+
+TEST(Slice, LeavesOutAnOperationThatKnowsNothingItsSuccessorWouldNotKnow) {
+  Trace trace;
+  trace.touch(a, TouchKind::allocate, 0, 64);
+  trace.write(a, 0);
+  trace.host_wait(a, 2);
+  // The first on b to know what the host knows; the read knows it anyway.
+  const std::size_t other = trace.touch(b, TouchKind::allocate, 64, 64);
+  trace.read(b, 0);
+  const std::size_t at = trace.write(a, 0);
+  ASSERT_EQ(findings_of(trace.list.records()).size(), 1u);
+  const Indices kept = trace.slice_at(at);
+  EXPECT_TRUE(std::ranges::find(kept, other) == kept.end());
 }
 
 TEST(Slice, ShowsALeakByItsBirth) {
