@@ -2,11 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
+#include "tern/backends/sim_shrink.hpp"
 #include "tools/commands.hpp"
+#include "tools/device_program.hpp"
 #include "tools/pool_program.hpp"
 #include "tools/terminal.hpp"
 
@@ -15,7 +23,7 @@ namespace {
 
 struct Planted {
   Mistake mistake;
-  const char* name;
+  std::string_view name;
 };
 
 constexpr std::array planted = {
@@ -30,12 +38,143 @@ constexpr std::array planted = {
 /// A mistake must be found within this many programs.
 constexpr std::uint64_t patience = 100;
 constexpr std::uint64_t mistake_programs = 1000;
+/// So many of the programs that found it are shrunk, and in the median to at most so many steps.
+constexpr std::size_t shrunk_programs = 20;
+constexpr std::size_t most_median_steps = 12;
+/// Seeds are shared out among so many device programs.
+constexpr std::uint64_t device_programs = 20;
+constexpr std::uint64_t programs_with_dropped_waits = 5;
+constexpr std::uint64_t seeds_per_dropped_wait = 3;
 
 std::optional<Finding> run_program(std::uint64_t seed, Mistake mistake,
                                    std::uint64_t* operations = nullptr) {
   PoolProgram program;
   program.seed = seed;
   return program.run(mistake, operations);
+}
+
+/// The shortest program found that ends with a finding of the same code.
+std::vector<PoolStep> shrink_program(std::uint64_t seed, Mistake mistake, FindingCode code) {
+  PoolProgram program;
+  program.seed = seed;
+  const auto is_same = [&](std::span<const PoolStep> steps) {
+    const std::optional<Finding> found = run_steps(steps, mistake);
+    return found && found->code == code;
+  };
+  return sim::shrink(program.steps_against(mistake), is_same, depends, simpler);
+}
+
+int show_shortest(const std::string& name) {
+  const auto one = std::ranges::find_if(
+      planted, [&](const Planted& planted_one) { return planted_one.name.starts_with(name); });
+  std::vector<PoolStep> shortest;
+  for (std::uint64_t seed = 0, shrunk = 0; shrunk < shrunk_programs && seed < mistake_programs;
+       ++seed) {
+    const std::optional<Finding> found = run_program(seed, one->mistake);
+    if (!found) continue;
+    ++shrunk;
+    std::vector<PoolStep> steps = shrink_program(seed, one->mistake, found->code);
+    if (shortest.empty() || steps.size() < shortest.size()) shortest = std::move(steps);
+  }
+  const std::optional<Finding> found = run_steps(shortest, one->mistake);
+  if (!found) return 1;
+  fmt::print("{}\n",
+             bold(fmt::format("{}: the shortest of {} programs", one->name, shrunk_programs)));
+  for (const PoolStep& step : shortest) fmt::print("  {}\n", text_of(step));
+  fmt::print("\n{}", found->text());
+  return 0;
+}
+
+bool find_planted_mistakes(ProgressLine& progress) {
+  bool is_well = true;
+  fmt::print("{}\n", bold("Planted mistakes: found in so many of 1000 programs of 200 steps, and "
+                          "how few steps show them"));
+  for (const Planted& one : planted) {
+    std::uint64_t found = 0;
+    std::uint64_t first = 0;
+    std::vector<std::size_t> sizes;
+    for (std::uint64_t seed = 0; seed < mistake_programs; ++seed) {
+      if (seed % 100 == 0) progress.show(fmt::format("{} {}", one.name, seed));
+      const std::optional<Finding> finding = run_program(seed, one.mistake);
+      if (!finding) continue;
+      if (++found == 1) first = seed + 1;
+      if (sizes.size() == shrunk_programs) continue;
+      // The step that opens the pool is not counted.
+      sizes.push_back(shrink_program(seed, one.mistake, finding->code).size() - 1);
+    }
+    progress.clear();
+    std::ranges::sort(sizes);
+    const std::size_t median = sizes.empty() ? 0 : sizes[sizes.size() / 2];
+    const bool is_found = found > 0 && first <= patience && median <= most_median_steps;
+    is_well = is_well && is_found;
+    fmt::print("  {:<34} {:>5.1f} %   first in program {:<3} shrinks to {} steps  {}\n", one.name,
+               static_cast<double>(found) * 100 / mistake_programs, first, median,
+               is_found ? green("ok") : red(found > 0 ? "TOO LATE OR TOO LONG" : "NOT FOUND"));
+  }
+  return is_well;
+}
+
+bool run_correct_programs(std::uint64_t programs, ProgressLine& progress) {
+  std::uint64_t alarms = 0;
+  std::uint64_t operations = 0;
+  for (std::uint64_t seed = 0; seed < programs; ++seed) {
+    if (seed % 1000 == 0) progress.show(fmt::format("correct programs {}/{}", seed, programs));
+    if (const auto finding = run_program(seed, Mistake::none, &operations)) {
+      if (++alarms == 1) fmt::print("{}", finding->text());
+    }
+  }
+  progress.clear();
+  fmt::print("{}\n  {} findings in {} programs, {} operations  {}\n", bold("Correct programs"),
+             alarms, programs, operations, alarms == 0 ? green("ok") : red("FALSE ALARM"));
+  return alarms == 0;
+}
+
+/// Race-free programs must end with the same bytes, whatever the schedule.
+bool compare_schedules(std::uint64_t seeds, ProgressLine& progress) {
+  const std::uint64_t programs = std::min(seeds, device_programs);
+  const std::uint64_t seeds_each = (seeds + programs - 1) / programs;
+  std::size_t wrong = 0;
+  for (std::uint64_t i = 0; i < programs; ++i) {
+    const DeviceProgram program = DeviceProgram::make(i);
+    const std::uint64_t expected = program.run({.policy = sim::Policy::eager}).bytes_hash;
+    for (const NamedPolicy& policy : all_policies) {
+      progress.show(fmt::format("same bytes: program {} {}", i, policy.name));
+      const std::vector<Finding> found =
+          compare_runs(program, policy, i * seeds_each, seeds_each, expected);
+      if (wrong == 0 && !found.empty()) {
+        progress.clear();
+        fmt::print("{}", found.front().text());
+      }
+      wrong += found.size();
+    }
+  }
+  progress.clear();
+  fmt::print("{}\n  {} differences in {} programs x {} schedules x {} seeds  {}\n",
+             bold("Same bytes under every schedule"), wrong, programs, all_policies.size(),
+             seeds_each, wrong == 0 ? green("ok") : red("WRONG BYTES"));
+  return wrong == 0;
+}
+
+/// The comparison above is worth something only if it can fail.
+bool leave_out_waits(ProgressLine& progress) {
+  DroppedWaits all;
+  for (std::uint64_t i = 0; i < programs_with_dropped_waits; ++i) {
+    progress.show(fmt::format("waits left out: program {}", i));
+    const DroppedWaits some = drop_waits(DeviceProgram::make(i), seeds_per_dropped_wait);
+    all.waits += some.waits;
+    all.found += some.found;
+    all.shown += some.shown;
+    all.shown_by_eager += some.shown_by_eager;
+    all.missed += some.missed;
+  }
+  progress.clear();
+  const bool is_well = all.missed == 0 && all.shown_by_eager == 0 && all.shown > 0;
+  fmt::print(
+      "  one of {} waits left out: {} found by the checker; other bytes in {}, {} of them "
+      "missed, {} seen by running everything at once  {}\n",
+      all.waits, all.found, all.shown, all.missed, all.shown_by_eager,
+      is_well ? green("ok") : red("NOT AS IT SHOULD BE"));
+  return is_well;
 }
 
 }  // namespace
@@ -45,39 +184,12 @@ int run_check(const CheckOptions& options) {
     fmt::print(stderr, "tern check: say --self-test, which is all there is to check so far.\n");
     return 2;
   }
+  if (!options.show.empty()) return show_shortest(options.show);
   ProgressLine progress;
-  bool is_well = true;
-  fmt::print("{}\n", bold("Planted mistakes: found in so many of 1000 programs of 200 steps"));
-  for (const Planted& one : planted) {
-    std::uint64_t found = 0;
-    std::uint64_t first = 0;
-    for (std::uint64_t seed = 0; seed < mistake_programs; ++seed) {
-      if (seed % 100 == 0) progress.show(fmt::format("{} {}", one.name, seed));
-      if (!run_program(seed, one.mistake)) continue;
-      if (++found == 1) first = seed + 1;
-    }
-    progress.clear();
-    const bool is_found = found > 0 && first <= patience;
-    is_well = is_well && is_found;
-    fmt::print("  {:<34} {:>5.1f} %   first in program {}  {}\n", one.name,
-               static_cast<double>(found) * 100 / mistake_programs, first,
-               is_found ? green("ok") : red("NOT FOUND"));
-  }
-
-  std::uint64_t alarms = 0;
-  std::uint64_t operations = 0;
-  for (std::uint64_t seed = 0; seed < options.programs; ++seed) {
-    if (seed % 1000 == 0) {
-      progress.show(fmt::format("correct programs {}/{}", seed, options.programs));
-    }
-    if (const auto finding = run_program(seed, Mistake::none, &operations)) {
-      if (++alarms == 1) fmt::print("{}", finding->text());
-    }
-  }
-  progress.clear();
-  is_well = is_well && alarms == 0;
-  fmt::print("{}\n  {} findings in {} programs, {} operations  {}\n", bold("Correct programs"),
-             alarms, options.programs, operations, alarms == 0 ? green("ok") : red("FALSE ALARM"));
+  bool is_well = find_planted_mistakes(progress);
+  is_well = run_correct_programs(options.programs, progress) && is_well;
+  is_well = compare_schedules(options.seeds, progress) && is_well;
+  is_well = leave_out_waits(progress) && is_well;
   return is_well ? 0 : 1;
 }
 

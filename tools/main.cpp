@@ -45,6 +45,12 @@ int run(int argc, char** argv) {
   check_command->add_option("--programs", check.programs, "how many correct programs to run")
       ->check(CLI::Range(1, 100'000'000))
       ->capture_default_str();
+  check_command->add_option("--seeds", check.seeds, "seeds for each schedule that must end alike")
+      ->check(CLI::Range(1, 100'000'000))
+      ->capture_default_str();
+  check_command
+      ->add_option("--show", check.show, "one planted mistake, M1 to M6: its shortest program")
+      ->check(CLI::IsMember({"M1", "M2", "M3", "M4", "M5", "M6"}));
 
   TourOptions tour;
   CLI::App* tour_command =

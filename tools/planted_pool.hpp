@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "tern/trace/order_checker.hpp"
+#include "tern/trace/record_list.hpp"
 
 namespace tern::tools {
 
@@ -61,8 +62,10 @@ class PlantedPool {
   static constexpr std::uint32_t space = 1;
   static constexpr std::uint64_t granule = 256;
 
-  PlantedPool(OrderChecker& checker, std::uint64_t bytes, ActorId streams, Mistake mistake)
-      : checker_(checker), streams_(streams), mistake_(mistake) {
+  /// Every record also goes to `kept`, where there is one.
+  PlantedPool(OrderChecker& checker, std::uint64_t bytes, ActorId streams, Mistake mistake,
+              RecordList* kept = nullptr)
+      : checker_(checker), kept_(kept), streams_(streams), mistake_(mistake) {
     for (ActorId stream = 1; stream <= streams; ++stream) {
       check({.kind = RecordKind::actor_begins, .actor = stream});
     }
@@ -104,6 +107,7 @@ class PlantedPool {
   using FreeList = std::map<std::uint64_t, std::uint64_t>;
 
   void check(const TraceRecord& record) {
+    if (kept_ != nullptr) kept_->add(record);
     std::optional<Finding> found = checker_.check(record, OrderChecker::OnFinding::apply);
     if (found && !finding_) finding_ = std::move(found);
   }
@@ -175,6 +179,7 @@ class PlantedPool {
   }
 
   OrderChecker& checker_;
+  RecordList* const kept_;
   const ActorId streams_;
   const Mistake mistake_;
   std::map<ActorId, FreeList> lists_;

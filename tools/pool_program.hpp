@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tools/planted_pool.hpp"
+#include "tools/pool_step.hpp"
 
 namespace tern::tools {
 
@@ -34,23 +35,47 @@ struct PoolProgram {
 
   /// The first finding, if there is one. `operations` counts pool operations and uses.
   std::optional<Finding> run(Mistake mistake, std::uint64_t* operations = nullptr) const {
+    return run(mistake, operations, [](const PoolStep&) {});
+  }
+
+  /// The same program as steps. What a seed gives depends on the pool, since an allocation that
+  /// fails is followed by another step than one that succeeds.
+  [[nodiscard]] std::vector<PoolStep> steps_against(Mistake mistake) const {
+    std::vector<PoolStep> all = {{PoolStep::Kind::open, streams, pool_bytes, 0}};
+    static_cast<void>(run(mistake, nullptr, [&](const PoolStep& step) { all.push_back(step); }));
+    return all;
+  }
+
+ private:
+  /// Calls `note` with each step just before it is done.
+  template <class NoteStep>
+  std::optional<Finding> run(Mistake mistake, std::uint64_t* operations, NoteStep note) const {
+    using Kind = PoolStep::Kind;
     struct Live {
       ActorId stream;
       std::uint64_t offset, bytes;
+      std::uint32_t block;
     };
     Random random(seed);
     OrderChecker checker;
     PlantedPool pool(checker, pool_bytes, streams, mistake);
     std::vector<Live> live;
     std::uint64_t count = 0;
+    std::uint32_t blocks = 0;
 
+    const auto verify = [&](const Live& block) {
+      note(PoolStep{Kind::verify, block.stream, block.bytes, block.block});
+      pool.use(block.stream, TouchKind::read, block.offset, block.bytes);
+      ++count;
+    };
     const auto verify_and_free = [&](std::size_t index) {
       const Live block = live[index];
       live[index] = live.back();
       live.pop_back();
-      pool.use(block.stream, TouchKind::read, block.offset, block.bytes);
+      verify(block);
+      note(PoolStep{Kind::free, block.stream, block.bytes, block.block});
       pool.free(block.stream, block.offset, block.bytes);
-      count += 2;
+      ++count;
     };
     for (int step = 0; step < steps && !pool.finding(); ++step) {
       const std::uint64_t dice = random.below(100);
@@ -58,25 +83,22 @@ struct PoolProgram {
         const auto stream = static_cast<ActorId>(1 + random.below(streams));
         const std::uint64_t bytes = random.below(10) == 0 ? 32 * 1024 + random.below(64 * 1024 + 1)
                                                           : 256 + random.below(12'000);
+        note(PoolStep{Kind::allocate, stream, bytes, ++blocks});
         if (const std::optional<std::uint64_t> offset = pool.allocate(stream, bytes)) {
           pool.use(stream, TouchKind::write, *offset, bytes);
-          live.push_back({stream, *offset, bytes});
+          live.push_back({stream, *offset, bytes, blocks});
           count += 2;
         } else if (!live.empty()) {
           verify_and_free(random.below(live.size()));
         }
       } else if (dice < 70) {
-        const Live& block = live[random.below(live.size())];
-        pool.use(block.stream, TouchKind::read, block.offset, block.bytes);
-        ++count;
+        verify(live[random.below(live.size())]);
       } else {
         verify_and_free(random.below(live.size()));
       }
     }
-    for (const Live& block : live) {
-      pool.use(block.stream, TouchKind::read, block.offset, block.bytes);
-    }
-    if (operations != nullptr) *operations += count + live.size();
+    for (const Live& block : live) verify(block);
+    if (operations != nullptr) *operations += count;
     return pool.finding();
   }
 };

@@ -1,21 +1,27 @@
 // Is this build fast enough for the long form of a test? Sanitizers and debug builds run a short
-// one.
+// one; where only sanitizers are too slow, a test asks for those.
 
 #pragma once
 
 namespace tern::test {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(NDEBUG)
-inline constexpr bool is_thorough = false;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool is_sanitized = true;
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || \
     __has_feature(memory_sanitizer)
-inline constexpr bool is_thorough = false;
+inline constexpr bool is_sanitized = true;
 #else
-inline constexpr bool is_thorough = true;
+inline constexpr bool is_sanitized = false;
 #endif
 #else
-inline constexpr bool is_thorough = true;
+inline constexpr bool is_sanitized = false;
+#endif
+
+#if defined(NDEBUG)
+inline constexpr bool is_thorough = !is_sanitized;
+#else
+inline constexpr bool is_thorough = false;
 #endif
 
 }  // namespace tern::test

@@ -88,10 +88,25 @@ class Tour(unittest.TestCase):
 
 class Check(unittest.TestCase):
     def test_the_self_test_finds_every_planted_mistake_and_nothing_else(self):
-        run = tern("check", "--self-test", "--programs", "50")
+        run = tern("check", "--self-test", "--programs", "50", "--seeds", "20")
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-        self.assertEqual(len([line for line in run.stdout.splitlines() if "first in program" in line]), 6)
+        found = [line for line in run.stdout.splitlines() if "first in program" in line]
+        self.assertEqual(len(found), 6)
+        for line in found:
+            self.assertRegex(line, r"shrinks to ([1-9]|1[0-2]) steps")
         self.assertIn("0 findings in 50 programs", run.stdout)
+        self.assertIn("0 differences in 20 programs x 10 schedules x 1 seeds", run.stdout)
+        self.assertRegex(run.stdout, r"other bytes in [1-9]\d*, 0 of them missed, 0 seen by running")
+
+    def test_shows_the_shortest_program_for_a_mistake_and_its_report(self):
+        run = tern("check", "--self-test", "--show", "M2")
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        lines = run.stdout.splitlines()
+        self.assertEqual(lines[0], "M2 steal without a wait: the shortest of 20 programs")
+        self.assertRegex(lines[1], r"^  open a pool of .* for 2 streams$")
+        self.assertEqual(len([line for line in lines if " allocate " in line and " now " not in line]), 2)
+        self.assertIn("TERN-S103 reuse-before-ready", run.stdout)
+        self.assertEqual(tern("check", "--self-test", "--show", "M7").returncode, 2)
 
     def test_wants_to_be_told_what_to_check(self):
         self.assertEqual(tern("check").returncode, 2)

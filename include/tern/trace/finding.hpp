@@ -39,7 +39,8 @@ namespace tern {
   TERN_FINDING(managed_while_busy, 403, "managed-while-busy")         \
   TERN_FINDING(call_in_host_function, 404, "call-in-host-function")   \
   TERN_FINDING(deadlock, 501, "deadlock")                             \
-  TERN_FINDING(endless_poll, 502, "endless-poll")
+  TERN_FINDING(endless_poll, 502, "endless-poll")                     \
+  TERN_FINDING(wrong_bytes, 901, "wrong-bytes")
 
 enum class FindingCode : std::uint16_t {
 #define TERN_FINDING(enumerator, number, title) enumerator = number,

@@ -242,7 +242,8 @@ class SimBackend final : public Backend {
     // The driver hands the range out again only to work that comes behind this: at once to the same
     // stream, to others when it has been passed.
     const std::uint64_t offset = *device().memory->offset_of(address);
-    device().pending.push_back({index_of(submission.stream), offset, block->bytes});
+    device().pending.push_back(
+        {index_of(submission.stream), offset, block->bytes, block->generation});
     device().blocks.erase(offset);
     world_->submit(index_of(submission.stream), std::move(operation));
     return {};
@@ -809,15 +810,18 @@ class SimBackend final : public Backend {
     // source, or at once. Nobody may rely on any of them.
     enum Coin : std::uint64_t { at_once, blocks, stages };
     const std::uint64_t coin = world_->flip(is_from_pageable ? 3 : 2);
+    const SimStream& state = world_->stream(stream);
     if (coin == stages) {
+      // The stream's earlier work may still write the source, so that comes first.
+      world_->drain(stream);
       const auto* first = static_cast<const std::byte*>(source);
-      operation.staged.assign(first, first + bytes);
+      if (state.passed == state.submitted) operation.staged.assign(first, first + bytes);
     }
     world_->submit(stream, std::move(operation));
     if (world_->options().credit_implicit == CreditImplicit::documented) {
       return wait_and_know(stream);
     }
-    if (coin == blocks) world_->run_towards(stream, world_->stream(stream).submitted);
+    if (coin == blocks) world_->run_towards(stream, state.submitted);
     return {};
   }
 

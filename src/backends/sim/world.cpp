@@ -204,7 +204,7 @@ void World::lose(std::uint32_t index, const Failure& cause) noexcept {
                  .sequence = checker_.sequence(stream->actor)});
   }
   std::erase_if(busy_, [&](std::size_t i) { return streams_[i]->queue.empty(); });
-  while (!lost.pending.empty()) finish_release(lost, lost.pending.front().offset);
+  while (!lost.pending.empty()) finish_release(lost, lost.pending.front().generation);
 }
 
 Result<std::optional<FaultKind>> World::begin(std::uint32_t index, FaultClass fault_class,
@@ -475,10 +475,7 @@ void World::note_idle(std::size_t index) {
 }
 
 void World::submit(std::size_t index, Operation&& operation) {
-  const ActorKind kind = streams_[index]->kind;
-  if (kind == ActorKind::default_stream || kind == ActorKind::blocking_stream) {
-    wait_for_partners(index);
-  }
+  wait_for_partners(index);
   operation.is_slow = std::exchange(is_next_slow_, false);
   enqueue(index, std::move(operation));
   run_until_host();
@@ -486,6 +483,7 @@ void World::submit(std::size_t index, Operation&& operation) {
 
 void World::wait_for_partners(std::size_t index) {
   const SimStream& stream = *streams_[index];
+  if (stream.kind != ActorKind::default_stream && stream.kind != ActorKind::blocking_stream) return;
   const ActorKind partner = stream.kind == ActorKind::default_stream ? ActorKind::blocking_stream
                                                                      : ActorKind::default_stream;
   std::vector<std::shared_ptr<RecordPoint>> points;
@@ -596,6 +594,11 @@ void World::run_all(std::uint32_t device) {
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     if (streams_[i]->device == device) run_towards(i, streams_[i]->submitted);
   }
+}
+
+void World::drain(std::size_t index) {
+  wait_for_partners(index);
+  run_towards(index, streams_[index]->submitted);
 }
 
 std::uint64_t World::flip(std::uint64_t sides) {
@@ -843,7 +846,7 @@ void World::execute(SimStream& stream, Operation& operation) {
         memory.set_fresh(place->second, operation.bytes, operation.generation);
       } else {
         memory.set_freed(place->second, operation.bytes, operation.generation);
-        finish_release(*devices_[place->first], place->second);
+        finish_release(*devices_[place->first], operation.generation);
       }
       return;
     }
@@ -863,7 +866,7 @@ void World::execute(SimStream& stream, Operation& operation) {
       if (const auto offset = host_.managed_offset(operation.destination)) {
         const std::uint64_t moved = managed_.prefetch(*offset, operation.bytes, operation.place);
         migrated_bytes_ += moved;
-        stream.time_ns += moved * 1000 / profile_.link_bytes_per_us;
+        stream.time_ns = later(stream.time_ns, moved * 1000 / profile_.link_bytes_per_us);
       }
       return;
     case Operation::Kind::wait:
@@ -879,7 +882,7 @@ void World::migrate(SimStream& stream, const void* address, std::size_t bytes, b
   const Place here = Place::device(devices_[stream.device]->id);
   const std::uint64_t moved = managed_.touch(*offset, bytes, here, writes);
   migrated_bytes_ += moved;
-  stream.time_ns += moved * 1000 / profile_.link_bytes_per_us;
+  stream.time_ns = later(stream.time_ns, moved * 1000 / profile_.link_bytes_per_us);
 }
 
 void World::run_users_code(const SimStream& stream, const Operation& operation) {
@@ -894,11 +897,11 @@ void World::run_users_code(const SimStream& stream, const Operation& operation) 
   running_ = {};
 }
 
-void World::finish_release(SimDevice& device, std::uint64_t offset) {
+void World::finish_release(SimDevice& device, std::uint64_t generation) {
   // Not there any more if the same stream was given the range again in the meantime.
-  const auto found = std::ranges::find(device.pending, offset, &PendingRelease::offset);
+  const auto found = std::ranges::find(device.pending, generation, &PendingRelease::generation);
   if (found == device.pending.end()) return;
-  device.allocator->give(offset, found->bytes);
+  device.allocator->give(found->offset, found->bytes);
   device.pending.erase(found);
 }
 

@@ -127,6 +127,7 @@ struct PendingRelease {
   std::size_t stream = 0;
   std::uint64_t offset = 0;
   std::size_t bytes = 0;
+  std::uint64_t generation = 0;  // of the block: the range may have had several by now
 };
 
 /// What belongs to one device of the world.
@@ -228,6 +229,8 @@ class World {
   /// a driver may; the checker never counts it.
   void run_towards(std::size_t stream, std::uint64_t position);
   void run_all(std::uint32_t device);
+  /// The same for all that the next operation of the stream would come after.
+  void drain(std::size_t stream);
   /// One of `sides` with equal chances, from the seed.
   [[nodiscard]] std::uint64_t flip(std::uint64_t sides);
 
@@ -282,7 +285,7 @@ class World {
   [[nodiscard]] const std::optional<Failure>* peer_loss(const SimStream& stream,
                                                         const Operation& operation) const noexcept;
   void execute_launch(SimStream& stream, Operation& operation);
-  void finish_release(SimDevice& device, std::uint64_t offset);
+  void finish_release(SimDevice& device, std::uint64_t generation);
   void charge(SimStream& stream, const Operation& operation);
   /// The byte as the device reaches it: through the alias, or directly for host memory.
   [[nodiscard]] std::byte* reach(const void* address) const noexcept;

@@ -228,6 +228,26 @@ TEST(Sim, GivesTheSameBytesUnderEveryPolicyAndSeedIfThereIsNoFinding) {
   }
 }
 
+TEST(Sim, KeepsARangeUsedTwiceByOneStreamFromOthersUntilItsLastReleaseIsPassed) {
+  Bench bench;
+  void* first = bench.a.allocate(bytes);
+  bench.a.release(first);
+  const std::uint64_t hold = sim::hold(bench.a);
+  void* again = bench.a.allocate(bytes);
+  ASSERT_EQ(again, first);
+  bench.a.release(again);
+  // The first release is passed, the second is not.
+  sim::run_to_hold(bench.device, hold);
+  void* other = bench.b.allocate(bytes);
+  EXPECT_NE(other, again);
+  sim::let_go(bench.device, hold);
+  bench.a.synchronize();
+  void* later = bench.b.allocate(bytes);
+  EXPECT_EQ(later, again);
+  bench.b.release(other);
+  bench.b.release(later);
+}
+
 TEST(Sim, RepeatsARunFromItsSeed) {
   const auto hash_of = [](std::uint64_t seed) {
     Bench bench({.seed = seed, .policy = sim::Policy::random});
