@@ -41,10 +41,11 @@ std::optional<Finding> run_program(std::uint64_t seed, Mistake mistake,
 }  // namespace
 
 int run_check(const CheckOptions& options) {
-  if (!options.self_test) {
-    fmt::print(stderr, "tern check: say --self-test, which is all there is to check so far.\n");
+  if (options.self_test != options.files.empty()) {
+    fmt::print(stderr, "tern check: name traces to check, or say --self-test; one of the two.\n");
     return 2;
   }
+  if (!options.self_test) return run_check_files(options);
   ProgressLine progress;
   bool is_well = true;
   fmt::print("{}\n", bold("Planted mistakes: found in so many of 1000 programs of 200 steps"));

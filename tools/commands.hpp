@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tern::tools {
 
@@ -25,8 +26,13 @@ int run_bench(const BenchOptions& options);
 struct CheckOptions {
   bool self_test = false;
   std::uint64_t programs = 100'000;
+  std::vector<std::string> files = {};
+  bool json = false;
+  bool trusted = false;
 };
 int run_check(const CheckOptions& options);
+/// Checks traces: 1 if one has findings, 2 if one cannot be read to its end.
+int run_check_files(const CheckOptions& options);
 
 struct TourOptions {
   std::string device;

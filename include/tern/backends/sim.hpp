@@ -58,10 +58,15 @@ struct Options {
   bool concurrent_managed = true;
   /// "allocate#3=oom, copy%2=fail": see docs/guide/sim.md.
   std::string faults = {};
+  /// The file to write a trace to, for `tern check`; empty: none. While another device writes to
+  /// it, this one writes to the same name with ".2", ".3" and so on. Needs the checker.
+  std::string trace = {};
+  /// Without a file: how much of the trace to keep in memory, for save_trace().
+  std::size_t trace_memory_bytes = 0;
 };
 
 /// From the environment: TERN_SIM_SEED, TERN_SIM_SCHEDULE, TERN_SIM_REUSE, TERN_SIM_MODE,
-/// TERN_SIM_FAULTS. Throws InvalidArgument.
+/// TERN_SIM_FAULTS, TERN_SIM_TRACE. Throws InvalidArgument.
 [[nodiscard]] TERN_EXPORT Options options_from_config();
 
 /// A device of its own: two calls give two devices, whatever the options. The catalog's `sim:0` and
@@ -77,8 +82,9 @@ TERN_EXPORT void host_read(const Device& device, const void* address, std::size_
 TERN_EXPORT void host_write(const Device& device, void* address, std::size_t bytes,
                             CallSite site = CallSite::here());
 
-/// Holds the stream at this point: later work of it does not begin before let_go(). It is what a host
-/// function that blocks would be on other devices; here that would block the simulation itself.
+/// Holds the stream at this point: later work of it does not begin before let_go(). It is what a
+/// host function that blocks would be on other devices; here that would block the simulation
+/// itself.
 [[nodiscard]] TERN_EXPORT std::uint64_t hold(StreamRef stream);
 TERN_EXPORT void let_go(const Device& device, std::uint64_t hold);
 /// Runs the stream until it stands at the hold.
@@ -90,6 +96,12 @@ TERN_EXPORT void run_to_hold(const Device& device, std::uint64_t hold);
 [[nodiscard]] TERN_EXPORT std::vector<Finding> leaks(const Device& device);
 /// Depends on every record so far, and on nothing else: equal runs have equal hashes.
 [[nodiscard]] TERN_EXPORT std::uint64_t trace_hash(const Device& device);
+/// Brings the trace in its file up to date. Throws FileError if it could not be written, then or
+/// before, and CapacityReached if it was cut short. Nothing without a trace.
+TERN_EXPORT void flush_trace(const Device& device);
+/// Ends the trace kept in memory, as if the device were shut down now, writes it to a file, and
+/// says how many records it has. Throws FileError, and InvalidArgument if none was kept.
+TERN_EXPORT std::uint64_t save_trace(const Device& device, const std::string& path);
 /// Virtual nanoseconds since the device was opened.
 [[nodiscard]] TERN_EXPORT std::uint64_t virtual_time_ns(const Device& device);
 /// How often each class of call was made, for fault loops: "allocate", "copy", "launch", ...

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <fstream>
+
 #include "backends/sim/sim_backend.hpp"
 #include "backends/sim/sim_options.hpp"
 #include "device/device_state.hpp"
@@ -39,6 +42,7 @@ std::vector<Device> open_peers(const Options& options, unsigned count) {
   // Checked here, so that a bad plan is an error of this call and not of a constructor inside.
   static_cast<void>(FaultPlan::try_parse(options.faults, options.seed).value());
   const auto world = std::make_shared<World>(options, default_profile());
+  world->open_trace().value();
   std::vector<Device> devices;
   for (unsigned i = 0; i < count; ++i) {
     devices.emplace_back(open_backend(world, fmt::format("sim:{}", i)).value());
@@ -90,6 +94,39 @@ std::uint64_t trace_hash(const Device& device) {
   World& world = require_world(device);
   const auto lock = world.enter();
   return world.trace_hash();
+}
+
+void flush_trace(const Device& device) {
+  World& world = require_world(device);
+  const auto lock = world.enter();
+  if (world.trace()) world.trace()->flush().value();
+}
+
+std::uint64_t save_trace(const Device& device, const std::string& path) {
+  World& world = require_world(device);
+  const auto lock = world.enter();
+  std::optional<TraceWriter>& trace = world.trace();
+  if (!trace || trace->bytes().empty()) {
+    raise(Failure(ErrorCode::invalid_argument,
+                  "no trace was kept in memory. Open the device with '{name}'.")
+              .with("name", "trace_memory_bytes"));
+  }
+  trace->write({.kind = RecordKind::shutdown});
+  // A trace cut short at its limit says so itself.
+  static_cast<void>(trace->close());
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  const std::span<const std::byte> bytes = trace->bytes();
+  file.write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  if (!file) {
+    raise(Failure(ErrorCode::file)
+              .with("call", "write")
+              .with("os_code", static_cast<std::uint64_t>(errno))
+              .with("why", "the file cannot be written")
+              .with("path", path));
+  }
+  return trace->record_count();
 }
 
 std::uint64_t virtual_time_ns(const Device& device) {

@@ -1,5 +1,6 @@
 #include "backends/sim/sim_opener.hpp"
 
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
@@ -29,6 +30,18 @@ Worlds& worlds() {
   return instance;
 }
 
+/// These worlds never end, but their traces should.
+void close_traces_at_exit() {
+  static const int registered = std::atexit([] {
+    const std::unique_lock lock(worlds().mutex, std::try_to_lock);
+    if (!lock.owns_lock()) return;
+    for (const auto& [key, world] : worlds().by_key) {
+      if (world) world->close_trace_at_exit();
+    }
+  });
+  static_cast<void>(registered);
+}
+
 Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
   const Result<Options> options = try_read_options(spec);
   if (!options) return options.failure();
@@ -36,7 +49,12 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
   key.index = 0;
   const std::lock_guard lock(worlds().mutex);
   std::shared_ptr<World>& world = worlds().by_key[{process_generation(), key.text()}];
-  if (!world) world = std::make_shared<World>(*options, default_profile());
+  if (!world) {
+    auto made = std::make_shared<World>(*options, default_profile());
+    if (Result<void> opened = made->open_trace(); !opened) return opened.failure();
+    world = std::move(made);
+    if (world->trace()) close_traces_at_exit();
+  }
   return open_backend(world, spec.text());
 }
 
@@ -48,7 +66,7 @@ Opener opener() {
           [] { return offered_devices; },
           {"seed=N", "schedule=mix|lazy|eager|random|skewed|stall-one|pct:2..5",
            "reuse=hostile|friendly", "mode=throw|collect|abort", "memory=SIZE", "check=on|off",
-           "concurrent=on|off", "faults=PLAN"},
+           "concurrent=on|off", "faults=PLAN", "trace=PATH"},
           open};
 }
 

@@ -118,8 +118,12 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
     options.faults = value;
     return {};
   }
+  if (key == "trace") {
+    options.trace = value;
+    return {};
+  }
   return refuse(key, value,
-                "seed, schedule, reuse, mode, memory, check, concurrent and faults as keys");
+                "seed, schedule, reuse, mode, memory, check, concurrent, faults and trace as keys");
 }
 
 Result<Options> try_read_options(const DeviceSpec& spec) {
@@ -127,11 +131,9 @@ Result<Options> try_read_options(const DeviceSpec& spec) {
   if (!config) return config.failure();
   Options options;
   const std::pair<std::string_view, std::string_view> environment[] = {
-      {"seed", (*config)->sim_seed},
-      {"schedule", (*config)->sim_schedule},
-      {"reuse", (*config)->sim_reuse},
-      {"mode", (*config)->sim_mode},
-      {"faults", (*config)->sim_faults}};
+      {"seed", (*config)->sim_seed},     {"schedule", (*config)->sim_schedule},
+      {"reuse", (*config)->sim_reuse},   {"mode", (*config)->sim_mode},
+      {"faults", (*config)->sim_faults}, {"trace", (*config)->sim_trace}};
   for (const auto& [key, value] : environment) {
     if (value.empty()) continue;
     if (Result<void> set = try_set_option(options, key, value); !set) return set.failure();

@@ -16,6 +16,8 @@ namespace {
 
 /// After this many answers of "not ready" in a row a stream goes on, so that polling loops end.
 constexpr unsigned most_unready_answers = 64;
+/// So many worlds may trace to files of one name.
+constexpr unsigned most_traces = 100;
 
 std::string_view name_of(Policy policy) noexcept {
   switch (policy) {
@@ -54,13 +56,57 @@ World::World(const Options& options, const Profile& profile)
       scheduler_(options.policy, options.pct_depth, options.seed),
       faults_(FaultPlan::try_parse(options.faults, options.seed).value()),
       host_(options.reuse) {
-  checker_.set_context(
-      fmt::format("sim:0  seed {:#x}  schedule {}", options.seed, name_of(scheduler_.policy())),
-      fmt::format("TERN_SIM_SEED={:#x}", options.seed));
+  checker_.set_context(context(), replay());
 }
 
 World::~World() {
+  // Whatever is live now has no device any more.
+  if (trace_) trace_->write({.kind = RecordKind::shutdown});
   for (const std::unique_ptr<SimDevice>& device : devices_) forget_reservation(*device->memory);
+}
+
+std::string World::context() const {
+  return fmt::format("sim:0  seed {:#x}  schedule {}", options_.seed, name_of(scheduler_.policy()));
+}
+
+std::string World::replay() const { return fmt::format("TERN_SIM_SEED={:#x}", options_.seed); }
+
+Result<void> World::open_trace() {
+  TraceWriter::Options trace{context(), replay(), options_.trace_memory_bytes};
+  if (options_.trace.empty() && options_.trace_memory_bytes == 0) return {};
+  if (!options_.check) {
+    return Failure(ErrorCode::invalid_argument,
+                   "the simulated device does not take {name}='{value}' with check=off: {why}.")
+        .with("name", "trace")
+        .with("why", "marks in a trace are counted by the checker")
+        .with("value", options_.trace);
+  }
+  if (options_.trace.empty()) {
+    trace_ = TraceWriter::to_memory(trace);
+    return {};
+  }
+  trace.limit_bytes = TraceWriter::Options().limit_bytes;
+  for (unsigned number = 1;; ++number) {
+    const std::string path =
+        number == 1 ? options_.trace : fmt::format("{}.{}", options_.trace, number);
+    trace.replay = fmt::format("{}  ({})", replay(), path);
+    Result<TraceWriter> writer = TraceWriter::try_open(path, trace);
+    if (writer) {
+      trace_ = *std::move(writer);
+      checker_.set_context(trace.context, trace.replay);
+      return {};
+    }
+    // Taken by another world; but that all of so many are is no accident.
+    if (writer.failure().code() != ErrorCode::capacity || number == most_traces) {
+      return writer.failure();
+    }
+  }
+}
+
+void World::close_trace_at_exit() noexcept {
+  // Whoever holds the lock now may hold it for ever; the trace then ends at its last chunk.
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock() && trace_) static_cast<void>(trace_->close());
 }
 
 Result<std::uint32_t> World::add_device() noexcept {
@@ -189,8 +235,14 @@ Result<void> World::judge(const TraceRecord& record) {
   const bool must_apply = options_.mode != Mode::raise;
   std::optional<Finding> finding = checker_.check(
       record, must_apply ? OrderChecker::OnFinding::apply : OrderChecker::OnFinding::leave_out);
+  if (trace_) {
+    TraceRecord judged = record;
+    judged.was_refused = finding && !must_apply;
+    trace_->write(judged);
+  }
   if (!finding) return {};
   if (options_.mode == Mode::abort) {
+    if (trace_) static_cast<void>(trace_->close());
     // The one place in the library that prints and ends the process: it was asked to.
     std::fputs(finding->text().c_str(), stderr);
     std::abort();

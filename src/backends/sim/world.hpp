@@ -30,6 +30,7 @@
 #include "tern/backends/sim.hpp"
 #include "tern/device/backend.hpp"
 #include "tern/trace/order_checker.hpp"
+#include "tern/trace/trace_writer.hpp"
 
 namespace tern::sim {
 
@@ -130,6 +131,9 @@ class World {
   World(const Options& options, const Profile& profile);
   ~World();
 
+  /// Opens the trace the options ask for; before the first device. Refused: a file that cannot be
+  /// written, and a trace without the checker, which counts what marks in it refer to.
+  [[nodiscard]] Result<void> open_trace();
   [[nodiscard]] Result<std::uint32_t> add_device() noexcept;
   [[nodiscard]] const Options& options() const noexcept { return options_; }
   [[nodiscard]] const Profile& profile() const noexcept { return profile_; }
@@ -175,6 +179,9 @@ class World {
   [[nodiscard]] OrderChecker& checker() noexcept { return checker_; }
   [[nodiscard]] std::vector<Finding>& findings() noexcept { return findings_; }
   [[nodiscard]] std::uint64_t trace_hash() const noexcept { return trace_hash_; }
+  [[nodiscard]] std::optional<TraceWriter>& trace() noexcept { return trace_; }
+  /// The process ends and the world does not.
+  void close_trace_at_exit() noexcept;
   [[nodiscard]] std::uint64_t time_ns() const noexcept;
   /// Which device and offset a user's address belongs to.
   [[nodiscard]] std::optional<std::pair<std::uint32_t, std::uint64_t>> locate(
@@ -182,6 +189,8 @@ class World {
   void lose(std::uint32_t device, const Failure& cause) noexcept;
 
  private:
+  [[nodiscard]] std::string context() const;
+  [[nodiscard]] std::string replay() const;
   void enqueue(SimStream& stream, Operation&& operation);
   /// The default stream of a device and its blocking streams take turns.
   void wait_for_partners(SimStream& stream);
@@ -206,6 +215,7 @@ class World {
   Scheduler scheduler_;
   FaultPlan faults_;
   OrderChecker checker_;
+  std::optional<TraceWriter> trace_;
   HostSpace host_;
   std::vector<std::unique_ptr<SimDevice>> devices_;
   std::vector<std::unique_ptr<SimStream>> streams_;

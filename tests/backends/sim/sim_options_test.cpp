@@ -68,7 +68,7 @@ TEST(SimOptions, RefuseOtherValuesAndSayWhatTheyTake) {
   constexpr std::string_view schedule =
       "mix, lazy, eager, random, skewed, stall-one, pct or pct:2 to pct:5";
   constexpr std::string_view keys =
-      "seed, schedule, reuse, mode, memory, check, concurrent and faults as keys";
+      "seed, schedule, reuse, mode, memory, check, concurrent, faults and trace as keys";
   struct Bad {
     std::string_view key, value, accepts;
   };
