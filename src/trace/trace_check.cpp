@@ -20,8 +20,8 @@ std::uint64_t limit(std::uint64_t most, std::uint64_t per_byte, std::uint64_t by
 }
 
 /// Watches what the checker costs. What it keeps takes long to count, so that is done only when it
-/// may have grown by half of what is allowed: a record adds a clock, and a touch two sets of reads
-/// with one for each actor, at the most.
+/// may have grown by half of what is allowed: a record adds a clock, a touch splits two sets of
+/// reads with one for each actor, and a step adds one read, at the most.
 class Meter {
  public:
   explicit Meter(const CheckBudget& budget) noexcept : budget_(budget) {}
@@ -36,6 +36,8 @@ class Meter {
     const std::uint64_t done = checker.work() + text_;
     if (done > steps) return refuse("steps", done, steps, bytes);
     const std::uint64_t most = limit(budget_.history_bytes, budget_.history_bytes_per_byte, bytes);
+    growth_ += 24 * (done - done_before_);
+    done_before_ = done;
     if (growth_ < most / 2) return std::nullopt;
     growth_ = 0;
     const std::uint64_t kept = checker.history_bytes();
@@ -58,6 +60,7 @@ class Meter {
   const CheckBudget budget_;
   std::uint64_t growth_ = 0;
   std::uint64_t text_ = 0;
+  std::uint64_t done_before_ = 0;
 };
 
 }  // namespace
