@@ -206,6 +206,7 @@ TEST_F(Gap, KeepsMemoryBounded) {
   }
   EXPECT_EQ(p.checker.interval_count(), 0u);
   EXPECT_EQ(p.checker.snapshot_count(), 0u);
+  EXPECT_LT(p.checker.history_bytes(), 1000u);
 }
 
 TEST_F(Gap, PrunesUnownedMemoryBehindIt) {
