@@ -180,11 +180,12 @@ bool leave_out_waits(ProgressLine& progress) {
 }  // namespace
 
 int run_check(const CheckOptions& options) {
-  if (!options.self_test) {
-    fmt::print(stderr, "tern check: say --self-test, which is all there is to check so far.\n");
+  if (options.self_test != options.files.empty()) {
+    fmt::print(stderr, "tern check: name traces to check, or say --self-test; one of the two.\n");
     return 2;
   }
   if (!options.show.empty()) return show_shortest(options.show);
+  if (!options.self_test) return run_check_files(options);
   ProgressLine progress;
   bool is_well = find_planted_mistakes(progress);
   is_well = run_correct_programs(options.programs, progress) && is_well;

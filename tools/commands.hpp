@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tern::tools {
 
@@ -27,8 +28,13 @@ struct CheckOptions {
   std::uint64_t programs = 100'000;
   std::uint64_t seeds = 1000;
   std::string show;  // "M1": the shortest program for that mistake, and its report
+  std::vector<std::string> files = {};
+  bool json = false;
+  bool trusted = false;
 };
 int run_check(const CheckOptions& options);
+/// Checks traces: 1 if one has findings, 2 if one cannot be read to its end.
+int run_check_files(const CheckOptions& options);
 
 struct TourOptions {
   std::string device;

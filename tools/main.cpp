@@ -39,7 +39,17 @@ int run(int argc, char** argv) {
 
   CheckOptions check;
   CLI::App* check_command =
-      app.add_subcommand("check", "The checker that finds missing waits: show that it works");
+      app.add_subcommand("check", "Find missing waits in a trace, or show that the checker works");
+  check_command->add_option("files", check.files,
+                            "traces, such as those TERN_SIM_TRACE=run.trace makes; - reads one "
+                            "from standard input");
+  check_command->add_flag("--json", check.json, "one object per line for each finding and trace");
+  check_command->add_flag("--trusted", check.trusted,
+                          "lift the limits on what checking a trace may cost");
+  check_command->footer(
+      "Ends with 0 if nothing was found, 1 if something was, 2 if a trace cannot be read.\n"
+      "A trace whose program died is checked as far as it goes. Example:\n"
+      "  TERN_SIM_TRACE=run.trace TERN_SIM_MODE=collect my_program; tern check run.trace");
   check_command->add_flag("--self-test", check.self_test,
                           "six planted mistakes must be found, correct programs must be silent");
   check_command->add_option("--programs", check.programs, "how many correct programs to run")

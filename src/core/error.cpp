@@ -99,6 +99,10 @@ const char* default_sentence(ErrorCode code) noexcept {
              "again.";
     case ErrorCode::file:
       return "file '{path}': {call} failed: {why}.";
+    case ErrorCode::bad_format:
+      return "{what} cannot be read: {field} at byte {offset} is {value} and must be {bound}. It "
+             "is "
+             "damaged, or not what it is taken for.";
     case ErrorCode::violation:
       return "the checker found {finding}. Its report says which wait is missing.";
     case ErrorCode::driver:

@@ -85,6 +85,18 @@ Tag::Tag(std::string_view name) noexcept {
   }
 }
 
+std::optional<Tag> Tag::find(std::string_view name) noexcept {
+  name = name.substr(0, utf8_prefix_bytes(name, max_name_bytes));
+  Tag tag;
+  if (name.empty() || name == untagged) return tag;
+  Names& all = names();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.numbers.find(name);
+  if (found == all.numbers.end()) return std::nullopt;
+  tag.number_ = found->second;
+  return tag;
+}
+
 std::string_view Tag::name() const noexcept {
   if (number_ == 0) return untagged;
   return names().chunks[number_ / chunk_tags].load(std::memory_order_acquire)[number_ % chunk_tags];

@@ -15,6 +15,8 @@ void Actors::begin(ActorId id, ActorKind kind, std::uint32_t device, std::string
   actor.kind = kind;
   actor.device = device;
   actor.is_alive = true;
+  actor.is_begun = true;
+  work_ += 3 * actor.clock.size();
   actor.snapshots.push_back({actor.clock.at(id), actor.clock});
   ++snapshot_count_;
   actor.last_record = 0;
@@ -23,7 +25,9 @@ void Actors::begin(ActorId id, ActorKind kind, std::uint32_t device, std::string
 
 void Actors::learn(ActorId id, const VectorClock& clock) {
   Actor& actor = at(id);
+  work_ += clock.size();
   if (!actor.clock.join(clock)) return;
+  work_ += actor.clock.size();
   // A stream learns as part of an operation, a host thread between two of them.
   const std::uint64_t since = actor.clock.at(id) + (actor.kind == ActorKind::host ? 1 : 0);
   if (!actor.snapshots.empty() && actor.snapshots.back().sequence == since) {
@@ -69,12 +73,37 @@ std::optional<std::uint64_t> Actors::learned_at(ActorId id, ActorId other,
 }
 
 bool Actors::is_settled(ActorId id, std::uint64_t sequence) const noexcept {
+  if (floor_.at(id) >= sequence) return true;
   return std::ranges::all_of(actors_, [&](const Actor& actor) {
     return actor.kind != ActorKind::host || !actor.is_alive || actor.clock.at(id) >= sequence;
   });
 }
 
+void Actors::join_all() {
+  has_gap_ = true;
+  for (ActorId id = 0; id < count(); ++id) {
+    Actor& actor = actors_[id];
+    floor_.set(id, actor.clock.at(id));
+    // All of it lies below the floor now, and so do the events it recorded and waited for.
+    actor.snapshots.clear();
+    actor.last_record = 0;
+    actor.idle_wait.reset();
+  }
+  snapshot_count_ = 0;
+  work_ += count();
+}
+
+std::size_t Actors::clock_bytes() const noexcept {
+  std::size_t words = floor_.size();
+  for (const Actor& actor : actors_) {
+    words += actor.clock.size();
+    for (const Actor::Snapshot& snapshot : actor.snapshots) words += snapshot.clock.size();
+  }
+  return words * sizeof(std::uint64_t);
+}
+
 void Actors::prune() {
+  work_ += (snapshot_count_ + 1) * actors_.size();
   snapshot_count_ = 0;
   for (ActorId id = 0; id < count(); ++id) {
     std::vector<Actor::Snapshot>& snapshots = actors_[id].snapshots;

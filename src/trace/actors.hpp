@@ -2,7 +2,10 @@
 //
 // An actor's clock says, for every other actor, up to which operation it comes after. The clock of
 // an earlier operation is not kept for each: a snapshot is taken only where an actor learned
-// something from another, and in between only its own count moved. Confined.
+// something from another, and in between only its own count moved.
+//
+// Where order was lost, everybody counts as having waited for everybody: what was done until then
+// is a floor below all that anyone knows, now or later. Confined.
 
 #pragma once
 
@@ -28,6 +31,7 @@ struct Actor {
   ActorKind kind = ActorKind::stream;
   std::uint32_t device = 0;
   bool is_alive = false;
+  bool is_begun = false;  // somebody said what it is
   VectorClock clock;
   std::vector<Snapshot> snapshots;         // by sequence
   std::uint64_t last_record = 0;           // the sequence of its last recorded event; 0: none
@@ -52,7 +56,7 @@ class Actors {
   /// Up to which operation of `other` the actor comes after it.
   [[nodiscard]] std::uint64_t known(ActorId id, ActorId other) const noexcept {
     const Actor* actor = find(id);
-    return actor == nullptr ? 0 : actor->clock.at(other);
+    return actor == nullptr ? floor_.at(other) : std::max(actor->clock.at(other), floor_.at(other));
   }
   /// The same for what `host` would submit to the actor now.
   [[nodiscard]] std::uint64_t known_if_submitted(ActorId id, ActorId host,
@@ -76,6 +80,17 @@ class Actors {
   /// At which of its operations the actor first knew `other` up to `sequence`, if it does.
   [[nodiscard]] std::optional<std::uint64_t> learned_at(ActorId id, ActorId other,
                                                         std::uint64_t sequence) const noexcept;
+  /// Order was lost: everybody comes after everything done so far, also who is yet to begin.
+  void join_all();
+  /// Was its beginning lost? Then it may be of any kind, and ordered with any other actor.
+  [[nodiscard]] bool is_unknown(ActorId id) const noexcept {
+    const Actor* actor = find(id);
+    return has_gap_ && (actor == nullptr || !actor->is_begun);
+  }
+  /// How much has been looked at so far, in components of clocks and actors.
+  [[nodiscard]] std::uint64_t work() const noexcept { return work_; }
+  /// What the clocks of all actors take, earlier ones included.
+  [[nodiscard]] std::size_t clock_bytes() const noexcept;
   /// Drops snapshots that every host thread has passed for good.
   void prune();
   /// Is everything submitted from now on ordered after that operation, whoever submits it?
@@ -91,13 +106,17 @@ class Actors {
     const bool is_default = actor->kind == ActorKind::default_stream;
     if (!is_default && actor->kind != ActorKind::blocking_stream) return;
     const ActorKind wanted = is_default ? ActorKind::blocking_stream : ActorKind::default_stream;
+    work_ += actors_.size();
     for (const Actor& other : actors_) {
       if (other.kind == wanted && other.device == actor->device) visit(other);
     }
   }
 
   std::vector<Actor> actors_;
+  VectorClock floor_;
+  bool has_gap_ = false;
   std::size_t snapshot_count_ = 0;
+  mutable std::uint64_t work_ = 0;
 };
 
 }  // namespace tern

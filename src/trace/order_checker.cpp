@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -58,11 +59,15 @@ struct OrderChecker::State {
   std::map<std::uint32_t, Shadow> shadows;
   std::unordered_map<std::uint64_t, VectorClock> events;
   std::set<std::string, std::less<>> names;
-  std::set<std::string> reported;
+  /// A code and the two lines that collide. The strings are interned, or those of call sites.
+  using Origin = std::tuple<bool, std::string_view, std::uint64_t, int>;
+  std::set<std::tuple<FindingCode, Origin, Origin>> reported;
+  std::uint64_t gaps = 0;
+  std::uint64_t work = 0;
   std::size_t history_after_prune = 0;
 
   Shadow& shadow(std::uint32_t space) {
-    return shadows.try_emplace(space, space == 0).first->second;
+    return shadows.try_emplace(space, space == 0, gaps > 0).first->second;
   }
 
   std::string_view intern(std::string_view name) {
@@ -77,7 +82,19 @@ struct OrderChecker::State {
     return count;
   }
 
+  void lose_records() {
+    ++gaps;
+    actors.join_all();
+    // Blocks may have begun and ended, bytes may have been written, events recorded again: what an
+    // event stands for lies below the floor either way.
+    for (const auto& [space, one] : shadows) work += one.work();
+    shadows.clear();
+    events.clear();
+    history_after_prune = 0;
+  }
+
   void prune_if_grown() {
+    work += shadows.size();
     const std::size_t intervals = interval_count();
     if (intervals + actors.snapshot_count() <
         std::max(least_history_to_prune, 2 * history_after_prune)) {
@@ -86,6 +103,7 @@ struct OrderChecker::State {
     const auto is_settled = [&](ActorId actor, std::uint64_t clock) {
       return actors.is_settled(actor, clock);
     };
+    work += intervals * actors.count();
     for (auto& [space, one] : shadows) {
       one.prune(is_settled, intervals > most_intervals_with_names);
     }
@@ -106,6 +124,7 @@ struct OrderChecker::State {
   std::optional<Finding> touch(const TraceRecord& record, const Toucher& toucher,
                                OnFinding on_finding) {
     const auto view = view_of(toucher, record.operation);
+    const bool is_refused = record.was_refused || on_finding == OnFinding::leave_out;
     const Touch* wrong = nullptr;
     std::optional<Problem> problem;
     for (const Touch& one : record.touches) {
@@ -127,13 +146,13 @@ struct OrderChecker::State {
     std::optional<Finding> finding;
     if (problem) {
       const Note now = note_of(record, toucher, *wrong, actors.sequence(toucher.actor) + 1);
-      const bool is_refused = on_finding == OnFinding::leave_out;
       if (is_refused || is_new(now, *problem)) {
         finding = about_this_run(
             OrderReport(actors, shadow(wrong->range.space)).describe(now, toucher.host, *problem));
       }
       if (is_refused) return finding;
     }
+    if (record.was_refused) return finding;
 
     if (toucher.is_host) {
       actors.step(toucher.actor);
@@ -153,7 +172,8 @@ struct OrderChecker::State {
   /// Undefined bytes may be copied about, but not to memory nobody watches.
   std::optional<Problem> judge_undefined(const CopySides& copy,
                                          const std::vector<SpaceRange>& undefined) {
-    if (copy.to->range.space != 0) return std::nullopt;
+    // After a gap, host memory that seems unwatched may be a block given out in it.
+    if (copy.to->range.space != 0 || gaps > 0) return std::nullopt;
     const std::uint64_t distance = copy.to->range.offset - copy.from->range.offset;
     for (const SpaceRange& range : undefined) {
       const auto unowned = shadow(0).first_unowned({0, range.offset + distance, range.bytes});
@@ -220,13 +240,13 @@ struct OrderChecker::State {
   bool is_new(const Note& now, const Problem& problem) {
     const auto origin = [](const Note& note) {
       return note.site.is_known()
-                 ? fmt::format("{}:{}", note.site.file, note.site.line)
-                 : fmt::format("{} {} {}", note.actor, static_cast<int>(note.touch), note.name);
+                 ? Origin(true, note.site.file, note.site.line, 0)
+                 : Origin(false, note.name, note.actor, static_cast<int>(note.touch));
     };
     const Note* before = problem.against.note.get();
     return reported
-        .insert(fmt::format("{}\n{}\n{}", code_text(problem.code), origin(now),
-                            before == nullptr ? "" : origin(*before)))
+        .emplace(problem.code, origin(now),
+                 before == nullptr ? Origin(false, {}, 0, -1) : origin(*before))
         .second;
   }
 };
@@ -256,6 +276,25 @@ std::optional<Finding> OrderChecker::check(const TraceRecord& record, OnFinding 
             .at(record.site));
   }
   ++state.step;
+  const bool touches =
+      record.kind == RecordKind::operation || record.kind == RecordKind::host_access;
+  if (record.was_refused && !touches) return std::nullopt;
+
+  const bool acts = record.kind == RecordKind::operation ||
+                    record.kind == RecordKind::record_event ||
+                    record.kind == RecordKind::wait_event;
+  if (!acts || !actors.is_unknown(record.actor)) return apply(record, on_finding);
+  // A stream that began in a gap may be the default stream, whom all others wait for. That is a
+  // guess, and so is that it is not: it counts as ordered with everything before and after.
+  actors.join_all();
+  std::optional<Finding> finding = apply(record, on_finding);
+  actors.join_all();
+  return finding;
+}
+
+std::optional<Finding> OrderChecker::apply(const TraceRecord& record, OnFinding on_finding) {
+  State& state = *state_;
+  Actors& actors = state.actors;
   switch (record.kind) {
     case RecordKind::actor_begins:
       actors.begin(record.actor, record.actor_kind, record.device, std::string(record.name),
@@ -272,6 +311,7 @@ std::optional<Finding> OrderChecker::check(const TraceRecord& record, OnFinding 
       actors.submit(record.actor, record.host);
       Actor& actor = actors.at(record.actor);
       state.events[record.event] = actor.clock;
+      state.work += actor.clock.size();
       actor.last_record = actors.sequence(record.actor);
       return std::nullopt;
     }
@@ -279,7 +319,7 @@ std::optional<Finding> OrderChecker::check(const TraceRecord& record, OnFinding 
       actors.submit(record.actor, record.host);
       if (const auto event = state.events.find(record.event); event != state.events.end()) {
         actors.learn(record.actor, event->second);
-      } else {
+      } else if (state.gaps == 0) {
         actors.at(record.actor).idle_wait = actors.sequence(record.actor);
       }
       return std::nullopt;
@@ -294,20 +334,24 @@ std::optional<Finding> OrderChecker::check(const TraceRecord& record, OnFinding 
     case RecordKind::acquire_edge:
       if (const auto event = state.events.find(record.event); event != state.events.end()) {
         actors.learn(record.host, event->second);
-      } else if (record.kind == RecordKind::host_wait_event) {
+      } else if (record.kind == RecordKind::host_wait_event && state.gaps == 0) {
         actors.at(record.host).idle_wait = actors.sequence(record.host);
       }
       state.prune_if_grown();
       return std::nullopt;
     case RecordKind::release_edge:
       state.events[record.event].join(actors.at(record.host).clock);
+      state.work += actors.at(record.host).clock.size();
       actors.step(record.host);
       return std::nullopt;
     case RecordKind::shutdown: {
-      std::vector<Finding> found = leaks();
+      std::vector<Finding> found = leaks(1);
       if (found.empty()) return std::nullopt;
       return std::move(found.front());
     }
+    case RecordKind::lost_records:
+      state.lose_records();
+      return std::nullopt;
   }
   return std::nullopt;
 }
@@ -342,14 +386,16 @@ std::optional<OrderChecker::LiveBlock> OrderChecker::block_at(std::uint32_t spac
   return LiveBlock{{space, begin, block->bytes}, block->note->tag};
 }
 
-std::vector<Finding> OrderChecker::leaks() const {
+std::vector<Finding> OrderChecker::leaks(std::size_t most) const {
   std::vector<std::pair<const tern::LiveBlock*, const Shadow*>> live;
   for (const auto& [space, memory] : state_->shadows) {
     for (const Shadow::Blocks* blocks : {&memory.blocks(), &memory.pieces()}) {
       for (const auto& [offset, block] : *blocks) live.emplace_back(&block, &memory);
     }
   }
+  state_->work += live.size();
   std::ranges::stable_sort(live, {}, [](const auto& one) { return one.first->note->step; });
+  if (live.size() > most) live.resize(most);
   std::vector<Finding> found;
   for (const auto& [block, memory] : live) {
     found.push_back(
@@ -364,6 +410,21 @@ bool OrderChecker::knows(ActorId actor, ActorId other, std::uint64_t sequence) c
 
 std::uint64_t OrderChecker::sequence(ActorId actor) const noexcept {
   return state_->actors.sequence(actor);
+}
+
+std::uint64_t OrderChecker::gaps() const noexcept { return state_->gaps; }
+
+std::uint64_t OrderChecker::work() const noexcept {
+  std::uint64_t work = state_->work + state_->actors.work();
+  for (const auto& [space, one] : state_->shadows) work += one.work();
+  return work;
+}
+
+std::size_t OrderChecker::history_bytes() const noexcept {
+  std::size_t bytes = state_->actors.clock_bytes();
+  for (const auto& [event, clock] : state_->events) bytes += clock.size() * sizeof(std::uint64_t);
+  for (const auto& [space, one] : state_->shadows) bytes += one.read_count() * sizeof(Epoch);
+  return bytes;
 }
 
 std::size_t OrderChecker::interval_count() const noexcept { return state_->interval_count(); }

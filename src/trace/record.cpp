@@ -14,7 +14,7 @@ bool is_well_formed(const Touch& touch) noexcept {
 }  // namespace
 
 bool is_well_formed(const TraceRecord& record) noexcept {
-  return record.kind <= RecordKind::shutdown && record.operation <= OperationKind::prefetch &&
+  return record.kind <= RecordKind::lost_records && record.operation <= OperationKind::prefetch &&
          record.actor_kind <= ActorKind::default_stream && record.actor < max_actors &&
          record.host < max_actors && std::ranges::all_of(record.touches, [](const Touch& touch) {
            return is_well_formed(touch);

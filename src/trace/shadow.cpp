@@ -59,7 +59,40 @@ void Shadow::apply_birth(const Touch& touch, const Epoch& epoch) {
       .emplace(touch.range.offset, LiveBlock{touch.range.bytes, epoch.note, false});
 }
 
+bool Shadow::is_of_the_gap(const Touch& touch) const {
+  if (!has_gap_) return false;
+  const bool is_piece = touch.kind == TouchKind::subrelease;
+  const Blocks& blocks = is_piece ? pieces_ : blocks_;
+  if (first_in(blocks, touch.range) != blocks.end()) return false;
+  const auto at = segments_.find(touch.range.offset);
+  if (at == segments_.end() || at->second.value.kind != Segment::Kind::released) return true;
+  // A slab and its first piece begin at the same byte, and the piece may have been freed before.
+  const NoteRef& birth = at->second.value.birth;
+  return !birth || (birth->touch == TouchKind::suballocate) != is_piece;
+}
+
+std::optional<Problem> Shadow::live_piece_in(const Touch& touch) const {
+  if (touch.kind != TouchKind::release) return std::nullopt;
+  const auto piece = first_in(pieces_, touch.range);
+  if (piece == pieces_.end()) return std::nullopt;
+  return Problem{FindingCode::free_while_in_use, piece->first, piece->first + piece->second.bytes,
+                 epoch_of(piece->second.note)};
+}
+
+std::size_t Shadow::read_count() const noexcept {
+  std::size_t count = 0;
+  for (const auto& [begin, interval] : segments_) count += interval.value.reads.size();
+  return count;
+}
+
 void Shadow::apply_death(const Touch& touch, const Epoch& epoch) {
+  if (is_of_the_gap(touch)) {
+    // Nobody knows that it was a whole block, so later uses are no uses after free; but they must
+    // come after this.
+    if (touch.kind == TouchKind::release) erase_all_in(pieces_, touch.range);
+    apply_write(touch, epoch);
+    return;
+  }
   const bool is_piece = touch.kind == TouchKind::subrelease;
   Blocks& blocks = is_piece ? pieces_ : blocks_;
   const auto block = blocks.find(touch.range.offset);
@@ -94,6 +127,7 @@ std::vector<SpaceRange> Shadow::undefined_in(const SpaceRange& range) const {
   std::vector<SpaceRange> undefined;
   segments_.visit(range.offset, end_of(range),
                   [&](std::uint64_t begin, std::uint64_t end, const Segment* segment) {
+                    ++work_;
                     if (segment != nullptr && segment->is_undefined) {
                       undefined.push_back({range.space, begin, end - begin});
                     }
@@ -121,13 +155,16 @@ std::optional<std::uint64_t> Shadow::first_unowned(const SpaceRange& range) cons
 
 std::vector<Epoch> Shadow::releases_in(const SpaceRange& range) const {
   std::vector<Epoch> releases;
-  segments_.visit(range.offset, end_of(range),
-                  [&](std::uint64_t, std::uint64_t, const Segment* segment) {
-                    if (segment != nullptr && segment->kind == Segment::Kind::released) {
-                      releases.push_back(segment->last);
-                    }
-                    return true;
-                  });
+  segments_.visit(
+      range.offset, end_of(range), [&](std::uint64_t, std::uint64_t, const Segment* segment) {
+        if (segment == nullptr) return true;
+        ++work_;
+        const NoteRef& last = segment->last.note;
+        if (segment->kind == Segment::Kind::released || (last && is_death(last->touch))) {
+          releases.push_back(segment->last);
+        }
+        return true;
+      });
   return releases;
 }
 
@@ -135,6 +172,7 @@ std::uint32_t Shadow::reuse_of(const SpaceRange& range) const {
   std::uint32_t reuse = 0;
   segments_.visit(range.offset, end_of(range),
                   [&](std::uint64_t, std::uint64_t, const Segment* segment) {
+                    ++work_;
                     if (segment != nullptr) reuse = std::max(reuse, segment->reuse);
                     return true;
                   });

@@ -2,7 +2,10 @@
 // block it belongs to.
 //
 // Judging and applying are separate, so that an operation that is refused leaves no trace. The
-// shadow asks its caller what the acting party knows; it has no clocks of its own. Confined.
+// shadow asks its caller what the acting party knows; it has no clocks of its own.
+//
+// After a gap a shadow begins anew and knows that it does: bytes it has seen nobody give out may be
+// anybody's, and so may a block that is freed. Confined.
 
 #pragma once
 
@@ -38,6 +41,9 @@ struct Epoch {
 class ReadSet {
  public:
   [[nodiscard]] bool empty() const noexcept { return !has_one_; }
+  [[nodiscard]] std::size_t size() const noexcept {
+    return (has_one_ ? 1u : 0u) + (more_ ? more_->size() : 0u);
+  }
   void clear() noexcept {
     has_one_ = false;
     one_ = {};
@@ -125,7 +131,8 @@ struct Problem {
 class Shadow {
  public:
   /// Unknown bytes of host memory are somebody's, defined and settled; those of a device are not.
-  explicit Shadow(bool is_host) noexcept : is_host_(is_host) {}
+  explicit Shadow(bool is_host, bool has_gap = false) noexcept
+      : is_open_(is_host || has_gap), has_gap_(has_gap) {}
 
   /// What the acting party is, and what it knows: is_ordered(actor, clock).
   template <class Ordered>
@@ -145,8 +152,9 @@ class Shadow {
   template <class Ordered>
   void apply_read(const Touch& touch, const Epoch& epoch, const View<Ordered>& view) {
     const std::uint64_t end = end_of(touch.range);
-    if (is_host_) adopt_gaps(touch.range.offset, end);
+    if (is_open_) adopt_gaps(touch.range.offset, end);
     segments_.update(touch.range.offset, end, [&](std::uint64_t, std::uint64_t, Segment& segment) {
+      work_ += 1 + segment.reads.size();
       segment.reads.add(epoch,
                         [&](const Epoch& read) { return view.is_ordered(read.actor, read.clock); });
     });
@@ -178,6 +186,10 @@ class Shadow {
   /// Given out by pools, by offset.
   [[nodiscard]] const Blocks& pieces() const noexcept { return pieces_; }
   [[nodiscard]] std::size_t interval_count() const noexcept { return segments_.size(); }
+  /// How much has been looked at so far, in intervals and reads.
+  [[nodiscard]] std::uint64_t work() const noexcept { return work_; }
+  /// The reads remembered now, which an interval may have one of for every actor.
+  [[nodiscard]] std::size_t read_count() const noexcept;
 
   /// Forgets what no later operation can collide with: is_settled(actor, clock) says that everybody
   /// is ordered after it for good. Verdicts stay the same. With `forgets_releases`, later reports
@@ -186,13 +198,14 @@ class Shadow {
   void prune(Settled is_settled, bool forgets_releases) {
     const auto settled = [&](const Epoch& epoch) { return is_settled(epoch.actor, epoch.clock); };
     for (auto& [begin, interval] : segments_) {
+      work_ += 1 + interval.value.reads.size();
       bool all_settled = true;
       interval.value.reads.visit(
           [&](const Epoch& read) { all_settled = all_settled && settled(read); });
       if (all_settled) interval.value.reads.clear();
     }
-    // Host memory that nobody gave out is no different when it was never seen.
-    if (is_host_) {
+    // Memory that nobody is known to have given out is no different when it was never seen.
+    if (is_open_) {
       segments_.erase_if([&](std::uint64_t begin, const Segment& segment) {
         return segment.kind == Segment::Kind::written && segment.reads.empty() &&
                settled(segment.last) && block_at(begin) == nullptr;
@@ -235,7 +248,7 @@ class Shadow {
     segments_.visit(touch.range.offset, end_of(touch.range),
                     [&](std::uint64_t from, std::uint64_t to, const Segment* segment) {
                       problem = segment != nullptr ? judge_segment(from, to, *segment, touch, view)
-                                : is_host_
+                                : is_open_
                                     ? std::nullopt
                                     : std::optional(Problem{FindingCode::out_of_bounds, from, to});
                       return !problem;
@@ -247,6 +260,7 @@ class Shadow {
   [[nodiscard]] std::optional<Problem> judge_segment(std::uint64_t from, std::uint64_t to,
                                                      const Segment& segment, const Touch& touch,
                                                      const View<Ordered>& view) const {
+    work_ += 1 + segment.reads.size();
     if (segment.kind == Segment::Kind::reserved) {
       return Problem{FindingCode::out_of_bounds, from, to};
     }
@@ -320,6 +334,11 @@ class Shadow {
     const std::uint64_t end = end_of(touch.range);
     const Blocks& blocks = touch.kind == TouchKind::subrelease ? pieces_ : blocks_;
     const auto block = blocks.find(begin);
+    if (is_of_the_gap(touch)) {
+      // What was done to its bytes since, and the pieces given out since, must still come before.
+      if (const auto piece = live_piece_in(touch)) return piece;
+      return judge_order(touch, view, FindingCode::free_while_in_use);
+    }
     if (block == blocks.end() || block->second.bytes != touch.range.bytes) {
       const auto at = segments_.find(begin);
       if (at == segments_.end() || at->second.value.kind != Segment::Kind::released) {
@@ -331,14 +350,15 @@ class Shadow {
     if (is_stale(touch, block->second)) {
       return Problem{FindingCode::double_free, begin, end, epoch_of(block->second.note)};
     }
-    if (&blocks == &blocks_) {
-      if (const auto piece = first_in(pieces_, touch.range); piece != pieces_.end()) {
-        return Problem{FindingCode::free_while_in_use, piece->first,
-                       piece->first + piece->second.bytes, epoch_of(piece->second.note)};
-      }
-    }
+    if (const auto piece = live_piece_in(touch)) return piece;
     return judge_order(touch, view, FindingCode::free_while_in_use);
   }
+
+  /// Is this the end of a block whose beginning may have been lost? Not if it overlaps a live block
+  /// or was freed before, which are both known since the gap.
+  [[nodiscard]] bool is_of_the_gap(const Touch& touch) const;
+  /// A block ends while a pool has given out a piece of it.
+  [[nodiscard]] std::optional<Problem> live_piece_in(const Touch& touch) const;
 
   /// Everything ever done to these bytes must come before.
   template <class Ordered>
@@ -348,6 +368,7 @@ class Shadow {
     segments_.visit(touch.range.offset, end_of(touch.range),
                     [&](std::uint64_t from, std::uint64_t to, const Segment* segment) {
                       if (segment == nullptr) return true;
+                      work_ += 1 + segment->reads.size();
                       const auto collide = [&](const Epoch& epoch) {
                         if (problem || view.is_ordered(epoch.actor, epoch.clock)) return;
                         problem = Problem{code, from, to, epoch, segment->last_use, segment->birth};
@@ -359,7 +380,9 @@ class Shadow {
     return problem;
   }
 
-  const bool is_host_;
+  const bool is_open_;  // unknown bytes are somebody's
+  const bool has_gap_;
+  mutable std::uint64_t work_ = 0;
   IntervalMap<Segment> segments_;
   // Disjoint among themselves: one that is given out over another replaces it.
   Blocks blocks_;

@@ -31,6 +31,9 @@ class VectorClock {
     return has_risen;
   }
 
+  /// How many components it holds.
+  [[nodiscard]] std::size_t size() const noexcept { return known_.size(); }
+
  private:
   std::vector<std::uint64_t> known_;
 };

@@ -138,9 +138,11 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_SIM_REUSE", "friendly"},
                                 {"TERN_SIM_MODE", "collect"},
                                 {"TERN_SIM_PROFILE", "small"},
-                                {"TERN_SIM_FAULTS", "copy#1=fail"}});
-  const std::vector<std::string> values = {"cuda:1", "cuda,sim", "8",       "32",    "0x7",
-                                           "pct:3",  "friendly", "collect", "small", "copy#1=fail"};
+                                {"TERN_SIM_FAULTS", "copy#1=fail"},
+                                {"TERN_SIM_TRACE", "run.trace"}});
+  const std::vector<std::string> values = {"cuda:1", "cuda,sim",    "8",        "32",
+                                           "0x7",    "pct:3",       "friendly", "collect",
+                                           "small",  "copy#1=fail", "run.trace"};
   ASSERT_EQ(config_variables().size(), values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     const ConfigVariable& variable = config_variables()[i];

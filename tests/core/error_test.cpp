@@ -90,6 +90,8 @@ std::vector<const char*> documented_fields(ErrorCode code) {
       return {"device", "code", "name", "call"};
     case ErrorCode::file:
       return {"path", "call", "os_code", "why"};
+    case ErrorCode::bad_format:
+      return {"what", "field", "offset", "value", "bound"};
     case ErrorCode::violation:
       return {"finding"};
     case ErrorCode::driver:

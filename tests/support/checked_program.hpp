@@ -111,6 +111,9 @@ class CheckedProgram {
   }
   void release_edge(std::uint64_t tag) { check({.kind = RecordKind::release_edge, .event = tag}); }
   void acquire_edge(std::uint64_t tag) { check({.kind = RecordKind::acquire_edge, .event = tag}); }
+  void lose(std::uint64_t count = 0) {
+    check({.kind = RecordKind::lost_records, .sequence = count});
+  }
   Found shutdown() { return check({.kind = RecordKind::shutdown}); }
 
   Found operation(OperationKind kind, ActorId s, const std::vector<Touch>& touches,

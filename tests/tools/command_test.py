@@ -2,11 +2,15 @@
 
 import json
 import os
+import pathlib
 import pty
+import re
 import subprocess
+import tempfile
 import unittest
 
 TERN = os.environ["TERN_TOOL"]
+SEEDS = os.environ.get("TERN_TRACE_SEEDS")
 
 
 def tern(*arguments, **environment):
@@ -110,6 +114,101 @@ class Check(unittest.TestCase):
 
     def test_wants_to_be_told_what_to_check(self):
         self.assertEqual(tern("check").returncode, 2)
+
+
+class CheckFiles(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = os.path.join(self.folder.name, "run.trace")
+
+    def make(self):
+        """The trace of a program without a mistake."""
+        self.assertEqual(tern("tour", "--device", f"sim:0?trace={self.path}").returncode, 0)
+
+    def test_a_clean_trace_ends_with_0(self):
+        self.make()
+        run = tern("check", self.path)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        self.assertRegex(run.stdout, r"run\.trace: \d+ records, \d+ actors, 0 findings, complete\n$")
+        self.assertEqual(run.stderr, "")
+
+    @unittest.skipUnless(SEEDS, "the traces to fuzz with are not built")
+    def test_a_trace_with_findings_ends_with_1_and_says_them(self):
+        subprocess.run([SEEDS, self.folder.name], check=True)
+        paths = [os.path.join(self.folder.name, name) for name in ("seed-0", "seed-4")]
+        run = tern("check", *paths)
+        self.assertEqual(run.returncode, 1, run.stderr)
+        self.assertRegex(run.stdout, r"seed-0: 0 records, 0 actors, 0 findings, complete\n")
+        self.assertRegex(run.stdout, r"TERN-S\d+ .*\n  what    ")
+        count = int(re.search(r"seed-4: \d+ records, \d+ actors, (\d+) findings, complete\n$", run.stdout)[1])
+        self.assertEqual(len(re.findall(r"^TERN-S", run.stdout, re.M)), count)
+        lines = [json.loads(line) for line in tern("check", "--json", paths[1]).stdout.splitlines()]
+        self.assertEqual(len(lines), count + 1)
+        self.assertEqual(lines[-1]["findings"], count)
+        self.assertRegex(lines[0]["code"], "TERN-S")
+        gap = tern("check", os.path.join(self.folder.name, "seed-1"))
+        self.assertIn("1 gap (1200 records lost", gap.stdout)
+
+    def test_runs_are_repeatable_to_the_byte(self):
+        self.make()
+        first = pathlib.Path(self.path).read_bytes()
+        os.remove(self.path)
+        self.make()
+        self.assertEqual(first, pathlib.Path(self.path).read_bytes())
+
+    def damaged(self, change):
+        self.make()
+        data = bytearray(pathlib.Path(self.path).read_bytes())
+        return bytes(change(data))
+
+    def check_bytes(self, data, *arguments):
+        return subprocess.run([TERN, "check", *arguments, "-"], input=data, capture_output=True, check=False)
+
+    def test_reads_standard_input(self):
+        run = self.check_bytes(self.damaged(lambda data: data))
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn(b"standard input: ", run.stdout)
+
+    def test_a_trace_without_its_end_is_checked_and_called_truncated(self):
+        run = self.check_bytes(self.damaged(lambda data: data[:-1]))
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertRegex(run.stdout, rb"truncated after record \d+: its writer did not end it")
+
+    def test_what_cannot_be_read_ends_with_2_and_a_sentence(self):
+        def flip(data):
+            data[200] ^= 1
+            return data
+        run = self.check_bytes(self.damaged(flip))
+        self.assertEqual(run.returncode, 2)
+        self.assertRegex(run.stderr, rb"^tern: standard input cannot be read: the checksum of a chunk at byte "
+                                     rb"\d+ is \d+ and must be that of its bytes\. .*\n$")
+        run = self.check_bytes(b"hello")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn(b"the mark of a trace at byte 0 is 104", run.stderr)
+        run = tern("check", "/nowhere.trace", self.path)
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("tern: file '/nowhere.trace': open failed: No such file or directory.", run.stderr)
+        self.assertIn("run.trace: ", run.stdout, "the others are checked all the same")
+
+    def test_json_has_an_object_a_line(self):
+        self.make()
+        run = tern("check", "--json", self.path)
+        lines = [json.loads(line) for line in run.stdout.splitlines()]
+        self.assertEqual(len(lines), 1)
+        self.assertEqual(lines[0]["findings"], 0)
+        self.assertTrue(lines[0]["complete"])
+        self.assertEqual(lines[0]["gaps"], 0)
+        broken = json.loads(self.check_bytes(b"hello", "--json").stdout)
+        self.assertIn("cannot be read", broken["error"])
+
+    def test_help_says_how_to_make_one_and_what_the_exit_codes_are(self):
+        text = tern("check", "--help").stdout
+        for word in ("TERN_SIM_TRACE=run.trace", "Ends with 0", "--trusted", "--json"):
+            self.assertIn(word, text)
+
+    def test_takes_traces_or_the_self_test(self):
+        self.assertEqual(tern("check", "--self-test", "x.trace").returncode, 2)
 
 
 class Manners(unittest.TestCase):

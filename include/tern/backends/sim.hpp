@@ -73,10 +73,15 @@ struct Options {
   CreditImplicit credit_implicit = CreditImplicit::none;
   /// "allocate#3=oom, copy%2=fail": see docs/guide/sim.md.
   std::string faults = {};
+  /// The file to write a trace to, for `tern check`; empty: none. While another device writes to
+  /// it, this one writes to the same name with ".2", ".3" and so on. Needs the checker.
+  std::string trace = {};
+  /// Without a file: how much of the trace to keep in memory, for save_trace().
+  std::size_t trace_memory_bytes = 0;
 };
 
 /// From the environment: TERN_SIM_SEED, TERN_SIM_SCHEDULE, TERN_SIM_REUSE, TERN_SIM_MODE,
-/// TERN_SIM_PROFILE, TERN_SIM_FAULTS. Throws InvalidArgument, FileError.
+/// TERN_SIM_PROFILE, TERN_SIM_FAULTS, TERN_SIM_TRACE. Throws InvalidArgument, FileError.
 [[nodiscard]] TERN_EXPORT Options options_from_config();
 
 /// A device of its own: two calls give two devices, whatever the options. The catalog's `sim:0` and
@@ -130,6 +135,12 @@ TERN_EXPORT Exploration for_every_schedule(const Options& options, std::uint64_t
 [[nodiscard]] TERN_EXPORT std::optional<Place> residence(const Device& device, const void* address);
 /// Bytes of managed memory that had to move so far, in either direction.
 [[nodiscard]] TERN_EXPORT std::uint64_t migrated_bytes(const Device& device);
+/// Brings the trace in its file up to date. Throws FileError if it could not be written, then or
+/// before, and CapacityReached if it was cut short. Nothing without a trace.
+TERN_EXPORT void flush_trace(const Device& device);
+/// Ends the trace kept in memory, as if the device were shut down now, writes it to a file, and
+/// says how many records it has. Throws FileError, and InvalidArgument if none was kept.
+TERN_EXPORT std::uint64_t save_trace(const Device& device, const std::string& path);
 /// Virtual nanoseconds since the device was opened.
 [[nodiscard]] TERN_EXPORT std::uint64_t virtual_time_ns(const Device& device);
 /// How often each class of call was made, for fault loops: "allocate", "copy", "launch", ... Peers

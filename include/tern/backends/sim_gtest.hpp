@@ -9,6 +9,9 @@
 //     });
 //   }
 //
+// A run that fails leaves its trace in the current folder, as tern-<test>-<seed>.trace, for
+// `tern check`.
+//
 // Needs GoogleTest, which the rest of Tern does not. TERN_SIM_SEED replays a single seed.
 
 #pragma once
@@ -31,7 +34,8 @@ namespace tern::sim {
 /// One run of a test: a fresh device, streams made by name, and what is expected of the checker.
 class Run {
  public:
-  explicit Run(const Options& options) : seed_(options.seed), device_(sim::open(options)) {}
+  explicit Run(const Options& options)
+      : seed_(options.seed), trace_(options.trace), device_(sim::open(options)) {}
 
   [[nodiscard]] const Device& device() const noexcept { return device_; }
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
@@ -45,6 +49,7 @@ class Run {
  private:
   friend class Test;
   std::uint64_t seed_;
+  std::string trace_;
   std::string expected_;
   Device device_;
   std::deque<Stream> streams_;
@@ -59,6 +64,8 @@ class Test : public testing::Test {
   /// the first run that fails.
   static void for_each_schedule(int runs, const Body& body) {
     Options options = options_from_config();
+    // Kept for the run that fails, up to a size nobody minds.
+    if (options.trace.empty() && options.check) options.trace_memory_bytes = std::size_t{16} << 20;
     const bool is_replay = !config().sim_seed.empty();
     for (int i = 0; i < (is_replay ? 1 : runs) && !HasFailure(); ++i) {
       if (!is_replay) options.seed = static_cast<std::uint64_t>(i);
@@ -75,31 +82,46 @@ class Test : public testing::Test {
     } catch (const Violation&) {
       // What it says stands in the findings, at length.
     } catch (const std::exception& error) {
-      ADD_FAILURE() << "seed " << run.seed() << ": " << error.what();
+      ADD_FAILURE() << "seed " << run.seed() << ": " << error.what() << "\n  " << replay_line(run);
       return;
     }
     const std::vector<Finding> found = findings(run.device());
     if (run.expected_.empty()) {
-      for (const Finding& finding : found) {
-        ADD_FAILURE() << finding.text() << "  " << replay_line(run.seed());
-      }
-      for (const Finding& leak : leaks(run.device())) {
-        ADD_FAILURE() << leak.text() << "  " << replay_line(run.seed());
-      }
+      const std::vector<Finding> live = leaks(run.device());
+      if (found.empty() && live.empty()) return;
+      const std::string replay = replay_line(run);
+      for (const Finding& finding : found) ADD_FAILURE() << finding.text() << "  " << replay;
+      for (const Finding& leak : live) ADD_FAILURE() << leak.text() << "  " << replay;
       return;
     }
     bool is_expected = false;
     for (const Finding& finding : found) {
       is_expected = is_expected || code_text(finding.code) == run.expected_;
     }
-    EXPECT_TRUE(is_expected) << "seed " << run.seed() << " should have ended with "
-                             << run.expected_;
+    if (is_expected) return;
+    ADD_FAILURE() << "seed " << run.seed() << " should have ended with " << run.expected_ << "\n  "
+                  << replay_line(run);
   }
 
-  static std::string replay_line(std::uint64_t seed) {
+  /// Writes the run's trace as well, if there is one to write: call it once for a run.
+  static std::string replay_line(const sim::Run& run) {
     const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
-    return "replay: TERN_SIM_SEED=" + std::to_string(seed) +
-           " --gtest_filter=" + test->test_suite_name() + "." + test->name() + "\n";
+    const std::string name = std::string(test->test_suite_name()) + "." + test->name();
+    return "replay: TERN_SIM_SEED=" + std::to_string(run.seed()) + " --gtest_filter=" + name +
+           trace_text(run, name) + "\n";
+  }
+
+  static std::string trace_text(const sim::Run& run, std::string name) {
+    // Findings name the file they were traced to themselves.
+    if (!run.trace_.empty()) return "";
+    // Names of tests with parameters have slashes.
+    for (char& c : name) c = c == '/' ? '_' : c;
+    const std::string path = "tern-" + name + "-" + std::to_string(run.seed()) + ".trace";
+    try {
+      return "  (" + path + ", " + std::to_string(save_trace(run.device(), path)) + " records)";
+    } catch (const Error& error) {
+      return std::string("  (no trace: ") + error.text() + ")";
+    }
   }
 };
 

@@ -32,10 +32,10 @@ struct Config {
   /// TERN_STREAM_POOL: streams a StreamPool holds if its owner names no number, 1 to 1024.
   std::size_t stream_pool_capacity = 16;
 
-  /// TERN_SIM_SEED, _SCHEDULE, _REUSE, _MODE, _PROFILE, _FAULTS: what a simulated device is opened
-  /// with where its spec says nothing. As text; the device knows the grammar. Empty: unset.
+  /// TERN_SIM_SEED, _SCHEDULE, _REUSE, _MODE, _PROFILE, _FAULTS, _TRACE: what a simulated device is
+  /// opened with where its spec says nothing. As text; the device knows the grammar. Empty: unset.
   std::string sim_seed = {}, sim_schedule = {}, sim_reuse = {}, sim_mode = {};
-  std::string sim_profile = {}, sim_faults = {};
+  std::string sim_profile = {}, sim_faults = {}, sim_trace = {};
 
   /// Variables that begin with TERN_ and are none of the above.
   std::vector<std::string> unknown_names;

@@ -62,6 +62,7 @@ namespace tern {
   TERN_CODE(after_shutdown, AfterShutdown, std::runtime_error)          \
   TERN_CODE(device_lost, DeviceLost, std::runtime_error)                \
   TERN_CODE(file, FileError, std::runtime_error)                        \
+  TERN_CODE(bad_format, BadFormat, std::runtime_error)                  \
   TERN_CODE(violation, Violation, std::runtime_error)                   \
   TERN_CODE(driver, DriverError, std::runtime_error)
 

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -27,6 +28,8 @@ class TERN_EXPORT Tag {
   Tag(std::string_view name) noexcept;
   Tag(const char* name) noexcept : Tag(std::string_view(name == nullptr ? "" : name)) {}
   Tag(const std::string& name) noexcept : Tag(std::string_view(name)) {}
+  /// The tag of a name that is interned already; nothing if it is not, and it stays so.
+  [[nodiscard]] static std::optional<Tag> find(std::string_view name) noexcept;
 
   [[nodiscard]] constexpr std::uint16_t number() const noexcept { return number_; }
   /// Lives as long as the process.

@@ -7,6 +7,9 @@
 // write, the reads since, and whether the byte was ever written; the history of a block outlives
 // the block, which is how early reuse is seen.
 //
+// Where records were lost, everything until then counts as ordered and everything about memory as
+// unknown: no finding rests on what the missing records may have done.
+//
 // A record with a finding can be applied or left out: a device that refuses the operation leaves it
 // out, a trace that already happened applies it. Confined to one thread at a time.
 
@@ -68,8 +71,11 @@ class TERN_EXPORT OrderChecker {
   [[nodiscard]] std::optional<LiveBlock> block_at(std::uint32_t space,
                                                   std::uint64_t offset) const noexcept;
 
-  /// Blocks that were never released, oldest first, as findings.
-  [[nodiscard]] std::vector<Finding> leaks() const;
+  /// Blocks that were never released, oldest first, as findings; at most so many.
+  [[nodiscard]] std::vector<Finding> leaks(std::size_t most = static_cast<std::size_t>(-1)) const;
+  /// How many gaps the trace had so far. Operations behind one are counted, and named in findings,
+  /// without those that were lost.
+  [[nodiscard]] std::uint64_t gaps() const noexcept;
 
   /// Does `actor` know that everything `other` did up to `sequence` is done before it goes on?
   [[nodiscard]] bool knows(ActorId actor, ActorId other, std::uint64_t sequence) const noexcept;
@@ -80,8 +86,15 @@ class TERN_EXPORT OrderChecker {
   /// clocks.
   [[nodiscard]] std::size_t interval_count() const noexcept;
   [[nodiscard]] std::size_t snapshot_count() const noexcept;
+  /// What checking has cost so far, in small steps of a few nanoseconds each, and what it keeps
+  /// beyond a constant for each touch: clocks, and reads of the same bytes. The second is counted
+  /// anew at each call. For whoever sets a limit on them, as the check of a file does.
+  [[nodiscard]] std::uint64_t work() const noexcept;
+  [[nodiscard]] std::size_t history_bytes() const noexcept;
 
  private:
+  std::optional<Finding> apply(const TraceRecord& record, OnFinding on_finding);
+
   struct State;
   std::unique_ptr<State> state_;
 };

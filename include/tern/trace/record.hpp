@@ -19,8 +19,8 @@
 namespace tern {
 
 /// A stream or a host thread, numbered by whoever writes the trace; 0 is the first host thread. The
-/// number of one that ended may be given to another once every host thread has waited for all its
-/// work: the two count as one actor.
+/// number of one that ended may be given to another of its kind and device once every host thread
+/// has waited for all its work: the two count as one actor.
 using ActorId = std::uint32_t;
 
 /// A clock has a component for every actor, so their number bounds what one record can cost. It is
@@ -70,6 +70,7 @@ enum class RecordKind : std::uint8_t {
   release_edge,     // host gives what it knows to event (a tag of any kind)
   acquire_edge,     // host takes what event knows
   shutdown,         // nothing follows; what is live leaks
+  lost_records,     // a gap: as many records as sequence says are missing here, 0 if nobody counted
 };
 
 enum class OperationKind : std::uint8_t { copy, fill, kernel, call, allocate, release, prefetch };
@@ -90,6 +91,8 @@ struct TraceRecord {
   std::span<const Touch> touches = {};
   CallSite site = {};
   Tag tag = {};
+  /// It was asked for and did not happen: the checker judges it and never applies it.
+  bool was_refused = false;
 };
 
 /// May the record be given to the order checker? Its enumerators exist, its actors are below

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <fstream>
+
 #include "backends/sim/sim_backend.hpp"
 #include "backends/sim/sim_options.hpp"
 #include "device/device_state.hpp"
@@ -56,8 +59,11 @@ Options options_from_config() { return try_read_options(DeviceSpec{"sim", 0, {},
 std::vector<Device> open_peers(const Options& options, unsigned count) {
   // Checked here, so that a bad plan is an error of this call and not of a constructor inside.
   static_cast<void>(FaultPlan::try_parse(options.faults, options.seed).value());
-  return open_in(std::make_shared<World>(options, try_load_profile(options.profile).value()),
-                 count);
+  const auto world =
+      std::make_shared<World>(options, try_load_profile(options.profile).value(),
+                              count == 1 ? "sim:0" : fmt::format("{} devices", count));
+  world->open_trace().value();
+  return open_in(world, count);
 }
 
 Exploration for_every_schedule(const Options& options, std::uint64_t most_runs,
@@ -67,8 +73,8 @@ Exploration for_every_schedule(const Options& options, std::uint64_t most_runs,
   Exploration done;
   while (done.runs < most_runs && !done.is_complete) {
     {
-      const auto world =
-          std::make_shared<World>(options, try_load_profile(options.profile).value(), &decisions);
+      const auto world = std::make_shared<World>(options, try_load_profile(options.profile).value(),
+                                                 "sim:0", &decisions);
       body(open_in(world, 1).front());
     }
     ++done.runs;
@@ -167,6 +173,39 @@ std::uint64_t migrated_bytes(const Device& device) {
   World& world = require_world(device);
   const Entry entry = world.enter("a knob").value();
   return world.migrated_bytes();
+}
+
+void flush_trace(const Device& device) {
+  World& world = require_world(device);
+  const Entry entry = world.enter("a knob").value();
+  if (world.trace()) world.trace()->flush().value();
+}
+
+std::uint64_t save_trace(const Device& device, const std::string& path) {
+  World& world = require_world(device);
+  const Entry entry = world.enter("a knob").value();
+  std::optional<TraceWriter>& trace = world.trace();
+  if (!trace || trace->bytes().empty()) {
+    raise(Failure(ErrorCode::invalid_argument,
+                  "no trace was kept in memory. Open the device with '{name}'.")
+              .with("name", "trace_memory_bytes"));
+  }
+  trace->write({.kind = RecordKind::shutdown});
+  // A trace cut short at its limit says so itself.
+  static_cast<void>(trace->close());
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  const std::span<const std::byte> bytes = trace->bytes();
+  file.write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  if (!file) {
+    raise(Failure(ErrorCode::file)
+              .with("call", "write")
+              .with("os_code", static_cast<std::uint64_t>(errno))
+              .with("why", "the file cannot be written")
+              .with("path", path));
+  }
+  return trace->record_count();
 }
 
 std::uint64_t virtual_time_ns(const Device& device) {

@@ -1,5 +1,6 @@
 #include "backends/sim/sim_opener.hpp"
 
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
@@ -29,6 +30,18 @@ Worlds& worlds() {
   return instance;
 }
 
+/// These worlds never end, but their traces should.
+void close_traces_at_exit() {
+  static const int registered = std::atexit([] {
+    const std::unique_lock lock(worlds().mutex, std::try_to_lock);
+    if (!lock.owns_lock()) return;
+    for (const auto& [key, world] : worlds().by_key) {
+      if (world) world->close_trace_at_exit();
+    }
+  });
+  static_cast<void>(registered);
+}
+
 Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
   const Result<Options> options = try_read_options(spec);
   if (!options) return options.failure();
@@ -36,21 +49,27 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
   if (!profile) return profile.failure();
   const std::lock_guard lock(worlds().mutex);
   std::shared_ptr<World>& world = worlds().by_key[{process_generation(), canonical_text(*options)}];
-  if (!world) world = std::make_shared<World>(*options, *profile);
+  if (!world) {
+    auto made = std::make_shared<World>(*options, *profile, "sim");
+    if (Result<void> opened = made->open_trace(); !opened) return opened.failure();
+    world = std::move(made);
+    if (world->trace()) close_traces_at_exit();
+  }
   return open_backend(world, spec.text());
 }
 
 }  // namespace
 
 Opener opener() {
-  return {"sim",
-          [] { return std::string(); },
-          [] { return offered_devices; },
-          {"seed=N", "schedule=mix|lazy|eager|random|skewed|stall-one|pct:2..5",
-           "reuse=hostile|friendly", "mode=throw|collect|abort", "profile=h200|small|PATH",
-           "memory=SIZE", "check=on|off", "concurrent=on|off", "strict_kernels=on|off",
-           "per_thread_host=on|off", "credit_implicit=none|documented", "faults=PLAN"},
-          open};
+  return {
+      "sim",
+      [] { return std::string(); },
+      [] { return offered_devices; },
+      {"seed=N", "schedule=mix|lazy|eager|random|skewed|stall-one|pct:2..5",
+       "reuse=hostile|friendly", "mode=throw|collect|abort", "profile=h200|small|PATH",
+       "memory=SIZE", "check=on|off", "concurrent=on|off", "strict_kernels=on|off",
+       "per_thread_host=on|off", "credit_implicit=none|documented", "faults=PLAN", "trace=PATH"},
+      open};
 }
 
 }  // namespace tern::sim

@@ -141,9 +141,13 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
     options.faults = value;
     return {};
   }
+  if (key == "trace") {
+    options.trace = value;
+    return {};
+  }
   return refuse(key, value,
                 "seed, schedule, reuse, mode, profile, memory, check, concurrent, strict_kernels, "
-                "per_thread_host, credit_implicit and faults as keys");
+                "per_thread_host, credit_implicit, faults and trace as keys");
 }
 
 Result<Options> try_read_options(const DeviceSpec& spec, const Config& config) {
@@ -157,7 +161,8 @@ Result<Options> try_read_options(const DeviceSpec& spec, const Config& config) {
                                    {"TERN_SIM_REUSE", "reuse", config.sim_reuse},
                                    {"TERN_SIM_MODE", "mode", config.sim_mode},
                                    {"TERN_SIM_PROFILE", "profile", config.sim_profile},
-                                   {"TERN_SIM_FAULTS", "faults", config.sim_faults}}) {
+                                   {"TERN_SIM_FAULTS", "faults", config.sim_faults},
+                                   {"TERN_SIM_TRACE", "trace", config.sim_trace}}) {
     if (variable.value.empty()) continue;
     if (Result<void> set = try_set_option(options, variable.key, variable.value); !set) {
       return Failure(set.failure().code(), "{variable} is set wrong: {why}")
@@ -184,16 +189,17 @@ Result<Options> try_read_options(const DeviceSpec& spec) {
 
 std::string canonical_text(const Options& options) {
   const auto flag = [](std::optional<bool> value) { return !value ? "-" : *value ? "on" : "off"; };
-  // The profile comes last: a path may hold anything.
+  // The paths come last, and their lengths first: one may hold anything.
   return fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} {} {} {}\n{}", options.seed,
-      static_cast<unsigned>(options.policy),
+      "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {}\n{}\n{}", options.profile.size(),
+      options.trace.size(), options.seed, static_cast<unsigned>(options.policy),
       // Depth means something to pct only, and to mix, which may draw it.
       options.policy == Policy::pct || options.policy == Policy::mix ? options.pct_depth : 0,
       static_cast<unsigned>(options.reuse), static_cast<unsigned>(options.mode),
       options.memory_bytes ? 1 : 0, options.memory_bytes.value_or(0), flag(options.check),
       flag(options.concurrent_managed), flag(options.strict_kernels), flag(options.per_thread_host),
-      static_cast<unsigned>(options.credit_implicit), options.faults, options.profile);
+      static_cast<unsigned>(options.credit_implicit), options.faults, options.profile,
+      options.trace);
 }
 
 }  // namespace tern::sim

@@ -20,6 +20,8 @@ namespace {
 constexpr unsigned most_unready_answers = 64;
 /// After this many times that in which nothing could run, asking is called endless.
 constexpr unsigned most_idle_rounds = 1024;
+/// So many worlds may trace to files of one name.
+constexpr unsigned most_traces = 100;
 
 std::string_view name_of(Policy policy) noexcept {
   switch (policy) {
@@ -57,29 +59,71 @@ std::uint64_t mix_in(std::uint64_t state, std::string_view text) noexcept {
 
 }  // namespace
 
-World::World(const Options& options, const Profile& profile, DecisionLog* decisions)
+World::World(const Options& options, const Profile& profile, std::string name,
+             DecisionLog* decisions)
     : options_(options),
       profile_(profile),
+      name_(std::move(name)),
       scheduler_(options.policy, options.pct_depth, options.seed, decisions),
       faults_(FaultPlan::try_parse(options.faults, options.seed).value()),
       host_(options.reuse),
       coins_(options.seed, Purpose::coins),
       decisions_(decisions) {
-  update_context();
+  checker_.set_context(context(), replay());
 }
 
 World::~World() {
+  // Whatever is live now has no device any more.
+  if (trace_) trace_->write({.kind = RecordKind::shutdown});
   for (const std::unique_ptr<SimDevice>& device : devices_) forget_reservation(*device->memory);
 }
 
-void World::update_context() {
-  const std::string name = devices_.empty()       ? "sim"
-                           : devices_.size() == 1 ? devices_.front()->name
-                                                  : fmt::format("{} devices", devices_.size());
+std::string World::context() const {
+  return fmt::format("{}  seed {:#x}  schedule {}", name_, options_.seed,
+                     decisions_ != nullptr ? "all" : name_of(scheduler_.policy()));
+}
+
+std::string World::replay() const {
+  const std::string file = trace_path_.empty() ? "" : fmt::format("  ({})", trace_path_);
   const char* doubt = is_shared_ ? "  (several threads called: it may go another way)" : "";
-  checker_.set_context(fmt::format("{}  seed {:#x}  schedule {}", name, options_.seed,
-                                   decisions_ != nullptr ? "all" : name_of(scheduler_.policy())),
-                       fmt::format("TERN_SIM_SEED={:#x}{}", options_.seed, doubt));
+  return fmt::format("TERN_SIM_SEED={:#x}{}{}", options_.seed, file, doubt);
+}
+
+Result<void> World::open_trace() {
+  TraceWriter::Options trace{context(), replay(), options_.trace_memory_bytes};
+  if (options_.trace.empty() && options_.trace_memory_bytes == 0) return {};
+  if (!options_.check) {
+    return Failure(ErrorCode::invalid_argument,
+                   "the simulated device does not take {name}='{value}' with check=off: {why}.")
+        .with("name", "trace")
+        .with("why", "marks in a trace are counted by the checker")
+        .with("value", options_.trace);
+  }
+  if (options_.trace.empty()) {
+    trace_ = TraceWriter::to_memory(trace);
+    return {};
+  }
+  trace.limit_bytes = TraceWriter::Options().limit_bytes;
+  for (unsigned number = 1;; ++number) {
+    trace_path_ = number == 1 ? options_.trace : fmt::format("{}.{}", options_.trace, number);
+    trace.replay = replay();
+    Result<TraceWriter> writer = TraceWriter::try_open(trace_path_, trace);
+    if (writer) {
+      trace_ = *std::move(writer);
+      checker_.set_context(trace.context, trace.replay);
+      return {};
+    }
+    // Taken by another world; but that all of so many are is no accident.
+    if (writer.failure().code() != ErrorCode::capacity || number == most_traces) {
+      return writer.failure();
+    }
+  }
+}
+
+void World::close_trace_at_exit() noexcept {
+  // Whoever holds the lock now may hold it for ever; the trace then ends at its last chunk.
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock() && trace_) static_cast<void>(trace_->close());
 }
 
 Result<std::uint32_t> World::add_device(std::string name) noexcept {
@@ -108,7 +152,6 @@ Result<std::uint32_t> World::add_device(std::string name) noexcept {
         return stream.failure();
       }
       devices_.back()->default_stream = *stream;
-      update_context();
     } catch (const std::bad_alloc&) {
       streams_.resize(streams);
       devices_.pop_back();
@@ -162,7 +205,7 @@ void World::note_thread(std::thread::id self) {
     first_thread_ = self;
   } else if (!is_shared_) {
     is_shared_ = true;
-    update_context();
+    checker_.set_context(context(), replay());
   }
 }
 
@@ -180,6 +223,7 @@ ActorId World::host_actor() {
                              .host = actor};
     hash_record(record);
     if (options_.check) static_cast<void>(checker_.check(record));
+    if (trace_) trace_->write(record);
   }
   return thread->second;
 }
@@ -309,6 +353,10 @@ Result<void> World::judge(const TraceRecord& given, Crossing crossing) {
   const bool must_apply = options_.mode != Mode::raise;
   std::optional<Finding> finding = checker_.check(
       record, must_apply ? OrderChecker::OnFinding::apply : OrderChecker::OnFinding::leave_out);
+  if (trace_) {
+    record.was_refused = finding && !must_apply;
+    trace_->write(record);
+  }
   return finding ? keep(*std::move(finding)) : Result<void>();
 }
 
@@ -341,6 +389,7 @@ std::optional<Finding> World::judge_places(const TraceRecord& record, Crossing c
 
 Result<void> World::keep(Finding finding) {
   if (options_.mode == Mode::abort) {
+    if (trace_) static_cast<void>(trace_->close());
     // The one place in the library that prints and ends the process: it was asked to.
     std::fputs(finding.text().c_str(), stderr);
     std::abort();

@@ -37,6 +37,7 @@
 #include "tern/backends/sim.hpp"
 #include "tern/device/backend.hpp"
 #include "tern/trace/order_checker.hpp"
+#include "tern/trace/trace_writer.hpp"
 
 namespace tern::sim {
 
@@ -161,9 +162,14 @@ using Entry = std::unique_lock<std::mutex>;
 class World {
  public:
   /// With a decision log the schedule is what the log says, and not the options' policy.
-  World(const Options& options, const Profile& profile, DecisionLog* decisions = nullptr);
+  /// `name` is what reports call it.
+  World(const Options& options, const Profile& profile, std::string name = "sim:0",
+        DecisionLog* decisions = nullptr);
   ~World();
 
+  /// Opens the trace the options ask for; before the first device. Refused: a file that cannot be
+  /// written, and a trace without the checker, which counts what marks in it refer to.
+  [[nodiscard]] Result<void> open_trace();
   [[nodiscard]] Result<std::uint32_t> add_device(std::string name) noexcept;
   [[nodiscard]] const Options& options() const noexcept { return options_; }
   [[nodiscard]] const Profile& profile() const noexcept { return profile_; }
@@ -248,6 +254,9 @@ class World {
   [[nodiscard]] OrderChecker& checker() noexcept { return checker_; }
   [[nodiscard]] std::vector<Finding>& findings() noexcept { return findings_; }
   [[nodiscard]] std::uint64_t trace_hash() const noexcept { return trace_hash_; }
+  [[nodiscard]] std::optional<TraceWriter>& trace() noexcept { return trace_; }
+  /// The process ends and the world does not.
+  void close_trace_at_exit() noexcept;
   [[nodiscard]] std::uint64_t time_ns() const noexcept;
   /// Which device and offset a user's address belongs to.
   [[nodiscard]] std::optional<std::pair<std::uint32_t, std::uint64_t>> locate(
@@ -270,7 +279,8 @@ class World {
   void execute_strictly(const SimStream& stream, const Operation& operation);
   /// Managed memory follows whoever uses it.
   void migrate(SimStream& stream, const void* address, std::size_t bytes, bool writes);
-  void update_context();
+  [[nodiscard]] std::string context() const;
+  [[nodiscard]] std::string replay() const;
   void enqueue(std::size_t stream, Operation&& operation);
   /// The default stream of a device and its blocking streams take turns.
   void wait_for_partners(std::size_t stream);
@@ -298,10 +308,13 @@ class World {
 
   const Options options_;
   const Profile profile_;
+  const std::string name_;
+  std::string trace_path_;
   std::mutex mutex_;
   Scheduler scheduler_;
   FaultPlan faults_;
   OrderChecker checker_;
+  std::optional<TraceWriter> trace_;
   HostSpace host_;
   std::vector<std::unique_ptr<SimDevice>> devices_;
   std::vector<std::unique_ptr<SimStream>> streams_;

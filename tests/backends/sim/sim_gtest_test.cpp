@@ -2,6 +2,10 @@
 
 #include <gtest/gtest-spi.h>
 
+#include <filesystem>
+
+#include "tern/trace/trace_check.hpp"
+
 namespace tern {
 namespace {
 
@@ -48,6 +52,24 @@ TEST_F(SimFixture, FailsOnAMistakeWithTheReportAndTheLineThatRepeatsIt) {
                                               static_cast<void>(a.allocate(64));
                                             }),
                           "TERN-S206 leak");
+  std::filesystem::remove(
+      "tern-SimFixture.FailsOnAMistakeWithTheReportAndTheLineThatRepeatsIt-0.trace");
+}
+
+TEST_F(SimFixture, LeavesTheTraceOfARunThatFailed) {
+  const std::string path = "tern-SimFixture.LeavesTheTraceOfARunThatFailed-0.trace";
+  EXPECT_NONFATAL_FAILURE(
+      for_each_schedule(1, [](sim::Run& run) { static_cast<void>(run.stream("a").allocate(64)); }),
+      "--gtest_filter=SimFixture.LeavesTheTraceOfARunThatFailed  "
+      "(tern-SimFixture.LeavesTheTraceOfARunThatFailed-0.trace, 6 records)");
+  Result<TraceReader> reader = TraceReader::try_open(path);
+  ASSERT_TRUE(reader);
+  std::string found;
+  const CheckSummary summary =
+      check_trace(*reader, [&](const Finding& finding) { found += code_text(finding.code); });
+  EXPECT_EQ(found, "TERN-S206");
+  EXPECT_TRUE(summary.is_complete);
+  std::filesystem::remove(path);
 }
 
 }  // namespace

@@ -19,9 +19,9 @@ TEST(SimOpener, IsAlwaysThereWithTwoDevices) {
 
 TEST(SimOpener, ListsEveryOptionItTakes) {
   const std::vector<std::string> options = opener().options;
-  ASSERT_EQ(options.size(), 12u);
+  ASSERT_EQ(options.size(), 13u);
   for (const std::string& option : options) {
-    const std::string spec = "sim?" + option.substr(0, option.find('=')) + "=no such value";
+    const std::string spec = "sim?" + option.substr(0, option.find('=')) + "=no/such/value";
     const Result<Device> refused = try_open_device(spec);
     ASSERT_FALSE(refused) << spec;
     EXPECT_EQ(refused.failure().text().find("as keys"), std::string::npos) << spec;

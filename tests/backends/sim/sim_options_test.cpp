@@ -72,7 +72,7 @@ TEST(SimOptions, RefuseOtherValuesAndSayWhatTheyTake) {
       "mix, lazy, eager, random, skewed, stall-one, pct or pct:2 to pct:5";
   constexpr std::string_view keys =
       "seed, schedule, reuse, mode, profile, memory, check, concurrent, strict_kernels, "
-      "per_thread_host, credit_implicit and faults as keys";
+      "per_thread_host, credit_implicit, faults and trace as keys";
   struct Bad {
     std::string_view key, value, accepts;
   };

@@ -1,0 +1,349 @@
+#include "tern/trace/trace_writer.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <new>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/text.hpp"
+#include "tern/core/process.hpp"
+#include "tern/core/version.hpp"
+#include "trace/trace_format.hpp"
+
+namespace tern {
+namespace {
+
+using namespace trace_format;
+
+/// A chunk is written when it has this much: small, so that little is lost with a process that
+/// dies, and large enough for the call to cost nothing beside the records in it.
+constexpr std::size_t usual_chunk_bytes = 16 << 10;
+/// What the gap and the end of a trace take at the most.
+constexpr std::size_t reserve_bytes = 128;
+
+Failure file_failure(const std::string& path, const char* call, int code) noexcept {
+  char buffer[128] = "";
+  // The GNU form returns a text that may or may not be in the buffer.
+  const char* why = strerror_r(code, buffer, sizeof buffer);
+  return Failure(ErrorCode::file)
+      .with("call", call)
+      .with("os_code", static_cast<std::uint64_t>(code))
+      .with("why", why)
+      .with("path", path);
+}
+
+Failure no_memory() noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host has no memory to write a trace with. Free host memory.");
+}
+
+struct StringHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const noexcept {
+    return std::hash<std::string_view>()(text);
+  }
+};
+
+}  // namespace
+
+struct TraceWriter::State {
+  std::string path;
+  int file = -1;  // none: to memory
+  std::uint64_t generation = process_generation();
+  std::uint64_t limit_bytes = 0;
+  std::vector<std::byte> kept;   // to memory: what was flushed
+  std::vector<std::byte> chunk;  // gathered, not flushed
+  std::unordered_map<std::string, std::uint32_t, StringHash, std::equal_to<>> strings;
+  std::unordered_map<const char*, std::uint32_t> site_strings;  // by address: they are not copied
+  std::uint64_t written_bytes = 0;
+  std::uint64_t records = 0;
+  std::uint64_t lost = 0;
+  std::uint64_t lost_unsaid = 0;  // of these: not in the trace as a gap yet
+  bool is_full = false;
+  bool is_closed = false;
+  std::optional<Failure> failure;
+
+  State() = default;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() {
+    if (file >= 0) ::close(file);
+  }
+
+  [[nodiscard]] bool is_silent() const noexcept { return generation != process_generation(); }
+
+  /// Throws bad_alloc; a file remembers its failure instead.
+  void put(std::span<const std::byte> bytes) {
+    if (file < 0) {
+      kept.insert(kept.end(), bytes.begin(), bytes.end());
+    } else {
+      for (std::span<const std::byte> rest = bytes; !rest.empty() && !failure;) {
+        const ssize_t done = ::write(file, rest.data(), rest.size());
+        if (done >= 0) {
+          rest = rest.subspan(static_cast<std::size_t>(done));
+        } else if (errno != EINTR) {
+          failure = file_failure(path, "write", errno);
+        }
+      }
+    }
+    written_bytes += bytes.size();
+  }
+
+  void put_chunk(std::uint32_t kind, std::span<const std::byte> payload) {
+    const auto header = chunk_header(kind, payload);
+    // All or nothing to memory, and one call where it costs no copy worth mentioning.
+    std::vector<std::byte> whole;
+    whole.reserve(header.size() + payload.size());
+    whole.insert(whole.end(), header.begin(), header.end());
+    whole.insert(whole.end(), payload.begin(), payload.end());
+    put(whole);
+  }
+
+  void begin(const Options& options) {
+    limit_bytes = options.limit_bytes;
+    std::vector<std::byte> header;
+    for (const std::uint8_t byte : magic) put_u8(header, byte);
+    put_u32(header, version);
+    put_u32(header, 0);
+    put(header);
+    std::vector<std::byte> about;
+    for (const std::string_view text :
+         {std::string_view("tern " TERN_VERSION), std::string_view(options.context),
+          std::string_view(options.replay)}) {
+      put_string(about, text);
+    }
+    put_chunk(chunk_about, about);
+    chunk.reserve(usual_chunk_bytes + 4096);
+  }
+
+  static void put_string(std::vector<std::byte>& out, std::string_view text) {
+    text = text.substr(0, utf8_prefix_bytes(text, max_string_bytes));
+    put_varint(out, text.size());
+    // Readers hand strings out as C strings, which end at a zero.
+    for (const char c : text) put_u8(out, static_cast<std::uint8_t>(c == '\0' ? '?' : c));
+  }
+
+  /// The number of a string, which is defined in the chunk if it is new. Both or neither happens.
+  std::uint32_t number_of(std::string_view text) {
+    if (text.empty()) return 0;
+    text = text.substr(0, utf8_prefix_bytes(text, max_string_bytes));
+    if (const auto found = strings.find(text); found != strings.end()) return found->second;
+    // With so many the rest are nameless; only names that are made up as a program runs get there.
+    if (text.empty() || strings.size() == max_strings) return 0;
+    const std::size_t before = chunk.size();
+    try {
+      put_u8(chunk, entry_string);
+      put_string(chunk, text);
+      return strings.emplace(std::string(text), static_cast<std::uint32_t>(strings.size() + 1))
+          .first->second;
+    } catch (...) {
+      chunk.resize(before);
+      throw;
+    }
+  }
+
+  std::uint32_t number_of_site(const char* text) {
+    if (text == nullptr) return 0;
+    if (const auto found = site_strings.find(text); found != site_strings.end()) {
+      return found->second;
+    }
+    const std::uint32_t number = number_of(text);
+    site_strings.emplace(text, number);
+    return number;
+  }
+
+  void put_record(const TraceRecord& record) {
+    const std::uint32_t name = number_of(record.name);
+    const std::uint32_t file_name = number_of_site(record.site.file);
+    const std::uint32_t function = number_of_site(record.site.function);
+    const std::uint32_t tag = record.tag == Tag() ? 0 : number_of(record.tag.name());
+    const std::size_t before = chunk.size();
+    try {
+      put_u8(chunk, entry_record);
+      put_u8(chunk, static_cast<std::uint8_t>(record.kind));
+      put_u8(chunk, static_cast<std::uint8_t>(record.operation));
+      put_u8(chunk, static_cast<std::uint8_t>(record.actor_kind));
+      put_u8(chunk, record.was_refused ? flag_refused : std::uint8_t{0});
+      for (const std::uint64_t value :
+           {std::uint64_t{record.actor}, std::uint64_t{record.host}, std::uint64_t{record.device},
+            record.event, record.sequence, std::uint64_t{name}, std::uint64_t{file_name},
+            std::uint64_t{function}, std::uint64_t{record.site.line}, std::uint64_t{tag},
+            static_cast<std::uint64_t>(record.touches.size())}) {
+        put_varint(chunk, value);
+      }
+      for (const Touch& touch : record.touches) {
+        put_u8(chunk, static_cast<std::uint8_t>(static_cast<std::uint8_t>(touch.kind) |
+                                                (touch.is_assumed ? touch_assumed : 0)));
+        put_varint(chunk, touch.range.space);
+        put_varint(chunk, touch.range.offset);
+        put_varint(chunk, touch.range.bytes);
+        put_varint(chunk, touch.generation);
+      }
+    } catch (...) {
+      chunk.resize(before);
+      throw;
+    }
+    ++records;
+  }
+
+  /// What the record and the strings it may define take at the most.
+  [[nodiscard]] static std::size_t most_bytes(const TraceRecord& record) noexcept {
+    const auto length = [](const char* text) { return text == nullptr ? 0 : std::strlen(text); };
+    const std::size_t texts = record.name.size() + length(record.site.file) +
+                              length(record.site.function) + record.tag.name().size();
+    return 256 + texts + record.touches.size() * 48;
+  }
+
+  [[nodiscard]] bool has_room_for(const TraceRecord& record) const noexcept {
+    const std::uint64_t used = written_bytes + chunk.size() + chunk_header_bytes + reserve_bytes;
+    return used <= limit_bytes && most_bytes(record) <= limit_bytes - used;
+  }
+
+  void say_what_was_lost() {
+    if (lost_unsaid == 0) return;
+    put_record({.kind = RecordKind::lost_records, .sequence = lost_unsaid});
+    lost_unsaid = 0;
+  }
+
+  void flush_chunk() {
+    if (chunk.empty() || failure) return;
+    put_chunk(chunk_records, chunk);
+    chunk.clear();
+  }
+
+  void lose_one() noexcept {
+    ++lost;
+    ++lost_unsaid;
+  }
+
+  /// Runs what may need memory; without it, the trace goes on and says what it lost.
+  template <class Action>
+  bool attempt(Action action) noexcept {
+    try {
+      action();
+      return true;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  }
+
+  [[nodiscard]] Result<void> status() const noexcept {
+    if (failure) return Failure(*failure).with("lost", lost);
+    if (lost == 0) return {};
+    return Failure(ErrorCode::capacity,
+                   "{lost} records are missing in the trace, which says where: its limit is "
+                   "{limit}. Raise the limit, or trace a shorter run.")
+        .with("lost", lost)
+        .with_bytes("limit", limit_bytes)
+        .with("max", limit_bytes);
+  }
+};
+
+TraceWriter::TraceWriter(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
+TraceWriter::TraceWriter(TraceWriter&&) noexcept = default;
+TraceWriter& TraceWriter::operator=(TraceWriter&& other) noexcept {
+  if (state_) static_cast<void>(close());
+  state_ = std::move(other.state_);
+  return *this;
+}
+TraceWriter::~TraceWriter() {
+  if (state_) static_cast<void>(close());
+}
+
+Result<TraceWriter> TraceWriter::try_open(const std::string& path, const Options& options) {
+  auto state = std::make_unique<State>();
+  state->path = path;
+  state->file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (state->file < 0) return file_failure(path, "open", errno);
+  // Emptied only once it is ours: two traces in one file would be none.
+  if (::flock(state->file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return Failure(ErrorCode::capacity,
+                   "file '{path}' has a trace written to it already. Name another file.")
+        .with("max", 1)
+        .with("path", path);
+  }
+  // A pipe or a terminal has no length.
+  if (::ftruncate(state->file, 0) != 0 && errno != EINVAL) {
+    return file_failure(path, "ftruncate", errno);
+  }
+  state->begin(options);
+  if (state->failure) return *state->failure;
+  return TraceWriter(std::move(state));
+}
+
+TraceWriter TraceWriter::to_memory(const Options& options) {
+  auto state = std::make_unique<State>();
+  state->begin(options);
+  return TraceWriter(std::move(state));
+}
+
+void TraceWriter::write(const TraceRecord& record) noexcept {
+  State& state = *state_;
+  if (state.is_silent()) return;
+  const bool is_writable = !state.is_closed && !state.failure && !state.is_full;
+  if (!is_writable || record.touches.size() > max_touches) return state.lose_one();
+  if (!state.has_room_for(record)) {
+    // Once something is missing for want of room, so is all that follows: one gap, not hundreds.
+    state.is_full = true;
+    return state.lose_one();
+  }
+  if (!state.attempt([&] {
+        state.say_what_was_lost();
+        state.put_record(record);
+      })) {
+    return state.lose_one();
+  }
+  // Without memory to flush, the next record tries again.
+  if (state.chunk.size() >= usual_chunk_bytes) {
+    static_cast<void>(state.attempt([&] { state.flush_chunk(); }));
+    // A reader refuses larger ones.
+    if (state.chunk.size() > max_chunk_bytes / 2) state.is_full = true;
+  }
+}
+
+Result<void> TraceWriter::flush() noexcept {
+  State& state = *state_;
+  if (!state.is_silent() && !state.is_closed && !state.attempt([&] { state.flush_chunk(); })) {
+    return no_memory();
+  }
+  return state.status();
+}
+
+Result<void> TraceWriter::close() noexcept {
+  State& state = *state_;
+  if (state.is_closed || state.is_silent()) return state.status();
+  const bool is_ended = state.attempt([&] {
+    state.say_what_was_lost();
+    state.flush_chunk();
+    if (state.failure) return;
+    std::vector<std::byte> end;
+    put_varint(end, state.records);
+    put_varint(end, state.strings.size());
+    state.put_chunk(chunk_end, end);
+  });
+  if (!is_ended && !state.failure) state.failure = no_memory();
+  state.is_closed = true;
+  if (state.file >= 0) {
+    // Some file systems tell of a full disk only now.
+    if (::close(std::exchange(state.file, -1)) != 0 && !state.failure) {
+      state.failure = file_failure(state.path, "close", errno);
+    }
+  }
+  return state.status();
+}
+
+Result<void> TraceWriter::status() const noexcept { return state_->status(); }
+std::uint64_t TraceWriter::record_count() const noexcept { return state_->records; }
+std::uint64_t TraceWriter::lost_count() const noexcept { return state_->lost; }
+std::span<const std::byte> TraceWriter::bytes() const noexcept { return state_->kept; }
+
+}  // namespace tern
