@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <new>
 #include <unordered_map>
+#include <utility>
 
 #include "core/text.hpp"
 
@@ -77,9 +78,25 @@ DeviceState::~DeviceState() {
   }
   if (is_usable) {
     for (const NativeEvent event : spare_events_) backend_->destroy_event(event);
+    backend_.reset();
+    // Nobody will come for these any more.
+    while (carried_ != nullptr) delete std::exchange(carried_, carried_->next);
   } else {
     static_cast<void>(backend_.release());
   }
+}
+
+void DeviceState::carry(Carried& load) noexcept {
+  const std::lock_guard lock(carried_mutex_);
+  load.next = carried_;
+  if (carried_ != nullptr) carried_->previous = &load;
+  carried_ = &load;
+}
+
+void DeviceState::put_down(Carried& load) noexcept {
+  const std::lock_guard lock(carried_mutex_);
+  if (load.next != nullptr) load.next->previous = load.previous;
+  (load.previous != nullptr ? load.previous->next : carried_) = load.next;
 }
 
 void DeviceState::publish() {

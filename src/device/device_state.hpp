@@ -57,6 +57,20 @@ struct StreamState {
   std::size_t record_count = 0;        // guarded by mutex
 };
 
+/// What a stream carries for the library until it gets there. If it never does, because its device
+/// was lost, the device has it and ends it.
+struct Carried {
+  Carried() = default;
+  Carried(const Carried&) = delete;
+  Carried& operator=(const Carried&) = delete;
+  virtual ~Carried() = default;
+
+ private:
+  friend class DeviceState;
+  Carried* previous = nullptr;
+  Carried* next = nullptr;
+};
+
 class DeviceState : public std::enable_shared_from_this<DeviceState> {
  public:
   static constexpr std::size_t max_streams = std::size_t{1} << StreamId::slot_bits;
@@ -91,6 +105,10 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] Result<StreamRef> make_stream(const StreamOptions& options) noexcept;
   void end_stream(StreamRef stream) noexcept;
   static StreamState* state_of(StreamRef stream) noexcept { return stream.state_; }
+
+  /// From before it is handed to a stream until put_down(), or to the end of the device.
+  void carry(Carried& load) noexcept;
+  void put_down(Carried& load) noexcept;
 
   [[nodiscard]] Result<NativeEvent> take_event() noexcept;
   void give_event(NativeEvent event) noexcept;
@@ -139,6 +157,9 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
 
   std::mutex events_mutex_;
   std::vector<NativeEvent> spare_events_;  // guarded by events_mutex_
+
+  std::mutex carried_mutex_;
+  Carried* carried_ = nullptr;  // guarded by carried_mutex_
 };
 
 /// A device found by its number, as marks need it. While a visit lasts the device may begin to

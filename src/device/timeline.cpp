@@ -5,6 +5,9 @@
 #include <limits>
 #include <mutex>
 #include <new>
+#include <utility>
+
+#include "device/device_state.hpp"
 
 namespace tern {
 
@@ -26,13 +29,18 @@ struct TimelineState {
 namespace {
 
 /// What a stream carries until it gets there; keeps the timeline alive.
-struct Signal {
+struct Signal final : Carried {
+  Signal(DeviceState& on, std::shared_ptr<TimelineState> timeline, std::uint64_t target)
+      : device(on), state(std::move(timeline)), value(target) {}
+
+  DeviceState& device;  // which completes its work, or ends what never runs, before it goes
   std::shared_ptr<TimelineState> state;
   std::uint64_t value;
 };
 
 void deliver(void* context) {
   const std::unique_ptr<Signal> signal(static_cast<Signal*>(context));
+  signal->device.put_down(*signal);
   signal->state->raise_to(signal->value);
 }
 
@@ -54,14 +62,24 @@ void Timeline::set(std::uint64_t value) noexcept { state_->raise_to(value); }
 
 Result<void> Timeline::try_set(StreamRef stream, std::uint64_t value,
                                CallSite site) const noexcept {
-  std::unique_ptr<Signal> signal(new (std::nothrow) Signal{state_, value});
+  StreamState* const queue = DeviceState::state_of(stream);
+  // A reference to no stream is refused by the call.
+  if (queue == nullptr) return stream.try_call(deliver, nullptr, site);
+  DeviceState& device = *queue->device;
+  std::unique_ptr<Signal> signal(new (std::nothrow) Signal(device, state_, value));
   if (!signal) {
     return Failure(ErrorCode::out_of_memory,
                    "the host could not allocate {requested} for a signal. Free host memory.", site)
         .with_bytes("requested", sizeof(Signal));
   }
-  Result<void> queued = stream.try_call(deliver, signal.get(), site);
-  if (queued) signal.release();
+  // It may be delivered before the call returns.
+  device.carry(*signal);
+  Signal& carried = *signal.release();
+  Result<void> queued = stream.try_call(deliver, &carried, site);
+  if (!queued) {
+    device.put_down(carried);
+    delete &carried;
+  }
   return queued;
 }
 
