@@ -13,8 +13,6 @@
 namespace tern::sim {
 namespace {
 
-constexpr std::size_t page_bytes = 2 * mib;
-
 struct SimKernel {
   std::string name;
   KernelBody body = nullptr;
@@ -38,7 +36,7 @@ DeviceInfo describe(const World& world, std::string spec, std::size_t memory_byt
   info.total_bytes = memory_bytes;
   info.alignment = 256;
   info.max_alignment = 256 * mib;
-  info.page_bytes = page_bytes;
+  info.page_bytes = PageTable::page_bytes;
   info.processors = world.profile().processors;
   return info;
 }
@@ -53,14 +51,6 @@ Failure not_live(const void* address) noexcept {
              "freed before, or belongs to somebody else; free each block once, by the address it "
              "was given at.")
       .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex);
-}
-
-Failure bad_range(const char* why, const void* address, std::size_t bytes) noexcept {
-  return Failure(ErrorCode::invalid_argument, "the page range of {bytes} at {value} is {why}.")
-      .with("name", "address")
-      .with("value", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
-      .with_bytes("bytes", bytes)
-      .with("why", why);
 }
 
 class SimBackend final : public Backend {
@@ -176,18 +166,14 @@ class SimBackend final : public Backend {
     }
     const std::optional<std::uint64_t> offset = device().memory->offset_of(address);
     if (!offset) return PointerInfo{};
-    const auto holds = [&](const auto& map, auto bytes_of) -> std::optional<PointerInfo> {
-      auto next = map.upper_bound(*offset);
-      if (next == map.begin()) return std::nullopt;
-      --next;
-      const std::size_t bytes = bytes_of(next->second);
-      if (*offset - next->first >= bytes) return std::nullopt;
-      return PointerInfo{MemoryKind::device, device().memory->address_of(next->first), bytes};
-    };
-    if (auto info = holds(device().blocks, [](const SimBlock& b) { return b.bytes; })) return *info;
-    if (auto info = holds(device().mappings, [](const auto& m) { return m.first; })) {
-      info->kind = MemoryKind::mapped;
-      return *info;
+    auto next = device().blocks.upper_bound(*offset);
+    if (next != device().blocks.begin() && *offset - (--next)->first < next->second.bytes) {
+      return PointerInfo{MemoryKind::device, device().memory->address_of(next->first),
+                         next->second.bytes};
+    }
+    if (const auto mapping = device().pages->mapping_at(*offset)) {
+      return PointerInfo{MemoryKind::mapped, device().memory->address_of(mapping->first),
+                         mapping->second};
     }
     return PointerInfo{};
   }
@@ -258,28 +244,16 @@ class SimBackend final : public Backend {
     if (Result<void> begun = begin(FaultClass::map, "reserve", bytes); !begun) {
       return begun.failure();
     }
-    const std::optional<std::uint64_t> offset = device().window->take(bytes, page_bytes);
-    if (!offset) return out_of_memory(bytes, *device().window);
-    const std::uint64_t at = device().memory->bytes() + *offset;
-    device().reservations.emplace(at, bytes);
-    return device().memory->address_of(at);
+    const std::optional<void*> address = device().pages->reserve(bytes);
+    if (!address) return out_of_memory(bytes, device().pages->window());
+    return *address;
   }
 
   Result<void> unreserve(void* address, std::size_t bytes) noexcept override {
     const Result<Entry> entry = world_->enter("unreserve");
     if (!entry) return entry.failure();
-    const std::optional<std::uint64_t> offset = device().memory->offset_of(address);
-    const auto found = offset ? device().reservations.find(*offset) : device().reservations.end();
-    if (found == device().reservations.end() || found->second != bytes) {
-      return bad_range("no reservation. Give back exactly what was reserved", address, bytes);
-    }
-    if (has_mapping(*offset, bytes)) {
-      return bad_range("still mapped in places. Unmap all of it first", address, bytes);
-    }
     if (Result<void> begun = begin_release("unreserve"); !begun) return begun;
-    device().window->give(*offset - device().memory->bytes(), bytes);
-    device().reservations.erase(found);
-    return {};
+    return device().pages->try_unreserve(address, bytes);
   }
 
   Result<NativePages> create_pages(std::size_t bytes) noexcept override {
@@ -288,68 +262,39 @@ class SimBackend final : public Backend {
     if (Result<void> begun = begin(FaultClass::allocate, "create_pages", bytes); !begun) {
       return begun.failure();
     }
-    const std::optional<std::uint64_t> offset = device().allocator->take(bytes, page_bytes);
-    if (!offset) return out_of_memory(bytes, *device().allocator);
-    const std::uint64_t generation = world_->next_generation();
-    device().memory->set_fresh(*offset, bytes, generation);
-    device().pages.emplace(generation, SimPages{*offset, bytes, 0, false, false});
-    return NativePages{generation};
+    const std::uint64_t handle = world_->next_generation();
+    if (!device().pages->create(bytes, handle)) return out_of_memory(bytes, *device().allocator);
+    return NativePages{handle};
   }
 
   Result<void> release_pages(NativePages pages) noexcept override {
     const Result<Entry> entry = world_->enter("release_pages");
     if (!entry) return entry.failure();
-    const auto found = device().pages.find(pages.value);
-    if (found == device().pages.end() || found->second.is_released) {
-      return unknown(pages, "release_pages");
-    }
+    if (!device().pages->bytes_of(pages.value)) return unknown(pages, "release_pages");
     if (Result<void> begun = begin_release("release_pages"); !begun) return begun;
-    found->second.is_released = true;
-    drop_if_unused(found);
+    device().pages->release(pages.value);
     return {};
   }
 
   Result<void> map(void* address, NativePages pages) noexcept override {
     const Result<Entry> entry = world_->enter("map");
     if (!entry) return entry.failure();
-    const auto found = device().pages.find(pages.value);
-    const std::size_t bytes = found == device().pages.end() ? 0 : found->second.bytes;
-    if (Result<void> begun = begin(FaultClass::map, "map", bytes); !begun) return begun;
-    if (found == device().pages.end() || found->second.is_released) {
-      return unknown(pages, "map");
-    }
-    SimPages& handle = found->second;
-    const std::optional<std::uint64_t> offset = device().memory->offset_of(address);
-    if (!offset || !is_reserved(*offset, handle.bytes)) {
-      return bad_range("not inside one reservation. Reserve addresses first", address,
-                       handle.bytes);
-    }
-    if (has_mapping(*offset, handle.bytes)) {
-      return bad_range("mapped already in places. Unmap what is there first", address,
-                       handle.bytes);
-    }
-    if (Result<void> mapped = device().memory->map(*offset, handle.offset, handle.bytes); !mapped) {
-      return mapped;
-    }
-    device().mappings.emplace(*offset, std::pair(handle.bytes, found->first));
-    ++handle.mappings;
+    const std::optional<std::size_t> bytes = device().pages->bytes_of(pages.value);
+    if (Result<void> begun = begin(FaultClass::map, "map", bytes.value_or(0)); !begun) return begun;
+    if (!bytes) return unknown(pages, "map");
+    const Result<bool> mapped = device().pages->try_map(address, pages.value);
+    if (!mapped) return mapped.failure();
     // To the checker a mapping is born at its address. Pages that come from elsewhere bring their
     // contents along.
-    note_host(TouchKind::allocate, OperationKind::allocate, address, handle.bytes);
-    if (std::exchange(handle.was_mapped, true)) {
-      note_host(TouchKind::write, OperationKind::copy, address, handle.bytes);
-    }
+    note_host(TouchKind::allocate, OperationKind::allocate, address, *bytes);
+    if (*mapped) note_host(TouchKind::write, OperationKind::copy, address, *bytes);
     return {};
   }
 
   Result<void> unmap(void* address, std::size_t bytes) noexcept override {
     const Result<Entry> entry = world_->enter("unmap");
     if (!entry) return entry.failure();
-    const std::optional<std::uint64_t> offset = device().memory->offset_of(address);
-    const auto found = offset ? device().mappings.find(*offset) : device().mappings.end();
-    if (found == device().mappings.end() || found->second.first != bytes) {
-      return bad_range("no whole mapping. Unmap exactly what was mapped", address, bytes);
-    }
+    if (Result<void> whole = device().pages->check_mapping(address, bytes); !whole) return whole;
     if (Result<void> begun = begin_release("unmap"); !begun) return begun;
     std::vector<Touch>& touches = world_->scratch();
     world_->add_touch(touches, TouchKind::release, address, bytes);
@@ -359,33 +304,16 @@ class SimBackend final : public Backend {
         !judged) {
       return judged;
     }
-    if (Result<void> unmapped = device().memory->unmap(*offset, bytes); !unmapped) return unmapped;
-    const auto pages = device().pages.find(found->second.second);
-    device().mappings.erase(found);
-    --pages->second.mappings;
-    drop_if_unused(pages);
-    return {};
+    return device().pages->try_unmap(address, bytes);
   }
 
-  Result<void> set_access(void* address, std::size_t bytes, PageAccess) noexcept override {
+  Result<void> set_access(void* address, std::size_t bytes, PageAccess access) noexcept override {
     const Result<Entry> entry = world_->enter("set_access");
     if (!entry) return entry.failure();
     if (Result<void> begun = begin(FaultClass::map, "set_access", bytes); !begun) {
       return begun;
     }
-    const std::optional<std::uint64_t> offset = device().memory->offset_of(address);
-    std::uint64_t covered = offset.value_or(0);
-    if (offset) {
-      for (auto it = device().mappings.find(*offset);
-           it != device().mappings.end() && it->first == covered && covered - *offset < bytes;
-           ++it) {
-        covered += it->second.first;
-      }
-    }
-    if (!offset || covered - *offset != bytes) {
-      return bad_range("not covered by whole mappings. Map it first", address, bytes);
-    }
-    return {};
+    return device().pages->try_set_access(address, bytes, access);
   }
 
   // --- Copies and fills
@@ -975,26 +903,6 @@ class SimBackend final : public Backend {
                    "last mapping is made.")
         .with("handle", static_cast<std::uint64_t>(pages.value));
   }
-  void drop_if_unused(std::map<std::uint64_t, SimPages>::iterator pages) {
-    if (!pages->second.is_released || pages->second.mappings > 0) return;
-    device().memory->set_freed(pages->second.offset, pages->second.bytes, pages->first);
-    device().allocator->give(pages->second.offset, pages->second.bytes);
-    device().pages.erase(pages);
-  }
-  [[nodiscard]] bool is_reserved(std::uint64_t offset, std::size_t bytes) {
-    auto next = device().reservations.upper_bound(offset);
-    if (next == device().reservations.begin()) return false;
-    --next;
-    return is_within(offset - next->first, bytes, next->second);
-  }
-  [[nodiscard]] bool has_mapping(std::uint64_t offset, std::size_t bytes) {
-    const auto next = device().mappings.lower_bound(offset);
-    if (next != device().mappings.end() && next->first - offset < bytes) return true;
-    if (next == device().mappings.begin()) return false;
-    const auto before = std::prev(next);
-    return offset - before->first < before->second.first;
-  }
-
   // --- Launches
   // -----------------------------------------------------------------------------------
 

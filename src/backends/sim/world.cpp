@@ -140,7 +140,7 @@ Result<std::uint32_t> World::add_device(std::string name) noexcept {
     device->space = index + 1;
     device->memory = *std::move(memory);
     device->allocator.emplace(bytes, options_.reuse);
-    device->window.emplace(bytes, options_.reuse);
+    device->pages.emplace(*device->memory, *device->allocator, options_.reuse);
     // Nobody may watch memory that is given back because the rest could not be had, so that comes
     // last; and a stream without its device must not stay.
     devices_.push_back(std::move(device));
@@ -350,6 +350,9 @@ Result<void> World::judge(const TraceRecord& given, Crossing crossing) {
   if (std::optional<Finding> abroad = judge_places(record, crossing)) {
     if (Result<void> kept = keep(*std::move(abroad)); !kept) return kept;
   }
+  if (std::optional<Finding> closed = judge_access(record)) {
+    if (Result<void> kept = keep(*std::move(closed)); !kept) return kept;
+  }
   const bool must_apply = options_.mode != Mode::raise;
   std::optional<Finding> finding = checker_.check(
       record, must_apply ? OrderChecker::OnFinding::apply : OrderChecker::OnFinding::leave_out);
@@ -383,6 +386,28 @@ std::optional<Finding> World::judge_places(const TraceRecord& record, Crossing c
         FindingCode::wrong_device, about,
         {.what = fmt::format("a stream of {} works on memory of {}", here, there),
          .fix = fmt::format("use a stream of {}, or copy_from_peer between the two", there)});
+  }
+  return std::nullopt;
+}
+
+std::optional<Finding> World::judge_access(const TraceRecord& record) {
+  if (record.kind != RecordKind::operation) return std::nullopt;
+  for (const Touch& touch : record.touches) {
+    const bool writes = touch.kind == TouchKind::write || touch.kind == TouchKind::read_write;
+    if (touch.range.space == 0 || (!writes && touch.kind != TouchKind::read)) continue;
+    const SimDevice& owner = *devices_[touch.range.space - 1];
+    // Only what lies in the window is mapped.
+    if (touch.range.offset < owner.memory->bytes()) continue;
+    const PageAccess access = owner.pages->access_to(touch.range.offset, touch.range.bytes);
+    if (access == PageAccess::read_write || (access == PageAccess::read && !writes)) continue;
+    TraceRecord about = record;
+    about.touches = {&touch, 1};
+    return checker_.report(
+        FindingCode::out_of_bounds, about,
+        {.what = fmt::format("pages are {} that {}", writes ? "written" : "read",
+                             access == PageAccess::none ? "were mapped, and opened to nobody"
+                                                        : "were opened for reading only"),
+         .fix = "call set_access for the range after mapping it"});
   }
   return std::nullopt;
 }

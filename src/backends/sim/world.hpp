@@ -31,6 +31,7 @@
 #include "backends/sim/fault_plan.hpp"
 #include "backends/sim/host_space.hpp"
 #include "backends/sim/managed_pages.hpp"
+#include "backends/sim/page_table.hpp"
 #include "backends/sim/profile.hpp"
 #include "backends/sim/range_allocator.hpp"
 #include "backends/sim/scheduler.hpp"
@@ -115,14 +116,6 @@ struct SimBlock {
   std::uint64_t generation = 0;
 };
 
-struct SimPages {
-  std::uint64_t offset = 0;  // in device memory
-  std::size_t bytes = 0;
-  std::size_t mappings = 0;
-  bool is_released = false;
-  bool was_mapped = false;
-};
-
 /// A range released in stream order whose stream has not got there yet.
 struct PendingRelease {
   std::size_t stream = 0;
@@ -138,12 +131,9 @@ struct SimDevice {
   std::uint32_t space = 1;
   std::unique_ptr<AliasMemory> memory;
   std::optional<RangeAllocator> allocator;
-  std::optional<RangeAllocator> window;
-  std::map<std::uint64_t, SimBlock> blocks;                                 // by offset
-  std::vector<PendingRelease> pending;                                      // oldest first
-  std::map<std::uint64_t, std::size_t> reservations;                        // window offsets
-  std::map<std::uint64_t, std::pair<std::size_t, std::uint64_t>> mappings;  // bytes, pages
-  std::map<std::uint64_t, SimPages> pages;
+  std::map<std::uint64_t, SimBlock> blocks;  // by offset
+  std::vector<PendingRelease> pending;       // oldest first
+  std::optional<PageTable> pages;
   std::size_t default_stream = 0;
   std::array<std::uint64_t, 3> engine_time_ns = {};  // copies up, copies down, all else
   std::optional<Failure> loss;                       // why the device is lost
@@ -273,6 +263,8 @@ class World {
   void note_thread(std::thread::id self);
   /// A touch of memory the operation may not name.
   [[nodiscard]] std::optional<Finding> judge_places(const TraceRecord& record, Crossing crossing);
+  /// A touch of mapped pages that nobody, or no writer, was given access to.
+  [[nodiscard]] std::optional<Finding> judge_access(const TraceRecord& record);
   [[nodiscard]] bool is_settled(ActorId actor) const noexcept;
   void run_users_code(const SimStream& stream, const Operation& operation);
   /// The kernel works on users' addresses, of which only the declared pages are open.

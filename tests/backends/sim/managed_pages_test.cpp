@@ -11,13 +11,13 @@ const Place first = Place::device(DeviceId{1});
 const Place second = Place::device(DeviceId{2});
 
 /// Eight pages of one block, at 16 pages.
-struct Pages : testing::Test {
-  Pages() { pages.begin(begin, 8 * page); }
+struct ManagedPagesTest : testing::Test {
+  ManagedPagesTest() { pages.begin(begin, 8 * page); }
   static constexpr std::uint64_t begin = 16 * page;
   ManagedPages pages;
 };
 
-TEST_F(Pages, AreNowhereUntilTheyAreTouchedAndThenWhereTheyWere) {
+TEST_F(ManagedPagesTest, AreNowhereUntilTheyAreTouchedAndThenWhereTheyWere) {
   EXPECT_FALSE(pages.home(begin));
   EXPECT_EQ(pages.touch(begin + page + 5, 1, first, true), 0u);
   EXPECT_FALSE(pages.home(begin));
@@ -26,7 +26,7 @@ TEST_F(Pages, AreNowhereUntilTheyAreTouchedAndThenWhereTheyWere) {
   EXPECT_FALSE(pages.home(begin + 2 * page));
 }
 
-TEST_F(Pages, MoveToWhoeverTouchesThemWholePagesAtATime) {
+TEST_F(ManagedPagesTest, MoveToWhoeverTouchesThemWholePagesAtATime) {
   pages.touch(begin, 8 * page, host, true);
   EXPECT_EQ(pages.touch(begin + page - 1, 2, first, false), 2 * page);
   EXPECT_EQ(pages.home(begin), first);
@@ -36,7 +36,7 @@ TEST_F(Pages, MoveToWhoeverTouchesThemWholePagesAtATime) {
   EXPECT_EQ(pages.touch(begin, 8 * page, host, false), 2 * page);
 }
 
-TEST_F(Pages, ThatAreMostlyReadAreCopiedUntilSomebodyWrites) {
+TEST_F(ManagedPagesTest, ThatAreMostlyReadAreCopiedUntilSomebodyWrites) {
   pages.touch(begin, page, host, true);
   pages.advise(begin, page, Advice::set_read_mostly, host);
   EXPECT_EQ(pages.touch(begin, page, first, false), page);
@@ -53,7 +53,7 @@ TEST_F(Pages, ThatAreMostlyReadAreCopiedUntilSomebodyWrites) {
   EXPECT_FALSE(pages.is_at(begin, second));
 }
 
-TEST_F(Pages, LoseTheirCopiesWithTheAdvice) {
+TEST_F(ManagedPagesTest, LoseTheirCopiesWithTheAdvice) {
   pages.touch(begin, page, host, true);
   pages.advise(begin, page, Advice::set_read_mostly, host);
   pages.touch(begin, page, first, false);
@@ -64,7 +64,7 @@ TEST_F(Pages, LoseTheirCopiesWithTheAdvice) {
   EXPECT_EQ(pages.home(begin), first);
 }
 
-TEST_F(Pages, StayWhereTheyPreferToBeIfTheyCanBeReached) {
+TEST_F(ManagedPagesTest, StayWhereTheyPreferToBeIfTheyCanBeReached) {
   pages.advise(begin, page, Advice::set_preferred_location, host);
   pages.touch(begin, page, first, true);
   EXPECT_EQ(pages.home(begin), host);  // it appears where it is wanted
@@ -83,7 +83,7 @@ TEST_F(Pages, StayWhereTheyPreferToBeIfTheyCanBeReached) {
   EXPECT_EQ(pages.touch(begin, page, first, true), page);
 }
 
-TEST_F(Pages, StayForThoseWhoSaidTheyWouldUseThemFromAfar) {
+TEST_F(ManagedPagesTest, StayForThoseWhoSaidTheyWouldUseThemFromAfar) {
   pages.touch(begin, page, host, true);
   pages.advise(begin, page, Advice::set_accessed_by, first);
   EXPECT_EQ(pages.touch(begin, page, first, true), 0u);
@@ -93,7 +93,7 @@ TEST_F(Pages, StayForThoseWhoSaidTheyWouldUseThemFromAfar) {
   EXPECT_EQ(pages.touch(begin, page, first, true), page);
 }
 
-TEST_F(Pages, GoWhereTheyArePrefetched) {
+TEST_F(ManagedPagesTest, GoWhereTheyArePrefetched) {
   EXPECT_EQ(pages.prefetch(begin, 2 * page, first), 0u);
   EXPECT_EQ(pages.home(begin + page), first);
   EXPECT_EQ(pages.prefetch(begin, page, host), page);
@@ -107,7 +107,7 @@ TEST_F(Pages, GoWhereTheyArePrefetched) {
   EXPECT_TRUE(pages.is_at(begin, second));
 }
 
-TEST_F(Pages, TellWhatIsInForceForAllOfARange) {
+TEST_F(ManagedPagesTest, TellWhatIsInForceForAllOfARange) {
   pages.advise(begin, 8 * page, Advice::set_read_mostly, host);
   pages.advise(begin, 8 * page, Advice::set_preferred_location, first);
   pages.advise(begin, 8 * page, Advice::set_accessed_by, first);
@@ -139,7 +139,7 @@ TEST_F(Pages, TellWhatIsInForceForAllOfARange) {
   EXPECT_TRUE(pages.info(begin, 3 * page, first).is_read_mostly);
 }
 
-TEST_F(Pages, ForgetEverythingWithTheirBlock) {
+TEST_F(ManagedPagesTest, ForgetEverythingWithTheirBlock) {
   pages.advise(begin, 8 * page, Advice::set_read_mostly, host);
   pages.touch(begin, 8 * page, first, true);
   pages.end(begin, 8 * page - 7);
