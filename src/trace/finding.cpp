@@ -5,11 +5,15 @@
 namespace tern {
 namespace {
 
+/// Names may come from a file, and a report is read on a terminal.
+void append_printable(std::string& text, std::string_view content) {
+  for (const char c : content) text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+}
+
 void append_line(std::string& text, std::string_view label, std::string_view content) {
   if (content.empty()) return;
   text += fmt::format("  {:<7} ", label);
-  // Names may come from a file, and a report is read on a terminal.
-  for (const char c : content) text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  append_printable(text, content);
   text += '\n';
 }
 
@@ -47,8 +51,9 @@ std::string_view title(FindingCode code) noexcept {
 }
 
 std::string Finding::text() const {
-  std::string text = fmt::format("{:<47} {}  step {}\n",
-                                 fmt::format("{} {}", code_text(code), title(code)), context, step);
+  std::string text = fmt::format("{:<47} ", fmt::format("{} {}", code_text(code), title(code)));
+  append_printable(text, context);
+  text += fmt::format("  step {}\n", step);
   append_line(text, "what", what);
   append_line(text, "now", now);
   for (std::size_t i = 0; i < before.size(); ++i) {

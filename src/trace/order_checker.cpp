@@ -67,7 +67,7 @@ struct OrderChecker::State {
   std::size_t history_after_prune = 0;
 
   Shadow& shadow(std::uint32_t space) {
-    return shadows.try_emplace(space, space == 0, gaps > 0).first->second;
+    return shadows.try_emplace(space, space == 0, gaps > 0, work).first->second;
   }
 
   std::string_view intern(std::string_view name) {
@@ -87,7 +87,6 @@ struct OrderChecker::State {
     actors.join_all();
     // Blocks may have begun and ended, bytes may have been written, events recorded again: what an
     // event stands for lies below the floor either way.
-    for (const auto& [space, one] : shadows) work += one.work();
     shadows.clear();
     events.clear();
     history_after_prune = 0;
@@ -414,11 +413,7 @@ std::uint64_t OrderChecker::sequence(ActorId actor) const noexcept {
 
 std::uint64_t OrderChecker::gaps() const noexcept { return state_->gaps; }
 
-std::uint64_t OrderChecker::work() const noexcept {
-  std::uint64_t work = state_->work + state_->actors.work();
-  for (const auto& [space, one] : state_->shadows) work += one.work();
-  return work;
-}
+std::uint64_t OrderChecker::work() const noexcept { return state_->work + state_->actors.work(); }
 
 std::size_t OrderChecker::history_bytes() const noexcept {
   std::size_t bytes = state_->actors.clock_bytes();

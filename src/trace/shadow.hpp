@@ -131,8 +131,10 @@ struct Problem {
 class Shadow {
  public:
   /// Unknown bytes of host memory are somebody's, defined and settled; those of a device are not.
-  explicit Shadow(bool is_host, bool has_gap = false) noexcept
-      : is_open_(is_host || has_gap), has_gap_(has_gap) {}
+  /// `work` is where to count what has been looked at, in intervals and reads; it outlives the
+  /// shadow, and serves all of them.
+  Shadow(bool is_host, bool has_gap, std::uint64_t& work) noexcept
+      : is_open_(is_host || has_gap), has_gap_(has_gap), work_(work) {}
 
   /// What the acting party is, and what it knows: is_ordered(actor, clock).
   template <class Ordered>
@@ -186,8 +188,6 @@ class Shadow {
   /// Given out by pools, by offset.
   [[nodiscard]] const Blocks& pieces() const noexcept { return pieces_; }
   [[nodiscard]] std::size_t interval_count() const noexcept { return segments_.size(); }
-  /// How much has been looked at so far, in intervals and reads.
-  [[nodiscard]] std::uint64_t work() const noexcept { return work_; }
   /// The reads remembered now, which an interval may have one of for every actor.
   [[nodiscard]] std::size_t read_count() const noexcept;
 
@@ -382,7 +382,7 @@ class Shadow {
 
   const bool is_open_;  // unknown bytes are somebody's
   const bool has_gap_;
-  mutable std::uint64_t work_ = 0;
+  std::uint64_t& work_;
   IntervalMap<Segment> segments_;
   // Disjoint among themselves: one that is given out over another replaces it.
   Blocks blocks_;

@@ -10,6 +10,8 @@ namespace {
 
 constexpr std::size_t most_leaks = 1000;
 constexpr std::uint64_t records_between_checks = 16;
+// Text is made, written and kept by somebody: it may not grow far beyond the trace.
+constexpr std::uint64_t steps_per_byte_said = 64;
 constexpr std::uint64_t records_between_reports = 65'536;
 
 /// `most` and `per_byte` for each byte, as far as 64 bits go.
@@ -29,7 +31,13 @@ class Meter {
   void add(const TraceRecord& record, std::uint64_t actors) noexcept {
     growth_ += actors * (16 + 72 * record.touches.size());
   }
-  void add_text(const Finding& finding) noexcept { text_ += finding.what.size() + 4096; }
+  void add_text(const Finding& finding) noexcept {
+    std::uint64_t bytes = finding.context.size() + finding.what.size() + finding.now.size() +
+                          finding.block.size() + finding.order.size() + finding.fix.size() +
+                          finding.replay.size();
+    for (const std::string& before : finding.before) bytes += before.size();
+    text_ += 4096 + steps_per_byte_said * bytes;
+  }
 
   [[nodiscard]] std::optional<Failure> overrun(const OrderChecker& checker, std::uint64_t bytes) {
     const std::uint64_t steps = limit(budget_.steps, budget_.steps_per_byte, bytes);

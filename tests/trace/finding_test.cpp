@@ -84,10 +84,12 @@ TEST(Finding, EscapesWhatJsonDoesNotTake) {
 
 TEST(Finding, LetsNoNameBreakALineOrReachTheTerminal) {
   Finding finding;
+  finding.context = "sim:0\x1b]0;x\x07\n";
   finding.now = "kernel \"x\n  fix     nothing\x1b[2J\x7f\" \xc3\xa4";
   EXPECT_NE(finding.text().find("  now     kernel \"x?  fix     nothing?[2J?\" \xc3\xa4\n"),
             std::string::npos)
       << finding.text();
+  EXPECT_NE(finding.text().find(" sim:0?]0;x??  step 0\n"), std::string::npos) << finding.text();
 }
 
 }  // namespace

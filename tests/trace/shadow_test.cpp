@@ -54,7 +54,8 @@ class ShadowTest : public testing::Test {
   }
 
   NotePool notes;
-  Shadow shadow{false};
+  std::uint64_t work = 0;
+  Shadow shadow{false, false, work};
   std::set<std::pair<ActorId, std::uint64_t>> known;
   std::uint64_t step = 0;
 };
@@ -229,7 +230,7 @@ TEST_F(ShadowTest, KnowsTheBlocksThatWereFreedUntilItIsToldToForgetThem) {
 
 TEST_F(ShadowTest, ForgetsHostMemoryOfNobodyWhenItIsSettled) {
   shadow.~Shadow();
-  new (&shadow) Shadow(true);
+  new (&shadow) Shadow(true, false, work);
   apply(TouchKind::write, 1000, 10);
   const Epoch unknown = apply(TouchKind::write, 2000, 10, 2, false);
   apply(TouchKind::allocate, 3000, 10);

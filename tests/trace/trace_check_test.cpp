@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 #include "support/checked_program.hpp"
 #include "support/sample_traces.hpp"
 #include "tern/trace/order_checker.hpp"
@@ -138,6 +140,44 @@ TEST(TraceCheck, RefusesATraceThatIsMadeToTakeLong) {
   ASSERT_TRUE(checked.summary.failure);
   EXPECT_NE(checked.summary.failure->text().find(" steps after "), std::string::npos)
       << checked.summary.failure->text();
+}
+
+TEST(TraceCheck, RefusesATraceThatIsMadeToSayMuch) {
+  // Each record collides with the one before at a line of its own, and every name is long.
+  const std::string name(4000, 'x');
+  const Touch touch = {TouchKind::write, {0, 0, 64}};
+  std::vector<TraceRecord> records;
+  for (ActorId id = 1; id <= 2; ++id) {
+    records.push_back({.kind = RecordKind::actor_begins, .actor = id, .name = name});
+  }
+  for (std::uint32_t line = 1; line <= 4000; ++line) {
+    records.push_back({.actor = 1 + line % 2,
+                       .touches = {&touch, 1},
+                       .site = {name.c_str(), name.c_str(), line}});
+  }
+  const TraceBytes bytes = trace_of(records);
+  const Checked checked = check_all(bytes, {1 << 20, 4096, 1 << 30, 64});
+  ASSERT_TRUE(checked.summary.failure);
+  EXPECT_EQ(checked.summary.failure->code(), ErrorCode::capacity);
+  std::size_t said = 0;
+  for (const std::string& finding : checked.findings) said += finding.size();
+  EXPECT_LT(said, 80 * bytes.size() + (1 << 20));
+}
+
+TEST(TraceCheck, TakesNoLongerForMoreSpaces) {
+  // Every record in a memory space of its own: what all of them cost must not be summed up again
+  // and again.
+  std::vector<Touch> touches;
+  for (std::uint32_t i = 0; i < 200'000; ++i) touches.push_back({TouchKind::write, {i, 0, 1}});
+  std::vector<TraceRecord> records;
+  for (const Touch& touch : touches) records.push_back({.actor = 1, .touches = {&touch, 1}});
+  const TraceBytes bytes = trace_of(records);
+  const auto seconds = [&] {
+    const std::clock_t begin = std::clock();
+    (void)check_all(bytes);
+    return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  }();
+  EXPECT_LT(seconds, 10);
 }
 
 TEST(TraceCheck, CountsConcurrentReadsAsHistory) {

@@ -76,39 +76,51 @@ class Test : public testing::Test {
  private:
   static void run_once(const Options& options, const Body& body) {
     sim::Run run(options);
+    bool is_cut_short = false;
     try {
+      // Failures of the test's own say which run it was.
+      const testing::ScopedTrace trace(__FILE__, __LINE__, "replay: " + seed_text(run));
       body(run);
       run.device().synchronize();
     } catch (const Violation&) {
       // What it says stands in the findings, at length.
+      is_cut_short = true;
     } catch (const std::exception& error) {
       ADD_FAILURE() << "seed " << run.seed() << ": " << error.what() << "\n  " << replay_line(run);
       return;
     }
     const std::vector<Finding> found = findings(run.device());
     if (run.expected_.empty()) {
-      const std::vector<Finding> live = leaks(run.device());
+      // A body that was cut short had no chance to free what it had.
+      const std::vector<Finding> live = is_cut_short ? std::vector<Finding>() : leaks(run.device());
       if (found.empty() && live.empty()) return;
       const std::string replay = replay_line(run);
       for (const Finding& finding : found) ADD_FAILURE() << finding.text() << "  " << replay;
       for (const Finding& leak : live) ADD_FAILURE() << leak.text() << "  " << replay;
       return;
     }
-    bool is_expected = false;
+    std::string codes;
     for (const Finding& finding : found) {
-      is_expected = is_expected || code_text(finding.code) == run.expected_;
+      if (code_text(finding.code) == run.expected_) return;
+      codes += (codes.empty() ? "" : ", ") + code_text(finding.code);
     }
-    if (is_expected) return;
-    ADD_FAILURE() << "seed " << run.seed() << " should have ended with " << run.expected_ << "\n  "
+    ADD_FAILURE() << "seed " << run.seed() << " should have ended with " << run.expected_
+                  << ", and ended with " << (codes.empty() ? "no finding" : codes) << "\n  "
                   << replay_line(run);
+  }
+
+  static std::string test_name() {
+    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
+    return std::string(test->test_suite_name()) + "." + test->name();
+  }
+
+  static std::string seed_text(const sim::Run& run) {
+    return "TERN_SIM_SEED=" + std::to_string(run.seed()) + " --gtest_filter=" + test_name();
   }
 
   /// Writes the run's trace as well, if there is one to write: call it once for a run.
   static std::string replay_line(const sim::Run& run) {
-    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
-    const std::string name = std::string(test->test_suite_name()) + "." + test->name();
-    return "replay: TERN_SIM_SEED=" + std::to_string(run.seed()) + " --gtest_filter=" + name +
-           trace_text(run, name) + "\n";
+    return "replay: " + seed_text(run) + trace_text(run, test_name()) + "\n";
   }
 
   static std::string trace_text(const sim::Run& run, std::string name) {

@@ -157,7 +157,7 @@ class OpenFile {
  public:
   explicit OpenFile(const char* path) noexcept
       // Without O_NONBLOCK a pipe that nobody writes to would keep us for ever.
-      : descriptor_(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
+      : descriptor_(::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   ~OpenFile() {
     if (descriptor_ >= 0) close(descriptor_);
   }

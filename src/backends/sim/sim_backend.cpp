@@ -456,6 +456,7 @@ class SimBackend final : public Backend {
     }
     auto* event = new (std::nothrow) SimEvent;
     if (event == nullptr) return Failure(ErrorCode::out_of_memory);
+    event->world = world_.get();
     event->number = world_->next_event_number();
     return NativeEvent{reinterpret_cast<std::uintptr_t>(event)};
   }
@@ -494,6 +495,13 @@ class SimBackend final : public Backend {
   }
 
   Result<void> wait(const Submission& submission, NativeEvent native) noexcept override {
+    // Its numbers mean nothing here: neither to the streams nor to the checker.
+    if (native.value != 0 && event_of(native).world != world_.get()) {
+      return Failure(ErrorCode::device_mismatch,
+                     "'{a}' cannot wait for a device that is simulated apart from it. Open both "
+                     "from the catalog with the same options, or with open_peers().")
+          .with("a", info_.spec);
+    }
     const Result<Entry> entry = world_->enter("wait", submission.site);
     if (!entry) return entry.failure();
     if (Result<void> begun = begin(submission, FaultClass::wait, "wait"); !begun) return begun;

@@ -86,7 +86,17 @@ std::string World::context() const {
 std::string World::replay() const {
   const std::string file = trace_path_.empty() ? "" : fmt::format("  ({})", trace_path_);
   const char* doubt = is_shared_ ? "  (several threads called: it may go another way)" : "";
-  return fmt::format("TERN_SIM_SEED={:#x}{}{}", options_.seed, file, doubt);
+  std::string settings = fmt::format("TERN_SIM_SEED={:#x}", options_.seed);
+  if (options_.policy != Policy::mix && decisions_ == nullptr) {
+    settings += fmt::format(" TERN_SIM_SCHEDULE={}", name_of(options_.policy));
+    if (options_.policy == Policy::pct) settings += fmt::format(":{}", options_.pct_depth);
+  }
+  if (options_.reuse == Reuse::friendly) settings += " TERN_SIM_REUSE=friendly";
+  if (!options_.profile.empty() && options_.profile != "h200") {
+    settings += fmt::format(" TERN_SIM_PROFILE='{}'", options_.profile);
+  }
+  if (!options_.faults.empty()) settings += fmt::format(" TERN_SIM_FAULTS='{}'", options_.faults);
+  return settings + file + doubt;
 }
 
 Result<void> World::open_trace() {

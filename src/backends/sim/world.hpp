@@ -42,6 +42,8 @@
 
 namespace tern::sim {
 
+class World;
+
 /// Where an event was recorded; waits keep the record they saw.
 struct RecordPoint {
   std::size_t stream = 0;
@@ -52,6 +54,7 @@ struct RecordPoint {
 };
 
 struct SimEvent {
+  const World* world = nullptr;
   std::uint64_t number = 0;  // in the trace; never used again
   std::shared_ptr<RecordPoint> record;
 };

@@ -56,6 +56,36 @@ TEST_F(SimFixture, FailsOnAMistakeWithTheReportAndTheLineThatRepeatsIt) {
       "tern-SimFixture.FailsOnAMistakeWithTheReportAndTheLineThatRepeatsIt-0.trace");
 }
 
+TEST_F(SimFixture, CallsNothingALeakThatAViolationKeptFromBeingFreed) {
+  // One failure, and not a second one for the column.
+  EXPECT_NONFATAL_FAILURE(for_each_schedule(1, [](sim::Run& run) { hand_over(run, false); }),
+                          "TERN-S101 missing-wait");
+  std::filesystem::remove(
+      "tern-SimFixture.CallsNothingALeakThatAViolationKeptFromBeingFreed-0.trace");
+}
+
+TEST_F(SimFixture, NamesTheSeedWhenTheTestItselfFails) {
+  EXPECT_NONFATAL_FAILURE(
+      for_each_schedule(3, [](sim::Run& run) { EXPECT_NE(run.seed(), 2u); }),
+      "replay: TERN_SIM_SEED=2 --gtest_filter=SimFixture.NamesTheSeedWhenTheTestItselfFails");
+}
+
+TEST_F(SimFixture, SaysWhatWasFoundInsteadOfWhatWasExpected) {
+  EXPECT_NONFATAL_FAILURE(for_each_schedule(1,
+                                            [](sim::Run& run) {
+                                              run.expect("S101");
+                                              hand_over(run, false);
+                                            }),
+                          "should have ended with S101, and ended with TERN-S101");
+  EXPECT_NONFATAL_FAILURE(for_each_schedule(1,
+                                            [](sim::Run& run) {
+                                              run.expect("TERN-S101");
+                                              hand_over(run, true);
+                                            }),
+                          "should have ended with TERN-S101, and ended with no finding");
+  std::filesystem::remove("tern-SimFixture.SaysWhatWasFoundInsteadOfWhatWasExpected-0.trace");
+}
+
 TEST_F(SimFixture, LeavesTheTraceOfARunThatFailed) {
   const std::string path = "tern-SimFixture.LeavesTheTraceOfARunThatFailed-0.trace";
   EXPECT_NONFATAL_FAILURE(

@@ -541,6 +541,24 @@ TEST(Sim, ALossSpreadsToAPeerThatNeedsWhatWasNeverDone) {
   EXPECT_EQ(lose_the_source(false, false), "");
 }
 
+TEST(Sim, RefusesToWaitForADeviceThatIsSimulatedApart) {
+  Bench here, elsewhere;
+  elsewhere.a.fill(elsewhere.block, bytes, std::byte{2});
+  const Result<void> for_mark = here.a.try_wait(elsewhere.a.mark());
+  ASSERT_FALSE(for_mark);
+  EXPECT_EQ(for_mark.failure().code(), ErrorCode::device_mismatch);
+  Event event(elsewhere.device);
+  elsewhere.a.record(event);
+  const Result<void> for_event = here.b.try_wait(event);
+  ASSERT_FALSE(for_event);
+  EXPECT_EQ(for_event.failure().code(), ErrorCode::device_mismatch);
+  EXPECT_NE(for_event.failure().text().find("simulated apart"), std::string::npos);
+
+  here.device.synchronize();
+  elsewhere.device.synchronize();
+  EXPECT_EQ(here.found() + elsewhere.found(), "");
+}
+
 TEST(Sim, APeerGetsNothingMoreFromALostDevice) {
   const std::vector<Device> peers = sim::open_peers({.policy = sim::Policy::lazy}, 2);
   auto* from = static_cast<std::byte*>(peers[0].allocate(MemoryKind::device, bytes));

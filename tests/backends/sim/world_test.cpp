@@ -71,7 +71,7 @@ TEST(SimWorld, S401AStreamWorksOnMemoryOfAnotherDevice) {
   now     A@2   fill [0x0, +4 KiB)  src/app.cpp:20 in run
   block   generation 1, 4 KiB by H0@2  tag "there"  src/app.cpp:10 in run
   fix     use a stream of sim:1, or copy_from_peer between the two
-  replay  TERN_SIM_SEED=0x0
+  replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
   EXPECT_FALSE(p.a.try_copy(p.here, p.there, bytes));
   EXPECT_FALSE(p.a.try_copy_2d({p.here, 64, p.there, 64, 64, 2}));
@@ -104,7 +104,7 @@ TEST(SimWorld, S402AKernelUsesMemoryOfAPeerWithoutAccess) {
   now     A@2   kernel "sum" reads [0x0, +4 KiB)  src/app.cpp:30 in run
   block   generation 1, 4 KiB by H0@2  tag "there"  src/app.cpp:10 in run
   fix     call enable_peer_access on sim:0 with sim:1 first, or copy the bytes over
-  replay  TERN_SIM_SEED=0x0
+  replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
   EXPECT_TRUE(p.devices[0].try_enable_peer_access(p.devices[1]).value());
   EXPECT_TRUE(p.a.try_launch(kernel, {}, arguments));
@@ -133,7 +133,7 @@ TEST(SimWorld, S403TheHostTouchesManagedMemoryWhileADeviceWithoutConcurrencyWork
   now     H0@4  host read 16 B  src/app.cpp:40 in run
   block   generation 1, 4 KiB pinned by H0@1  tag "shared"  src/app.cpp:10 in run
   fix     wait for A@1, or for the whole device, before the access
-  replay  TERN_SIM_SEED=0x0
+  replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
   device.synchronize();
   sim::host_read(device, managed, bytes);
@@ -184,7 +184,7 @@ TEST(SimWorld, S404AHostFunctionCallsTheDevice) {
   what    a host function calls copy of the device that runs it
   now     A@1   host function  src/app.cpp:50 in run
   fix     leave it to the host: wait for the stream there, and then call
-  replay  TERN_SIM_SEED=0x0
+  replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
   EXPECT_EQ(sim::findings(device).front().site.line, 51u);
   EXPECT_TRUE(a.try_call([](void*) {}, nullptr));  // it works as before
@@ -228,7 +228,7 @@ TEST(SimWorld, S205AKernelIsLaunchedAfterItWasUnloaded) {
   what    kernel 1 is launched after it was unloaded
   now     A@1   launch  src/app.cpp:60 in run
   fix     keep it loaded until its last launch is submitted
-  replay  TERN_SIM_SEED=0x0
+  replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
 }
 
@@ -306,7 +306,7 @@ TEST_F(Strict, S303AKernelTouchesWhatItDidNotDeclare) {
   now     A@4   kernel "scale" touched [0x4010, +1 B)  src/app.cpp:70 in run
   block   generation 1, 64 KiB by H0@3  tag "weights"  src/app.cpp:10 in run
   fix     declare the range as an argument of the launch, or leave it alone
-  replay  TERN_SIM_SEED=0x0
+  replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
   // The next call that can fail says so; then everything goes on.
   EXPECT_FALSE(a.try_fill(output, 8, std::byte{0}));
@@ -419,7 +419,7 @@ TEST(SimWorld, S501AWaitForAStreamThatIsHeldForEver) {
   before  B@1   waits for A@2
           A@0   is held, and nobody lets it go
   fix     let the held stream go before the wait, or in another thread
-  replay  TERN_SIM_SEED=0x0
+  replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
 }
 
@@ -452,7 +452,7 @@ TEST(SimWorld, S502APollThatNothingCanEnd) {
   now     H0@1  asks for A@1
   before  A@0   is held, and nobody lets it go
   fix     let the held stream go before asking, or in another thread
-  replay  TERN_SIM_SEED=0x0
+  replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
 }
 
@@ -505,6 +505,25 @@ TEST(SimWorld, ReleaseAndAcquireOrderThreads) {
   EXPECT_EQ(sim::findings(device).size(), 1u);
 }
 
+TEST(SimWorld, AReportRepeatsTheSettingsThatAreNotTheUsualOnes) {
+  const auto replay = [](const sim::Options& options) {
+    const Device device = sim::open(options);
+    const NativeKernel kernel = device.try_load_kernel({.entry = "k"}).value();
+    device.unload_kernel(kernel);
+    EXPECT_FALSE(device.default_stream().try_launch(kernel, {}, {}));
+    return sim::findings(device).front().replay;
+  };
+  EXPECT_EQ(replay({.seed = 7, .profile = "h200"}), "TERN_SIM_SEED=0x7");
+  EXPECT_EQ(replay({.seed = 7,
+                    .policy = sim::Policy::pct,
+                    .pct_depth = 4,
+                    .reuse = sim::Reuse::friendly,
+                    .profile = "small",
+                    .faults = "copy#9=fail, fill#9=fail"}),
+            "TERN_SIM_SEED=0x7 TERN_SIM_SCHEDULE=pct:4 TERN_SIM_REUSE=friendly "
+            "TERN_SIM_PROFILE='small' TERN_SIM_FAULTS='copy#9=fail, fill#9=fail'");
+}
+
 TEST(SimWorld, AReportSaysWhenSeveralThreadsCalled) {
   const Device device = sim::open({.policy = sim::Policy::lazy});
   std::thread([&] { static_cast<void>(device.memory()); }).join();
@@ -513,7 +532,8 @@ TEST(SimWorld, AReportSaysWhenSeveralThreadsCalled) {
   const Stream a(device);
   EXPECT_FALSE(a.try_launch(kernel, {}, {}));
   EXPECT_EQ(sim::findings(device).front().replay,
-            "TERN_SIM_SEED=0x0  (several threads called: it may go another way)");
+            "TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy  (several threads called: it may go another "
+            "way)");
 }
 
 // --- What drivers may do
