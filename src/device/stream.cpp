@@ -245,6 +245,17 @@ Result<void> StreamRef::try_prefetch(void* address, std::size_t bytes, Place des
             state_->device->backend().prefetch(submit(*state_, site), address, bytes, destination));
 }
 
+void StreamRef::note_suballocate(const Suballocation& block, Tag tag,
+                                 CallSite site) const noexcept {
+  if (!check(state_, id_) || block.bytes == 0) return;
+  state_->device->backend().note_suballocate(submit(*state_, site, tag), block);
+}
+
+void StreamRef::note_subrelease(const Suballocation& block, CallSite site) const noexcept {
+  if (!check(state_, id_) || block.bytes == 0) return;
+  state_->device->backend().note_subrelease(submit(*state_, site), block);
+}
+
 Result<void> StreamRef::try_call(HostFunction function, void* context,
                                  CallSite site) const noexcept {
   if (Result<void> able = check(state_, id_, Capability::host_functions); !able) {

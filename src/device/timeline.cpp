@@ -1,7 +1,9 @@
 #include "tern/device/timeline.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <limits>
 #include <mutex>
 #include <new>
@@ -11,10 +13,53 @@
 
 namespace tern {
 
+namespace {
+
+/// An event recorded right behind a signal: waiting for it, or asking it, is how the host comes to
+/// know the order on every device. The device may be gone by then, and its work is done.
+class Sent {
+ public:
+  Sent(std::uint64_t value, DeviceId device, NativeEvent event) noexcept
+      : value_(value), device_(device), event_(event) {}
+  Sent(const Sent&) = delete;
+  Sent& operator=(const Sent&) = delete;
+  ~Sent() {
+    if (const DeviceVisit device(device_); device) device->give_event(event_);
+  }
+
+  [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
+  [[nodiscard]] Result<bool> is_done() const noexcept {
+    const DeviceVisit device(device_);
+    if (!device) return true;
+    if (Result<void> usable = device->check_process(); !usable) return usable.failure();
+    return device->backend().query(event_);
+  }
+  [[nodiscard]] Result<void> wait() const noexcept {
+    const DeviceVisit device(device_);
+    if (!device) return {};
+    if (Result<void> usable = device->check_process(); !usable) return usable;
+    return device->backend().synchronize(event_);
+  }
+
+ private:
+  const std::uint64_t value_;
+  const DeviceId device_;
+  const NativeEvent event_;
+};
+
+/// Signals remembered at a time; older ones have long been delivered, or are waited for without
+/// their event.
+constexpr std::size_t most_sent = 64;
+/// How often a wait with a timeout asks.
+constexpr std::chrono::milliseconds poll_interval{1};
+
+}  // namespace
+
 struct TimelineState {
   std::mutex mutex;
-  std::condition_variable risen;
-  std::uint64_t value = 0;  // guarded by mutex
+  std::condition_variable changed;               // risen, or another signal is under way
+  std::uint64_t value = 0;                       // guarded by mutex
+  std::deque<std::shared_ptr<const Sent>> sent;  // guarded by mutex
 
   void raise_to(std::uint64_t target) noexcept {
     {
@@ -22,7 +67,16 @@ struct TimelineState {
       if (target <= value) return;
       value = target;
     }
-    risen.notify_all();
+    changed.notify_all();
+  }
+
+  /// With the mutex held: the signal that reaches the value first, as far as they are remembered.
+  [[nodiscard]] std::shared_ptr<const Sent> signal_for(std::uint64_t target) const noexcept {
+    std::shared_ptr<const Sent> best;
+    for (const std::shared_ptr<const Sent>& one : sent) {
+      if (one->value() >= target && (!best || one->value() < best->value())) best = one;
+    }
+    return best;
   }
 };
 
@@ -42,6 +96,27 @@ void deliver(void* context) {
   const std::unique_ptr<Signal> signal(static_cast<Signal*>(context));
   signal->device.put_down(*signal);
   signal->state->raise_to(signal->value);
+}
+
+/// Without an event the value is still reached, and whoever waits for it woken.
+void remember(TimelineState& state, DeviceState& device, const Submission& submission,
+              std::uint64_t value) noexcept {
+  const Result<NativeEvent> event = device.take_event();
+  if (!event) return;
+  if (!device.backend().record(submission, *event)) return device.give_event(*event);
+  std::shared_ptr<const Sent> oldest;  // ends without the lock
+  try {
+    auto made = std::make_shared<const Sent>(value, device.id(), *event);
+    const std::lock_guard lock(state.mutex);
+    state.sent.push_back(std::move(made));
+    if (state.sent.size() > most_sent) {
+      oldest = std::move(state.sent.front());
+      state.sent.pop_front();
+    }
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  state.changed.notify_all();
 }
 
 /// Longer timeouts than this overflow the clock; three hundred years are for ever.
@@ -79,19 +154,45 @@ Result<void> Timeline::try_set(StreamRef stream, std::uint64_t value,
   if (!queued) {
     device.put_down(carried);
     delete &carried;
+    return queued;
   }
+  remember(*state_, device, {queue->native, site}, value);
   return queued;
 }
 
 Result<void> Timeline::try_wait(std::uint64_t value, std::uint64_t timeout_ns) const noexcept {
+  const bool is_bounded = timeout_ns != 0 && timeout_ns <= longest_timeout_ns;
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::nanoseconds(is_bounded ? timeout_ns : 0);
   std::unique_lock lock(state_->mutex);
-  const auto is_reached = [&] { return state_->value >= value; };
-  if (timeout_ns == 0 || timeout_ns > longest_timeout_ns) {
-    state_->risen.wait(lock, is_reached);
-    return {};
+  while (state_->value < value) {
+    const std::shared_ptr<const Sent> signal = state_->signal_for(value);
+    if (is_bounded && std::chrono::steady_clock::now() >= end) {
+      return Failure(ErrorCode::timeout).with("target", value).with("current", state_->value);
+    }
+    if (!signal) {
+      if (is_bounded) {
+        state_->changed.wait_until(lock, end);
+      } else {
+        state_->changed.wait(lock);
+      }
+      continue;
+    }
+    lock.unlock();
+    const Result<bool> is_done = is_bounded ? signal->is_done() : Result<bool>(true);
+    Result<void> waited = is_done ? Result<void>() : Result<void>(is_done.failure());
+    if (!is_bounded) waited = signal->wait();
+    lock.lock();
+    if (!waited) return waited;
+    if (!is_done || *is_done) continue;
+    state_->changed.wait_until(lock,
+                               std::min(end, std::chrono::steady_clock::now() + poll_interval));
   }
-  if (state_->risen.wait_for(lock, std::chrono::nanoseconds(timeout_ns), is_reached)) return {};
-  return Failure(ErrorCode::timeout).with("target", value).with("current", state_->value);
+  const std::shared_ptr<const Sent> signal = state_->signal_for(value);
+  lock.unlock();
+  // It has been reached; the device is asked so that a checker knows that the host knows.
+  if (signal) static_cast<void>(signal->is_done());
+  return {};
 }
 
 }  // namespace tern

@@ -96,7 +96,7 @@ std::string OrderReport::line(const Note& note, std::string_view other_action) c
 }
 
 std::string OrderReport::block_line(const Note& birth) const {
-  const char* how = birth.range.space == 0 ? "pinned by" : birth.is_host ? "by" : "on";
+  const char* how = birth.range.space == 0 ? "of host memory by" : birth.is_host ? "by" : "on";
   return fmt::format("generation {}, {} {} {}{}{}", birth.reuse, text(birth.range.bytes), how,
                      mark(birth.actor, birth.sequence), tag_text(birth.tag), site_text(birth.site));
 }
@@ -173,10 +173,9 @@ OrderReport::OrderAndFix OrderReport::missing_order(const Note& now, ActorId sub
   }
   const std::string direct =
       now.is_host
-          ? fmt::format(
-                "wait for {}{}, before the {}", goal,
-                needed.note ? fmt::format(", the mark that {} returned", noun(*needed.note)) : "",
-                noun(now))
+          ? fmt::format("wait for {}{}, before the {}", goal,
+                        needed.note ? fmt::format(", the {} there", noun(*needed.note)) : "",
+                        noun(now))
           : fmt::format("let {} wait for {}", self, goal);
   for (ActorId id = 0; id < actors_.count(); ++id) {
     const Actor* actor = actors_.find(id);

@@ -345,7 +345,10 @@ class Shadow {
         return Problem{FindingCode::wrong_range_free, begin, end};
       }
       const Segment& freed = at->second.value;
-      return Problem{FindingCode::double_free, begin, end, freed.last, freed.last_use, freed.birth};
+      // Whoever frees by the address alone means all of what was there.
+      return Problem{
+          FindingCode::double_free, begin,      std::max(end, at->second.end), freed.last,
+          freed.last_use,           freed.birth};
     }
     if (is_stale(touch, block->second)) {
       return Problem{FindingCode::double_free, begin, end, epoch_of(block->second.note)};

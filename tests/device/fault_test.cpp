@@ -64,7 +64,7 @@ int play(const Device& device) {
   StreamLease lease = persist([&] { return pool.try_acquire(); });
   const Timeline timeline;
   persist([&] { return timeline.try_set(lease, 1); });
-  timeline.wait(1);
+  persist([&] { return timeline.try_wait(1); });
   persist([&] { return lease->try_synchronize(); });
 
   const Mark last = second.mark();

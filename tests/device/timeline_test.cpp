@@ -8,6 +8,7 @@
 
 #include "support/fake_backend.hpp"
 #include "support/gate.hpp"
+#include "tern/backends/sim.hpp"
 
 namespace tern {
 namespace {
@@ -171,6 +172,61 @@ TEST(Timeline, IsTheSameOneInEveryCopyAlsoOfAMovedOne) {
   Timeline second = std::move(first);
   first.set(5);  // NOLINT: moving copies
   EXPECT_EQ(second.value(), 5u);
+}
+
+TEST(Timeline, IsReachedOnADeviceThatRunsOnlyWhileItIsCalled) {
+  const Device device = sim::open({.policy = sim::Policy::lazy});
+  const Stream stream(device);
+  const Timeline timeline;
+  timeline.set(stream, 1);
+  timeline.wait(1);
+  timeline.set(stream, 2);
+  EXPECT_TRUE(timeline.try_wait(2, 1'000'000'000));
+  EXPECT_EQ(timeline.value(), 2u);
+}
+
+TEST(Timeline, TellsTheCheckerThatTheHostWaited) {
+  for (const sim::Policy policy : {sim::Policy::lazy, sim::Policy::eager, sim::Policy::random}) {
+    const Device device = sim::open({.policy = policy});
+    const Stream stream(device);
+    auto* pinned = static_cast<std::byte*>(device.allocate(MemoryKind::pinned, 4096));
+    const Timeline timeline;
+    stream.fill(pinned, 4096, std::byte{1});
+    timeline.set(stream, 5);
+    stream.fill(pinned + 2048, 2048, std::byte{2});  // behind the signal: not waited for
+    timeline.wait(3);
+    sim::host_read(device, pinned, 2048);
+    EXPECT_THROW(sim::host_read(device, pinned + 2048, 1), Violation);
+    device.synchronize();
+    device.release(pinned);
+  }
+}
+
+TEST(Timeline, SaysThatItsDeviceIsLost) {
+  const Device device = sim::open({.policy = sim::Policy::lazy});
+  const Stream stream(device);
+  const Timeline timeline;
+  stream.call([](void*) {}, nullptr);
+  timeline.set(stream, 1);
+  sim::set_faults(device, "fill#1=lost");
+  std::byte byte{};
+  EXPECT_FALSE(stream.try_fill(&byte, 1, byte));
+  const Result<void> waited = timeline.try_wait(1);
+  ASSERT_FALSE(waited);
+  EXPECT_EQ(waited.failure().code(), ErrorCode::device_lost);
+}
+
+TEST(Timeline, OutlivesItsDeviceAndManySignals) {
+  Timeline timeline;
+  {
+    const Device device = sim::open({.policy = sim::Policy::lazy});
+    const Stream stream(device);
+    for (std::uint64_t i = 1; i <= 200; ++i) timeline.set(stream, i);
+    timeline.wait(10);
+    timeline.wait(200);
+  }
+  timeline.wait(150);
+  EXPECT_EQ(timeline.value(), 200u);
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ TEST_F(OrderReportTest, S102ByTheHost) {
   before  B@1   kernel "fill" writes [0x40000, +64 KiB)  src/agg.cpp:41 in aggregate
   block   generation 1, 64 KiB by H0@1  tag "agg.buf"  src/agg.cpp:9 in open
   order   H0 knows B up to 0, needs 1; nobody else knows it
-  fix     wait for B@1, the mark that kernel "fill" returned, before the deallocation
+  fix     wait for B@1, the kernel "fill" there, before the deallocation
   replay  TERN_SIM_SEED=0x1c9f ctest -R x
 )");
 }
@@ -203,9 +203,9 @@ TEST_F(OrderReportTest, S105HostReadBeforeSync) {
   what    [host+0x2000, +64 B) is read by H0 while stream A may still write it
   now     H0@4  host read 64 B  src/stats.cpp:73 in print_totals
   before  A@1   copy [0x8000, +4 KiB) to [host+0x2000, +4 KiB)  src/stats.cpp:66 in fetch_totals
-  block   generation 1, 4 KiB pinned by H0@3  tag "stats.host"  src/stats.cpp:21 in open
+  block   generation 1, 4 KiB of host memory by H0@3  tag "stats.host"  src/stats.cpp:21 in open
   order   H0 knows A up to 0, needs 1; nobody else knows it
-  fix     wait for A@1, the mark that copy returned, before the read
+  fix     wait for A@1, the copy there, before the read
   replay  TERN_SIM_SEED=0x1c9f ctest -R x
 )");
 }
@@ -222,9 +222,9 @@ TEST_F(OrderReportTest, S106HostWriteBeforeSync) {
   what    [host+0x2000, +64 B) is written by H0 while stream A may still read it
   now     H0@4  host write 64 B  src/stats.cpp:80 in refill
   before  A@1   copy [host+0x2000, +4 KiB) to [0x8000, +4 KiB)  src/stats.cpp:66 in send
-  block   generation 1, 4 KiB pinned by H0@2  tag "stats.host"  src/stats.cpp:21 in open
+  block   generation 1, 4 KiB of host memory by H0@2  tag "stats.host"  src/stats.cpp:21 in open
   order   H0 knows A up to 0, needs 1; B knows it since B@1
-  fix     wait for B@1, or wait for A@1, the mark that copy returned, before the write
+  fix     wait for B@1, or wait for A@1, the copy there, before the write
   replay  TERN_SIM_SEED=0x1c9f ctest -R x
 )");
 }

@@ -88,6 +88,15 @@ class Test : public testing::Test {
     } catch (const std::exception& error) {
       ADD_FAILURE() << "seed " << run.seed() << ": " << error.what() << "\n  " << replay_line(run);
       return;
+    } catch (...) {
+      ADD_FAILURE() << "seed " << run.seed() << ": something was thrown that is no exception\n  "
+                    << replay_line(run);
+      return;
+    }
+    if (HasFailure()) {
+      // The test's own: the trace shows how it came to that.
+      ADD_FAILURE() << "seed " << run.seed() << " failed\n  " << replay_line(run);
+      return;
     }
     const std::vector<Finding> found = findings(run.device());
     if (run.expected_.empty()) {

@@ -102,6 +102,15 @@ class TERN_EXPORT StreamRef {
   Result<void> try_prefetch(void* address, std::size_t bytes, Place destination,
                             CallSite site = CallSite::here()) const noexcept;
 
+  // --- Facts for checkers and tools, from pools of one's own
+
+  /// A block cut from memory the pool owns is given out, and is used by later work of this stream
+  /// first; or it is taken back, behind the earlier work. A simulated device checks the order and
+  /// reports a mistake with the next call that can fail; others take no notice.
+  void note_suballocate(const Suballocation& block, Tag tag = {},
+                        CallSite site = CallSite::here()) const noexcept;
+  void note_subrelease(const Suballocation& block, CallSite site = CallSite::here()) const noexcept;
+
   // --- Work
 
   /// Calls `function(context)` on a host thread in stream order. It must not throw and must not

@@ -19,9 +19,9 @@
 namespace tern {
 
 struct CheckBudget {
-  /// Small steps of the checker, of a few nanoseconds each.
-  std::uint64_t steps = std::uint64_t{1} << 30;
-  std::uint64_t steps_per_byte = 4096;
+  /// Small steps of the checker, of a tenth of a microsecond at the most.
+  std::uint64_t steps = std::uint64_t{1} << 27;
+  std::uint64_t steps_per_byte = 64;
   /// Clocks and concurrent reads that are kept.
   std::uint64_t history_bytes = std::uint64_t{256} << 20;
   std::uint64_t history_bytes_per_byte = 64;

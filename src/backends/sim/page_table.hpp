@@ -51,6 +51,13 @@ class PageTable {
   /// The mapping that holds the byte: its first offset and its size.
   [[nodiscard]] std::optional<std::pair<std::uint64_t, std::size_t>> mapping_at(
       std::uint64_t offset) const;
+  /// Calls visit(handle, bytes) for every handle that was not given up.
+  template <class Visit>
+  void for_each_handle(Visit visit) const {
+    for (const auto& [handle, pages] : pages_) {
+      if (!pages.is_released) visit(handle, pages.bytes);
+    }
+  }
   [[nodiscard]] const RangeAllocator& window() const noexcept { return window_; }
   [[nodiscard]] bool is_empty() const noexcept {
     return reservations_.empty() && mappings_.empty() && pages_.empty();

@@ -22,6 +22,9 @@ World& require_world(const Device& device) {
   return *world;
 }
 
+/// Each needs addresses for twice its memory.
+constexpr unsigned most_peers = 64;
+
 /// Keeps tags apart from events, which the checker numbers in the same row.
 constexpr std::uint64_t tag_bit = std::uint64_t{1} << 63;
 
@@ -38,6 +41,14 @@ void access(const Device& device, TouchKind kind, const void* address, std::size
   World& world = require_world(device);
   const Entry entry = world.enter("host access", site).value();
   if (bytes == 0) return;
+  if (address == nullptr) {
+    raise(Failure(ErrorCode::invalid_argument,
+                  "an access to {bytes} at address 0 was announced. Name the memory that is used.",
+                  site)
+              .with("name", "address")
+              .with("value", std::uint64_t{0})
+              .with_bytes("bytes", bytes));
+  }
   const auto managed = world.host().managed_offset(address);
   if (managed && !world.shares_managed()) {
     if (Result<void> idle = world.judge_managed(address, bytes, kind, site); !idle) {
@@ -57,8 +68,14 @@ void access(const Device& device, TouchKind kind, const void* address, std::size
 Options options_from_config() { return try_read_options(DeviceSpec{"sim", 0, {}, {}}).value(); }
 
 std::vector<Device> open_peers(const Options& options, unsigned count) {
-  // Checked here, so that a bad plan is an error of this call and not of a constructor inside.
-  static_cast<void>(FaultPlan::try_parse(options.faults, options.seed).value());
+  check_options(options).value();
+  if (count == 0 || count > most_peers) {
+    raise(Failure(ErrorCode::invalid_argument,
+                  "{value} devices cannot be opened together: 1 to {max} can.")
+              .with("name", "count")
+              .with("value", count)
+              .with("max", most_peers));
+  }
   const auto world =
       std::make_shared<World>(options, try_load_profile(options.profile).value(),
                               count == 1 ? "sim:0" : fmt::format("{} devices", count));
@@ -68,7 +85,7 @@ std::vector<Device> open_peers(const Options& options, unsigned count) {
 
 Exploration for_every_schedule(const Options& options, std::uint64_t most_runs,
                                const std::function<void(const Device&)>& body) {
-  static_cast<void>(FaultPlan::try_parse(options.faults, options.seed).value());
+  check_options(options).value();
   DecisionLog decisions;
   Exploration done;
   while (done.runs < most_runs && !done.is_complete) {
@@ -146,7 +163,7 @@ std::vector<Finding> findings(const Device& device) {
 std::vector<Finding> leaks(const Device& device) {
   World& world = require_world(device);
   const Entry entry = world.enter("a knob").value();
-  return world.checker().leaks();
+  return world.leaks();
 }
 
 std::uint64_t trace_hash(const Device& device) {

@@ -126,7 +126,10 @@ class SimBackend final : public Backend {
     const SimBlock* block = host == nullptr ? find(address) : nullptr;
     const bool is_live = (host != nullptr && base == address) || block != nullptr;
     const std::size_t bytes = host != nullptr ? host->bytes : block != nullptr ? block->bytes : 0;
-    if (!is_live) return not_live(address);
+    if (!is_live) {
+      world_->note_bad_free({.kind = RecordKind::host_access, .site = site}, address);
+      return not_live(address);
+    }
     // A driver may wait for the device here. One that is trusted to do so does.
     if (!device().loss && world_->options().credit_implicit == CreditImplicit::documented) {
       if (Result<void> waited = world_->wait_for_all(index_); !waited) return waited;
@@ -208,7 +211,13 @@ class SimBackend final : public Backend {
     const Result<Entry> entry = world_->enter("release_async", submission.site);
     if (!entry) return entry.failure();
     const SimBlock* block = find(address);
-    if (block == nullptr) return not_live(address);
+    if (block == nullptr) {
+      world_->note_bad_free({.actor = world_->stream(index_of(submission.stream)).actor,
+                             .device = index_,
+                             .site = submission.site},
+                            address);
+      return not_live(address);
+    }
     if (device().loss) {
       note_host(TouchKind::release, OperationKind::release, address, block->bytes);
       give(address);

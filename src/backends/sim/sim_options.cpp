@@ -150,6 +150,36 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
                 "per_thread_host, credit_implicit, faults and trace as keys");
 }
 
+Result<void> check_options(const Options& options) {
+  const auto wrong = [](const char* name, std::uint64_t value, const char* accepts) {
+    return Failure(ErrorCode::invalid_argument,
+                   "the simulated device does not take {name} = {value}: it takes {accepts}.")
+        .with("name", name)
+        .with("value", value)
+        .with("accepts", accepts);
+  };
+  if (options.policy > Policy::pct) {
+    return wrong("policy", static_cast<std::uint64_t>(options.policy), "one of sim::Policy");
+  }
+  if (options.pct_depth < 2 || options.pct_depth > 5) {
+    return wrong("pct_depth", options.pct_depth, "2 to 5");
+  }
+  if (options.reuse > Reuse::friendly) {
+    return wrong("reuse", static_cast<std::uint64_t>(options.reuse), "one of sim::Reuse");
+  }
+  if (options.mode > Mode::abort) {
+    return wrong("mode", static_cast<std::uint64_t>(options.mode), "one of sim::Mode");
+  }
+  if (options.memory_bytes &&
+      (*options.memory_bytes < least_memory_bytes || *options.memory_bytes > most_memory_bytes)) {
+    return wrong("memory_bytes", *options.memory_bytes, "2 MiB to 16 TiB");
+  }
+  if (const Result<FaultPlan> plan = FaultPlan::try_parse(options.faults, options.seed); !plan) {
+    return plan.failure();
+  }
+  return {};
+}
+
 Result<Options> try_read_options(const DeviceSpec& spec, const Config& config) {
   Options options;
   struct Variable {

@@ -16,6 +16,8 @@ namespace tern::sim {
 /// that it does not take.
 [[nodiscard]] Result<void> try_set_option(Options& options, std::string_view key,
                                           std::string_view value);
+/// Options that were put together in code: invalid_argument for what no spec could say.
+[[nodiscard]] Result<void> check_options(const Options& options);
 /// The configuration's options, with those of the spec on top. Refused with invalid_argument where
 /// the environment is wrong, naming the variable, and with invalid_device where the spec is.
 [[nodiscard]] Result<Options> try_read_options(const DeviceSpec& spec, const Config& config);

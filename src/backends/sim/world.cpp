@@ -48,6 +48,12 @@ std::uint64_t later(std::uint64_t time_ns, std::uint64_t duration_ns) noexcept {
   return time_ns + std::min(duration_ns, ~std::uint64_t{0} - time_ns);
 }
 
+/// Labels begin small, sentences do not.
+std::string capitalised(std::string text) {
+  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 32);
+  return text;
+}
+
 std::uint64_t mix_in(std::uint64_t state, std::uint64_t value) noexcept {
   return hash(state ^ (value + 0x9e3779b97f4a7c15u + (state << 6)));
 }
@@ -133,7 +139,9 @@ Result<void> World::open_trace() {
 void World::close_trace_at_exit() noexcept {
   // Whoever holds the lock now may hold it for ever; the trace then ends at its last chunk.
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (lock.owns_lock() && trace_) static_cast<void>(trace_->close());
+  if (!lock.owns_lock() || !trace_) return;
+  trace_->write({.kind = RecordKind::shutdown});
+  static_cast<void>(trace_->close());
 }
 
 Result<std::uint32_t> World::add_device(std::string name) noexcept {
@@ -199,7 +207,7 @@ Failure World::refuse_inside(const char* call, CallSite site) {
        .actor = running_.stream->actor,
        .name = is_kernel ? std::string_view(inside.launch->name) : std::string_view(),
        .site = inside.site},
-      {.what = fmt::format("a {} calls {} of the device that runs it",
+      {.what = fmt::format("a {} calls {}() of the device that runs it",
                            is_kernel ? "kernel" : "host function", call),
        .fix = "leave it to the host: wait for the stream there, and then call"},
       inside.sequence);
@@ -349,7 +357,7 @@ Failure World::violation(const Finding& finding) const noexcept {
   return Failure(ErrorCode::violation, "{finding}: {what}. {fix}.")
       .with("finding", fmt::format("{} {}", code_text(finding.code), title(finding.code)))
       .with("what", finding.what)
-      .with("fix", finding.fix);
+      .with("fix", capitalised(finding.fix));
 }
 
 Result<void> World::judge(const TraceRecord& given, Crossing crossing) {
@@ -460,6 +468,20 @@ Result<void> World::judge_managed(const void* address, std::size_t bytes, TouchK
   return {};
 }
 
+void World::note_bad_free(const TraceRecord& record, const void* address) {
+  if (!options_.check) return;
+  std::vector<Touch>& touches = scratch();
+  add_touch(touches, TouchKind::release, address, 1);
+  TraceRecord about = record;
+  about.host = host_actor();
+  about.operation = OperationKind::release;
+  about.touches = touches;
+  // The checker knows what was there before. It is asked, and nothing happens.
+  if (std::optional<Finding> finding = checker_.check(about, OrderChecker::OnFinding::leave_out)) {
+    static_cast<void>(keep(*std::move(finding)));
+  }
+}
+
 void World::note_dead_handle(const TraceRecord& record, std::string what, std::string fix,
                              std::string action) {
   TraceRecord about = record;
@@ -516,7 +538,8 @@ Result<std::size_t> World::add_stream(std::uint32_t device, ActorKind kind, std:
     if (old == ended_.end()) {
       return Failure(ErrorCode::capacity,
                      "a simulated device takes {max} streams and host threads at a time. End "
-                     "streams that are not needed, and wait for the device before making more.")
+                     "streams that are not needed, and let every host thread wait for the device "
+                     "before making more.")
           .with("max", max_actors);
     }
     index = *old;
@@ -1114,6 +1137,20 @@ void World::execute_launch(SimStream& stream, Operation& operation) {
     }
     state = mix_in(state, argument.range_bytes);
   }
+}
+
+std::vector<Finding> World::leaks() const {
+  std::vector<Finding> found = checker_.leaks();
+  for (const std::unique_ptr<SimDevice>& device : devices_) {
+    device->pages->for_each_handle([&](std::uint64_t, std::size_t bytes) {
+      found.push_back(
+          checker_.report(FindingCode::leak, {.kind = RecordKind::host_access},
+                          {.what = fmt::format("{} MiB of pages were never released", bytes / mib),
+                           .fix = "release the handle; the pages go when they are mapped nowhere",
+                           .action = "leaves pages behind"}));
+    });
+  }
+  return found;
 }
 
 std::uint64_t World::time_ns() const noexcept {

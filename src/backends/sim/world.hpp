@@ -194,6 +194,8 @@ class World {
   /// The host touches managed memory of a device that must be idle for that.
   [[nodiscard]] Result<void> judge_managed(const void* address, std::size_t bytes, TouchKind kind,
                                            CallSite site);
+  /// Somebody freed what is no live block: a finding beside the error that the call returns.
+  void note_bad_free(const TraceRecord& record, const void* address);
   /// Somebody used a handle that is gone: a finding beside the error that the call returns.
   void note_dead_handle(const TraceRecord& record, std::string what, std::string fix,
                         std::string action);
@@ -246,6 +248,8 @@ class World {
   [[nodiscard]] FaultPlan& faults() noexcept { return faults_; }
   [[nodiscard]] OrderChecker& checker() noexcept { return checker_; }
   [[nodiscard]] std::vector<Finding>& findings() noexcept { return findings_; }
+  /// Blocks that are live, oldest first, then pages whose handle was not given up.
+  [[nodiscard]] std::vector<Finding> leaks() const;
   [[nodiscard]] std::uint64_t trace_hash() const noexcept { return trace_hash_; }
   [[nodiscard]] std::optional<TraceWriter>& trace() noexcept { return trace_; }
   /// The process ends and the world does not.

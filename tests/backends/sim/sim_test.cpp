@@ -68,7 +68,7 @@ TEST(Sim, ThrowsAViolationThatNamesTheFindingAndTheFix) {
   } catch (const Violation& violation) {
     const std::string text = violation.what();
     EXPECT_NE(text.find("TERN-S101 missing-wait"), text.npos) << text;
-    EXPECT_NE(text.find("let B wait for A@"), text.npos) << text;
+    EXPECT_NE(text.find("Let B wait for A@"), text.npos) << text;
   }
 }
 

@@ -131,7 +131,7 @@ TEST(SimWorld, S403TheHostTouchesManagedMemoryWhileADeviceWithoutConcurrencyWork
       R"(TERN-S403 managed-while-busy                    sim:0  seed 0x0  schedule lazy  step 7
   what    the host touches managed memory while A@1 may still run, and sim:0 shares none with the host while it works
   now     H0@4  host read 16 B  src/app.cpp:40 in run
-  block   generation 1, 4 KiB pinned by H0@1  tag "shared"  src/app.cpp:10 in run
+  block   generation 1, 4 KiB of host memory by H0@1  tag "shared"  src/app.cpp:10 in run
   fix     wait for A@1, or for the whole device, before the access
   replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
@@ -181,7 +181,7 @@ TEST(SimWorld, S404AHostFunctionCallsTheDevice) {
   EXPECT_EQ(
       sim::findings(device).front().text(),
       R"(TERN-S404 call-in-host-function                 sim:0  seed 0x0  schedule lazy  step 3
-  what    a host function calls copy of the device that runs it
+  what    a host function calls copy() of the device that runs it
   now     A@1   host function  src/app.cpp:50 in run
   fix     leave it to the host: wait for the stream there, and then call
   replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
@@ -189,6 +189,31 @@ TEST(SimWorld, S404AHostFunctionCallsTheDevice) {
   EXPECT_EQ(sim::findings(device).front().site.line, 51u);
   EXPECT_TRUE(a.try_call([](void*) {}, nullptr));  // it works as before
   EXPECT_TRUE(a.try_synchronize());
+}
+
+TEST(SimWorld, OptionsThatMakeNoSenseAreRefused) {
+  EXPECT_THROW(static_cast<void>(sim::open({.memory_bytes = 0})), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(sim::open({.memory_bytes = 1000})), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(sim::open({.memory_bytes = ~std::size_t{0}})), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(sim::open({.policy = sim::Policy(77)})), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(sim::open({.pct_depth = 9})), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(sim::open({.mode = sim::Mode(77)})), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(sim::open_peers({}, 0)), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(sim::open_peers({}, 1000)), InvalidArgument);
+  EXPECT_THROW(sim::for_every_schedule({.memory_bytes = 0}, 1, [](const Device&) {}),
+               InvalidArgument);
+  const Device device = sim::open({});
+  EXPECT_THROW(sim::host_read(device, nullptr, 4), InvalidArgument);
+  EXPECT_NO_THROW(sim::host_read(device, nullptr, 0));
+}
+
+TEST(SimWorld, PagesThatAreNeverReleasedLeak) {
+  const Device device = sim::open({});
+  const NativePages pages = device.try_create_pages(2 * device.info().page_bytes).value();
+  ASSERT_EQ(sim::leaks(device).size(), 1u);
+  EXPECT_EQ(sim::leaks(device).front().what, "4 MiB of pages were never released");
+  ASSERT_TRUE(device.try_release_pages(pages));
+  EXPECT_TRUE(sim::leaks(device).empty());
 }
 
 TEST(SimWorld, S404AKernelCallsTheDevice) {
@@ -208,7 +233,7 @@ TEST(SimWorld, S404AKernelCallsTheDevice) {
   a.launch(kernel, {}, {});
   ASSERT_EQ(sim::findings(device).size(), 1u);
   EXPECT_EQ(sim::findings(device).front().what,
-            "a kernel calls synchronize of the device that runs it");
+            "a kernel calls synchronize() of the device that runs it");
 }
 
 // --- Dead handles
@@ -246,6 +271,62 @@ TEST(SimWorld, S205PagesAreMappedAfterTheyWereReleased) {
   EXPECT_EQ(found[0].now, "H0@1  map");
   EXPECT_EQ(found[1].now, "H0@1  release_pages");
   ASSERT_TRUE(device.try_unreserve(reserved, page));
+}
+
+// --- Frees that free nothing
+
+TEST(SimWorld, S202MemoryIsFreedTwice) {
+  const Device device = sim::open({.policy = sim::Policy::lazy});
+  void* block = device.allocate(MemoryKind::device, bytes, {.tag = "column", .site = at(10)});
+  device.release(block, at(11));
+  const Result<void> again = device.try_release(block, at(12));
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.failure().code(), ErrorCode::use_after_free);
+  ASSERT_EQ(sim::findings(device).size(), 1u);
+  EXPECT_EQ(
+      sim::findings(device).front().text(),
+      R"(TERN-S202 double-free                           sim:0  seed 0x0  schedule lazy  step 4
+  what    [0x0, +4 KiB) is freed by H0 after it was freed
+  now     H0@3  deallocate  src/app.cpp:12 in run
+  before  H0@2  deallocate  src/app.cpp:11 in run
+          H0@1  allocate 4 KiB  tag "column"  src/app.cpp:10 in run
+  block   generation 1, 4 KiB by H0@1  tag "column"  src/app.cpp:10 in run
+  order   H0@2 comes before H0@3 in the same thread; no wait repairs this
+  fix     deallocate each block once, by the handle that owns it
+  replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
+)");
+}
+
+TEST(SimWorld, S202AndS203AreFoundForEveryWayToFree) {
+  const Device device = sim::open({.policy = sim::Policy::lazy});
+  const Stream a(device);
+  void* ordered = a.allocate(bytes);
+  a.release(ordered);
+  EXPECT_FALSE(a.try_release(ordered));
+  auto* inside = static_cast<std::byte*>(device.allocate(MemoryKind::device, bytes));
+  EXPECT_FALSE(device.try_release(inside + 16));
+  void* pinned = device.allocate(MemoryKind::pinned, bytes);
+  device.release(pinned);
+  EXPECT_FALSE(device.try_release(pinned));
+  std::string codes;
+  for (const Finding& finding : sim::findings(device)) codes += code_text(finding.code) + " ";
+  EXPECT_EQ(codes, "TERN-S202 TERN-S203 TERN-S202 ");
+  EXPECT_TRUE(device.try_release(inside));
+}
+
+// --- Pools of users
+
+TEST(SimWorld, APoolOfOnesOwnIsChecked) {
+  const Device device = sim::open({.policy = sim::Policy::lazy});
+  const Stream a(device, {.name = "A"}), b(device, {.name = "B"});
+  auto* slab = static_cast<std::byte*>(device.allocate(MemoryKind::device, 64 * 1024));
+  const Suballocation piece{slab, bytes, 1};
+  a.note_suballocate(piece, "x");
+  a.fill(slab, bytes, std::byte{1});
+  a.note_subrelease(piece);
+  b.note_suballocate({slab, bytes, 2});  // nobody has waited for A
+  EXPECT_FALSE(b.try_fill(slab, bytes, std::byte{2}));
+  EXPECT_EQ(code_text(sim::findings(device).front().code), "TERN-S103");
 }
 
 // --- Kernels and what they declare
