@@ -258,21 +258,15 @@ FakeBlock FakeDriverState::block_at(const void* address) {
   const auto place = world->locate(address);
   if (!place) return {};
   const SimDevice& owner = world->device(place->first);
-  const auto holder = [&](const auto& map, auto&& bytes_of) {
-    auto next = map.upper_bound(place->second);
-    if (next == map.begin()) return map.end();
-    --next;
-    return place->second - next->first < bytes_of(next->second) ? next : map.end();
-  };
-  const auto block = holder(owner.blocks, [](const SimBlock& b) { return b.bytes; });
-  if (block != owner.blocks.end()) {
+  auto block = owner.blocks.upper_bound(place->second);
+  if (block != owner.blocks.begin() && place->second - (--block)->first < block->second.bytes) {
     return {MemoryKind::device, place->first, as_number(owner.memory->address_of(block->first)),
             block->second.bytes, block->second.generation};
   }
-  const auto mapping = holder(owner.mappings, [](const auto& m) { return m.first; });
-  if (mapping == owner.mappings.end()) return {};
-  return {MemoryKind::mapped, place->first, as_number(owner.memory->address_of(mapping->first)),
-          mapping->second.first, mapping->second.second};
+  const auto mapping = owner.pages->mapping_at(place->second);
+  if (!mapping) return {};
+  return {MemoryKind::mapped, place->first, as_number(owner.memory->address_of(mapping->offset)),
+          mapping->bytes, mapping->handle};
 }
 
 std::shared_ptr<FakeStream> FakeDriverState::find_stream(cuda::CUstream stream,

@@ -123,13 +123,12 @@ PageAccess PageTable::access_to(std::uint64_t offset, std::size_t bytes) const {
   return least;
 }
 
-std::optional<std::pair<std::uint64_t, std::size_t>> PageTable::mapping_at(
-    std::uint64_t offset) const {
+std::optional<PageTable::MappedRange> PageTable::mapping_at(std::uint64_t offset) const {
   auto next = mappings_.upper_bound(offset);
   if (next == mappings_.begin()) return std::nullopt;
   --next;
   if (offset - next->first >= next->second.bytes) return std::nullopt;
-  return std::pair(next->first, next->second.bytes);
+  return MappedRange{next->first, next->second.bytes, next->second.handle};
 }
 
 bool PageTable::is_reserved(std::uint64_t offset, std::size_t bytes) const {

@@ -48,9 +48,13 @@ class PageTable {
 
   /// The least that all of the range allows. What is not mapped is somebody else's to judge.
   [[nodiscard]] PageAccess access_to(std::uint64_t offset, std::size_t bytes) const;
-  /// The mapping that holds the byte: its first offset and its size.
-  [[nodiscard]] std::optional<std::pair<std::uint64_t, std::size_t>> mapping_at(
-      std::uint64_t offset) const;
+  struct MappedRange {
+    std::uint64_t offset = 0;
+    std::size_t bytes = 0;
+    std::uint64_t handle = 0;
+  };
+  /// The mapping that holds the byte.
+  [[nodiscard]] std::optional<MappedRange> mapping_at(std::uint64_t offset) const;
   /// Calls visit(handle, bytes) for every handle that was not given up.
   template <class Visit>
   void for_each_handle(Visit visit) const {

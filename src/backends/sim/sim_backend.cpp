@@ -175,8 +175,8 @@ class SimBackend final : public Backend {
                          next->second.bytes};
     }
     if (const auto mapping = device().pages->mapping_at(*offset)) {
-      return PointerInfo{MemoryKind::mapped, device().memory->address_of(mapping->first),
-                         mapping->second};
+      return PointerInfo{MemoryKind::mapped, device().memory->address_of(mapping->offset),
+                         mapping->bytes};
     }
     return PointerInfo{};
   }

@@ -26,8 +26,11 @@ TEST_F(PageTableTest, AreReservedCreatedMappedAndGivenBack) {
   EXPECT_EQ(table.bytes_of(7), 2 * page);
   EXPECT_EQ(allocator.free_bytes(), 6 * page);
   EXPECT_FALSE(table.try_map(at, 7).value());
-  EXPECT_EQ(table.mapping_at(*memory->offset_of(at) + page),
-            std::pair(*memory->offset_of(at), 2 * page));
+  const auto mapping = table.mapping_at(*memory->offset_of(at) + page);
+  ASSERT_TRUE(mapping);
+  EXPECT_EQ(mapping->offset, *memory->offset_of(at));
+  EXPECT_EQ(mapping->bytes, 2 * page);
+  EXPECT_EQ(mapping->handle, 7u);
   EXPECT_FALSE(table.try_unreserve(at, 2 * page));
   table.release(7);
   EXPECT_FALSE(table.bytes_of(7));
