@@ -407,6 +407,14 @@ bool OrderChecker::knows(ActorId actor, ActorId other, std::uint64_t sequence) c
   return actor == other || state_->actors.known(actor, other) >= sequence;
 }
 
+bool OrderChecker::is_settled(const SpaceRange& range) const noexcept {
+  const auto memory = state_->shadows.find(range.space);
+  if (memory == state_->shadows.end()) return true;
+  return memory->second.is_ordered_throughout(range, [&](ActorId actor, std::uint64_t clock) {
+    return state_->actors.is_settled(actor, clock);
+  });
+}
+
 std::uint64_t OrderChecker::sequence(ActorId actor) const noexcept {
   return state_->actors.sequence(actor);
 }

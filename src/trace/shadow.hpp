@@ -174,6 +174,20 @@ class Shadow {
   [[nodiscard]] std::optional<std::uint64_t> first_unowned(const SpaceRange& range) const;
   /// What made the range free: the releases a driver has waited for before it gives it out again.
   [[nodiscard]] std::vector<Epoch> releases_in(const SpaceRange& range) const;
+  /// Is everything that was done to the range ordered, as is_ordered(actor, clock) has it?
+  template <class IsOrdered>
+  [[nodiscard]] bool is_ordered_throughout(const SpaceRange& range, IsOrdered is_ordered) const {
+    bool is_all = true;
+    segments_.visit(
+        range.offset, end_of(range), [&](std::uint64_t, std::uint64_t, const Segment* segment) {
+          if (segment == nullptr) return true;
+          is_all = is_ordered(segment->last.actor, segment->last.clock);
+          segment->reads.visit(
+              [&](const Epoch& read) { is_all = is_all && is_ordered(read.actor, read.clock); });
+          return is_all;
+        });
+    return is_all;
+  }
   /// How many blocks these bytes have been, at the most.
   [[nodiscard]] std::uint32_t reuse_of(const SpaceRange& range) const;
   /// The live block, a pool's or else the driver's, that holds the byte.

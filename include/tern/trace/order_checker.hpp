@@ -79,6 +79,8 @@ class TERN_EXPORT OrderChecker {
 
   /// Does `actor` know that everything `other` did up to `sequence` is done before it goes on?
   [[nodiscard]] bool knows(ActorId actor, ActorId other, std::uint64_t sequence) const noexcept;
+  /// Does everybody who may act know that all that was ever done to the range is done?
+  [[nodiscard]] bool is_settled(const SpaceRange& range) const noexcept;
   /// How many operations the actor has had: the sequence of its last one.
   [[nodiscard]] std::uint64_t sequence(ActorId actor) const noexcept;
 

@@ -44,6 +44,20 @@ class HostSpace {
     return find(address, nullptr) == nullptr;
   }
 
+  /// Forgets foreign memory that overlaps the range and of which is_settled(range) says that
+  /// nothing is under way: it may be another object by now, and whether it has the same address is
+  /// chance.
+  template <class IsSettled>
+  void forget_settled(const void* address, std::size_t bytes, IsSettled is_settled) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(address);
+    for (auto it = foreign_.first_behind(begin);
+         it != foreign_.end() && it->first < begin + bytes;) {
+      const std::uint64_t from = it->first, to = it->second.end;
+      const bool is_over = is_settled(SpaceRange{0, it->second.value, to - from});
+      ++it;
+      if (is_over) foreign_.erase(from, to);
+    }
+  }
   /// Appends the range as one or more ranges of space 0.
   void translate(const void* address, std::size_t bytes, std::vector<SpaceRange>& ranges);
 

@@ -509,6 +509,10 @@ void World::add_touch(std::vector<Touch>& touches, TouchKind kind, const void* a
         {kind, {devices_[place->first]->space, place->second, bytes}, generation, is_assumed});
     return;
   }
+  if (host_.is_pageable(address)) {
+    host_.forget_settled(address, bytes,
+                         [&](const SpaceRange& range) { return checker_.is_settled(range); });
+  }
   std::vector<SpaceRange> ranges;
   host_.translate(address, bytes, ranges);
   for (const SpaceRange& range : ranges) touches.push_back({kind, range, generation, is_assumed});
