@@ -7,12 +7,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/memory/async_resource.hpp"
 #include "tern/memory/direct_resource.hpp"
+#include "tern/memory/fault_resource.hpp"
 
 namespace tern::test {
 
@@ -23,6 +25,21 @@ struct ResourceCase {
 };
 
 inline void PrintTo(const ResourceCase& one, std::ostream* out) { *out << one.name; }
+
+/// What stands around another resource; a new one is one line in the list.
+struct Wrapper {
+  std::string name;
+  std::function<ResourceHandle(ResourceHandle)> wrap;
+};
+
+template <class Wrapping>
+Wrapper wrapper(const char* name) {
+  return {name, [](ResourceHandle upstream) -> ResourceHandle {
+            return std::make_shared<Wrapping>(std::move(upstream));
+          }};
+}
+
+inline std::vector<Wrapper> every_wrapper() { return {wrapper<FaultResource>("fault")}; }
 
 inline std::vector<ResourceCase> every_resource() {
   const std::function<Device()> on_host = [] { return open_device("host"); };
@@ -36,12 +53,32 @@ inline std::vector<ResourceCase> every_resource() {
   const auto async = [](const Device& device) -> ResourceHandle {
     return std::make_shared<AsyncResource>(device);
   };
-  return {{"direct_on_host", on_host, direct(MemoryKind::device)},
-          {"pinned_on_host", on_host, direct(MemoryKind::pinned)},
-          {"direct_on_sim", on_sim, direct(MemoryKind::device)},
-          {"pinned_on_sim", on_sim, direct(MemoryKind::pinned)},
-          {"managed_on_sim", on_sim, direct(MemoryKind::managed)},
-          {"async_on_sim", on_sim, async}};
+  const std::vector<ResourceCase> grounds = {
+      {"direct_on_host", on_host, direct(MemoryKind::device)},
+      {"pinned_on_host", on_host, direct(MemoryKind::pinned)},
+      {"direct_on_sim", on_sim, direct(MemoryKind::device)},
+      {"pinned_on_sim", on_sim, direct(MemoryKind::pinned)},
+      {"managed_on_sim", on_sim, direct(MemoryKind::managed)},
+      {"async_on_sim", on_sim, async}};
+  std::vector<ResourceCase> all = grounds;
+  const auto add = [&all](const Wrapper& outer, const ResourceCase& inner) {
+    all.push_back({outer.name + "_" + inner.name, inner.open, [outer, inner](const Device& device) {
+                     return outer.wrap(inner.make(device));
+                   }});
+  };
+  for (const Wrapper& outer : every_wrapper()) {
+    for (const ResourceCase& ground : grounds) add(outer, ground);
+  }
+  // Two deep: every pair, on memory that is ordered by the host and by the stream.
+  for (const Wrapper& inner : every_wrapper()) {
+    for (const ResourceCase& ground : {grounds[0], grounds[2], grounds[5]}) {
+      const ResourceCase lower{
+          inner.name + "_" + ground.name, ground.open,
+          [inner, ground](const Device& device) { return inner.wrap(ground.make(device)); }};
+      for (const Wrapper& outer : every_wrapper()) add(outer, lower);
+    }
+  }
+  return all;
 }
 
 inline std::string case_name(const testing::TestParamInfo<ResourceCase>& info) {
