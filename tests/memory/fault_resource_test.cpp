@@ -113,6 +113,14 @@ TEST_F(FaultResourceTest, CountsForEveryRuleWhicheverHits) {
   EXPECT_EQ(run(3), "xx.");
 }
 
+TEST_F(FaultResourceTest, FailsByTheFirstRuleThatHits) {
+  resource.set_rules({{.nth = 1}, {.nth = 1, .code = ErrorCode::driver}});
+  const Result<Block> refused = resource.try_allocate({.bytes = 64});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::out_of_memory);
+  EXPECT_EQ(refused.failure().number("rule"), 1u);
+}
+
 TEST_F(FaultResourceTest, FailsTheNextOnes) {
   resource.fail_next();
   EXPECT_EQ(run(2), "x.");

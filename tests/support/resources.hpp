@@ -15,6 +15,7 @@
 #include "tern/memory/async_resource.hpp"
 #include "tern/memory/direct_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
+#include "tern/memory/tracking_resource.hpp"
 
 namespace tern::test {
 
@@ -39,7 +40,14 @@ Wrapper wrapper(const char* name) {
           }};
 }
 
-inline std::vector<Wrapper> every_wrapper() { return {wrapper<FaultResource>("fault")}; }
+inline std::vector<Wrapper> every_wrapper() {
+  return {wrapper<FaultResource>("fault"),
+          wrapper<TrackingResource>("tracking"),
+          {"overlap", [](ResourceHandle upstream) -> ResourceHandle {
+             return std::make_shared<TrackingResource>(std::move(upstream),
+                                                       TrackingOptions{.check_overlap = true});
+           }}};
+}
 
 inline std::vector<ResourceCase> every_resource() {
   const std::function<Device()> on_host = [] { return open_device("host"); };
