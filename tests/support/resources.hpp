@@ -15,6 +15,7 @@
 #include "tern/memory/async_resource.hpp"
 #include "tern/memory/direct_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
+#include "tern/memory/logging_resource.hpp"
 #include "tern/memory/tracking_resource.hpp"
 
 namespace tern::test {
@@ -43,9 +44,14 @@ Wrapper wrapper(const char* name) {
 inline std::vector<Wrapper> every_wrapper() {
   return {wrapper<FaultResource>("fault"),
           wrapper<TrackingResource>("tracking"),
-          {"overlap", [](ResourceHandle upstream) -> ResourceHandle {
+          {"overlap",
+           [](ResourceHandle upstream) -> ResourceHandle {
              return std::make_shared<TrackingResource>(std::move(upstream),
                                                        TrackingOptions{.check_overlap = true});
+           }},
+          {"logging", [](ResourceHandle upstream) -> ResourceHandle {
+             return std::make_shared<LoggingResource>(std::move(upstream),
+                                                      std::make_shared<RingSink>(16));
            }}};
 }
 
