@@ -16,6 +16,7 @@
 #include "tern/memory/direct_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
 #include "tern/memory/logging_resource.hpp"
+#include "tern/memory/pressure_resource.hpp"
 #include "tern/memory/tracking_resource.hpp"
 
 namespace tern::test {
@@ -43,6 +44,7 @@ Wrapper wrapper(const char* name) {
 
 inline std::vector<Wrapper> every_wrapper() {
   return {wrapper<FaultResource>("fault"),
+          wrapper<PressureResource>("pressure"),
           wrapper<TrackingResource>("tracking"),
           {"overlap",
            [](ResourceHandle upstream) -> ResourceHandle {
