@@ -184,6 +184,32 @@ TEST_F(LoggingResourceTest, NumbersTheCallsOfEightThreads) {
   for (const auto& [thread, count] : by_thread) EXPECT_EQ(count, 1000) << thread;
 }
 
+/// Lets somebody else have memory before its free returns.
+class Hasty final : public Resource {
+ public:
+  explicit Hasty(ResourceHandle other) : other_(std::move(other)) {}
+  const char* name() const noexcept override { return "hasty"; }
+  const Device& device() const noexcept override { return other_->device(); }
+  ResourceTraits traits() const noexcept override { return {}; }
+  Statistics statistics() const noexcept override { return {}; }
+  std::size_t good_size(const Request& request) const noexcept override { return request.bytes; }
+  Result<Block> try_allocate(const Request&) noexcept override { return Block{}; }
+  Result<void> try_deallocate(const Block&, StreamRef, CallSite) noexcept override {
+    return other_->try_deallocate(other_->allocate({.bytes = 64}), {});
+  }
+
+ private:
+  const ResourceHandle other_;
+};
+
+TEST_F(LoggingResourceTest, NumbersAFreeBeforeOthersCanHaveTheMemory) {
+  LoggingResource hasty(std::make_shared<Hasty>(std::make_shared<LoggingResource>(upstream, ring)),
+                        ring);
+  EXPECT_TRUE(hasty.try_deallocate({&stream, 7, device.id(), Generation(99'999, 1)}, {}));
+  ASSERT_EQ(ring->records().size(), 3u);
+  EXPECT_EQ(ring->records()[0].bytes, 7u);
+}
+
 TEST_F(LoggingResourceTest, UsesNoHeapOfItsOwn) {
   auto speaker = std::make_shared<Speaker>(device);
   speaker->sentence = "nothing is left.";
