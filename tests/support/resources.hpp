@@ -15,6 +15,7 @@
 #include "tern/memory/async_resource.hpp"
 #include "tern/memory/direct_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
+#include "tern/memory/guard_resource.hpp"
 #include "tern/memory/logging_resource.hpp"
 #include "tern/memory/pressure_resource.hpp"
 #include "tern/memory/tracking_resource.hpp"
@@ -44,6 +45,7 @@ Wrapper wrapper(const char* name) {
 
 inline std::vector<Wrapper> every_wrapper() {
   return {wrapper<FaultResource>("fault"),
+          wrapper<GuardResource>("guard"),
           wrapper<PressureResource>("pressure"),
           wrapper<TrackingResource>("tracking"),
           {"overlap",
