@@ -136,6 +136,17 @@ TEST_F(GuardResourceTest, HoldsFreedBlocksBackInOrder) {
   EXPECT_EQ(upstream->statistics().live_bytes, 0u);
 }
 
+TEST_F(GuardResourceTest, TrimsOnlyWhatItsStreamHasPassed) {
+  const Block block = holding.allocate({.bytes = 1024, .stream = stream});
+  EXPECT_TRUE(holding.try_deallocate(block, stream));
+  const std::uint64_t hold = sim::hold(stream);  // a mark covers what comes before it is asked for
+  EXPECT_EQ(holding.trim(0), 0u);
+  EXPECT_EQ(state_of(block.generation), BlockState::quarantined);
+  sim::let_go(device, hold);
+  stream.synchronize();
+  EXPECT_EQ(holding.trim(0), 1536u);
+}
+
 TEST_F(GuardResourceTest, FindsAUseAfterTheFree) {
   const Block block = holding.allocate({.bytes = 1024, .stream = stream, .tag = "weights"});
   const CallSite freed = CallSite::here();
