@@ -1,0 +1,287 @@
+#include "memory/block_table.hpp"
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <vector>
+
+#include "tern/device/device.hpp"
+
+namespace tern {
+namespace {
+
+/// In the low bits of a place's word, below the count.
+enum class Phase : std::uint64_t { free, live, claimed, retired, quarantined };
+constexpr unsigned phase_bits = 8;
+
+constexpr std::uint64_t word_of(std::uint64_t count, Phase phase) noexcept {
+  return count << phase_bits | static_cast<std::uint64_t>(phase);
+}
+constexpr std::uint64_t count_of(std::uint64_t word) noexcept { return word >> phase_bits; }
+constexpr Phase phase_of(std::uint64_t word) noexcept {
+  return static_cast<Phase>(word & ((1u << phase_bits) - 1));
+}
+
+/// Written only by whoever holds the place: between its taking and its first live word, and by the
+/// claimer. Readers of others' places look at the word before and after.
+struct Row {
+  std::atomic<std::uint64_t> word = 0;
+  std::atomic<void*> address = nullptr;
+  std::atomic<std::size_t> bytes = 0;
+  std::atomic<const Resource*> owner = nullptr;
+  std::atomic<StreamId> stream = {};
+  std::atomic<std::uint64_t> note = 0;
+  std::atomic<DeviceId> device = {};
+  std::atomic<Tag> tag = {};
+};
+
+constexpr std::size_t chunk_places = 4096;
+constexpr std::size_t max_chunks = (std::size_t{1} << Generation::slot_bits) / chunk_places;
+constexpr std::uint64_t last_count = (std::uint64_t{1} << Generation::count_bits) - 1;
+/// Retired places looked at before a new one is made.
+constexpr int most_polls = 4;
+
+struct Retired {
+  Generation generation;
+  Mark mark;
+};
+
+struct Table {
+  std::array<std::atomic<std::array<Row, chunk_places>*>, max_chunks> chunks = {};
+  std::mutex mutex;
+  std::vector<std::uint32_t> free_slots;  // guarded by mutex; room for every place there is
+  std::deque<Retired> retired;            // guarded by mutex; oldest first
+  std::size_t chunk_count = 0;            // guarded by mutex
+
+  /// Null for a slot that was never made.
+  [[nodiscard]] Row* find(std::uint32_t slot) noexcept {
+    auto* chunk = chunks[slot / chunk_places].load(std::memory_order_acquire);
+    return chunk == nullptr ? nullptr : &(*chunk)[slot % chunk_places];
+  }
+};
+
+Table& table() {
+  static Table& instance = *new Table;
+  // Whoever forks holds the lock, so the child never finds it taken by a thread it lacks.
+  static const int registered = pthread_atfork(
+      [] { table().mutex.lock(); }, [] { table().mutex.unlock(); }, [] { table().mutex.unlock(); });
+  static_cast<void>(registered);
+  return instance;
+}
+
+/// With the table locked.
+void free_place(Table& all, Generation generation) noexcept {
+  all.find(generation.slot())
+      ->word.store(word_of(generation.count(), Phase::free), std::memory_order_release);
+  // One that would begin to count again is not used any more.
+  if (generation.count() < last_count) all.free_slots.push_back(generation.slot());
+}
+
+Failure no_host_memory() noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate {requested} to keep account of a block. Free host "
+                 "memory.")
+      .with_bytes("requested", sizeof(Row) * chunk_places);
+}
+
+/// Places of blocks that their streams have passed are free again. The device is asked without the
+/// lock, so whoever comes first has the answer.
+void reap(Table& all) noexcept {
+  for (int i = 0; i < most_polls; ++i) {
+    Retired oldest;
+    {
+      const std::lock_guard lock(all.mutex);
+      if (all.retired.empty()) return;
+      oldest = all.retired.front();
+    }
+    const Result<bool> is_done = Device::try_is_done(oldest.mark);
+    if (!is_done || !*is_done) return;
+    const std::lock_guard lock(all.mutex);
+    if (all.retired.empty() || all.retired.front().generation != oldest.generation) continue;
+    all.retired.pop_front();
+    free_place(all, oldest.generation);
+  }
+}
+
+/// With the table locked. All host memory is taken here, so that giving back needs none.
+Result<void> grow(Table& all) noexcept {
+  if (all.chunk_count == max_chunks) {
+    return Failure(ErrorCode::capacity,
+                   "this process holds {max} blocks, which is all that can be told apart. Free "
+                   "some, or ask for fewer and larger ones.")
+        .with("max", std::uint64_t{1} << Generation::slot_bits);
+  }
+  try {
+    all.free_slots.reserve((all.chunk_count + 1) * chunk_places);
+    auto* chunk = new std::array<Row, chunk_places>;
+    const auto first = static_cast<std::uint32_t>(all.chunk_count * chunk_places);
+    // Slot 0 with count 0 would be no generation, but counts begin at 1.
+    for (std::uint32_t i = chunk_places; i > 0; --i) all.free_slots.push_back(first + i - 1);
+    all.chunks[all.chunk_count++].store(chunk, std::memory_order_release);
+    return {};
+  } catch (const std::bad_alloc&) {
+    return no_host_memory();
+  }
+}
+
+std::optional<Mark> mark_of(Table& all, Generation generation) noexcept {
+  const std::lock_guard lock(all.mutex);
+  for (const Retired& one : all.retired) {
+    if (one.generation == generation) return one.mark;
+  }
+  return std::nullopt;
+}
+
+Failure not_live(const Block& block) noexcept {
+  return Failure(ErrorCode::use_after_free,
+                 "the block at {address} (generation {generation}) was freed before, or is not a "
+                 "block of this resource. Free each block once, where it came from.")
+      .with("address", reinterpret_cast<std::uintptr_t>(block.address), Unit::hex)
+      .with("generation", block.generation.count());
+}
+
+BlockFacts read(const Row& place) noexcept {
+  return {.address = place.address.load(std::memory_order_relaxed),
+          .bytes = place.bytes.load(std::memory_order_relaxed),
+          .device = place.device.load(std::memory_order_relaxed),
+          .owner = place.owner.load(std::memory_order_relaxed),
+          .stream = place.stream.load(std::memory_order_relaxed),
+          .tag = place.tag.load(std::memory_order_relaxed),
+          .note = place.note.load(std::memory_order_relaxed)};
+}
+
+}  // namespace
+
+Result<Generation> try_begin_block(const BlockFacts& facts) noexcept {
+  Table& all = table();
+  std::uint32_t slot = 0;
+  reap(all);
+  {
+    const std::lock_guard lock(all.mutex);
+    if (all.free_slots.empty()) {
+      if (Result<void> grown = grow(all); !grown) return grown.failure();
+    }
+    slot = all.free_slots.back();
+    all.free_slots.pop_back();
+  }
+  Row& place = *all.find(slot);
+  place.address.store(facts.address, std::memory_order_relaxed);
+  place.bytes.store(facts.bytes, std::memory_order_relaxed);
+  place.owner.store(facts.owner, std::memory_order_relaxed);
+  place.stream.store(facts.stream, std::memory_order_relaxed);
+  place.note.store(facts.note, std::memory_order_relaxed);
+  place.device.store(facts.device, std::memory_order_relaxed);
+  place.tag.store(facts.tag, std::memory_order_relaxed);
+  const std::uint64_t count = count_of(place.word.load(std::memory_order_relaxed)) + 1;
+  place.word.store(word_of(count, Phase::live), std::memory_order_release);
+  return Generation(slot, count);
+}
+
+Result<BlockFacts> try_claim_block(const Block& block, const Resource* owner) noexcept {
+  Row* const place = table().find(block.generation.slot());
+  if (!block.generation || place == nullptr) return not_live(block);
+  std::uint64_t live = word_of(block.generation.count(), Phase::live);
+  if (place->word.load(std::memory_order_acquire) != live) return not_live(block);
+  const BlockFacts facts = read(*place);
+  if (facts.device != block.device) {
+    return Failure(ErrorCode::device_mismatch,
+                   "the block at {address} is of {a}, and was given back as one of {b}. Free it "
+                   "where it came from.")
+        .with("address", reinterpret_cast<std::uintptr_t>(block.address), Unit::hex)
+        .with("a", Place::device(facts.device).text())
+        .with("b", Place::device(block.device).text());
+  }
+  if (facts.address != block.address) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(facts.address);
+    const auto given = reinterpret_cast<std::uintptr_t>(block.address);
+    if (given - begin >= facts.bytes) return not_live(block);
+    return Failure(ErrorCode::out_of_bounds,
+                   "the address {address} lies {offset} inside a block of {bytes}. Free the block "
+                   "by the address it was given at.")
+        .with("address", given, Unit::hex)
+        .with_bytes("offset", given - begin)
+        .with_bytes("bytes", facts.bytes);
+  }
+  if (facts.owner != owner || facts.bytes != block.bytes) return not_live(block);
+  if (!place->word.compare_exchange_strong(live, word_of(block.generation.count(), Phase::claimed),
+                                           std::memory_order_acq_rel)) {
+    return not_live(block);
+  }
+  return facts;
+}
+
+void unclaim_block(Generation generation) noexcept {
+  table()
+      .find(generation.slot())
+      ->word.store(word_of(generation.count(), Phase::live), std::memory_order_release);
+}
+
+void end_block(Generation generation, Mark last_use) noexcept {
+  Table& all = table();
+  Row& place = *all.find(generation.slot());
+  const std::lock_guard lock(all.mutex);
+  if (last_use) {
+    try {
+      all.retired.push_back({generation, last_use});
+      place.word.store(word_of(generation.count(), Phase::retired), std::memory_order_release);
+      return;
+    } catch (const std::bad_alloc&) {
+      // It is free a little early then, which only shows to whoever asks for its state.
+    }
+  }
+  free_place(all, generation);
+}
+
+void quarantine_block(Generation generation) noexcept {
+  table()
+      .find(generation.slot())
+      ->word.store(word_of(generation.count(), Phase::quarantined), std::memory_order_release);
+}
+
+Result<BlockFacts> try_find_block(Generation generation) noexcept {
+  Row* const place = table().find(generation.slot());
+  const Block asked{.generation = generation};
+  if (!generation || place == nullptr) return not_live(asked);
+  const std::uint64_t before = place->word.load(std::memory_order_acquire);
+  if (count_of(before) != generation.count() || phase_of(before) == Phase::free) {
+    return not_live(asked);
+  }
+  const BlockFacts facts = read(*place);
+  // What was read while the place changed hands is nobody's.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (count_of(place->word.load(std::memory_order_relaxed)) != generation.count()) {
+    return not_live(asked);
+  }
+  return facts;
+}
+
+BlockState state_of(Generation generation) noexcept {
+  Table& all = table();
+  Row* const place = all.find(generation.slot());
+  if (!generation || place == nullptr) return BlockState::freed;
+  const std::uint64_t word = place->word.load(std::memory_order_acquire);
+  if (count_of(word) != generation.count()) return BlockState::freed;
+  switch (phase_of(word)) {
+    case Phase::live:
+    case Phase::claimed:
+      return BlockState::live;
+    case Phase::quarantined:
+      return BlockState::quarantined;
+    case Phase::retired: {
+      const std::optional<Mark> mark = mark_of(all, generation);
+      if (!mark) return BlockState::freed;
+      const Result<bool> is_done = Device::try_is_done(*mark);
+      return is_done && *is_done ? BlockState::freed : BlockState::retired;
+    }
+    case Phase::free:
+      break;
+  }
+  return BlockState::freed;
+}
+
+}  // namespace tern

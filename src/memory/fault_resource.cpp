@@ -1,0 +1,154 @@
+#include "tern/memory/fault_resource.hpp"
+
+#include <deque>
+#include <utility>
+
+#include "memory/block_table.hpp"
+
+namespace tern {
+
+/// Rules with their counts. A call that is under way keeps the plan it began with.
+struct FaultResource::Plan {
+  struct Counted {
+    explicit Counted(const FaultRule& one) : rule(one) {}
+    FaultRule rule;
+    std::atomic<std::uint64_t> fitting = 0;
+  };
+  std::deque<Counted> rules;  // atomics do not move
+};
+
+namespace {
+
+/// splitmix64: every number of the count has a draw of its own, so threads do not change it.
+std::uint64_t draw(std::uint64_t seed, std::uint64_t number) noexcept {
+  std::uint64_t x = seed + number * 0x9E3779B97F4A7C15u;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+bool is_chosen(const FaultRule& rule, std::uint64_t number) noexcept {
+  if (rule.nth == 0 && rule.every == 0 && rule.rate == 0) return true;
+  if (rule.nth != 0 && number == rule.nth) return true;
+  if (rule.every != 0 && number % rule.every == 0) return true;
+  // The upper 53 bits, which a double holds exactly: [0, 1), so that a rate of 1 hits always.
+  const double share = static_cast<double>(draw(rule.seed, number) >> 11) * 0x1.0p-53;
+  return share < rule.rate;
+}
+
+[[noreturn]] void refuse_rule(std::size_t index, const char* sentence) {
+  raise(Failure(ErrorCode::invalid_argument, sentence)
+            .with("name", "rules")
+            .with("rule", std::uint64_t{index + 1}));
+}
+
+}  // namespace
+
+FaultResource::FaultResource(ResourceHandle upstream, std::vector<FaultRule> rules)
+    : WrappingResource("fault", std::move(upstream)), plan_(checked_plan(std::move(rules))) {}
+
+std::shared_ptr<FaultResource::Plan> FaultResource::checked_plan(std::vector<FaultRule> rules) {
+  auto plan = std::make_shared<Plan>();
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    const FaultRule& rule = rules[i];
+    if (!(rule.rate >= 0 && rule.rate <= 1)) {
+      refuse_rule(i, "the rate of fault rule {rule} is not a share from 0 to 1.");
+    }
+    if (rule.min_bytes > rule.max_bytes) {
+      refuse_rule(i, "fault rule {rule} fits no size: its min_bytes is above its max_bytes.");
+    }
+    // A free that happened and says that it did not would have the block freed twice.
+    if (rule.call == FaultCall::free && rule.moment == FaultMoment::after) {
+      refuse_rule(i, "fault rule {rule} lets a free fail after it was done. Let it fail before.");
+    }
+    plan->rules.emplace_back(rule);
+  }
+  return plan;
+}
+
+void FaultResource::set_rules(std::vector<FaultRule> rules) {
+  std::shared_ptr<Plan> plan = checked_plan(std::move(rules));
+  const std::lock_guard lock(mutex_);
+  plan_.swap(plan);
+}
+
+std::optional<FaultResource::Hit> FaultResource::hit(FaultCall call, std::size_t bytes,
+                                                     Tag tag) noexcept {
+  std::shared_ptr<Plan> plan;
+  {
+    const std::lock_guard lock(mutex_);
+    plan = plan_;
+  }
+  std::optional<Hit> first;
+  std::uint64_t place = 0;
+  for (Plan::Counted& one : plan->rules) {
+    ++place;
+    const FaultRule& rule = one.rule;
+    const bool fits = rule.call == call && (!rule.tag || *rule.tag == tag) &&
+                      bytes >= rule.min_bytes && bytes <= rule.max_bytes;
+    if (!fits) continue;
+    // All rules count, also behind one that hits: what one does must not shift another.
+    const std::uint64_t number = one.fitting.fetch_add(1) + 1;
+    if (first || !is_chosen(rule, number)) continue;
+    const ErrorCode usual =
+        call == FaultCall::allocate ? ErrorCode::out_of_memory : ErrorCode::driver;
+    first = Hit{rule.moment, rule.code.value_or(usual), place, number};
+  }
+  return first;
+}
+
+Result<Block> FaultResource::try_allocate(const Request& request) noexcept {
+  if (request.bytes == 0) return WrappingResource::try_allocate(request);
+  std::optional<Hit> fault = hit(FaultCall::allocate, request.bytes, request.tag);
+  std::uint64_t left = fail_next_.load();
+  while (left != 0 && !fail_next_.compare_exchange_weak(left, left - 1)) {
+  }
+  if (left != 0) fault = Hit{.number = left};
+  if (!fault) return WrappingResource::try_allocate(request);
+
+  counters().note_request();
+  if (fault->moment == FaultMoment::after) {
+    const Result<Block> block = upstream()->try_allocate(request);
+    // A failure of its own is the one to tell of.
+    if (!block) {
+      counters().note_refusal();
+      return block;
+    }
+    // Silently: if the upstream cannot take it back, it keeps count of that itself.
+    upstream()->deallocate(*block, request.stream, request.site);
+  }
+  counters().note_refusal();
+  failed_requests_.fetch_add(1);
+  return Failure(fault->code,
+                 "{requested} with tag '{tag}' were refused on purpose, by fault rule {rule} at "
+                 "its call {number}. Take the rule out if that is not wanted.",
+                 request.site)
+      .with_bytes("requested", request.bytes)
+      .with("rule", fault->rule)
+      .with("number", fault->number)
+      .with("tag", request.tag.name());
+}
+
+Result<void> FaultResource::try_deallocate(const Block& block, StreamRef stream,
+                                           CallSite site) noexcept {
+  if (!block) return {};
+  // Only frees that could succeed are counted and hit; mistakes are the upstream's to refuse.
+  const Result<BlockFacts> facts = try_find_block(block.generation);
+  if (!facts || facts->address != block.address || facts->bytes != block.bytes ||
+      facts->device != block.device || state_of(block.generation) != BlockState::live) {
+    return WrappingResource::try_deallocate(block, stream, site);
+  }
+  const std::optional<Hit> fault = hit(FaultCall::free, block.bytes, facts->tag);
+  if (!fault) return WrappingResource::try_deallocate(block, stream, site);
+  refused_frees_.fetch_add(1);
+  return Failure(fault->code,
+                 "freeing {bytes} with tag '{tag}' failed on purpose, by fault rule {rule} at its "
+                 "call {number}. Take the rule out if that is not wanted.",
+                 site)
+      .with_bytes("bytes", block.bytes)
+      .with("rule", fault->rule)
+      .with("number", fault->number)
+      .with("tag", facts->tag.name());
+}
+
+}  // namespace tern

@@ -1,0 +1,369 @@
+#include "tern/memory/guard_resource.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include "memory/block_table.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern {
+
+struct GuardResource::Guarded {
+  Block whole = {};  // the upstream's
+  Block block = {};  // ours
+  Tag tag = {};
+  CallSite allocated = {};
+  CallSite freed = {};
+  Mark mark = {};             // of the free
+  Guarded* next = nullptr;    // in quarantine
+  bool was_reported = false;  // once is enough
+};
+
+struct GuardResource::State {
+  Stream own;  // for blocks that have no stream, or whose stream has ended
+  mutable std::mutex mutex;
+  // Guarded by mutex, as all below: first in, first out.
+  Guarded* oldest = nullptr;
+  Guarded* newest = nullptr;
+  std::size_t held_bytes = 0;
+  std::uint64_t hits = 0;
+  std::optional<Failure> last_hit;
+};
+
+namespace {
+
+constexpr std::size_t look_bytes = 64 * kib;
+
+std::string_view file_name(CallSite site) noexcept {
+  const std::string_view path = site.file;
+  return path.substr(path.find_last_of('/') + 1);
+}
+
+std::byte* bytes_of(const Block& block) noexcept { return static_cast<std::byte*>(block.address); }
+
+}  // namespace
+
+GuardResource::GuardResource(ResourceHandle upstream, const GuardOptions& options)
+    : WrappingResource("guard", std::move(upstream)),
+      options_(options),
+      state_(std::make_unique<State>()) {
+  state_->own = Stream(device(), {.name = "guard"});
+}
+
+GuardResource::~GuardResource() {
+  while (evict(true) != 0) {
+  }
+}
+
+std::size_t GuardResource::good_size(const Request& request) const noexcept {
+  return request.bytes;
+}
+
+Result<StreamRef> GuardResource::usable(StreamRef stream) noexcept {
+  if (!stream.id()) return StreamRef(state_->own);
+  if (stream.device_id() != device().id()) {
+    return Failure(ErrorCode::device_mismatch,
+                   "memory of '{a}' was freed on a stream of {b}. Free it on a stream of its own "
+                   "device.")
+        .with("a", device().spec())
+        .with("b", Place::device(stream.device_id()).text());
+  }
+  if (stream.try_mark()) return stream;
+  // It has ended: its work is waited for, and ours comes after that.
+  if (Result<void> waited = device().try_synchronize(); !waited) return waited.failure();
+  return StreamRef(state_->own);
+}
+
+Failure GuardResource::hit(const Guarded& guarded, std::int64_t offset, CallSite site,
+                           const char* sentence) noexcept {
+  std::array<char, 80> allocated = {}, freed = {};
+  fmt::format_to_n(allocated.data(), allocated.size() - 1, "{}:{}", file_name(guarded.allocated),
+                   guarded.allocated.line);
+  fmt::format_to_n(freed.data(), freed.size() - 1, "{}:{}", file_name(site), site.line);
+  const Failure failure =
+      Failure(ErrorCode::violation, sentence, site)
+          .with("address", reinterpret_cast<std::uintptr_t>(guarded.block.address), Unit::hex)
+          .with_bytes("bytes", guarded.block.bytes)
+          .with_signed("offset", offset)
+          .with("generation", guarded.block.generation.count())
+          .with("allocated", allocated.data())
+          .with("freed", freed.data())
+          .with("tag", guarded.tag.name());
+  const std::lock_guard lock(state_->mutex);
+  ++state_->hits;
+  state_->last_hit = failure;
+  return failure;
+}
+
+Result<void> GuardResource::write_bands(const Guarded& guarded, StreamRef stream,
+                                        CallSite site) noexcept {
+  std::byte* const begin = bytes_of(guarded.block);
+  const std::size_t bytes = guarded.block.bytes;
+  if (Result<void> done = stream.try_fill(begin - band_bytes, band_bytes, band_byte, site); !done) {
+    return done;
+  }
+  if (Result<void> done = stream.try_fill(begin + bytes, band_bytes, band_byte, site); !done) {
+    return done;
+  }
+  if (!options_.poison) return {};
+  return stream.try_fill(begin, bytes, poison_byte, site);
+}
+
+/// Where the first byte is that is not as expected, once the stream has come so far.
+Result<std::optional<std::size_t>> GuardResource::first_other(const std::byte* begin,
+                                                              std::size_t bytes, std::byte expected,
+                                                              StreamRef stream,
+                                                              CallSite site) noexcept {
+  std::unique_ptr<std::byte[]> copy;
+  if (!traits().is_host_accessible) {
+    copy.reset(new (std::nothrow) std::byte[std::min(bytes, look_bytes)]);
+    if (!copy) {
+      return Failure(ErrorCode::out_of_memory,
+                     "the host could not allocate {requested} to look at a guarded block. Free "
+                     "host memory.",
+                     site)
+          .with_bytes("requested", std::min(bytes, look_bytes));
+    }
+  }
+  for (std::size_t at = 0; at < bytes; at += look_bytes) {
+    const std::size_t size = std::min(bytes - at, look_bytes);
+    const std::byte* seen = begin + at;
+    if (copy) {
+      if (Result<void> copied = stream.try_copy(copy.get(), seen, size, site); !copied) {
+        // Nothing of it may be under way when the copy's memory goes.
+        static_cast<void>(stream.try_synchronize());
+        return copied.failure();
+      }
+      seen = copy.get();
+    }
+    if (copy || at == 0) {
+      const Result<Mark> mark = stream.try_mark();
+      if (!mark) return mark.failure();
+      if (Result<void> waited = Device::try_wait(*mark); !waited) return waited.failure();
+    }
+    const std::byte* bad =
+        std::find_if(seen, seen + size, [&](std::byte b) { return b != expected; });
+    if (bad != seen + size) return std::optional(at + static_cast<std::size_t>(bad - seen));
+  }
+  return std::optional<std::size_t>();
+}
+
+Result<void> GuardResource::look(const Guarded& guarded, StreamRef stream, CallSite site) noexcept {
+  constexpr const char* sentence =
+      "somebody wrote beyond the block of {bytes} at {address} with tag '{tag}': the first bad "
+      "byte is at offset {offset}. It was allocated at {allocated} and looked at from {freed}. "
+      "Find who writes there.";
+  const std::byte* const begin = bytes_of(guarded.block);
+  const Result<std::optional<std::size_t>> before =
+      first_other(begin - band_bytes, band_bytes, band_byte, stream, site);
+  if (!before) return before.failure();
+  if (*before) {
+    return hit(guarded, static_cast<std::int64_t>(**before) - std::int64_t{band_bytes}, site,
+               sentence);
+  }
+  const Result<std::optional<std::size_t>> after =
+      first_other(begin + guarded.block.bytes, band_bytes, band_byte, stream, site);
+  if (!after) return after.failure();
+  if (*after) {
+    return hit(guarded, static_cast<std::int64_t>(guarded.block.bytes + **after), site, sentence);
+  }
+  return {};
+}
+
+Result<Block> GuardResource::try_allocate(const Request& request) noexcept {
+  counters().note_request();
+  if (request.bytes == 0) return Block{};
+  const auto refuse = [&](const Failure& failure) {
+    counters().note_refusal();
+    return Result<Block>(failure);
+  };
+  if (Result<void> fits = check(request); !fits) return refuse(fits.failure());
+  // In front of the block its alignment has to be kept.
+  const std::size_t front = std::max({band_bytes, request.alignment, traits().alignment});
+  const std::optional<std::size_t> all = checked_add(request.bytes, front + band_bytes);
+  std::unique_ptr<Guarded> guarded(new (std::nothrow) Guarded);
+  if (!all || *all > max_request_bytes || !guarded) {
+    return refuse(Failure(ErrorCode::out_of_memory,
+                          "{requested} and {bands} of guard bands around them are more than there "
+                          "is. Ask for less, or do without the guard.",
+                          request.site)
+                      .with_bytes("requested", request.bytes)
+                      .with_bytes("bands", front + band_bytes));
+  }
+  const Result<StreamRef> stream = usable(request.stream);
+  if (!stream) return refuse(Failure(stream.failure()).at(request.site));
+  Request larger = request;
+  larger.bytes = *all;
+  const Result<Block> whole = upstream()->try_allocate(larger);
+  if (!whole) return refuse(whole.failure());
+  guarded->whole = *whole;
+  guarded->block = {bytes_of(*whole) + front, request.bytes, whole->device, {}};
+  guarded->tag = request.tag;
+  guarded->allocated = request.site;
+
+  Result<void> ready = write_bands(*guarded, *stream, request.site);
+  // The host comes first: what was written has to be there. So it has if it is given back.
+  if (!ready || !request.stream.id()) {
+    if (Result<void> waited = stream->try_synchronize(); ready) ready = waited;
+  }
+  const Result<Generation> generation =
+      !ready ? Result<Generation>(ready.failure())
+             : try_begin_block({guarded->block.address, request.bytes, whole->device, this,
+                                request.stream.id(), request.tag,
+                                reinterpret_cast<std::uintptr_t>(guarded.get())});
+  if (!generation) {
+    upstream()->deallocate(*whole, request.stream, request.site);
+    return refuse(generation.failure());
+  }
+  guarded->block.generation = *generation;
+  counters().note_allocation(request.bytes);
+  return guarded.release()->block;
+}
+
+Result<void> GuardResource::try_check(const Block& block, StreamRef stream,
+                                      CallSite site) noexcept {
+  if (!block) return {};
+  // Claimed, so that nobody frees it meanwhile.
+  const Result<BlockFacts> facts = try_claim_block(block, this);
+  if (!facts) return Failure(facts.failure()).at(site);
+  const auto* guarded = reinterpret_cast<const Guarded*>(facts->note);
+  const Result<StreamRef> on = usable(stream);
+  const Result<void> whole = on ? look(*guarded, *on, site) : Result<void>(on.failure());
+  unclaim_block(block.generation);
+  return whole;
+}
+
+Result<void> GuardResource::try_deallocate(const Block& block, StreamRef stream,
+                                           CallSite site) noexcept {
+  if (!block) return {};
+  const Result<BlockFacts> facts = try_claim_block(block, this);
+  if (!facts) return Failure(facts.failure()).at(site);
+  auto* const guarded = reinterpret_cast<Guarded*>(facts->note);
+  const auto fail = [&](const Failure& failure) {
+    unclaim_block(block.generation);
+    return Result<void>(Failure(failure).at(site));
+  };
+  const Result<StreamRef> on = usable(stream);
+  if (on) {
+    if (!guarded->was_reported) {
+      if (Result<void> whole = look(*guarded, *on, site); !whole) {
+        // Other failures, a checker's violation among them, leave the bands to be looked at again.
+        guarded->was_reported = whole.failure().number("offset").has_value();
+        if (whole.failure().code() != ErrorCode::device_lost) return fail(whole.failure());
+      }
+    }
+    if (options_.poison) {
+      if (Result<void> done = on->try_fill(bytes_of(block), block.bytes, poison_byte, site);
+          !done && done.failure().code() != ErrorCode::device_lost) {
+        return fail(done.failure());
+      }
+    }
+  } else if (on.failure().code() != ErrorCode::device_lost) {
+    return fail(on.failure());
+  }
+  const StreamRef last = on ? *on : stream;
+  if (options_.quarantine_bytes == 0 || guarded->whole.bytes > options_.quarantine_bytes) {
+    if (Result<void> freed = upstream()->try_deallocate(guarded->whole, last, site); !freed) {
+      return fail(freed.failure());
+    }
+    counters().note_free(block.bytes);
+    const Result<Mark> mark = last.try_mark();
+    end_block(block.generation, mark ? *mark : Mark{});
+    delete guarded;
+    return {};
+  }
+  const Result<Mark> mark = last.try_mark();
+  guarded->mark = mark ? *mark : Mark{};
+  guarded->freed = site;
+  counters().note_free(block.bytes);
+  quarantine_block(block.generation);
+  {
+    const std::lock_guard lock(state_->mutex);
+    (state_->newest == nullptr ? state_->oldest : state_->newest->next) = guarded;
+    state_->newest = guarded;
+    state_->held_bytes += guarded->whole.bytes;
+  }
+  while (quarantined_bytes() > options_.quarantine_bytes && evict(true) != 0) {
+  }
+  return {};
+}
+
+std::size_t GuardResource::evict(bool may_wait) noexcept {
+  std::unique_ptr<Guarded> oldest;
+  Mark mark;
+  if (!may_wait) {
+    {
+      const std::lock_guard lock(state_->mutex);
+      if (state_->oldest == nullptr) return 0;
+      mark = state_->oldest->mark;
+    }
+    const Result<bool> is_done = Device::try_is_done(mark);
+    if (!is_done || !*is_done) return 0;
+  }
+  {
+    const std::lock_guard lock(state_->mutex);
+    // Another thread may have taken it; the next one's turn comes with the next call.
+    if (state_->oldest == nullptr || (!may_wait && state_->oldest->mark != mark)) return 0;
+    oldest.reset(state_->oldest);
+    state_->oldest = oldest->next;
+    if (state_->oldest == nullptr) state_->newest = nullptr;
+    state_->held_bytes -= oldest->whole.bytes;
+  }
+  if (may_wait) {
+    static_cast<void>(Device::try_wait(oldest->mark));
+    // The host has waited for its last use, so the guard's own stream comes after that.
+    if (!oldest->was_reported) static_cast<void>(look(*oldest, state_->own, oldest->freed));
+    if (options_.poison) {
+      const Result<std::optional<std::size_t>> late = first_other(
+          bytes_of(oldest->block), oldest->block.bytes, poison_byte, state_->own, oldest->freed);
+      if (late && *late) {
+        static_cast<void>(hit(*oldest, static_cast<std::int64_t>(**late), oldest->freed,
+                              "somebody wrote into the block of {bytes} at {address} with tag "
+                              "'{tag}' after it was freed: the first bad byte is at offset "
+                              "{offset}. It was allocated at {allocated} and freed at {freed}. "
+                              "Find who still uses it."));
+      }
+    }
+  }
+  const std::size_t bytes = oldest->whole.bytes;
+  // Silently: what cannot be freed is the upstream's to count and to try again. Without a stream,
+  // because nothing uses it any more.
+  upstream()->deallocate(oldest->whole, {}, oldest->freed);
+  end_block(oldest->block.generation, Mark{});
+  return bytes;
+}
+
+std::size_t GuardResource::trim(std::size_t keep_bytes) noexcept {
+  std::size_t given = 0;
+  while (quarantined_bytes() > keep_bytes) {
+    const std::size_t bytes = evict(false);
+    if (bytes == 0) break;
+    given += bytes;
+  }
+  return given + upstream()->trim(keep_bytes);
+}
+
+std::size_t GuardResource::quarantined_bytes() const noexcept {
+  const std::lock_guard lock(state_->mutex);
+  return state_->held_bytes;
+}
+
+std::uint64_t GuardResource::hits() const noexcept {
+  const std::lock_guard lock(state_->mutex);
+  return state_->hits;
+}
+
+std::optional<Failure> GuardResource::take_hit() noexcept {
+  const std::lock_guard lock(state_->mutex);
+  return std::exchange(state_->last_hit, std::nullopt);
+}
+
+}  // namespace tern

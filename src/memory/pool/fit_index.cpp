@@ -1,0 +1,85 @@
+#include "memory/pool/fit_index.hpp"
+
+namespace tern::pool {
+
+void FitIndex::insert(Descriptor& range) noexcept {
+  const auto [octave, part] = list_of(range.size);
+  Descriptor*& head = lists_[octave][part];
+  range.previous = nullptr;
+  range.next = head;
+  if (head != nullptr) head->previous = &range;
+  head = &range;
+  part_bits_[octave] |= 1u << part;
+  octave_bits_ |= std::uint64_t{1} << octave;
+  total_ += range.size;
+}
+
+void FitIndex::remove(Descriptor& range) noexcept {
+  const auto [octave, part] = list_of(range.size);
+  if (range.next != nullptr) range.next->previous = range.previous;
+  (range.previous != nullptr ? range.previous->next : lists_[octave][part]) = range.next;
+  range.previous = range.next = nullptr;
+  total_ -= range.size;
+  if (lists_[octave][part] != nullptr) return;
+  part_bits_[octave] &= ~(1u << part);
+  if (part_bits_[octave] == 0) octave_bits_ &= ~(std::uint64_t{1} << octave);
+}
+
+Descriptor* FitIndex::find(std::uint64_t granules, std::uint64_t alignment) const noexcept {
+  auto [octave, part] = list_of(granules);
+  if (octave >= octaves) return nullptr;
+  Descriptor* own = lists_[octave][part];
+  for (int look = 0; own != nullptr && look < most_looks; ++look, own = own->next) {
+    if (fits(*own, granules, alignment)) return own;
+  }
+  // From the next list on everything is large enough; with an alignment, what is larger by that
+  // much. Between the two a range may fit by luck, and each list's first is tried.
+  while (true) {
+    if (++part == parts) {
+      part = 0;
+      ++octave;
+    }
+    if (octave >= octaves) return nullptr;
+    std::uint32_t later = part_bits_[octave] & (~std::uint32_t{0} << part);
+    if (later == 0) {
+      if (octave + 1 >= octaves) return nullptr;
+      const std::uint64_t more = octave_bits_ & (~std::uint64_t{0} << (octave + 1));
+      if (more == 0) return nullptr;
+      octave = static_cast<std::size_t>(std::countr_zero(more));
+      later = part_bits_[octave];
+    }
+    part = static_cast<std::size_t>(std::countr_zero(later));
+    Descriptor* first = lists_[octave][part];
+    if (fits(*first, granules, alignment)) return first;
+  }
+}
+
+std::uint64_t FitIndex::largest() const noexcept {
+  if (octave_bits_ == 0) return 0;
+  const auto octave = static_cast<std::size_t>(std::bit_width(octave_bits_)) - 1;
+  const auto part = static_cast<std::size_t>(std::bit_width(part_bits_[octave])) - 1;
+  if (octave == 0) return part;
+  return (std::uint64_t{parts} + part) << (octave - 1);
+}
+
+bool FitIndex::is_well() const noexcept {
+  std::uint64_t total = 0;
+  for (std::size_t octave = 0; octave < octaves; ++octave) {
+    for (std::size_t part = 0; part < parts; ++part) {
+      const Descriptor* previous = nullptr;
+      for (const Descriptor* at = lists_[octave][part]; at != nullptr; at = at->next) {
+        const List home = list_of(at->size);
+        if (home.octave != octave || home.part != part || at->previous != previous) return false;
+        total += at->size;
+        previous = at;
+      }
+      const bool has_bit = (part_bits_[octave] >> part & 1u) != 0;
+      if (has_bit != (lists_[octave][part] != nullptr)) return false;
+    }
+    const bool has_bit = (octave_bits_ >> octave & 1u) != 0;
+    if (has_bit != (part_bits_[octave] != 0)) return false;
+  }
+  return total == total_;
+}
+
+}  // namespace tern::pool

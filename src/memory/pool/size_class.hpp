@@ -1,0 +1,56 @@
+// Sizes as the pool grants them, and the classes in which it keeps small blocks.
+//
+// Everything is a multiple of 256 bytes. Up to 2 KiB every multiple is a class, then eight classes
+// per octave up to 1 MiB, so that no more than an eighth is wasted. Above that a block has the size
+// it was asked for, and from 16 MiB on whole pages. Pure arithmetic.
+
+#pragma once
+
+#include <bit>
+#include <cstddef>
+
+namespace tern::pool {
+
+inline constexpr std::size_t granule_bytes = 256;
+inline constexpr std::size_t page_bytes = std::size_t{2} << 20;
+/// The largest block that has a class, and the smallest that has pages of its own.
+inline constexpr std::size_t largest_class_bytes = std::size_t{1} << 20;
+inline constexpr std::size_t least_large_bytes = std::size_t{16} << 20;
+
+inline constexpr std::size_t linear_classes = 8;
+inline constexpr std::size_t classes_per_octave = 8;
+inline constexpr std::size_t class_count = 80;
+
+[[nodiscard]] constexpr std::size_t round_up(std::size_t bytes, std::size_t multiple) noexcept {
+  return (bytes + multiple - 1) / multiple * multiple;
+}
+
+/// The smallest class that holds so many bytes: 1 to largest_class_bytes.
+[[nodiscard]] constexpr std::size_t class_of(std::size_t bytes) noexcept {
+  const std::size_t granules = (bytes + granule_bytes - 1) / granule_bytes;
+  if (granules <= linear_classes) return granules - 1;
+  // The octave begins behind a power of two of granules, and has eight steps.
+  const auto octave = static_cast<std::size_t>(std::bit_width(granules - 1)) - 1;
+  const std::size_t begin = std::size_t{1} << octave;
+  const std::size_t step = begin / classes_per_octave;
+  return linear_classes + (octave - 3) * classes_per_octave + (granules - begin - 1) / step;
+}
+
+[[nodiscard]] constexpr std::size_t class_bytes(std::size_t index) noexcept {
+  if (index < linear_classes) return (index + 1) * granule_bytes;
+  const std::size_t octave = 3 + (index - linear_classes) / classes_per_octave;
+  const std::size_t step = (index - linear_classes) % classes_per_octave + 1;
+  const std::size_t begin = std::size_t{1} << octave;
+  return (begin + step * (begin / classes_per_octave)) * granule_bytes;
+}
+
+/// What is granted for so many bytes, at least 1 and far below 2^63.
+[[nodiscard]] constexpr std::size_t granted_bytes(std::size_t bytes) noexcept {
+  if (bytes <= largest_class_bytes) return class_bytes(class_of(bytes));
+  return round_up(bytes, bytes < least_large_bytes ? granule_bytes : page_bytes);
+}
+
+static_assert(class_bytes(class_count - 1) == largest_class_bytes);
+static_assert(class_of(largest_class_bytes) == class_count - 1);
+
+}  // namespace tern::pool

@@ -1,0 +1,145 @@
+#include "tern/memory/pressure_resource.hpp"
+
+#include <array>
+#include <utility>
+
+namespace tern {
+namespace {
+
+/// This thread runs handlers: what they ask for gets no help, or they would call themselves.
+thread_local bool is_helping = false;
+
+bool is_shortage(ErrorCode code) noexcept {
+  return code == ErrorCode::out_of_memory || code == ErrorCode::out_of_budget;
+}
+
+}  // namespace
+
+PressureResource::PressureResource(ResourceHandle upstream)
+    : WrappingResource("pressure", std::move(upstream)),
+      handlers_(std::make_shared<const Handlers>()) {}
+
+std::uint64_t PressureResource::add_handler(PressureHandler handler) {
+  if (!handler) {
+    raise(Failure(ErrorCode::invalid_argument, "a pressure handler needs a function to call.")
+              .with("name", "handler"));
+  }
+  const std::lock_guard lock(mutex_);
+  auto more = std::make_shared<Handlers>(*handlers_);
+  more->push_back({last_number_ + 1, std::move(handler)});
+  handlers_ = std::move(more);
+  return ++last_number_;
+}
+
+bool PressureResource::remove_handler(std::uint64_t number) {
+  std::shared_ptr<const Handlers> old;  // its functions are destroyed without the lock
+  const std::lock_guard lock(mutex_);
+  auto fewer = std::make_shared<Handlers>(*handlers_);
+  if (std::erase_if(*fewer, [&](const Numbered& one) { return one.number == number; }) == 0) {
+    return false;
+  }
+  old = std::exchange(handlers_, std::move(fewer));
+  return true;
+}
+
+std::shared_ptr<const PressureResource::Handlers> PressureResource::handlers() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return handlers_;
+}
+
+Result<Block> PressureResource::try_allocate(const Request& request) noexcept {
+  counters().note_request();
+  if (request.bytes == 0) return Block{};
+  Result<Block> block = upstream()->try_allocate(request);
+  if (!block && is_shortage(block.failure().code()) && !is_helping) {
+    // A copy: what is assigned to must not be read from meanwhile.
+    const Failure first = block.failure();
+    block = try_under_pressure(request, first);
+  }
+  if (block) {
+    counters().note_allocation(block->bytes);
+  } else {
+    counters().note_refusal();
+  }
+  return block;
+}
+
+Result<Block> PressureResource::try_under_pressure(const Request& request,
+                                                   const Failure& first) noexcept {
+  pressed_.fetch_add(1);
+  const Pressure pressure{good_size(request), device().id(), request.tag};
+  const std::shared_ptr<const Handlers> theirs = handlers();
+  // Rungs ask without waiting: that comes last, and only if it may.
+  Request asked = request;
+  asked.wait = Wait::never;
+  Result<Block> block = first;
+  std::size_t freed = 0;
+  std::uint64_t rounds = 0;
+
+  const auto helps = [&](std::size_t bytes) {
+    if (bytes == 0) return false;
+    freed += bytes;
+    block = upstream()->try_allocate(asked);
+    return block || !is_shortage(block.failure().code());
+  };
+  const auto call = [&](const PressureHandler& handler) noexcept {
+    std::size_t bytes = 0;
+    is_helping = true;
+    try {
+      bytes = handler(pressure);
+    } catch (...) {
+      thrown_.fetch_add(1);
+    }
+    is_helping = false;
+    return bytes;
+  };
+  const auto retry_frees = [&] {
+    const std::size_t before = statistics().failed_free_bytes;
+    retry_failed_frees();
+    upstream()->retry_failed_frees();
+    const std::size_t after = statistics().failed_free_bytes;
+    return before > after ? before - after : 0;
+  };
+  const auto round = [&] {
+    if (helps(retry_frees()) || helps(upstream()->trim(0))) return true;
+    for (const Numbered& one : *theirs) {
+      if (helps(call(one.handler))) return true;
+    }
+    return false;
+  };
+  bool is_over = false;
+  while (!is_over && rounds < max_rounds) {
+    const std::size_t before = freed;
+    ++rounds;
+    is_over = round() || freed == before;
+  }
+  if (!block && is_shortage(block.failure().code()) && request.wait == Wait::forever &&
+      device().try_synchronize()) {
+    // What streams were still using may be free now, and so may what was freed behind their work.
+    freed += retry_frees() + upstream()->trim(0);
+    block = upstream()->try_allocate(request);
+  }
+  if (block) {
+    rescued_.fetch_add(1);
+    return block;
+  }
+  const Failure& last = block.failure();
+  if (!is_shortage(last.code())) return block;
+  // Texts of a failure share its room, so each error gets its share of it.
+  std::array<char, 80> first_text = {}, last_text = {};
+  first.render(first_text.data(), first_text.size());
+  last.render(last_text.data(), last_text.size());
+  return Failure(last.code(),
+                 "{requested} with tag '{tag}' could not be had: {rounds} rounds of asking others "
+                 "for memory freed {freed}. First error: {first_error} Last: {last_error} Free "
+                 "something, add a handler, or ask for less.",
+                 request.site)
+      .with_bytes("requested", request.bytes)
+      .with("rounds", rounds)
+      .with_bytes("freed", freed)
+      .with("first_error", first_text.data())
+      .with("last_error", last_text.data())
+      .with("tag", request.tag.name());
+}
+
+}  // namespace tern

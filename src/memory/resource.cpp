@@ -1,0 +1,111 @@
+#include "tern/memory/resource.hpp"
+
+#include <bit>
+#include <new>
+#include <utility>
+
+#include "tern/core/bytes.hpp"
+
+namespace tern {
+
+Resource::Resource() noexcept = default;
+Resource::~Resource() = default;
+
+std::size_t Resource::trim(std::size_t) noexcept { return 0; }
+
+void Resource::deallocate(const Block& block, StreamRef stream, CallSite site) noexcept {
+  const Result<void> freed = try_deallocate(block, stream, site);
+  if (freed) return;
+  const std::lock_guard lock(failed_mutex_);
+  free_failure_ = freed.failure();
+  ++failed_frees_;
+  // A mistake of the caller's stays one; what the driver refused may work later.
+  const ErrorCode code = freed.failure().code();
+  const bool is_mistake = code == ErrorCode::use_after_free || code == ErrorCode::out_of_bounds ||
+                          code == ErrorCode::device_mismatch || code == ErrorCode::stream_misuse;
+  if (is_mistake) return;
+  failed_free_bytes_ += block.bytes;
+  try {
+    failed_.push_back({block, stream, site});
+  } catch (const std::bad_alloc&) {
+    // Not tried again: counted, live and charged to the end.
+  }
+}
+
+std::size_t Resource::retry_failed_frees() noexcept {
+  std::vector<FailedFree> again;
+  {
+    const std::lock_guard lock(failed_mutex_);
+    again = std::exchange(failed_, {});
+  }
+  std::size_t freed = 0;
+  for (FailedFree& one : again) {
+    if (!try_deallocate(one.block, one.stream, one.site)) continue;
+    ++freed;
+    const std::lock_guard lock(failed_mutex_);
+    failed_free_bytes_ -= one.block.bytes;
+    one.block = {};
+  }
+  std::erase_if(again, [](const FailedFree& one) { return !one.block; });
+  const std::lock_guard lock(failed_mutex_);
+  if (failed_.empty()) {
+    failed_ = std::move(again);
+  } else {
+    for (const FailedFree& one : again) {
+      try {
+        failed_.push_back(one);
+      } catch (const std::bad_alloc&) {
+        break;
+      }
+    }
+  }
+  return freed;
+}
+
+std::optional<Failure> Resource::take_free_failure() noexcept {
+  const std::lock_guard lock(failed_mutex_);
+  return std::exchange(free_failure_, std::nullopt);
+}
+
+std::uint64_t Resource::failed_frees() const noexcept {
+  const std::lock_guard lock(failed_mutex_);
+  return failed_frees_;
+}
+
+std::size_t Resource::failed_free_bytes() const noexcept {
+  const std::lock_guard lock(failed_mutex_);
+  return failed_free_bytes_;
+}
+
+Result<void> Resource::check(const Request& request) const noexcept {
+  if (request.bytes > max_request_bytes) {
+    return Failure(ErrorCode::size_overflow,
+                   "{requested} is more than memory can have ({max}). Check how the size was "
+                   "computed.",
+                   request.site)
+        .with_bytes("requested", request.bytes)
+        .with_bytes("max", max_request_bytes);
+  }
+  const std::size_t max_alignment = traits().max_alignment;
+  if (request.alignment != 0 &&
+      (!std::has_single_bit(request.alignment) || request.alignment > max_alignment)) {
+    return Failure(ErrorCode::misaligned,
+                   "an alignment of {value} is not a power of two up to {max}, the most that "
+                   "{resource} gives.",
+                   request.site)
+        .with("value", request.alignment)
+        .with("max", max_alignment)
+        .with("resource", name());
+  }
+  if (request.stream.id() && request.stream.device_id() != device().id()) {
+    return Failure(ErrorCode::device_mismatch,
+                   "memory of '{a}' was asked for on a stream of {b}. Use a stream of the device "
+                   "the memory is on.",
+                   request.site)
+        .with("a", device().spec())
+        .with("b", Place::device(request.stream.device_id()).text());
+  }
+  return {};
+}
+
+}  // namespace tern

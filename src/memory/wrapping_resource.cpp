@@ -1,0 +1,52 @@
+#include "tern/memory/wrapping_resource.hpp"
+
+#include <utility>
+
+namespace tern {
+namespace {
+
+ResourceHandle checked(const char* what, ResourceHandle upstream) {
+  if (upstream) return upstream;
+  raise(Failure(ErrorCode::invalid_argument,
+                "a {what} resource needs another to stand around, and was given none.")
+            .with("name", "upstream")
+            .with("what", what));
+}
+
+}  // namespace
+
+WrappingResource::WrappingResource(const char* what, ResourceHandle upstream)
+    : upstream_(checked(what, std::move(upstream))),
+      name_(std::string(what) + "(" + upstream_->name() + ")") {}
+
+Statistics WrappingResource::statistics() const noexcept {
+  const Statistics below = upstream_->statistics();
+  Statistics now = counters_.read();
+  now.reserved_bytes = below.reserved_bytes;
+  now.pending_bytes = below.pending_bytes;
+  now.failed_frees = failed_frees() + below.failed_frees;
+  now.failed_free_bytes = failed_free_bytes() + below.failed_free_bytes;
+  return now;
+}
+
+Result<Block> WrappingResource::try_allocate(const Request& request) noexcept {
+  counters_.note_request();
+  if (request.bytes == 0) return Block{};
+  Result<Block> block = upstream_->try_allocate(request);
+  if (block) {
+    counters_.note_allocation(block->bytes);
+  } else {
+    counters_.note_refusal();
+  }
+  return block;
+}
+
+Result<void> WrappingResource::try_deallocate(const Block& block, StreamRef stream,
+                                              CallSite site) noexcept {
+  if (!block) return {};
+  Result<void> freed = upstream_->try_deallocate(block, stream, site);
+  if (freed) counters_.note_free(block.bytes);
+  return freed;
+}
+
+}  // namespace tern

@@ -1,0 +1,80 @@
+// What every resource promises is tested in tests/conformance/resource_test.cpp; here is the rest.
+
+#include "tern/memory/direct_resource.hpp"
+
+#include <gtest/gtest.h>
+
+#include "tern/backends/catalog.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/device/stream.hpp"
+
+namespace tern {
+namespace {
+
+TEST(DirectResource, AsksTheDriverOncePerRequestAndOncePerFree) {
+  const Device device = sim::open({});
+  DirectResource resource(device);
+  sim::set_faults(device, "");
+  std::vector<Block> blocks;
+  for (int i = 0; i < 10; ++i) blocks.push_back(resource.allocate({.bytes = 100}));
+  EXPECT_EQ(sim::calls(device, "allocate"), 10u);
+  for (const Block& block : blocks) resource.deallocate(block, {});
+  EXPECT_EQ(sim::calls(device, "release"), 10u);
+  EXPECT_EQ(resource.failed_frees(), 0u);
+}
+
+TEST(DirectResource, GivesTheKindOfMemoryItWasMadeFor) {
+  const Device device = sim::open({});
+  for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::managed}) {
+    DirectResource resource(device, kind);
+    EXPECT_EQ(resource.kind(), kind);
+    EXPECT_EQ(resource.traits().is_host_accessible, kind != MemoryKind::device);
+    EXPECT_FALSE(resource.traits().is_stream_ordered);
+    const Block block = resource.allocate({.bytes = 100, .tag = "weights"});
+    EXPECT_EQ(device.pointer_info(block.address).kind, kind);
+    resource.deallocate(block, {});
+  }
+  EXPECT_TRUE(DirectResource(open_device("host")).traits().is_host_accessible);
+}
+
+TEST(DirectResource, RefusesWhatIsNoDeviceOrNoKind) {
+  EXPECT_THROW(DirectResource{Device()}, InvalidArgument);
+  EXPECT_THROW(DirectResource(sim::open({}), MemoryKind::host), InvalidArgument);
+  EXPECT_THROW(DirectResource(sim::open({}), MemoryKind::mapped), InvalidArgument);
+}
+
+TEST(DirectResource, HasNothingToUseAgain) {
+  const Device device = sim::open({});
+  const Stream stream(device);
+  DirectResource resource(device);
+  const Result<Block> refused =
+      resource.try_allocate({.bytes = 64, .stream = stream, .source = Source::recycled});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::out_of_memory);
+}
+
+TEST(DirectResource, CountsItsPeak) {
+  DirectResource resource(open_device("host"));
+  const Block a = resource.allocate({.bytes = 1024});
+  const Block b = resource.allocate({.bytes = 2048});
+  resource.deallocate(a, {});
+  EXPECT_EQ(resource.statistics().peak_live_bytes, 3072u);
+  EXPECT_EQ(resource.statistics().live_bytes, 2048u);
+  EXPECT_EQ(resource.statistics().reserved_bytes, 2048u);
+  resource.deallocate(b, {});
+  EXPECT_EQ(resource.statistics().peak_live_bytes, 3072u);
+}
+
+TEST(DirectResource, TakesMemoryBackFromADeviceThatIsLost) {
+  const Device device = sim::open({});
+  const Stream stream(device);
+  DirectResource resource(device);
+  const Block block = resource.allocate({.bytes = 64, .stream = stream});
+  sim::set_faults(device, "fill#1=lost");
+  EXPECT_FALSE(stream.try_fill(static_cast<std::byte*>(block.address), 64, std::byte{1}));
+  EXPECT_TRUE(resource.try_deallocate(block, stream));
+  EXPECT_EQ(resource.statistics().live_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace tern

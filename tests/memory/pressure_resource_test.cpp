@@ -1,0 +1,219 @@
+#include "tern/memory/pressure_resource.hpp"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "support/allocation_counter.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/core/bytes.hpp"
+#include "tern/memory/async_resource.hpp"
+#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/fault_resource.hpp"
+
+namespace tern {
+namespace {
+
+class PressureResourceTest : public testing::Test {
+ protected:
+  /// A handler that says it freed so much, and writes down that it was called.
+  [[nodiscard]] PressureHandler handler(char name, std::size_t frees) {
+    return [this, name, frees](const Pressure& pressure) {
+      calls += name;
+      last = pressure;
+      return frees;
+    };
+  }
+  [[nodiscard]] Result<Block> take(Wait wait = Wait::never) {
+    return resource.try_allocate({.bytes = 64, .tag = "weights", .wait = wait});
+  }
+  void fail_always() { upstream->set_rules({{}}); }
+
+  Device device = sim::open({});
+  std::shared_ptr<FaultResource> upstream =
+      std::make_shared<FaultResource>(std::make_shared<DirectResource>(device));
+  PressureResource resource{upstream};
+  std::string calls;
+  Pressure last;
+};
+
+TEST_F(PressureResourceTest, AsksNobodyWhenThereIsMemory) {
+  resource.add_handler(handler('a', 1));
+  ASSERT_TRUE(resource.try_deallocate(*take(), {}));
+  EXPECT_EQ(calls, "");
+  EXPECT_EQ(resource.pressed_requests(), 0u);
+  EXPECT_EQ(upstream->statistics().requests, 1u);
+}
+
+TEST_F(PressureResourceTest, TriesAgainAfterEachHandlerThatFreedSomething) {
+  resource.add_handler(handler('a', 0));
+  resource.add_handler(handler('b', 100));
+  resource.add_handler(handler('c', 100));
+  upstream->fail_next(1);
+  const Result<Block> block = take();
+  ASSERT_TRUE(block);
+  EXPECT_EQ(calls, "ab");
+  EXPECT_EQ(last.need_bytes, 64u);
+  EXPECT_EQ(last.device, device.id());
+  EXPECT_EQ(last.tag, Tag("weights"));
+  EXPECT_EQ(resource.rescued_requests(), 1u);
+  EXPECT_EQ(resource.statistics().refusals, 0u);
+  EXPECT_EQ(resource.statistics().requests, 1u);
+  EXPECT_TRUE(resource.try_deallocate(*block, {}));
+}
+
+TEST_F(PressureResourceTest, GivesUpAfterThreeRounds) {
+  resource.add_handler(handler('a', 100));
+  resource.add_handler(handler('b', 50));
+  fail_always();
+  const CallSite here = CallSite::here();
+  const Result<Block> refused =
+      resource.try_allocate({.bytes = 64, .site = here, .wait = Wait::never});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(calls, "ababab");
+  EXPECT_EQ(refused.failure().code(), ErrorCode::out_of_memory);
+  EXPECT_EQ(refused.failure().site().line, here.line);
+  EXPECT_EQ(refused.failure().number("rounds"), 3u);
+  EXPECT_EQ(refused.failure().number("freed"), 450u);
+  EXPECT_EQ(refused.failure().number("requested"), 64u);
+  EXPECT_EQ(upstream->statistics().requests, 7u);
+  EXPECT_EQ(resource.statistics().refusals, 1u);
+}
+
+TEST_F(PressureResourceTest, EndsWhenARoundFreesNothing) {
+  resource.add_handler(handler('a', 0));
+  fail_always();
+  EXPECT_EQ(take().failure().number("rounds"), 1u);
+  EXPECT_EQ(calls, "a");
+  EXPECT_EQ(upstream->statistics().requests, 1u);
+}
+
+TEST_F(PressureResourceTest, ListsTheFirstAndTheLastError) {
+  resource.add_handler(handler('a', 100));
+  upstream->set_rules({{.nth = 1}, {.code = ErrorCode::out_of_budget}});
+  const Result<Block> refused = take();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::out_of_budget);
+  EXPECT_NE(refused.failure().string("first_error")->find("by fault rule 1"), std::string::npos)
+      << refused.failure().text();
+  EXPECT_NE(refused.failure().string("last_error")->find("by fault rule 2"), std::string::npos)
+      << refused.failure().text();
+}
+
+TEST_F(PressureResourceTest, HandsOnOtherFailuresAsTheyAre) {
+  resource.add_handler(handler('a', 100));
+  upstream->set_rules({{.code = ErrorCode::driver}});
+  EXPECT_EQ(take().failure().code(), ErrorCode::driver);
+  EXPECT_EQ(calls, "");
+  // Also behind a shortage.
+  upstream->set_rules({{.nth = 1}, {.code = ErrorCode::device_lost}});
+  EXPECT_EQ(take().failure().code(), ErrorCode::device_lost);
+  EXPECT_EQ(calls, "a");
+}
+
+TEST_F(PressureResourceTest, TriesFailedFreesAgainFirst) {
+  resource.add_handler(handler('a', 100));
+  const Block block = *take();
+  upstream->set_rules({{.call = FaultCall::free, .nth = 1}});
+  resource.deallocate(block, {});
+  EXPECT_EQ(resource.statistics().live_bytes, 64u);
+  upstream->fail_next();
+  const Result<Block> next = take();
+  ASSERT_TRUE(next);
+  EXPECT_EQ(calls, "");
+  EXPECT_EQ(resource.statistics().live_bytes, 64u);
+  EXPECT_TRUE(resource.try_deallocate(*next, {}));
+}
+
+TEST_F(PressureResourceTest, SynchronizesLastIfTheRequestMayWait) {
+  upstream->fail_next();
+  EXPECT_FALSE(take(Wait::never));
+  sim::set_faults(device, "");
+  upstream->fail_next();
+  const Result<Block> block = take(Wait::forever);
+  ASSERT_TRUE(block);
+  EXPECT_GT(sim::calls(device, "sync"), 0u);
+  EXPECT_TRUE(resource.try_deallocate(*block, {}));
+}
+
+TEST_F(PressureResourceTest, SurvivesHandlersThatThrowOrAllocate) {
+  resource.add_handler([](const Pressure&) -> std::size_t { throw 1; });
+  resource.add_handler([&](const Pressure&) -> std::size_t {
+    calls += 'n';
+    EXPECT_FALSE(take());  // no help for helpers
+    return 1;
+  });
+  upstream->fail_next(2);
+  const Result<Block> block = take();
+  ASSERT_TRUE(block);
+  EXPECT_EQ(calls, "n");
+  EXPECT_EQ(resource.thrown_by_handlers(), 1u);
+  EXPECT_EQ(resource.pressed_requests(), 1u);
+  EXPECT_TRUE(resource.try_deallocate(*block, {}));
+}
+
+TEST_F(PressureResourceTest, CallsHandlersWithoutALock) {
+  std::uint64_t own = 0;
+  own = resource.add_handler([&](const Pressure&) -> std::size_t {
+    EXPECT_TRUE(resource.remove_handler(own));
+    resource.add_handler(handler('b', 0));
+    return 0;
+  });
+  fail_always();
+  EXPECT_FALSE(take());
+  EXPECT_EQ(calls, "");  // added for the next time
+  EXPECT_FALSE(take());
+  EXPECT_EQ(calls, "b");
+  EXPECT_FALSE(resource.remove_handler(own));
+  EXPECT_THROW(resource.add_handler(nullptr), InvalidArgument);
+}
+
+TEST_F(PressureResourceTest, FreesForRealUntilItFits) {
+  // A cache that gives up one block per call makes room on a device that is full.
+  const Device small = sim::open({.memory_bytes = 8 * mib});
+  PressureResource own(std::make_shared<DirectResource>(small));
+  std::vector<Block> cache;
+  while (const Result<Block> block = own.try_allocate({.bytes = 2 * mib, .wait = Wait::never})) {
+    cache.push_back(*block);
+  }
+  ASSERT_GE(cache.size(), 2u);
+  own.add_handler([&](const Pressure&) -> std::size_t {
+    if (cache.empty()) return 0;
+    own.deallocate(cache.back(), {});
+    cache.pop_back();
+    return 2 * mib;
+  });
+  const Result<Block> block = own.try_allocate({.bytes = 2 * mib});
+  ASSERT_TRUE(block);
+  own.deallocate(*block, {});
+  for (const Block& one : cache) own.deallocate(one, {});
+  EXPECT_EQ(own.statistics().live_bytes, 0u);
+}
+
+TEST_F(PressureResourceTest, UsesNoHeapToRefuse) {
+  fail_always();
+  const test::AllocationCounter counter;
+  const bool is_refused = !take();
+  EXPECT_EQ(counter.count(), 0u);
+  EXPECT_TRUE(is_refused);
+}
+
+TEST_F(PressureResourceTest, HelpsManyThreads) {
+  resource.add_handler([](const Pressure&) -> std::size_t { return 1; });
+  upstream->set_rules({{.every = 3}});
+  std::vector<std::thread> workers;
+  for (int t = 0; t < 8; ++t) {
+    workers.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) {
+        if (const Result<Block> block = take()) resource.deallocate(*block, {});
+      }
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  EXPECT_EQ(resource.statistics().live_bytes, 0u);
+  EXPECT_GT(resource.rescued_requests(), 0u);
+  EXPECT_EQ(resource.failed_frees(), 0u);
+}
+
+}  // namespace
+}  // namespace tern

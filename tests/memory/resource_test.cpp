@@ -1,0 +1,44 @@
+// What every resource promises is tested in tests/conformance/resource_test.cpp; here is what the
+// base does for all of them.
+
+#include "tern/memory/resource.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/allocation_counter.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/memory/direct_resource.hpp"
+
+namespace tern {
+namespace {
+
+TEST(Resource, KeepsNothingThatAnInnocentTrimCouldGive) {
+  DirectResource resource(sim::open({}));
+  EXPECT_EQ(resource.trim(0), 0u);
+}
+
+TEST(Resource, ThrowsWhatItRefuses) {
+  DirectResource resource(sim::open({}));
+  EXPECT_THROW(static_cast<void>(resource.allocate({.bytes = SIZE_MAX})), SizeOverflow);
+  sim::set_faults(resource.device(), "allocate#1=oom");
+  EXPECT_THROW(static_cast<void>(resource.allocate({.bytes = 64})), OutOfMemory);
+}
+
+TEST(Resource, CountsAFreeThatItHasNoRoomToRemember) {
+  if (!test::HeapExhausted::is_possible()) GTEST_SKIP() << "the heap is somebody else's here";
+  const Device device = sim::open({});
+  DirectResource resource(device);
+  const Block block = resource.allocate({.bytes = 4096});
+  sim::set_faults(device, "release#1=fail");
+  {
+    const test::HeapExhausted exhausted;
+    resource.deallocate(block, {});
+  }
+  EXPECT_EQ(resource.failed_frees(), 1u);
+  EXPECT_EQ(resource.failed_free_bytes(), 4096u);
+  EXPECT_EQ(resource.retry_failed_frees(), 0u);  // nobody remembers it
+  EXPECT_TRUE(resource.try_deallocate(block, {}));
+}
+
+}  // namespace
+}  // namespace tern

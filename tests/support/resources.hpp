@@ -1,0 +1,106 @@
+// The resources that the memory tests run on: every kind, on every device that can have it.
+
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tern/backends/catalog.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/memory/async_resource.hpp"
+#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/fault_resource.hpp"
+#include "tern/memory/guard_resource.hpp"
+#include "tern/memory/logging_resource.hpp"
+#include "tern/memory/pressure_resource.hpp"
+#include "tern/memory/tracking_resource.hpp"
+
+namespace tern::test {
+
+struct ResourceCase {
+  std::string name;
+  std::function<Device()> open;
+  std::function<ResourceHandle(const Device&)> make;
+};
+
+inline void PrintTo(const ResourceCase& one, std::ostream* out) { *out << one.name; }
+
+/// What stands around another resource; a new one is one line in the list.
+struct Wrapper {
+  std::string name;
+  std::function<ResourceHandle(ResourceHandle)> wrap;
+};
+
+template <class Wrapping>
+Wrapper wrapper(const char* name) {
+  return {name, [](ResourceHandle upstream) -> ResourceHandle {
+            return std::make_shared<Wrapping>(std::move(upstream));
+          }};
+}
+
+inline std::vector<Wrapper> every_wrapper() {
+  return {wrapper<FaultResource>("fault"),
+          wrapper<GuardResource>("guard"),
+          wrapper<PressureResource>("pressure"),
+          wrapper<TrackingResource>("tracking"),
+          {"overlap",
+           [](ResourceHandle upstream) -> ResourceHandle {
+             return std::make_shared<TrackingResource>(std::move(upstream),
+                                                       TrackingOptions{.check_overlap = true});
+           }},
+          {"logging", [](ResourceHandle upstream) -> ResourceHandle {
+             return std::make_shared<LoggingResource>(std::move(upstream),
+                                                      std::make_shared<RingSink>(16));
+           }}};
+}
+
+inline std::vector<ResourceCase> every_resource() {
+  const std::function<Device()> on_host = [] { return open_device("host"); };
+  // A device of its own for each test, so that what one leaves does not show in the next.
+  const std::function<Device()> on_sim = [] { return sim::open({.policy = sim::Policy::lazy}); };
+  const auto direct = [](MemoryKind kind) {
+    return [kind](const Device& device) -> ResourceHandle {
+      return std::make_shared<DirectResource>(device, kind);
+    };
+  };
+  const auto async = [](const Device& device) -> ResourceHandle {
+    return std::make_shared<AsyncResource>(device);
+  };
+  const std::vector<ResourceCase> grounds = {
+      {"direct_on_host", on_host, direct(MemoryKind::device)},
+      {"pinned_on_host", on_host, direct(MemoryKind::pinned)},
+      {"direct_on_sim", on_sim, direct(MemoryKind::device)},
+      {"pinned_on_sim", on_sim, direct(MemoryKind::pinned)},
+      {"managed_on_sim", on_sim, direct(MemoryKind::managed)},
+      {"async_on_sim", on_sim, async}};
+  std::vector<ResourceCase> all = grounds;
+  const auto add = [&all](const Wrapper& outer, const ResourceCase& inner) {
+    all.push_back({outer.name + "_" + inner.name, inner.open, [outer, inner](const Device& device) {
+                     return outer.wrap(inner.make(device));
+                   }});
+  };
+  for (const Wrapper& outer : every_wrapper()) {
+    for (const ResourceCase& ground : grounds) add(outer, ground);
+  }
+  // Two deep: every pair, on memory that is ordered by the host and by the stream.
+  for (const Wrapper& inner : every_wrapper()) {
+    for (const ResourceCase& ground : {grounds[0], grounds[2], grounds[5]}) {
+      const ResourceCase lower{
+          inner.name + "_" + ground.name, ground.open,
+          [inner, ground](const Device& device) { return inner.wrap(ground.make(device)); }};
+      for (const Wrapper& outer : every_wrapper()) add(outer, lower);
+    }
+  }
+  return all;
+}
+
+inline std::string case_name(const testing::TestParamInfo<ResourceCase>& info) {
+  return info.param.name;
+}
+
+}  // namespace tern::test
