@@ -128,28 +128,29 @@ Drained PendingFrees::drain() noexcept {
     const std::lock_guard lock(mutex_);
     last_order = orders_;
   }
-  for (std::size_t bucket = 0; bucket < bucket_count; ++bucket) {
-    StreamId seen;
-    for (;;) {
-      std::optional<Mark> mark;
-      {
-        const std::lock_guard lock(mutex_);
-        mark = next_mark(bucket, seen);
+  std::size_t bucket = 0;
+  StreamId seen;
+  for (;;) {
+    std::optional<Mark> mark;
+    {
+      const std::lock_guard lock(mutex_);
+      while (bucket < bucket_count && !(mark = next_mark(bucket, seen))) {
+        ++bucket;
+        seen = {};
       }
-      if (!mark) break;
-      const Result<bool> is_done = Device::try_is_done(*mark);
-      std::size_t released = 0;
-      if (is_done ? *is_done : is_over(is_done.failure())) {
-        const std::lock_guard lock(mutex_);
-        released = release_until(*mark, last_order);
-      } else if (!is_done) {
-        ++result.failed_streams;
-      }
-      result.released_bytes += released;
-      if (released == 0) seen = mark->stream;
     }
+    if (!mark) return result;
+    const Result<bool> is_done = Device::try_is_done(*mark);
+    std::size_t released = 0;
+    if (is_done ? *is_done : is_over(is_done.failure())) {
+      const std::lock_guard lock(mutex_);
+      released = release_until(*mark, last_order);
+    } else if (!is_done) {
+      ++result.failed_streams;
+    }
+    result.released_bytes += released;
+    if (released == 0) seen = mark->stream;
   }
-  return result;
 }
 
 std::size_t PendingFrees::bytes(StreamId stream) const noexcept {

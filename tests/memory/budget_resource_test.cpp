@@ -56,6 +56,7 @@ class TestUpstream final : public Resource {
   /// Keeps what is freed, for the stream that has freed it.
   bool recycles = false;
   std::function<void()> in_allocate = {};
+  std::function<void()> in_deallocate = {};
 
   void arm(Fault kind, int at) {
     fault = kind;
@@ -95,6 +96,7 @@ class TestUpstream final : public Resource {
   [[nodiscard]] Result<void> try_deallocate(const Block& block, StreamRef stream,
                                             CallSite site) noexcept override {
     const test::HeapExhausted plenty(most);
+    if (in_deallocate) in_deallocate();
     if (does_fail()) return Failure(ErrorCode::driver, "refused by plan.");
     if (!recycles) return below_->try_deallocate(block, stream, site);
     const std::lock_guard lock(mutex_);
@@ -207,7 +209,9 @@ TEST_F(BudgetResourceTest, GrantsExactlyTheLimit) {
   EXPECT_EQ(much.failure().number("remaining"), 256u);
   EXPECT_EQ(much.failure().number("limit"), 1024u);
   upstream->step_bytes = 512;
+  const int allocations = upstream->allocations;
   EXPECT_EQ(take(1).failure().number("would_grant"), 512u);
+  EXPECT_EQ(upstream->allocations, allocations);
   resource->deallocate(most, stream);
 }
 
@@ -293,6 +297,22 @@ TEST_F(BudgetResourceTest, KeepsAFreedBlockAsPendingUntilItsStreamHasPassed) {
   EXPECT_EQ(budget->state().charged_bytes, 0u);
   EXPECT_EQ(budget->peak_bytes(), 500u);
   expect_sound(*budget);
+}
+
+TEST_F(BudgetResourceTest, ReleasesTheFreesThatAStreamHasPassedAndNoOthers) {
+  const Block first = take(400).value(), second = take(100).value(), third = take(20).value();
+  resource->deallocate(first, stream);
+  resource->deallocate(second, stream);
+  // Asking sets the point up to which the answer holds.
+  EXPECT_EQ(budget->drain().released_bytes, 0u);
+  const std::uint64_t hold = stall(stream);
+  resource->deallocate(third, stream);
+  sim::run_to_hold(device, hold);
+  EXPECT_EQ(budget->drain().released_bytes, 500u);
+  EXPECT_EQ(budget->pending_bytes(stream.id()), 20u);
+  sim::let_go(device, hold);
+  EXPECT_TRUE(budget->try_wait_for_pending());
+  EXPECT_EQ(budget->charged_bytes(), 0u);
 }
 
 TEST_F(BudgetResourceTest, KeepsTheBytesOfAStreamThatCannotBeAsked) {
@@ -823,6 +843,48 @@ TEST_F(BudgetResourceTest, LetsOneOfTwoThreadsFreeABlock) {
     thread.join();
     EXPECT_EQ(freed, 1);
   }
+  EXPECT_TRUE(budget->try_wait_for_pending());
+  EXPECT_EQ(budget->charged_bytes(), 0u);
+}
+
+TEST_F(BudgetResourceTest, HoldsNoLockWhileItWaits) {
+  const BudgetHandle root = limited(1 * mib, "root");
+  BudgetResource full(upstream, limited(1024, "full", root));
+  BudgetResource roomy(upstream, limited(4096, "roomy", root));
+  const std::uint64_t hold = stall(other);
+  full.deallocate(full.allocate({.bytes = 1024, .stream = other}), other);
+  std::optional<Result<Block>> late;
+  std::atomic<bool> is_late = false;
+  std::thread waiting([&] {
+    late.emplace(full.try_allocate({.bytes = 1024, .stream = stream}));
+    is_late = true;
+  });
+  std::size_t refusals = 0;
+  for (int i = 0; i < 100'000; ++i) refusals += !roomy.budget()->try_charge(100);
+  for (int i = 0; i < 1000; ++i) {
+    const Result<Block> block = roomy.try_allocate({.bytes = 1024, .stream = stream});
+    refusals += !block;
+    if (block) roomy.deallocate(*block, stream);
+  }
+  EXPECT_EQ(refusals, 0u);
+  EXPECT_FALSE(is_late);
+  sim::let_go(device, hold);
+  waiting.join();
+  ASSERT_TRUE(*late) << late->failure().text();
+  full.deallocate(**late, stream);
+}
+
+TEST_F(BudgetResourceTest, RefusesABlockThatIsBeingFreed) {
+  const Block block = take(512).value();
+  int frees = 0;
+  upstream->in_deallocate = [&] {
+    if (++frees > 1) return;
+    const Result<void> again = resource->try_deallocate(block, stream);
+    EXPECT_FALSE(again);
+    EXPECT_EQ(again.failure().code(), ErrorCode::use_after_free);
+  };
+  EXPECT_TRUE(resource->try_deallocate(block, stream));
+  EXPECT_EQ(frees, 1);
   EXPECT_TRUE(budget->try_wait_for_pending());
   EXPECT_EQ(budget->charged_bytes(), 0u);
 }

@@ -399,7 +399,7 @@ TEST(Budget, IsAsItWasWhenTheHostHasNoMemory) {
 
 TEST(BudgetThreads, NeverPassTheLimit) {
   constexpr std::size_t limit = 1000;
-  constexpr int thread_count = 16, steps = 20'000;
+  constexpr int thread_count = 16, steps = 60'000;
   const BudgetHandle root = limited(limit, "root");
   const BudgetHandle leaves[] = {limited(700, "a", root), limited(800, "b", root)};
   std::atomic<bool> is_over = false;
@@ -458,8 +458,7 @@ TEST(BudgetThreads, GiveOneOfTwoFullReservationsEveryRound) {
     std::vector<std::thread> threads;
     for (int i = 0; i < 2; ++i) {
       threads.emplace_back([&, i] {
-        for (++ready; ready < 2;) {
-        }
+        for (++ready; ready < 2;) std::this_thread::yield();
         won[i] = leaves[i]->try_reserve(4096);
       });
     }
@@ -527,6 +526,31 @@ TEST(BudgetThreads, LoseNothingToResetsThatRace) {
     other.join();
   });
   EXPECT_EQ(misses, 0u);
+}
+
+TEST(BudgetThreads, RaiseNothingAfterAResetThatCameBefore) {
+  // An admission that saw the large charge must not show after the reset that did not.
+  const BudgetHandle budget = limited(1 << 20);
+  std::atomic<bool> is_over = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      while (!is_over) static_cast<void>(budget->try_charge(1));
+    });
+  }
+  std::size_t wrong = 0;
+  for (int round = 0; round < 200; ++round) {
+    Charge large = budget->charge(1000);
+    std::this_thread::yield();
+    large = {};
+    budget->reset_peak();
+    for (int i = 0; i < 4; ++i) wrong += budget->peak_bytes() > 3;
+    std::this_thread::yield();
+    wrong += budget->peak_bytes() > 3;
+  }
+  is_over = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0u);
 }
 
 TEST(BudgetThreads, LoseNothingToAWindowThatOpens) {
