@@ -252,7 +252,7 @@ TEST_F(BudgetResourceTest, StartsAtWhatTheUpstreamHolds) {
 }
 
 TEST_F(BudgetResourceTest, WantsABudgetOfItsDevice) {
-  const Device stranger = sim::open({});
+  const Device stranger = sim::open({.memory_bytes = 2 * mib});
   const auto of = [](const Device& owner) {
     return Budget::make("of", BudgetLimit::bytes(10), {.device = owner.id()});
   };

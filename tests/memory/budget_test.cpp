@@ -142,7 +142,7 @@ TEST(Budget, IsOfOneDeviceOrOfAny) {
   EXPECT_THROW(static_cast<void>(Budget::make("other", BudgetLimit::bytes(1),
                                               {.parent = one, .device = DeviceId{2}})),
                DeviceMismatch);
-  const Device device = sim::open({});
+  const Device device = sim::open({.memory_bytes = 2 * mib});
   EXPECT_THROW(static_cast<void>(Budget::make("other", BudgetLimit::fraction_of(device),
                                               {.device = DeviceId{1'000'000}})),
                DeviceMismatch);
@@ -447,6 +447,27 @@ TEST(BudgetThreads, NeverPassTheLimit) {
     EXPECT_LE(level->peak_bytes(), level->limit_bytes());
     expect_sound(*level);
   }
+}
+
+TEST(BudgetThreads, HaveTheLastByteOneAtATime) {
+  const BudgetHandle budget = limited(1);
+  std::atomic<int> holders = 0, most = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int step = 0; step < 2'000'000; ++step) {
+        if (!budget->would_fit(1)) continue;  // so that most of those who try do so together
+        const Result<Charge> charge = budget->try_charge(1);
+        if (!charge) continue;
+        if (++holders > 1) ++most;
+        --holders;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(most, 0);
+  EXPECT_EQ(budget->peak_bytes(), 1u);
+  EXPECT_EQ(budget->charged_bytes(), 0u);
 }
 
 TEST(BudgetThreads, GiveOneOfTwoFullReservationsEveryRound) {
