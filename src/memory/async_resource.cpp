@@ -48,6 +48,13 @@ Result<Block> AsyncResource::try_allocate(const Request& request) noexcept {
     return Result<Block>(failure);
   };
   if (Result<void> fits = check(request); !fits) return refuse(fits.failure());
+  if (request.source == Source::recycled) {
+    return refuse(Failure(ErrorCode::out_of_memory,
+                          "the driver's allocator does not say what it uses again, and {requested} "
+                          "were asked for from what the stream has freed.",
+                          request.site)
+                      .with_bytes("requested", request.bytes));
+  }
   const bool has_stream = bool(request.stream.id());
   const StreamRef stream = has_stream ? request.stream : device_.default_stream();
   const Result<void*> address = stream.try_allocate(

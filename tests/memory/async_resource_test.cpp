@@ -43,6 +43,16 @@ TEST(AsyncResource, NeedsADeviceThatAllocatesInStreamOrder) {
   }
 }
 
+TEST(AsyncResource, CannotPromiseToUseMemoryAgain) {
+  const Device device = sim::open({});
+  const Stream stream(device);
+  AsyncResource resource(device);
+  const Result<Block> refused =
+      resource.try_allocate({.bytes = 64, .stream = stream, .source = Source::recycled});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::out_of_memory);
+}
+
 TEST(AsyncResource, IsReadyForTheHostIfNoStreamWasNamed) {
   const Device device = sim::open({.policy = sim::Policy::lazy});
   const Stream stream(device);

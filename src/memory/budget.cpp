@@ -1,0 +1,485 @@
+#include "tern/memory/budget.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+#include <utility>
+
+#include "memory/pending_frees.hpp"
+#include "tern/device/device.hpp"
+
+namespace tern {
+namespace {
+
+void raise_to(std::atomic<std::size_t>& peak, std::size_t bytes) noexcept {
+  std::size_t seen = peak.load();
+  while (seen < bytes && !peak.compare_exchange_weak(seen, bytes)) {
+  }
+}
+
+std::string path_of(const BudgetHandle& parent, std::string_view name) {
+  return parent ? parent->path() + '/' + std::string(name) : std::string(name);
+}
+
+Failure no_host_memory(std::size_t bytes) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate {requested} to keep the books of a budget. Free host "
+                 "memory.")
+      .with_bytes("requested", bytes);
+}
+
+void check_device(std::string_view name, DeviceId own, DeviceId other) {
+  if (!own || !other || own == other) return;
+  raise(Failure(ErrorCode::device_mismatch,
+                "budget '{layer}' is of {a}, and its parent or limit is of {b}. A tree of budgets "
+                "counts the memory of one device, or of any.")
+            .with("layer", name)
+            .with("a", Place::device(own).text())
+            .with("b", Place::device(other).text()));
+}
+
+}  // namespace
+
+BudgetLimit BudgetLimit::fraction_of(const Device& device, double fraction) {
+  // Written so that what is not a number is refused, too.
+  if (!(fraction > 0 && fraction <= 1)) {
+    raise(Failure(ErrorCode::invalid_argument,
+                  "the fraction of a device's memory must be above 0 and at most 1.")
+              .with("name", "fraction"));
+  }
+  const auto total = static_cast<double>(device.memory().total_bytes);
+  return {bytes(static_cast<std::size_t>(total * fraction)).bytes_, device.id()};
+}
+
+BudgetHandle Budget::make(std::string_view name, BudgetLimit limit, const BudgetOptions& options) {
+  if (name.empty()) {
+    raise(Failure(ErrorCode::invalid_argument, "a budget needs a name, for its errors.")
+              .with("name", "name"));
+  }
+  const DeviceId above = options.parent ? options.parent->device() : DeviceId{};
+  DeviceId device = options.device ? options.device : limit.device();
+  if (!device) device = above;
+  check_device(name, device, limit.device());
+  check_device(name, device, above);
+  try {
+    return BudgetHandle(new Budget(name, limit, options, device));
+  } catch (const std::bad_alloc&) {
+    raise(no_host_memory(sizeof(Budget)));
+  }
+}
+
+Budget::Budget(std::string_view name, BudgetLimit limit, const BudgetOptions& options,
+               DeviceId device)
+    : name_(name),
+      parent_(options.parent),
+      path_(path_of(parent_, name)),
+      device_(device),
+      overflow_(options.overflow),
+      frees_(parent_ ? parent_->frees_ : std::make_shared<PendingFrees>()),
+      limit_(limit.bytes_) {}
+
+Budget::~Budget() {
+  frees_->forget(this);
+  for (std::atomic<TagPage*>& page : tag_pages_) delete page.load();
+}
+
+// --- Questions
+
+BudgetState Budget::state() const noexcept {
+  return {.limit_bytes = limit_bytes(),
+          .charged_bytes = charged_bytes(),
+          .admitted_bytes = used_bytes(),
+          .pending_bytes = pending_bytes(),
+          .provisional_bytes = provisional_bytes(),
+          .reserved_bytes = reserved_bytes(),
+          .peak_bytes = peak_bytes()};
+}
+
+std::size_t Budget::live_bytes() const noexcept {
+  const std::size_t pending = pending_.load(), used = used_bytes();
+  return used > pending ? used - pending : 0;
+}
+
+std::size_t Budget::pending_bytes(StreamId stream) const noexcept { return frees_->bytes(stream); }
+
+std::size_t Budget::remaining_bytes() const noexcept {
+  const std::size_t charged = charged_.load(), limit = limit_bytes();
+  return limit > charged ? limit - charged : 0;
+}
+
+bool Budget::would_fit(std::size_t bytes) const noexcept {
+  for (const Budget* level = this; level != nullptr; level = level->parent_.get()) {
+    if (bytes > level->remaining_bytes()) return false;
+  }
+  return true;
+}
+
+std::size_t Budget::used_bytes(Tag tag) const noexcept {
+  const TagPage* page = tag_pages_[tag.number() / tags_per_page].load();
+  return page == nullptr ? 0 : (*page)[tag.number() % tags_per_page].load();
+}
+
+std::vector<Budget::TagUse> Budget::used_by_tag() const {
+  std::vector<TagUse> uses;
+  for (std::size_t i = 0; i < tag_pages_.size(); ++i) {
+    const TagPage* page = tag_pages_[i].load();
+    if (page == nullptr) continue;
+    for (std::size_t j = 0; j < tags_per_page; ++j) {
+      const std::size_t used = (*page)[j].load();
+      if (used == 0) continue;
+      // A tag is its number, and this one was given to somebody.
+      uses.push_back({std::bit_cast<Tag>(static_cast<std::uint16_t>(i * tags_per_page + j)), used});
+    }
+  }
+  return uses;
+}
+
+void Budget::set_limit(BudgetLimit limit) {
+  check_device(path_, device_, limit.device());
+  limit_.store(limit.bytes_);
+}
+
+bool Budget::is_under(const Budget* ancestor) const noexcept {
+  const Budget* level = this;
+  while (level != nullptr && level != ancestor) level = level->parent_.get();
+  return level == ancestor;
+}
+
+bool Budget::fits_after_pending(std::size_t bytes) const noexcept {
+  const std::size_t charged = charged_.load(), pending = pending_.load(), limit = limit_bytes();
+  const std::size_t kept = charged > pending ? charged - pending : 0;
+  return kept <= limit && bytes <= limit - kept;
+}
+
+// --- The books
+
+bool Budget::claim_here(std::size_t bytes) noexcept {
+  std::size_t charged = charged_.load();
+  do {
+    // Adding could wrap; so could subtracting, once the limit was lowered below what is charged.
+    const std::size_t limit = limit_bytes();
+    if (charged > limit || bytes > limit - charged) return false;
+  } while (!charged_.compare_exchange_weak(charged, charged + bytes));
+  return true;
+}
+
+const Budget* Budget::claim(std::size_t bytes, const Budget* end) noexcept {
+  for (Budget* level = this; level != end; level = level->parent_.get()) {
+    if (level->claim_here(bytes)) {
+      level->provisional_ += bytes;
+      continue;
+    }
+    unclaim(bytes, level);
+    return level;
+  }
+  return nullptr;
+}
+
+void Budget::unclaim(std::size_t bytes, const Budget* end) noexcept {
+  for (Budget* level = this; level != end; level = level->parent_.get()) {
+    level->provisional_ -= bytes;
+    level->charged_ -= bytes;
+  }
+}
+
+const Budget* Budget::claim_or_drain(std::size_t bytes, const Budget* end) noexcept {
+  const Budget* refused = claim(bytes, end);
+  if (refused == nullptr) return nullptr;
+  drain();
+  // Others may have noticed what is done, so it does not matter how much this drain has found.
+  return claim(bytes, end);
+}
+
+void Budget::admit(std::size_t bytes, Tag tag) noexcept {
+  for (Budget* level = this; level != nullptr; level = level->parent_.get()) {
+    level->tag_total(tag) += bytes;
+    level->admit_here(bytes);
+    level->provisional_ -= bytes;
+  }
+}
+
+void Budget::admit_here(std::size_t bytes) noexcept {
+  std::size_t admitted = admitted_.load();
+  while ((admitted & window_bit) == 0) {
+    if (!admitted_.compare_exchange_weak(admitted, admitted + bytes)) continue;
+    raise_to(lifetime_peak_, admitted + bytes);
+    return;
+  }
+  // A window is open. Whoever opens one holds the lock, so it has either seen these bytes when it
+  // began, or is in the list now.
+  const std::lock_guard lock(window_mutex_);
+  const std::size_t now = ((admitted_ += bytes) & ~window_bit);
+  raise_to(lifetime_peak_, now);
+  for (PeakSlot* slot = windows_; slot != nullptr; slot = slot->next) {
+    if (slot->peak_bytes < now) slot->peak_bytes = now;
+  }
+}
+
+void Budget::release(std::size_t bytes, Tag tag) noexcept {
+  for (Budget* level = this; level != nullptr; level = level->parent_.get()) {
+    level->tag_total(tag) -= bytes;
+    level->admitted_ -= bytes;
+    level->charged_ -= bytes;
+  }
+}
+
+void Budget::retag(std::size_t bytes, Tag from, Tag to) noexcept {
+  if (from == to) return;
+  for (Budget* level = this; level != nullptr; level = level->parent_.get()) {
+    level->tag_total(from) -= bytes;
+    level->tag_total(to) += bytes;
+  }
+}
+
+void Budget::add_pending(std::size_t bytes) noexcept {
+  for (Budget* level = this; level != nullptr; level = level->parent_.get()) {
+    level->pending_ += bytes;
+  }
+}
+
+void Budget::remove_pending(std::size_t bytes) noexcept {
+  for (Budget* level = this; level != nullptr; level = level->parent_.get()) {
+    level->pending_ -= bytes;
+  }
+}
+
+Result<void> Budget::prepare(Tag tag) noexcept {
+  for (Budget* level = this; level != nullptr; level = level->parent_.get()) {
+    if (!level->prepare_here(tag)) return no_host_memory(sizeof(TagPage));
+  }
+  return {};
+}
+
+bool Budget::prepare_here(Tag tag) noexcept {
+  std::atomic<TagPage*>& place = tag_pages_[tag.number() / tags_per_page];
+  if (place.load() != nullptr) return true;
+  auto* page = new (std::nothrow) TagPage{};
+  if (page == nullptr) return false;
+  TagPage* none = nullptr;
+  if (!place.compare_exchange_strong(none, page)) delete page;
+  return true;
+}
+
+std::atomic<std::size_t>& Budget::tag_total(Tag tag) noexcept {
+  return (*tag_pages_[tag.number() / tags_per_page].load())[tag.number() % tags_per_page];
+}
+
+// --- Peaks
+
+void Budget::open(PeakSlot& slot) noexcept {
+  const std::lock_guard lock(window_mutex_);
+  // One step: an admission is either in this value, or finds the bit and waits for the lock.
+  slot.peak_bytes = admitted_.fetch_or(window_bit) & ~window_bit;
+  if (slot.is_open) return;
+  slot.is_open = true;
+  slot.next = std::exchange(windows_, &slot);
+}
+
+void Budget::close(PeakSlot& slot) noexcept {
+  const std::lock_guard lock(window_mutex_);
+  PeakSlot** link = &windows_;
+  while (*link != &slot) link = &(*link)->next;
+  *link = slot.next;
+  if (windows_ == nullptr) admitted_ &= ~window_bit;
+}
+
+std::size_t Budget::peak_of(const PeakSlot& slot) const noexcept {
+  // With the lock no admission is between counting and raising.
+  const std::lock_guard lock(window_mutex_);
+  return slot.peak_bytes;
+}
+
+std::size_t Budget::peak_bytes() const noexcept {
+  if (was_reset_.load()) return peak_of(since_reset_);
+  // What is used now may be about to raise the peak.
+  const std::size_t used = used_bytes(), peak = lifetime_peak_.load();
+  return used > peak ? used : peak;
+}
+
+void Budget::reset_peak() noexcept {
+  open(since_reset_);
+  was_reset_.store(true);
+}
+
+PeakWindow::PeakWindow(BudgetHandle budget) : budget_(std::move(budget)) {
+  if (!budget_) {
+    raise(Failure(ErrorCode::invalid_argument, "a window needs a budget, and was given none.")
+              .with("name", "budget"));
+  }
+  budget_->open(slot_);
+}
+
+PeakWindow::~PeakWindow() { budget_->close(slot_); }
+
+// --- Requests
+
+Failure Budget::refusal(std::size_t requested, std::size_t would_grant, Tag tag,
+                        std::string_view device, CallSite site) const noexcept {
+  const BudgetState now = state();
+  const std::optional<std::size_t> required = checked_add(now.charged_bytes, would_grant);
+  const bool fits = fits_after_pending(would_grant);
+  // What one thing would have made it fit?
+  const char* sentence =
+      "budget '{layer}' cannot hold {would_grant} more: {current} of {limit} in use. Free "
+      "something, or raise the limit to {required}.";
+  if (would_grant > now.limit_bytes) {
+    sentence =
+        "budget '{layer}' cannot hold {would_grant} more: that is above its limit of {limit}, "
+        "whatever is freed. Ask for less, or raise the limit.";
+  } else if (fits && now.pending_bytes != 0) {
+    sentence =
+        "budget '{layer}' cannot hold {would_grant} more: {current} of {limit} in use, {pending} "
+        "of it freed, but not passed by its streams. Wait for them.";
+  } else if (now.reserved_bytes != 0 &&
+             now.charged_bytes - std::min(now.charged_bytes, now.reserved_bytes) <=
+                 now.limit_bytes - would_grant) {
+    sentence =
+        "budget '{layer}' cannot hold {would_grant} more: {current} of {limit} in use, {reserved} "
+        "of it reserved. Pay from the reservation, or end it.";
+  }
+  const std::size_t remaining = now.limit_bytes - std::min(now.limit_bytes, now.charged_bytes);
+  return Failure(ErrorCode::out_of_budget, sentence, site)
+      .with("layer", path_)
+      .with_bytes("requested", requested)
+      .with_bytes("would_grant", would_grant)
+      .with_bytes("required", required.value_or(std::numeric_limits<std::size_t>::max()))
+      .with("overflow", std::uint64_t{!required})
+      .with_bytes("current", now.charged_bytes)
+      .with_bytes("admitted", now.admitted_bytes)
+      .with_bytes("pending", now.pending_bytes)
+      .with_bytes("reserved", now.reserved_bytes)
+      .with_bytes("limit", now.limit_bytes)
+      .with_bytes("remaining", remaining)
+      .with_bytes("peak", now.peak_bytes)
+      .with("tag", tag.name())
+      .with("device", device)
+      .with("fits_after_pending", std::uint64_t{fits});
+}
+
+Result<Reservation> Budget::try_reserve(std::size_t bytes, CallSite site) noexcept {
+  bool is_finite = false;
+  for (const Budget* level = this; level != nullptr; level = level->parent_.get()) {
+    is_finite = is_finite || level->has_limit();
+  }
+  if (!is_finite) {
+    return Failure(ErrorCode::unsupported,
+                   "{requested} cannot be reserved in budget '{layer}': neither it nor a budget "
+                   "above it has a limit, so there is nothing to keep free. Set one.",
+                   site)
+        .with_bytes("requested", bytes)
+        .with("layer", path_)
+        .with("what", "a reservation");
+  }
+  if (const Budget* refused = claim_or_drain(bytes)) {
+    return refused->refusal(bytes, bytes, {}, device_ ? Place::device(device_).text() : "any",
+                            site);
+  }
+  for (Budget* level = this; level != nullptr; level = level->parent_.get()) {
+    level->reserved_ += bytes;
+    level->provisional_ -= bytes;
+  }
+  return Reservation(shared_from_this(), bytes);
+}
+
+Reservation Budget::reserve(std::size_t bytes, CallSite site) {
+  return try_reserve(bytes, site).value();
+}
+
+Result<Charge> Budget::try_charge(std::size_t bytes, Tag tag, CallSite site) noexcept {
+  if (Result<void> prepared = prepare(tag); !prepared) return Failure(prepared.failure()).at(site);
+  if (const Budget* refused = claim_or_drain(bytes)) {
+    return refused->refusal(bytes, bytes, tag, device_ ? Place::device(device_).text() : "any",
+                            site);
+  }
+  admit(bytes, tag);
+  return Charge(shared_from_this(), bytes, tag);
+}
+
+Charge Budget::charge(std::size_t bytes, Tag tag, CallSite site) {
+  return try_charge(bytes, tag, site).value();
+}
+
+Drained Budget::drain() noexcept { return frees_->drain(); }
+
+Result<void> Budget::try_wait_for_pending() noexcept {
+  Result<void> result;
+  std::uint64_t after = 0;
+  while (const std::optional<PendingFrees::Oldest> oldest = frees_->oldest(nullptr, after)) {
+    after = oldest->order;
+    const Result<void> waited = Device::try_wait(oldest->mark);
+    if (!waited && result && waited.failure().code() != ErrorCode::device_lost) result = waited;
+  }
+  drain();
+  return result;
+}
+
+// --- Tokens
+
+Reservation::Reservation(BudgetHandle budget, std::size_t bytes) noexcept
+    : budget_(std::move(budget)), bytes_(bytes) {}
+
+Reservation::Reservation(Reservation&& other) noexcept
+    : budget_(std::move(other.budget_)), bytes_(other.bytes_.exchange(0)) {}
+
+Reservation& Reservation::operator=(Reservation&& other) noexcept {
+  if (this == &other) return *this;
+  end();
+  budget_ = std::move(other.budget_);
+  bytes_.store(other.bytes_.exchange(0));
+  return *this;
+}
+
+Reservation::~Reservation() { end(); }
+
+void Reservation::end() noexcept {
+  const std::size_t rest = bytes_.exchange(0);
+  for (Budget* level = budget_.get(); level != nullptr; level = level->parent_.get()) {
+    level->reserved_ -= rest;
+    level->charged_ -= rest;
+  }
+}
+
+bool Reservation::draw(std::size_t bytes) noexcept {
+  std::size_t rest = bytes_.load();
+  do {
+    if (bytes > rest) return false;
+  } while (!bytes_.compare_exchange_weak(rest, rest - bytes));
+  for (Budget* level = budget_.get(); level != nullptr; level = level->parent_.get()) {
+    level->provisional_ += bytes;
+    level->reserved_ -= bytes;
+  }
+  return true;
+}
+
+void Reservation::put_back(std::size_t bytes) noexcept {
+  for (Budget* level = budget_.get(); level != nullptr; level = level->parent_.get()) {
+    level->reserved_ += bytes;
+    level->provisional_ -= bytes;
+  }
+  bytes_ += bytes;
+}
+
+Charge::Charge(BudgetHandle budget, std::size_t bytes, Tag tag) noexcept
+    : budget_(std::move(budget)), bytes_(bytes), tag_(tag) {}
+
+Charge::Charge(Charge&& other) noexcept
+    : budget_(std::move(other.budget_)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      tag_(std::exchange(other.tag_, {})) {}
+
+Charge& Charge::operator=(Charge&& other) noexcept {
+  if (this == &other) return *this;
+  end();
+  budget_ = std::move(other.budget_);
+  bytes_ = std::exchange(other.bytes_, 0);
+  tag_ = std::exchange(other.tag_, {});
+  return *this;
+}
+
+Charge::~Charge() { end(); }
+
+void Charge::end() noexcept {
+  if (budget_ && bytes_ != 0) budget_->release(std::exchange(bytes_, 0), tag_);
+}
+
+}  // namespace tern

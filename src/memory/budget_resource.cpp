@@ -1,0 +1,372 @@
+#include "tern/memory/budget_resource.hpp"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "memory/pending_frees.hpp"
+
+namespace tern {
+namespace {
+
+constexpr int most_rounds = 2;
+
+ResourceHandle not_null(ResourceHandle upstream) {
+  if (upstream) return upstream;
+  raise(Failure(ErrorCode::invalid_argument, "a budget needs a resource, and was given none.")
+            .with("name", "upstream"));
+}
+
+Failure no_host_memory(CallSite site) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate {requested} to keep account of a block. Free host "
+                 "memory.",
+                 site)
+      .with_bytes("requested", sizeof(BlockCharge));
+}
+
+Failure twice_freed(const Block& block, CallSite site) noexcept {
+  return Failure(ErrorCode::use_after_free,
+                 "the block at {address} (generation {generation}) is being freed by another "
+                 "thread. Free each block once.",
+                 site)
+      .with("address", reinterpret_cast<std::uintptr_t>(block.address), Unit::hex)
+      .with("generation", block.generation.count());
+}
+
+}  // namespace
+
+BudgetResource::BudgetResource(ResourceHandle upstream, BudgetHandle budget)
+    : upstream_(not_null(std::move(upstream))),
+      budget_(std::move(budget)),
+      name_("budget(" + std::string(upstream_->name()) + ")"),
+      frees_without_waiting_(upstream_->traits().frees_without_waiting) {
+  if (!budget_) {
+    raise(Failure(ErrorCode::invalid_argument, "a resource was to be given a budget, and got none.")
+              .with("name", "budget"));
+  }
+  if (budget_->device() && budget_->device() != device().id()) {
+    raise(Failure(ErrorCode::device_mismatch,
+                  "budget '{layer}' is of {a}, and cannot count the memory of '{b}'. Give it a "
+                  "budget of its own device, or a neutral one.")
+              .with("layer", budget_->path())
+              .with("a", Place::device(budget_->device()).text())
+              .with("b", device().spec()));
+  }
+  for (Shard& shard : shards_) shard.buckets.resize(16);
+  inherited_ = budget_->charge(upstream_->statistics().live_bytes);
+}
+
+BudgetResource::~BudgetResource() {
+  budget_->frees_->forget(&pending_bytes_);
+  for (Shard& shard : shards_) {
+    for (BlockCharge* record : shard.buckets) {
+      while (record != nullptr) {
+        budget_->release(record->bytes, record->tag);
+        delete std::exchange(record, record->next);
+      }
+    }
+  }
+}
+
+Statistics BudgetResource::statistics() const noexcept {
+  Statistics now = counters_.read();
+  now.pending_bytes = pending_bytes_.load();
+  now.reserved_bytes = upstream_->statistics().reserved_bytes;
+  now.failed_frees = failed_frees();
+  now.failed_free_bytes = failed_free_bytes();
+  return now;
+}
+
+// --- Allocate
+
+Result<Block> BudgetResource::try_allocate(const Request& request) noexcept {
+  counters_.note_request();
+  if (request.bytes == 0) return Block{};
+  const auto allocate = [&]() -> Result<Block> {
+    if (Result<void> fits = check(request); !fits) return fits.failure();
+    // All host memory the block needs until it is gone is taken first: nothing is to be undone if
+    // there is none, and freeing needs none.
+    Record record(new (std::nothrow) BlockCharge);
+    if (!record) return no_host_memory(request.site);
+    if (Result<void> prepared = budget_->prepare(request.tag); !prepared) {
+      return Failure(prepared.failure()).at(request.site);
+    }
+    const std::size_t bytes = upstream_->good_size(request);
+    if (request.reservation != nullptr) {
+      return allocate_drawn(request, bytes, std::move(record));
+    }
+    if (budget_->claim(bytes) != nullptr) {
+      return allocate_at_limit(request, bytes, std::move(record));
+    }
+    return allocate_claimed(request, bytes, std::move(record));
+  };
+  Result<Block> block = allocate();
+  if (!block) counters_.note_refusal();
+  return block;
+}
+
+Result<Block> BudgetResource::allocate_claimed(const Request& request, std::size_t bytes,
+                                               Record record) noexcept {
+  Request below = request;
+  below.reservation = nullptr;
+  Result<Block> block = upstream_->try_allocate(below);
+  if (!block) {
+    budget_->unclaim(bytes);
+    return block;
+  }
+  if (Result<void> fits = fit_claim(request, bytes, block->bytes); !fits) {
+    upstream_->deallocate(*block, request.stream, request.site);
+    budget_->unclaim(bytes);
+    return fits.failure();
+  }
+  budget_->admit(block->bytes, request.tag);
+  return keep(*block, request.tag, std::move(record));
+}
+
+Result<void> BudgetResource::fit_claim(const Request& request, std::size_t claimed,
+                                       std::size_t granted) noexcept {
+  // good_size() is exact. Should a resource break that promise, the books still show what it gave.
+  if (granted < claimed) budget_->unclaim(claimed - granted);
+  if (granted <= claimed) return {};
+  const Budget* refused = budget_->claim_or_drain(granted - claimed);
+  if (refused == nullptr) return {};
+  return refuse(*refused, request, granted);
+}
+
+Result<Block> BudgetResource::allocate_drawn(const Request& request, std::size_t bytes,
+                                             Record record) noexcept {
+  Reservation& reservation = *request.reservation;
+  const Budget* const from = reservation.budget().get();
+  if (from == nullptr || !budget_->is_under(from)) {
+    return Failure(ErrorCode::invalid_argument,
+                   "a reservation of '{value}' cannot pay for memory that is charged to "
+                   "'{layer}'. Reserve in that budget, or in one above it.",
+                   request.site)
+        .with("name", "reservation")
+        .with("value", from == nullptr ? "no budget" : from->path())
+        .with("layer", budget_->path());
+  }
+  // Below the reservation's own budget nothing was claimed yet.
+  if (const Budget* refused = budget_->claim_or_drain(bytes, from)) {
+    return refuse(*refused, request, bytes);
+  }
+  if (!reservation.draw(bytes)) {
+    budget_->unclaim(bytes, from);
+    return Failure(ErrorCode::out_of_budget,
+                   "a reservation in budget '{layer}' has {remaining} left, and {would_grant} are "
+                   "needed. Reserve more, or ask without it.",
+                   request.site)
+        .with("layer", from->path())
+        .with_bytes("requested", request.bytes)
+        .with_bytes("would_grant", bytes)
+        .with_bytes("remaining", reservation.bytes())
+        .with("tag", request.tag.name())
+        .with("device", device().spec());
+  }
+  Request below = request;
+  below.reservation = nullptr;
+  Result<Block> block = upstream_->try_allocate(below);
+  Result<void> fits;
+  if (block) fits = fit_claim(request, bytes, block->bytes);
+  if (block && fits) {
+    budget_->admit(block->bytes, request.tag);
+    return keep(*block, request.tag, std::move(record));
+  }
+  if (block) upstream_->deallocate(*block, request.stream, request.site);
+  reservation.put_back(bytes);
+  budget_->unclaim(bytes, from);
+  return block ? Result<Block>(fits.failure()) : block;
+}
+
+Result<Block> BudgetResource::allocate_at_limit(const Request& request, std::size_t bytes,
+                                                Record record) noexcept {
+  const bool may_wait = budget_->overflow() != Overflow::fail && request.wait != Wait::never;
+  std::uint64_t waited_for = 0;
+  // What another request had taken, and put back, may be older than what was waited for last.
+  for (int rounds = 0; rounds < most_rounds;) {
+    const Budget* refused = budget_->claim_or_drain(bytes);
+    if (refused == nullptr) return allocate_claimed(request, bytes, std::move(record));
+    if (const Block block = allocate_recycled(request, bytes, record)) return block;
+    // A recycled block that came to nothing may have cost the record.
+    if (!record) record.reset(new (std::nothrow) BlockCharge);
+    if (!record || !may_wait || !refused->fits_after_pending(bytes)) {
+      return refuse(*refused, request, bytes);
+    }
+    const auto oldest = budget_->frees_->oldest(refused, waited_for);
+    if (!oldest) {
+      waited_for = 0;
+      ++rounds;
+      continue;
+    }
+    // A stream that cannot be waited for keeps its bytes, and the next one is asked.
+    waited_for = oldest->order;
+    static_cast<void>(Device::try_wait(oldest->mark));
+  }
+  const Budget* refused = budget_->claim_or_drain(bytes);
+  if (refused != nullptr) return refuse(*refused, request, bytes);
+  return allocate_claimed(request, bytes, std::move(record));
+}
+
+Block BudgetResource::allocate_recycled(const Request& request, std::size_t bytes,
+                                        Record& record) noexcept {
+  if (!request.stream.id()) return {};
+  BlockCharge* spare = record.release();
+  const PendingFrees::Taken taken =
+      budget_->frees_->take(request.stream.id(), &pending_bytes_, bytes, spare);
+  record.reset(spare);
+  if (taken.first == nullptr) return {};
+  const std::size_t rest = bytes - taken.bytes;
+  if (budget_->claim(rest) != nullptr) {
+    budget_->frees_->put_back(taken);
+    return {};
+  }
+  Request below = request;
+  below.source = Source::recycled;
+  const Result<Block> block = upstream_->try_allocate(below);
+  if (!block || block->bytes != bytes) {
+    if (block) upstream_->deallocate(*block, request.stream, request.site);
+    budget_->unclaim(rest);
+    budget_->frees_->put_back(taken);
+    return {};
+  }
+  for (BlockCharge* one = taken.first; one != nullptr;) {
+    budget_->retag(one->bytes, one->tag, request.tag);
+    BlockCharge* const next = one->next;
+    if (record) {
+      delete one;
+    } else {
+      record.reset(one);
+    }
+    one = next;
+  }
+  budget_->admit(rest, request.tag);
+  return keep(*block, request.tag, std::move(record));
+}
+
+Block BudgetResource::keep(const Block& block, Tag tag, Record record) noexcept {
+  *record = BlockCharge{};
+  record->block = block;
+  record->bytes = block.bytes;
+  record->tag = tag;
+  record->budget = budget_.get();
+  record->resource_pending = &pending_bytes_;
+  insert(record.release());
+  counters_.note_allocation(block.bytes);
+  return block;
+}
+
+Failure BudgetResource::refuse(const Budget& level, const Request& request,
+                               std::size_t bytes) const noexcept {
+  return level.refusal(request.bytes, bytes, request.tag, device().spec(), request.site);
+}
+
+// --- Free
+
+Result<void> BudgetResource::try_deallocate(const Block& block, StreamRef stream,
+                                            CallSite site) noexcept {
+  if (!block) return {};
+  Shard& shard = shard_of(block.generation);
+  BlockCharge* record = nullptr;
+  {
+    const std::lock_guard lock(shard.mutex);
+    record = find(block, shard);
+    if (record != nullptr && record->is_being_freed) return twice_freed(block, site);
+    if (record != nullptr) record->is_being_freed = true;
+  }
+  if (record == nullptr) return free_inherited(block, stream, site);
+  Result<void> freed = upstream_->try_deallocate(block, stream, site);
+  {
+    const std::lock_guard lock(shard.mutex);
+    record->is_being_freed = false;
+    if (!freed) return freed;
+    erase(record, shard);
+  }
+  counters_.note_free(block.bytes);
+  end(Record(record), stream);
+  return freed;
+}
+
+Result<void> BudgetResource::free_inherited(const Block& block, StreamRef stream,
+                                            CallSite site) noexcept {
+  // Not from here: from the upstream's time before, or a mistake, which the upstream knows best.
+  Record record(new (std::nothrow) BlockCharge);
+  if (!record) return no_host_memory(site);
+  {
+    const std::lock_guard lock(inherited_mutex_);
+    record->bytes = std::min(inherited_.bytes_, block.bytes);
+    inherited_.bytes_ -= record->bytes;
+  }
+  Result<void> freed = upstream_->try_deallocate(block, stream, site);
+  if (freed) {
+    end(std::move(record), stream);
+  } else {
+    const std::lock_guard lock(inherited_mutex_);
+    inherited_.bytes_ += record->bytes;
+  }
+  return freed;
+}
+
+void BudgetResource::end(Record record, StreamRef stream) noexcept {
+  if (record->bytes == 0) return;
+  record->budget = budget_.get();
+  record->resource_pending = &pending_bytes_;
+  if (frees_without_waiting_) {
+    // The mark comes after the free, so that it covers it. A stream that has ended has no more
+    // marks: there the upstream has waited.
+    if (!stream.id()) stream = device().default_stream();
+    if (const Result<Mark> mark = stream.try_mark()) {
+      record->mark = *mark;
+      budget_->frees_->add(record.release());
+      return;
+    }
+  }
+  budget_->release(record->bytes, record->tag);
+}
+
+// --- The table of blocks
+
+BudgetResource::Shard& BudgetResource::shard_of(Generation generation) noexcept {
+  return shards_[generation.slot() % shards_.size()];
+}
+
+void BudgetResource::insert(BlockCharge* record) noexcept {
+  Shard& shard = shard_of(record->block.generation);
+  const std::size_t place = record->block.generation.slot() / shards_.size();
+  const std::lock_guard lock(shard.mutex);
+  if (shard.count >= shard.buckets.size()) {
+    try {
+      std::vector<BlockCharge*> wider(shard.buckets.size() * 2);
+      for (BlockCharge* one : shard.buckets) {
+        while (one != nullptr) {
+          BlockCharge* const next = one->next;
+          const std::size_t at = one->block.generation.slot() / shards_.size() % wider.size();
+          one->next = std::exchange(wider[at], one);
+          one = next;
+        }
+      }
+      shard.buckets = std::move(wider);
+    } catch (const std::bad_alloc&) {
+      // Longer lists then.
+    }
+  }
+  ++shard.count;
+  record->next = std::exchange(shard.buckets[place % shard.buckets.size()], record);
+}
+
+BlockCharge* BudgetResource::find(const Block& block, Shard& shard) noexcept {
+  const std::size_t place = block.generation.slot() / shards_.size();
+  BlockCharge* record = shard.buckets[place % shard.buckets.size()];
+  while (record != nullptr && record->block != block) record = record->next;
+  return record;
+}
+
+void BudgetResource::erase(BlockCharge* record, Shard& shard) noexcept {
+  const std::size_t place = record->block.generation.slot() / shards_.size();
+  BlockCharge** link = &shard.buckets[place % shard.buckets.size()];
+  while (*link != record) link = &(*link)->next;
+  *link = record->next;
+  --shard.count;
+}
+
+}  // namespace tern

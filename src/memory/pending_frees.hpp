@@ -1,0 +1,92 @@
+// The frees of a tree of budgets that their streams have yet to pass: one queue per stream.
+//
+// A record is made with its block, before the block is, and moves here when the block is freed, so
+// that freeing needs no memory. Devices are asked without the lock; a record leaves once, because
+// it is unlinked under it. Thread-safe.
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+#include "tern/core/tag.hpp"
+#include "tern/device/mark.hpp"
+#include "tern/memory/block.hpp"
+#include "tern/memory/budget.hpp"
+
+namespace tern {
+
+/// What a block has been charged, from its allocation until its free is done.
+struct BlockCharge {
+  Block block = {};
+  std::size_t bytes = 0;
+  Tag tag = {};
+  Budget* budget = nullptr;
+  /// The count of the resource it is from, which is also who that is; null once that is gone.
+  std::atomic<std::size_t>* resource_pending = nullptr;
+  bool is_being_freed = false;
+  Mark mark = {};
+  std::uint64_t order = 0;  // of all frees of the tree
+  /// In the resource's table, and later in the queue of its stream.
+  BlockCharge* next = nullptr;
+  /// Of the first in a queue only.
+  BlockCharge* last = nullptr;
+  BlockCharge* next_queue = nullptr;
+};
+
+class PendingFrees {
+ public:
+  PendingFrees() noexcept = default;
+  PendingFrees(const PendingFrees&) = delete;
+  PendingFrees& operator=(const PendingFrees&) = delete;
+  ~PendingFrees();
+
+  /// Takes the record, whose bytes are pending from now on, until its mark is done.
+  void add(BlockCharge* record) noexcept;
+  Drained drain() noexcept;
+  [[nodiscard]] std::size_t bytes(StreamId stream) const noexcept;
+
+  struct Oldest {
+    Mark mark = {};
+    std::uint64_t order = 0;
+  };
+  /// The first free under the budget after that order.
+  [[nodiscard]] std::optional<Oldest> oldest(const Budget* budget,
+                                             std::uint64_t after) const noexcept;
+
+  /// Up to so many bytes of one stream and resource, oldest first, as a list: not pending any more,
+  /// and still charged. The last may be cut in two, for which `spare` is used and set to null.
+  struct Taken {
+    BlockCharge* first = nullptr;
+    std::size_t bytes = 0;
+  };
+  [[nodiscard]] Taken take(StreamId stream, const std::atomic<std::size_t>* resource,
+                           std::size_t bytes, BlockCharge*& spare) noexcept;
+  void put_back(const Taken& taken) noexcept;
+
+  /// What is pending in a budget that ends is pending in its parent.
+  void forget(const Budget* budget) noexcept;
+  void forget(const std::atomic<std::size_t>* resource) noexcept;
+
+ private:
+  static constexpr std::size_t bucket_count = 64;
+
+  // All with the lock held.
+  [[nodiscard]] BlockCharge** queue_of(StreamId stream) noexcept;
+  void insert(BlockCharge* record) noexcept;
+  void unlink(BlockCharge** queue, BlockCharge* before, BlockCharge* record) noexcept;
+  template <class Function>
+  void for_each(Function function) const noexcept;
+  [[nodiscard]] std::optional<Mark> next_mark(std::size_t bucket, StreamId after) const noexcept;
+  std::size_t release_until(Mark mark, std::uint64_t last_order) noexcept;
+
+  mutable std::mutex mutex_;
+  std::array<BlockCharge*, bucket_count> buckets_ = {};  // guarded by mutex_; lists of queues
+  std::uint64_t orders_ = 0;                             // guarded by mutex_
+};
+
+}  // namespace tern
