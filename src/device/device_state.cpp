@@ -78,6 +78,7 @@ DeviceState::~DeviceState() {
   }
   if (is_usable) {
     for (const NativeEvent event : spare_events_) backend_->destroy_event(event);
+    for (const NativeEvent event : lent_events_) backend_->destroy_event(event);
     backend_.reset();
     // Nobody will come for these any more.
     while (carried_ != nullptr) delete std::exchange(carried_, carried_->next);
@@ -218,6 +219,31 @@ Result<NativeEvent> DeviceState::take_event() noexcept {
     }
   }
   return backend_->create_event({});
+}
+
+Result<NativeEvent> DeviceState::lend_event() noexcept {
+  const Result<NativeEvent> event = take_event();
+  if (!event) return event;
+  try {
+    const std::lock_guard lock(events_mutex_);
+    lent_events_.push_back(*event);
+  } catch (const std::bad_alloc&) {
+    give_event(*event);
+    return Failure(ErrorCode::out_of_memory);
+  }
+  return event;
+}
+
+void DeviceState::take_back(NativeEvent event) noexcept {
+  {
+    const std::lock_guard lock(events_mutex_);
+    const auto found =
+        std::ranges::find(lent_events_, event.value, [](NativeEvent one) { return one.value; });
+    if (found == lent_events_.end()) return;
+    *found = lent_events_.back();
+    lent_events_.pop_back();
+  }
+  give_event(event);
 }
 
 void DeviceState::give_event(NativeEvent event) noexcept {

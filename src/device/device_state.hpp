@@ -112,6 +112,9 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
 
   [[nodiscard]] Result<NativeEvent> take_event() noexcept;
   void give_event(NativeEvent event) noexcept;
+  /// An event for somebody who may outlive the device: it ends with the device at the latest.
+  [[nodiscard]] Result<NativeEvent> lend_event() noexcept;
+  void take_back(NativeEvent event) noexcept;
 
   // Marks of this device's streams.
   [[nodiscard]] Result<bool> is_done(Mark mark) noexcept;
@@ -157,6 +160,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
 
   std::mutex events_mutex_;
   std::vector<NativeEvent> spare_events_;  // guarded by events_mutex_
+  std::vector<NativeEvent> lent_events_;   // guarded by events_mutex_
 
   std::mutex carried_mutex_;
   Carried* carried_ = nullptr;  // guarded by carried_mutex_

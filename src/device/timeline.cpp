@@ -24,7 +24,7 @@ class Sent {
   Sent(const Sent&) = delete;
   Sent& operator=(const Sent&) = delete;
   ~Sent() {
-    if (const DeviceVisit device(device_); device) device->give_event(event_);
+    if (const DeviceVisit device(device_); device) device->take_back(event_);
   }
 
   [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
@@ -101,9 +101,9 @@ void deliver(void* context) {
 /// Without an event the value is still reached, and whoever waits for it woken.
 void remember(TimelineState& state, DeviceState& device, const Submission& submission,
               std::uint64_t value) noexcept {
-  const Result<NativeEvent> event = device.take_event();
+  const Result<NativeEvent> event = device.lend_event();
   if (!event) return;
-  if (!device.backend().record(submission, *event)) return device.give_event(*event);
+  if (!device.backend().record(submission, *event)) return device.take_back(*event);
   std::shared_ptr<const Sent> oldest;  // ends without the lock
   try {
     auto made = std::make_shared<const Sent>(value, device.id(), *event);
@@ -114,7 +114,7 @@ void remember(TimelineState& state, DeviceState& device, const Submission& submi
       state.sent.pop_front();
     }
   } catch (const std::bad_alloc&) {
-    return;
+    return device.take_back(*event);
   }
   state.changed.notify_all();
 }

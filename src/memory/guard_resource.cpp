@@ -10,6 +10,7 @@
 #include <new>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "memory/block_table.hpp"
 #include "tern/core/bytes.hpp"
@@ -36,10 +37,23 @@ struct GuardResource::State {
   std::size_t held_bytes = 0;
   std::uint64_t hits = 0;
   std::optional<Failure> last_hit;
+
+  std::vector<std::unique_ptr<std::byte[]>> kept;  // guarded by mutex: a stream may write them yet
+  void keep(std::unique_ptr<std::byte[]> memory) noexcept {
+    try {
+      const std::lock_guard lock(mutex);
+      kept.push_back(std::move(memory));
+    } catch (const std::bad_alloc&) {
+      // Lost, and not written by nobody knows whom.
+      static_cast<void>(memory.release());
+    }
+  }
 };
 
 namespace {
 
+/// How often a stream is waited for before its memory is given up for it.
+constexpr int most_attempts = 3;
 constexpr std::size_t look_bytes = 64 * kib;
 
 std::string_view file_name(CallSite site) noexcept {
@@ -61,6 +75,8 @@ GuardResource::GuardResource(ResourceHandle upstream, const GuardOptions& option
 GuardResource::~GuardResource() {
   while (evict(true) != 0) {
   }
+  // What could not be waited for then has its last chance now.
+  if (!state_->kept.empty()) static_cast<void>(device().try_synchronize());
 }
 
 std::size_t GuardResource::good_size(const Request& request) const noexcept {
@@ -133,21 +149,28 @@ Result<std::optional<std::size_t>> GuardResource::first_other(const std::byte* b
           .with_bytes("requested", std::min(bytes, look_bytes));
     }
   }
+  // The copy's memory must not go while the stream may still write it, whatever the driver says.
+  const auto give_up = [&](const Failure& why) -> Result<std::optional<std::size_t>> {
+    for (int attempt = 0; copy && attempt < most_attempts; ++attempt) {
+      const Result<void> done = stream.try_synchronize();
+      if (done || done.failure().code() == ErrorCode::device_lost) return why;
+    }
+    if (copy) state_->keep(std::move(copy));
+    return why;
+  };
   for (std::size_t at = 0; at < bytes; at += look_bytes) {
     const std::size_t size = std::min(bytes - at, look_bytes);
     const std::byte* seen = begin + at;
     if (copy) {
       if (Result<void> copied = stream.try_copy(copy.get(), seen, size, site); !copied) {
-        // Nothing of it may be under way when the copy's memory goes.
-        static_cast<void>(stream.try_synchronize());
-        return copied.failure();
+        return give_up(copied.failure());
       }
       seen = copy.get();
     }
     if (copy || at == 0) {
       const Result<Mark> mark = stream.try_mark();
-      if (!mark) return mark.failure();
-      if (Result<void> waited = Device::try_wait(*mark); !waited) return waited.failure();
+      if (!mark) return give_up(mark.failure());
+      if (Result<void> waited = Device::try_wait(*mark); !waited) return give_up(waited.failure());
     }
     const std::byte* bad =
         std::find_if(seen, seen + size, [&](std::byte b) { return b != expected; });

@@ -90,7 +90,7 @@ inline std::vector<ResourceCase> every_resource() {
   }
   // Two deep: every pair, on memory that is ordered by the host and by the stream. A sanitizer sees
   // nothing more in pairs, and takes its time.
-  if (!is_thorough) return all;
+  if (is_sanitized) return all;
   for (const Wrapper& inner : every_wrapper()) {
     for (const ResourceCase& ground : {grounds[0], grounds[2], grounds[5]}) {
       const ResourceCase lower{
