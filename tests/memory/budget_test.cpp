@@ -137,10 +137,10 @@ TEST(Budget, IsOfOneDeviceOrOfAny) {
   const BudgetHandle neutral = limited(10);
   EXPECT_FALSE(neutral->device());
   const BudgetHandle one =
-      Budget::make("one", BudgetLimit::bytes(1), {.parent = neutral, .device = DeviceId{1}});
-  EXPECT_EQ(limited(1, "child", one)->device(), DeviceId{1});
+      Budget::make("one", BudgetLimit::bytes(1), {.parent = neutral, .device = DeviceId{900'000}});
+  EXPECT_EQ(limited(1, "child", one)->device(), DeviceId{900'000});
   EXPECT_THROW(static_cast<void>(Budget::make("other", BudgetLimit::bytes(1),
-                                              {.parent = one, .device = DeviceId{2}})),
+                                              {.parent = one, .device = DeviceId{900'001}})),
                DeviceMismatch);
   const Device device = sim::open({.memory_bytes = 2 * mib});
   EXPECT_THROW(static_cast<void>(Budget::make("other", BudgetLimit::fraction_of(device),

@@ -215,11 +215,14 @@ TEST_F(LoggingResourceTest, UsesNoHeapOfItsOwn) {
   speaker->sentence = "nothing is left.";
   LoggingResource logged(speaker, ring);
   const Block block{&stream, 8, device.id(), Generation(99'999, 1)};
+  // The first of all calls makes tables that live as long as the process.
+  static_cast<void>(logged.try_allocate({.bytes = 64}));
+  static_cast<void>(logged.try_deallocate(block, {}));
   const test::AllocationCounter counter;
   static_cast<void>(logged.try_allocate({.bytes = 64}));
   static_cast<void>(logged.try_deallocate(block, {}));
   EXPECT_EQ(counter.count(), 0u);
-  EXPECT_EQ(ring->written(), 2u);
+  EXPECT_EQ(ring->written(), 4u);
 }
 
 TEST_F(LoggingResourceTest, NeedsASink) {

