@@ -69,7 +69,8 @@ TEST(BlockTable, NeverTakesAnOldBlockForTheNewOneInItsPlace) {
 }
 
 TEST(BlockTable, TellsMistakesApart) {
-  char memory[64] = {};
+  char around[66] = {};
+  char* const memory = around + 1;
   const Block block = begin(memory);
   Block wrong = block;
   wrong.device = DeviceId{8};
@@ -92,7 +93,7 @@ TEST(BlockTable, TellsMistakesApart) {
   wrong.generation = Generation((1u << Generation::slot_bits) - 1, 1);
   EXPECT_EQ(refusal(wrong), ErrorCode::use_after_free);
   EXPECT_EQ(state_of(wrong.generation), BlockState::freed);
-  EXPECT_EQ(try_claim_block(block, reinterpret_cast<const Resource*>(&memory)).failure().code(),
+  EXPECT_EQ(try_claim_block(block, reinterpret_cast<const Resource*>(&around)).failure().code(),
             ErrorCode::use_after_free);
   EXPECT_EQ(state_of(block.generation), BlockState::live);
   ASSERT_TRUE(try_claim_block(block, owner));
