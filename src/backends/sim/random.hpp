@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace tern::sim {
 
@@ -15,6 +16,15 @@ enum class Purpose : std::uint64_t { schedule = 1, coins, faults, fill, program 
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
+}
+
+/// Folds a value, or a text, into a hash of what came before.
+[[nodiscard]] constexpr std::uint64_t mix_in(std::uint64_t state, std::uint64_t value) noexcept {
+  return hash(state ^ (value + 0x9e3779b97f4a7c15u + (state << 6)));
+}
+[[nodiscard]] constexpr std::uint64_t mix_in(std::uint64_t state, std::string_view text) noexcept {
+  for (const char c : text) state = mix_in(state, static_cast<unsigned char>(c));
+  return mix_in(state, text.size());
 }
 
 class Random {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "backends/sim/stray_access.hpp"
+#include "backends/sim/strict_window.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::sim {
@@ -52,15 +53,6 @@ std::uint64_t later(std::uint64_t time_ns, std::uint64_t duration_ns) noexcept {
 std::string capitalised(std::string text) {
   if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 32);
   return text;
-}
-
-std::uint64_t mix_in(std::uint64_t state, std::uint64_t value) noexcept {
-  return hash(state ^ (value + 0x9e3779b97f4a7c15u + (state << 6)));
-}
-
-std::uint64_t mix_in(std::uint64_t state, std::string_view text) noexcept {
-  for (const char c : text) state = mix_in(state, static_cast<unsigned char>(c));
-  return mix_in(state, text.size());
 }
 
 }  // namespace
@@ -494,14 +486,6 @@ void World::judge_later(const TraceRecord& record) {
   if (Result<void> judged = judge(record); !judged && !parked_) parked_ = judged.failure();
 }
 
-std::optional<std::pair<std::uint32_t, std::uint64_t>> World::locate(
-    const void* address) const noexcept {
-  for (std::uint32_t i = 0; i < devices_.size(); ++i) {
-    if (const auto offset = devices_[i]->memory->offset_of(address)) return std::pair(i, *offset);
-  }
-  return std::nullopt;
-}
-
 void World::add_touch(std::vector<Touch>& touches, TouchKind kind, const void* address,
                       std::size_t bytes, bool is_assumed, std::uint64_t generation) {
   if (const auto place = locate(address)) {
@@ -802,25 +786,6 @@ void World::run_to_hold(std::uint64_t hold) {
 // --- Execution
 // ------------------------------------------------------------------------------------
 
-std::byte* World::reach(const void* address) const noexcept {
-  if (const auto place = locate(address)) {
-    return devices_[place->first]->memory->alias_of(place->second);
-  }
-  return static_cast<std::byte*>(const_cast<void*>(address));
-}
-
-void World::prepare(const void* address, std::size_t bytes) {
-  if (const auto place = locate(address)) {
-    devices_[place->first]->memory->prepare(place->second, bytes);
-  }
-}
-
-void World::forget(const void* address, std::size_t bytes) {
-  if (const auto place = locate(address)) {
-    devices_[place->first]->memory->forget(place->second, bytes);
-  }
-}
-
 void World::charge(SimStream& stream, const Operation& operation) {
   enum Engine : std::size_t { up, down, compute };
   std::uint64_t cost = 0;
@@ -902,52 +867,23 @@ void World::execute(SimStream& stream, Operation& operation) {
     lose(stream.device, **loss);
     return;
   }
+  const Place here = Place::device(devices_[stream.device]->id);
+  const auto note_moved = [&](std::uint64_t bytes) {
+    migrated_bytes_ += bytes;
+    stream.time_ns = later(stream.time_ns, bytes * 1000 / profile_.link_bytes_per_us);
+  };
   switch (operation.kind) {
     case Operation::Kind::copy:
-      forget(operation.destination, operation.bytes);
-      migrate(stream, operation.destination, operation.bytes, true);
-      if (!operation.staged.empty()) {
-        std::memcpy(reach(operation.destination), operation.staged.data(), operation.bytes);
-        return;
-      }
-      prepare(operation.source, operation.bytes);
-      migrate(stream, operation.source, operation.bytes, false);
-      std::memcpy(reach(operation.destination), reach(operation.source), operation.bytes);
-      return;
-    case Operation::Kind::copy_2d: {
-      const Copy2D& copy = operation.copy_2d;
-      for (std::size_t row = 0; row < copy.height; ++row) {
-        void* to = static_cast<std::byte*>(copy.destination) + row * copy.destination_pitch_bytes;
-        const void* from =
-            static_cast<const std::byte*>(copy.source) + row * copy.source_pitch_bytes;
-        prepare(from, copy.width_bytes);
-        forget(to, copy.width_bytes);
-        migrate(stream, from, copy.width_bytes, false);
-        migrate(stream, to, copy.width_bytes, true);
-        std::memcpy(reach(to), reach(from), copy.width_bytes);
-      }
-      return;
-    }
-    case Operation::Kind::fill: {
-      forget(operation.destination, operation.bytes);
-      migrate(stream, operation.destination, operation.bytes, true);
-      std::byte* to = reach(operation.destination);
-      const Pattern& pattern = operation.pattern;
-      if (pattern.width_bytes == 1) {
-        std::memset(to, std::to_integer<int>(pattern.bytes[0]), operation.bytes);
-        return;
-      }
-      for (std::size_t i = 0; i < operation.bytes; i += pattern.width_bytes) {
-        std::memcpy(to + i, pattern.bytes, pattern.width_bytes);
-      }
-      return;
-    }
+      return note_moved(executor_.copy(operation, here));
+    case Operation::Kind::copy_2d:
+      return note_moved(executor_.copy_2d(operation.copy_2d, here));
+    case Operation::Kind::fill:
+      return note_moved(executor_.fill(operation, here));
     case Operation::Kind::call:
-      run_users_code(stream, operation);
-      return;
+      return run_users_code(stream, operation);
     case Operation::Kind::launch:
-      execute_launch(stream, operation);
-      return;
+      note_moved(executor_.prepare(*operation.launch, here));
+      return run_launch(stream, operation);
     case Operation::Kind::birth:
     case Operation::Kind::death: {
       const auto place = locate(operation.destination);
@@ -975,25 +911,13 @@ void World::execute(SimStream& stream, Operation& operation) {
       return;
     case Operation::Kind::prefetch:
       if (const auto offset = host_.managed_offset(operation.destination)) {
-        const std::uint64_t moved = managed_.prefetch(*offset, operation.bytes, operation.place);
-        migrated_bytes_ += moved;
-        stream.time_ns = later(stream.time_ns, moved * 1000 / profile_.link_bytes_per_us);
+        note_moved(managed_.prefetch(*offset, operation.bytes, operation.place));
       }
       return;
     case Operation::Kind::wait:
     case Operation::Kind::hold:
       return;
   }
-}
-
-void World::migrate(SimStream& stream, const void* address, std::size_t bytes, bool writes) {
-  if (managed_.empty()) return;
-  const auto offset = host_.managed_offset(address);
-  if (!offset) return;
-  const Place here = Place::device(devices_[stream.device]->id);
-  const std::uint64_t moved = managed_.touch(*offset, bytes, here, writes);
-  migrated_bytes_ += moved;
-  stream.time_ns = later(stream.time_ns, moved * 1000 / profile_.link_bytes_per_us);
 }
 
 void World::run_users_code(const SimStream& stream, const Operation& operation) {
@@ -1016,130 +940,38 @@ void World::finish_release(SimDevice& device, std::uint64_t generation) {
   device.pending.erase(found);
 }
 
-void World::execute_strictly(const SimStream& stream, const Operation& operation) {
-  // Memory of all devices in one row, so that one map holds any range of it.
-  constexpr unsigned offset_bits = 48;
-  const auto memory_of = [&](std::uint64_t at) -> AliasMemory& {
-    return *devices_[at >> offset_bits]->memory;
-  };
-  const auto offset_of = [](std::uint64_t at) {
-    return at & ((std::uint64_t{1} << offset_bits) - 1);
-  };
-  const std::uint64_t page = AliasMemory::page_bytes();
-
-  IntervalMap<bool> pages;     // to open; for writing too?
-  IntervalMap<bool> writable;  // what was declared so, to the byte
-  for (const bool for_writing : {false, true}) {
-    for (const KernelArgument& argument : operation.launch->arguments) {
-      if (argument.range_bytes == 0 || is_write(argument.access) != for_writing) continue;
-      const auto place = locate(argument.range_address);
-      if (!place) continue;  // host memory is open to all
-      const std::uint64_t begin = std::uint64_t{place->first} << offset_bits | place->second;
-      const std::uint64_t end = begin + argument.range_bytes;
-      pages.assign(begin / page * page, (end + page - 1) / page * page, for_writing);
-      if (for_writing) writable.assign(begin, end, true);
-    }
-  }
-  // What shares a page with declared bytes is open too, so it is looked at afterwards.
-  std::vector<std::pair<std::uint64_t, std::vector<std::byte>>> neighbours;
-  for (const auto& [begin, interval] : pages) {
-    AliasMemory& memory = memory_of(begin);
-    memory.prepare(offset_of(begin), interval.end - begin);
-    memory.open_pages(offset_of(begin), interval.end - begin, interval.value);
-    if (!interval.value) continue;
-    writable.visit(begin, interval.end, [&](std::uint64_t from, std::uint64_t to, const bool* is) {
-      const std::byte* bytes = memory.alias_of(offset_of(from));
-      if (is == nullptr) neighbours.emplace_back(from, std::vector(bytes, bytes + (to - from)));
-      return true;
-    });
-  }
-  TouchRecorder recorder;
+void World::run_launch(const SimStream& stream, const Operation& operation) {
+  const KernelLaunch& launch = *operation.launch;
+  if (launch.body == nullptr) return executor_.stand_in(launch);
+  if (options_.strict_kernels) return execute_strictly(stream, operation);
+  executor_.translate(launch);
   run_users_code(stream, operation);
-  for (const auto& [begin, interval] : pages) {
-    memory_of(begin).close_pages(offset_of(begin), interval.end - begin);
-  }
+}
 
-  const auto report = [&](std::uint64_t at, std::uint64_t bytes, const char* verb) {
-    const SimDevice& device = *devices_[at >> offset_bits];
-    const Touch touch{TouchKind::write, {device.space, offset_of(at), bytes}};
-    const auto block = checker_.block_at(device.space, offset_of(at));
+void World::execute_strictly(const SimStream& stream, const Operation& operation) {
+  StrictWindow window(memories_, *operation.launch);
+  run_users_code(stream, operation);
+  const std::string_view kernel = operation.launch->name;
+  for (const StrictWindow::Undeclared& one : window.close()) {
+    const std::uint32_t space = devices_[one.device]->space;
+    const Touch touch{TouchKind::write, {space, one.offset, 1}};
+    const auto block = checker_.block_at(space, one.offset);
     const std::string whose = !block                ? "memory that belongs to no block"
                               : block->tag == Tag() ? "a block"
                                                     : fmt::format("\"{}\"", block->tag.name());
-    keep_later(
-        checker_.report(FindingCode::undeclared_access,
-                        {.operation = OperationKind::kernel,
-                         .actor = stream.actor,
-                         .device = stream.device,
-                         .name = operation.launch->name,
-                         .touches = {&touch, 1},
-                         .site = operation.site},
-                        {.what = fmt::format("kernel \"{}\" {} {}, which it did not declare",
-                                             operation.launch->name, verb, whose),
-                         .fix = "declare the range as an argument of the launch, or leave it alone",
-                         .action = fmt::format("kernel \"{}\" {} [{:#x}, +{} B)",
-                                               operation.launch->name, verb, offset_of(at), bytes)},
-                        operation.sequence));
-  };
-  for (const void* address : recorder.touched()) {
-    const auto place = locate(address);
-    if (!place) continue;
-    devices_[place->first]->memory->close_pages(place->second / page * page, page);
-    report(std::uint64_t{place->first} << offset_bits | place->second, 1, "touched");
-  }
-  for (const auto& [at, before] : neighbours) {
-    const std::byte* now = memory_of(at).alias_of(offset_of(at));
-    const auto first = std::ranges::mismatch(before, std::span(now, before.size())).in1;
-    if (first == before.end()) continue;
-    report(at + static_cast<std::uint64_t>(first - before.begin()), 1, "wrote to");
-  }
-}
-
-void World::execute_launch(SimStream& stream, Operation& operation) {
-  KernelLaunch& launch = *operation.launch;
-  for (KernelArgument& argument : launch.arguments) {
-    if (argument.range_address == nullptr || argument.range_bytes == 0) continue;
-    migrate(stream, argument.range_address, argument.range_bytes, is_write(argument.access));
-    if (argument.access == Access::discard && launch.body == nullptr) {
-      forget(argument.range_address, argument.range_bytes);
-    } else {
-      prepare(argument.range_address, argument.range_bytes);
-    }
-  }
-  if (launch.body != nullptr && options_.strict_kernels) return execute_strictly(stream, operation);
-  if (launch.body != nullptr) {
-    // The body works on the alias: its arguments are translated where they are addresses.
-    for (KernelArgument& argument : launch.arguments) {
-      if (argument.range_address == nullptr || argument.value_bytes != sizeof(void*)) continue;
-      void* user = nullptr;
-      std::memcpy(&user, argument.value, sizeof user);
-      void* reached = reach(user);
-      std::memcpy(const_cast<void*>(argument.value), &reached, sizeof reached);
-    }
-    run_users_code(stream, operation);
-    return;
-  }
-  // Stand-in: what is written depends on everything that is read, so that a wrong order changes
-  // every byte downstream.
-  std::uint64_t state = mix_in(0, launch.name);
-  for (const KernelArgument& argument : launch.arguments) {
-    if (argument.range_address == nullptr) {
-      state = mix_in(
-          state, std::string_view(static_cast<const char*>(argument.value), argument.value_bytes));
-    } else if (needs_old_bytes(argument.access)) {
-      state = mix_in(state,
-                     std::string_view(reinterpret_cast<const char*>(reach(argument.range_address)),
-                                      argument.range_bytes));
-    }
-  }
-  for (const KernelArgument& argument : launch.arguments) {
-    if (argument.range_address == nullptr || !is_write(argument.access)) continue;
-    std::byte* to = reach(argument.range_address);
-    for (std::size_t i = 0; i < argument.range_bytes; i += 8) {
-      const std::uint64_t word = hash(state + i);
-      std::memcpy(to + i, &word, std::min<std::size_t>(8, argument.range_bytes - i));
-    }
-    state = mix_in(state, argument.range_bytes);
+    const char* verb = one.is_written ? "wrote to" : "touched";
+    keep_later(checker_.report(
+        FindingCode::undeclared_access,
+        {.operation = OperationKind::kernel,
+         .actor = stream.actor,
+         .device = stream.device,
+         .name = kernel,
+         .touches = {&touch, 1},
+         .site = operation.site},
+        {.what = fmt::format("kernel \"{}\" {} {}, which it did not declare", kernel, verb, whose),
+         .fix = "declare the range as an argument of the launch, or leave it alone",
+         .action = fmt::format("kernel \"{}\" {} [{:#x}, +1 B)", kernel, verb, one.offset)},
+        operation.sequence));
   }
 }
 

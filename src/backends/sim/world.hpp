@@ -9,7 +9,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -26,15 +25,15 @@
 #include <utility>
 #include <vector>
 
-#include "backends/kernel_launch.hpp"
-#include "backends/sim/alias_memory.hpp"
+#include "backends/sim/executor.hpp"
 #include "backends/sim/fault_plan.hpp"
 #include "backends/sim/host_space.hpp"
 #include "backends/sim/managed_pages.hpp"
-#include "backends/sim/page_table.hpp"
+#include "backends/sim/memories.hpp"
+#include "backends/sim/operation.hpp"
 #include "backends/sim/profile.hpp"
-#include "backends/sim/range_allocator.hpp"
 #include "backends/sim/scheduler.hpp"
+#include "backends/sim/sim_device.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/backend.hpp"
 #include "tern/trace/order_checker.hpp"
@@ -44,54 +43,10 @@ namespace tern::sim {
 
 class World;
 
-/// Where an event was recorded; waits keep the record they saw.
-struct RecordPoint {
-  std::size_t stream = 0;
-  std::uint64_t position = 0;
-  std::uint64_t time_ns = 0;               // virtual, when the stream passed it
-  std::uint64_t step = ~std::uint64_t{0};  // of the world, when the stream passed it
-  std::uint64_t sequence = 0;              // of the record, as the checker counts
-};
-
 struct SimEvent {
   const World* world = nullptr;
   std::uint64_t number = 0;  // in the trace; never used again
   std::shared_ptr<RecordPoint> record;
-};
-
-/// One queued operation. Addresses are those users hold.
-struct Operation {
-  enum class Kind : std::uint8_t {
-    copy,
-    copy_2d,
-    fill,
-    call,
-    launch,
-    birth,
-    death,
-    record,
-    wait,
-    prefetch,
-    fault,
-    hold,
-  };
-  Kind kind = Kind::call;
-  void* destination = nullptr;
-  const void* source = nullptr;
-  std::size_t bytes = 0;
-  Copy2D copy_2d = {};
-  Pattern pattern = {};
-  HostFunction function = nullptr;
-  void* context = nullptr;
-  std::uint64_t generation = 0;
-  std::uint64_t earliest_ns = 0;
-  bool is_slow = false;  // by the fault plan: runs when nothing else can, and late
-  std::unique_ptr<KernelLaunch> launch = {};
-  std::shared_ptr<RecordPoint> point = {};
-  Place place = {};                    // of a prefetch
-  CallSite site = {};                  // of what runs users' code
-  std::uint64_t sequence = 0;          // as the checker counts the operations of the stream
-  std::vector<std::byte> staged = {};  // a copy's source, if it was read at once
 };
 
 struct SimStream {
@@ -109,37 +64,6 @@ struct SimStream {
   // Rounds of unready answers in which nothing could run, and when the first of them was.
   unsigned idle_rounds = 0;
   std::chrono::steady_clock::time_point idle_since = {};
-};
-
-/// An allocation that users hold.
-struct SimBlock {
-  std::uint64_t offset = 0;
-  std::size_t bytes = 0;
-  MemoryKind kind = MemoryKind::device;
-  std::uint64_t generation = 0;
-};
-
-/// A range released in stream order whose stream has not got there yet.
-struct PendingRelease {
-  std::size_t stream = 0;
-  std::uint64_t offset = 0;
-  std::size_t bytes = 0;
-  std::uint64_t generation = 0;  // of the block: the range may have had several by now
-};
-
-/// What belongs to one device of the world.
-struct SimDevice {
-  std::string name = {};  // "sim:0"
-  DeviceId id = {};       // the process's number for it
-  std::uint32_t space = 1;
-  std::unique_ptr<AliasMemory> memory;
-  std::optional<RangeAllocator> allocator;
-  std::map<std::uint64_t, SimBlock> blocks;  // by offset
-  std::vector<PendingRelease> pending;       // oldest first
-  std::optional<PageTable> pages;
-  std::size_t default_stream = 0;
-  std::array<std::uint64_t, 3> engine_time_ns = {};  // copies up, copies down, all else
-  std::optional<Failure> loss;                       // why the device is lost
 };
 
 /// Which memory of other devices an operation may name.
@@ -257,7 +181,9 @@ class World {
   [[nodiscard]] std::uint64_t time_ns() const noexcept;
   /// Which device and offset a user's address belongs to.
   [[nodiscard]] std::optional<std::pair<std::uint32_t, std::uint64_t>> locate(
-      const void* address) const noexcept;
+      const void* address) const noexcept {
+    return memories_.locate(address);
+  }
   void lose(std::uint32_t device, const Failure& cause) noexcept;
 
  private:
@@ -274,10 +200,7 @@ class World {
   [[nodiscard]] std::optional<Finding> judge_access(const TraceRecord& record);
   [[nodiscard]] bool is_settled(ActorId actor) const noexcept;
   void run_users_code(const SimStream& stream, const Operation& operation);
-  /// The kernel works on users' addresses, of which only the declared pages are open.
   void execute_strictly(const SimStream& stream, const Operation& operation);
-  /// Managed memory follows whoever uses it.
-  void migrate(SimStream& stream, const void* address, std::size_t bytes, bool writes);
   [[nodiscard]] std::string context() const;
   [[nodiscard]] std::string replay() const;
   void enqueue(std::size_t stream, Operation&& operation);
@@ -293,13 +216,9 @@ class World {
   /// Why the operation cannot be done: a peer that it needs is lost.
   [[nodiscard]] const std::optional<Failure>* peer_loss(const SimStream& stream,
                                                         const Operation& operation) const noexcept;
-  void execute_launch(SimStream& stream, Operation& operation);
+  void run_launch(const SimStream& stream, const Operation& operation);
   void finish_release(SimDevice& device, std::uint64_t generation);
   void charge(SimStream& stream, const Operation& operation);
-  /// The byte as the device reaches it: through the alias, or directly for host memory.
-  [[nodiscard]] std::byte* reach(const void* address) const noexcept;
-  void prepare(const void* address, std::size_t bytes);
-  void forget(const void* address, std::size_t bytes);
   /// Why the stream cannot go on, one line per wait.
   [[nodiscard]] std::vector<std::string> chain_from(std::size_t stream) const;
   [[nodiscard]] Failure deadlock(std::size_t stream, const char* call);
@@ -334,6 +253,8 @@ class World {
   std::uint64_t known_steps_ = 0;  // the last of these that the host knows to be done
   bool is_next_slow_ = false;      // the fault plan's word on what is submitted next
   ManagedPages managed_;
+  const Memories memories_{devices_, host_, managed_};
+  const Executor executor_{memories_};
   std::uint64_t migrated_bytes_ = 0;
   std::set<std::pair<std::uint32_t, std::uint32_t>> peer_access_;  // who may use whose memory
   Random coins_;

@@ -1,0 +1,53 @@
+// What belongs to one device of the simulated world: its memory, and who has which part of it.
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backends/sim/alias_memory.hpp"
+#include "backends/sim/page_table.hpp"
+#include "backends/sim/range_allocator.hpp"
+#include "tern/core/error.hpp"
+#include "tern/core/place.hpp"
+#include "tern/device/memory_kind.hpp"
+
+namespace tern::sim {
+
+/// An allocation that users hold.
+struct SimBlock {
+  std::uint64_t offset = 0;
+  std::size_t bytes = 0;
+  MemoryKind kind = MemoryKind::device;
+  std::uint64_t generation = 0;
+};
+
+/// A range released in stream order whose stream has not got there yet.
+struct PendingRelease {
+  std::size_t stream = 0;
+  std::uint64_t offset = 0;
+  std::size_t bytes = 0;
+  std::uint64_t generation = 0;  // of the block: the range may have had several by now
+};
+
+struct SimDevice {
+  std::string name = {};  // "sim:0"
+  DeviceId id = {};       // the process's number for it
+  std::uint32_t space = 1;
+  std::unique_ptr<AliasMemory> memory;
+  std::optional<RangeAllocator> allocator;
+  std::map<std::uint64_t, SimBlock> blocks;  // by offset
+  std::vector<PendingRelease> pending;       // oldest first
+  std::optional<PageTable> pages;
+  std::size_t default_stream = 0;
+  std::array<std::uint64_t, 3> engine_time_ns = {};  // copies up, copies down, all else
+  std::optional<Failure> loss;                       // why the device is lost
+};
+
+}  // namespace tern::sim
