@@ -21,17 +21,17 @@ Result<void*> AsyncResource::take(const Request& request, StreamRef stream) noex
   if (!address || request.stream.id()) return address;
   // The host is to use it first, so it has to be there.
   if (Result<void> ready = stream.try_synchronize(); !ready) {
-    put_back(*address, stream, request.site);
+    put_back({*address, request.bytes, request.alignment}, stream, request.site);
     return ready.failure();
   }
   return address;
 }
 
-void AsyncResource::put_back(void* address, StreamRef stream, CallSite site) noexcept {
-  static_cast<void>(stream.try_release(address, site));
+void AsyncResource::put_back(const Piece& piece, StreamRef stream, CallSite site) noexcept {
+  static_cast<void>(stream.try_release(piece.address, site));
 }
 
-Result<Mark> AsyncResource::give(void* address, StreamRef stream, CallSite site) noexcept {
+Result<Mark> AsyncResource::give(const Piece& piece, StreamRef stream, CallSite site) noexcept {
   if (!stream.try_mark()) {
     // The stream has ended: its work is waited for, and any stream may free then.
     if (Result<void> waited = device().try_synchronize();
@@ -40,7 +40,7 @@ Result<Mark> AsyncResource::give(void* address, StreamRef stream, CallSite site)
     }
     stream = device().default_stream();
   }
-  if (Result<void> released = stream.try_release(address, site); !released) {
+  if (Result<void> released = stream.try_release(piece.address, site); !released) {
     return released.failure();
   }
   // Marks cover what was submitted before they are taken, and the release is part of that.

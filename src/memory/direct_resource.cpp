@@ -42,31 +42,21 @@ ResourceTraits DirectResource::traits() const noexcept {
   return traits;
 }
 
-Statistics DirectResource::statistics() const noexcept {
-  Statistics now = DriverResource::statistics();
-  now.reserved_bytes = now.live_bytes;
-  return now;
-}
-
 Result<void*> DirectResource::take(const Request& request, StreamRef) noexcept {
   return device().try_allocate(
       kind_, request.bytes,
       {.alignment = request.alignment, .tag = request.tag, .site = request.site});
 }
 
-void DirectResource::put_back(void* address, StreamRef, CallSite site) noexcept {
+void DirectResource::put_back(const Piece& piece, StreamRef, CallSite site) noexcept {
   // Nobody has used it, so giving it back cannot fail for a stream's sake.
-  static_cast<void>(device().try_release(address, site));
+  static_cast<void>(device().try_release(piece.address, site));
 }
 
-Result<Mark> DirectResource::give(void* address, StreamRef stream, CallSite site) noexcept {
-  // What was submitted to the stream may still use it. One that has ended is waited for as a whole.
-  if (stream.id()) {
-    const Result<Mark> mark = stream.try_mark();
-    const Result<void> waited = mark ? Device::try_wait(*mark) : device().try_synchronize();
-    if (!waited && waited.failure().code() != ErrorCode::device_lost) return waited.failure();
-  }
-  if (Result<void> released = device().try_release(address, site); !released) {
+Result<Mark> DirectResource::give(const Piece& piece, StreamRef stream, CallSite site) noexcept {
+  // What was submitted to the stream may still use it.
+  if (Result<void> waited = wait_for(stream); !waited) return waited.failure();
+  if (Result<void> released = device().try_release(piece.address, site); !released) {
     return released.failure();
   }
   return Mark{};

@@ -27,6 +27,8 @@ ResourceTraits DriverResource::traits() const noexcept {
 
 Statistics DriverResource::statistics() const noexcept {
   Statistics now = counters_.read();
+  // What a driver with the order of streams keeps for later is its own secret.
+  if (order_ == Order::host) now.reserved_bytes = now.live_bytes;
   now.failed_frees = failed_frees();
   now.failed_free_bytes = failed_free_bytes();
   return now;
@@ -34,6 +36,15 @@ Statistics DriverResource::statistics() const noexcept {
 
 StreamRef DriverResource::ordered_by(StreamRef stream) const noexcept {
   return order_ == Order::stream && !stream.id() ? device_.default_stream() : stream;
+}
+
+Result<void> DriverResource::wait_for(StreamRef stream) const noexcept {
+  if (!stream.id()) return {};
+  // One that has ended is waited for as a whole.
+  const Result<Mark> mark = stream.try_mark();
+  const Result<void> waited = mark ? Device::try_wait(*mark) : device_.try_synchronize();
+  if (!waited && waited.failure().code() != ErrorCode::device_lost) return waited;
+  return {};
 }
 
 Result<Block> DriverResource::try_allocate(const Request& request) noexcept {
@@ -57,10 +68,10 @@ Result<Block> DriverResource::begin(const Request& request) noexcept {
   const StreamRef stream = ordered_by(request.stream);
   const Result<void*> address = take(request, stream);
   if (!address) return address.failure();
-  const Result<Generation> generation =
-      try_begin_block({*address, request.bytes, device_.id(), this, stream.id(), request.tag, 0});
+  const Result<Generation> generation = try_begin_block(
+      {*address, request.bytes, device_.id(), this, stream.id(), request.tag, request.alignment});
   if (!generation) {
-    put_back(*address, stream, request.site);
+    put_back({*address, request.bytes, request.alignment}, stream, request.site);
     return generation.failure();
   }
   return Block{*address, request.bytes, device_.id(), *generation};
@@ -83,7 +94,7 @@ Result<void> DriverResource::try_deallocate(const Block& block, StreamRef stream
                     .with("a", device_.spec())
                     .with("b", Place::device(stream.device_id()).text()));
   }
-  const Result<Mark> gone = give(block.address, stream, site);
+  const Result<Mark> gone = give({block.address, block.bytes, facts->note}, stream, site);
   if (!gone) return fail(gone.failure());
   counters_.note_free(block.bytes);
   end_block(block.generation, *gone);

@@ -25,6 +25,7 @@ class MadeUpResource final : public DriverResource {
   std::uintptr_t taken = 0;
   int put_back_calls = 0;
   StreamId last_stream = {};
+  std::size_t last_given_bytes = 0, last_given_alignment = 0;
   bool does_give_fail = false;
 
  private:
@@ -32,13 +33,16 @@ class MadeUpResource final : public DriverResource {
     last_stream = stream.id();
     return reinterpret_cast<void*>(++taken << 8);
   }
-  void put_back(void* address, StreamRef stream, CallSite) noexcept override {
-    EXPECT_EQ(address, reinterpret_cast<void*>(taken << 8));
+  void put_back(const Piece& piece, StreamRef stream, CallSite) noexcept override {
+    EXPECT_EQ(piece.address, reinterpret_cast<void*>(taken << 8));
     last_stream = stream.id();
     ++put_back_calls;
   }
-  [[nodiscard]] Result<Mark> give(void*, StreamRef stream, CallSite) noexcept override {
+  [[nodiscard]] Result<Mark> give(const Piece& piece, StreamRef stream,
+                                  CallSite) noexcept override {
     last_stream = stream.id();
+    last_given_bytes = piece.bytes;
+    last_given_alignment = piece.alignment;
     if (does_give_fail) return Failure(ErrorCode::driver);
     return Mark{};
   }
@@ -58,6 +62,19 @@ TEST(DriverResource, NamesTheDefaultStreamWhereTheDriverHasTheOrderOfStreams) {
   EXPECT_FALSE(by_host.last_stream);
   EXPECT_TRUE(by_host.try_deallocate(b, {}));
   EXPECT_FALSE(by_host.last_stream);
+}
+
+TEST(DriverResource, TellsTheDriverAgainWhatItWasAskedFor) {
+  MadeUpResource resource(sim::open({}), MadeUpResource::Order::host);
+  const Block plain = resource.allocate({.bytes = 100});
+  const Block aligned = resource.allocate({.bytes = 64, .alignment = 1024});
+  EXPECT_EQ(resource.statistics().reserved_bytes, 164u);
+  EXPECT_TRUE(resource.try_deallocate(aligned, {}));
+  EXPECT_EQ(resource.last_given_bytes, 64u);
+  EXPECT_EQ(resource.last_given_alignment, 1024u);
+  EXPECT_TRUE(resource.try_deallocate(plain, {}));
+  EXPECT_EQ(resource.last_given_bytes, 100u);
+  EXPECT_EQ(resource.last_given_alignment, 0u);
 }
 
 TEST(DriverResource, KeepsABlockLiveThatTheDriverWouldNotTake) {

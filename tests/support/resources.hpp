@@ -10,9 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "support/heap_resource.hpp"
 #include "support/thorough.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/interop/pmr.hpp"
 #include "tern/memory/async_resource.hpp"
 #include "tern/memory/direct_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
@@ -78,7 +80,10 @@ inline std::vector<ResourceCase> every_resource() {
       {"direct_on_sim", on_sim, direct(MemoryKind::device)},
       {"pinned_on_sim", on_sim, direct(MemoryKind::pinned)},
       {"managed_on_sim", on_sim, direct(MemoryKind::managed)},
-      {"async_on_sim", on_sim, async}};
+      {"async_on_sim", on_sim, async},
+      {"pmr_on_host", on_host, [](const Device& device) -> ResourceHandle {
+         return std::make_shared<PmrUpstream>(device, heap_resource());
+       }}};
   std::vector<ResourceCase> all = grounds;
   const auto add = [&all](const Wrapper& outer, const ResourceCase& inner) {
     all.push_back({outer.name + "_" + inner.name, inner.open, [outer, inner](const Device& device) {

@@ -19,8 +19,9 @@ class TERN_EXPORT AsyncResource final : public DriverResource {
 
  private:
   [[nodiscard]] Result<void*> take(const Request& request, StreamRef stream) noexcept override;
-  void put_back(void* address, StreamRef stream, CallSite site) noexcept override;
-  [[nodiscard]] Result<Mark> give(void* address, StreamRef stream, CallSite site) noexcept override;
+  void put_back(const Piece& piece, StreamRef stream, CallSite site) noexcept override;
+  [[nodiscard]] Result<Mark> give(const Piece& piece, StreamRef stream,
+                                  CallSite site) noexcept override;
 };
 
 }  // namespace tern

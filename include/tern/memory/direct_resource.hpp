@@ -19,12 +19,12 @@ class TERN_EXPORT DirectResource final : public DriverResource {
   [[nodiscard]] const char* name() const noexcept override { return "direct"; }
   [[nodiscard]] MemoryKind kind() const noexcept { return kind_; }
   [[nodiscard]] ResourceTraits traits() const noexcept override;
-  [[nodiscard]] Statistics statistics() const noexcept override;
 
  private:
   [[nodiscard]] Result<void*> take(const Request& request, StreamRef stream) noexcept override;
-  void put_back(void* address, StreamRef stream, CallSite site) noexcept override;
-  [[nodiscard]] Result<Mark> give(void* address, StreamRef stream, CallSite site) noexcept override;
+  void put_back(const Piece& piece, StreamRef stream, CallSite site) noexcept override;
+  [[nodiscard]] Result<Mark> give(const Piece& piece, StreamRef stream,
+                                  CallSite site) noexcept override;
 
   const MemoryKind kind_;
 };

@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "tern/device/stream.hpp"
@@ -34,15 +35,26 @@ class TERN_EXPORT DriverResource : public Resource {
   /// cannot promise that. Throws InvalidArgument if the device is not open.
   DriverResource(Device device, Order order, const char* not_recycled);
 
+  /// What was taken: some drivers want to hear again what they were asked for.
+  struct Piece {
+    void* address = nullptr;
+    std::size_t bytes = 0;
+    std::size_t alignment = 0;  // as in the request
+  };
+
+  /// Returns when the stream has passed everything submitted to it, or can no longer: for drivers
+  /// that free in the order of the host.
+  [[nodiscard]] Result<void> wait_for(StreamRef stream) const noexcept;
+
  private:
   /// Here and below, where the driver has the order of streams, a call that names none is on the
   /// default stream.
   [[nodiscard]] virtual Result<void*> take(const Request& request, StreamRef stream) noexcept = 0;
   /// Gives back what was taken and never used.
-  virtual void put_back(void* address, StreamRef stream, CallSite site) noexcept = 0;
+  virtual void put_back(const Piece& piece, StreamRef stream, CallSite site) noexcept = 0;
   /// Gives back what the stream may still use. The mark is the one the memory is gone with; none if
   /// it is gone already.
-  [[nodiscard]] virtual Result<Mark> give(void* address, StreamRef stream,
+  [[nodiscard]] virtual Result<Mark> give(const Piece& piece, StreamRef stream,
                                           CallSite site) noexcept = 0;
 
   [[nodiscard]] Result<Block> begin(const Request& request) noexcept;
