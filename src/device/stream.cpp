@@ -16,10 +16,11 @@ Failure no_stream(StreamId id, const char* why) noexcept {
       .with("why", why);
 }
 
-/// The answer nearly every call gets, in four loads.
+/// The answer nearly every call gets, in four loads. A stream must not end while it is used, so
+/// they need no order.
 bool is_usable(const StreamState* stream, StreamId id) noexcept {
-  return stream != nullptr && stream->id.load(std::memory_order_acquire) == id.value() &&
-         !stream->has_ended.load(std::memory_order_acquire) && stream->device->is_in_its_process();
+  return stream != nullptr && stream->id.load(std::memory_order_relaxed) == id.value() &&
+         !stream->has_ended.load(std::memory_order_relaxed) && stream->device->is_in_its_process();
 }
 
 /// Of a reference that names no stream, one that has ended, or one of another process.
@@ -326,11 +327,19 @@ Result<Mark> StreamRef::try_mark() const noexcept {
 }
 
 Result<Mark> StreamRef::try_next_mark() const noexcept {
-  if (!tern::is_usable(state_, id_)) return why_unusable(state_, id_).failure();
+  const Mark next = next_mark();
+  if (!next) return why_unusable(state_, id_).failure();
+  return next;
+}
+
+Mark StreamRef::next_mark() const noexcept {
+  if (!tern::is_usable(state_, id_)) return {};
   if (!state_->has_next.load(std::memory_order_relaxed)) {
     state_->has_next.store(true, std::memory_order_release);
   }
-  return Mark{id_, state_->issued.load(std::memory_order_acquire) + 1};
+  // Not before the submissions it stands for: whoever queued an event before one of those has moved
+  // the count before, and the queue's own order makes that visible here.
+  return Mark{id_, state_->issued.load(std::memory_order_relaxed) + 1};
 }
 
 Result<void> StreamRef::try_wait(Mark mark, CallSite site) const noexcept {

@@ -145,6 +145,8 @@ class TERN_EXPORT PoolResource final : public Resource {
   [[nodiscard]] bool is_well() const noexcept;
 
  private:
+  [[nodiscard]] Result<Block> allocate_the_long_way(const Request& request) noexcept;
+
   const std::unique_ptr<pool::Pool> pool_;
 };
 

@@ -92,16 +92,6 @@ Result<StreamCache*> Pool::try_cache(std::size_t slot) noexcept {
 
 // --- Allocating
 
-Block Pool::begin_block(Descriptor& range, StreamCache& cache, const Request& request) noexcept {
-  const std::size_t bytes = range.size * granule_bytes;
-  ++cache.counts.requests;
-  range.requested_bytes = request.bytes;
-  cache.note_allocation(bytes, request.bytes);
-  const std::uint64_t count = range.place->renew(request.stream.id(), request.tag);
-  return {reinterpret_cast<void*>(range.offset * granule_bytes), bytes, device_id_,
-          Generation(range.slot, count)};
-}
-
 void Pool::note_begin(const Block& block, const Request& request) noexcept {
   if (!wants_notes_) return;
   if (host_shares_ || !request.stream.id()) {
@@ -109,36 +99,6 @@ void Pool::note_begin(const Block& block, const Request& request) noexcept {
   } else {
     request.stream.note_suballocate(as_note(block), request.tag, request.site);
   }
-}
-
-Block Pool::try_hit(const Request& request) noexcept {
-  const StreamId id = request.stream.id();
-  // No bytes wrap to the most there are.
-  if (request.bytes - 1 >= max_request_bytes || request.alignment > granule_bytes ||
-      (request.alignment & (request.alignment - 1)) != 0) {
-    return {};
-  }
-  if (id ? id.device() != device_id_ || !request.stream.is_usable() : !is_same_process(process_)) {
-    return {};
-  }
-  StreamCache* const cache = caches_[home_of(id)].load(std::memory_order_acquire);
-  if (cache == nullptr) return {};
-  Block block;
-  {
-    const std::lock_guard lock(cache->lock);
-    if (!host_shares_ && cache->stream != id) return {};
-    Descriptor* const range = cache->take(granted_bytes(request.bytes), 1);
-    if (range == nullptr) return {};
-    if (range->place->count() == BlockPlace::last_count) {
-      // Its place has counted to the end; the long way gives it another.
-      static_cast<void>(cache->put(*range, CacheBounds{}));
-      return {};
-    }
-    ++cache->counts.cache_hits;
-    block = begin_block(*range, *cache, request);
-  }
-  note_begin(block, request);
-  return block;
 }
 
 Result<Block> Pool::try_begin_block(Descriptor& range, Search& search) noexcept {
@@ -204,8 +164,7 @@ Descriptor* Pool::find(Search& search) noexcept {
   const bool is_recycled = search.request.source == Source::recycled;
   {
     const std::lock_guard lock(search.cache.lock);
-    if (Descriptor* range = search.cache.take(search.granules * granule_bytes, search.alignment)) {
-      ++search.cache.counts.cache_hits;
+    if (Descriptor* range = search.cache.take_aligned(search.request.bytes, search.alignment)) {
       return range;
     }
   }
@@ -404,54 +363,25 @@ Descriptor* Pool::reclaim(Search& search) noexcept {
 
 // --- Freeing
 
-Result<void> Pool::try_free(const Block& block, StreamRef stream, CallSite site) noexcept {
-  BlockPlace* const place = find_place(block.generation.slot());
-  const std::uint64_t count = block.generation.count();
-  const auto refuse = [&] { return Result<void>(why_not_live(block, place).at(site)); };
-  if (place == nullptr || !place->is_live(count) ||
-      place->owner.load(std::memory_order_relaxed) != &owner_ ||
-      place->address.load(std::memory_order_relaxed) != block.address ||
-      place->bytes.load(std::memory_order_relaxed) != block.bytes || block.device != device_id_) {
-    return refuse();
-  }
+Result<void> Pool::why_not(const Block& block, const BlockPlace* place, StreamRef stream,
+                           CallSite site) const noexcept {
   const StreamId id = stream.id();
-  Mark last_use;
-  if (id) {
-    if (id.device() != device_id_) {
-      return Failure(ErrorCode::device_mismatch,
-                     "memory of '{a}' was freed on a stream of {b}. Free it on a stream of its own "
-                     "device.",
-                     site)
-          .with("a", device_.spec())
-          .with("b", Place::device(id.device()).text());
-    }
-    const Result<Mark> next = stream.try_next_mark();
-    if (!next) return free_late(block, stream, site);
-    last_use = *next;
-  } else if (!is_same_process(process_)) {
-    return {};
-  }
-  const std::size_t home_slot = home_of(place->stream.load(std::memory_order_relaxed));
-  StreamCache& home = *caches_[home_slot].load(std::memory_order_acquire);
-  auto& range = *reinterpret_cast<Descriptor*>(place->note.load(std::memory_order_relaxed));
-  // What the host shares is not given out again in the order of a stream.
-  const bool stays = !wants_notes_ && (!id || !host_shares_) && home_of(id) == home_slot;
-  Descriptor* leaving = nullptr;
-  {
-    const std::lock_guard lock(home.lock);
-    // Nobody else frees it between the first look and this one, or only one of the two.
-    if (!place->is_live(count)) return refuse();
-    place->retire(last_use);
-    home.note_free(block.bytes, range.requested_bytes);
-    if (stays) leaving = home.put(range, bounds());
-  }
-  if (!stays) return finish_free(range, stream, last_use, block, site);
-  if (leaving != nullptr) retire(leaving, home, id);
-  return {};
+  const bool is_ours = place != nullptr && place->is_live(block.generation.count()) &&
+                       place->owner.load(std::memory_order_relaxed) == &owner_ &&
+                       place->address.load(std::memory_order_relaxed) == block.address &&
+                       place->bytes.load(std::memory_order_relaxed) == block.bytes &&
+                       block.device == device_id_;
+  if (!is_ours || !id || id.device() == device_id_) return why_not_live(block, place).at(site);
+  return Failure(ErrorCode::device_mismatch,
+                 "memory of '{a}' was freed on a stream of {b}. Free it on a stream of its own "
+                 "device.",
+                 site)
+      .with("a", device_.spec())
+      .with("b", Place::device(id.device()).text());
 }
 
-Result<void> Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use,
-                               const Block& block, CallSite site) noexcept {
+void Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use, const Block& block,
+                       CallSite site) noexcept {
   const StreamId id = stream.id();
   if (wants_notes_) {
     if (id && last_use) {
@@ -470,23 +400,27 @@ Result<void> Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_us
       leaving = cache.put(range, bounds());
     }
     put_all_quiescent(leaving);
-    return {};
+    return;
   }
-  const Result<StreamCache*> cache = try_cache(id.slot());
-  if (!cache) {
-    // No memory to remember the stream by, so it is waited for.
-    static_cast<void>(Device::try_wait(last_use));
-    put_all_quiescent(&range);
-    return {};
-  }
+  StreamCache& cache = *caches_[id.slot()].load(std::memory_order_acquire);
   Descriptor* leaving = &range;
   if (!host_shares_) {
-    const std::lock_guard lock((*cache)->lock);
-    (*cache)->stream = id;
-    leaving = (*cache)->put(range, bounds());
+    const std::lock_guard lock(cache.lock);
+    cache.stream = id;
+    leaving = cache.put(range, bounds());
   }
-  if (leaving != nullptr) retire(leaving, **cache, id);
-  return {};
+  if (leaving != nullptr) retire(leaving, cache, id);
+}
+
+Result<void> Pool::free_on_new_stream(const Block& block, StreamRef stream, Mark last_use,
+                                      CallSite site) noexcept {
+  if (try_cache(stream.id().slot())) return try_free(block, stream, site);
+  // No memory to remember the stream by, so it is waited for.
+  if (Result<void> waited = Device::try_wait(last_use);
+      !waited && waited.failure().code() != ErrorCode::device_lost) {
+    return Failure(waited.failure()).at(site);
+  }
+  return try_free(block, StreamRef(), site);
 }
 
 Result<void> Pool::free_late(const Block& block, StreamRef stream, CallSite site) noexcept {
@@ -625,8 +559,7 @@ std::uint64_t Pool::epoch() noexcept {
 void Pool::note_request(bool is_refused) noexcept {
   StreamCache& cache = *caches_[host_slot].load(std::memory_order_acquire);
   const std::lock_guard lock(cache.lock);
-  ++cache.counts.requests;
-  if (is_refused) ++cache.counts.refusals;
+  ++(is_refused ? cache.counts.refusals : cache.counts.empty_requests);
 }
 
 }  // namespace tern::pool

@@ -28,6 +28,7 @@
 #include "memory/pool/segment_store.hpp"
 #include "memory/pool/size_class.hpp"
 #include "memory/pool/stream_cache.hpp"
+#include "tern/core/bytes.hpp"
 #include "tern/memory/pool_resource.hpp"
 
 namespace tern::pool {
@@ -116,8 +117,12 @@ class Pool {
   // --- Freeing
   [[nodiscard]] Result<void> free_late(const Block& block, StreamRef stream,
                                        CallSite site) noexcept;
-  [[nodiscard]] Result<void> finish_free(Descriptor& range, StreamRef stream, Mark last_use,
-                                         const Block& block, CallSite site) noexcept;
+  [[nodiscard]] Result<void> why_not(const Block& block, const BlockPlace* place, StreamRef stream,
+                                     CallSite site) const noexcept;
+  [[nodiscard]] Result<void> free_on_new_stream(const Block& block, StreamRef stream, Mark last_use,
+                                                CallSite site) noexcept;
+  void finish_free(Descriptor& range, StreamRef stream, Mark last_use, const Block& block,
+                   CallSite site) noexcept;
   /// What has left a stream's cache, or never was in one.
   void retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcept;
   void put_all_quiescent(Descriptor* list) noexcept;
@@ -176,5 +181,89 @@ class Pool {
                              pages_moved_ = 0, pages_created_ = 0, pages_released_ = 0,
                              page_calls_ = 0;
 };
+
+// --- The short way, which nearly every call takes
+
+inline Block Pool::begin_block(Descriptor& range, StreamCache& cache,
+                               const Request& request) noexcept {
+  const std::size_t bytes = range.size * granule_bytes;
+  range.requested_bytes = request.bytes;
+  cache.note_allocation(bytes, request.bytes);
+  const std::uint64_t count = range.place->renew(request.stream.id(), request.tag);
+  return {reinterpret_cast<void*>(range.offset * granule_bytes), bytes, device_id_,
+          Generation(range.slot, count)};
+}
+
+inline Block Pool::try_hit(const Request& request) noexcept {
+  const StreamId id = request.stream.id();
+  // No bytes wrap to the most there are.
+  if (request.bytes - 1 >= max_request_bytes || request.alignment > granule_bytes ||
+      (request.alignment & (request.alignment - 1)) != 0) {
+    return {};
+  }
+  if (id ? id.device() != device_id_ || !request.stream.is_usable() : !is_same_process(process_)) {
+    return {};
+  }
+  StreamCache* const cache = caches_[home_of(id)].load(std::memory_order_acquire);
+  if (cache == nullptr) return {};
+  Block block;
+  {
+    const std::lock_guard lock(cache->lock);
+    if (cache->stream != id && !host_shares_) return {};
+    Descriptor* const range = cache->take(request.bytes);
+    if (range == nullptr) return {};
+    if (range->place->count() == BlockPlace::last_count) {
+      // Its place has counted to the end; the long way gives it another.
+      static_cast<void>(cache->put(*range, CacheBounds{}));
+      return {};
+    }
+    block = begin_block(*range, *cache, request);
+  }
+  if (wants_notes_) note_begin(block, request);
+  return block;
+}
+
+inline Result<void> Pool::try_free(const Block& block, StreamRef stream, CallSite site) noexcept {
+  BlockPlace* const place = find_place(block.generation.slot());
+  const std::uint64_t count = block.generation.count();
+  const StreamId id = stream.id();
+  if (place == nullptr || !place->is_live(count) ||
+      place->owner.load(std::memory_order_relaxed) != &owner_ ||
+      place->address.load(std::memory_order_relaxed) != block.address ||
+      place->bytes.load(std::memory_order_relaxed) != block.bytes || block.device != device_id_ ||
+      (id && id.device() != device_id_)) {
+    return why_not(block, place, stream, site);
+  }
+  Mark last_use;
+  if (id) {
+    last_use = stream.next_mark();
+    if (!last_use) return free_late(block, stream, site);
+  } else if (!is_same_process(process_)) {
+    return {};
+  }
+  const std::size_t home_slot = home_of(place->stream.load(std::memory_order_relaxed));
+  StreamCache& home = *caches_[home_slot].load(std::memory_order_acquire);
+  auto& range = *reinterpret_cast<Descriptor*>(place->note.load(std::memory_order_relaxed));
+  // What the host shares is not given out again in the order of a stream.
+  const bool stays = !wants_notes_ && (!id || !host_shares_) && home_of(id) == home_slot;
+  if (!stays && id && caches_[id.slot()].load(std::memory_order_relaxed) == nullptr) {
+    return free_on_new_stream(block, stream, last_use, site);
+  }
+  Descriptor* leaving = nullptr;
+  {
+    const std::lock_guard lock(home.lock);
+    // Of two that free it and came this far, one is too late.
+    if (!place->is_live(count)) return why_not(block, place, stream, site);
+    place->retire(last_use);
+    home.note_free(block.bytes, range.requested_bytes);
+    if (stays) leaving = home.put(range, bounds());
+  }
+  if (!stays) {
+    finish_free(range, stream, last_use, block, site);
+  } else if (leaving != nullptr) {
+    retire(leaving, home, id);
+  }
+  return {};
+}
 
 }  // namespace tern::pool
