@@ -209,7 +209,7 @@ Descriptor* Pool::find(Search& search) noexcept {
       return range;
     }
   }
-  if (is_known_refusal(search.granules)) {
+  if (is_known_refusal(search)) {
     count(&Counts::known_refusals);
     return nullptr;
   }
@@ -281,16 +281,18 @@ Descriptor* Pool::find(Search& search) noexcept {
   const std::lock_guard lock(ranges_mutex_);
   if (ranges_.in_flight_granules() == 0 && limit_bytes_.load(std::memory_order_relaxed) != 0) {
     refused_granules_ = search.granules;
+    refused_alignment_ = search.alignment;
     refused_epoch_ = since;
   }
   return nullptr;
 }
 
-bool Pool::is_known_refusal(std::uint64_t granules) noexcept {
+bool Pool::is_known_refusal(const Search& search) noexcept {
   std::uint64_t then = 0;
   {
     const std::lock_guard lock(ranges_mutex_);
-    if (refused_granules_ == 0 || granules < refused_granules_) return false;
+    if (refused_granules_ == 0 || search.granules < refused_granules_) return false;
+    if (search.alignment < refused_alignment_) return false;
     then = refused_epoch_;
   }
   return epoch() == then;

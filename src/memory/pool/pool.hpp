@@ -96,7 +96,7 @@ class Pool {
   [[nodiscard]] Result<Block> try_begin_block(Descriptor& range, Search& search) noexcept;
   void note_begin(const Block& block, const Request& request) noexcept;
   /// Was as much refused before, with nothing freed since?
-  [[nodiscard]] bool is_known_refusal(std::uint64_t granules) noexcept;
+  [[nodiscard]] bool is_known_refusal(const Search& search) noexcept;
   /// Would the live blocks alone go above the limit?
   [[nodiscard]] bool exceeds_limit(std::uint64_t granules) noexcept;
   [[nodiscard]] Failure refusal(const Search& search) noexcept;
@@ -157,9 +157,11 @@ class Pool {
   std::mutex ranges_mutex_;
   Ranges ranges_;                         // guarded by ranges_mutex_
   std::uint64_t peak_outside_bytes_ = 0;  // guarded by ranges_mutex_
-  // A request of so many granules failed, and will again as long as the epoch is this.
-  std::uint64_t refused_granules_ = 0;  // guarded by ranges_mutex_
-  std::uint64_t refused_epoch_ = 0;     // guarded by ranges_mutex_
+  // A request of so many granules at such an alignment failed, and will again as long as the epoch
+  // is this.
+  std::uint64_t refused_granules_ = 0;   // guarded by ranges_mutex_
+  std::uint64_t refused_alignment_ = 0;  // guarded by ranges_mutex_
+  std::uint64_t refused_epoch_ = 0;      // guarded by ranges_mutex_
 
   std::mutex growth_mutex_;
   std::optional<PageStore> pages_;                        // guarded by growth_mutex_
