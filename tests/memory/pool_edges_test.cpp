@@ -33,5 +33,24 @@ TEST(PoolEdges, RemembersARefusalForItsAlignmentOnly) {
   for (const Block& block : {first, *plain, last}) pool.deallocate(block, {});
 }
 
+TEST(PoolEdges, GivesAStreamAllItHasFreedBeforeItRefuses) {
+  const Device device = sim::open({.policy = sim::Policy::lazy, .memory_bytes = 64 * mib});
+  const Stream stream(device);
+  PoolResource pool(device, {.limit_bytes = 8 * mib});
+  std::vector<Block> halves;
+  for (int i = 0; i < 2; ++i) halves.push_back(pool.allocate({.bytes = 4 * mib, .stream = stream}));
+  for (const Block& half : halves) {
+    stream.fill(static_cast<std::byte*>(half.address), 1, std::byte{1});
+    pool.deallocate(half, stream);
+  }
+  // Both are in the stream's cache, in use on the device, and together what is asked for.
+  const Result<Block> whole =
+      pool.try_allocate({.bytes = 8 * mib, .stream = stream, .wait = Wait::never});
+  ASSERT_TRUE(whole) << whole.failure().text();
+  EXPECT_EQ(pool.pool_statistics().host_waits, 0u);
+  pool.deallocate(*whole, stream);
+  EXPECT_TRUE(pool.is_well());
+}
+
 }  // namespace
 }  // namespace tern

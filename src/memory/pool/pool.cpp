@@ -213,23 +213,11 @@ Descriptor* Pool::find(Search& search) noexcept {
     count(&Counts::known_refusals);
     return nullptr;
   }
-  const bool has_own = !host_shares_ && search.request.stream.id();
-  if (has_own) {
-    std::unique_lock lock(ranges_mutex_);
-    if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_take);
-        !prepared) {
-      search.failure = prepared.failure();
-      return nullptr;
-    }
-    if (Descriptor* range =
-            ranges_.take_in_flight(search.cache.lane, search.granules, search.alignment)) {
-      note_change();
-      lock.unlock();
-      count(&Counts::own_in_flight_hits);
-      return range;
-    }
+  if (Descriptor* range = take_own(search)) {
+    count(&Counts::own_in_flight_hits);
+    return range;
   }
-  if (is_recycled) return nullptr;
+  if (is_recycled || search.failure) return nullptr;
   if (Descriptor* range = take_free(search, Thoroughness::quick)) {
     count(&Counts::quiescent_hits);
     return range;
@@ -309,6 +297,19 @@ bool Pool::exceeds_limit(std::uint64_t granules) noexcept {
   return live > limit || granules * granule_bytes > limit - live;
 }
 
+Descriptor* Pool::take_own(Search& search) noexcept {
+  if (host_shares_ || !search.request.stream.id()) return nullptr;
+  const std::lock_guard lock(ranges_mutex_);
+  if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_take);
+      !prepared) {
+    search.failure = prepared.failure();
+    return nullptr;
+  }
+  Descriptor* range = ranges_.take_in_flight(search.cache.lane, search.granules, search.alignment);
+  if (range != nullptr) note_change();
+  return range;
+}
+
 Descriptor* Pool::take_free(Search& search, Thoroughness how) noexcept {
   const std::lock_guard lock(ranges_mutex_);
   if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_take);
@@ -364,6 +365,9 @@ Descriptor* Pool::reclaim(Search& search) noexcept {
       ++(search.cache.counts.*which);
       return range;
     };
+    // What was in the stream's cache block by block may be one piece now.
+    if (Descriptor* range = take_own(search)) return counted(range, &Counts::own_in_flight_hits);
+    if (search.failure) return nullptr;
     if (Descriptor* range = take_free(search, Thoroughness::thorough)) {
       return counted(range, &Counts::quiescent_hits);
     }

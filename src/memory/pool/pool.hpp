@@ -87,6 +87,8 @@ class Pool {
 
   // --- Allocating
   [[nodiscard]] Descriptor* find(Search& search) noexcept;
+  /// Of what the request's stream has freed itself.
+  [[nodiscard]] Descriptor* take_own(Search& search) noexcept;
   [[nodiscard]] Descriptor* take_free(Search& search, Thoroughness how) noexcept;
   [[nodiscard]] Descriptor* steal(Search& search) noexcept;
   [[nodiscard]] Descriptor* reclaim(Search& search) noexcept;
