@@ -52,5 +52,25 @@ TEST(PoolEdges, GivesAStreamAllItHasFreedBeforeItRefuses) {
   EXPECT_TRUE(pool.is_well());
 }
 
+TEST(PoolEdges, WaitsForTheStreamThatFreedAndNotForTheOneBeforeItInItsSlot) {
+  test::FakeDevice fake;
+  PoolResource pool(fake.device);
+  auto old = std::make_unique<Stream>(fake.device);
+  const std::uint32_t slot = old->id().slot();
+  const Block block = pool.allocate({.bytes = 4 * mib, .stream = *old});
+  old.reset();
+  fake.device.synchronize();
+  const Stream fresh(fake.device);
+  ASSERT_EQ(fresh.id().slot(), slot);
+  test::Gate gate;
+  gate.hold(fresh);
+  pool.deallocate(block, fresh);
+  EXPECT_EQ(pool.trim(0), 0u);
+  EXPECT_EQ(pool.pool_statistics().in_flight_bytes, block.bytes);
+  gate.open();
+  fresh.synchronize();
+  EXPECT_EQ(pool.trim(0), block.bytes);
+}
+
 }  // namespace
 }  // namespace tern

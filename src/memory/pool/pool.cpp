@@ -449,7 +449,11 @@ Result<void> Pool::try_free(const Block& block, StreamRef stream, CallSite site)
     if (!place->is_live(count)) return refuse();
     place->retire(last_use);
     home.note_free(block.bytes, range.requested_bytes);
-    if (stays) leaving = home.put(range, bounds());
+    if (stays) {
+      // A block may be older than the stream in its slot.
+      if (id) home.stream = id;
+      leaving = home.put(range, bounds());
+    }
   }
   if (!stays) return finish_free(range, stream, last_use, block, site);
   if (leaving != nullptr) retire(leaving, home, id);
@@ -520,7 +524,8 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
   {
     const std::lock_guard lock(ranges_mutex_);
     Lane& lane = cache.lane;
-    lane.stream = stream;
+    // Of several streams that had the slot, the last: the marks of those before it are done.
+    if (lane.stream < stream) lane.stream = stream;
     while (list != nullptr) {
       Descriptor& range = *std::exchange(list, list->next);
       ++lane.unsealed_blocks;
