@@ -34,8 +34,11 @@ struct Lane {
 
 class Ranges {
  public:
-  /// How many spare descriptors a take needs at most.
-  static constexpr std::size_t descriptors_per_take = 2;
+  /// How many spare descriptors whoever asks the driver needs at most, when it comes back with the
+  /// answer and nobody may fail any more.
+  static constexpr std::size_t descriptors_per_growth = 4;
+  /// How many a take needs: two at most, and what it leaves for others that are asking the driver.
+  static constexpr std::size_t descriptors_per_take = 2 + descriptors_per_growth;
   /// So many whole pages in one piece are worth keeping together.
   static constexpr std::uint64_t run_pages = 8;
 
