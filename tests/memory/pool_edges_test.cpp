@@ -98,5 +98,30 @@ TEST(PoolEdges, HasDescriptorsLeftForWhoAsksTheDriver) {
   }
 }
 
+TEST(PoolEdges, CountsPagesThatStayWhereTheyShouldNot) {
+  test::FakeDevice fake;
+  PoolResource pool(fake.device, {.limit_bytes = 64 * mib});
+  std::vector<Block> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(pool.allocate({.bytes = 16 * mib}));
+  pool.deallocate(blocks[0], {});
+  pool.deallocate(blocks[2], {});
+  ASSERT_EQ(pool.trim(64 * mib), 0u);  // out of the cache
+  // Sixteen pages move; opening them at their new addresses fails, and so does taking them away.
+  fake.ledger->fail_next(Call::set_access);
+  fake.ledger->fail_at(16 + 16 + 1 + 1);
+  const Result<Block> refused = pool.try_allocate({.bytes = 32 * mib, .wait = Wait::never});
+  EXPECT_FALSE(refused);
+  EXPECT_EQ(fake.ledger->failures(), 2u);
+  EXPECT_TRUE(pool.is_well());
+  EXPECT_EQ(pool.pool_statistics().held_bytes, 64 * mib);
+  EXPECT_EQ(pool.pool_statistics().loose_bytes, 32 * mib);
+  pool.deallocate(blocks[1], {});
+  pool.deallocate(blocks[3], {});
+  EXPECT_EQ(pool.trim(0), 32 * mib);
+  EXPECT_TRUE(pool.is_well());
+  const Block small = pool.allocate({.bytes = 16 * mib});
+  pool.deallocate(small, {});
+}
+
 }  // namespace
 }  // namespace tern

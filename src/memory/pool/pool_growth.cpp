@@ -285,8 +285,11 @@ Descriptor* Pool::remap(Search& search) noexcept {
     stuck_pages_ += stuck;
     {
       const std::lock_guard lock(ranges_mutex_);
-      // Addresses with a page that would not go are out of use.
-      if (stuck == 0) ranges_.put_unbacked(*target);
+      if (stuck == 0) {
+        ranges_.put_unbacked(*target);
+      } else {
+        ranges_.put_out_of_use(*target);
+      }
     }
     return fail(refused ? *refused : backed.failure());
   }

@@ -89,6 +89,8 @@ class Ranges {
   void return_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;
   /// The stream has passed everything up to this: free for all from now on. Gives the granules.
   std::uint64_t settle(Lane& lane, std::uint64_t done_sequence) noexcept;
+  /// Nobody is given a held range any more.
+  void put_out_of_use(Descriptor& range) noexcept { range.state = State::stuck; }
   /// Two held ranges that touch become one.
   void join_held(Descriptor& left, Descriptor& right) noexcept { absorb(left, right); }
 
