@@ -123,5 +123,15 @@ TEST(PoolEdges, CountsPagesThatStayWhereTheyShouldNot) {
   pool.deallocate(small, {});
 }
 
+TEST(PoolEdges, DoesNotBeginWithMoreThanMemoryCanHave) {
+  const Device device = sim::open({.memory_bytes = 64 * mib});
+  for (const PoolBacking backing : {PoolBacking::pages, PoolBacking::segments}) {
+    for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 2 * mib + 1, SIZE_MAX / 2 + 2}) {
+      EXPECT_THROW(PoolResource(device, {.initial_bytes = bytes, .backing = backing}), Error)
+          << bytes;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tern
