@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "memory/pool/pool.hpp"
+#include "tern/core/bytes.hpp"
 
 namespace tern {
 namespace {
@@ -27,6 +28,13 @@ const Device& checked(const Device& device, const PoolOptions& options) {
   }
   if (kind != MemoryKind::device && !device.can(needed_for(kind))) {
     raise(Failure(ErrorCode::unsupported).with("what", name(kind)).with("device", device.spec()));
+  }
+  if (options.initial_bytes > max_request_bytes) {
+    raise(Failure(ErrorCode::invalid_argument,
+                  "a pool cannot hold {value} from the beginning, which is more than memory can "
+                  "have. Begin with less.")
+              .with("name", "initial_bytes")
+              .with_bytes("value", options.initial_bytes));
   }
   if (options.limit_bytes != 0 && options.initial_bytes > options.limit_bytes) {
     raise(Failure(ErrorCode::invalid_argument,

@@ -176,7 +176,9 @@ class FakeBackend final : public Backend {
   }
   Result<NativePages> create_pages(std::size_t bytes) noexcept override {
     if (const auto failure = ledger_->enter(Call::create_pages)) return *failure;
-    return host_->create_pages(bytes);
+    const Result<NativePages> pages = host_->create_pages(bytes);
+    if (pages) ledger_->leave(Call::create_pages);
+    return pages;
   }
   Result<void> release_pages(NativePages pages) noexcept override {
     if (const auto failure = ledger_->enter(Call::release_pages)) return *failure;

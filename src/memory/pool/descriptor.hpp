@@ -25,6 +25,7 @@ enum class State : std::uint8_t {
   in_flight,  // freed, and its stream may still use it
   quiescent,  // free for everybody
   unbacked,   // addresses without memory
+  stuck,      // addresses with pages that the driver did not take away: out of use
 };
 
 struct Descriptor {

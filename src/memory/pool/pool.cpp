@@ -168,27 +168,15 @@ Descriptor* Pool::find(Search& search) noexcept {
       return range;
     }
   }
-  if (is_known_refusal(search.granules)) {
+  if (is_known_refusal(search)) {
     count(&Counts::known_refusals);
     return nullptr;
   }
-  const bool has_own = !host_shares_ && search.request.stream.id();
-  if (has_own) {
-    std::unique_lock lock(ranges_mutex_);
-    if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_take);
-        !prepared) {
-      search.failure = prepared.failure();
-      return nullptr;
-    }
-    if (Descriptor* range =
-            ranges_.take_in_flight(search.cache.lane, search.granules, search.alignment)) {
-      note_change();
-      lock.unlock();
-      count(&Counts::own_in_flight_hits);
-      return range;
-    }
+  if (Descriptor* range = take_own(search)) {
+    count(&Counts::own_in_flight_hits);
+    return range;
   }
-  if (is_recycled) return nullptr;
+  if (is_recycled || search.failure) return nullptr;
   if (Descriptor* range = take_free(search, Thoroughness::quick)) {
     count(&Counts::quiescent_hits);
     return range;
@@ -240,16 +228,18 @@ Descriptor* Pool::find(Search& search) noexcept {
   const std::lock_guard lock(ranges_mutex_);
   if (ranges_.in_flight_granules() == 0 && limit_bytes_.load(std::memory_order_relaxed) != 0) {
     refused_granules_ = search.granules;
+    refused_alignment_ = search.alignment;
     refused_epoch_ = since;
   }
   return nullptr;
 }
 
-bool Pool::is_known_refusal(std::uint64_t granules) noexcept {
+bool Pool::is_known_refusal(const Search& search) noexcept {
   std::uint64_t then = 0;
   {
     const std::lock_guard lock(ranges_mutex_);
-    if (refused_granules_ == 0 || granules < refused_granules_) return false;
+    if (refused_granules_ == 0 || search.granules < refused_granules_) return false;
+    if (search.alignment < refused_alignment_) return false;
     then = refused_epoch_;
   }
   return epoch() == then;
@@ -264,6 +254,19 @@ bool Pool::exceeds_limit(std::uint64_t granules) noexcept {
     live += cache.counts.live_bytes;
   });
   return live > limit || granules * granule_bytes > limit - live;
+}
+
+Descriptor* Pool::take_own(Search& search) noexcept {
+  if (host_shares_ || !search.request.stream.id()) return nullptr;
+  const std::lock_guard lock(ranges_mutex_);
+  if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_take);
+      !prepared) {
+    search.failure = prepared.failure();
+    return nullptr;
+  }
+  Descriptor* range = ranges_.take_in_flight(search.cache.lane, search.granules, search.alignment);
+  if (range != nullptr) note_change();
+  return range;
 }
 
 Descriptor* Pool::take_free(Search& search, Thoroughness how) noexcept {
@@ -321,6 +324,9 @@ Descriptor* Pool::reclaim(Search& search) noexcept {
       ++(search.cache.counts.*which);
       return range;
     };
+    // What was in the stream's cache block by block may be one piece now.
+    if (Descriptor* range = take_own(search)) return counted(range, &Counts::own_in_flight_hits);
+    if (search.failure) return nullptr;
     if (Descriptor* range = take_free(search, Thoroughness::thorough)) {
       return counted(range, &Counts::quiescent_hits);
     }
@@ -448,7 +454,8 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
   {
     const std::lock_guard lock(ranges_mutex_);
     Lane& lane = cache.lane;
-    lane.stream = stream;
+    // Of several streams that had the slot, the last: the marks of those before it are done.
+    if (lane.stream < stream) lane.stream = stream;
     while (list != nullptr) {
       Descriptor& range = *std::exchange(list, list->next);
       ++lane.unsealed_blocks;

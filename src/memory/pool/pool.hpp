@@ -88,6 +88,8 @@ class Pool {
 
   // --- Allocating
   [[nodiscard]] Descriptor* find(Search& search) noexcept;
+  /// Of what the request's stream has freed itself.
+  [[nodiscard]] Descriptor* take_own(Search& search) noexcept;
   [[nodiscard]] Descriptor* take_free(Search& search, Thoroughness how) noexcept;
   [[nodiscard]] Descriptor* steal(Search& search) noexcept;
   [[nodiscard]] Descriptor* reclaim(Search& search) noexcept;
@@ -97,7 +99,7 @@ class Pool {
   [[nodiscard]] Result<Block> try_begin_block(Descriptor& range, Search& search) noexcept;
   void note_begin(const Block& block, const Request& request) noexcept;
   /// Was as much refused before, with nothing freed since?
-  [[nodiscard]] bool is_known_refusal(std::uint64_t granules) noexcept;
+  [[nodiscard]] bool is_known_refusal(const Search& search) noexcept;
   /// Would the live blocks alone go above the limit?
   [[nodiscard]] bool exceeds_limit(std::uint64_t granules) noexcept;
   [[nodiscard]] Failure refusal(const Search& search) noexcept;
@@ -162,9 +164,11 @@ class Pool {
   std::mutex ranges_mutex_;
   Ranges ranges_;                         // guarded by ranges_mutex_
   std::uint64_t peak_outside_bytes_ = 0;  // guarded by ranges_mutex_
-  // A request of so many granules failed, and will again as long as the epoch is this.
-  std::uint64_t refused_granules_ = 0;  // guarded by ranges_mutex_
-  std::uint64_t refused_epoch_ = 0;     // guarded by ranges_mutex_
+  // A request of so many granules at such an alignment failed, and will again as long as the epoch
+  // is this.
+  std::uint64_t refused_granules_ = 0;   // guarded by ranges_mutex_
+  std::uint64_t refused_alignment_ = 0;  // guarded by ranges_mutex_
+  std::uint64_t refused_epoch_ = 0;      // guarded by ranges_mutex_
 
   std::mutex growth_mutex_;
   std::optional<PageStore> pages_;                        // guarded by growth_mutex_
@@ -256,7 +260,11 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream, CallSit
     if (!place->is_live(count)) return why_not(block, place, stream, site);
     place->retire(last_use);
     home.note_free(block.bytes, range.requested_bytes);
-    if (stays) leaving = home.put(range, bounds());
+    if (stays) {
+      // A block may be older than the stream in its slot.
+      home.stream = id;
+      leaving = home.put(range, bounds());
+    }
   }
   if (!stays) {
     finish_free(range, stream, last_use, block, site);

@@ -86,7 +86,8 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
   {
     // What is free where new addresses begin is part of what is needed. It is held meanwhile.
     const std::lock_guard lock(ranges_mutex_);
-    if (Result<void> prepared = ranges_.store().try_prepare(4); !prepared) {
+    if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_growth);
+        !prepared) {
       search.failure = prepared.failure();
       return nullptr;
     }
@@ -174,7 +175,8 @@ Descriptor* Pool::grow_segments(Search& search) noexcept {
   size = size / granule_bytes * granule_bytes;
   {
     const std::lock_guard lock(ranges_mutex_);
-    if (Result<void> prepared = ranges_.store().try_prepare(4); !prepared) {
+    if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_growth);
+        !prepared) {
       search.failure = prepared.failure();
       return nullptr;
     }
@@ -208,7 +210,8 @@ Descriptor* Pool::remap(Search& search) noexcept {
     const std::uint64_t free = ranges_.free_pages() + loose;
     if (free == 0 || (free < pages && pages - free > room)) return nullptr;
     while (found < pages && ranges_.free_pages() > 0) {
-      if (Result<void> prepared = ranges_.store().try_prepare(4); !prepared) {
+      if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_growth);
+          !prepared) {
         put_back(donors);
         search.failure = prepared.failure();
         return nullptr;
@@ -236,7 +239,8 @@ Descriptor* Pool::remap(Search& search) noexcept {
   Descriptor* target = nullptr;
   {
     const std::lock_guard lock(ranges_mutex_);
-    if (Result<void> prepared = ranges_.store().try_prepare(4); !prepared) {
+    if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_growth);
+        !prepared) {
       put_back(donors);
       search.failure = prepared.failure();
       return nullptr;
@@ -281,8 +285,11 @@ Descriptor* Pool::remap(Search& search) noexcept {
     stuck_pages_ += stuck;
     {
       const std::lock_guard lock(ranges_mutex_);
-      // Addresses with a page that would not go are out of use.
-      if (stuck == 0) ranges_.put_unbacked(*target);
+      if (stuck == 0) {
+        ranges_.put_unbacked(*target);
+      } else {
+        ranges_.put_out_of_use(*target);
+      }
     }
     return fail(refused ? *refused : backed.failure());
   }
@@ -327,7 +334,7 @@ std::size_t Pool::release_free(std::size_t keep_bytes) noexcept {
       Descriptor* run = nullptr;
       {
         const std::lock_guard lock(ranges_mutex_);
-        if (!ranges_.store().try_prepare(4)) break;
+        if (!ranges_.store().try_prepare(Ranges::descriptors_per_growth)) break;
         if (ranges_.free_pages() > 0) run = ranges_.take_pages(excess());
         if (run != nullptr) note_change();
       }

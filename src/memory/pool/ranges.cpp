@@ -263,8 +263,11 @@ Ranges::Census Ranges::count() const noexcept {
         census.quiescent += range.size;
         pages += pages_in(range);
         break;
-      default:
+      case State::unbacked:
         census.unbacked += range.size;
+        break;
+      default:
+        break;
     }
     const Descriptor* after = range.after;
     if (after == nullptr) return;

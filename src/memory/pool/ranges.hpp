@@ -34,8 +34,11 @@ struct Lane {
 
 class Ranges {
  public:
-  /// How many spare descriptors a take needs at most.
-  static constexpr std::size_t descriptors_per_take = 2;
+  /// How many spare descriptors whoever asks the driver needs at most, when it comes back with the
+  /// answer and nobody may fail any more.
+  static constexpr std::size_t descriptors_per_growth = 4;
+  /// How many a take needs: two at most, and what it leaves for others that are asking the driver.
+  static constexpr std::size_t descriptors_per_take = 2 + descriptors_per_growth;
   /// So many whole pages in one piece are worth keeping together.
   static constexpr std::uint64_t run_pages = 8;
 
@@ -86,6 +89,8 @@ class Ranges {
   void return_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;
   /// The stream has passed everything up to this: free for all from now on. Gives the granules.
   std::uint64_t settle(Lane& lane, std::uint64_t done_sequence) noexcept;
+  /// Nobody is given a held range any more.
+  void put_out_of_use(Descriptor& range) noexcept { range.state = State::stuck; }
   /// Two held ranges that touch become one.
   void join_held(Descriptor& left, Descriptor& right) noexcept { absorb(left, right); }
 

@@ -1,0 +1,45 @@
+#include "memory/pool/spin_lock.hpp"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace tern::pool {
+namespace {
+
+TEST(SpinLock, LetsOneInAtATime) {
+  SpinLock lock;
+  std::uint64_t count = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int step = 0; step < 50'000; ++step) {
+        const std::lock_guard guard(lock);
+        ++count;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(count, 200'000u);
+}
+
+TEST(SpinLock, LetsOthersRunWhileItsHolderDoesNot) {
+  SpinLock lock;
+  bool is_in = false;  // guarded by lock
+  lock.lock();
+  std::thread other([&] {
+    const std::lock_guard guard(lock);
+    is_in = true;
+  });
+  // Long enough that the other thread spins, gives way, and comes back to spin again.
+  for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+  EXPECT_FALSE(is_in);
+  lock.unlock();
+  other.join();
+  EXPECT_TRUE(is_in);
+}
+
+}  // namespace
+}  // namespace tern::pool

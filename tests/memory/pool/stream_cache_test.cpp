@@ -1,0 +1,190 @@
+#include "memory/pool/stream_cache.hpp"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <random>
+#include <set>
+
+#include "tern/core/bytes.hpp"
+
+namespace tern::pool {
+namespace {
+
+class StreamCacheTest : public testing::Test {
+ protected:
+  Descriptor& block(std::size_t bytes) {
+    blocks_.push_back({.offset = next_, .size = bytes / granule_bytes});
+    next_ += bytes / granule_bytes;
+    return blocks_.back();
+  }
+  /// How many are in the list.
+  static std::size_t length(const Descriptor* list) {
+    std::size_t count = 0;
+    for (; list != nullptr; list = list->next) ++count;
+    return count;
+  }
+  std::size_t keep(Descriptor& one) { return length(cache->put(one, CacheBounds{})); }
+
+  std::unique_ptr<StreamCache> cache = std::make_unique<StreamCache>();
+
+ private:
+  std::deque<Descriptor> blocks_;
+  std::uint64_t next_ = 1;
+};
+
+TEST_F(StreamCacheTest, GivesTheLastOneFirst) {
+  Descriptor& one = block(256);
+  Descriptor& two = block(256);
+  EXPECT_EQ(keep(one), 0u);
+  EXPECT_EQ(keep(two), 0u);
+  EXPECT_EQ(cache->bytes(), 512u);
+  EXPECT_EQ(cache->take_aligned(256, 1), &two);
+  EXPECT_EQ(cache->take_aligned(256, 1), &one);
+  EXPECT_EQ(cache->take_aligned(256, 1), nullptr);
+  EXPECT_EQ(cache->bytes(), 0u);
+}
+
+TEST_F(StreamCacheTest, KeepsClassesApart) {
+  for (std::size_t i = 0; i < class_count; ++i) keep(block(class_bytes(i)));
+  for (std::size_t i = 0; i < class_count; ++i) {
+    Descriptor* taken = cache->take_aligned(class_bytes(i), 1);
+    if (taken == nullptr) continue;  // it left when the bytes were too many
+    EXPECT_EQ(taken->size * granule_bytes, class_bytes(i));
+  }
+  EXPECT_EQ(cache->bytes(), 0u);
+}
+
+TEST_F(StreamCacheTest, ShedsTheOlderHalfOfAFullStack) {
+  std::vector<Descriptor*> all;
+  for (std::size_t i = 0; i < StreamCache::most_per_class; ++i) {
+    all.push_back(&block(256));
+    ASSERT_EQ(keep(*all.back()), 0u);
+  }
+  Descriptor* left = cache->put(block(256), CacheBounds{});
+  EXPECT_EQ(length(left), StreamCache::most_per_class / 2);
+  std::set<const Descriptor*> gone;
+  for (; left != nullptr; left = left->next) gone.insert(left);
+  for (std::size_t i = 0; i < StreamCache::most_per_class; ++i) {
+    EXPECT_EQ(gone.contains(all[i]), i < StreamCache::most_per_class / 2) << i;
+  }
+  EXPECT_EQ(cache->bytes(), 17 * 256u);
+}
+
+TEST_F(StreamCacheTest, HoldsItsBoundToTheByte) {
+  // Eight of 1 MiB are the bound; the ninth makes room.
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(keep(block(1 * mib)), 0u);
+  EXPECT_EQ(cache->bytes(), 8 * mib);
+  EXPECT_GT(keep(block(256)), 0u);
+  EXPECT_LE(cache->bytes(), 8 * mib);
+}
+
+TEST_F(StreamCacheTest, NeverKeepsMoreThanItsBound) {
+  std::mt19937_64 random(3);
+  const CacheBounds bounds{.class_bytes = 64 * kib, .recent_bytes = 4 * mib};
+  for (int step = 0; step < 20'000; ++step) {
+    const std::size_t bytes = granted_bytes(1 + random() % (std::size_t{1} << (random() % 23)));
+    static_cast<void>(cache->put(block(bytes), bounds));
+    ASSERT_LE(cache->bytes(), 64 * kib + 4 * mib);
+  }
+}
+
+TEST_F(StreamCacheTest, GivesUpWhatIsTooMuchWhenMemoryIsShort) {
+  keep(block(2 * mib));
+  keep(block(3 * mib));
+  for (int i = 0; i < 4; ++i) keep(block(1 * mib));
+  Descriptor* left = cache->put(block(256), tight_bounds);
+  EXPECT_GE(length(left), 5u);
+  EXPECT_LE(cache->bytes(), 1 * mib);
+  EXPECT_EQ(cache->take_aligned(2 * mib, 1), nullptr);
+  EXPECT_EQ(cache->take_aligned(3 * mib, 1), nullptr);
+}
+
+TEST_F(StreamCacheTest, RemembersTwoLargeBlocksByTheirExactSize) {
+  Descriptor& one = block(2 * mib);
+  Descriptor& two = block(2 * mib + 256);
+  Descriptor& three = block(4 * mib);
+  EXPECT_EQ(keep(one), 0u);
+  EXPECT_EQ(keep(two), 0u);
+  EXPECT_EQ(cache->take_aligned(2 * mib + 512, 1), nullptr);
+  EXPECT_EQ(cache->put(three, CacheBounds{}), &one);
+  EXPECT_EQ(one.next, nullptr);
+  EXPECT_EQ(cache->take_aligned(2 * mib + 256, 1), &two);
+  EXPECT_EQ(cache->take_aligned(4 * mib, 1), &three);
+  EXPECT_EQ(cache->bytes(), 0u);
+}
+
+TEST_F(StreamCacheTest, TakesNoLargerBlockThanItsBound) {
+  Descriptor& huge = block(129 * mib);
+  EXPECT_EQ(cache->put(huge, CacheBounds{}), &huge);
+  EXPECT_EQ(keep(block(128 * mib)), 0u);
+  EXPECT_EQ(cache->bytes(), 128 * mib);
+  EXPECT_EQ(keep(block(2 * mib)), 1u);
+  EXPECT_EQ(cache->bytes(), 2 * mib);
+}
+
+TEST_F(StreamCacheTest, MindsAnAlignment) {
+  block(256);
+  Descriptor& crooked = block(512);  // at granule 2
+  keep(crooked);
+  EXPECT_EQ(cache->take_aligned(512, 4), nullptr);
+  EXPECT_EQ(cache->take_aligned(512, 2), &crooked);
+  Descriptor& large = block(2 * mib);  // at granule 4
+  keep(large);
+  EXPECT_EQ(cache->take_aligned(2 * mib, 8), nullptr);
+  EXPECT_EQ(cache->take_aligned(2 * mib, 4), &large);
+}
+
+TEST_F(StreamCacheTest, CountsWhatIsLive) {
+  cache->note_allocation(512, 300);
+  cache->note_allocation(256, 100);
+  cache->note_free(512, 300);
+  cache->note_allocation(256, 256);
+  EXPECT_EQ(cache->counts.allocations, 3u);
+  EXPECT_EQ(cache->counts.frees, 1u);
+  EXPECT_EQ(cache->counts.live_bytes, 512u);
+  EXPECT_EQ(cache->counts.live_requested_bytes, 356u);
+  EXPECT_EQ(cache->counts.peak_live_bytes, 768u);
+}
+
+TEST_F(StreamCacheTest, LosesNothing) {
+  std::mt19937_64 random(5);
+  std::set<Descriptor*> inside, outside;
+  for (int i = 0; i < 600; ++i) {
+    outside.insert(&block(granted_bytes(1 + random() % (std::size_t{1} << (random() % 24)))));
+  }
+  const auto leave = [&](Descriptor* list) {
+    for (; list != nullptr; list = list->next) {
+      ASSERT_EQ(inside.erase(list), 1u);
+      ASSERT_TRUE(outside.insert(list).second);
+    }
+  };
+  for (int step = 0; step < 50'000; ++step) {
+    const std::uint64_t dice = random() % 1000;
+    if (dice < 550 && !outside.empty()) {
+      Descriptor* one =
+          *std::next(outside.begin(), static_cast<std::ptrdiff_t>(random() % 8) %
+                                          static_cast<std::ptrdiff_t>(outside.size()));
+      outside.erase(one);
+      inside.insert(one);
+      leave(cache->put(*one, dice < 500 ? CacheBounds{} : tight_bounds));
+    } else if (dice < 998) {
+      const std::size_t bytes = granted_bytes(1 + random() % (std::size_t{1} << (random() % 24)));
+      if (Descriptor* one = cache->take(bytes)) {
+        ASSERT_EQ(one->size * granule_bytes, bytes);
+        one->next = nullptr;
+        leave(one);
+      }
+    } else {
+      leave(cache->take_all());
+      ASSERT_EQ(cache->bytes(), 0u);
+      ASSERT_TRUE(inside.empty());
+    }
+    std::size_t bytes = 0;
+    for (const Descriptor* one : inside) bytes += one->size * granule_bytes;
+    ASSERT_EQ(cache->bytes(), bytes);
+  }
+}
+
+}  // namespace
+}  // namespace tern::pool

@@ -1,0 +1,137 @@
+// Corners of a pool that programs rarely reach: slots used again, refusals remembered, calls that
+// come while the driver is asked, and pages that the driver does not let go.
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "support/fake_backend.hpp"
+#include "support/gate.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/core/bytes.hpp"
+#include "tern/core/error.hpp"
+#include "tern/device/stream.hpp"
+#include "tern/memory/pool_resource.hpp"
+
+namespace tern {
+namespace {
+
+using test::Call;
+
+TEST(PoolEdges, RemembersARefusalForItsAlignmentOnly) {
+  const Device device = sim::open({.memory_bytes = 64 * mib});
+  PoolResource pool(device, {.limit_bytes = 4 * mib});
+  const Block first = pool.allocate({.bytes = 512 * kib});
+  const Block hole = pool.allocate({.bytes = 1 * mib});
+  const Block last = pool.allocate({.bytes = 2 * mib + 512 * kib});
+  pool.deallocate(hole, {});
+  // What is free is 1 MiB in one piece, half a MiB behind the beginning of a page.
+  EXPECT_FALSE(pool.try_allocate({.bytes = 1 * mib, .alignment = 1 * mib}));
+  const Result<Block> plain = pool.try_allocate({.bytes = 1 * mib});
+  ASSERT_TRUE(plain) << plain.failure().text();
+  EXPECT_EQ(plain->address, hole.address);
+  for (const Block& block : {first, *plain, last}) pool.deallocate(block, {});
+}
+
+TEST(PoolEdges, GivesAStreamAllItHasFreedBeforeItRefuses) {
+  const Device device = sim::open({.policy = sim::Policy::lazy, .memory_bytes = 64 * mib});
+  const Stream stream(device);
+  PoolResource pool(device, {.limit_bytes = 8 * mib});
+  std::vector<Block> halves;
+  for (int i = 0; i < 2; ++i) halves.push_back(pool.allocate({.bytes = 4 * mib, .stream = stream}));
+  for (const Block& half : halves) {
+    stream.fill(static_cast<std::byte*>(half.address), 1, std::byte{1});
+    pool.deallocate(half, stream);
+  }
+  // Both are in the stream's cache, in use on the device, and together what is asked for.
+  const Result<Block> whole =
+      pool.try_allocate({.bytes = 8 * mib, .stream = stream, .wait = Wait::never});
+  ASSERT_TRUE(whole) << whole.failure().text();
+  EXPECT_EQ(pool.pool_statistics().host_waits, 0u);
+  pool.deallocate(*whole, stream);
+  EXPECT_TRUE(pool.is_well());
+}
+
+TEST(PoolEdges, WaitsForTheStreamThatFreedAndNotForTheOneBeforeItInItsSlot) {
+  test::FakeDevice fake;
+  PoolResource pool(fake.device);
+  auto old = std::make_unique<Stream>(fake.device);
+  const std::uint32_t slot = old->id().slot();
+  const Block block = pool.allocate({.bytes = 4 * mib, .stream = *old});
+  old.reset();
+  fake.device.synchronize();
+  const Stream fresh(fake.device);
+  ASSERT_EQ(fresh.id().slot(), slot);
+  test::Gate gate;
+  gate.hold(fresh);
+  pool.deallocate(block, fresh);
+  EXPECT_EQ(pool.trim(0), 0u);
+  EXPECT_EQ(pool.pool_statistics().in_flight_bytes, block.bytes);
+  gate.open();
+  fresh.synchronize();
+  EXPECT_EQ(pool.trim(0), block.bytes);
+}
+
+TEST(PoolEdges, HasDescriptorsLeftForWhoAsksTheDriver) {
+  // While one request waits for the driver others cut up what is free. Whatever they leave of the
+  // spare descriptors, the first needs some when it comes back.
+  for (std::size_t others = 1; others <= 140; ++others) {
+    test::FakeDevice fake;
+    const Stream stream(fake.device);
+    PoolResource pool(fake.device);
+    const Block hole = pool.allocate({.bytes = 1 * mib});
+    const Block rest = pool.allocate({.bytes = 1 * mib});
+    pool.deallocate(hole, {});
+    ASSERT_EQ(pool.trim(2 * mib), 0u);  // out of the cache
+    std::vector<Block> small;
+    fake.ledger->run_after(Call::create_pages, [&] {
+      for (std::size_t i = 0; i < others; ++i) {
+        small.push_back(pool.allocate({.bytes = 256, .stream = stream}));
+      }
+    });
+    const Block large = pool.allocate({.bytes = 3 * mib});
+    ASSERT_EQ(small.size(), others);
+    ASSERT_TRUE(pool.is_well());
+    for (const Block& block : small) pool.deallocate(block, stream);
+    pool.deallocate(large, {});
+    pool.deallocate(rest, {});
+  }
+}
+
+TEST(PoolEdges, CountsPagesThatStayWhereTheyShouldNot) {
+  test::FakeDevice fake;
+  PoolResource pool(fake.device, {.limit_bytes = 64 * mib});
+  std::vector<Block> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(pool.allocate({.bytes = 16 * mib}));
+  pool.deallocate(blocks[0], {});
+  pool.deallocate(blocks[2], {});
+  ASSERT_EQ(pool.trim(64 * mib), 0u);  // out of the cache
+  // Sixteen pages move; opening them at their new addresses fails, and so does taking them away.
+  fake.ledger->fail_next(Call::set_access);
+  fake.ledger->fail_at(16 + 16 + 1 + 1);
+  const Result<Block> refused = pool.try_allocate({.bytes = 32 * mib, .wait = Wait::never});
+  EXPECT_FALSE(refused);
+  EXPECT_EQ(fake.ledger->failures(), 2u);
+  EXPECT_TRUE(pool.is_well());
+  EXPECT_EQ(pool.pool_statistics().held_bytes, 64 * mib);
+  EXPECT_EQ(pool.pool_statistics().loose_bytes, 32 * mib);
+  pool.deallocate(blocks[1], {});
+  pool.deallocate(blocks[3], {});
+  EXPECT_EQ(pool.trim(0), 32 * mib);
+  EXPECT_TRUE(pool.is_well());
+  const Block small = pool.allocate({.bytes = 16 * mib});
+  pool.deallocate(small, {});
+}
+
+TEST(PoolEdges, DoesNotBeginWithMoreThanMemoryCanHave) {
+  const Device device = sim::open({.memory_bytes = 64 * mib});
+  for (const PoolBacking backing : {PoolBacking::pages, PoolBacking::segments}) {
+    for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 2 * mib + 1, SIZE_MAX / 2 + 2}) {
+      EXPECT_THROW(PoolResource(device, {.initial_bytes = bytes, .backing = backing}), Error)
+          << bytes;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tern
