@@ -253,9 +253,29 @@ Result<void> Device::try_wait(Mark mark) noexcept {
   return device->wait_on_host(mark);
 }
 
+Mark Device::next_mark(StreamId stream) const noexcept {
+  if (!state_ || stream.device() != state_->id()) return {};
+  return state_->next_mark(stream);
+}
+
+Result<void> Device::try_record_mark(StreamId stream) const noexcept {
+  if (Result<void> usable = check(state_, "a mark"); !usable) return usable;
+  return state_->record_early(next_mark(stream));
+}
+
+void Device::note_suballocate(const Suballocation& block, Tag tag, CallSite site) const noexcept {
+  if (!check(state_, "a note") || block.bytes == 0) return;
+  state_->backend().note_suballocate({{}, site, tag}, block);
+}
+
+void Device::note_subrelease(const Suballocation& block, CallSite site) const noexcept {
+  if (!check(state_, "a note") || block.bytes == 0) return;
+  state_->backend().note_subrelease({{}, site, {}}, block);
+}
+
 Result<void> Device::try_synchronize() const noexcept {
   if (Result<void> usable = check(state_, "synchronisation"); !usable) return usable;
-  return state_->backend().synchronize();
+  return state_->synchronize();
 }
 
 Result<bool> Device::try_enable_peer_access(const Device& peer) const noexcept {

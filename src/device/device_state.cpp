@@ -181,6 +181,9 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
   if (!check_process()) return;
   {
     const std::lock_guard lock(stream.mutex);
+    if (stream.has_next.exchange(false, std::memory_order_acq_rel)) {
+      stream.issued.fetch_add(1, std::memory_order_acq_rel);
+    }
     const std::uint64_t issued = stream.issued.load(std::memory_order_acquire);
     const std::uint64_t recorded =
         stream.record_count == 0 ? 0 : stream.records[stream.record_count - 1].sequence;
@@ -312,7 +315,64 @@ Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream, Room 
   return Covering{*event, true};
 }
 
+Result<void> DeviceState::synchronize() noexcept {
+  std::array<std::uint64_t, 64> covered;
+  // Streams beyond those are asked one by one when it matters.
+  std::size_t count = 0;
+  while (count < covered.size()) {
+    StreamState* stream = slots_[count].load(std::memory_order_acquire);
+    if (stream == nullptr) break;
+    covered[count++] = stream->last_promised();
+  }
+  Result<void> waited = backend_->synchronize();
+  if (!waited) return waited;
+  for (std::size_t i = 0; i < count; ++i) {
+    slots_[i].load(std::memory_order_acquire)->see_done(covered[i]);
+  }
+  return waited;
+}
+
+Mark DeviceState::next_mark(StreamId id) noexcept {
+  StreamState* stream = slots_[id.slot()].load(std::memory_order_acquire);
+  // A slot is free again when all its marks are done.
+  if (stream == nullptr || stream->id.load(std::memory_order_acquire) != id.value()) return {};
+  if (stream->has_ended.load(std::memory_order_acquire)) {
+    return Mark{id, stream->issued.load(std::memory_order_acquire)};
+  }
+  if (!stream->has_next.load(std::memory_order_relaxed)) {
+    stream->has_next.store(true, std::memory_order_release);
+  }
+  return Mark{id, stream->issued.load(std::memory_order_acquire) + 1};
+}
+
+void DeviceState::take_next(StreamState& stream, Mark mark) noexcept {
+  std::uint64_t before = mark.sequence - 1;
+  if (!stream.has_next.load(std::memory_order_acquire)) return;
+  // Somebody else may have taken it meanwhile, which is as good.
+  stream.issued.compare_exchange_strong(before, mark.sequence, std::memory_order_acq_rel);
+}
+
+Result<void> DeviceState::record_early(Mark mark) noexcept {
+  StreamState* stream = pending(mark);
+  if (stream == nullptr) return {};
+  const std::lock_guard lock(stream->mutex);
+  if (stream->has_ended.load(std::memory_order_acquire) || pending(mark) == nullptr) return {};
+  const std::size_t places = stream->records.size() - 1;
+  if (stream->record_count > 0 &&
+      stream->records[stream->record_count - 1].sequence >= mark.sequence) {
+    return {};
+  }
+  if (stream->record_count >= places) {
+    if (Result<void> polled = poll(*stream); !polled) return polled;
+    if (stream->record_count >= places) return {};
+  }
+  take_next(*stream, mark);
+  const Result<Covering> recorded = record_now(*stream, Room::for_marks);
+  return recorded ? Result<void>() : Result<void>(recorded.failure());
+}
+
 Result<DeviceState::Covering> DeviceState::cover(StreamState& stream, Mark mark) noexcept {
+  take_next(stream, mark);
   if (mark.sequence > stream.issued.load(std::memory_order_acquire)) {
     return Failure(ErrorCode::stream_misuse,
                    "mark {sequence} of stream {stream} stands for work that was never submitted. "

@@ -32,6 +32,14 @@ struct StreamState {
     }
   }
 
+  /// The last mark anybody holds. One that was promised as the next is taken for it.
+  [[nodiscard]] std::uint64_t last_promised() noexcept {
+    if (has_next.load(std::memory_order_acquire)) {
+      return issued.fetch_add(1, std::memory_order_acq_rel) + 1;
+    }
+    return issued.load(std::memory_order_acquire);
+  }
+
   /// An event recorded on the stream, the last mark it covers, and how many host threads wait for
   /// it right now. While any does, the event is neither recorded again, which would move their
   /// goal, nor given to anybody else.
@@ -48,6 +56,8 @@ struct StreamState {
   std::atomic<std::uint64_t> issued = 0;  // the last mark taken
   std::atomic<std::uint64_t> done = 0;    // the last mark seen complete
   std::atomic<bool> has_ended = false;    // destroyed, but not all of its marks are done
+  // Somebody holds the mark after the last one issued: the stream must not end without it.
+  std::atomic<bool> has_next = false;
 
   // Oldest first. Several, so that a stream which is asked often still shows progress; and never
   // recorded anew while listed, which would make older marks wait for newer work. The last place is
@@ -116,7 +126,13 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] Result<NativeEvent> lend_event() noexcept;
   void take_back(NativeEvent event) noexcept;
 
+  /// Waits for everything, and knows then that all marks are done.
+  [[nodiscard]] Result<void> synchronize() noexcept;
+
   // Marks of this device's streams.
+  [[nodiscard]] Mark next_mark(StreamId id) noexcept;
+  /// An event for the mark now rather than when somebody asks, if there is room for it.
+  [[nodiscard]] Result<void> record_early(Mark mark) noexcept;
   [[nodiscard]] Result<bool> is_done(Mark mark) noexcept;
   [[nodiscard]] Result<void> wait_on_host(Mark mark) noexcept;
   /// Queues a wait for the mark on `submission`'s stream of a device of the same backend.
@@ -135,6 +151,8 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
     bool is_listed;
   };
   // All of these with the stream's mutex held.
+  /// A next mark becomes one when it is asked about.
+  static void take_next(StreamState& stream, Mark mark) noexcept;
   /// The oldest record that covers the mark, made now if there is none.
   [[nodiscard]] Result<Covering> cover(StreamState& stream, Mark mark) noexcept;
   enum class Room { for_marks, for_seal };

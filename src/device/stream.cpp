@@ -95,6 +95,8 @@ std::string StreamRef::name() const {
   return fmt::format("stream {}", id_.number());
 }
 
+bool StreamRef::is_usable() const noexcept { return tern::is_usable(state_, id_); }
+
 Result<NativeStream> StreamRef::try_native() const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return usable.failure();
   return state_->native;
@@ -323,6 +325,14 @@ Result<Mark> StreamRef::try_mark() const noexcept {
   return Mark{id_, state_->issued.fetch_add(1, std::memory_order_acq_rel) + 1};
 }
 
+Result<Mark> StreamRef::try_next_mark() const noexcept {
+  if (!tern::is_usable(state_, id_)) return why_unusable(state_, id_).failure();
+  if (!state_->has_next.load(std::memory_order_relaxed)) {
+    state_->has_next.store(true, std::memory_order_release);
+  }
+  return Mark{id_, state_->issued.load(std::memory_order_acquire) + 1};
+}
+
 Result<void> StreamRef::try_wait(Mark mark, CallSite site) const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return at(site, usable);
   if (mark.stream == id_ || !mark) return {};
@@ -377,9 +387,9 @@ Result<bool> StreamRef::try_is_idle() const noexcept {
 Result<void> StreamRef::try_synchronize() const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return usable;
   // Marks taken so far need no event any more: the host has just waited for all of them.
-  const std::uint64_t issued = state_->issued.load(std::memory_order_acquire);
+  const std::uint64_t covered = state_->last_promised();
   Result<void> waited = state_->device->backend().synchronize(state_->native);
-  if (waited) state_->see_done(issued);
+  if (waited) state_->see_done(covered);
   return waited;
 }
 

@@ -15,34 +15,19 @@
 namespace tern {
 namespace {
 
-/// In the low bits of a place's word, below the count.
-enum class Phase : std::uint64_t { free, live, claimed, retired, quarantined };
-constexpr unsigned phase_bits = 8;
+using Phase = BlockPhase;
+using Row = BlockPlace;
 
 constexpr std::uint64_t word_of(std::uint64_t count, Phase phase) noexcept {
-  return count << phase_bits | static_cast<std::uint64_t>(phase);
+  return Row::word_of(count, phase);
 }
-constexpr std::uint64_t count_of(std::uint64_t word) noexcept { return word >> phase_bits; }
+constexpr std::uint64_t count_of(std::uint64_t word) noexcept { return word >> Row::phase_bits; }
 constexpr Phase phase_of(std::uint64_t word) noexcept {
-  return static_cast<Phase>(word & ((1u << phase_bits) - 1));
+  return static_cast<Phase>(word & ((1u << Row::phase_bits) - 1));
 }
-
-/// Written only by whoever holds the place: between its taking and its first live word, and by the
-/// claimer. Readers of others' places look at the word before and after.
-struct Row {
-  std::atomic<std::uint64_t> word = 0;
-  std::atomic<void*> address = nullptr;
-  std::atomic<std::size_t> bytes = 0;
-  std::atomic<const Resource*> owner = nullptr;
-  std::atomic<StreamId> stream = {};
-  std::atomic<std::uint64_t> note = 0;
-  std::atomic<DeviceId> device = {};
-  std::atomic<Tag> tag = {};
-};
 
 constexpr std::size_t chunk_places = 4096;
 constexpr std::size_t max_chunks = (std::size_t{1} << Generation::slot_bits) / chunk_places;
-constexpr std::uint64_t last_count = (std::uint64_t{1} << Generation::count_bits) - 1;
 /// Retired places looked at before a new one is made.
 constexpr int most_polls = 4;
 
@@ -79,7 +64,7 @@ void free_place(Table& all, Generation generation) noexcept {
   all.find(generation.slot())
       ->word.store(word_of(generation.count(), Phase::free), std::memory_order_release);
   // One that would begin to count again is not used any more.
-  if (generation.count() < last_count) all.free_slots.push_back(generation.slot());
+  if (generation.count() < Row::last_count) all.free_slots.push_back(generation.slot());
 }
 
 Failure no_host_memory() noexcept {
@@ -129,14 +114,6 @@ Result<void> grow(Table& all) noexcept {
   }
 }
 
-std::optional<Mark> mark_of(Table& all, Generation generation) noexcept {
-  const std::lock_guard lock(all.mutex);
-  for (const Retired& one : all.retired) {
-    if (one.generation == generation) return one.mark;
-  }
-  return std::nullopt;
-}
-
 Failure not_live(const Block& block) noexcept {
   return Failure(ErrorCode::use_after_free,
                  "the block at {address} (generation {generation}) was freed before, or is not a "
@@ -155,38 +132,56 @@ BlockFacts read(const Row& place) noexcept {
           .note = place.note.load(std::memory_order_relaxed)};
 }
 
+Result<std::uint32_t> take_slot(Table& all) noexcept {
+  const std::lock_guard lock(all.mutex);
+  if (all.free_slots.empty()) {
+    if (Result<void> grown = grow(all); !grown) return grown.failure();
+  }
+  const std::uint32_t slot = all.free_slots.back();
+  all.free_slots.pop_back();
+  return slot;
+}
+
 }  // namespace
+
+Result<std::uint32_t> try_keep_place(const Resource* owner, DeviceId device,
+                                     std::uint64_t note) noexcept {
+  const Result<std::uint32_t> slot = take_slot(table());
+  if (!slot) return slot;
+  Row& place = *table().find(*slot);
+  place.owner.store(owner, std::memory_order_relaxed);
+  place.device.store(device, std::memory_order_relaxed);
+  place.note.store(note, std::memory_order_relaxed);
+  return slot;
+}
+
+BlockPlace* find_place(std::uint32_t slot) noexcept { return table().find(slot); }
+
+void drop_place(std::uint32_t slot) noexcept {
+  Table& all = table();
+  const std::uint64_t count = all.find(slot)->count();
+  const std::lock_guard lock(all.mutex);
+  free_place(all, Generation(slot, count));
+}
 
 Result<Generation> try_begin_block(const BlockFacts& facts) noexcept {
   Table& all = table();
-  std::uint32_t slot = 0;
   reap(all);
-  {
-    const std::lock_guard lock(all.mutex);
-    if (all.free_slots.empty()) {
-      if (Result<void> grown = grow(all); !grown) return grown.failure();
-    }
-    slot = all.free_slots.back();
-    all.free_slots.pop_back();
-  }
-  Row& place = *all.find(slot);
+  const Result<std::uint32_t> slot = take_slot(all);
+  if (!slot) return slot.failure();
+  Row& place = *all.find(*slot);
   place.address.store(facts.address, std::memory_order_relaxed);
   place.bytes.store(facts.bytes, std::memory_order_relaxed);
   place.owner.store(facts.owner, std::memory_order_relaxed);
-  place.stream.store(facts.stream, std::memory_order_relaxed);
   place.note.store(facts.note, std::memory_order_relaxed);
   place.device.store(facts.device, std::memory_order_relaxed);
-  place.tag.store(facts.tag, std::memory_order_relaxed);
-  const std::uint64_t count = count_of(place.word.load(std::memory_order_relaxed)) + 1;
-  place.word.store(word_of(count, Phase::live), std::memory_order_release);
-  return Generation(slot, count);
+  return Generation(*slot, place.renew(facts.stream, facts.tag));
 }
 
-Result<BlockFacts> try_claim_block(const Block& block, const Resource* owner) noexcept {
-  Row* const place = table().find(block.generation.slot());
-  if (!block.generation || place == nullptr) return not_live(block);
-  std::uint64_t live = word_of(block.generation.count(), Phase::live);
-  if (place->word.load(std::memory_order_acquire) != live) return not_live(block);
+Failure why_not_live(const Block& block, const BlockPlace* place) noexcept {
+  if (!block.generation || place == nullptr || !place->is_live(block.generation.count())) {
+    return not_live(block);
+  }
   const BlockFacts facts = read(*place);
   if (facts.device != block.device) {
     return Failure(ErrorCode::device_mismatch,
@@ -196,18 +191,28 @@ Result<BlockFacts> try_claim_block(const Block& block, const Resource* owner) no
         .with("a", Place::device(facts.device).text())
         .with("b", Place::device(block.device).text());
   }
-  if (facts.address != block.address) {
-    const auto begin = reinterpret_cast<std::uintptr_t>(facts.address);
-    const auto given = reinterpret_cast<std::uintptr_t>(block.address);
-    if (given - begin >= facts.bytes) return not_live(block);
-    return Failure(ErrorCode::out_of_bounds,
-                   "the address {address} lies {offset} inside a block of {bytes}. Free the block "
-                   "by the address it was given at.")
-        .with("address", given, Unit::hex)
-        .with_bytes("offset", given - begin)
-        .with_bytes("bytes", facts.bytes);
+  const auto begin = reinterpret_cast<std::uintptr_t>(facts.address);
+  const auto given = reinterpret_cast<std::uintptr_t>(block.address);
+  if (given == begin || given - begin >= facts.bytes) return not_live(block);
+  return Failure(ErrorCode::out_of_bounds,
+                 "the address {address} lies {offset} inside a block of {bytes}. Free the block "
+                 "by the address it was given at.")
+      .with("address", given, Unit::hex)
+      .with_bytes("offset", given - begin)
+      .with_bytes("bytes", facts.bytes);
+}
+
+Result<BlockFacts> try_claim_block(const Block& block, const Resource* owner) noexcept {
+  Row* const place = table().find(block.generation.slot());
+  if (!block.generation || place == nullptr || !place->is_live(block.generation.count())) {
+    return not_live(block);
+  }
+  const BlockFacts facts = read(*place);
+  if (facts.device != block.device || facts.address != block.address) {
+    return why_not_live(block, place);
   }
   if (facts.owner != owner || facts.bytes != block.bytes) return not_live(block);
+  std::uint64_t live = word_of(block.generation.count(), Phase::live);
   if (!place->word.compare_exchange_strong(live, word_of(block.generation.count(), Phase::claimed),
                                            std::memory_order_acq_rel)) {
     return not_live(block);
@@ -228,7 +233,7 @@ void end_block(Generation generation, Mark last_use) noexcept {
   if (last_use) {
     try {
       all.retired.push_back({generation, last_use});
-      place.word.store(word_of(generation.count(), Phase::retired), std::memory_order_release);
+      place.retire(last_use);
       return;
     } catch (const std::bad_alloc&) {
       // It is free a little early then, which only shows to whoever asks for its state.
@@ -261,8 +266,7 @@ Result<BlockFacts> try_find_block(Generation generation) noexcept {
 }
 
 BlockState state_of(Generation generation) noexcept {
-  Table& all = table();
-  Row* const place = all.find(generation.slot());
+  Row* const place = table().find(generation.slot());
   if (!generation || place == nullptr) return BlockState::freed;
   const std::uint64_t word = place->word.load(std::memory_order_acquire);
   if (count_of(word) != generation.count()) return BlockState::freed;
@@ -273,9 +277,12 @@ BlockState state_of(Generation generation) noexcept {
     case Phase::quarantined:
       return BlockState::quarantined;
     case Phase::retired: {
-      const std::optional<Mark> mark = mark_of(all, generation);
-      if (!mark) return BlockState::freed;
-      const Result<bool> is_done = Device::try_is_done(*mark);
+      const Mark mark{place->stream.load(std::memory_order_relaxed),
+                      place->sequence.load(std::memory_order_relaxed)};
+      // What was read while the place changed hands is nobody's.
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (place->word.load(std::memory_order_relaxed) != word) return BlockState::freed;
+      const Result<bool> is_done = Device::try_is_done(mark);
       return is_done && *is_done ? BlockState::freed : BlockState::retired;
     }
     case Phase::free:

@@ -26,16 +26,21 @@ void Shadow::adopt_gaps(std::uint64_t begin, std::uint64_t end) {
   for (const auto& [from, to] : gaps) segments_.assign(from, to, Segment{});
 }
 
-void Shadow::cut_block_at(std::uint64_t offset) {
-  auto block = blocks_.upper_bound(offset);
-  if (block == blocks_.begin()) return;
-  --block;
-  if (block->second.is_cut || offset - block->first >= block->second.bytes) return;
-  block->second.is_cut = true;
-  segments_.update(block->first, block->first + block->second.bytes,
-                   [](std::uint64_t, std::uint64_t, Segment& segment) {
-                     segment.kind = Segment::Kind::reserved;
-                   });
+void Shadow::cut_blocks_in(const SpaceRange& range) {
+  // A piece may lie across several blocks: pages that are mapped side by side.
+  auto at = blocks_.upper_bound(range.offset);
+  if (at != blocks_.begin()) --at;
+  for (; at != blocks_.end() && at->first < end_of(range); ++at) {
+    if (at->first + at->second.bytes > range.offset) cut(at->first, at->second);
+  }
+}
+
+void Shadow::cut(std::uint64_t begin, LiveBlock& block) {
+  if (block.is_cut) return;
+  block.is_cut = true;
+  segments_.update(begin, begin + block.bytes, [](std::uint64_t, std::uint64_t, Segment& segment) {
+    segment.kind = Segment::Kind::reserved;
+  });
 }
 
 void Shadow::apply_write(const Touch& touch, const Epoch& epoch) {
@@ -47,7 +52,7 @@ void Shadow::apply_write(const Touch& touch, const Epoch& epoch) {
 void Shadow::apply_birth(const Touch& touch, const Epoch& epoch) {
   const bool is_piece = touch.kind == TouchKind::suballocate;
   // The first piece of a block tells that a pool cuts it up: what is not given out is nobody's.
-  if (is_piece) cut_block_at(touch.range.offset);
+  if (is_piece) cut_blocks_in(touch.range);
   Segment segment;
   segment.kind = Segment::Kind::allocated;
   segment.is_undefined = true;

@@ -253,7 +253,8 @@ class Shadow {
                                                        const SpaceRange& range);
   static void erase_all_in(Blocks& blocks, const SpaceRange& range);
   void adopt_gaps(std::uint64_t begin, std::uint64_t end);
-  void cut_block_at(std::uint64_t offset);
+  void cut_blocks_in(const SpaceRange& range);
+  void cut(std::uint64_t begin, LiveBlock& block);
 
   template <class Ordered>
   [[nodiscard]] std::optional<Problem> judge_use(const Touch& touch,

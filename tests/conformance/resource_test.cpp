@@ -37,6 +37,7 @@ class EveryResource : public testing::TestWithParam<ResourceCase> {
     EXPECT_EQ(resource->statistics().live_bytes, 0u);
     EXPECT_EQ(resource->statistics().live_blocks, 0u);
     if (device.info().backend != "sim") return;
+    resource.reset();  // with what it keeps
     for (const Finding& finding : sim::findings(device)) ADD_FAILURE() << finding.text();
     EXPECT_TRUE(sim::leaks(device).empty());
   }
@@ -217,6 +218,7 @@ TEST_P(EveryResource, CountsWhatASilentFreeCouldNotDo) {
 
 TEST_P(EveryResource, KeepsWhatTheDriverWouldNotFreeAndTriesAgain) {
   if (device.info().backend != "sim") GTEST_SKIP() << "needs a driver that fails on demand";
+  if (GetParam().is_pool) GTEST_SKIP() << "needs a resource whose frees reach the driver";
   const Block block = take(4096);
   sim::set_faults(device, "release#1+=fail");
   resource->deallocate(block, stream);

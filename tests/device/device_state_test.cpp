@@ -43,6 +43,83 @@ TEST_F(DeviceStateTest, TakesAHundredThousandMarksWithoutAskingTheBackend) {
   EXPECT_EQ(fake.ledger->total(), before);
 }
 
+TEST_F(DeviceStateTest, GivesTheNextMarkInALoadAndTakesItWhenAsked) {
+  const std::size_t before = fake.ledger->total();
+  const Mark next = *stream.try_next_mark();
+  EXPECT_EQ(next, *stream.try_next_mark());
+  EXPECT_EQ(next, fake.device.next_mark(stream.id()));
+  EXPECT_EQ(next.sequence, 1u);
+  EXPECT_EQ(fake.ledger->total(), before);
+  Gate gate;
+  gate.hold(stream);
+  EXPECT_FALSE(Device::is_done(next));
+  EXPECT_EQ(fake.ledger->count(Call::record), 1u);
+  EXPECT_EQ(stream.try_next_mark()->sequence, 2u);
+  gate.open();
+  Device::wait(next);
+  EXPECT_TRUE(Device::is_done(next));
+  EXPECT_EQ(fake.ledger->count(Call::record), 1u);
+}
+
+TEST_F(DeviceStateTest, CoversWhatWasSubmittedBetweenARecordAndTheNextMark) {
+  // The record of mark 1 is done; what comes behind it is not, and the next mark must say so.
+  const Mark first = stream.mark();
+  Device::wait(first);
+  Gate gate;
+  gate.hold(stream);
+  const Mark next = *stream.try_next_mark();
+  EXPECT_TRUE(Device::is_done(first));
+  EXPECT_FALSE(Device::is_done(next));
+  other.wait(next);
+  gate.open();
+  Device::wait(next);
+}
+
+TEST_F(DeviceStateTest, DoesNotAnswerForMarksBeyondTheNext) {
+  const Mark next = *stream.try_next_mark();
+  EXPECT_FALSE(Device::try_is_done({next.stream, next.sequence + 1}));
+  EXPECT_FALSE(Device::try_is_done({other.id(), 1})) << "nobody was promised one there";
+}
+
+TEST_F(DeviceStateTest, KnowsNextMarksToBeDoneOnceTheHostHasWaited) {
+  const Mark one = *stream.try_next_mark();
+  stream.synchronize();
+  const std::size_t before = fake.ledger->total();
+  EXPECT_TRUE(Device::is_done(one));
+  const Mark two = *stream.try_next_mark();
+  EXPECT_NE(one, two);
+  EXPECT_EQ(fake.ledger->total(), before);
+  fake.device.synchronize();
+  const std::size_t waited = fake.ledger->total();
+  EXPECT_TRUE(Device::is_done(two));
+  EXPECT_EQ(fake.ledger->total(), waited);
+}
+
+TEST_F(DeviceStateTest, RecordsAMarkEarlyIfThereIsRoom) {
+  Gate gate;
+  gate.hold(stream);
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(fake.device.try_record_mark(stream.id()));
+  EXPECT_EQ(fake.ledger->count(Call::record), 4u);
+  const Mark last{stream.id(), 4};
+  EXPECT_FALSE(Device::is_done(last));
+  EXPECT_EQ(fake.ledger->count(Call::record), 4u) << "it was there already";
+  gate.open();
+  stream.synchronize();
+}
+
+TEST_F(DeviceStateTest, SealsAStreamThatEndsWithItsNextMarkOut) {
+  Gate gate;
+  gate.hold(stream);
+  const Mark next = *stream.try_next_mark();
+  const StreamId id = stream.id();
+  stream = Stream();
+  EXPECT_FALSE(Device::is_done(next));
+  EXPECT_EQ(fake.device.next_mark(id), next) << "the last it took";
+  gate.open();
+  Device::wait(next);
+  EXPECT_TRUE(Device::is_done(next));
+}
+
 TEST_F(DeviceStateTest, RecordsOneEventForAllMarksBeforeIt) {
   Gate gate;
   gate.hold(stream);

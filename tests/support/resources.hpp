@@ -18,6 +18,7 @@
 #include "tern/memory/fault_resource.hpp"
 #include "tern/memory/guard_resource.hpp"
 #include "tern/memory/logging_resource.hpp"
+#include "tern/memory/pool_resource.hpp"
 #include "tern/memory/pressure_resource.hpp"
 #include "tern/memory/tracking_resource.hpp"
 
@@ -27,6 +28,8 @@ struct ResourceCase {
   std::string name;
   std::function<Device()> open;
   std::function<ResourceHandle(const Device&)> make;
+  /// It keeps memory: freeing a block asks no driver.
+  bool is_pool = false;
 };
 
 inline void PrintTo(const ResourceCase& one, std::ostream* out) { *out << one.name; }
@@ -72,18 +75,29 @@ inline std::vector<ResourceCase> every_resource() {
   const auto async = [](const Device& device) -> ResourceHandle {
     return std::make_shared<AsyncResource>(device);
   };
+  const auto pool = [](PoolOptions options) {
+    return [options](const Device& device) -> ResourceHandle {
+      return std::make_shared<PoolResource>(device, options);
+    };
+  };
   const std::vector<ResourceCase> grounds = {
       {"direct_on_host", on_host, direct(MemoryKind::device)},
       {"pinned_on_host", on_host, direct(MemoryKind::pinned)},
       {"direct_on_sim", on_sim, direct(MemoryKind::device)},
       {"pinned_on_sim", on_sim, direct(MemoryKind::pinned)},
       {"managed_on_sim", on_sim, direct(MemoryKind::managed)},
-      {"async_on_sim", on_sim, async}};
+      {"async_on_sim", on_sim, async},
+      {"pool_on_sim", on_sim, pool({}), true},
+      {"pool_on_host", on_host, pool({}), true},
+      {"segments_on_sim", on_sim, pool({.backing = PoolBacking::segments}), true},
+      {"pinned_pool_on_sim", on_sim, pool({.kind = MemoryKind::pinned}), true},
+      {"managed_pool_on_sim", on_sim, pool({.kind = MemoryKind::managed}), true},
+      {"pinned_pool_on_host", on_host, pool({.kind = MemoryKind::pinned}), true}};
   std::vector<ResourceCase> all = grounds;
   const auto add = [&all](const Wrapper& outer, const ResourceCase& inner) {
-    all.push_back({outer.name + "_" + inner.name, inner.open, [outer, inner](const Device& device) {
-                     return outer.wrap(inner.make(device));
-                   }});
+    all.push_back({outer.name + "_" + inner.name, inner.open,
+                   [outer, inner](const Device& device) { return outer.wrap(inner.make(device)); },
+                   inner.is_pool});
   };
   for (const Wrapper& outer : every_wrapper()) {
     for (const ResourceCase& ground : grounds) add(outer, ground);
@@ -92,10 +106,11 @@ inline std::vector<ResourceCase> every_resource() {
   // nothing more in pairs, and takes its time.
   if (is_sanitized) return all;
   for (const Wrapper& inner : every_wrapper()) {
-    for (const ResourceCase& ground : {grounds[0], grounds[2], grounds[5]}) {
+    for (const ResourceCase& ground : {grounds[0], grounds[2], grounds[5], grounds[6]}) {
       const ResourceCase lower{
           inner.name + "_" + ground.name, ground.open,
-          [inner, ground](const Device& device) { return inner.wrap(ground.make(device)); }};
+          [inner, ground](const Device& device) { return inner.wrap(ground.make(device)); },
+          ground.is_pool};
       for (const Wrapper& outer : every_wrapper()) add(outer, lower);
     }
   }

@@ -85,6 +85,18 @@ TEST_F(ShadowTest, FindsThePieceBeforeTheBlockItWasCutFrom) {
   EXPECT_EQ(shadow.block_at(100), nullptr);
 }
 
+TEST_F(ShadowTest, CutsEveryBlockThatAPieceLiesAcross) {
+  apply(TouchKind::allocate, 0, 100);
+  apply(TouchKind::allocate, 100, 100);
+  apply(TouchKind::allocate, 200, 100);
+  apply(TouchKind::suballocate, 50, 170);
+  // The next piece of a block that is cut already leaves the first one whole.
+  apply(TouchKind::suballocate, 220, 10);
+  apply(TouchKind::suballocate, 0, 10);
+  EXPECT_FALSE(judge(TouchKind::write, 50, 170));
+  EXPECT_TRUE(judge(TouchKind::write, 230, 10)) << "given out to nobody";
+}
+
 TEST_F(ShadowTest, RemembersTheLatestUseOfAFreedBlock) {
   apply(TouchKind::allocate, 0, 100);
   apply(TouchKind::write, 50, 50);

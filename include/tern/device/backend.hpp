@@ -64,6 +64,7 @@ struct DeviceInfo {
   std::uint32_t processors = 0;            // cores, multiprocessors, compute units
   std::uint32_t compute_major = 0, compute_minor = 0;
   std::uint32_t max_kernel_arguments = 0;  // 0: no limit
+  bool wants_notes = false;                // note_suballocate and note_subrelease are listened to
 };
 
 struct MemoryInfo {
@@ -319,7 +320,7 @@ class TERN_EXPORT Backend {
                                             const LaunchSize& size,
                                             std::span<const KernelArgument> arguments) noexcept;
 
-  // --- Facts for checkers and tools; the default ignores them
+  // --- Facts for checkers and tools; the default ignores them. Without a stream: by the host
 
   virtual void note_suballocate(const Submission& submission, const Suballocation& block) noexcept;
   virtual void note_subrelease(const Submission& submission, const Suballocation& block) noexcept;

@@ -95,6 +95,12 @@ class TERN_EXPORT Device {
   [[nodiscard]] Result<ManagedInfo> try_managed_info(const void* address,
                                                      std::size_t bytes) const noexcept;
 
+  // --- Facts for checkers and tools: StreamRef::note_suballocate and note_subrelease, by the host
+
+  void note_suballocate(const Suballocation& block, Tag tag = {},
+                        CallSite site = CallSite::here()) const noexcept;
+  void note_subrelease(const Suballocation& block, CallSite site = CallSite::here()) const noexcept;
+
   // --- Kernels
 
   [[nodiscard]] Result<NativeKernel> try_load_kernel(const KernelSource& source) const noexcept;
@@ -112,6 +118,13 @@ class TERN_EXPORT Device {
   /// Blocks the host until it has.
   static Result<void> try_wait(Mark mark) noexcept;
   static void wait(Mark mark) { try_wait(mark).value(); }
+
+  /// StreamRef::try_next_mark by name, of a stream that may have ended: then the last one it took.
+  /// A stream of this device that never took one, and is gone, is not known to be done.
+  [[nodiscard]] Mark next_mark(StreamId stream) const noexcept;
+  /// Takes that mark and records its event now, so that whoever waits for it waits for nothing
+  /// later. With many unfinished ones on the stream it is left to whoever asks.
+  Result<void> try_record_mark(StreamId stream) const noexcept;
 
   /// Blocks the host until everything submitted to any stream of the device is complete.
   Result<void> try_synchronize() const noexcept;

@@ -47,6 +47,8 @@ class TERN_EXPORT StreamRef {
   [[nodiscard]] Device device() const;
   /// As given when it was made, else "stream 3", or "default".
   [[nodiscard]] std::string name() const;
+  /// Would it take work now? False if it names no stream, one that has ended, or another process's.
+  [[nodiscard]] bool is_usable() const noexcept;
   /// The backend's own handle, for code that talks to the driver itself.
   [[nodiscard]] Result<NativeStream> try_native() const noexcept;
 
@@ -133,6 +135,9 @@ class TERN_EXPORT StreamRef {
   /// Everything submitted so far, as a value. No driver call.
   [[nodiscard]] Result<Mark> try_mark() const noexcept;
   [[nodiscard]] Mark mark() const { return try_mark().value(); }
+  /// The same point in one load: the mark that is taken next, by whoever first asks about this one.
+  /// For bookkeeping at every call; an allocator frees with it.
+  [[nodiscard]] Result<Mark> try_next_mark() const noexcept;
 
   /// Later work here begins after the mark. Of this stream, or of one that is done: nothing to do.
   /// A mark of another backend's device is refused with device_mismatch.

@@ -38,6 +38,7 @@ DeviceInfo describe(const World& world, std::string spec, std::size_t memory_byt
   info.max_alignment = 256 * mib;
   info.page_bytes = PageTable::page_bytes;
   info.processors = world.profile().processors;
+  info.wants_notes = world.options().check;
   return info;
 }
 
@@ -799,6 +800,14 @@ class SimBackend final : public Backend {
     if (!entry) return;
     std::vector<Touch>& touches = world_->scratch();
     world_->add_touch(touches, kind, block.address, block.bytes, false, block.generation);
+    if (submission.stream.value == 0) {
+      world_->judge_later({.kind = RecordKind::host_access,
+                           .operation = operation,
+                           .touches = touches,
+                           .site = submission.site,
+                           .tag = submission.tag});
+      return;
+    }
     world_->judge_later({.operation = operation,
                          .actor = world_->stream(index_of(submission.stream)).actor,
                          .device = index_,

@@ -2,34 +2,50 @@
 //
 // Device memory holds no headers; what the pool knows of it lies here, in host memory. Ranges that
 // touch are linked in the order of their addresses, so that free ones can be joined; free ones are
-// also linked into the list that offers them. Confined to whoever holds the range's lock.
+// also linked into the list that offers them. A range that is held, by a user or by a stream's
+// cache, keeps its offset and size; everything else of it belongs to whoever holds the lock of the
+// ranges.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+namespace tern {
+struct BlockPlace;
+}
+
 namespace tern::pool {
 
+struct Lane;
+
 enum class State : std::uint8_t {
-  unused,     // the descriptor itself is free
-  live,       // a user has it
-  cached,     // freed, and kept for its stream
+  spare,      // the descriptor itself is free
+  held,       // live, in a cache, or on the way
   in_flight,  // freed, and its stream may still use it
   quiescent,  // free for everybody
   unbacked,   // addresses without memory
 };
 
 struct Descriptor {
-  std::uint64_t offset = 0;  // in granules, from the beginning of the pool
+  std::uint64_t offset = 0;  // in granules; the address divided by their size
   std::uint64_t size = 0;    // in granules
   // Neighbours by address; null at the ends.
   Descriptor* before = nullptr;
   Descriptor* after = nullptr;
-  // Neighbours in the list that offers it.
+  // Neighbours in the list that offers it; of a held range, its holder's.
   Descriptor* previous = nullptr;
   Descriptor* next = nullptr;
-  State state = State::unused;
+  // In flight: neighbours in the order of freeing. Quiescent, with whole pages: others like it.
+  Descriptor* older = nullptr;
+  Descriptor* newer = nullptr;
+  Lane* lane = nullptr;        // in flight: of the stream that freed it
+  std::uint64_t sequence = 0;  // in flight: of the mark behind its last use
+  // Held: the block it is, guarded by the cache of the stream that has it.
+  BlockPlace* place = nullptr;
+  std::uint64_t requested_bytes = 0;
+  std::uint32_t slot = 0;  // of the place
+  State state = State::spare;
 
   [[nodiscard]] std::uint64_t end() const noexcept { return offset + size; }
 };

@@ -1,5 +1,8 @@
 #include "memory/pool/fit_index.hpp"
 
+#include <algorithm>
+#include <limits>
+
 namespace tern::pool {
 
 void FitIndex::insert(Descriptor& range) noexcept {
@@ -25,16 +28,19 @@ void FitIndex::remove(Descriptor& range) noexcept {
   if (part_bits_[octave] == 0) octave_bits_ &= ~(std::uint64_t{1} << octave);
 }
 
-Descriptor* FitIndex::find(std::uint64_t granules, std::uint64_t alignment) const noexcept {
+Descriptor* FitIndex::find(std::uint64_t granules, std::uint64_t alignment,
+                           Effort effort) const noexcept {
   auto [octave, part] = list_of(granules);
   if (octave >= octaves) return nullptr;
-  Descriptor* own = lists_[octave][part];
-  for (int look = 0; own != nullptr && look < most_looks; ++look, own = own->next) {
-    if (fits(*own, granules, alignment)) return own;
-  }
+  int looks = effort == Effort::quick ? most_looks : std::numeric_limits<int>::max();
   // From the next list on everything is large enough; with an alignment, what is larger by that
-  // much. Between the two a range may fit by luck, and each list's first is tried.
+  // much. Between the two a range may fit by luck, and a quick look tries each list's first.
   while (true) {
+    for (Descriptor* at = lists_[octave][part]; at != nullptr && looks > 0; at = at->next) {
+      if (fits(*at, granules, alignment)) return at;
+      --looks;
+    }
+    if (effort == Effort::quick) looks = 1;
     if (++part == parts) {
       part = 0;
       ++octave;
@@ -49,9 +55,18 @@ Descriptor* FitIndex::find(std::uint64_t granules, std::uint64_t alignment) cons
       later = part_bits_[octave];
     }
     part = static_cast<std::size_t>(std::countr_zero(later));
-    Descriptor* first = lists_[octave][part];
-    if (fits(*first, granules, alignment)) return first;
   }
+}
+
+std::uint64_t FitIndex::exact_largest() const noexcept {
+  if (octave_bits_ == 0) return 0;
+  const auto octave = static_cast<std::size_t>(std::bit_width(octave_bits_)) - 1;
+  const auto part = static_cast<std::size_t>(std::bit_width(part_bits_[octave])) - 1;
+  std::uint64_t most = 0;
+  for (const Descriptor* at = lists_[octave][part]; at != nullptr; at = at->next) {
+    most = std::max(most, at->size);
+  }
+  return most;
 }
 
 std::uint64_t FitIndex::largest() const noexcept {

@@ -26,13 +26,17 @@ class FitIndex {
   void insert(Descriptor& range) noexcept;
   void remove(Descriptor& range) noexcept;
   /// A range of at least so many granules, in which they fit at an offset that is a multiple of
-  /// `alignment` granules; null if there is none. It stays in the index.
-  [[nodiscard]] Descriptor* find(std::uint64_t granules,
-                                 std::uint64_t alignment = 1) const noexcept;
+  /// `alignment` granules; null if there is none. It stays in the index. A quick look may miss one
+  /// that just fits; a thorough one does not, and takes as long as there are such lists.
+  enum class Effort : std::uint8_t { quick, thorough };
+  [[nodiscard]] Descriptor* find(std::uint64_t granules, std::uint64_t alignment = 1,
+                                 Effort effort = Effort::quick) const noexcept;
   [[nodiscard]] bool empty() const noexcept { return octave_bits_ == 0; }
   /// The size of the largest range, to the part of an octave it lies in: at least this many
   /// granules can be had. 0 if there are none.
   [[nodiscard]] std::uint64_t largest() const noexcept;
+  /// The same to the granule; looks at all ranges of the last list.
+  [[nodiscard]] std::uint64_t exact_largest() const noexcept;
   [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
   /// Are lists, bitmaps and the total what a look at every range says? For tests.
   [[nodiscard]] bool is_well() const noexcept;

@@ -1,0 +1,632 @@
+#include "memory/pool/pool.hpp"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "tern/core/bytes.hpp"
+#include "tern/core/process.hpp"
+
+namespace tern::pool {
+namespace {
+
+/// A mark is recorded behind so many freed blocks, or bytes of them.
+constexpr std::size_t seal_blocks = 64;
+constexpr std::uint64_t seal_granules = 32 * mib / granule_bytes;
+/// Streams asked on the way of one request.
+constexpr std::size_t most_questions_per_request = 16;
+/// A device has at most so much to reserve addresses for, times this.
+constexpr std::size_t addresses_per_byte = 4;
+
+bool can_have_pages(const Device& device, const PoolOptions& options) {
+  if (options.kind != MemoryKind::device) return false;
+  return device.can(Capability::virtual_memory) && page_bytes % device.info().page_bytes == 0;
+}
+
+bool choose_pages(const Device& device, const PoolOptions& options) {
+  const bool can = can_have_pages(device, options);
+  if (options.backing == PoolBacking::pages && !can) {
+    raise(
+        Failure(ErrorCode::unsupported,
+                "a pool of {what} on '{device}' cannot be made of pages: that needs device memory "
+                "and virtual memory. Use segments.")
+            .with("what", name(options.kind))
+            .with("device", device.spec()));
+  }
+  return can && options.backing != PoolBacking::segments;
+}
+
+Failure no_host_memory(std::size_t bytes) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate {requested} to keep a stream's blocks. Free host "
+                 "memory.")
+      .with_bytes("requested", bytes);
+}
+
+Suballocation as_note(const Block& block) noexcept {
+  return {block.address, block.bytes, block.generation.value()};
+}
+
+}  // namespace
+
+Pool::Pool(const Resource& owner, Device device, const PoolOptions& options)
+    : owner_(owner),
+      device_(std::move(device)),
+      device_id_(device_.id()),
+      options_(options),
+      process_(process_generation()),
+      wants_notes_(device_.info().wants_notes),
+      host_shares_(options.kind != MemoryKind::device),
+      has_pages_(choose_pages(device_, options)),
+      ranges_(&owner, device_id_, has_pages_ ? PageStore::page_granules : 0),
+      limit_bytes_(options.limit_bytes) {
+  if (has_pages_) {
+    const std::size_t most = device_.info().total_bytes;
+    pages_.emplace(device_, checked_multiply(most, addresses_per_byte).value_or(most));
+  } else {
+    segments_.emplace(device_, options.kind);
+  }
+  static_cast<void>(try_cache(host_slot).value());
+}
+
+Pool::~Pool() {
+  if (is_same_process(process_)) {
+    // What streams still do with freed blocks comes first.
+    static_cast<void>(device_.try_synchronize());
+  }
+  StreamCache* cache = newest_cache_.load(std::memory_order_acquire);
+  while (cache != nullptr) delete std::exchange(cache, cache->older);
+}
+
+Result<StreamCache*> Pool::try_cache(std::size_t slot) noexcept {
+  if (StreamCache* known = caches_[slot].load(std::memory_order_acquire)) return known;
+  const std::lock_guard lock(caches_mutex_);
+  if (StreamCache* known = caches_[slot].load(std::memory_order_acquire)) return known;
+  auto* made = new (std::nothrow) StreamCache;
+  if (made == nullptr) return no_host_memory(sizeof(StreamCache));
+  made->older = newest_cache_.load(std::memory_order_relaxed);
+  newest_cache_.store(made, std::memory_order_release);
+  caches_[slot].store(made, std::memory_order_release);
+  return made;
+}
+
+// --- Allocating
+
+Block Pool::begin_block(Descriptor& range, StreamCache& cache, const Request& request) noexcept {
+  const std::size_t bytes = range.size * granule_bytes;
+  ++cache.counts.requests;
+  range.requested_bytes = request.bytes;
+  cache.note_allocation(bytes, request.bytes);
+  const std::uint64_t count = range.place->renew(request.stream.id(), request.tag);
+  return {reinterpret_cast<void*>(range.offset * granule_bytes), bytes, device_id_,
+          Generation(range.slot, count)};
+}
+
+void Pool::note_begin(const Block& block, const Request& request) noexcept {
+  if (!wants_notes_) return;
+  if (host_shares_ || !request.stream.id()) {
+    device_.note_suballocate(as_note(block), request.tag, request.site);
+  } else {
+    request.stream.note_suballocate(as_note(block), request.tag, request.site);
+  }
+}
+
+Block Pool::try_hit(const Request& request) noexcept {
+  const StreamId id = request.stream.id();
+  // No bytes wrap to the most there are.
+  if (request.bytes - 1 >= max_request_bytes || request.alignment > granule_bytes ||
+      (request.alignment & (request.alignment - 1)) != 0) {
+    return {};
+  }
+  if (id ? id.device() != device_id_ || !request.stream.is_usable() : !is_same_process(process_)) {
+    return {};
+  }
+  StreamCache* const cache = caches_[home_of(id)].load(std::memory_order_acquire);
+  if (cache == nullptr) return {};
+  Block block;
+  {
+    const std::lock_guard lock(cache->lock);
+    if (!host_shares_ && cache->stream != id) return {};
+    Descriptor* const range = cache->take(granted_bytes(request.bytes), 1);
+    if (range == nullptr) return {};
+    if (range->place->count() == BlockPlace::last_count) {
+      // Its place has counted to the end; the long way gives it another.
+      static_cast<void>(cache->put(*range, CacheBounds{}));
+      return {};
+    }
+    ++cache->counts.cache_hits;
+    block = begin_block(*range, *cache, request);
+  }
+  note_begin(block, request);
+  return block;
+}
+
+Result<Block> Pool::try_begin_block(Descriptor& range, Search& search) noexcept {
+  if (range.place->count() == BlockPlace::last_count) {
+    std::unique_lock lock(ranges_mutex_);
+    if (Result<void> replaced = ranges_.store().try_replace_place(range); !replaced) {
+      // It goes the way of a freed block, which is what it was.
+      lock.unlock();
+      range.next = nullptr;
+      range.place->sequence.store(device_.next_mark(search.request.stream.id()).sequence,
+                                  std::memory_order_relaxed);
+      retire(&range, search.cache, search.request.stream.id());
+      return replaced.failure();
+    }
+  }
+  range.place->address.store(reinterpret_cast<void*>(range.offset * granule_bytes),
+                             std::memory_order_relaxed);
+  range.place->bytes.store(range.size * granule_bytes, std::memory_order_relaxed);
+  Block block;
+  {
+    const std::lock_guard lock(search.cache.lock);
+    block = begin_block(range, search.cache, search.request);
+  }
+  note_begin(block, search.request);
+  return block;
+}
+
+Result<Block> Pool::try_allocate(const Request& request) noexcept {
+  const StreamId id = request.stream.id();
+  if (!is_same_process(process_)) return check_not_forked(process_).failure();
+  if (id) {
+    // A stream that takes this will not end without a mark behind its work.
+    if (const Result<Mark> mark = request.stream.try_next_mark(); !mark) return mark.failure();
+  }
+  const Result<StreamCache*> cache = try_cache(home_of(id));
+  if (!cache) return cache.failure();
+  if (!host_shares_ && id) {
+    const std::lock_guard lock((*cache)->lock);
+    (*cache)->stream = id;
+  }
+  Search search{.request = request,
+                .granules = granted_bytes(request.bytes) / granule_bytes,
+                .alignment = std::max<std::uint64_t>(request.alignment / granule_bytes, 1),
+                .cache = **cache};
+  if (request.bytes >= least_large_bytes && has_pages_) {
+    search.alignment = std::max(search.alignment, PageStore::page_granules);
+  }
+  Descriptor* const range = find(search);
+  if (range == nullptr) {
+    if (search.failure) return *search.failure;
+    const bool is_lack = !search.reason || search.reason->code() == ErrorCode::out_of_memory;
+    return is_lack ? refusal(search) : *search.reason;
+  }
+  return try_begin_block(*range, search);
+}
+
+Descriptor* Pool::find(Search& search) noexcept {
+  const auto count = [&](std::uint64_t StreamCache::Counts::*which) {
+    const std::lock_guard lock(search.cache.lock);
+    ++(search.cache.counts.*which);
+  };
+  using Counts = StreamCache::Counts;
+  const bool is_recycled = search.request.source == Source::recycled;
+  {
+    const std::lock_guard lock(search.cache.lock);
+    if (Descriptor* range = search.cache.take(search.granules * granule_bytes, search.alignment)) {
+      ++search.cache.counts.cache_hits;
+      return range;
+    }
+  }
+  if (is_known_refusal(search.granules)) {
+    count(&Counts::known_refusals);
+    return nullptr;
+  }
+  const bool has_own = !host_shares_ && search.request.stream.id();
+  if (has_own) {
+    std::unique_lock lock(ranges_mutex_);
+    if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_take);
+        !prepared) {
+      search.failure = prepared.failure();
+      return nullptr;
+    }
+    if (Descriptor* range =
+            ranges_.take_in_flight(search.cache.lane, search.granules, search.alignment)) {
+      note_change();
+      lock.unlock();
+      count(&Counts::own_in_flight_hits);
+      return range;
+    }
+  }
+  if (is_recycled) return nullptr;
+  if (Descriptor* range = take_free(search, Thoroughness::quick)) {
+    count(&Counts::quiescent_hits);
+    return range;
+  }
+  if (search.failure || exceeds_limit(search.granules)) return nullptr;
+  if (poll(most_questions_per_request) > 0) {
+    if (Descriptor* range = take_free(search, Thoroughness::quick)) {
+      count(&Counts::quiescent_hits);
+      return range;
+    }
+  }
+  const bool is_large = search.granules * granule_bytes >= least_large_bytes;
+  if (is_large && has_pages_) {
+    const std::lock_guard growth(growth_mutex_);
+    if (Descriptor* range = remap(search)) {
+      count(&Counts::remapped_hits);
+      return range;
+    }
+    if (search.failure) return nullptr;
+  }
+  const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
+  const bool prefers_reuse = options_.preference == PoolPreference::reuse ||
+                             (options_.preference == PoolPreference::automatic && limit != 0 &&
+                              held_bytes_.load(std::memory_order_relaxed) >= limit / 4 * 3);
+  for (const bool is_stealing : {prefers_reuse, !prefers_reuse}) {
+    if (is_stealing) {
+      if (Descriptor* range = steal(search)) {
+        count(&Counts::steals);
+        return range;
+      }
+    } else {
+      const std::lock_guard growth(growth_mutex_);
+      if (Descriptor* range = grow(search)) {
+        count(&Counts::grown_hits);
+        return range;
+      }
+    }
+    if (search.failure) return nullptr;
+  }
+  if (Descriptor* range = reclaim(search)) return range;
+  if (search.failure || search.reason) return nullptr;
+  // The same request fails again until something is freed, unless a stream may have gone on. What
+  // was freed since the search began is looked at once more, behind the count that tells of it.
+  const std::uint64_t since = epoch();
+  if (Descriptor* range = take_free(search, Thoroughness::thorough)) {
+    count(&Counts::quiescent_hits);
+    return range;
+  }
+  const std::lock_guard lock(ranges_mutex_);
+  if (ranges_.in_flight_granules() == 0 && limit_bytes_.load(std::memory_order_relaxed) != 0) {
+    refused_granules_ = search.granules;
+    refused_epoch_ = since;
+  }
+  return nullptr;
+}
+
+bool Pool::is_known_refusal(std::uint64_t granules) noexcept {
+  std::uint64_t then = 0;
+  {
+    const std::lock_guard lock(ranges_mutex_);
+    if (refused_granules_ == 0 || granules < refused_granules_) return false;
+    then = refused_epoch_;
+  }
+  return epoch() == then;
+}
+
+bool Pool::exceeds_limit(std::uint64_t granules) noexcept {
+  const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
+  if (limit == 0) return false;
+  std::uint64_t live = 0;
+  for_each_cache([&](StreamCache& cache) {
+    const std::lock_guard lock(cache.lock);
+    live += cache.counts.live_bytes;
+  });
+  return live > limit || granules * granule_bytes > limit - live;
+}
+
+Descriptor* Pool::take_free(Search& search, Thoroughness how) noexcept {
+  const std::lock_guard lock(ranges_mutex_);
+  if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_take);
+      !prepared) {
+    search.failure = prepared.failure();
+    return nullptr;
+  }
+  Descriptor* range = ranges_.take_quiescent(
+      search.granules, search.alignment,
+      how == Thoroughness::thorough ? FitIndex::Effort::thorough : FitIndex::Effort::quick);
+  if (range != nullptr) note_change();
+  return range;
+}
+
+Descriptor* Pool::steal(Search& search) noexcept {
+  const StreamRef stream = search.request.stream;
+  if (host_shares_ || !stream.id()) return nullptr;
+  Descriptor* range = nullptr;
+  Mark behind;
+  StreamCache* donor = nullptr;
+  {
+    const std::lock_guard lock(ranges_mutex_);
+    if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_take);
+        !prepared) {
+      search.failure = prepared.failure();
+      return nullptr;
+    }
+    for_each_cache([&](StreamCache& cache) {
+      if (range != nullptr || &cache == &search.cache) return;
+      range = ranges_.take_in_flight(cache.lane, search.granules, search.alignment);
+      if (range == nullptr) return;
+      donor = &cache;
+      behind = {cache.lane.stream, range->sequence};
+    });
+    if (range == nullptr) return nullptr;
+    note_change();
+  }
+  const Result<void> waited = stream.try_wait(behind, search.request.site);
+  if (waited) return range;
+  search.reason = waited.failure();
+  const std::lock_guard lock(ranges_mutex_);
+  ranges_.return_in_flight(*range, donor->lane, behind.sequence);
+  note_change();
+  return nullptr;
+}
+
+Descriptor* Pool::reclaim(Search& search) noexcept {
+  const auto again = [&]() -> Descriptor* {
+    using Counts = StreamCache::Counts;
+    const auto counted = [&](Descriptor* range, std::uint64_t Counts::*which) {
+      if (range == nullptr) return range;
+      const std::lock_guard lock(search.cache.lock);
+      ++(search.cache.counts.*which);
+      return range;
+    };
+    if (Descriptor* range = take_free(search, Thoroughness::thorough)) {
+      return counted(range, &Counts::quiescent_hits);
+    }
+    if (search.failure) return nullptr;
+    const std::lock_guard growth(growth_mutex_);
+    if (has_pages_) {
+      Descriptor* range = remap(search);
+      if (range != nullptr || search.failure) return counted(range, &Counts::remapped_hits);
+    } else {
+      // Free segments of other sizes make room for one of this.
+      const std::size_t bytes = search.granules * granule_bytes;
+      const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
+      if (limit == 0 || bytes <= limit) release_free(limit == 0 ? 0 : limit - bytes);
+    }
+    return counted(grow(search), &Counts::grown_hits);
+  };
+  flush_caches();
+  poll(SIZE_MAX);
+  if (Descriptor* range = again()) return range;
+  if (search.failure) return nullptr;
+  if (Descriptor* range = steal(search)) {
+    const std::lock_guard lock(search.cache.lock);
+    ++search.cache.counts.steals;
+    return range;
+  }
+  if (search.failure || search.request.wait == Wait::never) return nullptr;
+  Descriptor* found = nullptr;
+  for_each_cache([&](StreamCache& cache) {
+    if (found != nullptr || search.failure) return;
+    const Mark newest = newest_mark(cache);
+    if (!newest) return;
+    host_waits_.fetch_add(1, std::memory_order_relaxed);
+    const Result<void> waited = Device::try_wait(newest);
+    if (!waited && waited.failure().code() != ErrorCode::device_lost) return;
+    settle(cache, newest.sequence);
+    found = again();
+  });
+  return found;
+}
+
+// --- Freeing
+
+Result<void> Pool::try_free(const Block& block, StreamRef stream, CallSite site) noexcept {
+  BlockPlace* const place = find_place(block.generation.slot());
+  const std::uint64_t count = block.generation.count();
+  const auto refuse = [&] { return Result<void>(why_not_live(block, place).at(site)); };
+  if (place == nullptr || !place->is_live(count) ||
+      place->owner.load(std::memory_order_relaxed) != &owner_ ||
+      place->address.load(std::memory_order_relaxed) != block.address ||
+      place->bytes.load(std::memory_order_relaxed) != block.bytes || block.device != device_id_) {
+    return refuse();
+  }
+  const StreamId id = stream.id();
+  Mark last_use;
+  if (id) {
+    if (id.device() != device_id_) {
+      return Failure(ErrorCode::device_mismatch,
+                     "memory of '{a}' was freed on a stream of {b}. Free it on a stream of its own "
+                     "device.",
+                     site)
+          .with("a", device_.spec())
+          .with("b", Place::device(id.device()).text());
+    }
+    const Result<Mark> next = stream.try_next_mark();
+    if (!next) return free_late(block, stream, site);
+    last_use = *next;
+  } else if (!is_same_process(process_)) {
+    return {};
+  }
+  const std::size_t home_slot = home_of(place->stream.load(std::memory_order_relaxed));
+  StreamCache& home = *caches_[home_slot].load(std::memory_order_acquire);
+  auto& range = *reinterpret_cast<Descriptor*>(place->note.load(std::memory_order_relaxed));
+  // What the host shares is not given out again in the order of a stream.
+  const bool stays = !wants_notes_ && (!id || !host_shares_) && home_of(id) == home_slot;
+  Descriptor* leaving = nullptr;
+  {
+    const std::lock_guard lock(home.lock);
+    // Nobody else frees it between the first look and this one, or only one of the two.
+    if (!place->is_live(count)) return refuse();
+    place->retire(last_use);
+    home.note_free(block.bytes, range.requested_bytes);
+    if (stays) leaving = home.put(range, bounds());
+  }
+  if (!stays) return finish_free(range, stream, last_use, block, site);
+  if (leaving != nullptr) retire(leaving, home, id);
+  return {};
+}
+
+Result<void> Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use,
+                               const Block& block, CallSite site) noexcept {
+  const StreamId id = stream.id();
+  if (wants_notes_) {
+    if (id && last_use) {
+      stream.note_subrelease(as_note(block), site);
+    } else {
+      device_.note_subrelease(as_note(block), site);
+    }
+  }
+  range.next = nullptr;
+  if (!id || !last_use) {
+    // The host was the last to use it, or has waited for who was.
+    StreamCache& cache = *caches_[host_slot].load(std::memory_order_acquire);
+    Descriptor* leaving = nullptr;
+    {
+      const std::lock_guard lock(cache.lock);
+      leaving = cache.put(range, bounds());
+    }
+    put_all_quiescent(leaving);
+    return {};
+  }
+  const Result<StreamCache*> cache = try_cache(id.slot());
+  if (!cache) {
+    // No memory to remember the stream by, so it is waited for.
+    static_cast<void>(Device::try_wait(last_use));
+    put_all_quiescent(&range);
+    return {};
+  }
+  Descriptor* leaving = &range;
+  if (!host_shares_) {
+    const std::lock_guard lock((*cache)->lock);
+    (*cache)->stream = id;
+    leaving = (*cache)->put(range, bounds());
+  }
+  if (leaving != nullptr) retire(leaving, **cache, id);
+  return {};
+}
+
+Result<void> Pool::free_late(const Block& block, StreamRef stream, CallSite site) noexcept {
+  // In a forked child there is nothing to give back to.
+  if (!is_same_process(process_)) return {};
+  BlockPlace& place = *find_place(block.generation.slot());
+  // The stream has ended. If it has allocated here it has left a mark behind its work; else all
+  // work is waited for.
+  const StreamId id = stream.id();
+  const bool has_mark = place.stream.load(std::memory_order_relaxed) == id;
+  const Result<void> waited =
+      has_mark ? Device::try_wait(device_.next_mark(id)) : device_.try_synchronize();
+  if (!waited && waited.failure().code() != ErrorCode::device_lost) {
+    return Failure(waited.failure()).at(site);
+  }
+  return try_free(block, StreamRef(), site);
+}
+
+void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcept {
+  if (!stream) {
+    put_all_quiescent(list);
+    return;
+  }
+  bool is_full = false;
+  {
+    const std::lock_guard lock(ranges_mutex_);
+    Lane& lane = cache.lane;
+    lane.stream = stream;
+    while (list != nullptr) {
+      Descriptor& range = *std::exchange(list, list->next);
+      ++lane.unsealed_blocks;
+      lane.unsealed_granules += range.size;
+      // The mark of its own free: what left the cache may have been freed by another thread, later
+      // than this call began, or long before.
+      ranges_.put_in_flight(range, lane, range.place->sequence.load(std::memory_order_relaxed));
+    }
+    is_full = lane.unsealed_blocks >= seal_blocks || lane.unsealed_granules >= seal_granules;
+    if (is_full) lane.unsealed_blocks = lane.unsealed_granules = 0;
+    note_change();
+  }
+  if (is_full) {
+    seals_.fetch_add(1, std::memory_order_relaxed);
+    // Where that fails, whoever asks for the mark records it.
+    static_cast<void>(device_.try_record_mark(stream));
+    trim_if_idle();
+  }
+}
+
+void Pool::put_all_quiescent(Descriptor* list) noexcept {
+  if (list == nullptr) return;
+  const std::lock_guard lock(ranges_mutex_);
+  while (list != nullptr) ranges_.put_quiescent(*std::exchange(list, list->next));
+  note_change();
+}
+
+void Pool::flush_caches() noexcept {
+  for_each_cache([this](StreamCache& cache) {
+    Descriptor* all = nullptr;
+    StreamId stream;
+    {
+      const std::lock_guard lock(cache.lock);
+      all = cache.take_all();
+      stream = cache.stream;
+    }
+    if (all == nullptr) return;
+    if (&cache == caches_[host_slot].load(std::memory_order_relaxed)) {
+      put_all_quiescent(all);
+    } else {
+      retire(all, cache, stream);
+    }
+  });
+}
+
+// --- Marks
+
+Mark Pool::oldest_mark(StreamCache& cache) noexcept {
+  const std::lock_guard lock(ranges_mutex_);
+  if (cache.lane.oldest == nullptr) return {};
+  return {cache.lane.stream, cache.lane.oldest->sequence};
+}
+
+Mark Pool::newest_mark(StreamCache& cache) noexcept {
+  const std::lock_guard lock(ranges_mutex_);
+  if (cache.lane.newest == nullptr) return {};
+  return {cache.lane.stream, cache.lane.newest->sequence};
+}
+
+std::size_t Pool::settle(StreamCache& cache, std::uint64_t sequence) noexcept {
+  const std::lock_guard lock(ranges_mutex_);
+  const std::uint64_t granules = ranges_.settle(cache.lane, sequence);
+  if (granules > 0) note_change();
+  return granules * granule_bytes;
+}
+
+std::size_t Pool::poll(std::size_t most_questions) noexcept {
+  std::size_t settled = 0;
+  std::size_t left = most_questions;
+  for_each_cache([&](StreamCache& cache) {
+    while (left > 0) {
+      const Mark oldest = oldest_mark(cache);
+      if (!oldest) return;
+      --left;
+      polls_.fetch_add(1, std::memory_order_relaxed);
+      const Result<bool> is_done = Device::try_is_done(oldest);
+      // What a lost device was doing it does no more.
+      const bool is_over = is_done ? *is_done : is_done.failure().code() == ErrorCode::device_lost;
+      if (!is_over) return;
+      settled += settle(cache, oldest.sequence);
+    }
+  });
+  return settled;
+}
+
+void Pool::note_change() noexcept {
+  changes_.fetch_add(1, std::memory_order_relaxed);
+  const std::size_t held =
+      held_bytes_.load(std::memory_order_relaxed) - loose_bytes_.load(std::memory_order_relaxed);
+  const std::size_t free =
+      (ranges_.quiescent().total() + ranges_.in_flight_granules()) * granule_bytes;
+  const std::size_t outside = held > free ? held - free : 0;
+  peak_outside_bytes_ = std::max<std::uint64_t>(peak_outside_bytes_, outside);
+  const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
+  const std::size_t most = limit != 0 ? limit : device_.info().total_bytes;
+  is_tight_.store(most != 0 && outside >= most / 4 * 3, std::memory_order_relaxed);
+}
+
+std::uint64_t Pool::epoch() noexcept {
+  std::uint64_t sum = changes_.load(std::memory_order_relaxed);
+  for_each_cache([&](StreamCache& cache) {
+    const std::lock_guard lock(cache.lock);
+    sum += cache.counts.frees;
+  });
+  return sum;
+}
+
+void Pool::note_request(bool is_refused) noexcept {
+  StreamCache& cache = *caches_[host_slot].load(std::memory_order_acquire);
+  const std::lock_guard lock(cache.lock);
+  ++cache.counts.requests;
+  if (is_refused) ++cache.counts.refusals;
+}
+
+}  // namespace tern::pool

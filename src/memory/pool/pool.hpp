@@ -1,0 +1,180 @@
+// The pool behind PoolResource: caches per stream, the ranges they share, and the memory below.
+//
+// A request goes down a ladder and stops at the first rung that serves it: its stream's cache, what
+// its stream has freed, what is free for everybody, what has become free since (a question to each
+// stream), pages from here and there put together, more memory from the driver, what another stream
+// has freed (behind a wait on the device), and in the end everything that waiting can give.
+//
+// Locks: one per stream's cache, one for the ranges, one for growth. None is held together with
+// another, and only that for growth while the driver is called. A hit takes its cache's lock and
+// nothing else. A block belongs to the cache of the stream it was allocated on until it is freed:
+// whoever frees it claims it under that lock, so of two that try one succeeds.
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "core/fork_count.hpp"
+#include "memory/block_table.hpp"
+#include "memory/pool/page_store.hpp"
+#include "memory/pool/ranges.hpp"
+#include "memory/pool/segment_store.hpp"
+#include "memory/pool/size_class.hpp"
+#include "memory/pool/stream_cache.hpp"
+#include "tern/memory/pool_resource.hpp"
+
+namespace tern::pool {
+
+class Pool {
+ public:
+  Pool(const Resource& owner, Device device, const PoolOptions& options);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  [[nodiscard]] const Device& device() const noexcept { return device_; }
+  [[nodiscard]] MemoryKind kind() const noexcept { return options_.kind; }
+
+  /// From the stream's cache, or nothing. For requests of any size and origin.
+  [[nodiscard]] Block try_hit(const Request& request) noexcept;
+  /// For checked requests of at least a byte.
+  [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept;
+  [[nodiscard]] Result<void> try_free(const Block& block, StreamRef stream, CallSite site) noexcept;
+  void note_request(bool is_refused) noexcept;
+
+  std::size_t trim(std::size_t keep_bytes) noexcept;
+  std::size_t poll(std::size_t most_questions) noexcept;
+  void set_limit(std::size_t limit_bytes) noexcept;
+  [[nodiscard]] Result<void> try_hold(std::size_t bytes) noexcept;
+
+  [[nodiscard]] Statistics statistics() noexcept;
+  [[nodiscard]] PoolStatistics pool_statistics() noexcept;
+  [[nodiscard]] Fragmentation fragmentation() noexcept;
+  [[nodiscard]] bool is_well() noexcept;
+
+ private:
+  /// A request on its way down the ladder.
+  struct Search {
+    const Request& request;
+    std::uint64_t granules;
+    std::uint64_t alignment;  // in granules
+    StreamCache& cache;
+    /// Ends it.
+    std::optional<Failure> failure = {};
+    /// Why a rung did not hold; said if none does.
+    std::optional<Failure> reason = {};
+  };
+  enum class Thoroughness : std::uint8_t { quick, thorough };
+
+  static constexpr std::size_t stream_slots = std::size_t{1} << StreamId::slot_bits;
+  /// The cache of blocks that nobody but the host has used last.
+  static constexpr std::size_t host_slot = stream_slots;
+
+  [[nodiscard]] std::size_t home_of(StreamId stream) const noexcept {
+    return host_shares_ || !stream ? host_slot : stream.slot();
+  }
+  [[nodiscard]] Result<StreamCache*> try_cache(std::size_t slot) noexcept;
+  [[nodiscard]] CacheBounds bounds() const noexcept {
+    return is_tight_.load(std::memory_order_relaxed) ? tight_bounds : CacheBounds{};
+  }
+
+  // --- Allocating
+  [[nodiscard]] Descriptor* find(Search& search) noexcept;
+  [[nodiscard]] Descriptor* take_free(Search& search, Thoroughness how) noexcept;
+  [[nodiscard]] Descriptor* steal(Search& search) noexcept;
+  [[nodiscard]] Descriptor* reclaim(Search& search) noexcept;
+  /// With the lock of the cache held.
+  Block begin_block(Descriptor& range, StreamCache& cache, const Request& request) noexcept;
+  /// Of a range that was not in a cache.
+  [[nodiscard]] Result<Block> try_begin_block(Descriptor& range, Search& search) noexcept;
+  void note_begin(const Block& block, const Request& request) noexcept;
+  /// Was as much refused before, with nothing freed since?
+  [[nodiscard]] bool is_known_refusal(std::uint64_t granules) noexcept;
+  /// Would the live blocks alone go above the limit?
+  [[nodiscard]] bool exceeds_limit(std::uint64_t granules) noexcept;
+  [[nodiscard]] Failure refusal(const Search& search) noexcept;
+
+  // --- More memory. All of these with the growth lock held
+  [[nodiscard]] Descriptor* grow(Search& search) noexcept;
+  [[nodiscard]] Descriptor* grow_pages(Search& search) noexcept;
+  [[nodiscard]] Descriptor* grow_segments(Search& search) noexcept;
+  [[nodiscard]] Descriptor* remap(Search& search) noexcept;
+  /// Cuts what is asked for out of a held range; the rest is free for all.
+  Descriptor* cut_out(Descriptor& range, const Search& search) noexcept;
+  void put_back(Descriptor* list) noexcept;
+  [[nodiscard]] std::uint64_t limit_pages() const noexcept;
+  void note_held() noexcept;
+  std::size_t release_free(std::size_t keep_bytes) noexcept;
+
+  // --- Freeing
+  [[nodiscard]] Result<void> free_late(const Block& block, StreamRef stream,
+                                       CallSite site) noexcept;
+  [[nodiscard]] Result<void> finish_free(Descriptor& range, StreamRef stream, Mark last_use,
+                                         const Block& block, CallSite site) noexcept;
+  /// What has left a stream's cache, or never was in one.
+  void retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcept;
+  void put_all_quiescent(Descriptor* list) noexcept;
+  void flush_caches() noexcept;
+  void trim_if_idle() noexcept;
+  /// Everything the stream has freed up to this is done.
+  std::size_t settle(StreamCache& cache, std::uint64_t sequence) noexcept;
+  /// What the stream has freed first and not passed, as far as is known.
+  [[nodiscard]] Mark oldest_mark(StreamCache& cache) noexcept;
+  [[nodiscard]] Mark newest_mark(StreamCache& cache) noexcept;
+
+  /// With the lock of the ranges held, after any change of them.
+  void note_change() noexcept;
+  [[nodiscard]] std::uint64_t epoch() noexcept;
+  template <class Visit>
+  void for_each_cache(Visit visit) noexcept {
+    for (StreamCache* cache = newest_cache_.load(std::memory_order_acquire); cache != nullptr;
+         cache = cache->older) {
+      visit(*cache);
+    }
+  }
+
+  const Resource& owner_;
+  const Device device_;
+  const DeviceId device_id_;
+  const PoolOptions options_;
+  const std::uint64_t process_;
+  const bool wants_notes_;
+  /// The host uses this memory too, so a block is given out when its last use is done, not before.
+  const bool host_shares_;
+  const bool has_pages_;
+
+  std::array<std::atomic<StreamCache*>, stream_slots + 1> caches_ = {};
+  std::atomic<StreamCache*> newest_cache_ = nullptr;
+  std::mutex caches_mutex_;  // for making one
+
+  std::mutex ranges_mutex_;
+  Ranges ranges_;                         // guarded by ranges_mutex_
+  std::uint64_t peak_outside_bytes_ = 0;  // guarded by ranges_mutex_
+  // A request of so many granules failed, and will again as long as the epoch is this.
+  std::uint64_t refused_granules_ = 0;  // guarded by ranges_mutex_
+  std::uint64_t refused_epoch_ = 0;     // guarded by ranges_mutex_
+
+  std::mutex growth_mutex_;
+  std::optional<PageStore> pages_;                        // guarded by growth_mutex_
+  std::optional<SegmentStore> segments_;                  // guarded by growth_mutex_
+  std::uint64_t stuck_pages_ = 0;                         // guarded by growth_mutex_
+  std::chrono::steady_clock::time_point last_trim_ = {};  // guarded by growth_mutex_
+
+  // Written by whoever holds a lock above, read by anybody.
+  std::atomic<bool> is_tight_ = false;
+  std::atomic<std::size_t> limit_bytes_;
+  std::atomic<std::uint64_t> changes_ = 0;
+  std::atomic<std::size_t> held_bytes_ = 0, loose_bytes_ = 0, peak_held_bytes_ = 0;
+  std::atomic<std::uint64_t> polls_ = 0, seals_ = 0, host_waits_ = 0, grows_ = 0, trims_ = 0,
+                             pages_moved_ = 0, pages_created_ = 0, pages_released_ = 0,
+                             page_calls_ = 0;
+};
+
+}  // namespace tern::pool

@@ -1,0 +1,144 @@
+// What a pool says of itself: its statistics, and why it refuses.
+
+#include <algorithm>
+
+#include "memory/pool/pool.hpp"
+
+namespace tern::pool {
+
+PoolStatistics Pool::pool_statistics() noexcept {
+  PoolStatistics now;
+  for_each_cache([&](StreamCache& cache) {
+    const std::lock_guard lock(cache.lock);
+    const StreamCache::Counts& counts = cache.counts;
+    now.live_bytes += counts.live_bytes;
+    now.requested_bytes += counts.live_requested_bytes;
+    now.cached_bytes += cache.bytes();
+    now.cache_hits += counts.cache_hits;
+    now.own_in_flight_hits += counts.own_in_flight_hits;
+    now.quiescent_hits += counts.quiescent_hits;
+    now.steals += counts.steals;
+    now.grown_hits += counts.grown_hits;
+    now.remapped_hits += counts.remapped_hits;
+    now.known_refusals += counts.known_refusals;
+  });
+  {
+    const std::lock_guard lock(ranges_mutex_);
+    now.in_flight_bytes = ranges_.in_flight_granules() * granule_bytes;
+    now.quiescent_bytes = ranges_.quiescent().total() * granule_bytes;
+  }
+  now.held_bytes = held_bytes_.load(std::memory_order_relaxed);
+  now.loose_bytes = loose_bytes_.load(std::memory_order_relaxed);
+  now.limit_bytes = limit_bytes_.load(std::memory_order_relaxed);
+  now.peak_held_bytes = peak_held_bytes_.load(std::memory_order_relaxed);
+  now.polls = polls_.load(std::memory_order_relaxed);
+  now.seals = seals_.load(std::memory_order_relaxed);
+  now.host_waits = host_waits_.load(std::memory_order_relaxed);
+  now.grows = grows_.load(std::memory_order_relaxed);
+  now.trims = trims_.load(std::memory_order_relaxed);
+  now.pages_moved = pages_moved_.load(std::memory_order_relaxed);
+  now.pages_created = pages_created_.load(std::memory_order_relaxed);
+  now.pages_released = pages_released_.load(std::memory_order_relaxed);
+  now.page_calls = page_calls_.load(std::memory_order_relaxed);
+  return now;
+}
+
+Statistics Pool::statistics() noexcept {
+  Statistics now;
+  std::uint64_t allocations = 0;
+  std::uint64_t peaks = 0;
+  for_each_cache([&](StreamCache& cache) {
+    const std::lock_guard lock(cache.lock);
+    const StreamCache::Counts& counts = cache.counts;
+    now.live_bytes += counts.live_bytes;
+    now.requests += counts.requests;
+    now.refusals += counts.refusals;
+    now.frees += counts.frees;
+    allocations += counts.allocations;
+    peaks += counts.peak_live_bytes;
+  });
+  now.live_blocks = allocations - std::min(allocations, now.frees);
+  const std::lock_guard lock(ranges_mutex_);
+  now.pending_bytes = ranges_.in_flight_granules() * granule_bytes;
+  now.reserved_bytes = held_bytes_.load(std::memory_order_relaxed);
+  // Each stream's own peak is exact, and so is what all had together when one of them came here:
+  // the true peak of all is no higher than either.
+  now.peak_live_bytes = std::min<std::uint64_t>(peaks, peak_outside_bytes_);
+  return now;
+}
+
+Fragmentation Pool::fragmentation() noexcept {
+  const PoolStatistics all = pool_statistics();
+  Fragmentation now;
+  now.waste_bytes = all.live_bytes - std::min(all.live_bytes, all.requested_bytes);
+  now.free_bytes = all.held_bytes - std::min(all.held_bytes, all.live_bytes);
+  const std::lock_guard lock(ranges_mutex_);
+  now.largest_now = ranges_.quiescent().exact_largest() * granule_bytes;
+  now.largest_satisfiable = now.largest_now;
+  const std::size_t most =
+      all.limit_bytes != 0 ? all.limit_bytes : std::max(all.held_bytes, device_.info().total_bytes);
+  const std::size_t room = most - std::min(most, all.held_bytes);
+  if (has_pages_) {
+    now.free_page_bytes = ranges_.free_pages() * page_bytes + all.loose_bytes;
+    now.largest_satisfiable =
+        std::max(now.largest_now, now.free_page_bytes + room / page_bytes * page_bytes);
+  } else {
+    now.free_page_bytes = now.largest_now;
+    now.largest_satisfiable = std::max(now.largest_now, room / granule_bytes * granule_bytes);
+  }
+  return now;
+}
+
+bool Pool::is_well() noexcept {
+  const PoolStatistics now = pool_statistics();
+  const std::lock_guard growth(growth_mutex_);
+  const std::lock_guard lock(ranges_mutex_);
+  const Ranges::Census census = ranges_.count();
+  if (!census.is_well) return false;
+  if (census.held * granule_bytes != now.live_bytes + now.cached_bytes) return false;
+  return (census.held + census.in_flight + census.quiescent) * granule_bytes + now.loose_bytes ==
+         now.held_bytes;
+}
+
+Failure Pool::refusal(const Search& search) noexcept {
+  const PoolStatistics now = pool_statistics();
+  const Fragmentation pieces = fragmentation();
+  const std::size_t bytes = search.granules * granule_bytes;
+  const char* text =
+      "a pool on '{device}' cannot allocate {requested}: {live} of {limit} are in use. Free "
+      "something, raise the limit, or ask for less.";
+  if (search.request.source == Source::recycled) {
+    text =
+        "a pool on '{device}' has not {requested} of what the stream has freed itself, and no "
+        "other "
+        "memory was to be used.";
+  } else if (now.limit_bytes == 0) {
+    text =
+        "a pool on '{device}' cannot allocate {requested}: it holds {held}, of which {live} are in "
+        "use, and the driver gives no more. Free something, or ask for less.";
+  } else if (now.in_flight_bytes >= bytes) {
+    text =
+        "a pool on '{device}' cannot allocate {requested} now: {live} of {limit} are in use, and "
+        "{in_flight} more until their streams have passed. Wait for them, or allow the request to.";
+  } else if (now.live_bytes <= now.limit_bytes && bytes <= now.limit_bytes - now.live_bytes) {
+    text =
+        "a pool on '{device}' cannot allocate {requested} in one piece: {live} of {limit} are in "
+        "use, and the rest is in pieces of up to {largest_now}. Ask for less at a time, or raise "
+        "the limit.";
+  }
+  return Failure(ErrorCode::out_of_memory, text, search.request.site)
+      .with("device", device_.spec())
+      .with_bytes("requested", search.request.bytes)
+      .with_bytes("would_grant", bytes)
+      .with_bytes("live", now.live_bytes)
+      .with_bytes("cached", now.cached_bytes)
+      .with_bytes("in_flight", now.in_flight_bytes)
+      .with_bytes("held", now.held_bytes)
+      .with_bytes("limit", now.limit_bytes)
+      .with_bytes("free_pages", pieces.free_page_bytes)
+      .with_bytes("largest_now", pieces.largest_now)
+      .with_bytes("largest_satisfiable", pieces.largest_satisfiable)
+      .with("tag", search.request.tag.name());
+}
+
+}  // namespace tern::pool

@@ -1,0 +1,409 @@
+// How a pool gets more memory, puts pages together, and gives memory back.
+
+#include <algorithm>
+#include <utility>
+
+#include "memory/pool/pool.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern::pool {
+namespace {
+
+constexpr std::uint64_t page_granules = PageStore::page_granules;
+/// Beyond what is needed, so that growing is rare: a share of what is held, and no more than this.
+constexpr std::uint64_t growth_share = 16;
+constexpr std::uint64_t most_extra_pages = 64 * mib / page_bytes;
+/// Idle memory goes back by itself above a quarter of what is held, down to an eighth, and not more
+/// often than this.
+constexpr std::size_t least_idle_bytes = 256 * mib;
+constexpr std::chrono::milliseconds least_time_between_trims{100};
+
+std::uint64_t round_up_to(std::uint64_t value, std::uint64_t multiple) noexcept {
+  return (value + multiple - 1) / multiple * multiple;
+}
+std::uint64_t pages_for(std::uint64_t granules) noexcept {
+  return (granules + page_granules - 1) / page_granules;
+}
+
+}  // namespace
+
+std::uint64_t Pool::limit_pages() const noexcept {
+  const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
+  return limit == 0 ? UINT64_MAX : limit / page_bytes;
+}
+
+void Pool::note_held() noexcept {
+  const auto set = [](std::atomic<std::uint64_t>& to, std::uint64_t value) {
+    to.store(value, std::memory_order_relaxed);
+  };
+  std::size_t held = 0;
+  if (has_pages_) {
+    held = pages_->held_pages() * page_bytes;
+    loose_bytes_.store((pages_->loose_pages() + stuck_pages_) * page_bytes,
+                       std::memory_order_relaxed);
+    set(page_calls_, pages_->driver_calls());
+    set(pages_created_, pages_->created_pages());
+    set(pages_released_, pages_->released_pages());
+  } else {
+    held = segments_->held_bytes();
+    set(page_calls_, segments_->driver_calls());
+  }
+  held_bytes_.store(held, std::memory_order_relaxed);
+  if (held > peak_held_bytes_.load(std::memory_order_relaxed)) {
+    peak_held_bytes_.store(held, std::memory_order_relaxed);
+  }
+}
+
+Descriptor* Pool::cut_out(Descriptor& range, const Search& search) noexcept {
+  const std::uint64_t begin = round_up_to(range.offset, search.alignment);
+  ranges_.cut(range, begin, search.granules,
+              [this](Descriptor& rest) { ranges_.put_quiescent(rest); });
+  note_change();
+  return &range;
+}
+
+void Pool::put_back(Descriptor* list) noexcept {
+  while (list != nullptr) ranges_.put_quiescent(*std::exchange(list, list->next));
+}
+
+Descriptor* Pool::grow(Search& search) noexcept {
+  // Who came before may have brought enough for this one too.
+  if (Descriptor* range = take_free(search, Thoroughness::quick)) return range;
+  if (search.failure) return nullptr;
+  Descriptor* range = has_pages_ ? grow_pages(search) : grow_segments(search);
+  if (range != nullptr) grows_.fetch_add(1, std::memory_order_relaxed);
+  return range;
+}
+
+Descriptor* Pool::grow_pages(Search& search) noexcept {
+  const std::uint64_t loose = pages_->loose_pages();
+  const std::uint64_t held = pages_->held_pages();
+  const std::uint64_t limit = limit_pages();
+  const std::uint64_t room = loose + (limit > held ? limit - held : 0);
+  const std::uint64_t page_alignment = std::max<std::uint64_t>(search.alignment / page_granules, 1);
+  Descriptor* tail = nullptr;
+  std::uint64_t end = pages_->next_address();
+  {
+    // What is free where new addresses begin is part of what is needed. It is held meanwhile.
+    const std::lock_guard lock(ranges_mutex_);
+    if (Result<void> prepared = ranges_.store().try_prepare(4); !prepared) {
+      search.failure = prepared.failure();
+      return nullptr;
+    }
+    Descriptor* last = ranges_.last();
+    if (last != nullptr && last->state == State::quiescent && last->end() == end &&
+        round_up_to(last->offset, search.alignment) < end) {
+      tail = last;
+      ranges_.take_whole(*tail);
+    }
+  }
+  const auto give_tail_back = [&] {
+    if (tail == nullptr) return;
+    const std::lock_guard lock(ranges_mutex_);
+    ranges_.put_quiescent(*std::exchange(tail, nullptr));
+  };
+  const auto fail = [&](const Failure& failure) -> Descriptor* {
+    give_tail_back();
+    pages_->release_loose(pages_->loose_pages() - std::min(loose, pages_->loose_pages()));
+    note_held();
+    search.reason = failure;
+    return nullptr;
+  };
+  std::uint64_t need =
+      tail == nullptr
+          ? pages_for(search.granules)
+          : pages_for(round_up_to(tail->offset, search.alignment) + search.granules - end);
+  if (need > room) {
+    give_tail_back();
+    return nullptr;
+  }
+  std::uint64_t extra = std::min({held / growth_share, most_extra_pages, room - need});
+  Result<void> made = pages_->try_have_loose(need + extra);
+  while (!made && extra > 0) {
+    extra /= 4;
+    made = pages_->try_have_loose(need + extra);
+  }
+  if (!made) return fail(made.failure());
+
+  std::uint64_t pages = need + extra;
+  Result<std::uint64_t> offset =
+      pages_->try_new_addresses(pages, tail == nullptr ? page_alignment : 1);
+  if (offset && tail != nullptr && *offset != end) {
+    // The addresses go on elsewhere, where the tail is of no use.
+    give_tail_back();
+    pages_->give_back_addresses(*offset, pages);
+    need = pages_for(search.granules);
+    pages = std::max(need, pages);
+    if (pages > room) pages = need;
+    if (need > room) return fail(Failure(ErrorCode::out_of_memory));
+    made = pages_->try_have_loose(pages);
+    if (!made) return fail(made.failure());
+    offset = pages_->try_new_addresses(pages, page_alignment);
+  }
+  if (!offset) return fail(offset.failure());
+  if (Result<void> backed = pages_->try_back(*offset, pages); !backed) {
+    // Addresses with a page that would not go are out of use.
+    const std::uint64_t stuck = pages_->mapped_in(*offset, pages);
+    stuck_pages_ += stuck;
+    if (stuck == 0) pages_->give_back_addresses(*offset, pages);
+    return fail(backed.failure());
+  }
+  note_held();
+  const std::lock_guard lock(ranges_mutex_);
+  Descriptor* last = ranges_.last();
+  const bool touches = last != nullptr && last->end() == *offset;
+  Descriptor* range = &ranges_.add(*offset, pages * page_granules, touches ? last : nullptr);
+  if (tail != nullptr) {
+    ranges_.join_held(*tail, *range);
+    range = tail;
+  }
+  return cut_out(*range, search);
+}
+
+Descriptor* Pool::grow_segments(Search& search) noexcept {
+  const std::size_t bytes = search.granules * granule_bytes;
+  const std::size_t alignment =
+      std::max({search.alignment * granule_bytes, std::size_t{4096}, device_.info().alignment});
+  const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
+  const std::size_t held = segments_->held_bytes();
+  const std::size_t room = limit == 0 ? SIZE_MAX : limit > held ? limit - held : 0;
+  if (bytes > std::min(room, max_request_bytes)) return nullptr;
+  // Large blocks have segments of their own, which come and go with them.
+  const bool is_own = bytes > SegmentStore::segment_bytes / 2;
+  std::size_t size = is_own ? bytes : std::min(SegmentStore::segment_bytes, room);
+  size = size / granule_bytes * granule_bytes;
+  {
+    const std::lock_guard lock(ranges_mutex_);
+    if (Result<void> prepared = ranges_.store().try_prepare(4); !prepared) {
+      search.failure = prepared.failure();
+      return nullptr;
+    }
+  }
+  Result<std::uint64_t> offset = segments_->try_add(size, alignment);
+  while (!offset && size > bytes) {
+    size = std::max(size / 4 / granule_bytes * granule_bytes, bytes);
+    offset = segments_->try_add(size, alignment);
+  }
+  note_held();
+  if (!offset) {
+    search.reason = offset.failure();
+    return nullptr;
+  }
+  const std::lock_guard lock(ranges_mutex_);
+  return cut_out(ranges_.add(*offset, size / granule_bytes, nullptr), search);
+}
+
+Descriptor* Pool::remap(Search& search) noexcept {
+  const std::uint64_t pages = pages_for(search.granules);
+  const std::uint64_t alignment = std::max<std::uint64_t>(search.alignment, page_granules);
+  const std::uint64_t held = pages_->held_pages();
+  const std::uint64_t limit = limit_pages();
+  const std::uint64_t room = limit > held ? limit - held : 0;
+  Descriptor* donors = nullptr;
+  std::uint64_t found = pages_->loose_pages();
+  const std::uint64_t loose = found;
+  {
+    const std::lock_guard lock(ranges_mutex_);
+    // Without a page to move this is growing, which is simpler.
+    const std::uint64_t free = ranges_.free_pages() + loose;
+    if (free == 0 || (free < pages && pages - free > room)) return nullptr;
+    while (found < pages && ranges_.free_pages() > 0) {
+      if (Result<void> prepared = ranges_.store().try_prepare(4); !prepared) {
+        put_back(donors);
+        search.failure = prepared.failure();
+        return nullptr;
+      }
+      Descriptor* run = ranges_.take_pages(pages - found);
+      found += run->size / page_granules;
+      run->next = std::exchange(donors, run);
+    }
+    note_change();
+  }
+  const auto fail = [&](const Failure& failure) -> Descriptor* {
+    note_held();
+    search.reason = failure;
+    const std::lock_guard lock(ranges_mutex_);
+    put_back(donors);
+    note_change();
+    return nullptr;
+  };
+  // What is missing is made first: if it is not to be had, nothing has moved.
+  if (found < pages) {
+    if (Result<void> made = pages_->try_have_loose(loose + (pages - found)); !made) {
+      return fail(made.failure());
+    }
+  }
+  Descriptor* target = nullptr;
+  {
+    const std::lock_guard lock(ranges_mutex_);
+    if (Result<void> prepared = ranges_.store().try_prepare(4); !prepared) {
+      put_back(donors);
+      search.failure = prepared.failure();
+      return nullptr;
+    }
+    target = ranges_.take_unbacked(pages * page_granules, alignment);
+  }
+  if (target == nullptr) {
+    const Result<std::uint64_t> offset =
+        pages_->try_new_addresses(pages, alignment / page_granules);
+    if (!offset) return fail(offset.failure());
+    const std::lock_guard lock(ranges_mutex_);
+    Descriptor* last = ranges_.last();
+    const bool touches = last != nullptr && last->end() == *offset;
+    target = &ranges_.add(*offset, pages * page_granules, touches ? last : nullptr);
+  }
+  std::optional<Failure> refused;
+  while (donors != nullptr && !refused) {
+    Descriptor& run = *std::exchange(donors, donors->next);
+    const std::uint64_t count = run.size / page_granules;
+    const PageStore::Unbacked unbacked = pages_->unback(run.offset, count);
+    const std::uint64_t moved = unbacked.pages;
+    pages_moved_.fetch_add(moved, std::memory_order_relaxed);
+    const std::lock_guard lock(ranges_mutex_);
+    if (moved < count) {
+      refused = unbacked.result.failure();
+      // A descriptor is spare: the target's taking has left enough.
+      Descriptor* kept = &run;
+      if (moved > 0) {
+        ranges_.cut(run, run.offset, moved * page_granules,
+                    [&kept](Descriptor& rest) { kept = &rest; });
+        ranges_.put_unbacked(run);
+      }
+      ranges_.put_quiescent(*kept);
+    } else {
+      ranges_.put_unbacked(run);
+    }
+  }
+  Result<void> backed;
+  if (!refused) backed = pages_->try_back(target->offset, pages);
+  if (refused || !backed) {
+    const std::uint64_t stuck = pages_->mapped_in(target->offset, pages);
+    stuck_pages_ += stuck;
+    {
+      const std::lock_guard lock(ranges_mutex_);
+      // Addresses with a page that would not go are out of use.
+      if (stuck == 0) ranges_.put_unbacked(*target);
+    }
+    return fail(refused ? *refused : backed.failure());
+  }
+  note_held();
+  const std::lock_guard lock(ranges_mutex_);
+  return cut_out(*target, search);
+}
+
+Result<void> Pool::try_hold(std::size_t bytes) noexcept {
+  const Request request{.bytes = bytes};
+  Search search{.request = request,
+                .granules = round_up(bytes, page_bytes) / granule_bytes,
+                .alignment = 1,
+                .cache = *caches_[host_slot].load(std::memory_order_acquire)};
+  Descriptor* range = nullptr;
+  {
+    const std::lock_guard growth(growth_mutex_);
+    range = grow(search);
+  }
+  if (range != nullptr) {
+    range->next = nullptr;
+    put_all_quiescent(range);
+    return {};
+  }
+  if (search.failure) return *search.failure;
+  return search.reason ? *search.reason : refusal(search);
+}
+
+// --- Giving back
+
+std::size_t Pool::release_free(std::size_t keep_bytes) noexcept {
+  const auto held = [this] {
+    return has_pages_ ? pages_->held_pages() * page_bytes : segments_->held_bytes();
+  };
+  const std::size_t before = held();
+  if (has_pages_) {
+    const auto excess = [&] {
+      return held() > keep_bytes ? (held() - keep_bytes + page_bytes - 1) / page_bytes : 0;
+    };
+    pages_->release_loose(excess());
+    while (excess() > 0) {
+      Descriptor* run = nullptr;
+      {
+        const std::lock_guard lock(ranges_mutex_);
+        if (!ranges_.store().try_prepare(4)) break;
+        if (ranges_.free_pages() > 0) run = ranges_.take_pages(excess());
+        if (run != nullptr) note_change();
+      }
+      if (run == nullptr) break;
+      const std::uint64_t count = run->size / page_granules;
+      const std::uint64_t freed = pages_->unback(run->offset, count).pages;
+      {
+        const std::lock_guard lock(ranges_mutex_);
+        Descriptor* kept = freed == count ? nullptr : run;
+        if (freed > 0 && kept != nullptr) {
+          ranges_.cut(*run, run->offset, freed * page_granules,
+                      [&kept](Descriptor& rest) { kept = &rest; });
+        }
+        if (freed > 0) ranges_.put_unbacked(*run);
+        if (kept != nullptr) ranges_.put_quiescent(*kept);
+      }
+      if (pages_->release_loose(freed) < freed || freed < count) break;
+    }
+  } else {
+    while (held() > keep_bytes) {
+      Descriptor* segment = nullptr;
+      {
+        const std::lock_guard lock(ranges_mutex_);
+        segment = ranges_.first_holder();
+        if (segment != nullptr) ranges_.take_whole(*segment);
+      }
+      if (segment == nullptr) break;
+      const Result<void> released = segments_->try_release(segment->offset);
+      const std::lock_guard lock(ranges_mutex_);
+      if (!released) {
+        ranges_.put_quiescent(*segment);
+        break;
+      }
+      ranges_.drop(*segment);
+    }
+  }
+  note_held();
+  const std::lock_guard lock(ranges_mutex_);
+  note_change();
+  return before - std::min(before, held());
+}
+
+std::size_t Pool::trim(std::size_t keep_bytes) noexcept {
+  if (!is_same_process(process_)) return 0;
+  flush_caches();
+  poll(SIZE_MAX);
+  const std::lock_guard growth(growth_mutex_);
+  const std::size_t released = release_free(keep_bytes);
+  if (released > 0) trims_.fetch_add(1, std::memory_order_relaxed);
+  return released;
+}
+
+void Pool::trim_if_idle() noexcept {
+  if (!options_.trims_itself) return;
+  const std::size_t held = held_bytes_.load(std::memory_order_relaxed);
+  if (held <= std::max(least_idle_bytes, options_.initial_bytes)) return;
+  std::size_t idle = 0;
+  {
+    const std::lock_guard lock(ranges_mutex_);
+    idle = has_pages_ ? ranges_.free_pages() * page_bytes
+                      : ranges_.quiescent().total() * granule_bytes;
+  }
+  if (idle <= least_idle_bytes || idle <= held / 4) return;
+  const std::unique_lock growth(growth_mutex_, std::try_to_lock);
+  if (!growth) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (now - last_trim_ < least_time_between_trims) return;
+  last_trim_ = now;
+  const std::size_t keep = std::max(held - (idle - held / 8), options_.initial_bytes);
+  if (release_free(keep) > 0) trims_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Pool::set_limit(std::size_t limit_bytes) noexcept {
+  limit_bytes_.store(limit_bytes, std::memory_order_relaxed);
+  const std::lock_guard lock(ranges_mutex_);
+  note_change();
+}
+
+}  // namespace tern::pool

@@ -1,0 +1,287 @@
+#include "memory/pool/ranges.hpp"
+
+#include <algorithm>
+
+namespace tern::pool {
+
+// --- Splitting and joining
+
+Descriptor& Ranges::add(std::uint64_t offset, std::uint64_t size, Descriptor* before) noexcept {
+  Descriptor& range = store_.take();
+  range.offset = offset;
+  range.size = size;
+  range.before = before;
+  range.after = nullptr;
+  last_ = &range;
+  if (before != nullptr) {
+    range.after = before->after;
+    if (range.after != nullptr) range.after->before = &range;
+    before->after = &range;
+  }
+  return range;
+}
+
+void Ranges::drop(Descriptor& range) noexcept {
+  if (range.before != nullptr) range.before->after = range.after;
+  if (range.after != nullptr) range.after->before = range.before;
+  if (last_ == &range) last_ = range.before;
+  store_.give(range);
+}
+
+Descriptor& Ranges::split(Descriptor& range, std::uint64_t offset) noexcept {
+  Descriptor& rest = store_.take();
+  rest.offset = offset;
+  rest.size = range.end() - offset;
+  range.size = offset - range.offset;
+  rest.before = &range;
+  rest.after = range.after;
+  if (rest.after != nullptr) rest.after->before = &rest;
+  range.after = &rest;
+  if (last_ == &range) last_ = &rest;
+  return rest;
+}
+
+Descriptor& Ranges::split_front(Descriptor& range, std::uint64_t offset) noexcept {
+  Descriptor& front = store_.take();
+  front.offset = range.offset;
+  front.size = offset - range.offset;
+  range.size -= front.size;
+  range.offset = offset;
+  front.after = &range;
+  front.before = range.before;
+  if (front.before != nullptr) front.before->after = &front;
+  range.before = &front;
+  return front;
+}
+
+void Ranges::absorb(Descriptor& left, Descriptor& right) noexcept {
+  left.size += right.size;
+  left.after = right.after;
+  if (left.after != nullptr) left.after->before = &left;
+  if (last_ == &right) last_ = &left;
+  store_.give(right);
+}
+
+// --- Quiescent
+
+std::uint64_t Ranges::pages_in(const Descriptor& range) const noexcept {
+  if (page_granules_ == 0) return range.before == nullptr && range.after == nullptr ? 1 : 0;
+  const std::uint64_t first = (range.offset + page_granules_ - 1) / page_granules_;
+  const std::uint64_t last = range.end() / page_granules_;
+  return last > first ? last - first : 0;
+}
+
+void Ranges::insert_quiescent(Descriptor& range) noexcept {
+  range.state = State::quiescent;
+  quiescent_.insert(range);
+  const std::uint64_t pages = pages_in(range);
+  range.older = range.newer = nullptr;
+  if (pages == 0) return;
+  free_pages_ += pages;
+  Descriptor*& head = holders_[pages >= run_pages ? 1 : 0];
+  range.newer = head;
+  if (head != nullptr) head->older = &range;
+  head = &range;
+}
+
+void Ranges::remove_quiescent(Descriptor& range) noexcept {
+  quiescent_.remove(range);
+  range.state = State::held;
+  const std::uint64_t pages = pages_in(range);
+  if (pages == 0) return;
+  free_pages_ -= pages;
+  if (range.newer != nullptr) range.newer->older = range.older;
+  (range.older != nullptr ? range.older->newer : holders_[pages >= run_pages ? 1 : 0]) =
+      range.newer;
+  range.older = range.newer = nullptr;
+}
+
+void Ranges::put_quiescent(Descriptor& range) noexcept {
+  Descriptor* left = range.before;
+  Descriptor* joined = &range;
+  if (left != nullptr && left->state == State::quiescent) {
+    remove_quiescent(*left);
+    absorb(*left, range);
+    joined = left;
+  }
+  Descriptor* right = joined->after;
+  if (right != nullptr && right->state == State::quiescent) {
+    remove_quiescent(*right);
+    absorb(*joined, *right);
+  }
+  insert_quiescent(*joined);
+}
+
+Descriptor* Ranges::take_quiescent(std::uint64_t granules, std::uint64_t alignment,
+                                   FitIndex::Effort effort) noexcept {
+  Descriptor* found = quiescent_.find(granules, alignment, effort);
+  if (found == nullptr) return nullptr;
+  remove_quiescent(*found);
+  cut(*found, aligned_begin(*found, alignment), granules,
+      [this](Descriptor& rest) { insert_quiescent(rest); });
+  return found;
+}
+
+void Ranges::take_whole(Descriptor& range) noexcept { remove_quiescent(range); }
+
+Descriptor* Ranges::take_pages(std::uint64_t most_pages) noexcept {
+  Descriptor* found = first_holder();
+  if (found == nullptr) return nullptr;
+  const std::uint64_t pages = std::min(pages_in(*found), most_pages);
+  remove_quiescent(*found);
+  cut(*found, aligned_begin(*found, page_granules_), pages * page_granules_,
+      [this](Descriptor& rest) { insert_quiescent(rest); });
+  return found;
+}
+
+// --- Unbacked
+
+void Ranges::put_unbacked(Descriptor& range) noexcept {
+  Descriptor* joined = &range;
+  if (Descriptor* left = range.before; left != nullptr && left->state == State::unbacked) {
+    unbacked_.remove(*left);
+    absorb(*left, range);
+    joined = left;
+  }
+  if (Descriptor* right = joined->after; right != nullptr && right->state == State::unbacked) {
+    unbacked_.remove(*right);
+    absorb(*joined, *right);
+  }
+  joined->state = State::unbacked;
+  unbacked_.insert(*joined);
+}
+
+Descriptor* Ranges::take_unbacked(std::uint64_t granules, std::uint64_t alignment) noexcept {
+  Descriptor* found = unbacked_.find(granules, alignment);
+  if (found == nullptr) return nullptr;
+  unbacked_.remove(*found);
+  found->state = State::held;
+  cut(*found, aligned_begin(*found, alignment), granules, [this](Descriptor& rest) {
+    rest.state = State::unbacked;
+    unbacked_.insert(rest);
+  });
+  return found;
+}
+
+// --- In flight
+
+void Ranges::link_behind(Descriptor& range, Descriptor* older, Lane& lane) noexcept {
+  range.older = older;
+  range.newer = older != nullptr ? older->newer : lane.oldest;
+  (range.older != nullptr ? range.older->newer : lane.oldest) = &range;
+  (range.newer != nullptr ? range.newer->older : lane.newest) = &range;
+}
+
+void Ranges::remove_in_flight(Descriptor& range) noexcept {
+  Lane& lane = *range.lane;
+  lane.index.remove(range);
+  (range.older != nullptr ? range.older->newer : lane.oldest) = range.newer;
+  (range.newer != nullptr ? range.newer->older : lane.newest) = range.older;
+  range.older = range.newer = nullptr;
+  range.lane = nullptr;
+  range.state = State::held;
+  in_flight_granules_ -= range.size;
+}
+
+void Ranges::put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept {
+  const auto is_kin = [&lane](const Descriptor* other) {
+    return other != nullptr && other->state == State::in_flight && other->lane == &lane;
+  };
+  // A lane stays in the order of its marks. To wait for one that is there already is no loss.
+  if (lane.newest != nullptr) sequence = std::max(sequence, lane.newest->sequence);
+  Descriptor* joined = &range;
+  if (Descriptor* left = range.before; is_kin(left)) {
+    remove_in_flight(*left);
+    absorb(*left, range);
+    joined = left;
+  }
+  if (Descriptor* right = joined->after; is_kin(right)) {
+    remove_in_flight(*right);
+    absorb(*joined, *right);
+  }
+  insert_in_flight(*joined, lane, sequence);
+  link_behind(*joined, lane.newest, lane);
+}
+
+void Ranges::insert_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept {
+  range.state = State::in_flight;
+  range.lane = &lane;
+  range.sequence = sequence;
+  lane.index.insert(range);
+  in_flight_granules_ += range.size;
+}
+
+void Ranges::return_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept {
+  Descriptor* older = lane.newest;
+  while (older != nullptr && older->sequence > sequence) older = older->older;
+  insert_in_flight(range, lane, sequence);
+  link_behind(range, older, lane);
+}
+
+Descriptor* Ranges::take_in_flight(Lane& lane, std::uint64_t granules,
+                                   std::uint64_t alignment) noexcept {
+  Descriptor* found = lane.index.find(granules, alignment);
+  if (found == nullptr) return nullptr;
+  Descriptor* at = found->older;
+  const std::uint64_t sequence = found->sequence;
+  remove_in_flight(*found);
+  cut(*found, aligned_begin(*found, alignment), granules, [&](Descriptor& rest) {
+    insert_in_flight(rest, lane, sequence);
+    link_behind(rest, at, lane);
+  });
+  return found;
+}
+
+std::uint64_t Ranges::settle(Lane& lane, std::uint64_t done_sequence) noexcept {
+  std::uint64_t settled = 0;
+  while (lane.oldest != nullptr && lane.oldest->sequence <= done_sequence) {
+    Descriptor& range = *lane.oldest;
+    settled += range.size;
+    remove_in_flight(range);
+    put_quiescent(range);
+  }
+  if (lane.oldest == nullptr) lane.unsealed_blocks = lane.unsealed_granules = 0;
+  return settled;
+}
+
+// --- Facts
+
+Ranges::Census Ranges::count() const noexcept {
+  Census census;
+  std::uint64_t pages = 0;
+  store_.for_each([&](const Descriptor& range) {
+    if (range.state == State::spare) return;
+    if (range.size == 0) census.is_well = false;
+    switch (range.state) {
+      case State::held:
+        census.held += range.size;
+        break;
+      case State::in_flight:
+        census.in_flight += range.size;
+        break;
+      case State::quiescent:
+        census.quiescent += range.size;
+        pages += pages_in(range);
+        break;
+      default:
+        census.unbacked += range.size;
+    }
+    const Descriptor* after = range.after;
+    if (after == nullptr) return;
+    if (after->before != &range || after->offset != range.end()) census.is_well = false;
+    const bool is_joined = range.state == State::quiescent || range.state == State::unbacked;
+    if (is_joined && after->state == range.state) census.is_well = false;
+  });
+  std::uint64_t held_pages = 0;
+  for (const Descriptor* head : holders_) {
+    for (const Descriptor* at = head; at != nullptr; at = at->newer) held_pages += pages_in(*at);
+  }
+  if (pages != free_pages_ || held_pages != free_pages_ || !quiescent_.is_well() ||
+      !unbacked_.is_well() || census.in_flight != in_flight_granules_ ||
+      census.quiescent != quiescent_.total() || census.unbacked != unbacked_.total()) {
+    census.is_well = false;
+  }
+  return census;
+}
+
+}  // namespace tern::pool

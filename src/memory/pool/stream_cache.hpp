@@ -1,0 +1,103 @@
+// What one stream keeps of the blocks it has freed, to have them again without asking anybody.
+//
+// Blocks of a class are in a stack: the last one freed is used first. Larger ones are in two
+// places for the most recent, and are found by their exact size. All of it is bounded in bytes;
+// what has no room leaves, the coldest first. Reuse needs no mark and no event, because one
+// stream's work is in order. It also counts what the stream did. Everything but the lock is
+// guarded by it.
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "memory/pool/descriptor.hpp"
+#include "memory/pool/ranges.hpp"
+#include "memory/pool/size_class.hpp"
+#include "memory/pool/spin_lock.hpp"
+#include "tern/device/mark.hpp"
+
+namespace tern::pool {
+
+struct CacheBounds {
+  std::size_t class_bytes = std::size_t{8} << 20;
+  std::size_t recent_bytes = std::size_t{128} << 20;
+};
+
+/// When memory is short.
+inline constexpr CacheBounds tight_bounds{std::size_t{1} << 20, 0};
+
+class StreamCache {
+ public:
+  static constexpr std::size_t most_per_class = 32;
+  static constexpr std::size_t recent_count = 2;
+
+  struct Counts {
+    std::uint64_t requests = 0;
+    std::uint64_t refusals = 0;
+    std::uint64_t allocations = 0;
+    std::uint64_t frees = 0;
+    std::uint64_t live_bytes = 0;  // of blocks that were allocated here
+    std::uint64_t live_requested_bytes = 0;
+    std::uint64_t peak_live_bytes = 0;
+    std::uint64_t cache_hits = 0, own_in_flight_hits = 0, quiescent_hits = 0, steals = 0,
+                  grown_hits = 0, remapped_hits = 0;
+    std::uint64_t known_refusals = 0;
+  };
+
+  /// A block of exactly so many bytes, at a multiple of `alignment` granules; null if there is
+  /// none.
+  [[nodiscard]] Descriptor* take(std::size_t granted_bytes, std::uint64_t alignment) noexcept {
+    if (granted_bytes > largest_class_bytes) return take_recent(granted_bytes, alignment);
+    Stack& stack = stacks_[class_of(granted_bytes)];
+    if (stack.count == 0) return nullptr;
+    Descriptor* top = stack.blocks[stack.count - 1];
+    if (alignment > 1 && top->offset % alignment != 0) return nullptr;
+    --stack.count;
+    class_bytes_ -= granted_bytes;
+    return top;
+  }
+  /// Keeps the block. What has to leave for it, perhaps itself, is linked by next.
+  [[nodiscard]] Descriptor* put(Descriptor& block, const CacheBounds& bounds) noexcept;
+  /// Everything, linked by next.
+  [[nodiscard]] Descriptor* take_all() noexcept;
+  [[nodiscard]] std::size_t bytes() const noexcept { return class_bytes_ + recent_bytes_; }
+
+  void note_allocation(std::size_t granted_bytes, std::size_t requested_bytes) noexcept {
+    ++counts.allocations;
+    counts.live_bytes += granted_bytes;
+    counts.live_requested_bytes += requested_bytes;
+    if (counts.live_bytes > counts.peak_live_bytes) counts.peak_live_bytes = counts.live_bytes;
+  }
+  void note_free(std::size_t granted_bytes, std::size_t requested_bytes) noexcept {
+    ++counts.frees;
+    counts.live_bytes -= granted_bytes;
+    counts.live_requested_bytes -= requested_bytes;
+  }
+
+  SpinLock lock;
+  StreamId stream = {};  // the last that was here
+  Counts counts;
+  Lane lane;                     // guarded by the lock of the ranges
+  StreamCache* older = nullptr;  // of the pool; never changes once it is known
+
+ private:
+  struct Stack {
+    std::uint32_t count = 0;
+    std::array<Descriptor*, most_per_class> blocks = {};
+  };
+  [[nodiscard]] Descriptor* take_recent(std::size_t granted_bytes,
+                                        std::uint64_t alignment) noexcept;
+  void put_recent(Descriptor& block, std::size_t most_bytes, Descriptor*& leaving) noexcept;
+  /// The older half of a stack.
+  void shed(Stack& stack, Descriptor*& leaving) noexcept;
+
+  std::array<Stack, class_count> stacks_ = {};
+  std::array<Descriptor*, recent_count> recent_ = {};  // the newest first
+  std::size_t class_bytes_ = 0;
+  std::size_t recent_bytes_ = 0;
+  std::size_t hand_ = 0;  // the stack that sheds next
+};
+
+}  // namespace tern::pool

@@ -1,0 +1,104 @@
+#include "tern/memory/pool_resource.hpp"
+
+#include <cstdint>
+#include <utility>
+
+#include "memory/pool/pool.hpp"
+
+namespace tern {
+namespace {
+
+Capability needed_for(MemoryKind kind) noexcept {
+  return kind == MemoryKind::pinned ? Capability::pinned_memory : Capability::managed_memory;
+}
+
+const Device& checked(const Device& device, const PoolOptions& options) {
+  if (!device.is_open()) {
+    raise(Failure(ErrorCode::invalid_argument, "a pool needs a device, and was given none.")
+              .with("name", "device"));
+  }
+  const MemoryKind kind = options.kind;
+  if (kind != MemoryKind::device && kind != MemoryKind::pinned && kind != MemoryKind::managed) {
+    raise(
+        Failure(ErrorCode::invalid_argument,
+                "a pool cannot hold {value} memory. Make one of device, pinned or managed memory.")
+            .with("name", "kind")
+            .with("value", name(kind)));
+  }
+  if (kind != MemoryKind::device && !device.can(needed_for(kind))) {
+    raise(Failure(ErrorCode::unsupported).with("what", name(kind)).with("device", device.spec()));
+  }
+  if (options.limit_bytes != 0 && options.initial_bytes > options.limit_bytes) {
+    raise(Failure(ErrorCode::invalid_argument,
+                  "a pool that holds {initial} from the beginning is above its own limit of "
+                  "{limit}. Raise the limit, or begin with less.")
+              .with("name", "initial_bytes")
+              .with_bytes("initial", options.initial_bytes)
+              .with_bytes("limit", options.limit_bytes));
+  }
+  return device;
+}
+
+}  // namespace
+
+PoolResource::PoolResource(Device device, const PoolOptions& options)
+    : pool_(std::make_unique<pool::Pool>(*this, checked(device, options), options)) {
+  if (options.initial_bytes > 0) pool_->try_hold(options.initial_bytes).value();
+}
+
+PoolResource::~PoolResource() = default;
+
+const Device& PoolResource::device() const noexcept { return pool_->device(); }
+
+ResourceTraits PoolResource::traits() const noexcept {
+  ResourceTraits traits;
+  traits.is_device_accessible = true;
+  traits.is_host_accessible =
+      pool_->kind() != MemoryKind::device || device().can(Capability::host_access);
+  traits.is_stream_ordered = true;
+  traits.frees_without_waiting = true;
+  traits.alignment = pool::granule_bytes;
+  traits.max_alignment = device().info().max_alignment;
+  return traits;
+}
+
+Statistics PoolResource::statistics() const noexcept {
+  Statistics now = pool_->statistics();
+  now.failed_frees = failed_frees();
+  now.failed_free_bytes = failed_free_bytes();
+  return now;
+}
+
+PoolStatistics PoolResource::pool_statistics() const noexcept { return pool_->pool_statistics(); }
+Fragmentation PoolResource::fragmentation() const noexcept { return pool_->fragmentation(); }
+
+std::size_t PoolResource::good_size(const Request& request) const noexcept {
+  if (request.bytes == 0 || request.bytes > SIZE_MAX / 2) return request.bytes;
+  return pool::granted_bytes(request.bytes);
+}
+
+Result<Block> PoolResource::try_allocate(const Request& request) noexcept {
+  if (const Block block = pool_->try_hit(request)) return block;
+  if (request.bytes == 0) {
+    pool_->note_request(false);
+    return Block{};
+  }
+  const Result<void> fits = check(request);
+  Result<Block> block = fits ? pool_->try_allocate(request) : Result<Block>(fits.failure());
+  if (block) return block;
+  pool_->note_request(true);
+  return Failure(block.failure()).at(request.site);
+}
+
+Result<void> PoolResource::try_deallocate(const Block& block, StreamRef stream,
+                                          CallSite site) noexcept {
+  if (!block) return {};
+  return pool_->try_free(block, stream, site);
+}
+
+std::size_t PoolResource::trim(std::size_t keep_bytes) noexcept { return pool_->trim(keep_bytes); }
+std::size_t PoolResource::poll() noexcept { return pool_->poll(SIZE_MAX); }
+void PoolResource::set_limit(std::size_t limit_bytes) noexcept { pool_->set_limit(limit_bytes); }
+bool PoolResource::is_well() const noexcept { return pool_->is_well(); }
+
+}  // namespace tern
