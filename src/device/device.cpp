@@ -60,8 +60,9 @@ Device::Device(std::unique_ptr<Backend> backend) {
               .with("value", "null"));
   }
   try {
-    state_ = std::make_shared<DeviceState>(std::move(backend));
-    state_->publish();
+    auto state = std::make_shared<DeviceState>(std::move(backend));
+    state->publish();
+    state_ = DeviceState::begin_handles(std::move(state));
   } catch (const Error&) {
     throw;
   } catch (const std::bad_alloc&) {

@@ -65,6 +65,7 @@ DeviceState::~DeviceState() {
   // would wait for them for ever: only the books are closed, and the backend is left as it is.
   // Elsewhere the work is completed before the events it uses go.
   const bool is_usable = bool(check_process());
+  delete companion();
   if (is_usable) static_cast<void>(backend_->synchronize());
   {
     std::unique_lock lock(open_devices().mutex);
@@ -98,6 +99,38 @@ void DeviceState::put_down(Carried& load) noexcept {
   const std::lock_guard lock(carried_mutex_);
   if (load.next != nullptr) load.next->previous = load.previous;
   (load.previous != nullptr ? load.previous->next : carried_) = load.next;
+}
+
+/// Ends with the last handle that is not an inner one.
+struct DeviceState::Handles {
+  explicit Handles(std::shared_ptr<DeviceState> device) noexcept : state(std::move(device)) {}
+  Handles(const Handles&) = delete;
+  Handles& operator=(const Handles&) = delete;
+  ~Handles() {
+    // In a forked child a thread that does not exist there may hold the companion's locks.
+    if (!state->is_in_its_process()) return;
+    Companion* left = nullptr;
+    {
+      const std::lock_guard lock(state->companion_mutex_);
+      state->has_handles_ = false;
+      left = state->companion();
+    }
+    if (left != nullptr) left->let_go();
+  }
+
+  const std::shared_ptr<DeviceState> state;
+};
+
+std::shared_ptr<DeviceState> DeviceState::begin_handles(std::shared_ptr<DeviceState> state) {
+  DeviceState* const device = state.get();
+  std::shared_ptr<DeviceState> first(std::make_shared<Handles>(std::move(state)), device);
+  device->first_handle_ = first;
+  return first;
+}
+
+Device DeviceState::handle() {
+  std::shared_ptr<DeviceState> another = first_handle_.lock();
+  return another ? Device(std::move(another)) : inner_handle();
 }
 
 void DeviceState::publish() {

@@ -81,6 +81,20 @@ struct Carried {
   Carried* next = nullptr;
 };
 
+/// What a layer above keeps for a device, made when it is first wanted and ended with the device.
+///
+/// It may own what keeps the device open by an inner handle. Nobody would ever close the device
+/// then, so it is told when the last other handle is gone, and lets go of that.
+struct Companion {
+  Companion() = default;
+  Companion(const Companion&) = delete;
+  Companion& operator=(const Companion&) = delete;
+  virtual ~Companion() = default;
+
+  /// Once, by whoever drops the last handle, with no lock held.
+  virtual void let_go() noexcept = 0;
+};
+
 class DeviceState : public std::enable_shared_from_this<DeviceState> {
  public:
   static constexpr std::size_t max_streams = std::size_t{1} << StreamId::slot_bits;
@@ -94,8 +108,28 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   static const std::shared_ptr<DeviceState>& of(const Device& device) noexcept {
     return device.state_;
   }
-  static Device handle(std::shared_ptr<DeviceState> state) noexcept {
-    return Device(std::move(state));
+  /// The first handle of a device. It and its copies, and what is made from them, are what its
+  /// companion stays for. Once, after publish().
+  [[nodiscard]] static std::shared_ptr<DeviceState> begin_handles(
+      std::shared_ptr<DeviceState> state);
+  /// Another such handle; if there are none any more, an inner one.
+  [[nodiscard]] Device handle();
+  /// Keeps the device open, and nothing else: a companion may hold it.
+  [[nodiscard]] Device inner_handle() { return Device(shared_from_this()); }
+
+  /// Null until it is made.
+  [[nodiscard]] Companion* companion() const noexcept {
+    return companion_.load(std::memory_order_acquire);
+  }
+  /// Makes it if there is none. It is told whether there are handles to stay for. There is one kind
+  /// of companion; a second would need a list.
+  template <class Kind>
+  [[nodiscard]] Companion& make_companion() {
+    const std::lock_guard lock(companion_mutex_);
+    if (companion() == nullptr) {
+      companion_.store(new Kind(has_handles_), std::memory_order_release);
+    }
+    return *companion();
   }
 
   [[nodiscard]] Backend& backend() noexcept { return *backend_; }
@@ -182,6 +216,12 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
 
   std::mutex carried_mutex_;
   Carried* carried_ = nullptr;  // guarded by carried_mutex_
+
+  struct Handles;
+  std::weak_ptr<DeviceState> first_handle_;  // set before anybody else knows the device
+  std::mutex companion_mutex_;
+  std::atomic<Companion*> companion_ = nullptr;  // made with companion_mutex_ held, and never again
+  bool has_handles_ = true;                      // guarded by companion_mutex_
 };
 
 /// A device found by its number, as marks need it. While a visit lasts the device may begin to

@@ -86,7 +86,7 @@ Submission submit(const StreamState& stream, CallSite site, Tag tag = {}) noexce
 
 Device StreamRef::device() const {
   check(state_, id_).value();
-  return DeviceState::handle(state_->device->shared_from_this());
+  return state_->device->handle();
 }
 
 std::string StreamRef::name() const {

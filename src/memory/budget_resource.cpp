@@ -11,12 +11,6 @@ namespace {
 
 constexpr int most_rounds = 2;
 
-ResourceHandle not_null(ResourceHandle upstream) {
-  if (upstream) return upstream;
-  raise(Failure(ErrorCode::invalid_argument, "a budget needs a resource, and was given none.")
-            .with("name", "upstream"));
-}
-
 Failure no_host_memory(CallSite site) noexcept {
   return Failure(ErrorCode::out_of_memory,
                  "the host could not allocate {requested} to keep account of a block. Free host "
@@ -37,10 +31,9 @@ Failure twice_freed(const Block& block, CallSite site) noexcept {
 }  // namespace
 
 BudgetResource::BudgetResource(ResourceHandle upstream, BudgetHandle budget)
-    : upstream_(not_null(std::move(upstream))),
+    : WrappingResource("budget", std::move(upstream)),
       budget_(std::move(budget)),
-      name_("budget(" + std::string(upstream_->name()) + ")"),
-      frees_without_waiting_(upstream_->traits().frees_without_waiting) {
+      frees_without_waiting_(traits().frees_without_waiting) {
   if (!budget_) {
     raise(Failure(ErrorCode::invalid_argument, "a resource was to be given a budget, and got none.")
               .with("name", "budget"));
@@ -54,7 +47,7 @@ BudgetResource::BudgetResource(ResourceHandle upstream, BudgetHandle budget)
               .with("b", device().spec()));
   }
   for (Shard& shard : shards_) shard.buckets.resize(16);
-  inherited_ = budget_->charge(upstream_->statistics().live_bytes);
+  inherited_ = budget_->charge(this->upstream()->statistics().live_bytes);
 }
 
 BudgetResource::~BudgetResource() {
@@ -70,18 +63,15 @@ BudgetResource::~BudgetResource() {
 }
 
 Statistics BudgetResource::statistics() const noexcept {
-  Statistics now = counters_.read();
+  Statistics now = WrappingResource::statistics();
   now.pending_bytes = pending_bytes_.load();
-  now.reserved_bytes = upstream_->statistics().reserved_bytes;
-  now.failed_frees = failed_frees();
-  now.failed_free_bytes = failed_free_bytes();
   return now;
 }
 
 // --- Allocate
 
 Result<Block> BudgetResource::try_allocate(const Request& request) noexcept {
-  counters_.note_request();
+  counters().note_request();
   if (request.bytes == 0) return Block{};
   const auto allocate = [&]() -> Result<Block> {
     if (Result<void> fits = check(request); !fits) return fits.failure();
@@ -92,7 +82,7 @@ Result<Block> BudgetResource::try_allocate(const Request& request) noexcept {
     if (Result<void> prepared = budget_->prepare(request.tag); !prepared) {
       return Failure(prepared.failure()).at(request.site);
     }
-    const std::size_t bytes = upstream_->good_size(request);
+    const std::size_t bytes = good_size(request);
     if (request.reservation != nullptr) {
       return allocate_drawn(request, bytes, std::move(record));
     }
@@ -102,7 +92,7 @@ Result<Block> BudgetResource::try_allocate(const Request& request) noexcept {
     return allocate_claimed(request, bytes, std::move(record));
   };
   Result<Block> block = allocate();
-  if (!block) counters_.note_refusal();
+  if (!block) counters().note_refusal();
   return block;
 }
 
@@ -110,13 +100,13 @@ Result<Block> BudgetResource::allocate_claimed(const Request& request, std::size
                                                Record record) noexcept {
   Request below = request;
   below.reservation = nullptr;
-  Result<Block> block = upstream_->try_allocate(below);
+  Result<Block> block = upstream()->try_allocate(below);
   if (!block) {
     budget_->unclaim(bytes);
     return block;
   }
   if (Result<void> fits = fit_claim(request, bytes, block->bytes); !fits) {
-    upstream_->deallocate(*block, request.stream, request.site);
+    upstream()->deallocate(*block, request.stream, request.site);
     budget_->unclaim(bytes);
     return fits.failure();
   }
@@ -166,14 +156,14 @@ Result<Block> BudgetResource::allocate_drawn(const Request& request, std::size_t
   }
   Request below = request;
   below.reservation = nullptr;
-  Result<Block> block = upstream_->try_allocate(below);
+  Result<Block> block = upstream()->try_allocate(below);
   Result<void> fits;
   if (block) fits = fit_claim(request, bytes, block->bytes);
   if (block && fits) {
     budget_->admit(block->bytes, request.tag);
     return keep(*block, request.tag, std::move(record));
   }
-  if (block) upstream_->deallocate(*block, request.stream, request.site);
+  if (block) upstream()->deallocate(*block, request.stream, request.site);
   reservation.put_back(bytes);
   budget_->unclaim(bytes, from);
   return block ? Result<Block>(fits.failure()) : block;
@@ -223,9 +213,9 @@ Block BudgetResource::allocate_recycled(const Request& request, std::size_t byte
   }
   Request below = request;
   below.source = Source::recycled;
-  const Result<Block> block = upstream_->try_allocate(below);
+  const Result<Block> block = upstream()->try_allocate(below);
   if (!block || block->bytes != bytes) {
-    if (block) upstream_->deallocate(*block, request.stream, request.site);
+    if (block) upstream()->deallocate(*block, request.stream, request.site);
     budget_->unclaim(rest);
     budget_->frees_->put_back(taken);
     return {};
@@ -252,7 +242,7 @@ Block BudgetResource::keep(const Block& block, Tag tag, Record record) noexcept 
   record->budget = budget_.get();
   record->resource_pending = &pending_bytes_;
   insert(record.release());
-  counters_.note_allocation(block.bytes);
+  counters().note_allocation(block.bytes);
   return block;
 }
 
@@ -275,14 +265,14 @@ Result<void> BudgetResource::try_deallocate(const Block& block, StreamRef stream
     if (record != nullptr) record->is_being_freed = true;
   }
   if (record == nullptr) return free_inherited(block, stream, site);
-  Result<void> freed = upstream_->try_deallocate(block, stream, site);
+  Result<void> freed = upstream()->try_deallocate(block, stream, site);
   {
     const std::lock_guard lock(shard.mutex);
     record->is_being_freed = false;
     if (!freed) return freed;
     erase(record, shard);
   }
-  counters_.note_free(block.bytes);
+  counters().note_free(block.bytes);
   end(Record(record), stream);
   return freed;
 }
@@ -297,7 +287,7 @@ Result<void> BudgetResource::free_inherited(const Block& block, StreamRef stream
     record->bytes = std::min(inherited_.bytes_, block.bytes);
     inherited_.bytes_ -= record->bytes;
   }
-  Result<void> freed = upstream_->try_deallocate(block, stream, site);
+  Result<void> freed = upstream()->try_deallocate(block, stream, site);
   if (freed) {
     end(std::move(record), stream);
   } else {

@@ -424,5 +424,58 @@ TEST_F(DeviceStateTest, AnswersMarksWhileStreamsComeAndGoOnSeveralThreads) {
   EXPECT_EQ(fake.ledger->live_streams(), 2u);
 }
 
+struct CountingCompanion final : Companion {
+  explicit CountingCompanion(bool has_handles) : began_with_handles(has_handles) {}
+  ~CountingCompanion() override { ++ended; }
+  void let_go() noexcept override {
+    ++told;
+    held = Device();
+  }
+
+  static inline int told = 0, ended = 0;
+  const bool began_with_handles;
+  Device held;
+};
+
+TEST(DeviceCompanion, IsToldWhenTheLastHandleGoes) {
+  CountingCompanion::told = CountingCompanion::ended = 0;
+  FakeDevice fake;
+  DeviceState& state = *DeviceState::of(fake.device);
+  EXPECT_EQ(state.companion(), nullptr);
+  Companion& made = state.make_companion<CountingCompanion>();
+  EXPECT_EQ(state.companion(), &made);
+  EXPECT_EQ(&state.make_companion<CountingCompanion>(), &made);
+  auto& companion = static_cast<CountingCompanion&>(made);
+  EXPECT_TRUE(companion.began_with_handles);
+  companion.held = state.inner_handle();
+  EXPECT_EQ(companion.held, fake.device);
+
+  Device copy = fake.device;
+  Device from_stream = fake.device.default_stream().device();
+  fake.device = Device();
+  copy = Device();
+  EXPECT_EQ(CountingCompanion::told, 0);
+  from_stream = Device();
+  EXPECT_EQ(CountingCompanion::told, 1);
+  EXPECT_EQ(CountingCompanion::ended, 1);
+  EXPECT_TRUE(fake.ledger->has_closed());
+}
+
+TEST(DeviceCompanion, KnowsIfItCameTooLate) {
+  CountingCompanion::told = CountingCompanion::ended = 0;
+  FakeDevice fake;
+  Device inner = DeviceState::of(fake.device)->inner_handle();
+  fake.device = Device();
+  DeviceState& state = *DeviceState::of(inner);
+  EXPECT_FALSE(static_cast<CountingCompanion&>(state.make_companion<CountingCompanion>())
+                   .began_with_handles);
+  // There is no other kind of handle any more, and streams still have their device.
+  EXPECT_EQ(inner.default_stream().device(), inner);
+  inner = Device();
+  EXPECT_EQ(CountingCompanion::told, 0);
+  EXPECT_EQ(CountingCompanion::ended, 1);
+  EXPECT_TRUE(fake.ledger->has_closed());
+}
+
 }  // namespace
 }  // namespace tern

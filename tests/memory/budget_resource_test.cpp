@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "support/allocation_counter.hpp"
+#include "support/budgets.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/memory/async_resource.hpp"
 #include "tern/memory/direct_resource.hpp"
@@ -23,21 +24,8 @@
 namespace tern {
 namespace {
 
-BudgetHandle limited(std::size_t bytes, const char* name = "test", BudgetHandle parent = {},
-                     Overflow overflow = Overflow::wait) {
-  return Budget::make(name, BudgetLimit::bytes(bytes),
-                      {.parent = std::move(parent), .overflow = overflow});
-}
-
-void expect_sound(const Budget& budget) {
-  const BudgetState now = budget.state();
-  EXPECT_EQ(now.charged_bytes, now.admitted_bytes + now.provisional_bytes + now.reserved_bytes);
-  EXPECT_LE(now.pending_bytes, now.admitted_bytes);
-  EXPECT_LE(now.admitted_bytes, now.peak_bytes);
-  std::size_t sum = 0;
-  for (const Budget::TagUse& use : budget.used_by_tag()) sum += use.used_bytes;
-  EXPECT_EQ(sum, now.admitted_bytes);
-}
+using test::expect_sound;
+using test::limited;
 
 /// An upstream that rounds up, refuses by plan, and can give again what a stream has freed.
 class TestUpstream final : public Resource {

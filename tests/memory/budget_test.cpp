@@ -16,24 +16,14 @@
 #include <vector>
 
 #include "support/allocation_counter.hpp"
+#include "support/budgets.hpp"
 #include "tern/backends/sim.hpp"
 
 namespace tern {
 namespace {
 
-BudgetHandle limited(std::size_t bytes, const char* name = "test", BudgetHandle parent = {}) {
-  return Budget::make(name, BudgetLimit::bytes(bytes), {.parent = std::move(parent)});
-}
-
-void expect_sound(const Budget& budget) {
-  const BudgetState now = budget.state();
-  EXPECT_EQ(now.charged_bytes, now.admitted_bytes + now.provisional_bytes + now.reserved_bytes);
-  EXPECT_LE(now.pending_bytes, now.admitted_bytes);
-  EXPECT_LE(now.admitted_bytes, now.peak_bytes);
-  std::size_t sum = 0;
-  for (const Budget::TagUse& use : budget.used_by_tag()) sum += use.used_bytes;
-  EXPECT_EQ(sum, now.admitted_bytes);
-}
+using test::expect_sound;
+using test::limited;
 
 template <class T>
 const Failure& refused(const Result<T>& result) {

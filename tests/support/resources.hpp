@@ -10,9 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "support/heap_resource.hpp"
 #include "support/thorough.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/interop/pmr.hpp"
 #include "tern/memory/async_resource.hpp"
 #include "tern/memory/direct_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
@@ -92,7 +94,10 @@ inline std::vector<ResourceCase> every_resource() {
       {"segments_on_sim", on_sim, pool({.backing = PoolBacking::segments}), true},
       {"pinned_pool_on_sim", on_sim, pool({.kind = MemoryKind::pinned}), true},
       {"managed_pool_on_sim", on_sim, pool({.kind = MemoryKind::managed}), true},
-      {"pinned_pool_on_host", on_host, pool({.kind = MemoryKind::pinned}), true}};
+      {"pinned_pool_on_host", on_host, pool({.kind = MemoryKind::pinned}), true},
+      {"pmr_on_host", on_host, [](const Device& device) -> ResourceHandle {
+         return std::make_shared<PmrUpstream>(device, heap_resource());
+       }}};
   std::vector<ResourceCase> all = grounds;
   const auto add = [&all](const Wrapper& outer, const ResourceCase& inner) {
     all.push_back({outer.name + "_" + inner.name, inner.open,

@@ -6,28 +6,22 @@
 
 #pragma once
 
-#include "tern/memory/live_counters.hpp"
-#include "tern/memory/resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 
 namespace tern {
 
-class TERN_EXPORT AsyncResource final : public Resource {
+class TERN_EXPORT AsyncResource final : public DriverResource {
  public:
   /// Throws Unsupported if the device allocates in the order of the host only.
   explicit AsyncResource(Device device);
 
   [[nodiscard]] const char* name() const noexcept override { return "async"; }
-  [[nodiscard]] const Device& device() const noexcept override { return device_; }
-  [[nodiscard]] ResourceTraits traits() const noexcept override;
-  [[nodiscard]] Statistics statistics() const noexcept override;
-  [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
-  [[nodiscard]] std::size_t good_size(const Request& request) const noexcept override;
-  [[nodiscard]] Result<void> try_deallocate(const Block& block, StreamRef stream,
-                                            CallSite site = CallSite::here()) noexcept override;
 
  private:
-  const Device device_;
-  LiveCounters counters_;
+  [[nodiscard]] Result<void*> take(const Request& request, StreamRef stream) noexcept override;
+  void put_back(const Piece& piece, StreamRef stream, CallSite site) noexcept override;
+  [[nodiscard]] Result<Mark> give(const Piece& piece, StreamRef stream,
+                                  CallSite site) noexcept override;
 };
 
 }  // namespace tern

@@ -20,40 +20,31 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
 #include "tern/memory/budget.hpp"
-#include "tern/memory/live_counters.hpp"
-#include "tern/memory/resource.hpp"
+#include "tern/memory/wrapping_resource.hpp"
 
 namespace tern {
 
 struct BlockCharge;
 
-class TERN_EXPORT BudgetResource final : public Resource {
+class TERN_EXPORT BudgetResource final : public WrappingResource {
  public:
   /// Keeps both alive. Several resources may share one budget. Throws InvalidArgument for null,
   /// DeviceMismatch, and OutOfBudget if what the upstream has given out does not fit.
   BudgetResource(ResourceHandle upstream, BudgetHandle budget);
   ~BudgetResource() override;
 
-  [[nodiscard]] const ResourceHandle& upstream() const noexcept { return upstream_; }
   [[nodiscard]] const BudgetHandle& budget() const noexcept { return budget_; }
 
-  [[nodiscard]] const char* name() const noexcept override { return name_.c_str(); }
-  [[nodiscard]] const Device& device() const noexcept override { return upstream_->device(); }
-  [[nodiscard]] ResourceTraits traits() const noexcept override { return upstream_->traits(); }
+  /// Pending bytes are those freed here that the budget still counts.
   [[nodiscard]] Statistics statistics() const noexcept override;
   /// Refused with out_of_budget, and with invalid_argument if it names a reservation of a budget
   /// that is neither this one nor above it.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
-  [[nodiscard]] std::size_t good_size(const Request& request) const noexcept override {
-    return upstream_->good_size(request);
-  }
   [[nodiscard]] Result<void> try_deallocate(const Block& block, StreamRef stream,
                                             CallSite site = CallSite::here()) noexcept override;
-  std::size_t trim(std::size_t keep_bytes) noexcept override { return upstream_->trim(keep_bytes); }
 
  private:
   struct Shard {
@@ -87,11 +78,8 @@ class TERN_EXPORT BudgetResource final : public Resource {
   [[nodiscard]] BlockCharge* find(const Block& block, Shard& shard) noexcept;
   void erase(BlockCharge* record, Shard& shard) noexcept;
 
-  const ResourceHandle upstream_;
   const BudgetHandle budget_;
-  const std::string name_;
   const bool frees_without_waiting_;
-  LiveCounters counters_;
   std::atomic<std::size_t> pending_bytes_ = 0;
   std::mutex inherited_mutex_;
   Charge inherited_;  // guarded by inherited_mutex_; of blocks that were there before

@@ -7,30 +7,26 @@
 #pragma once
 
 #include "tern/device/memory_kind.hpp"
-#include "tern/memory/live_counters.hpp"
-#include "tern/memory/resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 
 namespace tern {
 
-class TERN_EXPORT DirectResource final : public Resource {
+class TERN_EXPORT DirectResource final : public DriverResource {
  public:
   /// Throws InvalidArgument, and Unsupported if the device has no such memory.
   explicit DirectResource(Device device, MemoryKind kind = MemoryKind::device);
 
   [[nodiscard]] const char* name() const noexcept override { return "direct"; }
-  [[nodiscard]] const Device& device() const noexcept override { return device_; }
   [[nodiscard]] MemoryKind kind() const noexcept { return kind_; }
   [[nodiscard]] ResourceTraits traits() const noexcept override;
-  [[nodiscard]] Statistics statistics() const noexcept override;
-  [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
-  [[nodiscard]] std::size_t good_size(const Request& request) const noexcept override;
-  [[nodiscard]] Result<void> try_deallocate(const Block& block, StreamRef stream,
-                                            CallSite site = CallSite::here()) noexcept override;
 
  private:
-  const Device device_;
+  [[nodiscard]] Result<void*> take(const Request& request, StreamRef stream) noexcept override;
+  void put_back(const Piece& piece, StreamRef stream, CallSite site) noexcept override;
+  [[nodiscard]] Result<Mark> give(const Piece& piece, StreamRef stream,
+                                  CallSite site) noexcept override;
+
   const MemoryKind kind_;
-  LiveCounters counters_;
 };
 
 }  // namespace tern

@@ -1,0 +1,104 @@
+#include "tern/memory/driver_resource.hpp"
+
+#include <utility>
+
+#include "memory/block_table.hpp"
+
+namespace tern {
+
+DriverResource::DriverResource(Device device, Order order, const char* not_recycled)
+    : device_(std::move(device)), order_(order), not_recycled_(not_recycled) {
+  if (!device_.is_open()) {
+    raise(Failure(ErrorCode::invalid_argument, "a resource needs a device, and was given none.")
+              .with("name", "device"));
+  }
+}
+
+ResourceTraits DriverResource::traits() const noexcept {
+  ResourceTraits traits;
+  traits.is_device_accessible = true;
+  traits.is_host_accessible = device_.can(Capability::host_access);
+  traits.is_stream_ordered = order_ == Order::stream;
+  traits.frees_without_waiting = order_ == Order::stream;
+  traits.alignment = device_.info().alignment;
+  traits.max_alignment = device_.info().max_alignment;
+  return traits;
+}
+
+Statistics DriverResource::statistics() const noexcept {
+  Statistics now = counters_.read();
+  // What a driver with the order of streams keeps for later is its own secret.
+  if (order_ == Order::host) now.reserved_bytes = now.live_bytes;
+  now.failed_frees = failed_frees();
+  now.failed_free_bytes = failed_free_bytes();
+  return now;
+}
+
+StreamRef DriverResource::ordered_by(StreamRef stream) const noexcept {
+  return order_ == Order::stream && !stream.id() ? device_.default_stream() : stream;
+}
+
+Result<void> DriverResource::wait_for(StreamRef stream) const noexcept {
+  if (!stream.id()) return {};
+  // One that has ended is waited for as a whole.
+  const Result<Mark> mark = stream.try_mark();
+  const Result<void> waited = mark ? Device::try_wait(*mark) : device_.try_synchronize();
+  if (!waited && waited.failure().code() != ErrorCode::device_lost) return waited;
+  return {};
+}
+
+Result<Block> DriverResource::try_allocate(const Request& request) noexcept {
+  counters_.note_request();
+  if (request.bytes == 0) return Block{};
+  Result<Block> block = begin(request);
+  if (block) {
+    counters_.note_allocation(block->bytes);
+  } else {
+    counters_.note_refusal();
+  }
+  return block;
+}
+
+Result<Block> DriverResource::begin(const Request& request) noexcept {
+  if (Result<void> fits = check(request); !fits) return fits.failure();
+  if (request.source == Source::recycled) {
+    return Failure(ErrorCode::out_of_memory, not_recycled_, request.site)
+        .with_bytes("requested", request.bytes);
+  }
+  const StreamRef stream = ordered_by(request.stream);
+  const Result<void*> address = take(request, stream);
+  if (!address) return address.failure();
+  const Result<Generation> generation = try_begin_block(
+      {*address, request.bytes, device_.id(), this, stream.id(), request.tag, request.alignment});
+  if (!generation) {
+    put_back({*address, request.bytes, request.alignment}, stream, request.site);
+    return generation.failure();
+  }
+  return Block{*address, request.bytes, device_.id(), *generation};
+}
+
+Result<void> DriverResource::try_deallocate(const Block& block, StreamRef stream,
+                                            CallSite site) noexcept {
+  if (!block) return {};
+  const Result<BlockFacts> facts = try_claim_block(block, this);
+  if (!facts) return Failure(facts.failure()).at(site);
+  const auto fail = [&](const Failure& failure) {
+    unclaim_block(block.generation);
+    return Result<void>(Failure(failure).at(site));
+  };
+  stream = ordered_by(stream);
+  if (stream.id() && stream.device_id() != device_.id()) {
+    return fail(Failure(ErrorCode::device_mismatch,
+                        "memory of '{a}' was freed on a stream of {b}. Free it on a stream of its "
+                        "own device.")
+                    .with("a", device_.spec())
+                    .with("b", Place::device(stream.device_id()).text()));
+  }
+  const Result<Mark> gone = give({block.address, block.bytes, facts->note}, stream, site);
+  if (!gone) return fail(gone.failure());
+  counters_.note_free(block.bytes);
+  end_block(block.generation, *gone);
+  return {};
+}
+
+}  // namespace tern

@@ -1,0 +1,31 @@
+// Budgets for tests, and whether one's books add up.
+
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "tern/memory/budget.hpp"
+
+namespace tern::test {
+
+inline BudgetHandle limited(std::size_t bytes, const char* name = "test", BudgetHandle parent = {},
+                            Overflow overflow = Overflow::wait) {
+  return Budget::make(name, BudgetLimit::bytes(bytes),
+                      {.parent = std::move(parent), .overflow = overflow});
+}
+
+/// At a moment in which nobody charges or frees.
+inline void expect_sound(const Budget& budget) {
+  const BudgetState now = budget.state();
+  EXPECT_EQ(now.charged_bytes, now.admitted_bytes + now.provisional_bytes + now.reserved_bytes);
+  EXPECT_LE(now.pending_bytes, now.admitted_bytes);
+  EXPECT_LE(now.admitted_bytes, now.peak_bytes);
+  std::size_t sum = 0;
+  for (const Budget::TagUse& use : budget.used_by_tag()) sum += use.used_bytes;
+  EXPECT_EQ(sum, now.admitted_bytes);
+}
+
+}  // namespace tern::test
