@@ -25,7 +25,9 @@ bool Figure::misses_goal() const {
   const std::optional<double> reached = ratio();
   if (goal_ratio && (!reached || *reached < *goal_ratio - tolerance)) return true;
   if (!goal) return false;
-  return better == Better::higher ? value < *goal : value > *goal;
+  // What is no number has not been reached either.
+  const bool is_met = better == Better::higher ? value >= *goal : value <= *goal;
+  return !is_met;
 }
 
 void Context::add(Figure figure) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace tern::bench {
 namespace {
 
@@ -13,6 +15,12 @@ TEST(BenchFigures, MissAGoalOnTheWrongSideOfItOnly) {
   EXPECT_FALSE(rate.misses_goal());
   EXPECT_TRUE((Figure{.value = 19.9, .better = Better::higher, .goal = 20}).misses_goal());
   EXPECT_FALSE((Figure{.value = 1e9, .better = Better::lower}).misses_goal()) << "there is none";
+}
+
+TEST(BenchFigures, MissAGoalWithWhatIsNoNumber) {
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE((Figure{.value = none, .better = Better::lower, .goal = 1}).misses_goal());
+  EXPECT_TRUE((Figure{.value = none, .better = Better::higher, .goal = 1}).misses_goal());
 }
 
 TEST(BenchFigures, CanHaveNothingForAGoal) {
