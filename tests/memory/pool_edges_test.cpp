@@ -133,5 +133,22 @@ TEST(PoolEdges, DoesNotBeginWithMoreThanMemoryCanHave) {
   }
 }
 
+TEST(PoolEdges, UsesItsAddressesAgain) {
+  // The device has addresses for four times its memory.
+  const Device device = sim::open({.memory_bytes = 64 * mib});
+  PoolResource pool(device);
+  for (int round = 0; round < 100; ++round) {
+    for (const std::size_t alignment : {0u, 4u << 20}) {
+      const Block small = pool.allocate({.bytes = 2 * mib});
+      const Block block = pool.allocate({.bytes = 30 * mib, .alignment = alignment});
+      pool.deallocate(block, {});
+      EXPECT_EQ(pool.trim(2 * mib), 30 * mib) << round;
+      pool.deallocate(small, {});
+    }
+    EXPECT_EQ(pool.trim(0), 2 * mib) << round;
+  }
+  EXPECT_TRUE(pool.is_well());
+}
+
 }  // namespace
 }  // namespace tern
