@@ -150,5 +150,21 @@ TEST(PoolEdges, UsesItsAddressesAgain) {
   EXPECT_TRUE(pool.is_well());
 }
 
+TEST(PoolEdges, GivesALargeBlockThatBeginsWithNoPageIfThereIsNoOther) {
+  // No addresses are left to put pages together at.
+  const Device device = sim::open({.memory_bytes = 24 * mib});
+  PoolResource pool(device);
+  const Block before = pool.allocate({.bytes = 1 * mib});
+  std::vector<Block> hole;
+  for (int i = 0; i < 2; ++i) hole.push_back(pool.allocate({.bytes = 8 * mib}));
+  const Block behind = pool.allocate({.bytes = 7 * mib});
+  ASSERT_EQ(pool.pool_statistics().held_bytes, 24 * mib);
+  for (const Block& half : hole) pool.deallocate(half, {});
+  const Result<Block> fits = pool.try_allocate({.bytes = 16 * mib});
+  ASSERT_TRUE(fits) << fits.failure().text();
+  EXPECT_EQ(fits->address, hole.front().address);
+  for (const Block& block : {before, *fits, behind}) pool.deallocate(block, {});
+}
+
 }  // namespace
 }  // namespace tern
