@@ -133,5 +133,38 @@ TEST(PoolEdges, DoesNotBeginWithMoreThanMemoryCanHave) {
   }
 }
 
+TEST(PoolEdges, UsesItsAddressesAgain) {
+  // The device has addresses for four times its memory.
+  const Device device = sim::open({.memory_bytes = 64 * mib});
+  PoolResource pool(device);
+  for (int round = 0; round < 100; ++round) {
+    for (const std::size_t alignment : {0u, 4u << 20}) {
+      const Block small = pool.allocate({.bytes = 2 * mib});
+      const Block block = pool.allocate({.bytes = 30 * mib, .alignment = alignment});
+      pool.deallocate(block, {});
+      EXPECT_EQ(pool.trim(2 * mib), 30 * mib) << round;
+      pool.deallocate(small, {});
+    }
+    EXPECT_EQ(pool.trim(0), 2 * mib) << round;
+  }
+  EXPECT_TRUE(pool.is_well());
+}
+
+TEST(PoolEdges, GivesALargeBlockThatBeginsWithNoPageIfThereIsNoOther) {
+  // No addresses are left to put pages together at.
+  const Device device = sim::open({.memory_bytes = 24 * mib});
+  PoolResource pool(device);
+  const Block before = pool.allocate({.bytes = 1 * mib});
+  std::vector<Block> hole;
+  for (int i = 0; i < 2; ++i) hole.push_back(pool.allocate({.bytes = 8 * mib}));
+  const Block behind = pool.allocate({.bytes = 7 * mib});
+  ASSERT_EQ(pool.pool_statistics().held_bytes, 24 * mib);
+  for (const Block& half : hole) pool.deallocate(half, {});
+  const Result<Block> fits = pool.try_allocate({.bytes = 16 * mib});
+  ASSERT_TRUE(fits) << fits.failure().text();
+  EXPECT_EQ(fits->address, hole.front().address);
+  for (const Block& block : {before, *fits, behind}) pool.deallocate(block, {});
+}
+
 }  // namespace
 }  // namespace tern

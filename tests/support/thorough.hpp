@@ -1,7 +1,12 @@
 // Is this build fast enough for the long form of a test? Sanitizers and debug builds run a short
 // one; where only sanitizers are too slow, a test asks for those.
+//
+// Some tests have a form that takes a minute or more, and is run when somebody asks for it:
+// TESTS_IN_FULL=1 build/dev/tests/tern_memory_test --gtest_filter='PoolModel*'.
 
 #pragma once
+
+#include <cstdlib>
 
 namespace tern::test {
 
@@ -23,5 +28,8 @@ inline constexpr bool is_thorough = !is_sanitized;
 #else
 inline constexpr bool is_thorough = false;
 #endif
+
+/// Was the longest form asked for?
+inline bool in_full() { return std::getenv("TESTS_IN_FULL") != nullptr; }
 
 }  // namespace tern::test

@@ -64,6 +64,10 @@ Result<void> PageStore::try_reserve(std::uint64_t pages) noexcept {
   }
 }
 
+std::uint64_t PageStore::room_pages() const noexcept {
+  return regions_.empty() ? 0 : regions_.back().pages - regions_.back().used;
+}
+
 std::uint64_t PageStore::next_address() const noexcept {
   if (regions_.empty()) return 0;
   const Region& last = regions_.back();

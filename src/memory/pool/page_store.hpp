@@ -33,6 +33,8 @@ class PageStore {
   /// They follow the last ones given where possible.
   [[nodiscard]] Result<std::uint64_t> try_new_addresses(std::uint64_t pages,
                                                         std::uint64_t alignment) noexcept;
+  /// How many pages of new addresses there are without a further reservation.
+  [[nodiscard]] std::uint64_t room_pages() const noexcept;
   /// Where the next new addresses begin if there is room; 0 if nothing is reserved.
   [[nodiscard]] std::uint64_t next_address() const noexcept;
   /// The last `pages` of the newest addresses were not used after all.

@@ -43,6 +43,11 @@ Failure no_host_memory(std::size_t bytes) noexcept {
       .with_bytes("requested", bytes);
 }
 
+/// In granules.
+std::uint64_t requested_alignment(const Request& request) noexcept {
+  return std::max<std::uint64_t>(request.alignment / granule_bytes, 1);
+}
+
 Suballocation as_note(const Block& block) noexcept {
   return {block.address, block.bytes, block.generation.value()};
 }
@@ -141,7 +146,7 @@ Result<Block> Pool::try_allocate(const Request& request) noexcept {
   }
   Search search{.request = request,
                 .granules = granted_bytes(request.bytes) / granule_bytes,
-                .alignment = std::max<std::uint64_t>(request.alignment / granule_bytes, 1),
+                .alignment = requested_alignment(request),
                 .cache = **cache};
   if (request.bytes >= least_large_bytes && has_pages_) {
     search.alignment = std::max(search.alignment, PageStore::page_granules);
@@ -217,14 +222,17 @@ Descriptor* Pool::find(Search& search) noexcept {
     if (search.failure) return nullptr;
   }
   if (Descriptor* range = reclaim(search)) return range;
-  if (search.failure || search.reason) return nullptr;
+  if (search.failure) return nullptr;
   // The same request fails again until something is freed, unless a stream may have gone on. What
-  // was freed since the search began is looked at once more, behind the count that tells of it.
+  // was freed since the search began is looked at once more, behind the count that tells of it; and
+  // a large block need not begin with a page if that is all there is.
   const std::uint64_t since = epoch();
+  search.alignment = requested_alignment(search.request);
   if (Descriptor* range = take_free(search, Thoroughness::thorough)) {
     count(&Counts::quiescent_hits);
     return range;
   }
+  if (search.failure || search.reason) return nullptr;
   const std::lock_guard lock(ranges_mutex_);
   if (ranges_.in_flight_granules() == 0 && limit_bytes_.load(std::memory_order_relaxed) != 0) {
     refused_granules_ = search.granules;

@@ -109,6 +109,13 @@ class Pool {
   [[nodiscard]] Descriptor* grow_pages(Search& search) noexcept;
   [[nodiscard]] Descriptor* grow_segments(Search& search) noexcept;
   [[nodiscard]] Descriptor* remap(Search& search) noexcept;
+  /// Addresses without memory, held: so many pages behind the last ones, or pages at a multiple of
+  /// `alignment` pages from where there are any, and new ones only if there are none.
+  [[nodiscard]] Result<Descriptor*> try_add_addresses(std::uint64_t pages) noexcept;
+  [[nodiscard]] Result<Descriptor*> try_take_addresses(std::uint64_t pages,
+                                                       std::uint64_t alignment) noexcept;
+  /// Addresses that were not backed after all.
+  void give_up_addresses(Descriptor& range) noexcept;
   /// Cuts what is asked for out of a held range; the rest is free for all.
   Descriptor* cut_out(Descriptor& range, const Search& search) noexcept;
   void put_back(Descriptor* list) noexcept;

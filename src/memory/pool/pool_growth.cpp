@@ -75,14 +75,75 @@ Descriptor* Pool::grow(Search& search) noexcept {
   return range;
 }
 
+Result<Descriptor*> Pool::try_add_addresses(std::uint64_t pages) noexcept {
+  {
+    const std::lock_guard lock(ranges_mutex_);
+    if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_growth);
+        !prepared) {
+      return prepared.failure();
+    }
+  }
+  const Result<std::uint64_t> offset = pages_->try_new_addresses(pages, 1);
+  if (!offset) return offset.failure();
+  const std::lock_guard lock(ranges_mutex_);
+  Descriptor* last = ranges_.last();
+  const bool touches = last != nullptr && last->end() == *offset;
+  return &ranges_.add(*offset, pages * page_granules, touches ? last : nullptr);
+}
+
+Result<Descriptor*> Pool::try_take_addresses(std::uint64_t pages,
+                                             std::uint64_t alignment) noexcept {
+  const auto take = [&]() -> Result<Descriptor*> {
+    const std::lock_guard lock(ranges_mutex_);
+    if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_growth);
+        !prepared) {
+      return prepared.failure();
+    }
+    return ranges_.take_unbacked(pages * page_granules, alignment * page_granules);
+  };
+  const auto add = [&](std::uint64_t count) -> Result<void> {
+    const Result<Descriptor*> added = try_add_addresses(count);
+    if (!added) return added.failure();
+    const std::lock_guard lock(ranges_mutex_);
+    ranges_.put_unbacked(**added);
+    return {};
+  };
+  Result<Descriptor*> taken = take();
+  if (!taken || *taken != nullptr) return taken;
+  // What is left of a reservation may do with what touches it; if not, it is not lost.
+  const std::uint64_t most = pages + alignment - 1;
+  if (const std::uint64_t rest = pages_->room_pages(); rest > 0 && rest < most) {
+    if (Result<void> added = add(rest); !added) return added.failure();
+    taken = take();
+    if (!taken || *taken != nullptr) return taken;
+  }
+  if (Result<void> added = add(most); !added) return added.failure();
+  return take();
+}
+
+void Pool::give_up_addresses(Descriptor& range) noexcept {
+  const std::uint64_t stuck = pages_->mapped_in(range.offset, range.size / page_granules);
+  stuck_pages_ += stuck;
+  const std::lock_guard lock(ranges_mutex_);
+  if (stuck > 0) {
+    ranges_.put_out_of_use(range);
+  } else if (&range == ranges_.last() && range.end() == pages_->next_address()) {
+    // As if they had never been: what is free before them can be extended again.
+    pages_->give_back_addresses(range.offset, range.size / page_granules);
+    ranges_.drop(range);
+  } else {
+    ranges_.put_unbacked(range);
+  }
+}
+
 Descriptor* Pool::grow_pages(Search& search) noexcept {
   const std::uint64_t loose = pages_->loose_pages();
   const std::uint64_t held = pages_->held_pages();
   const std::uint64_t limit = limit_pages();
   const std::uint64_t room = loose + (limit > held ? limit - held : 0);
-  const std::uint64_t page_alignment = std::max<std::uint64_t>(search.alignment / page_granules, 1);
+  const std::uint64_t addresses = pages_->room_pages();
   Descriptor* tail = nullptr;
-  std::uint64_t end = pages_->next_address();
+  std::uint64_t need = pages_for(search.granules);
   {
     // What is free where new addresses begin is part of what is needed. It is held meanwhile.
     const std::lock_guard lock(ranges_mutex_);
@@ -91,11 +152,20 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
       search.failure = prepared.failure();
       return nullptr;
     }
+    const std::uint64_t end = pages_->next_address();
     Descriptor* last = ranges_.last();
     if (last != nullptr && last->state == State::quiescent && last->end() == end &&
         round_up_to(last->offset, search.alignment) < end) {
-      tail = last;
-      ranges_.take_whole(*tail);
+      const std::uint64_t needed_end =
+          round_up_to(last->offset, search.alignment) + search.granules;
+      const std::uint64_t missing = needed_end > end ? pages_for(needed_end - end) : 0;
+      if (missing <= addresses) {
+        tail = last;
+        need = missing;
+        ranges_.take_whole(*tail);
+        // A quick look does not see everything that fits.
+        if (need == 0) return cut_out(*tail, search);
+      }
     }
   }
   const auto give_tail_back = [&] {
@@ -110,15 +180,12 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
     search.reason = failure;
     return nullptr;
   };
-  std::uint64_t need =
-      tail == nullptr
-          ? pages_for(search.granules)
-          : pages_for(round_up_to(tail->offset, search.alignment) + search.granules - end);
   if (need > room) {
     give_tail_back();
     return nullptr;
   }
   std::uint64_t extra = std::min({held / growth_share, most_extra_pages, room - need});
+  if (tail != nullptr) extra = std::min(extra, addresses - need);
   Result<void> made = pages_->try_have_loose(need + extra);
   while (!made && extra > 0) {
     extra /= 4;
@@ -126,34 +193,21 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
   }
   if (!made) return fail(made.failure());
 
-  std::uint64_t pages = need + extra;
-  Result<std::uint64_t> offset =
-      pages_->try_new_addresses(pages, tail == nullptr ? page_alignment : 1);
-  if (offset && tail != nullptr && *offset != end) {
-    // The addresses go on elsewhere, where the tail is of no use.
-    give_tail_back();
-    pages_->give_back_addresses(*offset, pages);
-    need = pages_for(search.granules);
-    pages = std::max(need, pages);
-    if (pages > room) pages = need;
-    if (need > room) return fail(Failure(ErrorCode::out_of_memory));
-    made = pages_->try_have_loose(pages);
-    if (!made) return fail(made.failure());
-    offset = pages_->try_new_addresses(pages, page_alignment);
+  const std::uint64_t alignment = std::max<std::uint64_t>(search.alignment / page_granules, 1);
+  Result<Descriptor*> target = tail != nullptr ? try_add_addresses(need + extra)
+                                               : try_take_addresses(need + extra, alignment);
+  if (!target && tail == nullptr && extra > 0) {
+    pages_->release_loose(std::exchange(extra, 0));
+    target = try_take_addresses(need, alignment);
   }
-  if (!offset) return fail(offset.failure());
-  if (Result<void> backed = pages_->try_back(*offset, pages); !backed) {
-    // Addresses with a page that would not go are out of use.
-    const std::uint64_t stuck = pages_->mapped_in(*offset, pages);
-    stuck_pages_ += stuck;
-    if (stuck == 0) pages_->give_back_addresses(*offset, pages);
+  if (!target) return fail(target.failure());
+  Descriptor* range = *target;
+  if (Result<void> backed = pages_->try_back(range->offset, need + extra); !backed) {
+    give_up_addresses(*range);
     return fail(backed.failure());
   }
   note_held();
   const std::lock_guard lock(ranges_mutex_);
-  Descriptor* last = ranges_.last();
-  const bool touches = last != nullptr && last->end() == *offset;
-  Descriptor* range = &ranges_.add(*offset, pages * page_granules, touches ? last : nullptr);
   if (tail != nullptr) {
     ranges_.join_held(*tail, *range);
     range = tail;
@@ -236,26 +290,9 @@ Descriptor* Pool::remap(Search& search) noexcept {
       return fail(made.failure());
     }
   }
-  Descriptor* target = nullptr;
-  {
-    const std::lock_guard lock(ranges_mutex_);
-    if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_growth);
-        !prepared) {
-      put_back(donors);
-      search.failure = prepared.failure();
-      return nullptr;
-    }
-    target = ranges_.take_unbacked(pages * page_granules, alignment);
-  }
-  if (target == nullptr) {
-    const Result<std::uint64_t> offset =
-        pages_->try_new_addresses(pages, alignment / page_granules);
-    if (!offset) return fail(offset.failure());
-    const std::lock_guard lock(ranges_mutex_);
-    Descriptor* last = ranges_.last();
-    const bool touches = last != nullptr && last->end() == *offset;
-    target = &ranges_.add(*offset, pages * page_granules, touches ? last : nullptr);
-  }
+  const Result<Descriptor*> addresses = try_take_addresses(pages, alignment / page_granules);
+  if (!addresses) return fail(addresses.failure());
+  Descriptor* const target = *addresses;
   std::optional<Failure> refused;
   while (donors != nullptr && !refused) {
     Descriptor& run = *std::exchange(donors, donors->next);
@@ -281,16 +318,7 @@ Descriptor* Pool::remap(Search& search) noexcept {
   Result<void> backed;
   if (!refused) backed = pages_->try_back(target->offset, pages);
   if (refused || !backed) {
-    const std::uint64_t stuck = pages_->mapped_in(target->offset, pages);
-    stuck_pages_ += stuck;
-    {
-      const std::lock_guard lock(ranges_mutex_);
-      if (stuck == 0) {
-        ranges_.put_unbacked(*target);
-      } else {
-        ranges_.put_out_of_use(*target);
-      }
-    }
+    give_up_addresses(*target);
     return fail(refused ? *refused : backed.failure());
   }
   note_held();

@@ -152,7 +152,7 @@ void Ranges::put_unbacked(Descriptor& range) noexcept {
 }
 
 Descriptor* Ranges::take_unbacked(std::uint64_t granules, std::uint64_t alignment) noexcept {
-  Descriptor* found = unbacked_.find(granules, alignment);
+  Descriptor* found = unbacked_.find(granules, alignment, FitIndex::Effort::thorough);
   if (found == nullptr) return nullptr;
   unbacked_.remove(*found);
   found->state = State::held;

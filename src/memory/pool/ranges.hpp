@@ -63,6 +63,7 @@ class Ranges {
       FitIndex::Effort effort = FitIndex::Effort::quick) noexcept;
   [[nodiscard]] Descriptor* take_in_flight(Lane& lane, std::uint64_t granules,
                                            std::uint64_t alignment) noexcept;
+  /// Misses nothing.
   [[nodiscard]] Descriptor* take_unbacked(std::uint64_t granules, std::uint64_t alignment) noexcept;
   /// Up to so many whole pages in one piece out of a quiescent range, small ranges first; null if
   /// there are none.
