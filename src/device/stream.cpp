@@ -16,11 +16,9 @@ Failure no_stream(StreamId id, const char* why) noexcept {
       .with("why", why);
 }
 
-/// The answer nearly every call gets, in four loads. A stream must not end while it is used, so
-/// they need no order.
+/// The answer nearly every call gets, in four loads.
 bool is_usable(const StreamState* stream, StreamId id) noexcept {
-  return stream != nullptr && stream->id.load(std::memory_order_relaxed) == id.value() &&
-         !stream->has_ended.load(std::memory_order_relaxed) && stream->device->is_in_its_process();
+  return stream != nullptr && stream->is_open_as(id) && stream->device->is_in_its_process();
 }
 
 /// Of a reference that names no stream, one that has ended, or one of another process.
@@ -334,12 +332,7 @@ Result<Mark> StreamRef::try_next_mark() const noexcept {
 
 Mark StreamRef::next_mark() const noexcept {
   if (!tern::is_usable(state_, id_)) return {};
-  if (!state_->has_next.load(std::memory_order_relaxed)) {
-    state_->has_next.store(true, std::memory_order_release);
-  }
-  // Not before the submissions it stands for: whoever queued an event before one of those has moved
-  // the count before, and the queue's own order makes that visible here.
-  return Mark{id_, state_->issued.load(std::memory_order_relaxed) + 1};
+  return Mark{id_, state_->promise_next()};
 }
 
 Result<void> StreamRef::try_wait(Mark mark, CallSite site) const noexcept {

@@ -232,7 +232,7 @@ void end_block(Generation generation, Mark last_use) noexcept {
     free_place(all, generation);
     return;
   }
-  place.retire(last_use);
+  place.retire(generation.count(), last_use);
   place.note.store(no_slot, std::memory_order_relaxed);
   const std::uint32_t slot = generation.slot();
   if (all.newest_retired == no_slot) {

@@ -75,11 +75,11 @@ struct alignas(64) BlockPlace {
     word.store(word_of(next, BlockPhase::live), std::memory_order_release);
     return next;
   }
-  /// Freed: retired until the mark is done. For kept places.
-  void retire(Mark last_use) noexcept {
+  /// Freed: retired until the mark is done. For kept places, and by the claimer.
+  void retire(std::uint64_t its_count, Mark last_use) noexcept {
     stream.store(last_use.stream, std::memory_order_relaxed);
     sequence.store(last_use.sequence, std::memory_order_relaxed);
-    word.store(word_of(count(), BlockPhase::retired), std::memory_order_release);
+    word.store(word_of(its_count, BlockPhase::retired), std::memory_order_release);
   }
 };
 

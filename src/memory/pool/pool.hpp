@@ -22,6 +22,7 @@
 #include <optional>
 
 #include "core/fork_count.hpp"
+#include "device/device_state.hpp"
 #include "memory/block_table.hpp"
 #include "memory/pool/page_store.hpp"
 #include "memory/pool/ranges.hpp"
@@ -67,6 +68,8 @@ class Pool {
     std::uint64_t granules;
     std::uint64_t alignment;  // in granules
     StreamCache& cache;
+    /// Which rung it was.
+    std::uint64_t StreamCache::Counts::*rung = nullptr;
     /// Ends it.
     std::optional<Failure> failure = {};
     /// Why a rung did not hold; said if none does.
@@ -83,14 +86,14 @@ class Pool {
   }
   [[nodiscard]] Result<StreamCache*> try_cache(std::size_t slot) noexcept;
   [[nodiscard]] CacheBounds bounds() const noexcept {
-    return is_tight_.load(std::memory_order_relaxed) ? tight_bounds : CacheBounds{};
+    return {class_bound_.load(std::memory_order_relaxed),
+            recent_bound_.load(std::memory_order_relaxed)};
   }
 
   // --- Allocating
   [[nodiscard]] Descriptor* find(Search& search) noexcept;
-  /// Of what the request's stream has freed itself.
-  [[nodiscard]] Descriptor* take_own(Search& search) noexcept;
-  [[nodiscard]] Descriptor* take_free(Search& search, Thoroughness how) noexcept;
+  /// Of what is free for all, and of what the request's stream has freed itself.
+  [[nodiscard]] Descriptor* take(Search& search, Thoroughness how) noexcept;
   [[nodiscard]] Descriptor* steal(Search& search) noexcept;
   [[nodiscard]] Descriptor* reclaim(Search& search) noexcept;
   /// With the lock of the cache held.
@@ -124,12 +127,14 @@ class Pool {
   std::size_t release_free(std::size_t keep_bytes) noexcept;
 
   // --- Freeing
-  [[nodiscard]] Result<void> free_late(const Block& block, StreamRef stream,
-                                       CallSite site) noexcept;
-  [[nodiscard]] Result<void> why_not(const Block& block, const BlockPlace* place, StreamRef stream,
-                                     CallSite site) const noexcept;
-  [[nodiscard]] Result<void> free_on_new_stream(const Block& block, StreamRef stream, Mark last_use,
-                                                CallSite site) noexcept;
+  /// Of a block that is not live or not of this pool, or on a stream that takes no work.
+  [[nodiscard]] Result<void> free_with_care(const Block& block, const BlockPlace* place,
+                                            StreamRef stream, CallSite site) noexcept;
+  /// On another stream than it was allocated on, or with somebody to tell.
+  [[nodiscard]] Result<void> free_elsewhere(Descriptor& range, StreamCache& home, StreamRef stream,
+                                            Mark last_use, const Block& block,
+                                            CallSite site) noexcept;
+  [[nodiscard]] bool can_use(StreamRef stream) const noexcept;
   void finish_free(Descriptor& range, StreamRef stream, Mark last_use, const Block& block,
                    CallSite site) noexcept;
   /// What has left a stream's cache, or never was in one.
@@ -163,6 +168,8 @@ class Pool {
   /// The host uses this memory too, so a block is given out when its last use is done, not before.
   const bool host_shares_;
   const bool has_pages_;
+  /// Neither of the first two: blocks stay with their streams, and nobody is told.
+  const bool is_plain_;
 
   std::array<std::atomic<StreamCache*>, stream_slots + 1> caches_ = {};
   std::atomic<StreamCache*> newest_cache_ = nullptr;
@@ -185,6 +192,7 @@ class Pool {
 
   // Written by whoever holds a lock above, read by anybody.
   std::atomic<bool> is_tight_ = false;
+  std::atomic<std::size_t> class_bound_ = 0, recent_bound_ = 0;  // of each stream's cache
   std::atomic<std::size_t> limit_bytes_;
   std::atomic<std::uint64_t> changes_ = 0;
   std::atomic<std::size_t> held_bytes_ = 0, loose_bytes_ = 0, peak_held_bytes_ = 0;
@@ -205,18 +213,21 @@ inline Block Pool::begin_block(Descriptor& range, StreamCache& cache,
           Generation(range.slot, count)};
 }
 
+inline bool Pool::can_use(StreamRef stream) const noexcept {
+  const StreamId id = stream.id();
+  if (!is_same_process(process_)) return false;
+  return !id || (id.device() == device_id_ && DeviceState::state_of(stream)->is_open_as(id));
+}
+
 inline Block Pool::try_hit(const Request& request) noexcept {
   const StreamId id = request.stream.id();
   // No bytes wrap to the most there are.
   if (request.bytes - 1 >= max_request_bytes || request.alignment > granule_bytes ||
-      (request.alignment & (request.alignment - 1)) != 0) {
-    return {};
-  }
-  if (id ? id.device() != device_id_ || !request.stream.is_usable() : !is_same_process(process_)) {
+      !can_use(request.stream)) {
     return {};
   }
   StreamCache* const cache = caches_[home_of(id)].load(std::memory_order_acquire);
-  if (cache == nullptr) return {};
+  if (cache == nullptr || (request.alignment & (request.alignment - 1)) != 0) return {};
   Block block;
   {
     const std::lock_guard lock(cache->lock);
@@ -230,7 +241,7 @@ inline Block Pool::try_hit(const Request& request) noexcept {
     }
     block = begin_block(*range, *cache, request);
   }
-  if (wants_notes_) note_begin(block, request);
+  if (!is_plain_) note_begin(block, request);
   return block;
 }
 
@@ -242,42 +253,28 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream, CallSit
       place->owner.load(std::memory_order_relaxed) != &owner_ ||
       place->address.load(std::memory_order_relaxed) != block.address ||
       place->bytes.load(std::memory_order_relaxed) != block.bytes || block.device != device_id_ ||
-      (id && id.device() != device_id_)) {
-    return why_not(block, place, stream, site);
+      !can_use(stream)) {
+    return free_with_care(block, place, stream, site);
   }
-  Mark last_use;
-  if (id) {
-    last_use = stream.next_mark();
-    if (!last_use) return free_late(block, stream, site);
-  } else if (!is_same_process(process_)) {
-    return {};
-  }
+  const Mark last_use = id ? Mark{id, DeviceState::state_of(stream)->promise_next()} : Mark{};
   const std::size_t home_slot = home_of(place->stream.load(std::memory_order_relaxed));
   StreamCache& home = *caches_[home_slot].load(std::memory_order_acquire);
   auto& range = *reinterpret_cast<Descriptor*>(place->note.load(std::memory_order_relaxed));
-  // What the host shares is not given out again in the order of a stream.
-  const bool stays = !wants_notes_ && (!id || !host_shares_) && home_of(id) == home_slot;
-  if (!stays && id && caches_[id.slot()].load(std::memory_order_relaxed) == nullptr) {
-    return free_on_new_stream(block, stream, last_use, site);
+  if (!is_plain_ || home_of(id) != home_slot) {
+    return free_elsewhere(range, home, stream, last_use, block, site);
   }
   Descriptor* leaving = nullptr;
   {
     const std::lock_guard lock(home.lock);
     // Of two that free it and came this far, one is too late.
-    if (!place->is_live(count)) return why_not(block, place, stream, site);
-    place->retire(last_use);
+    if (!place->is_live(count)) return why_not_live(block, place).at(site);
+    place->retire(count, last_use);
     home.note_free(block.bytes, range.requested_bytes);
-    if (stays) {
-      // A block may be older than the stream in its slot.
-      home.stream = id;
-      leaving = home.put(range, bounds());
-    }
+    // A block may be older than the stream in its slot.
+    home.stream = id;
+    leaving = home.put(range, bounds());
   }
-  if (!stays) {
-    finish_free(range, stream, last_use, block, site);
-  } else if (leaving != nullptr) {
-    retire(leaving, home, id);
-  }
+  if (leaving != nullptr) retire(leaving, home, id);
   return {};
 }
 

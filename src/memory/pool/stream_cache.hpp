@@ -68,8 +68,7 @@ class StreamCache {
   /// Keeps the block. What has to leave for it, perhaps itself, is linked by next.
   [[nodiscard]] Descriptor* put(Descriptor& block, const CacheBounds& bounds) noexcept {
     const std::size_t bytes = block.size * granule_bytes;
-    if (bytes <= largest_class_bytes && class_bytes_ + bytes <= bounds.class_bytes &&
-        recent_bytes_ <= bounds.recent_bytes) {
+    if (bytes <= largest_class_bytes && class_bytes_ + bytes <= bounds.class_bytes) {
       Stack& stack = stacks_[class_of(bytes)];
       if (stack.count < most_per_class) {
         stack.blocks[stack.count++] = &block;
