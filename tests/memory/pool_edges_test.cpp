@@ -166,5 +166,19 @@ TEST(PoolEdges, GivesALargeBlockThatBeginsWithNoPageIfThereIsNoOther) {
   for (const Block& block : {before, *fits, behind}) pool.deallocate(block, {});
 }
 
+TEST(PoolEdges, TellsOfALossInsteadOfGivingMemoryOfIt) {
+  const Device device = sim::open({.policy = sim::Policy::lazy, .memory_bytes = 64 * mib});
+  const Stream a(device), b(device);
+  PoolResource pool(device, {.limit_bytes = 8 * mib});
+  const Block block = pool.allocate({.bytes = 8 * mib, .stream = a});
+  a.fill(static_cast<std::byte*>(block.address), 1, std::byte{1});
+  pool.deallocate(block, a);
+  sim::set_faults(device, "wait#1=lost");
+  const Result<Block> refused = pool.try_allocate({.bytes = 8 * mib, .stream = b});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::device_lost);
+  EXPECT_TRUE(pool.is_well());
+}
+
 }  // namespace
 }  // namespace tern

@@ -357,7 +357,7 @@ Descriptor* Pool::steal(Search& search) noexcept {
   }
   const Result<void> waited = stream.try_wait(behind, search.request.site);
   if (waited) return range;
-  search.reason = waited.failure();
+  search.fail_for(waited.failure());
   const std::lock_guard lock(ranges_mutex_);
   ranges_.return_in_flight(*range, donor->lane, behind.sequence);
   note_change();

@@ -70,6 +70,11 @@ class Pool {
     std::optional<Failure> failure = {};
     /// Why a rung did not hold; said if none does.
     std::optional<Failure> reason = {};
+
+    /// A rung did not hold. On a device that is lost none will.
+    void fail_for(const Failure& why) noexcept {
+      (why.code() == ErrorCode::device_lost ? failure : reason) = why;
+    }
   };
   enum class Thoroughness : std::uint8_t { quick, thorough };
 
