@@ -180,5 +180,18 @@ TEST(PoolEdges, TellsOfALossInsteadOfGivingMemoryOfIt) {
   EXPECT_TRUE(pool.is_well());
 }
 
+TEST(PoolEdges, TriesAgainToMakeRoomWhereTheDriverDidNotTakeASegment) {
+  test::FakeDevice fake;
+  PoolResource pool(fake.device, {.limit_bytes = 128 * mib, .backing = PoolBacking::segments});
+  for (const std::size_t bytes : {40 * mib, 48 * mib}) {
+    pool.deallocate(pool.allocate({.bytes = bytes}), {});
+  }
+  fake.ledger->fail_next(Call::release);
+  EXPECT_FALSE(pool.try_allocate({.bytes = 90 * mib}));
+  const Result<Block> large = pool.try_allocate({.bytes = 90 * mib});
+  ASSERT_TRUE(large) << large.failure().text();
+  pool.deallocate(*large, {});
+}
+
 }  // namespace
 }  // namespace tern

@@ -275,7 +275,10 @@ Descriptor* Pool::find(Search& search) noexcept {
   }
   if (search.failure || search.reason) return nullptr;
   const std::lock_guard lock(ranges_mutex_);
-  if (ranges_.in_flight_granules() == 0 && limit_bytes_.load(std::memory_order_relaxed) != 0) {
+  // A free segment that is still here is one the driver did not take, and may take another time.
+  const bool has_tried_all = has_pages_ || ranges_.first_holder() == nullptr;
+  if (has_tried_all && ranges_.in_flight_granules() == 0 &&
+      limit_bytes_.load(std::memory_order_relaxed) != 0) {
     refused_granules_ = search.granules;
     refused_alignment_ = search.alignment;
     refused_epoch_ = since;
