@@ -41,7 +41,7 @@ class MallocResource final : public PlainResource {
     return Block{address, request.bytes, {}, some_block};
   }
   [[nodiscard]] Result<void> try_deallocate(const Block& block, StreamRef,
-                                            CallSite) noexcept override {
+                                            const CallSite&) noexcept override {
     std::free(block.address);
     return {};
   }
@@ -55,7 +55,8 @@ class NullResource final : public PlainResource {
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override {
     return Block{this, request.bytes, {}, some_block};
   }
-  [[nodiscard]] Result<void> try_deallocate(const Block&, StreamRef, CallSite) noexcept override {
+  [[nodiscard]] Result<void> try_deallocate(const Block&, StreamRef,
+                                            const CallSite&) noexcept override {
     return {};
   }
 };

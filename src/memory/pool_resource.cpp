@@ -105,7 +105,7 @@ Result<Block> PoolResource::try_allocate(const Request& request) noexcept {
 }
 
 Result<void> PoolResource::try_deallocate(const Block& block, StreamRef stream,
-                                          CallSite site) noexcept {
+                                          const CallSite& site) noexcept {
   if (!block) return {};
   return pool_->try_free(block, stream, site);
 }

@@ -166,5 +166,32 @@ TEST(PoolEdges, GivesALargeBlockThatBeginsWithNoPageIfThereIsNoOther) {
   for (const Block& block : {before, *fits, behind}) pool.deallocate(block, {});
 }
 
+TEST(PoolEdges, TellsOfALossInsteadOfGivingMemoryOfIt) {
+  const Device device = sim::open({.policy = sim::Policy::lazy, .memory_bytes = 64 * mib});
+  const Stream a(device), b(device);
+  PoolResource pool(device, {.limit_bytes = 8 * mib});
+  const Block block = pool.allocate({.bytes = 8 * mib, .stream = a});
+  a.fill(static_cast<std::byte*>(block.address), 1, std::byte{1});
+  pool.deallocate(block, a);
+  sim::set_faults(device, "wait#1=lost");
+  const Result<Block> refused = pool.try_allocate({.bytes = 8 * mib, .stream = b});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::device_lost);
+  EXPECT_TRUE(pool.is_well());
+}
+
+TEST(PoolEdges, TriesAgainToMakeRoomWhereTheDriverDidNotTakeASegment) {
+  test::FakeDevice fake;
+  PoolResource pool(fake.device, {.limit_bytes = 128 * mib, .backing = PoolBacking::segments});
+  for (const std::size_t bytes : {40 * mib, 48 * mib}) {
+    pool.deallocate(pool.allocate({.bytes = bytes}), {});
+  }
+  fake.ledger->fail_next(Call::release);
+  EXPECT_FALSE(pool.try_allocate({.bytes = 90 * mib}));
+  const Result<Block> large = pool.try_allocate({.bytes = 90 * mib});
+  ASSERT_TRUE(large) << large.failure().text();
+  pool.deallocate(*large, {});
+}
+
 }  // namespace
 }  // namespace tern

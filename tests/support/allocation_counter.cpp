@@ -4,18 +4,34 @@
 #include <new>
 
 namespace tern::test {
+
+struct HeapRefusal {
+  /// Must this one fail?
+  static bool applies(const HeapExhausted& heap) noexcept {
+    if (heap.left_ > 0) {
+      --heap.left_;
+      return false;
+    }
+    const std::size_t at = heap.beyond_++;
+    switch (heap.mode_) {
+      case HeapExhausted::Mode::once:
+        return at == 0;
+      case HeapExhausted::Mode::every_second:
+        return at % 2 == 0;
+      default:
+        return true;
+    }
+  }
+};
+
 namespace {
 
 thread_local std::size_t allocations = 0;
-thread_local std::size_t exhausted = 0;
-thread_local std::size_t allowed = 0;  // while exhausted
+thread_local const HeapExhausted* exhausted = nullptr;
 
 void* take(std::size_t bytes, std::size_t alignment) noexcept {
   ++allocations;
-  if (exhausted != 0) {
-    if (allowed == 0) return nullptr;
-    --allowed;
-  }
+  if (exhausted != nullptr && HeapRefusal::applies(*exhausted)) return nullptr;
   // Zero bytes need an address of their own, and aligned_alloc a multiple of the alignment.
   if (bytes == 0) bytes = 1;
   if (alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__) return std::malloc(bytes);
@@ -34,14 +50,13 @@ void* take_or_throw(std::size_t bytes, std::size_t alignment) {
 AllocationCounter::AllocationCounter() noexcept : before_(allocations) {}
 std::size_t AllocationCounter::count() const noexcept { return allocations - before_; }
 
-HeapExhausted::HeapExhausted(std::size_t left) noexcept : left_before_(allowed) {
-  ++exhausted;
-  allowed = left;
+HeapExhausted::HeapExhausted(std::size_t left, Mode mode) noexcept
+    : outer_(exhausted), mode_(mode), left_(left) {
+  exhausted = this;
 }
-HeapExhausted::~HeapExhausted() {
-  --exhausted;
-  allowed = left_before_;
-}
+HeapExhausted::~HeapExhausted() { exhausted = outer_; }
+
+bool HeapExhausted::has_failed() const noexcept { return beyond_ > 0; }
 
 bool HeapExhausted::is_possible() noexcept {
   const HeapExhausted nothing_left;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace tern::test {
 
@@ -22,20 +23,29 @@ class AllocationCounter {
   std::size_t before_;
 };
 
-/// While one lives, every operator new of this thread fails, but for the first `left`. They nest,
-/// and the innermost one's `left` counts.
+/// While one lives, every operator new of this thread fails, but for the first `left`; or, of those
+/// behind them, the first, or every second. They nest, and the innermost one counts.
 class HeapExhausted {
  public:
-  explicit HeapExhausted(std::size_t left = 0) noexcept;
+  enum class Mode : std::uint8_t { for_ever, once, every_second };
+
+  explicit HeapExhausted(std::size_t left = 0, Mode mode = Mode::for_ever) noexcept;
   ~HeapExhausted();
   HeapExhausted(const HeapExhausted&) = delete;
   HeapExhausted& operator=(const HeapExhausted&) = delete;
+
+  /// Has it refused anything?
+  [[nodiscard]] bool has_failed() const noexcept;
 
   /// False where our operator new is not the one in use; a test that needs it is skipped.
   [[nodiscard]] static bool is_possible() noexcept;
 
  private:
-  std::size_t left_before_;
+  const HeapExhausted* const outer_;
+  const Mode mode_;
+  mutable std::size_t left_;
+  mutable std::size_t beyond_ = 0;  // how many came behind those that were left
+  friend struct HeapRefusal;
 };
 
 }  // namespace tern::test

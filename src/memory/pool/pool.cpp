@@ -223,7 +223,10 @@ Descriptor* Pool::find(Search& search) noexcept {
   if (Descriptor* range = take(search, Thoroughness::thorough)) return range;
   if (search.failure || search.reason) return nullptr;
   const std::lock_guard lock(ranges_mutex_);
-  if (ranges_.in_flight_granules() == 0 && limit != 0) {
+  // A free segment that is still here is one the driver did not take, and may take another time.
+  const bool has_tried_all = has_pages_ || ranges_.first_holder() == nullptr;
+  if (has_tried_all && ranges_.in_flight_granules() == 0 &&
+      limit_bytes_.load(std::memory_order_relaxed) != 0) {
     refused_granules_ = search.granules;
     refused_alignment_ = search.alignment;
     refused_epoch_ = since;
@@ -302,7 +305,7 @@ Descriptor* Pool::steal(Search& search) noexcept {
   search.rung = &StreamCache::Counts::steals;
   const Result<void> waited = stream.try_wait(behind, search.request.site);
   if (waited) return range;
-  search.reason = waited.failure();
+  search.fail_for(waited.failure());
   const std::lock_guard lock(ranges_mutex_);
   ranges_.return_in_flight(*range, donor->lane, behind.sequence);
   note_change();
@@ -350,7 +353,7 @@ Descriptor* Pool::reclaim(Search& search) noexcept {
 // --- Freeing
 
 Result<void> Pool::free_with_care(const Block& block, const BlockPlace* place, StreamRef stream,
-                                  CallSite site) noexcept {
+                                  const CallSite& site) noexcept {
   const bool is_ours = place != nullptr && place->is_live(block.generation.count()) &&
                        place->owner.load(std::memory_order_relaxed) == &owner_ &&
                        place->address.load(std::memory_order_relaxed) == block.address &&
@@ -397,7 +400,7 @@ Result<void> Pool::free_elsewhere(Descriptor& range, StreamCache& home, StreamRe
       return why_not_live(block, range.place).at(site);
     }
     range.place->retire(block.generation.count(), last_use);
-    home.note_free(block.bytes, range.requested_bytes);
+    home.note_free(block.bytes);
   }
   finish_free(range, stream, last_use, block, site);
   return {};

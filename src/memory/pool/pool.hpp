@@ -48,7 +48,8 @@ class Pool {
   [[nodiscard]] Block try_hit(const Request& request) noexcept;
   /// For checked requests of at least a byte.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept;
-  [[nodiscard]] Result<void> try_free(const Block& block, StreamRef stream, CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_free(const Block& block, StreamRef stream,
+                                      const CallSite& site) noexcept;
   void note_request(bool is_refused) noexcept;
 
   std::size_t trim(std::size_t keep_bytes) noexcept;
@@ -74,6 +75,11 @@ class Pool {
     std::optional<Failure> failure = {};
     /// Why a rung did not hold; said if none does.
     std::optional<Failure> reason = {};
+
+    /// A rung did not hold. On a device that is lost none will.
+    void fail_for(const Failure& why) noexcept {
+      (why.code() == ErrorCode::device_lost ? failure : reason) = why;
+    }
   };
   enum class Thoroughness : std::uint8_t { quick, thorough };
 
@@ -129,7 +135,7 @@ class Pool {
   // --- Freeing
   /// Of a block that is not live or not of this pool, or on a stream that takes no work.
   [[nodiscard]] Result<void> free_with_care(const Block& block, const BlockPlace* place,
-                                            StreamRef stream, CallSite site) noexcept;
+                                            StreamRef stream, const CallSite& site) noexcept;
   /// On another stream than it was allocated on, or with somebody to tell.
   [[nodiscard]] Result<void> free_elsewhere(Descriptor& range, StreamCache& home, StreamRef stream,
                                             Mark last_use, const Block& block,
@@ -175,7 +181,7 @@ class Pool {
   std::atomic<StreamCache*> newest_cache_ = nullptr;
   std::mutex caches_mutex_;  // for making one
 
-  std::mutex ranges_mutex_;
+  SpinLock ranges_mutex_;
   Ranges ranges_;                         // guarded by ranges_mutex_
   std::uint64_t peak_outside_bytes_ = 0;  // guarded by ranges_mutex_
   // A request of so many granules at such an alignment failed, and will again as long as the epoch
@@ -206,8 +212,8 @@ class Pool {
 inline Block Pool::begin_block(Descriptor& range, StreamCache& cache,
                                const Request& request) noexcept {
   const std::size_t bytes = range.size * granule_bytes;
-  range.requested_bytes = request.bytes;
-  cache.note_allocation(bytes, request.bytes);
+  range.requested_bytes.store(request.bytes, std::memory_order_relaxed);
+  cache.note_allocation(bytes);
   const std::uint64_t count = range.place->renew(request.stream.id(), request.tag);
   return {reinterpret_cast<void*>(range.offset * granule_bytes), bytes, device_id_,
           Generation(range.slot, count)};
@@ -245,7 +251,8 @@ inline Block Pool::try_hit(const Request& request) noexcept {
   return block;
 }
 
-inline Result<void> Pool::try_free(const Block& block, StreamRef stream, CallSite site) noexcept {
+inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
+                                   const CallSite& site) noexcept {
   BlockPlace* const place = find_place(block.generation.slot());
   const std::uint64_t count = block.generation.count();
   const StreamId id = stream.id();
@@ -269,7 +276,7 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream, CallSit
     // Of two that free it and came this far, one is too late.
     if (!place->is_live(count)) return why_not_live(block, place).at(site);
     place->retire(count, last_use);
-    home.note_free(block.bytes, range.requested_bytes);
+    home.note_free(block.bytes);
     // A block may be older than the stream in its slot.
     home.stream = id;
     leaving = home.put(range, bounds());

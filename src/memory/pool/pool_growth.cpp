@@ -179,7 +179,7 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
     give_tail_back();
     pages_->release_loose(pages_->loose_pages() - std::min(loose, pages_->loose_pages()));
     note_held();
-    search.reason = failure;
+    search.fail_for(failure);
     return nullptr;
   };
   if (need > room) {
@@ -244,7 +244,7 @@ Descriptor* Pool::grow_segments(Search& search) noexcept {
   }
   note_held();
   if (!offset) {
-    search.reason = offset.failure();
+    search.fail_for(offset.failure());
     return nullptr;
   }
   const std::lock_guard lock(ranges_mutex_);
@@ -280,7 +280,7 @@ Descriptor* Pool::remap(Search& search) noexcept {
   }
   const auto fail = [&](const Failure& failure) -> Descriptor* {
     note_held();
-    search.reason = failure;
+    search.fail_for(failure);
     const std::lock_guard lock(ranges_mutex_);
     put_back(donors);
     note_change();

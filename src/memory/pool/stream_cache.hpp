@@ -37,7 +37,6 @@ class StreamCache {
     std::uint64_t allocations = 0;
     std::uint64_t frees = 0;
     std::uint64_t live_bytes = 0;  // of blocks that were allocated here
-    std::uint64_t live_requested_bytes = 0;
     std::uint64_t peak_live_bytes = 0;
     // Where blocks came from that were not in the cache.
     std::uint64_t own_in_flight_hits = 0, quiescent_hits = 0, steals = 0, grown_hits = 0,
@@ -82,16 +81,14 @@ class StreamCache {
   [[nodiscard]] Descriptor* take_all() noexcept;
   [[nodiscard]] std::size_t bytes() const noexcept { return class_bytes_ + recent_bytes_; }
 
-  void note_allocation(std::size_t granted_bytes, std::size_t requested_bytes) noexcept {
+  void note_allocation(std::size_t granted_bytes) noexcept {
     ++counts.allocations;
     counts.live_bytes += granted_bytes;
-    counts.live_requested_bytes += requested_bytes;
     if (counts.live_bytes > counts.peak_live_bytes) counts.peak_live_bytes = counts.live_bytes;
   }
-  void note_free(std::size_t granted_bytes, std::size_t requested_bytes) noexcept {
+  void note_free(std::size_t granted_bytes) noexcept {
     ++counts.frees;
     counts.live_bytes -= granted_bytes;
-    counts.live_requested_bytes -= requested_bytes;
   }
 
   SpinLock lock;
