@@ -237,7 +237,12 @@ inline Block Pool::try_hit(const Request& request) noexcept {
   Block block;
   {
     const std::lock_guard lock(cache->lock);
-    if (cache->stream != id && !host_shares_) return {};
+    if (cache->stream != id) {
+      if (!host_shares_) return {};
+      // The cache is the host's, so it does not tell whether the stream was here before. If it ends
+      // before the block is freed, there must be a mark behind its work.
+      if (id) static_cast<void>(DeviceState::state_of(request.stream)->promise_next());
+    }
     Descriptor* const range = cache->take(request.bytes);
     if (range == nullptr) return {};
     if (range->place->count() == BlockPlace::last_count) {
