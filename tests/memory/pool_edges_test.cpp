@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "memory/block_table.hpp"
 #include "support/fake_backend.hpp"
 #include "support/gate.hpp"
 #include "tern/backends/sim.hpp"
@@ -191,6 +192,18 @@ TEST(PoolEdges, TriesAgainToMakeRoomWhereTheDriverDidNotTakeASegment) {
   const Result<Block> large = pool.try_allocate({.bytes = 90 * mib});
   ASSERT_TRUE(large) << large.failure().text();
   pool.deallocate(*large, {});
+}
+
+TEST(PoolEdges, KnowsWhoGuardsABlockWhileAnotherThreadFreesIt) {
+  const Device device = sim::open({.memory_bytes = 64 * mib, .check = false});
+  const Stream a(device), b(device);
+  PoolResource pool(device);
+  const Block block = pool.allocate({.bytes = 1 * mib, .stream = a});
+  // The other has come so far: it notes that B used the block last, and has not yet ended it.
+  find_place(block.generation.slot())->stream.store(b.id());
+  EXPECT_TRUE(pool.try_deallocate(block, a));
+  EXPECT_EQ(pool.pool_statistics().cached_bytes, block.bytes);
+  EXPECT_FALSE(pool.try_deallocate(block, a));
 }
 
 }  // namespace

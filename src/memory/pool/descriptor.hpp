@@ -46,6 +46,9 @@ struct Descriptor {
   BlockPlace* place = nullptr;
   std::uint64_t requested_bytes = 0;
   std::uint32_t slot = 0;  // of the place
+  // Of the cache the block was allocated from, which guards it. Read by whoever frees before it has
+  // that cache's lock: with std::atomic_ref.
+  std::uint32_t home = 0;
   State state = State::spare;
 
   [[nodiscard]] std::uint64_t end() const noexcept { return offset + size; }

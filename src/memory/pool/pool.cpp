@@ -101,6 +101,8 @@ Block Pool::begin_block(Descriptor& range, StreamCache& cache, const Request& re
   const std::size_t bytes = range.size * granule_bytes;
   ++cache.counts.requests;
   range.requested_bytes = request.bytes;
+  std::atomic_ref(range.home)
+      .store(static_cast<std::uint32_t>(home_of(request.stream.id())), std::memory_order_relaxed);
   cache.note_allocation(bytes, request.bytes);
   const std::uint64_t count = range.place->renew(request.stream.id(), request.tag);
   return {reinterpret_cast<void*>(range.offset * granule_bytes), bytes, device_id_,
@@ -448,9 +450,10 @@ Result<void> Pool::try_free(const Block& block, StreamRef stream, CallSite site)
   } else if (!is_same_process(process_)) {
     return {};
   }
-  const std::size_t home_slot = home_of(place->stream.load(std::memory_order_relaxed));
-  StreamCache& home = *caches_[home_slot].load(std::memory_order_acquire);
   auto& range = *reinterpret_cast<Descriptor*>(place->note.load(std::memory_order_relaxed));
+  // The place's stream will not do: another thread that frees the block is changing it.
+  const std::size_t home_slot = std::atomic_ref(range.home).load(std::memory_order_relaxed);
+  StreamCache& home = *caches_[home_slot].load(std::memory_order_acquire);
   // What the host shares is not given out again in the order of a stream.
   const bool stays = !wants_notes_ && (!id || !host_shares_) && home_of(id) == home_slot;
   Descriptor* leaving = nullptr;
