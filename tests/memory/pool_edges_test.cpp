@@ -206,5 +206,50 @@ TEST(PoolEdges, KnowsWhoGuardsABlockWhileAnotherThreadFreesIt) {
   EXPECT_FALSE(pool.try_deallocate(block, a));
 }
 
+TEST(PoolEdges, WaitsForAStreamThatHasEndedBeforeItsBlockIsFree) {
+  const Device device = sim::open({.policy = sim::Policy::lazy, .memory_bytes = 64 * mib});
+  const Stream other(device);
+  PoolResource pool(device, {.limit_bytes = 2 * mib});
+  StreamRef ended;
+  Block block;
+  {
+    const Stream short_lived(device);
+    ended = short_lived;
+    block = pool.allocate({.bytes = 2 * mib, .stream = short_lived});
+    short_lived.fill(static_cast<std::byte*>(block.address), block.bytes, std::byte{1});
+  }
+  EXPECT_TRUE(pool.try_deallocate(block, ended));
+  const Block again = pool.allocate({.bytes = 2 * mib, .stream = other, .wait = Wait::never});
+  other.fill(static_cast<std::byte*>(again.address), again.bytes, std::byte{2});
+  pool.deallocate(again, other);
+  EXPECT_TRUE(sim::findings(device).empty());
+}
+
+TEST(PoolEdges, EndsWhenItsMemoryIsNoLongerInUse) {
+  for (const PoolBacking backing : {PoolBacking::pages, PoolBacking::segments}) {
+    const Device device = sim::open({.policy = sim::Policy::lazy, .memory_bytes = 64 * mib});
+    const Stream stream(device);
+    {
+      PoolResource pool(device, {.backing = backing});
+      const Block block = pool.allocate({.bytes = 2 * mib, .stream = stream});
+      stream.fill(static_cast<std::byte*>(block.address), block.bytes, std::byte{1});
+      pool.deallocate(block, stream);
+    }
+    EXPECT_TRUE(sim::findings(device).empty());
+    EXPECT_TRUE(sim::leaks(device).empty());
+  }
+}
+
+TEST(PoolEdges, TakesBackNoBlockOfAnotherPool) {
+  const Device device = sim::open({.memory_bytes = 64 * mib});
+  PoolResource pool(device), other(device);
+  const Block block = pool.allocate({.bytes = 1000});
+  const Result<void> refused = other.try_deallocate(block, {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::use_after_free);
+  EXPECT_EQ(other.statistics().frees, 0u);
+  EXPECT_TRUE(pool.try_deallocate(block, {}));
+}
+
 }  // namespace
 }  // namespace tern
