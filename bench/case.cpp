@@ -23,7 +23,20 @@ std::optional<double> Figure::ratio() const {
 
 bool Figure::misses_goal() const {
   const std::optional<double> reached = ratio();
-  return goal_ratio && (!reached || *reached < *goal_ratio - tolerance);
+  if (goal_ratio && (!reached || *reached < *goal_ratio - tolerance)) return true;
+  if (!goal) return false;
+  // What is no number has not been reached either.
+  const bool is_met = better == Better::higher ? value >= *goal : value <= *goal;
+  return !is_met;
+}
+
+void Context::add(Figure figure) {
+  if (options_.is_quick) figure.goal = figure.goal_ratio = std::nullopt;
+  figures_.push_back(std::move(figure));
+}
+
+void Context::note(std::string text) {
+  if (std::ranges::find(notes_, text) == notes_.end()) notes_.push_back(std::move(text));
 }
 
 std::vector<Case> all_cases() {

@@ -14,13 +14,13 @@ double seconds_of(const Body& body) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+}  // namespace
+
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::ranges::nth_element(values, middle);
   return *middle;
 }
-
-}  // namespace
 
 std::vector<double> median_seconds(const std::vector<Body>& bodies, double seconds) {
   constexpr std::size_t least_rounds = 5;

@@ -20,4 +20,7 @@ using Body = std::function<void()>;
 /// Nanoseconds per operation of a body that does `operations` of them.
 [[nodiscard]] double median_ns(const Body& body, std::size_t operations, double seconds);
 
+/// There must be some.
+[[nodiscard]] double median(std::vector<double> values);
+
 }  // namespace tern::bench

@@ -1,6 +1,7 @@
 // `tern bench`: runs the cases in bench/ and shows their figures.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -40,11 +41,13 @@ Json to_json(const Measured& measured) {
   if (figure.baseline) {
     json["baseline"] = {{"name", figure.baseline_name}, {"value", *figure.baseline}};
   }
-  if (const std::optional<double> ratio = figure.ratio()) json["ratio"] = *ratio;
-  if (figure.goal_ratio) {
-    json["goal_ratio"] = *figure.goal_ratio;
-    json["meets_goal"] = !figure.misses_goal();
+  for (const bench::Peer& other : figure.others) {
+    json["others"].push_back({{"name", other.name}, {"value", other.value}});
   }
+  if (const std::optional<double> ratio = figure.ratio()) json["ratio"] = *ratio;
+  if (figure.goal_ratio) json["goal_ratio"] = *figure.goal_ratio;
+  if (figure.goal) json["goal"] = *figure.goal;
+  if (figure.has_goal()) json["meets_goal"] = !figure.misses_goal();
   return json;
 }
 
@@ -53,18 +56,30 @@ void print_header() {
                                       "value", "unit", "ratio", "against")));
 }
 
+/// "goal <= 45 ns ok".
+std::string goal_text(const bench::Figure& figure) {
+  if (!figure.has_goal()) return "";
+  std::string goal = "goal";
+  if (figure.goal_ratio) goal += fmt::format(" {:.2f}x", *figure.goal_ratio);
+  if (figure.goal) {
+    goal += fmt::format(" {} {}{}{}", figure.better == bench::Better::higher ? ">=" : "<=",
+                        format_value(*figure.goal), figure.unit.empty() ? "" : " ", figure.unit);
+  }
+  return figure.misses_goal() ? red(goal + " MISSED") : green(goal + " ok");
+}
+
 void print_row(const Measured& measured) {
   const bench::Figure& figure = measured.figure;
   const std::optional<double> ratio = figure.ratio();
-  std::string against;
-  if (figure.baseline) {
-    against =
-        fmt::format("{} {} {}", figure.baseline_name, format_value(*figure.baseline), figure.unit);
-  }
-  if (figure.goal_ratio) {
-    const std::string goal = fmt::format(" (goal {:.2f}x)", *figure.goal_ratio);
-    against += figure.misses_goal() ? red(goal + " missed") : dim(goal);
-  }
+  std::vector<std::string> parts;
+  const auto add_peer = [&](const std::string& name, double value) {
+    parts.push_back(fmt::format("{} {}{}{}", name, format_value(value),
+                                figure.unit.empty() ? "" : " ", figure.unit));
+  };
+  if (figure.baseline) add_peer(figure.baseline_name, *figure.baseline);
+  for (const bench::Peer& other : figure.others) add_peer(other.name, other.value);
+  if (figure.has_goal()) parts.push_back(goal_text(figure));
+  const std::string against = fmt::format("{}", fmt::join(parts, "; "));
   fmt::print("{:<12} {:<42} {:>8} {:<5} {:>7}  {}\n", measured.case_name, figure.name,
              format_value(figure.value), figure.unit, ratio ? fmt::format("{:.2f}x", *ratio) : "",
              against);
@@ -92,7 +107,7 @@ int run_bench(const BenchOptions& options) {
   }
 
   Json json = Json::array();
-  bool misses_goal = false;
+  std::size_t goals = 0, missed = 0;
   ProgressLine progress;
   if (!options.json) print_header();
   for (std::size_t i = 0; i < cases.size(); ++i) {
@@ -101,21 +116,33 @@ int run_bench(const BenchOptions& options) {
       progress.show(fmt::format("[{}/{}] {} {}", i + 1, cases.size(), one.name, step));
     };
     show("");
-    bench::Context context(options.seconds, show);
+    bench::Context context({.seconds_per_figure = options.quick ? 0.001 : options.seconds,
+                            .is_quick = options.quick,
+                            .device = options.device},
+                           show);
     one.run(context);
     progress.clear();
     for (const bench::Figure& figure : context.figures()) {
       const Measured measured{one.name, figure};
-      misses_goal = misses_goal || figure.misses_goal();
+      goals += figure.has_goal() ? 1u : 0u;
+      missed += figure.misses_goal() ? 1u : 0u;
       if (options.json) {
         json.push_back(to_json(measured));
       } else {
         print_row(measured);
       }
     }
+    if (options.json) continue;
+    for (const std::string& note : context.notes()) {
+      fmt::print("{:<12} {}\n", one.name, dim(note));
+    }
   }
-  if (options.json) fmt::print("{}\n", json.dump(2));
-  return options.check && misses_goal ? 1 : 0;
+  if (options.json) {
+    fmt::print("{}\n", json.dump(2));
+  } else if (goals > 0) {
+    fmt::print("{} of {} goals are met.\n", goals - missed, goals);
+  }
+  return options.check && missed > 0 ? 1 : 0;
 }
 
 }  // namespace tern::tools

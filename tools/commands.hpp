@@ -19,7 +19,9 @@ struct BenchOptions {
   bool json = false;
   bool list = false;
   bool check = false;
+  bool quick = false;
   double seconds = 0.5;
+  std::string device = "host";
 };
 int run_bench(const BenchOptions& options);
 

@@ -33,6 +33,11 @@ int run(int argc, char** argv) {
   bench_command->add_flag("--json", bench.json, "as JSON, for programs");
   bench_command->add_flag("--list", bench.list, "name the cases and run none");
   bench_command->add_flag("--check", bench.check, "fail if a figure misses its goal");
+  bench_command->add_flag("--quick", bench.quick,
+                          "small sizes and few rounds, to see that the cases run; no goals");
+  bench_command
+      ->add_option("--device", bench.device, "what the pool cases run on: host, sim?check=off, ...")
+      ->capture_default_str();
   bench_command->add_option("--seconds", bench.seconds, "about how long to measure one figure")
       ->check(CLI::Range(0.001, 60.0))
       ->capture_default_str();

@@ -372,10 +372,7 @@ Mark DeviceState::next_mark(StreamId id) noexcept {
   if (stream->has_ended.load(std::memory_order_acquire)) {
     return Mark{id, stream->issued.load(std::memory_order_acquire)};
   }
-  if (!stream->has_next.load(std::memory_order_relaxed)) {
-    stream->has_next.store(true, std::memory_order_release);
-  }
-  return Mark{id, stream->issued.load(std::memory_order_acquire) + 1};
+  return Mark{id, stream->promise_next()};
 }
 
 void DeviceState::take_next(StreamState& stream, Mark mark) noexcept {

@@ -40,6 +40,22 @@ struct StreamState {
     return issued.load(std::memory_order_acquire);
   }
 
+  /// Would the stream of that name take work? A stream must not end while it is used, so the answer
+  /// needs no order.
+  [[nodiscard]] bool is_open_as(StreamId name_of_it) const noexcept {
+    return id.load(std::memory_order_relaxed) == name_of_it.value() &&
+           !has_ended.load(std::memory_order_relaxed);
+  }
+  /// StreamRef::next_mark, of a stream that is open.
+  [[nodiscard]] std::uint64_t promise_next() noexcept {
+    if (!has_next.load(std::memory_order_relaxed)) {
+      has_next.store(true, std::memory_order_release);
+    }
+    // Not before the submissions it stands for: whoever queued an event before one of those has
+    // moved the count before, and the queue's own order makes that visible here.
+    return issued.load(std::memory_order_relaxed) + 1;
+  }
+
   /// An event recorded on the stream, the last mark it covers, and how many host threads wait for
   /// it right now. While any does, the event is neither recorded again, which would move their
   /// goal, nor given to anybody else.

@@ -18,8 +18,7 @@ Failure no_stream(StreamId id, const char* why) noexcept {
 
 /// The answer nearly every call gets, in four loads.
 bool is_usable(const StreamState* stream, StreamId id) noexcept {
-  return stream != nullptr && stream->id.load(std::memory_order_acquire) == id.value() &&
-         !stream->has_ended.load(std::memory_order_acquire) && stream->device->is_in_its_process();
+  return stream != nullptr && stream->is_open_as(id) && stream->device->is_in_its_process();
 }
 
 /// Of a reference that names no stream, one that has ended, or one of another process.
@@ -326,11 +325,14 @@ Result<Mark> StreamRef::try_mark() const noexcept {
 }
 
 Result<Mark> StreamRef::try_next_mark() const noexcept {
-  if (!tern::is_usable(state_, id_)) return why_unusable(state_, id_).failure();
-  if (!state_->has_next.load(std::memory_order_relaxed)) {
-    state_->has_next.store(true, std::memory_order_release);
-  }
-  return Mark{id_, state_->issued.load(std::memory_order_acquire) + 1};
+  const Mark next = next_mark();
+  if (!next) return why_unusable(state_, id_).failure();
+  return next;
+}
+
+Mark StreamRef::next_mark() const noexcept {
+  if (!tern::is_usable(state_, id_)) return {};
+  return Mark{id_, state_->promise_next()};
 }
 
 Result<void> StreamRef::try_wait(Mark mark, CallSite site) const noexcept {

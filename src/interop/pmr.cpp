@@ -217,12 +217,13 @@ Result<void*> PmrUpstream::take(const Request& request, StreamRef) noexcept try 
       .with_bytes("requested", request.bytes);
 }
 
-void PmrUpstream::put_back(const Piece& piece, StreamRef, CallSite) noexcept {
+void PmrUpstream::put_back(const Piece& piece, StreamRef, const CallSite&) noexcept {
   const std::lock_guard lock(mutex_);
   upstream_->deallocate(piece.address, piece.bytes, alignment_for(piece.alignment));
 }
 
-Result<Mark> PmrUpstream::give(const Piece& piece, StreamRef stream, CallSite site) noexcept {
+Result<Mark> PmrUpstream::give(const Piece& piece, StreamRef stream,
+                               const CallSite& site) noexcept {
   if (Result<void> waited = wait_for(stream); !waited) return waited.failure();
   put_back(piece, stream, site);
   return Mark{};

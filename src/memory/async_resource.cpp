@@ -27,11 +27,11 @@ Result<void*> AsyncResource::take(const Request& request, StreamRef stream) noex
   return address;
 }
 
-void AsyncResource::put_back(const Piece& piece, StreamRef stream, CallSite site) noexcept {
+void AsyncResource::put_back(const Piece& piece, StreamRef stream, const CallSite& site) noexcept {
   static_cast<void>(stream.try_release(piece.address, site));
 }
 
-Result<Mark> AsyncResource::give(const Piece& piece, StreamRef stream, CallSite site) noexcept {
+Result<Mark> AsyncResource::give(const Piece& piece, StreamRef stream, const CallSite& site) noexcept {
   if (!stream.try_mark()) {
     // The stream has ended: its work is waited for, and any stream may free then.
     if (Result<void> waited = device().try_synchronize();

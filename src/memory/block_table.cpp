@@ -2,17 +2,16 @@
 
 #include <pthread.h>
 
-#include <array>
-#include <atomic>
-#include <deque>
 #include <mutex>
 #include <new>
-#include <optional>
 #include <vector>
 
 #include "tern/device/device.hpp"
 
 namespace tern {
+
+constinit std::array<std::atomic<BlockPlace*>, most_place_chunks> place_chunks = {};
+
 namespace {
 
 using Phase = BlockPhase;
@@ -26,32 +25,25 @@ constexpr Phase phase_of(std::uint64_t word) noexcept {
   return static_cast<Phase>(word & ((1u << Row::phase_bits) - 1));
 }
 
-constexpr std::size_t chunk_places = 4096;
-constexpr std::size_t max_chunks = (std::size_t{1} << Generation::slot_bits) / chunk_places;
 /// Retired places looked at before a new one is made.
 constexpr int most_polls = 4;
 
-struct Retired {
-  Generation generation;
-  Mark mark;
-};
+constexpr std::uint32_t no_slot = ~std::uint32_t{0};
 
 struct Table {
-  std::array<std::atomic<std::array<Row, chunk_places>*>, max_chunks> chunks = {};
   std::mutex mutex;
   std::vector<std::uint32_t> free_slots;  // guarded by mutex; room for every place there is
-  std::deque<Retired> retired;            // guarded by mutex; oldest first
   std::size_t chunk_count = 0;            // guarded by mutex
-
-  /// Null for a slot that was never made.
-  [[nodiscard]] Row* find(std::uint32_t slot) noexcept {
-    auto* chunk = chunks[slot / chunk_places].load(std::memory_order_acquire);
-    return chunk == nullptr ? nullptr : &(*chunk)[slot % chunk_places];
-  }
+  // Freed, and their streams may still use them: oldest first, linked by their notes, which their
+  // owners have no more use for. Guarded by mutex.
+  std::uint32_t oldest_retired = no_slot;
+  std::uint32_t newest_retired = no_slot;
 };
 
 Table& table() {
-  static Table& instance = *new Table;
+  // In place and for ever: it is there without memory, and when everything else is gone.
+  alignas(Table) static std::byte storage[sizeof(Table)];
+  static Table& instance = *new (storage) Table;
   // Whoever forks holds the lock, so the child never finds it taken by a thread it lacks.
   static const int registered = pthread_atfork(
       [] { table().mutex.lock(); }, [] { table().mutex.unlock(); }, [] { table().mutex.unlock(); });
@@ -59,9 +51,14 @@ Table& table() {
   return instance;
 }
 
+Mark last_use_of(const Row& place) noexcept {
+  return {place.stream.load(std::memory_order_relaxed),
+          place.sequence.load(std::memory_order_relaxed)};
+}
+
 /// With the table locked.
 void free_place(Table& all, Generation generation) noexcept {
-  all.find(generation.slot())
+  find_place(generation.slot())
       ->word.store(word_of(generation.count(), Phase::free), std::memory_order_release);
   // One that would begin to count again is not used any more.
   if (generation.count() < Row::last_count) all.free_slots.push_back(generation.slot());
@@ -71,43 +68,47 @@ Failure no_host_memory() noexcept {
   return Failure(ErrorCode::out_of_memory,
                  "the host could not allocate {requested} to keep account of a block. Free host "
                  "memory.")
-      .with_bytes("requested", sizeof(Row) * chunk_places);
+      .with_bytes("requested", sizeof(Row) * places_per_chunk);
 }
 
 /// Places of blocks that their streams have passed are free again. The device is asked without the
 /// lock, so whoever comes first has the answer.
 void reap(Table& all) noexcept {
   for (int i = 0; i < most_polls; ++i) {
-    Retired oldest;
+    std::uint32_t slot = no_slot;
+    Mark mark;
     {
       const std::lock_guard lock(all.mutex);
-      if (all.retired.empty()) return;
-      oldest = all.retired.front();
+      slot = all.oldest_retired;
+      if (slot == no_slot) return;
+      mark = last_use_of(*find_place(slot));
     }
-    const Result<bool> is_done = Device::try_is_done(oldest.mark);
+    const Result<bool> is_done = Device::try_is_done(mark);
     if (!is_done || !*is_done) return;
     const std::lock_guard lock(all.mutex);
-    if (all.retired.empty() || all.retired.front().generation != oldest.generation) continue;
-    all.retired.pop_front();
-    free_place(all, oldest.generation);
+    const Row& place = *find_place(slot);
+    if (all.oldest_retired != slot || last_use_of(place) != mark) continue;
+    all.oldest_retired = static_cast<std::uint32_t>(place.note.load(std::memory_order_relaxed));
+    if (all.oldest_retired == no_slot) all.newest_retired = no_slot;
+    free_place(all, Generation(slot, place.count()));
   }
 }
 
 /// With the table locked. All host memory is taken here, so that giving back needs none.
 Result<void> grow(Table& all) noexcept {
-  if (all.chunk_count == max_chunks) {
+  if (all.chunk_count == most_place_chunks) {
     return Failure(ErrorCode::capacity,
                    "this process holds {max} blocks, which is all that can be told apart. Free "
                    "some, or ask for fewer and larger ones.")
         .with("max", std::uint64_t{1} << Generation::slot_bits);
   }
   try {
-    all.free_slots.reserve((all.chunk_count + 1) * chunk_places);
-    auto* chunk = new std::array<Row, chunk_places>;
-    const auto first = static_cast<std::uint32_t>(all.chunk_count * chunk_places);
+    all.free_slots.reserve((all.chunk_count + 1) * places_per_chunk);
+    auto* chunk = new Row[places_per_chunk];
+    const auto first = static_cast<std::uint32_t>(all.chunk_count * places_per_chunk);
     // Slot 0 with count 0 would be no generation, but counts begin at 1.
-    for (std::uint32_t i = chunk_places; i > 0; --i) all.free_slots.push_back(first + i - 1);
-    all.chunks[all.chunk_count++].store(chunk, std::memory_order_release);
+    for (std::uint32_t i = places_per_chunk; i > 0; --i) all.free_slots.push_back(first + i - 1);
+    place_chunks[all.chunk_count++].store(chunk, std::memory_order_release);
     return {};
   } catch (const std::bad_alloc&) {
     return no_host_memory();
@@ -148,18 +149,16 @@ Result<std::uint32_t> try_keep_place(const Resource* owner, DeviceId device,
                                      std::uint64_t note) noexcept {
   const Result<std::uint32_t> slot = take_slot(table());
   if (!slot) return slot;
-  Row& place = *table().find(*slot);
+  Row& place = *find_place(*slot);
   place.owner.store(owner, std::memory_order_relaxed);
   place.device.store(device, std::memory_order_relaxed);
   place.note.store(note, std::memory_order_relaxed);
   return slot;
 }
 
-BlockPlace* find_place(std::uint32_t slot) noexcept { return table().find(slot); }
-
 void drop_place(std::uint32_t slot) noexcept {
   Table& all = table();
-  const std::uint64_t count = all.find(slot)->count();
+  const std::uint64_t count = find_place(slot)->count();
   const std::lock_guard lock(all.mutex);
   free_place(all, Generation(slot, count));
 }
@@ -169,7 +168,7 @@ Result<Generation> try_begin_block(const BlockFacts& facts) noexcept {
   reap(all);
   const Result<std::uint32_t> slot = take_slot(all);
   if (!slot) return slot.failure();
-  Row& place = *all.find(*slot);
+  Row& place = *find_place(*slot);
   place.address.store(facts.address, std::memory_order_relaxed);
   place.bytes.store(facts.bytes, std::memory_order_relaxed);
   place.owner.store(facts.owner, std::memory_order_relaxed);
@@ -203,7 +202,7 @@ Failure why_not_live(const Block& block, const BlockPlace* place) noexcept {
 }
 
 Result<BlockFacts> try_claim_block(const Block& block, const Resource* owner) noexcept {
-  Row* const place = table().find(block.generation.slot());
+  Row* const place = find_place(block.generation.slot());
   if (!block.generation || place == nullptr || !place->is_live(block.generation.count())) {
     return not_live(block);
   }
@@ -221,35 +220,36 @@ Result<BlockFacts> try_claim_block(const Block& block, const Resource* owner) no
 }
 
 void unclaim_block(Generation generation) noexcept {
-  table()
-      .find(generation.slot())
+  find_place(generation.slot())
       ->word.store(word_of(generation.count(), Phase::live), std::memory_order_release);
 }
 
 void end_block(Generation generation, Mark last_use) noexcept {
   Table& all = table();
-  Row& place = *all.find(generation.slot());
+  Row& place = *find_place(generation.slot());
   const std::lock_guard lock(all.mutex);
-  if (last_use) {
-    try {
-      all.retired.push_back({generation, last_use});
-      place.retire(last_use);
-      return;
-    } catch (const std::bad_alloc&) {
-      // It is free a little early then, which only shows to whoever asks for its state.
-    }
+  if (!last_use) {
+    free_place(all, generation);
+    return;
   }
-  free_place(all, generation);
+  place.retire(generation.count(), last_use);
+  place.note.store(no_slot, std::memory_order_relaxed);
+  const std::uint32_t slot = generation.slot();
+  if (all.newest_retired == no_slot) {
+    all.oldest_retired = slot;
+  } else {
+    find_place(all.newest_retired)->note.store(slot, std::memory_order_relaxed);
+  }
+  all.newest_retired = slot;
 }
 
 void quarantine_block(Generation generation) noexcept {
-  table()
-      .find(generation.slot())
+  find_place(generation.slot())
       ->word.store(word_of(generation.count(), Phase::quarantined), std::memory_order_release);
 }
 
 Result<BlockFacts> try_find_block(Generation generation) noexcept {
-  Row* const place = table().find(generation.slot());
+  Row* const place = find_place(generation.slot());
   const Block asked{.generation = generation};
   if (!generation || place == nullptr) return not_live(asked);
   const std::uint64_t before = place->word.load(std::memory_order_acquire);
@@ -266,7 +266,7 @@ Result<BlockFacts> try_find_block(Generation generation) noexcept {
 }
 
 BlockState state_of(Generation generation) noexcept {
-  Row* const place = table().find(generation.slot());
+  Row* const place = find_place(generation.slot());
   if (!generation || place == nullptr) return BlockState::freed;
   const std::uint64_t word = place->word.load(std::memory_order_acquire);
   if (count_of(word) != generation.count()) return BlockState::freed;
@@ -277,8 +277,7 @@ BlockState state_of(Generation generation) noexcept {
     case Phase::quarantined:
       return BlockState::quarantined;
     case Phase::retired: {
-      const Mark mark{place->stream.load(std::memory_order_relaxed),
-                      place->sequence.load(std::memory_order_relaxed)};
+      const Mark mark = last_use_of(*place);
       // What was read while the place changed hands is nobody's.
       std::atomic_thread_fence(std::memory_order_acquire);
       if (place->word.load(std::memory_order_relaxed) != word) return BlockState::freed;

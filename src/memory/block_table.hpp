@@ -10,6 +10,7 @@
 
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -61,8 +62,9 @@ struct alignas(64) BlockPlace {
   [[nodiscard]] std::uint64_t count() const noexcept {
     return word.load(std::memory_order_relaxed) >> phase_bits;
   }
+  /// Whoever has the block has it from its allocation, and sees the rest of the place as it was.
   [[nodiscard]] bool is_live(std::uint64_t count) const noexcept {
-    return word.load(std::memory_order_acquire) == word_of(count, BlockPhase::live);
+    return word.load(std::memory_order_relaxed) == word_of(count, BlockPhase::live);
   }
   /// A live block of a new generation, at the address and of the size the place has. Gives its
   /// count. For kept places whose count is below the last.
@@ -73,11 +75,11 @@ struct alignas(64) BlockPlace {
     word.store(word_of(next, BlockPhase::live), std::memory_order_release);
     return next;
   }
-  /// Freed: retired until the mark is done. For kept places.
-  void retire(Mark last_use) noexcept {
+  /// Freed: retired until the mark is done. For kept places, and by the claimer.
+  void retire(std::uint64_t its_count, Mark last_use) noexcept {
     stream.store(last_use.stream, std::memory_order_relaxed);
     sequence.store(last_use.sequence, std::memory_order_relaxed);
-    word.store(word_of(count(), BlockPhase::retired), std::memory_order_release);
+    word.store(word_of(its_count, BlockPhase::retired), std::memory_order_release);
   }
 };
 
@@ -85,8 +87,17 @@ struct alignas(64) BlockPlace {
 /// generation made with it.
 [[nodiscard]] Result<std::uint32_t> try_keep_place(const Resource* owner, DeviceId device,
                                                    std::uint64_t note) noexcept;
+inline constexpr std::size_t places_per_chunk = 4096;
+inline constexpr std::size_t most_place_chunks =
+    (std::size_t{1} << Generation::slot_bits) / places_per_chunk;
+/// The table itself; filled from the front, and never emptied.
+extern std::array<std::atomic<BlockPlace*>, most_place_chunks> place_chunks;
+
 /// Null for a slot that was never made. Places never move.
-[[nodiscard]] BlockPlace* find_place(std::uint32_t slot) noexcept;
+[[nodiscard]] inline BlockPlace* find_place(std::uint32_t slot) noexcept {
+  BlockPlace* chunk = place_chunks[slot / places_per_chunk].load(std::memory_order_acquire);
+  return chunk == nullptr ? nullptr : chunk + slot % places_per_chunk;
+}
 /// No block is live in it any more. One that has counted to the end is not used again.
 void drop_place(std::uint32_t slot) noexcept;
 

@@ -254,7 +254,7 @@ Failure BudgetResource::refuse(const Budget& level, const Request& request,
 // --- Free
 
 Result<void> BudgetResource::try_deallocate(const Block& block, StreamRef stream,
-                                            CallSite site) noexcept {
+                                            const CallSite& site) noexcept {
   if (!block) return {};
   Shard& shard = shard_of(block.generation);
   BlockCharge* record = nullptr;
@@ -278,7 +278,7 @@ Result<void> BudgetResource::try_deallocate(const Block& block, StreamRef stream
 }
 
 Result<void> BudgetResource::free_inherited(const Block& block, StreamRef stream,
-                                            CallSite site) noexcept {
+                                            const CallSite& site) noexcept {
   // Not from here: from the upstream's time before, or a mistake, which the upstream knows best.
   Record record(new (std::nothrow) BlockCharge);
   if (!record) return no_host_memory(site);

@@ -7,16 +7,14 @@
 #include <utility>
 
 #include "device/device_state.hpp"
-#include "tern/memory/async_resource.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/pool_resource.hpp"
 
 namespace tern {
 namespace {
 
 /// The built-in one. The handle is an inner one: whatever is made here keeps it, and no other.
 ResourceHandle make_default(const Device& device) {
-  if (device.can(Capability::stream_ordered_memory)) return std::make_shared<AsyncResource>(device);
-  return std::make_shared<DirectResource>(device);
+  return std::make_shared<PoolResource>(device);
 }
 
 Failure shut_down(const DeviceState& state) noexcept {

@@ -48,12 +48,12 @@ Result<void*> DirectResource::take(const Request& request, StreamRef) noexcept {
       {.alignment = request.alignment, .tag = request.tag, .site = request.site});
 }
 
-void DirectResource::put_back(const Piece& piece, StreamRef, CallSite site) noexcept {
+void DirectResource::put_back(const Piece& piece, StreamRef, const CallSite& site) noexcept {
   // Nobody has used it, so giving it back cannot fail for a stream's sake.
   static_cast<void>(device().try_release(piece.address, site));
 }
 
-Result<Mark> DirectResource::give(const Piece& piece, StreamRef stream, CallSite site) noexcept {
+Result<Mark> DirectResource::give(const Piece& piece, StreamRef stream, const CallSite& site) noexcept {
   // What was submitted to the stream may still use it.
   if (Result<void> waited = wait_for(stream); !waited) return waited.failure();
   if (Result<void> released = device().try_release(piece.address, site); !released) {

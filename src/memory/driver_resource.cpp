@@ -78,7 +78,7 @@ Result<Block> DriverResource::begin(const Request& request) noexcept {
 }
 
 Result<void> DriverResource::try_deallocate(const Block& block, StreamRef stream,
-                                            CallSite site) noexcept {
+                                            const CallSite& site) noexcept {
   if (!block) return {};
   const Result<BlockFacts> facts = try_claim_block(block, this);
   if (!facts) return Failure(facts.failure()).at(site);

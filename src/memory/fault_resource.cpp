@@ -130,7 +130,7 @@ Result<Block> FaultResource::try_allocate(const Request& request) noexcept {
 }
 
 Result<void> FaultResource::try_deallocate(const Block& block, StreamRef stream,
-                                           CallSite site) noexcept {
+                                           const CallSite& site) noexcept {
   if (!block) return {};
   // Only frees that could succeed are counted and hit; mistakes are the upstream's to refuse.
   const Result<BlockFacts> facts = try_find_block(block.generation);

@@ -120,7 +120,7 @@ Failure GuardResource::hit(const Guarded& guarded, std::int64_t offset, CallSite
 }
 
 Result<void> GuardResource::write_bands(const Guarded& guarded, StreamRef stream,
-                                        CallSite site) noexcept {
+                                        const CallSite& site) noexcept {
   std::byte* const begin = bytes_of(guarded.block);
   const std::size_t bytes = guarded.block.bytes;
   if (Result<void> done = stream.try_fill(begin - band_bytes, band_bytes, band_byte, site); !done) {
@@ -137,7 +137,7 @@ Result<void> GuardResource::write_bands(const Guarded& guarded, StreamRef stream
 Result<std::optional<std::size_t>> GuardResource::first_other(const std::byte* begin,
                                                               std::size_t bytes, std::byte expected,
                                                               StreamRef stream,
-                                                              CallSite site) noexcept {
+                                                              const CallSite& site) noexcept {
   std::unique_ptr<std::byte[]> copy;
   if (!traits().is_host_accessible) {
     copy.reset(new (std::nothrow) std::byte[std::min(bytes, look_bytes)]);
@@ -179,7 +179,8 @@ Result<std::optional<std::size_t>> GuardResource::first_other(const std::byte* b
   return std::optional<std::size_t>();
 }
 
-Result<void> GuardResource::look(const Guarded& guarded, StreamRef stream, CallSite site) noexcept {
+Result<void> GuardResource::look(const Guarded& guarded, StreamRef stream,
+                                 const CallSite& site) noexcept {
   constexpr const char* sentence =
       "somebody wrote beyond the block of {bytes} at {address} with tag '{tag}': the first bad "
       "byte is at offset {offset}. It was allocated at {allocated} and looked at from {freed}. "
@@ -252,7 +253,7 @@ Result<Block> GuardResource::try_allocate(const Request& request) noexcept {
 }
 
 Result<void> GuardResource::try_check(const Block& block, StreamRef stream,
-                                      CallSite site) noexcept {
+                                      const CallSite& site) noexcept {
   if (!block) return {};
   // Claimed, so that nobody frees it meanwhile.
   const Result<BlockFacts> facts = try_claim_block(block, this);
@@ -265,7 +266,7 @@ Result<void> GuardResource::try_check(const Block& block, StreamRef stream,
 }
 
 Result<void> GuardResource::try_deallocate(const Block& block, StreamRef stream,
-                                           CallSite site) noexcept {
+                                           const CallSite& site) noexcept {
   if (!block) return {};
   const Result<BlockFacts> facts = try_claim_block(block, this);
   if (!facts) return Failure(facts.failure()).at(site);

@@ -69,7 +69,7 @@ Result<Block> LoggingResource::try_allocate(const Request& request) noexcept {
 }
 
 Result<void> LoggingResource::try_deallocate(const Block& block, StreamRef stream,
-                                             CallSite site) noexcept {
+                                             const CallSite& site) noexcept {
   LogRecord record;
   record.action = LogAction::free;
   record.stream = stream.id();

@@ -87,6 +87,12 @@ std::size_t PoolResource::good_size(const Request& request) const noexcept {
 
 Result<Block> PoolResource::try_allocate(const Request& request) noexcept {
   if (const Block block = pool_->try_hit(request)) return block;
+  return allocate_the_long_way(request);
+}
+
+// Apart, so that the short way needs no room for its failures.
+[[gnu::noinline]] Result<Block> PoolResource::allocate_the_long_way(
+    const Request& request) noexcept {
   if (request.bytes == 0) {
     pool_->note_request(false);
     return Block{};
@@ -99,7 +105,7 @@ Result<Block> PoolResource::try_allocate(const Request& request) noexcept {
 }
 
 Result<void> PoolResource::try_deallocate(const Block& block, StreamRef stream,
-                                          CallSite site) noexcept {
+                                          const CallSite& site) noexcept {
   if (!block) return {};
   return pool_->try_free(block, stream, site);
 }

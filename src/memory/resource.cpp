@@ -13,7 +13,7 @@ Resource::~Resource() = default;
 
 std::size_t Resource::trim(std::size_t) noexcept { return 0; }
 
-void Resource::deallocate(const Block& block, StreamRef stream, CallSite site) noexcept {
+void Resource::deallocate(const Block& block, StreamRef stream, const CallSite& site) noexcept {
   const Result<void> freed = try_deallocate(block, stream, site);
   if (freed) return;
   const std::lock_guard lock(failed_mutex_);

@@ -292,7 +292,7 @@ Result<Block> TrackingResource::try_allocate(const Request& request) noexcept {
 }
 
 Result<void> TrackingResource::try_deallocate(const Block& block, StreamRef stream,
-                                              CallSite site) noexcept {
+                                              const CallSite& site) noexcept {
   if (!block) return {};
   Shard& shard = books_->shard_of(block.generation);
   Entry* entry = nullptr;

@@ -42,7 +42,7 @@ Result<Block> WrappingResource::try_allocate(const Request& request) noexcept {
 }
 
 Result<void> WrappingResource::try_deallocate(const Block& block, StreamRef stream,
-                                              CallSite site) noexcept {
+                                              const CallSite& site) noexcept {
   if (!block) return {};
   Result<void> freed = upstream_->try_deallocate(block, stream, site);
   if (freed) counters_.note_free(block.bytes);

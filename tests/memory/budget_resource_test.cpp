@@ -82,7 +82,7 @@ class TestUpstream final : public Resource {
     return below_->try_allocate(below);
   }
   [[nodiscard]] Result<void> try_deallocate(const Block& block, StreamRef stream,
-                                            CallSite site) noexcept override {
+                                            const CallSite& site) noexcept override {
     const test::HeapExhausted plenty(most);
     if (in_deallocate) in_deallocate();
     if (does_fail()) return Failure(ErrorCode::driver, "refused by plan.");

@@ -55,16 +55,17 @@ TEST(DefaultResource, CanBeAskedForByReferenceFirst) {
   reference.deallocate(reference.allocate({.bytes = 64}), {});
 }
 
-TEST(DefaultResource, HasTheOrderOfStreamsWhereTheDeviceHas) {
-  const auto is_ordered = [](bool can) {
+TEST(DefaultResource, IsAPoolWhateverTheDeviceCan) {
+  for (const bool can : {true, false}) {
     const test::FakeDevice fake({.describe = [can](DeviceInfo& info) {
       if (can) return;
-      info.capabilities = info.capabilities.without(Capability::stream_ordered_memory);
+      info.capabilities = info.capabilities.without(Capability::stream_ordered_memory)
+                              .without(Capability::virtual_memory);
     }});
-    return default_resource(fake.device)->traits().is_stream_ordered;
-  };
-  EXPECT_TRUE(is_ordered(true));
-  EXPECT_FALSE(is_ordered(false));
+    const ResourceHandle built_in = default_resource(fake.device);
+    EXPECT_STREQ(built_in->name(), "pool");
+    EXPECT_TRUE(built_in->traits().is_stream_ordered);
+  }
 }
 
 TEST(DefaultResource, IsOneForManyThatAskAtOnce) {
@@ -152,7 +153,7 @@ TEST(DefaultResource, LeavesBlocksWithTheResourceTheyCameFrom) {
   OwnedBlock block(default_resource(device), {.bytes = 64});
   const std::weak_ptr<Resource> from = block.resource();
   set_default_resource(device, direct(device));
-  EXPECT_EQ(from.lock()->statistics().live_bytes, 64u);
+  EXPECT_EQ(from.lock()->statistics().live_bytes, block.bytes());
   EXPECT_TRUE(block.try_free());
   block = {};
   EXPECT_TRUE(from.expired());

@@ -33,13 +33,13 @@ class MadeUpResource final : public DriverResource {
     last_stream = stream.id();
     return reinterpret_cast<void*>(++taken << 8);
   }
-  void put_back(const Piece& piece, StreamRef stream, CallSite) noexcept override {
+  void put_back(const Piece& piece, StreamRef stream, const CallSite&) noexcept override {
     EXPECT_EQ(piece.address, reinterpret_cast<void*>(taken << 8));
     last_stream = stream.id();
     ++put_back_calls;
   }
   [[nodiscard]] Result<Mark> give(const Piece& piece, StreamRef stream,
-                                  CallSite) noexcept override {
+                                  const CallSite&) noexcept override {
     last_stream = stream.id();
     last_given_bytes = piece.bytes;
     last_given_alignment = piece.alignment;

@@ -94,7 +94,9 @@ class Speaker final : public Resource {
   Result<Block> try_allocate(const Request&) noexcept override {
     return Failure(ErrorCode::driver, sentence);
   }
-  Result<void> try_deallocate(const Block&, StreamRef, CallSite) noexcept override { return {}; }
+  Result<void> try_deallocate(const Block&, StreamRef, const CallSite&) noexcept override {
+    return {};
+  }
   const char* sentence = "";
 
  private:
@@ -194,7 +196,7 @@ class Hasty final : public Resource {
   Statistics statistics() const noexcept override { return {}; }
   std::size_t good_size(const Request& request) const noexcept override { return request.bytes; }
   Result<Block> try_allocate(const Request&) noexcept override { return Block{}; }
-  Result<void> try_deallocate(const Block&, StreamRef, CallSite) noexcept override {
+  Result<void> try_deallocate(const Block&, StreamRef, const CallSite&) noexcept override {
     return other_->try_deallocate(other_->allocate({.bytes = 64}), {});
   }
 

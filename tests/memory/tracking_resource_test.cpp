@@ -46,7 +46,7 @@ class FaultyUpstream final : public Resource {
     return Block{reinterpret_cast<void*>(next_address), request.bytes, device_.id(),
                  Generation(++grants, 1)};
   }
-  Result<void> try_deallocate(const Block&, StreamRef, CallSite) noexcept override {
+  Result<void> try_deallocate(const Block&, StreamRef, const CallSite&) noexcept override {
     ++frees;
     if (fails) return Failure(ErrorCode::driver);
     return {};

@@ -58,14 +58,44 @@ class Info(unittest.TestCase):
 
 class Bench(unittest.TestCase):
     def test_every_case_prints_figures_and_those_with_a_baseline_a_ratio(self):
-        run = tern("bench", "--json", "--seconds", "0.001")
+        run = tern("bench", "--json", "--quick")
         self.assertEqual(run.returncode, 0, run.stderr)
         figures = json.loads(run.stdout)
         listed = [line.split()[0] for line in tern("bench", "--list").stdout.splitlines()]
         self.assertEqual(sorted({figure["case"] for figure in figures}), sorted(listed))
         for figure in figures:
-            self.assertGreater(figure["value"], 0, figure["name"])
-            self.assertEqual("baseline" in figure, "ratio" in figure, figure["name"])
+            self.assertIsInstance(figure["value"], (int, float), figure["name"])
+            self.assertGreaterEqual(figure["value"], 0, figure["name"])
+            # What is counted may be nothing, and nothing has no ratio.
+            if figure["unit"]:
+                self.assertGreater(figure["value"], 0, figure["name"])
+                self.assertEqual("baseline" in figure, "ratio" in figure, figure["name"])
+
+    def test_the_pool_cases_run_on_a_simulated_device_too(self):
+        run = tern("bench", "pool", "--json", "--quick", "--device", "sim?check=off")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        figures = {(figure["case"], figure["name"]): figure for figure in json.loads(run.stdout)}
+        self.assertEqual(figures["pool.hit", "driver calls of 1000 pairs (device)"]["value"], 0)
+        failures = {name: figure["value"] for (case, name), figure in figures.items()
+                    if case == "pool.traces" and name.endswith("failures")}
+        self.assertEqual(len(failures), 6)
+        for name, count in failures.items():
+            self.assertEqual(count, 0, name)
+
+    def test_a_quick_run_has_no_goals_and_a_whole_one_says_whether_they_are_met(self):
+        quick = json.loads(tern("bench", "pool.hit", "--json", "--quick").stdout)
+        self.assertFalse([figure for figure in quick if "goal" in figure])
+        whole = json.loads(tern("bench", "pool.hit", "--json").stdout)
+        goals = [figure for figure in whole if "goal" in figure]
+        self.assertTrue(goals)
+        for figure in goals:
+            self.assertEqual(figure["meets_goal"], figure["value"] <= figure["goal"], figure["name"])
+        self.assertRegex(tern("bench", "pool.hit").stdout, r"\n\d+ of \d+ goals are met\.\n$")
+
+    def test_an_absent_device_is_a_sentence(self):
+        run = tern("bench", "pool.pair", "--device", "cuda:0")
+        self.assertEqual(run.returncode, 2)
+        self.assertRegex(run.stderr, r"^tern: backend 'cuda' is not available: .*\.\n$")
 
     def test_a_filter_is_a_whole_part_of_the_name(self):
         self.assertIn("host.copy", tern("bench", "host", "--list").stdout)

@@ -138,6 +138,8 @@ class TERN_EXPORT StreamRef {
   /// The same point in one load: the mark that is taken next, by whoever first asks about this one.
   /// For bookkeeping at every call; an allocator frees with it.
   [[nodiscard]] Result<Mark> try_next_mark() const noexcept;
+  /// The same, and no mark at all of a stream that takes no work.
+  [[nodiscard]] Mark next_mark() const noexcept;
 
   /// Later work here begins after the mark. Of this stream, or of one that is done: nothing to do.
   /// A mark of another backend's device is refused with device_mismatch.

@@ -66,9 +66,9 @@ class TERN_EXPORT PmrUpstream final : public DriverResource {
 
  private:
   [[nodiscard]] Result<void*> take(const Request& request, StreamRef stream) noexcept override;
-  void put_back(const Piece& piece, StreamRef stream, CallSite site) noexcept override;
+  void put_back(const Piece& piece, StreamRef stream, const CallSite& site) noexcept override;
   [[nodiscard]] Result<Mark> give(const Piece& piece, StreamRef stream,
-                                  CallSite site) noexcept override;
+                                  const CallSite& site) noexcept override;
   /// What the upstream is asked for: what every block of the device has, at least.
   [[nodiscard]] std::size_t alignment_for(std::size_t requested) const noexcept;
 

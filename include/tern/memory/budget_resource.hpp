@@ -43,8 +43,9 @@ class TERN_EXPORT BudgetResource final : public WrappingResource {
   /// Refused with out_of_budget, and with invalid_argument if it names a reservation of a budget
   /// that is neither this one nor above it.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
-  [[nodiscard]] Result<void> try_deallocate(const Block& block, StreamRef stream,
-                                            CallSite site = CallSite::here()) noexcept override;
+  [[nodiscard]] Result<void> try_deallocate(
+      const Block& block, StreamRef stream,
+      const CallSite& site = CallSite::here()) noexcept override;
 
  private:
   struct Shard {
@@ -69,7 +70,7 @@ class TERN_EXPORT BudgetResource final : public WrappingResource {
   [[nodiscard]] Failure refuse(const Budget& level, const Request& request,
                                std::size_t bytes) const noexcept;
   [[nodiscard]] Result<void> free_inherited(const Block& block, StreamRef stream,
-                                            CallSite site) noexcept;
+                                            const CallSite& site) noexcept;
   // The block is freed: its charge ends when the stream has passed that.
   void end(Record record, StreamRef stream) noexcept;
 

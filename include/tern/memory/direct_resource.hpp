@@ -22,9 +22,9 @@ class TERN_EXPORT DirectResource final : public DriverResource {
 
  private:
   [[nodiscard]] Result<void*> take(const Request& request, StreamRef stream) noexcept override;
-  void put_back(const Piece& piece, StreamRef stream, CallSite site) noexcept override;
+  void put_back(const Piece& piece, StreamRef stream, const CallSite& site) noexcept override;
   [[nodiscard]] Result<Mark> give(const Piece& piece, StreamRef stream,
-                                  CallSite site) noexcept override;
+                                  const CallSite& site) noexcept override;
 
   const MemoryKind kind_;
 };

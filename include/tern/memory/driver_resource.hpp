@@ -24,8 +24,9 @@ class TERN_EXPORT DriverResource : public Resource {
   [[nodiscard]] std::size_t good_size(const Request& request) const noexcept override {
     return request.bytes;
   }
-  [[nodiscard]] Result<void> try_deallocate(const Block& block, StreamRef stream,
-                                            CallSite site = CallSite::here()) noexcept override;
+  [[nodiscard]] Result<void> try_deallocate(
+      const Block& block, StreamRef stream,
+      const CallSite& site = CallSite::here()) noexcept override;
 
  protected:
   /// In whose order the driver allocates and frees.
@@ -51,11 +52,11 @@ class TERN_EXPORT DriverResource : public Resource {
   /// default stream.
   [[nodiscard]] virtual Result<void*> take(const Request& request, StreamRef stream) noexcept = 0;
   /// Gives back what was taken and never used.
-  virtual void put_back(const Piece& piece, StreamRef stream, CallSite site) noexcept = 0;
+  virtual void put_back(const Piece& piece, StreamRef stream, const CallSite& site) noexcept = 0;
   /// Gives back what the stream may still use. The mark is the one the memory is gone with; none if
   /// it is gone already.
   [[nodiscard]] virtual Result<Mark> give(const Piece& piece, StreamRef stream,
-                                          CallSite site) noexcept = 0;
+                                          const CallSite& site) noexcept = 0;
 
   [[nodiscard]] Result<Block> begin(const Request& request) noexcept;
   [[nodiscard]] StreamRef ordered_by(StreamRef stream) const noexcept;

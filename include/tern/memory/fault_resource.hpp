@@ -63,8 +63,9 @@ class TERN_EXPORT FaultResource final : public WrappingResource {
   /// A request that is hit is refused with the rule's code. Requests for nothing are never hit.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
   /// One that is hit keeps the block live. Mistakes are refused as such by the upstream.
-  [[nodiscard]] Result<void> try_deallocate(const Block& block, StreamRef stream,
-                                            CallSite site = CallSite::here()) noexcept override;
+  [[nodiscard]] Result<void> try_deallocate(
+      const Block& block, StreamRef stream,
+      const CallSite& site = CallSite::here()) noexcept override;
 
  private:
   struct Plan;

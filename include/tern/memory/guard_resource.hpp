@@ -44,8 +44,9 @@ class TERN_EXPORT GuardResource final : public WrappingResource {
   /// What was asked for.
   [[nodiscard]] std::size_t good_size(const Request& request) const noexcept override;
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
-  [[nodiscard]] Result<void> try_deallocate(const Block& block, StreamRef stream,
-                                            CallSite site = CallSite::here()) noexcept override;
+  [[nodiscard]] Result<void> try_deallocate(
+      const Block& block, StreamRef stream,
+      const CallSite& site = CallSite::here()) noexcept override;
   /// Gives back from quarantine, oldest first, what its streams have passed, until no more than
   /// `keep_bytes` are held; then trims the upstream.
   std::size_t trim(std::size_t keep_bytes) noexcept override;
@@ -53,7 +54,7 @@ class TERN_EXPORT GuardResource final : public WrappingResource {
   /// Are the bands of a live block whole, after the work of the stream so far? Waits for it.
   /// Refused with violation, and use_after_free.
   [[nodiscard]] Result<void> try_check(const Block& block, StreamRef stream,
-                                       CallSite site = CallSite::here()) noexcept;
+                                       const CallSite& site = CallSite::here()) noexcept;
 
   [[nodiscard]] std::size_t quarantined_bytes() const noexcept;
   /// How often something was found, and the last of it since this was last asked.
@@ -64,12 +65,13 @@ class TERN_EXPORT GuardResource final : public WrappingResource {
   struct Guarded;
   struct State;
   [[nodiscard]] Result<void> write_bands(const Guarded& guarded, StreamRef stream,
-                                         CallSite site) noexcept;
-  [[nodiscard]] Result<void> look(const Guarded& guarded, StreamRef stream, CallSite site) noexcept;
+                                         const CallSite& site) noexcept;
+  [[nodiscard]] Result<void> look(const Guarded& guarded, StreamRef stream,
+                                  const CallSite& site) noexcept;
   [[nodiscard]] Result<std::optional<std::size_t>> first_other(const std::byte* begin,
                                                                std::size_t bytes,
                                                                std::byte expected, StreamRef stream,
-                                                               CallSite site) noexcept;
+                                                               const CallSite& site) noexcept;
   [[nodiscard]] Result<StreamRef> usable(StreamRef stream) noexcept;
   [[nodiscard]] Failure hit(const Guarded& guarded, std::int64_t offset, CallSite site,
                             const char* sentence) noexcept;

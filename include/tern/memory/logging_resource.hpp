@@ -20,8 +20,9 @@ class TERN_EXPORT LoggingResource final : public WrappingResource {
   LoggingResource(ResourceHandle upstream, LogSinkHandle sink);
 
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
-  [[nodiscard]] Result<void> try_deallocate(const Block& block, StreamRef stream,
-                                            CallSite site = CallSite::here()) noexcept override;
+  [[nodiscard]] Result<void> try_deallocate(
+      const Block& block, StreamRef stream,
+      const CallSite& site = CallSite::here()) noexcept override;
   std::size_t trim(std::size_t keep_bytes) noexcept override;
 
   /// Those that the sink did not take.

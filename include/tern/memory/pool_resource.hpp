@@ -132,8 +132,9 @@ class TERN_EXPORT PoolResource final : public Resource {
   /// Refused with out_of_memory, with numbers that say why, once nothing else can be done.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
   [[nodiscard]] std::size_t good_size(const Request& request) const noexcept override;
-  [[nodiscard]] Result<void> try_deallocate(const Block& block, StreamRef stream,
-                                            CallSite site = CallSite::here()) noexcept override;
+  [[nodiscard]] Result<void> try_deallocate(
+      const Block& block, StreamRef stream,
+      const CallSite& site = CallSite::here()) noexcept override;
 
   /// Gives whole free pages, or free segments, back to the driver.
   std::size_t trim(std::size_t keep_bytes) noexcept override;
@@ -145,6 +146,8 @@ class TERN_EXPORT PoolResource final : public Resource {
   [[nodiscard]] bool is_well() const noexcept;
 
  private:
+  [[nodiscard]] Result<Block> allocate_the_long_way(const Request& request) noexcept;
+
   const std::unique_ptr<pool::Pool> pool_;
 };
 

@@ -64,9 +64,10 @@ class TERN_EXPORT Resource {
   /// Refused with use_after_free (freed before, or not from here), device_mismatch, out_of_bounds
   /// (an address inside the block), stream_misuse; then nothing has changed. An empty block is
   /// taken back without a word.
-  [[nodiscard]] virtual Result<void> try_deallocate(const Block& block, StreamRef stream,
-                                                    CallSite site = CallSite::here()) noexcept = 0;
-  void deallocate(const Block& block, StreamRef stream, CallSite site = CallSite::here()) noexcept;
+  [[nodiscard]] virtual Result<void> try_deallocate(
+      const Block& block, StreamRef stream, const CallSite& site = CallSite::here()) noexcept = 0;
+  void deallocate(const Block& block, StreamRef stream,
+                  const CallSite& site = CallSite::here()) noexcept;
 
   /// Gives back to upstream or the driver what is not in use, down to `keep_bytes` held. Gives how
   /// much that was. Never waits.

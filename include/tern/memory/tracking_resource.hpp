@@ -81,8 +81,9 @@ class TERN_EXPORT TrackingResource final : public WrappingResource {
 
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
   /// Mistakes are refused here; the upstream does not hear of them.
-  [[nodiscard]] Result<void> try_deallocate(const Block& block, StreamRef stream,
-                                            CallSite site = CallSite::here()) noexcept override;
+  [[nodiscard]] Result<void> try_deallocate(
+      const Block& block, StreamRef stream,
+      const CallSite& site = CallSite::here()) noexcept override;
 
   /// Oldest first. All reports throw OutOfMemory if the host has no room for them.
   [[nodiscard]] std::vector<LiveBlock> live_blocks() const;

@@ -27,8 +27,9 @@ class TERN_EXPORT WrappingResource : public Resource {
   [[nodiscard]] std::size_t good_size(const Request& request) const noexcept override {
     return upstream_->good_size(request);
   }
-  [[nodiscard]] Result<void> try_deallocate(const Block& block, StreamRef stream,
-                                            CallSite site = CallSite::here()) noexcept override;
+  [[nodiscard]] Result<void> try_deallocate(
+      const Block& block, StreamRef stream,
+      const CallSite& site = CallSite::here()) noexcept override;
   std::size_t trim(std::size_t keep_bytes) noexcept override { return upstream_->trim(keep_bytes); }
 
   [[nodiscard]] const ResourceHandle& upstream() const noexcept { return upstream_; }

@@ -8,6 +8,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -44,11 +45,11 @@ struct Descriptor {
   std::uint64_t sequence = 0;  // in flight: of the mark behind its last use
   // Held: the block it is, guarded by the cache of the stream that has it.
   BlockPlace* place = nullptr;
-  std::uint64_t requested_bytes = 0;
-  std::uint32_t slot = 0;  // of the place
-  // Of the cache the block was allocated from, which guards it. Read by whoever frees before it has
-  // that cache's lock: with std::atomic_ref.
-  std::uint32_t home = 0;
+  std::atomic<std::uint64_t> requested_bytes = 0;  // read by whoever wants to know the waste
+  std::uint32_t slot = 0;                          // of the place
+  // Of the cache the block was allocated from, which guards it. Read by whoever frees it, before
+  // the lock is taken.
+  std::atomic<std::uint32_t> home = 0;
   State state = State::spare;
 
   [[nodiscard]] std::uint64_t end() const noexcept { return offset + size; }

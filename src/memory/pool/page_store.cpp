@@ -74,6 +74,11 @@ std::uint64_t PageStore::next_address() const noexcept {
   return reinterpret_cast<std::uintptr_t>(last.base) / granule_bytes + last.used * page_granules;
 }
 
+bool PageStore::begins_reservation(std::uint64_t offset) const noexcept {
+  return std::ranges::any_of(
+      regions_, [&](const Region& region) { return region.base == address_of(offset); });
+}
+
 Result<std::uint64_t> PageStore::try_new_addresses(std::uint64_t pages,
                                                    std::uint64_t alignment) noexcept {
   for (int attempt = 0; attempt < 2; ++attempt) {

@@ -37,6 +37,8 @@ class PageStore {
   [[nodiscard]] std::uint64_t room_pages() const noexcept;
   /// Where the next new addresses begin if there is room; 0 if nothing is reserved.
   [[nodiscard]] std::uint64_t next_address() const noexcept;
+  /// Reservations may lie side by side, but ranges across two of them are nobody's to map.
+  [[nodiscard]] bool begins_reservation(std::uint64_t offset) const noexcept;
   /// The last `pages` of the newest addresses were not used after all.
   void give_back_addresses(std::uint64_t offset, std::uint64_t pages) noexcept;
 

@@ -15,8 +15,13 @@ constexpr std::size_t seal_blocks = 64;
 constexpr std::uint64_t seal_granules = 32 * mib / granule_bytes;
 /// Streams asked on the way of one request.
 constexpr std::size_t most_questions_per_request = 16;
-/// A device has at most so much to reserve addresses for, times this.
-constexpr std::size_t addresses_per_byte = 4;
+/// Addresses are reserved for so large a part of a device at a time, because others want some too;
+/// and for no less than this, if it has as much.
+constexpr std::size_t regions_per_device = 8;
+constexpr std::size_t least_region_bytes = 64 * mib;
+/// A stream's cache holds at most such a part of the memory there may be, and no more than that.
+constexpr std::size_t class_share = 64, recent_share = 32;
+constexpr std::size_t most_class_bytes = 64 * mib, most_recent_bytes = 128 * mib;
 
 bool can_have_pages(const Device& device, const PoolOptions& options) {
   if (options.kind != MemoryKind::device) return false;
@@ -63,15 +68,18 @@ Pool::Pool(const Resource& owner, Device device, const PoolOptions& options)
       wants_notes_(device_.info().wants_notes),
       host_shares_(options.kind != MemoryKind::device),
       has_pages_(choose_pages(device_, options)),
+      is_plain_(!wants_notes_ && !host_shares_),
       ranges_(&owner, device_id_, has_pages_ ? PageStore::page_granules : 0),
       limit_bytes_(options.limit_bytes) {
   if (has_pages_) {
     const std::size_t most = device_.info().total_bytes;
-    pages_.emplace(device_, checked_multiply(most, addresses_per_byte).value_or(most));
+    pages_.emplace(device_,
+                   std::max(most / regions_per_device, std::min(most, least_region_bytes)));
   } else {
     segments_.emplace(device_, options.kind);
   }
   static_cast<void>(try_cache(host_slot).value());
+  note_change();
 }
 
 Pool::~Pool() {
@@ -97,18 +105,6 @@ Result<StreamCache*> Pool::try_cache(std::size_t slot) noexcept {
 
 // --- Allocating
 
-Block Pool::begin_block(Descriptor& range, StreamCache& cache, const Request& request) noexcept {
-  const std::size_t bytes = range.size * granule_bytes;
-  ++cache.counts.requests;
-  range.requested_bytes = request.bytes;
-  std::atomic_ref(range.home)
-      .store(static_cast<std::uint32_t>(home_of(request.stream.id())), std::memory_order_relaxed);
-  cache.note_allocation(bytes, request.bytes);
-  const std::uint64_t count = range.place->renew(request.stream.id(), request.tag);
-  return {reinterpret_cast<void*>(range.offset * granule_bytes), bytes, device_id_,
-          Generation(range.slot, count)};
-}
-
 void Pool::note_begin(const Block& block, const Request& request) noexcept {
   if (!wants_notes_) return;
   if (host_shares_ || !request.stream.id()) {
@@ -116,36 +112,6 @@ void Pool::note_begin(const Block& block, const Request& request) noexcept {
   } else {
     request.stream.note_suballocate(as_note(block), request.tag, request.site);
   }
-}
-
-Block Pool::try_hit(const Request& request) noexcept {
-  const StreamId id = request.stream.id();
-  // No bytes wrap to the most there are.
-  if (request.bytes - 1 >= max_request_bytes || request.alignment > granule_bytes ||
-      (request.alignment & (request.alignment - 1)) != 0) {
-    return {};
-  }
-  if (id ? id.device() != device_id_ || !request.stream.is_usable() : !is_same_process(process_)) {
-    return {};
-  }
-  StreamCache* const cache = caches_[home_of(id)].load(std::memory_order_acquire);
-  if (cache == nullptr) return {};
-  Block block;
-  {
-    const std::lock_guard lock(cache->lock);
-    if (!host_shares_ && cache->stream != id) return {};
-    Descriptor* const range = cache->take(granted_bytes(request.bytes), 1);
-    if (range == nullptr) return {};
-    if (range->place->count() == BlockPlace::last_count) {
-      // Its place has counted to the end; the long way gives it another.
-      static_cast<void>(cache->put(*range, CacheBounds{}));
-      return {};
-    }
-    ++cache->counts.cache_hits;
-    block = begin_block(*range, *cache, request);
-  }
-  note_begin(block, request);
-  return block;
 }
 
 Result<Block> Pool::try_begin_block(Descriptor& range, Search& search) noexcept {
@@ -167,6 +133,7 @@ Result<Block> Pool::try_begin_block(Descriptor& range, Search& search) noexcept 
   Block block;
   {
     const std::lock_guard lock(search.cache.lock);
+    if (search.rung != nullptr) ++(search.cache.counts.*search.rung);
     block = begin_block(range, search.cache, search.request);
   }
   note_begin(block, search.request);
@@ -203,46 +170,34 @@ Result<Block> Pool::try_allocate(const Request& request) noexcept {
 }
 
 Descriptor* Pool::find(Search& search) noexcept {
-  const auto count = [&](std::uint64_t StreamCache::Counts::*which) {
-    const std::lock_guard lock(search.cache.lock);
-    ++(search.cache.counts.*which);
-  };
   using Counts = StreamCache::Counts;
-  const bool is_recycled = search.request.source == Source::recycled;
   {
     const std::lock_guard lock(search.cache.lock);
-    if (Descriptor* range = search.cache.take(search.granules * granule_bytes, search.alignment)) {
-      ++search.cache.counts.cache_hits;
+    if (Descriptor* range = search.cache.take_aligned(search.request.bytes, search.alignment)) {
       return range;
     }
   }
+  const bool is_recycled = search.request.source == Source::recycled;
+  // Where memory is short, what streams have passed is taken before what they have not: pieces that
+  // are free for all can be joined.
+  if (is_tight_.load(std::memory_order_relaxed) && !is_recycled) poll(most_questions_per_request);
+  if (Descriptor* range = take(search, Thoroughness::quick)) return range;
+  if (is_recycled || search.failure) return nullptr;
   if (is_known_refusal(search)) {
-    count(&Counts::known_refusals);
+    const std::lock_guard lock(search.cache.lock);
+    ++search.cache.counts.known_refusals;
     return nullptr;
   }
-  if (Descriptor* range = take_own(search)) {
-    count(&Counts::own_in_flight_hits);
-    return range;
-  }
-  if (is_recycled || search.failure) return nullptr;
-  if (Descriptor* range = take_free(search, Thoroughness::quick)) {
-    count(&Counts::quiescent_hits);
-    return range;
-  }
-  if (search.failure || exceeds_limit(search.granules)) return nullptr;
+  if (exceeds_limit(search.granules)) return nullptr;
   if (poll(most_questions_per_request) > 0) {
-    if (Descriptor* range = take_free(search, Thoroughness::quick)) {
-      count(&Counts::quiescent_hits);
-      return range;
-    }
+    if (Descriptor* range = take(search, Thoroughness::quick)) return range;
+    if (search.failure) return nullptr;
   }
   const bool is_large = search.granules * granule_bytes >= least_large_bytes;
   if (is_large && has_pages_) {
+    search.rung = &Counts::remapped_hits;
     const std::lock_guard growth(growth_mutex_);
-    if (Descriptor* range = remap(search)) {
-      count(&Counts::remapped_hits);
-      return range;
-    }
+    if (Descriptor* range = remap(search)) return range;
     if (search.failure) return nullptr;
   }
   const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
@@ -251,16 +206,10 @@ Descriptor* Pool::find(Search& search) noexcept {
                               held_bytes_.load(std::memory_order_relaxed) >= limit / 4 * 3);
   for (const bool is_stealing : {prefers_reuse, !prefers_reuse}) {
     if (is_stealing) {
-      if (Descriptor* range = steal(search)) {
-        count(&Counts::steals);
-        return range;
-      }
+      if (Descriptor* range = steal(search)) return range;
     } else {
       const std::lock_guard growth(growth_mutex_);
-      if (Descriptor* range = grow(search)) {
-        count(&Counts::grown_hits);
-        return range;
-      }
+      if (Descriptor* range = grow(search)) return range;
     }
     if (search.failure) return nullptr;
   }
@@ -271,10 +220,7 @@ Descriptor* Pool::find(Search& search) noexcept {
   // a large block need not begin with a page if that is all there is.
   const std::uint64_t since = epoch();
   search.alignment = requested_alignment(search.request);
-  if (Descriptor* range = take_free(search, Thoroughness::thorough)) {
-    count(&Counts::quiescent_hits);
-    return range;
-  }
+  if (Descriptor* range = take(search, Thoroughness::thorough)) return range;
   if (search.failure || search.reason) return nullptr;
   const std::lock_guard lock(ranges_mutex_);
   // A free segment that is still here is one the driver did not take, and may take another time.
@@ -310,29 +256,25 @@ bool Pool::exceeds_limit(std::uint64_t granules) noexcept {
   return live > limit || granules * granule_bytes > limit - live;
 }
 
-Descriptor* Pool::take_own(Search& search) noexcept {
-  if (host_shares_ || !search.request.stream.id()) return nullptr;
+Descriptor* Pool::take(Search& search, Thoroughness how) noexcept {
+  using Counts = StreamCache::Counts;
   const std::lock_guard lock(ranges_mutex_);
   if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_take);
       !prepared) {
     search.failure = prepared.failure();
     return nullptr;
   }
-  Descriptor* range = ranges_.take_in_flight(search.cache.lane, search.granules, search.alignment);
-  if (range != nullptr) note_change();
-  return range;
-}
-
-Descriptor* Pool::take_free(Search& search, Thoroughness how) noexcept {
-  const std::lock_guard lock(ranges_mutex_);
-  if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_take);
-      !prepared) {
-    search.failure = prepared.failure();
-    return nullptr;
+  Descriptor* range = nullptr;
+  if (search.request.source != Source::recycled) {
+    search.rung = &Counts::quiescent_hits;
+    range = ranges_.take_quiescent(
+        search.granules, search.alignment,
+        how == Thoroughness::thorough ? FitIndex::Effort::thorough : FitIndex::Effort::quick);
   }
-  Descriptor* range = ranges_.take_quiescent(
-      search.granules, search.alignment,
-      how == Thoroughness::thorough ? FitIndex::Effort::thorough : FitIndex::Effort::quick);
+  if (range == nullptr && !host_shares_ && search.request.stream.id()) {
+    search.rung = &Counts::own_in_flight_hits;
+    range = ranges_.take_in_flight(search.cache.lane, search.granules, search.alignment);
+  }
   if (range != nullptr) note_change();
   return range;
 }
@@ -360,6 +302,7 @@ Descriptor* Pool::steal(Search& search) noexcept {
     if (range == nullptr) return nullptr;
     note_change();
   }
+  search.rung = &StreamCache::Counts::steals;
   const Result<void> waited = stream.try_wait(behind, search.request.site);
   if (waited) return range;
   search.fail_for(waited.failure());
@@ -370,42 +313,28 @@ Descriptor* Pool::steal(Search& search) noexcept {
 }
 
 Descriptor* Pool::reclaim(Search& search) noexcept {
+  using Counts = StreamCache::Counts;
   const auto again = [&]() -> Descriptor* {
-    using Counts = StreamCache::Counts;
-    const auto counted = [&](Descriptor* range, std::uint64_t Counts::*which) {
-      if (range == nullptr) return range;
-      const std::lock_guard lock(search.cache.lock);
-      ++(search.cache.counts.*which);
-      return range;
-    };
-    // What was in the stream's cache block by block may be one piece now.
-    if (Descriptor* range = take_own(search)) return counted(range, &Counts::own_in_flight_hits);
-    if (search.failure) return nullptr;
-    if (Descriptor* range = take_free(search, Thoroughness::thorough)) {
-      return counted(range, &Counts::quiescent_hits);
-    }
+    if (Descriptor* range = take(search, Thoroughness::thorough)) return range;
     if (search.failure) return nullptr;
     const std::lock_guard growth(growth_mutex_);
     if (has_pages_) {
+      search.rung = &Counts::remapped_hits;
       Descriptor* range = remap(search);
-      if (range != nullptr || search.failure) return counted(range, &Counts::remapped_hits);
+      if (range != nullptr || search.failure) return range;
     } else {
       // Free segments of other sizes make room for one of this.
       const std::size_t bytes = search.granules * granule_bytes;
       const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
       if (limit == 0 || bytes <= limit) release_free(limit == 0 ? 0 : limit - bytes);
     }
-    return counted(grow(search), &Counts::grown_hits);
+    return grow(search);
   };
   flush_caches();
   poll(SIZE_MAX);
   if (Descriptor* range = again()) return range;
   if (search.failure) return nullptr;
-  if (Descriptor* range = steal(search)) {
-    const std::lock_guard lock(search.cache.lock);
-    ++search.cache.counts.steals;
-    return range;
-  }
+  if (Descriptor* range = steal(search)) return range;
   if (search.failure || search.request.wait == Wait::never) return nullptr;
   Descriptor* found = nullptr;
   for_each_cache([&](StreamCache& cache) {
@@ -423,59 +352,62 @@ Descriptor* Pool::reclaim(Search& search) noexcept {
 
 // --- Freeing
 
-Result<void> Pool::try_free(const Block& block, StreamRef stream, CallSite site) noexcept {
-  BlockPlace* const place = find_place(block.generation.slot());
-  const std::uint64_t count = block.generation.count();
-  const auto refuse = [&] { return Result<void>(why_not_live(block, place).at(site)); };
-  if (place == nullptr || !place->is_live(count) ||
-      place->owner.load(std::memory_order_relaxed) != &owner_ ||
-      place->address.load(std::memory_order_relaxed) != block.address ||
-      place->bytes.load(std::memory_order_relaxed) != block.bytes || block.device != device_id_) {
-    return refuse();
-  }
+Result<void> Pool::free_with_care(const Block& block, const BlockPlace* place, StreamRef stream,
+                                  const CallSite& site) noexcept {
+  const bool is_ours = place != nullptr && place->is_live(block.generation.count()) &&
+                       place->owner.load(std::memory_order_relaxed) == &owner_ &&
+                       place->address.load(std::memory_order_relaxed) == block.address &&
+                       place->bytes.load(std::memory_order_relaxed) == block.bytes &&
+                       block.device == device_id_;
+  if (!is_ours) return why_not_live(block, place).at(site);
+  // In a forked child there is nothing to give back to.
+  if (!is_same_process(process_)) return {};
   const StreamId id = stream.id();
-  Mark last_use;
-  if (id) {
-    if (id.device() != device_id_) {
-      return Failure(ErrorCode::device_mismatch,
-                     "memory of '{a}' was freed on a stream of {b}. Free it on a stream of its own "
-                     "device.",
-                     site)
-          .with("a", device_.spec())
-          .with("b", Place::device(id.device()).text());
-    }
-    const Result<Mark> next = stream.try_next_mark();
-    if (!next) return free_late(block, stream, site);
-    last_use = *next;
-  } else if (!is_same_process(process_)) {
-    return {};
+  if (id.device() != device_id_) {
+    return Failure(ErrorCode::device_mismatch,
+                   "memory of '{a}' was freed on a stream of {b}. Free it on a stream of its own "
+                   "device.",
+                   site)
+        .with("a", device_.spec())
+        .with("b", Place::device(id.device()).text());
   }
-  auto& range = *reinterpret_cast<Descriptor*>(place->note.load(std::memory_order_relaxed));
-  // The place's stream will not do: another thread that frees the block is changing it.
-  const std::size_t home_slot = std::atomic_ref(range.home).load(std::memory_order_relaxed);
-  StreamCache& home = *caches_[home_slot].load(std::memory_order_acquire);
-  // What the host shares is not given out again in the order of a stream.
-  const bool stays = !wants_notes_ && (!id || !host_shares_) && home_of(id) == home_slot;
-  Descriptor* leaving = nullptr;
+  // The stream has ended. If it has allocated here it has left a mark behind its work; else all
+  // work is waited for.
+  const bool has_mark = place->stream.load(std::memory_order_relaxed) == id;
+  const Result<void> waited =
+      has_mark ? Device::try_wait(device_.next_mark(id)) : device_.try_synchronize();
+  if (!waited && waited.failure().code() != ErrorCode::device_lost) {
+    return Failure(waited.failure()).at(site);
+  }
+  return try_free(block, StreamRef(), site);
+}
+
+Result<void> Pool::free_elsewhere(Descriptor& range, StreamCache& home, StreamRef stream,
+                                  Mark last_use, const Block& block, CallSite site) noexcept {
+  const StreamId id = stream.id();
+  if (id && !try_cache(id.slot())) {
+    // No memory to remember the stream by, so it is waited for.
+    if (Result<void> waited = Device::try_wait(last_use);
+        !waited && waited.failure().code() != ErrorCode::device_lost) {
+      return Failure(waited.failure()).at(site);
+    }
+    return try_free(block, StreamRef(), site);
+  }
   {
     const std::lock_guard lock(home.lock);
-    // Nobody else frees it between the first look and this one, or only one of the two.
-    if (!place->is_live(count)) return refuse();
-    place->retire(last_use);
-    home.note_free(block.bytes, range.requested_bytes);
-    if (stays) {
-      // A block may be older than the stream in its slot.
-      if (id) home.stream = id;
-      leaving = home.put(range, bounds());
+    // Of two that free it and came this far, one is too late.
+    if (!range.place->is_live(block.generation.count())) {
+      return why_not_live(block, range.place).at(site);
     }
+    range.place->retire(block.generation.count(), last_use);
+    home.note_free(block.bytes);
   }
-  if (!stays) return finish_free(range, stream, last_use, block, site);
-  if (leaving != nullptr) retire(leaving, home, id);
+  finish_free(range, stream, last_use, block, site);
   return {};
 }
 
-Result<void> Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use,
-                               const Block& block, CallSite site) noexcept {
+void Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use, const Block& block,
+                       CallSite site) noexcept {
   const StreamId id = stream.id();
   if (wants_notes_) {
     if (id && last_use) {
@@ -494,39 +426,16 @@ Result<void> Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_us
       leaving = cache.put(range, bounds());
     }
     put_all_quiescent(leaving);
-    return {};
+    return;
   }
-  const Result<StreamCache*> cache = try_cache(id.slot());
-  if (!cache) {
-    // No memory to remember the stream by, so it is waited for.
-    static_cast<void>(Device::try_wait(last_use));
-    put_all_quiescent(&range);
-    return {};
-  }
+  StreamCache& cache = *caches_[id.slot()].load(std::memory_order_acquire);
   Descriptor* leaving = &range;
   if (!host_shares_) {
-    const std::lock_guard lock((*cache)->lock);
-    (*cache)->stream = id;
-    leaving = (*cache)->put(range, bounds());
+    const std::lock_guard lock(cache.lock);
+    cache.stream = id;
+    leaving = cache.put(range, bounds());
   }
-  if (leaving != nullptr) retire(leaving, **cache, id);
-  return {};
-}
-
-Result<void> Pool::free_late(const Block& block, StreamRef stream, CallSite site) noexcept {
-  // In a forked child there is nothing to give back to.
-  if (!is_same_process(process_)) return {};
-  BlockPlace& place = *find_place(block.generation.slot());
-  // The stream has ended. If it has allocated here it has left a mark behind its work; else all
-  // work is waited for.
-  const StreamId id = stream.id();
-  const bool has_mark = place.stream.load(std::memory_order_relaxed) == id;
-  const Result<void> waited =
-      has_mark ? Device::try_wait(device_.next_mark(id)) : device_.try_synchronize();
-  if (!waited && waited.failure().code() != ErrorCode::device_lost) {
-    return Failure(waited.failure()).at(site);
-  }
-  return try_free(block, StreamRef(), site);
+  if (leaving != nullptr) retire(leaving, cache, id);
 }
 
 void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcept {
@@ -635,7 +544,14 @@ void Pool::note_change() noexcept {
   peak_outside_bytes_ = std::max<std::uint64_t>(peak_outside_bytes_, outside);
   const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
   const std::size_t most = limit != 0 ? limit : device_.info().total_bytes;
-  is_tight_.store(most != 0 && outside >= most / 4 * 3, std::memory_order_relaxed);
+  const bool is_tight = most != 0 && outside >= most / 4 * 3;
+  is_tight_.store(is_tight, std::memory_order_relaxed);
+  const CacheBounds roomy{
+      std::clamp(most / class_share, tight_bounds.class_bytes, most_class_bytes),
+      std::min(most / recent_share, most_recent_bytes)};
+  const CacheBounds bounds = is_tight ? tight_bounds : roomy;
+  class_bound_.store(bounds.class_bytes, std::memory_order_relaxed);
+  recent_bound_.store(bounds.recent_bytes, std::memory_order_relaxed);
 }
 
 std::uint64_t Pool::epoch() noexcept {
@@ -650,8 +566,7 @@ std::uint64_t Pool::epoch() noexcept {
 void Pool::note_request(bool is_refused) noexcept {
   StreamCache& cache = *caches_[host_slot].load(std::memory_order_acquire);
   const std::lock_guard lock(cache.lock);
-  ++cache.counts.requests;
-  if (is_refused) ++cache.counts.refusals;
+  ++(is_refused ? cache.counts.refusals : cache.counts.empty_requests);
 }
 
 }  // namespace tern::pool

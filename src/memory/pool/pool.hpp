@@ -22,12 +22,14 @@
 #include <optional>
 
 #include "core/fork_count.hpp"
+#include "device/device_state.hpp"
 #include "memory/block_table.hpp"
 #include "memory/pool/page_store.hpp"
 #include "memory/pool/ranges.hpp"
 #include "memory/pool/segment_store.hpp"
 #include "memory/pool/size_class.hpp"
 #include "memory/pool/stream_cache.hpp"
+#include "tern/core/bytes.hpp"
 #include "tern/memory/pool_resource.hpp"
 
 namespace tern::pool {
@@ -46,7 +48,8 @@ class Pool {
   [[nodiscard]] Block try_hit(const Request& request) noexcept;
   /// For checked requests of at least a byte.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept;
-  [[nodiscard]] Result<void> try_free(const Block& block, StreamRef stream, CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_free(const Block& block, StreamRef stream,
+                                      const CallSite& site) noexcept;
   void note_request(bool is_refused) noexcept;
 
   std::size_t trim(std::size_t keep_bytes) noexcept;
@@ -66,6 +69,8 @@ class Pool {
     std::uint64_t granules;
     std::uint64_t alignment;  // in granules
     StreamCache& cache;
+    /// Which rung it was.
+    std::uint64_t StreamCache::Counts::*rung = nullptr;
     /// Ends it.
     std::optional<Failure> failure = {};
     /// Why a rung did not hold; said if none does.
@@ -87,14 +92,14 @@ class Pool {
   }
   [[nodiscard]] Result<StreamCache*> try_cache(std::size_t slot) noexcept;
   [[nodiscard]] CacheBounds bounds() const noexcept {
-    return is_tight_.load(std::memory_order_relaxed) ? tight_bounds : CacheBounds{};
+    return {class_bound_.load(std::memory_order_relaxed),
+            recent_bound_.load(std::memory_order_relaxed)};
   }
 
   // --- Allocating
   [[nodiscard]] Descriptor* find(Search& search) noexcept;
-  /// Of what the request's stream has freed itself.
-  [[nodiscard]] Descriptor* take_own(Search& search) noexcept;
-  [[nodiscard]] Descriptor* take_free(Search& search, Thoroughness how) noexcept;
+  /// Of what is free for all, and of what the request's stream has freed itself.
+  [[nodiscard]] Descriptor* take(Search& search, Thoroughness how) noexcept;
   [[nodiscard]] Descriptor* steal(Search& search) noexcept;
   [[nodiscard]] Descriptor* reclaim(Search& search) noexcept;
   /// With the lock of the cache held.
@@ -128,10 +133,16 @@ class Pool {
   std::size_t release_free(std::size_t keep_bytes) noexcept;
 
   // --- Freeing
-  [[nodiscard]] Result<void> free_late(const Block& block, StreamRef stream,
-                                       CallSite site) noexcept;
-  [[nodiscard]] Result<void> finish_free(Descriptor& range, StreamRef stream, Mark last_use,
-                                         const Block& block, CallSite site) noexcept;
+  /// Of a block that is not live or not of this pool, or on a stream that takes no work.
+  [[nodiscard]] Result<void> free_with_care(const Block& block, const BlockPlace* place,
+                                            StreamRef stream, const CallSite& site) noexcept;
+  /// On another stream than it was allocated on, or with somebody to tell.
+  [[nodiscard]] Result<void> free_elsewhere(Descriptor& range, StreamCache& home, StreamRef stream,
+                                            Mark last_use, const Block& block,
+                                            CallSite site) noexcept;
+  [[nodiscard]] bool can_use(StreamRef stream) const noexcept;
+  void finish_free(Descriptor& range, StreamRef stream, Mark last_use, const Block& block,
+                   CallSite site) noexcept;
   /// What has left a stream's cache, or never was in one.
   void retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcept;
   void put_all_quiescent(Descriptor* list) noexcept;
@@ -163,12 +174,14 @@ class Pool {
   /// The host uses this memory too, so a block is given out when its last use is done, not before.
   const bool host_shares_;
   const bool has_pages_;
+  /// Neither of the first two: blocks stay with their streams, and nobody is told.
+  const bool is_plain_;
 
   std::array<std::atomic<StreamCache*>, stream_slots + 1> caches_ = {};
   std::atomic<StreamCache*> newest_cache_ = nullptr;
   std::mutex caches_mutex_;  // for making one
 
-  std::mutex ranges_mutex_;
+  SpinLock ranges_mutex_;
   Ranges ranges_;                         // guarded by ranges_mutex_
   std::uint64_t peak_outside_bytes_ = 0;  // guarded by ranges_mutex_
   // A request of so many granules at such an alignment failed, and will again as long as the epoch
@@ -185,6 +198,7 @@ class Pool {
 
   // Written by whoever holds a lock above, read by anybody.
   std::atomic<bool> is_tight_ = false;
+  std::atomic<std::size_t> class_bound_ = 0, recent_bound_ = 0;  // of each stream's cache
   std::atomic<std::size_t> limit_bytes_;
   std::atomic<std::uint64_t> changes_ = 0;
   std::atomic<std::size_t> held_bytes_ = 0, loose_bytes_ = 0, peak_held_bytes_ = 0;
@@ -192,5 +206,86 @@ class Pool {
                              pages_moved_ = 0, pages_created_ = 0, pages_released_ = 0,
                              page_calls_ = 0;
 };
+
+// --- The short way, which nearly every call takes
+
+inline Block Pool::begin_block(Descriptor& range, StreamCache& cache,
+                               const Request& request) noexcept {
+  const std::size_t bytes = range.size * granule_bytes;
+  range.requested_bytes.store(request.bytes, std::memory_order_relaxed);
+  range.home.store(static_cast<std::uint32_t>(home_of(request.stream.id())),
+                   std::memory_order_relaxed);
+  cache.note_allocation(bytes);
+  const std::uint64_t count = range.place->renew(request.stream.id(), request.tag);
+  return {reinterpret_cast<void*>(range.offset * granule_bytes), bytes, device_id_,
+          Generation(range.slot, count)};
+}
+
+inline bool Pool::can_use(StreamRef stream) const noexcept {
+  const StreamId id = stream.id();
+  if (!is_same_process(process_)) return false;
+  return !id || (id.device() == device_id_ && DeviceState::state_of(stream)->is_open_as(id));
+}
+
+inline Block Pool::try_hit(const Request& request) noexcept {
+  const StreamId id = request.stream.id();
+  // No bytes wrap to the most there are.
+  if (request.bytes - 1 >= max_request_bytes || request.alignment > granule_bytes ||
+      !can_use(request.stream)) {
+    return {};
+  }
+  StreamCache* const cache = caches_[home_of(id)].load(std::memory_order_acquire);
+  if (cache == nullptr || (request.alignment & (request.alignment - 1)) != 0) return {};
+  Block block;
+  {
+    const std::lock_guard lock(cache->lock);
+    if (cache->stream != id && !host_shares_) return {};
+    Descriptor* const range = cache->take(request.bytes);
+    if (range == nullptr) return {};
+    if (range->place->count() == BlockPlace::last_count) {
+      // Its place has counted to the end; the long way gives it another.
+      static_cast<void>(cache->put(*range, CacheBounds{}));
+      return {};
+    }
+    block = begin_block(*range, *cache, request);
+  }
+  if (!is_plain_) note_begin(block, request);
+  return block;
+}
+
+inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
+                                   const CallSite& site) noexcept {
+  BlockPlace* const place = find_place(block.generation.slot());
+  const std::uint64_t count = block.generation.count();
+  const StreamId id = stream.id();
+  if (place == nullptr || !place->is_live(count) ||
+      place->owner.load(std::memory_order_relaxed) != &owner_ ||
+      place->address.load(std::memory_order_relaxed) != block.address ||
+      place->bytes.load(std::memory_order_relaxed) != block.bytes || block.device != device_id_ ||
+      !can_use(stream)) {
+    return free_with_care(block, place, stream, site);
+  }
+  const Mark last_use = id ? Mark{id, DeviceState::state_of(stream)->promise_next()} : Mark{};
+  auto& range = *reinterpret_cast<Descriptor*>(place->note.load(std::memory_order_relaxed));
+  // The place's stream will not do: another thread that frees the block is changing it.
+  const std::size_t home_slot = range.home.load(std::memory_order_relaxed);
+  StreamCache& home = *caches_[home_slot].load(std::memory_order_acquire);
+  if (!is_plain_ || home_of(id) != home_slot) {
+    return free_elsewhere(range, home, stream, last_use, block, site);
+  }
+  Descriptor* leaving = nullptr;
+  {
+    const std::lock_guard lock(home.lock);
+    // Of two that free it and came this far, one is too late.
+    if (!place->is_live(count)) return why_not_live(block, place).at(site);
+    place->retire(count, last_use);
+    home.note_free(block.bytes);
+    // A block may be older than the stream in its slot.
+    home.stream = id;
+    leaving = home.put(range, bounds());
+  }
+  if (leaving != nullptr) retire(leaving, home, id);
+  return {};
+}
 
 }  // namespace tern::pool

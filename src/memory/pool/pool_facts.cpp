@@ -12,9 +12,8 @@ PoolStatistics Pool::pool_statistics() noexcept {
     const std::lock_guard lock(cache.lock);
     const StreamCache::Counts& counts = cache.counts;
     now.live_bytes += counts.live_bytes;
-    now.requested_bytes += counts.live_requested_bytes;
     now.cached_bytes += cache.bytes();
-    now.cache_hits += counts.cache_hits;
+    now.cache_hits += counts.cache_hits();
     now.own_in_flight_hits += counts.own_in_flight_hits;
     now.quiescent_hits += counts.quiescent_hits;
     now.steals += counts.steals;
@@ -26,6 +25,7 @@ PoolStatistics Pool::pool_statistics() noexcept {
     const std::lock_guard lock(ranges_mutex_);
     now.in_flight_bytes = ranges_.in_flight_granules() * granule_bytes;
     now.quiescent_bytes = ranges_.quiescent().total() * granule_bytes;
+    now.requested_bytes = ranges_.requested_bytes();
   }
   now.held_bytes = held_bytes_.load(std::memory_order_relaxed);
   now.loose_bytes = loose_bytes_.load(std::memory_order_relaxed);
@@ -51,7 +51,7 @@ Statistics Pool::statistics() noexcept {
     const std::lock_guard lock(cache.lock);
     const StreamCache::Counts& counts = cache.counts;
     now.live_bytes += counts.live_bytes;
-    now.requests += counts.requests;
+    now.requests += counts.requests();
     now.refusals += counts.refusals;
     now.frees += counts.frees;
     allocations += counts.allocations;

@@ -68,8 +68,9 @@ void Pool::put_back(Descriptor* list) noexcept {
 
 Descriptor* Pool::grow(Search& search) noexcept {
   // Who came before may have brought enough for this one too.
-  if (Descriptor* range = take_free(search, Thoroughness::quick)) return range;
+  if (Descriptor* range = take(search, Thoroughness::quick)) return range;
   if (search.failure) return nullptr;
+  search.rung = &StreamCache::Counts::grown_hits;
   Descriptor* range = has_pages_ ? grow_pages(search) : grow_segments(search);
   if (range != nullptr) grows_.fetch_add(1, std::memory_order_relaxed);
   return range;
@@ -87,7 +88,8 @@ Result<Descriptor*> Pool::try_add_addresses(std::uint64_t pages) noexcept {
   if (!offset) return offset.failure();
   const std::lock_guard lock(ranges_mutex_);
   Descriptor* last = ranges_.last();
-  const bool touches = last != nullptr && last->end() == *offset;
+  const bool touches =
+      last != nullptr && last->end() == *offset && !pages_->begins_reservation(*offset);
   return &ranges_.add(*offset, pages * page_granules, touches ? last : nullptr);
 }
 
@@ -155,7 +157,7 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
     const std::uint64_t end = pages_->next_address();
     Descriptor* last = ranges_.last();
     if (last != nullptr && last->state == State::quiescent && last->end() == end &&
-        round_up_to(last->offset, search.alignment) < end) {
+        !pages_->begins_reservation(end) && round_up_to(last->offset, search.alignment) < end) {
       const std::uint64_t needed_end =
           round_up_to(last->offset, search.alignment) + search.granules;
       const std::uint64_t missing = needed_end > end ? pages_for(needed_end - end) : 0;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "memory/block_table.hpp"
+
 namespace tern::pool {
 
 // --- Splitting and joining
@@ -245,6 +247,16 @@ std::uint64_t Ranges::settle(Lane& lane, std::uint64_t done_sequence) noexcept {
 }
 
 // --- Facts
+
+std::uint64_t Ranges::requested_bytes() const noexcept {
+  std::uint64_t sum = 0;
+  store_.for_each([&](const Descriptor& range) {
+    if (range.state != State::held || range.place == nullptr) return;
+    if (!range.place->is_live(range.place->count())) return;
+    sum += range.requested_bytes.load(std::memory_order_relaxed);
+  });
+  return sum;
+}
 
 Ranges::Census Ranges::count() const noexcept {
   Census census;

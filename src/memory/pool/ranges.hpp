@@ -105,6 +105,8 @@ class Ranges {
   [[nodiscard]] std::uint64_t largest_quiescent() const noexcept {
     return quiescent_.exact_largest();
   }
+  /// Of live blocks; looks at every range.
+  [[nodiscard]] std::uint64_t requested_bytes() const noexcept;
   /// A quiescent range that can be given back whole: without neighbours (segments).
   [[nodiscard]] Descriptor* first_holder() noexcept {
     return holders_[0] != nullptr ? holders_[0] : holders_[1];

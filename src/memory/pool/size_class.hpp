@@ -27,13 +27,11 @@ inline constexpr std::size_t class_count = 80;
 
 /// The smallest class that holds so many bytes: 1 to largest_class_bytes.
 [[nodiscard]] constexpr std::size_t class_of(std::size_t bytes) noexcept {
-  const std::size_t granules = (bytes + granule_bytes - 1) / granule_bytes;
-  if (granules <= linear_classes) return granules - 1;
-  // The octave begins behind a power of two of granules, and has eight steps.
-  const auto octave = static_cast<std::size_t>(std::bit_width(granules - 1)) - 1;
-  const std::size_t begin = std::size_t{1} << octave;
-  const std::size_t step = begin / classes_per_octave;
-  return linear_classes + (octave - 3) * classes_per_octave + (granules - begin - 1) / step;
+  const std::size_t last = (bytes - 1) / granule_bytes;  // the last granule's number
+  if (last < linear_classes) return last;
+  // An octave begins at a power of two of granules, and has eight steps.
+  const auto scale = static_cast<std::size_t>(std::bit_width(last)) - 4;
+  return linear_classes + scale * classes_per_octave + (last >> scale) % classes_per_octave;
 }
 
 [[nodiscard]] constexpr std::size_t class_bytes(std::size_t index) noexcept {

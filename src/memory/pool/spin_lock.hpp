@@ -1,8 +1,8 @@
-// A lock for a few dozen instructions: one atomic step to take it, a store to give it back.
+// A lock for short work on shared books: one atomic step to take it, a store to give it back.
 //
-// Whoever finds it taken spins a little and then lets other threads run, because its holder may be
-// one of them. Never held across a call that can wait. Not held across fork: whoever uses it asks
-// first whether this is still its process.
+// Whoever finds it taken looks again, less and less often, and then lets other threads run, because
+// its holder may be one of them. Never held across a call that can wait. Not held across fork:
+// whoever uses it asks first whether this is still its process.
 
 #pragma once
 
@@ -21,12 +21,26 @@ class SpinLock {
 
  private:
   [[gnu::noinline]] void wait() noexcept {
-    constexpr int most_looks = 100;
+    constexpr unsigned longest_pause = 64;
+    unsigned pauses = 4;
     do {
-      for (int looks = 0; is_taken_.load(std::memory_order_relaxed); ++looks) {
-        if (looks >= most_looks) std::this_thread::yield();
+      while (is_taken_.load(std::memory_order_relaxed)) {
+        if (pauses > longest_pause) {
+          std::this_thread::yield();
+          continue;
+        }
+        for (unsigned i = 0; i < pauses; ++i) pause();
+        pauses *= 2;
       }
+      // Several have seen it free; who is too late begins again at the long pauses.
     } while (is_taken_.exchange(true, std::memory_order_acquire));
+  }
+  static void pause() noexcept {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb");
+#endif
   }
 
   std::atomic<bool> is_taken_ = false;

@@ -24,7 +24,7 @@ void StreamCache::shed(Stack& stack, Descriptor*& leaving) noexcept {
   stack.count -= leave;
 }
 
-Descriptor* StreamCache::put(Descriptor& block, const CacheBounds& bounds) noexcept {
+Descriptor* StreamCache::put_with_care(Descriptor& block, const CacheBounds& bounds) noexcept {
   Descriptor* leaving = nullptr;
   const std::size_t bytes = bytes_of(block);
   if (recent_bytes_ > bounds.recent_bytes) {
@@ -52,6 +52,13 @@ Descriptor* StreamCache::put(Descriptor& block, const CacheBounds& bounds) noexc
   stack.blocks[stack.count++] = &block;
   class_bytes_ += bytes;
   return leaving;
+}
+
+Descriptor* StreamCache::take_aligned(std::size_t bytes, std::uint64_t alignment) noexcept {
+  if (bytes > largest_class_bytes) return take_recent(granted_bytes(bytes), alignment);
+  const Stack& stack = stacks_[class_of(bytes)];
+  if (stack.count == 0 || stack.blocks[stack.count - 1]->offset % alignment != 0) return nullptr;
+  return take(bytes);
 }
 
 Descriptor* StreamCache::take_recent(std::size_t granted_bytes, std::uint64_t alignment) noexcept {

@@ -47,10 +47,14 @@ TEST(FitIndex, LooksAtSeveralOfTheSameList) {
   FitIndex index;
   std::deque<Descriptor> ranges;
   // 1024 to 1055 share a list; the one that fits lies behind seven that do not.
-  ranges.push_back({.offset = 0, .size = 1050});
+  ranges.emplace_back();
+  ranges.back().offset = 0;
+  ranges.back().size = 1050;
   index.insert(ranges.back());
   for (int i = 1; i < FitIndex::most_looks; ++i) {
-    ranges.push_back({.offset = std::uint64_t(i) * 2000, .size = 1030});
+    ranges.emplace_back();
+    ranges.back().offset = std::uint64_t(i) * 2000;
+    ranges.back().size = 1030;
     index.insert(ranges.back());
   }
   EXPECT_EQ(index.find(1040), &ranges.front());

@@ -1,0 +1,55 @@
+#include "bench/pair_timing.hpp"
+
+#include <chrono>
+
+#include "bench/measure.hpp"
+
+namespace tern::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_of_pairs(Resource& resource, StreamRef stream, std::size_t bytes,
+                        std::size_t count) {
+  const Clock::time_point start = Clock::now();
+  for (std::size_t i = 0; i < count; ++i) {
+    const Result<Block> block = resource.try_allocate({.bytes = bytes, .stream = stream});
+    resource.try_deallocate(*block, stream).value();
+  }
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// How many pairs take that long: doubled from 4 until a tenth of it is reached, then scaled.
+std::size_t pairs_in(double seconds, Resource& resource, StreamRef stream, std::size_t bytes) {
+  std::size_t count = 4;
+  double taken = seconds_of_pairs(resource, stream, bytes, count);
+  while (taken < seconds / 10) {
+    count *= 2;
+    taken = seconds_of_pairs(resource, stream, bytes, count);
+  }
+  return 1 + static_cast<std::size_t>(static_cast<double>(count) * seconds / taken);
+}
+
+}  // namespace
+
+Scores pair_ns(const Context& context, const Contestants& contestants, StreamRef stream,
+               std::size_t bytes, std::size_t batches) {
+  const double batch_seconds = context.seconds_per_figure() / 25;
+  std::array<std::size_t, contestant_count> counts = {};
+  for (std::size_t i = 0; i < contestant_count; ++i) {
+    counts[i] = pairs_in(batch_seconds, *contestants[i], stream, bytes);
+  }
+  std::array<std::vector<double>, contestant_count> times;
+  for (std::size_t batch = 0; batch < batches; ++batch) {
+    for (std::size_t i = 0; i < contestant_count; ++i) {
+      const double seconds = seconds_of_pairs(*contestants[i], stream, bytes, counts[i]);
+      times[i].push_back(seconds * 1e9 / static_cast<double>(counts[i]));
+      stream.synchronize();
+    }
+  }
+  Scores scores;
+  for (std::size_t i = 0; i < contestant_count; ++i) scores[i] = median(times[i]);
+  return scores;
+}
+
+}  // namespace tern::bench
