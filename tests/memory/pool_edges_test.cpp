@@ -251,5 +251,25 @@ TEST(PoolEdges, TakesBackNoBlockOfAnotherPool) {
   EXPECT_TRUE(pool.try_deallocate(block, {}));
 }
 
+TEST(PoolEdges, LosesNothingWhereAPlaceHasCountedToTheEnd) {
+  // Without the checker, so that blocks take the short way back; large, so that a cache is.
+  const Device device = sim::open({.memory_bytes = 2048 * mib, .check = false});
+  const Stream stream(device);
+  PoolResource pool(device);
+  std::vector<Block> blocks;
+  for (int i = 0; i < 24; ++i)
+    blocks.push_back(pool.allocate({.bytes = 1 * mib, .stream = stream}));
+  for (const Block& block : blocks) pool.deallocate(block, stream);
+  ASSERT_EQ(pool.pool_statistics().cached_bytes, 24 * mib);
+  BlockPlace& place = *find_place(blocks.back().generation.slot());
+  place.word.store(BlockPlace::word_of(BlockPlace::last_count, BlockPhase::retired));
+  const Block again = pool.allocate({.bytes = 1 * mib, .stream = stream});
+  EXPECT_EQ(again.address, blocks.back().address);
+  EXPECT_NE(again.generation.slot(), blocks.back().generation.slot());
+  EXPECT_EQ(pool.pool_statistics().cached_bytes, 23 * mib);
+  EXPECT_TRUE(pool.is_well());
+  pool.deallocate(again, stream);
+}
+
 }  // namespace
 }  // namespace tern

@@ -244,7 +244,7 @@ inline Block Pool::try_hit(const Request& request) noexcept {
     if (range == nullptr) return {};
     if (range->place->count() == BlockPlace::last_count) {
       // Its place has counted to the end; the long way gives it another.
-      static_cast<void>(cache->put(*range, CacheBounds{}));
+      static_cast<void>(cache->put(*range, {SIZE_MAX, SIZE_MAX}));  // nothing leaves for it
       return {};
     }
     block = begin_block(*range, *cache, request);
