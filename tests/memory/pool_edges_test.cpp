@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "memory/block_table.hpp"
 #include "support/fake_backend.hpp"
 #include "support/gate.hpp"
 #include "tern/backends/sim.hpp"
@@ -216,6 +217,83 @@ TEST(PoolEdges, WaitsForAStreamThatOnlyHitAndHasEnded) {
     for (const Finding& finding : sim::findings(device)) ADD_FAILURE() << finding.text();
     pool.deallocate(next, {});
   }
+}
+
+TEST(PoolEdges, KnowsWhoGuardsABlockWhileAnotherThreadFreesIt) {
+  const Device device = sim::open({.memory_bytes = 64 * mib, .check = false});
+  const Stream a(device), b(device);
+  PoolResource pool(device);
+  const Block block = pool.allocate({.bytes = 1 * mib, .stream = a});
+  // The other has come so far: it notes that B used the block last, and has not yet ended it.
+  find_place(block.generation.slot())->stream.store(b.id());
+  EXPECT_TRUE(pool.try_deallocate(block, a));
+  EXPECT_EQ(pool.pool_statistics().cached_bytes, block.bytes);
+  EXPECT_FALSE(pool.try_deallocate(block, a));
+}
+
+TEST(PoolEdges, WaitsForAStreamThatHasEndedBeforeItsBlockIsFree) {
+  const Device device = sim::open({.policy = sim::Policy::lazy, .memory_bytes = 64 * mib});
+  const Stream other(device);
+  PoolResource pool(device, {.limit_bytes = 2 * mib});
+  StreamRef ended;
+  Block block;
+  {
+    const Stream short_lived(device);
+    ended = short_lived;
+    block = pool.allocate({.bytes = 2 * mib, .stream = short_lived});
+    short_lived.fill(static_cast<std::byte*>(block.address), block.bytes, std::byte{1});
+  }
+  EXPECT_TRUE(pool.try_deallocate(block, ended));
+  const Block again = pool.allocate({.bytes = 2 * mib, .stream = other, .wait = Wait::never});
+  other.fill(static_cast<std::byte*>(again.address), again.bytes, std::byte{2});
+  pool.deallocate(again, other);
+  EXPECT_TRUE(sim::findings(device).empty());
+}
+
+TEST(PoolEdges, EndsWhenItsMemoryIsNoLongerInUse) {
+  for (const PoolBacking backing : {PoolBacking::pages, PoolBacking::segments}) {
+    const Device device = sim::open({.policy = sim::Policy::lazy, .memory_bytes = 64 * mib});
+    const Stream stream(device);
+    {
+      PoolResource pool(device, {.backing = backing});
+      const Block block = pool.allocate({.bytes = 2 * mib, .stream = stream});
+      stream.fill(static_cast<std::byte*>(block.address), block.bytes, std::byte{1});
+      pool.deallocate(block, stream);
+    }
+    EXPECT_TRUE(sim::findings(device).empty());
+    EXPECT_TRUE(sim::leaks(device).empty());
+  }
+}
+
+TEST(PoolEdges, TakesBackNoBlockOfAnotherPool) {
+  const Device device = sim::open({.memory_bytes = 64 * mib});
+  PoolResource pool(device), other(device);
+  const Block block = pool.allocate({.bytes = 1000});
+  const Result<void> refused = other.try_deallocate(block, {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::use_after_free);
+  EXPECT_EQ(other.statistics().frees, 0u);
+  EXPECT_TRUE(pool.try_deallocate(block, {}));
+}
+
+TEST(PoolEdges, LosesNothingWhereAPlaceHasCountedToTheEnd) {
+  // Without the checker, so that blocks take the short way back; large, so that a cache is.
+  const Device device = sim::open({.memory_bytes = 2048 * mib, .check = false});
+  const Stream stream(device);
+  PoolResource pool(device);
+  std::vector<Block> blocks;
+  for (int i = 0; i < 24; ++i)
+    blocks.push_back(pool.allocate({.bytes = 1 * mib, .stream = stream}));
+  for (const Block& block : blocks) pool.deallocate(block, stream);
+  ASSERT_EQ(pool.pool_statistics().cached_bytes, 24 * mib);
+  BlockPlace& place = *find_place(blocks.back().generation.slot());
+  place.word.store(BlockPlace::word_of(BlockPlace::last_count, BlockPhase::retired));
+  const Block again = pool.allocate({.bytes = 1 * mib, .stream = stream});
+  EXPECT_EQ(again.address, blocks.back().address);
+  EXPECT_NE(again.generation.slot(), blocks.back().generation.slot());
+  EXPECT_EQ(pool.pool_statistics().cached_bytes, 23 * mib);
+  EXPECT_TRUE(pool.is_well());
+  pool.deallocate(again, stream);
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ struct Scenario {
   Around around = Around::nothing;
   /// The pool is made by the act.
   bool makes_pool = false;
-  std::size_t memory = 256 * mib;
+  std::size_t memory = 1024 * mib;
 };
 
 /// Eight blocks of 16 MiB, every second one free.
@@ -259,8 +259,7 @@ std::vector<Scenario> every_scenario() {
              rig.give_by_host(0);
              while (rig.live.size() > 1) rig.give(0).value();
            },
-       .act = [](Rig& rig) { return rig.give(0); },
-       .memory = 1024 * mib},
+       .act = [](Rig& rig) { return rig.give(0); }},
       {.name = "an event behind freed blocks",
        .prepare =
            [](Rig& rig) {

@@ -47,6 +47,9 @@ struct Descriptor {
   BlockPlace* place = nullptr;
   std::atomic<std::uint64_t> requested_bytes = 0;  // read by whoever wants to know the waste
   std::uint32_t slot = 0;                          // of the place
+  // Of the cache the block was allocated from, which guards it. Read by whoever frees it, before
+  // the lock is taken.
+  std::atomic<std::uint32_t> home = 0;
   State state = State::spare;
 
   [[nodiscard]] std::uint64_t end() const noexcept { return offset + size; }

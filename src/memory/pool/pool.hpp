@@ -213,6 +213,8 @@ inline Block Pool::begin_block(Descriptor& range, StreamCache& cache,
                                const Request& request) noexcept {
   const std::size_t bytes = range.size * granule_bytes;
   range.requested_bytes.store(request.bytes, std::memory_order_relaxed);
+  range.home.store(static_cast<std::uint32_t>(home_of(request.stream.id())),
+                   std::memory_order_relaxed);
   cache.note_allocation(bytes);
   const std::uint64_t count = range.place->renew(request.stream.id(), request.tag);
   return {reinterpret_cast<void*>(range.offset * granule_bytes), bytes, device_id_,
@@ -247,7 +249,7 @@ inline Block Pool::try_hit(const Request& request) noexcept {
     if (range == nullptr) return {};
     if (range->place->count() == BlockPlace::last_count) {
       // Its place has counted to the end; the long way gives it another.
-      static_cast<void>(cache->put(*range, CacheBounds{}));
+      static_cast<void>(cache->put(*range, {SIZE_MAX, SIZE_MAX}));  // nothing leaves for it
       return {};
     }
     block = begin_block(*range, *cache, request);
@@ -269,9 +271,10 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
     return free_with_care(block, place, stream, site);
   }
   const Mark last_use = id ? Mark{id, DeviceState::state_of(stream)->promise_next()} : Mark{};
-  const std::size_t home_slot = home_of(place->stream.load(std::memory_order_relaxed));
-  StreamCache& home = *caches_[home_slot].load(std::memory_order_acquire);
   auto& range = *reinterpret_cast<Descriptor*>(place->note.load(std::memory_order_relaxed));
+  // The place's stream will not do: another thread that frees the block is changing it.
+  const std::size_t home_slot = range.home.load(std::memory_order_relaxed);
+  StreamCache& home = *caches_[home_slot].load(std::memory_order_acquire);
   if (!is_plain_ || home_of(id) != home_slot) {
     return free_elsewhere(range, home, stream, last_use, block, site);
   }
