@@ -112,6 +112,7 @@ TEST(DescriptorStore, ChangesNothingWhereTheHostHasNoMemory) {
   // All places are taken but 64, and a slab needs 128.
   std::vector<std::uint32_t> kept;
   kept.reserve(1 << 16);
+  kept.push_back(try_keep_place(some_owner(), device, 0).value());  // so that there are any
   while (kept.size() < kept.capacity()) {
     const test::HeapExhausted none;
     const Result<std::uint32_t> slot = try_keep_place(some_owner(), device, 0);
