@@ -355,7 +355,10 @@ Result<void> DeviceState::synchronize() noexcept {
   while (count < covered.size()) {
     StreamState* stream = slots_[count].load(std::memory_order_acquire);
     if (stream == nullptr) break;
-    covered[count++] = stream->last_promised();
+    const std::lock_guard lock(stream->mutex);
+    covered[count++] = stream->has_ended.load(std::memory_order_relaxed)
+                           ? stream->issued.load(std::memory_order_relaxed)
+                           : stream->last_promised();
   }
   Result<void> waited = backend_->synchronize();
   if (!waited) return waited;

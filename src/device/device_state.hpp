@@ -32,7 +32,8 @@ struct StreamState {
     }
   }
 
-  /// The last mark anybody holds. One that was promised as the next is taken for it.
+  /// The last mark anybody holds. One that was promised as the next is taken for it. Not while the
+  /// stream may end: behind its seal nothing is counted any more.
   [[nodiscard]] std::uint64_t last_promised() noexcept {
     if (has_next.load(std::memory_order_acquire)) {
       return issued.fetch_add(1, std::memory_order_acq_rel) + 1;

@@ -103,13 +103,13 @@ TEST(DefaultResource, IsTriedAgainIfItCouldNotBeMade) {
   int failures = 0;
   for (std::size_t left = 0;; ++left) {
     ASSERT_LT(left, 100u);
-    std::optional<Result<ResourceHandle>> made;
-    {
+    const auto make = [&] {
       const test::HeapExhausted exhausted(left);
-      made = try_default_resource(device);
-    }
-    if (*made) break;
-    EXPECT_EQ(made->failure().code(), ErrorCode::out_of_memory);
+      return try_default_resource(device);
+    };
+    const Result<ResourceHandle> made = make();
+    if (made) break;
+    EXPECT_EQ(made.failure().code(), ErrorCode::out_of_memory);
     ++failures;
   }
   EXPECT_GT(failures, 1);

@@ -157,8 +157,9 @@ TEST(PoolEdges, UsesItsAddressesAgain) {
 }
 
 TEST(PoolEdges, GivesALargeBlockThatBeginsWithNoPageIfThereIsNoOther) {
-  // No addresses are left to put pages together at.
+  // No addresses are left to put pages together at: of four times the memory others have three.
   const Device device = sim::open({.memory_bytes = 24 * mib});
+  void* const taken = device.try_reserve(72 * mib).value();
   PoolResource pool(device);
   const Block before = pool.allocate({.bytes = 1 * mib});
   std::vector<Block> hole;
@@ -170,6 +171,7 @@ TEST(PoolEdges, GivesALargeBlockThatBeginsWithNoPageIfThereIsNoOther) {
   ASSERT_TRUE(fits) << fits.failure().text();
   EXPECT_EQ(fits->address, hole.front().address);
   for (const Block& block : {before, *fits, behind}) pool.deallocate(block, {});
+  EXPECT_TRUE(device.try_unreserve(taken, 72 * mib));
 }
 
 TEST(PoolEdges, TellsOfALossInsteadOfGivingMemoryOfIt) {
@@ -197,6 +199,29 @@ TEST(PoolEdges, TriesAgainToMakeRoomWhereTheDriverDidNotTakeASegment) {
   const Result<Block> large = pool.try_allocate({.bytes = 90 * mib});
   ASSERT_TRUE(large) << large.failure().text();
   pool.deallocate(*large, {});
+}
+
+TEST(PoolEdges, WaitsForAStreamThatOnlyHitAndHasEnded) {
+  // The host frees into the cache that streams are given pinned blocks from. A stream that has its
+  // first block from there, and ends with work on it, must leave a mark.
+  for (const MemoryKind kind : {MemoryKind::pinned, MemoryKind::managed}) {
+    const Device device = sim::open({.policy = sim::Policy::lazy});
+    PoolResource pool(device, {.kind = kind});
+    pool.deallocate(pool.allocate({.bytes = 1000}), {});
+    Block block;
+    StreamRef ended;
+    {
+      const Stream brief(device);
+      ended = brief;
+      block = pool.allocate({.bytes = 1000, .stream = brief});
+      brief.fill(static_cast<std::byte*>(block.address), 1000, std::byte{1});
+    }
+    ASSERT_TRUE(pool.try_deallocate(block, ended));
+    const Block next = pool.allocate({.bytes = 1000});
+    EXPECT_EQ(next.address, block.address);
+    for (const Finding& finding : sim::findings(device)) ADD_FAILURE() << finding.text();
+    pool.deallocate(next, {});
+  }
 }
 
 TEST(PoolEdges, KnowsWhoGuardsABlockWhileAnotherThreadFreesIt) {

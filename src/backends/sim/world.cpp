@@ -141,8 +141,10 @@ Result<std::uint32_t> World::add_device(std::string name) noexcept {
     const std::size_t page = 2 * mib;
     const std::size_t bytes =
         std::max(page, options_.memory_bytes.value_or(profile_.memory_bytes) / page * page);
+    // Addresses are plenty on a real device. A large one has its fill without.
+    const std::size_t window = std::max(bytes, std::min(4 * bytes, 16 * gib));
     Result<std::unique_ptr<AliasMemory>> memory =
-        AliasMemory::try_make(bytes, bytes, options_.seed);
+        AliasMemory::try_make(bytes, window, options_.seed);
     if (!memory) return memory.failure();
     auto device = std::make_unique<SimDevice>();
     const auto index = static_cast<std::uint32_t>(devices_.size());
@@ -745,7 +747,8 @@ bool World::may_deny(std::size_t index, std::uint64_t step) noexcept {
 Result<void> World::wait_for_all(std::uint32_t device) {
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     if (streams_[i]->device != device) continue;
-    if (!streams_[i]->is_open && is_settled(streams_[i]->actor)) continue;
+    const bool is_through = streams_[i]->passed == streams_[i]->submitted;
+    if (!streams_[i]->is_open && is_through && is_settled(streams_[i]->actor)) continue;
     if (Result<void> waited = wait_for(i, streams_[i]->submitted, "synchronize"); !waited) {
       return waited;
     }

@@ -18,6 +18,7 @@ struct BlockPlace;
 
 namespace tern::pool {
 
+class StreamCache;
 struct Lane;
 
 enum class State : std::uint8_t {
@@ -49,7 +50,7 @@ struct Descriptor {
   std::uint32_t slot = 0;                          // of the place
   // Of the cache the block was allocated from, which guards it. Read by whoever frees it, before
   // the lock is taken.
-  std::atomic<std::uint32_t> home = 0;
+  std::atomic<StreamCache*> home = nullptr;
   State state = State::spare;
 
   [[nodiscard]] std::uint64_t end() const noexcept { return offset + size; }

@@ -95,7 +95,7 @@ Result<StreamCache*> Pool::try_cache(std::size_t slot) noexcept {
   if (StreamCache* known = caches_[slot].load(std::memory_order_acquire)) return known;
   const std::lock_guard lock(caches_mutex_);
   if (StreamCache* known = caches_[slot].load(std::memory_order_acquire)) return known;
-  auto* made = new (std::nothrow) StreamCache;
+  auto* made = new (std::nothrow) StreamCache(slot);
   if (made == nullptr) return no_host_memory(sizeof(StreamCache));
   made->older = newest_cache_.load(std::memory_order_relaxed);
   newest_cache_.store(made, std::memory_order_release);

@@ -96,6 +96,10 @@ class Pool {
             recent_bound_.load(std::memory_order_relaxed)};
   }
 
+  /// All but what takes a look at every range.
+  [[nodiscard]] PoolStatistics sums() noexcept;
+  [[nodiscard]] Fragmentation fragmentation(const PoolStatistics& all) noexcept;
+
   // --- Allocating
   [[nodiscard]] Descriptor* find(Search& search) noexcept;
   /// Of what is free for all, and of what the request's stream has freed itself.
@@ -213,8 +217,7 @@ inline Block Pool::begin_block(Descriptor& range, StreamCache& cache,
                                const Request& request) noexcept {
   const std::size_t bytes = range.size * granule_bytes;
   range.requested_bytes.store(request.bytes, std::memory_order_relaxed);
-  range.home.store(static_cast<std::uint32_t>(home_of(request.stream.id())),
-                   std::memory_order_relaxed);
+  range.home.store(&cache, std::memory_order_relaxed);
   cache.note_allocation(bytes);
   const std::uint64_t count = range.place->renew(request.stream.id(), request.tag);
   return {reinterpret_cast<void*>(range.offset * granule_bytes), bytes, device_id_,
@@ -239,7 +242,12 @@ inline Block Pool::try_hit(const Request& request) noexcept {
   Block block;
   {
     const std::lock_guard lock(cache->lock);
-    if (cache->stream != id && !host_shares_) return {};
+    if (cache->stream != id) {
+      if (!host_shares_) return {};
+      // The cache is the host's, so it does not tell whether the stream was here before. If it ends
+      // before the block is freed, there must be a mark behind its work.
+      if (id) static_cast<void>(DeviceState::state_of(request.stream)->promise_next());
+    }
     Descriptor* const range = cache->take(request.bytes);
     if (range == nullptr) return {};
     if (range->place->count() == BlockPlace::last_count) {
@@ -268,9 +276,8 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
   const Mark last_use = id ? Mark{id, DeviceState::state_of(stream)->promise_next()} : Mark{};
   auto& range = *reinterpret_cast<Descriptor*>(place->note.load(std::memory_order_relaxed));
   // The place's stream will not do: another thread that frees the block is changing it.
-  const std::size_t home_slot = range.home.load(std::memory_order_relaxed);
-  StreamCache& home = *caches_[home_slot].load(std::memory_order_acquire);
-  if (!is_plain_ || home_of(id) != home_slot) {
+  StreamCache& home = *range.home.load(std::memory_order_relaxed);
+  if (!is_plain_ || home_of(id) != home.slot) {
     return free_elsewhere(range, home, stream, last_use, block, site);
   }
   Descriptor* leaving = nullptr;

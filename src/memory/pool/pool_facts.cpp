@@ -7,6 +7,13 @@
 namespace tern::pool {
 
 PoolStatistics Pool::pool_statistics() noexcept {
+  PoolStatistics now = sums();
+  const std::lock_guard lock(ranges_mutex_);
+  now.requested_bytes = ranges_.requested_bytes();
+  return now;
+}
+
+PoolStatistics Pool::sums() noexcept {
   PoolStatistics now;
   for_each_cache([&](StreamCache& cache) {
     const std::lock_guard lock(cache.lock);
@@ -25,7 +32,6 @@ PoolStatistics Pool::pool_statistics() noexcept {
     const std::lock_guard lock(ranges_mutex_);
     now.in_flight_bytes = ranges_.in_flight_granules() * granule_bytes;
     now.quiescent_bytes = ranges_.quiescent().total() * granule_bytes;
-    now.requested_bytes = ranges_.requested_bytes();
   }
   now.held_bytes = held_bytes_.load(std::memory_order_relaxed);
   now.loose_bytes = loose_bytes_.load(std::memory_order_relaxed);
@@ -69,8 +75,13 @@ Statistics Pool::statistics() noexcept {
 
 Fragmentation Pool::fragmentation() noexcept {
   const PoolStatistics all = pool_statistics();
-  Fragmentation now;
+  Fragmentation now = fragmentation(all);
   now.waste_bytes = all.live_bytes - std::min(all.live_bytes, all.requested_bytes);
+  return now;
+}
+
+Fragmentation Pool::fragmentation(const PoolStatistics& all) noexcept {
+  Fragmentation now;
   now.free_bytes = all.held_bytes - std::min(all.held_bytes, all.live_bytes);
   const std::lock_guard lock(ranges_mutex_);
   now.largest_now = ranges_.quiescent().exact_largest() * granule_bytes;
@@ -101,8 +112,8 @@ bool Pool::is_well() noexcept {
 }
 
 Failure Pool::refusal(const Search& search) noexcept {
-  const PoolStatistics now = pool_statistics();
-  const Fragmentation pieces = fragmentation();
+  const PoolStatistics now = sums();
+  const Fragmentation pieces = fragmentation(now);
   const std::size_t bytes = search.granules * granule_bytes;
   const char* text =
       "a pool on '{device}' cannot allocate {requested}: {live} of {limit} are in use. Free "

@@ -53,6 +53,9 @@ class StreamCache {
     }
   };
 
+  /// `slot`: of the streams it is for.
+  explicit StreamCache(std::size_t slot_of_it = 0) noexcept : slot(slot_of_it) {}
+
   /// A block for so many bytes, of the size that is granted for them; null if there is none.
   [[nodiscard]] Descriptor* take(std::size_t bytes) noexcept {
     if (bytes > largest_class_bytes) return take_recent(granted_bytes(bytes), 1);
@@ -92,6 +95,7 @@ class StreamCache {
   }
 
   SpinLock lock;
+  const std::size_t slot;
   StreamId stream = {};  // the last that was here
   Counts counts;
   StreamCache* older = nullptr;  // of the pool; never changes once it is known

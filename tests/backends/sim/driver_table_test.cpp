@@ -1010,7 +1010,7 @@ TEST_F(DriverTableVirtualMemory, ChecksSizesAndProperties) {
   EXPECT_EQ(cu.cuMemAddressReserve(&at, page_bytes, 2 * page_bytes, 0, 0),
             CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(cu.cuMemAddressReserve(&at, page_bytes, 0, 0, 1), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cu.cuMemAddressReserve(&at, 128 * mib, 0, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cu.cuMemAddressReserve(&at, 512 * mib, 0, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(cu.cuMemCreate(&made, 4096, &properties, 0), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cu.cuMemCreate(&made, 64 * mib, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(cu.cuMemCreate(&made, page_bytes, nullptr, 0), CUDA_ERROR_INVALID_VALUE);

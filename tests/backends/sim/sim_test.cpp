@@ -720,5 +720,19 @@ TEST(Sim, PeersCopyFromEachOtherAndStrangersDoNot) {
   EXPECT_EQ(refused.failure().code(), ErrorCode::device_mismatch);
 }
 
+TEST(Sim, CompletesWhatEndedStreamsHaveLeftWithoutTheCheckerToo) {
+  for (const bool check : {true, false}) {
+    const Device device = sim::open({.policy = sim::Policy::lazy, .check = check});
+    std::vector<int> to(1);
+    const std::vector<int> from(1, 7);
+    {
+      const Stream brief(device);
+      brief.copy(to.data(), from.data(), sizeof(int));
+    }
+    device.synchronize();
+    EXPECT_EQ(to[0], 7) << check;
+  }
+}
+
 }  // namespace
 }  // namespace tern
