@@ -186,7 +186,9 @@ class FakeBackend final : public Backend {
   }
   Result<void> map(void* address, NativePages pages) noexcept override {
     if (const auto failure = ledger_->enter(Call::map)) return *failure;
-    return host_->map(address, pages);
+    Result<void> mapped = host_->map(address, pages);
+    if (mapped) ledger_->leave(Call::map);
+    return mapped;
   }
   Result<void> unmap(void* address, std::size_t bytes) noexcept override {
     if (const auto failure = ledger_->enter(Call::unmap)) return *failure;

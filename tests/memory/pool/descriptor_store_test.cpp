@@ -105,6 +105,13 @@ TEST(DescriptorStore, ReplacesAPlaceThatHasCountedToTheEnd) {
   EXPECT_EQ(one.place->address.load(), &store);
   EXPECT_EQ(one.place->bytes.load(), 512u);
   EXPECT_EQ(one.place->note.load(), reinterpret_cast<std::uintptr_t>(&one));
+  // The old one is given to nobody: its next generation would be one that was there before.
+  std::vector<std::uint32_t> kept;
+  for (int i = 0; i < 8192; ++i) {
+    kept.push_back(try_keep_place(some_owner(), device, 0).value());
+    ASSERT_NE(kept.back(), old_slot);
+  }
+  for (const std::uint32_t slot : kept) drop_place(slot);
 }
 
 TEST(DescriptorStore, ChangesNothingWhereTheHostHasNoMemory) {
