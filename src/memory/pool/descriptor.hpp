@@ -30,7 +30,8 @@ enum class State : std::uint8_t {
   stuck,      // addresses with pages that the driver did not take away: out of use
 };
 
-struct Descriptor {
+/// Aligned, so that streams which write to their blocks do not share a line.
+struct alignas(64) Descriptor {
   std::uint64_t offset = 0;  // in granules; the address divided by their size
   std::uint64_t size = 0;    // in granules
   // Neighbours by address; null at the ends.

@@ -545,13 +545,17 @@ void Pool::note_change() noexcept {
   const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
   const std::size_t most = limit != 0 ? limit : device_.info().total_bytes;
   const bool is_tight = most != 0 && outside >= most / 4 * 3;
-  is_tight_.store(is_tight, std::memory_order_relaxed);
   const CacheBounds roomy{
       std::clamp(most / class_share, tight_bounds.class_bytes, most_class_bytes),
       std::min(most / recent_share, most_recent_bytes)};
   const CacheBounds bounds = is_tight ? tight_bounds : roomy;
-  class_bound_.store(bounds.class_bytes, std::memory_order_relaxed);
-  recent_bound_.store(bounds.recent_bytes, std::memory_order_relaxed);
+  // Every free reads these, so they are written only when they change.
+  const auto set = [](auto& to, auto value) {
+    if (to.load(std::memory_order_relaxed) != value) to.store(value, std::memory_order_relaxed);
+  };
+  set(is_tight_, is_tight);
+  set(class_bound_, bounds.class_bytes);
+  set(recent_bound_, bounds.recent_bytes);
 }
 
 std::uint64_t Pool::epoch() noexcept {

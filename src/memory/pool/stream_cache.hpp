@@ -28,7 +28,7 @@ struct CacheBounds {
 /// When memory is short.
 inline constexpr CacheBounds tight_bounds{std::size_t{1} << 20, 0};
 
-class StreamCache {
+class alignas(64) StreamCache {
  public:
   static constexpr std::size_t most_per_class = 32;
   static constexpr std::size_t recent_count = 2;
