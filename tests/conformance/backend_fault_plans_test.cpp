@@ -391,7 +391,7 @@ class FaultPlans : public testing::Test {
     for (std::uint32_t i = 0; i < 2; ++i) {
       const sim::SimDevice& device = world(ground).device(i);
       EXPECT_EQ(device.allocator->free_bytes(), memory_bytes);
-      EXPECT_EQ(device.pages->window().free_bytes(), memory_bytes);
+      EXPECT_EQ(device.pages->window().free_bytes(), device.pages->window().total_bytes());
       EXPECT_TRUE(device.blocks.empty());
       EXPECT_TRUE(device.pending.empty());
       EXPECT_TRUE(device.pages->is_empty());
