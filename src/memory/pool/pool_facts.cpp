@@ -7,6 +7,7 @@
 namespace tern::pool {
 
 PoolStatistics Pool::pool_statistics() noexcept {
+  if (is_forked()) return {};
   PoolStatistics now = sums();
   const std::lock_guard lock(ranges_mutex_);
   now.requested_bytes = ranges_.requested_bytes();
@@ -74,6 +75,7 @@ Statistics Pool::statistics() noexcept {
 }
 
 Fragmentation Pool::fragmentation() noexcept {
+  if (is_forked()) return {};
   const PoolStatistics all = pool_statistics();
   Fragmentation now = fragmentation(all);
   now.waste_bytes = all.live_bytes - std::min(all.live_bytes, all.requested_bytes);
