@@ -321,11 +321,11 @@ Failure Budget::refusal(std::size_t requested, std::size_t would_grant, Tag tag,
   // What one thing would have made it fit?
   const char* sentence =
       "budget '{layer}' cannot hold {would_grant} more: {current} of {limit} in use. Free "
-      "something, or raise the limit to {required}.";
+      "something, or raise the limit by {missing}.";
   if (would_grant > now.limit_bytes) {
     sentence =
-        "budget '{layer}' cannot hold {would_grant} more: that is above its limit of {limit}, "
-        "whatever is freed. Ask for less, or raise the limit.";
+        "budget '{layer}' cannot hold {would_grant} more: that is {missing} above its limit of "
+        "{limit}, whatever is freed. Ask for less, or raise the limit.";
   } else if (fits && now.pending_bytes != 0) {
     sentence =
         "budget '{layer}' cannot hold {would_grant} more: {current} of {limit} in use, {pending} "
@@ -338,6 +338,11 @@ Failure Budget::refusal(std::size_t requested, std::size_t would_grant, Tag tag,
         "of it reserved. Pay from the reservation, or end it.";
   }
   const std::size_t remaining = now.limit_bytes - std::min(now.limit_bytes, now.charged_bytes);
+  // By how much, and not to what: rounded, that may look like the limit there is. What no freeing
+  // helps is measured without what is in use.
+  const std::size_t sum = would_grant > now.limit_bytes
+                              ? would_grant
+                              : required.value_or(std::numeric_limits<std::size_t>::max());
   return Failure(ErrorCode::out_of_budget, sentence, site)
       .with("layer", path_)
       .with_bytes("requested", requested)
@@ -350,6 +355,7 @@ Failure Budget::refusal(std::size_t requested, std::size_t would_grant, Tag tag,
       .with_bytes("reserved", now.reserved_bytes)
       .with_bytes("limit", now.limit_bytes)
       .with_bytes("remaining", remaining)
+      .with_bytes("missing", sum - std::min(sum, now.limit_bytes))
       .with_bytes("peak", now.peak_bytes)
       .with("tag", tag.name())
       .with("device", device)

@@ -71,6 +71,7 @@ ResourceTraits PoolResource::traits() const noexcept {
 }
 
 Statistics PoolResource::statistics() const noexcept {
+  if (pool_->is_forked()) return {};
   Statistics now = pool_->statistics();
   now.failed_frees = failed_frees();
   now.failed_free_bytes = failed_free_bytes();

@@ -69,15 +69,16 @@ TEST(Budget, TellsWhatARefusalWasAbout) {
   EXPECT_EQ(failure.number("fits_after_pending"), 0u);
   EXPECT_EQ(failure.text(),
             "budget 'test' cannot hold 512 B more: 768 B of 1.0 KiB in use. Free something, or "
-            "raise the limit to 1.3 KiB.");
+            "raise the limit by 256 B.");
+  EXPECT_EQ(failure.number("missing"), 256u);
   EXPECT_EQ(budget->used_bytes(), 768u);
 }
 
 TEST(Budget, SaysTheOneThingThatWouldHaveHelped) {
   const BudgetHandle budget = limited(1024);
   EXPECT_EQ(budget->try_charge(2048).failure().text(),
-            "budget 'test' cannot hold 2.0 KiB more: that is above its limit of 1.0 KiB, whatever "
-            "is freed. Ask for less, or raise the limit.");
+            "budget 'test' cannot hold 2.0 KiB more: that is 1.0 KiB above its limit of 1.0 KiB, "
+            "whatever is freed. Ask for less, or raise the limit.");
   const Reservation reservation = budget->reserve(768);
   EXPECT_EQ(budget->try_charge(512).failure().text(),
             "budget 'test' cannot hold 512 B more: 768 B of 1.0 KiB in use, 768 B of it reserved. "

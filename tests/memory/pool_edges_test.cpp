@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
 #include <vector>
 
 #include "memory/block_table.hpp"
 #include "support/fake_backend.hpp"
+#include "support/forked_child.hpp"
 #include "support/gate.hpp"
+#include "support/thorough.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/error.hpp"
@@ -299,6 +303,78 @@ TEST(PoolEdges, LosesNothingWhereAPlaceHasCountedToTheEnd) {
   EXPECT_EQ(pool.pool_statistics().cached_bytes, 23 * mib);
   EXPECT_TRUE(pool.is_well());
   pool.deallocate(again, stream);
+}
+
+TEST(PoolEdges, RemembersNoRefusalWhereAStreamHasFreedMeanwhile) {
+  test::FakeDevice fake;
+  const Stream b(fake.device), c(fake.device);
+  PoolResource pool(fake.device, {.limit_bytes = 8 * mib, .initial_bytes = 8 * mib});
+  const Block before = pool.allocate({.bytes = 3 * mib});
+  const Block between = pool.allocate({.bytes = 1 * kib, .stream = b});
+  pool.deallocate(pool.allocate({.bytes = 1 * kib, .stream = c}), c);
+  pool.deallocate(before, {});
+  // The one block in the way is freed into its stream's cache, behind the search's look at that.
+  fake.ledger->run_after(Call::record, [&] { pool.deallocate(between, b); });
+  EXPECT_FALSE(pool.try_allocate({.bytes = 7 * mib}));
+  ASSERT_EQ(pool.statistics().live_blocks, 0u);
+  const Result<Block> fits = pool.try_allocate({.bytes = 7 * mib});
+  ASSERT_TRUE(fits) << fits.failure().text();
+  pool.deallocate(*fits, {});
+}
+
+TEST(PoolEdges, AnswersAForkedChildWhateverLockWasHeld) {
+  if (test::is_sanitized) GTEST_SKIP() << "forks of several threads";
+  const Device device = sim::open({.memory_bytes = 64 * mib, .check = false});
+  PoolResource pool(device, {.limit_bytes = 32 * mib});
+  const Block block = pool.allocate({.bytes = 1000});
+  std::atomic<bool> is_over = false;
+  std::thread other([&] {
+    while (!is_over) {
+      pool.deallocate(pool.allocate({.bytes = 1000}), {});
+      static_cast<void>(pool.statistics());
+    }
+  });
+  int answered = 0;
+  for (int i = 0; i < 100; ++i) {
+    const int child = test::in_a_forked_child([&] {
+      const bool is_refused = test::is_after_fork(pool.try_allocate({.bytes = 1000}));
+      pool.set_limit(1);
+      return is_refused && pool.try_allocate({}) && pool.try_deallocate(block, {}) &&
+             pool.trim(0) == 0 && pool.poll() == 0 && pool.statistics().requests == 0 &&
+             pool.pool_statistics().held_bytes == 0 && pool.fragmentation().free_bytes == 0;
+    });
+    if (child != 0) break;
+    ++answered;
+  }
+  is_over = true;
+  other.join();
+  EXPECT_EQ(answered, 100);
+  pool.deallocate(block, {});
+}
+
+TEST(PoolEdges, SaysByHowMuchARequestIsAboveTheLimit) {
+  const Device device = sim::open({.memory_bytes = 256 * mib});
+  PoolResource pool(device, {.limit_bytes = 64 * mib});
+  const Result<Block> one_more = pool.try_allocate({.bytes = 64 * mib + 1});
+  ASSERT_FALSE(one_more);
+  EXPECT_EQ(one_more.failure().text(),
+            "a pool on 'sim:0' cannot allocate 64.0 MiB, which takes 66.0 MiB: its limit of 64.0 "
+            "MiB has room for 64.0 MiB in pages of 2.0 MiB, 2.0 MiB too few, whatever is freed. "
+            "Raise the limit, or ask for less.");
+  // Less than a page is no page.
+  PoolResource small(device, {.limit_bytes = 1 * mib});
+  const Result<Block> none = small.try_allocate({.bytes = 256});
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.failure().text(),
+            "a pool on 'sim:0' cannot allocate 256 B, which takes 256 B: its limit of 1.0 MiB has "
+            "room for 0 B in pages of 2.0 MiB, 256 B too few, whatever is freed. Raise the limit, "
+            "or ask for less.");
+  PoolResource segments(device, {.limit_bytes = 1 * mib, .backing = PoolBacking::segments});
+  const Result<Block> above = segments.try_allocate({.bytes = 1 * mib + 1});
+  ASSERT_FALSE(above);
+  EXPECT_EQ(above.failure().text(),
+            "a pool on 'sim:0' cannot allocate 1.0 MiB, which takes 1.0 MiB: that is 256 B above "
+            "its limit of 1.0 MiB, whatever is freed. Raise the limit, or ask for less.");
 }
 
 }  // namespace

@@ -46,7 +46,8 @@ enum class PoolPreference : std::uint8_t {
 
 struct PoolOptions {
   MemoryKind kind = MemoryKind::device;
-  /// The most that is held from the driver; 0: whatever the device gives.
+  /// The most that is held from the driver, in whole pages where it is pages; 0: whatever the
+  /// device gives.
   std::size_t limit_bytes = 0;
   /// Held from the beginning.
   std::size_t initial_bytes = 0;

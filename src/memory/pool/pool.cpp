@@ -222,6 +222,8 @@ Descriptor* Pool::find(Search& search) noexcept {
   search.alignment = requested_alignment(search.request);
   if (Descriptor* range = take(search, Thoroughness::thorough)) return range;
   if (search.failure || search.reason) return nullptr;
+  // What another stream has freed into its cache meanwhile was not looked at, and is in the count.
+  if (has_cached()) return nullptr;
   const std::lock_guard lock(ranges_mutex_);
   // A free segment that is still here is one the driver did not take, and may take another time.
   const bool has_tried_all = has_pages_ || ranges_.first_holder() == nullptr;
@@ -243,6 +245,15 @@ bool Pool::is_known_refusal(const Search& search) noexcept {
     then = refused_epoch_;
   }
   return epoch() == then;
+}
+
+bool Pool::has_cached() noexcept {
+  std::size_t bytes = 0;
+  for_each_cache([&](StreamCache& cache) {
+    const std::lock_guard lock(cache.lock);
+    bytes += cache.bytes();
+  });
+  return bytes > 0;
 }
 
 bool Pool::exceeds_limit(std::uint64_t granules) noexcept {
@@ -516,6 +527,7 @@ std::size_t Pool::settle(StreamCache& cache, std::uint64_t sequence) noexcept {
 }
 
 std::size_t Pool::poll(std::size_t most_questions) noexcept {
+  if (is_forked()) return 0;
   std::size_t settled = 0;
   std::size_t left = most_questions;
   for_each_cache([&](StreamCache& cache) {
@@ -568,6 +580,7 @@ std::uint64_t Pool::epoch() noexcept {
 }
 
 void Pool::note_request(bool is_refused) noexcept {
+  if (is_forked()) return;
   StreamCache& cache = *caches_[host_slot].load(std::memory_order_acquire);
   const std::lock_guard lock(cache.lock);
   ++(is_refused ? cache.counts.refusals : cache.counts.empty_requests);

@@ -5,10 +5,11 @@
 // stream), pages from here and there put together, more memory from the driver, what another stream
 // has freed (behind a wait on the device), and in the end everything that waiting can give.
 //
-// Locks: one per stream's cache, one for the ranges, one for growth. None is held together with
-// another, and only that for growth while the driver is called. A hit takes its cache's lock and
-// nothing else. A block belongs to the cache of the stream it was allocated on until it is freed:
-// whoever frees it claims it under that lock, so of two that try one succeeds.
+// Locks: one per stream's cache, one for the ranges, one for growth. Only that for growth is held
+// while the driver is called, and while one of the others is taken; those two are never held
+// together. A hit takes its cache's lock and nothing else. A forked child takes none of them. A
+// block belongs to the cache of the stream it was allocated on until it is freed: whoever frees it
+// claims it under that lock, so of two that try one succeeds.
 
 #pragma once
 
@@ -43,6 +44,8 @@ class Pool {
 
   [[nodiscard]] const Device& device() const noexcept { return device_; }
   [[nodiscard]] MemoryKind kind() const noexcept { return options_.kind; }
+  /// In a forked child a lock may be held by a thread that does not exist there.
+  [[nodiscard]] bool is_forked() const noexcept { return !is_same_process(process_); }
 
   /// From the stream's cache, or nothing. For requests of any size and origin.
   [[nodiscard]] Block try_hit(const Request& request) noexcept;
@@ -113,6 +116,8 @@ class Pool {
   void note_begin(const Block& block, const Request& request) noexcept;
   /// Was as much refused before, with nothing freed since?
   [[nodiscard]] bool is_known_refusal(const Search& search) noexcept;
+  /// Does any stream keep blocks for itself?
+  [[nodiscard]] bool has_cached() noexcept;
   /// Would the live blocks alone go above the limit?
   [[nodiscard]] bool exceeds_limit(std::uint64_t granules) noexcept;
   [[nodiscard]] Failure refusal(const Search& search) noexcept;

@@ -7,6 +7,7 @@
 namespace tern::pool {
 
 PoolStatistics Pool::pool_statistics() noexcept {
+  if (is_forked()) return {};
   PoolStatistics now = sums();
   const std::lock_guard lock(ranges_mutex_);
   now.requested_bytes = ranges_.requested_bytes();
@@ -74,6 +75,7 @@ Statistics Pool::statistics() noexcept {
 }
 
 Fragmentation Pool::fragmentation() noexcept {
+  if (is_forked()) return {};
   const PoolStatistics all = pool_statistics();
   Fragmentation now = fragmentation(all);
   now.waste_bytes = all.live_bytes - std::min(all.live_bytes, all.requested_bytes);
@@ -115,18 +117,29 @@ Failure Pool::refusal(const Search& search) noexcept {
   const PoolStatistics now = sums();
   const Fragmentation pieces = fragmentation(now);
   const std::size_t bytes = search.granules * granule_bytes;
+  // All that could ever be held.
+  const std::size_t most = now.limit_bytes / (has_pages_ ? page_bytes : granule_bytes) *
+                           (has_pages_ ? page_bytes : granule_bytes);
   const char* text =
       "a pool on '{device}' cannot allocate {requested}: {live} of {limit} are in use. Free "
       "something, raise the limit, or ask for less.";
   if (search.request.source == Source::recycled) {
     text =
         "a pool on '{device}' has not {requested} of what the stream has freed itself, and no "
-        "other "
-        "memory was to be used.";
+        "other memory was to be used.";
   } else if (now.limit_bytes == 0) {
     text =
         "a pool on '{device}' cannot allocate {requested}: it holds {held}, of which {live} are in "
         "use, and the driver gives no more. Free something, or ask for less.";
+  } else if (bytes > most) {
+    // Said by how much: with the limit rounded to a tenth of a unit both may look the same.
+    text = has_pages_
+               ? "a pool on '{device}' cannot allocate {requested}, which takes {would_grant}: its "
+                 "limit of {limit} has room for {most} in pages of {page}, {above} too few, "
+                 "whatever is freed. Raise the limit, or ask for less."
+               : "a pool on '{device}' cannot allocate {requested}, which takes {would_grant}: "
+                 "that is {above} above its limit of {limit}, whatever is freed. Raise the "
+                 "limit, or ask for less.";
   } else if (now.in_flight_bytes >= bytes) {
     text =
         "a pool on '{device}' cannot allocate {requested} now: {live} of {limit} are in use, and "
@@ -146,6 +159,9 @@ Failure Pool::refusal(const Search& search) noexcept {
       .with_bytes("in_flight", now.in_flight_bytes)
       .with_bytes("held", now.held_bytes)
       .with_bytes("limit", now.limit_bytes)
+      .with_bytes("most", most)
+      .with_bytes("above", bytes - std::min(bytes, most))
+      .with_bytes("page", page_bytes)
       .with_bytes("free_pages", pieces.free_page_bytes)
       .with_bytes("largest_now", pieces.largest_now)
       .with_bytes("largest_satisfiable", pieces.largest_satisfiable)

@@ -438,6 +438,7 @@ void Pool::trim_if_idle() noexcept {
 }
 
 void Pool::set_limit(std::size_t limit_bytes) noexcept {
+  if (is_forked()) return;
   limit_bytes_.store(limit_bytes, std::memory_order_relaxed);
   const std::lock_guard lock(ranges_mutex_);
   note_change();
