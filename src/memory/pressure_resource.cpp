@@ -1,6 +1,8 @@
 #include "tern/memory/pressure_resource.hpp"
 
+#include <algorithm>
 #include <array>
+#include <string_view>
 #include <utility>
 
 namespace tern {
@@ -11,6 +13,18 @@ thread_local bool is_helping = false;
 
 bool is_shortage(ErrorCode code) noexcept {
   return code == ErrorCode::out_of_memory || code == ErrorCode::out_of_budget;
+}
+
+using ShortText = std::array<char, 80>;
+
+/// What does not fit is left out from a space on, and shows.
+void render_short(const Failure& failure, ShortText& text) noexcept {
+  constexpr std::string_view more = " ...";
+  if (failure.render(text.data(), text.size()) + 1 < text.size()) return;
+  const std::string_view head(text.data(), text.size() - 1 - more.size());
+  const std::size_t space = head.rfind(' ');
+  const std::size_t end = space == head.npos ? head.size() : space;
+  *std::copy(more.begin(), more.end(), text.begin() + end) = '\0';
 }
 
 }  // namespace
@@ -126,14 +140,18 @@ Result<Block> PressureResource::try_under_pressure(const Request& request,
   const Failure& last = block.failure();
   if (!is_shortage(last.code())) return block;
   // Texts of a failure share its room, so each error gets its share of it.
-  std::array<char, 80> first_text = {}, last_text = {};
-  first.render(first_text.data(), first_text.size());
-  last.render(last_text.data(), last_text.size());
-  return Failure(last.code(),
-                 "{requested} with tag '{tag}' could not be had: {rounds} rounds of asking others "
-                 "for memory freed {freed}. First error: {first_error} Last: {last_error} Free "
-                 "something, add a handler, or ask for less.",
-                 request.site)
+  ShortText first_text = {}, last_text = {};
+  render_short(first, first_text);
+  render_short(last, last_text);
+  const char* const text =
+      std::string_view(first_text.data()) == last_text.data()
+          ? "{requested} with tag '{tag}' could not be had: asking others for memory freed {freed} "
+            "(rounds: {rounds}). Before and after: {last_error} Free something, add a handler, or "
+            "ask for less."
+          : "{requested} with tag '{tag}' could not be had: asking others for memory freed {freed} "
+            "(rounds: {rounds}). Before: {first_error} After: {last_error} Free something, add a "
+            "handler, or ask for less.";
+  return Failure(last.code(), text, request.site)
       .with_bytes("requested", request.bytes)
       .with("rounds", rounds)
       .with_bytes("freed", freed)

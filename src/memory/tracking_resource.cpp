@@ -165,6 +165,10 @@ bool is_same_line(const Holder& a, const Holder& b) noexcept {
          std::strcmp(a.site.function, b.site.function) == 0;
 }
 
+std::string count_of_blocks(std::size_t blocks) {
+  return blocks == 1 ? "1 block" : fmt::format("{} blocks", blocks);
+}
+
 }  // namespace
 
 struct TrackingResource::Books {
@@ -405,19 +409,19 @@ std::string TrackingResource::leak_report() const {
     bytes += one.bytes;
     blocks += one.blocks;
     lines += fmt::format("\n  {} in {}, tag '{}', {}:{} ({})", format_bytes(one.bytes),
-                         one.blocks == 1 ? "1 block" : fmt::format("{} blocks", one.blocks),
-                         one.tag.name(), one.site.file, one.site.line, one.site.function);
+                         count_of_blocks(one.blocks), one.tag.name(), one.site.file, one.site.line,
+                         one.site.function);
   }
-  return fmt::format("{} live in {} of '{}':{}", format_bytes(bytes),
-                     blocks == 1 ? "1 block" : fmt::format("{} blocks", blocks), name(), lines);
+  return fmt::format("{} live in {} of '{}':{}", format_bytes(bytes), count_of_blocks(blocks),
+                     name(), lines);
 }
 
 std::string TrackingResource::text() const {
   const Statistics now = statistics();
   const SizeHistogram sizes = histogram();
   std::string text =
-      fmt::format("{} live in {} blocks of '{}', {} at most; {} requests, {} refused, {} freed",
-                  format_bytes(now.live_bytes), now.live_blocks, name(),
+      fmt::format("{} live in {} of '{}', {} at most; {} requests, {} refused, {} freed",
+                  format_bytes(now.live_bytes), count_of_blocks(now.live_blocks), name(),
                   format_bytes(now.peak_live_bytes), now.requests, now.refusals, now.frees);
   if (sizes.total() != 0) {
     text += fmt::format("\n  half of the sizes up to {}, 99 of 100 up to {}",
@@ -425,8 +429,8 @@ std::string TrackingResource::text() const {
                         format_bytes(sizes.percentile_bytes(99)));
   }
   for (const TagTotal& one : tag_totals()) {
-    text += fmt::format("\n  tag '{}': {} in {} blocks, {} at most", one.tag.name(),
-                        format_bytes(one.live_bytes), one.live_blocks,
+    text += fmt::format("\n  tag '{}': {} in {}, {} at most", one.tag.name(),
+                        format_bytes(one.live_bytes), count_of_blocks(one.live_blocks),
                         format_bytes(one.peak_live_bytes));
   }
   return text;

@@ -377,5 +377,20 @@ TEST(PoolEdges, SaysByHowMuchARequestIsAboveTheLimit) {
             "its limit of 1.0 MiB, whatever is freed. Raise the limit, or ask for less.");
 }
 
+TEST(PoolEdges, KnowsThatFreeSegmentsMakeRoomForALargerOne) {
+  const Device device = sim::open({.memory_bytes = 256 * mib});
+  PoolResource pool(device, {.limit_bytes = 130 * mib, .backing = PoolBacking::segments});
+  std::vector<Block> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(pool.allocate({.bytes = 30 * mib}));
+  for (const Block& block : blocks) pool.deallocate(block, {});
+  ASSERT_EQ(pool.trim(SIZE_MAX), 0u);  // out of the cache
+  const Fragmentation pieces = pool.fragmentation();
+  EXPECT_EQ(pieces.largest_now, 64 * mib);
+  EXPECT_EQ(pieces.largest_satisfiable, 130 * mib);
+  const Result<Block> all = pool.try_allocate({.bytes = 130 * mib});
+  ASSERT_TRUE(all) << all.failure().text();
+  pool.deallocate(*all, {});
+}
+
 }  // namespace
 }  // namespace tern

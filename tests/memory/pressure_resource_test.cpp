@@ -10,6 +10,7 @@
 #include "tern/memory/async_resource.hpp"
 #include "tern/memory/direct_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
+#include "tern/memory/pool_resource.hpp"
 
 namespace tern {
 namespace {
@@ -98,6 +99,20 @@ TEST_F(PressureResourceTest, ListsTheFirstAndTheLastError) {
       << refused.failure().text();
   EXPECT_NE(refused.failure().string("last_error")->find("by fault rule 2"), std::string::npos)
       << refused.failure().text();
+}
+
+TEST_F(PressureResourceTest, ShowsWhereAnErrorIsCutShort) {
+  const Device small = sim::open({.memory_bytes = 64 * mib});
+  PressureResource pressed(
+      std::make_shared<PoolResource>(small, PoolOptions{.limit_bytes = 8 * mib}));
+  const Block half = pressed.allocate({.bytes = 4 * mib});
+  const Result<Block> refused = pressed.try_allocate({.bytes = 5 * mib, .tag = "sort"});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().text(),
+            "5.0 MiB with tag 'sort' could not be had: asking others for memory freed 0 B "
+            "(rounds: 1). Before and after: a pool on 'sim:0' cannot allocate 5.0 MiB: 4.0 MiB of "
+            "8.0 MiB are in use. ... Free something, add a handler, or ask for less.");
+  pressed.deallocate(half, {});
 }
 
 TEST_F(PressureResourceTest, HandsOnOtherFailuresAsTheyAre) {

@@ -139,7 +139,7 @@ TEST_F(TrackingResourceTest, NamesALeakByItsLine) {
             "1.6 KiB live in 3 blocks of 'tracking(fault(direct))', 1.6 KiB at most; 3 requests, "
             "0 refused, 0 freed\n  half of the sizes up to 512 B, 99 of 100 up to 1.0 KiB\n"
             "  tag 'weights': 1.5 KiB in 2 blocks, 1.5 KiB at most\n"
-            "  tag 'sort.tmp': 64 B in 1 blocks, 64 B at most");
+            "  tag 'sort.tmp': 64 B in 1 block, 64 B at most");
   for (const Block& block : {a, b, c}) give(block);
 }
 

@@ -96,7 +96,8 @@ struct PoolStatistics {
   std::uint64_t page_calls = 0;  // create, map, unmap, set access, release, or a segment's
 };
 
-/// What could be allocated, and why not more.
+/// What could be allocated, and why not more. What streams keep for themselves, or have yet to
+/// pass, is free but in none of the rest: trim(SIZE_MAX) empties the caches first.
 struct Fragmentation {
   std::size_t free_bytes = 0;       // held, and not live
   std::size_t free_page_bytes = 0;  // of these, in whole pages that any request can have

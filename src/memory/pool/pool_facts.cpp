@@ -97,7 +97,10 @@ Fragmentation Pool::fragmentation(const PoolStatistics& all) noexcept {
         std::max(now.largest_now, now.free_page_bytes + room / page_bytes * page_bytes);
   } else {
     now.free_page_bytes = now.largest_now;
-    now.largest_satisfiable = std::max(now.largest_now, room / granule_bytes * granule_bytes);
+    // Free segments go back to make room for one of another size.
+    const std::size_t whole = ranges_.whole_granules() * granule_bytes;
+    now.largest_satisfiable =
+        std::max(now.largest_now, room / granule_bytes * granule_bytes + whole);
   }
   return now;
 }

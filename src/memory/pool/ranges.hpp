@@ -111,6 +111,14 @@ class Ranges {
   [[nodiscard]] Descriptor* first_holder() noexcept {
     return holders_[0] != nullptr ? holders_[0] : holders_[1];
   }
+  /// Of all that can be given back whole (segments).
+  [[nodiscard]] std::uint64_t whole_granules() const noexcept {
+    std::uint64_t sum = 0;
+    for (const Descriptor* one : holders_) {
+      for (; one != nullptr; one = one->newer) sum += one->size;
+    }
+    return sum;
+  }
   /// Granules by state, counted one by one, if lists and links agree with them; for tests.
   struct Census {
     bool is_well = true;
