@@ -286,10 +286,10 @@ TEST(PoolEdges, TakesBackNoBlockOfAnotherPool) {
 }
 
 TEST(PoolEdges, LosesNothingWhereAPlaceHasCountedToTheEnd) {
-  // Without the checker, so that blocks take the short way back; large, so that a cache is.
-  const Device device = sim::open({.memory_bytes = 2048 * mib, .check = false});
-  const Stream stream(device);
-  PoolResource pool(device);
+  // A large device, so that a cache is.
+  test::FakeDevice fake({.describe = [](DeviceInfo& info) { info.total_bytes = 2048 * mib; }});
+  const Stream stream(fake.device);
+  PoolResource pool(fake.device);
   std::vector<Block> blocks;
   for (int i = 0; i < 24; ++i)
     blocks.push_back(pool.allocate({.bytes = 1 * mib, .stream = stream}));
