@@ -33,7 +33,8 @@ Failure twice_freed(const Block& block, CallSite site) noexcept {
 BudgetResource::BudgetResource(ResourceHandle upstream, BudgetHandle budget)
     : WrappingResource("budget", std::move(upstream)),
       budget_(std::move(budget)),
-      frees_without_waiting_(traits().frees_without_waiting) {
+      frees_without_waiting_(traits().frees_without_waiting),
+      frees_for_host_at_once_(traits().frees_for_host_at_once) {
   if (!budget_) {
     raise(Failure(ErrorCode::invalid_argument, "a resource was to be given a budget, and got none.")
               .with("name", "budget"));
@@ -301,7 +302,8 @@ void BudgetResource::end(Record record, StreamRef stream) noexcept {
   if (record->bytes == 0) return;
   record->budget = budget_.get();
   record->resource_pending = &pending_bytes_;
-  if (frees_without_waiting_) {
+  const bool is_free = !stream.id() && frees_for_host_at_once_;
+  if (frees_without_waiting_ && !is_free) {
     // The mark comes after the free, so that it covers it. A stream that has ended has no more
     // marks: there the upstream has waited.
     if (!stream.id()) stream = device().default_stream();

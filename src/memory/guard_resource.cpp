@@ -79,6 +79,12 @@ GuardResource::~GuardResource() {
   if (!state_->kept.empty()) static_cast<void>(device().try_synchronize());
 }
 
+ResourceTraits GuardResource::traits() const noexcept {
+  ResourceTraits traits = WrappingResource::traits();
+  traits.frees_for_host_at_once = false;
+  return traits;
+}
+
 std::size_t GuardResource::good_size(const Request& request) const noexcept {
   return request.bytes;
 }

@@ -65,6 +65,7 @@ ResourceTraits PoolResource::traits() const noexcept {
       pool_->kind() != MemoryKind::device || device().can(Capability::host_access);
   traits.is_stream_ordered = true;
   traits.frees_without_waiting = true;
+  traits.frees_for_host_at_once = true;
   traits.alignment = pool::granule_bytes;
   traits.max_alignment = device().info().max_alignment;
   return traits;

@@ -20,6 +20,8 @@
 #include "tern/backends/sim.hpp"
 #include "tern/memory/async_resource.hpp"
 #include "tern/memory/direct_resource.hpp"
+#include "tern/memory/guard_resource.hpp"
+#include "tern/memory/pool_resource.hpp"
 
 namespace tern {
 namespace {
@@ -888,6 +890,25 @@ TEST_F(BudgetResourceTest, HoldsNoLockWhileTheUpstreamIsAsked) {
   };
   resource->deallocate(take(100).value(), stream);
   EXPECT_TRUE(is_nested);
+}
+
+TEST(BudgetOverPool, ChargesNothingForWhatTheHostHasFreed) {
+  const Device device = sim::open({.policy = sim::Policy::lazy, .memory_bytes = 64 * mib});
+  const auto pool = std::make_shared<PoolResource>(device);
+  const BudgetHandle budget = limited(4 * mib);
+  BudgetResource resource(pool, budget);
+  // Whatever the default stream does: the block was the host's.
+  const std::uint64_t held = sim::hold(device.default_stream());
+  resource.deallocate(resource.allocate({.bytes = 4 * mib}), {});
+  EXPECT_EQ(budget->pending_bytes(), 0u);
+  const Result<Block> next = resource.try_allocate({.bytes = 1 * mib, .wait = Wait::never});
+  EXPECT_TRUE(next);
+  if (next) resource.deallocate(*next, {});
+  sim::let_go(device, held);
+  // A guard writes to what is freed, on a stream, so its frees are passed like any other.
+  GuardResource guard(pool);
+  EXPECT_FALSE(guard.traits().frees_for_host_at_once);
+  EXPECT_TRUE(pool->traits().frees_for_host_at_once);
 }
 
 }  // namespace

@@ -81,6 +81,7 @@ class TERN_EXPORT BudgetResource final : public WrappingResource {
 
   const BudgetHandle budget_;
   const bool frees_without_waiting_;
+  const bool frees_for_host_at_once_;
   std::atomic<std::size_t> pending_bytes_ = 0;
   std::mutex inherited_mutex_;
   Charge inherited_;  // guarded by inherited_mutex_; of blocks that were there before

@@ -43,6 +43,8 @@ class TERN_EXPORT GuardResource final : public WrappingResource {
 
   /// What was asked for.
   [[nodiscard]] std::size_t good_size(const Request& request) const noexcept override;
+  /// As the upstream's; but what the host frees is poisoned first, on a stream.
+  [[nodiscard]] ResourceTraits traits() const noexcept override;
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
   [[nodiscard]] Result<void> try_deallocate(
       const Block& block, StreamRef stream,

@@ -35,6 +35,8 @@ struct ResourceTraits {
   bool is_stream_ordered = false;
   /// Frees return without waiting for the device.
   bool frees_without_waiting = false;
+  /// What is freed without a stream is free at once, behind no other stream's work.
+  bool frees_for_host_at_once = false;
   /// Blocks that are freed twice, or late, are told apart by their generation.
   bool tracks_use = true;
   /// What every block has, and the most that may be asked for.
