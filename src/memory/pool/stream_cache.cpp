@@ -67,8 +67,9 @@ Descriptor* StreamCache::take_recent(std::size_t granted_bytes, std::uint64_t al
     if (block == nullptr || bytes_of(*block) != granted_bytes || block->offset % alignment != 0) {
       continue;
     }
-    std::copy(recent_.begin() + static_cast<std::ptrdiff_t>(i) + 1, recent_.end(),
-              recent_.begin() + static_cast<std::ptrdiff_t>(i));
+    for (std::size_t later = i + 1; later < recent_count; ++later) {
+      recent_[later - 1] = recent_[later];
+    }
     recent_.back() = nullptr;
     recent_bytes_ -= granted_bytes;
     return block;
@@ -91,7 +92,7 @@ void StreamCache::put_recent(Descriptor& block, std::size_t most_bytes,
     recent_bytes_ -= bytes_of(*old);
     push(*std::exchange(old, nullptr), leaving);
   }
-  std::copy_backward(recent_.begin(), recent_.end() - 1, recent_.end());
+  for (std::size_t i = recent_count - 1; i > 0; --i) recent_[i] = recent_[i - 1];
   recent_.front() = &block;
   recent_bytes_ += bytes;
 }
