@@ -124,6 +124,15 @@ PageStore::Region& PageStore::region_of(std::uint64_t offset) noexcept {
 Result<void> PageStore::try_have_loose(std::uint64_t pages) noexcept {
   const std::uint64_t before = loose_.size();
   if (before >= pages) return {};
+  // More than the device has is not to be had, and needs no room to keep account of.
+  if (const std::size_t total = device_.info().total_bytes;
+      total != 0 && pages > total / page_bytes) {
+    return Failure(ErrorCode::out_of_memory,
+                   "'{device}' has {total} in all, which is fewer than {pages} pages.")
+        .with("device", device_.spec())
+        .with_bytes("total", total)
+        .with("pages", pages);
+  }
   try {
     // Room for all pages there are, so that one that comes loose always has a place.
     const std::uint64_t most = held_pages_ + (pages - before);
