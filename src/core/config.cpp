@@ -9,18 +9,23 @@
 #include <array>
 #include <charconv>
 
+#include "tern/core/bytes.hpp"
+
 namespace tern {
 namespace {
 
 constexpr std::string_view prefix = "TERN_";
 constexpr std::size_t max_threads = 1024;
 constexpr std::size_t max_streams = 1024;
+constexpr std::size_t max_staging_threads = 64;
 
-constexpr std::array<ConfigVariable, 11> variables = {{
+constexpr std::array<ConfigVariable, 13> variables = {{
     {"TERN_DEVICE", "a device spec, such as host or cuda:1", "the device tried first"},
     {"TERN_REQUIRE", "backend names separated by commas", "backends whose absence is a failure"},
     {"TERN_HOST_THREADS", "1 to 1024", "threads of one host copy or fill; unset: one per core"},
     {"TERN_STREAM_POOL", "1 to 1024", "streams in a stream pool that names no number"},
+    {"TERN_STAGING_THREADS", "0 to 64", "threads of one copy of pageable memory; 0: the driver's"},
+    {"TERN_STAGING_BYTES", "a size such as 64MiB", "page-locked memory for such copies; 0: none"},
     {"TERN_SIM_SEED", "a number such as 7 or 0x1c9f", "what a simulated device draws from"},
     {"TERN_SIM_SCHEDULE", "mix, lazy, pct:3, ...", "who runs next in a simulated device"},
     {"TERN_SIM_REUSE", "hostile or friendly", "which memory a simulated device gives out again"},
@@ -57,13 +62,13 @@ const char* accepted_by(std::string_view name) noexcept {
   return row->accepts.data();  // a literal, so it ends in a zero
 }
 
-Result<std::size_t> parse_count(std::string_view name, std::string_view value, std::size_t max,
-                                const char* accepts) noexcept {
+Result<std::size_t> parse_count(std::string_view name, std::string_view value, std::size_t min,
+                                std::size_t max, const char* accepts) noexcept {
   std::size_t count = 0;
   const char* end = value.data() + value.size();
   const auto [stopped, error] = std::from_chars(value.data(), end, count);
   // from_chars takes no sign and no space; what remains to refuse is trailing text and the range.
-  if (error != std::errc{} || stopped != end || count < 1 || count > max) {
+  if (error != std::errc{} || stopped != end || count < min || count > max) {
     return refuse(name, value, accepts);
   }
   return count;
@@ -117,14 +122,23 @@ Result<Config> try_parse_config(std::span<const EnvironmentEntry> environment) {
       config.require = *std::move(names);
     } else if (name == "TERN_HOST_THREADS") {
       const Result<std::size_t> count =
-          parse_count(name, value, max_threads, "a whole number from 1 to 1024");
+          parse_count(name, value, 1, max_threads, "a whole number from 1 to 1024");
       if (!count) return count.failure();
       config.host_threads = *count;
     } else if (name == "TERN_STREAM_POOL") {
       const Result<std::size_t> count =
-          parse_count(name, value, max_streams, "a whole number from 1 to 1024");
+          parse_count(name, value, 1, max_streams, "a whole number from 1 to 1024");
       if (!count) return count.failure();
       config.stream_pool_capacity = *count;
+    } else if (name == "TERN_STAGING_THREADS") {
+      const Result<std::size_t> count =
+          parse_count(name, value, 0, max_staging_threads, "a whole number from 0 to 64");
+      if (!count) return count.failure();
+      config.staging_threads = *count;
+    } else if (name == "TERN_STAGING_BYTES") {
+      const Result<std::uint64_t> bytes = try_parse_bytes(value);
+      if (!bytes || *bytes > max_request_bytes) return refuse(name, value, accepted_by(name));
+      config.staging_bytes = *bytes;
     } else {
       config.unknown_names.emplace_back(name);
     }
@@ -149,6 +163,11 @@ std::string effective_value(const Config& config, std::string_view name) {
     return config.host_threads == 0 ? "one per core" : fmt::format("{}", config.host_threads);
   }
   if (name == "TERN_STREAM_POOL") return fmt::format("{}", config.stream_pool_capacity);
+  const auto chosen = [](const std::optional<std::size_t>& value) {
+    return value ? fmt::format("{}", *value) : "the device's choice";
+  };
+  if (name == "TERN_STAGING_THREADS") return chosen(config.staging_threads);
+  if (name == "TERN_STAGING_BYTES") return chosen(config.staging_bytes);
   return "";
 }
 

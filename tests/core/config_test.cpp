@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tern/core/bytes.hpp"
+
 namespace tern {
 namespace {
 
@@ -31,6 +33,8 @@ TEST(Config, HasDefaultsForWhatIsUnset) {
   EXPECT_TRUE(config.require.empty());
   EXPECT_EQ(config.host_threads, 0u);
   EXPECT_EQ(config.stream_pool_capacity, 16u);
+  EXPECT_EQ(config.staging_threads, std::nullopt);
+  EXPECT_EQ(config.staging_bytes, std::nullopt);
   EXPECT_TRUE(config.unknown_names.empty());
 }
 
@@ -38,11 +42,15 @@ TEST(Config, ReadsEveryVariable) {
   const Config config = *parse({{"TERN_DEVICE", "sim:0?seed=7"},
                                 {"TERN_REQUIRE", "cuda,opencl"},
                                 {"TERN_HOST_THREADS", "8"},
-                                {"TERN_STREAM_POOL", "32"}});
+                                {"TERN_STREAM_POOL", "32"},
+                                {"TERN_STAGING_THREADS", "4"},
+                                {"TERN_STAGING_BYTES", "64MiB"}});
   EXPECT_EQ(config.device, "sim:0?seed=7");
   EXPECT_EQ(config.require, (std::vector<std::string>{"cuda", "opencl"}));
   EXPECT_EQ(config.host_threads, 8u);
   EXPECT_EQ(config.stream_pool_capacity, 32u);
+  EXPECT_EQ(config.staging_threads, 4u);
+  EXPECT_EQ(config.staging_bytes, 64 * mib);
 }
 
 TEST(Config, ReadsCountsFromTheSmallestToTheLargest) {
@@ -51,6 +59,28 @@ TEST(Config, ReadsCountsFromTheSmallestToTheLargest) {
   EXPECT_EQ(parse({{"TERN_STREAM_POOL", "1"}})->stream_pool_capacity, 1u);
   EXPECT_EQ(parse({{"TERN_STREAM_POOL", "1024"}})->stream_pool_capacity, 1024u);
   EXPECT_EQ(parse({{"TERN_STREAM_POOL", "007"}})->stream_pool_capacity, 7u);
+  EXPECT_EQ(parse({{"TERN_STAGING_THREADS", "0"}})->staging_threads, 0u);
+  EXPECT_EQ(parse({{"TERN_STAGING_THREADS", "64"}})->staging_threads, 64u);
+}
+
+TEST(Config, ReadsASizeAsPeopleWriteIt) {
+  EXPECT_EQ(parse({{"TERN_STAGING_BYTES", "0"}})->staging_bytes, 0u);
+  EXPECT_EQ(parse({{"TERN_STAGING_BYTES", "1.5KiB"}})->staging_bytes, 1536u);
+  for (const char* value : {"", "-1", "64 MiB", "64M", "64MiB,", "9223372036854775808", "16EiB"}) {
+    refusal("TERN_STAGING_BYTES", value);
+  }
+  EXPECT_EQ(refusal("TERN_STAGING_BYTES", "much").text(),
+            "TERN_STAGING_BYTES='much' is not accepted: it takes a size such as 64MiB. Correct it, "
+            "or unset it.");
+}
+
+TEST(Config, RefusesAStagingTeamThatIsNotANumberUpTo64) {
+  for (const char* value : {"", "65", "-1", "+1", "4x", "1e1", " 4"}) {
+    refusal("TERN_STAGING_THREADS", value);
+  }
+  EXPECT_EQ(refusal("TERN_STAGING_THREADS", "65").text(),
+            "TERN_STAGING_THREADS='65' is not accepted: it takes a whole number from 0 to 64. "
+            "Correct it, or unset it.");
 }
 
 TEST(Config, RefusesACountThatIsNotExactlyANumberInRange) {
@@ -133,6 +163,8 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_REQUIRE", "cuda,sim"},
                                 {"TERN_HOST_THREADS", "8"},
                                 {"TERN_STREAM_POOL", "32"},
+                                {"TERN_STAGING_THREADS", "4"},
+                                {"TERN_STAGING_BYTES", "64MiB"},
                                 {"TERN_SIM_SEED", "0x7"},
                                 {"TERN_SIM_SCHEDULE", "pct:3"},
                                 {"TERN_SIM_REUSE", "friendly"},
@@ -140,9 +172,9 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_SIM_PROFILE", "small"},
                                 {"TERN_SIM_FAULTS", "copy#1=fail"},
                                 {"TERN_SIM_TRACE", "run.trace"}});
-  const std::vector<std::string> values = {"cuda:1", "cuda,sim",    "8",        "32",
-                                           "0x7",    "pct:3",       "friendly", "collect",
-                                           "small",  "copy#1=fail", "run.trace"};
+  const std::vector<std::string> values = {
+      "cuda:1", "cuda,sim", "8",       "32",    "4",           "67108864", "0x7",
+      "pct:3",  "friendly", "collect", "small", "copy#1=fail", "run.trace"};
   ASSERT_EQ(config_variables().size(), values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     const ConfigVariable& variable = config_variables()[i];
@@ -170,6 +202,8 @@ TEST(Config, HasEffectiveValuesForTheDefaults) {
   EXPECT_EQ(effective_value(config, "TERN_REQUIRE"), "");
   EXPECT_EQ(effective_value(config, "TERN_HOST_THREADS"), "one per core");
   EXPECT_EQ(effective_value(config, "TERN_STREAM_POOL"), "16");
+  EXPECT_EQ(effective_value(config, "TERN_STAGING_THREADS"), "the device's choice");
+  EXPECT_EQ(effective_value(config, "TERN_STAGING_BYTES"), "the device's choice");
   EXPECT_EQ(effective_value(config, "TERN_UNKNOWN"), "");
 }
 

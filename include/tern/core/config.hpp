@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,6 +32,12 @@ struct Config {
   std::size_t host_threads = 0;
   /// TERN_STREAM_POOL: streams a StreamPool holds if its owner names no number, 1 to 1024.
   std::size_t stream_pool_capacity = 16;
+  /// TERN_STAGING_THREADS: threads a copy between pageable memory and a device may use, 0 to 64; 0
+  /// leaves such copies to the driver. Unset: the device's choice.
+  std::optional<std::size_t> staging_threads = {};
+  /// TERN_STAGING_BYTES: page-locked memory a device may hold for such copies; 0 leaves them to the
+  /// driver. Unset: the device's choice.
+  std::optional<std::size_t> staging_bytes = {};
 
   /// TERN_SIM_SEED, _SCHEDULE, _REUSE, _MODE, _PROFILE, _FAULTS, _TRACE: what a simulated device is
   /// opened with where its spec says nothing. As text; the device knows the grammar. Empty: unset.

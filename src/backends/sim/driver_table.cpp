@@ -218,6 +218,11 @@ CUresult allocate(const Here& here, MemoryKind kind, std::size_t bytes, unsigned
   if (!made) return sim::result_of(made.failure());
   *address = *made;
   if (kind == MemoryKind::device) return CUDA_SUCCESS;
+  // The host writes pinned memory without a call that would tell, so no byte of it can be called
+  // unwritten.
+  if (kind == MemoryKind::pinned) {
+    host_write(here.state.devices[here.device], *made, bytes, here.site);
+  }
   const std::lock_guard lock(here.state.mutex);
   here.state.host_blocks[as_number(*made)] = {here.device, bytes, flags};
   return CUDA_SUCCESS;

@@ -1,0 +1,61 @@
+// The prompt way of Staging: a team of threads, each with a lane of two slots, that takes chunks
+// until none is left. While the device moves one slot, its thread fills or empties the other.
+//
+// Several copies at once share the lanes: one that finds none free waits for one, which is never
+// held up by a stream, because a prompt copy waits for no stream's work. Thread-safe.
+
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <mutex>
+#include <vector>
+
+#include "backends/cuda/staging.hpp"
+#include "backends/cuda/staging_lane.hpp"
+#include "backends/host/worker_team.hpp"
+
+namespace tern::cuda {
+
+class StagingNow {
+ public:
+  /// Lanes of two slots within the bytes; with smaller slots if they are few.
+  StagingNow(const DriverTable& driver, CUcontext context, const StagingOptions& options,
+             std::size_t ring_bytes, host::WorkerTeam& team);
+
+  [[nodiscard]] StagingResult copy(const StagedCopy& copy, CUstream stream) noexcept;
+  /// Closes the lanes that are not in use; gives the bytes they had.
+  std::size_t trim() noexcept;
+  /// Completes and closes all.
+  void close() noexcept;
+  [[nodiscard]] std::size_t held_bytes() const noexcept { return held_bytes_.load(); }
+
+ private:
+  struct Lane : StagingLane {
+    bool is_taken = false;  // guarded by mutex_
+    StagingSlot* last = nullptr;
+  };
+  struct Job;
+
+  [[nodiscard]] std::vector<Lane*> take(std::size_t count);
+  void give_back(const std::vector<Lane*>& lanes) noexcept;
+  void work(Job& job, Lane& lane) noexcept;
+  [[nodiscard]] bool is_ready(Lane& lane) noexcept;
+  [[nodiscard]] StagingFailure feed(Job& job, Lane& lane) noexcept;
+  [[nodiscard]] StagingFailure drain(Job& job, Lane& lane) noexcept;
+  [[nodiscard]] StagingResult finish(Job& job, const std::vector<Lane*>& lanes,
+                                     CUstream stream) noexcept;
+
+  const DriverTable& driver_;
+  const CUcontext context_;
+  const std::size_t least_chunk_bytes_;
+  std::size_t slot_bytes_ = 0;
+  host::WorkerTeam& team_;
+  std::atomic<std::size_t> held_bytes_ = 0;
+  std::mutex mutex_;
+  std::condition_variable lane_freed_;
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace tern::cuda

@@ -1,0 +1,216 @@
+#include "backends/cuda/staging_queue.hpp"
+
+#include <algorithm>
+#include <new>
+
+namespace tern::cuda {
+namespace {
+
+constexpr std::size_t slot_step_bytes = 4 * kib;
+
+}  // namespace
+
+/// What the host functions of one copy need. It stays where it is until all of them have run.
+struct StagingQueue::Job {
+  struct Piece {
+    Job* job = nullptr;
+    std::size_t chunk = 0;
+    std::byte* slot = nullptr;
+  };
+
+  Job(const StagedChunks& of, host::WorkerTeam& with) : chunks(of), team(with) {
+    pieces.reserve(chunks.count());
+  }
+
+  /// The host function: no driver call, and no access to the job behind the last line.
+  static void run(void* context) {
+    const Piece& piece = *static_cast<const Piece*>(context);
+    Job& job = *piece.job;
+    ++job.running;
+    if (!job.is_cancelled) {
+      const std::size_t parts = job.chunks.parts(piece.chunk);
+      job.team.for_each(
+          parts, [&](std::size_t part) { job.chunks.move(piece.chunk, piece.slot, part, parts); });
+    }
+    --job.running;
+    job.running.notify_all();
+    job.finished.fetch_add(1, std::memory_order_release);
+  }
+
+  /// From its return on no host function touches the memory of the user.
+  void cancel() noexcept {
+    is_cancelled = true;
+    for (std::size_t now; (now = running.load()) != 0;) running.wait(now);
+  }
+
+  [[nodiscard]] bool is_finished() const noexcept {
+    return finished.load(std::memory_order_acquire) == submitted;
+  }
+
+  const StagedChunks chunks;
+  host::WorkerTeam& team;
+  std::vector<Piece> pieces;
+  std::size_t submitted = 0;  // host functions
+  std::atomic<bool> is_cancelled = false;
+  std::atomic<std::size_t> running = 0;
+  std::atomic<std::size_t> finished = 0;
+};
+
+StagingQueue::StagingQueue(const DriverTable& driver, const StagingOptions& options,
+                           std::size_t ring_bytes, host::WorkerTeam& team)
+    : driver_(driver),
+      least_chunk_bytes_(std::max<std::size_t>(options.least_chunk_bytes, 1)),
+      most_per_stream_(std::max<std::size_t>(options.queue_slots_per_stream, 1)),
+      team_(team) {
+  slot_bytes_ = std::min(options.queue_slot_bytes, ring_bytes);
+  // A whole number of pages, unless somebody wants less than one.
+  if (slot_bytes_ > slot_step_bytes) slot_bytes_ -= slot_bytes_ % slot_step_bytes;
+  const std::size_t most = slot_bytes_ == 0 ? 0 : ring_bytes / slot_bytes_;
+  lanes_ = std::vector<Lane>(std::min(most, options.queue_slots));
+}
+
+StagingQueue::~StagingQueue() = default;
+
+StagingResult StagingQueue::enqueue(const StagedCopy& copy, CUstream stream) noexcept {
+  if (lanes_.empty()) return {StagingResult::Kind::unavailable};
+  // Small enough for every lane to have two, and large enough to be worth a host function.
+  const std::size_t even = copy.bytes() / (2 * most_per_stream_) + 1;
+  const std::size_t chunk_bytes = std::min(slot_bytes_, std::max(even, least_chunk_bytes_));
+  const StagedChunks chunks(copy, chunk_bytes);
+  const std::lock_guard lock(mutex_);
+  forget_finished();
+  try {
+    if (start_ == nullptr &&
+        driver_.cuEventCreate(&start_, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+      start_ = nullptr;
+      return {StagingResult::Kind::unavailable};
+    }
+    const std::vector<Lane*> lanes = choose(stream, chunks.count());
+    if (lanes.empty()) return {StagingResult::Kind::unavailable};
+    jobs_.push_back(std::make_unique<Job>(chunks, team_));
+    Job& job = *jobs_.back();
+    const StagingFailure failure = submit(job, lanes, stream);
+    if (!failure) return {};
+    job.cancel();
+    // Transfers that are queued already still use the device's end, and the slots.
+    static_cast<void>(join(lanes, stream));
+    return {StagingResult::Kind::failed, failure};
+  } catch (const std::bad_alloc&) {
+    return {StagingResult::Kind::unavailable};
+  }
+}
+
+std::vector<StagingQueue::Lane*> StagingQueue::choose(CUstream stream, std::size_t count) {
+  const std::size_t wanted = std::min({count, most_per_stream_, lanes_.size()});
+  std::vector<Lane*> chosen, idle, busy;
+  chosen.reserve(wanted);
+  idle.reserve(lanes_.size());
+  busy.reserve(lanes_.size());
+  for (Lane& lane : lanes_) {
+    if (!lane.is_open() || lane.is_idle(driver_)) {
+      idle.push_back(&lane);
+    } else if (lane.owner == stream && chosen.size() < wanted) {
+      chosen.push_back(&lane);
+    } else {
+      busy.push_back(&lane);
+    }
+  }
+  // Half of what is left, so that the next stream finds something too.
+  std::size_t share = (idle.size() + 1) / 2;
+  for (Lane* lane : idle) {
+    if (share == 0 || chosen.size() == wanted) break;
+    if (!is_ready(*lane)) continue;
+    chosen.push_back(lane);
+    --share;
+  }
+  if (chosen.empty() && !busy.empty()) chosen.push_back(busy[next_shared_++ % busy.size()]);
+  return chosen;
+}
+
+bool StagingQueue::is_ready(Lane& lane) noexcept {
+  if (lane.is_open()) return true;
+  if (lane.open(driver_, 1, slot_bytes_)) return false;
+  held_bytes_ += lane.held_bytes();
+  return true;
+}
+
+StagingFailure StagingQueue::submit(Job& job, const std::vector<Lane*>& lanes,
+                                    CUstream stream) noexcept {
+  // Recorded again by every copy: a wait keeps the record it saw.
+  if (const CUresult result = driver_.cuEventRecord(start_, stream); result != CUDA_SUCCESS) {
+    return {"cuEventRecord", result};
+  }
+  for (Lane* lane : lanes) {
+    const CUresult result = driver_.cuStreamWaitEvent(lane->stream(), start_, 0);
+    if (result != CUDA_SUCCESS) return {"cuStreamWaitEvent", result};
+  }
+  const bool is_to_device = job.chunks.direction() == StagedDirection::to_device;
+  for (std::size_t chunk = 0; chunk < job.chunks.count(); ++chunk) {
+    Lane& lane = *lanes[chunk % lanes.size()];
+    lane.owner = stream;
+    std::byte* slot = lane.slot(0).memory;
+    if (!is_to_device) {
+      if (const StagingFailure failure = job.chunks.transfer(chunk, slot, driver_, lane.stream())) {
+        return failure;
+      }
+    }
+    // There is room for all of them, so none moves.
+    job.pieces.push_back({&job, chunk, slot});
+    const CUresult result = driver_.cuLaunchHostFunc(lane.stream(), Job::run, &job.pieces.back());
+    if (result != CUDA_SUCCESS) return {"cuLaunchHostFunc", result};
+    ++job.submitted;
+    if (is_to_device) {
+      if (const StagingFailure failure = job.chunks.transfer(chunk, slot, driver_, lane.stream())) {
+        return failure;
+      }
+    }
+  }
+  return join(lanes, stream);
+}
+
+StagingFailure StagingQueue::join(const std::vector<Lane*>& lanes, CUstream stream) noexcept {
+  StagingFailure first;
+  for (Lane* lane : lanes) {
+    StagingSlot& slot = lane->slot(0);
+    StagingFailure failure = lane->record(driver_, slot);
+    // Behind a record the lane is known again, whatever was missed before.
+    lane->set_unsettled(static_cast<bool>(failure));
+    if (!failure) {
+      const CUresult result = driver_.cuStreamWaitEvent(stream, slot.event, 0);
+      if (result != CUDA_SUCCESS) failure = {"cuStreamWaitEvent", result};
+    }
+    if (failure && !first) first = failure;
+  }
+  return first;
+}
+
+void StagingQueue::forget_finished() noexcept {
+  std::erase_if(jobs_, [](const std::unique_ptr<Job>& job) { return job->is_finished(); });
+}
+
+std::size_t StagingQueue::trim() noexcept {
+  const std::lock_guard lock(mutex_);
+  forget_finished();
+  std::size_t bytes = 0;
+  for (Lane& lane : lanes_) {
+    if (!lane.is_open() || !lane.is_idle(driver_)) continue;
+    bytes += lane.held_bytes();
+    lane.close(driver_);
+  }
+  held_bytes_ -= bytes;
+  return bytes;
+}
+
+void StagingQueue::close() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Lane& lane : lanes_) {
+    if (!lane.is_open()) continue;
+    static_cast<void>(lane.settle(driver_));
+    lane.close(driver_);
+  }
+  held_bytes_ = 0;
+  if (start_ != nullptr) static_cast<void>(driver_.cuEventDestroy(start_));
+  start_ = nullptr;
+}
+
+}  // namespace tern::cuda
