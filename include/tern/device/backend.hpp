@@ -318,7 +318,8 @@ class TERN_EXPORT Backend {
   [[nodiscard]] virtual Result<std::uint64_t> elapsed_ns(NativeEvent start,
                                                          NativeEvent end) noexcept;
 
-  /// host_functions.
+  /// host_functions. A device may run those of all its streams one at a time, so one that waits for
+  /// another stream's may wait for ever.
   [[nodiscard]] virtual Result<void> call_host(const Submission& submission, HostFunction function,
                                                void* context) noexcept;
 

@@ -123,8 +123,8 @@ class TERN_EXPORT StreamRef {
 
   // --- Work
 
-  /// Calls `function(context)` on a host thread in stream order. It must not throw and must not
-  /// call the device.
+  /// Calls `function(context)` on a host thread in stream order. It must not throw, must not call
+  /// the device, and must not wait for a function of another stream: CUDA runs them one at a time.
   Result<void> try_call(HostFunction function, void* context,
                         CallSite site = CallSite::here()) const noexcept;
   void call(HostFunction function, void* context, CallSite site = CallSite::here()) const {
