@@ -14,6 +14,7 @@
 #include "support/thorough.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/core/bytes.hpp"
 #include "tern/interop/pmr.hpp"
 #include "tern/memory/async_resource.hpp"
 #include "tern/memory/direct_resource.hpp"
@@ -82,7 +83,7 @@ inline std::vector<ResourceCase> every_resource() {
       return std::make_shared<PoolResource>(device, options);
     };
   };
-  const std::vector<ResourceCase> grounds = {
+  std::vector<ResourceCase> grounds = {
       {"direct_on_host", on_host, direct(MemoryKind::device)},
       {"pinned_on_host", on_host, direct(MemoryKind::pinned)},
       {"direct_on_sim", on_sim, direct(MemoryKind::device)},
@@ -98,6 +99,23 @@ inline std::vector<ResourceCase> every_resource() {
       {"pmr_on_host", on_host, [](const Device& device) -> ResourceHandle {
          return std::make_shared<PmrUpstream>(device, heap_resource());
        }}};
+  // CUDA devices: the machine's, and simulated ones behind the driver's entry points.
+  std::vector<std::pair<std::string, std::string>> cuda = {{"_on_cuda_sim", "cuda?driver=sim"}};
+  for (const BackendListing& backend : list_backends()) {
+    if (backend.name != "cuda") continue;
+    for (std::size_t i = 0; i < backend.devices.size(); ++i) {
+      cuda.emplace_back("_on_cuda_" + std::to_string(i), backend.devices[i]);
+    }
+  }
+  for (const auto& [suffix, spec] : cuda) {
+    const std::function<Device()> open = [spec = spec] { return open_device(spec); };
+    const PoolOptions pages = {.limit_bytes = 256 * mib};
+    grounds.push_back({"direct" + suffix, open, direct(MemoryKind::device)});
+    grounds.push_back({"async" + suffix, open, async});
+    grounds.push_back({"pool" + suffix, open, pool(pages), true});
+    grounds.push_back({"pinned_pool" + suffix, open,
+                       pool({.kind = MemoryKind::pinned, .limit_bytes = 256 * mib}), true});
+  }
   std::vector<ResourceCase> all = grounds;
   const auto add = [&all](const Wrapper& outer, const ResourceCase& inner) {
     all.push_back({outer.name + "_" + inner.name, inner.open,
