@@ -10,6 +10,7 @@
 
 #include "memory/block_table.hpp"
 #include "support/resources.hpp"
+#include "support/simulated.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
 
@@ -217,7 +218,7 @@ TEST_P(EveryResource, CountsWhatASilentFreeCouldNotDo) {
 }
 
 TEST_P(EveryResource, KeepsWhatTheDriverWouldNotFreeAndTriesAgain) {
-  if (device.info().backend != "sim") GTEST_SKIP() << "needs a driver that fails on demand";
+  if (!is_simulated(device)) GTEST_SKIP() << "needs a driver that fails on demand";
   if (GetParam().is_pool) GTEST_SKIP() << "needs a resource whose frees reach the driver";
   const Block block = take(4096);
   sim::set_faults(device, "release#1+=fail");
@@ -235,7 +236,7 @@ TEST_P(EveryResource, KeepsWhatTheDriverWouldNotFreeAndTriesAgain) {
 }
 
 TEST_P(EveryResource, SurvivesEveryFailureOfTheDriver) {
-  if (device.info().backend != "sim") GTEST_SKIP() << "needs a driver that fails on demand";
+  if (!is_simulated(device)) GTEST_SKIP() << "needs a driver that fails on demand";
   for (const char* plan : {"allocate#1=oom", "allocate#1=fail", "allocate%2=oom", "pin#1=refuse",
                            "pin#1=oom", "record#1=fail", "sync#1=fail", "release#1=fail"}) {
     sim::set_faults(device, plan);

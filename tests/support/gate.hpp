@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/simulated.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/stream.hpp"
 
@@ -30,7 +31,7 @@ class Gate {
   /// Later work of the stream begins after open().
   void hold(StreamRef stream) {
     const Device device = stream.device();
-    if (device.info().backend == "sim" || device.spec().ends_with("driver=sim")) {
+    if (is_simulated(device)) {
       holds_.emplace_back(device, sim::hold(stream));
       return;
     }
