@@ -15,6 +15,8 @@ namespace tern {
 namespace {
 
 constexpr std::string_view prefix = "TERN_";
+/// Not ours: how a tool that was started around a program makes itself known to libraries in it.
+constexpr std::string_view tools_variable = "NVTX_INJECTION64_PATH";
 constexpr std::size_t max_threads = 1024;
 constexpr std::size_t max_streams = 1024;
 constexpr std::size_t max_staging_threads = 64;
@@ -98,7 +100,7 @@ std::vector<EnvironmentEntry> process_environment() {
   if (getauxval(AT_SECURE) != 0) return entries;
   for (char** line = environ; line != nullptr && *line != nullptr; ++line) {
     const std::string_view text = *line;
-    if (!text.starts_with(prefix)) continue;
+    if (!text.starts_with(prefix) && !text.starts_with(tools_variable)) continue;
     const std::size_t equals = text.find('=');
     if (equals != text.npos) entries.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
@@ -112,6 +114,7 @@ std::span<const ConfigVariable> config_variables() noexcept { return variables; 
 Result<Config> try_parse_config(std::span<const EnvironmentEntry> environment) {
   Config config;
   for (const auto& [name, value] : environment) {
+    if (name == tools_variable) config.nvtx_injection = value;
     if (!name.starts_with(prefix)) continue;
     if (std::string* text = text_of(config, name)) {
       if (value.empty()) return refuse(name, value, accepted_by(name));

@@ -44,6 +44,9 @@ struct Config {
   std::string sim_seed = {}, sim_schedule = {}, sim_reuse = {}, sim_mode = {};
   std::string sim_profile = {}, sim_faults = {}, sim_trace = {};
 
+  /// NVTX_INJECTION64_PATH, which debugging tools of CUDA set: the library that wants to be told.
+  std::string nvtx_injection = {};
+
   /// Variables that begin with TERN_ and are none of the above.
   std::vector<std::string> unknown_names;
 };

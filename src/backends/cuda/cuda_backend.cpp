@@ -11,6 +11,7 @@
 #include "backends/cuda/cuda_memory.hpp"
 #include "backends/cuda/cuda_pages.hpp"
 #include "backends/cuda/cuda_streams.hpp"
+#include "backends/cuda/suballocation_notes.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::cuda {
@@ -81,9 +82,11 @@ Result<DeviceInfo> describe(Context& context, std::size_t page_bytes) {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(std::unique_ptr<Context> context, DeviceInfo info, std::unique_ptr<Staging> staging)
+  CudaBackend(std::unique_ptr<Context> context, DeviceInfo info, std::unique_ptr<Staging> staging,
+              std::unique_ptr<SuballocationNotes> notes)
       : context_(std::move(context)),
         info_(std::move(info)),
+        notes_(std::move(notes)),
         memory_(*context_),
         pages_(*context_, info_.page_bytes),
         streams_(*context_),
@@ -126,6 +129,7 @@ class CudaBackend final : public Backend {
     return memory_.allocate(kind, bytes, alignment);
   }
   Result<void> release(void* address, CallSite) noexcept override {
+    if (notes_) notes_->forget(address);
     return memory_.release(address);
   }
   Result<PointerInfo> pointer_info(const void* address) noexcept override {
@@ -154,6 +158,7 @@ class CudaBackend final : public Backend {
 
   Result<void*> reserve(std::size_t bytes) noexcept override { return pages_.reserve(bytes); }
   Result<void> unreserve(void* address, std::size_t bytes) noexcept override {
+    if (notes_) notes_->forget(address);
     return pages_.unreserve(address, bytes);
   }
   Result<NativePages> create_pages(std::size_t bytes) noexcept override {
@@ -300,6 +305,18 @@ class CudaBackend final : public Backend {
               [&](CUstream stream) { return kernels_.launch(stream, kernel, size, arguments); });
   }
 
+  // --- For tools that are attached
+
+  void note_suballocate(const Submission&, const Suballocation& block) noexcept override {
+    if (!notes_) return;
+    std::optional<PointerInfo> from = pages_.find_reservation(block.address);
+    if (!from) from = memory_.find_own(block.address);
+    if (from) notes_->begin(from->base, from->bytes, block.address, block.bytes);
+  }
+  void note_subrelease(const Submission&, const Suballocation& block) noexcept override {
+    if (notes_) notes_->end(block.address);
+  }
+
  private:
   /// Peers are devices of this backend; streams see to that.
   static CudaBackend& peer_of(Backend& backend) noexcept {
@@ -333,6 +350,7 @@ class CudaBackend final : public Backend {
 
   const std::unique_ptr<Context> context_;
   const DeviceInfo info_;
+  const std::unique_ptr<SuballocationNotes> notes_;
   DeviceId id_;
   CudaMemory memory_;
   CudaPages pages_;
@@ -358,8 +376,10 @@ Result<std::unique_ptr<Backend>> open_backend(const Driver& driver,
     if (options.staging.ring_bytes != 0 && options.staging.threads != 0) {
       staging = std::make_unique<Staging>(driver.table, (*context)->handle(), options.staging);
     }
-    return std::unique_ptr<Backend>(
-        std::make_unique<CudaBackend>(*std::move(context), *std::move(info), std::move(staging)));
+    std::unique_ptr<SuballocationNotes> notes = SuballocationNotes::attach(options.nvtx_injection);
+    info->wants_notes = notes != nullptr;
+    return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(
+        *std::move(context), *std::move(info), std::move(staging), std::move(notes)));
   } catch (const std::bad_alloc&) {
     return no_memory_for("a CUDA device", sizeof(CudaBackend));
   }

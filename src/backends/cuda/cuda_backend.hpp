@@ -16,6 +16,7 @@ struct CudaOptions {
   std::string spec = {};  // canonical
   int ordinal = 0;        // below the driver's device_count
   StagingOptions staging = {};
+  std::string nvtx_injection = {};  // the library of a tool; empty: none
 };
 
 /// The driver is present, and lives as long as the process.

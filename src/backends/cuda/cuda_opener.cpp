@@ -62,7 +62,8 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
   if (!config) return config.failure();
   return open_backend(driver_of(spec), {.spec = spec.text(),
                                         .ordinal = static_cast<int>(spec.index),
-                                        .staging = staging_options(**config)});
+                                        .staging = staging_options(**config),
+                                        .nvtx_injection = (*config)->nvtx_injection});
 }
 
 }  // namespace

@@ -269,6 +269,15 @@ std::optional<PointerInfo> CudaPages::find(const void* address) {
   return PointerInfo{MemoryKind::mapped, reinterpret_cast<void*>(next->first), next->second.bytes};
 }
 
+std::optional<PointerInfo> CudaPages::find_reservation(const void* address) {
+  const std::lock_guard lock(mutex_);
+  auto next = reservations_.upper_bound(number(address));
+  if (next == reservations_.begin()) return std::nullopt;
+  --next;
+  if (number(address) - next->first >= next->second) return std::nullopt;
+  return PointerInfo{MemoryKind::mapped, reinterpret_cast<void*>(next->first), next->second};
+}
+
 Result<void> CudaPages::let_in(CUdevice peer) {
   const Context::Visit visit(context_);
   if (!visit) return visit.failure();

@@ -1,0 +1,106 @@
+#include "backends/cuda/suballocation_notes.hpp"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <new>
+#include <utility>
+
+namespace tern::cuda {
+namespace {
+
+template <class Function>
+bool take(const std::array<std::intptr_t, nvtx::slot_count>& slots, std::size_t slot,
+          Function*& function) noexcept {
+  if (slots[slot] == nvtx::slot_fresh || slots[slot] == nvtx::slot_disabled) return false;
+  function = reinterpret_cast<Function*>(slots[slot]);
+  return true;
+}
+
+}  // namespace
+
+std::unique_ptr<SuballocationNotes> SuballocationNotes::attach(const std::string& library) {
+  if (library.empty()) return nullptr;
+  void* tool = dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (tool == nullptr) return nullptr;
+  return attach(
+      reinterpret_cast<nvtx::Initialize*>(dlsym(tool, "InitializeInjectionNvtxExtension")));
+}
+
+std::unique_ptr<SuballocationNotes> SuballocationNotes::attach(nvtx::Initialize* initialize) {
+  if (initialize == nullptr) return nullptr;
+  // The tool keeps the address of the slots for as long as it likes.
+  auto& slots = *new std::array<std::intptr_t, nvtx::slot_count>{};
+  auto& segment = *new nvtx::ModuleSegment{1, nvtx::slot_count, slots.data()};
+  auto& module = *new nvtx::ModuleInfo{nvtx::version,
+                                       sizeof(nvtx::ModuleInfo),
+                                       nvtx::memory_module,
+                                       nvtx::memory_compatibility,
+                                       1,
+                                       &segment,
+                                       nullptr,
+                                       nullptr};
+  if (initialize(&module) == 0) return nullptr;
+  std::unique_ptr<SuballocationNotes> notes(new SuballocationNotes);
+  const bool has_all = take(slots, nvtx::heap_register, notes->heap_register_) &&
+                       take(slots, nvtx::heap_unregister, notes->heap_unregister_) &&
+                       take(slots, nvtx::regions_register, notes->regions_register_) &&
+                       take(slots, nvtx::regions_unregister, notes->regions_unregister_);
+  return has_all ? std::move(notes) : nullptr;
+}
+
+void SuballocationNotes::begin(const void* allocation, std::size_t allocation_bytes,
+                               const void* block, std::size_t block_bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  auto known = heaps_.find(allocation);
+  if (known == heaps_.end()) {
+    try {
+      known = heaps_.emplace(allocation, nullptr).first;
+    } catch (const std::bad_alloc&) {
+      return;  // a tool that hears less is better than a program that fails for its sake
+    }
+    const nvtx::VirtualRange range{allocation_bytes, allocation};
+    const nvtx::HeapDescription heap{nvtx::memory_compatibility,
+                                     sizeof(nvtx::HeapDescription),
+                                     0,
+                                     nvtx::usage_sub_allocator,
+                                     nvtx::type_virtual_address,
+                                     sizeof range,
+                                     &range,
+                                     0,
+                                     0,
+                                     nullptr};
+    known->second = heap_register_(nullptr, &heap);
+  }
+  const nvtx::VirtualRange range{block_bytes, block};
+  const nvtx::RegionsToRegister regions{nvtx::memory_compatibility,
+                                        sizeof(nvtx::RegionsToRegister),
+                                        nvtx::type_virtual_address,
+                                        known->second,
+                                        1,
+                                        sizeof range,
+                                        &range,
+                                        nullptr};
+  regions_register_(nullptr, &regions);
+}
+
+void SuballocationNotes::end(const void* block) noexcept {
+  const nvtx::RegionsToUnregister regions{nvtx::memory_compatibility,
+                                          sizeof(nvtx::RegionsToUnregister),
+                                          nvtx::reference_by_pointer,
+                                          1,
+                                          sizeof block,
+                                          &block};
+  const std::lock_guard lock(mutex_);
+  regions_unregister_(nullptr, &regions);
+}
+
+void SuballocationNotes::forget(const void* allocation) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto known = heaps_.find(allocation);
+  if (known == heaps_.end()) return;
+  heap_unregister_(nullptr, known->second);
+  heaps_.erase(known);
+}
+
+}  // namespace tern::cuda

@@ -1,0 +1,121 @@
+// Tells an attached tool which parts of an allocation are in use: blocks that a pool has given out.
+//
+// compute-sanitizer and its like see the driver's allocations, and to them all of a pool's memory
+// is one block that is always alive. Through NVTX's memory extension they learn of the blocks
+// inside, and report a kernel that touches one which was freed. A tool names its library in the
+// environment (NVTX_INJECTION64_PATH) before the program starts; without one nothing is loaded,
+// nothing is noted, and pools are not asked to say anything.
+//
+// Thread-safe.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace tern::cuda {
+
+/// The extension's binary interface, as far as it is used. A test compares it with the official
+/// header where that is installed.
+namespace nvtx {
+
+struct ModuleSegment {
+  std::size_t segment_id;
+  std::size_t slot_count;
+  std::intptr_t* function_slots;
+};
+struct ModuleInfo {
+  std::uint16_t nvtx_version;
+  std::uint16_t struct_bytes;
+  std::uint16_t module_id;
+  std::uint16_t compatibility_id;
+  std::size_t segment_count;
+  ModuleSegment* segments;
+  void* get_export_function;
+  const void* extension_info;
+};
+/// "InitializeInjectionNvtxExtension" of a tool's library: fills the slots, and is not zero then.
+using Initialize = int(ModuleInfo* module);
+
+struct VirtualRange {
+  std::size_t bytes;
+  const void* address;
+};
+struct HeapDescription {
+  std::uint16_t compatibility_id;
+  std::uint16_t struct_bytes;
+  std::uint32_t reserved;
+  std::uint32_t usage;
+  std::uint32_t type;
+  std::size_t specific_bytes;
+  const void* specific;
+  std::uint32_t category;
+  std::uint32_t message_type;
+  const void* message;
+};
+struct RegionsToRegister {
+  std::uint16_t compatibility_id;
+  std::uint16_t struct_bytes;
+  std::uint32_t region_type;
+  void* heap;
+  std::size_t count;
+  std::size_t element_bytes;
+  const void* elements;
+  void** handles;
+};
+struct RegionsToUnregister {
+  std::uint16_t compatibility_id;
+  std::uint16_t struct_bytes;
+  std::uint32_t reference_type;
+  std::size_t count;
+  std::size_t element_bytes;
+  const void* elements;
+};
+
+inline constexpr std::uint16_t version = 3, memory_module = 1, memory_compatibility = 0x0102;
+inline constexpr std::uint32_t usage_sub_allocator = 1, type_virtual_address = 1,
+                               reference_by_pointer = 1;
+inline constexpr std::size_t slot_count = 63;
+/// Slots of the functions below, and what stands in one that the tool did not fill.
+inline constexpr std::size_t heap_register = 0, heap_unregister = 1, regions_register = 3,
+                             regions_unregister = 5;
+inline constexpr std::intptr_t slot_fresh = 0, slot_disabled = 1;
+
+using HeapRegister = void*(void* domain, const HeapDescription* heap);
+using HeapUnregister = void(void* domain, void* heap);
+using RegionsRegister = void(void* domain, const RegionsToRegister* regions);
+using RegionsUnregister = void(void* domain, const RegionsToUnregister* regions);
+
+}  // namespace nvtx
+
+class SuballocationNotes {
+ public:
+  /// Null if there is no such library, or it does not want to hear of memory. Loads it once.
+  [[nodiscard]] static std::unique_ptr<SuballocationNotes> attach(const std::string& library);
+  /// The same, of a tool that is there already.
+  [[nodiscard]] static std::unique_ptr<SuballocationNotes> attach(nvtx::Initialize* initialize);
+
+  /// The block is given out of the allocation, which the tool is told of first.
+  void begin(const void* allocation, std::size_t allocation_bytes, const void* block,
+             std::size_t block_bytes) noexcept;
+  void end(const void* block) noexcept;
+  /// The allocation is about to go.
+  void forget(const void* allocation) noexcept;
+
+ private:
+  SuballocationNotes() = default;
+
+  nvtx::HeapRegister* heap_register_ = nullptr;
+  nvtx::HeapUnregister* heap_unregister_ = nullptr;
+  nvtx::RegionsRegister* regions_register_ = nullptr;
+  nvtx::RegionsUnregister* regions_unregister_ = nullptr;
+
+  std::mutex mutex_;
+  std::map<const void*, void*> heaps_;  // guarded by mutex_: by the allocation's address
+};
+
+}  // namespace tern::cuda
