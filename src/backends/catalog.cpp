@@ -10,6 +10,7 @@
 #include <new>
 #include <utility>
 
+#include "backends/cuda/cuda_opener.hpp"
 #include "backends/host/host_opener.hpp"
 #include "backends/opener.hpp"
 #include "backends/sim/sim_opener.hpp"
@@ -21,21 +22,16 @@ namespace {
 
 /// A backend whose code is not part of this build. It is listed so that asking for it is answered
 /// by a reason instead of by "unknown".
-Opener not_built(const char* name, std::string (*reason)()) {
-  return {name, reason, [] { return std::uint32_t{0}; }, {}, nullptr};
+Opener not_built(const char* name, std::string (*reason)(const DeviceSpec&)) {
+  return {name, reason, [](const DeviceSpec&) { return std::uint32_t{0}; }, {}, nullptr};
 }
 
 /// In the order open_best_device() prefers them.
 const std::vector<Opener>& openers() {
   static const std::vector<Opener>& all = *new std::vector<Opener>{
-      not_built("cuda",
-                [] {
-                  return std::string(
-                      "backend 'cuda' is not available: this build of Tern does not contain it. "
-                      "Open 'sim' or 'host' instead.");
-                }),
+      cuda::opener(),
       not_built("opencl",
-                [] {
+                [](const DeviceSpec&) {
                   return std::string(
                       "backend 'opencl' is not available: this build of Tern does not contain it. "
                       "Open 'sim' or 'host' instead.");
@@ -95,11 +91,11 @@ Result<Device> open_parsed(const DeviceSpec& spec) {
     return refuse(text,
                   fmt::format("there is no backend '{}'. Tern knows {}.", spec.backend, names));
   }
-  if (const std::string absence = found->absence(); !absence.empty()) {
+  if (const std::string absence = found->absence(spec); !absence.empty()) {
     // The backend's own sentence, which already names what was asked for.
     return Failure(ErrorCode::invalid_device, "{why}").with("why", absence).with("spec", text);
   }
-  if (const std::uint32_t count = found->device_count(); spec.index >= count) {
+  if (const std::uint32_t count = found->device_count(spec); spec.index >= count) {
     return refuse(
         text, count == 0 ? fmt::format("backend '{}' has no device.", spec.backend)
                          : fmt::format("backend '{}' has devices 0..{}.", spec.backend, count - 1));
@@ -125,10 +121,11 @@ std::vector<BackendListing> list_backends() {
   for (const Opener& opener : openers()) {
     BackendListing listing;
     listing.name = opener.name;
-    listing.reason = opener.absence();
+    const DeviceSpec spec{opener.name, 0, {}, {}};
+    listing.reason = opener.absence(spec);
     listing.is_available = listing.reason.empty();
     listing.options = opener.options;
-    const std::uint32_t count = listing.is_available ? opener.device_count() : 0;
+    const std::uint32_t count = listing.is_available ? opener.device_count(spec) : 0;
     for (std::uint32_t index = 0; index < count; ++index) {
       listing.devices.push_back(DeviceSpec{opener.name, index, {}, {}}.text());
     }

@@ -14,9 +14,10 @@ namespace tern {
 
 struct Opener {
   const char* name;
-  /// Empty if the backend works here, else the sentence that says why not. May load a driver.
-  std::string (*absence)();
-  std::uint32_t (*device_count)();
+  /// Empty if the backend works here, else the sentence that says why not. May load a driver, which
+  /// the options of the spec may choose.
+  std::string (*absence)(const DeviceSpec& spec);
+  std::uint32_t (*device_count)(const DeviceSpec& spec);
   std::vector<std::string> options;
   /// The index is in range; options are the backend's to check.
   Result<std::unique_ptr<Backend>> (*open)(const DeviceSpec& spec);

@@ -52,6 +52,18 @@ Result<void> Backend::copy_from_peer(const Submission&, void*, Backend&, const v
                                      std::size_t) noexcept {
   return missing(*this, "peer copies");
 }
+Result<void> Backend::copy_batch(const Submission& submission,
+                                 std::span<const CopyRange> copies) noexcept {
+  for (const CopyRange& one : copies) {
+    if (Result<void> queued = copy(submission, one.destination, one.source, one.bytes); !queued) {
+      return queued;
+    }
+  }
+  return {};
+}
+Result<BorrowedStream> Backend::borrow_stream(NativeStream) noexcept {
+  return missing(*this, "borrowing streams");
+}
 Result<bool> Backend::enable_peer_access(Backend&) noexcept { return false; }
 Result<std::uint64_t> Backend::elapsed_ns(NativeEvent, NativeEvent) noexcept {
   return missing(*this, "event timing");

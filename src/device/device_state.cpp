@@ -180,8 +180,7 @@ StreamState* DeviceState::free_slot(std::uint32_t& slot) {
   return stream;
 }
 
-Result<StreamRef> DeviceState::make_stream(const StreamOptions& options) noexcept {
-  const std::lock_guard lock(streams_mutex_);
+Result<DeviceState::FreeSlot> DeviceState::find_slot() noexcept {
   std::uint32_t slot = 0;
   StreamState* stream = nullptr;
   try {
@@ -197,21 +196,62 @@ Result<StreamRef> DeviceState::make_stream(const StreamOptions& options) noexcep
         .with("max", max_streams - 1)
         .with("device", info().spec);
   }
+  return FreeSlot{stream, slot};
+}
+
+StreamRef DeviceState::begin_stream(const FreeSlot& place, NativeStream native,
+                                    std::string_view name) noexcept {
+  const StreamId id(id_, place.slot, next_number_++);
+  StreamState& stream = *place.stream;
+  stream.native = native;
+  stream.driver_id = 0;
+  stream.loans = 0;
+  stream.name = {};
+  std::copy_n(name.data(), utf8_prefix_bytes(name, stream.name.size() - 1), stream.name.begin());
+  stream.id.store(id.value(), std::memory_order_release);
+  return StreamRef(&stream, id);
+}
+
+Result<StreamRef> DeviceState::make_stream(const StreamOptions& options) noexcept {
+  const std::lock_guard lock(streams_mutex_);
+  const Result<FreeSlot> place = find_slot();
+  if (!place) return place.failure();
   const Result<NativeStream> native = backend_->create_stream(options);
   if (!native) return native.failure();
+  return begin_stream(*place, *native, options.name);
+}
 
-  const StreamId id(id_, slot, next_number_++);
-  stream->native = *native;
-  stream->name = {};
-  std::copy_n(options.name.data(), utf8_prefix_bytes(options.name, stream->name.size() - 1),
-              stream->name.begin());
-  stream->id.store(id.value(), std::memory_order_release);
-  return StreamRef(stream, id);
+Result<StreamRef> DeviceState::borrow_stream(NativeStream handle) noexcept {
+  const std::lock_guard lock(streams_mutex_);
+  const Result<BorrowedStream> borrowed = backend_->borrow_stream(handle);
+  if (!borrowed) return borrowed.failure();
+  if (borrowed->is_default) return default_stream();
+  for (std::size_t slot = 1; borrowed->id != 0 && slot < slot_count_; ++slot) {
+    StreamState& known = *slots_[slot].load(std::memory_order_relaxed);
+    if (known.loans == 0 || known.driver_id != borrowed->id) continue;
+    ++known.loans;
+    backend_->destroy_stream(borrowed->native);  // one loan will do
+    return StreamRef(&known, StreamId::from(known.id.load(std::memory_order_relaxed)));
+  }
+  const Result<FreeSlot> place = find_slot();
+  if (!place) {
+    backend_->destroy_stream(borrowed->native);
+    return place.failure();
+  }
+  const StreamRef ref = begin_stream(*place, borrowed->native, {});
+  place->stream->driver_id = borrowed->id;
+  place->stream->loans = 1;
+  return ref;
 }
 
 void DeviceState::end_stream(StreamRef ref) noexcept {
   StreamState& stream = *ref.state_;
   if (!check_process()) return;
+  if (ref.id().slot() == 0) return;  // the device's own, which was borrowed
+  {
+    const std::lock_guard lock(streams_mutex_);
+    if (stream.loans > 0 && --stream.loans > 0) return;
+  }
   {
     const std::lock_guard lock(stream.mutex);
     if (stream.has_next.exchange(false, std::memory_order_acq_rel)) {

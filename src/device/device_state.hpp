@@ -69,6 +69,8 @@ struct StreamState {
   DeviceState* device = nullptr;
   NativeStream native;
   std::array<char, 32> name = {};
+  std::uint64_t driver_id = 0;  // of a borrowed stream; guarded by the device's streams_mutex_
+  std::size_t loans = 0;        // the same
   std::atomic<std::uint64_t> id = 0;      // 0: the slot is free
   std::atomic<std::uint64_t> issued = 0;  // the last mark taken
   std::atomic<std::uint64_t> done = 0;    // the last mark seen complete
@@ -164,6 +166,8 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] Result<void> check_can(Capability capability) const noexcept;
 
   [[nodiscard]] Result<StreamRef> make_stream(const StreamOptions& options) noexcept;
+  /// Of a stream that somebody else made; the one there is, if it was borrowed before.
+  [[nodiscard]] Result<StreamRef> borrow_stream(NativeStream handle) noexcept;
   void end_stream(StreamRef stream) noexcept;
   static StreamState* state_of(StreamRef stream) noexcept { return stream.state_; }
 
@@ -214,7 +218,15 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
 
   /// Frees the slot of an ended stream whose marks are all done.
   void recycle_if_done(StreamState& stream) noexcept;
+  // All of these with streams_mutex_ held.
+  struct FreeSlot {
+    StreamState* stream;
+    std::uint32_t slot;
+  };
+  [[nodiscard]] Result<FreeSlot> find_slot() noexcept;
   StreamState* free_slot(std::uint32_t& slot);
+  [[nodiscard]] StreamRef begin_stream(const FreeSlot& place, NativeStream native,
+                                       std::string_view name) noexcept;
 
   std::unique_ptr<Backend> backend_;
   const DeviceInfo& info_;  // the backend's; kept because every call asks it

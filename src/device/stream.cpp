@@ -144,6 +144,46 @@ Result<void> StreamRef::try_copy_2d(const Copy2D& copy, CallSite site) const noe
   return at(site, state_->device->backend().copy_2d(submit(*state_, site), copy));
 }
 
+Result<void> StreamRef::try_copy_batch(std::span<const CopyRange> copies,
+                                       CallSite site) const noexcept {
+  if (Result<void> usable = check(state_, id_); !usable) return at(site, usable);
+  std::size_t empty = 0;
+  for (const CopyRange& one : copies) {
+    if (one.bytes == 0) {
+      ++empty;
+      continue;
+    }
+    if (Result<void> fits = check_range("destination", one.destination, one.bytes); !fits) {
+      return at(site, fits);
+    }
+    if (Result<void> fits = check_range("source", one.source, one.bytes); !fits) {
+      return at(site, fits);
+    }
+    if (overlaps(one.destination, one.bytes, one.source, one.bytes)) {
+      return at(site, overlapping(one.bytes));
+    }
+  }
+  Backend& backend = state_->device->backend();
+  // Runs between those of zero bytes, which reach no backend.
+  for (std::size_t begin = 0; begin < copies.size();) {
+    if (empty > 0 && copies[begin].bytes == 0) {
+      ++begin;
+      continue;
+    }
+    std::size_t end = copies.size();
+    if (empty > 0) {
+      for (end = begin + 1; end < copies.size() && copies[end].bytes != 0;) ++end;
+    }
+    if (Result<void> queued =
+            backend.copy_batch(submit(*state_, site), copies.subspan(begin, end - begin));
+        !queued) {
+      return at(site, queued);
+    }
+    begin = end;
+  }
+  return {};
+}
+
 Result<void> StreamRef::try_copy_from_peer(void* destination, const Device& peer,
                                            const void* source, std::size_t bytes,
                                            CallSite site) const noexcept {
@@ -410,6 +450,22 @@ Result<Stream> Stream::try_make(const Device& device, const StreamOptions& optio
   }
   if (Result<void> usable = state->check_process(); !usable) return usable.failure();
   const Result<StreamRef> ref = state->make_stream(options);
+  if (!ref) return ref.failure();
+  return Stream(state, *ref);
+}
+
+Result<Stream> Stream::try_borrow(const Device& device, NativeStream handle) noexcept {
+  const std::shared_ptr<DeviceState>& state = DeviceState::of(device);
+  if (!state) {
+    return Failure(ErrorCode::invalid_device,
+                   "a stream was to be borrowed for no device. Open one with open_device().")
+        .with("spec", "");
+  }
+  if (Result<void> usable = state->check_process(); !usable) return usable.failure();
+  if (Result<void> able = state->check_can(Capability::borrowed_streams); !able) {
+    return able.failure();
+  }
+  const Result<StreamRef> ref = state->borrow_stream(handle);
   if (!ref) return ref.failure();
   return Stream(state, *ref);
 }

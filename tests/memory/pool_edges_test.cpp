@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
 #include "memory/block_table.hpp"
+#include "support/allocation_counter.hpp"
 #include "support/fake_backend.hpp"
 #include "support/forked_child.hpp"
 #include "support/gate.hpp"
@@ -303,6 +305,86 @@ TEST(PoolEdges, LosesNothingWhereAPlaceHasCountedToTheEnd) {
   EXPECT_EQ(pool.pool_statistics().cached_bytes, 23 * mib);
   EXPECT_TRUE(pool.is_well());
   pool.deallocate(again, stream);
+}
+
+TEST(PoolEdges, HasNoStreamToWaitForWhereAPinnedBlockGetsNoOtherPlace) {
+  if (!test::HeapExhausted::is_possible()) GTEST_SKIP() << "needs our operator new";
+  test::FakeDevice fake;
+  const Stream stream(fake.device);
+  PoolResource pool(fake.device, {.kind = MemoryKind::pinned});
+  const Block block = pool.allocate({.bytes = 1000});
+  pool.deallocate(block, {});
+  BlockPlace& place = *find_place(block.generation.slot());
+  place.word.store(BlockPlace::word_of(BlockPlace::last_count, BlockPhase::retired));
+  std::vector<std::uint32_t> taken;
+  taken.reserve(1 << 16);
+  const test::HeapExhausted none;
+  while (taken.size() < taken.capacity()) {
+    const Result<std::uint32_t> slot = try_keep_place(&pool, fake.device.id(), 0);
+    if (!slot) break;
+    taken.push_back(*slot);
+  }
+  const Result<Block> refused = pool.try_allocate({.bytes = 1000, .stream = stream});
+  EXPECT_FALSE(refused);
+  EXPECT_EQ(pool.pool_statistics().in_flight_bytes, 0u) << "the host used it last";
+  EXPECT_TRUE(pool.is_well());
+  for (const std::uint32_t slot : taken) drop_place(slot);
+}
+
+/// Sixteen blocks of 64 MiB, allocated and freed again by the host.
+void fill_and_empty(PoolResource& pool) {
+  std::vector<Block> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(pool.allocate({.bytes = 64 * mib}));
+  for (const Block& block : blocks) pool.deallocate(block, {});
+}
+
+TEST(PoolEdges, GivesIdleMemoryBackByItselfAndNotAllAtOnce) {
+  const Device device = sim::open({.memory_bytes = 2 * gib, .check = false});
+  PoolResource pool(device);
+  fill_and_empty(pool);
+  // Once more than 256 MiB and a quarter were idle, down to an eighth; and then not so soon again.
+  EXPECT_EQ(pool.pool_statistics().trims, 1u);
+  const std::size_t held = pool.pool_statistics().held_bytes;
+  EXPECT_LT(held, 1 * gib);
+  EXPECT_GT(held, 512 * mib);
+  std::this_thread::sleep_for(std::chrono::milliseconds(110));
+  // Behind a stream the same, once its frees are passed and it frees more.
+  const Stream stream(device);
+  for (int i = 0; i < 3; ++i) {
+    const Block large = pool.allocate({.bytes = 48 * mib, .stream = stream});
+    const Block other = pool.allocate({.bytes = 64 * mib, .stream = stream});
+    pool.deallocate(large, stream);
+    pool.deallocate(other, stream);
+  }
+  EXPECT_EQ(pool.pool_statistics().trims, 2u);
+  EXPECT_LT(pool.pool_statistics().held_bytes, 512 * mib);
+  EXPECT_TRUE(pool.is_well());
+}
+
+TEST(PoolEdges, KeepsIdleMemoryItWasToldToKeep) {
+  const Device device = sim::open({.memory_bytes = 2 * gib, .check = false});
+  for (const PoolOptions& options :
+       {PoolOptions{.trims_itself = false}, PoolOptions{.initial_bytes = 1 * gib}}) {
+    PoolResource pool(device, options);
+    fill_and_empty(pool);
+    EXPECT_EQ(pool.pool_statistics().trims, 0u);
+    EXPECT_GE(pool.pool_statistics().held_bytes, 1 * gib);
+    EXPECT_EQ(pool.pool_statistics().held_bytes, pool.pool_statistics().peak_held_bytes);
+  }
+}
+
+TEST(PoolEdges, KnowsThePeakOfOneStreamToTheByte) {
+  const Device device = sim::open({.memory_bytes = 64 * mib, .check = false});
+  const Stream stream(device);
+  PoolResource pool(device);
+  const Block one = pool.allocate({.bytes = 1 * mib, .stream = stream});
+  const Block two = pool.allocate({.bytes = 2 * mib, .stream = stream});
+  pool.deallocate(one, stream);
+  const Block three = pool.allocate({.bytes = 512 * kib, .stream = stream});
+  EXPECT_EQ(pool.statistics().peak_live_bytes, 3 * mib);
+  pool.deallocate(two, stream);
+  pool.deallocate(three, stream);
+  EXPECT_EQ(pool.statistics().peak_live_bytes, 3 * mib);
 }
 
 TEST(PoolEdges, RemembersNoRefusalWhereAStreamHasFreedMeanwhile) {

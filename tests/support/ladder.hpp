@@ -27,8 +27,10 @@ using Bytes = std::vector<std::byte>;
 
 /// The devices of the available backends, and variants that take other ways through them.
 inline std::vector<std::string> devices_to_climb() {
-  std::vector<std::string> specs = {"host?pages=normal", "host?threads=1", "host?threads=3",
-                                    "sim?schedule=lazy", "sim?schedule=eager&reuse=friendly",
+  std::vector<std::string> specs = {// The CUDA backend, with simulated devices for its driver.
+                                    "cuda?driver=sim", "host?pages=normal", "host?threads=1",
+                                    "host?threads=3", "sim?schedule=lazy",
+                                    "sim?schedule=eager&reuse=friendly",
                                     // Plans that a device survives: all rungs hold under them.
                                     "sim?faults=query~0.3=not_ready",
                                     "sim?schedule=eager&faults=query%2=not_ready,copy~0.3=slow,"

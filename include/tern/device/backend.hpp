@@ -111,6 +111,22 @@ struct Copy2D {
   std::size_t height = 0;
 };
 
+/// One of many copies that are submitted together.
+struct CopyRange {
+  void* destination = nullptr;
+  const void* source = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// A stream that somebody else made.
+struct BorrowedStream {
+  NativeStream native;
+  /// The driver's number of it, which is never used again; 0 if it has none.
+  std::uint64_t id = 0;
+  /// It is the device's default stream, which is known already.
+  bool is_default = false;
+};
+
 /// A fill repeats these bytes: 1 to 16 of them, the value of one element.
 struct Pattern {
   static constexpr std::size_t max_bytes = 16;
@@ -254,6 +270,10 @@ class TERN_EXPORT Backend {
                                           const void* source, std::size_t bytes) noexcept = 0;
   [[nodiscard]] virtual Result<void> copy_2d(const Submission& submission,
                                              const Copy2D& copy) noexcept = 0;
+  /// Many copies, which have no order among each other: none may write what another one of them
+  /// reads or writes. Each as in copy(). If one cannot be submitted, those before it may have been.
+  [[nodiscard]] virtual Result<void> copy_batch(const Submission& submission,
+                                                std::span<const CopyRange> copies) noexcept;
   /// `bytes` is a multiple of the pattern's width; the address need not be aligned to it.
   [[nodiscard]] virtual Result<void> fill(const Submission& submission, void* destination,
                                           std::size_t bytes, const Pattern& pattern) noexcept = 0;
@@ -270,6 +290,9 @@ class TERN_EXPORT Backend {
   [[nodiscard]] virtual NativeStream default_stream() noexcept = 0;
   [[nodiscard]] virtual Result<NativeStream> create_stream(
       const StreamOptions& options) noexcept = 0;
+  /// borrowed_streams: a stream by the driver's own handle, which its maker keeps alive until it is
+  /// destroyed here; that ends the loan, and not the stream.
+  [[nodiscard]] virtual Result<BorrowedStream> borrow_stream(NativeStream handle) noexcept;
   /// Returns at once or waits; either way the work already submitted still completes.
   virtual void destroy_stream(NativeStream stream) noexcept = 0;
   /// True if everything submitted so far is complete. Never blocks.
@@ -295,7 +318,8 @@ class TERN_EXPORT Backend {
   [[nodiscard]] virtual Result<std::uint64_t> elapsed_ns(NativeEvent start,
                                                          NativeEvent end) noexcept;
 
-  /// host_functions.
+  /// host_functions. A device may run those of all its streams one at a time, so one that waits for
+  /// another stream's may wait for ever.
   [[nodiscard]] virtual Result<void> call_host(const Submission& submission, HostFunction function,
                                                void* context) noexcept;
 

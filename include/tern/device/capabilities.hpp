@@ -29,6 +29,7 @@ namespace tern {
   TERN_CAPABILITY(event_timing, "time between two events")                                       \
   TERN_CAPABILITY(kernels, "launching work")                                                     \
   TERN_CAPABILITY(peer_copies, "copies between devices of this backend")                         \
+  TERN_CAPABILITY(borrowed_streams, "submitting to streams that others made")                    \
   TERN_CAPABILITY(memory_after_fork, "memory calls work in a forked child")
 
 enum class Capability : std::uint8_t {

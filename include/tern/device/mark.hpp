@@ -28,6 +28,13 @@ class StreamId {
       : value_((static_cast<std::uint64_t>(device.value) << (slot_bits + number_bits)) |
                (static_cast<std::uint64_t>(slot) << number_bits) | number) {}
 
+  /// What value() gave.
+  [[nodiscard]] static constexpr StreamId from(std::uint64_t value) noexcept {
+    StreamId id;
+    id.value_ = value;
+    return id;
+  }
+
   [[nodiscard]] constexpr DeviceId device() const noexcept {
     return DeviceId{static_cast<std::uint32_t>(value_ >> (slot_bits + number_bits))};
   }

@@ -65,6 +65,14 @@ class TERN_EXPORT StreamRef {
   void copy_2d(const Copy2D& copy, CallSite site = CallSite::here()) const {
     try_copy_2d(copy, site).value();
   }
+  /// Many copies at once, for which one call of the driver may do. They have no order among each
+  /// other, so none may touch what another one of them writes; that is not checked. Copies of zero
+  /// bytes are left out.
+  Result<void> try_copy_batch(std::span<const CopyRange> copies,
+                              CallSite site = CallSite::here()) const noexcept;
+  void copy_batch(std::span<const CopyRange> copies, CallSite site = CallSite::here()) const {
+    try_copy_batch(copies, site).value();
+  }
   /// From memory of another device of the same backend.
   Result<void> try_copy_from_peer(void* destination, const Device& peer, const void* source,
                                   std::size_t bytes,
@@ -115,8 +123,8 @@ class TERN_EXPORT StreamRef {
 
   // --- Work
 
-  /// Calls `function(context)` on a host thread in stream order. It must not throw and must not
-  /// call the device.
+  /// Calls `function(context)` on a host thread in stream order. It must not throw, must not call
+  /// the device, and must not wait for a function of another stream: CUDA runs them one at a time.
   Result<void> try_call(HostFunction function, void* context,
                         CallSite site = CallSite::here()) const noexcept;
   void call(HostFunction function, void* context, CallSite site = CallSite::here()) const {
@@ -186,6 +194,16 @@ class TERN_EXPORT Stream : public StreamRef {
   /// At most 4,095 streams exist on a device at once (capacity).
   [[nodiscard]] static Result<Stream> try_make(const Device& device,
                                                const StreamOptions& options = {}) noexcept;
+
+  /// A stream that somebody else made, by the driver's own handle: work of Tern and of others on it
+  /// is then in one order. Its maker keeps it alive until this Stream has ended, which waits for
+  /// nothing and leaves it as it is. Borrowing it twice gives two Streams that are one. The
+  /// driver's default stream is the device's. (borrowed_streams)
+  [[nodiscard]] static Result<Stream> try_borrow(const Device& device,
+                                                 NativeStream handle) noexcept;
+  [[nodiscard]] static Stream borrow(const Device& device, NativeStream handle) {
+    return try_borrow(device, handle).value();
+  }
 
   Stream(Stream&& other) noexcept;
   Stream& operator=(Stream&& other) noexcept;

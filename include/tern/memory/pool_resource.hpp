@@ -125,9 +125,8 @@ class TERN_EXPORT PoolResource final : public Resource {
   [[nodiscard]] const char* name() const noexcept override { return "pool"; }
   [[nodiscard]] const Device& device() const noexcept override;
   [[nodiscard]] ResourceTraits traits() const noexcept override;
+  /// peak_live_bytes is exact while one stream is in use, and never too low.
   [[nodiscard]] Statistics statistics() const noexcept override;
-  /// peak_live_bytes is exact while one stream is in use, and never too low; see
-  /// docs/guide/pool.md.
   [[nodiscard]] PoolStatistics pool_statistics() const noexcept;
   [[nodiscard]] Fragmentation fragmentation() const noexcept;
 

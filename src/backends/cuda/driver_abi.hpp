@@ -35,6 +35,9 @@ namespace tern::cuda {
   TERN_CUDA_RESULT(CUDA_ERROR_ECC_UNCORRECTABLE, 214)              \
   TERN_CUDA_RESULT(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, 217)        \
   TERN_CUDA_RESULT(CUDA_ERROR_INVALID_PTX, 218)                    \
+  TERN_CUDA_RESULT(CUDA_ERROR_NVLINK_UNCORRECTABLE, 220)           \
+  TERN_CUDA_RESULT(CUDA_ERROR_JIT_COMPILER_NOT_FOUND, 221)         \
+  TERN_CUDA_RESULT(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 222)        \
   TERN_CUDA_RESULT(CUDA_ERROR_OPERATING_SYSTEM, 304)               \
   TERN_CUDA_RESULT(CUDA_ERROR_INVALID_HANDLE, 400)                 \
   TERN_CUDA_RESULT(CUDA_ERROR_ILLEGAL_STATE, 401)                  \
@@ -42,13 +45,18 @@ namespace tern::cuda {
   TERN_CUDA_RESULT(CUDA_ERROR_NOT_READY, 600)                      \
   TERN_CUDA_RESULT(CUDA_ERROR_ILLEGAL_ADDRESS, 700)                \
   TERN_CUDA_RESULT(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, 701)        \
+  TERN_CUDA_RESULT(CUDA_ERROR_LAUNCH_TIMEOUT, 702)                 \
   TERN_CUDA_RESULT(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, 704)    \
   TERN_CUDA_RESULT(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, 705)        \
   TERN_CUDA_RESULT(CUDA_ERROR_CONTEXT_IS_DESTROYED, 709)           \
   TERN_CUDA_RESULT(CUDA_ERROR_ASSERT, 710)                         \
   TERN_CUDA_RESULT(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, 712) \
   TERN_CUDA_RESULT(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, 713)     \
+  TERN_CUDA_RESULT(CUDA_ERROR_HARDWARE_STACK_ERROR, 714)           \
+  TERN_CUDA_RESULT(CUDA_ERROR_ILLEGAL_INSTRUCTION, 715)            \
   TERN_CUDA_RESULT(CUDA_ERROR_MISALIGNED_ADDRESS, 716)             \
+  TERN_CUDA_RESULT(CUDA_ERROR_INVALID_ADDRESS_SPACE, 717)          \
+  TERN_CUDA_RESULT(CUDA_ERROR_INVALID_PC, 718)                     \
   TERN_CUDA_RESULT(CUDA_ERROR_LAUNCH_FAILED, 719)                  \
   TERN_CUDA_RESULT(CUDA_ERROR_NOT_PERMITTED, 800)                  \
   TERN_CUDA_RESULT(CUDA_ERROR_NOT_SUPPORTED, 801)                  \
@@ -259,6 +267,17 @@ enum CUmemAllocationGranularity_flags : int {
   CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1,
 };
 
+/// What follows maxSize must be zero.
+struct CUmemPoolProps {
+  CUmemAllocationType allocType = CU_MEM_ALLOCATION_TYPE_INVALID;
+  CUmemAllocationHandleType handleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  CUmemLocation location = {};
+  void* win32SecurityAttributes = nullptr;
+  std::size_t maxSize = 0;
+  unsigned short usage = 0;
+  unsigned char reserved[54] = {};
+};
+
 /// Flags have the type int, sizes 64 bits.
 enum CUmemPool_attribute : int {
   CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
@@ -350,7 +369,11 @@ struct CUmemcpyAttributes {
 
 // --- Kernels
 
-enum CUjit_option : int {};
+/// Where the driver's compiler writes what is wrong with an image, and how much room it has there.
+enum CUjit_option : int {
+  CU_JIT_ERROR_LOG_BUFFER = 5,
+  CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6,
+};
 
 /// Tern sets none of them, so what is inside stays closed; the size is what an array needs.
 struct CUlaunchAttribute {

@@ -161,6 +161,12 @@ namespace tern::cuda {
                     (CUdeviceptr * address, std::size_t bytes, CUstream stream))                   \
   TERN_DRIVER_ENTRY(cuMemFreeAsync, cuMemFreeAsync, 11020, required,                               \
                     (CUdeviceptr address, CUstream stream))                                        \
+  TERN_DRIVER_ENTRY(                                                                               \
+      cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020, required,                           \
+      (CUdeviceptr * address, std::size_t bytes, CUmemoryPool pool, CUstream stream))              \
+  TERN_DRIVER_ENTRY(cuMemPoolCreate, cuMemPoolCreate, 11020, required,                             \
+                    (CUmemoryPool * pool, const CUmemPoolProps* properties))                       \
+  TERN_DRIVER_ENTRY(cuMemPoolDestroy, cuMemPoolDestroy, 11020, required, (CUmemoryPool pool))      \
   TERN_DRIVER_ENTRY(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, 11020, required,         \
                     (CUmemoryPool * pool, CUdevice device))                                        \
   TERN_DRIVER_ENTRY(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, required,                             \

@@ -70,8 +70,8 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
 
 Opener opener() {
   return {"host",
-          [] { return std::string(); },
-          [] { return std::uint32_t{1}; },
+          [](const DeviceSpec&) { return std::string(); },
+          [](const DeviceSpec&) { return std::uint32_t{1}; },
           {"pages=huge|normal", "numa=node", "threads=1..1024"},
           open};
 }

@@ -228,6 +228,15 @@ CUresult allocate(const Here& here, MemoryKind kind, std::size_t bytes, unsigned
   return CUDA_SUCCESS;
 }
 
+/// With the state's mutex held.
+void forget_pooled(const Here& here, std::uintptr_t base) {
+  const auto found = here.state.pool_blocks.find(base);
+  if (found == here.state.pool_blocks.end()) return;
+  const auto [pool, bytes] = found->second;
+  here.state.pools[pool].used_bytes -= bytes;
+  here.state.pool_blocks.erase(found);
+}
+
 /// Gives back a block of one of two kinds. The device refuses any address but its first.
 CUresult release(const Here& here, void* address, MemoryKind kind, MemoryKind other) {
   if (!here.state.may_disturb()) return disturbs_capture;
@@ -237,9 +246,7 @@ CUresult release(const Here& here, void* address, MemoryKind kind, MemoryKind ot
   if (!released) return sim::result_of(released.failure());
   const std::lock_guard lock(here.state.mutex);
   here.state.host_blocks.erase(block.base);
-  if (here.state.pool_blocks.erase(block.base) != 0) {
-    here.state.pools[block.device].used_bytes -= block.bytes;
-  }
+  forget_pooled(here, block.base);
   return CUDA_SUCCESS;
 }
 
@@ -1042,8 +1049,8 @@ CUresult cuMemHostGetFlags(unsigned* flags, void* address) {
   });
 }
 
-CUmemoryPool pool_of(std::uint32_t device) noexcept {
-  return as_handle<CUmemoryPool>(FakeDriverState::pool_base + device * std::uintptr_t{0x40});
+CUmemoryPool pool_of(std::uint32_t index) noexcept {
+  return as_handle<CUmemoryPool>(FakeDriverState::pool_base + index * std::uintptr_t{0x40});
 }
 
 /// False if there is no such attribute. Without a block answers are zero, or not given: that is how
@@ -1051,10 +1058,11 @@ CUmemoryPool pool_of(std::uint32_t device) noexcept {
 bool answer_pointer(const Here& here, CUpointer_attribute attribute, const FakeBlock& block,
                     const void* address, void* data) {
   const bool is_known = block.bytes != 0;
-  bool is_pooled = false;
+  std::optional<std::uint32_t> pool;
   {
     const std::lock_guard lock(here.state.mutex);
-    is_pooled = here.state.pool_blocks.contains(block.base);
+    const auto found = here.state.pool_blocks.find(block.base);
+    if (found != here.state.pool_blocks.end()) pool = found->second.first;
   }
   const bool is_host = block.kind == MemoryKind::pinned || block.kind == MemoryKind::managed;
   switch (attribute) {
@@ -1082,7 +1090,7 @@ bool answer_pointer(const Here& here, CUpointer_attribute attribute, const FakeB
       store(data, is_known ? static_cast<int>(block.device) : device_invalid);
       return true;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      store(data, block.kind == MemoryKind::device && !is_pooled ? 1u : 0u);
+      store(data, block.kind == MemoryKind::device && !pool ? 1u : 0u);
       return true;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       if (is_known) store(data, CUdeviceptr{block.base});
@@ -1094,7 +1102,7 @@ bool answer_pointer(const Here& here, CUpointer_attribute attribute, const FakeB
       store(data, is_known ? 1u : 0u);
       return true;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      store(data, is_pooled ? pool_of(block.device) : nullptr);
+      store(data, pool ? pool_of(*pool) : nullptr);
       return true;
   }
   return false;
@@ -1367,24 +1375,66 @@ CUresult cuMemsetD2D32Async(CUdeviceptr to, std::size_t pitch_bytes, unsigned va
 // --- The driver's pools
 // ---------------------------------------------------------------------------
 
+/// From the pool with that number, or from the device's own.
+CUresult allocate_async(const Here& here, CUdeviceptr* address, std::size_t bytes, CUstream handle,
+                        std::optional<std::size_t> from) {
+  const Working working = work_on(here, handle);
+  if (!working) return working.result;
+  if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes > max_request_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  const FakeStream& stream = *working.stream;
+  constexpr std::size_t alignment = 512;
+  const Result<void*> made = here.backend(stream).allocate_async(here.on(stream), bytes, alignment);
+  if (!made) return sim::result_of(made.failure());
+  *address = address_of(*made);
+  const std::lock_guard lock(here.state.mutex);
+  const std::size_t index = from.value_or(stream.device);
+  here.state.pool_blocks[as_number(*made)] = {static_cast<std::uint32_t>(index), bytes};
+  FakePool& pool = here.state.pools[index];
+  pool.used_bytes += bytes;
+  pool.used_high_bytes = std::max(pool.used_high_bytes, pool.used_bytes);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuMemAllocAsync(CUdeviceptr* address, std::size_t bytes, CUstream handle) {
-  return call(DriverEntry::cuMemAllocAsync, Demand::context, [&](const Here& here) -> CUresult {
-    const Working working = work_on(here, handle);
-    if (!working) return working.result;
-    if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (bytes > max_request_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-    const FakeStream& stream = *working.stream;
-    constexpr std::size_t alignment = 512;
-    const Result<void*> made =
-        here.backend(stream).allocate_async(here.on(stream), bytes, alignment);
-    if (!made) return sim::result_of(made.failure());
-    *address = address_of(*made);
+  return call(DriverEntry::cuMemAllocAsync, Demand::context, [&](const Here& here) {
+    return allocate_async(here, address, bytes, handle, std::nullopt);
+  });
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, std::size_t bytes, CUmemoryPool handle,
+                                 CUstream stream) {
+  return call(DriverEntry::cuMemAllocFromPoolAsync, Demand::context,
+              [&](const Here& here) -> CUresult {
+                std::optional<std::size_t> index;
+                {
+                  const std::lock_guard lock(here.state.mutex);
+                  const FakePool* pool = here.state.find_pool(handle);
+                  // A pool is on one device, and so is a simulated stream's memory.
+                  if (pool == nullptr || pool->device != here.device) {
+                    return CUDA_ERROR_INVALID_VALUE;
+                  }
+                  index = static_cast<std::size_t>(pool - here.state.pools.data());
+                }
+                return allocate_async(here, address, bytes, stream, index);
+              });
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
+  return call(DriverEntry::cuMemPoolCreate, Demand::initialised, [&](const Here& here) -> CUresult {
+    if (pool == nullptr || properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (!here.state.may_disturb()) return disturbs_capture;
+    if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!here.state.has_device(properties->location.id)) return CUDA_ERROR_INVALID_DEVICE;
     const std::lock_guard lock(here.state.mutex);
-    here.state.pool_blocks[as_number(*made)] = {stream.device, bytes};
-    FakePool& pool = here.state.pools[stream.device];
-    pool.used_bytes += bytes;
-    pool.used_high_bytes = std::max(pool.used_high_bytes, pool.used_bytes);
+    *pool = pool_of(static_cast<std::uint32_t>(here.state.pools.size()));
+    FakePool made;
+    made.device = static_cast<std::uint32_t>(properties->location.id);
+    here.state.pools.push_back(made);
     return CUDA_SUCCESS;
   });
 }
@@ -1400,9 +1450,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
         here.backend(stream).release_async(here.on(stream), pointer(address));
     if (!released) return sim::result_of(released.failure());
     const std::lock_guard lock(here.state.mutex);
-    if (here.state.pool_blocks.erase(block.base) != 0) {
-      here.state.pools[block.device].used_bytes -= block.bytes;
-    }
+    forget_pooled(here, block.base);
     return CUDA_SUCCESS;
   });
 }
@@ -1418,11 +1466,23 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
 template <class Body>
 CUresult about(DriverEntry entry, CUmemoryPool handle, const void* value, Body body) noexcept {
   return call(entry, Demand::initialised, [&](const Here& here) -> CUresult {
-    const std::optional<std::uint32_t> device =
-        here.state.device_of(as_number(handle), FakeDriverState::pool_base);
-    if (!device || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const std::lock_guard lock(here.state.mutex);
-    return body(here.state.pools[*device]);
+    FakePool* pool = here.state.find_pool(handle);
+    if (pool == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return body(*pool);
+  });
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+  return call(DriverEntry::cuMemPoolDestroy, Demand::initialised, [&](const Here& here) {
+    const std::lock_guard lock(here.state.mutex);
+    FakePool* pool = here.state.find_pool(handle);
+    // The devices' own stay.
+    if (pool == nullptr || pool < here.state.pools.data() + here.state.device_count()) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    pool->is_alive = false;
+    return CUDA_SUCCESS;
   });
 }
 
@@ -1881,13 +1941,44 @@ CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr address, std::size_
 // --- Kernels
 // --------------------------------------------------------------------------------------
 
+/// Where the caller wants to read what is wrong with an image.
+struct ErrorLog {
+  char* text = nullptr;
+  std::size_t room_bytes = 0;
+
+  void write(std::string_view why) const noexcept {
+    if (text == nullptr || room_bytes == 0) return;
+    const std::size_t length = std::min(why.size(), room_bytes - 1);
+    std::memcpy(text, why.data(), length);
+    text[length] = '\0';
+  }
+};
+
+/// Nothing if there is an option that Tern does not use.
+std::optional<ErrorLog> log_of(unsigned count, const CUjit_option* options, void** values) {
+  ErrorLog log;
+  if (count != 0 && (options == nullptr || values == nullptr)) return std::nullopt;
+  for (unsigned i = 0; i < count; ++i) {
+    if (options[i] == CU_JIT_ERROR_LOG_BUFFER) {
+      log.text = static_cast<char*>(values[i]);
+    } else if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) {
+      log.room_bytes = as_number(values[i]);
+    } else {
+      return std::nullopt;
+    }
+  }
+  return log;
+}
+
 CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned option_count,
-                            CUjit_option*, void**) {
+                            CUjit_option* options, void** values) {
   return call(DriverEntry::cuModuleLoadDataEx, Demand::context, [&](const Here& here) -> CUresult {
-    if (module == nullptr || image == nullptr || option_count != 0) return CUDA_ERROR_INVALID_VALUE;
+    const std::optional<ErrorLog> log = log_of(option_count, options, values);
+    if (module == nullptr || image == nullptr || !log) return CUDA_ERROR_INVALID_VALUE;
     // Images have no length: they are read as far as they make sense.
     const char* text = static_cast<const char*>(image);
     if (std::strncmp(text, fake_image_magic.data(), fake_image_magic.size()) != 0) {
+      log->write("fake driver: this is no image of mine");
       return CUDA_ERROR_INVALID_IMAGE;
     }
     auto loaded = std::make_shared<FakeModule>();
@@ -1898,6 +1989,7 @@ CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned option
       const auto& known = here.state.options.kernels;
       const auto kernel = std::ranges::find(known, name, &FakeKernel::name);
       if (kernel == known.end()) {
+        log->write(fmt::format("fake driver: there is no kernel '{}'", name));
         result = CUDA_ERROR_NO_BINARY_FOR_GPU;
         break;
       }

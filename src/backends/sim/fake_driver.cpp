@@ -164,6 +164,7 @@ FakeDriverState::FakeDriverState(const FakeDriverOptions& given)
   }
   contexts.resize(devices.size());
   pools.resize(devices.size());
+  for (std::uint32_t i = 0; i < device_count(); ++i) pools[i].device = i;
 }
 
 std::shared_ptr<FakeDriverState> FakeDriverState::installed() noexcept {
@@ -182,6 +183,15 @@ std::optional<std::uint32_t> FakeDriverState::device_of(std::uintptr_t handle,
   const std::uintptr_t device = (handle - base) / stride;
   if (device >= devices.size()) return std::nullopt;
   return static_cast<std::uint32_t>(device);
+}
+
+FakePool* FakeDriverState::find_pool(cuda::CUmemoryPool handle) noexcept {
+  constexpr std::uintptr_t stride = 0x40;
+  const std::uintptr_t number_of_it = as_number(handle);
+  if (number_of_it < pool_base || (number_of_it - pool_base) % stride != 0) return nullptr;
+  const std::uintptr_t index = (number_of_it - pool_base) / stride;
+  if (index >= pools.size() || !pools[index].is_alive) return nullptr;
+  return &pools[index];
 }
 
 FakeThread& FakeDriverState::thread() const {
@@ -226,10 +236,13 @@ void FakeDriverState::end_context(std::uint32_t device) {
     const std::lock_guard lock(mutex);
     contexts[device].retained = 0;
     contexts[device].legacy = nullptr;
-    pools[device].used_bytes = 0;
+    for (FakePool& pool : pools) {
+      if (pool.device == device) pool.used_bytes = 0;
+    }
     std::erase_if(thread_streams, [&](const auto& item) { return item.first.second == device; });
     std::erase_if(peer_access, [&](const auto& pair) { return pair.first == device; });
-    std::erase_if(pool_blocks, [&](const auto& item) { return item.second.first == device; });
+    std::erase_if(pool_blocks,
+                  [&](const auto& item) { return pools[item.second.first].device == device; });
     std::erase_if(captures, [&](const FakeCapture& c) { return c.stream->device == device; });
     for (auto it = host_blocks.begin(); it != host_blocks.end();) {
       if (it->second.device == device) blocks.push_back(it->first);

@@ -103,6 +103,8 @@ struct FakeHostBlock {
 };
 
 struct FakePool {
+  std::uint32_t device = 0;
+  bool is_alive = true;
   std::array<int, 3> reuse = {1, 1, 1};
   std::uint64_t release_threshold_bytes = 0;
   std::uint64_t used_bytes = 0;
@@ -156,9 +158,11 @@ struct FakeDriverState {
   [[nodiscard]] bool has_device(int ordinal) const noexcept {
     return ordinal >= 0 && static_cast<std::size_t>(ordinal) < devices.size();
   }
-  /// The device whose context or pool the handle is.
+  /// The device whose context the handle is.
   [[nodiscard]] std::optional<std::uint32_t> device_of(std::uintptr_t handle,
                                                        std::uintptr_t base) const noexcept;
+  /// The pool of the handle that is alive, with the mutex held.
+  [[nodiscard]] FakePool* find_pool(cuda::CUmemoryPool handle) noexcept;
   [[nodiscard]] FakeThread& thread() const;
 
   /// Counts a call; the result that a test wants of it, if one does.
@@ -205,12 +209,12 @@ struct FakeDriverState {
   std::mutex mutex;  // guards all that follows
   std::vector<PlannedFailure> failures;
   std::vector<FakeContext> contexts;
-  std::vector<FakePool> pools;
+  std::vector<FakePool> pools;  // the devices' own first, in their order
   std::vector<FakeCapture> captures;
   std::map<std::pair<std::thread::id, std::uint32_t>, std::shared_ptr<FakeStream>> thread_streams;
   std::map<std::uintptr_t, FakeHostBlock> host_blocks;    // pinned and managed, by base
   std::map<std::uintptr_t, FakeHostBlock> registrations;  // host memory, by base
-  std::map<std::uintptr_t, std::pair<std::uint32_t, std::size_t>> pool_blocks;  // device, bytes
+  std::map<std::uintptr_t, std::pair<std::uint32_t, std::size_t>> pool_blocks;  // pool, bytes
   std::map<std::uintptr_t, std::pair<std::uint32_t, std::size_t>> reservations;
   std::map<std::uintptr_t, FakeMapping> mappings;
   std::vector<FakeStaging> staging;

@@ -5,15 +5,28 @@
 #include <cerrno>
 #include <fstream>
 
+#include "backends/sim/fake_driver_state.hpp"
 #include "backends/sim/sim_backend.hpp"
 #include "backends/sim/sim_options.hpp"
 #include "device/device_state.hpp"
+#include "tern/backends/device_spec.hpp"
 
 namespace tern::sim {
 namespace {
 
+/// The simulated devices behind a CUDA device, if that is what it was opened with.
+std::shared_ptr<FakeDriverState> driver_behind(const Device& device) {
+  if (device.info().backend != "cuda") return nullptr;
+  const Result<DeviceSpec> spec = try_parse_device_spec(device.spec());
+  if (!spec || spec->option("driver") != "sim") return nullptr;
+  return FakeDriverState::installed();
+}
+
 World& require_world(const Device& device) {
   World* world = device.is_open() ? world_of(DeviceState::of(device)->backend()) : nullptr;
+  if (world == nullptr && device.is_open()) {
+    if (const auto driver = driver_behind(device)) world = driver->world.get();
+  }
   if (world == nullptr) {
     raise(Failure(ErrorCode::invalid_device,
                   "'{spec}' is not a simulated device. Open one with sim::open() or as 'sim'.")
@@ -130,8 +143,13 @@ void acquire(const Device& device, std::uint64_t tag) {
 }
 
 std::uint64_t hold(StreamRef stream) {
-  World& world = require_world(stream.device());
-  const NativeStream native = stream.try_native().value();
+  const Device device = stream.device();
+  World& world = require_world(device);
+  NativeStream native = stream.try_native().value();
+  if (const auto driver = driver_behind(device)) {
+    const std::uint32_t ordinal = parse_device_spec(device.spec()).index;
+    native = driver->find_stream(as_handle<cuda::CUstream>(native.value), ordinal)->native;
+  }
   const Entry entry = world.enter("a knob").value();
   return world.hold(native.value - 1);
 }

@@ -63,8 +63,8 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
 Opener opener() {
   return {
       "sim",
-      [] { return std::string(); },
-      [] { return offered_devices; },
+      [](const DeviceSpec&) { return std::string(); },
+      [](const DeviceSpec&) { return offered_devices; },
       {"seed=N", "schedule=mix|lazy|eager|random|skewed|stall-one|pct:2..5",
        "reuse=hostile|friendly", "mode=throw|collect|abort", "profile=h200|small|PATH",
        "memory=SIZE", "check=on|off", "concurrent=on|off", "strict_kernels=on|off",

@@ -121,9 +121,10 @@ Result<Block> Pool::try_begin_block(Descriptor& range, Search& search) noexcept 
       // It goes the way of a freed block, which is what it was.
       lock.unlock();
       range.next = nullptr;
-      range.place->sequence.store(device_.next_mark(search.request.stream.id()).sequence,
-                                  std::memory_order_relaxed);
-      retire(&range, search.cache, search.request.stream.id());
+      // What the host shares is only found when it is done, and has no stream to wait for.
+      const StreamId stream = host_shares_ ? StreamId{} : search.request.stream.id();
+      range.place->sequence.store(device_.next_mark(stream).sequence, std::memory_order_relaxed);
+      retire(&range, search.cache, stream);
       return replaced.failure();
     }
   }
@@ -436,7 +437,7 @@ void Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use, const
       const std::lock_guard lock(cache.lock);
       leaving = cache.put(range, bounds());
     }
-    put_all_quiescent(leaving);
+    if (leaving != nullptr) retire(leaving, cache, StreamId{});
     return;
   }
   StreamCache& cache = *caches_[id.slot()].load(std::memory_order_acquire);
@@ -452,6 +453,7 @@ void Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use, const
 void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcept {
   if (!stream) {
     put_all_quiescent(list);
+    trim_if_idle();
     return;
   }
   bool is_full = false;

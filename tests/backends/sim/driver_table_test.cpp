@@ -186,6 +186,15 @@ class Walk {
     TERN_STEP(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
     TERN_STEP(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
     TERN_STEP(cuMemPoolTrimTo(pool, 0));
+    CUmemPoolProps kind;
+    kind.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemoryPool own = nullptr;
+    CUdeviceptr from_own = 0;
+    TERN_STEP(cuMemPoolCreate(&own, &kind));
+    TERN_STEP(cuMemAllocFromPoolAsync(&from_own, 64, own, stream));
+    TERN_STEP(cuMemFreeAsync(from_own, stream));
+    TERN_STEP(cuMemPoolDestroy(own));
     return virtual_memory(stream);
   }
 
@@ -854,6 +863,48 @@ TEST(DriverTable, CountsWhatItsPoolHasGivenOut) {
             CUDA_SUCCESS);
   EXPECT_EQ(get(CU_MEMPOOL_ATTR_USED_MEM_HIGH), 0u);
   EXPECT_EQ(bench.cu.cuMemPoolTrimTo(nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST(DriverTable, MakesPoolsOfOnesOwn) {
+  FakeDriverBench bench;
+  CUmemPoolProps kind;
+  CUmemoryPool pool = nullptr;
+  EXPECT_EQ(bench.cu.cuMemPoolCreate(&pool, &kind), CUDA_ERROR_INVALID_VALUE);
+  kind.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, 9};
+  EXPECT_EQ(bench.cu.cuMemPoolCreate(&pool, &kind), CUDA_ERROR_INVALID_DEVICE);
+  kind.location.id = 0;
+  EXPECT_EQ(bench.cu.cuMemPoolCreate(nullptr, &kind), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(bench.cu.cuMemPoolCreate(&pool, &kind), CUDA_SUCCESS);
+
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(bench.cu.cuMemAllocFromPoolAsync(&memory, 4096, pool, nullptr), CUDA_SUCCESS);
+  CUmemoryPool owner = nullptr;
+  ASSERT_EQ(
+      bench.cu.cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, memory + 64),
+      CUDA_SUCCESS);
+  EXPECT_EQ(owner, pool);
+  std::uint64_t used = 0;
+  ASSERT_EQ(bench.cu.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used),
+            CUDA_SUCCESS);
+  EXPECT_EQ(used, 4096u);
+  CUmemoryPool shared = nullptr;
+  ASSERT_EQ(bench.cu.cuDeviceGetDefaultMemPool(&shared, 0), CUDA_SUCCESS);
+  ASSERT_EQ(bench.cu.cuMemPoolGetAttribute(shared, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used),
+            CUDA_SUCCESS);
+  EXPECT_EQ(used, 0u);
+  ASSERT_EQ(bench.cu.cuMemFreeAsync(memory, nullptr), CUDA_SUCCESS);
+
+  EXPECT_EQ(bench.cu.cuMemPoolDestroy(shared), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(bench.cu.cuMemPoolDestroy(pool), CUDA_SUCCESS);
+  EXPECT_EQ(bench.cu.cuMemPoolDestroy(pool), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(bench.cu.cuMemAllocFromPoolAsync(&memory, 64, pool, nullptr),
+            CUDA_ERROR_INVALID_VALUE);
+  // Of another device than the thread's.
+  kind.location.id = 1;
+  ASSERT_EQ(bench.cu.cuMemPoolCreate(&pool, &kind), CUDA_SUCCESS);
+  EXPECT_EQ(bench.cu.cuMemAllocFromPoolAsync(&memory, 64, pool, nullptr),
+            CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST(DriverTable, ChecksWhatIsCopiedAndFilled) {

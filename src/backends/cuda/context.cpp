@@ -1,0 +1,92 @@
+#include "backends/cuda/context.hpp"
+
+#include <memory>
+#include <utility>
+
+namespace tern::cuda {
+
+Result<std::unique_ptr<Context>> Context::try_open(const Driver& driver, int ordinal,
+                                                   std::string spec) {
+  const DriverTable& cu = driver.table;
+  CUdevice device = 0;
+  CUcontext handle = nullptr;
+  if (const CUresult result = cu.cuDeviceGet(&device, ordinal); result != CUDA_SUCCESS) {
+    return failure_of(result, {.call = "cuDeviceGet", .device = spec});
+  }
+  if (const CUresult result = cu.cuDevicePrimaryCtxRetain(&handle, device);
+      result != CUDA_SUCCESS) {
+    return failure_of(result, {.call = "cuDevicePrimaryCtxRetain", .device = spec});
+  }
+  return std::unique_ptr<Context>(new Context(driver, device, handle, std::move(spec)));
+}
+
+int Context::attribute(CUdevice_attribute attribute) const noexcept {
+  int value = 0;
+  if (cu().cuDeviceGetAttribute(&value, attribute, device_) != CUDA_SUCCESS) return 0;
+  return value;
+}
+
+Result<void> Context::check(CUresult result, const char* call,
+                            std::size_t requested_bytes) noexcept {
+  if (result == CUDA_SUCCESS) return {};
+  CallFacts facts = {.call = call, .device = spec_, .requested_bytes = requested_bytes};
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    static_cast<void>(cu().cuMemGetInfo(&facts.free_bytes, &facts.total_bytes));
+  }
+  const Failure failure = failure_of(result, facts);
+  if (failure.code() == ErrorCode::device_lost) {
+    const std::lock_guard lock(loss_mutex_);
+    if (!loss_) {
+      loss_ = failure;
+      is_lost_.store(true, std::memory_order_release);
+    }
+    return *loss_;
+  }
+  return failure;
+}
+
+Failure Context::why_not() noexcept {
+  if (has_ended()) {
+    return Failure(ErrorCode::after_shutdown,
+                   "'{device}' was used while the process ends, when the CUDA driver must not be "
+                   "called any more. Finish with it before main returns.")
+        .with("what", "a CUDA device")
+        .with("device", spec_);
+  }
+  const std::lock_guard lock(loss_mutex_);
+  return *loss_;
+}
+
+Context::Visit::Visit(Context& context) noexcept : context_(context) {
+  if (!context.can_call()) {
+    failure_ = context.why_not();
+    return;
+  }
+  const DriverTable& cu = context.cu();
+  CUcontext now = nullptr;
+  if (cu.cuCtxGetCurrent(&now) == CUDA_SUCCESS && now == context.handle_) return;
+  if (Result<void> pushed = context.check(cu.cuCtxPushCurrent(context.handle_), "cuCtxPushCurrent");
+      !pushed) {
+    failure_ = pushed.failure();
+    return;
+  }
+  has_pushed_ = true;
+}
+
+Context::Visit::~Visit() {
+  if (!has_pushed_) return;
+  // Never left pushed: a thread that has no context gets device 0 from the runtime later, and must
+  // still do so.
+  CUcontext ours = nullptr;
+  static_cast<void>(context_.cu().cuCtxPopCurrent(&ours));
+}
+
+Context::OutsideCaptures::OutsideCaptures(const Context& context) noexcept : context_(context) {
+  has_changed_ = context.cu().cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
+}
+
+Context::OutsideCaptures::~OutsideCaptures() {
+  if (has_changed_) static_cast<void>(context_.cu().cuThreadExchangeStreamCaptureMode(&mode_));
+}
+
+}  // namespace tern::cuda

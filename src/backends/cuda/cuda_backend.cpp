@@ -1,0 +1,368 @@
+#include "backends/cuda/cuda_backend.hpp"
+
+#include <array>
+#include <new>
+#include <utility>
+
+#include "backends/cuda/context.hpp"
+#include "backends/cuda/cuda_copies.hpp"
+#include "backends/cuda/cuda_kernels.hpp"
+#include "backends/cuda/cuda_managed.hpp"
+#include "backends/cuda/cuda_memory.hpp"
+#include "backends/cuda/cuda_pages.hpp"
+#include "backends/cuda/cuda_streams.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern::cuda {
+namespace {
+
+Failure no_memory_for(const char* what, std::size_t bytes) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate {requested} for {what}. Free host memory.")
+      .with_bytes("requested", bytes)
+      .with("what", what);
+}
+
+/// What the device declares, by what its driver says of it.
+Capabilities capabilities_of(const Context& context, std::size_t page_bytes) {
+  Capabilities all = {Capability::pinned_memory, Capability::host_functions,
+                      Capability::event_timing,  Capability::kernels,
+                      Capability::peer_copies,   Capability::borrowed_streams};
+  if (context.attribute(CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED) != 0) {
+    all = all.with(Capability::registered_memory);
+  }
+  if (context.attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) != 0) {
+    all = all.with(Capability::stream_ordered_memory);
+  }
+  if (page_bytes != 0) all = all.with(Capability::virtual_memory);
+  if (context.attribute(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY) != 0) {
+    all = all.with(Capability::managed_memory);
+    // Without it the driver moves everything at once, and refuses to be told what and where.
+    if (context.attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) != 0) {
+      all = all.with(Capability::concurrent_managed)
+                .with(Capability::prefetch)
+                .with(Capability::advice);
+    }
+  }
+  return all;
+}
+
+Result<DeviceInfo> describe(Context& context, std::size_t page_bytes) {
+  const DriverTable& cu = context.cu();
+  DeviceInfo info;
+  info.backend = "cuda";
+  info.spec = context.spec();
+  std::array<char, 128> name = {};
+  if (Result<void> named = context.check(
+          cu.cuDeviceGetName(name.data(), static_cast<int>(name.size() - 1), context.device()),
+          "cuDeviceGetName");
+      !named) {
+    return named.failure();
+  }
+  info.name = name.data();
+  info.driver = "CUDA " + context.driver().version_text();
+  info.capabilities = capabilities_of(context, page_bytes);
+  if (Result<void> known = context.check(cu.cuDeviceTotalMem(&info.total_bytes, context.device()),
+                                         "cuDeviceTotalMem");
+      !known) {
+    return known.failure();
+  }
+  info.alignment = CudaMemory::least_alignment;
+  info.max_alignment = 256 * mib;
+  info.page_bytes = page_bytes;
+  const auto count = [&](CUdevice_attribute attribute) {
+    return static_cast<std::uint32_t>(context.attribute(attribute));
+  };
+  info.processors = count(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  info.compute_major = count(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+  info.compute_minor = count(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  return info;
+}
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(std::unique_ptr<Context> context, DeviceInfo info, std::unique_ptr<Staging> staging)
+      : context_(std::move(context)),
+        info_(std::move(info)),
+        memory_(*context_),
+        pages_(*context_, info_.page_bytes),
+        streams_(*context_),
+        copies_(*context_, std::move(staging)),
+        managed_(*context_),
+        kernels_(*context_) {}
+
+  ~CudaBackend() override {
+    static_cast<void>(streams_.synchronize_all());
+    note_closed(id_);
+  }
+
+  void opened_as(DeviceId id) noexcept override {
+    id_ = id;
+    try {
+      note_opened(context_->driver(), id, context_->device());
+    } catch (const std::bad_alloc&) {
+      // Its place is then one that nothing can be prefetched to, which is said when it is asked.
+    }
+  }
+  const DeviceInfo& info() const noexcept override { return info_; }
+
+  Result<MemoryInfo> memory() noexcept override {
+    const Context::Visit visit(*context_);
+    if (!visit) return visit.failure();
+    MemoryInfo memory;
+    if (Result<void> asked = context_->check(
+            context_->cu().cuMemGetInfo(&memory.free_bytes, &memory.total_bytes), "cuMemGetInfo");
+        !asked) {
+      return asked.failure();
+    }
+    return memory;
+  }
+  Result<void> synchronize() noexcept override { return streams_.synchronize_all(); }
+
+  // --- Memory
+
+  Result<void*> allocate(MemoryKind kind, std::size_t bytes, std::size_t alignment, CallSite,
+                         Tag) noexcept override {
+    return memory_.allocate(kind, bytes, alignment);
+  }
+  Result<void> release(void* address, CallSite) noexcept override {
+    return memory_.release(address);
+  }
+  Result<PointerInfo> pointer_info(const void* address) noexcept override {
+    if (const std::optional<PointerInfo> mapped = pages_.find(address)) return *mapped;
+    return memory_.find(address);
+  }
+  Result<void*> allocate_async(const Submission& submission, std::size_t bytes,
+                               std::size_t alignment) noexcept override {
+    const Result<CUstream> stream = streams_.resolve(submission.stream);
+    if (!stream) return stream.failure();
+    return memory_.allocate_async(*stream, bytes, alignment);
+  }
+  Result<void> release_async(const Submission& submission, void* address) noexcept override {
+    const Result<CUstream> stream = streams_.resolve(submission.stream);
+    if (!stream) return stream.failure();
+    return memory_.release_async(*stream, address);
+  }
+  Result<void*> register_host(void* address, std::size_t bytes) noexcept override {
+    return memory_.register_host(address, bytes);
+  }
+  Result<void> unregister_host(void* address) noexcept override {
+    return memory_.unregister_host(address);
+  }
+
+  // --- Virtual memory
+
+  Result<void*> reserve(std::size_t bytes) noexcept override { return pages_.reserve(bytes); }
+  Result<void> unreserve(void* address, std::size_t bytes) noexcept override {
+    return pages_.unreserve(address, bytes);
+  }
+  Result<NativePages> create_pages(std::size_t bytes) noexcept override {
+    return pages_.create(bytes);
+  }
+  Result<void> release_pages(NativePages pages) noexcept override { return pages_.release(pages); }
+  Result<void> map(void* address, NativePages pages) noexcept override {
+    return pages_.map(address, pages);
+  }
+  Result<void> unmap(void* address, std::size_t bytes) noexcept override {
+    return pages_.unmap(address, bytes);
+  }
+  Result<void> set_access(void* address, std::size_t bytes, PageAccess access) noexcept override {
+    return pages_.set_access(address, bytes, access);
+  }
+
+  // --- Copies and fills
+
+  Result<void> copy(const Submission& submission, void* destination, const void* source,
+                    std::size_t bytes) noexcept override {
+    return on(submission.stream,
+              [&](CUstream stream) { return copies_.copy(stream, destination, source, bytes); });
+  }
+  Result<void> copy_2d(const Submission& submission, const Copy2D& copy) noexcept override {
+    return on(submission.stream, [&](CUstream stream) { return copies_.copy_2d(stream, copy); });
+  }
+  Result<void> copy_batch(const Submission& submission,
+                          std::span<const CopyRange> copies) noexcept override {
+    return on(submission.stream,
+              [&](CUstream stream) { return copies_.copy_batch(stream, copies); });
+  }
+  Result<void> fill(const Submission& submission, void* destination, std::size_t bytes,
+                    const Pattern& pattern) noexcept override {
+    return on(submission.stream,
+              [&](CUstream stream) { return copies_.fill(stream, destination, bytes, pattern); });
+  }
+  Result<void> copy_from_peer(const Submission& submission, void* destination, Backend& peer,
+                              const void* source, std::size_t bytes) noexcept override {
+    return on(submission.stream, [&](CUstream stream) {
+      return copies_.copy_from_peer(stream, destination, *peer_of(peer).context_, source, bytes);
+    });
+  }
+  Result<bool> enable_peer_access(Backend& backend) noexcept override {
+    CudaBackend& peer = peer_of(backend);
+    if (peer.context_->device() == context_->device()) return true;
+    const Context::Visit visit(*context_);
+    if (!visit) return visit.failure();
+    const DriverTable& cu = context_->cu();
+    int can_access = 0;
+    if (Result<void> asked = context_->check(
+            cu.cuDeviceCanAccessPeer(&can_access, context_->device(), peer.context_->device()),
+            "cuDeviceCanAccessPeer");
+        !asked) {
+      return asked.failure();
+    }
+    if (can_access == 0) return false;
+    const Context::OutsideCaptures outside(*context_);
+    const CUresult enabled = cu.cuCtxEnablePeerAccess(peer.context_->handle(), 0);
+    if (enabled != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
+      if (Result<void> done = context_->check(enabled, "cuCtxEnablePeerAccess"); !done) {
+        return done.failure();
+      }
+    }
+    // That is for plain memory; what the peer has mapped is said page by page.
+    if (peer.info_.page_bytes != 0) {
+      if (Result<void> done = peer.pages_.let_in(context_->device()); !done) return done.failure();
+    }
+    return true;
+  }
+
+  // --- Streams and events
+
+  NativeStream default_stream() noexcept override { return CudaStreams::default_stream(); }
+  Result<NativeStream> create_stream(const StreamOptions& options) noexcept override {
+    return streams_.create(options);
+  }
+  Result<BorrowedStream> borrow_stream(NativeStream handle) noexcept override {
+    return streams_.borrow(handle);
+  }
+  void destroy_stream(NativeStream stream) noexcept override { streams_.destroy(stream); }
+  Result<bool> query(NativeStream stream) noexcept override { return streams_.query(stream); }
+  Result<void> synchronize(NativeStream stream) noexcept override {
+    return streams_.synchronize(stream);
+  }
+  Result<NativeEvent> create_event(const EventOptions& options) noexcept override {
+    return streams_.create_event(options);
+  }
+  void destroy_event(NativeEvent event) noexcept override { streams_.destroy_event(event); }
+  Result<void> record(const Submission& submission, NativeEvent event) noexcept override {
+    return streams_.record(submission.stream, event);
+  }
+  Result<void> wait(const Submission& submission, NativeEvent event) noexcept override {
+    return streams_.wait(submission.stream, event);
+  }
+  Result<bool> query(NativeEvent event) noexcept override { return streams_.query(event); }
+  Result<void> synchronize(NativeEvent event) noexcept override {
+    return streams_.synchronize(event);
+  }
+  Result<std::uint64_t> elapsed_ns(NativeEvent start, NativeEvent end) noexcept override {
+    return streams_.elapsed_ns(start, end);
+  }
+  Result<void> call_host(const Submission& submission, HostFunction function,
+                         void* context) noexcept override {
+    return on(submission.stream, [&](CUstream stream) {
+      return context_->check(context_->cu().cuLaunchHostFunc(stream, function, context),
+                             "cuLaunchHostFunc");
+    });
+  }
+
+  // --- Managed memory
+
+  Result<void> prefetch(const Submission& submission, void* address, std::size_t bytes,
+                        Place destination) noexcept override {
+    if (Result<void> inside = check_managed(address, bytes); !inside) return inside;
+    return on(submission.stream, [&](CUstream stream) {
+      return managed_.prefetch(stream, address, bytes, destination);
+    });
+  }
+  Result<void> advise(void* address, std::size_t bytes, Advice advice,
+                      Place place) noexcept override {
+    if (Result<void> inside = check_managed(address, bytes); !inside) return inside;
+    const Context::Visit visit(*context_);
+    if (!visit) return visit.failure();
+    return managed_.advise(address, bytes, advice, place);
+  }
+  Result<ManagedInfo> managed_info(const void* address, std::size_t bytes) noexcept override {
+    if (Result<void> inside = check_managed(address, bytes); !inside) return inside.failure();
+    const Context::Visit visit(*context_);
+    if (!visit) return visit.failure();
+    return managed_.info(address, bytes);
+  }
+
+  // --- Kernels
+
+  Result<NativeKernel> load_kernel(const KernelSource& source) noexcept override {
+    const Context::Visit visit(*context_);
+    if (!visit) return visit.failure();
+    return kernels_.load(source);
+  }
+  void unload_kernel(NativeKernel kernel) noexcept override { kernels_.unload(kernel); }
+  Result<void> launch(const Submission& submission, NativeKernel kernel, const LaunchSize& size,
+                      std::span<const KernelArgument> arguments) noexcept override {
+    return on(submission.stream,
+              [&](CUstream stream) { return kernels_.launch(stream, kernel, size, arguments); });
+  }
+
+ private:
+  /// Peers are devices of this backend; streams see to that.
+  static CudaBackend& peer_of(Backend& backend) noexcept {
+    return static_cast<CudaBackend&>(backend);
+  }
+
+  /// Work on a stream: in the context, and on a handle this thread may use.
+  template <class Body>
+  Result<void> on(NativeStream native, Body body) noexcept {
+    const Context::Visit visit(*context_);
+    if (!visit) return visit.failure();
+    const Result<CUstream> stream = streams_.resolve(native);
+    if (!stream) return stream.failure();
+    return body(*stream);
+  }
+
+  Result<void> check_managed(const void* address, std::size_t bytes) noexcept {
+    const Result<PointerInfo> block = memory_.find(address);
+    if (!block) return block.failure();
+    const auto offset =
+        reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(block->base);
+    if (block->kind == MemoryKind::managed && is_within(offset, bytes, block->bytes)) return {};
+    return Failure(ErrorCode::invalid_argument,
+                   "the range of {bytes} at {value} is not inside managed memory of '{device}'. "
+                   "Name what allocate(MemoryKind::managed) returned.")
+        .with("name", "address")
+        .with("value", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
+        .with_bytes("bytes", bytes)
+        .with("device", info_.spec);
+  }
+
+  const std::unique_ptr<Context> context_;
+  const DeviceInfo info_;
+  DeviceId id_;
+  CudaMemory memory_;
+  CudaPages pages_;
+  CudaStreams streams_;
+  CudaCopies copies_;
+  CudaManaged managed_;
+  CudaKernels kernels_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> open_backend(const Driver& driver,
+                                              const CudaOptions& options) noexcept {
+  try {
+    Result<std::unique_ptr<Context>> context =
+        Context::try_open(driver, options.ordinal, options.spec);
+    if (!context) return context.failure();
+    const Result<std::size_t> page_bytes = CudaPages::granularity(**context);
+    if (!page_bytes) return page_bytes.failure();
+    Result<DeviceInfo> info = describe(**context, *page_bytes);
+    if (!info) return info.failure();
+    std::unique_ptr<Staging> staging;
+    if (options.staging.ring_bytes != 0 && options.staging.threads != 0) {
+      staging = std::make_unique<Staging>(driver.table, (*context)->handle(), options.staging);
+    }
+    return std::unique_ptr<Backend>(
+        std::make_unique<CudaBackend>(*std::move(context), *std::move(info), std::move(staging)));
+  } catch (const std::bad_alloc&) {
+    return no_memory_for("a CUDA device", sizeof(CudaBackend));
+  }
+}
+
+}  // namespace tern::cuda

@@ -1,0 +1,325 @@
+#include "backends/cuda/cuda_copies.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "backends/cuda/staging.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern::cuda {
+namespace {
+
+std::uintptr_t number(const void* address) noexcept {
+  return reinterpret_cast<std::uintptr_t>(address);
+}
+
+/// From here on a copy of pageable memory is staged even where the stream is idle.
+constexpr std::size_t least_staged_bytes = 256 * kib;
+
+/// The shortest pattern that repeats to the same bytes: most values of eight bytes that are filled
+/// with are zeros.
+Pattern shortest(const Pattern& pattern) noexcept {
+  for (std::size_t width = 1; width < pattern.width_bytes; ++width) {
+    if (pattern.width_bytes % width != 0) continue;
+    if (std::equal(pattern.bytes + width, pattern.bytes + pattern.width_bytes, pattern.bytes)) {
+      Pattern shorter = pattern;
+      shorter.width_bytes = width;
+      return shorter;
+    }
+  }
+  return pattern;
+}
+
+template <class Word>
+Word word_of(const Pattern& pattern) noexcept {
+  Word word = 0;
+  std::memcpy(&word, pattern.bytes, sizeof word);
+  return word;
+}
+
+}  // namespace
+
+CudaCopies::CudaCopies(Context& context, std::unique_ptr<Staging> staging)
+    : context_(context), staging_(std::move(staging)) {}
+CudaCopies::~CudaCopies() {
+  if (staging_ && !context_.can_call()) staging_->abandon();
+}
+
+CudaCopies::Known CudaCopies::look_up(const void* address) noexcept {
+  unsigned type = 0;
+  CUdeviceptr base = 0;
+  std::size_t bytes = 0;
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                      CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                      CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+  void* data[] = {&type, &base, &bytes};
+  // Ordinary host memory is a success with zeros. What cannot be asked is not pageable: the driver
+  // then says itself what is wrong.
+  const CUresult result =
+      context_.cu().cuPointerGetAttributes(3, attributes, data, number(address));
+  if (result != CUDA_SUCCESS) return {};
+  return {type == 0 || type == CU_MEMORYTYPE_HOST, type == 0, base, bytes};
+}
+
+bool CudaCopies::is_capturing(CUstream stream) noexcept {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return context_.cu().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+Result<void> CudaCopies::copy_by_driver(CUstream stream, void* destination, const void* source,
+                                        std::size_t bytes) noexcept {
+  return context_.check(
+      context_.cu().cuMemcpyAsync(number(destination), number(source), bytes, stream),
+      "cuMemcpyAsync", bytes);
+}
+
+bool CudaCopies::is_idle(CUstream stream) noexcept {
+  const DriverTable& cu = context_.cu();
+  unsigned flags = CU_STREAM_DEFAULT;
+  // The legacy stream and those it blocks come after each other's work, which no query tells.
+  if (cu.cuStreamGetFlags(stream, &flags) != CUDA_SUCCESS) return false;
+  return (flags & CU_STREAM_NON_BLOCKING) != 0 && cu.cuStreamQuery(stream) == CUDA_SUCCESS;
+}
+
+void CudaCopies::run_host_copy(void* context) {
+  auto& job = *static_cast<HostCopy*>(context);
+  const Copy2D& copy = job.copy;
+  auto* to = static_cast<std::byte*>(copy.destination);
+  const auto* from = static_cast<const std::byte*>(copy.source);
+  for (std::size_t row = 0; row < copy.height; ++row) {
+    std::memcpy(to + row * copy.destination_pitch_bytes, from + row * copy.source_pitch_bytes,
+                copy.width_bytes);
+  }
+  job.is_done.store(true, std::memory_order_release);
+}
+
+Result<void> CudaCopies::copy_by_host(CUstream stream, const Copy2D& copy) noexcept {
+  try {
+    const std::lock_guard lock(host_copies_mutex_);
+    std::erase_if(host_copies_,
+                  [](const HostCopy& job) { return job.is_done.load(std::memory_order_acquire); });
+    HostCopy& job = host_copies_.emplace_back();
+    job.copy = copy;
+    Result<void> queued = context_.check(
+        context_.cu().cuLaunchHostFunc(stream, run_host_copy, &job), "cuLaunchHostFunc");
+    if (!queued) host_copies_.pop_back();
+    return queued;
+  } catch (const std::bad_alloc&) {
+    return Failure(ErrorCode::out_of_memory,
+                   "the host could not allocate {requested} for a copy. Free host memory.")
+        .with_bytes("requested", sizeof(HostCopy));
+  }
+}
+
+Result<void> CudaCopies::stage(CUstream stream, const Copy2D& copy, bool is_to_device,
+                               bool& is_staged) noexcept {
+  is_staged = false;
+  if (!staging_) return {};
+  const std::size_t bytes = copy.width_bytes * copy.height;
+  const bool is_now = is_idle(stream);
+  // Small ones on an idle stream wait for themselves only, and the driver has less to set up.
+  if (is_now && bytes < least_staged_bytes) return {};
+  StagedCopy staged =
+      is_to_device ? StagedCopy::to_device(number(copy.destination), copy.source, copy.width_bytes)
+                   : StagedCopy::to_host(copy.destination, number(copy.source), copy.width_bytes);
+  staged.height = copy.height;
+  staged.host_pitch_bytes = is_to_device ? copy.source_pitch_bytes : copy.destination_pitch_bytes;
+  staged.device_pitch_bytes = is_to_device ? copy.destination_pitch_bytes : copy.source_pitch_bytes;
+  const StagingResult result =
+      is_now ? staging_->copy_now(staged, stream) : staging_->enqueue(staged, stream);
+  is_staged = result.kind != StagingResult::Kind::unavailable;
+  if (result.kind != StagingResult::Kind::failed) return {};
+  return context_.check(result.failure.result, result.failure.call, bytes);
+}
+
+Result<void> CudaCopies::copy(CUstream stream, void* destination, const void* source,
+                              std::size_t bytes) noexcept {
+  const Known from = look_up(source), to = look_up(destination);
+  if ((from.is_host && to.is_host) || from.is_pageable || to.is_pageable) {
+    return copy_from_or_to_host(stream, {destination, bytes, source, bytes, bytes, 1}, from, to);
+  }
+  return copy_by_driver(stream, destination, source, bytes);
+}
+
+Result<void> CudaCopies::copy_from_or_to_host(CUstream stream, const Copy2D& copy,
+                                              const Known& from, const Known& to) noexcept {
+  // A graph keeps the copy for every time it is launched, which the ways below cannot.
+  if (!is_capturing(stream)) {
+    if (from.is_host && to.is_host) {
+      if (!is_idle(stream)) return copy_by_host(stream, copy);
+    } else {
+      bool is_staged = false;
+      Result<void> staged = stage(stream, copy, from.is_pageable, is_staged);
+      if (is_staged) return staged;
+    }
+  }
+  if (copy.height == 1) {
+    return copy_by_driver(stream, copy.destination, copy.source, copy.width_bytes);
+  }
+  return copy_2d_by_driver(stream, copy, from.is_pageable, to.is_pageable);
+}
+
+Result<void> CudaCopies::copy_2d_by_driver(CUstream stream, const Copy2D& copy,
+                                           bool is_from_pageable, bool is_to_pageable) noexcept {
+  CUDA_MEMCPY2D how;
+  if (is_from_pageable) {
+    how.srcMemoryType = CU_MEMORYTYPE_HOST;
+    how.srcHost = copy.source;
+  } else {
+    how.srcMemoryType = CU_MEMORYTYPE_UNIFIED;
+    how.srcDevice = number(copy.source);
+  }
+  how.srcPitch = copy.source_pitch_bytes;
+  if (is_to_pageable) {
+    how.dstMemoryType = CU_MEMORYTYPE_HOST;
+    how.dstHost = copy.destination;
+  } else {
+    how.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+    how.dstDevice = number(copy.destination);
+  }
+  how.dstPitch = copy.destination_pitch_bytes;
+  how.WidthInBytes = copy.width_bytes;
+  how.Height = copy.height;
+  return context_.check(context_.cu().cuMemcpy2DAsync(&how, stream), "cuMemcpy2DAsync");
+}
+
+Result<void> CudaCopies::copy_2d(CUstream stream, const Copy2D& copy) noexcept {
+  // One row, or rows without a gap, are a plain copy.
+  if (copy.height == 1 || (copy.source_pitch_bytes == copy.width_bytes &&
+                           copy.destination_pitch_bytes == copy.width_bytes)) {
+    return this->copy(stream, copy.destination, copy.source, copy.width_bytes * copy.height);
+  }
+  const Known from = look_up(copy.source), to = look_up(copy.destination);
+  if ((from.is_host && to.is_host) || from.is_pageable || to.is_pageable) {
+    return copy_from_or_to_host(stream, copy, from, to);
+  }
+  return copy_2d_by_driver(stream, copy, false, false);
+}
+
+Result<void> CudaCopies::batch_by_driver(CUstream stream,
+                                         std::span<const CopyRange> copies) noexcept {
+  const DriverTable& cu = context_.cu();
+  // In pieces that need no heap memory.
+  constexpr std::size_t most = 512;
+  std::array<CUdeviceptr, most> to, from;
+  std::array<std::size_t, most> bytes;
+  for (std::size_t done = 0; done < copies.size();) {
+    const std::size_t count = std::min(most, copies.size() - done);
+    for (std::size_t i = 0; i < count; ++i) {
+      to[i] = number(copies[done + i].destination);
+      from[i] = number(copies[done + i].source);
+      bytes[i] = copies[done + i].bytes;
+    }
+    CUmemcpyAttributes how;
+    how.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    std::size_t first = 0;
+    std::size_t failed = 0;
+    const CUresult result =
+        cu.cuMemcpyBatchAsync != nullptr
+            ? cu.cuMemcpyBatchAsync(to.data(), from.data(), bytes.data(), count, &how, &first, 1,
+                                    stream)
+            : cu.cuMemcpyBatchAsync_12080(to.data(), from.data(), bytes.data(), count, &how, &first,
+                                          1, &failed, stream);
+    if (Result<void> queued = context_.check(result, "cuMemcpyBatchAsync"); !queued) return queued;
+    done += count;
+  }
+  return {};
+}
+
+Result<void> CudaCopies::copy_batch(CUstream stream, std::span<const CopyRange> copies) noexcept {
+  const DriverTable& cu = context_.cu();
+  const bool has_batch = cu.cuMemcpyBatchAsync != nullptr || cu.cuMemcpyBatchAsync_12080 != nullptr;
+  // Not on the legacy stream, which the driver refuses, and never into a graph: there such copies
+  // were dropped without a word.
+  bool is_plain =
+      has_batch && copies.size() > 1 && number(stream) != stream_legacy && !is_capturing(stream);
+  Known from, to;
+  for (const CopyRange& one : copies) {
+    if (!is_plain) break;
+    if (!from.holds(number(one.source), one.bytes)) from = look_up(one.source);
+    if (!to.holds(number(one.destination), one.bytes)) to = look_up(one.destination);
+    is_plain = !from.is_pageable && !to.is_pageable && !(from.is_host && to.is_host);
+  }
+  if (is_plain) return batch_by_driver(stream, copies);
+  for (const CopyRange& one : copies) {
+    if (Result<void> queued = copy(stream, one.destination, one.source, one.bytes); !queued) {
+      return queued;
+    }
+  }
+  return {};
+}
+
+Result<void> CudaCopies::copy_from_peer(CUstream stream, void* destination, Context& peer,
+                                        const void* source, std::size_t bytes) noexcept {
+  return context_.check(
+      context_.cu().cuMemcpyPeerAsync(number(destination), context_.handle(), number(source),
+                                      peer.handle(), bytes, stream),
+      "cuMemcpyPeerAsync", bytes);
+}
+
+Result<void> CudaCopies::fill_words(CUstream stream, std::uintptr_t address, std::size_t bytes,
+                                    const Pattern& pattern) noexcept {
+  const DriverTable& cu = context_.cu();
+  switch (pattern.width_bytes) {
+    case 1:
+      return context_.check(
+          cu.cuMemsetD8Async(address, word_of<unsigned char>(pattern), bytes, stream),
+          "cuMemsetD8Async");
+    case 2:
+      return context_.check(
+          cu.cuMemsetD16Async(address, word_of<unsigned short>(pattern), bytes / 2, stream),
+          "cuMemsetD16Async");
+    default:
+      return context_.check(
+          cu.cuMemsetD32Async(address, word_of<unsigned>(pattern), bytes / 4, stream),
+          "cuMemsetD32Async");
+  }
+}
+
+Result<void> CudaCopies::fill(CUstream stream, void* destination, std::size_t bytes,
+                              const Pattern& given) noexcept {
+  const Pattern pattern = shortest(given);
+  const std::size_t width = pattern.width_bytes;
+  const std::uintptr_t address = number(destination);
+  if (look_up(destination).is_pageable) {
+    return Failure(ErrorCode::invalid_argument,
+                   "'{device}' cannot fill {bytes} at {value}, which is pageable host memory. Fill "
+                   "it on the host, or register it first.")
+        .with("name", "destination")
+        .with("value", address, Unit::hex)
+        .with_bytes("bytes", bytes)
+        .with("device", context_.spec());
+  }
+  if ((width == 1 || width == 2 || width == 4) && address % width == 0) {
+    return fill_words(stream, address, bytes, pattern);
+  }
+  // Others are begun a byte of the element at a time, and what is there is then doubled by copies.
+  const DriverTable& cu = context_.cu();
+  std::size_t done = std::min(bytes, 4 * kib / width * width);
+  for (std::size_t i = 0; i < width; ++i) {
+    if (Result<void> queued = context_.check(
+            cu.cuMemsetD2D8Async(address + i, width, static_cast<unsigned char>(pattern.bytes[i]),
+                                 1, done / width, stream),
+            "cuMemsetD2D8Async");
+        !queued) {
+      return queued;
+    }
+  }
+  while (done < bytes) {
+    const std::size_t more = std::min(done, bytes - done);
+    if (Result<void> queued = context_.check(
+            cu.cuMemcpyAsync(address + done, address, more, stream), "cuMemcpyAsync");
+        !queued) {
+      return queued;
+    }
+    done += more;
+  }
+  return {};
+}
+
+}  // namespace tern::cuda

@@ -1,0 +1,335 @@
+#include "backends/cuda/cuda_memory.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "tern/core/bytes.hpp"
+
+namespace tern::cuda {
+namespace {
+
+std::uintptr_t number(const void* address) noexcept {
+  return reinterpret_cast<std::uintptr_t>(address);
+}
+void* pointer(std::uintptr_t address) noexcept { return reinterpret_cast<void*>(address); }
+
+Failure no_memory_for_books() noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate {requested} to remember a block of the device. Free "
+                 "host memory.")
+      .with_bytes("requested", 64);
+}
+
+/// More than was asked for, so that an aligned address lies inside.
+std::size_t padded(std::size_t bytes, std::size_t alignment) noexcept {
+  return alignment <= CudaMemory::least_alignment ? bytes
+                                                  : bytes + alignment - CudaMemory::least_alignment;
+}
+std::uintptr_t aligned(std::uintptr_t address, std::size_t alignment) noexcept {
+  return (address + alignment - 1) & ~(static_cast<std::uintptr_t>(alignment) - 1);
+}
+
+MemoryKind kind_of(bool is_managed, bool is_host) noexcept {
+  if (is_managed) return MemoryKind::managed;
+  return is_host ? MemoryKind::pinned : MemoryKind::device;
+}
+
+/// A child that writes to such pages first would take them from the parent, and the device with
+/// them would see the wrong ones. Whole pages only, because its neighbours are not ours.
+void keep_from_children(void* address, std::size_t bytes, int advice) noexcept {
+  constexpr std::uintptr_t page = 4096;
+  const std::uintptr_t first = aligned(number(address), page);
+  const std::uintptr_t last = (number(address) + bytes) & ~(page - 1);
+  if (first < last) static_cast<void>(madvise(pointer(first), last - first, advice));
+}
+
+}  // namespace
+
+CudaMemory::~CudaMemory() {
+  if (pool_ == nullptr) return;
+  const Context::Visit visit(context_);
+  if (visit) static_cast<void>(context_.cu().cuMemPoolDestroy(pool_));
+}
+
+Result<void> CudaMemory::add(std::uintptr_t address, const Block& block) {
+  try {
+    const std::lock_guard lock(mutex_);
+    blocks_[address] = block;
+    return {};
+  } catch (const std::bad_alloc&) {
+    return no_memory_for_books();
+  }
+}
+
+std::optional<CudaMemory::Block> CudaMemory::take(const void* address) {
+  const std::lock_guard lock(mutex_);
+  const auto found = blocks_.find(number(address));
+  if (found == blocks_.end()) return std::nullopt;
+  const Block block = found->second;
+  blocks_.erase(found);
+  return block;
+}
+
+void CudaMemory::put_back(const void* address, const Block& block) {
+  // If even this fails the block is lost to the books and stays with the driver: no double free can
+  // come of that.
+  static_cast<void>(add(number(address), block));
+}
+
+Result<void*> CudaMemory::allocate(MemoryKind kind, std::size_t bytes, std::size_t alignment) {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  const Context::OutsideCaptures outside(context_);
+  const DriverTable& cu = context_.cu();
+  const std::size_t taken = padded(bytes, alignment);
+  Block block{0, bytes, Origin::plain};
+  Result<void> made;
+  switch (kind) {
+    case MemoryKind::pinned: {
+      void* address = nullptr;
+      block.origin = Origin::pinned;
+      made = context_.check(
+          cu.cuMemHostAlloc(&address, taken, host_alloc_portable | host_alloc_device_map),
+          "cuMemHostAlloc", bytes);
+      block.base = number(address);
+      break;
+    }
+    case MemoryKind::managed:
+      block.origin = Origin::managed;
+      made = context_.check(cu.cuMemAllocManaged(&block.base, taken, CU_MEM_ATTACH_GLOBAL),
+                            "cuMemAllocManaged", bytes);
+      break;
+    default:
+      made = context_.check(cu.cuMemAlloc(&block.base, taken), "cuMemAlloc", bytes);
+      break;
+  }
+  if (!made) return made.failure();
+  const std::uintptr_t address = aligned(block.base, alignment);
+  if (Result<void> added = add(address, block); !added) {
+    const char* call = nullptr;
+    static_cast<void>(give(block, call));
+    return added.failure();
+  }
+  return pointer(address);
+}
+
+CUresult CudaMemory::give(const Block& block, const char*& call) noexcept {
+  if (block.origin == Origin::pinned) {
+    call = "cuMemFreeHost";
+    return context_.cu().cuMemFreeHost(pointer(block.base));
+  }
+  call = "cuMemFree";
+  return context_.cu().cuMemFree(block.base);
+}
+
+Result<void> CudaMemory::release(void* address) {
+  const std::optional<Block> block = take(address);
+  if (!block) return not_live(address);
+  if (block->origin == Origin::registered) {
+    put_back(address, *block);
+    return not_live(address);
+  }
+  if (!context_.can_call()) return {};
+  const Context::Visit visit(context_);
+  if (!visit) return {};  // lost meanwhile
+  const Context::OutsideCaptures outside(context_);
+  const char* call = nullptr;
+  const CUresult result = give(*block, call);
+  Result<void> given = context_.check(result, call);
+  if (!given && context_.can_call()) {
+    put_back(address, *block);
+    return given;
+  }
+  return {};
+}
+
+Result<CUmemoryPool> CudaMemory::pool() {
+  const std::lock_guard lock(mutex_);
+  if (pool_ != nullptr) return pool_;
+  const DriverTable& cu = context_.cu();
+  // A pool of our own: the device's default one belongs to everybody, and keeping memory there
+  // would take it from them.
+  CUmemPoolProps properties;
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, context_.device()};
+  CUmemoryPool made = nullptr;
+  const Context::OutsideCaptures outside(context_);
+  if (Result<void> done = context_.check(cu.cuMemPoolCreate(&made, &properties), "cuMemPoolCreate");
+      !done) {
+    return done.failure();
+  }
+  // By default everything goes back to the system at the next synchronisation.
+  std::uint64_t keep_bytes = ~std::uint64_t{0};
+  if (Result<void> done = context_.check(
+          cu.cuMemPoolSetAttribute(made, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_bytes),
+          "cuMemPoolSetAttribute");
+      !done) {
+    static_cast<void>(cu.cuMemPoolDestroy(made));
+    return done.failure();
+  }
+  pool_ = made;
+  return made;
+}
+
+Result<void*> CudaMemory::allocate_async(CUstream stream, std::size_t bytes,
+                                         std::size_t alignment) {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  const Result<CUmemoryPool> from = pool();
+  if (!from) return from.failure();
+  const DriverTable& cu = context_.cu();
+  Block block{0, bytes, Origin::pool};
+  const std::size_t taken = padded(bytes, alignment);
+  if (Result<void> made =
+          context_.check(cu.cuMemAllocFromPoolAsync(&block.base, taken, *from, stream),
+                         "cuMemAllocFromPoolAsync", bytes);
+      !made) {
+    return made.failure();
+  }
+  const std::uintptr_t address = aligned(block.base, alignment);
+  if (Result<void> added = add(address, block); !added) {
+    static_cast<void>(cu.cuMemFreeAsync(block.base, stream));
+    return added.failure();
+  }
+  return pointer(address);
+}
+
+Result<void> CudaMemory::release_async(CUstream stream, void* address) {
+  const std::optional<Block> block = take(address);
+  if (!block) return not_live(address);
+  if (block->origin != Origin::pool) {
+    put_back(address, *block);
+    return Failure(ErrorCode::invalid_argument,
+                   "the block at {value} was not allocated in stream order, and '{device}' cannot "
+                   "release it so. Synchronise, and release it through the device.")
+        .with("name", "address")
+        .with("value", number(address), Unit::hex)
+        .with("device", context_.spec());
+  }
+  if (!context_.can_call()) return {};
+  const Context::Visit visit(context_);
+  if (!visit) return {};
+  Result<void> given =
+      context_.check(context_.cu().cuMemFreeAsync(block->base, stream), "cuMemFreeAsync");
+  if (!given && context_.can_call()) {
+    put_back(address, *block);
+    return given;
+  }
+  return {};
+}
+
+Result<void*> CudaMemory::register_host(void* address, std::size_t bytes) {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  const Context::OutsideCaptures outside(context_);
+  const DriverTable& cu = context_.cu();
+  const CUresult result =
+      cu.cuMemHostRegister(address, bytes, host_register_portable | host_register_device_map);
+  if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
+    return Failure(ErrorCode::invalid_argument,
+                   "{bytes} at {value} are registered already, or a part of them is. Unregister "
+                   "them first.")
+        .with("name", "address")
+        .with("value", number(address), Unit::hex)
+        .with_bytes("bytes", bytes);
+  }
+  if (Result<void> made = context_.check(result, "cuMemHostRegister", bytes); !made) {
+    return made.failure();
+  }
+  CUdeviceptr on_device = 0;
+  Result<void> known = context_.check(cu.cuMemHostGetDevicePointer(&on_device, address, 0),
+                                      "cuMemHostGetDevicePointer");
+  if (known) known = add(number(address), {number(address), bytes, Origin::registered});
+  if (!known) {
+    static_cast<void>(cu.cuMemHostUnregister(address));
+    return known.failure();
+  }
+  keep_from_children(address, bytes, MADV_DONTFORK);
+  return pointer(on_device);
+}
+
+Result<void> CudaMemory::unregister_host(void* address) {
+  const std::optional<Block> block = take(address);
+  if (!block) return not_live(address);
+  if (block->origin != Origin::registered) {
+    put_back(address, *block);
+    return not_live(address);
+  }
+  keep_from_children(address, block->bytes, MADV_DOFORK);
+  if (!context_.can_call()) return {};
+  const Context::Visit visit(context_);
+  if (!visit) return {};
+  const Context::OutsideCaptures outside(context_);
+  Result<void> given =
+      context_.check(context_.cu().cuMemHostUnregister(address), "cuMemHostUnregister");
+  if (!given && context_.can_call()) {
+    keep_from_children(address, block->bytes, MADV_DONTFORK);
+    put_back(address, *block);
+    return given;
+  }
+  return {};
+}
+
+std::optional<PointerInfo> CudaMemory::find_own(const void* address) {
+  const std::lock_guard lock(mutex_);
+  auto next = blocks_.upper_bound(number(address));
+  if (next == blocks_.begin()) return std::nullopt;
+  const auto& [begin, block] = *--next;
+  if (number(address) - begin >= block.bytes) return std::nullopt;
+  switch (block.origin) {
+    case Origin::pinned:
+      return PointerInfo{MemoryKind::pinned, pointer(begin), block.bytes};
+    case Origin::managed:
+      return PointerInfo{MemoryKind::managed, pointer(begin), block.bytes};
+    case Origin::registered:
+      return PointerInfo{MemoryKind::registered, pointer(begin), block.bytes};
+    case Origin::plain:
+    case Origin::pool:
+      break;
+  }
+  return PointerInfo{MemoryKind::device, pointer(begin), block.bytes};
+}
+
+Result<PointerInfo> CudaMemory::find(const void* address) {
+  if (const std::optional<PointerInfo> own = find_own(address)) return *own;
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  unsigned type = 0, is_managed = 0;
+  CUdeviceptr base = 0;
+  std::size_t bytes = 0;
+  CUmemoryPool pool = nullptr;
+  CUpointer_attribute attributes[] = {
+      CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+      CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+      CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+  void* data[] = {&type, &is_managed, &base, &bytes, &pool};
+  // Ordinary host memory is a success with zeros.
+  if (Result<void> asked =
+          context_.check(context_.cu().cuPointerGetAttributes(5, attributes, data, number(address)),
+                         "cuPointerGetAttributes");
+      !asked) {
+    return asked.failure();
+  }
+  // What our own pool has and the books do not was released, though its stream may not be there
+  // yet. A range that lies elsewhere is what is left of memory that was freed.
+  {
+    const std::lock_guard lock(mutex_);
+    if (pool != nullptr && pool == pool_) return PointerInfo{};
+  }
+  if (type == 0 || number(address) < base || number(address) - base >= bytes) return PointerInfo{};
+  return PointerInfo{kind_of(is_managed != 0, type == CU_MEMORYTYPE_HOST), pointer(base), bytes};
+}
+
+Failure CudaMemory::not_live(const void* address) noexcept {
+  return Failure(ErrorCode::use_after_free,
+                 "address {address} is not that of a live allocation of '{device}'. It was freed "
+                 "before, or belongs to somebody else; free each block once, by the address it was "
+                 "given at.")
+      .with("address", number(address), Unit::hex)
+      .with("device", context_.spec());
+}
+
+}  // namespace tern::cuda

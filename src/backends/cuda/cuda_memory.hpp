@@ -1,0 +1,70 @@
+// What a CUDA device has allocated and not given back: device, page-locked and managed memory, and
+// memory of the driver's pool in stream order.
+//
+// The driver frees what it is told, or says "invalid value"; here every block is known by its
+// address, so that freeing one twice, or by an address inside of it, is refused with a reason and
+// never reaches the driver. An alignment beyond the driver's own is made by taking more. Freed
+// memory is forgotten when the free is submitted. When the driver cannot be called any more, giving
+// back is bookkeeping. Thread-safe.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "backends/cuda/context.hpp"
+#include "tern/core/result.hpp"
+#include "tern/device/backend.hpp"
+
+namespace tern::cuda {
+
+class CudaMemory {
+ public:
+  /// What the driver aligns at least.
+  static constexpr std::size_t least_alignment = 256;
+
+  explicit CudaMemory(Context& context) noexcept : context_(context) {}
+  ~CudaMemory();
+
+  [[nodiscard]] Result<void*> allocate(MemoryKind kind, std::size_t bytes, std::size_t alignment);
+  [[nodiscard]] Result<void> release(void* address);
+
+  [[nodiscard]] Result<void*> allocate_async(CUstream stream, std::size_t bytes,
+                                             std::size_t alignment);
+  [[nodiscard]] Result<void> release_async(CUstream stream, void* address);
+
+  [[nodiscard]] Result<void*> register_host(void* address, std::size_t bytes);
+  [[nodiscard]] Result<void> unregister_host(void* address);
+
+  /// The block that holds the address; of an address that Tern did not allocate, what the driver
+  /// knows of it.
+  [[nodiscard]] Result<PointerInfo> find(const void* address);
+  /// Only what was allocated here.
+  [[nodiscard]] std::optional<PointerInfo> find_own(const void* address);
+
+ private:
+  enum class Origin : std::uint8_t { plain, pinned, managed, pool, registered };
+  struct Block {
+    CUdeviceptr base = 0;  // the driver's address, at or before ours
+    std::size_t bytes = 0;
+    Origin origin = Origin::plain;
+  };
+
+  [[nodiscard]] Result<void> add(std::uintptr_t address, const Block& block);
+  /// Takes the block that begins there out of the books.
+  [[nodiscard]] std::optional<Block> take(const void* address);
+  void put_back(const void* address, const Block& block);
+  [[nodiscard]] CUresult give(const Block& block, const char*& call) noexcept;
+  [[nodiscard]] Failure not_live(const void* address) noexcept;
+  [[nodiscard]] Result<CUmemoryPool> pool();
+
+  Context& context_;
+  std::mutex mutex_;
+  std::map<std::uintptr_t, Block> blocks_;  // guarded by mutex_
+  CUmemoryPool pool_ = nullptr;             // guarded by mutex_; made when it is first wanted
+};
+
+}  // namespace tern::cuda

@@ -1,0 +1,80 @@
+#include "backends/cuda/cuda_opener.hpp"
+
+#include <fmt/format.h>
+
+#include "backends/cuda/cuda_backend.hpp"
+#include "backends/cuda/driver.hpp"
+#include "backends/sim/fake_driver.hpp"
+#include "core/text.hpp"
+#include "tern/core/config.hpp"
+
+namespace tern::cuda {
+namespace {
+
+constexpr unsigned simulated_devices = 2;
+
+bool wants_simulated(const DeviceSpec& spec) {
+  return equals_ignoring_case(spec.option("driver"), "sim");
+}
+
+/// The simulated devices behind the driver's entry points, for `cuda:0?driver=sim`. Immortal, like
+/// the devices of the catalog.
+const Driver& simulated_driver() {
+  static const Driver& driver = *[] {
+    static sim::FakeDriver& fake = *new sim::FakeDriver({.device_count = simulated_devices});
+    static_cast<void>(fake);
+    return new Driver(load_driver({[](void*, const char* name) -> void* {
+                                     if (std::string_view(name) != "cuGetProcAddress_v2") {
+                                       return nullptr;
+                                     }
+                                     return reinterpret_cast<void*>(
+                                         sim::FakeDriver::get_proc_address());
+                                   },
+                                   nullptr}));
+  }();
+  return driver;
+}
+
+const Driver& driver_of(const DeviceSpec& spec) {
+  return wants_simulated(spec) ? simulated_driver() : driver();
+}
+
+Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
+  for (const auto& [key, value] : spec.options) {
+    if (key != "driver") {
+      return Failure(ErrorCode::invalid_device,
+                     "'{spec}' cannot be opened: a CUDA device has no option '{key}'. It takes "
+                     "driver.")
+          .with("key", key)
+          .with("spec", spec.text());
+    }
+    if (!wants_simulated(spec)) {
+      return Failure(ErrorCode::invalid_device,
+                     "'{spec}' cannot be opened: {key}='{value}' is not accepted, it takes "
+                     "{accepts}.")
+          .with("key", key)
+          .with("accepts", "sim, for simulated devices behind the CUDA driver's entry points")
+          .with("value", value)
+          .with("spec", spec.text());
+    }
+  }
+  const Result<const Config*> config = try_config();
+  if (!config) return config.failure();
+  return open_backend(driver_of(spec), {.spec = spec.text(),
+                                        .ordinal = static_cast<int>(spec.index),
+                                        .staging = staging_options(**config)});
+}
+
+}  // namespace
+
+Opener opener() {
+  return {"cuda",
+          [](const DeviceSpec& spec) { return driver_of(spec).absence; },
+          [](const DeviceSpec& spec) {
+            return static_cast<std::uint32_t>(driver_of(spec).device_count);
+          },
+          {"driver=sim"},
+          open};
+}
+
+}  // namespace tern::cuda

@@ -1,0 +1,293 @@
+#include "backends/cuda/cuda_pages.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <new>
+
+namespace tern::cuda {
+namespace {
+
+std::uintptr_t number(const void* address) noexcept {
+  return reinterpret_cast<std::uintptr_t>(address);
+}
+
+Failure wrong_range(const char* sentence, const void* address, std::size_t bytes) noexcept {
+  return Failure(ErrorCode::invalid_argument, sentence)
+      .with("name", "address")
+      .with("value", number(address), Unit::hex)
+      .with_bytes("bytes", bytes);
+}
+
+Failure unknown_pages() noexcept {
+  return Failure(ErrorCode::use_after_free,
+                 "the pages were released before, or never created here. Keep their handle until "
+                 "they are mapped for the last time.");
+}
+
+Failure no_memory_for_books() noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate {requested} to remember pages of the device. Free "
+                 "host memory.")
+      .with_bytes("requested", 64);
+}
+
+CUmemAllocationProp properties_of(const Context& context) noexcept {
+  CUmemAllocationProp properties;
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, context.device()};
+  return properties;
+}
+
+CUmemAccess_flags flags_of(PageAccess access) noexcept {
+  switch (access) {
+    case PageAccess::none:
+      return CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    case PageAccess::read:
+      return CU_MEM_ACCESS_FLAGS_PROT_READ;
+    case PageAccess::read_write:
+      break;
+  }
+  return CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+
+}  // namespace
+
+Result<std::size_t> CudaPages::granularity(Context& context) {
+  if (context.attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0) {
+    return std::size_t{0};
+  }
+  const Context::Visit visit(context);
+  if (!visit) return visit.failure();
+  const CUmemAllocationProp properties = properties_of(context);
+  std::size_t bytes = 0;
+  if (Result<void> asked = context.check(context.cu().cuMemGetAllocationGranularity(
+                                             &bytes, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+                                         "cuMemGetAllocationGranularity");
+      !asked) {
+    return asked.failure();
+  }
+  return bytes;
+}
+
+Result<void*> CudaPages::reserve(std::size_t bytes) {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  const Context::OutsideCaptures outside(context_);
+  const std::lock_guard lock(mutex_);
+  CUdeviceptr address = 0;
+  CUresult result = context_.cu().cuMemAddressReserve(&address, bytes, page_bytes_, 0, 0);
+  // More than there are addresses is a bad value to the driver, and too much memory to anybody
+  // else.
+  if (result == CUDA_ERROR_INVALID_VALUE) result = CUDA_ERROR_OUT_OF_MEMORY;
+  if (Result<void> made = context_.check(result, "cuMemAddressReserve", bytes); !made) {
+    return made.failure();
+  }
+  try {
+    reservations_.emplace(address, bytes);
+  } catch (const std::bad_alloc&) {
+    static_cast<void>(context_.cu().cuMemAddressFree(address, bytes));
+    return no_memory_for_books();
+  }
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
+}
+
+Result<void> CudaPages::unreserve(void* address, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto found = reservations_.find(number(address));
+  if (found == reservations_.end() || found->second != bytes) {
+    return wrong_range(
+        "{bytes} at {value} are not a whole reservation. Give back what reserve returned, once.",
+        address, bytes);
+  }
+  if (!is_free(number(address), bytes)) {
+    return wrong_range("the reservation of {bytes} at {value} has pages mapped. Unmap them first.",
+                       address, bytes);
+  }
+  if (context_.can_call()) {
+    const Context::Visit visit(context_);
+    if (visit) {
+      const Context::OutsideCaptures outside(context_);
+      Result<void> done = context_.check(context_.cu().cuMemAddressFree(number(address), bytes),
+                                         "cuMemAddressFree");
+      if (!done && context_.can_call()) return done;
+    }
+  }
+  reservations_.erase(found);
+  return {};
+}
+
+Result<NativePages> CudaPages::create(std::size_t bytes) {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  const Context::OutsideCaptures outside(context_);
+  const std::lock_guard lock(mutex_);
+  const CUmemAllocationProp properties = properties_of(context_);
+  CUmemGenericAllocationHandle handle = 0;
+  if (Result<void> made = context_.check(context_.cu().cuMemCreate(&handle, bytes, &properties, 0),
+                                         "cuMemCreate", bytes);
+      !made) {
+    return made.failure();
+  }
+  try {
+    pages_.emplace(last_number_ + 1, Pages{handle, bytes});
+  } catch (const std::bad_alloc&) {
+    static_cast<void>(context_.cu().cuMemRelease(handle));
+    return no_memory_for_books();
+  }
+  return NativePages{++last_number_};
+}
+
+Result<void> CudaPages::release(NativePages pages) {
+  const std::lock_guard lock(mutex_);
+  const auto found = pages_.find(pages.value);
+  if (found == pages_.end()) return unknown_pages();
+  if (context_.can_call()) {
+    const Context::Visit visit(context_);
+    if (visit) {
+      const Context::OutsideCaptures outside(context_);
+      Result<void> done =
+          context_.check(context_.cu().cuMemRelease(found->second.handle), "cuMemRelease");
+      if (!done && context_.can_call()) return done;
+    }
+  }
+  pages_.erase(found);
+  return {};
+}
+
+bool CudaPages::is_reserved(std::uintptr_t address, std::size_t bytes) const noexcept {
+  auto next = reservations_.upper_bound(address);
+  if (next == reservations_.begin()) return false;
+  --next;
+  const std::uintptr_t offset = address - next->first;
+  return offset < next->second && bytes <= next->second - offset;
+}
+
+bool CudaPages::is_free(std::uintptr_t address, std::size_t bytes) const noexcept {
+  const auto next = mappings_.lower_bound(address);
+  if (next != mappings_.end() && next->first - address < bytes) return false;
+  if (next == mappings_.begin()) return true;
+  const auto& [begin, mapping] = *std::prev(next);
+  return address - begin >= mapping.bytes;
+}
+
+Result<void> CudaPages::map(void* address, NativePages pages) {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  const Context::OutsideCaptures outside(context_);
+  const std::lock_guard lock(mutex_);
+  const auto found = pages_.find(pages.value);
+  if (found == pages_.end()) return unknown_pages();
+  const std::size_t bytes = found->second.bytes;
+  if (!is_reserved(number(address), bytes)) {
+    return wrong_range(
+        "pages of {bytes} cannot be mapped at {value}: that is not all reserved. "
+        "Reserve addresses first.",
+        address, bytes);
+  }
+  if (!is_free(number(address), bytes)) {
+    return wrong_range(
+        "pages of {bytes} cannot be mapped at {value}: something is mapped there. "
+        "Unmap it first.",
+        address, bytes);
+  }
+  try {
+    const auto added = mappings_.emplace(number(address), Mapping{bytes, PageAccess::none}).first;
+    Result<void> done =
+        context_.check(context_.cu().cuMemMap(number(address), bytes, 0, found->second.handle, 0),
+                       "cuMemMap", bytes);
+    if (!done) mappings_.erase(added);
+    return done;
+  } catch (const std::bad_alloc&) {
+    return no_memory_for_books();
+  }
+}
+
+Result<void> CudaPages::unmap(void* address, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto found = mappings_.find(number(address));
+  if (found == mappings_.end() || found->second.bytes != bytes) {
+    return wrong_range("{bytes} at {value} are not one whole mapping. Unmap what was mapped.",
+                       address, bytes);
+  }
+  if (context_.can_call()) {
+    const Context::Visit visit(context_);
+    if (visit) {
+      const Context::OutsideCaptures outside(context_);
+      Result<void> done =
+          context_.check(context_.cu().cuMemUnmap(number(address), bytes), "cuMemUnmap");
+      if (!done && context_.can_call()) return done;
+    }
+  }
+  mappings_.erase(found);
+  return {};
+}
+
+Result<void> CudaPages::grant(std::uintptr_t address, std::size_t bytes, PageAccess access) {
+  const DriverTable& cu = context_.cu();
+  const auto give = [&](CUdevice device) {
+    const CUmemAccessDesc description{{CU_MEM_LOCATION_TYPE_DEVICE, device}, flags_of(access)};
+    return context_.check(cu.cuMemSetAccess(address, bytes, &description, 1), "cuMemSetAccess");
+  };
+  if (Result<void> done = give(context_.device()); !done) return done;
+  for (const CUdevice peer : peers_) {
+    if (Result<void> done = give(peer); !done) return done;
+  }
+  return {};
+}
+
+Result<void> CudaPages::set_access(void* address, std::size_t bytes, PageAccess access) {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  const Context::OutsideCaptures outside(context_);
+  const std::lock_guard lock(mutex_);
+  // Whole mappings, one behind the other, from the first byte to the last.
+  const std::uintptr_t end = number(address) + bytes;
+  const auto first = mappings_.find(number(address));
+  std::uintptr_t covered = number(address);
+  auto last = first;
+  while (last != mappings_.end() && last->first == covered && covered < end) {
+    covered += last->second.bytes;
+    ++last;
+  }
+  if (covered != end) {
+    return wrong_range(
+        "access to {bytes} at {value} cannot be set: they are not whole mappings "
+        "side by side. Map them first.",
+        address, bytes);
+  }
+  if (Result<void> done = grant(number(address), bytes, access); !done) return done;
+  for (auto mapping = first; mapping != last; ++mapping) mapping->second.access = access;
+  return {};
+}
+
+std::optional<PointerInfo> CudaPages::find(const void* address) {
+  const std::lock_guard lock(mutex_);
+  auto next = mappings_.upper_bound(number(address));
+  if (next == mappings_.begin()) return std::nullopt;
+  --next;
+  if (number(address) - next->first >= next->second.bytes) return std::nullopt;
+  return PointerInfo{MemoryKind::mapped, reinterpret_cast<void*>(next->first), next->second.bytes};
+}
+
+Result<void> CudaPages::let_in(CUdevice peer) {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  const Context::OutsideCaptures outside(context_);
+  const std::lock_guard lock(mutex_);
+  if (std::ranges::find(peers_, peer) != peers_.end()) return {};
+  try {
+    peers_.push_back(peer);
+  } catch (const std::bad_alloc&) {
+    return no_memory_for_books();
+  }
+  for (const auto& [address, mapping] : mappings_) {
+    if (mapping.access == PageAccess::none) continue;
+    if (Result<void> done = grant(address, mapping.bytes, mapping.access); !done) {
+      peers_.pop_back();
+      return done;
+    }
+  }
+  return {};
+}
+
+}  // namespace tern::cuda

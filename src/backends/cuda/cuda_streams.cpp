@@ -1,0 +1,315 @@
+#include "backends/cuda/cuda_streams.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <new>
+
+namespace tern::cuda {
+namespace {
+
+CUevent event_of(NativeEvent event) noexcept { return reinterpret_cast<CUevent>(event.value); }
+CUstream raw(std::uintptr_t value) noexcept { return reinterpret_cast<CUstream>(value); }
+
+Failure no_memory_for(const char* what) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate {requested} for {what}. Free host memory.")
+      .with_bytes("requested", 64)
+      .with("what", what);
+}
+
+/// Complete or not, where not is no error.
+Result<bool> answer(Context& context, CUresult result, const char* call) noexcept {
+  if (result == CUDA_ERROR_NOT_READY) return false;
+  if (Result<void> asked = context.check(result, call); !asked) return asked.failure();
+  return true;
+}
+
+}  // namespace
+
+CudaStreams::CudaStreams(Context& context) : context_(context) {
+  const Context::Visit visit(context_);
+  if (!visit) return;
+  if (context_.cu().cuCtxGetStreamPriorityRange(&least_priority_, &greatest_priority_) !=
+      CUDA_SUCCESS) {
+    least_priority_ = greatest_priority_ = 0;
+  }
+}
+
+CudaStreams::~CudaStreams() {
+  static_cast<void>(synchronize_all());
+  const Context::Visit visit(context_);
+  for (const Entry& entry : streams_) {
+    if (is_thread_stream(entry.native)) {
+      delete thread_stream(entry.native);
+    } else if (visit && !entry.is_borrowed) {
+      static_cast<void>(context_.cu().cuStreamDestroy(raw(entry.native.value)));
+    }
+  }
+}
+
+Result<NativeStream> CudaStreams::create(const StreamOptions& options) {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  const Context::OutsideCaptures outside(context_);
+  // The greatest priority is the lowest number.
+  const int priority = std::clamp(options.priority, greatest_priority_, least_priority_);
+  CUstream stream = nullptr;
+  const unsigned flags = options.blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
+  if (Result<void> made =
+          context_.check(context_.cu().cuStreamCreateWithPriority(&stream, flags, priority),
+                         "cuStreamCreateWithPriority");
+      !made) {
+    return made.failure();
+  }
+  const NativeStream native{reinterpret_cast<std::uintptr_t>(stream)};
+  try {
+    const std::lock_guard lock(mutex_);
+    streams_.push_back({native, false});
+  } catch (const std::bad_alloc&) {
+    static_cast<void>(context_.cu().cuStreamDestroy(stream));
+    return no_memory_for("a stream");
+  }
+  return native;
+}
+
+Result<BorrowedStream> CudaStreams::borrow(NativeStream handle) {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  const DriverTable& cu = context_.cu();
+  // Null means the legacy stream to all of the driver's entries that we use.
+  const std::uintptr_t value = handle.value == 0 ? stream_legacy : handle.value;
+  BorrowedStream borrowed;
+  borrowed.native = {value};
+  borrowed.is_default = value == stream_legacy;
+  CUcontext owner = nullptr;
+  if (Result<void> known = context_.check(cu.cuStreamGetCtx(raw(value), &owner), "cuStreamGetCtx");
+      !known) {
+    return known.failure();
+  }
+  if (owner != context_.handle()) {
+    return Failure(ErrorCode::device_mismatch,
+                   "stream {stream} is not one of '{a}': it belongs to another context ({b}). Use "
+                   "it with the device it was made on.")
+        .with("stream", value, Unit::hex)
+        .with("a", context_.spec())
+        .with("b", "another device, or one that is not the primary context of this one");
+  }
+  if (cu.cuStreamGetId != nullptr) {
+    unsigned long long id = 0;
+    if (Result<void> known = context_.check(cu.cuStreamGetId(raw(value), &id), "cuStreamGetId");
+        !known) {
+      return known.failure();
+    }
+    borrowed.id = id;
+  }
+  if (borrowed.is_default) return borrowed;
+  try {
+    std::unique_ptr<ThreadStream> own;
+    if (value == stream_per_thread) {
+      own = std::make_unique<ThreadStream>(ThreadStream{std::this_thread::get_id()});
+      borrowed.native = {reinterpret_cast<std::uintptr_t>(own.get()) | 1};
+    }
+    const std::lock_guard lock(mutex_);
+    streams_.push_back({borrowed.native, true});
+    static_cast<void>(own.release());
+  } catch (const std::bad_alloc&) {
+    return no_memory_for("a borrowed stream");
+  }
+  return borrowed;
+}
+
+void CudaStreams::destroy(NativeStream stream) noexcept {
+  bool is_borrowed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(streams_, stream.value,
+                                         [](const Entry& entry) { return entry.native.value; });
+    if (found == streams_.end()) return;
+    is_borrowed = found->is_borrowed;
+    *found = streams_.back();
+    streams_.pop_back();
+  }
+  const Context::Visit visit(context_);
+  if (visit) {
+    const Result<CUstream> handle = resolve(stream);
+    const Context::OutsideCaptures outside(context_);
+    if (handle && context_.cu().cuStreamQuery(*handle) == CUDA_ERROR_NOT_READY) {
+      bool is_kept = false;
+      if (const Result<CUevent> end = record_end(*handle)) {
+        const std::lock_guard lock(mutex_);
+        if (orphans_.size() == orphans_.capacity()) forget_finished();
+        try {
+          orphans_.push_back(*end);
+          is_kept = true;
+        } catch (const std::bad_alloc&) {
+          static_cast<void>(context_.cu().cuEventDestroy(*end));
+        }
+      }
+      // Where nothing can be left behind, waiting is the way to know its work complete.
+      if (!is_kept) static_cast<void>(context_.cu().cuStreamSynchronize(*handle));
+    }
+    if (handle && !is_borrowed) static_cast<void>(context_.cu().cuStreamDestroy(*handle));
+  }
+  if (is_thread_stream(stream)) delete thread_stream(stream);
+}
+
+void CudaStreams::forget_finished() noexcept {
+  std::erase_if(orphans_, [&](CUevent event) {
+    if (context_.cu().cuEventQuery(event) == CUDA_ERROR_NOT_READY) return false;
+    static_cast<void>(context_.cu().cuEventDestroy(event));
+    return true;
+  });
+}
+
+Result<CUstream> CudaStreams::resolve(NativeStream stream) const noexcept {
+  if (!is_thread_stream(stream)) return raw(stream.value);
+  if (thread_stream(stream)->thread == std::this_thread::get_id()) return raw(stream_per_thread);
+  return Failure(ErrorCode::stream_misuse,
+                 "the per-thread default stream of '{device}' was used from another thread: {why}. "
+                 "Use a stream that has a handle.")
+      .with("stream", std::uint64_t{stream_per_thread})
+      .with("why", "it is another stream there")
+      .with("device", context_.spec());
+}
+
+Result<bool> CudaStreams::query(NativeStream stream) noexcept {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  const Result<CUstream> handle = resolve(stream);
+  if (!handle) return handle.failure();
+  return answer(context_, context_.cu().cuStreamQuery(*handle), "cuStreamQuery");
+}
+
+Result<void> CudaStreams::synchronize(NativeStream stream) noexcept {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  const Result<CUstream> handle = resolve(stream);
+  if (!handle) return handle.failure();
+  return context_.check(context_.cu().cuStreamSynchronize(*handle), "cuStreamSynchronize");
+}
+
+Result<CUevent> CudaStreams::record_end(CUstream stream) noexcept {
+  const DriverTable& cu = context_.cu();
+  CUevent event = nullptr;
+  if (Result<void> made =
+          context_.check(cu.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+      !made) {
+    return made.failure();
+  }
+  if (Result<void> done = context_.check(cu.cuEventRecord(event, stream), "cuEventRecord"); !done) {
+    static_cast<void>(cu.cuEventDestroy(event));
+    return done.failure();
+  }
+  return event;
+}
+
+Result<void> CudaStreams::finish(std::vector<CUevent>& events) noexcept {
+  Result<void> finished;
+  for (const CUevent event : events) {
+    Result<void> waited =
+        context_.check(context_.cu().cuEventSynchronize(event), "cuEventSynchronize");
+    if (!waited && finished) finished = waited;
+    static_cast<void>(context_.cu().cuEventDestroy(event));
+  }
+  return finished;
+}
+
+Result<void> CudaStreams::synchronize_all() noexcept {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  std::vector<CUevent> events;
+  Result<void> recorded;
+  try {
+    // Recording is quick and under the lock, so that no stream ends meanwhile; waiting is neither.
+    const std::lock_guard lock(mutex_);
+    events.reserve(streams_.size() + orphans_.size() + 1);
+    const auto add = [&](CUstream stream) {
+      const Result<CUevent> end = record_end(stream);
+      if (end) {
+        events.push_back(*end);
+      } else if (recorded) {
+        recorded = end.failure();
+      }
+    };
+    for (const Entry& entry : streams_) {
+      const Result<CUstream> handle = resolve(entry.native);
+      if (!handle) continue;  // another thread's own, which is that one's to wait for
+      CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+      static_cast<void>(context_.cu().cuStreamIsCapturing(*handle, &status));
+      // What goes into a graph is not work yet.
+      if (status == CU_STREAM_CAPTURE_STATUS_NONE) add(*handle);
+    }
+    add(raw(stream_legacy));
+    events.insert(events.end(), orphans_.begin(), orphans_.end());
+    orphans_.clear();
+  } catch (const std::bad_alloc&) {
+    return no_memory_for("synchronisation");
+  }
+  Result<void> finished = finish(events);
+  return recorded ? finished : recorded;
+}
+
+Result<NativeEvent> CudaStreams::create_event(const EventOptions& options) noexcept {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  CUevent event = nullptr;
+  const unsigned flags = options.timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING;
+  if (Result<void> made =
+          context_.check(context_.cu().cuEventCreate(&event, flags), "cuEventCreate");
+      !made) {
+    return made.failure();
+  }
+  return NativeEvent{reinterpret_cast<std::uintptr_t>(event)};
+}
+
+void CudaStreams::destroy_event(NativeEvent event) noexcept {
+  const Context::Visit visit(context_);
+  if (visit) static_cast<void>(context_.cu().cuEventDestroy(event_of(event)));
+}
+
+Result<void> CudaStreams::record(NativeStream stream, NativeEvent event) noexcept {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  const Result<CUstream> handle = resolve(stream);
+  if (!handle) return handle.failure();
+  return context_.check(context_.cu().cuEventRecord(event_of(event), *handle), "cuEventRecord");
+}
+
+Result<void> CudaStreams::wait(NativeStream stream, NativeEvent event) noexcept {
+  if (event.value == 0) return {};
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  const Result<CUstream> handle = resolve(stream);
+  if (!handle) return handle.failure();
+  return context_.check(context_.cu().cuStreamWaitEvent(*handle, event_of(event), 0),
+                        "cuStreamWaitEvent");
+}
+
+Result<bool> CudaStreams::query(NativeEvent event) noexcept {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  return answer(context_, context_.cu().cuEventQuery(event_of(event)), "cuEventQuery");
+}
+
+Result<void> CudaStreams::synchronize(NativeEvent event) noexcept {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  return context_.check(context_.cu().cuEventSynchronize(event_of(event)), "cuEventSynchronize");
+}
+
+Result<std::uint64_t> CudaStreams::elapsed_ns(NativeEvent start, NativeEvent end) noexcept {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  float milliseconds = 0;
+  if (Result<void> measured = context_.check(
+          context_.cu().cuEventElapsedTime(&milliseconds, event_of(start), event_of(end)),
+          "cuEventElapsedTime");
+      !measured) {
+    return measured.failure();
+  }
+  return static_cast<std::uint64_t>(
+      std::llround(static_cast<double>(std::max(milliseconds, 0.0f)) * 1e6));
+}
+
+}  // namespace tern::cuda

@@ -1,0 +1,226 @@
+#include "backends/cuda/driver.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "backends/cuda/driver_result.hpp"
+
+namespace tern::cuda {
+namespace {
+
+constexpr const char* way_out = "Open 'sim' or 'host' instead.";
+
+std::string version_text_of(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+Driver absent(const std::string& why) {
+  Driver driver;
+  driver.absence = fmt::format("backend 'cuda' is not available: {} {}", why, way_out);
+  return driver;
+}
+
+/// How entries are found: drivers since 11.3 have a function for it, whose shape changed with 12.0.
+class Entries {
+ public:
+  explicit Entries(const DriverLibrary& library) : library_(library) {
+    get_ = reinterpret_cast<cuGetProcAddress_type*>(symbol("cuGetProcAddress_v2"));
+    if (get_ == nullptr) {
+      get_11030_ = reinterpret_cast<cuGetProcAddress_11030_type*>(symbol("cuGetProcAddress"));
+    }
+  }
+
+  /// The entry in the shape of that version, or null. Only the pointer says whether it is there:
+  /// the driver calls the search a success also where it finds nothing.
+  [[nodiscard]] void* find(const char* name, int version) {
+    void* found = nullptr;
+    if (get_ != nullptr) {
+      CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+      note(get_(name, &found, version, get_proc_address_legacy_stream, &status));
+      return found;
+    }
+    if (get_11030_ != nullptr) {
+      note(get_11030_(name, &found, version, get_proc_address_legacy_stream));
+      return found;
+    }
+    return nullptr;
+  }
+
+  [[nodiscard]] bool is_stub() const noexcept { return is_stub_; }
+  [[nodiscard]] bool can_ask() const noexcept { return get_ != nullptr || get_11030_ != nullptr; }
+
+ private:
+  using cuGetProcAddress_11030_type = CUresult(const char* name, void** function, int version,
+                                               std::uint64_t flags);
+
+  [[nodiscard]] void* symbol(const char* name) const {
+    return library_.symbol(library_.context, name);
+  }
+  void note(CUresult result) noexcept { is_stub_ = is_stub_ || result == CUDA_ERROR_STUB_LIBRARY; }
+
+  DriverLibrary library_;
+  cuGetProcAddress_type* get_ = nullptr;
+  cuGetProcAddress_11030_type* get_11030_ = nullptr;
+  bool is_stub_ = false;
+};
+
+/// The first required entry that is missing.
+const DriverEntryInfo* fill(DriverTable& table, Entries& entries) {
+  const DriverEntryInfo* missing = nullptr;
+#define TERN_DRIVER_ENTRY(slot, name, version, need, parameters)                     \
+  table.slot = reinterpret_cast<slot##_type*>(entries.find(#name, version));         \
+  if (table.slot == nullptr && Need::need == Need::required && missing == nullptr) { \
+    missing = &driver_entries[static_cast<std::size_t>(DriverEntry::slot)];          \
+  }
+  TERN_FOR_EACH_DRIVER_ENTRY(TERN_DRIVER_ENTRY)
+#undef TERN_DRIVER_ENTRY
+  return missing;
+}
+
+std::string stub_sentence() {
+  return "the libcuda that was found is the toolkit's stub, which is for linking only. Put the "
+         "driver's own before it in the library path.";
+}
+
+/// Why cuInit refused, in words for the cases people meet.
+std::string why_no_init(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_STUB_LIBRARY:
+      return stub_sentence();
+    case CUDA_ERROR_NO_DEVICE:
+      return "the driver finds no GPU (CUDA_ERROR_NO_DEVICE, 100). CUDA_VISIBLE_DEVICES may hide "
+             "it.";
+    case CUDA_ERROR_NOT_INITIALIZED:
+      return "the driver could not be initialised (CUDA_ERROR_NOT_INITIALIZED, 3), as in a process "
+             "that was forked from one that uses CUDA.";
+    case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
+      return "the kernel module and libcuda are of two versions "
+             "(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803). Restart after updating the driver.";
+    case CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
+      return "this GPU does not support the compatibility libcuda that was found "
+             "(CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, 804). Take it out of the library path.";
+    case CUDA_ERROR_DEVICE_UNAVAILABLE:
+      return "the GPU is in use by another process that wants it for itself "
+             "(CUDA_ERROR_DEVICE_UNAVAILABLE, 46).";
+    default:
+      return fmt::format("cuInit returned {} ({}).", name_of(result), static_cast<int>(result));
+  }
+}
+
+// --- The driver of the process
+
+std::atomic<bool> is_ending = false;
+
+struct Loaded {
+  std::mutex mutex;
+  std::atomic<const Driver*> driver = nullptr;
+  std::atomic<bool> has_begun = false;
+  bool parent_has_driver = false;  // set before anybody else sees this
+};
+
+std::atomic<Loaded*> current = nullptr;
+std::atomic<const Driver*> installed = nullptr;
+
+Loaded& loaded() {
+  // As in the catalog: a forked child starts again, without the parent's lock, which a thread that
+  // does not exist here may hold. What it must know is whether CUDA was initialised before.
+  static const int registered = [] {
+    current.store(new Loaded);
+    return pthread_atfork(nullptr, nullptr, [] {
+      auto* fresh = new Loaded;
+      const Loaded* parent = current.load();
+      fresh->parent_has_driver = parent->parent_has_driver || parent->has_begun.load();
+      current.store(fresh);
+    });
+  }();
+  static_cast<void>(registered);
+  return *current.load();
+}
+
+void* open_library() {
+  for (const char* name : {"libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"}) {
+    if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
+  }
+  return nullptr;
+}
+
+Driver load_from_machine() {
+  void* library = open_library();
+  if (library == nullptr) {
+    return absent("no libcuda.so.1 was found, so there is no NVIDIA driver.");
+  }
+  Driver driver =
+      load_driver({[](void* context, const char* name) { return dlsym(context, name); }, library});
+  // Behind the driver's own hook, which was registered by cuInit, and so called before it.
+  if (driver.is_present()) std::atexit([] { is_ending.store(true, std::memory_order_release); });
+  return driver;
+}
+
+}  // namespace
+
+std::string Driver::version_text() const { return version_text_of(version); }
+
+Driver load_driver(const DriverLibrary& library) {
+  Driver driver;
+  Entries entries(library);
+  if (!entries.can_ask()) {
+    return absent("the driver has no cuGetProcAddress, which came with version 11.3. Update it.");
+  }
+  const DriverEntryInfo* missing = fill(driver.table, entries);
+  if (entries.is_stub()) return absent(stub_sentence());
+  if (driver.table.cuDriverGetVersion != nullptr) {
+    // A stub leaves the version as it is.
+    if (driver.table.cuDriverGetVersion(&driver.version) == CUDA_ERROR_STUB_LIBRARY) {
+      return absent(stub_sentence());
+    }
+  }
+  if (missing != nullptr) {
+    return absent(fmt::format("the driver ({}) lacks {}, which came with version {}. Update it.",
+                              driver.version == 0 ? "of an unknown version" : driver.version_text(),
+                              missing->name, version_text_of(missing->version)));
+  }
+  if (const CUresult result = driver.table.cuInit(0); result != CUDA_SUCCESS) {
+    return absent(why_no_init(result));
+  }
+  if (const CUresult result = driver.table.cuDeviceGetCount(&driver.device_count);
+      result != CUDA_SUCCESS) {
+    return absent(fmt::format("cuDeviceGetCount returned {} ({}).", name_of(result),
+                              static_cast<int>(result)));
+  }
+  if (driver.device_count < 1) return absent(why_no_init(CUDA_ERROR_NO_DEVICE));
+  return driver;
+}
+
+const Driver& driver() {
+  if (const Driver* other = installed.load(std::memory_order_acquire)) return *other;
+  Loaded& process = loaded();
+  if (const Driver* known = process.driver.load(std::memory_order_acquire)) return *known;
+  const std::lock_guard lock(process.mutex);
+  if (const Driver* known = process.driver.load(std::memory_order_acquire)) return *known;
+  process.has_begun.store(true);
+  // Immortal, as the devices that call it are.
+  const auto* made = new Driver(
+      process.parent_has_driver
+          ? absent("this process was forked from one that uses CUDA, which the driver does not "
+                   "support. Open devices after the fork, or start the child with exec.")
+          : load_from_machine());
+  process.driver.store(made, std::memory_order_release);
+  return *made;
+}
+
+InstalledDriver::InstalledDriver(Driver driver) {
+  // Never freed: a device that was opened with it may look at it for ever.
+  installed.store(new Driver(std::move(driver)), std::memory_order_release);
+}
+InstalledDriver::~InstalledDriver() { installed.store(nullptr, std::memory_order_release); }
+
+bool has_ended() noexcept { return is_ending.load(std::memory_order_acquire); }
+
+}  // namespace tern::cuda

@@ -1,0 +1,81 @@
+#include "backends/cuda/driver_result.hpp"
+
+namespace tern::cuda {
+
+const char* name_of(CUresult result) noexcept {
+  switch (result) {
+#define TERN_CUDA_RESULT(name, number) \
+  case name:                           \
+    return #name;
+    TERN_FOR_EACH_CUDA_RESULT(TERN_CUDA_RESULT)
+#undef TERN_CUDA_RESULT
+  }
+  return "unknown";
+}
+
+bool is_sticky(CUresult result) noexcept {
+  switch (result) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool is_about_capture(CUresult result) noexcept {
+  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+         result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
+
+Failure failure_of(CUresult result, const CallFacts& facts) noexcept {
+  const auto with_call = [&](Failure failure) {
+    return failure.with("call", facts.call)
+        .with("name", name_of(result))
+        .with("code", static_cast<std::uint64_t>(result))
+        .with("device", facts.device);
+  };
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    return with_call(Failure(ErrorCode::out_of_memory,
+                             "'{device}' could not allocate {requested}: {free} of {total} are "
+                             "free ({call} returned {name}, {code}). Free something, or ask for "
+                             "less.")
+                         .with_bytes("requested", facts.requested_bytes)
+                         .with_bytes("free", facts.free_bytes)
+                         .with_bytes("total", facts.total_bytes));
+  }
+  if (is_sticky(result)) return with_call(Failure(ErrorCode::device_lost));
+  if (result == CUDA_ERROR_DEINITIALIZED) {
+    return with_call(Failure(ErrorCode::after_shutdown,
+                             "{call} was called when the CUDA driver had ended already ({name}, "
+                             "{code}). Finish with '{device}' before main returns.")
+                         .with("what", facts.call));
+  }
+  if (is_about_capture(result)) {
+    return with_call(Failure(ErrorCode::stream_misuse,
+                             "{call} returned {name} ({code}) on '{device}': {why}. Do this before "
+                             "the capture begins, or after it ends.")
+                         .with("stream", std::uint64_t{0})
+                         .with("why", "a stream is being captured into a graph"));
+  }
+  if (result == CUDA_ERROR_NOT_SUPPORTED) {
+    return with_call(
+        Failure(ErrorCode::unsupported,
+                "'{device}' does not support this: {call} returned {name} ({code}). `tern info` "
+                "lists what each device can do.")
+            .with("what", facts.call));
+  }
+  return with_call(Failure(ErrorCode::driver, "{call} returned {name} ({code}) on '{device}'."));
+}
+
+}  // namespace tern::cuda
