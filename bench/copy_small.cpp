@@ -16,17 +16,20 @@ constexpr double goal_ratio = 0.95;
 
 /// Copies that no two of which are neighbours, so that nobody can make one of them.
 struct Scattered {
-  Scattered(std::byte* to, std::byte* from, std::size_t count, std::size_t each) {
+  Scattered(std::byte* to, const std::byte* from, std::size_t count, std::size_t each) {
     std::vector<std::size_t> order(count);
     for (std::size_t i = 0; i < count; ++i) order[i] = i;
     Random random(1);
     for (std::size_t i = count; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
     for (std::size_t i = 0; i < count; ++i) {
-      sources.push_back(RawDriver::address(from + 2 * i * each));
-      destinations.push_back(RawDriver::address(to + 2 * order[i] * each));
+      ranges.push_back({to + 2 * order[i] * each, from + 2 * i * each, each});
+      sources.push_back(RawDriver::address(ranges[i].source));
+      destinations.push_back(RawDriver::address(ranges[i].destination));
       bytes.push_back(each);
     }
   }
+  std::vector<CopyRange> ranges;
+  // The same as the driver takes them.
   std::vector<cuda::CUdeviceptr> destinations, sources;
   std::vector<std::size_t> bytes;
 };
@@ -73,10 +76,7 @@ void run(Context& context) {
          .plain_name = "memcpy, heap memory",
          .goal_ratio = each == goal_bytes ? std::optional(goal_ratio) : std::nullopt},
         [&] {
-          for (std::size_t i = 0; i < count; ++i) {
-            stage.stream().copy(reinterpret_cast<void*>(copies.destinations[i]),
-                                reinterpret_cast<const void*>(copies.sources[i]), each);
-          }
+          stage.stream().copy_batch(copies.ranges);
           stage.stream().synchronize();
         },
         [&] { raw_batch(*stage.raw(), copies); }, stage.plain_copy(count * each));
