@@ -1,4 +1,5 @@
-// Who takes part in the pool cases: the pool, malloc and free, and an allocator that does nothing.
+// Who takes part in the pool cases: the pool, malloc and free, and an allocator that does nothing;
+// on a CUDA device also the driver's own allocators.
 //
 // All are called through Resource, with one indirect call for each allocation and each free, so
 // what the interface and the loop around it cost is in everybody's figures: the last one's are that
@@ -6,7 +7,6 @@
 
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -27,6 +27,12 @@ namespace tern::bench {
 [[nodiscard]] ResourceHandle make_malloc(const Device& device);
 /// Gives the same address every time.
 [[nodiscard]] ResourceHandle make_null(const Device& device);
+/// cuMemAllocAsync and cuMemFreeAsync, told to keep what is freed; null unless the device is a CUDA
+/// device. Each of Tern's streams has one of the driver's own here, so the driver knows nothing of
+/// waits between them; nothing runs on them either.
+[[nodiscard]] ResourceHandle make_driver_pool(Context& context, const Device& device);
+/// cuMemAlloc and cuMemFree; null unless the device is a CUDA device.
+[[nodiscard]] ResourceHandle make_driver_plain(Context& context, const Device& device);
 
 /// The device that was asked for, and streams on it.
 struct Stage {
@@ -38,14 +44,14 @@ struct Stage {
   std::vector<Stream> streams;
 };
 
-inline constexpr std::size_t contestant_count = 3;
 /// One number for each contestant, in their order.
-using Scores = std::array<double, contestant_count>;
-using Contestants = std::array<ResourceHandle, contestant_count>;
+using Scores = std::vector<double>;
+/// The pool, malloc, null; and on a CUDA device the driver's pool.
+using Contestants = std::vector<ResourceHandle>;
 
-[[nodiscard]] Contestants contestants(const ResourceHandle& pool);
+[[nodiscard]] Contestants contestants(Context& context, const ResourceHandle& pool);
 
-/// The pool's score beside the others'.
+/// The pool's score beside the others', of which the first three must be there.
 [[nodiscard]] Figure compare(std::string name, const Scores& scores, std::string unit,
                              Better better);
 

@@ -35,20 +35,20 @@ std::size_t pairs_in(double seconds, Resource& resource, StreamRef stream, std::
 Scores pair_ns(const Context& context, const Contestants& contestants, StreamRef stream,
                std::size_t bytes, std::size_t batches) {
   const double batch_seconds = context.seconds_per_figure() / 25;
-  std::array<std::size_t, contestant_count> counts = {};
-  for (std::size_t i = 0; i < contestant_count; ++i) {
-    counts[i] = pairs_in(batch_seconds, *contestants[i], stream, bytes);
+  std::vector<std::size_t> counts;
+  for (const ResourceHandle& contestant : contestants) {
+    counts.push_back(pairs_in(batch_seconds, *contestant, stream, bytes));
   }
-  std::array<std::vector<double>, contestant_count> times;
+  std::vector<std::vector<double>> times(contestants.size());
   for (std::size_t batch = 0; batch < batches; ++batch) {
-    for (std::size_t i = 0; i < contestant_count; ++i) {
+    for (std::size_t i = 0; i < contestants.size(); ++i) {
       const double seconds = seconds_of_pairs(*contestants[i], stream, bytes, counts[i]);
       times[i].push_back(seconds * 1e9 / static_cast<double>(counts[i]));
       stream.synchronize();
     }
   }
   Scores scores;
-  for (std::size_t i = 0; i < contestant_count; ++i) scores[i] = median(times[i]);
+  for (std::vector<double>& of_one : times) scores.push_back(median(std::move(of_one)));
   return scores;
 }
 

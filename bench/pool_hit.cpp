@@ -90,13 +90,11 @@ void run(Context& context) {
   context.step("driver calls");
   add_calls(context, stage, *pool);
   context.step("instructions");
-  std::array<Counts, contestant_count> counts;
-  const Contestants all = contestants(pool);
-  for (std::size_t i = 0; i < contestant_count; ++i) {
-    counts[i] = count_pair(*all[i], stage.streams[0]);
-  }
-  add_counts(context, "allocation", counts[0].allocate, counts[1].allocate, counts[2].allocate);
-  add_counts(context, "free", counts[0].free, counts[1].free, counts[2].free);
+  const Counts of_pool = count_pair(*pool, stage.streams[0]);
+  const Counts of_malloc = count_pair(*make_malloc(stage.device), stage.streams[0]);
+  const Counts of_null = count_pair(*make_null(stage.device), stage.streams[0]);
+  add_counts(context, "allocation", of_pool.allocate, of_malloc.allocate, of_null.allocate);
+  add_counts(context, "free", of_pool.free, of_malloc.free, of_null.free);
 }
 
 const Registration registered({"pool.hit", "driver calls and atomics of a block used again", run});

@@ -34,11 +34,9 @@ void run(Context& context) {
   const std::size_t capacity = fitting_bytes(context, stage.device, 32 * gib);
   for (const std::size_t holes : {100u, 1'000u, 10'000u, 100'000u}) {
     if (context.is_quick() && holes > 1'000) break;
-    const Contestants all = contestants(make_filled_pool(stage.device, capacity));
-    std::array<std::vector<Block>, contestant_count> kept;
-    for (std::size_t i = 0; i < contestant_count; ++i) {
-      kept[i] = make_holes(*all[i], stream, holes);
-    }
+    const Contestants all = contestants(context, make_filled_pool(stage.device, capacity));
+    std::vector<std::vector<Block>> kept;
+    for (const ResourceHandle& one : all) kept.push_back(make_holes(*one, stream, holes));
     stream.synchronize();
     for (const std::size_t bytes : {64 * kib, 2 * mib}) {
       const std::string what = fmt::format("{}, {} holes", format_bytes(bytes), holes);
@@ -47,7 +45,7 @@ void run(Context& context) {
       if (holes == goal_holes) figure.goal = goal_ns;
       context.add(std::move(figure));
     }
-    for (std::size_t i = 0; i < contestant_count; ++i) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
       for (const Block& block : kept[i]) all[i]->try_deallocate(block, stream).value();
     }
   }

@@ -19,15 +19,15 @@ void run(Context& context) {
   const double seconds = context.seconds_per_figure() / 2;
   context.note(fmt::format("on {} processors.", std::thread::hardware_concurrency()));
   for (const std::size_t most_bytes : {1 * mib, 4 * mib}) {
-    const Contestants all = contestants(make_filled_pool(stage.device, capacity));
+    const Contestants all = contestants(context, make_filled_pool(stage.device, capacity));
     double of_4 = 0;
     for (const std::size_t threads : {1u, 2u, 4u, 8u, 16u}) {
       const std::string what = fmt::format("to {}, {} thread{}", format_bytes(most_bytes), threads,
                                            threads == 1 ? "" : "s");
       context.step(what);
       Scores mops;
-      for (std::size_t i = 0; i < contestant_count; ++i) {
-        mops[i] = slot_mops(*all[i], stage.streams, threads, most_bytes, seconds);
+      for (const ResourceHandle& one : all) {
+        mops.push_back(slot_mops(*one, stage.streams, threads, most_bytes, seconds));
         stage.device.synchronize();
       }
       Figure figure = compare(what, mops, "M/s", Better::higher);

@@ -13,7 +13,10 @@ constexpr double goal_ns = 45;
 void run(Context& context) {
   const Stage stage(context);
   const std::size_t capacity = fitting_bytes(context, stage.device, 32 * gib);
-  const Contestants all = contestants(make_filled_pool(stage.device, capacity));
+  Contestants all = contestants(context, make_filled_pool(stage.device, capacity));
+  if (ResourceHandle plain = make_driver_plain(context, stage.device)) {
+    all.push_back(std::move(plain));
+  }
   for (const std::size_t bytes : {std::size_t{256}, 4 * kib, 1 * mib, 64 * mib}) {
     const std::string size = format_bytes(bytes);
     context.step(size);

@@ -76,12 +76,14 @@ void run_usage(Context& context, const Stage& stage, const Usage& usage) {
   constexpr std::size_t rounds = 3;
   const std::size_t count = context.usual_or_quick<std::size_t>(50'000, 500);
   const StreamRef stream = stage.device.default_stream();
-  std::array<std::vector<double>, contestant_count> times;
+  std::vector<std::vector<double>> times;
   std::size_t failures = 0;
   for (std::size_t round = 0; round < rounds; ++round) {
     context.step(fmt::format("{}, round {} of {}", usage.name, round + 1, rounds));
-    const Contestants all = contestants(make_filled_pool(stage.device, usage.capacity_bytes));
-    for (std::size_t i = 0; i < contestant_count; ++i) {
+    const Contestants all =
+        contestants(context, make_filled_pool(stage.device, usage.capacity_bytes));
+    times.resize(all.size());
+    for (std::size_t i = 0; i < all.size(); ++i) {
       const Outcome outcome = run_random(*all[i], stream, count, usage.usage_bytes);
       stream.synchronize();
       times[i].push_back(outcome.ms);
@@ -89,7 +91,7 @@ void run_usage(Context& context, const Stage& stage, const Usage& usage) {
     }
   }
   Scores ms;
-  for (std::size_t i = 0; i < contestant_count; ++i) ms[i] = median(times[i]);
+  for (std::vector<double>& of_one : times) ms.push_back(median(std::move(of_one)));
   context.add(
       compare(fmt::format("{}, {} allocations", usage.name, count), ms, "ms", Better::lower));
   Figure failed = {.name = fmt::format("{}, failures", usage.name),

@@ -81,12 +81,12 @@ void run_alone(Context& context, const Stage& stage, const AllocationTrace& trac
   const std::string name(trace.name);
   context.step(name);
   const auto pool = make_pool(stage.device, {});
-  const Contestants all = contestants(pool);
+  const Contestants all = contestants(context, pool);
   Scores ns;
-  for (std::size_t i = 0; i < contestant_count; ++i) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
     const Replay result = replay(trace, *all[i], streams);
     if (i == 0) add_footprint(context, name, *pool, result);
-    ns[i] = result.ns_per_call;
+    ns.push_back(result.ns_per_call);
     stage.device.synchronize();
   }
   context.add(compare(fmt::format("{}, a call", name), ns, "ns", Better::lower));

@@ -88,7 +88,7 @@ double ring_mops(Resource& resource, const Stage& stage, std::size_t streams, bo
 void run(Context& context) {
   const Stage stage(context);
   const std::size_t capacity = fitting_bytes(context, stage.device, 32 * gib);
-  const Contestants all = contestants(make_filled_pool(stage.device, capacity));
+  const Contestants all = contestants(context, make_filled_pool(stage.device, capacity));
   for (const bool hands_off : {false, true}) {
     for (const std::size_t streams : {1u, 4u, 16u}) {
       if (hands_off && streams == 1) continue;
@@ -96,8 +96,9 @@ void run(Context& context) {
                                            hands_off ? ", handed off by events" : "");
       context.step(what);
       Scores mops;
-      for (std::size_t i = 0; i < contestant_count; ++i) {
-        mops[i] = ring_mops(*all[i], stage, streams, hands_off, context.seconds_per_figure() / 2);
+      for (const ResourceHandle& one : all) {
+        mops.push_back(
+            ring_mops(*one, stage, streams, hands_off, context.seconds_per_figure() / 2));
       }
       Figure figure = compare(what, mops, "M/s", Better::higher);
       if (streams == goal_streams && !hands_off) figure.goal = goal_mops;

@@ -12,8 +12,11 @@ add_library(tern_tool_objects OBJECT ${tern_tool_sources})
 tern_configure_target(tern_tool_objects)
 target_include_directories(tern_tool_objects PUBLIC
   "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/include")
+# The shapes of the driver's calls, for the cases that compare with it: headers, and nothing that
+# would have to be linked.
+target_include_directories(tern_tool_objects PRIVATE "${PROJECT_SOURCE_DIR}/src")
 target_link_libraries(tern_tool_objects PUBLIC
-  Threads::Threads tern_dependency::cli11 tern_dependency::nlohmann_json tern_dependency::fmt)
+  Threads::Threads ${CMAKE_DL_LIBS} tern_dependency::cli11 tern_dependency::nlohmann_json tern_dependency::fmt)
 
 add_executable(tern_tool "${PROJECT_SOURCE_DIR}/tools/main.cpp")
 tern_configure_target(tern_tool)

@@ -82,6 +82,13 @@ class Bench(unittest.TestCase):
         for name, count in failures.items():
             self.assertEqual(count, 0, name)
 
+    def test_the_copy_cases_run_on_a_simulated_device_too(self):
+        run = tern("bench", "copy", "--json", "--quick", "--device", "sim")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        cases = {figure["case"] for figure in json.loads(run.stdout)}
+        self.assertEqual(cases, {"copy.device", "copy.fill", "copy.managed", "copy.pageable",
+                                 "copy.pinned", "copy.slab", "copy.small"})
+
     def test_a_quick_run_has_no_goals_and_a_whole_one_says_whether_they_are_met(self):
         quick = json.loads(tern("bench", "pool.hit", "--json", "--quick").stdout)
         self.assertFalse([figure for figure in quick if "goal" in figure])

@@ -1,0 +1,31 @@
+// Copies between page-locked memory and the device: nothing may be lost of what the driver gives.
+
+#include <fmt/format.h>
+
+#include "bench/copy_stage.hpp"
+
+namespace tern::bench {
+namespace {
+
+constexpr double goal_ratio = 0.95;
+
+void run(Context& context) {
+  const CopyStage stage(context);
+  const std::size_t most = context.usual_or_quick(256 * mib, 1 * mib);
+  const DeviceMemory pinned = stage.memory(MemoryKind::pinned, most);
+  const DeviceMemory device = stage.memory(MemoryKind::device, most);
+  for (const std::size_t bytes : {64 * kib, 1 * mib, 16 * mib, 256 * mib}) {
+    if (bytes > most) break;
+    CopyFigure figure = {.bytes = bytes};
+    if (bytes == 256 * mib) figure.goal_ratio = goal_ratio;
+    figure.name = fmt::format("{} to the device", format_bytes(bytes));
+    stage.compare_copy(figure, device.get(), pinned.get());
+    figure.name = fmt::format("{} to the host", format_bytes(bytes));
+    stage.compare_copy(figure, pinned.get(), device.get());
+  }
+}
+
+const Registration registered({"copy.pinned", "page-locked memory to the device and back", run});
+
+}  // namespace
+}  // namespace tern::bench
