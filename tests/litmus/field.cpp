@@ -80,8 +80,13 @@ Field::Field(const Device& device)
     return static_cast<std::byte*>(device_.allocate(kind, bytes));
   };
   device_arena_ = allocate(MemoryKind::device, arena_bytes);
-  pinned_arena_ = allocate(MemoryKind::pinned, arena_bytes);
-  image_ = allocate(MemoryKind::pinned, arena_bytes);
+  if (device_.can(Capability::pinned_memory)) {
+    pinned_arena_ = allocate(MemoryKind::pinned, 2 * arena_bytes);
+  } else {
+    pinned_stand_in_.resize(2 * arena_bytes / sizeof(std::uint32_t));
+    pinned_arena_ = reinterpret_cast<std::byte*>(pinned_stand_in_.data());
+  }
+  image_ = pinned_arena_ + arena_bytes;
   if (!is_sim_) stall_scratch_ = allocate(MemoryKind::device, stall_bytes * most_streams);
 }
 
@@ -90,14 +95,14 @@ Field::~Field() {
   static_cast<void>(device_.try_synchronize());
   kernels_.reset();
   if (is_sim_) return;  // each release would be a choice of schedules, and the device ends anyway
-  for (std::byte* address :
-       {device_arena_, pinned_arena_, image_, managed_arena_, stall_scratch_}) {
+  if (!pinned_stand_in_.empty()) pinned_arena_ = nullptr;
+  for (std::byte* address : {device_arena_, pinned_arena_, managed_arena_, stall_scratch_}) {
     static_cast<void>(device_.try_release(address));
   }
 }
 
 std::optional<std::string> Field::lacks(const Device& device, const Program& program) {
-  std::vector<Capability> needed = {Capability::pinned_memory};
+  std::vector<Capability> needed;
   if (program.uses_kernels()) needed.push_back(Capability::kernels);
   if (program.uses(Home::managed)) needed.push_back(Capability::managed_memory);
   if (program.has(Verb::prefetch)) needed.push_back(Capability::prefetch);

@@ -75,10 +75,12 @@ class Field {
   Stream setup_;
   std::byte* device_arena_ = nullptr;
   std::byte* pinned_arena_ = nullptr;   // what programs call pinned
-  std::byte* image_ = nullptr;          // pinned too: what goes to the device, and comes back
+  std::byte* image_ = nullptr;          // its second half: what goes to the device, and comes back
   std::byte* managed_arena_ = nullptr;  // made when a program wants it
   std::byte* stall_scratch_ = nullptr;
   std::vector<std::uint32_t> pageable_arena_;
+  /// What is called pinned on a device that has none: its copies do not block for ordinary memory.
+  std::vector<std::uint32_t> pinned_stand_in_;
   std::vector<std::uint32_t> locals_;
   std::optional<Kernels> kernels_;
   /// Where each location of the running program is; null for a block that is not allocated.

@@ -39,15 +39,24 @@ std::vector<std::string> outside(const Program& program, const Tally& tally,
   return complaints;
 }
 
+bool is_seen(const OutcomePattern& pattern, const Tally& tally) {
+  return std::ranges::any_of(tally.seen,
+                             [&](const auto& entry) { return matches(pattern, entry.first); });
+}
+
+std::size_t count_seen(const std::vector<OutcomePattern>& patterns, const Tally& tally) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      patterns, [&](const OutcomePattern& pattern) { return is_seen(pattern, tally); }));
+}
+
 }  // namespace
 
 std::size_t distinct(const Program& program, const Tally& tally) {
-  const std::vector<OutcomePattern> patterns = allowed_anywhere(program);
-  return static_cast<std::size_t>(
-      std::ranges::count_if(patterns, [&](const OutcomePattern& pattern) {
-        return std::ranges::any_of(
-            tally.seen, [&](const auto& entry) { return matches(pattern, entry.first); });
-      }));
+  return count_seen(program.allowed, tally);
+}
+
+std::size_t distinct_beyond_sim(const Program& program, const Tally& tally) {
+  return count_seen(program.beyond_sim, tally);
 }
 
 std::vector<std::string> judge(const Program& program, const Tally& tally) {
@@ -57,10 +66,7 @@ std::vector<std::string> judge(const Program& program, const Tally& tally) {
 std::vector<std::string> judge_sim(const Program& program, const Tally& tally) {
   std::vector<std::string> complaints = outside(program, tally, program.allowed);
   for (const OutcomePattern& pattern : program.allowed) {
-    if (std::ranges::any_of(tally.seen,
-                            [&](const auto& entry) { return matches(pattern, entry.first); })) {
-      continue;
-    }
+    if (is_seen(pattern, tally)) continue;
     complaints.push_back(fmt::format("{}: the outcome '{}' is allowed and was not seen in {} runs.",
                                      program.name, text_of(pattern), tally.runs));
   }

@@ -27,8 +27,9 @@ struct Tally {
   }
 };
 
-/// How many of the allowed outcomes were seen, those beyond sim included.
+/// How many of the allowed outcomes were seen, and how many of those that are beyond sim.
 [[nodiscard]] std::size_t distinct(const Program& program, const Tally& tally);
+[[nodiscard]] std::size_t distinct_beyond_sim(const Program& program, const Tally& tally);
 
 /// On a device that may do less than is allowed.
 [[nodiscard]] std::vector<std::string> judge(const Program& program, const Tally& tally);
