@@ -504,6 +504,20 @@ TEST(SimWorld, S501AWaitForAStreamThatIsHeldForEver) {
 )");
 }
 
+TEST(SimWorld, S501NamesWhatTheDefaultStreamWaitsFor) {
+  const Device device = sim::open({.policy = sim::Policy::lazy});
+  sim::set_patience(device, 0);
+  const Stream blocking(device, {.blocking = true, .name = "A"});
+  static_cast<void>(sim::hold(blocking));
+  for (int i = 0; i < 3; ++i) blocking.call([](void*) {}, nullptr);
+  device.default_stream().call([](void*) {}, nullptr);
+  EXPECT_FALSE(device.default_stream().try_synchronize());
+  ASSERT_EQ(sim::findings(device).size(), 1u);
+  const std::vector<std::string> before = sim::findings(device).front().before;
+  ASSERT_EQ(before.size(), 2u);
+  EXPECT_TRUE(before[0].ends_with("waits for A@3")) << before[0];
+}
+
 TEST(SimWorld, AWaitGoesOnWhenAnotherThreadLetsTheStreamGo) {
   const Device device = sim::open({.policy = sim::Policy::lazy});
   const Stream a(device);
