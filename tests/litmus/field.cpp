@@ -104,7 +104,10 @@ Field::~Field() {
 std::optional<std::string> Field::lacks(const Device& device, const Program& program) {
   std::vector<Capability> needed;
   if (program.uses_kernels()) needed.push_back(Capability::kernels);
-  if (program.uses(Home::managed)) needed.push_back(Capability::managed_memory);
+  if (program.uses(Home::managed)) {
+    // The host touches it while a stalled stream keeps the device busy.
+    needed.insert(needed.end(), {Capability::managed_memory, Capability::concurrent_managed});
+  }
   if (program.has(Verb::prefetch)) needed.push_back(Capability::prefetch);
   for (const Step& step : program.steps) {
     if (step.verb == Verb::call_store || step.verb == Verb::call_move ||

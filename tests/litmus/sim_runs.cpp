@@ -1,7 +1,6 @@
 #include "litmus/sim_runs.hpp"
 
 #include <algorithm>
-#include <stdexcept>
 
 #include "litmus/field.hpp"
 #include "tern/backends/sim.hpp"

@@ -8,8 +8,8 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "litmus/judge.hpp"
 #include "litmus/program.hpp"
