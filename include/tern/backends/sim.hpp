@@ -115,7 +115,9 @@ TERN_EXPORT void run_to_hold(const Device& device, std::uint64_t hold);
 TERN_EXPORT void set_patience(const Device& device, std::uint64_t milliseconds);
 
 /// Runs the body once for every schedule and every choice a driver has, each time on a fresh device
-/// with the options; for small programs only. Gives the number of runs, at most `most_runs`. Throws
+/// with the options; for small programs only. With Policy::lazy the streams run only when the host
+/// waits: these are far fewer schedules, and have all outcomes if the host does nothing in between
+/// that depends on the streams. Gives the number of runs, at most `most_runs`. Throws
 /// InvalidArgument if the body does not do the same every time.
 struct Exploration {
   std::uint64_t runs = 0;

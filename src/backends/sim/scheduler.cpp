@@ -24,7 +24,7 @@ constexpr std::uint64_t stall_candidates = 4;
 
 Scheduler::Scheduler(Policy policy, unsigned pct_depth, std::uint64_t seed, DecisionLog* decisions)
     : policy_(policy), random_(seed, Purpose::schedule), decisions_(decisions) {
-  policy_ = resolve(policy, random_);
+  if (decisions == nullptr) policy_ = resolve(policy, random_);
   for (unsigned i = 1; i < pct_depth; ++i) drop_steps_.push_back(1 + random_.below(pct_horizon));
   std::ranges::sort(drop_steps_);
   stalled_ = random_.below(stall_candidates);

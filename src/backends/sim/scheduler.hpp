@@ -20,16 +20,15 @@ class Scheduler {
  public:
   static constexpr std::size_t host = static_cast<std::size_t>(-1);
 
-  /// With a log, every choice is its, and the policy only a name.
+  /// With a log, every choice is its. Of the policies only lazy then means anything: the host goes
+  /// first without a choice.
   Scheduler(Policy policy, unsigned pct_depth, std::uint64_t seed,
             DecisionLog* decisions = nullptr);
 
   /// The policy in force: never `mix`, which the seed has resolved by now.
   [[nodiscard]] Policy policy() const noexcept { return policy_; }
   /// Does the host always go first, so that nobody needs to ask?
-  [[nodiscard]] bool prefers_host() const noexcept {
-    return policy_ == Policy::lazy && decisions_ == nullptr;
-  }
+  [[nodiscard]] bool prefers_host() const noexcept { return policy_ == Policy::lazy; }
 
   /// One of `ready`, sorted stream indices, or `host` if that may be chosen. There is always
   /// somebody to choose.

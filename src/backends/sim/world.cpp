@@ -587,8 +587,11 @@ void World::wait_for_partners(std::size_t index) {
   for (const std::size_t i : busy_) {
     const SimStream& other = *streams_[i];
     if (other.kind != partner || other.device != stream.device) continue;
-    points.push_back(std::make_shared<RecordPoint>(
-        RecordPoint{i, other.submitted, other.time_ns, checker_.sequence(other.actor)}));
+    points.push_back(
+        std::make_shared<RecordPoint>(RecordPoint{.stream = i,
+                                                  .position = other.submitted,
+                                                  .time_ns = other.time_ns,
+                                                  .sequence = checker_.sequence(other.actor)}));
   }
   for (std::shared_ptr<RecordPoint>& point : points) {
     Operation wait;
