@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "backends/host/host_opener.hpp"
+#include "backends/opencl/opencl_opener.hpp"
 #include "backends/opener.hpp"
 #include "backends/sim/sim_opener.hpp"
 #include "tern/core/config.hpp"
@@ -34,12 +35,7 @@ const std::vector<Opener>& openers() {
                       "backend 'cuda' is not available: this build of Tern does not contain it. "
                       "Open 'sim' or 'host' instead.");
                 }),
-      not_built("opencl",
-                [] {
-                  return std::string(
-                      "backend 'opencl' is not available: this build of Tern does not contain it. "
-                      "Open 'sim' or 'host' instead.");
-                }),
+      opencl::opener(),
       sim::opener(),
       host::opener(),
   };
@@ -153,11 +149,18 @@ Result<Device> try_open_best_device() try {
   const Result<const Config*> config = try_config();
   if (!config) return config.failure();
   if (!(*config)->device.empty()) return try_open_device((*config)->device);
-  for (const BackendListing& backend : list_backends()) {
-    if (!backend.devices.empty()) return try_open_device(backend.devices.front());
+  for (const Opener& opener : openers()) {
+    if (!opener.absence().empty()) continue;
+    const std::uint32_t count = opener.device_count();
+    for (std::uint32_t index = 0; index < count; ++index) {
+      if (opener.is_preferred != nullptr && !opener.is_preferred(index)) continue;
+      return open_parsed(DeviceSpec{opener.name, index, {}, {}});
+    }
   }
   return Failure(ErrorCode::invalid_device, "no backend has a device here. `tern info` says why.")
       .with("spec", "");
+} catch (const OutOfMemory& error) {
+  return error.failure();
 } catch (const std::bad_alloc&) {
   return no_memory();
 }
