@@ -51,7 +51,7 @@ void Memory::discharge(std::size_t bytes) noexcept {
 }
 
 void Memory::give(const Block& block) noexcept {
-  if (!context_->is_lost()) context_->table().clSVMFree(context_->handle(), block.start);
+  context_->table().clSVMFree(context_->handle(), block.start);
 }
 
 Result<void*> Memory::allocate(MemoryKind kind, std::size_t bytes,
