@@ -21,6 +21,7 @@ class OpenClStream : public test::OpenClTest {
   }
   void TearDown() override {
     if (block != nullptr) {
+      static_cast<void>(wait(stream->position()));  // no work may use what is released
       EXPECT_TRUE(memory->release(block));
     }
     stream.reset();
