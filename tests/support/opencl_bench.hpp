@@ -142,15 +142,20 @@ class OpenClTest : public testing::Test {
   }
   /// The next call of the entry, or the one after so many, fails.
   void fail(std::string_view entry, opencl::cl_int code, int after = 0) {
-    const auto found = std::ranges::find(
-        faults, entry, [](const PlannedFault* fault) { return std::string_view(fault->name); });
-    ASSERT_NE(found, faults.end()) << entry;
-    (*found)->code = code;
-    (*found)->calls = 0;
-    (*found)->fail_at = after + 1;
+    PlannedFault& fault = fault_of(entry);
+    fault.code = code;
+    fault.calls = 0;
+    fault.fail_at = after + 1;
   }
+  /// Since it was last planned to fail.
+  int calls_of(std::string_view entry) { return fault_of(entry).calls; }
 
   void open_context() { context = opencl::Context::open(table(), facts, "opencl:0").value(); }
+
+  PlannedFault& fault_of(std::string_view entry) {
+    return **std::ranges::find(
+        faults, entry, [](const PlannedFault* fault) { return std::string_view(fault->name); });
+  }
 
   std::vector<PlannedFault*> faults;
   opencl::DeviceFacts facts;

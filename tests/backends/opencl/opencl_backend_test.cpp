@@ -9,6 +9,7 @@
 #include "tern/device/device.hpp"
 #include "tern/device/event.hpp"
 #include "tern/device/stream.hpp"
+#include "tern/memory/pool_resource.hpp"
 
 namespace tern::opencl {
 namespace {
@@ -272,15 +273,37 @@ TEST_F(OpenClBackend, CompletesItsWorkBeforeItEnds) {
   std::vector<std::byte> out(1 << 20);
   std::atomic<int> calls = 0;
   {
-    const Device device(open());
-    const tern::Stream stream(device);
-    void* block = device.allocate(MemoryKind::device, out.size());
-    stream.call([](void* number) { ++*static_cast<std::atomic<int>*>(number); }, &calls);
-    stream.fill(static_cast<std::byte*>(block), out.size(), std::byte{5});
-    stream.copy(out.data(), block, out.size());
+    const auto backend = open();
+    void* block = backend->allocate(MemoryKind::device, out.size(), 128, {}, {}).value();
+    const Submission side{backend->create_stream({}).value(), {}, {}};
+    const auto count = [](void* number) { ++*static_cast<std::atomic<int>*>(number); };
+    Pattern five;
+    five.bytes[0] = std::byte{5};
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(backend->fill(side, block, out.size(), Pattern{}));
+    ASSERT_TRUE(backend->fill(side, block, out.size(), five));
+    ASSERT_TRUE(backend->copy(side, out.data(), block, out.size()));
+    ASSERT_TRUE(backend->call_host(side, count, &calls));
+    fail("clWaitForEvents", result::out_of_host_memory);  // it insists
   }
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(out.back(), std::byte{5});
+}
+
+TEST_F(OpenClBackend, ServesAPoolOfItsMemory) {
+  const Device device(open());
+  const tern::Stream produce(device), consume(device);
+  const auto pool = std::make_shared<PoolResource>(device);
+  std::byte out[1000] = {};
+  for (int i = 1; i <= 50; ++i) {
+    const Block block = pool->allocate({.bytes = 1000, .stream = produce});
+    auto* data = static_cast<std::byte*>(block.address);
+    produce.fill(data, 1000, static_cast<std::byte>(i));
+    consume.wait(produce.mark());
+    consume.copy(out, data, 1000);
+    pool->deallocate(block, consume);
+    consume.synchronize();
+    ASSERT_EQ(out[999], static_cast<std::byte>(i));
+  }
 }
 
 TEST_F(OpenClBackend, RunsKernelsThroughDevicesAndStreams) {

@@ -98,6 +98,15 @@ TEST_F(OpenClStream, FillsEveryWidthAtEveryOffset) {
   }
 }
 
+TEST_F(OpenClStream, FillsOddWidthsWithFewCommands) {
+  Pattern pattern;
+  pattern.width_bytes = 3;
+  pattern.bytes[2] = std::byte{1};
+  fail("clEnqueueSVMMemcpy", result::invalid_value, 1000);
+  EXPECT_TRUE(stream->fill(block, 3 * 1024, pattern));
+  EXPECT_EQ(calls_of("clEnqueueSVMMemcpy"), 10);
+}
+
 TEST_F(OpenClStream, CopiesRowsWithoutGapsAtOnce) {
   std::vector<std::byte> from(100, std::byte{3});
   fail("clEnqueueSVMMemcpy", result::invalid_value, 1);
@@ -120,7 +129,11 @@ TEST_F(OpenClStream, QueuesNothingThatWasRefused) {
 TEST_F(OpenClStream, FlushesAgainWhatTheDriverDidNotFlush) {
   fail("clFlush", result::out_of_resources);
   EXPECT_TRUE(stream->fill(block, 64, Pattern{}));
-  while (!is_passed(stream->position()).value()) std::this_thread::yield();
+  EXPECT_EQ(calls_of("clFlush"), 1);
+  EXPECT_NE(stream->position(), nullptr);
+  EXPECT_EQ(calls_of("clFlush"), 2);
+  EXPECT_NE(stream->position(), nullptr);
+  EXPECT_EQ(calls_of("clFlush"), 2);
 }
 
 TEST_F(OpenClStream, StandsStillWhileAHostFunctionRuns) {
@@ -216,6 +229,14 @@ TEST_F(OpenClStream, IsLostWithTheDeviceItWaitsFor) {
   ASSERT_TRUE(stream->wait(foreign->position()));
   while (!context->is_lost()) std::this_thread::yield();
   EXPECT_EQ(stream->fill(block, 64, Pattern{}).failure().code(), ErrorCode::device_lost);
+  gate.open();
+}
+
+TEST_F(OpenClStream, CallsNothingOnceTheDeviceIsLost) {
+  Gate gate;
+  ASSERT_TRUE(stream->call(Gate::pass, &gate));
+  ASSERT_TRUE(stream->call([](void*) { ADD_FAILURE() << "the device is lost"; }, nullptr));
+  static_cast<void>(context->lose("clFlush", result::device_not_available));
   gate.open();
 }
 
