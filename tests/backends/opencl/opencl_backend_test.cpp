@@ -271,21 +271,17 @@ TEST_F(OpenClBackend, FailsFastWithTheFirstCauseOnceTheDeviceIsLost) {
 
 TEST_F(OpenClBackend, CompletesItsWorkBeforeItEnds) {
   std::vector<std::byte> out(1 << 20);
-  std::atomic<int> calls = 0;
   {
     const auto backend = open();
     void* block = backend->allocate(MemoryKind::device, out.size(), 128, {}, {}).value();
     const Submission side{backend->create_stream({}).value(), {}, {}};
-    const auto count = [](void* number) { ++*static_cast<std::atomic<int>*>(number); };
     Pattern five;
     five.bytes[0] = std::byte{5};
-    for (int i = 0; i < 20; ++i) ASSERT_TRUE(backend->fill(side, block, out.size(), Pattern{}));
     ASSERT_TRUE(backend->fill(side, block, out.size(), five));
     ASSERT_TRUE(backend->copy(side, out.data(), block, out.size()));
-    ASSERT_TRUE(backend->call_host(side, count, &calls));
-    fail("clWaitForEvents", result::out_of_host_memory);  // it insists
+    fail("clWaitForEvents", result::out_of_host_memory);
   }
-  EXPECT_EQ(calls, 1);
+  EXPECT_GE(calls_of("clWaitForEvents"), 1);  // and was not put off by the refusal
   EXPECT_EQ(out.back(), std::byte{5});
 }
 

@@ -42,10 +42,11 @@ class OpenClStream : public test::OpenClTest {
   struct Gate {
     std::promise<void> promise;
     std::shared_future<void> future = promise.get_future().share();
-    static void pass(void* gate) { static_cast<Gate*>(gate)->future.wait(); }
+    static void pass(void* self) { static_cast<Gate*>(self)->future.wait(); }
     void open() { promise.set_value(); }
   };
 
+  Gate gate;  // outlives whatever stands at it
   std::shared_ptr<Memory> memory;
   std::unique_ptr<Stream> stream;
   std::byte* block = nullptr;
@@ -137,7 +138,6 @@ TEST_F(OpenClStream, FlushesAgainWhatTheDriverDidNotFlush) {
 }
 
 TEST_F(OpenClStream, StandsStillWhileAHostFunctionRuns) {
-  Gate gate;
   Pattern one;
   one.bytes[0] = std::byte{1};
   ASSERT_TRUE(stream->fill(block, 64, Pattern{}));
@@ -162,7 +162,6 @@ TEST_F(OpenClStream, StandsStillWhileAHostFunctionRuns) {
 }
 
 TEST_F(OpenClStream, CallsHostFunctionsThoughWaitingIsRefusedOnce) {
-  Gate gate;
   int calls = 0;
   ASSERT_TRUE(stream->call(Gate::pass, &gate));
   fail("clSetUserEventStatus", result::out_of_host_memory);
@@ -198,7 +197,6 @@ TEST_F(OpenClStream, QueuesNoHostFunctionWithoutAThreadToCallIt) {
 
 TEST_F(OpenClStream, WaitsForAnotherOfItsDevice) {
   const std::unique_ptr<Stream> other = make();
-  Gate gate;
   ASSERT_TRUE(other->call(Gate::pass, &gate));
   ASSERT_TRUE(stream->wait(other->position()));
   ASSERT_TRUE(stream->fill(block, 64, Pattern{}));
@@ -210,7 +208,6 @@ TEST_F(OpenClStream, WaitsForAnotherOfItsDevice) {
 TEST_F(OpenClStream, WaitsForOneOfAnotherContextByItsThread) {
   std::shared_ptr<Context> second = Context::open(table(), facts, "opencl:1").value();
   std::unique_ptr<Stream> foreign = Stream::make(second, false).value();
-  Gate gate;
   ASSERT_TRUE(foreign->call(Gate::pass, &gate));
   ASSERT_TRUE(stream->wait(foreign->position()));
   ASSERT_TRUE(stream->fill(block, 64, Pattern{}));
@@ -223,7 +220,6 @@ TEST_F(OpenClStream, WaitsForOneOfAnotherContextByItsThread) {
 TEST_F(OpenClStream, IsLostWithTheDeviceItWaitsFor) {
   std::shared_ptr<Context> second = Context::open(table(), facts, "opencl:1").value();
   std::unique_ptr<Stream> foreign = Stream::make(second, false).value();
-  Gate gate;
   ASSERT_TRUE(foreign->call(Gate::pass, &gate));
   static_cast<void>(second->lose("clFlush", result::device_not_available));
   ASSERT_TRUE(stream->wait(foreign->position()));
@@ -233,7 +229,6 @@ TEST_F(OpenClStream, IsLostWithTheDeviceItWaitsFor) {
 }
 
 TEST_F(OpenClStream, CallsNothingOnceTheDeviceIsLost) {
-  Gate gate;
   ASSERT_TRUE(stream->call(Gate::pass, &gate));
   ASSERT_TRUE(stream->call([](void*) { ADD_FAILURE() << "the device is lost"; }, nullptr));
   static_cast<void>(context->lose("clFlush", result::device_not_available));
@@ -242,7 +237,6 @@ TEST_F(OpenClStream, CallsNothingOnceTheDeviceIsLost) {
 
 TEST_F(OpenClStream, ReleasesABlockWhenItGetsThere) {
   void* address = memory->allocate(MemoryKind::device, 1000, 128).value();
-  Gate gate;
   ASSERT_TRUE(stream->call(Gate::pass, &gate));
   ASSERT_TRUE(memory->begin_release(address));
   ASSERT_TRUE(stream->release(memory, address));
@@ -253,7 +247,6 @@ TEST_F(OpenClStream, ReleasesABlockWhenItGetsThere) {
 }
 
 TEST_F(OpenClStream, IsFinishedWhenItIsClosedAndDone) {
-  Gate gate;
   ASSERT_TRUE(stream->call(Gate::pass, &gate));
   EXPECT_FALSE(stream->is_finished());
   stream->close();
