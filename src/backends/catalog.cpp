@@ -12,6 +12,7 @@
 
 #include "backends/cuda/cuda_opener.hpp"
 #include "backends/host/host_opener.hpp"
+#include "backends/opencl/opencl_opener.hpp"
 #include "backends/opener.hpp"
 #include "backends/sim/sim_opener.hpp"
 #include "tern/core/config.hpp"
@@ -20,22 +21,11 @@
 namespace tern {
 namespace {
 
-/// A backend whose code is not part of this build. It is listed so that asking for it is answered
-/// by a reason instead of by "unknown".
-Opener not_built(const char* name, std::string (*reason)(const DeviceSpec&)) {
-  return {name, reason, [](const DeviceSpec&) { return std::uint32_t{0}; }, {}, nullptr};
-}
-
 /// In the order open_best_device() prefers them.
 const std::vector<Opener>& openers() {
   static const std::vector<Opener>& all = *new std::vector<Opener>{
       cuda::opener(),
-      not_built("opencl",
-                [](const DeviceSpec&) {
-                  return std::string(
-                      "backend 'opencl' is not available: this build of Tern does not contain it. "
-                      "Open 'sim' or 'host' instead.");
-                }),
+      opencl::opener(),
       sim::opener(),
       host::opener(),
   };
@@ -150,11 +140,19 @@ Result<Device> try_open_best_device() try {
   const Result<const Config*> config = try_config();
   if (!config) return config.failure();
   if (!(*config)->device.empty()) return try_open_device((*config)->device);
-  for (const BackendListing& backend : list_backends()) {
-    if (!backend.devices.empty()) return try_open_device(backend.devices.front());
+  for (const Opener& opener : openers()) {
+    const DeviceSpec first{opener.name, 0, {}, {}};
+    if (!opener.absence(first).empty()) continue;
+    const std::uint32_t count = opener.device_count(first);
+    for (std::uint32_t index = 0; index < count; ++index) {
+      if (opener.is_preferred != nullptr && !opener.is_preferred(index)) continue;
+      return open_parsed(DeviceSpec{opener.name, index, {}, {}});
+    }
   }
   return Failure(ErrorCode::invalid_device, "no backend has a device here. `tern info` says why.")
       .with("spec", "");
+} catch (const OutOfMemory& error) {
+  return error.failure();
 } catch (const std::bad_alloc&) {
   return no_memory();
 }

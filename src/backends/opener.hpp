@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ struct Opener {
   std::vector<std::string> options;
   /// The index is in range; options are the backend's to check.
   Result<std::unique_ptr<Backend>> (*open)(const DeviceSpec& spec);
+  /// May open_best_device() choose this one? Null: any of them.
+  bool (*is_preferred)(std::uint32_t index) = nullptr;
 };
 
 }  // namespace tern

@@ -36,7 +36,8 @@ struct BackendListing {
 [[nodiscard]] TERN_EXPORT Result<Device> try_open_device(std::string_view spec);
 [[nodiscard]] TERN_EXPORT Device open_device(std::string_view spec);
 
-/// TERN_DEVICE if that is set, else the first device of the first available backend.
+/// TERN_DEVICE if that is set, else the first device of the first available backend. An OpenCL
+/// device that is the host's processor under another name is passed over: it is opened by its spec.
 [[nodiscard]] TERN_EXPORT Result<Device> try_open_best_device();
 [[nodiscard]] TERN_EXPORT Device open_best_device();
 

@@ -1,0 +1,37 @@
+#include "backends/opencl/opencl_event.hpp"
+
+namespace tern::opencl {
+
+Completion::~Completion() {
+  if (event_ != nullptr) context_->table().clReleaseEvent(event_);
+}
+
+Result<bool> Completion::is_passed() const noexcept {
+  if (is_known_passed_.load(std::memory_order_acquire)) return true;
+  if (Result<void> alive = context_->check_alive(); !alive) return alive.failure();
+  constexpr const char* call = "clGetEventInfo";
+  cl_int status = complete;
+  const cl_int code = context_->table().clGetEventInfo(event_, event_command_execution_status,
+                                                       sizeof status, &status, nullptr);
+  if (Result<void> asked = context_->check(call, code); !asked) return asked.failure();
+  if (status < 0) return context_->lose("a command of the stream", status);
+  if (status != complete) return false;
+  is_known_passed_.store(true, std::memory_order_release);
+  return true;
+}
+
+Result<void> Completion::wait() const noexcept {
+  if (is_known_passed_.load(std::memory_order_acquire)) return {};
+  if (Result<void> alive = context_->check_alive(); !alive) return alive;
+  const cl_int code = context_->table().clWaitForEvents(1, &event_);
+  if (code != result::success) {
+    // The event's own status says more than the result of waiting for it: some drivers answer a
+    // fault on the device with the same result as a passing shortage.
+    if (Result<bool> passed = is_passed(); !passed) return passed.failure();
+  }
+  if (Result<void> waited = context_->check("clWaitForEvents", code); !waited) return waited;
+  is_known_passed_.store(true, std::memory_order_release);
+  return {};
+}
+
+}  // namespace tern::opencl

@@ -1,0 +1,255 @@
+#include "backends/opencl/opencl_kernel.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include "backends/opencl/opencl_errors.hpp"
+
+namespace tern::opencl {
+namespace {
+
+void* address_in(const KernelArgument& argument) noexcept {
+  void* address = nullptr;
+  std::memcpy(&address, argument.value, sizeof address);
+  return address;
+}
+
+/// The line that names the first error, and what follows it.
+std::string_view first_error(std::string_view log) noexcept {
+  const std::size_t error = log.find("error");
+  if (error == log.npos) return log;
+  const std::size_t line = log.rfind('\n', error);
+  return log.substr(line == log.npos ? 0 : line + 1);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Kernel>> Kernel::load(std::shared_ptr<Context> context,
+                                             const KernelSource& source) noexcept {
+  if (Result<void> alive = context->check_alive(); !alive) return alive.failure();
+  if (source.text.empty()) {
+    return Failure(ErrorCode::unsupported,
+                   "'{device}' runs {what} only, and kernel '{kernel}' has no text. Give it one.")
+        .with("what", "kernels written in OpenCL C")
+        .with("device", context->spec())
+        .with("kernel", source.entry);
+  }
+  try {
+    const std::shared_ptr<Kernel> kernel(new Kernel(std::move(context), std::string(source.entry)));
+    if (Result<void> built = kernel->build(source.text); !built) return built.failure();
+    Result<cl_kernel> created = kernel->create();
+    if (!created) return created.failure();
+    kernel->kernel_ = *created;
+    if (Result<void> read = kernel->read_parameters(); !read) return read.failure();
+    return kernel;
+  } catch (const std::bad_alloc&) {
+    return no_memory_for("a kernel", sizeof(Kernel));
+  }
+}
+
+Kernel::~Kernel() {
+  const Table& table = context_->table();
+  if (kernel_ != nullptr) table.clReleaseKernel(kernel_);
+  if (program_ != nullptr) table.clReleaseProgram(program_);
+}
+
+Result<void> Kernel::build(std::string_view text) {
+  const char* begin = text.data();
+  const std::size_t length = text.size();
+  constexpr const char* call = "clCreateProgramWithSource";
+  cl_int code = result::success;
+  const Table& table = context_->table();
+  program_ = table.clCreateProgramWithSource(context_->handle(), 1, &begin, &length, &code);
+  if (program_ == nullptr) {
+    const Result<void> made = context_->check(call, code);
+    return made ? call_failed(context_->spec(), call, code) : made;
+  }
+  // Without the option an implementation may forget which parameters are addresses.
+  code = table.clBuildProgram(program_, 1, &context_->facts().id, "-cl-kernel-arg-info", nullptr,
+                              nullptr);
+  if (code == result::build_program_failure) return build_failure(code);
+  return context_->check("clBuildProgram", code);
+}
+
+Failure Kernel::build_failure(cl_int code) {
+  const Table& table = context_->table();
+  const cl_device_id device = context_->facts().id;
+  std::string log;
+  std::size_t bytes = 0;
+  if (table.clGetProgramBuildInfo(program_, device, program_build_log, 0, nullptr, &bytes) ==
+      result::success) {
+    log.resize(bytes);
+    if (table.clGetProgramBuildInfo(program_, device, program_build_log, bytes, log.data(),
+                                    nullptr) != result::success) {
+      log.clear();
+    }
+    log.resize(std::min(log.find('\0'), log.size()));
+  }
+  if (log.empty()) log = "the compiler did not say why";
+  std::string_view shown = first_error(log);
+  shown.remove_suffix(shown.size() - (shown.find_last_not_of(" \n") + 1));
+  // The log goes in last: it takes the room that is left, and is cut there.
+  return Failure(ErrorCode::driver,
+                 "kernel '{kernel}' could not be compiled for '{device}': {call} returned {name} "
+                 "({code}): {log}")
+      .with("call", "clBuildProgram")
+      .with("name", name_of(code))
+      .with_signed("code", code)
+      .with("device", context_->spec())
+      .with("kernel", std::string_view(entry_).substr(0, 40))
+      .with("log", shown);
+}
+
+Result<cl_kernel> Kernel::create() noexcept {
+  constexpr const char* call = "clCreateKernel";
+  cl_int code = result::success;
+  cl_kernel kernel = context_->table().clCreateKernel(program_, entry_.c_str(), &code);
+  if (kernel != nullptr) return kernel;
+  if (code == result::invalid_kernel_name) {
+    return Failure(ErrorCode::not_found,
+                   "the text given for '{device}' has no kernel '{id}'. Name one that it declares "
+                   "with __kernel.")
+        .with("device", context_->spec())
+        .with("id", entry_);
+  }
+  const Result<void> made = context_->check(call, code);
+  return made ? call_failed(context_->spec(), call, code) : made.failure();
+}
+
+Result<void> Kernel::read_parameters() {
+  const Table& table = context_->table();
+  cl_uint count = 0;
+  cl_int code = table.clGetKernelInfo(kernel_, kernel_num_args, sizeof count, &count, nullptr);
+  if (Result<void> asked = context_->check("clGetKernelInfo", code); !asked) return asked;
+  for (cl_uint i = 0; i < count; ++i) {
+    cl_uint qualifier = 0;
+    code = table.clGetKernelArgInfo(kernel_, i, kernel_arg_address_qualifier, sizeof qualifier,
+                                    &qualifier, nullptr);
+    if (Result<void> asked = context_->check("clGetKernelArgInfo", code); !asked) return asked;
+    parameters_.push_back(qualifier == kernel_arg_address_private ? Parameter::value
+                          : qualifier == kernel_arg_address_local ? Parameter::local
+                                                                  : Parameter::address);
+  }
+  return {};
+}
+
+Result<void> Kernel::check_arguments(const Memory& memory, const LaunchSize& size,
+                                     std::span<const KernelArgument> arguments) noexcept {
+  const bool has_local = !parameters_.empty() && parameters_.back() == Parameter::local;
+  const std::size_t expected = parameters_.size() - (has_local ? 1 : 0);
+  const auto refuse = [&](const char* sentence, std::size_t index, const char* value) {
+    return Failure(ErrorCode::invalid_argument, sentence)
+        .with("name", "arguments")
+        .with("value", value)
+        .with("index", index)
+        .with("kernel", entry_);
+  };
+  if (arguments.size() != expected) {
+    return Failure(ErrorCode::invalid_argument,
+                   "kernel '{kernel}' takes {expected} arguments and was given {value}.")
+        .with("name", "arguments")
+        .with("value", arguments.size())
+        .with("expected", expected)
+        .with("kernel", entry_);
+  }
+  if (has_local != (size.shared_bytes > 0)) {
+    return Failure(ErrorCode::invalid_argument,
+                   has_local
+                       ? "kernel '{kernel}' ends with a pointer to local memory, so "
+                         "shared_bytes must say its size."
+                       : "kernel '{kernel}' was given {value} bytes of shared memory. Let its "
+                         "last parameter be a pointer to local memory.")
+        .with("name", "shared_bytes")
+        .with("value", size.shared_bytes)
+        .with("kernel", entry_);
+  }
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const KernelArgument& argument = arguments[i];
+    if (parameters_[i] == Parameter::local) {
+      return refuse(
+          "parameter {index} of kernel '{kernel}' is a pointer to local memory, and only "
+          "the last one can be.",
+          i, "local memory");
+    }
+    if (parameters_[i] == Parameter::value) {
+      if (argument.range_address != nullptr && !memory.find(argument.range_address)) {
+        return refuse(
+            "argument {index} of kernel '{kernel}' names memory that is no live "
+            "allocation of the device.",
+            i, "a foreign address");
+      }
+      continue;
+    }
+    if (argument.value_bytes != sizeof(void*)) {
+      return refuse("argument {index} of kernel '{kernel}' must be an address.", i,
+                    "not an address");
+    }
+    // OpenCL leaves open what becomes of an address it does not know, and some drivers follow it.
+    if (void* address = address_in(argument); address != nullptr && !memory.find(address)) {
+      return refuse(
+          "argument {index} of kernel '{kernel}' is not in a live allocation of the "
+          "device.",
+          i, "a foreign address");
+    }
+  }
+  return {};
+}
+
+Result<void> Kernel::set_arguments(cl_kernel kernel, const LaunchSize& size,
+                                   std::span<const KernelArgument> arguments) noexcept {
+  const Table& table = context_->table();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const auto index = static_cast<cl_uint>(i);
+    const KernelArgument& argument = arguments[i];
+    const bool is_address = parameters_[i] == Parameter::address;
+    const cl_int code =
+        is_address ? table.clSetKernelArgSVMPointer(kernel, index, address_in(argument))
+                   : table.clSetKernelArg(kernel, index, argument.value_bytes, argument.value);
+    const char* call = is_address ? "clSetKernelArgSVMPointer" : "clSetKernelArg";
+    if (Result<void> set = context_->check(call, code); !set) return set;
+  }
+  if (size.shared_bytes == 0) return {};
+  const auto last = static_cast<cl_uint>(arguments.size());
+  return context_->check("clSetKernelArg",
+                         table.clSetKernelArg(kernel, last, size.shared_bytes, nullptr));
+}
+
+Result<void> Kernel::launch(Stream& stream, const Memory& memory, const LaunchSize& size,
+                            std::span<const KernelArgument> arguments) noexcept {
+  if (Result<void> alive = context_->check_alive(); !alive) return alive;
+  if (Result<void> right = check_arguments(memory, size, arguments); !right) return right;
+
+  std::vector<void*> hidden;  // addresses the driver cannot see among the arguments
+  try {
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      if (parameters_[i] == Parameter::value && arguments[i].range_address != nullptr) {
+        hidden.push_back(memory.find(arguments[i].range_address).value_or(PointerInfo{}).base);
+      }
+    }
+  } catch (const std::bad_alloc&) {
+    return no_memory_for("a launch", sizeof(void*) * arguments.size());
+  }
+  if (hidden.empty()) {
+    const std::lock_guard lock(mutex_);
+    if (Result<void> set = set_arguments(kernel_, size, arguments); !set) return set;
+    return stream.launch(kernel_, size);
+  }
+  // What was said about other memory stays with the kernel, and there is no way to take it back, so
+  // such a launch gets a kernel of its own.
+  const Result<cl_kernel> own = create();
+  if (!own) return own.failure();
+  const Table& table = context_->table();
+  Result<void> launched =
+      context_->check("clSetKernelExecInfo",
+                      table.clSetKernelExecInfo(*own, kernel_exec_info_svm_ptrs,
+                                                hidden.size() * sizeof(void*), hidden.data()));
+  if (launched) launched = set_arguments(*own, size, arguments);
+  if (launched) launched = stream.launch(*own, size);
+  table.clReleaseKernel(*own);  // a queued launch keeps it
+  return launched;
+}
+
+}  // namespace tern::opencl

@@ -1,0 +1,63 @@
+// A kernel for OpenCL devices: one function of a program in OpenCL C, compiled for the device.
+//
+// Its own declaration decides how arguments are passed: pointers to global and constant memory as
+// addresses, everything else by value. An address that is passed by value, say in a struct, names
+// its range, and the driver is told that the kernel may use it. `shared_bytes` of a launch is the
+// size of the last parameter, which is a pointer to local memory then.
+//
+// OpenCL keeps argument values in the kernel itself, so two launches of one kernel take turns.
+// Thread-safe.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backends/opencl/opencl_context.hpp"
+#include "backends/opencl/opencl_memory.hpp"
+#include "backends/opencl/opencl_stream.hpp"
+#include "tern/core/result.hpp"
+#include "tern/device/backend.hpp"
+
+namespace tern::opencl {
+
+class Kernel {
+ public:
+  /// Compiles the text. If it cannot be, the failure ends with the first lines about the error.
+  [[nodiscard]] static Result<std::shared_ptr<Kernel>> load(std::shared_ptr<Context> context,
+                                                            const KernelSource& source) noexcept;
+  ~Kernel();
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
+  [[nodiscard]] Result<void> launch(Stream& stream, const Memory& memory, const LaunchSize& size,
+                                    std::span<const KernelArgument> arguments) noexcept;
+
+ private:
+  enum class Parameter : std::uint8_t { value, address, local };
+
+  Kernel(std::shared_ptr<Context> context, std::string entry) noexcept
+      : context_(std::move(context)), entry_(std::move(entry)) {}
+
+  [[nodiscard]] Result<void> build(std::string_view text);
+  [[nodiscard]] Failure build_failure(cl_int code);
+  [[nodiscard]] Result<cl_kernel> create() noexcept;
+  [[nodiscard]] Result<void> read_parameters();
+  [[nodiscard]] Result<void> check_arguments(const Memory& memory, const LaunchSize& size,
+                                             std::span<const KernelArgument> arguments) noexcept;
+  [[nodiscard]] Result<void> set_arguments(cl_kernel kernel, const LaunchSize& size,
+                                           std::span<const KernelArgument> arguments) noexcept;
+
+  const std::shared_ptr<Context> context_;
+  const std::string entry_;
+  std::vector<Parameter> parameters_;  // constant once loaded
+  cl_program program_ = nullptr;
+  std::mutex mutex_;
+  cl_kernel kernel_ = nullptr;  // its argument values are guarded by mutex_
+};
+
+}  // namespace tern::opencl

@@ -1,0 +1,43 @@
+#include "backends/opencl/opencl_library.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <bit>
+
+namespace tern::opencl {
+
+const Linker& system_linker() {
+  static const Linker& linker = *new Linker{
+      [](const char* name) { return dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); },
+      [](void* library, const char* symbol) { return dlsym(library, symbol); }};
+  return linker;
+}
+
+Library load_library(const Linker& linker) {
+  Library library;
+  void* opened = nullptr;
+  const char* opened_name = nullptr;
+  for (const char* name : {"libOpenCL.so.1", "libOpenCL.so"}) {
+    opened_name = name;
+    if ((opened = linker.open(name)) != nullptr) break;
+  }
+  if (opened == nullptr) {
+    library.absence =
+        "libOpenCL.so.1 was not found. Install an OpenCL loader and the driver of a device, for "
+        "example ocl-icd-libopencl1 and pocl-opencl-icd";
+    return library;
+  }
+#define TERN_OPENCL_ENTRY(returned, name, parameters)                                             \
+  library.table.name = std::bit_cast<decltype(library.table.name)>(linker.find(opened, #name));   \
+  if (library.table.name == nullptr && library.absence.empty()) {                                 \
+    library.absence = fmt::format(                                                                \
+        "{} has no {}, which OpenCL 2.0 introduced at the latest. Install a newer OpenCL loader", \
+        opened_name, #name);                                                                      \
+  }
+  TERN_FOR_EACH_OPENCL_ENTRY(TERN_OPENCL_ENTRY)
+#undef TERN_OPENCL_ENTRY
+  return library;
+}
+
+}  // namespace tern::opencl

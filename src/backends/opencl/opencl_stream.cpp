@@ -1,0 +1,350 @@
+#include "backends/opencl/opencl_stream.hpp"
+
+#include <algorithm>
+#include <array>
+#include <new>
+#include <system_error>
+#include <utility>
+
+#include "backends/opencl/opencl_errors.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern::opencl {
+namespace {
+
+/// The shortest pattern that gives the same bytes: a zero of any width is a zero byte.
+std::size_t period_of(const Pattern& pattern) noexcept {
+  for (std::size_t period = 1; period < pattern.width_bytes; ++period) {
+    if (pattern.width_bytes % period != 0) continue;
+    const std::byte* bytes = pattern.bytes;
+    if (std::equal(bytes + period, bytes + pattern.width_bytes, bytes)) return period;
+  }
+  return pattern.width_bytes;
+}
+
+/// What a release in stream order carries to where it is done.
+struct PendingRelease {
+  std::shared_ptr<Memory> memory;
+  void* address;
+
+  static void run(cl_command_queue, cl_uint, void**, void* user_data) noexcept {
+    const std::unique_ptr<PendingRelease> self(static_cast<PendingRelease*>(user_data));
+    self->memory->finish_release(self->address);
+  }
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Stream>> Stream::make(std::shared_ptr<Context> context,
+                                             bool is_blocking) noexcept {
+  if (Result<void> alive = context->check_alive(); !alive) return alive.failure();
+  try {
+    std::unique_ptr<Stream> stream(new Stream(std::move(context), is_blocking));
+    // In order, because out of order is a property too. With profiling, because an event that wants
+    // the time may be recorded on any stream.
+    const std::array<cl_queue_properties, 3> properties = {queue_properties, queue_profiling_enable,
+                                                           0};
+    Context& device = *stream->context_;
+    cl_int code = result::success;
+    stream->queue_ = device.table().clCreateCommandQueueWithProperties(
+        device.handle(), device.facts().id, properties.data(), &code);
+    if (stream->queue_ == nullptr) {
+      constexpr const char* call = "clCreateCommandQueueWithProperties";
+      const Result<void> made = device.check(call, code);
+      return made ? call_failed(device.spec(), call, code) : made.failure();
+    }
+    return stream;
+  } catch (const std::bad_alloc&) {
+    return no_memory_for("a stream", sizeof(Stream));
+  }
+}
+
+Stream::~Stream() {
+  close();
+  if (thread_.joinable()) thread_.join();
+  last_.reset();
+  if (queue_ != nullptr) context_->table().clReleaseCommandQueue(queue_);
+}
+
+template <class Enqueue>
+Result<void> Stream::put(const char* call, Enqueue enqueue) noexcept {
+  if (Result<void> alive = context_->check_alive(); !alive) return alive;
+  std::shared_ptr<Completion> completion;
+  try {
+    // Before the command: afterwards it would be too late to refuse.
+    completion = std::make_shared<Completion>(context_);
+  } catch (const std::bad_alloc&) {
+    return no_memory_for("a command", sizeof(Completion));
+  }
+  if (Result<void> queued = context_->check(call, enqueue(completion->slot())); !queued) {
+    return queued;
+  }
+  last_ = std::move(completion);
+  needs_flush_ = true;
+  return {};
+}
+
+void Stream::flush() noexcept {
+  // A queue may keep commands to itself until it is flushed, and other queues and threads wait for
+  // them. What is refused here has been queued all the same, so it is tried again later.
+  if (needs_flush_) needs_flush_ = context_->table().clFlush(queue_) != result::success;
+}
+
+Result<void> Stream::put_copy(void* destination, const void* source, std::size_t bytes) noexcept {
+  return put("clEnqueueSVMMemcpy", [&](cl_event* event) {
+    return context_->table().clEnqueueSVMMemcpy(queue_, 0, destination, source, bytes, 0, nullptr,
+                                                event);
+  });
+}
+
+Result<void> Stream::put_fill(void* destination, std::size_t bytes, const std::byte* pattern,
+                              std::size_t pattern_bytes) noexcept {
+  return put("clEnqueueSVMMemFill", [&](cl_event* event) {
+    return context_->table().clEnqueueSVMMemFill(queue_, destination, pattern, pattern_bytes, bytes,
+                                                 0, nullptr, event);
+  });
+}
+
+Result<void> Stream::put_bytes(std::byte* destination, const std::byte* pattern,
+                               std::size_t pattern_bytes, std::size_t first,
+                               std::size_t count) noexcept {
+  for (std::size_t i = first; i < first + count; ++i) {
+    Result<void> queued = put_fill(destination + i, 1, pattern + i % pattern_bytes, 1);
+    if (!queued) return queued;
+  }
+  return {};
+}
+
+Result<void> Stream::copy(void* destination, const void* source, std::size_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  Result<void> queued = put_copy(destination, source, bytes);
+  flush();
+  return queued;
+}
+
+Result<void> Stream::copy_2d(const Copy2D& copy) noexcept {
+  const std::lock_guard lock(mutex_);
+  Result<void> queued;
+  if (copy.destination_pitch_bytes == copy.width_bytes &&
+      copy.source_pitch_bytes == copy.width_bytes) {
+    queued = put_copy(copy.destination, copy.source, copy.width_bytes * copy.height);
+  } else {
+    auto* to = static_cast<std::byte*>(copy.destination);
+    const auto* from = static_cast<const std::byte*>(copy.source);
+    for (std::size_t row = 0; row < copy.height && queued; ++row) {
+      queued = put_copy(to + row * copy.destination_pitch_bytes,
+                        from + row * copy.source_pitch_bytes, copy.width_bytes);
+    }
+  }
+  flush();
+  return queued;
+}
+
+Result<void> Stream::fill(void* destination, std::size_t bytes, const Pattern& pattern) noexcept {
+  auto* to = static_cast<std::byte*>(destination);
+  const std::size_t width = period_of(pattern);
+  const std::lock_guard lock(mutex_);
+  Result<void> queued;
+  if (is_power_of_two(width)) {
+    // OpenCL fills from multiples of the width only: the bytes before the first and behind the last
+    // go one by one, and in between the pattern is turned.
+    const std::size_t past = reinterpret_cast<std::uintptr_t>(destination) % width;
+    const std::size_t head = past == 0 ? 0 : std::min(width - past, bytes);
+    const std::size_t middle = (bytes - head) / width * width;
+    std::array<std::byte, Pattern::max_bytes> turned = {};
+    for (std::size_t i = 0; i < width; ++i) turned[i] = pattern.bytes[(head + i) % width];
+    queued = put_bytes(to, pattern.bytes, width, 0, head);
+    if (queued && middle > 0) queued = put_fill(to + head, middle, turned.data(), width);
+    if (queued) queued = put_bytes(to, pattern.bytes, width, head + middle, bytes - head - middle);
+  } else {
+    // One element byte by byte, and then copies of what is there already, each twice as long.
+    queued = put_bytes(to, pattern.bytes, width, 0, width);
+    for (std::size_t done = width; done < bytes && queued;) {
+      const std::size_t more = std::min(done, bytes - done);
+      queued = put_copy(to + done, to, more);
+      done += more;
+    }
+  }
+  flush();
+  return queued;
+}
+
+Result<void> Stream::wait(const Position& position) noexcept {
+  if (!position) return {};
+  const std::lock_guard lock(mutex_);
+  Result<void> queued;
+  if (position->context() == context_) {
+    const cl_event event = position->event();
+    queued = put("clEnqueueBarrierWithWaitList", [&](cl_event* slot) {
+      return context_->table().clEnqueueBarrierWithWaitList(queue_, 1, &event, slot);
+    });
+  } else {
+    // An event is unknown outside its context, so the thread waits in place of the queue.
+    queued = put_task(&position, nullptr, nullptr);
+  }
+  flush();
+  return queued;
+}
+
+Result<void> Stream::call(HostFunction function, void* context) noexcept {
+  const std::lock_guard lock(mutex_);
+  Result<void> queued = put_task(nullptr, function, context);
+  flush();
+  return queued;
+}
+
+Result<void> Stream::put_task(const Position* after, HostFunction function,
+                              void* context) noexcept {
+  if (Result<void> alive = context_->check_alive(); !alive) return alive;
+  Tasks one;
+  try {
+    one.push_back({after != nullptr ? *after : last_, function, context,
+                   std::make_shared<Completion>(context_)});
+  } catch (const std::bad_alloc&) {
+    return no_memory_for("a host function", sizeof(Task));
+  }
+  if (Result<void> started = start_thread(); !started) return started;
+
+  constexpr const char* call = "clCreateUserEvent";
+  cl_int code = result::success;
+  cl_event& gate = *one.front().gate->slot();
+  gate = context_->table().clCreateUserEvent(context_->handle(), &code);
+  if (gate == nullptr) {
+    const Result<void> made = context_->check(call, code);
+    return made ? call_failed(context_->spec(), call, code) : made;
+  }
+  Result<void> queued = put("clEnqueueBarrierWithWaitList", [&](cl_event* event) {
+    return context_->table().clEnqueueBarrierWithWaitList(queue_, 1, &gate, event);
+  });
+  if (!queued) return queued;
+  // The barrier is queued, so from here on nothing may fail: the thread is there, and a list takes
+  // over a node without asking for memory.
+  {
+    const std::lock_guard lock(tasks_mutex_);
+    tasks_.splice(tasks_.end(), one);
+  }
+  has_task_.notify_one();
+  return {};
+}
+
+Result<void> Stream::release(std::shared_ptr<Memory> memory, void* address) noexcept {
+  std::unique_ptr<PendingRelease> pending;
+  try {
+    pending = std::make_unique<PendingRelease>(PendingRelease{std::move(memory), address});
+  } catch (const std::bad_alloc&) {
+    return no_memory_for("a release", sizeof(PendingRelease));
+  }
+  const std::lock_guard lock(mutex_);
+  Result<void> queued = put("clEnqueueSVMFree", [&](cl_event* event) {
+    return context_->table().clEnqueueSVMFree(queue_, 1, &address, PendingRelease::run,
+                                              pending.get(), 0, nullptr, event);
+  });
+  if (queued) static_cast<void>(pending.release());  // run() has it now
+  flush();
+  return queued;
+}
+
+Result<void> Stream::launch(cl_kernel kernel, const LaunchSize& size) noexcept {
+  std::array<std::size_t, 3> global = {};
+  std::array<std::size_t, 3> local = {};
+  for (std::size_t i = 0; i < 3; ++i) {
+    local[i] = size.block[i];
+    global[i] = std::size_t{size.grid[i]} * size.block[i];
+  }
+  const std::lock_guard lock(mutex_);
+  Result<void> queued = put("clEnqueueNDRangeKernel", [&](cl_event* event) {
+    return context_->table().clEnqueueNDRangeKernel(queue_, kernel, 3, nullptr, global.data(),
+                                                    local.data(), 0, nullptr, event);
+  });
+  flush();
+  return queued;
+}
+
+Result<Position> Stream::stamp() noexcept {
+  const std::lock_guard lock(mutex_);
+  Result<void> queued = put("clEnqueueMarkerWithWaitList", [&](cl_event* event) {
+    return context_->table().clEnqueueMarkerWithWaitList(queue_, 0, nullptr, event);
+  });
+  flush();
+  if (!queued) return queued.failure();
+  return last_;
+}
+
+Position Stream::position() noexcept {
+  const std::lock_guard lock(mutex_);
+  flush();
+  return last_;
+}
+
+void Stream::close() noexcept {
+  {
+    const std::lock_guard lock(tasks_mutex_);
+    is_closed_ = true;
+  }
+  has_task_.notify_one();
+}
+
+bool Stream::is_finished() noexcept {
+  {
+    const std::lock_guard lock(tasks_mutex_);
+    if (!is_closed_ || !tasks_.empty()) return false;
+  }
+  const Result<bool> passed = is_passed(position());
+  return passed ? *passed : context_->is_lost();
+}
+
+Result<void> Stream::start_thread() noexcept {
+  const std::lock_guard lock(tasks_mutex_);
+  if (thread_.joinable()) return {};
+  try {
+    thread_ = std::thread([this] { work(); });
+  } catch (const std::system_error& error) {
+    return Failure(ErrorCode::driver,
+                   "a stream of '{device}' could not start its thread for host functions: {call} "
+                   "returned {code}. Use fewer streams, or raise the limit on threads.")
+        .with("call", "pthread_create")
+        .with("name", "system error")
+        .with_signed("code", error.code().value())
+        .with("device", context_->spec());
+  } catch (const std::bad_alloc&) {
+    return no_memory_for("a stream's thread", sizeof(std::thread));
+  }
+  return {};
+}
+
+void Stream::work() noexcept {
+  std::unique_lock lock(tasks_mutex_);
+  for (;;) {
+    has_task_.wait(lock, [&] { return !tasks_.empty() || is_closed_; });
+    if (tasks_.empty()) return;
+    Task& task = tasks_.front();  // stays where it is while others are added
+    lock.unlock();
+    run(task);
+    lock.lock();
+    tasks_.pop_front();
+  }
+}
+
+void Stream::run(Task& task) noexcept {
+  // A refused wait says nothing about the work, and the queue stands still until this is settled.
+  Result<bool> passed = is_passed(task.after);
+  while (!(passed && *passed) && !context_->is_lost()) {
+    if (task.after->context()->is_lost()) {
+      static_cast<void>(context_->lose("a wait for another device", result::device_not_available));
+      break;
+    }
+    static_cast<void>(opencl::wait(task.after));
+    passed = is_passed(task.after);
+  }
+  const bool is_reached = !context_->is_lost();
+  if (is_reached && task.function != nullptr) task.function(task.context);
+  // Only this lets the queue go on, so it is not given up lightly.
+  const cl_int status = is_reached ? complete : result::exec_status_error;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const cl_int code = context_->table().clSetUserEventStatus(task.gate->event(), status);
+    if (context_->check("clSetUserEventStatus", code)) return;
+  }
+  static_cast<void>(context_->lose("clSetUserEventStatus", result::invalid_event));
+}
+
+}  // namespace tern::opencl

@@ -1,0 +1,64 @@
+#include "backends/opencl/opencl_opener.hpp"
+
+#include <algorithm>
+
+#include "support/forked_child.hpp"
+#include "support/opencl_bench.hpp"
+#include "tern/backends/catalog.hpp"
+
+namespace tern::opencl {
+namespace {
+
+class OpenClOpener : public test::OpenClTest {};
+
+TEST_F(OpenClOpener, ListsEveryUsableDeviceByItsNumber) {
+  const std::vector<BackendListing> all = list_backends();
+  const auto listing = std::ranges::find(all, "opencl", &BackendListing::name);
+  ASSERT_NE(listing, all.end());
+  EXPECT_TRUE(listing->is_available) << listing->reason;
+  ASSERT_EQ(listing->devices.size(), find_opencl()->devices.usable.size());
+  EXPECT_EQ(listing->devices.front(), "opencl:0");
+  EXPECT_TRUE(listing->options.empty());
+}
+
+TEST_F(OpenClOpener, OpensADeviceByItsNumber) {
+  const Device device = open_device("OpenCL");
+  EXPECT_EQ(device.spec(), "opencl:0");
+  EXPECT_EQ(device.info().name, facts.name);
+  EXPECT_EQ(open_device("opencl:0"), device);
+}
+
+TEST_F(OpenClOpener, TakesNoOptions) {
+  const Result<Device> refused = try_open_device("opencl:0?threads=1");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_device);
+  EXPECT_EQ(refused.failure().text(),
+            "'opencl:0?threads=1' cannot be opened: OpenCL devices have no option 'threads'. They "
+            "take none.");
+}
+
+TEST_F(OpenClOpener, LooksForOpenClOnce) { EXPECT_EQ(find_opencl(), find_opencl()); }
+
+TEST_F(OpenClOpener, PrefersOnlyAccelerators) {
+  const Opener row = opener();
+  const DeviceList& devices = find_opencl()->devices;
+  for (std::uint32_t i = 0; i < devices.usable.size(); ++i) {
+    EXPECT_EQ(row.is_preferred(i), devices.usable[i].is_accelerator());
+  }
+}
+
+TEST_F(OpenClOpener, IsAbsentInAForkedChildOfAProcessThatLoadedIt) {
+  const int outcome = test::in_a_forked_child([] {
+    const Result<Device> refused = try_open_device("opencl");
+    return !refused && refused.failure().code() == ErrorCode::invalid_device &&
+           refused.failure().text() ==
+               "backend 'opencl' is not available: this process is a fork of one that had loaded "
+               "OpenCL, whose threads it does not have. Fork first, or start the child with exec, "
+               "or open 'sim' or 'host'." &&
+           open_best_device().info().backend != "opencl";
+  });
+  EXPECT_EQ(outcome, 0);
+}
+
+}  // namespace
+}  // namespace tern::opencl
