@@ -107,9 +107,7 @@ void StagingNow::work(Job& job, Lane& lane) noexcept {
   if (job.next.load(std::memory_order_relaxed) >= job.chunks.count() || !is_ready(lane)) return;
   const StagingFailure failure =
       job.chunks.direction() == StagedDirection::to_device ? feed(job, lane) : drain(job, lane);
-  if (!failure) return;
-  lane.set_unsettled(true);
-  job.fail(failure);
+  if (failure) job.fail(failure);
 }
 
 bool StagingNow::is_ready(Lane& lane) noexcept {
@@ -179,7 +177,7 @@ StagingResult StagingNow::finish(Job& job, const std::vector<Lane*>& lanes,
   if (!job.has_failed) return {};
   // The caller may free both ends as soon as it hears of the failure.
   for (Lane* lane : lanes) {
-    if (lane->last != nullptr || lane->is_unsettled()) static_cast<void>(lane->settle(driver_));
+    if (lane->last != nullptr) static_cast<void>(lane->settle(driver_));
   }
   return {StagingResult::Kind::failed, job.failure};
 }
