@@ -64,29 +64,26 @@ Context::Visit::Visit(Context& context) noexcept : context_(context) {
   }
   const DriverTable& cu = context.cu();
   CUcontext now = nullptr;
-  if (cu.cuCtxGetCurrent(&now) == CUDA_SUCCESS && now == context.handle_) return;
-  if (Result<void> pushed = context.check(cu.cuCtxPushCurrent(context.handle_), "cuCtxPushCurrent");
-      !pushed) {
-    failure_ = pushed.failure();
-    return;
+  if (cu.cuCtxGetCurrent(&now) != CUDA_SUCCESS || now != context.handle_) {
+    if (Result<void> pushed =
+            context.check(cu.cuCtxPushCurrent(context.handle_), "cuCtxPushCurrent");
+        !pushed) {
+      failure_ = pushed.failure();
+      return;
+    }
+    has_pushed_ = true;
   }
-  has_pushed_ = true;
+  has_changed_mode_ = cu.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
 }
 
 Context::Visit::~Visit() {
+  const DriverTable& cu = context_.cu();
+  if (has_changed_mode_) static_cast<void>(cu.cuThreadExchangeStreamCaptureMode(&mode_));
   if (!has_pushed_) return;
   // Never left pushed: a thread that has no context gets device 0 from the runtime later, and must
   // still do so.
   CUcontext ours = nullptr;
-  static_cast<void>(context_.cu().cuCtxPopCurrent(&ours));
-}
-
-Context::OutsideCaptures::OutsideCaptures(const Context& context) noexcept : context_(context) {
-  has_changed_ = context.cu().cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
-}
-
-Context::OutsideCaptures::~OutsideCaptures() {
-  if (has_changed_) static_cast<void>(context_.cu().cuThreadExchangeStreamCaptureMode(&mode_));
+  static_cast<void>(cu.cuCtxPopCurrent(&ours));
 }
 
 }  // namespace tern::cuda

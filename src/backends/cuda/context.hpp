@@ -5,8 +5,10 @@
 // the device under everybody else. Its flags stay as they are.
 //
 // Every primitive makes a Visit before it calls the driver. A visit makes the context current if it
-// is not, and puts back what was; and it refuses where the driver must not be called any more:
-// when the process is ending, or the device is lost. The first error that poisons the context is
+// is not, and puts back what was; it keeps its calls from breaking a capture into a graph, this
+// thread's or another's, which the driver would let even a question about an event do; and it
+// refuses where the driver must not be called any more: when the process is ending, or the device
+// is lost. The first error that poisons the context is
 // kept, with the call that saw it, and every later visit fails at once with it. Thread-safe.
 
 #pragma once
@@ -61,21 +63,8 @@ class Context {
     Context& context_;
     std::optional<Failure> failure_;
     bool has_pushed_ = false;
-  };
-
-  /// While it lasts, calls of this thread that a capture forbids do not disturb one: neither this
-  /// thread's nor another's. For slow paths that allocate, map or register. Inside a visit.
-  class OutsideCaptures {
-   public:
-    explicit OutsideCaptures(const Context& context) noexcept;
-    ~OutsideCaptures();
-    OutsideCaptures(const OutsideCaptures&) = delete;
-    OutsideCaptures& operator=(const OutsideCaptures&) = delete;
-
-   private:
-    const Context& context_;
-    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-    bool has_changed_ = false;
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // while it lasts, and what was
+    bool has_changed_mode_ = false;
   };
 
  private:

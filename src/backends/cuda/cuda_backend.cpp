@@ -1,5 +1,6 @@
 #include "backends/cuda/cuda_backend.hpp"
 
+#include <algorithm>
 #include <array>
 #include <new>
 #include <utility>
@@ -158,7 +159,6 @@ class CudaBackend final : public Backend {
 
   Result<void*> reserve(std::size_t bytes) noexcept override { return pages_.reserve(bytes); }
   Result<void> unreserve(void* address, std::size_t bytes) noexcept override {
-    if (notes_) notes_->forget(address);
     return pages_.unreserve(address, bytes);
   }
   Result<NativePages> create_pages(std::size_t bytes) noexcept override {
@@ -169,6 +169,7 @@ class CudaBackend final : public Backend {
     return pages_.map(address, pages);
   }
   Result<void> unmap(void* address, std::size_t bytes) noexcept override {
+    if (notes_) notes_->forget(address);
     return pages_.unmap(address, bytes);
   }
   Result<void> set_access(void* address, std::size_t bytes, PageAccess access) noexcept override {
@@ -215,7 +216,6 @@ class CudaBackend final : public Backend {
       return asked.failure();
     }
     if (can_access == 0) return false;
-    const Context::OutsideCaptures outside(*context_);
     const CUresult enabled = cu.cuCtxEnablePeerAccess(peer.context_->handle(), 0);
     if (enabled != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
       if (Result<void> done = context_->check(enabled, "cuCtxEnablePeerAccess"); !done) {
@@ -309,18 +309,36 @@ class CudaBackend final : public Backend {
 
   void note_suballocate(const Submission&, const Suballocation& block) noexcept override {
     if (!notes_) return;
-    std::optional<PointerInfo> from = pages_.find_reservation(block.address);
-    if (!from) from = memory_.find_own(block.address);
-    if (from) notes_->begin(from->base, from->bytes, block.address, block.bytes);
+    for_each_part(block, [&](const PointerInfo& whole, const std::byte* part, std::size_t bytes) {
+      notes_->begin(whole.base, whole.bytes, part, bytes);
+    });
   }
   void note_subrelease(const Submission&, const Suballocation& block) noexcept override {
-    if (notes_) notes_->end(block.address);
+    if (!notes_) return;
+    for_each_part(
+        block, [&](const PointerInfo&, const std::byte* part, std::size_t) { notes_->end(part); });
   }
 
  private:
   /// Peers are devices of this backend; streams see to that.
   static CudaBackend& peer_of(Backend& backend) noexcept {
     return static_cast<CudaBackend&>(backend);
+  }
+
+  /// The allocations and mappings that a block lies across, and its part in each.
+  template <class Visit>
+  void for_each_part(const Suballocation& block, Visit visit) noexcept {
+    const auto* part = static_cast<const std::byte*>(block.address);
+    const std::byte* const end = part + block.bytes;
+    while (part < end) {
+      std::optional<PointerInfo> whole = pages_.find(part);
+      if (!whole) whole = memory_.find_own(part);
+      if (!whole) return;
+      const std::byte* const whole_end = static_cast<const std::byte*>(whole->base) + whole->bytes;
+      const std::byte* const part_end = std::min(end, whole_end);
+      visit(*whole, part, static_cast<std::size_t>(part_end - part));
+      part = part_end;
+    }
   }
 
   /// Work on a stream: in the context, and on a handle this thread may use.

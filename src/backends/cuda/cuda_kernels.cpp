@@ -43,7 +43,6 @@ CudaKernels::Kernel::~Kernel() {
   if (module == nullptr) return;
   const Context::Visit visit(*context);
   if (!visit) return;
-  const Context::OutsideCaptures outside(*context);
   static_cast<void>(context->cu().cuModuleUnload(module));
 }
 
@@ -57,7 +56,6 @@ Result<NativeKernel> CudaKernels::load(const KernelSource& source) noexcept {
   }
   try {
     const DriverTable& cu = context_.cu();
-    const Context::OutsideCaptures outside(context_);
     // PTX ends with a zero that a view of it may not include.
     std::string image(reinterpret_cast<const char*>(source.image.data()), source.image.size());
     const std::string entry(source.entry);

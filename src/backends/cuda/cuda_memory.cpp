@@ -82,7 +82,6 @@ void CudaMemory::put_back(const void* address, const Block& block) {
 Result<void*> CudaMemory::allocate(MemoryKind kind, std::size_t bytes, std::size_t alignment) {
   const Context::Visit visit(context_);
   if (!visit) return visit.failure();
-  const Context::OutsideCaptures outside(context_);
   const DriverTable& cu = context_.cu();
   const std::size_t taken = padded(bytes, alignment);
   Block block{0, bytes, Origin::plain};
@@ -135,7 +134,6 @@ Result<void> CudaMemory::release(void* address) {
   if (!context_.can_call()) return {};
   const Context::Visit visit(context_);
   if (!visit) return {};  // lost meanwhile
-  const Context::OutsideCaptures outside(context_);
   const char* call = nullptr;
   const CUresult result = give(*block, call);
   Result<void> given = context_.check(result, call);
@@ -156,7 +154,6 @@ Result<CUmemoryPool> CudaMemory::pool() {
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, context_.device()};
   CUmemoryPool made = nullptr;
-  const Context::OutsideCaptures outside(context_);
   if (Result<void> done = context_.check(cu.cuMemPoolCreate(&made, &properties), "cuMemPoolCreate");
       !done) {
     return done.failure();
@@ -224,7 +221,6 @@ Result<void> CudaMemory::release_async(CUstream stream, void* address) {
 Result<void*> CudaMemory::register_host(void* address, std::size_t bytes) {
   const Context::Visit visit(context_);
   if (!visit) return visit.failure();
-  const Context::OutsideCaptures outside(context_);
   const DriverTable& cu = context_.cu();
   const CUresult result =
       cu.cuMemHostRegister(address, bytes, host_register_portable | host_register_device_map);
@@ -262,7 +258,6 @@ Result<void> CudaMemory::unregister_host(void* address) {
   if (!context_.can_call()) return {};
   const Context::Visit visit(context_);
   if (!visit) return {};
-  const Context::OutsideCaptures outside(context_);
   Result<void> given =
       context_.check(context_.cu().cuMemHostUnregister(address), "cuMemHostUnregister");
   if (!given && context_.can_call()) {

@@ -72,7 +72,6 @@ Result<std::size_t> CudaPages::granularity(Context& context) {
 Result<void*> CudaPages::reserve(std::size_t bytes) {
   const Context::Visit visit(context_);
   if (!visit) return visit.failure();
-  const Context::OutsideCaptures outside(context_);
   const std::lock_guard lock(mutex_);
   CUdeviceptr address = 0;
   CUresult result = context_.cu().cuMemAddressReserve(&address, bytes, page_bytes_, 0, 0);
@@ -106,7 +105,6 @@ Result<void> CudaPages::unreserve(void* address, std::size_t bytes) {
   if (context_.can_call()) {
     const Context::Visit visit(context_);
     if (visit) {
-      const Context::OutsideCaptures outside(context_);
       Result<void> done = context_.check(context_.cu().cuMemAddressFree(number(address), bytes),
                                          "cuMemAddressFree");
       if (!done && context_.can_call()) return done;
@@ -119,7 +117,6 @@ Result<void> CudaPages::unreserve(void* address, std::size_t bytes) {
 Result<NativePages> CudaPages::create(std::size_t bytes) {
   const Context::Visit visit(context_);
   if (!visit) return visit.failure();
-  const Context::OutsideCaptures outside(context_);
   const std::lock_guard lock(mutex_);
   const CUmemAllocationProp properties = properties_of(context_);
   CUmemGenericAllocationHandle handle = 0;
@@ -144,7 +141,6 @@ Result<void> CudaPages::release(NativePages pages) {
   if (context_.can_call()) {
     const Context::Visit visit(context_);
     if (visit) {
-      const Context::OutsideCaptures outside(context_);
       Result<void> done =
           context_.check(context_.cu().cuMemRelease(found->second.handle), "cuMemRelease");
       if (!done && context_.can_call()) return done;
@@ -173,7 +169,6 @@ bool CudaPages::is_free(std::uintptr_t address, std::size_t bytes) const noexcep
 Result<void> CudaPages::map(void* address, NativePages pages) {
   const Context::Visit visit(context_);
   if (!visit) return visit.failure();
-  const Context::OutsideCaptures outside(context_);
   const std::lock_guard lock(mutex_);
   const auto found = pages_.find(pages.value);
   if (found == pages_.end()) return unknown_pages();
@@ -212,7 +207,6 @@ Result<void> CudaPages::unmap(void* address, std::size_t bytes) {
   if (context_.can_call()) {
     const Context::Visit visit(context_);
     if (visit) {
-      const Context::OutsideCaptures outside(context_);
       Result<void> done =
           context_.check(context_.cu().cuMemUnmap(number(address), bytes), "cuMemUnmap");
       if (!done && context_.can_call()) return done;
@@ -238,7 +232,6 @@ Result<void> CudaPages::grant(std::uintptr_t address, std::size_t bytes, PageAcc
 Result<void> CudaPages::set_access(void* address, std::size_t bytes, PageAccess access) {
   const Context::Visit visit(context_);
   if (!visit) return visit.failure();
-  const Context::OutsideCaptures outside(context_);
   const std::lock_guard lock(mutex_);
   // Whole mappings, one behind the other, from the first byte to the last.
   const std::uintptr_t end = number(address) + bytes;
@@ -269,19 +262,9 @@ std::optional<PointerInfo> CudaPages::find(const void* address) {
   return PointerInfo{MemoryKind::mapped, reinterpret_cast<void*>(next->first), next->second.bytes};
 }
 
-std::optional<PointerInfo> CudaPages::find_reservation(const void* address) {
-  const std::lock_guard lock(mutex_);
-  auto next = reservations_.upper_bound(number(address));
-  if (next == reservations_.begin()) return std::nullopt;
-  --next;
-  if (number(address) - next->first >= next->second) return std::nullopt;
-  return PointerInfo{MemoryKind::mapped, reinterpret_cast<void*>(next->first), next->second};
-}
-
 Result<void> CudaPages::let_in(CUdevice peer) {
   const Context::Visit visit(context_);
   if (!visit) return visit.failure();
-  const Context::OutsideCaptures outside(context_);
   const std::lock_guard lock(mutex_);
   if (std::ranges::find(peers_, peer) != peers_.end()) return {};
   try {

@@ -41,8 +41,6 @@ class CudaPages {
 
   /// The mapping that holds the address.
   [[nodiscard]] std::optional<PointerInfo> find(const void* address);
-  /// The reservation that holds the address.
-  [[nodiscard]] std::optional<PointerInfo> find_reservation(const void* address);
   /// Lets another device use what is mapped here, now and later.
   [[nodiscard]] Result<void> let_in(CUdevice peer);
 

@@ -51,7 +51,6 @@ CudaStreams::~CudaStreams() {
 Result<NativeStream> CudaStreams::create(const StreamOptions& options) {
   const Context::Visit visit(context_);
   if (!visit) return visit.failure();
-  const Context::OutsideCaptures outside(context_);
   // The greatest priority is the lowest number.
   const int priority = std::clamp(options.priority, greatest_priority_, least_priority_);
   CUstream stream = nullptr;
@@ -133,7 +132,6 @@ void CudaStreams::destroy(NativeStream stream) noexcept {
   const Context::Visit visit(context_);
   if (visit) {
     const Result<CUstream> handle = resolve(stream);
-    const Context::OutsideCaptures outside(context_);
     if (handle && context_.cu().cuStreamQuery(*handle) == CUDA_ERROR_NOT_READY) {
       bool is_kept = false;
       if (const Result<CUevent> end = record_end(*handle)) {

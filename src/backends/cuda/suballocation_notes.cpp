@@ -72,6 +72,12 @@ void SuballocationNotes::begin(const void* allocation, std::size_t allocation_by
                                      nullptr};
     known->second = heap_register_(nullptr, &heap);
   }
+  if (known->second == nullptr) return;  // the tool does not take this kind of memory
+  try {
+    if (!blocks_.emplace(block, allocation).second) return;
+  } catch (const std::bad_alloc&) {
+    return;
+  }
   const nvtx::VirtualRange range{block_bytes, block};
   const nvtx::RegionsToRegister regions{nvtx::memory_compatibility,
                                         sizeof(nvtx::RegionsToRegister),
@@ -92,14 +98,15 @@ void SuballocationNotes::end(const void* block) noexcept {
                                           sizeof block,
                                           &block};
   const std::lock_guard lock(mutex_);
-  regions_unregister_(nullptr, &regions);
+  if (blocks_.erase(block) != 0) regions_unregister_(nullptr, &regions);
 }
 
 void SuballocationNotes::forget(const void* allocation) noexcept {
   const std::lock_guard lock(mutex_);
   const auto known = heaps_.find(allocation);
   if (known == heaps_.end()) return;
-  heap_unregister_(nullptr, known->second);
+  std::erase_if(blocks_, [&](const auto& block) { return block.second == allocation; });
+  if (known->second != nullptr) heap_unregister_(nullptr, known->second);
   heaps_.erase(known);
 }
 

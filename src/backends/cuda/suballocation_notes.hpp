@@ -99,7 +99,8 @@ class SuballocationNotes {
   /// The same, of a tool that is there already.
   [[nodiscard]] static std::unique_ptr<SuballocationNotes> attach(nvtx::Initialize* initialize);
 
-  /// The block is given out of the allocation, which the tool is told of first.
+  /// The block is given out of the allocation, which the tool is told of first. A tool may refuse
+  /// an allocation; then it hears nothing of its blocks.
   void begin(const void* allocation, std::size_t allocation_bytes, const void* block,
              std::size_t block_bytes) noexcept;
   void end(const void* block) noexcept;
@@ -115,7 +116,8 @@ class SuballocationNotes {
   nvtx::RegionsUnregister* regions_unregister_ = nullptr;
 
   std::mutex mutex_;
-  std::map<const void*, void*> heaps_;  // guarded by mutex_: by the allocation's address
+  std::map<const void*, void*> heaps_;         // guarded by mutex_: by the allocation's address
+  std::map<const void*, const void*> blocks_;  // guarded by mutex_: whose they are
 };
 
 }  // namespace tern::cuda

@@ -99,12 +99,31 @@ TEST(SuballocationNotes, TellTheToolOfAnAllocationOnceAndOfEachBlock) {
   notes->begin(at(1000), 500, at(1000), 50);
   notes->begin(at(1000), 500, at(1100), 60);
   notes->end(at(1000));
+  notes->end(at(1000));  // not there any more
   notes->forget(at(1000));
-  notes->forget(at(1000));  // not known any more
+  notes->end(at(1100));  // gone with it
+  notes->forget(at(1000));
   notes->begin(at(1000), 700, at(1000), 10);
   EXPECT_EQ(heard(), (std::vector<std::string>{"heap 1000+500", "block 1000+50", "block 1100+60",
                                                "no block 1000", "no heap", "heap 1000+700",
                                                "block 1000+10"}));
+}
+
+TEST(SuballocationNotes, SayNothingOfBlocksInMemoryThatTheToolRefuses) {
+  heard().clear();
+  const auto notes = SuballocationNotes::attach([](nvtx::ModuleInfo* module) {
+    const int filled = fill(module);
+    nvtx::HeapRegister* refuse = [](void*, const nvtx::HeapDescription*) -> void* {
+      return nullptr;
+    };
+    module->segments->function_slots[nvtx::heap_register] = reinterpret_cast<std::intptr_t>(refuse);
+    return filled;
+  });
+  ASSERT_NE(notes, nullptr);
+  notes->begin(at(1000), 500, at(1000), 50);
+  notes->end(at(1000));
+  notes->forget(at(1000));
+  EXPECT_EQ(heard(), std::vector<std::string>{});
 }
 
 TEST(SuballocationNotes, AreNotMadeWithoutATool) {
