@@ -32,9 +32,13 @@ struct PlannedFault {
   const char* name;
   std::atomic<int> calls = 0;
   std::atomic<int> fail_at = 0;  // counted from 1; 0: never
+  std::atomic<int> times = 1;    // so many calls fail from there on
   std::atomic<opencl::cl_int> code = 0;
 
-  [[nodiscard]] bool hits() noexcept { return ++calls == fail_at; }
+  [[nodiscard]] bool hits() noexcept {
+    const int call = ++calls;
+    return fail_at > 0 && call >= fail_at && call < fail_at + times;
+  }
 };
 
 namespace opencl_faults {
@@ -140,9 +144,11 @@ class OpenClTest : public testing::Test {
   void clear_faults() {
     for (PlannedFault* fault : faults) fault->fail_at = fault->calls = 0;
   }
-  /// The next call of the entry, or the one after so many, fails.
-  void fail(std::string_view entry, opencl::cl_int code, int after = 0) {
+  /// The next call of the entry, or the one after so many, fails; and those that follow, if several
+  /// are to.
+  void fail(std::string_view entry, opencl::cl_int code, int after = 0, int times = 1) {
     PlannedFault& fault = fault_of(entry);
+    fault.times = times;
     fault.code = code;
     fault.calls = 0;
     fault.fail_at = after + 1;

@@ -34,4 +34,15 @@ Result<void> Completion::wait() const noexcept {
   return {};
 }
 
+Result<void> Completion::insist() const noexcept {
+  constexpr int max_refusals = 100;
+  for (int refusals = 0; refusals < max_refusals; ++refusals) {
+    Result<void> waited = wait();
+    if (waited || context_->is_lost()) return waited;
+    // The work may be done although waiting for it was refused.
+    if (const Result<bool> passed = is_passed(); passed && *passed) return {};
+  }
+  return context_->lose("clWaitForEvents", result::device_not_available);
+}
+
 }  // namespace tern::opencl

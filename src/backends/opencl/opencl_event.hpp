@@ -30,6 +30,9 @@ class Completion {
   /// A command that failed while it ran loses the device.
   [[nodiscard]] Result<bool> is_passed() const noexcept;
   [[nodiscard]] Result<void> wait() const noexcept;
+  /// For whoever cannot go on before the work is done. A refusal says nothing about that, so it
+  /// tries again; a driver that goes on refusing has lost the device.
+  [[nodiscard]] Result<void> insist() const noexcept;
 
  private:
   const std::shared_ptr<Context> context_;
@@ -46,6 +49,11 @@ using Position = std::shared_ptr<const Completion>;
 [[nodiscard]] inline Result<void> wait(const Position& position) noexcept {
   if (!position) return {};
   return position->wait();
+}
+
+[[nodiscard]] inline Result<void> insist(const Position& position) noexcept {
+  if (!position) return {};
+  return position->insist();
 }
 
 }  // namespace tern::opencl

@@ -96,6 +96,13 @@ void Memory::finish_release(void* address) noexcept {
   std::map<std::uintptr_t, Block>::node_type node;
   {
     const std::lock_guard lock(mutex_);
+    if (context_->is_lost()) {
+      // What was queued before the loss may still run, so the memory stays until the queues end.
+      const auto found = blocks_.find(number(address));
+      if (found == blocks_.end()) return;
+      used_bytes_ -= std::exchange(found->second.granted_bytes, 0);
+      return;
+    }
     node = blocks_.extract(number(address));
   }
   if (node.empty()) return;

@@ -2,8 +2,9 @@
 //
 // Knowing them is what makes a double free an error with a name, tells kernels' arguments from
 // other addresses, and counts what is in use, which OpenCL does not. A block is fine-grained where
-// the device can, so that the host may use it too. Releasing works after the device was lost, too.
-// Ends with whoever needs it last: a release in stream order may outlive the device. Thread-safe.
+// the device can, so that the host may use it too. After the device was lost a release changes the
+// books only; the memory itself goes in the end. Ends with whoever needs it last: a release in
+// stream order may outlive the device. Thread-safe.
 
 #pragma once
 

@@ -141,6 +141,7 @@ TEST_F(OpenClStream, StandsStillWhileAHostFunctionRuns) {
   Pattern one;
   one.bytes[0] = std::byte{1};
   ASSERT_TRUE(stream->fill(block, 64, Pattern{}));
+  finish(*stream);
   ASSERT_TRUE(stream->call(Gate::pass, &gate));
   ASSERT_TRUE(stream->fill(block, 64, one));
   const Position behind = stream->position();
