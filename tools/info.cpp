@@ -58,6 +58,7 @@ Json collect() {
       entry["devices"].push_back(device ? describe(*device)
                                         : Json{{"spec", spec}, {"error", device.failure().text()}});
     }
+    entry["passed_over"] = backend.passed_over;
     json["backends"].push_back(std::move(entry));
   }
   const Result<const Config*> config = try_config();
@@ -115,6 +116,9 @@ void print(const Json& json) {
     }
     fmt::print("\n");
     for (const Json& device : backend.at("devices")) print_device(device);
+    for (const Json& device : backend.at("passed_over")) {
+      fmt::print("  {}\n", dim("not used: " + device.get<std::string>()));
+    }
   }
   fmt::print("\n{}\n", bold("Configuration"));
   if (json.contains("configuration_error")) {
@@ -123,11 +127,11 @@ void print(const Json& json) {
   }
   for (const Json& variable : json.at("configuration")) {
     const std::string value = text(variable, "value");
-    fmt::print("  {:<18} {:<14} {}\n", text(variable, "name"), value.empty() ? "unset" : value,
+    fmt::print("  {:<20} {:<20} {}\n", text(variable, "name"), value.empty() ? "unset" : value,
                dim(text(variable, "purpose")));
   }
   for (const Json& name : json.at("unknown_variables")) {
-    fmt::print("  {:<18} {}\n", name.get<std::string>(),
+    fmt::print("  {:<20} {}\n", name.get<std::string>(),
                red("not a variable Tern knows; is it misspelt?"));
   }
 }

@@ -22,6 +22,8 @@ struct Opener {
   std::vector<std::string> options;
   /// The index is in range; options are the backend's to check.
   Result<std::unique_ptr<Backend>> (*open)(const DeviceSpec& spec);
+  /// Devices that were found and cannot be used, with what they lack. Null: there are none.
+  std::vector<std::string> (*passed_over)() = nullptr;
   /// May open_best_device() choose this one? Null: any of them.
   bool (*is_preferred)(std::uint32_t index) = nullptr;
 };

@@ -26,6 +26,8 @@ struct BackendListing {
   std::string reason;
   /// Specs of its devices on this machine.
   std::vector<std::string> devices;
+  /// What keeps Tern from using further devices that were found, a sentence without its point each.
+  std::vector<std::string> passed_over;
   /// The options its specs take, as "key=values".
   std::vector<std::string> options;
 };

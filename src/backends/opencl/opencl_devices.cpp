@@ -48,8 +48,17 @@ std::string what_it_lacks(const Table& table, const DeviceFacts& facts) {
   }
   if (number_of<cl_bool>(table, facts.id, device_available) == 0) return "is not available";
   if (number_of<cl_uint>(table, facts.id, device_address_bits) != 64) return "has 32-bit addresses";
-  if ((facts.svm & svm_coarse_grain_buffer) == 0) {
-    return "lacks shared virtual memory (CL_DEVICE_SVM_COARSE_GRAIN_BUFFER)";
+  if ((facts.svm & svm_fine_grain_buffer) == 0) {
+    // Addresses would do with less. But a driver without it was seen to read host memory when a
+    // copy is submitted, and not when the queue gets there: then a copy to the host and back brings
+    // back what was there before.
+    return fmt::format(
+        "lacks fine-grained shared virtual memory "
+        "(CL_DEVICE_SVM_FINE_GRAIN_BUFFER){}",
+        (facts.svm & svm_coarse_grain_buffer) == 0
+            ? ""
+            : ", and with the coarse-grained one it has, copies of host memory are "
+              "not kept in the queue's order");
   }
   if (facts.total_bytes == 0) return "does not say how much memory it has";
   return {};

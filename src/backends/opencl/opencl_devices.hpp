@@ -1,7 +1,8 @@
 // Which OpenCL devices Tern can use, with the facts it needs of them, and what the others lack.
 //
-// Tern hands out addresses, so a device must have OpenCL 2.0 or newer with shared virtual memory,
-// coarse-grained at least. Devices are numbered in the order of their platforms.
+// Tern hands out addresses and orders copies of host memory by the queue, so a device must have
+// OpenCL 2.0 or newer with fine-grained shared virtual memory. Devices are numbered in the order of
+// their platforms.
 
 #pragma once
 

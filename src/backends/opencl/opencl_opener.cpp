@@ -50,6 +50,11 @@ std::uint32_t device_count(const DeviceSpec&) {
   return known == nullptr ? 0 : static_cast<std::uint32_t>(known->devices.usable.size());
 }
 
+std::vector<std::string> passed_over() {
+  const Found* known = find_opencl();
+  return known == nullptr ? std::vector<std::string>() : known->devices.lacking;
+}
+
 bool is_preferred(std::uint32_t index) {
   const Found* known = find_opencl();
   return known != nullptr && known->devices.usable[index].is_accelerator();
@@ -90,6 +95,6 @@ const Found* find_opencl() {
   return result;
 }
 
-Opener opener() { return {"opencl", absence, device_count, {}, open, is_preferred}; }
+Opener opener() { return {"opencl", absence, device_count, {}, open, passed_over, is_preferred}; }
 
 }  // namespace tern::opencl

@@ -14,7 +14,7 @@ struct FakeDevice {
   std::string name = "a GPU";
   std::string version = "OpenCL 3.0 CUDA";
   cl_bitfield type = device_type_gpu;
-  cl_bitfield svm = svm_coarse_grain_buffer;
+  cl_bitfield svm = svm_coarse_grain_buffer | svm_fine_grain_buffer;
   cl_bool is_available = 1;
   cl_uint address_bits = 64;
   cl_ulong total_bytes = 1 << 30;
@@ -130,12 +130,12 @@ TEST_F(OpenClDevices, AreAcceleratorsUnlessTheyAreTheProcessor) {
   const DeviceList list = find();
   EXPECT_FALSE(list.usable[0].is_accelerator());
   EXPECT_TRUE(list.usable[1].is_accelerator());
-  EXPECT_FALSE(list.usable[0].is_fine_grained());
 }
 
 TEST_F(OpenClDevices, AreLeftOutWithWhatTheyLack) {
   described.platforms = {{{.name = "old", .version = "OpenCL 1.2 x"},
                           {.name = "plain", .svm = 0},
+                          {.name = "coarse", .svm = svm_coarse_grain_buffer},
                           {.name = "narrow", .address_bits = 32},
                           {.name = "off", .is_available = 0},
                           {.name = "mute", .total_bytes = 0},
@@ -147,7 +147,11 @@ TEST_F(OpenClDevices, AreLeftOutWithWhatTheyLack) {
   EXPECT_EQ(list.lacking,
             (std::vector<std::string>{
                 "'old' has OpenCL 1.2, and 2.0 is needed",
-                "'plain' lacks shared virtual memory (CL_DEVICE_SVM_COARSE_GRAIN_BUFFER)",
+                "'plain' lacks fine-grained shared virtual memory "
+                "(CL_DEVICE_SVM_FINE_GRAIN_BUFFER)",
+                "'coarse' lacks fine-grained shared virtual memory "
+                "(CL_DEVICE_SVM_FINE_GRAIN_BUFFER), and with the coarse-grained one it has, copies "
+                "of host memory are not kept in the queue's order",
                 "'narrow' has 32-bit addresses", "'off' is not available",
                 "'mute' does not say how much memory it has",
                 "'odd' has OpenCL 0.0, and 2.0 is needed"}));
@@ -157,8 +161,8 @@ TEST_F(OpenClDevices, AreAbsentWithEveryReasonThereIs) {
   described.platforms = {{{.name = "old", .version = "OpenCL 1.2 x"}}, {{.name = "x", .svm = 0}}};
   EXPECT_EQ(absence_sentence(find().absence),
             "backend 'opencl' is not available: 'old' has OpenCL 1.2, and 2.0 is needed; 'x' lacks "
-            "shared virtual memory (CL_DEVICE_SVM_COARSE_GRAIN_BUFFER). Use another device, or "
-            "open 'sim' or 'host'.");
+            "fine-grained shared virtual memory (CL_DEVICE_SVM_FINE_GRAIN_BUFFER). Use another "
+            "device, or open 'sim' or 'host'.");
 }
 
 TEST_F(OpenClDevices, AreAbsentWithoutAPlatform) {
