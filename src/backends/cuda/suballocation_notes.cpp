@@ -17,6 +17,33 @@ bool take(const std::array<std::intptr_t, nvtx::slot_count>& slots, std::size_t 
   return true;
 }
 
+// Where a tool puts its functions: a place for each, and the places in a row.
+std::array<nvtx::Function*, nvtx::core2_count> core2_functions = {};
+std::array<nvtx::Function**, nvtx::core2_count> core2_table = {};
+
+int module_functions(int module, nvtx::Function**** table, unsigned* count) {
+  if (module != nvtx::core2_module) return 0;
+  for (std::size_t i = 0; i < core2_table.size(); ++i) core2_table[i] = &core2_functions[i];
+  if (table != nullptr) *table = core2_table.data();
+  if (count != nullptr) *count = static_cast<unsigned>(core2_table.size());
+  return 1;
+}
+
+const void* get_table(std::uint32_t table) {
+  static const nvtx::Callbacks callbacks{sizeof(nvtx::Callbacks), module_functions};
+  static const nvtx::VersionInfo version{sizeof(nvtx::VersionInfo), nvtx::version, 0,
+                                         [](std::uint32_t) {}};
+  if (table == nvtx::callbacks_table) return &callbacks;
+  return table == nvtx::version_table ? &version : nullptr;
+}
+
+/// A domain of ours, if the tool has such; null is everybody's.
+void* create_domain(nvtx::InitializeCore* initialize) {
+  if (initialize == nullptr || initialize(get_table) == 0) return nullptr;
+  nvtx::Function* const create = core2_functions[nvtx::domain_create];
+  return create == nullptr ? nullptr : reinterpret_cast<nvtx::DomainCreate*>(create)("Tern");
+}
+
 }  // namespace
 
 std::unique_ptr<SuballocationNotes> SuballocationNotes::attach(const std::string& library) {
@@ -24,11 +51,14 @@ std::unique_ptr<SuballocationNotes> SuballocationNotes::attach(const std::string
   void* tool = dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (tool == nullptr) return nullptr;
   return attach(
-      reinterpret_cast<nvtx::Initialize*>(dlsym(tool, "InitializeInjectionNvtxExtension")));
+      reinterpret_cast<nvtx::Initialize*>(dlsym(tool, "InitializeInjectionNvtxExtension")),
+      reinterpret_cast<nvtx::InitializeCore*>(dlsym(tool, "InitializeInjectionNvtx2")));
 }
 
-std::unique_ptr<SuballocationNotes> SuballocationNotes::attach(nvtx::Initialize* initialize) {
+std::unique_ptr<SuballocationNotes> SuballocationNotes::attach(
+    nvtx::Initialize* initialize, nvtx::InitializeCore* initialize_core) {
   if (initialize == nullptr) return nullptr;
+  void* const domain = create_domain(initialize_core);
   // The tool keeps the address of the slots for as long as it likes.
   auto& slots = *new std::array<std::intptr_t, nvtx::slot_count>{};
   auto& segment = *new nvtx::ModuleSegment{1, nvtx::slot_count, slots.data()};
@@ -42,6 +72,7 @@ std::unique_ptr<SuballocationNotes> SuballocationNotes::attach(nvtx::Initialize*
                                        nullptr};
   if (initialize(&module) == 0) return nullptr;
   std::unique_ptr<SuballocationNotes> notes(new SuballocationNotes);
+  notes->domain_ = domain;
   const bool has_all = take(slots, nvtx::heap_register, notes->heap_register_) &&
                        take(slots, nvtx::heap_unregister, notes->heap_unregister_) &&
                        take(slots, nvtx::regions_register, notes->regions_register_) &&
@@ -70,7 +101,7 @@ void SuballocationNotes::begin(const void* allocation, std::size_t allocation_by
                                      0,
                                      0,
                                      nullptr};
-    known->second = heap_register_(nullptr, &heap);
+    known->second = heap_register_(domain_, &heap);
   }
   if (known->second == nullptr) return;  // the tool does not take this kind of memory
   try {
@@ -87,7 +118,7 @@ void SuballocationNotes::begin(const void* allocation, std::size_t allocation_by
                                         sizeof range,
                                         &range,
                                         nullptr};
-  regions_register_(nullptr, &regions);
+  regions_register_(domain_, &regions);
 }
 
 void SuballocationNotes::end(const void* block) noexcept {
@@ -98,7 +129,7 @@ void SuballocationNotes::end(const void* block) noexcept {
                                           sizeof block,
                                           &block};
   const std::lock_guard lock(mutex_);
-  if (blocks_.erase(block) != 0) regions_unregister_(nullptr, &regions);
+  if (blocks_.erase(block) != 0) regions_unregister_(domain_, &regions);
 }
 
 void SuballocationNotes::forget(const void* allocation) noexcept {
@@ -106,7 +137,7 @@ void SuballocationNotes::forget(const void* allocation) noexcept {
   const auto known = heaps_.find(allocation);
   if (known == heaps_.end()) return;
   std::erase_if(blocks_, [&](const auto& block) { return block.second == allocation; });
-  if (known->second != nullptr) heap_unregister_(nullptr, known->second);
+  if (known->second != nullptr) heap_unregister_(domain_, known->second);
   heaps_.erase(known);
 }
 

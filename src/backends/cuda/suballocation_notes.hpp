@@ -41,6 +41,26 @@ struct ModuleInfo {
 /// "InitializeInjectionNvtxExtension" of a tool's library: fills the slots, and is not zero then.
 using Initialize = int(ModuleInfo* module);
 
+/// What a tool asks for before that: where to put its functions of the core, of which one is used.
+using Function = void();
+struct Callbacks {
+  std::size_t struct_bytes;
+  int (*module_functions)(int module, Function**** table, unsigned* count);
+};
+struct VersionInfo {
+  std::size_t struct_bytes;
+  std::uint32_t version;
+  std::uint32_t reserved;
+  void (*set_tool_version)(std::uint32_t version);
+};
+using GetTable = const void*(std::uint32_t table);
+/// "InitializeInjectionNvtx2" of a tool's library.
+using InitializeCore = int(GetTable* get_table);
+inline constexpr std::uint32_t callbacks_table = 1, version_table = 3;
+inline constexpr int core2_module = 5;
+inline constexpr std::size_t core2_count = 16, domain_create = 12;
+using DomainCreate = void*(const char* name);
+
 struct VirtualRange {
   std::size_t bytes;
   const void* address;
@@ -96,8 +116,10 @@ class SuballocationNotes {
  public:
   /// Null if there is no such library, or it does not want to hear of memory. Loads it once.
   [[nodiscard]] static std::unique_ptr<SuballocationNotes> attach(const std::string& library);
-  /// The same, of a tool that is there already.
-  [[nodiscard]] static std::unique_ptr<SuballocationNotes> attach(nvtx::Initialize* initialize);
+  /// The same, of a tool that is there already. Memory belongs to a domain, which a tool that has
+  /// none of the core goes without.
+  [[nodiscard]] static std::unique_ptr<SuballocationNotes> attach(
+      nvtx::Initialize* initialize, nvtx::InitializeCore* initialize_core = nullptr);
 
   /// The block is given out of the allocation, which the tool is told of first. A tool may refuse
   /// an allocation; then it hears nothing of its blocks.
@@ -115,6 +137,7 @@ class SuballocationNotes {
   nvtx::RegionsRegister* regions_register_ = nullptr;
   nvtx::RegionsUnregister* regions_unregister_ = nullptr;
 
+  void* domain_ = nullptr;
   std::mutex mutex_;
   std::map<const void*, void*> heaps_;         // guarded by mutex_: by the allocation's address
   std::map<const void*, const void*> blocks_;  // guarded by mutex_: whose they are

@@ -44,6 +44,7 @@ static_assert(nvtx::usage_sub_allocator == NVTX_MEM_HEAP_USAGE_TYPE_SUB_ALLOCATO
 static_assert(nvtx::type_virtual_address == NVTX_MEM_TYPE_VIRTUAL_ADDRESS);
 static_assert(nvtx::reference_by_pointer == NVTX_MEM_REGION_REF_TYPE_POINTER);
 static_assert(nvtx::version == NVTX_VERSION);
+// What the core of NVTX is asked by is not in a public header; its numbers are checked by use.
 #endif
 
 /// What the tool has heard, in words.
@@ -107,6 +108,46 @@ TEST(SuballocationNotes, TellTheToolOfAnAllocationOnceAndOfEachBlock) {
   EXPECT_EQ(heard(), (std::vector<std::string>{"heap 1000+500", "block 1000+50", "block 1100+60",
                                                "no block 1000", "no heap", "heap 1000+700",
                                                "block 1000+10"}));
+}
+
+/// The domain that the tool gave, as its functions of the core see it.
+int marker = 0;
+void* create_domain(const char* name) {
+  heard().push_back(std::string("domain ") + name);
+  return &marker;
+}
+
+int fill_core(nvtx::GetTable* get_table) {
+  EXPECT_EQ(get_table(99), nullptr);
+  EXPECT_EQ(static_cast<const nvtx::VersionInfo*>(get_table(nvtx::version_table))->version,
+            nvtx::version);
+  const auto* callbacks = static_cast<const nvtx::Callbacks*>(get_table(nvtx::callbacks_table));
+  nvtx::Function*** table = nullptr;
+  unsigned count = 0;
+  EXPECT_EQ(callbacks->module_functions(1, &table, &count), 0);
+  EXPECT_EQ(callbacks->module_functions(nvtx::core2_module, &table, &count), 1);
+  EXPECT_EQ(count, nvtx::core2_count);
+  *table[nvtx::domain_create] = reinterpret_cast<nvtx::Function*>(&create_domain);
+  return 1;
+}
+
+TEST(SuballocationNotes, BelongToADomainOfTheirOwn) {
+  heard().clear();
+  const auto notes = SuballocationNotes::attach(
+      [](nvtx::ModuleInfo* module) {
+        const int filled = fill(module);
+        nvtx::HeapRegister* look = [](void* domain, const nvtx::HeapDescription*) -> void* {
+          EXPECT_EQ(domain, &marker);
+          return nullptr;
+        };
+        module->segments->function_slots[nvtx::heap_register] =
+            reinterpret_cast<std::intptr_t>(look);
+        return filled;
+      },
+      fill_core);
+  ASSERT_NE(notes, nullptr);
+  notes->begin(at(1000), 500, at(1000), 50);
+  EXPECT_EQ(heard(), std::vector<std::string>{"domain Tern"});
 }
 
 TEST(SuballocationNotes, SayNothingOfBlocksInMemoryThatTheToolRefuses) {
