@@ -46,6 +46,26 @@ TEST_P(Copies, BetweenTwoBlocksOfTheDeviceAtOddAddresses) {
   EXPECT_EQ(out[3 + 2 * mib + 1], guard);
 }
 
+TEST_P(Copies, ManyRangesAtOnce) {
+  // More than fit one call of a driver, to and from the host, of several sizes and none.
+  constexpr std::size_t count = 700, stride = 256;
+  const Block block(device, count * stride);
+  const Bytes in = sample(count * stride);
+  Bytes out(count * stride);
+  std::vector<CopyRange> there, back;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t bytes = i % 9 == 0 ? 0 : 1 + i % stride;
+    there.push_back({block.get() + i * stride, in.data() + i * stride, bytes});
+    back.push_back({out.data() + i * stride, block.get() + i * stride, bytes});
+  }
+  stream.copy_batch(there);
+  stream.copy_batch(back);
+  stream.synchronize();
+  for (std::size_t i = 0; i < count; ++i) {
+    ASSERT_EQ(std::memcmp(back[i].destination, there[i].source, back[i].bytes), 0) << i;
+  }
+}
+
 TEST_P(Copies, NothingForZeroBytesWhateverTheAddresses) {
   EXPECT_TRUE(stream.try_copy(nullptr, nullptr, 0));
   EXPECT_TRUE(stream.try_copy_2d({}));

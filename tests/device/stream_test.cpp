@@ -132,6 +132,77 @@ TEST_F(StreamTest, WaitsForMarksOfItsBackendOnly) {
   EXPECT_TRUE(stranger.device.default_stream().try_wait(Mark{}));
 }
 
+TEST_F(StreamTest, CopiesManyRangesAndNoneOfZeroBytes) {
+  for (std::size_t i = 0; i < 64; ++i) b[i] = static_cast<std::byte>(i);
+  const CopyRange ranges[] = {{nullptr, nullptr, 0}, {a, b, 8},       {a + 8, b + 16, 8},
+                              {nullptr, nullptr, 0}, {a + 32, b, 32}, {nullptr, nullptr, 0}};
+  stream.copy_batch(ranges);
+  stream.synchronize();
+  EXPECT_EQ(fake.ledger->count(Call::copy), 3u);
+  EXPECT_EQ(a[7], std::byte{7});
+  EXPECT_EQ(a[8], std::byte{16});
+  EXPECT_EQ(a[16], std::byte{0});
+  EXPECT_EQ(a[63], std::byte{31});
+  EXPECT_TRUE(stream.try_copy_batch({}));
+}
+
+TEST_F(StreamTest, CopiesNothingOfABatchWithABadRange) {
+  const std::size_t too_much = max_request_bytes + 1;
+  for (const CopyRange& bad : {CopyRange{nullptr, b, 8}, CopyRange{a, nullptr, 8},
+                               CopyRange{a, a + 4, 8}, CopyRange{a, b, too_much}}) {
+    const CopyRange ranges[] = {{a, b, 8}, bad};
+    const std::size_t before = fake.ledger->total();
+    EXPECT_FALSE(stream.try_copy_batch(ranges));
+    EXPECT_EQ(fake.ledger->total(), before);
+  }
+  fake.ledger->fail_next(Call::copy);
+  const CopyRange fine[] = {{a, b, 8}};
+  EXPECT_EQ(stream.try_copy_batch(fine).failure().code(), ErrorCode::driver);
+}
+
+TEST_F(StreamTest, BorrowsAStreamAsOneHoweverOften) {
+  const std::size_t before = fake.ledger->live_streams();
+  {
+    Stream first = Stream::borrow(fake.device, NativeStream{70});
+    const Stream again = Stream::borrow(fake.device, NativeStream{70});
+    const Stream other = Stream::borrow(fake.device, NativeStream{71});
+    EXPECT_EQ(StreamRef(first), StreamRef(again));
+    EXPECT_NE(StreamRef(first), StreamRef(other));
+    EXPECT_EQ(fake.ledger->live_streams(), before + 2);
+    const StreamRef ref = first;
+    first = Stream();
+    EXPECT_TRUE(ref.is_usable());  // the other loan goes on
+    again.fill(a, 64, std::byte{4});
+    again.synchronize();
+    EXPECT_EQ(a[63], std::byte{4});
+  }
+  EXPECT_EQ(fake.ledger->live_streams(), before);
+  // A loan that has ended is over, whatever the handle is used for next.
+  const Stream next = Stream::borrow(fake.device, NativeStream{70});
+  EXPECT_TRUE(next.is_usable());
+}
+
+TEST_F(StreamTest, BorrowsTheDefaultStreamAsItsOwn) {
+  {
+    const Stream borrowed = Stream::borrow(fake.device, NativeStream{0});
+    EXPECT_EQ(StreamRef(borrowed), fake.device.default_stream());
+  }
+  EXPECT_TRUE(fake.device.default_stream().is_usable());
+}
+
+TEST_F(StreamTest, BorrowsNothingWhereThatCannotBe) {
+  const FakeDevice plain({.describe = [](DeviceInfo& info) {
+    info.capabilities = info.capabilities.without(Capability::borrowed_streams);
+  }});
+  const Result<Stream> refused = Stream::try_borrow(plain.device, NativeStream{70});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::unsupported);
+  EXPECT_EQ(Stream::try_borrow(Device(), NativeStream{70}).failure().code(),
+            ErrorCode::invalid_device);
+  fake.ledger->fail_next(Call::create_stream);
+  EXPECT_EQ(Stream::try_borrow(fake.device, NativeStream{70}).failure().code(), ErrorCode::driver);
+}
+
 TEST_F(StreamTest, MovesWithoutEnding) {
   const StreamId id = stream.id();
   Stream moved(std::move(stream));

@@ -231,6 +231,13 @@ class FakeBackend final : public Backend {
     if (stream) ledger_->streams_.insert(stream->value);
     return stream;
   }
+  /// Every handle is a stream of somebody else's, whose number is the handle; 0 is the default one.
+  Result<BorrowedStream> borrow_stream(NativeStream handle) noexcept override {
+    if (handle.value == 0) return BorrowedStream{host_->default_stream(), 1, true};
+    const Result<NativeStream> stream = create_stream({});
+    if (!stream) return stream.failure();
+    return BorrowedStream{*stream, handle.value, false};
+  }
   void destroy_stream(NativeStream stream) noexcept override {
     if (forget(ledger_->streams_, stream.value)) host_->destroy_stream(stream);
   }
