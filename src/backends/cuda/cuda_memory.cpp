@@ -51,7 +51,9 @@ void keep_from_children(void* address, std::size_t bytes, int advice) noexcept {
 CudaMemory::~CudaMemory() {
   if (pool_ == nullptr) return;
   const Context::Visit visit(context_);
-  if (visit) static_cast<void>(context_.cu().cuMemPoolDestroy(pool_));
+  if (!visit) return;
+  const Context::OutsideCaptures outside(context_);
+  static_cast<void>(context_.cu().cuMemPoolDestroy(pool_));
 }
 
 Result<void> CudaMemory::add(std::uintptr_t address, const Block& block) {
@@ -71,6 +73,17 @@ std::optional<CudaMemory::Block> CudaMemory::take(const void* address) {
   const Block block = found->second;
   blocks_.erase(found);
   return block;
+}
+
+Result<void> CudaMemory::keep(const void* address, const Block& block, const Failure& failure) {
+  if (context_.can_call()) {
+    put_back(address, block);
+    return failure;
+  }
+  if (block.origin == Origin::registered) {
+    keep_from_children(pointer(number(address)), block.bytes, MADV_DOFORK);
+  }
+  return {};
 }
 
 void CudaMemory::put_back(const void* address, const Block& block) {
@@ -132,18 +145,13 @@ Result<void> CudaMemory::release(void* address) {
     put_back(address, *block);
     return not_live(address);
   }
-  if (!context_.can_call()) return {};
   const Context::Visit visit(context_);
-  if (!visit) return {};  // lost meanwhile
+  if (!visit) return keep(address, *block, visit.failure());
   const Context::OutsideCaptures outside(context_);
   const char* call = nullptr;
   const CUresult result = give(*block, call);
   Result<void> given = context_.check(result, call);
-  if (!given && context_.can_call()) {
-    put_back(address, *block);
-    return given;
-  }
-  return {};
+  return given ? given : keep(address, *block, given.failure());
 }
 
 Result<CUmemoryPool> CudaMemory::pool() {
@@ -209,16 +217,11 @@ Result<void> CudaMemory::release_async(CUstream stream, void* address) {
         .with("value", number(address), Unit::hex)
         .with("device", context_.spec());
   }
-  if (!context_.can_call()) return {};
   const Context::Visit visit(context_);
-  if (!visit) return {};
+  if (!visit) return keep(address, *block, visit.failure());
   Result<void> given =
       context_.check(context_.cu().cuMemFreeAsync(block->base, stream), "cuMemFreeAsync");
-  if (!given && context_.can_call()) {
-    put_back(address, *block);
-    return given;
-  }
-  return {};
+  return given ? given : keep(address, *block, given.failure());
 }
 
 Result<void*> CudaMemory::register_host(void* address, std::size_t bytes) {
@@ -258,18 +261,15 @@ Result<void> CudaMemory::unregister_host(void* address) {
     put_back(address, *block);
     return not_live(address);
   }
-  keep_from_children(address, block->bytes, MADV_DOFORK);
-  if (!context_.can_call()) return {};
-  const Context::Visit visit(context_);
-  if (!visit) return {};
-  const Context::OutsideCaptures outside(context_);
-  Result<void> given =
-      context_.check(context_.cu().cuMemHostUnregister(address), "cuMemHostUnregister");
-  if (!given && context_.can_call()) {
-    keep_from_children(address, block->bytes, MADV_DONTFORK);
-    put_back(address, *block);
-    return given;
+  {
+    const Context::Visit visit(context_);
+    if (!visit) return keep(address, *block, visit.failure());
+    const Context::OutsideCaptures outside(context_);
+    Result<void> given =
+        context_.check(context_.cu().cuMemHostUnregister(address), "cuMemHostUnregister");
+    if (!given) return keep(address, *block, given.failure());
   }
+  keep_from_children(address, block->bytes, MADV_DOFORK);
   return {};
 }
 

@@ -56,6 +56,9 @@ class CudaMemory {
   [[nodiscard]] Result<void> add(std::uintptr_t address, const Block& block);
   /// Takes the block that begins there out of the books.
   [[nodiscard]] std::optional<Block> take(const void* address);
+  /// What giving back comes to, where the driver did not take it: nothing if it cannot be called
+  /// any more, else the failure, and the block is as it was.
+  [[nodiscard]] Result<void> keep(const void* address, const Block& block, const Failure& failure);
   void put_back(const void* address, const Block& block);
   [[nodiscard]] CUresult give(const Block& block, const char*& call) noexcept;
   [[nodiscard]] Failure not_live(const void* address) noexcept;
