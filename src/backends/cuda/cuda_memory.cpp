@@ -66,30 +66,25 @@ Result<void> CudaMemory::add(std::uintptr_t address, const Block& block) {
   }
 }
 
-std::optional<CudaMemory::Block> CudaMemory::take(const void* address) {
+CudaMemory::Blocks::node_type CudaMemory::take(const void* address) {
   const std::lock_guard lock(mutex_);
-  const auto found = blocks_.find(number(address));
-  if (found == blocks_.end()) return std::nullopt;
-  const Block block = found->second;
-  blocks_.erase(found);
-  return block;
+  return blocks_.extract(number(address));
 }
 
-Result<void> CudaMemory::keep(const void* address, const Block& block, const Failure& failure) {
+void CudaMemory::put_back(Blocks::node_type block) {
+  const std::lock_guard lock(mutex_);
+  blocks_.insert(std::move(block));
+}
+
+Result<void> CudaMemory::keep(Blocks::node_type block, const Failure& failure) {
   if (context_.can_call()) {
-    put_back(address, block);
+    put_back(std::move(block));
     return failure;
   }
-  if (block.origin == Origin::registered) {
-    keep_from_children(pointer(number(address)), block.bytes, MADV_DOFORK);
+  if (block.mapped().origin == Origin::registered) {
+    keep_from_children(pointer(block.key()), block.mapped().bytes, MADV_DOFORK);
   }
   return {};
-}
-
-void CudaMemory::put_back(const void* address, const Block& block) {
-  // If even this fails the block is lost to the books and stays with the driver: no double free can
-  // come of that.
-  static_cast<void>(add(number(address), block));
 }
 
 Result<void*> CudaMemory::allocate(MemoryKind kind, std::size_t bytes, std::size_t alignment) {
@@ -139,19 +134,19 @@ CUresult CudaMemory::give(const Block& block, const char*& call) noexcept {
 }
 
 Result<void> CudaMemory::release(void* address) {
-  const std::optional<Block> block = take(address);
-  if (!block) return not_live(address);
-  if (block->origin == Origin::registered) {
-    put_back(address, *block);
+  Blocks::node_type block = take(address);
+  if (block.empty()) return not_live(address);
+  if (block.mapped().origin == Origin::registered) {
+    put_back(std::move(block));
     return not_live(address);
   }
   const Context::Visit visit(context_);
-  if (!visit) return keep(address, *block, visit.failure());
+  if (!visit) return keep(std::move(block), visit.failure());
   const Context::OutsideCaptures outside(context_);
   const char* call = nullptr;
-  const CUresult result = give(*block, call);
+  const CUresult result = give(block.mapped(), call);
   Result<void> given = context_.check(result, call);
-  return given ? given : keep(address, *block, given.failure());
+  return given ? given : keep(std::move(block), given.failure());
 }
 
 Result<CUmemoryPool> CudaMemory::pool() {
@@ -206,10 +201,10 @@ Result<void*> CudaMemory::allocate_async(CUstream stream, std::size_t bytes,
 }
 
 Result<void> CudaMemory::release_async(CUstream stream, void* address) {
-  const std::optional<Block> block = take(address);
-  if (!block) return not_live(address);
-  if (block->origin != Origin::pool) {
-    put_back(address, *block);
+  Blocks::node_type block = take(address);
+  if (block.empty()) return not_live(address);
+  if (block.mapped().origin != Origin::pool) {
+    put_back(std::move(block));
     return Failure(ErrorCode::invalid_argument,
                    "the block at {value} was not allocated in stream order, and '{device}' cannot "
                    "release it so. Synchronise, and release it through the device.")
@@ -218,10 +213,10 @@ Result<void> CudaMemory::release_async(CUstream stream, void* address) {
         .with("device", context_.spec());
   }
   const Context::Visit visit(context_);
-  if (!visit) return keep(address, *block, visit.failure());
+  if (!visit) return keep(std::move(block), visit.failure());
   Result<void> given =
-      context_.check(context_.cu().cuMemFreeAsync(block->base, stream), "cuMemFreeAsync");
-  return given ? given : keep(address, *block, given.failure());
+      context_.check(context_.cu().cuMemFreeAsync(block.mapped().base, stream), "cuMemFreeAsync");
+  return given ? given : keep(std::move(block), given.failure());
 }
 
 Result<void*> CudaMemory::register_host(void* address, std::size_t bytes) {
@@ -255,21 +250,21 @@ Result<void*> CudaMemory::register_host(void* address, std::size_t bytes) {
 }
 
 Result<void> CudaMemory::unregister_host(void* address) {
-  const std::optional<Block> block = take(address);
-  if (!block) return not_live(address);
-  if (block->origin != Origin::registered) {
-    put_back(address, *block);
+  Blocks::node_type block = take(address);
+  if (block.empty()) return not_live(address);
+  if (block.mapped().origin != Origin::registered) {
+    put_back(std::move(block));
     return not_live(address);
   }
   {
     const Context::Visit visit(context_);
-    if (!visit) return keep(address, *block, visit.failure());
+    if (!visit) return keep(std::move(block), visit.failure());
     const Context::OutsideCaptures outside(context_);
     Result<void> given =
         context_.check(context_.cu().cuMemHostUnregister(address), "cuMemHostUnregister");
-    if (!given) return keep(address, *block, given.failure());
+    if (!given) return keep(std::move(block), given.failure());
   }
-  keep_from_children(address, block->bytes, MADV_DOFORK);
+  keep_from_children(address, block.mapped().bytes, MADV_DOFORK);
   return {};
 }
 

@@ -291,6 +291,22 @@ TEST(CudaMemory, GivesBackWhatItCannotRemember) {
   EXPECT_TRUE(sim::leaks(bench.fake.device(0)).empty());
 }
 
+TEST(CudaMemory, NeedsNoHeapToReleaseAndToKeepWhatIsNotTakenBack) {
+  if (!test::HeapExhausted::is_possible()) GTEST_SKIP();
+  CudaBench bench;
+  void* const block = bench.memory(1000);
+  bench.fake.fail_call("cuMemFree", 1, CUDA_ERROR_UNKNOWN);
+  std::optional<Result<void>> refused, released;
+  {
+    const test::HeapExhausted exhausted;
+    refused = bench.device().release(block, {});
+    released = bench.device().release(block, {});
+  }
+  EXPECT_EQ(code(*refused), "driver");
+  EXPECT_EQ(why(*released), "");
+  EXPECT_TRUE(sim::leaks(bench.fake.device(0)).empty());
+}
+
 TEST(CudaMemory, IsSafeFromManyThreads) {
   CudaBench bench;
   std::vector<std::thread> threads;

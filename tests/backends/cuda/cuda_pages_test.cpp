@@ -191,7 +191,6 @@ TEST(CudaPages, LetAPeerInWhollyOrNotAtAll) {
 TEST(CudaPages, AreGivenBackIfTheyCannotBeRemembered) {
   if (!test::HeapExhausted::is_possible()) GTEST_SKIP();
   PagesBench bench;
-  ASSERT_EQ(why(bench.device().set_access(bench.base, 2 * page_bytes, PageAccess::read)), "");
   const NativePages more = bench.device().create_pages(page_bytes).value();
   const sim::LiveHandles before = live_pages(bench.fake);
   Backend& device = bench.device();
@@ -206,6 +205,11 @@ TEST(CudaPages, AreGivenBackIfTheyCannotBeRemembered) {
     EXPECT_NE(failure->text().find("to remember pages"), std::string::npos) << failure->text();
     EXPECT_EQ(live_pages(bench.fake), before) << what;
   };
+  const auto set_access = [&] {
+    return device.set_access(bench.base, 2 * page_bytes, PageAccess::read);
+  };
+  refused("set_access", set_access);
+  EXPECT_EQ(why(set_access()), "");
   refused("reserve", [&] { return device.reserve(page_bytes); });
   refused("create_pages", [&] { return device.create_pages(page_bytes); });
   refused("map", [&] { return device.map(at(bench.base, 2 * page_bytes), more); });
