@@ -88,6 +88,12 @@ TEST(CudaPages, AreNotMappedOverOthersOrOutsideOfAReservation) {
   for (const char* call : {"cuMemMap", "cuMemUnmap", "cuMemAddressFree", "cuMemSetAccess"}) {
     EXPECT_EQ(bench.fake.calls(call), 0u) << call;
   }
+  // In the middle of a mapping of two pages.
+  void* const other = bench.device().reserve(2 * page_bytes).value();
+  ASSERT_EQ(why(bench.device().map(other, more)), "");
+  refused(bench.device().map(at(other, page_bytes), bench.pages[0]), "something is mapped there");
+  EXPECT_EQ(why(bench.device().unmap(other, 2 * page_bytes)), "");
+  EXPECT_EQ(why(bench.device().unreserve(other, 2 * page_bytes)), "");
   EXPECT_EQ(why(bench.device().release_pages(more)), "");
   bench.give_back();
 }
