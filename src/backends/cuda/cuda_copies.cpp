@@ -46,7 +46,10 @@ Word word_of(const Pattern& pattern) noexcept {
 CudaCopies::CudaCopies(Context& context, std::unique_ptr<Staging> staging)
     : context_(context), staging_(std::move(staging)) {}
 CudaCopies::~CudaCopies() {
-  if (staging_ && !context_.can_call()) staging_->abandon();
+  if (!staging_) return;
+  const Context::Visit visit(context_);
+  if (!visit) staging_->abandon();
+  staging_.reset();
 }
 
 CudaCopies::Known CudaCopies::look_up(const void* address) noexcept {

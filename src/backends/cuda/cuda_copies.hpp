@@ -83,7 +83,7 @@ class CudaCopies {
   static void run_host_copy(void* context);
 
   Context& context_;
-  const std::unique_ptr<Staging> staging_;
+  std::unique_ptr<Staging> staging_;
   std::mutex host_copies_mutex_;
   std::list<HostCopy> host_copies_;  // guarded by host_copies_mutex_
 };

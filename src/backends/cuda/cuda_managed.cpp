@@ -81,7 +81,7 @@ Result<CUmemLocation> CudaManaged::location_of(Place place) noexcept {
     case Place::Kind::host:
       return CUmemLocation{CU_MEM_LOCATION_TYPE_HOST, 0};
     case Place::Kind::host_numa:
-      if (context_.cu().cuMemPrefetchAsync == nullptr) {
+      if (context_.cu().cuMemPrefetchAsync == nullptr || context_.cu().cuMemAdvise == nullptr) {
         return Failure(ErrorCode::unsupported,
                        "{what} are not known to this driver ({version}), only to those from 12.2 "
                        "on. Name the host.")

@@ -51,7 +51,8 @@ void keep_from_children(void* address, std::size_t bytes, int advice) noexcept {
 CudaMemory::~CudaMemory() {
   if (pool_ == nullptr) return;
   const Context::Visit visit(context_);
-  if (visit) static_cast<void>(context_.cu().cuMemPoolDestroy(pool_));
+  if (!visit) return;
+  static_cast<void>(context_.cu().cuMemPoolDestroy(pool_));
 }
 
 Result<void> CudaMemory::add(std::uintptr_t address, const Block& block) {
@@ -64,19 +65,25 @@ Result<void> CudaMemory::add(std::uintptr_t address, const Block& block) {
   }
 }
 
-std::optional<CudaMemory::Block> CudaMemory::take(const void* address) {
+CudaMemory::Blocks::node_type CudaMemory::take(const void* address) {
   const std::lock_guard lock(mutex_);
-  const auto found = blocks_.find(number(address));
-  if (found == blocks_.end()) return std::nullopt;
-  const Block block = found->second;
-  blocks_.erase(found);
-  return block;
+  return blocks_.extract(number(address));
 }
 
-void CudaMemory::put_back(const void* address, const Block& block) {
-  // If even this fails the block is lost to the books and stays with the driver: no double free can
-  // come of that.
-  static_cast<void>(add(number(address), block));
+void CudaMemory::put_back(Blocks::node_type block) {
+  const std::lock_guard lock(mutex_);
+  blocks_.insert(std::move(block));
+}
+
+Result<void> CudaMemory::keep(Blocks::node_type block, const Failure& failure) {
+  if (context_.can_call()) {
+    put_back(std::move(block));
+    return failure;
+  }
+  if (block.mapped().origin == Origin::registered) {
+    keep_from_children(pointer(block.key()), block.mapped().bytes, MADV_DOFORK);
+  }
+  return {};
 }
 
 Result<void*> CudaMemory::allocate(MemoryKind kind, std::size_t bytes, std::size_t alignment) {
@@ -125,23 +132,18 @@ CUresult CudaMemory::give(const Block& block, const char*& call) noexcept {
 }
 
 Result<void> CudaMemory::release(void* address) {
-  const std::optional<Block> block = take(address);
-  if (!block) return not_live(address);
-  if (block->origin == Origin::registered) {
-    put_back(address, *block);
+  Blocks::node_type block = take(address);
+  if (block.empty()) return not_live(address);
+  if (block.mapped().origin == Origin::registered) {
+    put_back(std::move(block));
     return not_live(address);
   }
-  if (!context_.can_call()) return {};
   const Context::Visit visit(context_);
-  if (!visit) return {};  // lost meanwhile
+  if (!visit) return keep(std::move(block), visit.failure());
   const char* call = nullptr;
-  const CUresult result = give(*block, call);
+  const CUresult result = give(block.mapped(), call);
   Result<void> given = context_.check(result, call);
-  if (!given && context_.can_call()) {
-    put_back(address, *block);
-    return given;
-  }
-  return {};
+  return given ? given : keep(std::move(block), given.failure());
 }
 
 Result<CUmemoryPool> CudaMemory::pool() {
@@ -195,10 +197,10 @@ Result<void*> CudaMemory::allocate_async(CUstream stream, std::size_t bytes,
 }
 
 Result<void> CudaMemory::release_async(CUstream stream, void* address) {
-  const std::optional<Block> block = take(address);
-  if (!block) return not_live(address);
-  if (block->origin != Origin::pool) {
-    put_back(address, *block);
+  Blocks::node_type block = take(address);
+  if (block.empty()) return not_live(address);
+  if (block.mapped().origin != Origin::pool) {
+    put_back(std::move(block));
     return Failure(ErrorCode::invalid_argument,
                    "the block at {value} was not allocated in stream order, and '{device}' cannot "
                    "release it so. Synchronise, and release it through the device.")
@@ -206,16 +208,11 @@ Result<void> CudaMemory::release_async(CUstream stream, void* address) {
         .with("value", number(address), Unit::hex)
         .with("device", context_.spec());
   }
-  if (!context_.can_call()) return {};
   const Context::Visit visit(context_);
-  if (!visit) return {};
+  if (!visit) return keep(std::move(block), visit.failure());
   Result<void> given =
-      context_.check(context_.cu().cuMemFreeAsync(block->base, stream), "cuMemFreeAsync");
-  if (!given && context_.can_call()) {
-    put_back(address, *block);
-    return given;
-  }
-  return {};
+      context_.check(context_.cu().cuMemFreeAsync(block.mapped().base, stream), "cuMemFreeAsync");
+  return given ? given : keep(std::move(block), given.failure());
 }
 
 Result<void*> CudaMemory::register_host(void* address, std::size_t bytes) {
@@ -248,23 +245,20 @@ Result<void*> CudaMemory::register_host(void* address, std::size_t bytes) {
 }
 
 Result<void> CudaMemory::unregister_host(void* address) {
-  const std::optional<Block> block = take(address);
-  if (!block) return not_live(address);
-  if (block->origin != Origin::registered) {
-    put_back(address, *block);
+  Blocks::node_type block = take(address);
+  if (block.empty()) return not_live(address);
+  if (block.mapped().origin != Origin::registered) {
+    put_back(std::move(block));
     return not_live(address);
   }
-  keep_from_children(address, block->bytes, MADV_DOFORK);
-  if (!context_.can_call()) return {};
-  const Context::Visit visit(context_);
-  if (!visit) return {};
-  Result<void> given =
-      context_.check(context_.cu().cuMemHostUnregister(address), "cuMemHostUnregister");
-  if (!given && context_.can_call()) {
-    keep_from_children(address, block->bytes, MADV_DONTFORK);
-    put_back(address, *block);
-    return given;
+  {
+    const Context::Visit visit(context_);
+    if (!visit) return keep(std::move(block), visit.failure());
+    Result<void> given =
+        context_.check(context_.cu().cuMemHostUnregister(address), "cuMemHostUnregister");
+    if (!given) return keep(std::move(block), given.failure());
   }
+  keep_from_children(address, block.mapped().bytes, MADV_DOFORK);
   return {};
 }
 

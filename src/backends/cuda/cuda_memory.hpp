@@ -53,18 +53,23 @@ class CudaMemory {
     Origin origin = Origin::plain;
   };
 
+  using Blocks = std::map<std::uintptr_t, Block>;
+
   [[nodiscard]] Result<void> add(std::uintptr_t address, const Block& block);
-  /// Takes the block that begins there out of the books.
-  [[nodiscard]] std::optional<Block> take(const void* address);
-  void put_back(const void* address, const Block& block);
+  /// Takes the block that begins there out of the books; empty if there is none.
+  [[nodiscard]] Blocks::node_type take(const void* address);
+  void put_back(Blocks::node_type block);
+  /// What giving back comes to, where the driver did not take it: nothing if it cannot be called
+  /// any more, else the failure, and the block is as it was.
+  [[nodiscard]] Result<void> keep(Blocks::node_type block, const Failure& failure);
   [[nodiscard]] CUresult give(const Block& block, const char*& call) noexcept;
   [[nodiscard]] Failure not_live(const void* address) noexcept;
   [[nodiscard]] Result<CUmemoryPool> pool();
 
   Context& context_;
   std::mutex mutex_;
-  std::map<std::uintptr_t, Block> blocks_;  // guarded by mutex_
-  CUmemoryPool pool_ = nullptr;             // guarded by mutex_; made when it is first wanted
+  Blocks blocks_;                // guarded by mutex_
+  CUmemoryPool pool_ = nullptr;  // guarded by mutex_; made when it is first wanted
 };
 
 }  // namespace tern::cuda

@@ -90,6 +90,19 @@ Result<void*> CudaPages::reserve(std::size_t bytes) {
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
 }
 
+template <class Call>
+Result<void> CudaPages::give(Call call) {
+  const Context::Visit visit(context_);
+  Result<void> given;
+  if (!visit) {
+    given = visit.failure();
+  } else {
+    given = call();
+  }
+  if (!given && context_.can_call()) return given;
+  return {};
+}
+
 Result<void> CudaPages::unreserve(void* address, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto found = reservations_.find(number(address));
@@ -102,13 +115,12 @@ Result<void> CudaPages::unreserve(void* address, std::size_t bytes) {
     return wrong_range("the reservation of {bytes} at {value} has pages mapped. Unmap them first.",
                        address, bytes);
   }
-  if (context_.can_call()) {
-    const Context::Visit visit(context_);
-    if (visit) {
-      Result<void> done = context_.check(context_.cu().cuMemAddressFree(number(address), bytes),
-                                         "cuMemAddressFree");
-      if (!done && context_.can_call()) return done;
-    }
+  if (Result<void> given = give([&] {
+        return context_.check(context_.cu().cuMemAddressFree(number(address), bytes),
+                              "cuMemAddressFree");
+      });
+      !given) {
+    return given;
   }
   reservations_.erase(found);
   return {};
@@ -138,13 +150,11 @@ Result<void> CudaPages::release(NativePages pages) {
   const std::lock_guard lock(mutex_);
   const auto found = pages_.find(pages.value);
   if (found == pages_.end()) return unknown_pages();
-  if (context_.can_call()) {
-    const Context::Visit visit(context_);
-    if (visit) {
-      Result<void> done =
-          context_.check(context_.cu().cuMemRelease(found->second.handle), "cuMemRelease");
-      if (!done && context_.can_call()) return done;
-    }
+  if (Result<void> given = give([&] {
+        return context_.check(context_.cu().cuMemRelease(found->second.handle), "cuMemRelease");
+      });
+      !given) {
+    return given;
   }
   pages_.erase(found);
   return {};
@@ -204,29 +214,22 @@ Result<void> CudaPages::unmap(void* address, std::size_t bytes) {
     return wrong_range("{bytes} at {value} are not one whole mapping. Unmap what was mapped.",
                        address, bytes);
   }
-  if (context_.can_call()) {
-    const Context::Visit visit(context_);
-    if (visit) {
-      Result<void> done =
-          context_.check(context_.cu().cuMemUnmap(number(address), bytes), "cuMemUnmap");
-      if (!done && context_.can_call()) return done;
-    }
+  if (Result<void> given = give([&] {
+        return context_.check(context_.cu().cuMemUnmap(number(address), bytes), "cuMemUnmap");
+      });
+      !given) {
+    return given;
   }
   mappings_.erase(found);
   return {};
 }
 
-Result<void> CudaPages::grant(std::uintptr_t address, std::size_t bytes, PageAccess access) {
-  const DriverTable& cu = context_.cu();
-  const auto give = [&](CUdevice device) {
-    const CUmemAccessDesc description{{CU_MEM_LOCATION_TYPE_DEVICE, device}, flags_of(access)};
-    return context_.check(cu.cuMemSetAccess(address, bytes, &description, 1), "cuMemSetAccess");
-  };
-  if (Result<void> done = give(context_.device()); !done) return done;
-  for (const CUdevice peer : peers_) {
-    if (Result<void> done = give(peer); !done) return done;
-  }
-  return {};
+Result<void> CudaPages::grant(std::uintptr_t address, std::size_t bytes, PageAccess access,
+                              std::span<CUmemAccessDesc> to) {
+  for (CUmemAccessDesc& one : to) one.flags = flags_of(access);
+  // In one call, so that all of them get it or none does.
+  return context_.check(context_.cu().cuMemSetAccess(address, bytes, to.data(), to.size()),
+                        "cuMemSetAccess");
 }
 
 Result<void> CudaPages::set_access(void* address, std::size_t bytes, PageAccess access) {
@@ -248,7 +251,12 @@ Result<void> CudaPages::set_access(void* address, std::size_t bytes, PageAccess 
         "side by side. Map them first.",
         address, bytes);
   }
-  if (Result<void> done = grant(number(address), bytes, access); !done) return done;
+  try {
+    if (users_.empty()) users_.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, context_.device()}});
+  } catch (const std::bad_alloc&) {
+    return no_memory_for_books();
+  }
+  if (Result<void> done = grant(number(address), bytes, access, users_); !done) return done;
   for (auto mapping = first; mapping != last; ++mapping) mapping->second.access = access;
   return {};
 }
@@ -266,18 +274,26 @@ Result<void> CudaPages::let_in(CUdevice peer) {
   const Context::Visit visit(context_);
   if (!visit) return visit.failure();
   const std::lock_guard lock(mutex_);
-  if (std::ranges::find(peers_, peer) != peers_.end()) return {};
+  const auto is_peer = [&](const CUmemAccessDesc& one) { return one.location.id == peer; };
+  if (std::ranges::any_of(users_, is_peer)) return {};
   try {
-    peers_.push_back(peer);
+    if (users_.empty()) users_.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, context_.device()}});
+    users_.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, peer}});
   } catch (const std::bad_alloc&) {
     return no_memory_for_books();
   }
-  for (const auto& [address, mapping] : mappings_) {
-    if (mapping.access == PageAccess::none) continue;
-    if (Result<void> done = grant(address, mapping.bytes, mapping.access); !done) {
-      peers_.pop_back();
-      return done;
+  const std::span<CUmemAccessDesc> newest(&users_.back(), 1);
+  for (auto mapping = mappings_.begin(); mapping != mappings_.end(); ++mapping) {
+    const auto& [address, mapped] = *mapping;
+    if (mapped.access == PageAccess::none) continue;
+    Result<void> done = grant(address, mapped.bytes, mapped.access, newest);
+    if (done) continue;
+    // Wholly or not at all.
+    for (auto undone = mappings_.begin(); undone != mapping; ++undone) {
+      static_cast<void>(grant(undone->first, undone->second.bytes, PageAccess::none, newest));
     }
+    users_.pop_back();
+    return done;
   }
   return {};
 }

@@ -14,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "backends/cuda/context.hpp"
@@ -57,7 +58,11 @@ class CudaPages {
   // With mutex_ held.
   [[nodiscard]] bool is_reserved(std::uintptr_t address, std::size_t bytes) const noexcept;
   [[nodiscard]] bool is_free(std::uintptr_t address, std::size_t bytes) const noexcept;
-  [[nodiscard]] Result<void> grant(std::uintptr_t address, std::size_t bytes, PageAccess access);
+  [[nodiscard]] Result<void> grant(std::uintptr_t address, std::size_t bytes, PageAccess access,
+                                   std::span<CUmemAccessDesc> to);
+  /// Gives something back to the driver; where that cannot be called any more there is nothing to.
+  template <class Call>
+  [[nodiscard]] Result<void> give(Call call);
 
   Context& context_;
   const std::size_t page_bytes_;
@@ -66,7 +71,7 @@ class CudaPages {
   std::map<std::uintptr_t, Mapping> mappings_;
   std::map<std::uintptr_t, Pages> pages_;  // by the number given out
   std::uintptr_t last_number_ = 0;
-  std::vector<CUdevice> peers_;
+  std::vector<CUmemAccessDesc> users_;  // the device itself, and the peers that were let in
 };
 
 }  // namespace tern::cuda

@@ -122,8 +122,11 @@ void CudaStreams::destroy(NativeStream stream) noexcept {
   bool is_borrowed = false;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = std::ranges::find(streams_, stream.value,
-                                         [](const Entry& entry) { return entry.native.value; });
+    const auto is_it = [&](const Entry& entry) { return entry.native.value == stream.value; };
+    // Of a stream of our own that came back as a loan, the loan ends first.
+    auto found = std::ranges::find_if(
+        streams_, [&](const Entry& entry) { return is_it(entry) && entry.is_borrowed; });
+    if (found == streams_.end()) found = std::ranges::find_if(streams_, is_it);
     if (found == streams_.end()) return;
     is_borrowed = found->is_borrowed;
     *found = streams_.back();
@@ -132,7 +135,9 @@ void CudaStreams::destroy(NativeStream stream) noexcept {
   const Context::Visit visit(context_);
   if (visit) {
     const Result<CUstream> handle = resolve(stream);
-    if (handle && context_.cu().cuStreamQuery(*handle) == CUDA_ERROR_NOT_READY) {
+    // A stream that is being captured must not be asked, and what goes into a graph is not work.
+    if (handle && is_capturing(*handle) == CUDA_SUCCESS &&
+        context_.cu().cuStreamQuery(*handle) == CUDA_ERROR_NOT_READY) {
       bool is_kept = false;
       if (const Result<CUevent> end = record_end(*handle)) {
         const std::lock_guard lock(mutex_);
@@ -150,6 +155,13 @@ void CudaStreams::destroy(NativeStream stream) noexcept {
     if (handle && !is_borrowed) static_cast<void>(context_.cu().cuStreamDestroy(*handle));
   }
   if (is_thread_stream(stream)) delete thread_stream(stream);
+}
+
+CUresult CudaStreams::is_capturing(CUstream stream) const noexcept {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = context_.cu().cuStreamIsCapturing(stream, &status);
+  if (result != CUDA_SUCCESS || status == CU_STREAM_CAPTURE_STATUS_NONE) return result;
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
 void CudaStreams::forget_finished() noexcept {
@@ -233,12 +245,16 @@ Result<void> CudaStreams::synchronize_all() noexcept {
     for (const Entry& entry : streams_) {
       const Result<CUstream> handle = resolve(entry.native);
       if (!handle) continue;  // another thread's own, which is that one's to wait for
-      CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-      static_cast<void>(context_.cu().cuStreamIsCapturing(*handle, &status));
       // What goes into a graph is not work yet.
-      if (status == CU_STREAM_CAPTURE_STATUS_NONE) add(*handle);
+      if (!is_about_capture(is_capturing(*handle))) add(*handle);
     }
-    add(raw(stream_legacy));
+    // While a blocking stream is captured, work on the legacy stream would become a part of it.
+    const CUresult legacy = is_capturing(raw(stream_legacy));
+    if (!is_about_capture(legacy)) {
+      add(raw(stream_legacy));
+    } else if (recorded) {
+      recorded = context_.check(legacy, "cuStreamIsCapturing");
+    }
     events.insert(events.end(), orphans_.begin(), orphans_.end());
     orphans_.clear();
   } catch (const std::bad_alloc&) {

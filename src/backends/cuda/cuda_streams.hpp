@@ -69,6 +69,8 @@ class CudaStreams {
     return reinterpret_cast<ThreadStream*>(stream.value & ~std::uintptr_t{1});
   }
 
+  /// Success if nobody captures the stream into a graph. In a visit.
+  [[nodiscard]] CUresult is_capturing(CUstream stream) const noexcept;
   /// An event that stands for all that was submitted to the stream. In a visit.
   [[nodiscard]] Result<CUevent> record_end(CUstream stream) noexcept;
   /// With mutex_ held.

@@ -6,7 +6,7 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <memory>
+#include <list>
 #include <mutex>
 #include <utility>
 
@@ -123,6 +123,13 @@ struct Loaded {
   std::atomic<const Driver*> driver = nullptr;
   std::atomic<bool> has_begun = false;
   bool parent_has_driver = false;  // set before anybody else sees this
+
+  /// Has CUDA been initialised, or may a thread be about to? Where there is none, nothing was.
+  [[nodiscard]] bool is_used() const noexcept {
+    if (parent_has_driver) return true;
+    const Driver* known = driver.load(std::memory_order_acquire);
+    return known != nullptr ? known->is_present() : has_begun.load();
+  }
 };
 
 std::atomic<Loaded*> current = nullptr;
@@ -135,8 +142,11 @@ Loaded& loaded() {
     current.store(new Loaded);
     return pthread_atfork(nullptr, nullptr, [] {
       auto* fresh = new Loaded;
-      const Loaded* parent = current.load();
-      fresh->parent_has_driver = parent->parent_has_driver || parent->has_begun.load();
+      fresh->parent_has_driver = current.load()->is_used();
+      if (const Driver* other = installed.load()) {
+        fresh->parent_has_driver = fresh->parent_has_driver || other->is_present();
+        installed.store(nullptr);
+      }
       current.store(fresh);
     });
   }();
@@ -216,11 +226,16 @@ const Driver& driver() {
 }
 
 InstalledDriver::InstalledDriver(Driver driver) {
+  static_cast<void>(loaded());  // which sees to forked children
   // Never freed: a device that was opened with it may look at it for ever.
-  installed.store(new Driver(std::move(driver)), std::memory_order_release);
+  static std::list<Driver>& kept = *new std::list<Driver>;
+  installed.store(&kept.emplace_back(std::move(driver)), std::memory_order_release);
 }
 InstalledDriver::~InstalledDriver() { installed.store(nullptr, std::memory_order_release); }
 
 bool has_ended() noexcept { return is_ending.load(std::memory_order_acquire); }
+
+EndingProcess::EndingProcess() noexcept { is_ending.store(true, std::memory_order_release); }
+EndingProcess::~EndingProcess() { is_ending.store(false, std::memory_order_release); }
 
 }  // namespace tern::cuda

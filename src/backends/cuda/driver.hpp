@@ -41,7 +41,8 @@ struct DriverLibrary {
 /// The driver of the process, or of a test that installed one.
 [[nodiscard]] const Driver& driver();
 
-/// Puts another driver in the place of the machine's, until it ends. For tests: one at a time.
+/// Puts another driver in the place of the machine's, until it ends. For tests: one at a time. A
+/// forked child has none then, as with the machine's.
 class InstalledDriver {
  public:
   explicit InstalledDriver(Driver driver);
@@ -52,5 +53,14 @@ class InstalledDriver {
 
 /// Is the process ending? Then the driver must not be called any more.
 [[nodiscard]] bool has_ended() noexcept;
+
+/// While one lives, the process counts as ending. For tests: one at a time.
+class EndingProcess {
+ public:
+  EndingProcess() noexcept;
+  ~EndingProcess();
+  EndingProcess(const EndingProcess&) = delete;
+  EndingProcess& operator=(const EndingProcess&) = delete;
+};
 
 }  // namespace tern::cuda

@@ -11,8 +11,8 @@ namespace {
 TEST(HostOpener, IsAlwaysThereWithOneDevice) {
   const Opener host = opener();
   EXPECT_STREQ(host.name, "host");
-  EXPECT_EQ(host.absence({"host", 0, {}, {}}), "");
-  EXPECT_EQ(host.device_count({"host", 0, {}, {}}), 1u);
+  EXPECT_EQ(host.absence({}), "");
+  EXPECT_EQ(host.device_count({}), 1u);
 }
 
 TEST(HostOpener, TakesItsOptions) {

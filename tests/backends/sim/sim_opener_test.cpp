@@ -13,8 +13,8 @@ namespace {
 TEST(SimOpener, IsAlwaysThereWithTwoDevices) {
   const Opener sim = opener();
   EXPECT_STREQ(sim.name, "sim");
-  EXPECT_EQ(sim.absence({"sim", 0, {}, {}}), "");
-  EXPECT_EQ(sim.device_count({"sim", 0, {}, {}}), 2u);
+  EXPECT_EQ(sim.absence({}), "");
+  EXPECT_EQ(sim.device_count({}), 2u);
 }
 
 TEST(SimOpener, ListsEveryOptionItTakes) {
