@@ -171,15 +171,15 @@ TEST(CudaContext, LeavesTheCaptureModeOfTheThreadAsItWas) {
   CUstreamCaptureMode own = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
   ASSERT_EQ(cu.cuThreadExchangeStreamCaptureMode(&own), CUDA_SUCCESS);
   {
-    const Context::OutsideCaptures outside(*context);
+    const Context::Visit visit(*context);
     EXPECT_EQ(mode(), CU_STREAM_CAPTURE_MODE_RELAXED);
-    const Context::OutsideCaptures inner(*context);
+    const Context::Visit inner(*context);
     EXPECT_EQ(mode(), CU_STREAM_CAPTURE_MODE_RELAXED);
   }
   EXPECT_EQ(mode(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
   // Where it could not be changed, nothing is put back.
   bench.fake.fail_call("cuThreadExchangeStreamCaptureMode", 1, CUDA_ERROR_UNKNOWN);
-  { const Context::OutsideCaptures outside(*context); }
+  { const Context::Visit visit(*context); }
   EXPECT_EQ(mode(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 }
 
