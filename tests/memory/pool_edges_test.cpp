@@ -276,6 +276,28 @@ TEST(PoolEdges, EndsWhenItsMemoryIsNoLongerInUse) {
   }
 }
 
+TEST(PoolEdges, GivesALargerBlockThatItsStreamHasWithTheSizeThatIsGranted) {
+  test::FakeDevice fake({.describe = [](DeviceInfo& info) { info.total_bytes = 2048 * mib; }});
+  const Stream stream(fake.device), other(fake.device);
+  PoolResource pool(fake.device, {.expects_threads = true});
+  const Block first = pool.allocate({.bytes = 4 * mib, .stream = stream});
+  pool.deallocate(first, stream);
+  const Block second = pool.allocate({.bytes = 4 * mib - 1000, .stream = stream});
+  EXPECT_EQ(second.address, first.address);
+  EXPECT_EQ(second.bytes, pool.good_size({.bytes = 4 * mib - 1000}));
+  EXPECT_EQ(pool.pool_statistics().live_bytes, second.bytes);
+  EXPECT_EQ(pool.pool_statistics().cached_bytes, first.bytes - second.bytes);
+  EXPECT_TRUE(pool.is_well());
+  EXPECT_FALSE(pool.try_deallocate(first, stream)) << "of the time before";
+  // What is behind it goes where it goes.
+  pool.deallocate(second, other);
+  EXPECT_EQ(pool.pool_statistics().cached_bytes, first.bytes);
+  const Block third = pool.allocate({.bytes = 4 * mib, .stream = other});
+  EXPECT_EQ(third.address, first.address);
+  pool.deallocate(third, other);
+  EXPECT_TRUE(pool.is_well());
+}
+
 TEST(PoolEdges, TakesBackNoBlockOfAnotherPool) {
   const Device device = sim::open({.memory_bytes = 64 * mib});
   PoolResource pool(device), other(device);

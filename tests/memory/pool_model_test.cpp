@@ -475,8 +475,9 @@ std::vector<World> every_world(Ground ground) {
   const std::vector<PoolOptions> pools = {
       {.backing = PoolBacking::pages},
       {.backing = PoolBacking::pages, .preference = PoolPreference::reuse},
+      {.backing = PoolBacking::pages, .expects_threads = true},
       {.backing = PoolBacking::segments},
-      {.kind = MemoryKind::pinned},
+      {.kind = MemoryKind::pinned, .expects_threads = true},
       {.kind = MemoryKind::managed, .preference = PoolPreference::independence}};
   std::vector<sim::Policy> policies = {sim::Policy::lazy, sim::Policy::eager, sim::Policy::random,
                                        sim::Policy::stall_one};

@@ -199,7 +199,8 @@ TEST(PoolThreads, KeepTheirBooksOnPages) {
 }
 
 TEST(PoolThreads, KeepTheirBooksOnSegments) {
-  Crowd({.backing = PoolBacking::segments}, 16 * mib).run(operations() / 2);
+  Crowd({.backing = PoolBacking::segments, .expects_threads = true}, 16 * mib)
+      .run(operations() / 2);
 }
 
 TEST(PoolThreads, KeepTheirBooksOnPinnedMemory) {

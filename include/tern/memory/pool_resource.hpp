@@ -55,13 +55,16 @@ struct PoolOptions {
   PoolPreference preference = PoolPreference::automatic;
   /// Idle memory goes back to the driver by itself, from a quarter of what is held on.
   bool trims_itself = true;
+  /// Streams keep blocks of up to 16 MiB for themselves, so that threads need not wait for each
+  /// other, at the price of more memory. Otherwise once threads have been seen to wait.
+  bool expects_threads = false;
 };
 
 /// What a pool did, beside the Statistics that every resource has. All of it since it was made.
 struct PoolStatistics {
   // Bytes, by where they are. Together: held, or a little less while calls are under way.
   std::size_t live_bytes = 0;
-  std::size_t cached_bytes = 0;     // kept by a stream for itself
+  std::size_t cached_bytes = 0;     // kept by a stream for itself, or behind its larger blocks
   std::size_t in_flight_bytes = 0;  // freed, and their stream may not have passed that
   std::size_t quiescent_bytes = 0;  // free for everybody
   std::size_t loose_bytes = 0;      // pages without an address

@@ -49,6 +49,8 @@ struct alignas(64) Descriptor {
   BlockPlace* place = nullptr;
   std::atomic<std::uint64_t> requested_bytes = 0;  // read by whoever wants to know the waste
   std::uint32_t slot = 0;                          // of the place
+  /// Live: granules behind the block's end that came with it from a cache; guarded like the place.
+  std::uint32_t slack = 0;
   // Of the cache the block was allocated from, which guards it. Read by whoever frees it, before
   // the lock is taken.
   std::atomic<StreamCache*> home = nullptr;

@@ -20,8 +20,11 @@ constexpr std::size_t most_questions_per_request = 16;
 constexpr std::size_t regions_per_device = 8;
 constexpr std::size_t least_region_bytes = 64 * mib;
 /// A stream's cache holds at most such a part of the memory there may be, and no more than that.
-constexpr std::size_t class_share = 64, recent_share = 32;
-constexpr std::size_t most_class_bytes = 64 * mib, most_recent_bytes = 128 * mib;
+constexpr std::size_t class_share = 64, larger_share = 32;
+constexpr std::size_t most_class_bytes = 64 * mib, most_larger_bytes = 128 * mib;
+/// Threads are too many at the lock of the ranges when one of so many changes had to wait for it,
+/// and are not when that was so for no window of such a number.
+constexpr std::uint32_t changes_per_window = 256, changes_per_wait = 32, calm_windows = 64;
 
 bool can_have_pages(const Device& device, const PoolOptions& options) {
   if (options.kind != MemoryKind::device) return false;
@@ -114,6 +117,20 @@ void Pool::note_begin(const Block& block, const Request& request) noexcept {
   }
 }
 
+Descriptor* Pool::take_larger(StreamCache& cache, std::size_t bytes) noexcept {
+  const std::size_t granted = granted_bytes(bytes);
+  Descriptor* const range = cache.take_larger(granted, 1);
+  if (range == nullptr) return nullptr;
+  if (range->place->count() == BlockPlace::last_count) {
+    static_cast<void>(cache.put_with_care(*range, boundless));
+    return nullptr;
+  }
+  // It had the whole range before, or another part of it.
+  range->place->bytes.store(granted, std::memory_order_relaxed);
+  cache.begin_slack(*range, granted / granule_bytes);
+  return range;
+}
+
 Result<Block> Pool::try_begin_block(Descriptor& range, Search& search) noexcept {
   if (range.place->count() == BlockPlace::last_count) {
     std::unique_lock lock(ranges_mutex_);
@@ -130,12 +147,13 @@ Result<Block> Pool::try_begin_block(Descriptor& range, Search& search) noexcept 
   }
   range.place->address.store(reinterpret_cast<void*>(range.offset * granule_bytes),
                              std::memory_order_relaxed);
-  range.place->bytes.store(range.size * granule_bytes, std::memory_order_relaxed);
+  range.place->bytes.store(search.granules * granule_bytes, std::memory_order_relaxed);
   Block block;
   {
     const std::lock_guard lock(search.cache.lock);
     if (search.rung != nullptr) ++(search.cache.counts.*search.rung);
-    block = begin_block(range, search.cache, search.request);
+    search.cache.begin_slack(range, search.granules);
+    block = begin_block(range, search.cache, search.request, search.granules * granule_bytes);
   }
   note_begin(block, search.request);
   return block;
@@ -413,6 +431,7 @@ Result<void> Pool::free_elsewhere(Descriptor& range, StreamCache& home, StreamRe
     }
     range.place->retire(block.generation.count(), last_use);
     home.note_free(block.bytes);
+    home.end_slack(range);
   }
   finish_free(range, stream, last_use, block, site);
   return {};
@@ -559,9 +578,10 @@ void Pool::note_change() noexcept {
   const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
   const std::size_t most = limit != 0 ? limit : device_.info().total_bytes;
   const bool is_tight = most != 0 && outside >= most / 4 * 3;
+  const std::size_t larger = std::min(most / larger_share, most_larger_bytes);
   const CacheBounds roomy{
-      std::clamp(most / class_share, tight_bounds.class_bytes, most_class_bytes),
-      std::min(most / recent_share, most_recent_bytes)};
+      std::clamp(most / class_share, tight_bounds.class_bytes, most_class_bytes), larger,
+      is_crowded() ? larger : 0};
   const CacheBounds bounds = is_tight ? tight_bounds : roomy;
   // Every free reads these, so they are written only when they change.
   const auto set = [](auto& to, auto value) {
@@ -570,6 +590,21 @@ void Pool::note_change() noexcept {
   set(is_tight_, is_tight);
   set(class_bound_, bounds.class_bytes);
   set(recent_bound_, bounds.recent_bytes);
+  set(middle_bound_, bounds.middle_bytes);
+}
+
+bool Pool::is_crowded() noexcept {
+  if (++changes_of_window_ >= changes_per_window) {
+    const std::uint32_t waits = ranges_mutex_.waits() - waits_before_;
+    if (waits >= changes_of_window_ / changes_per_wait) {
+      crowded_windows_ = calm_windows;
+    } else if (crowded_windows_ > 0) {
+      --crowded_windows_;
+    }
+    waits_before_ += waits;
+    changes_of_window_ = 0;
+  }
+  return options_.expects_threads || crowded_windows_ > 0;
 }
 
 std::uint64_t Pool::epoch() noexcept {

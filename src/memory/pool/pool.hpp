@@ -86,6 +86,7 @@ class Pool {
   };
   enum class Thoroughness : std::uint8_t { quick, thorough };
 
+  static constexpr CacheBounds boundless{SIZE_MAX, SIZE_MAX, SIZE_MAX};
   static constexpr std::size_t stream_slots = std::size_t{1} << StreamId::slot_bits;
   /// The cache of blocks that nobody but the host has used last.
   static constexpr std::size_t host_slot = stream_slots;
@@ -96,7 +97,8 @@ class Pool {
   [[nodiscard]] Result<StreamCache*> try_cache(std::size_t slot) noexcept;
   [[nodiscard]] CacheBounds bounds() const noexcept {
     return {class_bound_.load(std::memory_order_relaxed),
-            recent_bound_.load(std::memory_order_relaxed)};
+            recent_bound_.load(std::memory_order_relaxed),
+            middle_bound_.load(std::memory_order_relaxed)};
   }
 
   /// All but what takes a look at every range.
@@ -110,7 +112,10 @@ class Pool {
   [[nodiscard]] Descriptor* steal(Search& search) noexcept;
   [[nodiscard]] Descriptor* reclaim(Search& search) noexcept;
   /// With the lock of the cache held.
-  Block begin_block(Descriptor& range, StreamCache& cache, const Request& request) noexcept;
+  Block begin_block(Descriptor& range, StreamCache& cache, const Request& request,
+                    std::size_t bytes) noexcept;
+  /// A cached block without a class, ready to begin. With the lock of the cache held.
+  [[nodiscard]] static Descriptor* take_larger(StreamCache& cache, std::size_t bytes) noexcept;
   /// Of a range that was not in a cache.
   [[nodiscard]] Result<Block> try_begin_block(Descriptor& range, Search& search) noexcept;
   void note_begin(const Block& block, const Request& request) noexcept;
@@ -165,6 +170,8 @@ class Pool {
 
   /// With the lock of the ranges held, after any change of them.
   void note_change() noexcept;
+  /// Do threads wait for each other at the lock of the ranges?
+  [[nodiscard]] bool is_crowded() noexcept;
   [[nodiscard]] std::uint64_t epoch() noexcept;
   template <class Visit>
   void for_each_cache(Visit visit) noexcept {
@@ -199,6 +206,10 @@ class Pool {
   std::uint64_t refused_granules_ = 0;   // guarded by ranges_mutex_
   std::uint64_t refused_alignment_ = 0;  // guarded by ranges_mutex_
   std::uint64_t refused_epoch_ = 0;      // guarded by ranges_mutex_
+  // How many threads come here, by how often one waits.
+  std::uint32_t changes_of_window_ = 0;  // guarded by ranges_mutex_
+  std::uint32_t waits_before_ = 0;       // guarded by ranges_mutex_
+  std::uint32_t crowded_windows_ = 0;    // guarded by ranges_mutex_
 
   std::mutex growth_mutex_;
   std::optional<PageStore> pages_;                        // guarded by growth_mutex_
@@ -208,7 +219,8 @@ class Pool {
 
   // Written by whoever holds a lock above, read by anybody.
   alignas(64) std::atomic<bool> is_tight_ = false;
-  std::atomic<std::size_t> class_bound_ = 0, recent_bound_ = 0;  // of each stream's cache
+  std::atomic<std::size_t> class_bound_ = 0, recent_bound_ = 0,
+                           middle_bound_ = 0;  // of each stream's cache
   std::atomic<std::size_t> limit_bytes_;
   alignas(64) std::atomic<std::uint64_t> changes_ = 0;
   std::atomic<std::size_t> held_bytes_ = 0, loose_bytes_ = 0, peak_held_bytes_ = 0;
@@ -219,9 +231,8 @@ class Pool {
 
 // --- The short way, which nearly every call takes
 
-inline Block Pool::begin_block(Descriptor& range, StreamCache& cache,
-                               const Request& request) noexcept {
-  const std::size_t bytes = range.size * granule_bytes;
+inline Block Pool::begin_block(Descriptor& range, StreamCache& cache, const Request& request,
+                               std::size_t bytes) noexcept {
   range.requested_bytes.store(request.bytes, std::memory_order_relaxed);
   range.home.store(&cache, std::memory_order_relaxed);
   cache.note_allocation(bytes);
@@ -254,14 +265,20 @@ inline Block Pool::try_hit(const Request& request) noexcept {
       // before the block is freed, there must be a mark behind its work.
       if (id) static_cast<void>(DeviceState::state_of(request.stream)->promise_next());
     }
-    Descriptor* const range = cache->take(request.bytes);
-    if (range == nullptr) return {};
-    if (range->place->count() == BlockPlace::last_count) {
-      // Its place has counted to the end; the long way gives it another.
-      static_cast<void>(cache->put(*range, {SIZE_MAX, SIZE_MAX}));  // nothing leaves for it
-      return {};
+    if (request.bytes <= largest_class_bytes) {
+      Descriptor* const range = cache->take_classed(request.bytes);
+      if (range == nullptr) return {};
+      if (range->place->count() == BlockPlace::last_count) {
+        // Its place has counted to the end; the long way gives it another.
+        static_cast<void>(cache->put_with_care(*range, boundless));  // nothing leaves for it
+        return {};
+      }
+      block = begin_block(*range, *cache, request, range->size * granule_bytes);
+    } else {
+      Descriptor* const range = take_larger(*cache, request.bytes);
+      if (range == nullptr) return {};
+      block = begin_block(*range, *cache, request, (range->size - range->slack) * granule_bytes);
     }
-    block = begin_block(*range, *cache, request);
   }
   if (!is_plain_) note_begin(block, request);
   return block;
@@ -295,7 +312,9 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
     home.note_free(block.bytes);
     // A block may be older than the stream in its slot.
     home.stream = id;
-    leaving = home.put(range, bounds());
+    if (!home.try_put(range, class_bound_.load(std::memory_order_relaxed))) {
+      leaving = home.put_with_care(range, bounds());
+    }
   }
   if (leaving != nullptr) retire(leaving, home, id);
   return {};

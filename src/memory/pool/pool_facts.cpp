@@ -20,7 +20,7 @@ PoolStatistics Pool::sums() noexcept {
     const std::lock_guard lock(cache.lock);
     const StreamCache::Counts& counts = cache.counts;
     now.live_bytes += counts.live_bytes;
-    now.cached_bytes += cache.bytes();
+    now.cached_bytes += cache.bytes() + counts.slack_bytes;
     now.cache_hits += counts.cache_hits();
     now.own_in_flight_hits += counts.own_in_flight_hits;
     now.quiescent_hits += counts.quiescent_hits;

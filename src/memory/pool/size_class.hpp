@@ -2,7 +2,8 @@
 //
 // Everything is a multiple of 256 bytes. Up to 2 KiB every multiple is a class, then eight classes
 // per octave up to 1 MiB, so that no more than an eighth is wasted. Above that a block has the size
-// it was asked for, and from 16 MiB on whole pages. Pure arithmetic.
+// it was asked for, and from 16 MiB on whole pages; the classes go on to there, to find blocks of
+// about a size. Pure arithmetic.
 
 #pragma once
 
@@ -20,12 +21,14 @@ inline constexpr std::size_t least_large_bytes = std::size_t{16} << 20;
 inline constexpr std::size_t linear_classes = 8;
 inline constexpr std::size_t classes_per_octave = 8;
 inline constexpr std::size_t class_count = 80;
+/// Of blocks above those with a class and below the large ones, which only lie together by it.
+inline constexpr std::size_t middle_class_count = 32;
 
 [[nodiscard]] constexpr std::size_t round_up(std::size_t bytes, std::size_t multiple) noexcept {
   return (bytes + multiple - 1) / multiple * multiple;
 }
 
-/// The smallest class that holds so many bytes: 1 to largest_class_bytes.
+/// The smallest class that holds so many bytes: 1 to least_large_bytes.
 [[nodiscard]] constexpr std::size_t class_of(std::size_t bytes) noexcept {
   const std::size_t last = (bytes - 1) / granule_bytes;  // the last granule's number
   if (last < linear_classes) return last;
@@ -50,5 +53,7 @@ inline constexpr std::size_t class_count = 80;
 
 static_assert(class_bytes(class_count - 1) == largest_class_bytes);
 static_assert(class_of(largest_class_bytes) == class_count - 1);
+static_assert(class_of(largest_class_bytes + 1) == class_count);
+static_assert(class_of(least_large_bytes) == class_count + middle_class_count - 1);
 
 }  // namespace tern::pool

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <thread>
 
 namespace tern::pool {
@@ -18,6 +19,8 @@ class SpinLock {
     wait();
   }
   void unlock() noexcept { is_taken_.store(false, std::memory_order_release); }
+  /// How often somebody found it taken. With the lock held.
+  [[nodiscard]] std::uint32_t waits() const noexcept { return waits_; }
 
  private:
   [[gnu::noinline]] void wait() noexcept {
@@ -34,6 +37,7 @@ class SpinLock {
       }
       // Several have seen it free; who is too late begins again at the long pauses.
     } while (is_taken_.exchange(true, std::memory_order_acquire));
+    ++waits_;
   }
   static void pause() noexcept {
 #if defined(__x86_64__)
@@ -44,6 +48,7 @@ class SpinLock {
   }
 
   std::atomic<bool> is_taken_ = false;
+  std::uint32_t waits_ = 0;  // guarded by the lock itself
 };
 
 }  // namespace tern::pool

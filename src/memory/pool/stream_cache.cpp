@@ -12,12 +12,16 @@ void push(Descriptor& block, Descriptor*& list) noexcept {
   block.next = std::exchange(list, &block);
 }
 
+bool is_middle(std::size_t granted_bytes) noexcept {
+  return granted_bytes > largest_class_bytes && granted_bytes < least_large_bytes;
+}
+
 }  // namespace
 
-void StreamCache::shed(Stack& stack, Descriptor*& leaving) noexcept {
+void StreamCache::shed(Stack& stack, std::size_t& bytes, Descriptor*& leaving) noexcept {
   const std::uint32_t leave = (stack.count + 1) / 2;
   for (std::uint32_t i = 0; i < leave; ++i) {
-    class_bytes_ -= bytes_of(*stack.blocks[i]);
+    bytes -= bytes_of(*stack.blocks[i]);
     push(*stack.blocks[i], leaving);
   }
   std::copy(stack.blocks.begin() + leave, stack.blocks.begin() + stack.count, stack.blocks.begin());
@@ -33,16 +37,22 @@ Descriptor* StreamCache::put_with_care(Descriptor& block, const CacheBounds& bou
     }
     recent_bytes_ = 0;
   }
+  if (middle_bytes_ > bounds.middle_bytes) shed_middle(0, bounds.middle_bytes, leaving);
   if (bytes > largest_class_bytes) {
-    put_recent(block, bounds.recent_bytes, leaving);
+    end_slack(block);
+    if (is_middle(bytes) && bytes <= bounds.middle_bytes) {
+      put_middle(block, bounds.middle_bytes, leaving);
+    } else {
+      put_recent(block, bounds.recent_bytes, leaving);
+    }
     return leaving;
   }
   Stack& stack = stacks_[class_of(bytes)];
-  if (stack.count == most_per_class) shed(stack, leaving);
+  if (stack.count == most_per_class) shed(stack, class_bytes_, leaving);
   // One round: stacks take turns, so that no class keeps what it does not use.
   for (std::size_t turns = 0; class_bytes_ + bytes > bounds.class_bytes && turns < 2 * class_count;
        ++turns) {
-    shed(stacks_[hand_], leaving);
+    shed(stacks_[hand_], class_bytes_, leaving);
     hand_ = (hand_ + 1) % class_count;
   }
   if (class_bytes_ + bytes > bounds.class_bytes) {
@@ -55,10 +65,47 @@ Descriptor* StreamCache::put_with_care(Descriptor& block, const CacheBounds& bou
 }
 
 Descriptor* StreamCache::take_aligned(std::size_t bytes, std::uint64_t alignment) noexcept {
-  if (bytes > largest_class_bytes) return take_recent(granted_bytes(bytes), alignment);
+  if (bytes > largest_class_bytes) return take_larger(granted_bytes(bytes), alignment);
   const Stack& stack = stacks_[class_of(bytes)];
   if (stack.count == 0 || stack.blocks[stack.count - 1]->offset % alignment != 0) return nullptr;
-  return take(bytes);
+  return take_classed(bytes);
+}
+
+// --- Without a class
+
+Descriptor* StreamCache::take_larger(std::size_t granted_bytes, std::uint64_t alignment) noexcept {
+  if (middle_bytes_ > 0 && is_middle(granted_bytes)) {
+    if (Descriptor* block = take_middle(granted_bytes, alignment)) return block;
+  }
+  return take_recent(granted_bytes, alignment);
+}
+
+Descriptor* StreamCache::take_middle(std::size_t granted_bytes, std::uint64_t alignment) noexcept {
+  // Blocks of up to this size are in its own stack and the two behind it.
+  const std::size_t most_bytes = granted_bytes + granted_bytes / slack_share;
+  const std::size_t first = class_of(granted_bytes) - class_count;
+  const std::size_t last = std::min(first + 3, middle_.size());
+  for (std::size_t at = first; at < last; ++at) {
+    Stack& stack = middle_[at];
+    // The tightest: another may be just what the next request wants.
+    std::uint32_t best = stack.count;
+    std::size_t best_bytes = most_bytes + 1;
+    for (std::uint32_t i = stack.count; i > 0 && best_bytes > granted_bytes; --i) {
+      const Descriptor& block = *stack.blocks[i - 1];
+      const std::size_t bytes = bytes_of(block);
+      if (bytes < granted_bytes || bytes >= best_bytes || block.offset % alignment != 0) continue;
+      best = i - 1;
+      best_bytes = bytes;
+    }
+    if (best == stack.count) continue;
+    Descriptor* const block = stack.blocks[best];
+    std::copy(stack.blocks.begin() + best + 1, stack.blocks.begin() + stack.count,
+              stack.blocks.begin() + best);
+    --stack.count;
+    middle_bytes_ -= best_bytes;
+    return block;
+  }
+  return nullptr;
 }
 
 Descriptor* StreamCache::take_recent(std::size_t granted_bytes, std::uint64_t alignment) noexcept {
@@ -75,6 +122,24 @@ Descriptor* StreamCache::take_recent(std::size_t granted_bytes, std::uint64_t al
     return block;
   }
   return nullptr;
+}
+
+void StreamCache::shed_middle(std::size_t bytes, std::size_t most_bytes,
+                              Descriptor*& leaving) noexcept {
+  while (middle_bytes_ > 0 && middle_bytes_ + bytes > most_bytes) {
+    shed(middle_[middle_hand_], middle_bytes_, leaving);
+    middle_hand_ = (middle_hand_ + 1) % middle_.size();
+  }
+}
+
+void StreamCache::put_middle(Descriptor& block, std::size_t most_bytes,
+                             Descriptor*& leaving) noexcept {
+  const std::size_t bytes = bytes_of(block);
+  shed_middle(bytes, most_bytes, leaving);
+  Stack& stack = middle_[class_of(bytes) - class_count];
+  if (stack.count == most_per_class) shed(stack, middle_bytes_, leaving);
+  stack.blocks[stack.count++] = &block;
+  middle_bytes_ += bytes;
 }
 
 void StreamCache::put_recent(Descriptor& block, std::size_t most_bytes,
@@ -99,13 +164,17 @@ void StreamCache::put_recent(Descriptor& block, std::size_t most_bytes,
 
 Descriptor* StreamCache::take_all() noexcept {
   Descriptor* all = nullptr;
-  for (Stack& stack : stacks_) {
-    while (stack.count > 0) push(*stack.blocks[--stack.count], all);
-  }
+  const auto empty = [&all](auto& stacks) {
+    for (Stack& stack : stacks) {
+      while (stack.count > 0) push(*stack.blocks[--stack.count], all);
+    }
+  };
+  empty(stacks_);
+  empty(middle_);
   for (Descriptor*& one : recent_) {
     if (one != nullptr) push(*std::exchange(one, nullptr), all);
   }
-  class_bytes_ = recent_bytes_ = 0;
+  class_bytes_ = recent_bytes_ = middle_bytes_ = 0;
   return all;
 }
 

@@ -1,10 +1,14 @@
 // What one stream keeps of the blocks it has freed, to have them again without asking anybody.
 //
 // Blocks of a class are in a stack: the last one freed is used first. Larger ones are in two
-// places for the most recent, and are found by their exact size. All of it is bounded in bytes;
-// what has no room leaves, the coldest first. Reuse needs no mark and no event, because one
-// stream's work is in order. It also counts what the stream did. Everything but the lock is
-// guarded by it.
+// places for the most recent, and are found by their exact size, which hardly comes twice. Where
+// threads wait for each other at the lock that all streams share, blocks below 16 MiB are in stacks
+// too, by about their size, and a request may have one that is larger by up to an eighth: what it
+// does not use stays behind the block, as its slack, and belongs to the cache.
+//
+// All of it is bounded in bytes; what has no room leaves, the coldest first. Reuse needs no mark
+// and no event, because one stream's work is in order. It also counts what the stream did.
+// Everything but the lock is guarded by it.
 
 #pragma once
 
@@ -23,21 +27,25 @@ namespace tern::pool {
 struct CacheBounds {
   std::size_t class_bytes = std::size_t{8} << 20;
   std::size_t recent_bytes = std::size_t{128} << 20;
+  std::size_t middle_bytes = 0;  // in stacks, and without a class
 };
 
 /// When memory is short.
-inline constexpr CacheBounds tight_bounds{std::size_t{1} << 20, 0};
+inline constexpr CacheBounds tight_bounds{std::size_t{1} << 20, 0, 0};
 
 class alignas(64) StreamCache {
  public:
   static constexpr std::size_t most_per_class = 32;
   static constexpr std::size_t recent_count = 2;
+  /// A block may be larger than what is granted by such a part of that.
+  static constexpr std::uint64_t slack_share = 8;
 
   struct Counts {
     std::uint64_t allocations = 0;
     std::uint64_t frees = 0;
     std::uint64_t live_bytes = 0;  // of blocks that were allocated here
     std::uint64_t peak_live_bytes = 0;
+    std::uint64_t slack_bytes = 0;  // behind those blocks
     // Where blocks came from that were not in the cache.
     std::uint64_t own_in_flight_hits = 0, quiescent_hits = 0, steals = 0, grown_hits = 0,
                   remapped_hits = 0;
@@ -56,33 +64,48 @@ class alignas(64) StreamCache {
   /// `slot`: of the streams it is for.
   explicit StreamCache(std::size_t slot_of_it = 0) noexcept : slot(slot_of_it) {}
 
-  /// A block for so many bytes, of the size that is granted for them; null if there is none.
+  /// A block for so many bytes, of the size that is granted for them or with some slack; null if
+  /// there is none.
   [[nodiscard]] Descriptor* take(std::size_t bytes) noexcept {
-    if (bytes > largest_class_bytes) return take_recent(granted_bytes(bytes), 1);
+    return bytes <= largest_class_bytes ? take_classed(bytes)
+                                        : take_larger(granted_bytes(bytes), 1);
+  }
+  /// Of at most largest_class_bytes.
+  [[nodiscard]] Descriptor* take_classed(std::size_t bytes) noexcept {
     Stack& stack = stacks_[class_of(bytes)];
     if (stack.count == 0) return nullptr;
     Descriptor* const top = stack.blocks[--stack.count];
     class_bytes_ -= top->size * granule_bytes;
     return top;
   }
-  /// The same at a multiple of `alignment` granules.
+  /// Of more than that, in bytes as they are granted, at a multiple of `alignment` granules.
+  [[nodiscard]] Descriptor* take_larger(std::size_t granted_bytes,
+                                        std::uint64_t alignment) noexcept;
+  /// Any, at a multiple of `alignment` granules.
   [[nodiscard]] Descriptor* take_aligned(std::size_t bytes, std::uint64_t alignment) noexcept;
-  /// Keeps the block. What has to leave for it, perhaps itself, is linked by next.
+  /// Keeps the block, its slack included. What has to leave for it, perhaps itself, is linked by
+  /// next.
   [[nodiscard]] Descriptor* put(Descriptor& block, const CacheBounds& bounds) noexcept {
-    const std::size_t bytes = block.size * granule_bytes;
-    if (bytes <= largest_class_bytes && class_bytes_ + bytes <= bounds.class_bytes) {
-      Stack& stack = stacks_[class_of(bytes)];
-      if (stack.count < most_per_class) {
-        stack.blocks[stack.count++] = &block;
-        class_bytes_ += bytes;
-        return nullptr;
-      }
-    }
-    return put_with_care(block, bounds);
+    return try_put(block, bounds.class_bytes) ? nullptr : put_with_care(block, bounds);
   }
+  /// If it has a class and there is room for it.
+  [[nodiscard]] bool try_put(Descriptor& block, std::size_t most_class_bytes) noexcept {
+    const std::size_t bytes = block.size * granule_bytes;
+    if (bytes > largest_class_bytes || class_bytes_ + bytes > most_class_bytes) return false;
+    Stack& stack = stacks_[class_of(bytes)];
+    if (stack.count == most_per_class) return false;
+    stack.blocks[stack.count++] = &block;
+    class_bytes_ += bytes;
+    return true;
+  }
+  /// The same as put(), for what there is no room for as it is.
+  [[nodiscard]] Descriptor* put_with_care(Descriptor& block, const CacheBounds& bounds) noexcept;
   /// Everything, linked by next.
   [[nodiscard]] Descriptor* take_all() noexcept;
-  [[nodiscard]] std::size_t bytes() const noexcept { return class_bytes_ + recent_bytes_; }
+  /// Of blocks that can be taken, or asked to leave.
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return class_bytes_ + recent_bytes_ + middle_bytes_;
+  }
 
   void note_allocation(std::size_t granted_bytes) noexcept {
     ++counts.allocations;
@@ -92,6 +115,18 @@ class alignas(64) StreamCache {
   void note_free(std::size_t granted_bytes) noexcept {
     ++counts.frees;
     counts.live_bytes -= granted_bytes;
+  }
+  /// The block is of so many granules, and the rest of it slack.
+  void begin_slack(Descriptor& block, std::uint64_t granules) noexcept {
+    if (block.size == granules) return;
+    block.slack = static_cast<std::uint32_t>(block.size - granules);
+    counts.slack_bytes += block.slack * granule_bytes;
+  }
+  /// Of a block that was allocated here and is freed: it is one piece again.
+  void end_slack(Descriptor& block) noexcept {
+    if (block.slack == 0) return;
+    counts.slack_bytes -= block.slack * granule_bytes;
+    block.slack = 0;
   }
 
   SpinLock lock;
@@ -105,18 +140,26 @@ class alignas(64) StreamCache {
     std::uint32_t count = 0;
     std::array<Descriptor*, most_per_class> blocks = {};
   };
+  [[nodiscard]] Descriptor* take_middle(std::size_t granted_bytes,
+                                        std::uint64_t alignment) noexcept;
   [[nodiscard]] Descriptor* take_recent(std::size_t granted_bytes,
                                         std::uint64_t alignment) noexcept;
+  void put_middle(Descriptor& block, std::size_t most_bytes, Descriptor*& leaving) noexcept;
   void put_recent(Descriptor& block, std::size_t most_bytes, Descriptor*& leaving) noexcept;
-  [[nodiscard]] Descriptor* put_with_care(Descriptor& block, const CacheBounds& bounds) noexcept;
+  /// Until there is room in the middle for so many bytes.
+  void shed_middle(std::size_t bytes, std::size_t most_bytes, Descriptor*& leaving) noexcept;
   /// The older half of a stack.
-  void shed(Stack& stack, Descriptor*& leaving) noexcept;
+  static void shed(Stack& stack, std::size_t& bytes, Descriptor*& leaving) noexcept;
 
   std::size_t class_bytes_ = 0;
   std::size_t recent_bytes_ = 0;
+  std::size_t middle_bytes_ = 0;
   std::array<Descriptor*, recent_count> recent_ = {};  // the newest first
   std::array<Stack, class_count> stacks_ = {};
   std::size_t hand_ = 0;  // the stack that sheds next
+  // The same for those in the middle, of up to a class's size.
+  std::array<Stack, middle_class_count> middle_ = {};
+  std::size_t middle_hand_ = 0;
 
  public:
   Lane lane;  // guarded by the lock of the ranges
