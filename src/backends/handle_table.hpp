@@ -34,8 +34,12 @@ class HandleTable {
     return found == values_.end() ? nullptr : found->second;
   }
   void remove(std::uintptr_t handle) noexcept {
+    std::shared_ptr<const Value> gone;  // ends without the lock: that may take its time
     const std::lock_guard lock(mutex_);
-    values_.erase(handle);
+    const auto found = values_.find(handle);
+    if (found == values_.end()) return;
+    gone = std::move(found->second);
+    values_.erase(found);
   }
 
  private:

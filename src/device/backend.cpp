@@ -64,6 +64,7 @@ Result<void> Backend::copy_batch(const Submission& submission,
 Result<BorrowedStream> Backend::borrow_stream(NativeStream) noexcept {
   return missing(*this, "borrowing streams");
 }
+NativeStream Backend::native_handle(NativeStream stream) noexcept { return stream; }
 Result<bool> Backend::enable_peer_access(Backend&) noexcept { return false; }
 Result<std::uint64_t> Backend::elapsed_ns(NativeEvent, NativeEvent) noexcept {
   return missing(*this, "event timing");

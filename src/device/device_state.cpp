@@ -264,7 +264,7 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
     // that fails, waiting is the way left to keep the promise that marks stay answerable.
     if (issued > stream.done.load(std::memory_order_acquire) && issued > recorded) {
       if (!record_now(stream, Room::for_seal)) {
-        static_cast<void>(backend_->synchronize(stream.native));
+        if (!backend_->synchronize(stream.native)) static_cast<void>(backend_->synchronize());
         stream.see_done(issued);
       }
     }
@@ -278,7 +278,11 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
 void DeviceState::recycle_if_done(StreamState& stream) noexcept {
   const std::lock_guard lock(stream.mutex);
   if (!stream.has_ended.load(std::memory_order_relaxed)) return;
-  static_cast<void>(poll(stream));
+  if (const Result<void> polled = poll(stream);
+      !polled && polled.failure().code() == ErrorCode::stream_misuse) {
+    // Recorded into a graph, of which nobody can say that it is done; the stream has ended.
+    while (stream.record_count > 0 && stream.records[0].waiters == 0) erase_record(stream, 0);
+  }
   // A record that is left is unfinished, or a host thread is about to return from waiting for it.
   if (stream.record_count > 0) return;
   stream.has_ended.store(false, std::memory_order_relaxed);

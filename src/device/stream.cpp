@@ -98,7 +98,7 @@ bool StreamRef::is_usable() const noexcept { return tern::is_usable(state_, id_)
 
 Result<NativeStream> StreamRef::try_native() const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return usable.failure();
-  return state_->native;
+  return state_->device->backend().native_handle(state_->native);
 }
 
 Result<void> StreamRef::try_copy(void* destination, const void* source, std::size_t bytes,

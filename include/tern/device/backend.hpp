@@ -293,6 +293,9 @@ class TERN_EXPORT Backend {
   /// borrowed_streams: a stream by the driver's own handle, which its maker keeps alive until it is
   /// destroyed here; that ends the loan, and not the stream.
   [[nodiscard]] virtual Result<BorrowedStream> borrow_stream(NativeStream handle) noexcept;
+  /// The driver's own handle of the stream, for code that calls the driver itself. The default: the
+  /// same.
+  [[nodiscard]] virtual NativeStream native_handle(NativeStream stream) noexcept;
   /// Returns at once or waits; either way the work already submitted still completes.
   virtual void destroy_stream(NativeStream stream) noexcept = 0;
   /// True if everything submitted so far is complete. Never blocks.

@@ -33,6 +33,9 @@ Result<void> Context::check(CUresult result, const char* call,
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
     static_cast<void>(cu().cuMemGetInfo(&facts.free_bytes, &facts.total_bytes));
   }
+  // For results that are newer than our list.
+  const char* name = nullptr;
+  if (cu().cuGetErrorName(result, &name) == CUDA_SUCCESS) facts.name = name;
   const Failure failure = failure_of(result, facts);
   if (failure.code() == ErrorCode::device_lost) {
     const std::lock_guard lock(loss_mutex_);

@@ -198,11 +198,13 @@ class CudaBackend final : public Backend {
   }
   Result<void> copy_from_peer(const Submission& submission, void* destination, Backend& peer,
                               const void* source, std::size_t bytes) noexcept override {
+    if (Result<void> same = check_driver(peer); !same) return same;
     return on(submission.stream, [&](CUstream stream) {
       return copies_.copy_from_peer(stream, destination, *peer_of(peer).context_, source, bytes);
     });
   }
   Result<bool> enable_peer_access(Backend& backend) noexcept override {
+    if (Result<void> same = check_driver(backend); !same) return same.failure();
     CudaBackend& peer = peer_of(backend);
     if (peer.context_->device() == context_->device()) return true;
     const Context::Visit visit(*context_);
@@ -237,6 +239,9 @@ class CudaBackend final : public Backend {
   }
   Result<BorrowedStream> borrow_stream(NativeStream handle) noexcept override {
     return streams_.borrow(handle);
+  }
+  NativeStream native_handle(NativeStream stream) noexcept override {
+    return CudaStreams::handle_of(stream);
   }
   void destroy_stream(NativeStream stream) noexcept override { streams_.destroy(stream); }
   Result<bool> query(NativeStream stream) noexcept override { return streams_.query(stream); }
@@ -323,6 +328,12 @@ class CudaBackend final : public Backend {
   /// Peers are devices of this backend; streams see to that.
   static CudaBackend& peer_of(Backend& backend) noexcept {
     return static_cast<CudaBackend&>(backend);
+  }
+
+  /// A simulated device behind the driver's entry points is no peer of a real one.
+  Result<void> check_driver(Backend& peer) const noexcept {
+    if (&peer_of(peer).context_->driver() == &context_->driver()) return {};
+    return Failure(ErrorCode::device_mismatch).with("a", info_.spec).with("b", peer.info().spec);
   }
 
   /// The allocations and mappings that a block lies across, and its part in each.

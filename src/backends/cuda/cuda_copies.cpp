@@ -46,8 +46,12 @@ Word word_of(const Pattern& pattern) noexcept {
 CudaCopies::CudaCopies(Context& context, std::unique_ptr<Staging> staging)
     : context_(context), staging_(std::move(staging)) {}
 CudaCopies::~CudaCopies() {
-  if (!staging_) return;
   const Context::Visit visit(context_);
+  if (!visit && !host_copies_.empty()) {
+    // The driver may be calling one of them right now, and cannot be asked any more.
+    static_cast<void>(new std::list<HostCopy>(std::move(host_copies_)));
+  }
+  if (!staging_) return;
   if (!visit) staging_->abandon();
   staging_.reset();
 }

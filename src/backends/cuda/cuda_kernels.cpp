@@ -107,7 +107,7 @@ Result<void> CudaKernels::launch(CUstream stream, NativeKernel native, const Lau
                    "launch.");
   }
   // As many as kernels usually have, without heap memory.
-  std::array<void*, 64> few;
+  std::array<void*, 64> few = {};
   std::vector<void*> many;
   void** values = few.data();
   if (arguments.size() > few.size()) {

@@ -1,6 +1,7 @@
 #include "backends/cuda/cuda_memory.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <new>
@@ -40,7 +41,7 @@ MemoryKind kind_of(bool is_managed, bool is_host) noexcept {
 /// A child that writes to such pages first would take them from the parent, and the device with
 /// them would see the wrong ones. Whole pages only, because its neighbours are not ours.
 void keep_from_children(void* address, std::size_t bytes, int advice) noexcept {
-  constexpr std::uintptr_t page = 4096;
+  static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const std::uintptr_t first = aligned(number(address), page);
   const std::uintptr_t last = (number(address) + bytes) & ~(page - 1);
   if (first < last) static_cast<void>(madvise(pointer(first), last - first, advice));

@@ -5,7 +5,6 @@
 #include "backends/cuda/cuda_backend.hpp"
 #include "backends/cuda/driver.hpp"
 #include "backends/sim/fake_driver.hpp"
-#include "core/text.hpp"
 #include "tern/core/config.hpp"
 
 namespace tern::cuda {
@@ -13,9 +12,7 @@ namespace {
 
 constexpr unsigned simulated_devices = 2;
 
-bool wants_simulated(const DeviceSpec& spec) {
-  return equals_ignoring_case(spec.option("driver"), "sim");
-}
+bool wants_simulated(const DeviceSpec& spec) { return spec.option("driver") == "sim"; }
 
 /// The simulated devices behind the driver's entry points, for `cuda:0?driver=sim`. Immortal, like
 /// the devices of the catalog.

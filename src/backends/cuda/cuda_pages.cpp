@@ -74,10 +74,18 @@ Result<void*> CudaPages::reserve(std::size_t bytes) {
   if (!visit) return visit.failure();
   const std::lock_guard lock(mutex_);
   CUdeviceptr address = 0;
-  CUresult result = context_.cu().cuMemAddressReserve(&address, bytes, page_bytes_, 0, 0);
-  // More than there are addresses is a bad value to the driver, and too much memory to anybody
-  // else.
-  if (result == CUDA_ERROR_INVALID_VALUE) result = CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = context_.cu().cuMemAddressReserve(&address, bytes, page_bytes_, 0, 0);
+  // More than there are addresses is a bad value to the driver, and too much to anybody else.
+  if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_OUT_OF_MEMORY) {
+    return Failure(ErrorCode::out_of_memory,
+                   "'{device}' could not reserve {requested} of addresses ({call} returned {name}, "
+                   "{code}). Ask for less.")
+        .with_bytes("requested", bytes)
+        .with("call", "cuMemAddressReserve")
+        .with("name", name_of(result))
+        .with("code", static_cast<std::uint64_t>(result))
+        .with("device", context_.spec());
+  }
   if (Result<void> made = context_.check(result, "cuMemAddressReserve", bytes); !made) {
     return made.failure();
   }

@@ -120,7 +120,11 @@ Result<BorrowedStream> CudaStreams::borrow(NativeStream handle) {
 
 void CudaStreams::destroy(NativeStream stream) noexcept {
   bool is_borrowed = false;
+  const Context::Visit visit(context_);
+  const Result<CUstream> handle = resolve(stream);
+  bool must_wait = false;
   {
+    // One step for whoever waits for all: the stream is listed, or what it left is.
     const std::lock_guard lock(mutex_);
     const auto is_it = [&](const Entry& entry) { return entry.native.value == stream.value; };
     // Of a stream of our own that came back as a loan, the loan ends first.
@@ -131,28 +135,16 @@ void CudaStreams::destroy(NativeStream stream) noexcept {
     is_borrowed = found->is_borrowed;
     *found = streams_.back();
     streams_.pop_back();
-  }
-  const Context::Visit visit(context_);
-  if (visit) {
-    const Result<CUstream> handle = resolve(stream);
     // A stream that is being captured must not be asked, and what goes into a graph is not work.
-    if (handle && is_capturing(*handle) == CUDA_SUCCESS &&
+    if (visit && handle && is_capturing(*handle) == CUDA_SUCCESS &&
         context_.cu().cuStreamQuery(*handle) == CUDA_ERROR_NOT_READY) {
-      bool is_kept = false;
-      if (const Result<CUevent> end = record_end(*handle)) {
-        const std::lock_guard lock(mutex_);
-        if (orphans_.size() == orphans_.capacity()) forget_finished();
-        try {
-          orphans_.push_back(*end);
-          is_kept = true;
-        } catch (const std::bad_alloc&) {
-          static_cast<void>(context_.cu().cuEventDestroy(*end));
-        }
-      }
-      // Where nothing can be left behind, waiting is the way to know its work complete.
-      if (!is_kept) static_cast<void>(context_.cu().cuStreamSynchronize(*handle));
+      must_wait = !leave_orphan(*handle);
     }
-    if (handle && !is_borrowed) static_cast<void>(context_.cu().cuStreamDestroy(*handle));
+  }
+  if (visit && handle) {
+    // Where nothing can be left behind, waiting is the way to know its work complete.
+    if (must_wait) static_cast<void>(context_.cu().cuStreamSynchronize(*handle));
+    if (!is_borrowed) static_cast<void>(context_.cu().cuStreamDestroy(*handle));
   }
   if (is_thread_stream(stream)) delete thread_stream(stream);
 }
@@ -164,10 +156,24 @@ CUresult CudaStreams::is_capturing(CUstream stream) const noexcept {
   return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
+bool CudaStreams::leave_orphan(CUstream stream) noexcept {
+  const Result<CUevent> end = record_end(stream);
+  if (!end) return false;
+  if (orphans_.size() == orphans_.capacity()) forget_finished();
+  try {
+    orphans_.push_back({*end});
+    return true;
+  } catch (const std::bad_alloc&) {
+    static_cast<void>(context_.cu().cuEventDestroy(*end));
+    return false;
+  }
+}
+
 void CudaStreams::forget_finished() noexcept {
-  std::erase_if(orphans_, [&](CUevent event) {
-    if (context_.cu().cuEventQuery(event) == CUDA_ERROR_NOT_READY) return false;
-    static_cast<void>(context_.cu().cuEventDestroy(event));
+  std::erase_if(orphans_, [&](const Orphan& orphan) {
+    if (orphan.waiters > 0) return false;
+    if (context_.cu().cuEventQuery(orphan.end) == CUDA_ERROR_NOT_READY) return false;
+    static_cast<void>(context_.cu().cuEventDestroy(orphan.end));
     return true;
   });
 }
@@ -228,12 +234,13 @@ Result<void> CudaStreams::finish(std::vector<CUevent>& events) noexcept {
 Result<void> CudaStreams::synchronize_all() noexcept {
   const Context::Visit visit(context_);
   if (!visit) return visit.failure();
-  std::vector<CUevent> events;
+  std::vector<CUevent> events, left;
   Result<void> recorded;
   try {
     // Recording is quick and under the lock, so that no stream ends meanwhile; waiting is neither.
     const std::lock_guard lock(mutex_);
-    events.reserve(streams_.size() + orphans_.size() + 1);
+    events.reserve(streams_.size() + 1);
+    left.reserve(orphans_.size());
     const auto add = [&](CUstream stream) {
       const Result<CUevent> end = record_end(stream);
       if (end) {
@@ -245,8 +252,14 @@ Result<void> CudaStreams::synchronize_all() noexcept {
     for (const Entry& entry : streams_) {
       const Result<CUstream> handle = resolve(entry.native);
       if (!handle) continue;  // another thread's own, which is that one's to wait for
-      // What goes into a graph is not work yet.
-      if (!is_about_capture(is_capturing(*handle))) add(*handle);
+      // What goes into a graph is not work yet, but what was submitted before is, and cannot be
+      // waited for until the capture has ended.
+      const CUresult status = is_capturing(*handle);
+      if (!is_about_capture(status)) {
+        add(*handle);
+      } else if (recorded) {
+        recorded = context_.check(status, "cuStreamIsCapturing");
+      }
     }
     // While a blocking stream is captured, work on the legacy stream would become a part of it.
     const CUresult legacy = is_capturing(raw(stream_legacy));
@@ -255,12 +268,25 @@ Result<void> CudaStreams::synchronize_all() noexcept {
     } else if (recorded) {
       recorded = context_.check(legacy, "cuStreamIsCapturing");
     }
-    events.insert(events.end(), orphans_.begin(), orphans_.end());
-    orphans_.clear();
+    // They stay on the list, for others who wait at the same time.
+    for (Orphan& orphan : orphans_) {
+      ++orphan.waiters;
+      left.push_back(orphan.end);
+    }
   } catch (const std::bad_alloc&) {
     return no_memory_for("synchronisation");
   }
   Result<void> finished = finish(events);
+  for (const CUevent end : left) {
+    Result<void> waited =
+        context_.check(context_.cu().cuEventSynchronize(end), "cuEventSynchronize");
+    if (!waited && finished) finished = waited;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    for (const CUevent end : left) --std::ranges::find(orphans_, end, &Orphan::end)->waiters;
+    forget_finished();
+  }
   return recorded ? finished : recorded;
 }
 

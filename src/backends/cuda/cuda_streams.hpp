@@ -38,6 +38,10 @@ class CudaStreams {
   [[nodiscard]] Result<BorrowedStream> borrow(NativeStream handle);
   void destroy(NativeStream stream) noexcept;
 
+  /// The driver's handle, for others to use. Of a thread's own stream it is the number for that.
+  [[nodiscard]] static NativeStream handle_of(NativeStream stream) noexcept {
+    return is_thread_stream(stream) ? NativeStream{stream_per_thread} : stream;
+  }
   /// The driver's handle, if this thread may use it.
   [[nodiscard]] Result<CUstream> resolve(NativeStream stream) const noexcept;
 
@@ -58,6 +62,11 @@ class CudaStreams {
     NativeStream native;
     bool is_borrowed = false;
   };
+  /// What a stream left behind that ended with work to do.
+  struct Orphan {
+    CUevent end = nullptr;
+    std::size_t waiters = 0;  // while any waits for it, it stays
+  };
   /// What a NativeStream points to, with its lowest bit set, if it is some thread's own stream.
   struct ThreadStream {
     std::thread::id thread;
@@ -73,15 +82,16 @@ class CudaStreams {
   [[nodiscard]] CUresult is_capturing(CUstream stream) const noexcept;
   /// An event that stands for all that was submitted to the stream. In a visit.
   [[nodiscard]] Result<CUevent> record_end(CUstream stream) noexcept;
-  /// With mutex_ held.
+  // With mutex_ held.
+  [[nodiscard]] bool leave_orphan(CUstream stream) noexcept;
   void forget_finished() noexcept;
   [[nodiscard]] Result<void> finish(std::vector<CUevent>& events) noexcept;
 
   Context& context_;
   int least_priority_ = 0, greatest_priority_ = 0;
   std::mutex mutex_;
-  std::vector<Entry> streams_;    // guarded by mutex_
-  std::vector<CUevent> orphans_;  // guarded by mutex_: of streams that ended with work left
+  std::vector<Entry> streams_;   // guarded by mutex_
+  std::vector<Orphan> orphans_;  // guarded by mutex_: of streams that ended with work left
 };
 
 }  // namespace tern::cuda

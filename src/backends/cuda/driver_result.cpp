@@ -1,5 +1,7 @@
 #include "backends/cuda/driver_result.hpp"
 
+#include <string_view>
+
 namespace tern::cuda {
 
 const char* name_of(CUresult result) noexcept {
@@ -27,6 +29,9 @@ bool is_sticky(CUresult result) noexcept {
     case CUDA_ERROR_INVALID_ADDRESS_SPACE:
     case CUDA_ERROR_INVALID_PC:
     case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_CONTAINED:
+    case CUDA_ERROR_TENSOR_MEMORY_LEAK:
+    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
       return true;
     default:
       return false;
@@ -41,20 +46,33 @@ bool is_about_capture(CUresult result) noexcept {
 Failure failure_of(CUresult result, const CallFacts& facts) noexcept {
   const auto with_call = [&](Failure failure) {
     return failure.with("call", facts.call)
-        .with("name", name_of(result))
+        .with("name", facts.name != nullptr ? facts.name : name_of(result))
         .with("code", static_cast<std::uint64_t>(result))
         .with("device", facts.device);
   };
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    if (std::string_view(facts.call).starts_with("cuMemHost")) {
+      return with_call(Failure(ErrorCode::out_of_memory,
+                               "the host could not page-lock {requested} for '{device}' ({call} "
+                               "returned {name}, {code}). Free host memory, or ask for less.")
+                           .with_bytes("requested", facts.requested_bytes));
+    }
     return with_call(Failure(ErrorCode::out_of_memory,
-                             "'{device}' could not allocate {requested}: {free} of {total} are "
-                             "free ({call} returned {name}, {code}). Free something, or ask for "
-                             "less.")
+                             facts.requested_bytes == 0
+                                 ? "'{device}' has no memory left for this: {free} of {total} are "
+                                   "free ({call} returned {name}, {code}). Free something."
+                                 : "'{device}' could not allocate {requested}: {free} of {total} "
+                                   "are free ({call} returned {name}, {code}). Free something, or "
+                                   "ask for less.")
                          .with_bytes("requested", facts.requested_bytes)
                          .with_bytes("free", facts.free_bytes)
                          .with_bytes("total", facts.total_bytes));
   }
-  if (is_sticky(result)) return with_call(Failure(ErrorCode::device_lost));
+  if (is_sticky(result)) {
+    return with_call(Failure(ErrorCode::device_lost,
+                             "device '{device}' is lost since {call} returned {name} ({code}), for "
+                             "as long as the process lasts. Start it again."));
+  }
   if (result == CUDA_ERROR_DEINITIALIZED) {
     return with_call(Failure(ErrorCode::after_shutdown,
                              "{call} was called when the CUDA driver had ended already ({name}, "

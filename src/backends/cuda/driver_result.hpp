@@ -23,6 +23,8 @@ namespace tern::cuda {
 /// What a call was about, for its failure.
 struct CallFacts {
   const char* call = "";  // "cuMemAlloc"
+  /// The driver's own name for the result; null: name_of().
+  const char* name = nullptr;
   std::string_view device = {};
   std::size_t requested_bytes = 0;
   std::size_t free_bytes = 0;

@@ -19,9 +19,10 @@
 // that wants them. In the steady state no call makes or frees anything of the driver's.
 //
 // Threads: all calls from any thread at once, with the context current and the stream not
-// capturing. Copies of different streams do not wait for each other's streams. Lifetime: the driver
-// table and the context outlive it, and its streams' work is complete when it ends; the context is
-// current then, or abandon() has been called.
+// capturing. Queued copies of a few held streams do not wait for each other; when all lanes have
+// work they are shared, and then they do. Lifetime: the driver table and the context outlive it,
+// and its streams' work is complete when it ends; the context is current then, or abandon() has
+// been called.
 
 #pragma once
 
