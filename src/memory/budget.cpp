@@ -414,6 +414,8 @@ Result<void> Budget::try_wait_for_pending() noexcept {
     after = oldest->order;
     const Result<void> waited = Device::try_wait(oldest->mark);
     if (!waited && result && waited.failure().code() != ErrorCode::device_lost) result = waited;
+    // Much else is done by then, and need not be found one by one.
+    drain();
   }
   drain();
   return result;

@@ -9,8 +9,9 @@
 namespace tern {
 namespace {
 
-/// Where nobody asks for long, so that the list of frees stays short without a limit, too.
-constexpr std::uint64_t frees_per_drain = 64;
+/// Where nobody asks for long, so that the list of frees stays short without a limit, too. A stream
+/// that frees is asked about itself, and now and then about the others, which may be idle.
+constexpr std::uint64_t frees_per_drain = 64, frees_per_full_drain = 4096;
 
 /// The work of a device that is lost, or was the parent process's, will never use memory again.
 bool is_over(const Failure& failure) {
@@ -20,7 +21,8 @@ bool is_over(const Failure& failure) {
 }  // namespace
 
 PendingFrees::~PendingFrees() {
-  for (BlockCharge* queue : buckets_) {
+  for (Bucket& bucket : buckets_) {
+    BlockCharge* queue = bucket.queues;
     while (queue != nullptr) {
       BlockCharge* const next_queue = queue->next_queue;
       while (queue != nullptr) delete std::exchange(queue, queue->next);
@@ -29,14 +31,18 @@ PendingFrees::~PendingFrees() {
   }
 }
 
-BlockCharge** PendingFrees::queue_of(StreamId stream) noexcept {
-  BlockCharge** queue = &buckets_[std::hash<StreamId>{}(stream) % bucket_count];
+PendingFrees::Bucket& PendingFrees::bucket_of(StreamId stream) noexcept {
+  return buckets_[std::hash<StreamId>{}(stream) % bucket_count];
+}
+
+BlockCharge** PendingFrees::queue_of(Bucket& bucket, StreamId stream) noexcept {
+  BlockCharge** queue = &bucket.queues;
   while (*queue != nullptr && (*queue)->mark.stream != stream) queue = &(*queue)->next_queue;
   return queue;
 }
 
-void PendingFrees::insert(BlockCharge* record) noexcept {
-  BlockCharge** const queue = queue_of(record->mark.stream);
+void PendingFrees::insert(Bucket& bucket, BlockCharge* record) noexcept {
+  BlockCharge** const queue = queue_of(bucket, record->mark.stream);
   BlockCharge* const first = *queue;
   record->next = nullptr;
   if (first == nullptr) {
@@ -75,37 +81,46 @@ void PendingFrees::unlink(BlockCharge** queue, BlockCharge* before, BlockCharge*
 
 template <class Function>
 void PendingFrees::for_each(Function function) const noexcept {
-  for (BlockCharge* queue : buckets_) {
-    for (; queue != nullptr; queue = queue->next_queue) {
+  for (const Bucket& bucket : buckets_) {
+    const std::lock_guard lock(bucket.mutex);
+    for (BlockCharge* queue = bucket.queues; queue != nullptr; queue = queue->next_queue) {
       for (BlockCharge* record = queue; record != nullptr; record = record->next) function(*record);
     }
   }
 }
 
 void PendingFrees::add(BlockCharge* record) noexcept {
+  Bucket& bucket = bucket_of(record->mark.stream);
   bool is_time_to_drain = false;
+  std::uint64_t order = 0;
   {
-    const std::lock_guard lock(mutex_);
-    record->order = ++orders_;
+    const std::lock_guard lock(bucket.mutex);
+    order = record->order = orders_.fetch_add(1, std::memory_order_relaxed) + 1;
     record->budget->add_pending(record->bytes);
     if (record->resource_pending != nullptr) *record->resource_pending += record->bytes;
-    insert(record);
-    is_time_to_drain = orders_ % frees_per_drain == 0;
+    insert(bucket, record);
+    is_time_to_drain = ++bucket.frees % frees_per_drain == 0;
   }
-  if (is_time_to_drain) drain();
+  if (order % frees_per_full_drain == 0) {
+    drain();
+  } else if (is_time_to_drain) {
+    Drained result;
+    drain(bucket, order, result);
+  }
 }
 
-std::optional<Mark> PendingFrees::next_mark(std::size_t bucket, StreamId after) const noexcept {
+std::optional<Mark> PendingFrees::next_mark(const Bucket& bucket, StreamId after) noexcept {
   std::optional<Mark> least;
-  for (BlockCharge* queue = buckets_[bucket]; queue != nullptr; queue = queue->next_queue) {
+  for (BlockCharge* queue = bucket.queues; queue != nullptr; queue = queue->next_queue) {
     const StreamId stream = queue->mark.stream;
     if (stream > after && (!least || stream < least->stream)) least = queue->mark;
   }
   return least;
 }
 
-std::size_t PendingFrees::release_until(Mark mark, std::uint64_t last_order) noexcept {
-  BlockCharge** const queue = queue_of(mark.stream);
+std::size_t PendingFrees::release_until(Bucket& bucket, Mark mark,
+                                        std::uint64_t last_order) noexcept {
+  BlockCharge** const queue = queue_of(bucket, mark.stream);
   std::size_t released = 0;
   while (*queue != nullptr && (*queue)->mark.stream == mark.stream &&
          (*queue)->mark.sequence <= mark.sequence && (*queue)->order <= last_order) {
@@ -120,31 +135,20 @@ std::size_t PendingFrees::release_until(Mark mark, std::uint64_t last_order) noe
   return released;
 }
 
-Drained PendingFrees::drain() noexcept {
-  Drained result;
-  // Frees that come while this runs are left for the next time, or it might never end.
-  std::uint64_t last_order = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    last_order = orders_;
-  }
-  std::size_t bucket = 0;
+void PendingFrees::drain(Bucket& bucket, std::uint64_t last_order, Drained& result) noexcept {
   StreamId seen;
   for (;;) {
     std::optional<Mark> mark;
     {
-      const std::lock_guard lock(mutex_);
-      while (bucket < bucket_count && !(mark = next_mark(bucket, seen))) {
-        ++bucket;
-        seen = {};
-      }
+      const std::lock_guard lock(bucket.mutex);
+      mark = next_mark(bucket, seen);
     }
-    if (!mark) return result;
+    if (!mark) return;
     const Result<bool> is_done = Device::try_is_done(*mark);
     std::size_t released = 0;
     if (is_done ? *is_done : is_over(is_done.failure())) {
-      const std::lock_guard lock(mutex_);
-      released = release_until(*mark, last_order);
+      const std::lock_guard lock(bucket.mutex);
+      released = release_until(bucket, *mark, last_order);
     } else if (!is_done) {
       ++result.failed_streams;
     }
@@ -153,8 +157,15 @@ Drained PendingFrees::drain() noexcept {
   }
 }
 
+Drained PendingFrees::drain() noexcept {
+  Drained result;
+  // Frees that come while this runs are left for the next time, or it might never end.
+  const std::uint64_t last_order = orders_.load(std::memory_order_relaxed);
+  for (Bucket& bucket : buckets_) drain(bucket, last_order, result);
+  return result;
+}
+
 std::size_t PendingFrees::bytes(StreamId stream) const noexcept {
-  const std::lock_guard lock(mutex_);
   std::size_t sum = 0;
   for_each([&](const BlockCharge& record) {
     if (record.mark.stream == stream) sum += record.bytes;
@@ -164,7 +175,6 @@ std::size_t PendingFrees::bytes(StreamId stream) const noexcept {
 
 std::optional<PendingFrees::Oldest> PendingFrees::oldest(const Budget* budget,
                                                          std::uint64_t after) const noexcept {
-  const std::lock_guard lock(mutex_);
   std::optional<Oldest> first;
   for_each([&](const BlockCharge& record) {
     if (record.order <= after || (first && record.order >= first->order)) return;
@@ -175,9 +185,10 @@ std::optional<PendingFrees::Oldest> PendingFrees::oldest(const Budget* budget,
 
 PendingFrees::Taken PendingFrees::take(StreamId stream, const std::atomic<std::size_t>* resource,
                                        std::size_t bytes, BlockCharge*& spare) noexcept {
-  const std::lock_guard lock(mutex_);
+  Bucket& bucket = bucket_of(stream);
+  const std::lock_guard lock(bucket.mutex);
   Taken taken;
-  BlockCharge** const queue = queue_of(stream);
+  BlockCharge** const queue = queue_of(bucket, stream);
   BlockCharge* before = nullptr;
   BlockCharge* record = *queue;
   while (record != nullptr && taken.bytes < bytes) {
@@ -206,25 +217,26 @@ PendingFrees::Taken PendingFrees::take(StreamId stream, const std::atomic<std::s
 }
 
 void PendingFrees::put_back(const Taken& taken) noexcept {
-  const std::lock_guard lock(mutex_);
+  if (taken.first == nullptr) return;
+  // All are of one stream.
+  Bucket& bucket = bucket_of(taken.first->mark.stream);
+  const std::lock_guard lock(bucket.mutex);
   for (BlockCharge* record = taken.first; record != nullptr;) {
     BlockCharge* const next = record->next;
     record->budget->add_pending(record->bytes);
     *record->resource_pending += record->bytes;
-    insert(record);
+    insert(bucket, record);
     record = next;
   }
 }
 
 void PendingFrees::forget(const Budget* budget) noexcept {
-  const std::lock_guard lock(mutex_);
   for_each([&](BlockCharge& record) {
     if (record.budget == budget) record.budget = budget->parent_.get();
   });
 }
 
 void PendingFrees::forget(const std::atomic<std::size_t>* resource) noexcept {
-  const std::lock_guard lock(mutex_);
   for_each([&](BlockCharge& record) {
     if (record.resource_pending == resource) record.resource_pending = nullptr;
   });

@@ -1,8 +1,9 @@
 // The frees of a tree of budgets that their streams have yet to pass: one queue per stream.
 //
 // A record is made with its block, before the block is, and moves here when the block is freed, so
-// that freeing needs no memory. Devices are asked without the lock; a record leaves once, because
-// it is unlinked under it. Thread-safe.
+// that freeing needs no memory. Streams are spread over buckets with a lock each, so that threads
+// with streams of their own do not meet. Devices are asked without a lock, and about a stream when
+// it has freed some more; a record leaves once, because it is unlinked under the lock. Thread-safe.
 
 #pragma once
 
@@ -75,18 +76,28 @@ class PendingFrees {
  private:
   static constexpr std::size_t bucket_count = 64;
 
-  // All with the lock held.
-  [[nodiscard]] BlockCharge** queue_of(StreamId stream) noexcept;
-  void insert(BlockCharge* record) noexcept;
-  void unlink(BlockCharge** queue, BlockCharge* before, BlockCharge* record) noexcept;
+  struct alignas(64) Bucket {
+    mutable std::mutex mutex;
+    BlockCharge* queues = nullptr;  // guarded by mutex; a list of them
+    std::uint64_t frees = 0;        // guarded by mutex
+  };
+
+  [[nodiscard]] Bucket& bucket_of(StreamId stream) noexcept;
+  /// Frees that came after that order are left for another time.
+  void drain(Bucket& bucket, std::uint64_t last_order, Drained& result) noexcept;
+  /// One bucket after the other, each under its lock.
   template <class Function>
   void for_each(Function function) const noexcept;
-  [[nodiscard]] std::optional<Mark> next_mark(std::size_t bucket, StreamId after) const noexcept;
-  std::size_t release_until(Mark mark, std::uint64_t last_order) noexcept;
 
-  mutable std::mutex mutex_;
-  std::array<BlockCharge*, bucket_count> buckets_ = {};  // guarded by mutex_; lists of queues
-  std::uint64_t orders_ = 0;                             // guarded by mutex_
+  // All with the lock of the bucket held.
+  [[nodiscard]] static BlockCharge** queue_of(Bucket& bucket, StreamId stream) noexcept;
+  static void insert(Bucket& bucket, BlockCharge* record) noexcept;
+  static void unlink(BlockCharge** queue, BlockCharge* before, BlockCharge* record) noexcept;
+  [[nodiscard]] static std::optional<Mark> next_mark(const Bucket& bucket, StreamId after) noexcept;
+  static std::size_t release_until(Bucket& bucket, Mark mark, std::uint64_t last_order) noexcept;
+
+  std::array<Bucket, bucket_count> buckets_;
+  std::atomic<std::uint64_t> orders_ = 0;
 };
 
 }  // namespace tern

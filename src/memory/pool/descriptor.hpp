@@ -30,31 +30,34 @@ enum class State : std::uint8_t {
   stuck,      // addresses with pages that the driver did not take away: out of use
 };
 
-/// Aligned, so that streams which write to their blocks do not share a line.
+/// Aligned, so that streams which write to their blocks do not share a line. All that a cache reads
+/// and writes of a block it gives or gets is in the first one.
 struct alignas(64) Descriptor {
   std::uint64_t offset = 0;  // in granules; the address divided by their size
   std::uint64_t size = 0;    // in granules
-  // Neighbours by address; null at the ends.
-  Descriptor* before = nullptr;
-  Descriptor* after = nullptr;
-  // Neighbours in the list that offers it; of a held range, its holder's.
-  Descriptor* previous = nullptr;
+  // The next in the list that offers it; of a held range, in its holder's.
   Descriptor* next = nullptr;
+  // Held: the block it is, guarded by the cache of the stream that has it.
+  BlockPlace* place = nullptr;
+  std::atomic<std::uint64_t> requested_bytes = 0;  // read by whoever wants to know the waste
+  // Of the cache the block was allocated from, which guards it. Read by whoever frees it, before
+  // the lock is taken.
+  std::atomic<StreamCache*> home = nullptr;
+  std::uint32_t slot = 0;  // of the place
+  /// Live: granules behind the block's end that came with it from a cache; guarded like the place.
+  std::uint32_t slack = 0;
+  State state = State::spare;
+
+  // Neighbours by address; null at the ends.
+  alignas(64) Descriptor* before = nullptr;
+  Descriptor* after = nullptr;
+  // The other neighbour in the list that offers it.
+  Descriptor* previous = nullptr;
   // In flight: neighbours in the order of freeing. Quiescent, with whole pages: others like it.
   Descriptor* older = nullptr;
   Descriptor* newer = nullptr;
   Lane* lane = nullptr;        // in flight: of the stream that freed it
   std::uint64_t sequence = 0;  // in flight: of the mark behind its last use
-  // Held: the block it is, guarded by the cache of the stream that has it.
-  BlockPlace* place = nullptr;
-  std::atomic<std::uint64_t> requested_bytes = 0;  // read by whoever wants to know the waste
-  std::uint32_t slot = 0;                          // of the place
-  /// Live: granules behind the block's end that came with it from a cache; guarded like the place.
-  std::uint32_t slack = 0;
-  // Of the cache the block was allocated from, which guards it. Read by whoever frees it, before
-  // the lock is taken.
-  std::atomic<StreamCache*> home = nullptr;
-  State state = State::spare;
 
   [[nodiscard]] std::uint64_t end() const noexcept { return offset + size; }
 };

@@ -119,9 +119,26 @@ Descriptor* Ranges::take_quiescent(std::uint64_t granules, std::uint64_t alignme
   Descriptor* found = quiescent_.find(granules, alignment, effort);
   if (found == nullptr) return nullptr;
   remove_quiescent(*found);
-  cut(*found, aligned_begin(*found, alignment), granules,
+  cut(*found, begin_that_spares_pages(*found, granules, alignment), granules,
       [this](Descriptor& rest) { insert_quiescent(rest); });
   return found;
+}
+
+std::uint64_t Ranges::begin_that_spares_pages(const Descriptor& range, std::uint64_t granules,
+                                              std::uint64_t alignment) const noexcept {
+  const std::uint64_t first = aligned_begin(range, alignment);
+  if (page_granules_ == 0) return first;
+  const std::uint64_t last = (range.end() - granules) / alignment * alignment;
+  const auto pages_touched = [&](std::uint64_t begin) {
+    // Whole pages of the range that the block would lie in.
+    const std::uint64_t low = (range.offset + page_granules_ - 1) / page_granules_;
+    const std::uint64_t high = range.end() / page_granules_;
+    const std::uint64_t from = std::max(begin / page_granules_, low);
+    const std::uint64_t to =
+        std::min((begin + granules + page_granules_ - 1) / page_granules_, high);
+    return to > from ? to - from : 0;
+  };
+  return pages_touched(last) < pages_touched(first) ? last : first;
 }
 
 void Ranges::take_whole(Descriptor& range) noexcept { remove_quiescent(range); }

@@ -138,6 +138,10 @@ class Ranges {
     return (range.offset + alignment - 1) / alignment * alignment;
   }
   [[nodiscard]] std::uint64_t pages_in(const Descriptor& range) const noexcept;
+  /// Where to cut a block out of a range: at its end if that leaves more whole pages.
+  [[nodiscard]] std::uint64_t begin_that_spares_pages(const Descriptor& range,
+                                                      std::uint64_t granules,
+                                                      std::uint64_t alignment) const noexcept;
   void insert_quiescent(Descriptor& range) noexcept;
   void remove_quiescent(Descriptor& range) noexcept;
   void insert_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;

@@ -19,13 +19,18 @@ bool is_middle(std::size_t granted_bytes) noexcept {
 }  // namespace
 
 void StreamCache::shed(Stack& stack, std::size_t& bytes, Descriptor*& leaving) noexcept {
-  const std::uint32_t leave = (stack.count + 1) / 2;
-  for (std::uint32_t i = 0; i < leave; ++i) {
-    bytes -= bytes_of(*stack.blocks[i]);
-    push(*stack.blocks[i], leaving);
+  const std::size_t keep = stack.count / 2;
+  Descriptor** cut = &stack.top;
+  for (std::size_t i = 0; i < keep; ++i) cut = &(*cut)->next;
+  Descriptor* const old = std::exchange(*cut, nullptr);
+  if (old == nullptr) return;
+  Descriptor* last = nullptr;
+  for (Descriptor* block = old; block != nullptr; block = block->next) {
+    bytes -= bytes_of(*block);
+    last = block;
   }
-  std::copy(stack.blocks.begin() + leave, stack.blocks.begin() + stack.count, stack.blocks.begin());
-  stack.count -= leave;
+  last->next = std::exchange(leaving, old);
+  stack.count = keep;
 }
 
 Descriptor* StreamCache::put_with_care(Descriptor& block, const CacheBounds& bounds) noexcept {
@@ -49,17 +54,22 @@ Descriptor* StreamCache::put_with_care(Descriptor& block, const CacheBounds& bou
   }
   Stack& stack = stacks_[class_of(bytes)];
   if (stack.count == most_per_class) shed(stack, class_bytes_, leaving);
-  // One round: stacks take turns, so that no class keeps what it does not use.
-  for (std::size_t turns = 0; class_bytes_ + bytes > bounds.class_bytes && turns < 2 * class_count;
-       ++turns) {
-    shed(stacks_[hand_], class_bytes_, leaving);
+  // Stacks take turns, so that no class keeps what it does not use; but those of small blocks,
+  // which are soon missed and make no room, have theirs when they hold their part of the bytes.
+  // Unless memory is short: a small block keeps a page from being whole as well as a large one.
+  const bool is_short = bounds.class_bytes <= tight_bounds.class_bytes;
+  while (class_bytes_ > 0 && class_bytes_ + bytes > bounds.class_bytes) {
+    const std::size_t held = stacks_[hand_].count * class_bytes(hand_);
+    if (is_short || held * class_count >= class_bytes_) {
+      shed(stacks_[hand_], class_bytes_, leaving);
+    }
     hand_ = (hand_ + 1) % class_count;
   }
   if (class_bytes_ + bytes > bounds.class_bytes) {
     push(block, leaving);
     return leaving;
   }
-  stack.blocks[stack.count++] = &block;
+  stack.push(block);
   class_bytes_ += bytes;
   return leaving;
 }
@@ -67,7 +77,7 @@ Descriptor* StreamCache::put_with_care(Descriptor& block, const CacheBounds& bou
 Descriptor* StreamCache::take_aligned(std::size_t bytes, std::uint64_t alignment) noexcept {
   if (bytes > largest_class_bytes) return take_larger(granted_bytes(bytes), alignment);
   const Stack& stack = stacks_[class_of(bytes)];
-  if (stack.count == 0 || stack.blocks[stack.count - 1]->offset % alignment != 0) return nullptr;
+  if (stack.count == 0 || stack.top->offset % alignment != 0) return nullptr;
   return take_classed(bytes);
 }
 
@@ -88,19 +98,20 @@ Descriptor* StreamCache::take_middle(std::size_t granted_bytes, std::uint64_t al
   for (std::size_t at = first; at < last; ++at) {
     Stack& stack = middle_[at];
     // The tightest: another may be just what the next request wants.
-    std::uint32_t best = stack.count;
+    Descriptor** best = nullptr;
     std::size_t best_bytes = most_bytes + 1;
-    for (std::uint32_t i = stack.count; i > 0 && best_bytes > granted_bytes; --i) {
-      const Descriptor& block = *stack.blocks[i - 1];
-      const std::size_t bytes = bytes_of(block);
-      if (bytes < granted_bytes || bytes >= best_bytes || block.offset % alignment != 0) continue;
-      best = i - 1;
+    for (Descriptor** link = &stack.top; *link != nullptr && best_bytes > granted_bytes;
+         link = &(*link)->next) {
+      const std::size_t bytes = bytes_of(**link);
+      if (bytes < granted_bytes || bytes >= best_bytes || (*link)->offset % alignment != 0) {
+        continue;
+      }
+      best = link;
       best_bytes = bytes;
     }
-    if (best == stack.count) continue;
-    Descriptor* const block = stack.blocks[best];
-    std::copy(stack.blocks.begin() + best + 1, stack.blocks.begin() + stack.count,
-              stack.blocks.begin() + best);
+    if (best == nullptr) continue;
+    Descriptor* const block = *best;
+    *best = block->next;
     --stack.count;
     middle_bytes_ -= best_bytes;
     return block;
@@ -138,7 +149,7 @@ void StreamCache::put_middle(Descriptor& block, std::size_t most_bytes,
   shed_middle(bytes, most_bytes, leaving);
   Stack& stack = middle_[class_of(bytes) - class_count];
   if (stack.count == most_per_class) shed(stack, middle_bytes_, leaving);
-  stack.blocks[stack.count++] = &block;
+  stack.push(block);
   middle_bytes_ += bytes;
 }
 
@@ -166,7 +177,7 @@ Descriptor* StreamCache::take_all() noexcept {
   Descriptor* all = nullptr;
   const auto empty = [&all](auto& stacks) {
     for (Stack& stack : stacks) {
-      while (stack.count > 0) push(*stack.blocks[--stack.count], all);
+      while (stack.count > 0) push(*stack.pop(), all);
     }
   };
   empty(stacks_);

@@ -45,6 +45,7 @@ class alignas(64) StreamCache {
     std::uint64_t frees = 0;
     std::uint64_t live_bytes = 0;  // of blocks that were allocated here
     std::uint64_t peak_live_bytes = 0;
+    // Seldom changed, from here on.
     std::uint64_t slack_bytes = 0;  // behind those blocks
     // Where blocks came from that were not in the cache.
     std::uint64_t own_in_flight_hits = 0, quiescent_hits = 0, steals = 0, grown_hits = 0,
@@ -74,7 +75,7 @@ class alignas(64) StreamCache {
   [[nodiscard]] Descriptor* take_classed(std::size_t bytes) noexcept {
     Stack& stack = stacks_[class_of(bytes)];
     if (stack.count == 0) return nullptr;
-    Descriptor* const top = stack.blocks[--stack.count];
+    Descriptor* const top = stack.pop();
     class_bytes_ -= top->size * granule_bytes;
     return top;
   }
@@ -94,7 +95,7 @@ class alignas(64) StreamCache {
     if (bytes > largest_class_bytes || class_bytes_ + bytes > most_class_bytes) return false;
     Stack& stack = stacks_[class_of(bytes)];
     if (stack.count == most_per_class) return false;
-    stack.blocks[stack.count++] = &block;
+    stack.push(block);
     class_bytes_ += bytes;
     return true;
   }
@@ -129,16 +130,35 @@ class alignas(64) StreamCache {
     block.slack = 0;
   }
 
+  // What every hit and free needs is in one line: the first.
   SpinLock lock;
   const std::size_t slot;
   StreamId stream = {};  // the last that was here
+
+ private:
+  std::size_t class_bytes_ = 0;
+
+ public:
   Counts counts;
   StreamCache* older = nullptr;  // of the pool; never changes once it is known
 
  private:
+  /// Linked by next: what is to be touched of a stack is its top, which is wanted anyway.
   struct Stack {
-    std::uint32_t count = 0;
-    std::array<Descriptor*, most_per_class> blocks = {};
+    Descriptor* top = nullptr;
+    std::size_t count = 0;
+
+    void push(Descriptor& block) noexcept {
+      block.next = top;
+      top = &block;
+      ++count;
+    }
+    Descriptor* pop() noexcept {
+      Descriptor* const block = top;
+      top = block->next;
+      --count;
+      return block;
+    }
   };
   [[nodiscard]] Descriptor* take_middle(std::size_t granted_bytes,
                                         std::uint64_t alignment) noexcept;
@@ -151,7 +171,6 @@ class alignas(64) StreamCache {
   /// The older half of a stack.
   static void shed(Stack& stack, std::size_t& bytes, Descriptor*& leaving) noexcept;
 
-  std::size_t class_bytes_ = 0;
   std::size_t recent_bytes_ = 0;
   std::size_t middle_bytes_ = 0;
   std::array<Descriptor*, recent_count> recent_ = {};  // the newest first

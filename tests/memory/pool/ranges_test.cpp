@@ -47,6 +47,28 @@ TEST_F(RangesTest, LeavesWhatIsNotAskedForWhereItWas) {
   EXPECT_EQ(ranges.largest_quiescent(), 29u);
 }
 
+TEST_F(RangesTest, CutsWhereMoreWholePagesAreLeft) {
+  // A page, and the beginning of one that is in use.
+  ranges.put_quiescent(ranges.add(page, page + 6, nullptr));
+  Descriptor* taken = ranges.take_quiescent(4, 1);
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->offset, 2 * page + 2);
+  EXPECT_EQ(ranges.free_pages(), 1u);
+  // What is left behind the page would do for 2; for 4 it takes a page either way.
+  taken = ranges.take_quiescent(4, 1);
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->offset, page);
+  EXPECT_EQ(ranges.free_pages(), 0u);
+}
+
+TEST_F(RangesTest, CutsAtTheEndOnlyWhereTheAlignmentAllowsIt) {
+  ranges.put_quiescent(ranges.add(page, page + 6, nullptr));
+  const Descriptor* taken = ranges.take_quiescent(3, 4);
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->offset, 2 * page);
+  EXPECT_EQ(ranges.free_pages(), 1u);
+}
+
 TEST_F(RangesTest, DoesNotJoinWhatIsInFlightWithAnythingElse) {
   Descriptor& a = ranges.add(0, 10, nullptr);
   Descriptor& b = ranges.add(10, 10, &a);
