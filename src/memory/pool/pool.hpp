@@ -275,8 +275,15 @@ inline Block Pool::try_hit(const Request& request) noexcept {
       }
       block = begin_block(*range, *cache, request, range->size * granule_bytes);
     } else {
-      Descriptor* const range = take_larger(*cache, request.bytes);
-      if (range == nullptr) return {};
+      const std::size_t granted = granted_bytes(request.bytes);
+      Descriptor* range = cache->take_newest(granted);
+      if (range != nullptr && range->place->count() != BlockPlace::last_count) {
+        range->place->bytes.store(granted, std::memory_order_relaxed);
+      } else {
+        if (range != nullptr) static_cast<void>(cache->put_with_care(*range, boundless));
+        range = take_larger(*cache, request.bytes);
+        if (range == nullptr) return {};
+      }
       block = begin_block(*range, *cache, request, (range->size - range->slack) * granule_bytes);
     }
   }
@@ -313,7 +320,8 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
     // A block may be older than the stream in its slot.
     home.stream = id;
     if (!home.try_put(range, class_bound_.load(std::memory_order_relaxed))) {
-      leaving = home.put_with_care(range, bounds());
+      const CacheBounds now = bounds();
+      if (!home.try_put_newest(range, now)) leaving = home.put_with_care(range, now);
     }
   }
   if (leaving != nullptr) retire(leaving, home, id);

@@ -12,6 +12,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -82,6 +83,29 @@ class alignas(64) StreamCache {
   /// Of more than that, in bytes as they are granted, at a multiple of `alignment` granules.
   [[nodiscard]] Descriptor* take_larger(std::size_t granted_bytes,
                                         std::uint64_t alignment) noexcept;
+  /// Of more than that, if it is the one that was kept last: for who gives a large block back and
+  /// wants it again. It has no slack.
+  [[nodiscard]] Descriptor* take_newest(std::size_t granted_bytes) noexcept {
+    Descriptor* const newest = recent_.front();
+    if (newest == nullptr || newest->size * granule_bytes != granted_bytes) return nullptr;
+    std::shift_left(recent_.begin(), recent_.end(), 1);
+    recent_.back() = nullptr;
+    recent_bytes_ -= granted_bytes;
+    return newest;
+  }
+  /// The other way round: true if there is room for it as the newest.
+  [[nodiscard]] bool try_put_newest(Descriptor& block, const CacheBounds& bounds) noexcept {
+    const std::size_t bytes = block.size * granule_bytes;
+    if (block.slack != 0 || middle_bytes_ != 0 || bytes <= bounds.middle_bytes ||
+        bytes <= largest_class_bytes || recent_.back() != nullptr ||
+        recent_bytes_ + bytes > bounds.recent_bytes) {
+      return false;
+    }
+    std::shift_right(recent_.begin(), recent_.end(), 1);
+    recent_.front() = &block;
+    recent_bytes_ += bytes;
+    return true;
+  }
   /// Any, at a multiple of `alignment` granules.
   [[nodiscard]] Descriptor* take_aligned(std::size_t bytes, std::uint64_t alignment) noexcept;
   /// Keeps the block, its slack included. What has to leave for it, perhaps itself, is linked by

@@ -49,6 +49,37 @@ TEST_F(StreamCacheTest, GivesTheLastOneFirst) {
   EXPECT_EQ(cache->bytes(), 0u);
 }
 
+TEST_F(StreamCacheTest, GivesALargeBlockThatWasKeptLastAtOnce) {
+  const CacheBounds bounds;
+  Descriptor& older = block(2 * mib);
+  Descriptor& newer = block(4 * mib);
+  EXPECT_EQ(cache->take_newest(4 * mib), nullptr);
+  ASSERT_TRUE(cache->try_put_newest(older, bounds));
+  ASSERT_TRUE(cache->try_put_newest(newer, bounds));
+  EXPECT_EQ(cache->bytes(), 6 * mib);
+  EXPECT_EQ(cache->take_newest(2 * mib), nullptr);  // not the newest
+  EXPECT_EQ(cache->take_newest(4 * mib), &newer);
+  EXPECT_EQ(cache->take_newest(2 * mib), &older);
+  EXPECT_EQ(cache->bytes(), 0u);
+}
+
+TEST_F(StreamCacheTest, KeepsALargeBlockAtOnceOnlyWhereNothingHasToLeaveForIt) {
+  Descriptor& small = block(256);
+  EXPECT_FALSE(cache->try_put_newest(small, {}));
+  Descriptor& with_slack = block(4 * mib);
+  with_slack.slack = 1;
+  EXPECT_FALSE(cache->try_put_newest(with_slack, {}));
+  Descriptor& middle = block(2 * mib);
+  EXPECT_FALSE(cache->try_put_newest(middle, crowded_bounds));  // has a stack of its own there
+  Descriptor& large = block(2 * mib);
+  EXPECT_FALSE(cache->try_put_newest(large, {.recent_bytes = 2 * mib - granule_bytes}));
+  std::size_t kept = 0;
+  while (cache->try_put_newest(block(2 * mib), {.recent_bytes = gib})) ++kept;
+  EXPECT_GT(kept, 0u);
+  EXPECT_EQ(cache->bytes(), kept * 2 * mib);  // and not one more than there are places
+  EXPECT_EQ(length(cache->take_all()), kept);
+}
+
 TEST_F(StreamCacheTest, KeepsClassesApart) {
   for (std::size_t i = 0; i < class_count; ++i) keep(block(class_bytes(i)));
   for (std::size_t i = 0; i < class_count; ++i) {
