@@ -130,7 +130,7 @@ class CudaBackend final : public Backend {
     return memory_.allocate(kind, bytes, alignment);
   }
   Result<void> release(void* address, CallSite) noexcept override {
-    if (notes_) notes_->forget(address);
+    forget_notes(address);
     return memory_.release(address);
   }
   Result<PointerInfo> pointer_info(const void* address) noexcept override {
@@ -169,7 +169,7 @@ class CudaBackend final : public Backend {
     return pages_.map(address, pages);
   }
   Result<void> unmap(void* address, std::size_t bytes) noexcept override {
-    if (notes_) notes_->forget(address);
+    forget_notes(address);
     return pages_.unmap(address, bytes);
   }
   Result<void> set_access(void* address, std::size_t bytes, PageAccess access) noexcept override {
@@ -314,12 +314,16 @@ class CudaBackend final : public Backend {
 
   void note_suballocate(const Submission&, const Suballocation& block) noexcept override {
     if (!notes_) return;
+    const Context::Visit visit(*context_);  // tools want a context to be current
+    if (!visit) return;
     for_each_part(block, [&](const PointerInfo& whole, const std::byte* part, std::size_t bytes) {
       notes_->begin(whole.base, whole.bytes, part, bytes);
     });
   }
   void note_subrelease(const Submission&, const Suballocation& block) noexcept override {
     if (!notes_) return;
+    const Context::Visit visit(*context_);  // tools want a context to be current
+    if (!visit) return;
     for_each_part(
         block, [&](const PointerInfo&, const std::byte* part, std::size_t) { notes_->end(part); });
   }
@@ -328,6 +332,12 @@ class CudaBackend final : public Backend {
   /// Peers are devices of this backend; streams see to that.
   static CudaBackend& peer_of(Backend& backend) noexcept {
     return static_cast<CudaBackend&>(backend);
+  }
+
+  void forget_notes(const void* address) noexcept {
+    if (!notes_) return;
+    const Context::Visit visit(*context_);
+    if (visit) notes_->forget(address);
   }
 
   /// A simulated device behind the driver's entry points is no peer of a real one.
