@@ -1,6 +1,5 @@
 #include "backends/cuda/cuda_backend.hpp"
 
-#include <algorithm>
 #include <array>
 #include <new>
 #include <utility>
@@ -130,7 +129,10 @@ class CudaBackend final : public Backend {
     return memory_.allocate(kind, bytes, alignment);
   }
   Result<void> release(void* address, CallSite) noexcept override {
-    forget_notes(address);
+    if (notes_) {
+      const Context::Visit visit(*context_);
+      if (visit) notes_->forget(address);
+    }
     return memory_.release(address);
   }
   Result<PointerInfo> pointer_info(const void* address) noexcept override {
@@ -169,7 +171,6 @@ class CudaBackend final : public Backend {
     return pages_.map(address, pages);
   }
   Result<void> unmap(void* address, std::size_t bytes) noexcept override {
-    forget_notes(address);
     return pages_.unmap(address, bytes);
   }
   Result<void> set_access(void* address, std::size_t bytes, PageAccess access) noexcept override {
@@ -314,18 +315,15 @@ class CudaBackend final : public Backend {
 
   void note_suballocate(const Submission&, const Suballocation& block) noexcept override {
     if (!notes_) return;
+    // Of mapped pages compute-sanitizer takes no note.
+    const std::optional<PointerInfo> whole = memory_.find_own(block.address);
     const Context::Visit visit(*context_);  // tools want a context to be current
-    if (!visit) return;
-    for_each_part(block, [&](const PointerInfo& whole, const std::byte* part, std::size_t bytes) {
-      notes_->begin(whole.base, whole.bytes, part, bytes);
-    });
+    if (whole && visit) notes_->begin(whole->base, whole->bytes, block.address, block.bytes);
   }
   void note_subrelease(const Submission&, const Suballocation& block) noexcept override {
     if (!notes_) return;
-    const Context::Visit visit(*context_);  // tools want a context to be current
-    if (!visit) return;
-    for_each_part(
-        block, [&](const PointerInfo&, const std::byte* part, std::size_t) { notes_->end(part); });
+    const Context::Visit visit(*context_);
+    if (visit) notes_->end(block.address);
   }
 
  private:
@@ -334,32 +332,10 @@ class CudaBackend final : public Backend {
     return static_cast<CudaBackend&>(backend);
   }
 
-  void forget_notes(const void* address) noexcept {
-    if (!notes_) return;
-    const Context::Visit visit(*context_);
-    if (visit) notes_->forget(address);
-  }
-
   /// A simulated device behind the driver's entry points is no peer of a real one.
   Result<void> check_driver(Backend& peer) const noexcept {
     if (&peer_of(peer).context_->driver() == &context_->driver()) return {};
     return Failure(ErrorCode::device_mismatch).with("a", info_.spec).with("b", peer.info().spec);
-  }
-
-  /// The allocations and mappings that a block lies across, and its part in each.
-  template <class Visit>
-  void for_each_part(const Suballocation& block, Visit visit) noexcept {
-    const auto* part = static_cast<const std::byte*>(block.address);
-    const std::byte* const end = part + block.bytes;
-    while (part < end) {
-      std::optional<PointerInfo> whole = pages_.find(part);
-      if (!whole) whole = memory_.find_own(part);
-      if (!whole) return;
-      const std::byte* const whole_end = static_cast<const std::byte*>(whole->base) + whole->bytes;
-      const std::byte* const part_end = std::min(end, whole_end);
-      visit(*whole, part, static_cast<std::size_t>(part_end - part));
-      part = part_end;
-    }
   }
 
   /// Work on a stream: in the context, and on a handle this thread may use.
