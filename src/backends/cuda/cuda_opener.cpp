@@ -32,6 +32,11 @@ const Driver& simulated_driver() {
   return driver;
 }
 
+/// If not, opening says which option it is; that there is no driver is not what is wrong then.
+bool is_understood(const DeviceSpec& spec) {
+  return spec.options.empty() || (spec.options.size() == 1 && wants_simulated(spec));
+}
+
 const Driver& driver_of(const DeviceSpec& spec) {
   return wants_simulated(spec) ? simulated_driver() : driver();
 }
@@ -67,9 +72,12 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
 
 Opener opener() {
   return {"cuda",
-          [](const DeviceSpec& spec) { return driver_of(spec).absence; },
           [](const DeviceSpec& spec) {
-            return static_cast<std::uint32_t>(driver_of(spec).device_count);
+            return is_understood(spec) ? driver_of(spec).absence : std::string();
+          },
+          [](const DeviceSpec& spec) {
+            return is_understood(spec) ? static_cast<std::uint32_t>(driver_of(spec).device_count)
+                                       : spec.index + 1;
           },
           {"driver=sim"},
           open};

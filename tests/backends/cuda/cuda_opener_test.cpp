@@ -44,6 +44,15 @@ TEST(CudaOpener, OpensTheDeviceOfTheNumber) {
   EXPECT_TRUE(is_used(1));
 }
 
+TEST(CudaOpener, SpeaksOfAMisspeltOptionAlsoWhereThereIsNoDriver) {
+  sim::FakeDriver fake({.device_count = 0});
+  const InstalledDriver installed(load_driver(fake_library()));
+  const DeviceSpec misspelt = spec("cuda:3?drvier=sim");
+  EXPECT_EQ(opener().absence(misspelt), "");
+  EXPECT_GT(opener().device_count(misspelt), misspelt.index);
+  EXPECT_NE(why(opener().open(misspelt)).find("has no option 'drvier'"), std::string::npos);
+}
+
 TEST(CudaOpener, TakesNoOptionButTheSimulatedDriver) {
   const auto refused = [](std::string_view text, std::string_view reason) {
     const Result<std::unique_ptr<Backend>> result = opener().open(spec(text));
@@ -53,6 +62,7 @@ TEST(CudaOpener, TakesNoOptionButTheSimulatedDriver) {
   sim::FakeDriver fake;
   const InstalledDriver installed(load_driver(fake_library()));
   refused("cuda?seed=7", "a CUDA device has no option 'seed'");
+  refused("cuda?driver=SIM", "driver='SIM' is not accepted");
   refused("cuda?driver=other", "driver='other' is not accepted");
 }
 

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -287,6 +289,61 @@ TEST(CudaStreams, AreAllWaitedForAlsoThoseThatEnded) {
   EXPECT_LT(bench.fake.live().events, 30u);
   bench.synchronize();
   EXPECT_EQ(bench.fake.live().events, 0u);
+}
+
+TEST(CudaStreams, ThatEndedAreWaitedForByEverybodyWhoWaitsForAll) {
+  StreamBench bench;
+  const NativeStream stream = bench.stream();
+  const std::uint64_t hold = bench.hold(stream);
+  bench.device().destroy_stream(stream);
+  std::atomic<int> returned = 0;
+  const auto wait = [&] {
+    EXPECT_EQ(why(bench.device().synchronize()), "");
+    ++returned;
+  };
+  const std::uint64_t before = bench.fake.calls("cuEventSynchronize");
+  std::thread first(wait);
+  // Each waits for the default stream, which is done, and then for what was left.
+  const auto both_wait = [&](std::uint64_t calls) {
+    while (bench.fake.calls("cuEventSynchronize") < before + calls && returned == 0) {
+      std::this_thread::yield();
+    }
+  };
+  both_wait(2);
+  std::thread second(wait);
+  both_wait(4);
+  EXPECT_EQ(returned, 0);
+  bench.fake.let_go(hold);
+  first.join();
+  second.join();
+  EXPECT_EQ(returned, 2);
+  EXPECT_EQ(bench.fake.live().events, 0u);
+}
+
+TEST(CudaStreams, OfAThreadsOwnAreGivenToOthersByTheDriversNumberForThem) {
+  CudaBench bench;
+  const BorrowedStream own = bench.device().borrow_stream({stream_per_thread}).value();
+  EXPECT_NE(own.native.value, stream_per_thread);
+  EXPECT_EQ(bench.device().native_handle(own.native).value, stream_per_thread);
+  const NativeStream made = bench.stream();
+  EXPECT_EQ(bench.device().native_handle(made).value, made.value);
+  bench.device().destroy_stream(own.native);
+}
+
+TEST(CudaStreams, ThatWereBeingCapturedWhenTheyEndedGiveTheirPlaceBack) {
+  CudaBench bench;
+  const CUstream captured = bench.foreign_stream();
+  const Device device(bench.open(0).value());
+  std::set<std::uint32_t> slots;
+  bench.capture(captured, CU_STREAM_CAPTURE_MODE_RELAXED);
+  for (int i = 0; i < 20; ++i) {
+    const Stream borrowed = Stream::borrow(device, native(captured));
+    slots.insert(borrowed.id().slot());
+    static_cast<void>(borrowed.mark());
+  }
+  EXPECT_LE(slots.size(), 2u);
+  bench.fake.end_capture(captured);
+  bench.end_foreign(captured);
 }
 
 TEST(CudaStreams, ThatCanLeaveNothingBehindAreWaitedFor) {
