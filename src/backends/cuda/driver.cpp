@@ -122,7 +122,8 @@ struct Loaded {
   std::mutex mutex;
   std::atomic<const Driver*> driver = nullptr;
   std::atomic<bool> has_begun = false;
-  bool parent_has_driver = false;  // set before anybody else sees this
+  bool parent_has_driver = false;   // set before anybody else sees this
+  const Loaded* parents = nullptr;  // the same; kept, because its driver is looked at for ever
 
   /// Has CUDA been initialised, or may a thread be about to? Where there is none, nothing was.
   [[nodiscard]] bool is_used() const noexcept {
@@ -142,7 +143,8 @@ Loaded& loaded() {
     current.store(new Loaded);
     return pthread_atfork(nullptr, nullptr, [] {
       auto* fresh = new Loaded;
-      fresh->parent_has_driver = current.load()->is_used();
+      fresh->parents = current.load();
+      fresh->parent_has_driver = fresh->parents->is_used();
       if (const Driver* other = installed.load()) {
         fresh->parent_has_driver = fresh->parent_has_driver || other->is_present();
         installed.store(nullptr);

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <list>
 #include <new>
 #include <utility>
 
@@ -16,6 +17,13 @@ bool take(const std::array<std::intptr_t, nvtx::slot_count>& slots, std::size_t 
   function = reinterpret_cast<Function*>(slots[slot]);
   return true;
 }
+
+/// What a tool is shown of the extension's functions, and fills.
+struct Module {
+  std::array<std::intptr_t, nvtx::slot_count> slots = {};
+  nvtx::ModuleSegment segment = {};
+  nvtx::ModuleInfo info = {};
+};
 
 // Where a tool puts its functions: a place for each, and the places in a row.
 std::array<nvtx::Function*, nvtx::core2_count> core2_functions = {};
@@ -60,16 +68,12 @@ std::unique_ptr<SuballocationNotes> SuballocationNotes::attach(
   if (initialize == nullptr) return nullptr;
   void* const domain = create_domain(initialize_core);
   // The tool keeps the address of the slots for as long as it likes.
-  auto& slots = *new std::array<std::intptr_t, nvtx::slot_count>{};
-  auto& segment = *new nvtx::ModuleSegment{1, nvtx::slot_count, slots.data()};
-  auto& module = *new nvtx::ModuleInfo{nvtx::version,
-                                       sizeof(nvtx::ModuleInfo),
-                                       nvtx::memory_module,
-                                       nvtx::memory_compatibility,
-                                       1,
-                                       &segment,
-                                       nullptr,
-                                       nullptr};
+  static std::list<Module>& kept = *new std::list<Module>;
+  auto& [slots, segment, module] = kept.emplace_back();
+  segment = {1, nvtx::slot_count, slots.data()};
+  module = {
+      nvtx::version, sizeof module, nvtx::memory_module, nvtx::memory_compatibility, 1, &segment,
+      nullptr,       nullptr};
   if (initialize(&module) == 0) return nullptr;
   std::unique_ptr<SuballocationNotes> notes(new SuballocationNotes);
   notes->domain_ = domain;
