@@ -46,13 +46,17 @@ TEST(Catalog, OpensEveryDeviceItLists) {
 TEST(Catalog, GivesTheReasonOfAnAbsentBackend) {
   for (const BackendListing& backend : list_backends()) {
     if (backend.is_available) continue;
-    for (const std::string& spec :
-         {backend.name, backend.name + ":5", backend.name + "?x=" + std::string(500, 'x')}) {
+    const std::string long_spec = backend.name + "?x=" + std::string(500, 'x');
+    for (const std::string& spec : {backend.name, backend.name + ":5", long_spec}) {
       const Result<Device> refused = try_open_device(spec);
       ASSERT_FALSE(refused);
       EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_device);
-      EXPECT_EQ(refused.failure().text(), backend.reason);
       EXPECT_FALSE(refused.failure().string("spec")->empty());
+      // One that knows its options without a driver speaks of the wrong one first.
+      const std::string reason =
+          spec == long_spec && !backend.options.empty() ? "has no option 'x'" : backend.reason;
+      EXPECT_NE(refused.failure().text().find(reason), std::string::npos)
+          << refused.failure().text();
     }
   }
 }
