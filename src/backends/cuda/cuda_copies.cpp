@@ -47,9 +47,12 @@ CudaCopies::CudaCopies(Context& context, std::unique_ptr<Staging> staging)
     : context_(context), staging_(std::move(staging)) {}
 CudaCopies::~CudaCopies() {
   const Context::Visit visit(context_);
-  if (!visit && !host_copies_.empty()) {
-    // The driver may be calling one of them right now, and cannot be asked any more.
-    static_cast<void>(new std::list<HostCopy>(std::move(host_copies_)));
+  if (!visit) {
+    // The driver may be calling one of them right now, and cannot be asked any more: kept for ever.
+    static std::mutex& mutex = *new std::mutex;
+    static std::list<HostCopy>& kept = *new std::list<HostCopy>;
+    const std::lock_guard lock(mutex);
+    kept.splice(kept.end(), host_copies_);
   }
   if (!staging_) return;
   if (!visit) staging_->abandon();
