@@ -12,17 +12,11 @@
 #include "backends/cuda/cuda_pages.hpp"
 #include "backends/cuda/cuda_streams.hpp"
 #include "backends/cuda/suballocation_notes.hpp"
+#include "backends/no_memory.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::cuda {
 namespace {
-
-Failure no_memory_for(const char* what, std::size_t bytes) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} for {what}. Free host memory.")
-      .with_bytes("requested", bytes)
-      .with("what", what);
-}
 
 /// What the device declares, by what its driver says of it.
 Capabilities capabilities_of(const Context& context, std::size_t page_bytes) {

@@ -7,15 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "backends/no_memory.hpp"
+
 namespace tern::cuda {
 namespace {
-
-Failure no_memory_for(const char* what, std::size_t bytes) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} for {what}. Free host memory.")
-      .with_bytes("requested", bytes)
-      .with("what", what);
-}
 
 /// The first line of a compiler's log that is not empty.
 std::string_view first_line(std::string_view log) noexcept {

@@ -5,18 +5,13 @@
 #include <memory>
 #include <new>
 
+#include "backends/no_memory.hpp"
+
 namespace tern::cuda {
 namespace {
 
 CUevent event_of(NativeEvent event) noexcept { return reinterpret_cast<CUevent>(event.value); }
 CUstream raw(std::uintptr_t value) noexcept { return reinterpret_cast<CUstream>(value); }
-
-Failure no_memory_for(const char* what) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} for {what}. Free host memory.")
-      .with_bytes("requested", 64)
-      .with("what", what);
-}
 
 /// Complete or not, where not is no error.
 Result<bool> answer(Context& context, CUresult result, const char* call) noexcept {
@@ -67,7 +62,7 @@ Result<NativeStream> CudaStreams::create(const StreamOptions& options) {
     streams_.push_back({native, false});
   } catch (const std::bad_alloc&) {
     static_cast<void>(context_.cu().cuStreamDestroy(stream));
-    return no_memory_for("a stream");
+    return no_memory_for("a stream", sizeof(Entry));
   }
   return native;
 }
@@ -113,7 +108,7 @@ Result<BorrowedStream> CudaStreams::borrow(NativeStream handle) {
     streams_.push_back({borrowed.native, true});
     static_cast<void>(own.release());
   } catch (const std::bad_alloc&) {
-    return no_memory_for("a borrowed stream");
+    return no_memory_for("a borrowed stream", sizeof(Entry));
   }
   return borrowed;
 }
@@ -274,7 +269,7 @@ Result<void> CudaStreams::synchronize_all() noexcept {
       left.push_back(orphan.end);
     }
   } catch (const std::bad_alloc&) {
-    return no_memory_for("synchronisation");
+    return no_memory_for("synchronisation", sizeof(Entry));
   }
   Result<void> finished = finish(events);
   for (const CUevent end : left) {

@@ -13,6 +13,7 @@
 #include "backends/host/host_stream.hpp"
 #include "backends/host/machine.hpp"
 #include "backends/host/worker_team.hpp"
+#include "backends/no_memory.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::host {
@@ -46,13 +47,6 @@ T& target(Native native) noexcept {
 
 std::uintptr_t word(const void* pointer) noexcept {
   return reinterpret_cast<std::uintptr_t>(pointer);
-}
-
-Failure no_memory_for(const char* what, std::size_t bytes) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} for {what}. Free host memory.")
-      .with_bytes("requested", bytes)
-      .with("what", what);
 }
 
 DeviceInfo describe(const HostOptions& options) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/handle_table.hpp"
+#include "backends/no_memory.hpp"
 #include "backends/opencl/opencl_context.hpp"
 #include "backends/opencl/opencl_errors.hpp"
 #include "backends/opencl/opencl_event.hpp"

@@ -3,6 +3,7 @@
 #include <new>
 #include <utility>
 
+#include "backends/no_memory.hpp"
 #include "backends/opencl/opencl_errors.hpp"
 
 namespace tern::opencl {

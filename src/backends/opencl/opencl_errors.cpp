@@ -44,11 +44,4 @@ Failure device_lost(std::string_view device, const char* call, cl_int code) noex
       .with("device", device);
 }
 
-Failure no_memory_for(const char* what, std::size_t bytes) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} for {what}. Free host memory.")
-      .with_bytes("requested", bytes)
-      .with("what", what);
-}
-
 }  // namespace tern::opencl

@@ -22,7 +22,4 @@ namespace tern::opencl {
 [[nodiscard]] Failure call_failed(std::string_view device, const char* call, cl_int code) noexcept;
 [[nodiscard]] Failure device_lost(std::string_view device, const char* call, cl_int code) noexcept;
 
-/// The library's own memory ran out.
-[[nodiscard]] Failure no_memory_for(const char* what, std::size_t bytes) noexcept;
-
 }  // namespace tern::opencl

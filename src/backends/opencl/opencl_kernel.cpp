@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "backends/no_memory.hpp"
 #include "backends/opencl/opencl_errors.hpp"
 
 namespace tern::opencl {

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "backends/no_memory.hpp"
 #include "backends/opencl/opencl_errors.hpp"
 #include "tern/core/bytes.hpp"
 
