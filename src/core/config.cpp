@@ -21,13 +21,14 @@ constexpr std::size_t max_threads = 1024;
 constexpr std::size_t max_streams = 1024;
 constexpr std::size_t max_staging_threads = 64;
 
-constexpr std::array<ConfigVariable, 13> variables = {{
+constexpr std::array<ConfigVariable, 14> variables = {{
     {"TERN_DEVICE", "a device spec, such as host or cuda:1", "the device tried first"},
     {"TERN_REQUIRE", "backend names separated by commas", "backends whose absence is a failure"},
     {"TERN_HOST_THREADS", "1 to 1024", "threads of one host copy or fill; unset: one per core"},
     {"TERN_STREAM_POOL", "1 to 1024", "streams in a stream pool that names no number"},
     {"TERN_STAGING_THREADS", "0 to 64", "threads of one copy of pageable memory; 0: the driver's"},
     {"TERN_STAGING_BYTES", "a size such as 64MiB", "page-locked memory for such copies; 0: none"},
+    {"TERN_CHECKED", "0 or 1", "whether host accesses that collide are refused"},
     {"TERN_SIM_SEED", "a number such as 7 or 0x1c9f", "what a simulated device draws from"},
     {"TERN_SIM_SCHEDULE", "mix, lazy, pct:3, ...", "who runs next in a simulated device"},
     {"TERN_SIM_REUSE", "hostile or friendly", "which memory a simulated device gives out again"},
@@ -138,6 +139,9 @@ Result<Config> try_parse_config(std::span<const EnvironmentEntry> environment) {
           parse_count(name, value, 0, max_staging_threads, "a whole number from 0 to 64");
       if (!count) return count.failure();
       config.staging_threads = *count;
+    } else if (name == "TERN_CHECKED") {
+      if (value != "0" && value != "1") return refuse(name, value, accepted_by(name));
+      config.checked = value == "1";
     } else if (name == "TERN_STAGING_BYTES") {
       const Result<std::uint64_t> bytes = try_parse_bytes(value);
       if (!bytes || *bytes > max_request_bytes) return refuse(name, value, accepted_by(name));
@@ -171,6 +175,7 @@ std::string effective_value(const Config& config, std::string_view name) {
   };
   if (name == "TERN_STAGING_THREADS") return chosen(config.staging_threads);
   if (name == "TERN_STAGING_BYTES") return chosen(config.staging_bytes);
+  if (name == "TERN_CHECKED") return config.checked ? "1" : "0";
   return "";
 }
 

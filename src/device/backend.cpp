@@ -89,6 +89,9 @@ Result<void> Backend::launch(const Submission&, NativeKernel, const LaunchSize&,
                              std::span<const KernelArgument>) noexcept {
   return missing(*this, "kernels");
 }
+Result<void> Backend::note_host_access(const void*, std::size_t, Access, CallSite) noexcept {
+  return {};
+}
 void Backend::note_suballocate(const Submission&, const Suballocation&) noexcept {}
 void Backend::note_subrelease(const Submission&, const Suballocation&) noexcept {}
 

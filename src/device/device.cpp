@@ -254,6 +254,11 @@ Result<void> Device::try_wait(Mark mark) noexcept {
   return device->wait_on_host(mark);
 }
 
+Result<StreamRef> Device::try_copy_stream() const noexcept {
+  if (Result<void> usable = check(state_, "a stream"); !usable) return usable.failure();
+  return state_->copy_stream();
+}
+
 Mark Device::next_mark(StreamId stream) const noexcept {
   if (!state_ || stream.device() != state_->id()) return {};
   return state_->next_mark(stream);
@@ -262,6 +267,13 @@ Mark Device::next_mark(StreamId stream) const noexcept {
 Result<void> Device::try_record_mark(StreamId stream) const noexcept {
   if (Result<void> usable = check(state_, "a mark"); !usable) return usable;
   return state_->record_early(next_mark(stream));
+}
+
+Result<void> Device::try_note_host_access(const void* address, std::size_t bytes, Access access,
+                                          CallSite site) const noexcept {
+  if (Result<void> usable = check(state_, "a note"); !usable) return at(site, usable);
+  if (bytes == 0 || !state_->info().wants_notes) return {};
+  return at(site, state_->backend().note_host_access(address, bytes, access, site));
 }
 
 void Device::note_suballocate(const Suballocation& block, Tag tag, CallSite site) const noexcept {

@@ -67,6 +67,7 @@ DeviceState::~DeviceState() {
   const bool is_usable = bool(check_process());
   delete companion();
   if (is_usable) static_cast<void>(backend_->synchronize());
+  if (is_usable && copy_stream_.id()) backend_->destroy_stream(copy_stream_.state_->native);
   {
     std::unique_lock lock(open_devices().mutex);
     open_devices().by_number.erase(id_.value);
@@ -150,6 +151,16 @@ DeviceVisit::~DeviceVisit() {
   if (state_ == nullptr) return;
   const std::lock_guard lock(open_devices().mutex);
   if (--state_->visits_ == 0) open_devices().visit_ended.notify_all();
+}
+
+Result<StreamRef> DeviceState::copy_stream() noexcept {
+  const std::lock_guard lock(copy_stream_mutex_);
+  if (!copy_stream_.id()) {
+    const Result<StreamRef> made = make_stream({.name = "copies"});
+    if (!made) return made;
+    copy_stream_ = *made;
+  }
+  return copy_stream_;
 }
 
 StreamRef DeviceState::default_stream() noexcept {

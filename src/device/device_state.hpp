@@ -155,6 +155,8 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] const DeviceInfo& info() const noexcept { return info_; }
   [[nodiscard]] DeviceId id() const noexcept { return id_; }
   [[nodiscard]] StreamRef default_stream() noexcept;
+  /// Made when it is first wanted.
+  [[nodiscard]] Result<StreamRef> copy_stream() noexcept;
 
   /// Success if this process may use the device, after_fork in a forked child.
   [[nodiscard]] Result<void> check_process() const noexcept {
@@ -238,6 +240,9 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   std::mutex streams_mutex_;
   std::size_t slot_count_ = 0;     // guarded by streams_mutex_
   std::uint32_t next_number_ = 0;  // guarded by streams_mutex_
+
+  std::mutex copy_stream_mutex_;
+  StreamRef copy_stream_;  // guarded by copy_stream_mutex_
 
   std::mutex events_mutex_;
   std::vector<NativeEvent> spare_events_;  // guarded by events_mutex_

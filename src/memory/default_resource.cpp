@@ -1,5 +1,6 @@
 #include "tern/memory/default_resource.hpp"
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -13,8 +14,8 @@ namespace tern {
 namespace {
 
 /// The built-in one. The handle is an inner one: whatever is made here keeps it, and no other.
-ResourceHandle make_default(const Device& device) {
-  return std::make_shared<PoolResource>(device);
+ResourceHandle make_default(const Device& device, MemoryKind kind) {
+  return std::make_shared<PoolResource>(device, PoolOptions{.kind = kind});
 }
 
 Failure shut_down(const DeviceState& state) noexcept {
@@ -39,10 +40,24 @@ Failure no_host_memory() noexcept {
       .with("what", "a default resource");
 }
 
+/// The kinds of memory that a device gives, as places in a row.
+constexpr std::size_t kinds = 3;
+std::size_t index_of(MemoryKind kind) noexcept {
+  switch (kind) {
+    case MemoryKind::pinned:
+      return 1;
+    case MemoryKind::managed:
+      return 2;
+    default:
+      return 0;
+  }
+}
+
 class DefaultSlot final : public Companion {
  public:
   explicit DefaultSlot(bool has_handles) noexcept : has_handles_(has_handles) {}
 
+  /// Of device memory.
   [[nodiscard]] Resource* current() const noexcept {
     return current_.load(std::memory_order_acquire);
   }
@@ -52,58 +67,64 @@ class DefaultSlot final : public Companion {
     return has_handles_;
   }
 
-  [[nodiscard]] Result<ResourceHandle> get(DeviceState& state) {
+  [[nodiscard]] Result<ResourceHandle> get(DeviceState& state, MemoryKind kind) {
     // Held while one is made: those who come meanwhile want the same one.
     const std::lock_guard lock(mutex_);
     if (is_shut_down_) return shut_down(state);
-    if (kept_) return kept_;
-    ResourceHandle built_in = built_in_.lock();
+    const std::size_t index = index_of(kind);
+    if (kept_[index]) return kept_[index];
+    ResourceHandle built_in = built_in_[index].lock();
     if (!built_in) {
-      built_in = make_default(state.inner_handle());
-      built_in_ = built_in;
+      built_in = make_default(state.inner_handle(), kind);
+      built_in_[index] = built_in;
     }
-    keep(built_in);
+    keep(index, built_in);
     return built_in;
   }
 
-  [[nodiscard]] Result<ResourceHandle> set(DeviceState& state, ResourceHandle resource) noexcept {
+  [[nodiscard]] Result<ResourceHandle> set(DeviceState& state, ResourceHandle resource,
+                                           MemoryKind kind) noexcept {
     const std::lock_guard lock(mutex_);
     if (is_shut_down_) return shut_down(state);
     if (resource && !has_handles_) return not_kept(state);
-    ResourceHandle old = kept_;
-    keep(std::move(resource));
+    const std::size_t index = index_of(kind);
+    ResourceHandle old = kept_[index];
+    keep(index, std::move(resource));
     return old;
   }
 
   [[nodiscard]] ResourceHandle shut_down_now() noexcept {
+    // What ends here does so after the lock is given up: its end is its own affair.
+    std::array<ResourceHandle, kinds> last;
     const std::lock_guard lock(mutex_);
     is_shut_down_ = true;
-    ResourceHandle old = kept_;
-    keep(nullptr);
-    return old;
+    current_.store(nullptr, std::memory_order_release);
+    last.swap(kept_);
+    return last[0];
   }
 
   void let_go() noexcept override {
-    // It ends after the lock is given up: what a resource does at its end is its own affair.
-    ResourceHandle last;
+    std::array<ResourceHandle, kinds> last;
     const std::lock_guard lock(mutex_);
     has_handles_ = false;
-    last.swap(kept_);
     current_.store(nullptr, std::memory_order_release);
+    last.swap(kept_);
   }
 
  private:
   /// With the lock held. Nobody's share ends here: the caller has one of the old resource.
-  void keep(ResourceHandle resource) noexcept {
+  void keep(std::size_t index, ResourceHandle resource) noexcept {
     if (!has_handles_) return;
-    current_.store(resource.get(), std::memory_order_release);
-    kept_ = std::move(resource);
+    if (index == 0) current_.store(resource.get(), std::memory_order_release);
+    kept_[index] = std::move(resource);
   }
 
-  std::atomic<Resource*> current_ = nullptr;  // what is kept, for those who take no lock
+  std::atomic<Resource*> current_ = nullptr;  // kept_[0], for those who take no lock
   std::mutex mutex_;
-  ResourceHandle kept_;               // guarded by mutex_, as all of these; null without handles
-  std::weak_ptr<Resource> built_in_;  // the last that was made, which may be held by others
+  // Guarded by mutex_, as all of these; null without handles.
+  std::array<ResourceHandle, kinds> kept_;
+  // The last that were made, which may be held by others.
+  std::array<std::weak_ptr<Resource>, kinds> built_in_;
   bool has_handles_;
   bool is_shut_down_ = false;
 };
@@ -128,10 +149,17 @@ Result<DefaultSlot*> slot_of(const Device& device) {
 
 }  // namespace
 
-Result<ResourceHandle> try_default_resource(const Device& device) noexcept try {
+Result<ResourceHandle> try_default_resource(const Device& device, MemoryKind kind) noexcept try {
   const Result<DefaultSlot*> slot = slot_of(device);
   if (!slot) return slot.failure();
-  return (*slot)->get(*DeviceState::of(device));
+  if (kind != MemoryKind::device && kind != MemoryKind::pinned && kind != MemoryKind::managed) {
+    return Failure(ErrorCode::invalid_argument,
+                   "there is no default resource for {value} memory. Ask for device, pinned or "
+                   "managed memory.")
+        .with("name", "kind")
+        .with("value", name(kind));
+  }
+  return (*slot)->get(*DeviceState::of(device), kind);
 } catch (const Error& error) {
   return error.failure();
 } catch (const std::bad_alloc&) {
@@ -149,7 +177,8 @@ Resource& default_resource_ref(const Device& device) {
   return *made;
 }
 
-ResourceHandle set_default_resource(const Device& device, ResourceHandle resource) try {
+ResourceHandle set_default_resource(const Device& device, ResourceHandle resource,
+                                    MemoryKind kind) try {
   if (device.is_open() && resource && resource->device() != device) {
     raise(Failure(ErrorCode::device_mismatch,
                   "a resource of '{a}' cannot be the default of '{b}'. Make one on that device.")
@@ -157,7 +186,8 @@ ResourceHandle set_default_resource(const Device& device, ResourceHandle resourc
               .with("b", device.spec()));
   }
   DefaultSlot* const slot = slot_of(device).value();
-  return slot->set(*DeviceState::of(device), std::move(resource)).value();
+  if (resource) kind = resource->traits().kind;
+  return slot->set(*DeviceState::of(device), std::move(resource), kind).value();
 } catch (const Error&) {
   throw;
 } catch (const std::bad_alloc&) {

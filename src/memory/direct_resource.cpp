@@ -38,6 +38,7 @@ DirectResource::DirectResource(Device device, MemoryKind kind)
 
 ResourceTraits DirectResource::traits() const noexcept {
   ResourceTraits traits = DriverResource::traits();
+  traits.kind = kind_;
   if (kind_ != MemoryKind::device) traits.is_host_accessible = true;
   return traits;
 }

@@ -60,6 +60,7 @@ const Device& PoolResource::device() const noexcept { return pool_->device(); }
 
 ResourceTraits PoolResource::traits() const noexcept {
   ResourceTraits traits;
+  traits.kind = pool_->kind();
   traits.is_device_accessible = true;
   traits.is_host_accessible =
       pool_->kind() != MemoryKind::device || device().can(Capability::host_access);

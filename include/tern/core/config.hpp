@@ -38,6 +38,8 @@ struct Config {
   /// TERN_STAGING_BYTES: page-locked memory a device may hold for such copies; 0 leaves them to the
   /// driver. Unset: the device's choice.
   std::optional<std::size_t> staging_bytes = {};
+  /// TERN_CHECKED: host accesses to a buffer that collide are refused, at the price of a list.
+  bool checked = false;
 
   /// TERN_SIM_SEED, _SCHEDULE, _REUSE, _MODE, _PROFILE, _FAULTS, _TRACE: what a simulated device is
   /// opened with where its spec says nothing. As text; the device knows the grammar. Empty: unset.

@@ -64,7 +64,8 @@ struct DeviceInfo {
   std::uint32_t processors = 0;            // cores, multiprocessors, compute units
   std::uint32_t compute_major = 0, compute_minor = 0;
   std::uint32_t max_kernel_arguments = 0;  // 0: no limit
-  bool wants_notes = false;                // note_suballocate and note_subrelease are listened to
+  bool wants_notes = false;                // notes and host accesses are listened to
+  bool is_host = false;                    // its memory is the host's own
 };
 
 struct MemoryInfo {
@@ -349,6 +350,10 @@ class TERN_EXPORT Backend {
 
   // --- Facts for checkers and tools; the default ignores them. Without a stream: by the host
 
+  /// The host itself is about to use memory that it shares with the device. A checker that sees
+  /// work still under way there refuses it with violation.
+  [[nodiscard]] virtual Result<void> note_host_access(const void* address, std::size_t bytes,
+                                                      Access access, CallSite site) noexcept;
   virtual void note_suballocate(const Submission& submission, const Suballocation& block) noexcept;
   virtual void note_subrelease(const Submission& submission, const Suballocation& block) noexcept;
 };

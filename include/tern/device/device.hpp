@@ -97,6 +97,10 @@ class TERN_EXPORT Device {
 
   // --- Facts for checkers and tools: StreamRef::note_suballocate and note_subrelease, by the host
 
+  /// Before the host uses memory that it shares with the device. A simulated device refuses it with
+  /// violation while work there is under way; others take no notice.
+  Result<void> try_note_host_access(const void* address, std::size_t bytes, Access access,
+                                    CallSite site = CallSite::here()) const noexcept;
   void note_suballocate(const Suballocation& block, Tag tag = {},
                         CallSite site = CallSite::here()) const noexcept;
   void note_subrelease(const Suballocation& block, CallSite site = CallSite::here()) const noexcept;
@@ -110,6 +114,10 @@ class TERN_EXPORT Device {
 
   /// Lives as long as the device.
   [[nodiscard]] StreamRef default_stream() const noexcept;
+
+  /// A stream of the library's own, for copies that the host waits for: behind nobody's work but
+  /// what they need. Made when it is first asked for; lives as long as the device.
+  [[nodiscard]] Result<StreamRef> try_copy_stream() const noexcept;
 
   /// Has the work up to the mark completed? Never blocks. A mark of a stream or device that is gone
   /// is done.

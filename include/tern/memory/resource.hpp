@@ -21,6 +21,7 @@
 #include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/device.hpp"
+#include "tern/device/memory_kind.hpp"
 #include "tern/memory/block.hpp"
 #include "tern/memory/request.hpp"
 #include "tern/memory/statistics.hpp"
@@ -29,6 +30,8 @@ namespace tern {
 
 /// What a resource is and can do; constant for its life. Wrappers hand on what is below.
 struct ResourceTraits {
+  /// What its blocks are made of: device, pinned or managed memory, or the host's own.
+  MemoryKind kind = MemoryKind::device;
   bool is_device_accessible = false;
   bool is_host_accessible = false;
   /// Blocks are ready in the order of their stream, not of the host.

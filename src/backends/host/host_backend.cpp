@@ -66,6 +66,7 @@ DeviceInfo describe(const HostOptions& options) {
   info.max_alignment = 256 * mib;
   info.page_bytes = HostPages::page_bytes;
   info.processors = static_cast<std::uint32_t>(usable_cores());
+  info.is_host = true;
   return info;
 }
 

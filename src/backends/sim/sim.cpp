@@ -62,18 +62,9 @@ void access(const Device& device, TouchKind kind, const void* address, std::size
               .with("value", std::uint64_t{0})
               .with_bytes("bytes", bytes));
   }
-  const auto managed = world.host().managed_offset(address);
-  if (managed && !world.shares_managed()) {
-    if (Result<void> idle = world.judge_managed(address, bytes, kind, site); !idle) {
-      raise(Failure(idle.failure()).at(site));
-    }
+  if (Result<void> judged = world.judge_host_access(address, bytes, kind, site); !judged) {
+    raise(Failure(judged.failure()).at(site));
   }
-  std::vector<Touch>& touches = world.scratch();
-  world.add_touch(touches, kind, address, bytes);
-  Result<void> judged =
-      world.judge({.kind = RecordKind::host_access, .touches = touches, .site = site});
-  if (!judged) raise(Failure(judged.failure()).at(site));
-  if (managed) world.managed().touch(*managed, bytes, Place::host(), kind != TouchKind::read);
 }
 
 }  // namespace

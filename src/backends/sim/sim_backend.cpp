@@ -691,9 +691,16 @@ class SimBackend final : public Backend {
     return {};
   }
 
-  // --- Facts from pools
+  // --- Facts from pools and from the host
   // ---------------------------------------------------------------------------
 
+  Result<void> note_host_access(const void* address, std::size_t bytes, Access access,
+                                CallSite site) noexcept override {
+    const auto entered = world_->enter("host access", site);
+    if (!entered) return entered.failure();
+    return world_->judge_host_access(
+        address, bytes, access == Access::read ? TouchKind::read : TouchKind::write, site);
+  }
   void note_suballocate(const Submission& submission,
                         const Suballocation& block) noexcept override {
     note(submission, block, TouchKind::suballocate, OperationKind::allocate);

@@ -462,6 +462,23 @@ Result<void> World::judge_managed(const void* address, std::size_t bytes, TouchK
   return {};
 }
 
+Result<void> World::judge_host_access(const void* address, std::size_t bytes, TouchKind kind,
+                                      CallSite site) {
+  const auto managed = host().managed_offset(address);
+  if (managed && !shares_managed()) {
+    if (Result<void> idle = judge_managed(address, bytes, kind, site); !idle) return idle;
+  }
+  std::vector<Touch>& touches = scratch();
+  add_touch(touches, kind, address, bytes);
+  if (Result<void> judged =
+          judge({.kind = RecordKind::host_access, .touches = touches, .site = site});
+      !judged) {
+    return judged;
+  }
+  if (managed) this->managed().touch(*managed, bytes, Place::host(), kind != TouchKind::read);
+  return {};
+}
+
 void World::note_bad_free(const TraceRecord& record, const void* address) {
   if (!options_.check) return;
   std::vector<Touch>& touches = scratch();

@@ -118,6 +118,9 @@ class World {
   /// The host touches managed memory of a device that must be idle for that.
   [[nodiscard]] Result<void> judge_managed(const void* address, std::size_t bytes, TouchKind kind,
                                            CallSite site);
+  /// The host touches memory that it shares with devices.
+  [[nodiscard]] Result<void> judge_host_access(const void* address, std::size_t bytes,
+                                               TouchKind kind, CallSite site);
   /// Somebody freed what is no live block: a finding beside the error that the call returns.
   void note_bad_free(const TraceRecord& record, const void* address);
   /// Somebody used a handle that is gone: a finding beside the error that the call returns.

@@ -1,0 +1,326 @@
+// A Storage is one piece of memory, shared by all buffers and views of it.
+//
+// It has an identity from the beginning and memory from its first use on: however many threads come
+// at once, one of them allocates, the others wait for it, and a failure leaves it as it was, to be
+// tried again. It knows which streams use it (UseRecord) and which bytes were ever written. When
+// the last handle goes, the memory is given back once, in stream order behind all recorded uses,
+// without making the host wait. Where that order cannot be queued, the storage is kept until its
+// uses are done (poll_storages).
+//
+// Thread-safe. It keeps its resource, and so its device, alive.
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "tern/buffer/storage_kind.hpp"
+#include "tern/buffer/use_record.hpp"
+#include "tern/core/access.hpp"
+#include "tern/core/call_site.hpp"
+#include "tern/core/export.hpp"
+#include "tern/core/result.hpp"
+#include "tern/core/tag.hpp"
+#include "tern/device/device.hpp"
+#include "tern/device/stream.hpp"
+#include "tern/memory/block.hpp"
+#include "tern/memory/resource.hpp"
+
+namespace tern {
+
+class Storage;
+class WrittenRanges;
+class HostAccesses;
+
+/// Names a storage, once: from 1, in the order they were made, and never used again.
+struct StorageId {
+  std::uint64_t value = 0;
+
+  [[nodiscard]] explicit constexpr operator bool() const noexcept { return value != 0; }
+  friend constexpr bool operator==(const StorageId&, const StorageId&) noexcept = default;
+  friend constexpr auto operator<=>(const StorageId&, const StorageId&) noexcept = default;
+};
+
+/// What new memory holds.
+enum class Contents : std::uint8_t {
+  uninitialized,  // reading it before it is written is refused
+  unspecified,    // the same bytes, and reading them is the reader's affair
+  zero,
+  poison,  // 0xDD, to be seen in a debugger; not written
+};
+
+/// How memory is wanted.
+struct StorageOptions {
+  /// Where it comes from. None: the device's default resource for the kind.
+  ResourceHandle resource = {};
+  /// Of the default resource: device, pinned or managed.
+  MemoryKind kind = MemoryKind::device;
+  Contents contents = Contents::uninitialized;
+  /// A power of two up to 256 MiB; 0: what the resource gives.
+  std::size_t alignment = 0;
+  /// Who uses it first. None: whoever comes first.
+  StreamRef stream = {};
+  Tag tag = {};
+  /// Host accesses that collide are refused (access_conflict). Unset: as TERN_CHECKED says.
+  std::optional<bool> checked = {};
+  CallSite site = CallSite::here();
+};
+
+/// Where a storage's memory comes from when it is no block of a resource: a file, memory that was
+/// page-locked where it was, memory of somebody else. Ended once.
+class TERN_EXPORT StorageOrigin {
+ public:
+  struct Memory {
+    void* device_address = nullptr;  // null if kernels cannot use it
+    void* host_address = nullptr;    // null if the host cannot
+    std::size_t bytes = 0;
+  };
+
+  StorageOrigin() = default;
+  StorageOrigin(const StorageOrigin&) = delete;
+  StorageOrigin& operator=(const StorageOrigin&) = delete;
+  virtual ~StorageOrigin();
+
+  /// "file 'a.bin'", "memory of somebody else": for errors.
+  [[nodiscard]] virtual const char* what() const noexcept = 0;
+  [[nodiscard]] virtual bool is_external() const noexcept { return false; }
+  /// The memory itself, on first use. Only one caller at a time.
+  [[nodiscard]] virtual Result<Memory> try_begin(CallSite site) noexcept = 0;
+  /// All uses are done, or ordered before what follows on `stream`. Never under a lock.
+  virtual void end() noexcept = 0;
+  /// The stream behind whose work the memory may be given back at once, if there is one: the uses
+  /// of all other streams are waited for there. None: when the uses are done.
+  [[nodiscard]] virtual StreamRef end_stream() const noexcept { return {}; }
+  /// Bytes of a file, without making it memory. Refused with unsupported elsewhere.
+  [[nodiscard]] virtual Result<void> try_read(std::size_t offset, std::size_t bytes, void* to,
+                                              CallSite site) noexcept;
+};
+
+/// Owns a share of a storage.
+class TERN_EXPORT StorageHandle {
+ public:
+  /// None.
+  constexpr StorageHandle() noexcept = default;
+  StorageHandle(const StorageHandle& other) noexcept;
+  StorageHandle(StorageHandle&& other) noexcept
+      : storage_(std::exchange(other.storage_, nullptr)) {}
+  StorageHandle& operator=(StorageHandle other) noexcept {
+    std::swap(storage_, other.storage_);
+    return *this;
+  }
+  ~StorageHandle();
+
+  [[nodiscard]] explicit operator bool() const noexcept { return storage_ != nullptr; }
+  [[nodiscard]] Storage* get() const noexcept { return storage_; }
+  [[nodiscard]] Storage* operator->() const noexcept { return storage_; }
+  [[nodiscard]] Storage& operator*() const noexcept { return *storage_; }
+  friend bool operator==(const StorageHandle& a, const StorageHandle& b) noexcept {
+    return a.storage_ == b.storage_;
+  }
+
+ private:
+  friend class Storage;
+  explicit StorageHandle(Storage* storage) noexcept : storage_(storage) {}
+
+  Storage* storage_ = nullptr;
+};
+
+/// A use that has begun on a stream: `end` it behind the submission. Dropped without that, nothing
+/// was submitted.
+class TERN_EXPORT StorageUse {
+ public:
+  StorageUse() noexcept = default;
+  StorageUse(StorageUse&& other) noexcept;
+  StorageUse& operator=(StorageUse&& other) noexcept;
+  ~StorageUse();
+
+  /// Where kernels and copies of the stream find the storage's first byte.
+  [[nodiscard]] void* address() const noexcept { return address_; }
+  /// The work is submitted.
+  void end() noexcept;
+
+ private:
+  friend class Storage;
+  StorageHandle storage_;
+  StreamRef stream_ = {};
+  UseRecord::Ticket ticket_ = {};
+  void* address_ = nullptr;
+  std::size_t offset_ = 0, bytes_ = 0;
+  Access access_ = Access::read;
+};
+
+class TERN_EXPORT Storage {
+ public:
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  /// Nothing is allocated. Refused with invalid_argument, device_mismatch, size_overflow,
+  /// out_of_memory.
+  [[nodiscard]] static Result<StorageHandle> try_make(const Device& device, std::size_t bytes,
+                                                      const StorageOptions& options) noexcept;
+  /// Of memory that is no resource's; all its bytes count as written.
+  [[nodiscard]] static Result<StorageHandle> try_make(const Device& device, std::size_t bytes,
+                                                      StorageKind kind,
+                                                      std::unique_ptr<StorageOrigin> origin,
+                                                      const StorageOptions& options) noexcept;
+  /// With memory, for the least that can be. As try_make() and try_ensure() refuse.
+  [[nodiscard]] static Result<StorageHandle> try_allocate(const ResourceHandle& resource,
+                                                          std::size_t bytes,
+                                                          const StorageOptions& options) noexcept;
+
+  [[nodiscard]] StorageId id() const noexcept { return id_; }
+  [[nodiscard]] const Device& device() const noexcept {
+    return resource_ ? resource_->device() : device_;
+  }
+  [[nodiscard]] StorageKind kind() const noexcept { return kind_; }
+  [[nodiscard]] Reach reach() const noexcept;
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return bytes_.load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] Contents contents() const noexcept { return contents_; }
+  [[nodiscard]] Tag tag() const noexcept { return tag_; }
+  /// The line that made it.
+  [[nodiscard]] CallSite site() const noexcept { return site_; }
+  /// As asked for; 0: what the resource gives.
+  [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
+  /// Null for memory that is no resource's.
+  [[nodiscard]] const ResourceHandle& resource() const noexcept { return resource_; }
+  [[nodiscard]] StorageOrigin* origin() const noexcept { return origin_.get(); }
+  [[nodiscard]] bool is_external() const noexcept { return origin_ && origin_->is_external(); }
+  [[nodiscard]] bool is_checked() const noexcept { return is_checked_; }
+
+  [[nodiscard]] bool is_allocated() const noexcept {
+    return phase_.load(std::memory_order_acquire) == ready;
+  }
+  /// Memory, now. Of those who ask at once, one allocates, for the stream it names.
+  [[nodiscard]] Result<void> try_ensure(StreamRef first_user, CallSite site) noexcept;
+  /// As granted; refused with not_allocated. Empty for memory that is no resource's.
+  [[nodiscard]] Result<Block> try_block() const noexcept;
+  [[nodiscard]] Result<StorageOrigin::Memory> try_memory() const noexcept;
+
+  /// Makes it larger in place, as far as the block that was granted goes. False: it does not go.
+  [[nodiscard]] bool try_grow(std::size_t bytes) noexcept;
+
+  /// Work on the stream that uses a range: memory is there, what may not be is refused, and waits
+  /// are queued. Never-written bytes may not be read (never_written), files not written
+  /// (read_only). The stream is one of the storage's device (device_mismatch), unless the caller
+  /// knows better: copies do.
+  enum class Streams : std::uint8_t { own_device, any_device };
+  [[nodiscard]] Result<StorageUse> try_use(StreamRef stream, Access access, std::size_t offset,
+                                           std::size_t bytes, CallSite site,
+                                           Streams streams = Streams::own_device) noexcept;
+  /// The host's turn: waits for what the access needs. For memory the host can use.
+  [[nodiscard]] Result<void> try_wait_host(Access access, std::size_t offset, std::size_t bytes,
+                                           CallSite site) noexcept;
+  [[nodiscard]] UseRecord& uses() noexcept { return uses_; }
+
+  /// Refused with never_written, naming the first such range inside this one.
+  [[nodiscard]] Result<void> check_written(std::size_t offset, std::size_t bytes,
+                                           CallSite site) const noexcept;
+  void note_written(std::size_t offset, std::size_t bytes) noexcept;
+
+  /// Checked host accesses, B-20. Refused with access_conflict, naming both lines.
+  [[nodiscard]] Result<std::uint64_t> try_begin_host_access(Access access, std::size_t offset,
+                                                            std::size_t bytes,
+                                                            CallSite site) noexcept;
+  void end_host_access(std::uint64_t ticket) noexcept;
+
+  /// Handles there are; a picture of one moment.
+  [[nodiscard]] std::uint32_t shares() const noexcept {
+    return shares_.load(std::memory_order_relaxed);
+  }
+
+  /// Gives the block away: the caller frees it. For the only handle (access_conflict otherwise);
+  /// waits for uses are queued on the stream.
+  [[nodiscard]] Result<Block> try_release_block(StreamRef stream, CallSite site) noexcept;
+
+ private:
+  friend class StorageHandle;
+  friend class StorageUse;
+  friend class KeptStorages;
+  enum Phase : std::uint32_t { empty, busy, ready, given_away };
+
+  Storage(ResourceHandle resource, StorageKind kind, std::size_t bytes,
+          const StorageOptions& options) noexcept;
+  [[nodiscard]] static Result<StorageHandle> try_make_from(ResourceHandle resource,
+                                                           std::size_t bytes,
+                                                           const StorageOptions& options) noexcept;
+  ~Storage();
+
+  void add_share() noexcept { shares_.fetch_add(1, std::memory_order_relaxed); }
+  void drop_share() noexcept;
+  /// The last handle is gone.
+  void end() noexcept;
+  /// Gives the memory back if that can be ordered now.
+  [[nodiscard]] bool try_end() noexcept;
+  [[nodiscard]] bool try_end_block() noexcept;
+  [[nodiscard]] bool try_end_origin() noexcept;
+  [[nodiscard]] Result<void> try_queue_waits(StreamRef stream, CallSite site) noexcept;
+  [[nodiscard]] Result<void> take_memory(StreamRef first_user, CallSite site) noexcept;
+  [[nodiscard]] Result<void> put_contents(StreamRef first_user, CallSite site) noexcept;
+  [[nodiscard]] Result<void> check_range(std::size_t offset, std::size_t bytes,
+                                         CallSite site) const noexcept;
+
+  std::atomic<std::uint32_t> shares_ = 1;
+  std::atomic<std::uint32_t> phase_ = empty;
+  const StorageId id_;
+  std::atomic<std::size_t> bytes_;
+  StorageOrigin::Memory memory_ = {};  // set before phase_ is ready, as block_
+  Block block_ = {};
+  const ResourceHandle resource_;
+  UseRecord uses_;
+
+  const StorageKind kind_;
+  const Contents contents_;
+  const Tag tag_;
+  const bool is_checked_;
+  std::atomic<bool> is_all_written_ = false;
+  mutable std::mutex mutex_;                // of the two below
+  std::unique_ptr<WrittenRanges> written_;  // none yet: nothing is
+  std::unique_ptr<HostAccesses> accesses_;
+
+  std::unique_ptr<StorageOrigin> origin_;  // constant from the beginning, as device_
+  Device device_;                          // where there is no resource
+  const std::size_t alignment_;
+  const StreamRef first_stream_;
+  const CallSite site_;
+  Storage* next_ = nullptr;  // among those that are kept until their uses are done
+};
+
+inline StorageHandle::StorageHandle(const StorageHandle& other) noexcept
+    : storage_(other.storage_) {
+  if (storage_ != nullptr) storage_->add_share();
+}
+inline StorageHandle::~StorageHandle() {
+  if (storage_ != nullptr) storage_->drop_share();
+}
+inline void Storage::drop_share() noexcept {
+  // The only handle there is cannot be copied meanwhile, so nothing has to be counted.
+  if (shares_.load(std::memory_order_acquire) == 1 ||
+      shares_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    end();
+  }
+}
+
+/// Storages whose last handle is gone, and whose memory could not be given back yet.
+struct KeptStorageCount {
+  std::size_t storages = 0;
+  std::size_t bytes = 0;
+};
+[[nodiscard]] TERN_EXPORT KeptStorageCount kept_storages() noexcept;
+/// Gives back what it can; every new storage does this too. Never blocks.
+TERN_EXPORT KeptStorageCount poll_storages() noexcept;
+
+}  // namespace tern
+
+template <>
+struct std::hash<tern::StorageId> {
+  std::size_t operator()(tern::StorageId id) const noexcept {
+    return std::hash<std::uint64_t>{}(id.value);
+  }
+};

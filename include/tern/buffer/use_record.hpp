@@ -1,0 +1,103 @@
+// A UseRecord knows which streams may still be using a piece of memory, and in which way.
+//
+// A use is begun before its work is submitted, which queues exactly the waits it needs on its
+// stream, and ended behind it, which leaves a mark. A read waits for the writes of other streams, a
+// write for their reads too. What is kept is one mark per stream and way of use, newest first to
+// replace oldest, so nothing grows with the number of uses; no event exists until somebody waits.
+//
+// A write makes earlier uses unnecessary to remember, but only those it has waited for: what others
+// began to do between its beginning and its end stays on record. Thread-safe. Invariants:
+//  1. Every use that was ended and may not be done is covered by an entry, or by a write that
+//     waited for it.
+//  2. There is at most one entry for a stream and way of use.
+//  3. There is room for every use that was begun and not ended: ending never needs memory.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "tern/core/access.hpp"
+#include "tern/core/call_site.hpp"
+#include "tern/core/export.hpp"
+#include "tern/core/result.hpp"
+#include "tern/device/mark.hpp"
+#include "tern/device/stream.hpp"
+
+namespace tern {
+
+class TERN_EXPORT UseRecord {
+ public:
+  /// A use that has begun: what it waited for. To be ended or cancelled, once.
+  struct Ticket {
+    std::uint64_t version = 0;
+  };
+
+  /// One stream's latest use of a kind.
+  struct Entry {
+    StreamRef stream = {};
+    std::uint64_t sequence = 0;  // of the mark
+    std::uint64_t version = 0;   // counts the uses that were ended
+    StreamId waited_by = {};     // the last stream that waited for it
+    bool is_write = false;
+
+    [[nodiscard]] Mark mark() const noexcept { return {stream.id(), sequence}; }
+  };
+
+  UseRecord() noexcept {}
+  UseRecord(const UseRecord&) = delete;
+  UseRecord& operator=(const UseRecord&) = delete;
+  ~UseRecord();
+
+  /// Queues on the stream the waits that a use needs; the host waits for devices of other backends,
+  /// whose marks no stream can wait for. Refused as waits are, and with out_of_memory; then nothing
+  /// is on record.
+  [[nodiscard]] Result<Ticket> try_begin(StreamRef stream, Access access,
+                                         CallSite site = CallSite::here()) noexcept;
+  /// The use is submitted, up to the mark.
+  void end(const Ticket& ticket, StreamRef stream, Mark mark, Access access) noexcept;
+  /// Nothing was submitted.
+  void cancel(const Ticket& ticket) noexcept;
+
+  /// Blocks the host until it may use the memory in this way.
+  [[nodiscard]] Result<void> try_wait(Access access) const noexcept;
+  /// Could try_wait() return at once? Never blocks.
+  [[nodiscard]] Result<bool> try_is_ready(Access access) const noexcept;
+
+  /// A use that was made elsewhere: memory that was adopted is ready at a mark.
+  [[nodiscard]] Result<void> try_note(StreamRef stream, Mark mark, Access access) noexcept;
+
+  /// The first entry, by somebody who is the only one to know the record.
+  void begin_with(StreamRef stream, Mark mark) noexcept;
+
+  /// All there is, into `out`; gives how many there are, which may be more than were put there.
+  std::size_t list(std::span<Entry> out) const noexcept;
+  [[nodiscard]] std::size_t size() const noexcept;
+  /// Forgets uses that are done.
+  void prune() noexcept;
+
+ private:
+  static constexpr std::size_t inline_entries = 3;
+
+  // All of these with the mutex held.
+  [[nodiscard]] std::span<Entry> entries() noexcept { return {data(), count_}; }
+  [[nodiscard]] Entry* data() noexcept { return more_ ? more_.get() : inline_; }
+  [[nodiscard]] bool make_room() noexcept;
+  void put(StreamRef stream, std::uint64_t sequence, bool is_write) noexcept;
+  void forget_up_to(std::uint64_t version) noexcept;
+
+  mutable std::mutex mutex_;
+  std::uint64_t version_ = 0;  // guarded by mutex_, as all of these
+  std::uint32_t count_ = 0;
+  std::uint32_t capacity_ = inline_entries;
+  std::uint32_t begun_ = 0;  // uses that will need an entry
+  std::unique_ptr<Entry[]> more_;
+  union {
+    Entry inline_[inline_entries];  // the first count_ of them are alive
+  };
+};
+
+}  // namespace tern

@@ -1,0 +1,555 @@
+#include "tern/buffer/storage.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+
+#include "buffer/host_accesses.hpp"
+#include "buffer/kept_storages.hpp"
+#include "buffer/written_ranges.hpp"
+#include "tern/core/bytes.hpp"
+#include "tern/core/config.hpp"
+#include "tern/memory/default_resource.hpp"
+
+namespace tern {
+namespace {
+
+constexpr std::size_t most_alignment = 256 * mib;
+constexpr unsigned char poison_byte = 0xDD;
+
+StorageId next_id() noexcept {
+  static constinit std::atomic<std::uint64_t> last = 0;
+  return {last.fetch_add(1, std::memory_order_relaxed) + 1};
+}
+
+bool is_checked_by_config() noexcept {
+  static const bool checked = [] {
+    const Result<const Config*> config = try_config();
+    return config && (*config)->checked;
+  }();
+  return checked;
+}
+
+Failure no_host_memory(const char* what, CallSite site) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", what);
+}
+
+Result<void> check_options(std::size_t bytes, const StorageOptions& options) noexcept {
+  if (bytes > max_request_bytes) {
+    return Failure(ErrorCode::size_overflow,
+                   "a buffer of {bytes} bytes is larger than memory can be. Ask for less.",
+                   options.site)
+        .with("what", "a buffer")
+        .with("bytes", bytes);
+  }
+  if (options.alignment != 0 &&
+      (!is_power_of_two(options.alignment) || options.alignment > most_alignment)) {
+    return Failure(ErrorCode::invalid_argument,
+                   "an alignment of {value} bytes is not possible. Use a power of two up to {max}.",
+                   options.site)
+        .with("name", "alignment")
+        .with("value", options.alignment)
+        .with_bytes("max", most_alignment);
+  }
+  return {};
+}
+
+Failure not_reachable(const Storage& storage, CallSite site) noexcept {
+  return Failure(
+             ErrorCode::not_host_accessible,
+             "the host cannot use {kind} memory of '{device}' in place. Copy it to the host, or "
+             "use a UnifiedBuffer.",
+             site)
+      .with("kind", name(storage.kind()))
+      .with("device", storage.device().spec());
+}
+
+}  // namespace
+
+StorageOrigin::~StorageOrigin() = default;
+
+Result<void> StorageOrigin::try_read(std::size_t, std::size_t, void*, CallSite site) noexcept {
+  return Failure(ErrorCode::unsupported, "{what} is no file: its bytes cannot be read as one.",
+                 site)
+      .with("what", what());
+}
+
+Storage::Storage(ResourceHandle resource, StorageKind kind, std::size_t bytes,
+                 const StorageOptions& options) noexcept
+    : id_(next_id()),
+      bytes_(bytes),
+      resource_(std::move(resource)),
+      kind_(kind),
+      contents_(options.contents),
+      tag_(options.tag),
+      is_checked_(options.checked.value_or(is_checked_by_config())),
+      is_all_written_(options.contents == Contents::zero ||
+                      options.contents == Contents::unspecified || bytes == 0),
+      alignment_(options.alignment),
+      first_stream_(options.stream),
+      site_(options.site) {}
+
+Storage::~Storage() = default;
+
+Result<StorageHandle> Storage::try_make_from(ResourceHandle resource, std::size_t bytes,
+                                             const StorageOptions& options) noexcept {
+  if (Result<void> sound = check_options(bytes, options); !sound) return sound.failure();
+  const DeviceInfo& info = resource->device().info();
+  const StorageKind kind = storage_kind_of(resource->traits().kind, info.is_host);
+  if (options.stream.id() && options.stream.device_id() != resource->device().id()) {
+    return Failure(
+               ErrorCode::device_mismatch,
+               "a buffer on '{a}' cannot be first used by a stream of device {b}. Name a stream "
+               "of its own device.",
+               options.site)
+        .with("a", info.spec)
+        .with("b", options.stream.device_id().value);
+  }
+  if (KeptStorages::has_any()) static_cast<void>(poll_storages());
+  Storage* const storage = new (std::nothrow) Storage(std::move(resource), kind, bytes, options);
+  if (storage == nullptr) return no_host_memory("a buffer", options.site);
+  return StorageHandle(storage);
+}
+
+Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
+                                        const StorageOptions& options) noexcept {
+  if (options.resource) {
+    if (device.is_open() && options.resource->device() != device) {
+      return Failure(
+                 ErrorCode::device_mismatch,
+                 "a resource of '{a}' gives no memory of '{b}'. Name a resource of that device.",
+                 options.site)
+          .with("a", options.resource->device().spec())
+          .with("b", device.spec());
+    }
+    return try_make_from(options.resource, bytes, options);
+  }
+  Result<ResourceHandle> resource = try_default_resource(device, options.kind);
+  if (!resource) return Failure(resource.failure()).at(options.site);
+  return try_make_from(*std::move(resource), bytes, options);
+}
+
+Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes, StorageKind kind,
+                                        std::unique_ptr<StorageOrigin> origin,
+                                        const StorageOptions& options) noexcept {
+  if (Result<void> sound = check_options(bytes, options); !sound) return sound.failure();
+  if (KeptStorages::has_any()) static_cast<void>(poll_storages());
+  Storage* const storage = new (std::nothrow) Storage(nullptr, kind, bytes, options);
+  if (storage == nullptr) return no_host_memory("a buffer", options.site);
+  storage->device_ = device;
+  storage->origin_ = std::move(origin);
+  storage->is_all_written_.store(true, std::memory_order_relaxed);
+  return StorageHandle(storage);
+}
+
+Result<StorageHandle> Storage::try_allocate(const ResourceHandle& resource, std::size_t bytes,
+                                            const StorageOptions& options) noexcept {
+  if (!resource) {
+    return Failure(ErrorCode::invalid_argument,
+                   "memory of {requested} was asked for from no resource. Give it one.",
+                   options.site)
+        .with("name", "resource")
+        .with_bytes("requested", bytes);
+  }
+  Result<StorageHandle> storage = try_make_from(resource, bytes, options);
+  if (!storage) return storage;
+  // Nobody else knows it yet.
+  if (Result<void> taken = (*storage)->take_memory(options.stream, options.site); !taken) {
+    return taken.failure();
+  }
+  (*storage)->phase_.store(ready, std::memory_order_release);
+  return storage;
+}
+
+Reach Storage::reach() const noexcept { return reach_of(kind_, device().info().capabilities); }
+
+// --- Memory
+
+Result<void> Storage::try_ensure(StreamRef first_user, CallSite site) noexcept {
+  for (;;) {
+    std::uint32_t phase = phase_.load(std::memory_order_acquire);
+    if (phase == ready) return {};
+    if (phase == given_away) {
+      return Failure(ErrorCode::not_allocated,
+                     "buffer {id} has no memory any more: it was released to another owner.", site)
+          .with("id", id_.value);
+    }
+    if (phase == busy) {
+      phase_.wait(busy, std::memory_order_acquire);
+      continue;
+    }
+    if (!phase_.compare_exchange_strong(phase, busy, std::memory_order_acquire)) continue;
+    const StreamRef stream = first_stream_.is_usable() ? first_stream_ : first_user;
+    Result<void> taken = take_memory(stream, site);
+    phase_.store(taken ? ready : empty, std::memory_order_release);
+    phase_.notify_all();
+    return taken;
+  }
+}
+
+Result<void> Storage::take_memory(StreamRef first_user, CallSite site) noexcept {
+  if (origin_) {
+    Result<StorageOrigin::Memory> memory = origin_->try_begin(site);
+    if (!memory) return memory.failure();
+    memory_ = *memory;
+    return {};
+  }
+  const std::size_t bytes = this->bytes();
+  if (bytes == 0) return {};
+  // A stream of another device can be the first to read and not the first to own.
+  const StreamRef stream = first_user.id() && first_user.device_id() == resource_->device().id()
+                               ? first_user
+                               : StreamRef{};
+  const Result<Block> block = resource_->try_allocate(
+      {.bytes = bytes, .alignment = alignment_, .stream = stream, .tag = tag_, .site = site});
+  if (!block) return block.failure();
+  block_ = *block;
+  memory_ = {block->address, block->address, block->bytes};
+  if (stream.id()) uses_.begin_with(stream, stream.next_mark());
+  if (contents_ != Contents::zero && contents_ != Contents::poison) return {};
+  Result<void> put = put_contents(stream, site);
+  if (!put) {
+    resource_->deallocate(block_, stream, site);
+    block_ = {};
+    memory_ = {};
+  }
+  return put;
+}
+
+Result<void> Storage::put_contents(StreamRef first_user, CallSite site) noexcept {
+  const unsigned char byte = contents_ == Contents::zero ? 0 : poison_byte;
+  const std::size_t bytes = this->bytes();
+  // The host fills what it is going to use itself; the rest is filled where it is.
+  if (!first_user.id() && reach().host_writes) {
+    if (Result<void> judged =
+            device().try_note_host_access(memory_.host_address, bytes, Access::discard, site);
+        !judged) {
+      return judged;
+    }
+    std::memset(memory_.host_address, byte, bytes);
+    return {};
+  }
+  const StreamRef stream = first_user.id() ? first_user : device().default_stream();
+  Pattern pattern;
+  pattern.bytes[0] = std::byte{byte};
+  if (Result<void> filled = stream.try_fill_bytes(memory_.device_address, bytes, pattern, site);
+      !filled) {
+    return filled;
+  }
+  return uses_.try_note(stream, stream.next_mark(), Access::discard);
+}
+
+Result<Block> Storage::try_block() const noexcept {
+  if (is_allocated()) return block_;
+  return Failure(ErrorCode::not_allocated,
+                 "buffer {id} has no memory yet: that comes with its first use. Use it, or call "
+                 "ensure_allocated().")
+      .with("id", id_.value);
+}
+
+Result<StorageOrigin::Memory> Storage::try_memory() const noexcept {
+  if (Result<Block> block = try_block(); !block) return block.failure();
+  return memory_;
+}
+
+bool Storage::try_grow(std::size_t bytes) noexcept {
+  if (!is_allocated() || origin_ || bytes > block_.bytes) return false;
+  const std::lock_guard lock(mutex_);
+  const std::size_t before = this->bytes();
+  if (bytes <= before) return true;
+  // What is new was written by nobody, unless that makes no difference.
+  if (contents_ != Contents::unspecified && is_all_written_.load(std::memory_order_relaxed)) {
+    if (!written_) written_.reset(new (std::nothrow) WrittenRanges);
+    if (!written_) return false;
+    try {
+      written_->add(0, before);
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    is_all_written_.store(false, std::memory_order_release);
+  }
+  bytes_.store(bytes, std::memory_order_relaxed);
+  return true;
+}
+
+// --- Use
+
+Result<void> Storage::check_range(std::size_t offset, std::size_t bytes,
+                                  CallSite site) const noexcept {
+  if (is_within(offset, bytes, this->bytes())) return {};
+  return Failure(ErrorCode::invalid_view,
+                 "{size} bytes from {offset} on are not in a storage of {extent} bytes.", site)
+      .with("offset", offset)
+      .with("size", bytes)
+      .with("extent", this->bytes());
+}
+
+Result<StorageUse> Storage::try_use(StreamRef stream, Access access, std::size_t offset,
+                                    std::size_t bytes, CallSite site, Streams streams) noexcept {
+  if (Result<void> inside = check_range(offset, bytes, site); !inside) return inside.failure();
+  if (is_write(access) && kind_ == StorageKind::file) {
+    return Failure(ErrorCode::read_only, "{what} is read-only. Copy it to other memory first.",
+                   site)
+        .with("what", origin_->what());
+  }
+  if (streams == Streams::own_device && stream.device_id() != device().id()) {
+    return Failure(
+               ErrorCode::device_mismatch,
+               "buffer {id} on '{a}' cannot be used by a stream of '{b}'. Copy it there, or use "
+               "a stream of its device.",
+               site)
+        .with("id", id_.value)
+        .with("a", device().spec())
+        .with("b", stream.is_usable() ? std::string_view(stream.device().spec()) : "no device");
+  }
+  if (!stream.is_usable()) {
+    // The stream has the words for it.
+    return Failure(stream.try_native().failure()).at(site);
+  }
+  if (access == Access::read) {
+    if (Result<void> written = check_written(offset, bytes, site); !written) {
+      return written.failure();
+    }
+  }
+  if (is_checked_) {
+    // A host access that is open now is in nobody's order.
+    const Result<std::uint64_t> ticket = try_begin_host_access(access, offset, bytes, site);
+    if (!ticket) return ticket.failure();
+    end_host_access(*ticket);
+  }
+  if (Result<void> there = try_ensure(stream, site); !there) return there.failure();
+  Result<UseRecord::Ticket> ticket = uses_.try_begin(stream, access, site);
+  if (!ticket) return ticket.failure();
+  StorageUse use;
+  add_share();
+  use.storage_ = StorageHandle(this);
+  use.stream_ = stream;
+  use.ticket_ = *ticket;
+  use.address_ = memory_.device_address;
+  use.offset_ = offset;
+  use.bytes_ = bytes;
+  use.access_ = access;
+  return use;
+}
+
+Result<void> Storage::try_wait_host(Access access, std::size_t offset, std::size_t bytes,
+                                    CallSite site) noexcept {
+  if (Result<void> inside = check_range(offset, bytes, site); !inside) return inside;
+  const Reach reach = this->reach();
+  if (!reach.host_reads) return not_reachable(*this, site);
+  if (is_write(access) && !reach.host_writes) {
+    return Failure(ErrorCode::read_only, "{what} is read-only. Copy it to other memory first.",
+                   site)
+        .with("what", origin_ ? origin_->what() : "this memory");
+  }
+  if (access == Access::read) {
+    if (Result<void> written = check_written(offset, bytes, site); !written) return written;
+  }
+  if (Result<void> there = try_ensure({}, site); !there) return there;
+  if (Result<void> done = uses_.try_wait(access); !done) return Failure(done.failure()).at(site);
+  if (origin_ && kind_ == StorageKind::file) return {};
+  return device().try_note_host_access(static_cast<std::byte*>(memory_.host_address) + offset,
+                                       bytes, access, site);
+}
+
+Result<void> Storage::check_written(std::size_t offset, std::size_t bytes,
+                                    CallSite site) const noexcept {
+  if (bytes == 0 || is_all_written_.load(std::memory_order_acquire)) return {};
+  WrittenRanges::Range gap = {offset, offset + bytes};
+  {
+    const std::lock_guard lock(mutex_);
+    if (written_) {
+      const std::optional<WrittenRanges::Range> first = written_->first_gap(gap.begin, gap.end);
+      if (!first) return {};
+      gap = *first;
+    }
+  }
+  return Failure(ErrorCode::never_written,
+                 "bytes {begin} to {end} of buffer {id} were never written. Write them first, or "
+                 "make it with Contents::zero or Contents::unspecified.",
+                 site)
+      .with("id", id_.value)
+      .with("begin", gap.begin)
+      .with("end", gap.end);
+}
+
+void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
+  if (bytes == 0 || is_all_written_.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(mutex_);
+  if (offset == 0 && bytes >= this->bytes()) {
+    is_all_written_.store(true, std::memory_order_release);
+    return;
+  }
+  if (!written_) written_.reset(new (std::nothrow) WrittenRanges);
+  try {
+    if (!written_) throw std::bad_alloc();
+    written_->add(offset, offset + bytes);
+    if (written_->has_all(this->bytes())) is_all_written_.store(true, std::memory_order_release);
+  } catch (const std::bad_alloc&) {
+    // Without memory for the gaps it is better to allow too much than to refuse what was written.
+    is_all_written_.store(true, std::memory_order_release);
+  }
+}
+
+Result<std::uint64_t> Storage::try_begin_host_access(Access access, std::size_t offset,
+                                                     std::size_t bytes, CallSite site) noexcept {
+  if (!is_checked_ || bytes == 0) return std::uint64_t{0};
+  const std::lock_guard lock(mutex_);
+  try {
+    if (!accesses_) accesses_ = std::make_unique<HostAccesses>();
+    const HostAccesses::Open* other = accesses_->conflict(access, offset, offset + bytes);
+    if (other == nullptr) return accesses_->add(access, offset, offset + bytes, site);
+    return Failure(
+               ErrorCode::access_conflict,
+               "bytes {begin} to {end} of buffer {id} are wanted at {b_file}:{b_line} while the "
+               "access of {a_file}:{a_line} is open. End that one first.",
+               site)
+        .with("id", id_.value)
+        .with("begin", std::max(offset, other->begin))
+        .with("end", std::min(offset + bytes, other->end))
+        .with("a_line", other->site.line)
+        .with("b_line", site.line)
+        .with("a_file", other->site.file)
+        .with("b_file", site.file);
+  } catch (const std::bad_alloc&) {
+    return no_host_memory("a checked host access", site);
+  }
+}
+
+void Storage::end_host_access(std::uint64_t ticket) noexcept {
+  if (ticket == 0) return;
+  const std::lock_guard lock(mutex_);
+  accesses_->remove(ticket);
+}
+
+// --- The end
+
+Result<void> Storage::try_queue_waits(StreamRef stream, CallSite site) noexcept {
+  std::array<UseRecord::Entry, 32> some;
+  const std::size_t count = uses_.list(some);
+  std::unique_ptr<UseRecord::Entry[]> many;
+  std::span<const UseRecord::Entry> all(some.data(), std::min(count, some.size()));
+  if (count > some.size()) {
+    many.reset(new (std::nothrow) UseRecord::Entry[count]);
+    if (!many) return no_host_memory("the end of a buffer", site);
+    static_cast<void>(uses_.list({many.get(), count}));
+    all = {many.get(), count};
+  }
+  for (const UseRecord::Entry& entry : all) {
+    if (entry.stream == stream) continue;
+    if (Result<void> queued = stream.try_wait(entry.mark(), site); queued) continue;
+    // What no stream can wait for may be done already.
+    const Result<bool> done = Device::try_is_done(entry.mark());
+    if (!done) return done.failure();
+    if (!*done) {
+      return Failure(ErrorCode::device_mismatch,
+                     "the end of buffer {id} cannot be queued behind other devices yet.", site)
+          .with("id", id_.value);
+    }
+  }
+  return {};
+}
+
+bool Storage::try_end_block() noexcept {
+  if (!block_) return true;
+  std::array<UseRecord::Entry, 2> some;
+  const std::size_t count = uses_.list(some);
+  const DeviceId own = resource_->device().id();
+  if (count == 0) {
+    resource_->deallocate(block_, {}, site_);
+    return true;
+  }
+  // A stream's own uses are in its order: nothing to wait for.
+  if (count == 1 && some[0].stream.device_id() == own) {
+    resource_->deallocate(block_, some[0].stream, site_);
+    return true;
+  }
+  const StreamRef stream = first_stream_.is_usable() ? first_stream_
+                           : some[0].stream.is_usable() && some[0].stream.device_id() == own
+                               ? some[0].stream
+                               : resource_->device().default_stream();
+  if (!try_queue_waits(stream, site_)) {
+    const Result<bool> done = uses_.try_is_ready(Access::discard);
+    if (!done || !*done) return false;
+  }
+  resource_->deallocate(block_, stream, site_);
+  return true;
+}
+
+bool Storage::try_end_origin() noexcept {
+  const StreamRef stream = origin_->end_stream();
+  if (!stream.is_usable() || !try_queue_waits(stream, site_)) {
+    const Result<bool> done = uses_.try_is_ready(Access::discard);
+    if (!done || !*done) return false;
+  }
+  origin_->end();
+  return true;
+}
+
+bool Storage::try_end() noexcept {
+  if (phase_.load(std::memory_order_acquire) == given_away) return true;
+  return origin_ ? try_end_origin() : try_end_block();
+}
+
+void Storage::end() noexcept {
+  if (!try_end()) {
+    KeptStorages::keep(this);
+    return;
+  }
+  delete this;
+}
+
+Result<Block> Storage::try_release_block(StreamRef stream, CallSite site) noexcept {
+  if (shares() != 1) {
+    return Failure(ErrorCode::access_conflict,
+                   "buffer {id} cannot be released: {handles} handles and views share it. Drop the "
+                   "others first.",
+                   site)
+        .with("id", id_.value)
+        .with("handles", shares());
+  }
+  if (origin_) {
+    return Failure(ErrorCode::unsupported, "{what} cannot be released: no resource allocated it.",
+                   site)
+        .with("what", origin_->what());
+  }
+  if (Result<void> there = try_ensure(stream, site); !there) return there.failure();
+  if (stream.id()) {
+    if (Result<void> queued = try_queue_waits(stream, site); !queued) return queued.failure();
+  } else if (Result<void> done = uses_.try_wait(Access::discard); !done) {
+    return Failure(done.failure()).at(site);
+  }
+  phase_.store(given_away, std::memory_order_release);
+  return block_;
+}
+
+// --- A use
+
+StorageUse::StorageUse(StorageUse&& other) noexcept { *this = std::move(other); }
+
+StorageUse& StorageUse::operator=(StorageUse&& other) noexcept {
+  std::swap(storage_, other.storage_);
+  std::swap(stream_, other.stream_);
+  std::swap(ticket_, other.ticket_);
+  std::swap(address_, other.address_);
+  std::swap(offset_, other.offset_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(access_, other.access_);
+  return *this;
+}
+
+StorageUse::~StorageUse() {
+  if (storage_) storage_->uses_.cancel(ticket_);
+}
+
+void StorageUse::end() noexcept {
+  if (!storage_) return;
+  storage_->uses_.end(ticket_, stream_, stream_.next_mark(), access_);
+  if (is_write(access_)) storage_->note_written(offset_, bytes_);
+  storage_ = {};
+}
+
+}  // namespace tern

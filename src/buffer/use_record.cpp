@@ -1,0 +1,218 @@
+#include "tern/buffer/use_record.hpp"
+
+#include <algorithm>
+#include <new>
+
+#include "tern/device/device.hpp"
+
+namespace tern {
+namespace {
+
+/// Entries taken out of a record, so that devices are asked without its lock.
+class Taken {
+ public:
+  using Entry = UseRecord::Entry;
+
+  [[nodiscard]] bool try_reserve(std::size_t count) noexcept {
+    if (count <= inline_entries) return true;
+    more_.reset(new (std::nothrow) Entry[count]);
+    return more_ != nullptr;
+  }
+  void add(const Entry& entry) noexcept { data()[count_++] = entry; }
+  [[nodiscard]] std::span<const Entry> all() noexcept { return {data(), count_}; }
+
+ private:
+  static constexpr std::size_t inline_entries = 8;
+  [[nodiscard]] Entry* data() noexcept { return more_ ? more_.get() : inline_; }
+
+  Entry inline_[inline_entries];
+  std::unique_ptr<Entry[]> more_;
+  std::size_t count_ = 0;
+};
+
+Failure no_host_memory(CallSite site) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", "the record of a buffer's uses");
+}
+
+/// Does a use of one kind have to wait for another?
+bool must_wait(Access access, const UseRecord::Entry& earlier) noexcept {
+  return earlier.is_write || is_write(access);
+}
+
+/// No stream can wait for a device of another backend: the host does.
+Result<void> queue_wait(StreamRef stream, Mark mark, CallSite site) noexcept {
+  Result<void> queued = stream.try_wait(mark, site);
+  if (queued || queued.failure().code() != ErrorCode::device_mismatch) return queued;
+  return Device::try_wait(mark);
+}
+
+}  // namespace
+
+UseRecord::~UseRecord() = default;
+
+bool UseRecord::make_room() noexcept {
+  if (count_ + begun_ < capacity_) return true;
+  // Before it grows: what is done need not be remembered.
+  std::uint32_t kept = 0;
+  for (const Entry& entry : entries()) {
+    const Result<bool> done = Device::try_is_done(entry.mark());
+    if (done && *done) continue;
+    data()[kept++] = entry;
+  }
+  count_ = kept;
+  if (count_ + begun_ < capacity_) return true;
+  const std::uint32_t capacity = 2 * (count_ + begun_ + 1);
+  std::unique_ptr<Entry[]> larger(new (std::nothrow) Entry[capacity]);
+  if (!larger) return false;
+  std::copy_n(data(), count_, larger.get());
+  more_ = std::move(larger);
+  capacity_ = capacity;
+  return true;
+}
+
+Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access,
+                                               CallSite site) noexcept {
+  const StreamId id = stream.id();
+  Ticket ticket;
+  Taken others;
+  {
+    const std::lock_guard lock(mutex_);
+    std::size_t waits = 0;
+    for (const Entry& entry : entries()) {
+      if (entry.stream.id() != id && entry.waited_by != id && must_wait(access, entry)) ++waits;
+    }
+    if (!make_room() || !others.try_reserve(waits)) return no_host_memory(site);
+    if (waits > 0) {
+      for (const Entry& entry : entries()) {
+        if (entry.stream.id() != id && entry.waited_by != id && must_wait(access, entry)) {
+          others.add(entry);
+        }
+      }
+    }
+    ticket.version = version_;
+    ++begun_;
+    if (waits == 0) return ticket;
+  }
+  for (const Entry& entry : others.all()) {
+    if (Result<void> queued = queue_wait(stream, entry.mark(), site); !queued) {
+      cancel(ticket);
+      return queued.failure();
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  for (const Entry& waited : others.all()) {
+    for (Entry& entry : entries()) {
+      if (entry.stream == waited.stream && entry.is_write == waited.is_write &&
+          entry.version == waited.version) {
+        entry.waited_by = id;
+      }
+    }
+  }
+  return ticket;
+}
+
+void UseRecord::put(StreamRef stream, std::uint64_t sequence, bool is_write) noexcept {
+  ++version_;
+  for (Entry& entry : entries()) {
+    if (entry.stream == stream && entry.is_write == is_write) {
+      entry = {stream, sequence, version_, {}, is_write};
+      return;
+    }
+  }
+  std::construct_at(data() + count_, Entry{stream, sequence, version_, {}, is_write});
+  ++count_;
+}
+
+void UseRecord::forget_up_to(std::uint64_t version) noexcept {
+  std::uint32_t kept = 0;
+  for (const Entry& entry : entries()) {
+    if (entry.version > version) data()[kept++] = entry;
+  }
+  count_ = kept;
+}
+
+void UseRecord::end(const Ticket& ticket, StreamRef stream, Mark mark, Access access) noexcept {
+  const std::lock_guard lock(mutex_);
+  --begun_;
+  if (is_write(access)) forget_up_to(ticket.version);
+  if (mark) put(stream, mark.sequence, is_write(access));
+}
+
+void UseRecord::cancel(const Ticket&) noexcept {
+  const std::lock_guard lock(mutex_);
+  --begun_;
+}
+
+Result<void> UseRecord::try_note(StreamRef stream, Mark mark, Access access) noexcept {
+  if (!mark) return {};
+  const std::lock_guard lock(mutex_);
+  if (!make_room()) return no_host_memory({});
+  put(stream, mark.sequence, is_write(access));
+  return {};
+}
+
+void UseRecord::begin_with(StreamRef stream, Mark mark) noexcept {
+  if (mark) put(stream, mark.sequence, true);
+}
+
+Result<void> UseRecord::try_wait(Access access) const noexcept {
+  Taken earlier;
+  {
+    const std::lock_guard lock(mutex_);
+    UseRecord& self = const_cast<UseRecord&>(*this);
+    if (count_ == 0) return {};
+    if (!earlier.try_reserve(count_)) return no_host_memory({});
+    for (const Entry& entry : self.entries()) {
+      if (must_wait(access, entry)) earlier.add(entry);
+    }
+  }
+  for (const Entry& entry : earlier.all()) {
+    if (Result<void> done = Device::try_wait(entry.mark()); !done) return done;
+  }
+  return {};
+}
+
+Result<bool> UseRecord::try_is_ready(Access access) const noexcept {
+  Taken earlier;
+  {
+    const std::lock_guard lock(mutex_);
+    UseRecord& self = const_cast<UseRecord&>(*this);
+    if (count_ == 0) return true;
+    if (!earlier.try_reserve(count_)) return no_host_memory({});
+    for (const Entry& entry : self.entries()) {
+      if (must_wait(access, entry)) earlier.add(entry);
+    }
+  }
+  for (const Entry& entry : earlier.all()) {
+    const Result<bool> done = Device::try_is_done(entry.mark());
+    if (!done || !*done) return done;
+  }
+  return true;
+}
+
+std::size_t UseRecord::list(std::span<Entry> out) const noexcept {
+  const std::lock_guard lock(mutex_);
+  UseRecord& self = const_cast<UseRecord&>(*this);
+  const std::span<Entry> all = self.entries();
+  std::copy_n(all.begin(), std::min(all.size(), out.size()), out.begin());
+  return all.size();
+}
+
+std::size_t UseRecord::size() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return count_;
+}
+
+void UseRecord::prune() noexcept {
+  const std::lock_guard lock(mutex_);
+  std::uint32_t kept = 0;
+  for (const Entry& entry : entries()) {
+    const Result<bool> done = Device::try_is_done(entry.mark());
+    if (!done || !*done) data()[kept++] = entry;
+  }
+  count_ = kept;
+}
+
+}  // namespace tern

@@ -1,0 +1,53 @@
+// Which bytes of a storage were ever written.
+//
+// Ranges that touch are one, so a storage that is filled from front to back holds one range all the
+// way. A plain value; its owner has the lock.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "tern/core/interval_map.hpp"
+
+namespace tern {
+
+class WrittenRanges {
+ public:
+  struct Range {
+    std::size_t begin = 0, end = 0;
+  };
+
+  /// Throws std::bad_alloc; then nothing has changed for the worse.
+  void add(std::size_t begin, std::size_t end) {
+    if (begin >= end) return;
+    // What it touches is swallowed, so that no two ranges ever meet.
+    if (const auto before = ranges_.find(begin == 0 ? 0 : begin - 1); before != ranges_.end()) {
+      if (before->second.end >= end) return;
+      begin = before->first;
+    }
+    if (const auto behind = ranges_.find(end); behind != ranges_.end()) end = behind->second.end;
+    ranges_.assign(begin, end, Nothing{});
+  }
+
+  /// The first bytes of [begin, end) that nobody wrote.
+  [[nodiscard]] std::optional<Range> first_gap(std::size_t begin, std::size_t end) const {
+    std::optional<Range> gap;
+    ranges_.visit(begin, end, [&gap](std::uint64_t from, std::uint64_t to, const Nothing* written) {
+      if (written != nullptr) return true;
+      gap = Range{from, to};
+      return false;
+    });
+    return gap;
+  }
+
+  [[nodiscard]] bool has_all(std::size_t bytes) const { return !first_gap(0, bytes); }
+  [[nodiscard]] std::size_t size() const noexcept { return ranges_.size(); }
+
+ private:
+  struct Nothing {};
+  IntervalMap<Nothing> ranges_;
+};
+
+}  // namespace tern
