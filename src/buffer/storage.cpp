@@ -358,11 +358,11 @@ Result<void> Storage::try_wait_host(Access access, std::size_t offset, std::size
 Result<void> Storage::check_written(std::size_t offset, std::size_t bytes,
                                     CallSite site) const noexcept {
   if (bytes == 0 || is_all_written_.load(std::memory_order_acquire)) return {};
-  WrittenRanges::Range gap = {offset, offset + bytes};
+  ByteRange gap = {offset, offset + bytes};
   {
     const std::lock_guard lock(mutex_);
     if (written_) {
-      const std::optional<WrittenRanges::Range> first = written_->first_gap(gap.begin, gap.end);
+      const std::optional<ByteRange> first = written_->first_gap(gap.begin, gap.end);
       if (!first) return {};
       gap = *first;
     }
@@ -392,6 +392,19 @@ void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
     // Without memory for the gaps it is better to allow too much than to refuse what was written.
     is_all_written_.store(true, std::memory_order_release);
   }
+}
+
+Result<std::vector<ByteRange>> Storage::try_written_ranges(std::size_t offset,
+                                                           std::size_t bytes) const noexcept try {
+  if (bytes == 0) return std::vector<ByteRange>();
+  if (is_all_written_.load(std::memory_order_acquire)) {
+    return std::vector<ByteRange>{{offset, offset + bytes}};
+  }
+  const std::lock_guard lock(mutex_);
+  if (!written_) return std::vector<ByteRange>();
+  return written_->inside(offset, offset + bytes);
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a list of written ranges", site_);
 }
 
 Result<std::uint64_t> Storage::try_begin_host_access(Access access, std::size_t offset,

@@ -8,17 +8,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
+#include "tern/buffer/storage.hpp"
 #include "tern/core/interval_map.hpp"
 
 namespace tern {
 
 class WrittenRanges {
  public:
-  struct Range {
-    std::size_t begin = 0, end = 0;
-  };
-
   /// Throws std::bad_alloc; then nothing has changed for the worse.
   void add(std::size_t begin, std::size_t end) {
     if (begin >= end) return;
@@ -32,14 +30,24 @@ class WrittenRanges {
   }
 
   /// The first bytes of [begin, end) that nobody wrote.
-  [[nodiscard]] std::optional<Range> first_gap(std::size_t begin, std::size_t end) const {
-    std::optional<Range> gap;
+  [[nodiscard]] std::optional<ByteRange> first_gap(std::size_t begin, std::size_t end) const {
+    std::optional<ByteRange> gap;
     ranges_.visit(begin, end, [&gap](std::uint64_t from, std::uint64_t to, const Nothing* written) {
       if (written != nullptr) return true;
-      gap = Range{from, to};
+      gap = ByteRange{from, to};
       return false;
     });
     return gap;
+  }
+
+  /// The written parts of [begin, end). Throws std::bad_alloc.
+  [[nodiscard]] std::vector<ByteRange> inside(std::size_t begin, std::size_t end) const {
+    std::vector<ByteRange> written;
+    ranges_.visit(begin, end, [&](std::uint64_t from, std::uint64_t to, const Nothing* one) {
+      if (one != nullptr) written.push_back({from, to});
+      return true;
+    });
+    return written;
   }
 
   [[nodiscard]] bool has_all(std::size_t bytes) const { return !first_gap(0, bytes); }

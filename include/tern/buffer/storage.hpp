@@ -18,6 +18,7 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "tern/buffer/storage_kind.hpp"
 #include "tern/buffer/use_record.hpp"
@@ -44,6 +45,13 @@ struct StorageId {
   [[nodiscard]] explicit constexpr operator bool() const noexcept { return value != 0; }
   friend constexpr bool operator==(const StorageId&, const StorageId&) noexcept = default;
   friend constexpr auto operator<=>(const StorageId&, const StorageId&) noexcept = default;
+};
+
+/// Bytes [begin, end) of a storage.
+struct ByteRange {
+  std::size_t begin = 0, end = 0;
+
+  friend constexpr bool operator==(const ByteRange&, const ByteRange&) noexcept = default;
 };
 
 /// What new memory holds.
@@ -223,6 +231,9 @@ class TERN_EXPORT Storage {
   [[nodiscard]] Result<void> check_written(std::size_t offset, std::size_t bytes,
                                            CallSite site) const noexcept;
   void note_written(std::size_t offset, std::size_t bytes) noexcept;
+  /// The parts of a range that were written, in order. Refused with out_of_memory.
+  [[nodiscard]] Result<std::vector<ByteRange>> try_written_ranges(std::size_t offset,
+                                                                  std::size_t bytes) const noexcept;
 
   /// Checked host accesses, B-20. Refused with access_conflict, naming both lines.
   [[nodiscard]] Result<std::uint64_t> try_begin_host_access(Access access, std::size_t offset,

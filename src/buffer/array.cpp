@@ -1,0 +1,233 @@
+#include "tern/buffer/array.hpp"
+
+#include "tern/buffer/copy.hpp"
+#include "tern/core/bytes.hpp"
+#include "tern/memory/default_resource.hpp"
+
+namespace tern {
+namespace {
+
+[[gnu::cold]] Failure too_many(std::size_t count, std::size_t element_bytes,
+                               CallSite site) noexcept {
+  return Failure(ErrorCode::size_overflow,
+                 "{count} elements of {width} bytes do not fit in 64 bits. Ask for fewer.", site)
+      .with("what", "an array")
+      .with("count", count)
+      .with("width", element_bytes);
+}
+
+/// Where kernels find it, or the host, if it is not for kernels.
+std::byte* first_byte(const Storage& storage) noexcept {
+  const Result<StorageOrigin::Memory> memory = storage.try_memory();
+  if (!memory) return nullptr;
+  return static_cast<std::byte*>(memory->device_address != nullptr ? memory->device_address
+                                                                   : memory->host_address);
+}
+
+Failure sizes_differ(std::size_t expected, std::size_t actual, CallSite site) noexcept {
+  return Failure(ErrorCode::size_mismatch,
+                 "an array of {expected} bytes cannot be copied to or from {actual} bytes. Use a "
+                 "slice, or memory of its size.",
+                 site)
+      .with("expected", expected)
+      .with("actual", actual);
+}
+
+Result<void> check_stream(const Storage& storage, StreamRef stream, CallSite site) noexcept {
+  if (stream.device_id() == storage.device().id()) return {};
+  return Failure(ErrorCode::device_mismatch,
+                 "an array on '{a}' cannot be copied by a stream of '{b}'. Use a stream of its "
+                 "device.",
+                 site)
+      .with("a", storage.device().spec())
+      .with("b", stream.is_usable() ? std::string_view(stream.device().spec()) : "no device");
+}
+
+}  // namespace
+
+Result<RawArray> RawArray::try_allocate(const ResourceHandle& resource, std::size_t count,
+                                        std::size_t element_bytes,
+                                        const StorageOptions& options) noexcept {
+  const std::optional<std::size_t> bytes = checked_multiply(count, element_bytes);
+  if (!bytes) return too_many(count, element_bytes, options.site);
+  Result<StorageHandle> storage = Storage::try_allocate(resource, *bytes, options);
+  if (!storage) return storage.failure();
+  RawArray array;
+  array.storage_ = *std::move(storage);
+  array.address_ = first_byte(*array.storage_);
+  array.bytes_ = *bytes;
+  return array;
+}
+
+Result<RawArray> RawArray::try_allocate(const Device& device, std::size_t count,
+                                        std::size_t element_bytes,
+                                        const StorageOptions& options) noexcept {
+  if (options.resource) {
+    if (!device.is_open() || options.resource->device() == device) {
+      return try_allocate(options.resource, count, element_bytes, options);
+    }
+    // The storage has the words for it.
+    return Storage::try_make(device, 0, options).failure();
+  }
+  const Result<ResourceHandle> resource = try_default_resource(device, options.kind);
+  if (!resource) return Failure(resource.failure()).at(options.site);
+  return try_allocate(*resource, count, element_bytes, options);
+}
+
+Result<RawArray> RawArray::try_over(const Buffer& buffer, std::size_t alignment,
+                                    std::size_t element_bytes, CallSite site) noexcept {
+  if (Result<void> there = buffer.try_ensure_allocated({}, site); !there) return there.failure();
+  const Result<std::uintptr_t> address = buffer.try_address();
+  if (!address) return Failure(address.failure()).at(site);
+  if (*address % alignment != 0) {
+    return Failure(ErrorCode::misaligned,
+                   "elements that need a multiple of {required} bytes cannot live at {address}. "
+                   "Copy the bytes to an aligned place.",
+                   site)
+        .with("address", *address, Unit::hex)
+        .with("required", alignment);
+  }
+  if (buffer.bytes() % element_bytes != 0) {
+    return Failure(ErrorCode::size_mismatch,
+                   "{actual} bytes are no whole number of elements of {expected} bytes.", site)
+        .with("expected", element_bytes)
+        .with("actual", buffer.bytes());
+  }
+  RawArray array;
+  array.storage_ = buffer.storage();
+  array.address_ = reinterpret_cast<std::byte*>(*address);
+  array.bytes_ = buffer.bytes();
+  return array;
+}
+
+std::size_t RawArray::offset() const noexcept {
+  if (bytes_ == 0) return 0;
+  return static_cast<std::size_t>(address_ - first_byte(*storage_));
+}
+
+std::size_t RawArray::capacity_bytes() const noexcept {
+  if (!storage_ || bytes_ == 0 || offset() != 0) return bytes_;
+  const Result<Block> block = storage_->try_block();
+  return block && *block ? block->bytes : bytes_;
+}
+
+Result<RawArray> RawArray::try_slice(std::size_t first, std::size_t count,
+                                     std::size_t element_bytes, CallSite site) const noexcept {
+  const std::size_t there = bytes_ / element_bytes;
+  if (!is_within(first, count, there)) {
+    return Failure(ErrorCode::invalid_view,
+                   "a slice of {size} elements from {offset} on leaves an array of {extent}.", site)
+        .with("offset", first)
+        .with("size", count)
+        .with("extent", there);
+  }
+  RawArray slice = *this;
+  slice.address_ += first * element_bytes;
+  slice.bytes_ = count * element_bytes;
+  return slice;
+}
+
+Result<void> RawArray::try_resize(std::size_t count, std::size_t element_bytes, StreamRef stream,
+                                  CallSite site) noexcept {
+  const std::optional<std::size_t> bytes = checked_multiply(count, element_bytes);
+  if (!bytes) return too_many(count, element_bytes, site);
+  if (!storage_) {
+    return Failure(ErrorCode::not_allocated,
+                   "an array without a device cannot grow. Make it with one, of no elements.", site)
+        .with("id", std::uint64_t{0});
+  }
+  if (offset() != 0) {
+    return Failure(ErrorCode::invalid_argument,
+                   "a slice from byte {value} on cannot be resized. Resize the whole array.", site)
+        .with("name", "slice")
+        .with("value", offset());
+  }
+  if (*bytes <= bytes_ || storage_->try_grow(*bytes)) {
+    bytes_ = *bytes;
+    if (*bytes > 0 && address_ == nullptr) {
+      address_ = first_byte(*storage_);
+    }
+    return {};
+  }
+  if (storage_->origin() != nullptr) {
+    return Failure(ErrorCode::unsupported, "{what} cannot grow. Copy it to an array.", site)
+        .with("what", storage_->origin()->what());
+  }
+  if (Result<void> own = check_stream(*storage_, stream, site); !own) return own;
+  Result<RawArray> larger = try_allocate(storage_->resource(), count, element_bytes,
+                                         {.contents = storage_->contents(),
+                                          .alignment = storage_->alignment(),
+                                          .stream = stream,
+                                          .tag = storage_->tag(),
+                                          .checked = storage_->is_checked(),
+                                          .site = site});
+  if (!larger) return larger.failure();
+  // What nobody wrote stays unwritten.
+  const Result<std::vector<ByteRange>> written = storage_->try_written_ranges(0, bytes_);
+  if (!written) return Failure(written.failure()).at(site);
+  for (const ByteRange& range : *written) {
+    const std::size_t size = range.end - range.begin;
+    const Result<Mark> copied =
+        try_copy(larger->try_slice(range.begin, size, 1, site)->buffer(DType::byte, 1),
+                 try_slice(range.begin, size, 1, site)->buffer(DType::byte, 1), stream, site);
+    if (!copied) return copied.failure();
+  }
+  *this = *std::move(larger);
+  return {};
+}
+
+Result<StorageUse> RawArray::try_use(StreamRef stream, Access access,
+                                     CallSite site) const noexcept {
+  if (!storage_ || bytes_ == 0) return StorageUse();
+  return storage_->try_use(stream, access, offset(), bytes_, site);
+}
+
+Result<void> RawArray::try_view(StreamRef stream, Access access, CallSite site) const noexcept {
+  Result<StorageUse> use = try_use(stream, access, site);
+  if (!use) return use.failure();
+  use->end();
+  return {};
+}
+
+Buffer RawArray::buffer(DType dtype, std::size_t element_bytes) const {
+  if (!storage_) return {};
+  return Buffer::try_over(storage_, offset(), Shape{bytes_ / element_bytes}, dtype).value();
+}
+
+Result<Mark> RawArray::try_read(void* to, std::size_t bytes, StreamRef stream,
+                                CallSite site) const noexcept {
+  if (bytes != bytes_) return sizes_differ(bytes_, bytes, site);
+  if (bytes == 0) return Mark{};
+  if (!stream.id()) {
+    const Result<void> copied = buffer(DType::byte, 1).try_copy_to(to, bytes, site);
+    return copied ? Result<Mark>(Mark{}) : Result<Mark>(copied.failure());
+  }
+  if (Result<void> own = check_stream(*storage_, stream, site); !own) return own.failure();
+  Result<StorageUse> use = try_use(stream, Access::read, site);
+  if (!use) return use.failure();
+  if (Result<void> queued = stream.try_copy(to, address_, bytes, site); !queued) {
+    return queued.failure();
+  }
+  use->end();
+  return stream.try_mark();
+}
+
+Result<Mark> RawArray::try_write(const void* from, std::size_t bytes, StreamRef stream,
+                                 CallSite site) noexcept {
+  if (bytes != bytes_) return sizes_differ(bytes_, bytes, site);
+  if (bytes == 0) return Mark{};
+  if (!stream.id()) {
+    const Result<void> copied = buffer(DType::byte, 1).try_copy_from(from, bytes, site);
+    return copied ? Result<Mark>(Mark{}) : Result<Mark>(copied.failure());
+  }
+  if (Result<void> own = check_stream(*storage_, stream, site); !own) return own.failure();
+  Result<StorageUse> use = try_use(stream, Access::discard, site);
+  if (!use) return use.failure();
+  if (Result<void> queued = stream.try_copy(address_, from, bytes, site); !queued) {
+    return queued.failure();
+  }
+  use->end();
+  return stream.try_mark();
+}
+
+}  // namespace tern

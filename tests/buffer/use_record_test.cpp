@@ -1,0 +1,187 @@
+#include "tern/buffer/use_record.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+#include "tern/backends/catalog.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/device/device.hpp"
+#include "tern/device/stream.hpp"
+
+namespace tern {
+namespace {
+
+/// Two streams that stand still, and a record of what they are said to do.
+class UseRecordTest : public testing::Test {
+ protected:
+  void use(StreamRef stream, Access access) {
+    const Result<UseRecord::Ticket> ticket = record.try_begin(stream, access);
+    ASSERT_TRUE(ticket) << ticket.failure().text();
+    record.end(*ticket, stream, stream.next_mark(), access);
+  }
+  std::uint64_t waits() { return sim::calls(device, "wait"); }
+  /// How many waits a use on `b` queues behind one on `a`.
+  std::uint64_t waits_between(Access first, Access then) {
+    use(a, first);
+    const std::uint64_t before = waits();
+    use(b, then);
+    return waits() - before;
+  }
+
+  Device device = sim::open({.policy = sim::Policy::lazy});
+  Stream a{device}, b{device}, c{device};
+  std::uint64_t hold_a = sim::hold(a), hold_b = sim::hold(b);
+  UseRecord record;
+
+  void TearDown() override {
+    sim::let_go(device, hold_a);
+    sim::let_go(device, hold_b);
+  }
+};
+
+TEST_F(UseRecordTest, ReadersDoNotWaitForEachOther) {
+  EXPECT_EQ(waits_between(Access::read, Access::read), 0u);
+}
+TEST_F(UseRecordTest, AReaderWaitsForTheWriter) {
+  EXPECT_EQ(waits_between(Access::read_write, Access::read), 1u);
+}
+TEST_F(UseRecordTest, AReaderWaitsForWhoDiscarded) {
+  EXPECT_EQ(waits_between(Access::discard, Access::read), 1u);
+}
+TEST_F(UseRecordTest, AWriterWaitsForTheReader) {
+  EXPECT_EQ(waits_between(Access::read, Access::read_write), 1u);
+}
+TEST_F(UseRecordTest, WhoDiscardsWaitsForTheReader) {
+  EXPECT_EQ(waits_between(Access::read, Access::discard), 1u);
+}
+TEST_F(UseRecordTest, AWriterWaitsForTheWriter) {
+  EXPECT_EQ(waits_between(Access::read_write, Access::discard), 1u);
+}
+
+TEST_F(UseRecordTest, AStreamNeverWaitsForItself) {
+  for (const Access first : {Access::read, Access::read_write, Access::discard}) {
+    for (const Access then : {Access::read, Access::read_write, Access::discard}) {
+      use(a, first);
+      use(a, then);
+    }
+  }
+  EXPECT_EQ(waits(), 0u);
+}
+
+TEST_F(UseRecordTest, AStreamWaitsOnceForTheSameUse) {
+  use(a, Access::read_write);
+  use(b, Access::read);
+  use(b, Access::read);
+  EXPECT_EQ(waits(), 1u);
+  use(b, Access::read_write);
+  EXPECT_EQ(waits(), 1u) << "what it wrote behind, it has waited for before";
+}
+
+TEST_F(UseRecordTest, KeepsOneMarkPerStreamHoweverOftenItReads) {
+  for (int i = 0; i < 1000; ++i) use(a, Access::read);
+  EXPECT_EQ(record.size(), 1u);
+  EXPECT_EQ(sim::calls(device, "record"), 0u) << "no event until somebody waits";
+}
+
+TEST_F(UseRecordTest, AWriteForgetsWhatItWaitedFor) {
+  use(a, Access::read);
+  use(b, Access::read);
+  use(c, Access::read_write);
+  EXPECT_EQ(waits(), 2u);
+  std::array<UseRecord::Entry, 4> left;
+  ASSERT_EQ(record.list(left), 1u);
+  EXPECT_EQ(left[0].stream, c);
+  EXPECT_TRUE(left[0].is_write);
+}
+
+TEST_F(UseRecordTest, AWriteKeepsWhatBeganBetweenItsBeginningAndItsEnd) {
+  const Result<UseRecord::Ticket> write = record.try_begin(a, Access::read_write);
+  ASSERT_TRUE(write);
+  use(b, Access::read);
+  record.end(*write, a, a.next_mark(), Access::read_write);
+  std::array<UseRecord::Entry, 4> left;
+  ASSERT_EQ(record.list(left), 2u);
+  EXPECT_TRUE(left[0].stream == b || left[1].stream == b) << "the read is still under way";
+}
+
+TEST_F(UseRecordTest, ACancelledUseLeavesNothing) {
+  const Result<UseRecord::Ticket> ticket = record.try_begin(a, Access::read_write);
+  ASSERT_TRUE(ticket);
+  record.cancel(*ticket);
+  EXPECT_EQ(record.size(), 0u);
+}
+
+TEST_F(UseRecordTest, AWaitThatCannotBeQueuedLeavesTheRecordAsItWas) {
+  use(a, Access::read_write);
+  sim::set_faults(device, "wait#1=fail");
+  const Result<UseRecord::Ticket> refused = record.try_begin(b, Access::read);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(record.size(), 1u);
+  sim::set_faults(device, "");
+  use(b, Access::read);
+  EXPECT_EQ(waits(), 1u) << "it is queued when it is tried again";
+}
+
+TEST_F(UseRecordTest, HoldsMoreStreamsThanItHasRoomForInItself) {
+  std::vector<Stream> many;
+  std::vector<std::uint64_t> holds;
+  for (int i = 0; i < 40; ++i) {
+    holds.push_back(sim::hold(many.emplace_back(device)));
+    use(many.back(), Access::read);
+  }
+  EXPECT_EQ(record.size(), 40u);
+  use(c, Access::discard);
+  EXPECT_EQ(waits(), 40u);
+  EXPECT_EQ(record.size(), 1u);
+  for (const std::uint64_t hold : holds) sim::let_go(device, hold);
+}
+
+TEST_F(UseRecordTest, ForgetsUsesThatAreDoneBeforeItGrows) {
+  for (int i = 0; i < 100; ++i) {
+    Stream stream(device);
+    use(stream, Access::read);
+    stream.synchronize();
+  }
+  EXPECT_LE(record.size(), 3u);
+}
+
+TEST_F(UseRecordTest, TheHostWaitsForWritersToReadAndForAllToWrite) {
+  sim::set_patience(device, 20);
+  use(a, Access::read);
+  EXPECT_TRUE(*record.try_is_ready(Access::read));
+  EXPECT_FALSE(*record.try_is_ready(Access::read_write));
+  EXPECT_TRUE(record.try_wait(Access::read));
+  use(b, Access::read_write);
+  EXPECT_FALSE(*record.try_is_ready(Access::read));
+  sim::let_go(device, hold_a);
+  sim::let_go(device, hold_b);
+  EXPECT_TRUE(record.try_wait(Access::read_write));
+  EXPECT_TRUE(*record.try_is_ready(Access::discard));
+  hold_a = sim::hold(a);
+  hold_b = sim::hold(b);
+}
+
+TEST_F(UseRecordTest, TheHostWaitsWhereNoStreamCan) {
+  const Device host = open_device("host");
+  const Stream other(host);
+  use(c, Access::read_write);
+  const std::uint64_t before = waits();
+  use(other, Access::read);
+  EXPECT_EQ(waits(), before) << "a stream of another backend cannot wait for it";
+  EXPECT_TRUE(*record.try_is_ready(Access::read)) << "so the host has";
+}
+
+TEST_F(UseRecordTest, PruningForgetsWhatIsDone) {
+  use(c, Access::read);
+  use(a, Access::read);
+  c.synchronize();
+  record.prune();
+  std::array<UseRecord::Entry, 4> left;
+  ASSERT_EQ(record.list(left), 1u);
+  EXPECT_EQ(left[0].stream, a);
+}
+
+}  // namespace
+}  // namespace tern
