@@ -1,0 +1,256 @@
+#include "tern/buffer/array.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "tern/backends/catalog.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/memory/budget_resource.hpp"
+#include "tern/memory/pool_resource.hpp"
+
+namespace tern {
+namespace {
+
+/// Something of 12 bytes that cannot be made from nothing and has no dtype.
+struct Particle {
+  Particle() = delete;
+  Particle(float x, float y, float z) : x(x), y(y), z(z) {}
+  float x, y, z;
+};
+static_assert(sizeof(Particle) == 12);
+
+template <class T>
+void expect_refused(const Result<T>& result, ErrorCode code) {
+  ASSERT_FALSE(result) << "should be refused with " << name(code);
+  EXPECT_EQ(name(result.failure().code()), name(code)) << result.failure().text();
+}
+
+class ArrayTest : public testing::Test {
+ protected:
+  Statistics now() const { return pool->statistics(); }
+
+  Device device = sim::open({.policy = sim::Policy::lazy});
+  ResourceHandle pool = std::make_shared<PoolResource>(device);
+  Stream stream{device};
+};
+
+TEST_F(ArrayTest, HasItsMemoryFromTheBeginningAndFillsNothing) {
+  const auto array = Array<float>::uninitialized(pool, 100, {.stream = stream, .tag = "x"});
+  EXPECT_EQ(array.size(), 100u);
+  EXPECT_EQ(array.bytes(), 400u);
+  EXPECT_FALSE(array.empty());
+  EXPECT_NE(array.address(), 0u);
+  EXPECT_TRUE(array.storage()->is_allocated());
+  EXPECT_EQ(now().requests, 1u);
+  EXPECT_EQ(sim::calls(device, "fill"), 0u);
+  EXPECT_EQ(array.storage()->tag(), Tag("x"));
+}
+
+TEST_F(ArrayTest, TakesTypesThatCannotBeMadeFromNothing) {
+  const std::vector<Particle> before = {{1, 2, 3}, {4, 5, 6}};
+  auto array = Array<Particle>::from(device, before, {.resource = pool});
+  std::vector<Particle> after(2, Particle(0, 0, 0));
+  array.copy_to(after);
+  EXPECT_EQ(after[1].z, 6);
+  EXPECT_EQ(array.buffer().dtype(), DType::byte);
+}
+
+TEST_F(ArrayTest, ZerosAreZero) {
+  EXPECT_EQ(Array<int>::zeros(device, 3).to_host(), (std::vector<int>{0, 0, 0}));
+  EXPECT_EQ(Array<int>::zeros(device, 3, {.stream = stream}).to_host(),
+            (std::vector<int>{0, 0, 0}));
+}
+
+TEST_F(ArrayTest, NoElementsReachNoDriver) {
+  auto none = Array<float>::from(device, {}, {.resource = pool, .stream = stream});
+  EXPECT_TRUE(none.empty());
+  EXPECT_TRUE(none.to_host().empty());
+  EXPECT_TRUE(none.view(stream, Access::read_write).empty());
+  EXPECT_TRUE(none.slice(0, 0).empty());
+  EXPECT_EQ(now().requests, 0u);
+  EXPECT_EQ(sim::calls(device, "copy"), 0u);
+  EXPECT_TRUE(Array<float>().to_host().empty());
+}
+
+TEST_F(ArrayTest, RefusesMoreThanMemoryCanBe) {
+  expect_refused(Array<double>::try_uninitialized(pool, SIZE_MAX / 4), ErrorCode::size_overflow);
+  expect_refused(Array<double>::try_uninitialized(ResourceHandle(), 1),
+                 ErrorCode::invalid_argument);
+  EXPECT_EQ(now().requests, 0u);
+}
+
+TEST_F(ArrayTest, TravelsToTheHostAndBack) {
+  std::vector<int> elements(1000);
+  std::iota(elements.begin(), elements.end(), 0);
+  auto array = Array<int>::from(device, elements, {.resource = pool});
+  EXPECT_EQ(array.to_host(), elements);
+  EXPECT_EQ(array.slice(10, 3).to_host(), (std::vector<int>{10, 11, 12}));
+  std::vector<int> part(3);
+  const Mark mark = array.slice(20, 3).copy_to(part, stream);
+  Device::wait(mark);
+  EXPECT_EQ(part[2], 22);
+  const std::vector<int> more = {7, 8};
+  auto slice = array.slice(0, 2);
+  Device::wait(slice.copy_from(more, stream));
+  EXPECT_EQ(array.slice(0, 3).to_host(), (std::vector<int>{7, 8, 2}));
+  EXPECT_TRUE(sim::findings(device).empty());
+}
+
+TEST_F(ArrayTest, CopiesAreOfExactlyItsSize) {
+  auto array = Array<int>::zeros(device, 10, {.resource = pool});
+  std::vector<int> nine(9), eleven(11);
+  const auto refused = array.try_copy_to(nine);
+  expect_refused(refused, ErrorCode::size_mismatch);
+  EXPECT_EQ(refused.failure().number("expected"), 40u);
+  EXPECT_EQ(refused.failure().number("actual"), 36u);
+  expect_refused(array.try_copy_from(eleven), ErrorCode::size_mismatch);
+  expect_refused(array.try_copy_from(eleven, stream), ErrorCode::size_mismatch);
+}
+
+TEST_F(ArrayTest, AStreamOfAnotherDeviceIsRefusedByBothNames) {
+  const std::vector<Device> peers = sim::open_peers({}, 2);
+  const auto array = Array<int>::zeros(peers[0], 4);
+  const Stream foreign(peers[1]);
+  std::vector<int> out(4);
+  const auto refused = array.try_copy_to(out, foreign);
+  expect_refused(refused, ErrorCode::device_mismatch);
+  EXPECT_EQ(refused.failure().string("a"), peers[0].spec());
+  EXPECT_EQ(refused.failure().string("b"), peers[1].spec());
+  expect_refused(array.try_view(foreign), ErrorCode::device_mismatch);
+}
+
+TEST_F(ArrayTest, WhatNobodyWroteIsNotRead) {
+  const auto array = Array<int>::uninitialized(pool, 4);
+  std::vector<int> out(4);
+  expect_refused(array.try_copy_to(out), ErrorCode::never_written);
+  expect_refused(array.try_view(stream), ErrorCode::never_written);
+}
+
+TEST_F(ArrayTest, AViewIsForWorkOnItsStream) {
+  auto array = Array<int>::uninitialized(pool, 8);
+  const View<int> view = array.view(stream, Access::discard);
+  stream.fill(view.data(), view.size(), 3);
+  EXPECT_EQ(view.size(), 8u);
+  const Stream other(device);
+  const std::uint64_t before = sim::calls(device, "wait");
+  const View<const int> read = std::as_const(array).view(other);
+  EXPECT_EQ(sim::calls(device, "wait"), before + 1);
+  EXPECT_EQ(read.data(), view.data());
+  EXPECT_EQ(array.to_host(), std::vector<int>(8, 3));
+  EXPECT_TRUE(sim::findings(device).empty());
+}
+
+TEST_F(ArrayTest, GrowsInPlaceWhereItsBlockAllows) {
+  auto array = Array<int>::zeros(device, 10, {.resource = pool});
+  const std::uintptr_t address = array.address();
+  const std::size_t capacity = array.capacity();
+  ASSERT_GT(capacity, 10u);
+  array.resize(capacity, stream);
+  EXPECT_EQ(array.address(), address);
+  EXPECT_EQ(array.size(), capacity);
+  EXPECT_EQ(now().requests, 1u);
+  EXPECT_EQ(array.slice(0, 10).to_host(), std::vector<int>(10, 0));
+  array.resize(5, stream);
+  EXPECT_EQ(array.size(), 5u);
+}
+
+TEST_F(ArrayTest, MovesInStreamOrderWhereItDoesNot) {
+  auto array = Array<int>::uninitialized(pool, 64, {.stream = stream});
+  const View<int> view = array.view(stream, Access::discard);
+  stream.fill(view.data(), view.size(), 3);
+  const Array<int> old = array;
+  array.resize(100'000, stream);
+  EXPECT_EQ(array.size(), 100'000u);
+  EXPECT_NE(array.id(), old.id());
+  EXPECT_EQ(array.slice(0, 64).to_host(), std::vector<int>(64, 3));
+  EXPECT_EQ(old.to_host(), std::vector<int>(64, 3)) << "others keep what they have";
+  EXPECT_TRUE(sim::findings(device).empty());
+}
+
+TEST_F(ArrayTest, MovesWhatWasWrittenAndNoMore) {
+  auto array = Array<int>::uninitialized(pool, 64, {.stream = stream});
+  const std::vector<int> two = {1, 2};
+  auto slice = array.slice(8, 2);
+  slice.copy_from(two, stream);
+  array.resize(100'000, stream);
+  EXPECT_EQ(array.slice(8, 2).to_host(), two);
+  std::vector<int> out(1);
+  expect_refused(array.slice(0, 1).try_copy_to(out), ErrorCode::never_written);
+}
+
+TEST_F(ArrayTest, AGrowthThatFailsChangesNothing) {
+  const auto budget = Budget::make("small", BudgetLimit::bytes(4096));
+  const auto small = std::make_shared<BudgetResource>(pool, budget);
+  auto array = Array<int>::zeros(device, 64, {.resource = small, .stream = stream});
+  const std::uintptr_t address = array.address();
+  expect_refused(array.try_resize(100'000, stream), ErrorCode::out_of_budget);
+  EXPECT_EQ(array.size(), 64u);
+  EXPECT_EQ(array.address(), address);
+  expect_refused(array.try_resize(SIZE_MAX, stream), ErrorCode::size_overflow);
+  auto slice = array.slice(1, 1);
+  expect_refused(slice.try_resize(2, stream), ErrorCode::invalid_argument);
+  Array<int> none;
+  expect_refused(none.try_resize(1, stream), ErrorCode::not_allocated);
+}
+
+TEST_F(ArrayTest, RetypingKeepsBlockAndIdentity) {
+  {
+    const auto array = Array<float>::uninitialized(pool, 6);
+    const Array<std::uint32_t> words = array.as<std::uint32_t>();
+    EXPECT_EQ(words.size(), 6u);
+    EXPECT_EQ(words.address(), array.address());
+    EXPECT_EQ(words.id(), array.id());
+    EXPECT_EQ(array.as<std::byte>().size(), 24u);
+    EXPECT_EQ(array.as<Particle>().size(), 2u);
+    expect_refused(array.slice(0, 5).try_as<double>(), ErrorCode::size_mismatch);
+    expect_refused(array.slice(1, 4).try_as<double>(), ErrorCode::misaligned);
+  }
+  EXPECT_EQ(now().requests, 1u);
+  EXPECT_EQ(now().frees, 1u);
+}
+
+TEST_F(ArrayTest, MillionsOfHandlesMakeNoEventsAndNoAllocations) {
+  const auto array = Array<float>::uninitialized(pool, 64, {.stream = stream});
+  const std::uint64_t events = sim::calls(device, "record");
+  for (int i = 0; i < 1'000'000; ++i) {
+    const Array<std::byte> bytes = array.as<std::byte>();
+    if (bytes.size() != 256) FAIL();
+  }
+  EXPECT_EQ(sim::calls(device, "record"), events);
+  EXPECT_EQ(now().requests, 1u);
+  EXPECT_EQ(array.storage()->shares(), 1u);
+}
+
+TEST_F(ArrayTest, IsABufferAndBack) {
+  const auto array = Array<float>::zeros(device, 6, {.resource = pool});
+  const Buffer buffer = array.buffer();
+  EXPECT_EQ(buffer.dtype(), DType::f32);
+  EXPECT_EQ(buffer.shape(), Shape{6});
+  EXPECT_EQ(Array<float>::try_over(buffer)->address(), array.address());
+  EXPECT_EQ(Array<float>::try_over(buffer.view(4, 8))->size(), 2u) << "bytes may be anything";
+  expect_refused(Array<int>::try_over(buffer), ErrorCode::type_mismatch);
+  expect_refused(Array<float>::try_over(buffer.view(1, 4)), ErrorCode::misaligned);
+  expect_refused(Array<float>::try_over(Buffer()), ErrorCode::not_allocated);
+}
+
+TEST_F(ArrayTest, ItsFreeComesBehindItsWork) {
+  const std::uint64_t hold = sim::hold(stream);
+  {
+    auto array = Array<int>::uninitialized(pool, 1024, {.stream = stream});
+    const View<int> view = array.view(stream, Access::discard);
+    stream.fill(view.data(), view.size(), 3);
+  }
+  const Stream other(device);
+  auto next = Array<int>::uninitialized(pool, 1024, {.stream = other});
+  const View<int> view = next.view(other, Access::discard);
+  other.fill(view.data(), view.size(), 4);
+  sim::let_go(device, hold);
+  device.synchronize();
+  EXPECT_EQ(next.to_host(), std::vector<int>(1024, 4));
+  EXPECT_TRUE(sim::findings(device).empty());
+}
+
+}  // namespace
+}  // namespace tern
