@@ -299,7 +299,9 @@ Descriptor* Pool::take(Search& search, Thoroughness how) noexcept {
     search.rung = &Counts::quiescent_hits;
     range = ranges_.take_quiescent(
         search.granules, search.alignment,
-        how == Thoroughness::thorough ? FitIndex::Effort::thorough : FitIndex::Effort::quick);
+        how == Thoroughness::thorough ? FitIndex::Effort::thorough : FitIndex::Effort::quick,
+        is_tight_.load(std::memory_order_relaxed) ? Ranges::Placement::together
+                                                  : Ranges::Placement::tightest);
   }
   if (range == nullptr && !host_shares_ && search.request.stream.id()) {
     search.rung = &Counts::own_in_flight_hits;
