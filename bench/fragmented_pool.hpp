@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@ struct Load {
   std::size_t streams = 1;
   std::size_t cap_bytes = 0;
   std::size_t steps = 0;
+  std::uint64_t seed = 1;
 
   /// "uniform, 4 streams".
   [[nodiscard]] std::string text() const;
@@ -65,7 +67,7 @@ class Fragmented {
   Resource& resource_;
   const Stage& stage_;
   const Load load_;
-  Random random_{1};
+  Random random_{load_.seed};
   std::vector<Live> live_;
   std::size_t live_bytes_ = 0;
   std::size_t wanted_bytes_ = 0;  // drawn, and not had yet

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <memory>
+#include <utility>
+
 #include "bench/pair_timing.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -9,6 +12,56 @@ namespace tern::bench {
 namespace {
 
 constexpr double goal_ns = 45;
+
+/// A pool for somebody who has the driver's handle of a stream and nothing else: every call finds
+/// out which stream that is.
+class ByHandle final : public Resource {
+ public:
+  ByHandle(ResourceHandle pool, NativeStream handle) : pool_(std::move(pool)), handle_(handle) {}
+
+  [[nodiscard]] const char* name() const noexcept override { return "by handle"; }
+  [[nodiscard]] const Device& device() const noexcept override { return pool_->device(); }
+  [[nodiscard]] ResourceTraits traits() const noexcept override { return pool_->traits(); }
+  [[nodiscard]] Statistics statistics() const noexcept override { return pool_->statistics(); }
+  [[nodiscard]] std::size_t good_size(const Request& request) const noexcept override {
+    return pool_->good_size(request);
+  }
+  [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override {
+    const Result<Stream> stream = Stream::try_borrow(device(), handle_);
+    if (!stream) return stream.failure();
+    Request on_it = request;
+    on_it.stream = *stream;
+    return pool_->try_allocate(on_it);
+  }
+  [[nodiscard]] Result<void> try_deallocate(const Block& block, StreamRef,
+                                            const CallSite& site) noexcept override {
+    const Result<Stream> stream = Stream::try_borrow(device(), handle_);
+    if (!stream) return stream.failure();
+    return pool_->try_deallocate(block, *stream, site);
+  }
+
+ private:
+  const ResourceHandle pool_;
+  const NativeStream handle_;
+};
+
+/// The same pairs once more, by the handle of the stream instead of the stream.
+void add_by_handle(Context& context, const Stage& stage, const ResourceHandle& pool) {
+  if (!stage.device.can(Capability::borrowed_streams)) return;
+  const std::size_t bytes = 4 * kib;
+  context.step("by handle");
+  const NativeStream handle = stage.streams[0].try_native().value();
+  // Who has the handle has borrowed it for as long as it is used; the calls borrow it once more.
+  const Stream borrowed = Stream::borrow(stage.device, handle);
+  const ResourceHandle by_handle = std::make_shared<ByHandle>(pool, handle);
+  const Scores ns = pair_ns(context, {by_handle, pool}, borrowed, bytes, 7);
+  context.add({.name = fmt::format("{}, by the driver's handle", format_bytes(bytes)),
+               .value = ns[0],
+               .unit = "ns",
+               .better = Better::lower,
+               .baseline_name = "by the stream",
+               .baseline = ns[1]});
+}
 
 void run(Context& context) {
   const Stage stage(context);
@@ -25,6 +78,7 @@ void run(Context& context) {
     figure.goal = goal_ns;
     context.add(std::move(figure));
   }
+  add_by_handle(context, stage, all.front());
 }
 
 const Registration registered({"pool.pair", "allocate and free one block, by size", run});

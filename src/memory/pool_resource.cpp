@@ -89,7 +89,8 @@ std::size_t PoolResource::good_size(const Request& request) const noexcept {
 }
 
 Result<Block> PoolResource::try_allocate(const Request& request) noexcept {
-  if (const Block block = pool_->try_hit(request)) return block;
+  if (const pool::Descriptor* const range = pool_->try_hit(request))
+    return pool_->result_of(*range);
   return allocate_the_long_way(request);
 }
 

@@ -471,6 +471,25 @@ TEST(PoolEdges, SaysByHowMuchARequestIsAboveTheLimit) {
             "its limit of 1.0 MiB, whatever is freed. Raise the limit, or ask for less.");
 }
 
+TEST(PoolEdges, PutsSmallBlocksTogetherWhereMemoryIsShort) {
+  const Device device = sim::open({.memory_bytes = 64 * mib});
+  for (const std::size_t limit : {8 * mib, 32 * mib}) {
+    PoolResource pool(device, {.limit_bytes = limit, .initial_bytes = 8 * mib});
+    std::vector<Block> blocks;
+    for (int i = 0; i < 32; ++i) blocks.push_back(pool.allocate({.bytes = 256 * kib}));
+    // A hole of two blocks in the first page, one of a block in the third.
+    for (const std::size_t i : {0u, 1u, 20u}) pool.deallocate(blocks[i], {});
+    ASSERT_EQ(pool.trim(SIZE_MAX), 0u);  // out of the cache
+    const Block small = pool.allocate({.bytes = 4 * kib});
+    const bool is_short = limit == 8 * mib;
+    EXPECT_EQ(small.address, blocks[is_short ? 0 : 20].address) << format_bytes(limit);
+    pool.deallocate(small, {});
+    for (const std::size_t i : {0u, 1u, 20u}) blocks[i] = {};
+    for (const Block& block : blocks) pool.deallocate(block, {});
+    EXPECT_TRUE(pool.is_well());
+  }
+}
+
 TEST(PoolEdges, KnowsThatFreeSegmentsMakeRoomForALargerOne) {
   const Device device = sim::open({.memory_bytes = 256 * mib});
   PoolResource pool(device, {.limit_bytes = 130 * mib, .backing = PoolBacking::segments});

@@ -58,6 +58,26 @@ Descriptor* FitIndex::find(std::uint64_t granules, std::uint64_t alignment,
   }
 }
 
+Descriptor* FitIndex::find_lowest(std::uint64_t granules, std::uint64_t alignment,
+                                  std::uint64_t below_granules) const noexcept {
+  auto [octave, part] = list_of(granules);
+  Descriptor* lowest = nullptr;
+  int looks = most_looks_for_lowest;
+  for (; octave < octaves; ++octave, part = 0) {
+    std::uint32_t later = part_bits_[octave] & (~std::uint32_t{0} << part);
+    for (; later != 0; later &= later - 1) {
+      Descriptor* at = lists_[octave][static_cast<std::size_t>(std::countr_zero(later))];
+      for (; at != nullptr; at = at->next) {
+        // From here on all are as large or larger, but for those of the same list.
+        if (looks-- == 0 || at->size >= below_granules) return lowest;
+        if (lowest != nullptr && lowest->offset < at->offset) continue;
+        if (fits(*at, granules, alignment)) lowest = at;
+      }
+    }
+  }
+  return lowest;
+}
+
 std::uint64_t FitIndex::exact_largest() const noexcept {
   if (octave_bits_ == 0) return 0;
   const auto octave = static_cast<std::size_t>(std::bit_width(octave_bits_)) - 1;

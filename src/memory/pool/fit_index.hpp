@@ -22,6 +22,8 @@ class FitIndex {
   static constexpr std::size_t parts = 32;
   /// How many ranges of a size's own list are looked at.
   static constexpr int most_looks = 8;
+  /// How many ranges the lowest is chosen of.
+  static constexpr int most_looks_for_lowest = 32;
 
   void insert(Descriptor& range) noexcept;
   void remove(Descriptor& range) noexcept;
@@ -31,6 +33,11 @@ class FitIndex {
   enum class Effort : std::uint8_t { quick, thorough };
   [[nodiscard]] Descriptor* find(std::uint64_t granules, std::uint64_t alignment = 1,
                                  Effort effort = Effort::quick) const noexcept;
+  /// Of the ranges that fit and have fewer than `below_granules`, the one with the lowest address
+  /// of the first few; null if there is none. Whoever always takes that one leaves the higher
+  /// addresses to empty, where the tightest fit keeps a little in use everywhere.
+  [[nodiscard]] Descriptor* find_lowest(std::uint64_t granules, std::uint64_t alignment,
+                                        std::uint64_t below_granules) const noexcept;
   [[nodiscard]] bool empty() const noexcept { return octave_bits_ == 0; }
   /// The size of the largest range, to the part of an octave it lies in: at least this many
   /// granules can be had. 0 if there are none.

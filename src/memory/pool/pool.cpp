@@ -108,12 +108,13 @@ Result<StreamCache*> Pool::try_cache(std::size_t slot) noexcept {
 
 // --- Allocating
 
-void Pool::note_begin(const Block& block, const Request& request) noexcept {
+void Pool::note_begin(const Descriptor& range, const Request& request) noexcept {
   if (!wants_notes_) return;
+  const Suballocation note = as_note(*result_of(range));
   if (host_shares_ || !request.stream.id()) {
-    device_.note_suballocate(as_note(block), request.tag, request.site);
+    device_.note_suballocate(note, request.tag, request.site);
   } else {
-    request.stream.note_suballocate(as_note(block), request.tag, request.site);
+    request.stream.note_suballocate(note, request.tag, request.site);
   }
 }
 
@@ -148,15 +149,14 @@ Result<Block> Pool::try_begin_block(Descriptor& range, Search& search) noexcept 
   range.place->address.store(reinterpret_cast<void*>(range.offset * granule_bytes),
                              std::memory_order_relaxed);
   range.place->bytes.store(search.granules * granule_bytes, std::memory_order_relaxed);
-  Block block;
   {
     const std::lock_guard lock(search.cache.lock);
     if (search.rung != nullptr) ++(search.cache.counts.*search.rung);
     search.cache.begin_slack(range, search.granules);
-    block = begin_block(range, search.cache, search.request, search.granules * granule_bytes);
+    begin_block(range, search.cache, search.request);
   }
-  note_begin(block, search.request);
-  return block;
+  note_begin(range, search.request);
+  return result_of(range);
 }
 
 Result<Block> Pool::try_allocate(const Request& request) noexcept {
@@ -299,7 +299,9 @@ Descriptor* Pool::take(Search& search, Thoroughness how) noexcept {
     search.rung = &Counts::quiescent_hits;
     range = ranges_.take_quiescent(
         search.granules, search.alignment,
-        how == Thoroughness::thorough ? FitIndex::Effort::thorough : FitIndex::Effort::quick);
+        how == Thoroughness::thorough ? FitIndex::Effort::thorough : FitIndex::Effort::quick,
+        is_tight_.load(std::memory_order_relaxed) ? Ranges::Placement::together
+                                                  : Ranges::Placement::tightest);
   }
   if (range == nullptr && !host_shares_ && search.request.stream.id()) {
     search.rung = &Counts::own_in_flight_hits;
@@ -382,6 +384,15 @@ Descriptor* Pool::reclaim(Search& search) noexcept {
 
 // --- Freeing
 
+[[gnu::noinline]] Result<void> Pool::refuse_free(const Block& block, const BlockPlace* place,
+                                                 const CallSite& site) noexcept {
+  return why_not_live(block, place).at(site);
+}
+
+[[gnu::noinline]] Descriptor* Pool::put_with_care(StreamCache& cache, Descriptor& range) noexcept {
+  return cache.put_with_care(range, bounds());
+}
+
 Result<void> Pool::free_with_care(const Block& block, const BlockPlace* place, StreamRef stream,
                                   const CallSite& site) noexcept {
   const bool is_ours = place != nullptr && place->is_live(block.generation.count()) &&
@@ -413,7 +424,8 @@ Result<void> Pool::free_with_care(const Block& block, const BlockPlace* place, S
 }
 
 Result<void> Pool::free_elsewhere(Descriptor& range, StreamCache& home, StreamRef stream,
-                                  Mark last_use, const Block& block, CallSite site) noexcept {
+                                  Mark last_use, const Block& block,
+                                  const CallSite& site) noexcept {
   const StreamId id = stream.id();
   if (id && !try_cache(id.slot())) {
     // No memory to remember the stream by, so it is waited for.

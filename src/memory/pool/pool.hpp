@@ -47,12 +47,25 @@ class Pool {
   /// In a forked child a lock may be held by a thread that does not exist there.
   [[nodiscard]] bool is_forked() const noexcept { return !is_same_process(process_); }
 
-  /// From the stream's cache, or nothing. For requests of any size and origin.
-  [[nodiscard]] Block try_hit(const Request& request) noexcept;
+  /// A block from the stream's cache, or null. For requests of any size and origin.
+  [[nodiscard]] const Descriptor* try_hit(const Request& request) noexcept;
+  /// What the caller has, by its range: nobody else can end it. Put together in the result, because
+  /// a block that is written word by word and copied at once costs as much as a lock.
+  [[nodiscard]] Result<Block> result_of(const Descriptor& range) const noexcept {
+    void* const address = reinterpret_cast<void*>(range.offset * granule_bytes);
+    const std::size_t bytes = range.place->bytes.load(std::memory_order_relaxed);
+    const Generation generation(range.slot, range.place->count());
+    Result<Block> result = Block{};
+    result->address = address;
+    result->bytes = bytes;
+    result->device = device_id_;
+    result->generation = generation;
+    return result;
+  }
   /// For checked requests of at least a byte.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept;
-  [[nodiscard]] Result<void> try_free(const Block& block, StreamRef stream,
-                                      const CallSite& site) noexcept;
+  [[nodiscard]] [[gnu::always_inline]] Result<void> try_free(const Block& block, StreamRef stream,
+                                                             const CallSite& site) noexcept;
   void note_request(bool is_refused) noexcept;
 
   std::size_t trim(std::size_t keep_bytes) noexcept;
@@ -112,13 +125,16 @@ class Pool {
   [[nodiscard]] Descriptor* steal(Search& search) noexcept;
   [[nodiscard]] Descriptor* reclaim(Search& search) noexcept;
   /// With the lock of the cache held.
-  Block begin_block(Descriptor& range, StreamCache& cache, const Request& request,
-                    std::size_t bytes) noexcept;
+  void begin_block(Descriptor& range, StreamCache& cache, const Request& request) noexcept;
+  /// Of a cache whose last stream is the request's, or that the host shares.
+  [[nodiscard]] Descriptor* begin_cached(StreamCache& cache, const Request& request) noexcept;
+  /// A cached block, ready to begin. With the lock of the cache held.
+  [[nodiscard]] static Descriptor* take_cached(StreamCache& cache, std::size_t bytes) noexcept;
   /// A cached block without a class, ready to begin. With the lock of the cache held.
   [[nodiscard]] static Descriptor* take_larger(StreamCache& cache, std::size_t bytes) noexcept;
   /// Of a range that was not in a cache.
   [[nodiscard]] Result<Block> try_begin_block(Descriptor& range, Search& search) noexcept;
-  void note_begin(const Block& block, const Request& request) noexcept;
+  void note_begin(const Descriptor& range, const Request& request) noexcept;
   /// Was as much refused before, with nothing freed since?
   [[nodiscard]] bool is_known_refusal(const Search& search) noexcept;
   /// Does any stream keep blocks for itself?
@@ -150,10 +166,14 @@ class Pool {
   /// Of a block that is not live or not of this pool, or on a stream that takes no work.
   [[nodiscard]] Result<void> free_with_care(const Block& block, const BlockPlace* place,
                                             StreamRef stream, const CallSite& site) noexcept;
+  [[nodiscard]] static Result<void> refuse_free(const Block& block, const BlockPlace* place,
+                                                const CallSite& site) noexcept;
+  /// What has to leave for it. With the lock of the cache held.
+  [[nodiscard]] Descriptor* put_with_care(StreamCache& cache, Descriptor& range) noexcept;
   /// On another stream than it was allocated on, or with somebody to tell.
   [[nodiscard]] Result<void> free_elsewhere(Descriptor& range, StreamCache& home, StreamRef stream,
                                             Mark last_use, const Block& block,
-                                            CallSite site) noexcept;
+                                            const CallSite& site) noexcept;
   [[nodiscard]] bool can_use(StreamRef stream) const noexcept;
   void finish_free(Descriptor& range, StreamRef stream, Mark last_use, const Block& block,
                    CallSite site) noexcept;
@@ -231,14 +251,12 @@ class Pool {
 
 // --- The short way, which nearly every call takes
 
-inline Block Pool::begin_block(Descriptor& range, StreamCache& cache, const Request& request,
-                               std::size_t bytes) noexcept {
+inline void Pool::begin_block(Descriptor& range, StreamCache& cache,
+                              const Request& request) noexcept {
   range.requested_bytes.store(request.bytes, std::memory_order_relaxed);
   range.home.store(&cache, std::memory_order_relaxed);
-  cache.note_allocation(bytes);
-  const std::uint64_t count = range.place->renew(request.stream.id(), request.tag);
-  return {reinterpret_cast<void*>(range.offset * granule_bytes), bytes, device_id_,
-          Generation(range.slot, count)};
+  cache.note_allocation(range.place->bytes.load(std::memory_order_relaxed));
+  static_cast<void>(range.place->renew(request.stream.id(), request.tag));
 }
 
 inline bool Pool::can_use(StreamRef stream) const noexcept {
@@ -247,48 +265,56 @@ inline bool Pool::can_use(StreamRef stream) const noexcept {
   return !id || (id.device() == device_id_ && DeviceState::state_of(stream)->is_open_as(id));
 }
 
-inline Block Pool::try_hit(const Request& request) noexcept {
+// Hits and frees give nobody the address of a local variable, which would cost them a watched
+// frame. Whatever needs one is a function of its own.
+
+inline Descriptor* Pool::take_cached(StreamCache& cache, std::size_t bytes) noexcept {
+  Descriptor* range = nullptr;
+  if (bytes <= largest_class_bytes) {
+    range = cache.take_classed(bytes);
+    if (range == nullptr || range->place->count() != BlockPlace::last_count) return range;
+  } else {
+    const std::size_t granted = granted_bytes(bytes);
+    range = cache.take_newest(granted);
+    if (range == nullptr) return take_larger(cache, bytes);
+    if (range->place->count() != BlockPlace::last_count) {
+      range->place->bytes.store(granted, std::memory_order_relaxed);
+      return range;
+    }
+  }
+  // Its place has counted to the end; the long way gives it another.
+  static_cast<void>(cache.put_with_care(*range, boundless));  // nothing leaves for it
+  return nullptr;
+}
+
+inline Descriptor* Pool::begin_cached(StreamCache& cache, const Request& request) noexcept {
+  const StreamId id = request.stream.id();
+  const std::lock_guard lock(cache.lock);
+  // A stream that was here is of this device.
+  if (cache.stream != id) {
+    if (!host_shares_ || id.device() != device_id_) return nullptr;
+    // The cache is the host's, so it does not tell whether the stream was here before. If it ends
+    // before the block is freed, there must be a mark behind its work.
+    static_cast<void>(DeviceState::state_of(request.stream)->promise_next());
+  }
+  Descriptor* const range = take_cached(cache, request.bytes);
+  if (range != nullptr) begin_block(*range, cache, request);
+  return range;
+}
+
+inline const Descriptor* Pool::try_hit(const Request& request) noexcept {
   const StreamId id = request.stream.id();
   // No bytes wrap to the most there are.
   if (request.bytes - 1 >= max_request_bytes || request.alignment > granule_bytes ||
-      !can_use(request.stream)) {
-    return {};
+      !is_same_process(process_) ||
+      (id && !DeviceState::state_of(request.stream)->is_open_as(id))) {
+    return nullptr;
   }
   StreamCache* const cache = caches_[home_of(id)].load(std::memory_order_acquire);
-  if (cache == nullptr || (request.alignment & (request.alignment - 1)) != 0) return {};
-  Block block;
-  {
-    const std::lock_guard lock(cache->lock);
-    if (cache->stream != id) {
-      if (!host_shares_) return {};
-      // The cache is the host's, so it does not tell whether the stream was here before. If it ends
-      // before the block is freed, there must be a mark behind its work.
-      if (id) static_cast<void>(DeviceState::state_of(request.stream)->promise_next());
-    }
-    if (request.bytes <= largest_class_bytes) {
-      Descriptor* const range = cache->take_classed(request.bytes);
-      if (range == nullptr) return {};
-      if (range->place->count() == BlockPlace::last_count) {
-        // Its place has counted to the end; the long way gives it another.
-        static_cast<void>(cache->put_with_care(*range, boundless));  // nothing leaves for it
-        return {};
-      }
-      block = begin_block(*range, *cache, request, range->size * granule_bytes);
-    } else {
-      const std::size_t granted = granted_bytes(request.bytes);
-      Descriptor* range = cache->take_newest(granted);
-      if (range != nullptr && range->place->count() != BlockPlace::last_count) {
-        range->place->bytes.store(granted, std::memory_order_relaxed);
-      } else {
-        if (range != nullptr) static_cast<void>(cache->put_with_care(*range, boundless));
-        range = take_larger(*cache, request.bytes);
-        if (range == nullptr) return {};
-      }
-      block = begin_block(*range, *cache, request, (range->size - range->slack) * granule_bytes);
-    }
-  }
-  if (!is_plain_) note_begin(block, request);
-  return block;
+  if (cache == nullptr || (request.alignment & (request.alignment - 1)) != 0) return nullptr;
+  const Descriptor* const range = begin_cached(*cache, request);
+  if (!is_plain_ && range != nullptr) note_begin(*range, request);
+  return range;
 }
 
 inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
@@ -314,14 +340,14 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
   {
     const std::lock_guard lock(home.lock);
     // Of two that free it and came this far, one is too late.
-    if (!place->is_live(count)) return why_not_live(block, place).at(site);
+    if (!place->is_live(count)) return refuse_free(block, place, site);
     place->retire(count, last_use);
     home.note_free(block.bytes);
     // A block may be older than the stream in its slot.
     home.stream = id;
-    if (!home.try_put(range, class_bound_.load(std::memory_order_relaxed))) {
-      const CacheBounds now = bounds();
-      if (!home.try_put_newest(range, now)) leaving = home.put_with_care(range, now);
+    if (!home.try_put(range, class_bound_.load(std::memory_order_relaxed)) &&
+        !home.try_put_newest(range, bounds())) {
+      leaving = put_with_care(home, range);
     }
   }
   if (leaving != nullptr) retire(leaving, home, id);

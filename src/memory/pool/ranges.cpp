@@ -115,8 +115,12 @@ void Ranges::put_quiescent(Descriptor& range) noexcept {
 }
 
 Descriptor* Ranges::take_quiescent(std::uint64_t granules, std::uint64_t alignment,
-                                   FitIndex::Effort effort) noexcept {
-  Descriptor* found = quiescent_.find(granules, alignment, effort);
+                                   FitIndex::Effort effort, Placement placement) noexcept {
+  Descriptor* found = nullptr;
+  if (placement == Placement::together && granules <= page_granules_ / small_share) {
+    found = quiescent_.find_lowest(granules, alignment, page_granules_);
+  }
+  if (found == nullptr) found = quiescent_.find(granules, alignment, effort);
   if (found == nullptr) return nullptr;
   remove_quiescent(*found);
   cut(*found, begin_that_spares_pages(*found, granules, alignment), granules,

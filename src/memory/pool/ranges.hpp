@@ -41,6 +41,9 @@ class Ranges {
   static constexpr std::size_t descriptors_per_take = 2 + descriptors_per_growth;
   /// So many whole pages in one piece are worth keeping together.
   static constexpr std::uint64_t run_pages = 8;
+  /// Blocks that lie together are at most such a part of a page. Larger ones would leave holes
+  /// between them that nothing fits in.
+  static constexpr std::uint64_t small_share = 16;
 
   /// Ranges have whole pages of so many granules; 0: memory comes in segments, and what can be
   /// given back is a range without neighbours.
@@ -58,9 +61,12 @@ class Ranges {
 
   // --- Taking: what is given is held, and what is left over stays where it was
 
-  [[nodiscard]] Descriptor* take_quiescent(
-      std::uint64_t granules, std::uint64_t alignment,
-      FitIndex::Effort effort = FitIndex::Effort::quick) noexcept;
+  /// Where the block is put: into the tightest of the ranges; or, if it is small, beside others
+  /// that are, so that a few pages have them all and the rest can become whole.
+  enum class Placement : std::uint8_t { tightest, together };
+  [[nodiscard]] Descriptor* take_quiescent(std::uint64_t granules, std::uint64_t alignment,
+                                           FitIndex::Effort effort = FitIndex::Effort::quick,
+                                           Placement placement = Placement::tightest) noexcept;
   [[nodiscard]] Descriptor* take_in_flight(Lane& lane, std::uint64_t granules,
                                            std::uint64_t alignment) noexcept;
   /// Misses nothing.

@@ -48,7 +48,7 @@ inline constexpr std::size_t middle_class_count = 32;
 /// What is granted for so many bytes, at least 1 and far below 2^63.
 [[nodiscard]] constexpr std::size_t granted_bytes(std::size_t bytes) noexcept {
   if (bytes <= largest_class_bytes) return class_bytes(class_of(bytes));
-  return round_up(bytes, bytes < least_large_bytes ? granule_bytes : page_bytes);
+  return bytes < least_large_bytes ? round_up(bytes, granule_bytes) : round_up(bytes, page_bytes);
 }
 
 static_assert(class_bytes(class_count - 1) == largest_class_bytes);

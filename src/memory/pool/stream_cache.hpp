@@ -12,7 +12,6 @@
 
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -88,7 +87,7 @@ class alignas(64) StreamCache {
   [[nodiscard]] Descriptor* take_newest(std::size_t granted_bytes) noexcept {
     Descriptor* const newest = recent_.front();
     if (newest == nullptr || newest->size * granule_bytes != granted_bytes) return nullptr;
-    std::shift_left(recent_.begin(), recent_.end(), 1);
+    for (std::size_t i = 1; i < recent_count; ++i) recent_[i - 1] = recent_[i];
     recent_.back() = nullptr;
     recent_bytes_ -= granted_bytes;
     return newest;
@@ -101,7 +100,7 @@ class alignas(64) StreamCache {
         recent_bytes_ + bytes > bounds.recent_bytes) {
       return false;
     }
-    std::shift_right(recent_.begin(), recent_.end(), 1);
+    for (std::size_t i = recent_count - 1; i > 0; --i) recent_[i] = recent_[i - 1];
     recent_.front() = &block;
     recent_bytes_ += bytes;
     return true;

@@ -83,6 +83,38 @@ TEST(FitIndex, MindsAnAlignment) {
   EXPECT_EQ(index.find(38, 64), nullptr);
 }
 
+TEST(FitIndex, FindsTheLowestOfThoseThatFitAndAreNotTooLarge) {
+  FitIndex index;
+  Descriptor small{.offset = 0, .size = 9}, large{.offset = 100, .size = 64};
+  Descriptor tight{.offset = 900, .size = 10}, loose{.offset = 500, .size = 60};
+  for (Descriptor* one : {&small, &large, &tight, &loose}) index.insert(*one);
+  EXPECT_EQ(index.find_lowest(10, 1, 64), &loose);
+  EXPECT_EQ(index.find_lowest(10, 1, 65), &large);
+  EXPECT_EQ(index.find_lowest(9, 1, 64), &small);
+  EXPECT_EQ(index.find_lowest(10, 1, 60), &tight);
+  EXPECT_EQ(index.find_lowest(61, 1, 64), nullptr);
+  // 900 is a multiple of 4, 500 is none of 8 and has room behind it.
+  EXPECT_EQ(index.find_lowest(10, 4, 60), &tight);
+  EXPECT_EQ(index.find_lowest(57, 8, 64), nullptr);
+  EXPECT_EQ(index.find_lowest(56, 8, 64), &loose);
+  EXPECT_EQ(FitIndex().find_lowest(1, 1, 64), nullptr);
+}
+
+TEST(FitIndex, LooksAtSoManyForTheLowestAndNoMore) {
+  FitIndex index;
+  Descriptor lowest{.offset = 0, .size = 40};
+  index.insert(lowest);
+  std::deque<Descriptor> higher(FitIndex::most_looks_for_lowest);
+  for (std::size_t i = 0; i < higher.size(); ++i) {
+    higher[i].offset = 100 * (i + 1);
+    higher[i].size = 20;
+    index.insert(higher[i]);
+  }
+  EXPECT_EQ(index.find_lowest(20, 1, 64), &higher.front());
+  index.remove(higher.back());
+  EXPECT_EQ(index.find_lowest(20, 1, 64), &lowest);
+}
+
 TEST(FitIndex, AgreesWithALookAtEveryRange) {
   std::mt19937_64 random(7);
   FitIndex index;

@@ -69,6 +69,29 @@ TEST_F(RangesTest, CutsAtTheEndOnlyWhereTheAlignmentAllowsIt) {
   EXPECT_EQ(ranges.free_pages(), 1u);
 }
 
+TEST_F(RangesTest, PutsSmallBlocksTogetherWherePagesAreScarce) {
+  using Placement = Ranges::Placement;
+  constexpr auto quick = FitIndex::Effort::quick;
+  // A page that is half free, a smaller hole in a later one, and a whole page between them.
+  Descriptor& low = ranges.add(0, page / 2, nullptr);
+  ranges.put_quiescent(low);
+  ranges.put_quiescent(ranges.add(2 * page, page, nullptr));
+  ranges.put_quiescent(ranges.add(4 * page, 2, nullptr));
+  EXPECT_EQ(ranges.take_quiescent(1, 1)->offset, 4 * page) << "the tightest";
+  EXPECT_EQ(ranges.take_quiescent(1, 1, quick, Placement::together)->offset, 0u);
+  // One that is not small is put where it fits.
+  Descriptor& high = ranges.add(5 * page, 2, nullptr);
+  ranges.put_quiescent(high);
+  EXPECT_EQ(ranges.take_quiescent(2, 1, quick, Placement::together)->offset, 5 * page);
+  EXPECT_EQ(ranges.free_pages(), 1u);
+  // A whole page is begun when nothing else is left.
+  for (std::uint64_t left = ranges.quiescent().total() - page; left > 0; --left) {
+    EXPECT_NE(ranges.take_quiescent(1, 1, quick, Placement::together), nullptr);
+    EXPECT_EQ(ranges.free_pages(), 1u);
+  }
+  EXPECT_EQ(ranges.take_quiescent(1, 1, quick, Placement::together)->offset, 2 * page);
+}
+
 TEST_F(RangesTest, DoesNotJoinWhatIsInFlightWithAnythingElse) {
   Descriptor& a = ranges.add(0, 10, nullptr);
   Descriptor& b = ranges.add(10, 10, &a);
