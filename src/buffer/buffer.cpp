@@ -32,9 +32,6 @@ Failure nothing_to_view(CallSite site) noexcept {
       .with("value", name(DType::void_));
 }
 
-/// A shape of one dimension never needs the heap.
-Shape flat(std::size_t count) { return Shape{count}; }
-
 /// The first byte must be where an element can be: in the storage, whose own address is aligned for
 /// every type, and at the address itself once there is one.
 Result<void> check_aligned(const Storage& storage, std::size_t offset, DType dtype,
@@ -167,7 +164,7 @@ Result<Buffer> Buffer::try_view(std::size_t offset_bytes, std::size_t size_bytes
     if (Result<void> there = check_there(site); !there) return there.failure();
     return nothing_to_view(site);
   }
-  return Buffer(storage_, offset_ + offset_bytes, size_bytes, flat(size_bytes), DType::byte);
+  return Buffer(storage_, offset_ + offset_bytes, size_bytes, Shape::flat(size_bytes), DType::byte);
 }
 
 Result<Buffer> Buffer::try_slice(std::size_t first, std::size_t count,
@@ -180,7 +177,7 @@ Result<Buffer> Buffer::try_slice(std::size_t first, std::size_t count,
   if (!is_within(first, count, element_count())) {
     return not_inside(first, count, element_count(), "elements", site);
   }
-  return Buffer(storage_, offset_ + first * width, count * width, flat(count), dtype_);
+  return Buffer(storage_, offset_ + first * width, count * width, Shape::flat(count), dtype_);
 }
 
 Result<Buffer> Buffer::try_reshape(Shape shape, CallSite site) const noexcept {
@@ -199,7 +196,7 @@ Result<Buffer> Buffer::try_reshape(Shape shape, CallSite site) const noexcept {
   return Buffer(storage_, offset_, bytes_, std::move(shape), dtype_);
 }
 
-Result<Buffer> Buffer::try_as(DType dtype, CallSite site) const noexcept {
+Result<Buffer> Buffer::try_as(DType dtype, CallSite site) const noexcept try {
   if (Result<void> there = check_there(site); !there) return there.failure();
   const std::size_t width = tern::size_bytes(dtype);
   if (width == 0 || dtype_ == DType::void_) return nothing_to_view(site);
@@ -217,7 +214,9 @@ Result<Buffer> Buffer::try_as(DType dtype, CallSite site) const noexcept {
     return aligned.failure();
   }
   if (width == tern::size_bytes(dtype_)) return Buffer(storage_, offset_, bytes_, shape_, dtype);
-  return Buffer(storage_, offset_, bytes_, flat(bytes_ / width), dtype);
+  return Buffer(storage_, offset_, bytes_, Shape::flat(bytes_ / width), dtype);
+} catch (const Error& error) {
+  return Failure(error.failure()).at(site);  // of the host, for a shape of many dimensions
 }
 
 // --- The host
@@ -243,18 +242,19 @@ Result<void> Buffer::check_item(DType wanted, CallSite site) const noexcept {
       .with("actual", element_count());
 }
 
-Result<Buffer::HostMemory> Buffer::try_host_memory(Access access, CallSite site) const noexcept {
+Result<Buffer::HostMemory> Buffer::try_host_memory(Access access, CallSite site) const noexcept
+    try {
   if (Result<void> there = check_there(site); !there) return there.failure();
   if (bytes_ == 0) {
     // Still refused where the memory could not be used so.
     if (Result<void> ready = storage_->try_wait_host(access, offset_, 0, site); !ready) {
       return ready.failure();
     }
-    return HostMemory{};
+    return HostMemory{{}, nullptr, shape_};
   }
   Result<std::uint64_t> ticket = storage_->try_begin_host_access(access, offset_, bytes_, site);
   if (!ticket) return ticket.failure();
-  HostMemory memory{HostAccess(storage_, *ticket), nullptr};
+  HostMemory memory{HostAccess(storage_, *ticket), nullptr, shape_};
   if (Result<void> ready = storage_->try_wait_host(access, offset_, bytes_, site); !ready) {
     return ready.failure();
   }
@@ -263,6 +263,8 @@ Result<Buffer::HostMemory> Buffer::try_host_memory(Access access, CallSite site)
   memory.address = static_cast<std::byte*>(where->host_address) + offset_;
   if (is_write(access)) storage_->note_written(offset_, bytes_);
   return memory;
+} catch (const Error& error) {
+  return Failure(error.failure()).at(site);
 }
 
 // --- Streams

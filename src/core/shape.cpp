@@ -68,12 +68,7 @@ Result<Shape> Shape::try_from(std::span<const std::int64_t> extents) noexcept {
   return shape;
 }
 
-Shape::Shape(const Shape& other) : Shape(other.extents()) {}
-
-Shape::Shape(Shape&& other) noexcept
-    : heap_(std::move(other.heap_)), rank_(std::exchange(other.rank_, 0)) {
-  std::copy_n(other.inline_, inline_rank, inline_);
-}
+void Shape::copy_heap(const Shape& other) { *this = Shape(other.extents()); }
 
 Shape& Shape::operator=(const Shape& other) { return *this = Shape(other); }
 

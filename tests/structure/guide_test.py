@@ -18,6 +18,10 @@ GIVEN = """
 [[maybe_unused]] tern::Stream stream, producer, consumer;
 [[maybe_unused]] float *data = nullptr, *host = nullptr, *from = nullptr, *to = nullptr;
 [[maybe_unused]] std::size_t count = 0, bytes = 0, page = 0;
+[[maybe_unused]] tern::Buffer buffer, pinned;
+[[maybe_unused]] tern::NativeKernel kernel;
+[[maybe_unused]] tern::LaunchSize size;
+[[maybe_unused]] std::span<const tern::KernelArgument> arguments;
 """
 
 

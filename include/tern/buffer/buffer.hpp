@@ -28,6 +28,7 @@
 #include "tern/buffer/host_view.hpp"
 #include "tern/buffer/storage.hpp"
 #include "tern/core/access.hpp"
+#include "tern/core/bytes.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
 #include "tern/core/export.hpp"
@@ -106,6 +107,10 @@ class TERN_EXPORT Buffer {
                                         CallSite site = CallSite::here()) const noexcept;
   [[nodiscard]] Buffer view(std::size_t offset_bytes, std::size_t size_bytes,
                             CallSite site = CallSite::here()) const {
+    if (is_within(offset_bytes, size_bytes, bytes_) && dtype_ != DType::void_) [[likely]] {
+      return Buffer(storage_, offset_ + offset_bytes, size_bytes, Shape::flat(size_bytes),
+                    DType::byte);
+    }
     return try_view(offset_bytes, size_bytes, site).value();
   }
   /// Elements [first, first + count), flat. Refused with invalid_view, and for void.
@@ -271,6 +276,7 @@ class TERN_EXPORT Buffer {
   struct HostMemory {
     HostAccess access;
     void* address = nullptr;
+    Shape shape = {};
   };
   [[nodiscard]] Result<HostMemory> try_host_memory(Access access, CallSite site) const noexcept;
   template <class T>
@@ -279,7 +285,8 @@ class TERN_EXPORT Buffer {
     Result<HostMemory> memory = try_host_memory(access, site);
     if (!memory) return memory.failure();
     return HostView<T>(std::move(memory->access),
-                       std::span<T>(static_cast<T*>(memory->address), element_count()), shape_);
+                       std::span<T>(static_cast<T*>(memory->address), element_count()),
+                       std::move(memory->shape));
   }
 
   StorageHandle storage_;

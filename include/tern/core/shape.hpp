@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "tern/core/dtype.hpp"
 #include "tern/core/export.hpp"
@@ -32,12 +33,31 @@ class TERN_EXPORT Shape {
   Shape(std::initializer_list<std::size_t> extents);
   explicit Shape(std::span<const std::size_t> extents);
 
+  /// One dimension.
+  [[nodiscard]] static Shape flat(std::size_t extent) noexcept {
+    Shape shape;
+    shape.inline_[0] = extent;
+    shape.rank_ = 1;
+    return shape;
+  }
+
   /// From signed extents of a file or a foreign structure. Refused with invalid_argument, naming
   /// the dimension: a negative extent, more than max_rank of them.
   [[nodiscard]] static Result<Shape> try_from(std::span<const std::int64_t> extents) noexcept;
 
-  Shape(const Shape& other);
-  Shape(Shape&& other) noexcept;
+  // In the header, because views and handles copy shapes all the time. Throws OutOfMemory above
+  // inline_rank.
+  Shape(const Shape& other) : rank_(other.rank_) {
+    if (other.heap_) {
+      copy_heap(other);
+    } else {
+      copy_inline(other);
+    }
+  }
+  Shape(Shape&& other) noexcept
+      : heap_(std::move(other.heap_)), rank_(std::exchange(other.rank_, 0)) {
+    copy_inline(other);
+  }
   Shape& operator=(const Shape& other);
   Shape& operator=(Shape&& other) noexcept;
   ~Shape() = default;
@@ -65,6 +85,10 @@ class TERN_EXPORT Shape {
 
  private:
   static Result<Shape> try_make(std::size_t rank) noexcept;
+  void copy_inline(const Shape& other) noexcept {
+    for (std::size_t i = 0; i < inline_rank; ++i) inline_[i] = other.inline_[i];
+  }
+  void copy_heap(const Shape& other);
   [[nodiscard]] const std::size_t* data() const noexcept { return heap_ ? heap_.get() : inline_; }
   [[nodiscard]] std::size_t* data() noexcept { return heap_ ? heap_.get() : inline_; }
 
