@@ -545,9 +545,9 @@ StorageUse::~StorageUse() {
   if (storage_) storage_->uses_.cancel(ticket_);
 }
 
-void StorageUse::end() noexcept {
+void StorageUse::end_on(StreamRef stream) noexcept {
   if (!storage_) return;
-  storage_->uses_.end(ticket_, stream_, stream_.next_mark(), access_);
+  storage_->uses_.end(ticket_, stream, stream.next_mark(), access_);
   if (is_write(access_)) storage_->note_written(offset_, bytes_);
   storage_ = {};
 }
