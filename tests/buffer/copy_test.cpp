@@ -164,6 +164,24 @@ TEST_F(Copy, KeepsBothSidesUntilItIsDone) {
   EXPECT_EQ(resource->statistics().live_bytes, 0u);
 }
 
+TEST_F(Copy, OnAStreamThatEndedLetsGoOfItsBuffersWithoutMakingTheHostWait) {
+  const ResourceHandle resource = default_resource(peers[0]);
+  sim::set_patience(peers[0], 1);
+  Gate gate;
+  gate.hold(a);
+  const Buffer from = holding(counted(1000));
+  std::optional<Buffer> to = empty(1000);
+  to->ensure_allocated();
+  {
+    const Stream ending(peers[0]);
+    ending.wait(a.mark());
+    copy(*to, from, ending);
+  }
+  to.reset();
+  EXPECT_EQ(resource->failed_frees(), 0u);
+  gate.open();
+}
+
 TEST_F(Copy, FromAPeerOnTheSourcesStreamIsInThatStreamsOrder) {
   const Bytes in = counted(5000);
   const Buffer from = empty(5000), to = empty(5000, 1);
