@@ -475,15 +475,20 @@ bool Storage::try_end_block() noexcept {
     resource_->deallocate(block_, {}, site_);
     return true;
   }
+  // One that has ended cannot free without making the host wait for it.
+  const auto can_free = [own](StreamRef stream) {
+    return stream.device_id() == own && stream.is_usable();
+  };
   // A stream's own uses are in its order: nothing to wait for.
-  if (count == 1 && some[0].stream.device_id() == own) {
+  if (count == 1 && can_free(some[0].stream)) {
     resource_->deallocate(block_, some[0].stream, site_);
     return true;
   }
-  const StreamRef stream = first_stream_.is_usable() ? first_stream_
-                           : some[0].stream.is_usable() && some[0].stream.device_id() == own
-                               ? some[0].stream
-                               : resource_->device().default_stream();
+  StreamRef stream = resource_->device().default_stream();
+  for (std::size_t i = std::min(count, some.size()); i > 0; --i) {
+    if (can_free(some[i - 1].stream)) stream = some[i - 1].stream;
+  }
+  if (first_stream_.is_usable()) stream = first_stream_;
   if (!try_queue_waits(stream, site_)) {
     const Result<bool> done = uses_.try_is_ready(Access::discard);
     if (!done || !*done) return false;
@@ -558,9 +563,9 @@ StorageUse::~StorageUse() {
   if (storage_) storage_->uses_.cancel(ticket_);
 }
 
-void StorageUse::end() noexcept {
+void StorageUse::end_on(StreamRef stream) noexcept {
   if (!storage_) return;
-  storage_->uses_.end(ticket_, stream_, stream_.next_mark(), access_);
+  storage_->uses_.end(ticket_, stream, stream.next_mark(), access_);
   if (is_write(access_)) storage_->note_written(offset_, bytes_);
   storage_ = {};
 }

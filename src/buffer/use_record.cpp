@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 
+#include "buffer/stream_order.hpp"
 #include "tern/device/device.hpp"
 
 namespace tern {
@@ -39,13 +40,6 @@ Failure no_host_memory(CallSite site) noexcept {
 /// Does a use of one kind have to wait for another?
 bool must_wait(Access access, const UseRecord::Entry& earlier) noexcept {
   return earlier.is_write || is_write(access);
-}
-
-/// No stream can wait for a device of another backend: the host does.
-Result<void> queue_wait(StreamRef stream, Mark mark, CallSite site) noexcept {
-  Result<void> queued = stream.try_wait(mark, site);
-  if (queued || queued.failure().code() != ErrorCode::device_mismatch) return queued;
-  return Device::try_wait(mark);
 }
 
 }  // namespace
@@ -96,7 +90,7 @@ Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access,
     if (waits == 0) return ticket;
   }
   for (const Entry& entry : others.all()) {
-    if (Result<void> queued = queue_wait(stream, entry.mark(), site); !queued) {
+    if (Result<void> queued = order_behind(stream, entry.mark(), site); !queued) {
       cancel(ticket);
       return queued.failure();
     }

@@ -150,7 +150,10 @@ class TERN_EXPORT StorageUse {
   /// Where kernels and copies of the stream find the storage's first byte.
   [[nodiscard]] void* address() const noexcept { return address_; }
   /// The work is submitted.
-  void end() noexcept;
+  void end() noexcept { end_on(stream_); }
+  /// The same, where another stream has queued a wait for it: its work from now on counts as the
+  /// use, and the stream that did it may be gone.
+  void end_on(StreamRef stream) noexcept;
 
  private:
   friend class Storage;

@@ -1,0 +1,154 @@
+// The members of Buffer that move bytes: in, out, to a new one, and one pattern everywhere.
+
+#include <cstring>
+
+#include "buffer/copy_engine.hpp"
+#include "buffer/copy_route.hpp"
+#include "tern/buffer/buffer.hpp"
+#include "tern/buffer/copy.hpp"
+
+namespace tern {
+namespace {
+
+Failure not_as_many(std::size_t expected, std::size_t actual, CallSite site) noexcept {
+  return Failure(ErrorCode::size_mismatch,
+                 "a buffer of {expected} bytes is copied as a whole, and {actual} were given. View "
+                 "the part that is meant.",
+                 site)
+      .with("expected", expected)
+      .with("actual", actual);
+}
+
+Failure null_memory(const char* name, CallSite site) noexcept {
+  return Failure(ErrorCode::invalid_argument, "the {name} of a copy is null. Pass memory.", site)
+      .with("name", name)
+      .with("value", "null");
+}
+
+/// The stream has the copy, of memory that nobody keeps alive but the caller: it must be done when
+/// the call returns, whatever it returns.
+Result<void> wait_for(StreamRef stream, CallSite site) noexcept {
+  const Result<Mark> mark = stream.try_mark();
+  Result<void> done = mark ? Device::try_wait(*mark) : Result<void>(mark.failure());
+  if (done) return done;
+  static_cast<void>(stream.try_synchronize());
+  return Failure(done.failure()).at(site);
+}
+
+/// Between a storage and the caller's memory, by a stream.
+Result<void> exchange(Storage& storage, std::size_t offset, std::size_t bytes, Access access,
+                      void* memory, CallSite site) noexcept {
+  const Result<StreamRef> stream = storage.device().try_copy_stream();
+  if (!stream) return Failure(stream.failure()).at(site);
+  // The host waits for what must come before, not the stream: other copies are behind it there.
+  if (Result<void> ready = storage.uses().try_wait(access); !ready) {
+    return Failure(ready.failure()).at(site);
+  }
+  Result<StorageUse> use = storage.try_use(*stream, access, offset, bytes, site);
+  if (!use) return use.failure();
+  std::byte* const inside = address_for(storage, stream->device_id()) + offset;
+  Result<void> queued = access == Access::read ? stream->try_copy(memory, inside, bytes, site)
+                                               : stream->try_copy(inside, memory, bytes, site);
+  if (!queued) return queued;
+  use->end();
+  return wait_for(*stream, site);
+}
+
+}  // namespace
+
+Result<void> Buffer::try_copy_to(void* destination, std::size_t bytes,
+                                 CallSite site) const noexcept {
+  if (Result<void> there = check_there(site); !there) return there;
+  if (bytes != bytes_) return not_as_many(bytes_, bytes, site);
+  if (bytes == 0) return {};
+  if (destination == nullptr) return null_memory("destination", site);
+  if (kind() == StorageKind::file) {
+    return storage_->origin()->try_read(offset_, bytes, destination, site);
+  }
+  if (!is_host_memory(*storage_)) {
+    return exchange(*storage_, offset_, bytes, Access::read, destination, site);
+  }
+  const Result<HostMemory> memory = try_host_memory(Access::read, site);
+  if (!memory) return memory.failure();
+  std::memcpy(destination, memory->address, bytes);
+  return {};
+}
+
+Result<void> Buffer::try_copy_from(const void* source, std::size_t bytes, CallSite site) noexcept {
+  if (Result<void> there = check_there(site); !there) return there;
+  if (kind() == StorageKind::file) {
+    return Failure(ErrorCode::read_only, "{what} is read-only. Copy to other memory.", site)
+        .with("what", storage_->origin()->what());
+  }
+  if (bytes != bytes_) return not_as_many(bytes_, bytes, site);
+  if (bytes == 0) return {};
+  if (source == nullptr) return null_memory("source", site);
+  if (!is_host_memory(*storage_)) {
+    return exchange(*storage_, offset_, bytes, Access::discard, const_cast<void*>(source), site);
+  }
+  const Result<HostMemory> memory = try_host_memory(Access::discard, site);
+  if (!memory) return memory.failure();
+  std::memcpy(memory->address, source, bytes);
+  return {};
+}
+
+Result<Buffer> Buffer::try_clone(StreamRef stream, CallSite site) const noexcept {
+  if (Result<void> there = check_there(site); !there) return there.failure();
+  const Storage& own = *storage_;
+  if (own.kind() == StorageKind::file) {
+    return Failure(ErrorCode::unsupported,
+                   "{what} cannot be cloned: a file is nobody's to make. Copy it to a buffer.",
+                   site)
+        .with("what", own.origin()->what());
+  }
+  StorageOptions options{.resource = own.resource(),
+                         .alignment = own.alignment(),
+                         .tag = own.tag(),
+                         .checked = own.is_checked(),
+                         .site = site};
+  // Memory of somebody else is cloned to the nearest that the device itself gives.
+  if (is_pinned()) options.kind = MemoryKind::pinned;
+  if (own.kind() == StorageKind::managed) options.kind = MemoryKind::managed;
+  if (stream.device_id() == own.device().id()) options.stream = stream;
+  if (bytes_ > 0) {
+    if (Result<void> usable = check_stream(stream, site); !usable) return usable.failure();
+  }
+  Result<Buffer> clone = try_make(own.device(), shape_, dtype_, options);
+  if (!clone) return clone;
+  if (const Result<Mark> copied = try_copy(*clone, *this, stream, site); !copied) {
+    return copied.failure();
+  }
+  return clone;
+}
+
+Result<Mark> Buffer::try_fill_bytes(const Pattern& pattern, StreamRef stream,
+                                    CallSite site) noexcept {
+  if (Result<void> there = check_there(site); !there) return there.failure();
+  if (pattern.width_bytes == 0 || pattern.width_bytes > Pattern::max_bytes) {
+    return Failure(ErrorCode::invalid_argument,
+                   "a fill pattern of {value} bytes is not possible. Use 1 to {max} bytes.", site)
+        .with("name", "width_bytes")
+        .with("value", pattern.width_bytes)
+        .with("max", Pattern::max_bytes);
+  }
+  if (bytes_ % pattern.width_bytes != 0) {
+    return Failure(ErrorCode::size_mismatch,
+                   "{actual} bytes are no whole number of elements of {expected} bytes. Fill a "
+                   "multiple of the pattern.",
+                   site)
+        .with("expected", pattern.width_bytes)
+        .with("actual", bytes_);
+  }
+  if (bytes_ == 0) return mark_of_nothing(stream);
+  Result<StorageUse> use = storage_->try_use(stream, Access::discard, offset_, bytes_, site);
+  if (!use) return use.failure();
+  if (Result<void> queued = stream.try_fill_bytes(
+          address_for(*storage_, stream.device_id()) + offset_, bytes_, pattern, site);
+      !queued) {
+    return queued.failure();
+  }
+  use->end();
+  return stream.try_mark();
+}
+
+}  // namespace tern

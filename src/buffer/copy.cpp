@@ -1,0 +1,101 @@
+#include "tern/buffer/copy.hpp"
+
+#include <cstring>
+
+#include "buffer/copy_engine.hpp"
+#include "buffer/copy_route.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern {
+namespace {
+
+/// From here on a team of threads is faster than one, and worth waking.
+constexpr std::size_t least_team_bytes = 4 * mib;
+
+/// Host memory to host memory, by the host. The ranges may overlap.
+Result<void> copy_by_host(const CopyRows& rows, CallSite site) noexcept {
+  Storage& to = rows.to;
+  Storage& from = rows.from;
+  const std::size_t to_offset = rows.to_side.offset, from_offset = rows.from_side.offset;
+  if (Result<void> ready = from.try_wait_host(Access::read, from_offset, rows.width, site);
+      !ready) {
+    return ready;
+  }
+  if (Result<void> ready = to.try_wait_host(Access::discard, to_offset, rows.width, site); !ready) {
+    return ready;
+  }
+  std::memmove(address_for(to, DeviceId{}) + to_offset, address_for(from, DeviceId{}) + from_offset,
+               rows.width);
+  to.note_written(to_offset, rows.width);
+  return {};
+}
+
+/// The device whose streams do a copy that names none.
+const Device& runner_of(const CopyRows& rows) noexcept {
+  if (!is_host_memory(rows.to)) return rows.to.device();
+  if (!is_host_memory(rows.from)) return rows.from.device();
+  return rows.to.device().info().is_host ? rows.to.device() : rows.from.device();
+}
+
+}  // namespace
+
+Result<CopyRoute> try_copy_route(const Buffer& destination, const Buffer& source,
+                                 const Device& device) noexcept {
+  if (Result<void> sound = check_sides(destination, source, {}); !sound) return sound.failure();
+  const std::optional<CopyPlan> plan =
+      plan_copy(*destination.storage(), *source.storage(), device.id());
+  if (plan) return plan->route;
+  return no_way(*destination.storage(), *source.storage(), device.spec(), {});
+}
+
+Result<Mark> try_copy(const Buffer& destination, const Buffer& source, StreamRef stream,
+                      CallSite site) noexcept {
+  if (Result<void> sound = check_sides(destination, source, site); !sound) return sound.failure();
+  if (Result<void> same = check_same_size(destination, source, site); !same) return same.failure();
+  if (source.bytes() == 0) return mark_of_nothing(stream);
+  if (Result<void> usable = check_stream(stream, site); !usable) return usable.failure();
+  const CopyRows rows = rows_of(destination, source);
+  if (Result<void> sound = check_rows(rows, site); !sound) return sound.failure();
+  if (Result<void> queued = try_run_copy(rows, stream, FurtherStreams::fresh, site); !queued) {
+    return queued.failure();
+  }
+  return stream.try_mark();
+}
+
+Result<void> try_copy(const Buffer& destination, const Buffer& source, CallSite site) noexcept {
+  if (Result<void> sound = check_sides(destination, source, site); !sound) return sound;
+  if (Result<void> same = check_same_size(destination, source, site); !same) return same;
+  if (source.bytes() == 0) return {};
+  const CopyRows rows = rows_of(destination, source);
+  if (Result<void> sound = check_rows(rows, site); !sound) return sound;
+  if (is_host_memory(rows.to)) {
+    if (rows.from.kind() == StorageKind::file) {
+      return try_read_file(rows.to, rows.to_side.offset, rows.from, rows.from_side.offset,
+                           rows.width, site);
+    }
+    if (is_host_memory(rows.from) &&
+        (rows.width < least_team_bytes || !runner_of(rows).info().is_host)) {
+      return copy_by_host(rows, site);
+    }
+  }
+  const Result<StreamRef> stream = runner_of(rows).try_copy_stream();
+  if (!stream) return Failure(stream.failure()).at(site);
+  // The host waits for what must come before, not the stream: other copies are behind it there.
+  if (rows.from.kind() != StorageKind::file) {
+    if (Result<void> ready = rows.from.uses().try_wait(Access::read); !ready) {
+      return Failure(ready.failure()).at(site);
+    }
+  }
+  if (Result<void> ready = rows.to.uses().try_wait(Access::discard); !ready) {
+    return Failure(ready.failure()).at(site);
+  }
+  if (Result<void> queued = try_run_copy(rows, *stream, FurtherStreams::library, site); !queued) {
+    return queued;
+  }
+  const Result<Mark> mark = stream->try_mark();
+  if (!mark) return Failure(mark.failure()).at(site);
+  if (Result<void> done = Device::try_wait(*mark); !done) return Failure(done.failure()).at(site);
+  return {};
+}
+
+}  // namespace tern

@@ -1,0 +1,173 @@
+#include <algorithm>
+#include <new>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "buffer/copy_engine.hpp"
+#include "buffer/copy_route.hpp"
+#include "tern/buffer/copy.hpp"
+
+namespace tern {
+namespace {
+
+constexpr Storage::Streams any_device = Storage::Streams::any_device;
+
+Failure of(const Failure& failure, std::size_t index) noexcept {
+  return Failure(failure).with("index", index);
+}
+
+/// A range that one of the copies touches.
+struct Touched {
+  StorageId storage;
+  std::size_t begin = 0, end = 0;
+  bool is_write = false;
+  std::size_t index = 0;
+};
+
+bool overlaps(const CopyRows& rows) noexcept {
+  return &rows.to == &rows.from && rows.to_side.offset < rows.from_side.offset + rows.width &&
+         rows.from_side.offset < rows.to_side.offset + rows.width;
+}
+
+/// None may write what another one touches. Throws std::bad_alloc.
+Result<void> check_apart(const std::vector<CopyRows>& all, CallSite site) {
+  std::vector<Touched> touched;
+  touched.reserve(2 * all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const CopyRows& rows = all[i];
+    const std::size_t to = rows.to_side.offset, from = rows.from_side.offset;
+    if (overlaps(rows)) {
+      // Its own affair, and one range to the others.
+      touched.push_back(
+          {rows.to.id(), std::min(to, from), std::max(to, from) + rows.width, true, i});
+      continue;
+    }
+    touched.push_back({rows.to.id(), to, to + rows.width, true, i});
+    touched.push_back({rows.from.id(), from, from + rows.width, false, i});
+  }
+  std::ranges::sort(touched, [](const Touched& a, const Touched& b) {
+    return std::tie(a.storage, a.begin) < std::tie(b.storage, b.begin);
+  });
+  // Those before that reach furthest: among all, and among those that are written.
+  const Touched* any = nullptr;
+  const Touched* written = nullptr;
+  for (const Touched& one : touched) {
+    if (any != nullptr && any->storage != one.storage) any = written = nullptr;
+    const Touched* const before = one.is_write ? any : written;
+    if (before != nullptr && one.begin < before->end) {
+      return Failure(ErrorCode::invalid_argument,
+                     "copies {first} and {index} of a batch have no order, and both touch bytes "
+                     "{begin} to {end} of buffer {value}, which one of them writes. Copy them one "
+                     "after the other.",
+                     site)
+          .with("name", "copies")
+          .with("value", one.storage.value)
+          .with("first", std::min(before->index, one.index))
+          .with("index", std::max(before->index, one.index))
+          .with("begin", one.begin)
+          .with("end", std::min(one.end, before->end));
+    }
+    if (any == nullptr || one.end > any->end) any = &one;
+    if (one.is_write && (written == nullptr || one.end > written->end)) written = &one;
+  }
+  return {};
+}
+
+/// All of them in one submission. Throws std::bad_alloc.
+Result<void> submit_all(const std::vector<CopyRows>& all, StreamRef stream, CallSite site) {
+  struct Uses {
+    StorageUse to, from;
+  };
+  std::vector<Uses> uses(all.size());
+  std::vector<CopyRange> ranges;
+  ranges.reserve(all.size());
+  const DeviceId device = stream.device_id();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const CopyRows& rows = all[i];
+    const std::size_t to = rows.to_side.offset, from = rows.from_side.offset;
+    Result<StorageUse> to_use =
+        rows.to.try_use(stream, Access::discard, to, rows.width, site, any_device);
+    if (!to_use) return of(to_use.failure(), i);
+    uses[i].to = *std::move(to_use);
+    Result<StorageUse> from_use =
+        rows.from.try_use(stream, Access::read, from, rows.width, site, any_device);
+    if (!from_use) return of(from_use.failure(), i);
+    uses[i].from = *std::move(from_use);
+    for (const auto& [side, access, offset] :
+         {std::tuple{&rows.to, Access::discard, to}, std::tuple{&rows.from, Access::read, from}}) {
+      if (Result<void> noted = note_foreign_use(*side, stream, access, offset, rows.width, site);
+          !noted) {
+        return of(noted.failure(), i);
+      }
+    }
+    ranges.push_back(
+        {address_for(rows.to, device) + to, address_for(rows.from, device) + from, rows.width});
+  }
+  Result<void> queued = stream.try_copy_batch(ranges, site);
+  if (!queued) {
+    // Nobody knows which of them were: all count as used, and none as written.
+    for (const CopyRows& rows : all) {
+      static_cast<void>(rows.to.uses().try_note(stream, stream.next_mark(), Access::discard));
+      static_cast<void>(rows.from.uses().try_note(stream, stream.next_mark(), Access::read));
+    }
+    return queued;
+  }
+  for (Uses& one : uses) {
+    one.from.end();
+    one.to.end();
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Mark> try_copy_batch(std::span<const BufferCopy> copies, StreamRef stream,
+                            CallSite site) noexcept try {
+  std::vector<CopyRows> all;
+  std::vector<std::size_t> indices;
+  all.reserve(copies.size());
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    const auto& [destination, source] = copies[i];
+    if (Result<void> sound = check_sides(destination, source, site); !sound) {
+      return of(sound.failure(), i);
+    }
+    if (Result<void> same = check_same_size(destination, source, site); !same) {
+      return of(same.failure(), i);
+    }
+    if (source.bytes() == 0) continue;
+    all.push_back(rows_of(destination, source));
+    indices.push_back(i);
+  }
+  if (all.empty()) return mark_of_nothing(stream);
+  if (Result<void> usable = check_stream(stream, site); !usable) return usable.failure();
+  bool are_all_direct = true;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::optional<CopyPlan> plan = plan_copy(all[i].to, all[i].from, stream.device_id());
+    if (!plan) {
+      return of(no_way(all[i].to, all[i].from, stream.device().spec(), site), indices[i]);
+    }
+    if (Result<void> sound = check_rows(all[i], site); !sound) {
+      return of(sound.failure(), indices[i]);
+    }
+    are_all_direct &= plan->route == CopyRoute::direct && !overlaps(all[i]);
+  }
+  if (Result<void> apart = check_apart(all, site); !apart) return apart.failure();
+  if (are_all_direct) {
+    if (Result<void> queued = submit_all(all, stream, site); !queued) return queued.failure();
+    return stream.try_mark();
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (Result<void> queued = try_run_copy(all[i], stream, FurtherStreams::fresh, site); !queued) {
+      return of(queued.failure(), indices[i]);
+    }
+  }
+  return stream.try_mark();
+} catch (const std::bad_alloc&) {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", "a batch of copies");
+}
+
+}  // namespace tern

@@ -1,0 +1,419 @@
+#include "buffer/copy_engine.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "buffer/copy_route.hpp"
+#include "buffer/staged_transfer.hpp"
+#include "buffer/stream_order.hpp"
+#include "tern/core/bytes.hpp"
+#include "tern/memory/default_resource.hpp"
+
+namespace tern {
+namespace {
+
+constexpr Storage::Streams any_device = Storage::Streams::any_device;
+
+/// Overlapping ranges move in steps of their distance if those are worth a submission, or few.
+constexpr std::size_t least_step_bytes = 256 * kib;
+constexpr std::size_t most_small_steps = 32;
+constexpr std::size_t most_scratch_bytes = 32 * mib;
+
+class FurtherStream {
+ public:
+  [[nodiscard]] static Result<FurtherStream> try_make(const Device& device,
+                                                      FurtherStreams whose) noexcept {
+    FurtherStream made;
+    if (whose == FurtherStreams::library) {
+      const Result<StreamRef> stream = device.try_copy_stream();
+      if (!stream) return stream.failure();
+      made.stream_ = *stream;
+      return made;
+    }
+    Result<Stream> stream = Stream::try_make(device, {.name = "copy"});
+    if (!stream) return stream.failure();
+    made.own_ = *std::move(stream);
+    made.stream_ = made.own_;
+    return made;
+  }
+  [[nodiscard]] StreamRef get() const noexcept { return stream_; }
+
+ private:
+  Stream own_;
+  StreamRef stream_;
+};
+
+/// Memory for whoever comes first, which is not the stream that does this one copy.
+Result<void> ensure_both(const CopyRows& rows, CallSite site) noexcept {
+  if (Result<void> there = rows.to.try_ensure({}, site); !there) return there;
+  if (rows.from.kind() == StorageKind::file) return {};
+  return rows.from.try_ensure({}, site);
+}
+
+/// A copy as one stream does it. Begun, then its pieces are put, then ended; if it is dropped
+/// before that, the pieces that were put are on record.
+class Submitting {
+ public:
+  Submitting(Storage& to, Storage& from, StreamRef stream, bool is_peer, CallSite site) noexcept
+      : to_(to), from_(from), stream_(stream), is_peer_(is_peer), site_(site) {}
+  Submitting(const Submitting&) = delete;
+  Submitting& operator=(const Submitting&) = delete;
+  ~Submitting() {
+    if (has_put_) end_on(stream_);
+  }
+
+  [[nodiscard]] Result<void> try_begin() noexcept {
+    // The ranges were checked, and what is written is noted piece by piece: these are for the
+    // order.
+    Result<StorageUse> to_use = to_.try_use(stream_, Access::discard, 0, 0, site_, any_device);
+    if (!to_use) return to_use.failure();
+    Result<StorageUse> from_use = from_.try_use(stream_, Access::read, 0, 0, site_, any_device);
+    if (!from_use) return from_use.failure();
+    to_use_ = *std::move(to_use);
+    from_use_ = *std::move(from_use);
+    to_address_ = address_for(to_, stream_.device_id());
+    from_address_ = address_for(from_, is_peer_ ? from_.device().id() : stream_.device_id());
+    return {};
+  }
+
+  [[nodiscard]] Result<void> try_put(std::size_t to_offset, std::size_t from_offset,
+                                     std::size_t bytes) noexcept {
+    if (Result<void> noted = note_foreign(to_offset, from_offset, bytes); !noted) return noted;
+    Result<void> queued =
+        is_peer_
+            ? stream_.try_copy_from_peer(to_address_ + to_offset, from_.device(),
+                                         from_address_ + from_offset, bytes, site_)
+            : stream_.try_copy(to_address_ + to_offset, from_address_ + from_offset, bytes, site_);
+    if (!queued) return queued;
+    has_put_ = true;
+    to_.note_written(to_offset, bytes);
+    return {};
+  }
+
+  [[nodiscard]] Result<void> try_put_slice(const CopyRows& rows, std::size_t z) noexcept {
+    const std::size_t to_offset = rows.to_side.offset + z * rows.to_side.slice_bytes;
+    const std::size_t from_offset = rows.from_side.offset + z * rows.from_side.slice_bytes;
+    for (std::size_t y = 0; y < rows.height; ++y) {
+      if (Result<void> noted = note_foreign(to_offset + y * rows.to_side.row_bytes,
+                                            from_offset + y * rows.from_side.row_bytes, rows.width);
+          !noted) {
+        return noted;
+      }
+    }
+    Result<void> queued = stream_.try_copy_2d(
+        {to_address_ + to_offset, rows.to_side.row_bytes, from_address_ + from_offset,
+         rows.from_side.row_bytes, rows.width, rows.height},
+        site_);
+    if (!queued) return queued;
+    has_put_ = true;
+    for (std::size_t y = 0; y < rows.height; ++y) {
+      to_.note_written(to_offset + y * rows.to_side.row_bytes, rows.width);
+    }
+    return {};
+  }
+
+  [[nodiscard]] Result<void> try_put_all(const CopyRows& rows) noexcept {
+    if (rows.is_one_range() || is_peer_) {
+      return rows.for_each_row([&](std::size_t to_offset, std::size_t from_offset) {
+        return try_put(to_offset, from_offset, rows.width);
+      });
+    }
+    for (std::size_t z = 0; z < rows.depth; ++z) {
+      if (Result<void> queued = try_put_slice(rows, z); !queued) return queued;
+    }
+    return {};
+  }
+
+  void end_on(StreamRef carrier) noexcept {
+    from_use_.end_on(carrier);
+    to_use_.end_on(carrier);
+    has_put_ = false;
+  }
+  [[nodiscard]] bool has_put() const noexcept { return has_put_; }
+
+ private:
+  [[nodiscard]] Result<void> note_foreign(std::size_t to_offset, std::size_t from_offset,
+                                          std::size_t bytes) noexcept {
+    if (Result<void> noted =
+            note_foreign_use(to_, stream_, Access::discard, to_offset, bytes, site_);
+        !noted) {
+      return noted;
+    }
+    return note_foreign_use(from_, stream_, Access::read, from_offset, bytes, site_);
+  }
+
+  Storage& to_;
+  Storage& from_;
+  const StreamRef stream_;
+  const bool is_peer_;
+  const CallSite site_;
+  StorageUse to_use_, from_use_;
+  std::byte* to_address_ = nullptr;
+  const std::byte* from_address_ = nullptr;
+  bool has_put_ = false;
+};
+
+Result<void> run_on(const CopyRows& rows, StreamRef stream, bool is_peer, CallSite site) noexcept {
+  Submitting copy(rows.to, rows.from, stream, is_peer, site);
+  if (Result<void> begun = copy.try_begin(); !begun) return begun;
+  if (Result<void> queued = copy.try_put_all(rows); !queued) return queued;
+  copy.end_on(stream);
+  return {};
+}
+
+/// By a stream of another device: behind the caller's, which goes on behind it.
+Result<void> run_elsewhere(const CopyRows& rows, StreamRef stream, const Device& runner,
+                           bool is_peer, FurtherStreams further, CallSite site) noexcept {
+  if (Result<void> there = ensure_both(rows, site); !there) return there;
+  const Result<FurtherStream> other = FurtherStream::try_make(runner, further);
+  if (!other) return Failure(other.failure()).at(site);
+  if (Result<void> behind = order_behind(other->get(), stream.next_mark(), site); !behind) {
+    return behind;
+  }
+  Submitting copy(rows.to, rows.from, other->get(), is_peer, site);
+  if (Result<void> begun = copy.try_begin(); !begun) return begun;
+  if (Result<void> queued = copy.try_put_all(rows); !queued) return queued;
+  if (Result<void> behind = order_behind(stream, other->get().next_mark(), site); !behind) {
+    return behind;
+  }
+  copy.end_on(stream);
+  return {};
+}
+
+Result<void> run_staged(const CopyRows& rows, StreamRef stream, StagedTransfer::Between between,
+                        FurtherStreams further, CallSite site) noexcept {
+  const bool is_file = rows.from.kind() == StorageKind::file;
+  StreamRef writer = stream, reader = is_file ? StreamRef{} : stream;
+  FurtherStream other_writer, other_reader;
+  const auto take = [&](const Device& device, FurtherStream& other,
+                        StreamRef& used) -> Result<void> {
+    Result<FurtherStream> made = FurtherStream::try_make(device, further);
+    if (!made) return Failure(made.failure()).at(site);
+    other = *std::move(made);
+    used = other.get();
+    return {};
+  };
+  if (!reaches(stream.device_id(), rows.to)) {
+    if (Result<void> taken = take(rows.to.device(), other_writer, writer); !taken) return taken;
+    // A file has no other first half that would be in the caller's order.
+    if (is_file) {
+      if (Result<void> behind = order_behind(writer, stream.next_mark(), site); !behind) {
+        return behind;
+      }
+    }
+  }
+  if (!is_file && !reaches(stream.device_id(), rows.from)) {
+    if (Result<void> taken = take(rows.from.device(), other_reader, reader); !taken) return taken;
+  }
+  if (Result<void> there = ensure_both(rows, site); !there) return there;
+  StagedTransfer transfer(rows.to, writer, rows.from, reader, site, between);
+  if (Result<void> begun = transfer.try_begin(rows.width, rows.bytes()); !begun) return begun;
+  if (Result<void> added =
+          rows.for_each_row([&](std::size_t to_offset, std::size_t from_offset) noexcept {
+            return transfer.try_add(to_offset, from_offset, rows.width);
+          });
+      !added) {
+    return added;
+  }
+  return transfer.try_finish(stream);
+}
+
+/// The same bytes as if they had been copied aside first.
+class MoveWithin {
+ public:
+  MoveWithin(Storage& storage, StreamRef stream, CallSite site) noexcept
+      : storage_(storage), stream_(stream), site_(site) {}
+
+  [[nodiscard]] Result<void> try_run(std::size_t to, std::size_t from, std::size_t bytes) noexcept {
+    const std::size_t distance = to > from ? to - from : from - to;
+    if (distance == 0) return {};
+    std::size_t step = distance;
+    if (distance < least_step_bytes && bytes / distance >= most_small_steps) {
+      step = std::min(bytes, most_scratch_bytes);
+      if (Result<void> taken = try_take_scratch(step); !taken) return taken;
+    }
+    // From the end that the destination leaves behind, so that nothing is overwritten unread.
+    for (std::size_t done = 0; done < bytes;) {
+      const std::size_t now = std::min(step, bytes - done);
+      const std::size_t at = to < from ? done : bytes - done - now;
+      if (Result<void> moved = try_move(to + at, from + at, now); !moved) return moved;
+      done += now;
+    }
+    return {};
+  }
+
+ private:
+  [[nodiscard]] Result<void> try_take_scratch(std::size_t bytes) noexcept {
+    ResourceHandle resource = storage_.resource();
+    if (!resource) {
+      const MemoryKind kind =
+          storage_.kind() == StorageKind::managed ? MemoryKind::managed
+          : is_host_memory(storage_) && storage_.device().can(Capability::pinned_memory)
+              ? MemoryKind::pinned
+              : MemoryKind::device;
+      Result<ResourceHandle> own = try_default_resource(storage_.device(), kind);
+      if (!own) return Failure(own.failure()).at(site_);
+      resource = *std::move(own);
+    }
+    const bool is_own = stream_.device_id() == resource->device().id();
+    Result<StorageHandle> scratch = Storage::try_allocate(resource, bytes,
+                                                          {.contents = Contents::unspecified,
+                                                           .stream = is_own ? stream_ : StreamRef{},
+                                                           .tag = storage_.tag(),
+                                                           .checked = false,
+                                                           .site = site_});
+    if (!scratch) return scratch.failure();
+    scratch_ = *std::move(scratch);
+    return {};
+  }
+
+  [[nodiscard]] Result<void> try_move(std::size_t to, std::size_t from,
+                                      std::size_t bytes) noexcept {
+    if (!scratch_) return try_copy(storage_, to, storage_, from, bytes);
+    if (Result<void> aside = try_copy(*scratch_, 0, storage_, from, bytes); !aside) return aside;
+    return try_copy(storage_, to, *scratch_, 0, bytes);
+  }
+  [[nodiscard]] Result<void> try_copy(Storage& to, std::size_t to_offset, Storage& from,
+                                      std::size_t from_offset, std::size_t bytes) noexcept {
+    Submitting copy(to, from, stream_, false, site_);
+    if (Result<void> begun = copy.try_begin(); !begun) return begun;
+    return copy.try_put(to_offset, from_offset, bytes);
+  }
+
+  Storage& storage_;
+  const StreamRef stream_;
+  const CallSite site_;
+  StorageHandle scratch_;
+};
+
+bool overlap_in_one(const CopyRows& rows) noexcept {
+  return &rows.to == &rows.from &&
+         rows.to_side.offset < rows.from_side.offset + rows.extent(rows.from_side) &&
+         rows.from_side.offset < rows.to_side.offset + rows.extent(rows.to_side);
+}
+
+}  // namespace
+
+Result<void> check_sides(const Buffer& destination, const Buffer& source, CallSite site) noexcept {
+  const bool has_destination = bool(destination);
+  if (!has_destination || !source) {
+    return Failure(ErrorCode::not_allocated,
+                   "the {name} of a copy is no buffer: it was made by default or moved from. Make "
+                   "it with a device.",
+                   site)
+        .with("id", std::uint64_t{0})
+        .with("name", has_destination ? "source" : "destination");
+  }
+  if (destination.kind() != StorageKind::file) return {};
+  return Failure(ErrorCode::read_only, "{what} is read-only. Copy to other memory.", site)
+      .with("what", destination.storage()->origin()->what());
+}
+
+Result<void> check_same_size(const Buffer& destination, const Buffer& source,
+                             CallSite site) noexcept {
+  if (destination.bytes() == source.bytes()) return {};
+  return Failure(ErrorCode::size_mismatch,
+                 "{actual} bytes cannot be copied to a buffer of {expected}. View as many of both.",
+                 site)
+      .with("expected", destination.bytes())
+      .with("actual", source.bytes());
+}
+
+CopyRows rows_of(const Buffer& destination, const Buffer& source) noexcept {
+  return {*destination.storage(),
+          {destination.offset_bytes(), 0, 0},
+          *source.storage(),
+          {source.offset_bytes(), 0, 0},
+          source.bytes()};
+}
+
+Result<void> check_stream(StreamRef stream, CallSite site) noexcept {
+  if (stream.is_usable()) return {};
+  return Failure(stream.try_native().failure()).at(site);
+}
+
+Result<void> check_rows(const CopyRows& rows, CallSite site) noexcept {
+  // Gaps between the rows need not be written: only if something is missing are rows looked at.
+  const Result<void> all =
+      rows.from.check_written(rows.from_side.offset, rows.extent(rows.from_side), site);
+  if (!all) {
+    Result<void> written = rows.for_each_row([&](std::size_t, std::size_t from_offset) noexcept {
+      return rows.from.check_written(from_offset, rows.width, site);
+    });
+    if (!written) return written;
+  }
+  if (!rows.to.is_checked() && !rows.from.is_checked()) return {};
+  const auto check = [&](Storage& side, Access access, std::size_t offset) -> Result<void> {
+    const Result<std::uint64_t> ticket =
+        side.try_begin_host_access(access, offset, rows.width, site);
+    if (!ticket) return ticket.failure();
+    side.end_host_access(*ticket);
+    return {};
+  };
+  return rows.for_each_row([&](std::size_t to_offset, std::size_t from_offset) noexcept {
+    if (Result<void> free = check(rows.to, Access::discard, to_offset); !free) return free;
+    return check(rows.from, Access::read, from_offset);
+  });
+}
+
+Failure no_way(const Storage& to, const Storage& from, std::string_view device,
+               CallSite site) noexcept {
+  return Failure(
+             ErrorCode::device_mismatch,
+             "a stream of '{device}' has no part in a copy from '{b}' to '{a}'. Use a stream of "
+             "one of these.",
+             site)
+      .with("a", to.device().spec())
+      .with("b", from.device().spec())
+      .with("device", device);
+}
+
+Result<void> try_read_file(Storage& to, std::size_t to_offset, Storage& from,
+                           std::size_t from_offset, std::size_t bytes, CallSite site) noexcept {
+  Result<std::uint64_t> ticket = to.try_begin_host_access(Access::discard, to_offset, bytes, site);
+  if (!ticket) return ticket.failure();
+  Result<void> read = to.try_wait_host(Access::discard, to_offset, bytes, site);
+  if (read) {
+    read =
+        from.origin()->try_read(from_offset, bytes, address_for(to, DeviceId{}) + to_offset, site);
+  }
+  if (read) to.note_written(to_offset, bytes);
+  to.end_host_access(*ticket);
+  return read;
+}
+
+Result<void> try_run_copy(const CopyRows& rows, StreamRef stream, FurtherStreams further,
+                          CallSite site) noexcept {
+  using Between = StagedTransfer::Between;
+  const std::optional<CopyPlan> plan = plan_copy(rows.to, rows.from, stream.device_id());
+  if (!plan) return no_way(rows.to, rows.from, stream.device().spec(), site);
+  const bool is_own = plan->runner != nullptr && plan->runner->id() == stream.device_id();
+  switch (plan->route) {
+    case CopyRoute::direct:
+      if (!overlap_in_one(rows)) return run_on(rows, stream, false, site);
+      return MoveWithin(rows.to, stream, site)
+          .try_run(rows.to_side.offset, rows.from_side.offset, rows.width);
+    case CopyRoute::handed_over:
+      return run_elsewhere(rows, stream, *plan->runner, false, further, site);
+    case CopyRoute::peer: {
+      Result<void> copied = is_own
+                                ? run_on(rows, stream, true, site)
+                                : run_elsewhere(rows, stream, *plan->runner, true, further, site);
+      // Devices of one backend that know nothing of each other: simulated apart.
+      if (copied || copied.failure().code() != ErrorCode::device_mismatch) return copied;
+      return run_staged(rows, stream, Between::pageable, further, site);
+    }
+    case CopyRoute::staged:
+      return run_staged(rows, stream, Between::pinned, further, site);
+    case CopyRoute::from_file:
+      if (!is_host_memory(rows.to)) {
+        return run_staged(rows, stream, Between::pinned, further, site);
+      }
+      return rows.for_each_row([&](std::size_t to_offset, std::size_t from_offset) noexcept {
+        return try_read_file(rows.to, to_offset, rows.from, from_offset, rows.width, site);
+      });
+  }
+  return {};
+}
+
+}  // namespace tern

@@ -1,0 +1,91 @@
+#include "buffer/copy_route.hpp"
+
+namespace tern {
+namespace {
+
+/// Memory that only streams of its own device touch, and that peers copy.
+bool is_device_memory(const Storage& storage) noexcept {
+  return storage.kind() == StorageKind::device || storage.kind() == StorageKind::mapped;
+}
+
+bool are_peers(const Storage& to, const Storage& from) noexcept {
+  return is_device_memory(to) && is_device_memory(from) &&
+         to.device().info().backend == from.device().info().backend &&
+         to.device().can(Capability::peer_copies) && from.device().can(Capability::peer_copies);
+}
+
+}  // namespace
+
+std::string_view name(CopyRoute route) noexcept {
+  switch (route) {
+    case CopyRoute::direct:
+      return "direct";
+    case CopyRoute::handed_over:
+      return "handed_over";
+    case CopyRoute::peer:
+      return "peer";
+    case CopyRoute::staged:
+      return "staged";
+    case CopyRoute::from_file:
+      return "from_file";
+  }
+  return "unknown";
+}
+
+bool is_host_memory(const Storage& storage) noexcept {
+  switch (storage.kind()) {
+    case StorageKind::host:
+    case StorageKind::pinned:
+    case StorageKind::registered:
+      return true;
+    case StorageKind::managed:
+      return storage.device().info().is_host;
+    case StorageKind::file:
+    case StorageKind::device:
+    case StorageKind::mapped:
+      return false;
+  }
+  return false;
+}
+
+bool reaches(DeviceId device, const Storage& storage) noexcept {
+  if (storage.kind() == StorageKind::file) return false;
+  return is_host_memory(storage) || storage.device().id() == device;
+}
+
+std::optional<CopyPlan> plan_copy(const Storage& to, const Storage& from,
+                                  DeviceId device) noexcept {
+  const DeviceId there = to.device().id(), here = from.device().id();
+  const bool is_party = device == there || device == here;
+  if (from.kind() == StorageKind::file) {
+    if (!reaches(device, to) && !is_party) return std::nullopt;
+    return CopyPlan{CopyRoute::from_file, nullptr};
+  }
+  if (reaches(device, to) && reaches(device, from)) return CopyPlan{CopyRoute::direct, nullptr};
+  if (!is_party) return std::nullopt;
+  if (reaches(there, from)) return CopyPlan{CopyRoute::handed_over, &to.device()};
+  if (reaches(here, to)) return CopyPlan{CopyRoute::handed_over, &from.device()};
+  if (are_peers(to, from)) return CopyPlan{CopyRoute::peer, &to.device()};
+  return CopyPlan{CopyRoute::staged, nullptr};
+}
+
+std::byte* address_for(const Storage& storage, DeviceId device) noexcept {
+  const Result<StorageOrigin::Memory> memory = storage.try_memory();
+  if (!memory) return nullptr;
+  // Memory that was page-locked where it was may have another address on its device.
+  const bool is_own = storage.device().id() == device;
+  void* const first = is_own ? memory->device_address : memory->host_address;
+  void* const second = is_own ? memory->host_address : memory->device_address;
+  return static_cast<std::byte*>(first != nullptr ? first : second);
+}
+
+Result<void> note_foreign_use(const Storage& storage, StreamRef stream, Access access,
+                              std::size_t offset, std::size_t bytes, CallSite site) noexcept {
+  const Device& owner = storage.device();
+  if (owner.id() == stream.device_id() || !owner.info().wants_notes) return {};
+  if (stream.device().info().backend == owner.info().backend) return {};
+  return owner.try_note_host_access(address_for(storage, stream.device_id()) + offset, bytes,
+                                    access, site);
+}
+
+}  // namespace tern

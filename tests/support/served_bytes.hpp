@@ -1,0 +1,61 @@
+// The bytes of a file that is none: a storage's origin for tests of copies, which can run short and
+// fail.
+
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tern/buffer/buffer.hpp"
+#include "tern/buffer/storage.hpp"
+
+namespace tern::test {
+
+/// What the test sees of it, and may change.
+struct ServedFile {
+  std::vector<std::byte> bytes;
+  std::size_t reads = 0;
+  std::size_t most_bytes = 0;  // of one read
+  std::size_t fail_at = 0;     // the read that fails, from 1
+  bool was_mapped = false;
+};
+
+class ServedBytes final : public StorageOrigin {
+ public:
+  explicit ServedBytes(std::shared_ptr<ServedFile> file) : file_(std::move(file)) {}
+
+  const char* what() const noexcept override { return "file 'served'"; }
+  Result<Memory> try_begin(CallSite) noexcept override {
+    file_->was_mapped = true;
+    return Memory{nullptr, file_->bytes.data(), file_->bytes.size()};
+  }
+  void end() noexcept override {}
+  Result<void> try_read(std::size_t offset, std::size_t bytes, void* to,
+                        CallSite site) noexcept override {
+    ++file_->reads;
+    file_->most_bytes = std::max(file_->most_bytes, bytes);
+    if (file_->reads == file_->fail_at || offset + bytes > file_->bytes.size()) {
+      return Failure(ErrorCode::file, "the file ends before {offset}.", site)
+          .with("offset", offset);
+    }
+    std::memcpy(to, file_->bytes.data() + offset, bytes);
+    return {};
+  }
+
+ private:
+  std::shared_ptr<ServedFile> file_;
+};
+
+/// A buffer of all its bytes. The device is that of host memory.
+inline Buffer open_served(const Device& host, std::shared_ptr<ServedFile> file) {
+  const std::size_t bytes = file->bytes.size();
+  StorageHandle storage = Storage::try_make(host, bytes, StorageKind::file,
+                                            std::make_unique<ServedBytes>(std::move(file)), {})
+                              .value();
+  return Buffer::try_over(std::move(storage), 0, Shape{bytes}, DType::byte).value();
+}
+
+}  // namespace tern::test
