@@ -464,6 +464,12 @@ Result<void> Storage::try_queue_waits(StreamRef stream, CallSite site) noexcept 
   return {};
 }
 
+bool Storage::are_uses_done() const noexcept {
+  const Result<bool> done = uses_.try_is_ready(Access::discard);
+  // A device that is lost does nothing any more.
+  return done ? *done : done.failure().code() == ErrorCode::device_lost;
+}
+
 bool Storage::try_end_block() noexcept {
   if (!block_) return true;
   std::array<UseRecord::Entry, 2> some;
@@ -483,10 +489,7 @@ bool Storage::try_end_block() noexcept {
                            : some[0].stream.device_id() == own && some[0].stream.is_usable()
                                ? some[0].stream
                                : resource_->device().default_stream();
-  if (!try_queue_waits(stream, site_)) {
-    const Result<bool> done = uses_.try_is_ready(Access::discard);
-    if (!done || !*done) return false;
-  }
+  if (!try_queue_waits(stream, site_) && !are_uses_done()) return false;
   resource_->deallocate(block_, stream, site_);
   return true;
 }
@@ -497,8 +500,7 @@ bool Storage::try_end_origin() noexcept {
     // Refused, it is tried again, until the uses are done and there is nothing to wait for.
     is_end_queued_ = bool(try_queue_waits(stream, site_));
   }
-  const Result<bool> done = uses_.try_is_ready(Access::discard);
-  return done && *done && origin_->try_end();
+  return are_uses_done() && origin_->try_end();
 }
 
 bool Storage::try_end() noexcept {

@@ -264,6 +264,7 @@ class TERN_EXPORT Storage {
   void end() noexcept;
   /// Gives the memory back if that can be ordered now.
   [[nodiscard]] bool try_end() noexcept;
+  [[nodiscard]] bool are_uses_done() const noexcept;
   [[nodiscard]] bool try_end_block() noexcept;
   [[nodiscard]] bool try_end_origin() noexcept;
   [[nodiscard]] Result<void> try_queue_waits(StreamRef stream, CallSite site) noexcept;
