@@ -70,7 +70,7 @@ Failure refuse(std::string_view spec, const std::string& why) {
 Result<Device> open_parsed(const DeviceSpec& spec) {
   const std::string text = spec.text();
   if (spec.backend == "disk") {
-    return refuse(text, "it names a file, and files are buffers, not devices.");
+    return refuse(text, "it names a file, and files are buffers, not devices. Use open_disk().");
   }
   const auto found = std::ranges::find(openers(), spec.backend, &Opener::name);
   if (found == openers().end()) {

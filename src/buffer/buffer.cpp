@@ -135,8 +135,10 @@ bool operator==(const Buffer& a, const Buffer& b) noexcept {
 
 std::string Buffer::text() const {
   if (!storage_) return "no buffer";
-  return fmt::format("{} {} at {} of buffer {} on '{}', {} memory", name(dtype_), shape_.text(),
-                     offset_, id().value, device().spec(), name(kind()));
+  const std::string elements =
+      fmt::format("{} {} at {} of buffer {}", name(dtype_), shape_.text(), offset_, id().value);
+  if (kind() == StorageKind::file) return elements + ", " + storage_->origin()->what();
+  return fmt::format("{} on '{}', {} memory", elements, device().spec(), name(kind()));
 }
 
 Result<void> Buffer::check_there(CallSite site) const noexcept {
@@ -273,7 +275,7 @@ Result<StorageUse> Buffer::try_use(StreamRef stream, Access access, CallSite sit
   if (Result<void> there = check_there(site); !there) return there.failure();
   const Reach reach = storage_->reach();
   if (!reach.kernels_read || (is_write(access) && !reach.kernels_write)) {
-    if (kind() == StorageKind::file && is_write(access)) {
+    if (storage_->is_read_only() && is_write(access)) {
       return storage_->try_use(stream, access, offset_, bytes_, site);
     }
     return Failure(ErrorCode::unsupported,

@@ -1,12 +1,17 @@
 #include "buffer/kept_storages.hpp"
 
+#include <limits>
 #include <mutex>
 
 namespace tern {
 namespace {
 
+constexpr std::size_t asked_at_once = 4;
+
 std::mutex mutex;
-constinit Storage* first = nullptr;  // guarded by mutex
+// Guarded by mutex: the oldest first, so that all are asked in turn.
+constinit Storage* first = nullptr;
+constinit Storage* last = nullptr;
 
 }  // namespace
 
@@ -14,8 +19,9 @@ constinit std::atomic<std::size_t> KeptStorages::count_ = 0;
 
 void KeptStorages::keep(Storage* storage) noexcept {
   const std::lock_guard lock(mutex);
-  storage->next_ = first;
-  first = storage;
+  storage->next_ = nullptr;
+  (last != nullptr ? last->next_ : first) = storage;
+  last = storage;
   count_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -29,20 +35,28 @@ KeptStorageCount KeptStorages::count() noexcept {
   return kept;
 }
 
-void KeptStorages::poll() noexcept {
-  Storage* list = nullptr;
-  {
-    const std::lock_guard lock(mutex);
-    list = std::exchange(first, nullptr);
+Storage* KeptStorages::take(std::size_t most) noexcept {
+  const std::lock_guard lock(mutex);
+  Storage* const taken = first;
+  Storage* end = nullptr;
+  std::size_t count = 0;
+  for (; first != nullptr && count < most; ++count) {
+    end = first;
+    first = first->next_;
   }
-  // Without the lock: an end may call a foreign owner, who may make storages and end them.
-  while (list != nullptr) {
-    Storage* const storage = std::exchange(list, list->next_);
-    count_.fetch_sub(1, std::memory_order_relaxed);
-    storage->next_ = nullptr;
-    storage->end();
-  }
+  if (end != nullptr) end->next_ = nullptr;
+  if (first == nullptr) last = nullptr;
+  count_.fetch_sub(count, std::memory_order_relaxed);
+  return taken;
 }
+
+void KeptStorages::end(Storage* list) noexcept {
+  // Without the lock: an end may call a foreign owner, who may make storages and end them.
+  while (list != nullptr) std::exchange(list, list->next_)->end();
+}
+
+void KeptStorages::poll() noexcept { end(take(std::numeric_limits<std::size_t>::max())); }
+void KeptStorages::poll_some() noexcept { end(take(asked_at_once)); }
 
 KeptStorageCount kept_storages() noexcept { return KeptStorages::count(); }
 

@@ -2,7 +2,8 @@
 //
 // Most memory is given back in stream order, at once. What cannot be, because no stream can wait
 // for the device that uses it, or because a foreign owner wants it only when everything is done,
-// waits here, and is asked about whenever a storage is made. The list is immortal. Thread-safe.
+// waits here, and a few are asked about whenever a storage is made, in turn: however many wait,
+// making one costs the same. The list is immortal. Thread-safe.
 
 #pragma once
 
@@ -20,9 +21,16 @@ class KeptStorages {
     return count_.load(std::memory_order_relaxed) != 0;
   }
   [[nodiscard]] static KeptStorageCount count() noexcept;
+  /// Ends those that can be.
   static void poll() noexcept;
+  /// More than one storage can have added since the last time, so the list shrinks if it can.
+  static void poll_some() noexcept;
 
  private:
+  /// The oldest, no longer in the list.
+  [[nodiscard]] static Storage* take(std::size_t most) noexcept;
+  static void end(Storage* list) noexcept;
+
   static std::atomic<std::size_t> count_;
 };
 

@@ -67,6 +67,11 @@ Failure not_reachable(const Storage& storage, CallSite site) noexcept {
       .with("device", storage.device().spec());
 }
 
+Failure read_only(const StorageOrigin& origin, CallSite site) noexcept {
+  return Failure(ErrorCode::read_only, "{what} is read-only. Copy it to other memory first.", site)
+      .with("what", origin.what());
+}
+
 }  // namespace
 
 StorageOrigin::~StorageOrigin() = default;
@@ -108,7 +113,7 @@ Result<StorageHandle> Storage::try_make_from(ResourceHandle resource, std::size_
         .with("a", info.spec)
         .with("b", options.stream.device_id().value);
   }
-  if (KeptStorages::has_any()) static_cast<void>(poll_storages());
+  if (KeptStorages::has_any()) KeptStorages::poll_some();
   Storage* const storage = new (std::nothrow) Storage(std::move(resource), kind, bytes, options);
   if (storage == nullptr) return no_host_memory("a buffer", options.site);
   return StorageHandle(storage);
@@ -136,7 +141,7 @@ Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
                                         std::unique_ptr<StorageOrigin> origin,
                                         const StorageOptions& options) noexcept {
   if (Result<void> sound = check_options(bytes, options); !sound) return sound.failure();
-  if (KeptStorages::has_any()) static_cast<void>(poll_storages());
+  if (KeptStorages::has_any()) KeptStorages::poll_some();
   Storage* const storage = new (std::nothrow) Storage(nullptr, kind, bytes, options);
   if (storage == nullptr) return no_host_memory("a buffer", options.site);
   storage->device_ = device;
@@ -164,7 +169,11 @@ Result<StorageHandle> Storage::try_allocate(const ResourceHandle& resource, std:
   return storage;
 }
 
-Reach Storage::reach() const noexcept { return reach_of(kind_, device().info().capabilities); }
+Reach Storage::reach() const noexcept {
+  Reach reach = reach_of(kind_, device().info().capabilities);
+  if (is_read_only()) reach.host_writes = reach.kernels_write = false;
+  return reach;
+}
 
 // --- Memory
 
@@ -290,8 +299,10 @@ Result<void> Storage::check_range(std::size_t offset, std::size_t bytes,
 Result<StorageUse> Storage::try_use(StreamRef stream, Access access, std::size_t offset,
                                     std::size_t bytes, CallSite site, Streams streams) noexcept {
   if (Result<void> inside = check_range(offset, bytes, site); !inside) return inside.failure();
-  if (is_write(access) && kind_ == StorageKind::file) {
-    return Failure(ErrorCode::read_only, "{what} is read-only. Copy it to other memory first.",
+  if (is_write(access) && is_read_only()) return read_only(*origin_, site);
+  if (streams == Streams::own_device && kind_ == StorageKind::file) {
+    return Failure(ErrorCode::unsupported,
+                   "work on a device cannot use {what} in place. Copy it to the device first.",
                    site)
         .with("what", origin_->what());
   }
@@ -340,17 +351,17 @@ Result<void> Storage::try_wait_host(Access access, std::size_t offset, std::size
   if (Result<void> inside = check_range(offset, bytes, site); !inside) return inside;
   const Reach reach = this->reach();
   if (!reach.host_reads) return not_reachable(*this, site);
-  if (is_write(access) && !reach.host_writes) {
-    return Failure(ErrorCode::read_only, "{what} is read-only. Copy it to other memory first.",
-                   site)
-        .with("what", origin_ ? origin_->what() : "this memory");
-  }
+  if (is_write(access) && is_read_only()) return read_only(*origin_, site);
+  if (is_write(access) && !reach.host_writes) return not_reachable(*this, site);
   if (access == Access::read) {
     if (Result<void> written = check_written(offset, bytes, site); !written) return written;
   }
   if (Result<void> there = try_ensure({}, site); !there) return there;
   if (Result<void> done = uses_.try_wait(access); !done) return Failure(done.failure()).at(site);
-  if (origin_ && kind_ == StorageKind::file) return {};
+  if (origin_) {
+    if (Result<void> usable = origin_->try_access(site); !usable) return usable;
+    if (kind_ == StorageKind::file) return {};
+  }
   return device().try_note_host_access(static_cast<std::byte*>(memory_.host_address) + offset,
                                        bytes, access, site);
 }
@@ -466,6 +477,12 @@ Result<void> Storage::try_queue_waits(StreamRef stream, CallSite site) noexcept 
   return {};
 }
 
+bool Storage::are_uses_done() const noexcept {
+  const Result<bool> done = uses_.try_is_ready(Access::discard);
+  // A device that is lost does nothing any more.
+  return done ? *done : done.failure().code() == ErrorCode::device_lost;
+}
+
 bool Storage::try_end_block() noexcept {
   if (!block_) return true;
   std::array<UseRecord::Entry, 2> some;
@@ -489,22 +506,18 @@ bool Storage::try_end_block() noexcept {
     if (can_free(some[i - 1].stream)) stream = some[i - 1].stream;
   }
   if (first_stream_.is_usable()) stream = first_stream_;
-  if (!try_queue_waits(stream, site_)) {
-    const Result<bool> done = uses_.try_is_ready(Access::discard);
-    if (!done || !*done) return false;
-  }
+  if (!try_queue_waits(stream, site_) && !are_uses_done()) return false;
   resource_->deallocate(block_, stream, site_);
   return true;
 }
 
 bool Storage::try_end_origin() noexcept {
   const StreamRef stream = origin_->end_stream();
-  if (!stream.is_usable() || !try_queue_waits(stream, site_)) {
-    const Result<bool> done = uses_.try_is_ready(Access::discard);
-    if (!done || !*done) return false;
+  if (!is_end_queued_ && stream.is_usable()) {
+    // Refused, it is tried again, until the uses are done and there is nothing to wait for.
+    is_end_queued_ = bool(try_queue_waits(stream, site_));
   }
-  origin_->end();
-  return true;
+  return are_uses_done() && origin_->try_end();
 }
 
 bool Storage::try_end() noexcept {

@@ -43,6 +43,16 @@ DeviceId next_device_id() {
   return DeviceId{number};
 }
 
+/// The open device with the next number behind that one; none behind the last. Few are open.
+DeviceId next_open(DeviceId before) noexcept {
+  const std::lock_guard lock(open_devices().mutex);
+  DeviceId next;
+  for (const auto& [number, device] : open_devices().by_number) {
+    if (number > before.value && (next.value == 0 || number < next.value)) next = DeviceId{number};
+  }
+  return next;
+}
+
 }  // namespace
 
 DeviceState::DeviceState(std::unique_ptr<Backend> backend)
@@ -300,6 +310,33 @@ void DeviceState::recycle_if_done(StreamState& stream) noexcept {
   stream.id.store(0, std::memory_order_release);
 }
 
+StreamRef DeviceState::find_stream(StreamId id) noexcept {
+  const DeviceVisit device(id.device());
+  if (!device) return {};
+  StreamState* const stream = device->slots_[id.slot()].load(std::memory_order_acquire);
+  if (stream == nullptr || stream->id.load(std::memory_order_acquire) != id.value()) return {};
+  return StreamRef(stream, id);
+}
+
+Result<void> DeviceState::check_not_elsewhere(const Device& device, const void* address) noexcept {
+  for (DeviceId id = next_open({}); id.value != 0; id = next_open(id)) {
+    if (id == device.id()) continue;
+    const DeviceVisit other(id);
+    // Memory of the host is every device's.
+    if (!other || !other->is_in_its_process() || other->info().is_host) continue;
+    const Result<PointerInfo> known = other->backend().pointer_info(address);
+    if (!known || known->base == nullptr) continue;
+    if (known->kind != MemoryKind::device && known->kind != MemoryKind::mapped) continue;
+    return Failure(ErrorCode::device_mismatch,
+                   "the memory at {address} is no memory of '{a}': it is of '{b}'. Name that "
+                   "device.")
+        .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
+        .with("a", device.spec())
+        .with("b", other->info().spec);
+  }
+  return {};
+}
+
 Result<NativeEvent> DeviceState::take_event() noexcept {
   {
     const std::lock_guard lock(events_mutex_);
@@ -387,6 +424,12 @@ Result<void> DeviceState::poll(StreamState& stream) noexcept {
 
 Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream, Room room) noexcept {
   const std::size_t places = stream.records.size() - (room == Room::for_seal ? 0 : 1);
+  // What the host has seen done needs no event: whoever waits often gets along with one.
+  const std::uint64_t done = stream.done.load(std::memory_order_acquire);
+  while (stream.record_count > 0 && stream.records[0].sequence <= done &&
+         stream.records[0].waiters == 0) {
+    erase_record(stream, 0);
+  }
   if (stream.record_count >= places) {
     if (Result<void> polled = poll(stream); !polled) return polled.failure();
   }

@@ -172,6 +172,13 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] Result<StreamRef> borrow_stream(NativeStream handle) noexcept;
   void end_stream(StreamRef stream) noexcept;
   static StreamState* state_of(StreamRef stream) noexcept { return stream.state_; }
+  /// By its name; no stream if it is not known any more, and then its marks are done. One that has
+  /// ended is found while they are not.
+  [[nodiscard]] static StreamRef find_stream(StreamId id) noexcept;
+  /// Refused with device_mismatch, naming both, if the address lies in the own memory of an open
+  /// device other than `device`. Asks each of them; one that cannot say does not know it.
+  [[nodiscard]] static Result<void> check_not_elsewhere(const Device& device,
+                                                        const void* address) noexcept;
 
   /// From before it is handed to a stream until put_down(), or to the end of the device.
   void carry(Carried& load) noexcept;

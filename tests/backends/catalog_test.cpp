@@ -111,7 +111,8 @@ TEST(Catalog, NamesTheBackendsThereAreForAnUnknownOne) {
 
 TEST(Catalog, RefusesFilesAndMalformedSpecs) {
   EXPECT_EQ(try_open_device("disk:/tmp/x").failure().text(),
-            "'disk:/tmp/x' cannot be opened: it names a file, and files are buffers, not devices.");
+            "'disk:/tmp/x' cannot be opened: it names a file, and files are buffers, not devices. "
+            "Use open_disk().");
   for (const std::string_view bad : {"", "host:x", "host?", "host?threads"}) {
     EXPECT_EQ(try_open_device(bad).failure().code(), ErrorCode::invalid_device) << bad;
   }

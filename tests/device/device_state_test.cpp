@@ -35,6 +35,47 @@ class DeviceStateTest : public testing::Test {
   Stream other{fake.device};
 };
 
+TEST_F(DeviceStateTest, UsesOneEventAgainForMarksThatTheHostHasSeenDone) {
+  for (int i = 0; i < 100; ++i) {
+    other.wait(stream.mark());
+    stream.synchronize();
+  }
+  EXPECT_EQ(fake.ledger->count(Call::create_event), 1u);
+}
+
+TEST_F(DeviceStateTest, FindsAStreamByItsNameUntilItsMarksAreDone) {
+  const StreamId id = stream.id();
+  EXPECT_EQ(DeviceState::find_stream(id), stream);
+  EXPECT_EQ(DeviceState::find_stream({}), StreamRef());
+  Gate gate;
+  gate.hold(stream);
+  const Mark mark = stream.mark();
+  stream = Stream();
+  EXPECT_EQ(DeviceState::find_stream(id).id(), id);
+  EXPECT_FALSE(Device::is_done(mark));
+  gate.open();
+  Device::wait(mark);
+  stream = Stream(fake.device);  // the place is used again
+  EXPECT_EQ(DeviceState::find_stream(id), StreamRef());
+}
+
+TEST_F(DeviceStateTest, KnowsMemoryOfAnotherDeviceThatIsNotTheHosts) {
+  const FakeDevice remote({.describe = [](DeviceInfo& info) {
+    info.spec = "remote:0";
+    info.is_host = false;
+  }});
+  void* const address = remote.device.allocate(MemoryKind::device, 64);
+  const Result<void> checked = DeviceState::check_not_elsewhere(fake.device, address);
+  EXPECT_EQ(checked.failure().code(), ErrorCode::device_mismatch);
+  EXPECT_EQ(checked.failure().string("a"), fake.device.spec());
+  EXPECT_EQ(checked.failure().string("b"), "remote:0");
+  EXPECT_TRUE(DeviceState::check_not_elsewhere(remote.device, address));
+  EXPECT_TRUE(DeviceState::check_not_elsewhere(fake.device, &remote));
+  remote.ledger->fail_next(Call::pointer_info);
+  EXPECT_TRUE(DeviceState::check_not_elsewhere(fake.device, address));
+  remote.device.release(address);
+}
+
 TEST_F(DeviceStateTest, TakesAHundredThousandMarksWithoutAskingTheBackend) {
   const std::size_t before = fake.ledger->total();
   Mark last;

@@ -42,6 +42,10 @@ std::size_t Ledger::live_kernels() const {
   const std::lock_guard lock(mutex_);
   return kernels_.size();
 }
+std::size_t Ledger::live_registrations() const {
+  const std::lock_guard lock(mutex_);
+  return registrations_;
+}
 std::size_t Ledger::failures() const {
   const std::lock_guard lock(mutex_);
   return failures_;
@@ -102,7 +106,9 @@ void Ledger::expect(bool holds) {
 class FakeBackend final : public Backend {
  public:
   FakeBackend(std::shared_ptr<Ledger> ledger, const FakeOptions& options)
-      : ledger_(std::move(ledger)), free_bytes_(options.free_bytes) {
+      : ledger_(std::move(ledger)),
+        free_bytes_(options.free_bytes),
+        registered_offset_(options.registered_offset) {
     host::HostOptions host;
     host.threads = options.threads;
     host_ = *host::open_backend(host);
@@ -159,10 +165,15 @@ class FakeBackend final : public Backend {
   }
   Result<void*> register_host(void* address, std::size_t) noexcept override {
     if (const auto failure = ledger_->enter(Call::register_host)) return *failure;
-    return address;
+    const std::lock_guard lock(ledger_->mutex_);
+    ++ledger_->registrations_;
+    return static_cast<std::byte*>(address) + registered_offset_;
   }
   Result<void> unregister_host(void*) noexcept override {
     if (const auto failure = ledger_->enter(Call::unregister_host)) return *failure;
+    const std::lock_guard lock(ledger_->mutex_);
+    ledger_->expect(ledger_->registrations_ > 0);
+    --ledger_->registrations_;
     return {};
   }
 
@@ -363,6 +374,7 @@ class FakeBackend final : public Backend {
 
   const std::shared_ptr<Ledger> ledger_;
   const std::optional<std::size_t> free_bytes_;
+  const std::ptrdiff_t registered_offset_;
   std::unique_ptr<Backend> host_;
   DeviceInfo info_;
 };

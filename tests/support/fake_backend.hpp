@@ -56,6 +56,8 @@ class Ledger {
   [[nodiscard]] std::size_t live_streams() const;
   [[nodiscard]] std::size_t live_events() const;
   [[nodiscard]] std::size_t live_kernels() const;
+  /// Ranges of host memory that are registered.
+  [[nodiscard]] std::size_t live_registrations() const;
 
   /// The index-th call from now, of any kind and counted from 1, fails once.
   void fail_at(std::size_t index);
@@ -86,7 +88,7 @@ class Ledger {
   std::array<std::size_t, kinds> counts_ = {};
   std::array<std::size_t, kinds> to_fail_ = {};
   std::array<std::function<void()>, kinds> after_ = {};
-  std::size_t total_ = 0, fail_at_ = 0, failures_ = 0, violations_ = 0;
+  std::size_t total_ = 0, fail_at_ = 0, failures_ = 0, violations_ = 0, registrations_ = 0;
   bool has_closed_ = false;
   std::set<std::uintptr_t> streams_, events_, kernels_;
   std::multiset<std::uintptr_t> waited_for_;  // events that hosts are waiting for
@@ -99,6 +101,8 @@ struct FakeOptions {
   std::size_t threads = 1;
   /// What the device says is free; nothing: what the host has.
   std::optional<std::size_t> free_bytes = {};
+  /// How far from its own address the device finds memory that was registered.
+  std::ptrdiff_t registered_offset = 0;
   /// Changes what the device says of itself. It has every capability otherwise.
   std::function<void(DeviceInfo&)> describe = {};
 };

@@ -80,7 +80,7 @@ struct StorageOptions {
 };
 
 /// Where a storage's memory comes from when it is no block of a resource: a file, memory that was
-/// page-locked where it was, memory of somebody else. Ended once.
+/// page-locked where it was, memory of somebody else. Made for one storage, which ends it.
 class TERN_EXPORT StorageOrigin {
  public:
   struct Memory {
@@ -97,12 +97,17 @@ class TERN_EXPORT StorageOrigin {
   /// "file 'a.bin'", "memory of somebody else": for errors.
   [[nodiscard]] virtual const char* what() const noexcept = 0;
   [[nodiscard]] virtual bool is_external() const noexcept { return false; }
+  /// Nobody may write it, whatever its kind allows.
+  [[nodiscard]] virtual bool is_read_only() const noexcept { return false; }
   /// The memory itself, on first use. Only one caller at a time.
   [[nodiscard]] virtual Result<Memory> try_begin(CallSite site) noexcept = 0;
-  /// All uses are done, or ordered before what follows on `stream`. Never under a lock.
-  virtual void end() noexcept = 0;
-  /// The stream behind whose work the memory may be given back at once, if there is one: the uses
-  /// of all other streams are waited for there. None: when the uses are done.
+  /// May the host use the memory now? Asked before each of its accesses.
+  [[nodiscard]] virtual Result<void> try_access(CallSite) noexcept { return {}; }
+  /// The last handle is gone, and all uses are done; also where it was never begun. Under no lock.
+  /// False: it could not be given back, and is asked again later (poll_storages).
+  [[nodiscard]] virtual bool try_end() noexcept = 0;
+  /// A stream whose later work comes behind all uses: when the last handle goes, the waits for them
+  /// are queued there, and the host waits for nothing. None: nobody's does.
   [[nodiscard]] virtual StreamRef end_stream() const noexcept { return {}; }
   /// Bytes of a file, without making it memory. Refused with unsupported elsewhere.
   [[nodiscard]] virtual Result<void> try_read(std::size_t offset, std::size_t bytes, void* to,
@@ -203,6 +208,7 @@ class TERN_EXPORT Storage {
   [[nodiscard]] const ResourceHandle& resource() const noexcept { return resource_; }
   [[nodiscard]] StorageOrigin* origin() const noexcept { return origin_.get(); }
   [[nodiscard]] bool is_external() const noexcept { return origin_ && origin_->is_external(); }
+  [[nodiscard]] bool is_read_only() const noexcept { return origin_ && origin_->is_read_only(); }
   [[nodiscard]] bool is_checked() const noexcept { return is_checked_; }
 
   [[nodiscard]] bool is_allocated() const noexcept {
@@ -218,9 +224,9 @@ class TERN_EXPORT Storage {
   [[nodiscard]] bool try_grow(std::size_t bytes) noexcept;
 
   /// Work on the stream that uses a range: memory is there, what may not be is refused, and waits
-  /// are queued. Never-written bytes may not be read (never_written), files not written
-  /// (read_only). The stream is one of the storage's device (device_mismatch), unless the caller
-  /// knows better: copies do.
+  /// are queued. Never-written bytes may not be read (never_written), files and what is lent for
+  /// reading not written (read_only). The stream is one of the storage's device (device_mismatch),
+  /// unless the caller knows better: copies do.
   enum class Streams : std::uint8_t { own_device, any_device };
   [[nodiscard]] Result<StorageUse> try_use(StreamRef stream, Access access, std::size_t offset,
                                            std::size_t bytes, CallSite site,
@@ -272,6 +278,7 @@ class TERN_EXPORT Storage {
   void end() noexcept;
   /// Gives the memory back if that can be ordered now.
   [[nodiscard]] bool try_end() noexcept;
+  [[nodiscard]] bool are_uses_done() const noexcept;
   [[nodiscard]] bool try_end_block() noexcept;
   [[nodiscard]] bool try_end_origin() noexcept;
   [[nodiscard]] Result<void> try_queue_waits(StreamRef stream, CallSite site) noexcept;
@@ -303,7 +310,8 @@ class TERN_EXPORT Storage {
   const std::size_t alignment_;
   const StreamRef first_stream_;
   const CallSite site_;
-  Storage* next_ = nullptr;  // among those that are kept until their uses are done
+  bool is_end_queued_ = false;  // whoever ends it knows it alone
+  Storage* next_ = nullptr;     // among those that are kept until their uses are done
 };
 
 inline StorageHandle::StorageHandle(const StorageHandle& other) noexcept
@@ -327,7 +335,7 @@ struct KeptStorageCount {
   std::size_t bytes = 0;
 };
 [[nodiscard]] TERN_EXPORT KeptStorageCount kept_storages() noexcept;
-/// Gives back what it can; every new storage does this too. Never blocks.
+/// Gives back what it can; every new storage does so for a few of them. Never blocks.
 TERN_EXPORT KeptStorageCount poll_storages() noexcept;
 
 }  // namespace tern

@@ -1,0 +1,181 @@
+// Memory that changes hands: adopted from others, released to them, borrowed, or page-locked where
+// it is.
+//
+// All of it is a Buffer, so its uses are ordered and checked as those of any other; is_external()
+// tells that Tern did not allocate it. What kind of memory it is, the device says. Memory of
+// another device is refused with device_mismatch, naming both; a null address with bytes with
+// invalid_argument; sizes that do not fit with size_overflow; a range that leaves its allocation
+// with out_of_bounds; elements that cannot be there with misaligned.
+//
+// What is refused has changed nothing: nothing was taken over, no callback is called, and what was
+// to be given stays with the caller. Zero bytes are legal. Each x() throws what try_x() returns.
+// Thread-safe.
+
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "tern/buffer/buffer.hpp"
+#include "tern/core/call_site.hpp"
+#include "tern/core/dtype.hpp"
+#include "tern/core/export.hpp"
+#include "tern/core/result.hpp"
+#include "tern/core/shape.hpp"
+#include "tern/core/tag.hpp"
+#include "tern/device/device.hpp"
+#include "tern/device/mark.hpp"
+#include "tern/device/stream.hpp"
+#include "tern/memory/budget.hpp"
+#include "tern/memory/owned_block.hpp"
+
+namespace tern {
+
+// --- Adopt: somebody else allocated it, and Tern says when it is free
+
+struct Adoption {
+  /// Called once, when the last handle is gone and the last recorded use is done: by whichever
+  /// thread notices that, under no lock. It may use Tern, and must not throw. One of the two, or
+  /// none for memory that stays.
+  void (*release)(void* context) = nullptr;
+  void* context = nullptr;
+  std::function<void()> on_release = {};
+  /// Who still writes it: it is ready at the mark, or when the stream has done what it has now.
+  Mark ready = {};
+  StreamRef stream = {};
+  bool read_only = false;
+  /// What it counts against (Budget::charge), for as long as it is Tern's.
+  Charge charge = {};
+  Tag tag = {};
+  std::optional<bool> checked = {};
+  CallSite site = CallSite::here();
+};
+
+[[nodiscard]] TERN_EXPORT Result<Buffer> try_adopt(const Device& device, void* address, Shape shape,
+                                                   DType dtype, Adoption&& adoption) noexcept;
+[[nodiscard]] inline Buffer adopt(const Device& device, void* address, Shape shape, DType dtype,
+                                  Adoption&& adoption) {
+  return try_adopt(device, address, std::move(shape), dtype, std::move(adoption)).value();
+}
+/// As bytes.
+[[nodiscard]] TERN_EXPORT Result<Buffer> try_adopt(const Device& device, void* address,
+                                                   std::size_t bytes, Adoption&& adoption) noexcept;
+[[nodiscard]] inline Buffer adopt(const Device& device, void* address, std::size_t bytes,
+                                  Adoption&& adoption) {
+  return try_adopt(device, address, bytes, std::move(adoption)).value();
+}
+
+// --- Release: Tern allocated it, and somebody else says when it is free
+
+/// Memory that was a buffer's, and goes back to its resource once: when it is given back, or with
+/// this object. Until then it counts where it was allocated (docs/decisions/0013). Keeps the
+/// resource. Moves, does not copy; one object belongs to one thread at a time.
+class TERN_EXPORT Released {
+ public:
+  /// Nothing.
+  Released() noexcept = default;
+  Released(Released&&) noexcept = default;
+  Released& operator=(Released&& other) noexcept;
+  ~Released();
+
+  [[nodiscard]] explicit operator bool() const noexcept { return bool(block_); }
+  /// Of the buffer's first byte, and how many there are. Null and 0 when it was given back.
+  [[nodiscard]] void* address() const noexcept { return block_ ? address_ : nullptr; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return block_ ? bytes_ : 0; }
+  [[nodiscard]] StorageKind kind() const noexcept { return kind_; }
+  [[nodiscard]] const Device& device() const noexcept { return device_; }
+
+  /// Behind what the stream has now; without one the memory must be in no use. Refused as the
+  /// resource refuses (device_mismatch for a stream of another device, not_allocated the second
+  /// time), and then it is still held. The end of this object does the same on the stream that was
+  /// named with the release.
+  Result<void> try_give_back(StreamRef stream, CallSite site = CallSite::here()) noexcept;
+  void give_back(StreamRef stream, CallSite site = CallSite::here()) {
+    try_give_back(stream, site).value();
+  }
+
+ private:
+  friend Result<Released> try_release(Buffer&&, StreamRef, CallSite) noexcept;
+  void end() noexcept;
+
+  OwnedBlock block_;
+  void* address_ = nullptr;
+  std::size_t bytes_ = 0;
+  Device device_;
+  StorageKind kind_ = StorageKind::host;
+  Mark mark_ = {};  // behind all uses of the buffer
+};
+
+/// Gives the memory of a buffer away, without a copy; the buffer is none then. It must be the only
+/// handle (access_conflict), of memory that a resource gave (unsupported). The stream's later work
+/// comes behind all uses, and the host waits for nothing; without a stream it waits for them.
+[[nodiscard]] TERN_EXPORT Result<Released> try_release(Buffer&& buffer, StreamRef stream,
+                                                       CallSite site = CallSite::here()) noexcept;
+[[nodiscard]] inline Released release(Buffer&& buffer, StreamRef stream,
+                                      CallSite site = CallSite::here()) {
+  return try_release(std::move(buffer), stream, site).value();
+}
+
+// --- Borrow: it stays somebody else's
+
+struct Loan {
+  /// Kept until our uses are done.
+  std::shared_ptr<void> owner = {};
+  /// Their stream, of the same device: our uses begin behind what it has now, and its later work
+  /// comes behind our uses when the last handle is gone. The devices do the waiting. None: they are
+  /// done with it, and do not begin before the owner is let go.
+  StreamRef stream = {};
+  bool read_only = false;
+  Tag tag = {};
+  std::optional<bool> checked = {};
+  CallSite site = CallSite::here();
+};
+
+[[nodiscard]] TERN_EXPORT Result<Buffer> try_borrow(const Device& device, void* address,
+                                                    Shape shape, DType dtype, Loan&& loan) noexcept;
+[[nodiscard]] inline Buffer borrow(const Device& device, void* address, Shape shape, DType dtype,
+                                   Loan&& loan) {
+  return try_borrow(device, address, std::move(shape), dtype, std::move(loan)).value();
+}
+/// As bytes.
+[[nodiscard]] TERN_EXPORT Result<Buffer> try_borrow(const Device& device, void* address,
+                                                    std::size_t bytes, Loan&& loan) noexcept;
+[[nodiscard]] inline Buffer borrow(const Device& device, void* address, std::size_t bytes,
+                                   Loan&& loan) {
+  return try_borrow(device, address, bytes, std::move(loan)).value();
+}
+
+// --- Register: memory of the host, page-locked where it is
+
+struct RegisterOptions {
+  bool read_only = false;
+  Tag tag = {};
+  std::optional<bool> checked = {};
+  CallSite site = CallSite::here();
+};
+
+/// So that the device can use it, at an address of its own if need be. It is unregistered when the
+/// last handle is gone and the uses are done, and never freed: it must exist until then. (Whoever
+/// wants to be sure calls Buffer::synchronize before the last handle goes.) Refused with
+/// unsupported where the device cannot, and as its driver refuses: it is registered already.
+[[nodiscard]] TERN_EXPORT Result<Buffer> try_register_host(
+    const Device& device, void* address, Shape shape, DType dtype,
+    const RegisterOptions& options = {}) noexcept;
+template <HasDType T, std::size_t extent>
+[[nodiscard]] Result<Buffer> try_register_host(const Device& device, std::span<T, extent> memory,
+                                               const RegisterOptions& options = {}) noexcept {
+  static_assert(!std::is_const_v<T>, "the device must be able to write what it is given");
+  return try_register_host(device, memory.data(), Shape{memory.size()}, dtype_of<T>(), options);
+}
+template <HasDType T, std::size_t extent>
+[[nodiscard]] Buffer register_host(const Device& device, std::span<T, extent> memory,
+                                   const RegisterOptions& options = {}) {
+  return try_register_host(device, memory, options).value();
+}
+
+}  // namespace tern

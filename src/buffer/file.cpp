@@ -1,0 +1,275 @@
+#include "tern/buffer/file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "buffer/file_mapping.hpp"
+#include "core/text.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern {
+namespace {
+
+/// As resources of the host give it.
+constexpr std::size_t host_alignment = 64;
+/// What one read takes at most, whatever the system: it may be interrupted between two of them.
+constexpr std::size_t most_at_once = std::size_t{1} << 30;
+
+/// The path goes in last: it may be of any length, and then takes all the room there is for texts.
+Failure file_failure(std::string_view path, const char* call, int code, CallSite site) noexcept {
+  char buffer[128] = "";
+  // The GNU form returns a text that may or may not be in the buffer.
+  const char* why = strerror_r(code, buffer, sizeof buffer);
+  return Failure(ErrorCode::file, nullptr, site)
+      .with("call", call)
+      .with("os_code", static_cast<std::uint64_t>(code))
+      .with("why", why)
+      .with("path", path);
+}
+
+Failure too_short(std::string_view path, std::size_t offset, std::size_t wanted, std::size_t there,
+                  const char* call, CallSite site) noexcept {
+  return Failure(ErrorCode::file,
+                 "file '{path}' has {there} bytes, and {wanted} from byte {offset} on are asked "
+                 "for. Ask for less, or see who made it shorter.",
+                 site)
+      .with("call", call)
+      .with("os_code", std::uint64_t{0})
+      .with("why", "the file is too short")
+      .with("offset", offset)
+      .with("wanted", wanted)
+      .with("there", there)
+      .with("path", path);
+}
+
+Failure no_host_memory(std::size_t bytes, CallSite site) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate {requested} to read a file to. Copy it in parts, or "
+                 "map it.",
+                 site)
+      .with_bytes("requested", bytes);
+}
+
+class OpenFile {
+ public:
+  OpenFile() noexcept = default;
+  explicit OpenFile(int number) noexcept : number_(number) {}
+  OpenFile(OpenFile&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  OpenFile& operator=(OpenFile&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~OpenFile() {
+    if (number_ >= 0) ::close(number_);
+  }
+  [[nodiscard]] int get() const noexcept { return number_; }
+
+ private:
+  int number_ = -1;
+};
+
+class FileOrigin final : public StorageOrigin {
+ public:
+  FileOrigin(std::string_view path, const FileOptions& options)
+      : path_(path), what_("file '" + path_ + "'"), offset_(options.offset_bytes) {
+    is_mapped_ = options.map;
+  }
+
+  /// Opens it, and looks whether the range is there. Once, before anything else.
+  [[nodiscard]] Result<std::size_t> try_open(const std::optional<std::size_t>& bytes,
+                                             CallSite site) noexcept {
+    // A pipe that nobody writes to must not hold us up, and a terminal not become ours.
+    constexpr int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_LARGEFILE;
+    int number = -1;
+    do {
+      number = ::open(path_.c_str(), flags);
+    } while (number < 0 && errno == EINTR);
+    if (number < 0) return file_failure(path_, "open", errno, site);
+    file_ = OpenFile(number);
+    const Result<std::size_t> there = try_length(site);
+    if (!there) return there;
+    const std::size_t rest = offset_ <= *there ? *there - offset_ : 0;
+    bytes_ = bytes.value_or(rest);
+    if (!is_within(offset_, bytes_, *there)) {
+      return too_short(path_, offset_, bytes_, *there, "fstat", site);
+    }
+    return bytes_;
+  }
+
+  [[nodiscard]] const char* what() const noexcept override { return what_.c_str(); }
+  [[nodiscard]] bool is_read_only() const noexcept override { return true; }
+
+  [[nodiscard]] Result<Memory> try_begin(CallSite site) noexcept override {
+    if (bytes_ == 0) return Memory{};
+    if (is_mapped_) return try_map(site);
+    std::unique_ptr<std::byte[], Free> memory(new (std::align_val_t(host_alignment), std::nothrow)
+                                                  std::byte[bytes_]);
+    if (!memory) return no_host_memory(bytes_, site);
+    if (Result<void> read = try_read(0, bytes_, memory.get(), site); !read) return read.failure();
+    memory_ = std::move(memory);
+    return Memory{nullptr, memory_.get(), bytes_};
+  }
+
+  /// What was read is there. What was mapped is as long as the file is.
+  [[nodiscard]] Result<void> try_access(CallSite site) noexcept override {
+    return mapping_ ? check_length(0, bytes_, "mmap", site) : Result<void>();
+  }
+
+  [[nodiscard]] bool try_end() noexcept override { return true; }
+
+  [[nodiscard]] Result<void> try_read(std::size_t offset, std::size_t bytes, void* to,
+                                      CallSite site) noexcept override {
+    if (!is_within(offset, bytes, bytes_)) {
+      return Failure(ErrorCode::invalid_view, nullptr, site)
+          .with("offset", offset)
+          .with("size", bytes)
+          .with("extent", bytes_);
+    }
+    if (bytes == 0) return {};
+    if (Result<void> there = check_length(offset, bytes, "pread", site); !there) return there;
+    std::size_t done = 0;
+    while (done < bytes) {
+      const ssize_t got = ::pread(file_.get(), static_cast<std::byte*>(to) + done,
+                                  std::min(bytes - done, most_at_once),
+                                  static_cast<off_t>(offset_ + offset + done));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return file_failure(path_, "pread", errno, site);
+      // Cut since it was looked at.
+      if (got == 0)
+        return too_short(path_, offset_ + offset, bytes, offset_ + offset + done, "pread", site);
+      done += static_cast<std::size_t>(got);
+    }
+    return {};
+  }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const noexcept {
+      ::operator delete[](memory, std::align_val_t(host_alignment));
+    }
+  };
+
+  [[nodiscard]] Result<std::size_t> try_length(CallSite site) const noexcept {
+    struct stat facts = {};
+    if (::fstat(file_.get(), &facts) != 0) return file_failure(path_, "fstat", errno, site);
+    if (S_ISDIR(facts.st_mode)) return file_failure(path_, "open", EISDIR, site);
+    if (!S_ISREG(facts.st_mode)) {
+      return Failure(ErrorCode::file,
+                     "'{path}' is {why}, which has no length. Copy it to a file first.", site)
+          .with("call", "open")
+          .with("os_code", static_cast<std::uint64_t>(EINVAL))
+          .with("why", "no regular file")
+          .with("path", path_);
+    }
+    return static_cast<std::size_t>(facts.st_size);
+  }
+
+  [[nodiscard]] Result<void> check_length(std::size_t offset, std::size_t bytes, const char* call,
+                                          CallSite site) const noexcept {
+    const Result<std::size_t> there = try_length(site);
+    if (!there) return there.failure();
+    const bool is_there = is_within(offset_ + offset, bytes, *there);
+    // A mapping that was cut shows zeros, even if the file has grown again.
+    if (is_there && mapping_.is_cut()) {
+      return Failure(ErrorCode::file,
+                     "file '{path}' was shorter for a while when it was read through its mapping, "
+                     "and bytes are missing there. Open it again.",
+                     site)
+          .with("call", call)
+          .with("os_code", std::uint64_t{0})
+          .with("why", "the file was cut and has grown again")
+          .with("wanted", bytes)
+          .with("there", *there)
+          .with("path", path_);
+    }
+    if (!is_there) return too_short(path_, offset_ + offset, bytes, *there, call, site);
+    return {};
+  }
+
+  [[nodiscard]] Result<Memory> try_map(CallSite site) noexcept {
+    const FileMapping::Refusal refused = mapping_.try_map(file_.get(), offset_, bytes_);
+    if (refused.call != nullptr && refused.os_code == 0) return no_host_memory(bytes_, site);
+    if (refused.call != nullptr) return file_failure(path_, refused.call, refused.os_code, site);
+    return Memory{nullptr, mapping_.address(), bytes_};
+  }
+
+  const std::string path_;
+  const std::string what_;
+  const std::size_t offset_;
+  std::size_t bytes_ = 0;
+  bool is_mapped_ = false;
+  OpenFile file_;
+  std::unique_ptr<std::byte[], Free> memory_;
+  FileMapping mapping_;
+};
+
+Result<Buffer> try_open(std::string_view path, const FileOptions& options) {
+  const CallSite site = options.site;
+  const std::size_t width = size_bytes(options.dtype);
+  if (width == 0) {
+    return Failure(ErrorCode::invalid_argument,
+                   "a file cannot be elements of type {value}, which have no bytes. Name a type.",
+                   site)
+        .with("name", "dtype")
+        .with("value", name(options.dtype));
+  }
+  auto origin = std::make_unique<FileOrigin>(path, options);
+  const Result<std::size_t> bytes = origin->try_open(options.bytes, site);
+  if (!bytes) return bytes.failure();
+  if (*bytes % width != 0) {
+    return Failure(ErrorCode::size_mismatch,
+                   "{actual} bytes of file '{path}' are no whole number of {dtype}, which has "
+                   "{expected} bytes. Ask for a range that is.",
+                   site)
+        .with("expected", width)
+        .with("actual", *bytes)
+        .with("dtype", name(options.dtype))
+        .with("path", path);
+  }
+  Result<StorageHandle> storage =
+      Storage::try_make(Device(), *bytes, StorageKind::file, std::move(origin),
+                        {.tag = options.tag, .checked = options.checked, .site = site});
+  if (!storage) return storage.failure();
+  if (options.map) {
+    // At once, so that it is known what types can live there.
+    if (Result<void> mapped = (*storage)->try_ensure({}, site); !mapped) return mapped.failure();
+  }
+  return Buffer::try_over(*std::move(storage), 0, Shape{*bytes / width}, options.dtype, site);
+}
+
+}  // namespace
+
+Result<Buffer> try_open_file(std::string_view path, const FileOptions& options) noexcept try {
+  if (path.find('\0') != path.npos) {
+    return Failure(ErrorCode::invalid_argument,
+                   "the path of a file cannot contain a zero byte: '{value}'.", options.site)
+        .with("name", "path")
+        .with("value", path.substr(0, path.find('\0')));
+  }
+  return try_open(path, options);
+} catch (const std::bad_alloc&) {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", options.site)
+      .with("what", "an open file");
+}
+
+Result<Buffer> try_open_disk(std::string_view spec, const FileOptions& options) noexcept {
+  constexpr std::string_view name = "disk:";
+  const bool is_disk =
+      spec.size() > name.size() && equals_ignoring_case(spec.substr(0, name.size()), name);
+  if (is_disk) return try_open_file(spec.substr(name.size()), options);
+  return Failure(ErrorCode::invalid_device,
+                 "'{spec}' does not name a file. Write it like disk:/data/a.bin.", options.site)
+      .with("spec", spec);
+}
+
+}  // namespace tern

@@ -1,0 +1,340 @@
+#include "tern/buffer/foreign.hpp"
+
+#include <cstdint>
+#include <limits>
+#include <new>
+
+#include "device/device_state.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern {
+namespace {
+
+Failure no_host_memory(const char* what, CallSite site) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", what);
+}
+
+/// Before any device is asked. Gives how many bytes there are.
+Result<std::size_t> check_range(const void* address, const Shape& shape, DType dtype,
+                                CallSite site) noexcept {
+  const Result<std::size_t> bytes = shape.try_byte_count(dtype);
+  if (!bytes) return Failure(bytes.failure()).at(site);
+  if (*bytes == 0) return bytes;
+  if (address == nullptr) {
+    return Failure(ErrorCode::invalid_argument,
+                   "{bytes} of foreign memory cannot be at address null. Give the address, or no "
+                   "bytes.",
+                   site)
+        .with("name", "address")
+        .with("value", "null")
+        .with_bytes("bytes", *bytes);
+  }
+  if (*bytes > max_request_bytes || *bytes > std::numeric_limits<std::uintptr_t>::max() -
+                                                 reinterpret_cast<std::uintptr_t>(address)) {
+    return Failure(ErrorCode::size_overflow,
+                   "{bytes} bytes at {address} are more than there are addresses.", site)
+        .with("what", "foreign memory")
+        .with("bytes", *bytes)
+        .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex);
+  }
+  return bytes;
+}
+
+/// What the device says the memory is.
+Result<StorageKind> find_kind(const Device& device, const void* address, std::size_t bytes,
+                              CallSite site) noexcept {
+  const Result<PointerInfo> first = device.try_pointer_info(bytes == 0 ? nullptr : address);
+  if (!first) return Failure(first.failure()).at(site);
+  const bool is_host = device.info().is_host;
+  if (bytes == 0) return storage_kind_of(MemoryKind::device, is_host);
+  if (first->base == nullptr) {
+    // The host's, as far as this device knows; it may be another device's all the same.
+    Result<void> here = DeviceState::check_not_elsewhere(device, address);
+    if (!here) return Failure(here.failure()).at(site);
+    return StorageKind::host;
+  }
+  const auto begin = reinterpret_cast<std::uintptr_t>(first->base);
+  const std::size_t offset = reinterpret_cast<std::uintptr_t>(address) - begin;
+  if (is_within(offset, bytes, first->bytes)) return storage_kind_of(first->kind, is_host);
+  // A range may be made of several mappings, so its last byte is asked about too.
+  const Result<PointerInfo> last =
+      device.try_pointer_info(static_cast<const std::byte*>(address) + (bytes - 1));
+  if (!last) return Failure(last.failure()).at(site);
+  if (last->base != nullptr && last->kind == first->kind && last->base != first->base) {
+    return storage_kind_of(first->kind, is_host);
+  }
+  return Failure(ErrorCode::out_of_bounds,
+                 "{bytes} bytes at {address} leave their allocation on '{device}', which has "
+                 "{there} from there on. Give the bytes there are.",
+                 site)
+      .with("bytes", bytes)
+      .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
+      .with("there", first->bytes - offset)
+      .with("device", device.spec());
+}
+
+/// Memory of somebody else, with what becomes of it at the end. That is put in when nothing can be
+/// refused any more.
+class ForeignOrigin final : public StorageOrigin {
+ public:
+  ForeignOrigin(const Memory& memory, bool is_read_only) noexcept
+      : memory_(memory), is_read_only_(is_read_only) {}
+
+  [[nodiscard]] const char* what() const noexcept override { return "memory of somebody else"; }
+  [[nodiscard]] bool is_external() const noexcept override { return true; }
+  [[nodiscard]] bool is_read_only() const noexcept override { return is_read_only_; }
+  [[nodiscard]] Result<Memory> try_begin(CallSite) noexcept override { return memory_; }
+  [[nodiscard]] StreamRef end_stream() const noexcept override { return loan_.stream; }
+
+  [[nodiscard]] bool try_end() noexcept override {
+    try {
+      if (adoption_.release != nullptr) adoption_.release(adoption_.context);
+      if (adoption_.on_release) adoption_.on_release();
+    } catch (...) {
+      // It was told not to. There is nobody to tell, and the memory is no longer ours.
+    }
+    adoption_ = {};
+    loan_ = {};
+    return true;
+  }
+
+  void give(Adoption&& adoption) noexcept { adoption_ = std::move(adoption); }
+  void give(Loan&& loan) noexcept { loan_ = std::move(loan); }
+
+ private:
+  const Memory memory_;
+  const bool is_read_only_;
+  Adoption adoption_;
+  Loan loan_;
+};
+
+class RegisteredOrigin final : public StorageOrigin {
+ public:
+  RegisteredOrigin(const Device& device, void* address, std::size_t bytes,
+                   bool is_read_only) noexcept
+      : device_(device), address_(address), bytes_(bytes), is_read_only_(is_read_only) {}
+
+  [[nodiscard]] const char* what() const noexcept override { return "registered host memory"; }
+  [[nodiscard]] bool is_external() const noexcept override { return true; }
+  [[nodiscard]] bool is_read_only() const noexcept override { return is_read_only_; }
+
+  [[nodiscard]] Result<Memory> try_begin(CallSite site) noexcept override {
+    const Result<void*> on_device = device_.try_register_host(address_, bytes_);
+    if (!on_device) return Failure(on_device.failure()).at(site);
+    is_registered_ = bytes_ != 0;
+    return Memory{*on_device, bytes_ == 0 ? nullptr : address_, bytes_};
+  }
+
+  [[nodiscard]] bool try_end() noexcept override {
+    if (!is_registered_) return true;
+    const Result<void> done = device_.try_unregister_host(address_);
+    if (done) return true;
+    // A forked child has nothing registered, and what somebody else unregistered is no more.
+    const ErrorCode code = done.failure().code();
+    return code == ErrorCode::after_fork || code == ErrorCode::use_after_free ||
+           code == ErrorCode::device_lost;
+  }
+
+ private:
+  const Device device_;
+  void* const address_;
+  const std::size_t bytes_;
+  const bool is_read_only_;
+  bool is_registered_ = false;
+};
+
+/// Who used the memory before, and up to where.
+struct Earlier {
+  StreamRef stream = {};
+  Mark mark = {};
+};
+
+/// A buffer over an origin, with its memory. `given`, if it is not null, gets what to do at the
+/// end: last, so that a refusal never does it.
+template <class Terms>
+Result<Buffer> try_make(const Device& device, std::size_t bytes, StorageKind kind,
+                        std::unique_ptr<StorageOrigin> origin, Shape shape, DType dtype,
+                        const Earlier& earlier, const Terms& terms) noexcept {
+  Result<StorageHandle> storage =
+      Storage::try_make(device, bytes, kind, std::move(origin),
+                        {.tag = terms.tag, .checked = terms.checked, .site = terms.site});
+  if (!storage) return storage.failure();
+  if (Result<void> there = (*storage)->try_ensure({}, terms.site); !there) return there.failure();
+  if (Result<void> noted =
+          (*storage)->uses().try_note(earlier.stream, earlier.mark, Access::discard);
+      !noted) {
+    return Failure(noted.failure()).at(terms.site);
+  }
+  return Buffer::try_over(*std::move(storage), 0, std::move(shape), dtype, terms.site);
+}
+
+template <class Terms>
+Result<Buffer> try_take(const Device& device, void* address, Shape shape, DType dtype,
+                        const Earlier& earlier, Terms&& terms) noexcept {
+  const Result<std::size_t> bytes = check_range(address, shape, dtype, terms.site);
+  if (!bytes) return bytes.failure();
+  const Result<StorageKind> kind = find_kind(device, address, *bytes, terms.site);
+  if (!kind) return kind.failure();
+  StorageOrigin::Memory memory;
+  if (*bytes != 0) {
+    const bool host_reads = reach_of(*kind, device.info().capabilities).host_reads;
+    memory = {address, host_reads ? address : nullptr, *bytes};
+  }
+  std::unique_ptr<ForeignOrigin> origin(new (std::nothrow) ForeignOrigin(memory, terms.read_only));
+  if (!origin) return no_host_memory("foreign memory", terms.site);
+  ForeignOrigin& taken = *origin;
+  Result<Buffer> buffer =
+      try_make(device, *bytes, *kind, std::move(origin), std::move(shape), dtype, earlier, terms);
+  if (buffer) taken.give(std::forward<Terms>(terms));
+  return buffer;
+}
+
+/// A stream that takes no work was ended, or never was one.
+Result<Earlier> now_on(StreamRef stream, CallSite site) noexcept {
+  if (!stream.id()) return Earlier{};
+  const Result<Mark> mark = stream.try_next_mark();
+  if (!mark) return Failure(mark.failure()).at(site);
+  return Earlier{stream, *mark};
+}
+
+}  // namespace
+
+// --- Adopt
+
+Result<Buffer> try_adopt(const Device& device, void* address, Shape shape, DType dtype,
+                         Adoption&& adoption) noexcept {
+  const CallSite site = adoption.site;
+  if (adoption.release != nullptr && adoption.on_release) {
+    return Failure(ErrorCode::invalid_argument,
+                   "memory is released once: '{name}' cannot be {value} beside 'release'.", site)
+        .with("name", "on_release")
+        .with("value", "set");
+  }
+  if (adoption.ready && adoption.stream.id() && adoption.ready.stream != adoption.stream.id()) {
+    return Failure(ErrorCode::invalid_argument,
+                   "a mark of stream {value} says nothing of another stream. Give the mark alone.",
+                   site)
+        .with("name", "ready")
+        .with("value", adoption.ready.stream.number());
+  }
+  Earlier earlier = {adoption.stream, adoption.ready};
+  if (adoption.ready) {
+    earlier.stream = DeviceState::find_stream(adoption.ready.stream);
+    if (!earlier.stream.id()) earlier.mark = {};
+  } else {
+    const Result<Earlier> now = now_on(adoption.stream, site);
+    if (!now) return now.failure();
+    earlier = *now;
+  }
+  return try_take(device, address, std::move(shape), dtype, earlier, std::move(adoption));
+}
+
+Result<Buffer> try_adopt(const Device& device, void* address, std::size_t bytes,
+                         Adoption&& adoption) noexcept {
+  return try_adopt(device, address, Shape{bytes}, DType::byte, std::move(adoption));
+}
+
+// --- Release
+
+Result<Released> try_release(Buffer&& buffer, StreamRef stream, CallSite site) noexcept {
+  if (!buffer) {
+    return Failure(ErrorCode::not_allocated,
+                   "this buffer is none: it was made by default, moved from or released. There is "
+                   "nothing to release.",
+                   site)
+        .with("id", std::uint64_t{0});
+  }
+  Storage& storage = *buffer.storage();
+  if (stream.id() && stream.device_id() != storage.device().id()) {
+    return Failure(ErrorCode::device_mismatch,
+                   "buffer {id} on '{a}' cannot be released to a stream of device {b}. Name a "
+                   "stream of its device.",
+                   site)
+        .with("id", storage.id().value)
+        .with("a", storage.device().spec())
+        .with("b", stream.device_id().value);
+  }
+  const Result<Earlier> now = now_on(stream, site);
+  if (!now) return now.failure();
+  const Result<Block> block = storage.try_release_block(stream, site);
+  if (!block) return block.failure();
+  Released released;
+  released.block_ = OwnedBlock::adopt(storage.resource(), *block, stream);
+  released.bytes_ = buffer.bytes();
+  if (released.bytes_ != 0) {
+    released.address_ = static_cast<std::byte*>(block->address) + buffer.offset_bytes();
+  }
+  released.device_ = storage.device();
+  released.kind_ = storage.kind();
+  released.mark_ = stream.next_mark();
+  buffer = Buffer();
+  return released;
+}
+
+Released& Released::operator=(Released&& other) noexcept {
+  if (this == &other) return *this;
+  end();
+  block_ = std::move(other.block_);
+  address_ = other.address_;
+  bytes_ = other.bytes_;
+  device_ = std::move(other.device_);
+  kind_ = other.kind_;
+  mark_ = other.mark_;
+  return *this;
+}
+
+Released::~Released() { end(); }
+
+void Released::end() noexcept {
+  if (!block_ || block_.stream().is_usable() || !mark_) return;
+  // The stream has ended, and its work may not be done: another one waits for it.
+  const StreamRef stream = device_.default_stream();
+  if (stream.try_wait(mark_)) block_.set_stream(stream);
+}
+
+Result<void> Released::try_give_back(StreamRef stream, CallSite site) noexcept {
+  const StreamRef before = block_.stream();
+  block_.set_stream(stream);
+  Result<void> given = block_.try_free(site);
+  if (!given) block_.set_stream(before);
+  return given;
+}
+
+// --- Borrow
+
+Result<Buffer> try_borrow(const Device& device, void* address, Shape shape, DType dtype,
+                          Loan&& loan) noexcept {
+  if (loan.stream.id() && loan.stream.device_id() != device.id()) {
+    return Failure(ErrorCode::device_mismatch,
+                   "memory of '{a}' cannot be borrowed in the order of a stream of device {b}. "
+                   "Name a stream of the same device.",
+                   loan.site)
+        .with("a", device.spec())
+        .with("b", loan.stream.device_id().value);
+  }
+  const Result<Earlier> now = now_on(loan.stream, loan.site);
+  if (!now) return now.failure();
+  return try_take(device, address, std::move(shape), dtype, *now, std::move(loan));
+}
+
+Result<Buffer> try_borrow(const Device& device, void* address, std::size_t bytes,
+                          Loan&& loan) noexcept {
+  return try_borrow(device, address, Shape{bytes}, DType::byte, std::move(loan));
+}
+
+// --- Register
+
+Result<Buffer> try_register_host(const Device& device, void* address, Shape shape, DType dtype,
+                                 const RegisterOptions& options) noexcept {
+  const Result<std::size_t> bytes = check_range(address, shape, dtype, options.site);
+  if (!bytes) return bytes.failure();
+  std::unique_ptr<StorageOrigin> origin(
+      new (std::nothrow) RegisteredOrigin(device, address, *bytes, options.read_only));
+  if (!origin) return no_host_memory("registered memory", options.site);
+  return try_make(device, *bytes, StorageKind::registered, std::move(origin), std::move(shape),
+                  dtype, {}, options);
+}
+
+}  // namespace tern
