@@ -16,14 +16,6 @@ namespace {
       .with("width", element_bytes);
 }
 
-/// Where kernels find it, or the host, if it is not for kernels.
-std::byte* first_byte(const Storage& storage) noexcept {
-  const Result<StorageOrigin::Memory> memory = storage.try_memory();
-  if (!memory) return nullptr;
-  return static_cast<std::byte*>(memory->device_address != nullptr ? memory->device_address
-                                                                   : memory->host_address);
-}
-
 Failure sizes_differ(std::size_t expected, std::size_t actual, CallSite site) noexcept {
   return Failure(ErrorCode::size_mismatch,
                  "an array of {expected} bytes cannot be copied to or from {actual} bytes. Use a "
@@ -54,7 +46,7 @@ Result<RawArray> RawArray::try_allocate(const ResourceHandle& resource, std::siz
   if (!storage) return storage.failure();
   RawArray array;
   array.storage_ = *std::move(storage);
-  array.address_ = first_byte(*array.storage_);
+  array.address_ = array.storage_->first_byte();
   array.bytes_ = *bytes;
   return array;
 }
@@ -102,7 +94,7 @@ Result<RawArray> RawArray::try_over(const Buffer& buffer, std::size_t alignment,
 
 std::size_t RawArray::offset() const noexcept {
   if (bytes_ == 0) return 0;
-  return static_cast<std::size_t>(address_ - first_byte(*storage_));
+  return static_cast<std::size_t>(address_ - storage_->first_byte());
 }
 
 std::size_t RawArray::capacity_bytes() const noexcept {
@@ -145,7 +137,7 @@ Result<void> RawArray::try_resize(std::size_t count, std::size_t element_bytes, 
   if (*bytes <= bytes_ || storage_->try_grow(*bytes)) {
     bytes_ = *bytes;
     if (*bytes > 0 && address_ == nullptr) {
-      address_ = first_byte(*storage_);
+      address_ = storage_->first_byte();
     }
     return {};
   }

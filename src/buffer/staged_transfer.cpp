@@ -26,7 +26,10 @@ class HeapMemory final : public StorageOrigin {
                    site)
         .with_bytes("requested", bytes_);
   }
-  void end() noexcept override { memory_.reset(); }
+  [[nodiscard]] bool try_end() noexcept override {
+    memory_.reset();
+    return true;
+  }
 
  private:
   const std::size_t bytes_;

@@ -18,10 +18,38 @@ namespace {
 constexpr std::size_t most_alignment = 256 * mib;
 constexpr unsigned char poison_byte = 0xDD;
 
+/// Threads take numbers a few at a time, so that those who make storages do not meet.
 StorageId next_id() noexcept {
-  static constinit std::atomic<std::uint64_t> last = 0;
-  return {last.fetch_add(1, std::memory_order_relaxed) + 1};
+  constexpr std::uint64_t at_once = 256;
+  static constinit std::atomic<std::uint64_t> taken = 0;
+  static constinit thread_local std::uint64_t next = 0, end = 0;
+  if (next == end) {
+    next = taken.fetch_add(at_once, std::memory_order_relaxed);
+    end = next + at_once;
+  }
+  return {++next};
 }
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::size_t most_spare_records = 0;  // a sanitizer wants to see every end
+#else
+constexpr std::size_t most_spare_records = 64;
+#endif
+
+/// Memory of records that this thread has ended.
+struct SpareRecords {
+  struct Record {
+    Record* next;
+  };
+  ~SpareRecords() {
+    while (first != nullptr) ::operator delete(std::exchange(first, first->next));
+    count = most_spare_records;  // what ends later than this is not kept
+  }
+
+  Record* first = nullptr;
+  std::size_t count = 0;
+};
+thread_local SpareRecords spare_records;
 
 bool is_checked_by_config() noexcept {
   static const bool checked = [] {
@@ -82,11 +110,11 @@ Result<void> StorageOrigin::try_read(std::size_t, std::size_t, void*, CallSite s
       .with("what", what());
 }
 
-Storage::Storage(ResourceHandle resource, StorageKind kind, std::size_t bytes,
+Storage::Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t bytes,
                  const StorageOptions& options) noexcept
     : id_(next_id()),
       bytes_(bytes),
-      resource_(std::move(resource)),
+      resource_(resource),
       kind_(kind),
       contents_(options.contents),
       tag_(options.tag),
@@ -99,22 +127,48 @@ Storage::Storage(ResourceHandle resource, StorageKind kind, std::size_t bytes,
 
 Storage::~Storage() = default;
 
-Result<StorageHandle> Storage::try_make_from(ResourceHandle resource, std::size_t bytes,
+void* Storage::operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  SpareRecords& spare = spare_records;
+  if (spare.first == nullptr) return ::operator new(bytes, std::nothrow);
+  --spare.count;
+  return std::exchange(spare.first, spare.first->next);
+}
+
+void Storage::operator delete(void* record) noexcept {
+  SpareRecords& spare = spare_records;
+  if (spare.count >= most_spare_records) {
+    ::operator delete(record);
+    return;
+  }
+  ++spare.count;
+  spare.first = std::construct_at(static_cast<SpareRecords::Record*>(record), spare.first);
+}
+
+void Storage::operator delete(void* record, const std::nothrow_t&) noexcept {
+  operator delete(record);
+}
+
+StorageKind Storage::find_kind() const noexcept {
+  const StorageKind kind =
+      storage_kind_of(resource_->traits().kind, resource_->device().info().is_host);
+  kind_.store(static_cast<std::uint8_t>(kind), std::memory_order_relaxed);
+  return kind;
+}
+
+Result<StorageHandle> Storage::try_make_from(const ResourceHandle& resource, std::size_t bytes,
                                              const StorageOptions& options) noexcept {
   if (Result<void> sound = check_options(bytes, options); !sound) return sound.failure();
-  const DeviceInfo& info = resource->device().info();
-  const StorageKind kind = storage_kind_of(resource->traits().kind, info.is_host);
   if (options.stream.id() && options.stream.device_id() != resource->device().id()) {
     return Failure(
                ErrorCode::device_mismatch,
                "a buffer on '{a}' cannot be first used by a stream of device {b}. Name a stream "
                "of its own device.",
                options.site)
-        .with("a", info.spec)
+        .with("a", resource->device().spec())
         .with("b", options.stream.device_id().value);
   }
   if (KeptStorages::has_any()) KeptStorages::poll_some();
-  Storage* const storage = new (std::nothrow) Storage(std::move(resource), kind, bytes, options);
+  Storage* const storage = new (std::nothrow) Storage(resource, unknown_kind, bytes, options);
   if (storage == nullptr) return no_host_memory("a buffer", options.site);
   return StorageHandle(storage);
 }
@@ -132,9 +186,9 @@ Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
     }
     return try_make_from(options.resource, bytes, options);
   }
-  Result<ResourceHandle> resource = try_default_resource(device, options.kind);
+  const Result<ResourceHandle> resource = try_default_resource(device, options.kind);
   if (!resource) return Failure(resource.failure()).at(options.site);
-  return try_make_from(*std::move(resource), bytes, options);
+  return try_make_from(*resource, bytes, options);
 }
 
 Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes, StorageKind kind,
@@ -142,7 +196,8 @@ Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
                                         const StorageOptions& options) noexcept {
   if (Result<void> sound = check_options(bytes, options); !sound) return sound.failure();
   if (KeptStorages::has_any()) KeptStorages::poll_some();
-  Storage* const storage = new (std::nothrow) Storage(nullptr, kind, bytes, options);
+  Storage* const storage =
+      new (std::nothrow) Storage({}, static_cast<std::uint8_t>(kind), bytes, options);
   if (storage == nullptr) return no_host_memory("a buffer", options.site);
   storage->device_ = device;
   storage->origin_ = std::move(origin);
@@ -159,18 +214,21 @@ Result<StorageHandle> Storage::try_allocate(const ResourceHandle& resource, std:
         .with("name", "resource")
         .with_bytes("requested", bytes);
   }
-  Result<StorageHandle> storage = try_make_from(resource, bytes, options);
-  if (!storage) return storage;
+  if (KeptStorages::has_any()) KeptStorages::poll_some();
+  // What is wrong with the request, the resource finds.
+  Storage* const storage = new (std::nothrow) Storage(resource, unknown_kind, bytes, options);
+  if (storage == nullptr) return no_host_memory("a buffer", options.site);
+  StorageHandle handle(storage);
   // Nobody else knows it yet.
-  if (Result<void> taken = (*storage)->take_memory(options.stream, options.site); !taken) {
+  if (Result<void> taken = storage->take_memory(options.stream, options.site); !taken) {
     return taken.failure();
   }
-  (*storage)->phase_.store(ready, std::memory_order_release);
-  return storage;
+  storage->phase_.store(ready, std::memory_order_release);
+  return handle;
 }
 
 Reach Storage::reach() const noexcept {
-  Reach reach = reach_of(kind_, device().info().capabilities);
+  Reach reach = reach_of(kind(), device().info().capabilities);
   if (is_read_only()) reach.host_writes = reach.kernels_write = false;
   return reach;
 }
@@ -300,7 +358,7 @@ Result<StorageUse> Storage::try_use(StreamRef stream, Access access, std::size_t
                                     std::size_t bytes, CallSite site, Streams streams) noexcept {
   if (Result<void> inside = check_range(offset, bytes, site); !inside) return inside.failure();
   if (is_write(access) && is_read_only()) return read_only(*origin_, site);
-  if (streams == Streams::own_device && kind_ == StorageKind::file) {
+  if (streams == Streams::own_device && kind() == StorageKind::file) {
     return Failure(ErrorCode::unsupported,
                    "work on a device cannot use {what} in place. Copy it to the device first.",
                    site)
@@ -360,7 +418,7 @@ Result<void> Storage::try_wait_host(Access access, std::size_t offset, std::size
   if (Result<void> done = uses_.try_wait(access); !done) return Failure(done.failure()).at(site);
   if (origin_) {
     if (Result<void> usable = origin_->try_access(site); !usable) return usable;
-    if (kind_ == StorageKind::file) return {};
+    if (kind() == StorageKind::file) return {};
   }
   return device().try_note_host_access(static_cast<std::byte*>(memory_.host_address) + offset,
                                        bytes, access, site);
@@ -485,25 +543,25 @@ bool Storage::are_uses_done() const noexcept {
 
 bool Storage::try_end_block() noexcept {
   if (!block_) return true;
-  std::array<UseRecord::Entry, 2> some;
-  const std::size_t count = uses_.list(some);
-  const DeviceId own = resource_->device().id();
-  if (count == 0) {
+  // Nobody else knows it any more.
+  const std::span<const UseRecord::Entry> uses = uses_.unshared();
+  if (uses.empty()) {
     resource_->deallocate(block_, {}, site_);
     return true;
   }
+  const DeviceId own = resource_->device().id();
   // One that has ended cannot free without making the host wait for it.
   const auto can_free = [own](StreamRef stream) {
     return stream.device_id() == own && stream.is_usable();
   };
   // A stream's own uses are in its order: nothing to wait for.
-  if (count == 1 && can_free(some[0].stream)) {
-    resource_->deallocate(block_, some[0].stream, site_);
+  if (uses.size() == 1 && can_free(uses[0].stream)) {
+    resource_->deallocate(block_, uses[0].stream, site_);
     return true;
   }
   StreamRef stream = resource_->device().default_stream();
-  for (std::size_t i = std::min(count, some.size()); i > 0; --i) {
-    if (can_free(some[i - 1].stream)) stream = some[i - 1].stream;
+  for (const UseRecord::Entry& use : uses) {
+    if (can_free(use.stream)) stream = use.stream;
   }
   if (first_stream_.is_usable()) stream = first_stream_;
   if (!try_queue_waits(stream, site_) && !are_uses_done()) return false;

@@ -33,9 +33,9 @@ class RegisteredMemory final : public StorageOrigin {
     is_registered_ = true;
     return Memory{*address, bytes_.data(), bytes_.size()};
   }
-  void end() noexcept override {
-    if (!is_registered_) return;
-    EXPECT_TRUE(device_.try_unregister_host(bytes_.data()));
+  bool try_end() noexcept override {
+    if (is_registered_) EXPECT_TRUE(device_.try_unregister_host(bytes_.data()));
+    return true;
   }
 
  private:
@@ -57,11 +57,12 @@ class MappedMemory final : public StorageOrigin {
     device_.try_set_access(address_, bytes_, PageAccess::read_write).value();
     return Memory{address_, nullptr, bytes_};
   }
-  void end() noexcept override {
-    if (address_ == nullptr) return;
+  bool try_end() noexcept override {
+    if (address_ == nullptr) return true;
     EXPECT_TRUE(device_.try_unmap(address_, bytes_));
     EXPECT_TRUE(device_.try_release_pages(pages_));
     EXPECT_TRUE(device_.try_unreserve(address_, bytes_));
+    return true;
   }
 
  private:

@@ -32,7 +32,7 @@ class ServedBytes final : public StorageOrigin {
     file_->was_mapped = true;
     return Memory{nullptr, file_->bytes.data(), file_->bytes.size()};
   }
-  void end() noexcept override {}
+  [[nodiscard]] bool try_end() noexcept override { return true; }
   Result<void> try_read(std::size_t offset, std::size_t bytes, void* to,
                         CallSite site) noexcept override {
     ++file_->reads;

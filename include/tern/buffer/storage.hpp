@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -38,7 +39,7 @@ class Storage;
 class WrittenRanges;
 class HostAccesses;
 
-/// Names a storage, once: from 1, in the order they were made, and never used again.
+/// Names a storage, once: from 1, rising in the order a thread makes them, and never used again.
 struct StorageId {
   std::uint64_t value = 0;
 
@@ -193,7 +194,10 @@ class TERN_EXPORT Storage {
   [[nodiscard]] const Device& device() const noexcept {
     return resource_ ? resource_->device() : device_;
   }
-  [[nodiscard]] StorageKind kind() const noexcept { return kind_; }
+  [[nodiscard]] StorageKind kind() const noexcept {
+    const std::uint8_t known = kind_.load(std::memory_order_relaxed);
+    return known != unknown_kind ? static_cast<StorageKind>(known) : find_kind();
+  }
   [[nodiscard]] Reach reach() const noexcept;
   [[nodiscard]] std::size_t bytes() const noexcept {
     return bytes_.load(std::memory_order_relaxed);
@@ -219,6 +223,12 @@ class TERN_EXPORT Storage {
   /// As granted; refused with not_allocated. Empty for memory that is no resource's.
   [[nodiscard]] Result<Block> try_block() const noexcept;
   [[nodiscard]] Result<StorageOrigin::Memory> try_memory() const noexcept;
+  /// Where kernels find the first byte, or the host, if it is not for kernels. Null without memory.
+  [[nodiscard]] std::byte* first_byte() const noexcept {
+    if (!is_allocated()) return nullptr;
+    return static_cast<std::byte*>(memory_.device_address != nullptr ? memory_.device_address
+                                                                     : memory_.host_address);
+  }
 
   /// Makes it larger in place, as far as the block that was granted goes. False: it does not go.
   [[nodiscard]] bool try_grow(std::size_t bytes) noexcept;
@@ -265,9 +275,17 @@ class TERN_EXPORT Storage {
   friend class KeptStorages;
   enum Phase : std::uint32_t { empty, busy, ready, given_away };
 
-  Storage(ResourceHandle resource, StorageKind kind, std::size_t bytes,
+  /// For those made by a resource the kind is found when somebody asks.
+  static constexpr std::uint8_t unknown_kind = 0xFF;
+
+  Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t bytes,
           const StorageOptions& options) noexcept;
-  [[nodiscard]] static Result<StorageHandle> try_make_from(ResourceHandle resource,
+  /// Records are used again by the thread that ended one, because arrays come and go.
+  static void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept;
+  static void operator delete(void* record) noexcept;
+  static void operator delete(void* record, const std::nothrow_t&) noexcept;
+  [[nodiscard]] StorageKind find_kind() const noexcept;
+  [[nodiscard]] static Result<StorageHandle> try_make_from(const ResourceHandle& resource,
                                                            std::size_t bytes,
                                                            const StorageOptions& options) noexcept;
   ~Storage();
@@ -296,7 +314,7 @@ class TERN_EXPORT Storage {
   const ResourceHandle resource_;
   UseRecord uses_;
 
-  const StorageKind kind_;
+  mutable std::atomic<std::uint8_t> kind_;
   const Contents contents_;
   const Tag tag_;
   const bool is_checked_;

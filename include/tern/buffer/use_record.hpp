@@ -76,6 +76,10 @@ class TERN_EXPORT UseRecord {
   /// All there is, into `out`; gives how many there are, which may be more than were put there.
   std::size_t list(std::span<Entry> out) const noexcept;
   [[nodiscard]] std::size_t size() const noexcept;
+  /// The same for somebody who is the only one to know the record.
+  [[nodiscard]] std::span<const Entry> unshared() const noexcept {
+    return {more_ ? more_.get() : inline_, count_};
+  }
   /// Forgets uses that are done.
   void prune() noexcept;
 
