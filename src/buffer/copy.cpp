@@ -1,6 +1,7 @@
 #include "tern/buffer/copy.hpp"
 
 #include <cstring>
+#include <optional>
 
 #include "buffer/copy_engine.hpp"
 #include "buffer/copy_route.hpp"

@@ -1,6 +1,7 @@
 #include "buffer/copy_engine.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "buffer/copy_route.hpp"
@@ -129,7 +130,6 @@ class Submitting {
     to_use_.end_on(carrier);
     has_put_ = false;
   }
-  [[nodiscard]] bool has_put() const noexcept { return has_put_; }
 
  private:
   [[nodiscard]] Result<void> note_foreign(std::size_t to_offset, std::size_t from_offset,

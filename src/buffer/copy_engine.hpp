@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <string_view>
 
 #include "tern/buffer/buffer.hpp"
 #include "tern/buffer/copy.hpp"

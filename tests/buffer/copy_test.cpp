@@ -197,6 +197,43 @@ TEST_F(Copy, FromAPeerOnTheSourcesStreamIsInThatStreamsOrder) {
   EXPECT_TRUE(bytes_of(to) == in);
 }
 
+TEST_F(Copy, HandedToAnotherDeviceComesBehindAllEarlierWorkOfItsStream) {
+  const Bytes in = counted(5000);
+  const Buffer source = holding(in, 0, StorageKind::pinned);
+  const Buffer pinned = holding(Bytes(5000), 0, StorageKind::pinned);
+  const Buffer to = empty(5000, 1);
+  Gate gate;
+  gate.hold(a);
+  // By its address, which no record knows of.
+  a.copy(reinterpret_cast<void*>(pinned.address()), reinterpret_cast<void*>(source.address()),
+         5000);
+  const Mark mark = copy(to, pinned, a);
+  gate.open();
+  Device::wait(mark);
+  EXPECT_TRUE(bytes_of(to) == in);
+}
+
+TEST_F(Copy, ThatIsAwaitedLetsTheHostWaitSoThatOthersAreNotBehindIt) {
+  const Device device = sim::open({.policy = sim::Policy::lazy});
+  const Stream writer(device);
+  Buffer from(device, {1000}, DType::byte), to(device, {1000}, DType::byte);
+  Bytes out(1000);
+  for (int i = 0; i < 2; ++i) {
+    from.try_fill_bytes({}, writer).value();
+    to.try_fill_bytes({}, writer).value();
+    sim::set_faults(device, "");
+    if (i == 0) {
+      copy(to, from);
+    } else {
+      from.try_copy_to(out.data(), out.size()).value();
+      to.try_copy_from(out.data(), out.size()).value();
+    }
+    EXPECT_EQ(sim::calls(device, "wait"), 0u);
+    EXPECT_GT(sim::calls(device, "sync"), 0u);
+  }
+  expect_no_findings(device);
+}
+
 TEST_F(Copy, HandedToAnotherDeviceKeepsNobodyElseWaiting) {
   const Bytes in = counted(5000);
   const Buffer pinned = holding(in, 0, StorageKind::pinned);

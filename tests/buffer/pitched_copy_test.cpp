@@ -108,6 +108,8 @@ TEST_F(PitchedRules, NeedOnlyTheRowsWrittenAndWriteOnlyRows) {
   const Result<void> gap = to.storage()->check_written(0, Cube::to_bytes, {});
   ASSERT_FALSE(gap);
   EXPECT_EQ(gap.failure().number("end"), 2u);
+  EXPECT_FALSE(to.storage()->check_written(2 + 5, 3, {}));
+  EXPECT_FALSE(to.storage()->check_written(2 + 2 * 8 + 5, 30 - 2 * 8 - 5, {}));
   const Buffer packed(device, {30}, DType::byte);
   const Pitch tight = {0, 5, 15};
   EXPECT_TRUE(try_copy_pitched(packed, tight, to, cube.to, cube.extent, stream));
