@@ -51,6 +51,17 @@ Result<RawArray> RawArray::try_allocate(const ResourceHandle& resource, std::siz
   return array;
 }
 
+RawArray RawArray::allocate(const ResourceHandle& resource, std::size_t count,
+                            std::size_t element_bytes, const StorageOptions& options) {
+  const std::optional<std::size_t> bytes = checked_multiply(count, element_bytes);
+  if (!bytes) raise(too_many(count, element_bytes, options.site));
+  RawArray array;
+  array.storage_ = Storage::try_allocate(resource, *bytes, options).value();
+  array.address_ = array.storage_->first_byte();
+  array.bytes_ = *bytes;
+  return array;
+}
+
 Result<RawArray> RawArray::try_allocate(const Device& device, std::size_t count,
                                         std::size_t element_bytes,
                                         const StorageOptions& options) noexcept {
@@ -113,10 +124,7 @@ Result<RawArray> RawArray::try_slice(std::size_t first, std::size_t count,
         .with("size", count)
         .with("extent", there);
   }
-  RawArray slice = *this;
-  slice.address_ += first * element_bytes;
-  slice.bytes_ = count * element_bytes;
-  return slice;
+  return inner(first * element_bytes, count * element_bytes);
 }
 
 Result<void> RawArray::try_resize(std::size_t count, std::size_t element_bytes, StreamRef stream,

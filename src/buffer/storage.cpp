@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <mutex>
 #include <new>
 
 #include "buffer/host_accesses.hpp"
 #include "buffer/kept_storages.hpp"
 #include "buffer/written_ranges.hpp"
+#include "device/device_state.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/config.hpp"
 #include "tern/memory/default_resource.hpp"
@@ -85,6 +87,12 @@ Result<void> check_options(std::size_t bytes, const StorageOptions& options) noe
   return {};
 }
 
+/// StreamRef::is_usable, without what every other call of a stream makes sure of.
+bool is_open(StreamRef stream) noexcept {
+  const StreamState* const state = DeviceState::state_of(stream);
+  return state != nullptr && state->is_open_as(stream.id());
+}
+
 Failure not_reachable(const Storage& storage, CallSite site) noexcept {
   return Failure(
              ErrorCode::not_host_accessible,
@@ -125,7 +133,60 @@ Storage::Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t 
       first_stream_(options.stream),
       site_(options.site) {}
 
-Storage::~Storage() = default;
+Storage::Storage(const ResourceHandle& resource, const Block& block, std::size_t bytes,
+                 const StorageOptions& options) noexcept
+    : phase_(ready),
+      id_(next_id()),
+      bytes_(bytes),
+      memory_{block.address, block.address, block.bytes},
+      block_(block),
+      resource_(resource),
+      kind_(unknown_kind),
+      contents_(options.contents),
+      tag_(options.tag),
+      is_checked_(options.checked.value_or(is_checked_by_config())),
+      is_all_written_(options.contents == Contents::unspecified),
+      alignment_(options.alignment),
+      first_stream_(options.stream),
+      site_(options.site) {
+  if (is_open(first_stream_)) {
+    uses_.begin_with(first_stream_,
+                     {first_stream_.id(), DeviceState::state_of(first_stream_)->promise_next()});
+  }
+}
+
+struct Storage::Rare {
+  std::mutex mutex;  // of the two below
+  WrittenRanges written;
+  HostAccesses accesses;
+  // Constant from the beginning, where there is no resource.
+  std::unique_ptr<StorageOrigin> origin;
+  Device device;
+  bool is_end_queued = false;  // whoever ends it knows it alone
+};
+
+Storage::~Storage() {
+  if (Rare* const rare = this->rare()) delete rare;
+}
+
+Storage::Rare* Storage::make_rare() noexcept {
+  Rare* there = rare();
+  if (there != nullptr) return there;
+  Rare* const mine = new (std::nothrow) Rare;
+  if (mine == nullptr || rare_.compare_exchange_strong(there, mine, std::memory_order_acq_rel)) {
+    return mine;
+  }
+  delete mine;
+  return there;
+}
+
+const Device& Storage::device() const noexcept {
+  return resource_ ? resource_->device() : rare()->device;
+}
+
+StorageOrigin* Storage::origin() const noexcept {
+  return resource_ ? nullptr : rare()->origin.get();
+}
 
 void* Storage::operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   SpareRecords& spare = spare_records;
@@ -199,10 +260,13 @@ Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
   Storage* const storage =
       new (std::nothrow) Storage({}, static_cast<std::uint8_t>(kind), bytes, options);
   if (storage == nullptr) return no_host_memory("a buffer", options.site);
-  storage->device_ = device;
-  storage->origin_ = std::move(origin);
+  StorageHandle handle(storage);
+  Rare* const rare = storage->make_rare();
+  if (rare == nullptr) return no_host_memory("a buffer", options.site);
+  rare->device = device;
+  rare->origin = std::move(origin);
   storage->is_all_written_.store(true, std::memory_order_relaxed);
-  return StorageHandle(storage);
+  return handle;
 }
 
 Result<StorageHandle> Storage::try_allocate(const ResourceHandle& resource, std::size_t bytes,
@@ -214,17 +278,28 @@ Result<StorageHandle> Storage::try_allocate(const ResourceHandle& resource, std:
         .with("name", "resource")
         .with_bytes("requested", bytes);
   }
+  if (bytes == 0 || options.contents == Contents::zero || options.contents == Contents::poison) {
+    Result<StorageHandle> storage = try_make_from(resource, bytes, options);
+    if (!storage) return storage;
+    if (Result<void> there = (*storage)->try_ensure(options.stream, options.site); !there) {
+      return there.failure();
+    }
+    return storage;
+  }
   if (KeptStorages::has_any()) KeptStorages::poll_some();
   // What is wrong with the request, the resource finds.
-  Storage* const storage = new (std::nothrow) Storage(resource, unknown_kind, bytes, options);
-  if (storage == nullptr) return no_host_memory("a buffer", options.site);
-  StorageHandle handle(storage);
-  // Nobody else knows it yet.
-  if (Result<void> taken = storage->take_memory(options.stream, options.site); !taken) {
-    return taken.failure();
+  const Result<Block> block = resource->try_allocate({.bytes = bytes,
+                                                      .alignment = options.alignment,
+                                                      .stream = options.stream,
+                                                      .tag = options.tag,
+                                                      .site = options.site});
+  if (!block) return block.failure();
+  Storage* const storage = new (std::nothrow) Storage(resource, *block, bytes, options);
+  if (storage == nullptr) {
+    resource->deallocate(*block, options.stream, options.site);
+    return no_host_memory("a buffer", options.site);
   }
-  storage->phase_.store(ready, std::memory_order_release);
-  return handle;
+  return StorageHandle(storage);
 }
 
 Reach Storage::reach() const noexcept {
@@ -258,8 +333,8 @@ Result<void> Storage::try_ensure(StreamRef first_user, CallSite site) noexcept {
 }
 
 Result<void> Storage::take_memory(StreamRef first_user, CallSite site) noexcept {
-  if (origin_) {
-    Result<StorageOrigin::Memory> memory = origin_->try_begin(site);
+  if (StorageOrigin* const origin = this->origin()) {
+    Result<StorageOrigin::Memory> memory = origin->try_begin(site);
     if (!memory) return memory.failure();
     memory_ = *memory;
     return {};
@@ -323,16 +398,16 @@ Result<StorageOrigin::Memory> Storage::try_memory() const noexcept {
 }
 
 bool Storage::try_grow(std::size_t bytes) noexcept {
-  if (!is_allocated() || origin_ || bytes > block_.bytes) return false;
-  const std::lock_guard lock(mutex_);
+  if (!is_allocated() || !resource_ || bytes > block_.bytes) return false;
+  Rare* const rare = make_rare();
+  if (rare == nullptr) return false;
+  const std::lock_guard lock(rare->mutex);
   const std::size_t before = this->bytes();
   if (bytes <= before) return true;
   // What is new was written by nobody, unless that makes no difference.
   if (contents_ != Contents::unspecified && is_all_written_.load(std::memory_order_relaxed)) {
-    if (!written_) written_.reset(new (std::nothrow) WrittenRanges);
-    if (!written_) return false;
     try {
-      written_->add(0, before);
+      rare->written.add(0, before);
     } catch (const std::bad_alloc&) {
       return false;
     }
@@ -357,12 +432,12 @@ Result<void> Storage::check_range(std::size_t offset, std::size_t bytes,
 Result<StorageUse> Storage::try_use(StreamRef stream, Access access, std::size_t offset,
                                     std::size_t bytes, CallSite site, Streams streams) noexcept {
   if (Result<void> inside = check_range(offset, bytes, site); !inside) return inside.failure();
-  if (is_write(access) && is_read_only()) return read_only(*origin_, site);
+  if (is_write(access) && is_read_only()) return read_only(*origin(), site);
   if (streams == Streams::own_device && kind() == StorageKind::file) {
     return Failure(ErrorCode::unsupported,
                    "work on a device cannot use {what} in place. Copy it to the device first.",
                    site)
-        .with("what", origin_->what());
+        .with("what", origin()->what());
   }
   if (streams == Streams::own_device && stream.device_id() != device().id()) {
     return Failure(
@@ -409,15 +484,15 @@ Result<void> Storage::try_wait_host(Access access, std::size_t offset, std::size
   if (Result<void> inside = check_range(offset, bytes, site); !inside) return inside;
   const Reach reach = this->reach();
   if (!reach.host_reads) return not_reachable(*this, site);
-  if (is_write(access) && is_read_only()) return read_only(*origin_, site);
+  if (is_write(access) && is_read_only()) return read_only(*origin(), site);
   if (is_write(access) && !reach.host_writes) return not_reachable(*this, site);
   if (access == Access::read) {
     if (Result<void> written = check_written(offset, bytes, site); !written) return written;
   }
   if (Result<void> there = try_ensure({}, site); !there) return there;
   if (Result<void> done = uses_.try_wait(access); !done) return Failure(done.failure()).at(site);
-  if (origin_) {
-    if (Result<void> usable = origin_->try_access(site); !usable) return usable;
+  if (StorageOrigin* const origin = this->origin()) {
+    if (Result<void> usable = origin->try_access(site); !usable) return usable;
     if (kind() == StorageKind::file) return {};
   }
   return device().try_note_host_access(static_cast<std::byte*>(memory_.host_address) + offset,
@@ -428,13 +503,11 @@ Result<void> Storage::check_written(std::size_t offset, std::size_t bytes,
                                     CallSite site) const noexcept {
   if (bytes == 0 || is_all_written_.load(std::memory_order_acquire)) return {};
   ByteRange gap = {offset, offset + bytes};
-  {
-    const std::lock_guard lock(mutex_);
-    if (written_) {
-      const std::optional<ByteRange> first = written_->first_gap(gap.begin, gap.end);
-      if (!first) return {};
-      gap = *first;
-    }
+  if (Rare* const rare = this->rare()) {
+    const std::lock_guard lock(rare->mutex);
+    const std::optional<ByteRange> first = rare->written.first_gap(gap.begin, gap.end);
+    if (!first) return {};
+    gap = *first;
   }
   return Failure(ErrorCode::never_written,
                  "bytes {begin} to {end} of buffer {id} were never written. Write them first, or "
@@ -447,16 +520,15 @@ Result<void> Storage::check_written(std::size_t offset, std::size_t bytes,
 
 void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
   if (bytes == 0 || is_all_written_.load(std::memory_order_acquire)) return;
-  const std::lock_guard lock(mutex_);
-  if (offset == 0 && bytes >= this->bytes()) {
-    is_all_written_.store(true, std::memory_order_release);
-    return;
-  }
-  if (!written_) written_.reset(new (std::nothrow) WrittenRanges);
   try {
-    if (!written_) throw std::bad_alloc();
-    written_->add(offset, offset + bytes);
-    if (written_->has_all(this->bytes())) is_all_written_.store(true, std::memory_order_release);
+    if (offset != 0 || bytes < this->bytes()) {
+      Rare* const rare = make_rare();
+      if (rare == nullptr) throw std::bad_alloc();
+      const std::lock_guard lock(rare->mutex);
+      rare->written.add(offset, offset + bytes);
+      if (!rare->written.has_all(this->bytes())) return;
+    }
+    is_all_written_.store(true, std::memory_order_release);
   } catch (const std::bad_alloc&) {
     // Without memory for the gaps it is better to allow too much than to refuse what was written.
     is_all_written_.store(true, std::memory_order_release);
@@ -469,9 +541,10 @@ Result<std::vector<ByteRange>> Storage::try_written_ranges(std::size_t offset,
   if (is_all_written_.load(std::memory_order_acquire)) {
     return std::vector<ByteRange>{{offset, offset + bytes}};
   }
-  const std::lock_guard lock(mutex_);
-  if (!written_) return std::vector<ByteRange>();
-  return written_->inside(offset, offset + bytes);
+  Rare* const rare = this->rare();
+  if (rare == nullptr) return std::vector<ByteRange>();
+  const std::lock_guard lock(rare->mutex);
+  return rare->written.inside(offset, offset + bytes);
 } catch (const std::bad_alloc&) {
   return no_host_memory("a list of written ranges", site_);
 }
@@ -479,11 +552,12 @@ Result<std::vector<ByteRange>> Storage::try_written_ranges(std::size_t offset,
 Result<std::uint64_t> Storage::try_begin_host_access(Access access, std::size_t offset,
                                                      std::size_t bytes, CallSite site) noexcept {
   if (!is_checked_ || bytes == 0) return std::uint64_t{0};
-  const std::lock_guard lock(mutex_);
+  Rare* const rare = make_rare();
+  if (rare == nullptr) return no_host_memory("a checked host access", site);
+  const std::lock_guard lock(rare->mutex);
   try {
-    if (!accesses_) accesses_ = std::make_unique<HostAccesses>();
-    const HostAccesses::Open* other = accesses_->conflict(access, offset, offset + bytes);
-    if (other == nullptr) return accesses_->add(access, offset, offset + bytes, site);
+    const HostAccesses::Open* other = rare->accesses.conflict(access, offset, offset + bytes);
+    if (other == nullptr) return rare->accesses.add(access, offset, offset + bytes, site);
     return Failure(
                ErrorCode::access_conflict,
                "bytes {begin} to {end} of buffer {id} are wanted at {b_file}:{b_line} while the "
@@ -503,8 +577,8 @@ Result<std::uint64_t> Storage::try_begin_host_access(Access access, std::size_t 
 
 void Storage::end_host_access(std::uint64_t ticket) noexcept {
   if (ticket == 0) return;
-  const std::lock_guard lock(mutex_);
-  accesses_->remove(ticket);
+  const std::lock_guard lock(rare()->mutex);
+  rare()->accesses.remove(ticket);
 }
 
 // --- The end
@@ -570,20 +644,30 @@ bool Storage::try_end_block() noexcept {
 }
 
 bool Storage::try_end_origin() noexcept {
-  const StreamRef stream = origin_->end_stream();
-  if (!is_end_queued_ && stream.is_usable()) {
+  if (this->rare() == nullptr) return true;  // it was never made
+  Rare& rare = *this->rare();
+  const StreamRef stream = rare.origin->end_stream();
+  if (!rare.is_end_queued && stream.is_usable()) {
     // Refused, it is tried again, until the uses are done and there is nothing to wait for.
-    is_end_queued_ = bool(try_queue_waits(stream, site_));
+    rare.is_end_queued = bool(try_queue_waits(stream, site_));
   }
-  return are_uses_done() && origin_->try_end();
+  return are_uses_done() && rare.origin->try_end();
 }
 
 bool Storage::try_end() noexcept {
   if (phase_.load(std::memory_order_acquire) == given_away) return true;
-  return origin_ ? try_end_origin() : try_end_block();
+  return resource_ ? try_end_block() : try_end_origin();
 }
 
 void Storage::end() noexcept {
+  // The commonest case: only the stream that had it first has used it.
+  if (const std::span<const UseRecord::Entry> uses = uses_.unshared();
+      uses.size() == 1 && uses[0].stream == first_stream_ && block_ && is_open(first_stream_) &&
+      phase_.load(std::memory_order_relaxed) == ready) {
+    resource_->deallocate(block_, first_stream_, site_);
+    delete this;
+    return;
+  }
   if (!try_end()) {
     KeptStorages::keep(this);
     return;
@@ -600,10 +684,10 @@ Result<Block> Storage::try_release_block(StreamRef stream, CallSite site) noexce
         .with("id", id_.value)
         .with("handles", shares());
   }
-  if (origin_) {
+  if (!resource_) {
     return Failure(ErrorCode::unsupported, "{what} cannot be released: no resource allocated it.",
                    site)
-        .with("what", origin_->what());
+        .with("what", origin()->what());
   }
   if (Result<void> there = try_ensure(stream, site); !there) return there.failure();
   if (stream.id()) {

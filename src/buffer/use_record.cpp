@@ -147,10 +147,6 @@ Result<void> UseRecord::try_note(StreamRef stream, Mark mark, Access access) noe
   return {};
 }
 
-void UseRecord::begin_with(StreamRef stream, Mark mark) noexcept {
-  if (mark) put(stream, mark.sequence, true);
-}
-
 Result<void> UseRecord::try_wait(Access access) const noexcept {
   Taken earlier;
   {

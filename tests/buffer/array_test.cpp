@@ -16,7 +16,7 @@ namespace {
 /// Something of 12 bytes that cannot be made from nothing and has no dtype.
 struct Particle {
   Particle() = delete;
-  Particle(float x, float y, float z) : x(x), y(y), z(z) {}
+  Particle(float a, float b, float c) : x(a), y(b), z(c) {}
   float x, y, z;
 };
 static_assert(sizeof(Particle) == 12);

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/ladder.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
@@ -400,12 +401,7 @@ std::vector<std::string> device_specs() {
   return specs;
 }
 INSTANTIATE_TEST_SUITE_P(EveryDevice, BufferOnEveryDevice, testing::ValuesIn(device_specs()),
-                         [](const testing::TestParamInfo<std::string>& info) {
-                           std::string name = info.param;
-                           std::ranges::replace_if(
-                               name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
-                           return name;
-                         });
+                         test::spec_name);
 
 }  // namespace
 }  // namespace tern

@@ -22,6 +22,7 @@
 #include "tern/buffer/storage.hpp"
 #include "tern/buffer/view.hpp"
 #include "tern/core/access.hpp"
+#include "tern/core/bytes.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
 #include "tern/core/export.hpp"
@@ -44,6 +45,8 @@ class TERN_EXPORT RawArray {
   [[nodiscard]] static Result<RawArray> try_allocate(const ResourceHandle& resource,
                                                      std::size_t count, std::size_t element_bytes,
                                                      const StorageOptions& options) noexcept;
+  [[nodiscard]] static RawArray allocate(const ResourceHandle& resource, std::size_t count,
+                                         std::size_t element_bytes, const StorageOptions& options);
   /// The bytes of a buffer, which gets memory now if it has none.
   [[nodiscard]] static Result<RawArray> try_over(const Buffer& buffer, std::size_t alignment,
                                                  std::size_t element_bytes, CallSite site) noexcept;
@@ -53,6 +56,13 @@ class TERN_EXPORT RawArray {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t capacity_bytes() const noexcept;
 
+  /// A range that is inside.
+  [[nodiscard]] RawArray inner(std::size_t offset, std::size_t bytes) const noexcept {
+    RawArray inner = *this;
+    inner.address_ += offset;
+    inner.bytes_ = bytes;
+    return inner;
+  }
   [[nodiscard]] Result<RawArray> try_slice(std::size_t offset, std::size_t bytes,
                                            std::size_t element_bytes, CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_resize(std::size_t count, std::size_t element_bytes,
@@ -106,7 +116,9 @@ class Array {
   }
   [[nodiscard]] static Array uninitialized(const ResourceHandle& resource, std::size_t count,
                                            const StorageOptions& options = {}) {
-    return try_uninitialized(resource, count, options).value();
+    Array array;
+    array.raw_ = RawArray::allocate(resource, count, sizeof(T), options);
+    return array;
   }
   [[nodiscard]] static Result<Array> try_zeros(const Device& device, std::size_t count,
                                                StorageOptions options = {}) noexcept {
@@ -199,7 +211,11 @@ class Array {
   }
   [[nodiscard]] Array slice(std::size_t first, std::size_t count,
                             CallSite site = CallSite::here()) const {
-    return try_slice(first, count, site).value();
+    if (!is_within(first, count, size())) [[unlikely]]
+      return try_slice(first, count, site).value();
+    Array slice;
+    slice.raw_ = raw_.inner(first * sizeof(T), count * sizeof(T));
+    return slice;
   }
 
   /// More or fewer elements; those that stay keep their values, new ones have none. In place where

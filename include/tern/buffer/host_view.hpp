@@ -60,9 +60,8 @@ class HostView {
   [[nodiscard]] T* begin() const noexcept { return data(); }
   [[nodiscard]] T* end() const noexcept { return data() + size(); }
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
+  /// Being a range, it is one too wherever a span is taken.
   [[nodiscard]] std::span<T> span() const noexcept { return elements_; }
-  operator std::span<T>() const noexcept { return elements_; }
-  operator std::span<const T>() const noexcept requires(!std::is_const_v<T>) { return elements_; }
 
   /// Unchecked, as in a span.
   [[nodiscard]] T& operator[](std::size_t index) const noexcept { return elements_[index]; }

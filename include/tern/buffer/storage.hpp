@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <utility>
@@ -36,8 +35,6 @@
 namespace tern {
 
 class Storage;
-class WrittenRanges;
-class HostAccesses;
 
 /// Names a storage, once: from 1, rising in the order a thread makes them, and never used again.
 struct StorageId {
@@ -191,9 +188,7 @@ class TERN_EXPORT Storage {
                                                           const StorageOptions& options) noexcept;
 
   [[nodiscard]] StorageId id() const noexcept { return id_; }
-  [[nodiscard]] const Device& device() const noexcept {
-    return resource_ ? resource_->device() : device_;
-  }
+  [[nodiscard]] const Device& device() const noexcept;
   [[nodiscard]] StorageKind kind() const noexcept {
     const std::uint8_t known = kind_.load(std::memory_order_relaxed);
     return known != unknown_kind ? static_cast<StorageKind>(known) : find_kind();
@@ -210,9 +205,9 @@ class TERN_EXPORT Storage {
   [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
   /// Null for memory that is no resource's.
   [[nodiscard]] const ResourceHandle& resource() const noexcept { return resource_; }
-  [[nodiscard]] StorageOrigin* origin() const noexcept { return origin_.get(); }
-  [[nodiscard]] bool is_external() const noexcept { return origin_ && origin_->is_external(); }
-  [[nodiscard]] bool is_read_only() const noexcept { return origin_ && origin_->is_read_only(); }
+  [[nodiscard]] StorageOrigin* origin() const noexcept;
+  [[nodiscard]] bool is_external() const noexcept { return origin() && origin()->is_external(); }
+  [[nodiscard]] bool is_read_only() const noexcept { return origin() && origin()->is_read_only(); }
   [[nodiscard]] bool is_checked() const noexcept { return is_checked_; }
 
   [[nodiscard]] bool is_allocated() const noexcept {
@@ -280,6 +275,9 @@ class TERN_EXPORT Storage {
 
   Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t bytes,
           const StorageOptions& options) noexcept;
+  /// With its block, which the options' stream uses first.
+  Storage(const ResourceHandle& resource, const Block& block, std::size_t bytes,
+          const StorageOptions& options) noexcept;
   /// Records are used again by the thread that ended one, because arrays come and go.
   static void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept;
   static void operator delete(void* record) noexcept;
@@ -319,17 +317,17 @@ class TERN_EXPORT Storage {
   const Tag tag_;
   const bool is_checked_;
   std::atomic<bool> is_all_written_ = false;
-  mutable std::mutex mutex_;                // of the two below
-  std::unique_ptr<WrittenRanges> written_;  // none yet: nothing is
-  std::unique_ptr<HostAccesses> accesses_;
+  // What few storages have: made when it is first needed, for all time.
+  struct Rare;
+  [[nodiscard]] Rare* rare() const noexcept { return rare_.load(std::memory_order_acquire); }
+  /// Null if the host has no memory.
+  [[nodiscard]] Rare* make_rare() noexcept;
+  std::atomic<Rare*> rare_ = nullptr;
 
-  std::unique_ptr<StorageOrigin> origin_;  // constant from the beginning, as device_
-  Device device_;                          // where there is no resource
   const std::size_t alignment_;
   const StreamRef first_stream_;
   const CallSite site_;
-  bool is_end_queued_ = false;  // whoever ends it knows it alone
-  Storage* next_ = nullptr;     // among those that are kept until their uses are done
+  Storage* next_;  // among those that are kept until their uses are done, and set there
 };
 
 inline StorageHandle::StorageHandle(const StorageHandle& other) noexcept

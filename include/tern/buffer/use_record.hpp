@@ -71,7 +71,11 @@ class TERN_EXPORT UseRecord {
   [[nodiscard]] Result<void> try_note(StreamRef stream, Mark mark, Access access) noexcept;
 
   /// The first entry, by somebody who is the only one to know the record.
-  void begin_with(StreamRef stream, Mark mark) noexcept;
+  void begin_with(StreamRef stream, Mark mark) noexcept {
+    if (!mark) return;
+    std::construct_at(inline_, Entry{stream, mark.sequence, ++version_, {}, true});
+    count_ = 1;
+  }
 
   /// All there is, into `out`; gives how many there are, which may be more than were put there.
   std::size_t list(std::span<Entry> out) const noexcept;
