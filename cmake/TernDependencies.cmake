@@ -23,17 +23,31 @@ function(tern_use_package name)
 endfunction()
 
 # A macro, because imported targets of find_package belong to the directory that asked.
+#
+# src/core/fmt.cpp holds the code of {fmt} 9, and other sources only see declarations. It does not
+# know what later versions need; and clang++ would make a symbol in it that clashes with {fmt}'s own
+# library, which matters in what others link. There every source compiles the code it uses.
 macro(tern_require_fmt)
   if(TERN_FMT_SOURCE)
     tern_use_headers(fmt TERN_FMT_SOURCE fmt/format.h)
-    target_compile_definitions(tern_dependency::fmt INTERFACE FMT_HEADER_ONLY=1)
+    set(tern_fmt_folder "${TERN_FMT_SOURCE}/include")
   else()
     find_package(fmt 9 CONFIG QUIET)
     if(NOT fmt_FOUND)
       message(FATAL_ERROR "Tern needs {fmt} 9 or newer: install libfmt-dev, or set "
                           "-DTERN_FMT_SOURCE to its source folder.")
     endif()
-    tern_use_package(fmt fmt::fmt-header-only)
+    get_target_property(tern_fmt_folder fmt::fmt-header-only INTERFACE_INCLUDE_DIRECTORIES)
+    add_library(tern_dependency::fmt INTERFACE IMPORTED)
+    target_include_directories(tern_dependency::fmt SYSTEM INTERFACE ${tern_fmt_folder})
+  endif()
+  find_file(tern_fmt_core fmt/core.h PATHS ${tern_fmt_folder} NO_DEFAULT_PATH NO_CACHE)
+  set(tern_fmt_version "")
+  if(tern_fmt_core)
+    file(STRINGS "${tern_fmt_core}" tern_fmt_version REGEX "^#define FMT_VERSION 9[0-9][0-9][0-9][0-9]$")
+  endif()
+  if(NOT tern_fmt_version OR NOT (CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR TERN_SANITIZE))
+    target_compile_definitions(tern_dependency::fmt INTERFACE FMT_HEADER_ONLY=1)
   endif()
 endmacro()
 

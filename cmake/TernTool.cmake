@@ -21,6 +21,10 @@ target_link_libraries(tern_tool_objects PUBLIC
 add_executable(tern_tool "${PROJECT_SOURCE_DIR}/tools/main.cpp")
 tern_configure_target(tern_tool)
 target_link_libraries(tern_tool PRIVATE tern_tool_objects tern::tern)
+if(BUILD_SHARED_LIBS)
+  # The library keeps its copy of {fmt} to itself.
+  target_sources(tern_tool PRIVATE "${PROJECT_SOURCE_DIR}/src/core/fmt.cpp")
+endif()
 set_target_properties(tern_tool PROPERTIES
   OUTPUT_NAME tern
   RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}"

@@ -2,8 +2,9 @@
 namespace tern only.
 
 The build under test is installed and used. The other kind of library (static or shared) comes from
-the subproject, whose build is then installed and used too: two kinds and three ways of use cost
-one more build of the library. Builds are kept, so that a second run is quick.
+the subproject, whose build is then installed and used too. Both kinds are made of the same objects,
+so what the subproject wants compiled by the very command that the build under test ran is taken
+from there (compiled.py); whatever differs is compiled.
 """
 
 import argparse
@@ -15,11 +16,14 @@ import subprocess
 import sys
 import tempfile
 
+import compiled
+
 HERE = pathlib.Path(__file__).resolve().parent
 # Headers that users of the package need not have.
 FOREIGN = re.compile(r"/(fmt|nlohmann|CLI|CL|gtest|gmock)/|/cuda[\w.]*\.h\b")
 PASSED_ON = re.compile(r"^(CMAKE_CXX_COMPILER|CMAKE_BUILD_TYPE|CMAKE_CXX_FLAGS\w*|CMAKE_PREFIX_PATH"
-                       r"|TERN_\w+_SOURCE|CMAKE_GENERATOR|BUILD_SHARED_LIBS):\w+=(.*)$", re.M)
+                       r"|TERN_\w+_SOURCE|TERN_WARNINGS_AS_ERRORS|CMAKE_GENERATOR"
+                       r"|BUILD_SHARED_LIBS):\w+=(.*)$", re.M)
 
 
 def run(*command, **keywords):
@@ -126,10 +130,17 @@ def main():
         use_installed(this, options.build, cache, options.work, scratch)
 
         subproject = options.work / f"subproject-{other}"
+        shutil.rmtree(subproject, ignore_errors=True)
+        notes = scratch / "objects.json"
+        compiled.write_notes(notes, options.build)
+        launcher = [sys.executable, "-B", HERE / "compiled.py", notes]
         configure_and_build("subproject", subproject, cache, TERN_INSTALL="ON",
                             BUILD_SHARED_LIBS="OFF" if is_shared else "ON",
-                            TERN_PRECOMPILE="ON")
+                            CMAKE_CXX_COMPILER_LAUNCHER=";".join(map(str, launcher)))
         print(f"subproject {other}:", run(subproject / "consumer").strip())
+        taken = pathlib.Path(f"{notes}.taken")
+        print(f"subproject {other}: {len(taken.read_text().splitlines()) if taken.is_file() else 0} "
+              "objects taken from the build under test")
         use_installed(other, subproject, cache, options.work, scratch)
 
 
