@@ -207,7 +207,9 @@ class TERN_EXPORT Storage {
   [[nodiscard]] const ResourceHandle& resource() const noexcept { return resource_; }
   [[nodiscard]] StorageOrigin* origin() const noexcept;
   [[nodiscard]] bool is_external() const noexcept { return origin() && origin()->is_external(); }
-  [[nodiscard]] bool is_read_only() const noexcept { return origin() && origin()->is_read_only(); }
+  [[nodiscard]] bool is_read_only() const noexcept {
+    return origin() && (kind() == StorageKind::file || origin()->is_read_only());
+  }
   [[nodiscard]] bool is_checked() const noexcept { return is_checked_; }
 
   [[nodiscard]] bool is_allocated() const noexcept {
