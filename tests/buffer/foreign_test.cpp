@@ -608,6 +608,14 @@ TEST_P(ForeignTest, HoldsWhatCannotBeGivenBack) {
   EXPECT_TRUE(released);
   other_.wait(stream_.mark());  // whoever chooses another stream puts it behind the first
   EXPECT_TRUE(released.try_give_back(other_));
+
+  const auto resource = std::make_shared<DirectResource>(device_);
+  buffer = Buffer(device_, Shape{64}, DType::byte, {.resource = resource});
+  {
+    Released refused = release(std::move(buffer), stream_);
+    EXPECT_FALSE(refused.try_give_back(elsewhere.default_stream()));
+  }
+  EXPECT_EQ(resource->statistics().live_blocks, 0u);
 }
 
 TEST_P(ForeignTest, ReleasesAViewAndNothing) {
