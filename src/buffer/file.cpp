@@ -144,8 +144,9 @@ class FileOrigin final : public StorageOrigin {
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return file_failure(path_, "pread", errno, site);
       // Cut since it was looked at.
-      if (got == 0)
+      if (got == 0) {
         return too_short(path_, offset_ + offset, bytes, offset_ + offset + done, "pread", site);
+      }
       done += static_cast<std::size_t>(got);
     }
     return {};

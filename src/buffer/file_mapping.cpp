@@ -1,5 +1,6 @@
 #include "buffer/file_mapping.hpp"
 
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -93,6 +94,10 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 /// and putting ours over theirs would make the two call each other.
 bool install() noexcept {
   if (is_installed) return true;
+  // Whoever forks holds the lock, so the child never finds it taken by a thread it lacks.
+  static const int registered =
+      pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
+  static_cast<void>(registered);
   page_mask.store(~(static_cast<std::uintptr_t>(page_bytes()) - 1));
   struct sigaction ours = {};
   ours.sa_sigaction = on_fault;

@@ -62,7 +62,7 @@ Result<StorageKind> find_kind(const Device& device, const void* address, std::si
   const Result<PointerInfo> last =
       device.try_pointer_info(static_cast<const std::byte*>(address) + (bytes - 1));
   if (!last) return Failure(last.failure()).at(site);
-  if (last->base != nullptr && last->kind == first->kind && last->base != first->base) {
+  if (last->base != nullptr && last->kind == first->kind) {
     return storage_kind_of(first->kind, is_host);
   }
   return Failure(ErrorCode::out_of_bounds,
@@ -76,7 +76,7 @@ Result<StorageKind> find_kind(const Device& device, const void* address, std::si
 }
 
 /// Memory of somebody else, with what becomes of it at the end. That is put in when nothing can be
-/// refused any more.
+/// refused any more, and what it holds of others goes with it, behind the callback.
 class ForeignOrigin final : public StorageOrigin {
  public:
   ForeignOrigin(const Memory& memory, bool is_read_only) noexcept
@@ -95,8 +95,6 @@ class ForeignOrigin final : public StorageOrigin {
     } catch (...) {
       // It was told not to. There is nobody to tell, and the memory is no longer ours.
     }
-    adoption_ = {};
-    loan_ = {};
     return true;
   }
 
@@ -256,8 +254,7 @@ Result<Released> try_release(Buffer&& buffer, StreamRef stream, CallSite site) n
         .with("a", storage.device().spec())
         .with("b", stream.device_id().value);
   }
-  const Result<Earlier> now = now_on(stream, site);
-  if (!now) return now.failure();
+  if (const Result<Earlier> now = now_on(stream, site); !now) return now.failure();
   const Result<Block> block = storage.try_release_block(stream, site);
   if (!block) return block.failure();
   Released released;

@@ -1,5 +1,7 @@
 #include "buffer/kept_storages.hpp"
 
+#include <pthread.h>
+
 #include <limits>
 #include <mutex>
 
@@ -18,6 +20,10 @@ constinit Storage* last = nullptr;
 constinit std::atomic<std::size_t> KeptStorages::count_ = 0;
 
 void KeptStorages::keep(Storage* storage) noexcept {
+  // Whoever forks holds the lock, so the child never finds it taken by a thread it lacks.
+  static const int registered =
+      pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
+  static_cast<void>(registered);
   const std::lock_guard lock(mutex);
   storage->next_ = nullptr;
   (last != nullptr ? last->next_ : first) = storage;

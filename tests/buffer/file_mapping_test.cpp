@@ -76,6 +76,14 @@ TEST_F(FileMappingTest, ShowsZerosFromTheFirstPageOnThatTheFileNoLongerHas) {
   EXPECT_EQ(byte_at(mapping, 0), bytes_[0]);
 }
 
+TEST_F(FileMappingTest, ShowsZerosBehindTheCutEvenIfTheFileGrowsAgain) {
+  const FileMapping mapping = map();
+  test::set_length(path_, 0);
+  EXPECT_EQ(byte_at(mapping, page_), std::byte{0});
+  static_cast<void>(folder_.write("mapped", Bytes(4 * page_, std::byte{1})));
+  EXPECT_EQ(byte_at(mapping, 3 * page_), std::byte{0});
+}
+
 TEST_F(FileMappingTest, LeavesErrnoAsItWas) {
   const FileMapping mapping = map();
   test::set_length(path_, 0);
@@ -163,7 +171,8 @@ TEST_F(FileMappingDeathTest, DoesWithASignalThatWasSentWhatWasDoneBefore) {
         signal(SIGBUS, SIG_IGN);
         const FileMapping mapping = map();
         ::raise(SIGBUS);
-        _exit(3);
+        test::set_length(path_, 0);
+        _exit(byte_at(mapping, 0) == std::byte{0} ? 3 : 4);
       },
       testing::ExitedWithCode(3), "");
 }

@@ -6,6 +6,7 @@
 
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "support/fake_backend.hpp"
 #include "support/gate.hpp"
@@ -74,6 +75,18 @@ TEST_F(DeviceStateTest, KnowsMemoryOfAnotherDeviceThatIsNotTheHosts) {
   remote.ledger->fail_next(Call::pointer_info);
   EXPECT_TRUE(DeviceState::check_not_elsewhere(fake.device, address));
   remote.device.release(address);
+
+  // Every open device is asked.
+  std::vector<FakeDevice> many;
+  for (int i = 0; i < 20; ++i) {
+    many.emplace_back(
+        test::FakeOptions{.describe = [](DeviceInfo& info) { info.is_host = false; }});
+  }
+  for (const FakeDevice& one : many) {
+    void* const there = one.device.allocate(MemoryKind::device, 64);
+    EXPECT_FALSE(DeviceState::check_not_elsewhere(fake.device, there));
+    one.device.release(there);
+  }
 }
 
 TEST_F(DeviceStateTest, TakesAHundredThousandMarksWithoutAskingTheBackend) {

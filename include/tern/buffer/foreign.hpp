@@ -100,7 +100,7 @@ class TERN_EXPORT Released {
   }
 
  private:
-  friend Result<Released> try_release(Buffer&&, StreamRef, CallSite) noexcept;
+  friend TERN_EXPORT Result<Released> try_release(Buffer&&, StreamRef, CallSite) noexcept;
   void end() noexcept;
 
   OwnedBlock block_;

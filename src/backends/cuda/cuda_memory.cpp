@@ -288,17 +288,18 @@ Result<PointerInfo> CudaMemory::find(const void* address) {
   const Context::Visit visit(context_);
   if (!visit) return visit.failure();
   unsigned type = 0, is_managed = 0;
+  int ordinal = 0;
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
   CUmemoryPool pool = nullptr;
   CUpointer_attribute attributes[] = {
-      CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+      CU_POINTER_ATTRIBUTE_MEMORY_TYPE,      CU_POINTER_ATTRIBUTE_IS_MANAGED,
       CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-      CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
-  void* data[] = {&type, &is_managed, &base, &bytes, &pool};
+      CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,   CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+  void* data[] = {&type, &is_managed, &base, &bytes, &pool, &ordinal};
   // Ordinary host memory is a success with zeros.
   if (Result<void> asked =
-          context_.check(context_.cu().cuPointerGetAttributes(5, attributes, data, number(address)),
+          context_.check(context_.cu().cuPointerGetAttributes(6, attributes, data, number(address)),
                          "cuPointerGetAttributes");
       !asked) {
     return asked.failure();
@@ -310,6 +311,9 @@ Result<PointerInfo> CudaMemory::find(const void* address) {
     if (pool != nullptr && pool == pool_) return PointerInfo{};
   }
   if (type == 0 || number(address) < base || number(address) - base >= bytes) return PointerInfo{};
+  // The driver knows the memory of all its devices; another one's is none of this one's.
+  const bool is_of_a_device = type != CU_MEMORYTYPE_HOST && is_managed == 0;
+  if (is_of_a_device && ordinal != context_.device()) return PointerInfo{};
   return PointerInfo{kind_of(is_managed != 0, type == CU_MEMORYTYPE_HOST), pointer(base), bytes};
 }
 

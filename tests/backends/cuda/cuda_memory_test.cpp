@@ -231,6 +231,21 @@ TEST(CudaMemory, KeepsRegisteredPagesFromForkedChildren) {
   munmap(memory, bytes);
 }
 
+TEST(CudaMemory, DoesNotTakeMemoryOfAnotherDeviceForItsOwn) {
+  CudaBench bench;
+  void* const there = bench.memory(1000, MemoryKind::device, 1);
+  void* const pinned = bench.memory(1000, MemoryKind::pinned, 1);
+  void* const managed = bench.memory(1000, MemoryKind::managed, 1);
+  EXPECT_EQ(bench.device(1).pointer_info(there)->kind, MemoryKind::device);
+  EXPECT_EQ(bench.device(0).pointer_info(there)->kind, MemoryKind::host);
+  EXPECT_EQ(bench.device(0).pointer_info(there)->base, nullptr);
+  EXPECT_EQ(bench.device(0).pointer_info(pinned)->kind, MemoryKind::pinned);
+  EXPECT_EQ(bench.device(0).pointer_info(managed)->kind, MemoryKind::managed);
+  for (void* const block : {there, pinned, managed}) {
+    EXPECT_EQ(why(bench.device(1).release(block, {})), "");
+  }
+}
+
 TEST(CudaMemory, AsksTheDriverAboutMemoryOfOthers) {
   CudaBench bench;
   const CudaBench::Elsewhere elsewhere(bench);
