@@ -84,7 +84,7 @@ void add_views(Context& context, const Stage& stage, const ResourceHandle& pool)
   const auto repeat = [&](const auto& make) {
     return median_ns(
         [&] {
-          for (std::size_t i = 0; i < rounds; ++i) sum += bool(make(i).storage()) ? 1 : 0;
+          for (std::size_t i = 0; i < rounds; ++i) if (make(i).storage()) ++sum;
         },
         rounds, context.seconds_per_figure());
   };

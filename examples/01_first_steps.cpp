@@ -1,7 +1,6 @@
-// Fills memory of a device on one stream, reads it on another, and waits only where it must.
-
 #include <iostream>
 #include <tern/backends/catalog.hpp>
+#include <tern/buffer/buffer.hpp>
 #include <tern/device/stream.hpp>
 #include <vector>
 
@@ -9,15 +8,12 @@ int main() {
   tern::Device device = tern::open_best_device();  // or open_device("host"), "cuda:0", ...
   tern::Stream producer(device), consumer(device);
 
-  std::vector<float> result(1000);
-  auto* data = static_cast<float*>(device.allocate(tern::MemoryKind::device, 4000));
+  tern::Buffer grid(device, {1000, 8}, tern::DType::f32);  // no memory yet
+  grid.fill(1.5f, producer);             // the first use brings it; returns at once
+  tern::Buffer row = grid.slice(80, 8);  // the same bytes, and the same identity
+  row.fill(2.5f, consumer);              // behind the other fill: the streams are put in order
 
-  producer.fill(data, 1000, 1.5f);           // returns at once
-  consumer.wait(producer.mark());            // orders the streams; the host does not wait
-  consumer.copy(result.data(), data, 4000);  // so this copy sees the filled floats
-  consumer.synchronize();                    // now the host waits
-
-  device.release(data);
-  std::cout << device.spec() << ": " << result.front() << " ... " << result.back() << "\n";
-  return result.back() == 1.5f ? 0 : 1;
-}
+  const std::vector<float> values = grid.to_vector<float>();  // waits for both, and nothing else
+  std::cout << device.spec() << ": " << values[79] << " " << values[80] << "\n";
+  return values[80] == 2.5f ? 0 : 1;
+}  // the memory goes back, behind whatever still uses it

@@ -14,15 +14,15 @@ int main() {
   const tern::Stream producer(device), consumer(device);
 
   // Nothing is allocated yet: a buffer is a description until somebody uses it.
-  tern::Buffer grid(device, {4, 8}, tern::DType::f32, {.tag = "grid"});
+  tern::Buffer grid(device, {4, 8}, tern::DType::i32, {.tag = "grid"});
   std::printf("made:     %s, %s\n", grid.text().c_str(),
               grid.is_allocated() ? "allocated" : "no memory yet");
 
-  grid.fill(1.0f, producer);
-  tern::Buffer row = grid.slice(8, 8);                        // the second row: the same bytes
-  row.fill(2.0f, consumer);                                   // waits for the producer by itself
-  const std::vector<float> values = grid.to_vector<float>();  // waits for both
-  std::printf("values:   %.0f %.0f %.0f\n", values[0], values[8], values[16]);
+  grid.fill(1, producer);
+  tern::Buffer row = grid.slice(8, 8);                    // the second row: the same bytes
+  row.fill(2, consumer);                                  // waits for the producer by itself
+  const std::vector<int> values = grid.to_vector<int>();  // waits for both
+  std::printf("values:   %d %d %d\n", values[0], values[8], values[16]);
 
   // A typed array is the same thing with the type in C++, and costs nothing beyond its memory.
   const std::vector<int> counts = {3, 1, 2};
@@ -33,7 +33,7 @@ int main() {
 
   for (const tern::Result<tern::Buffer>& wrong :
        {grid.try_view(120, 16), row.try_as(tern::DType::f64),
-        grid.view(2, 8).try_as(tern::DType::f32)}) {
+        grid.view(2, 8).try_as(tern::DType::i32)}) {
     if (!wrong) std::printf("refused:  %s\n", wrong.failure().text().c_str());
   }
   const tern::Buffer fresh(device, {16}, tern::DType::u8);

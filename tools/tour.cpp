@@ -5,11 +5,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/buffer/buffer.hpp"
+#include "tern/buffer/copy.hpp"
+#include "tern/buffer/file.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
 #include "tools/commands.hpp"
@@ -33,6 +39,9 @@ class Tour {
     run_asynchronously();
     order_two_streams();
     remap_pages();
+    share_a_buffer();
+    load_a_file();
+    adopt_memory();
     find_a_missing_wait();
     fail_well();
     fmt::print("\n{}\n", failures_ == 0 ? green("Everything came out as it should.")
@@ -131,6 +140,62 @@ class Tour {
     device_.try_unreserve(range, 2 * page).value();
     say(fmt::format("{} were written at one address and mapped at another.", format_bytes(page)));
     check(value == std::byte{42}, "the bytes came along");
+  }
+
+  void share_a_buffer() {
+    title("A buffer, its views, and streams in order by themselves");
+    const Stream producer(device_, {.name = "producer"});
+    const Stream consumer(device_, {.name = "consumer"});
+    Buffer grid(device_, {1000, 1000}, DType::f32, {.tag = "grid"});
+    const bool was_lazy = !grid.is_allocated();
+    grid.fill(1.0f, producer);
+    Buffer row = grid.slice(5000, 1000);
+    row.fill(2.0f, consumer);  // no wait is written here, and none is missing
+    const std::vector<float> values = grid.to_vector<float>();
+    say(fmt::format("{}: memory came with the first use.", grid.text()));
+    check(was_lazy && values[4999] == 1 && values[5000] == 2 && values[6000] == 1,
+          "one row was written by another stream, behind the first");
+    const Result<Buffer> beyond = grid.try_slice(999'999, 2);
+    if (!beyond) say(beyond.failure().text());
+    check(!beyond, "a view cannot leave its parent");
+  }
+
+  void load_a_file() {
+    title("A file as a buffer");
+    std::FILE* const file = std::tmpfile();
+    if (file == nullptr) return say("There is no room for a temporary file here.");
+    const std::string path = fmt::format("/proc/self/fd/{}", fileno(file));
+    std::vector<int> numbers(10'000);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    std::fwrite(numbers.data(), sizeof(int), numbers.size(), file);
+    std::fflush(file);
+    const Stream stream(device_);
+    const Buffer source = open_file(path, {.dtype = DType::i32});
+    const Buffer loaded(device_, source.shape(), source.dtype());
+    copy(loaded, source, stream);
+    check(loaded.to_vector<int>() == numbers, "every number arrived on the device");
+    const Result<Buffer> more = try_open_file(path, {.bytes = 50'000});
+    if (!more) say(more.failure().text());
+    check(!more, "what a file does not have is refused");
+    std::fclose(file);
+  }
+
+  void adopt_memory() {
+    title("Memory of somebody else");
+    int released = 0;
+    {
+      auto* const theirs = static_cast<int*>(device_.allocate(MemoryKind::device, 4096));
+      Buffer adopted =
+          adopt(device_, theirs, Shape{1024}, DType::i32, {.on_release = [this, theirs, &released] {
+                  device_.release(theirs);
+                  ++released;
+                }});
+      adopted.fill(7, device_.default_stream());
+      check(adopted.slice(1023, 1).item<int>() == 7, "it is used like any other buffer");
+      adopted.synchronize();
+    }
+    static_cast<void>(poll_storages());
+    check(released == 1, "its owner had it back once, when the last use was done");
   }
 
   void find_a_missing_wait() {

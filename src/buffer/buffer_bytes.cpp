@@ -76,7 +76,7 @@ Result<void> Buffer::try_copy_to(void* destination, std::size_t bytes,
 
 Result<void> Buffer::try_copy_from(const void* source, std::size_t bytes, CallSite site) noexcept {
   if (Result<void> there = check_there(site); !there) return there;
-  if (kind() == StorageKind::file) {
+  if (storage_->is_read_only()) {
     return Failure(ErrorCode::read_only, "{what} is read-only. Copy to other memory.", site)
         .with("what", storage_->origin()->what());
   }

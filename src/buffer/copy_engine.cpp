@@ -304,7 +304,7 @@ Result<void> check_sides(const Buffer& destination, const Buffer& source, CallSi
         .with("id", std::uint64_t{0})
         .with("name", has_destination ? "source" : "destination");
   }
-  if (destination.kind() != StorageKind::file) return {};
+  if (!destination.storage()->is_read_only()) return {};
   return Failure(ErrorCode::read_only, "{what} is read-only. Copy to other memory.", site)
       .with("what", destination.storage()->origin()->what());
 }

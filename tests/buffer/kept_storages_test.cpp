@@ -1,0 +1,82 @@
+#include "buffer/kept_storages.hpp"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "tern/backends/catalog.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/buffer/buffer.hpp"
+#include "tern/memory/pool_resource.hpp"
+
+namespace tern {
+namespace {
+
+/// Memory of the host that a stream of another backend uses, so that no stream of its own can wait.
+class KeptStoragesTest : public testing::Test {
+ protected:
+  void use_and_drop(std::size_t bytes) {
+    const StorageHandle storage = Storage::try_make(host, bytes, {.resource = memory}).value();
+    Result<StorageUse> use =
+        storage->try_use(stream, Access::discard, 0, bytes, {}, Storage::Streams::any_device);
+    ASSERT_TRUE(use) << use.failure().text();
+    use->end();
+  }
+
+  Device host = open_device("host"), device = sim::open({.policy = sim::Policy::lazy});
+  ResourceHandle memory = std::make_shared<PoolResource>(host);
+  Stream stream{device};
+  std::uint64_t hold = sim::hold(stream);
+
+  void TearDown() override {
+    sim::let_go(device, hold);
+    device.synchronize();
+    EXPECT_EQ(poll_storages().storages, 0u);
+    EXPECT_EQ(memory->statistics().live_blocks, 0u);
+  }
+};
+
+TEST_F(KeptStoragesTest, CountsWhatIsKept) {
+  use_and_drop(64);
+  use_and_drop(100);
+  EXPECT_TRUE(KeptStorages::has_any());
+  EXPECT_EQ(kept_storages().storages, 2u);
+  EXPECT_EQ(kept_storages().bytes, 164u);
+}
+
+TEST_F(KeptStoragesTest, KeepsWhatIsStillInUseHoweverOftenItIsAsked) {
+  use_and_drop(64);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(poll_storages().storages, 1u);
+  EXPECT_EQ(memory->statistics().live_blocks, 1u);
+}
+
+TEST_F(KeptStoragesTest, NewStoragesEndOldOnesByAndBy) {
+  for (int i = 0; i < 20; ++i) use_and_drop(64);
+  ASSERT_EQ(kept_storages().storages, 20u);
+  sim::let_go(device, hold);
+  stream.synchronize();
+  std::vector<Buffer> fresh;
+  while (KeptStorages::has_any() && fresh.size() < 100)
+    fresh.emplace_back(host, Shape{1}, DType::u8);
+  EXPECT_LE(fresh.size(), 20u) << "each new one ends at least one";
+  EXPECT_EQ(memory->statistics().live_blocks, 0u);
+  hold = sim::hold(stream);
+}
+
+TEST_F(KeptStoragesTest, ThreadsMayAskAtOnce) {
+  for (int i = 0; i < 200; ++i) use_and_drop(64);
+  sim::let_go(device, hold);
+  stream.synchronize();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([] { static_cast<void>(poll_storages()); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(poll_storages().storages, 0u);
+  EXPECT_EQ(memory->statistics().frees, 200u);
+  hold = sim::hold(stream);
+}
+
+}  // namespace
+}  // namespace tern
