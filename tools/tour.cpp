@@ -18,6 +18,7 @@
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
+#include "tern/memory/default_resource.hpp"
 #include "tools/commands.hpp"
 #include "tools/terminal.hpp"
 
@@ -44,6 +45,8 @@ class Tour {
     adopt_memory();
     find_a_missing_wait();
     fail_well();
+    // What the buffers' memory came from goes back too: a trace of the tour ends with nothing live.
+    static_cast<void>(shutdown_default_resource(device_));
     fmt::print("\n{}\n", failures_ == 0 ? green("Everything came out as it should.")
                                         : red("Something is wrong; see above."));
     fmt::print(

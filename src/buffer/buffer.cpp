@@ -8,8 +8,14 @@ namespace tern {
 namespace {
 
 const Device& no_device() noexcept {
-  static const Device& none = *new Device;
-  return none;
+  // Never destroyed, and not on the heap: buffers may ask after main, and without memory.
+  union Immortal {
+    Immortal() : device() {}
+    ~Immortal() {}
+    Device device;
+  };
+  static const Immortal none;
+  return none.device;
 }
 
 Failure not_inside(std::size_t offset, std::size_t size, std::size_t extent, const char* unit,

@@ -42,8 +42,15 @@ Result<void> check_pages(const DeviceInfo& info, const void* address, std::size_
 }
 
 const DeviceInfo& no_device() noexcept {
-  static const DeviceInfo& nothing = *new DeviceInfo;
-  return nothing;
+  // Never destroyed, as everything that handles may ask for after main; and not on the heap, which
+  // may be exhausted when somebody asks.
+  union Immortal {
+    Immortal() : info() {}
+    ~Immortal() {}
+    DeviceInfo info;
+  };
+  static const Immortal nothing;
+  return nothing.info;
 }
 
 Capability needed_for(MemoryKind kind) noexcept {

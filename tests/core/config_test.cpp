@@ -165,6 +165,7 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_STREAM_POOL", "32"},
                                 {"TERN_STAGING_THREADS", "4"},
                                 {"TERN_STAGING_BYTES", "64MiB"},
+                                {"TERN_CHECKED", "1"},
                                 {"TERN_SIM_SEED", "0x7"},
                                 {"TERN_SIM_SCHEDULE", "pct:3"},
                                 {"TERN_SIM_REUSE", "friendly"},
@@ -173,8 +174,8 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_SIM_FAULTS", "copy#1=fail"},
                                 {"TERN_SIM_TRACE", "run.trace"}});
   const std::vector<std::string> values = {
-      "cuda:1", "cuda,sim", "8",       "32",    "4",           "67108864", "0x7",
-      "pct:3",  "friendly", "collect", "small", "copy#1=fail", "run.trace"};
+      "cuda:1", "cuda,sim", "8",        "32",      "4",     "67108864",    "1",
+      "0x7",    "pct:3",    "friendly", "collect", "small", "copy#1=fail", "run.trace"};
   ASSERT_EQ(config_variables().size(), values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     const ConfigVariable& variable = config_variables()[i];

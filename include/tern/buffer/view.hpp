@@ -20,6 +20,10 @@ class View {
 
   View() noexcept = default;
   TERN_HOST_DEVICE constexpr View(T* data, std::size_t size) noexcept : data_(data), size_(size) {}
+  /// Who may write may read.
+  template <class U>
+  requires(std::is_same_v<const U, T>) TERN_HOST_DEVICE constexpr View(View<U> other) noexcept
+      : data_(other.data()), size_(other.size()) {}
 
   [[nodiscard]] TERN_HOST_DEVICE constexpr T* data() const noexcept { return data_; }
   [[nodiscard]] TERN_HOST_DEVICE constexpr std::size_t size() const noexcept { return size_; }
@@ -29,11 +33,6 @@ class View {
   }
   [[nodiscard]] TERN_HOST_DEVICE constexpr T* begin() const noexcept { return data_; }
   [[nodiscard]] TERN_HOST_DEVICE constexpr T* end() const noexcept { return data_ + size_; }
-
-  /// Who may write may read.
-  TERN_HOST_DEVICE constexpr operator View<const T>() const noexcept requires(!std::is_const_v<T>) {
-    return {data_, size_};
-  }
 
  private:
   T* data_ = nullptr;
