@@ -350,9 +350,11 @@ Result<void> Storage::take_memory(StreamRef first_user, CallSite site) noexcept 
   if (!block) return block.failure();
   block_ = *block;
   memory_ = {block->address, block->address, block->bytes};
-  if (stream.id()) uses_.begin_with(stream, stream.next_mark());
-  if (contents_ != Contents::zero && contents_ != Contents::poison) return {};
-  Result<void> put = put_contents(stream, site);
+  // Others may be waiting for uses already.
+  Result<void> put = uses_.try_note(stream, stream.next_mark(), Access::discard);
+  if (put && (contents_ == Contents::zero || contents_ == Contents::poison)) {
+    put = put_contents(stream, site);
+  }
   if (!put) {
     resource_->deallocate(block_, stream, site);
     block_ = {};

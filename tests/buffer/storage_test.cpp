@@ -97,6 +97,24 @@ TEST_F(StorageTest, AllocatesOnceHoweverManyThreadsRace) {
   EXPECT_EQ(now().live_bytes, 0u);
 }
 
+TEST_F(StorageTest, OthersMayWaitForUsesWhileItIsFirstUsed) {
+  constexpr int threads = 8;
+  for (int round = 0; round < 50; ++round) {
+    const StorageHandle storage = make(4096);
+    std::atomic<int> waiting = 0;
+    std::vector<std::thread> running;
+    for (int i = 0; i < threads; ++i) {
+      running.emplace_back([&, i] {
+        waiting.fetch_add(1);
+        while (waiting.load() < threads) std::this_thread::yield();
+        EXPECT_TRUE(i % 2 == 0 ? storage->try_ensure(a, {})
+                               : storage->uses().try_wait(Access::discard));
+      });
+    }
+    for (std::thread& thread : running) thread.join();
+  }
+}
+
 TEST_F(StorageTest, AFailedFirstUseLeavesItEmptyAndIsTriedAgain) {
   const auto faulty = std::make_shared<FaultResource>(pool);
   faulty->set_rules({{.nth = 1}});
