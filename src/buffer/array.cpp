@@ -185,7 +185,7 @@ Result<StorageUse> RawArray::try_use(StreamRef stream, Access access,
 Result<void> RawArray::try_view(StreamRef stream, Access access, CallSite site) const noexcept {
   Result<StorageUse> use = try_use(stream, access, site);
   if (!use) return use.failure();
-  use->end();
+  use->end_ahead();
   return {};
 }
 

@@ -142,6 +142,21 @@ TEST_F(ArrayTest, AViewIsForWorkOnItsStream) {
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
+TEST_F(ArrayTest, AViewCoversItsKernelThoughTheStreamIsMarkedBefore) {
+  auto array = Array<int>::zeros(device, 8, {.resource = pool});
+  const auto next = Array<int>::zeros(device, 8, {.resource = pool, .stream = stream});
+  const View<int> view = array.view(stream, Access::discard);
+  const Stream other(device), third(device);
+  static_cast<void>(next.view(other));  // which waits for the stream
+  stream.fill(view.data(), view.size(), 3);
+  const View<const int> read = std::as_const(array).view(third);
+  std::vector<int> out(8);
+  third.copy(out.data(), read.data(), array.bytes());
+  third.synchronize();
+  EXPECT_EQ(out, std::vector<int>(8, 3));
+  EXPECT_TRUE(sim::findings(device).empty());
+}
+
 TEST_F(ArrayTest, GrowsInPlaceWhereItsBlockAllows) {
   auto array = Array<int>::zeros(device, 10, {.resource = pool});
   const std::uintptr_t address = array.address();

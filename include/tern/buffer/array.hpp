@@ -183,7 +183,7 @@ class Array {
   // --- Use
 
   /// For kernels that are submitted to the stream next: waits are queued there, and the use is on
-  /// record up to the stream's next mark.
+  /// record, up to what the stream has when somebody first has to wait for it.
   [[nodiscard]] Result<View<T>> try_view(StreamRef stream, Access access,
                                          CallSite site = CallSite::here()) noexcept {
     if (Result<void> begun = raw_.try_view(stream, access, site); !begun) return begun.failure();

@@ -157,6 +157,8 @@ class TERN_EXPORT StorageUse {
   /// The same, where another stream has queued a wait for it: its work from now on counts as the
   /// use, and the stream that did it may be gone.
   void end_on(StreamRef stream) noexcept;
+  /// The work is submitted next: what the stream has when somebody must wait counts as the use.
+  void end_ahead() noexcept;
 
  private:
   friend class Storage;
