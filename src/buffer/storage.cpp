@@ -399,12 +399,13 @@ Result<StorageOrigin::Memory> Storage::try_memory() const noexcept {
   return memory_;
 }
 
-bool Storage::try_grow(std::size_t bytes) noexcept {
+bool Storage::try_grow(std::size_t end, std::size_t bytes) noexcept {
   if (!is_allocated() || !resource_ || bytes > block_.bytes) return false;
   Rare* const rare = make_rare();
   if (rare == nullptr) return false;
   const std::lock_guard lock(rare->mutex);
   const std::size_t before = this->bytes();
+  if (end != before && shares() != 1) return false;
   if (bytes <= before) return true;
   // What is new was written by nobody, unless that makes no difference.
   if (contents_ != Contents::unspecified && is_all_written_.load(std::memory_order_relaxed)) {

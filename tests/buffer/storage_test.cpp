@@ -409,17 +409,17 @@ TEST_F(StorageTest, HostAccessesThatCollideAreRefusedWithBothLines) {
 
 TEST_F(StorageTest, GrowsInPlaceAsFarAsItsBlockGoes) {
   const StorageHandle storage = make(100);
-  EXPECT_FALSE(storage->try_grow(150)) << "no memory yet";
+  EXPECT_FALSE(storage->try_grow(100, 150)) << "no memory yet";
   ASSERT_TRUE(storage->try_ensure({}, {}));
   storage->note_written(0, 100);
   const Block block = *storage->try_block();
   ASSERT_GE(block.bytes, 256u);
-  EXPECT_TRUE(storage->try_grow(200));
+  EXPECT_TRUE(storage->try_grow(100, 200));
   EXPECT_EQ(storage->bytes(), 200u);
   EXPECT_EQ(*storage->try_block(), block);
   EXPECT_TRUE(storage->check_written(0, 100, {}));
   EXPECT_FALSE(storage->check_written(100, 1, {})) << "what is new was never written";
-  EXPECT_FALSE(storage->try_grow(block.bytes + 1));
+  EXPECT_FALSE(storage->try_grow(200, block.bytes + 1));
 }
 
 TEST_F(StorageTest, ABlockIsGivenAwayByItsOnlyHandle) {

@@ -229,8 +229,9 @@ class TERN_EXPORT Storage {
                                                                      : memory_.host_address);
   }
 
-  /// Makes it larger in place, as far as the block that was granted goes. False: it does not go.
-  [[nodiscard]] bool try_grow(std::size_t bytes) noexcept;
+  /// Makes it larger in place, as far as the block that was granted goes, for a handle whose bytes
+  /// end at `end`. False: it does not go, or what lies behind may be another handle's.
+  [[nodiscard]] bool try_grow(std::size_t end, std::size_t bytes) noexcept;
 
   /// Work on the stream that uses a range: memory is there, what may not be is refused, and waits
   /// are queued. Never-written bytes may not be read (never_written), files and what is lent for
