@@ -202,7 +202,7 @@ void Storage::operator delete(void* record) noexcept {
     return;
   }
   ++spare.count;
-  spare.first = std::construct_at(static_cast<SpareRecords::Record*>(record), spare.first);
+  spare.first = ::new (record) SpareRecords::Record{spare.first};
 }
 
 void Storage::operator delete(void* record, const std::nothrow_t&) noexcept {
