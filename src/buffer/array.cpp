@@ -104,12 +104,13 @@ Result<RawArray> RawArray::try_over(const Buffer& buffer, std::size_t alignment,
 }
 
 std::size_t RawArray::offset() const noexcept {
-  if (bytes_ == 0) return 0;
+  if (address_ == nullptr) return 0;
   return static_cast<std::size_t>(address_ - storage_->first_byte());
 }
 
 std::size_t RawArray::capacity_bytes() const noexcept {
   if (!storage_ || bytes_ == 0 || offset() != 0) return bytes_;
+  if (bytes_ != storage_->bytes() && storage_->shares() != 1) return bytes_;
   const Result<Block> block = storage_->try_block();
   return block && *block ? block->bytes : bytes_;
 }
@@ -142,7 +143,7 @@ Result<void> RawArray::try_resize(std::size_t count, std::size_t element_bytes, 
         .with("name", "slice")
         .with("value", offset());
   }
-  if (*bytes <= bytes_ || storage_->try_grow(*bytes)) {
+  if (*bytes <= bytes_ || storage_->try_grow(bytes_, *bytes)) {
     bytes_ = *bytes;
     if (*bytes > 0 && address_ == nullptr) {
       address_ = storage_->first_byte();
@@ -154,8 +155,11 @@ Result<void> RawArray::try_resize(std::size_t count, std::size_t element_bytes, 
         .with("what", storage_->origin()->what());
   }
   if (Result<void> own = check_stream(*storage_, stream, site); !own) return own;
+  // New elements have no values here either, so nothing is filled with zeros.
+  const Contents contents =
+      storage_->contents() == Contents::zero ? Contents::uninitialized : storage_->contents();
   Result<RawArray> larger = try_allocate(storage_->resource(), count, element_bytes,
-                                         {.contents = storage_->contents(),
+                                         {.contents = contents,
                                           .alignment = storage_->alignment(),
                                           .stream = stream,
                                           .tag = storage_->tag(),
@@ -185,7 +189,7 @@ Result<StorageUse> RawArray::try_use(StreamRef stream, Access access,
 Result<void> RawArray::try_view(StreamRef stream, Access access, CallSite site) const noexcept {
   Result<StorageUse> use = try_use(stream, access, site);
   if (!use) return use.failure();
-  use->end();
+  use->end_ahead();
   return {};
 }
 

@@ -31,21 +31,26 @@ bool overlaps(const CopyRows& rows) noexcept {
          rows.from_side.offset < rows.to_side.offset + rows.width;
 }
 
+/// A copy that moves bytes, and which one it is of those that were given.
+struct Numbered {
+  CopyRows rows;
+  std::size_t index = 0;
+};
+
 /// None may write what another one touches. Throws std::bad_alloc.
-Result<void> check_apart(const std::vector<CopyRows>& all, CallSite site) {
+Result<void> check_apart(const std::vector<Numbered>& all, CallSite site) {
   std::vector<Touched> touched;
   touched.reserve(2 * all.size());
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const CopyRows& rows = all[i];
+  for (const auto& [rows, index] : all) {
     const std::size_t to = rows.to_side.offset, from = rows.from_side.offset;
     if (overlaps(rows)) {
       // Its own affair, and one range to the others.
       touched.push_back(
-          {rows.to.id(), std::min(to, from), std::max(to, from) + rows.width, true, i});
+          {rows.to.id(), std::min(to, from), std::max(to, from) + rows.width, true, index});
       continue;
     }
-    touched.push_back({rows.to.id(), to, to + rows.width, true, i});
-    touched.push_back({rows.from.id(), from, from + rows.width, false, i});
+    touched.push_back({rows.to.id(), to, to + rows.width, true, index});
+    touched.push_back({rows.from.id(), from, from + rows.width, false, index});
   }
   std::ranges::sort(touched, [](const Touched& a, const Touched& b) {
     return std::tie(a.storage, a.begin) < std::tie(b.storage, b.begin);
@@ -76,7 +81,7 @@ Result<void> check_apart(const std::vector<CopyRows>& all, CallSite site) {
 }
 
 /// All of them in one submission. Throws std::bad_alloc.
-Result<void> submit_all(const std::vector<CopyRows>& all, StreamRef stream, CallSite site) {
+Result<void> submit_all(const std::vector<Numbered>& all, StreamRef stream, CallSite site) {
   struct Uses {
     StorageUse to, from;
   };
@@ -85,21 +90,21 @@ Result<void> submit_all(const std::vector<CopyRows>& all, StreamRef stream, Call
   ranges.reserve(all.size());
   const DeviceId device = stream.device_id();
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const CopyRows& rows = all[i];
+    const auto& [rows, index] = all[i];
     const std::size_t to = rows.to_side.offset, from = rows.from_side.offset;
     Result<StorageUse> to_use =
         rows.to.try_use(stream, Access::discard, to, rows.width, site, any_device);
-    if (!to_use) return of(to_use.failure(), i);
+    if (!to_use) return of(to_use.failure(), index);
     uses[i].to = *std::move(to_use);
     Result<StorageUse> from_use =
         rows.from.try_use(stream, Access::read, from, rows.width, site, any_device);
-    if (!from_use) return of(from_use.failure(), i);
+    if (!from_use) return of(from_use.failure(), index);
     uses[i].from = *std::move(from_use);
     for (const auto& [side, access, offset] :
          {std::tuple{&rows.to, Access::discard, to}, std::tuple{&rows.from, Access::read, from}}) {
       if (Result<void> noted = note_foreign_use(*side, stream, access, offset, rows.width, site);
           !noted) {
-        return of(noted.failure(), i);
+        return of(noted.failure(), index);
       }
     }
     ranges.push_back(
@@ -108,7 +113,7 @@ Result<void> submit_all(const std::vector<CopyRows>& all, StreamRef stream, Call
   Result<void> queued = stream.try_copy_batch(ranges, site);
   if (!queued) {
     // Nobody knows which of them were: all count as used, and none as written.
-    for (const CopyRows& rows : all) {
+    for (const auto& [rows, index] : all) {
       static_cast<void>(rows.to.uses().try_note(stream, stream.next_mark(), Access::discard));
       static_cast<void>(rows.from.uses().try_note(stream, stream.next_mark(), Access::read));
     }
@@ -125,8 +130,7 @@ Result<void> submit_all(const std::vector<CopyRows>& all, StreamRef stream, Call
 
 Result<Mark> try_copy_batch(std::span<const BufferCopy> copies, StreamRef stream,
                             CallSite site) noexcept try {
-  std::vector<CopyRows> all;
-  std::vector<std::size_t> indices;
+  std::vector<Numbered> all;
   all.reserve(copies.size());
   for (std::size_t i = 0; i < copies.size(); ++i) {
     const auto& [destination, source] = copies[i];
@@ -137,30 +141,25 @@ Result<Mark> try_copy_batch(std::span<const BufferCopy> copies, StreamRef stream
       return of(same.failure(), i);
     }
     if (source.bytes() == 0) continue;
-    all.push_back(rows_of(destination, source));
-    indices.push_back(i);
+    all.push_back({rows_of(destination, source), i});
   }
   if (all.empty()) return mark_of_nothing(stream);
   if (Result<void> usable = check_stream(stream, site); !usable) return usable.failure();
   bool are_all_direct = true;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const std::optional<CopyPlan> plan = plan_copy(all[i].to, all[i].from, stream.device_id());
-    if (!plan) {
-      return of(no_way(all[i].to, all[i].from, stream.device().spec(), site), indices[i]);
-    }
-    if (Result<void> sound = check_rows(all[i], site); !sound) {
-      return of(sound.failure(), indices[i]);
-    }
-    are_all_direct &= plan->route == CopyRoute::direct && !overlaps(all[i]);
+  for (const auto& [rows, index] : all) {
+    const std::optional<CopyPlan> plan = plan_copy(rows.to, rows.from, stream.device_id());
+    if (!plan) return of(no_way(rows.to, rows.from, stream.device().spec(), site), index);
+    if (Result<void> sound = check_rows(rows, site); !sound) return of(sound.failure(), index);
+    are_all_direct &= plan->route == CopyRoute::direct && !overlaps(rows);
   }
   if (Result<void> apart = check_apart(all, site); !apart) return apart.failure();
   if (are_all_direct) {
     if (Result<void> queued = submit_all(all, stream, site); !queued) return queued.failure();
     return stream.try_mark();
   }
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (Result<void> queued = try_run_copy(all[i], stream, FurtherStreams::fresh, site); !queued) {
-      return of(queued.failure(), indices[i]);
+  for (const auto& [rows, index] : all) {
+    if (Result<void> queued = try_run_copy(rows, stream, FurtherStreams::fresh, site); !queued) {
+      return of(queued.failure(), index);
     }
   }
   return stream.try_mark();

@@ -202,7 +202,7 @@ void Storage::operator delete(void* record) noexcept {
     return;
   }
   ++spare.count;
-  spare.first = std::construct_at(static_cast<SpareRecords::Record*>(record), spare.first);
+  spare.first = ::new (record) SpareRecords::Record{spare.first};
 }
 
 void Storage::operator delete(void* record, const std::nothrow_t&) noexcept {
@@ -350,9 +350,11 @@ Result<void> Storage::take_memory(StreamRef first_user, CallSite site) noexcept 
   if (!block) return block.failure();
   block_ = *block;
   memory_ = {block->address, block->address, block->bytes};
-  if (stream.id()) uses_.begin_with(stream, stream.next_mark());
-  if (contents_ != Contents::zero && contents_ != Contents::poison) return {};
-  Result<void> put = put_contents(stream, site);
+  // Others may be waiting for uses already.
+  Result<void> put = uses_.try_note(stream, stream.next_mark(), Access::discard);
+  if (put && (contents_ == Contents::zero || contents_ == Contents::poison)) {
+    put = put_contents(stream, site);
+  }
   if (!put) {
     resource_->deallocate(block_, stream, site);
     block_ = {};
@@ -397,12 +399,13 @@ Result<StorageOrigin::Memory> Storage::try_memory() const noexcept {
   return memory_;
 }
 
-bool Storage::try_grow(std::size_t bytes) noexcept {
+bool Storage::try_grow(std::size_t end, std::size_t bytes) noexcept {
   if (!is_allocated() || !resource_ || bytes > block_.bytes) return false;
   Rare* const rare = make_rare();
   if (rare == nullptr) return false;
   const std::lock_guard lock(rare->mutex);
   const std::size_t before = this->bytes();
+  if (end != before && shares() != 1) return false;
   if (bytes <= before) return true;
   // What is new was written by nobody, unless that makes no difference.
   if (contents_ != Contents::unspecified && is_all_written_.load(std::memory_order_relaxed)) {
@@ -721,6 +724,13 @@ StorageUse::~StorageUse() {
 void StorageUse::end_on(StreamRef stream) noexcept {
   if (!storage_) return;
   storage_->uses_.end(ticket_, stream, stream.next_mark(), access_);
+  if (is_write(access_)) storage_->note_written(offset_, bytes_);
+  storage_ = {};
+}
+
+void StorageUse::end_ahead() noexcept {
+  if (!storage_) return;
+  storage_->uses_.end_ahead(ticket_, stream_, access_);
   if (is_write(access_)) storage_->note_written(offset_, bytes_);
   storage_ = {};
 }

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "buffer/stream_order.hpp"
+#include "device/device_state.hpp"
 #include "tern/device/device.hpp"
 
 namespace tern {
@@ -46,14 +47,26 @@ bool must_wait(Access access, const UseRecord::Entry& earlier) noexcept {
 
 UseRecord::~UseRecord() = default;
 
+void UseRecord::settle(Entry& entry) noexcept {
+  if (entry.sequence != still_to_come) return;
+  const DeviceVisit device(entry.stream.device_id());
+  // Of a stream that is gone there is no mark, and nothing to wait for.
+  entry.sequence = device ? device->next_mark(entry.stream.id()).sequence : 0;
+}
+
+bool UseRecord::is_done(Entry& entry) noexcept {
+  if (entry.sequence == still_to_come && entry.stream.is_usable()) return false;
+  settle(entry);
+  const Result<bool> done = Device::try_is_done(entry.mark());
+  return done && *done;
+}
+
 bool UseRecord::make_room() noexcept {
   if (count_ + begun_ < capacity_) return true;
   // Before it grows: what is done need not be remembered.
   std::uint32_t kept = 0;
-  for (const Entry& entry : entries()) {
-    const Result<bool> done = Device::try_is_done(entry.mark());
-    if (done && *done) continue;
-    data()[kept++] = entry;
+  for (Entry& entry : entries()) {
+    if (!is_done(entry)) data()[kept++] = entry;
   }
   count_ = kept;
   if (count_ + begun_ < capacity_) return true;
@@ -79,8 +92,9 @@ Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access,
     }
     if (!make_room() || !others.try_reserve(waits)) return no_host_memory(site);
     if (waits > 0) {
-      for (const Entry& entry : entries()) {
+      for (Entry& entry : entries()) {
         if (entry.stream.id() != id && entry.waited_by != id && must_wait(access, entry)) {
+          settle(entry);
           others.add(entry);
         }
       }
@@ -111,7 +125,8 @@ void UseRecord::put(StreamRef stream, std::uint64_t sequence, bool is_write) noe
   ++version_;
   for (Entry& entry : entries()) {
     if (entry.stream == stream && entry.is_write == is_write) {
-      entry = {stream, sequence, version_, {}, is_write};
+      // Of threads that use one stream, the one whose mark is earlier may come later.
+      entry = {stream, std::max(sequence, entry.sequence), version_, {}, is_write};
       return;
     }
   }
@@ -134,6 +149,12 @@ void UseRecord::end(const Ticket& ticket, StreamRef stream, Mark mark, Access ac
   if (mark) put(stream, mark.sequence, is_write(access));
 }
 
+void UseRecord::end_ahead(const Ticket& ticket, StreamRef stream, Access access) noexcept {
+  // Asked for, so that the stream does not end without one.
+  const Mark next = stream.next_mark();
+  end(ticket, stream, next ? Mark{next.stream, still_to_come} : next, access);
+}
+
 void UseRecord::cancel(const Ticket&) noexcept {
   const std::lock_guard lock(mutex_);
   --begun_;
@@ -154,8 +175,10 @@ Result<void> UseRecord::try_wait(Access access) const noexcept {
     UseRecord& self = const_cast<UseRecord&>(*this);
     if (count_ == 0) return {};
     if (!earlier.try_reserve(count_)) return no_host_memory({});
-    for (const Entry& entry : self.entries()) {
-      if (must_wait(access, entry)) earlier.add(entry);
+    for (Entry& entry : self.entries()) {
+      if (!must_wait(access, entry)) continue;
+      settle(entry);
+      earlier.add(entry);
     }
   }
   for (const Entry& entry : earlier.all()) {
@@ -171,8 +194,10 @@ Result<bool> UseRecord::try_is_ready(Access access) const noexcept {
     UseRecord& self = const_cast<UseRecord&>(*this);
     if (count_ == 0) return true;
     if (!earlier.try_reserve(count_)) return no_host_memory({});
-    for (const Entry& entry : self.entries()) {
-      if (must_wait(access, entry)) earlier.add(entry);
+    for (Entry& entry : self.entries()) {
+      if (!must_wait(access, entry)) continue;
+      settle(entry);
+      earlier.add(entry);
     }
   }
   for (const Entry& entry : earlier.all()) {
@@ -186,6 +211,7 @@ std::size_t UseRecord::list(std::span<Entry> out) const noexcept {
   const std::lock_guard lock(mutex_);
   UseRecord& self = const_cast<UseRecord&>(*this);
   const std::span<Entry> all = self.entries();
+  std::ranges::for_each(all, settle);
   std::copy_n(all.begin(), std::min(all.size(), out.size()), out.begin());
   return all.size();
 }
@@ -198,9 +224,8 @@ std::size_t UseRecord::size() const noexcept {
 void UseRecord::prune() noexcept {
   const std::lock_guard lock(mutex_);
   std::uint32_t kept = 0;
-  for (const Entry& entry : entries()) {
-    const Result<bool> done = Device::try_is_done(entry.mark());
-    if (!done || !*done) data()[kept++] = entry;
+  for (Entry& entry : entries()) {
+    if (!is_done(entry)) data()[kept++] = entry;
   }
   count_ = kept;
 }

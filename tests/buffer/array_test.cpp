@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "tern/backends/catalog.hpp"
@@ -142,6 +144,21 @@ TEST_F(ArrayTest, AViewIsForWorkOnItsStream) {
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
+TEST_F(ArrayTest, AViewCoversItsKernelThoughTheStreamIsMarkedBefore) {
+  auto array = Array<int>::zeros(device, 8, {.resource = pool});
+  const auto next = Array<int>::zeros(device, 8, {.resource = pool, .stream = stream});
+  const View<int> view = array.view(stream, Access::discard);
+  const Stream other(device), third(device);
+  static_cast<void>(next.view(other));  // which waits for the stream
+  stream.fill(view.data(), view.size(), 3);
+  const View<const int> read = std::as_const(array).view(third);
+  std::vector<int> out(8);
+  third.copy(out.data(), read.data(), array.bytes());
+  third.synchronize();
+  EXPECT_EQ(out, std::vector<int>(8, 3));
+  EXPECT_TRUE(sim::findings(device).empty());
+}
+
 TEST_F(ArrayTest, GrowsInPlaceWhereItsBlockAllows) {
   auto array = Array<int>::zeros(device, 10, {.resource = pool});
   const std::uintptr_t address = array.address();
@@ -154,6 +171,54 @@ TEST_F(ArrayTest, GrowsInPlaceWhereItsBlockAllows) {
   EXPECT_EQ(array.slice(0, 10).to_host(), std::vector<int>(10, 0));
   array.resize(5, stream);
   EXPECT_EQ(array.size(), 5u);
+}
+
+TEST_F(ArrayTest, DoesNotGrowIntoWhatOthersHave) {
+  const std::vector<int> in = {1, 2, 3, 4};
+  auto whole = Array<int>::from(device, in, {.resource = pool});
+  auto slice = whole.slice(0, 2), copy = whole;
+  EXPECT_EQ(slice.capacity(), 2u);
+  slice.resize(4, stream);
+  slice.slice(2, 2).copy_from(std::vector<int>{7, 7});
+  EXPECT_EQ(whole.to_host(), in);
+  const std::uintptr_t address = whole.address();
+  whole.resize(6, stream);
+  EXPECT_EQ(whole.address(), address) << "nobody has what lies behind all of them";
+  whole.slice(4, 2).copy_from(std::vector<int>{5, 6});
+  copy.resize(6, stream);
+  copy.slice(4, 2).copy_from(std::vector<int>{8, 8});
+  EXPECT_EQ(whole.to_host(), (std::vector<int>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(copy.to_host(), (std::vector<int>{1, 2, 3, 4, 8, 8}));
+}
+
+TEST_F(ArrayTest, OfThoseThatGrowAtOnceOneStays) {
+  auto first = Array<int>::from(device, std::vector<int>{1, 2}, {.resource = pool});
+  ASSERT_GE(first.capacity(), 8u);
+  constexpr std::size_t threads = 8;
+  std::vector<Array<int>> arrays(threads, first);
+  const std::uintptr_t address = first.address();
+  std::vector<std::thread> running;
+  for (Array<int>& array : arrays) running.emplace_back([&] { array.resize(8, stream); });
+  for (std::thread& thread : running) thread.join();
+  EXPECT_EQ(std::ranges::count(arrays, address, &Array<int>::address), 1);
+}
+
+TEST_F(ArrayTest, AnEmptySliceIsWhereItIs) {
+  auto whole = Array<int>::zeros(device, 6, {.resource = pool});
+  auto end = whole.slice(6, 0);
+  expect_refused(end.try_resize(6, stream), ErrorCode::invalid_argument);
+  EXPECT_EQ(end.buffer().offset_bytes(), 24u);
+  EXPECT_TRUE(end.to_host().empty());
+}
+
+TEST_F(ArrayTest, NewElementsHaveNoValuesWhereverTheyAre) {
+  for (const std::size_t size : {std::size_t{11}, std::size_t{100'000}}) {
+    auto array = Array<int>::zeros(device, 10, {.resource = pool});
+    array.resize(size, stream);
+    std::vector<int> out(1);
+    EXPECT_TRUE(array.slice(9, 1).try_copy_to(out));
+    expect_refused(array.slice(10, 1).try_copy_to(out), ErrorCode::never_written);
+  }
 }
 
 TEST_F(ArrayTest, MovesInStreamOrderWhereItDoesNot) {

@@ -5,6 +5,8 @@
 #include "support/copy_places.hpp"
 #include "support/ladder.hpp"
 #include "tern/buffer/copy.hpp"
+#include "tern/memory/default_resource.hpp"
+#include "tern/memory/fault_resource.hpp"
 
 namespace tern::test {
 namespace {
@@ -81,6 +83,16 @@ TEST_F(BatchRules, LetNoneWriteWhatAnotherTouches) {
                                                      {fresh.view(50, 50), from.view(0, 50)},
                                                      {other.view(0, 10), other.view(10, 10)}},
                              stream));
+}
+
+TEST_F(BatchRules, NameThemByTheirPlaceThoughSomeHaveNoBytes) {
+  const BufferCopy empty = {fresh.view(0, 0), from.view(0, 0)};
+  const Buffer other = holding(in);
+  expect_refused_at({empty, {fresh, from}, empty, {fresh, other}}, ErrorCode::invalid_argument, 3);
+  const auto none = std::make_shared<FaultResource>(try_default_resource(peers[0]).value());
+  none->set_rules({{.nth = 1}});
+  const Buffer starved(peers[0], {100}, DType::byte, {.resource = none});
+  expect_refused_at({empty, {starved, from}}, ErrorCode::out_of_memory, 1);
 }
 
 TEST_F(BatchRules, GoOneByOneWhereTheStreamCannotDoThemAll) {

@@ -97,6 +97,24 @@ TEST_F(StorageTest, AllocatesOnceHoweverManyThreadsRace) {
   EXPECT_EQ(now().live_bytes, 0u);
 }
 
+TEST_F(StorageTest, OthersMayWaitForUsesWhileItIsFirstUsed) {
+  constexpr int threads = 8;
+  for (int round = 0; round < 50; ++round) {
+    const StorageHandle storage = make(4096);
+    std::atomic<int> waiting = 0;
+    std::vector<std::thread> running;
+    for (int i = 0; i < threads; ++i) {
+      running.emplace_back([&, i] {
+        waiting.fetch_add(1);
+        while (waiting.load() < threads) std::this_thread::yield();
+        EXPECT_TRUE(i % 2 == 0 ? storage->try_ensure(a, {})
+                               : storage->uses().try_wait(Access::discard));
+      });
+    }
+    for (std::thread& thread : running) thread.join();
+  }
+}
+
 TEST_F(StorageTest, AFailedFirstUseLeavesItEmptyAndIsTriedAgain) {
   const auto faulty = std::make_shared<FaultResource>(pool);
   faulty->set_rules({{.nth = 1}});
@@ -391,17 +409,17 @@ TEST_F(StorageTest, HostAccessesThatCollideAreRefusedWithBothLines) {
 
 TEST_F(StorageTest, GrowsInPlaceAsFarAsItsBlockGoes) {
   const StorageHandle storage = make(100);
-  EXPECT_FALSE(storage->try_grow(150)) << "no memory yet";
+  EXPECT_FALSE(storage->try_grow(100, 150)) << "no memory yet";
   ASSERT_TRUE(storage->try_ensure({}, {}));
   storage->note_written(0, 100);
   const Block block = *storage->try_block();
   ASSERT_GE(block.bytes, 256u);
-  EXPECT_TRUE(storage->try_grow(200));
+  EXPECT_TRUE(storage->try_grow(100, 200));
   EXPECT_EQ(storage->bytes(), 200u);
   EXPECT_EQ(*storage->try_block(), block);
   EXPECT_TRUE(storage->check_written(0, 100, {}));
   EXPECT_FALSE(storage->check_written(100, 1, {})) << "what is new was never written";
-  EXPECT_FALSE(storage->try_grow(block.bytes + 1));
+  EXPECT_FALSE(storage->try_grow(200, block.bytes + 1));
 }
 
 TEST_F(StorageTest, ABlockIsGivenAwayByItsOnlyHandle) {

@@ -173,6 +173,44 @@ TEST_F(UseRecordTest, TheHostWaitsWhereNoStreamCan) {
   EXPECT_TRUE(*record.try_is_ready(Access::read)) << "so the host has";
 }
 
+TEST_F(UseRecordTest, OfTwoMarksOfAStreamTheLaterOneStaysWhicheverComesLast) {
+  const UseRecord::Ticket first = record.try_begin(a, Access::read).value();
+  const UseRecord::Ticket second = record.try_begin(a, Access::read).value();
+  const Mark earlier = a.mark(), later = a.mark();
+  record.end(second, a, later, Access::read);
+  record.end(first, a, earlier, Access::read);
+  std::array<UseRecord::Entry, 4> left;
+  ASSERT_EQ(record.list(left), 1u);
+  EXPECT_EQ(left[0].mark(), later);
+}
+
+TEST_F(UseRecordTest, WhatIsStillToComeIsCoveredWhoeverMarksItsStreamMeanwhile) {
+  record.end_ahead(record.try_begin(c, Access::read_write).value(), c, Access::read_write);
+  ASSERT_TRUE(Device::try_wait(c.mark())) << "somebody marks it, and waits";
+  const std::uint64_t hold = sim::hold(c);  // the work comes now
+  EXPECT_FALSE(*record.try_is_ready(Access::read));
+  sim::let_go(device, hold);
+  EXPECT_TRUE(record.try_wait(Access::read));
+  const std::uint64_t other = sim::hold(c);
+  EXPECT_TRUE(*record.try_is_ready(Access::read)) << "work after that is other work";
+  sim::let_go(device, other);
+}
+
+TEST_F(UseRecordTest, WhatIsStillToComeIsNotForgottenUntilItsStreamHasEnded) {
+  const Device eager = sim::open({});
+  {
+    const Stream idle(eager);
+    record.end_ahead(record.try_begin(idle, Access::read).value(), idle, Access::read);
+    record.prune();
+    EXPECT_EQ(record.size(), 1u);
+    for (StreamRef stream : {StreamRef(a), StreamRef(b), StreamRef(c)}) use(stream, Access::read);
+    EXPECT_EQ(record.size(), 4u) << "it grew instead";
+  }
+  eager.synchronize();
+  record.prune();
+  EXPECT_EQ(record.size(), 3u);
+}
+
 TEST_F(UseRecordTest, PruningForgetsWhatIsDone) {
   use(c, Access::read);
   use(a, Access::read);

@@ -183,7 +183,7 @@ class Array {
   // --- Use
 
   /// For kernels that are submitted to the stream next: waits are queued there, and the use is on
-  /// record up to the stream's next mark.
+  /// record, up to what the stream has when somebody first has to wait for it.
   [[nodiscard]] Result<View<T>> try_view(StreamRef stream, Access access,
                                          CallSite site = CallSite::here()) noexcept {
     if (Result<void> begun = raw_.try_view(stream, access, site); !begun) return begun.failure();
@@ -219,8 +219,9 @@ class Array {
   }
 
   /// More or fewer elements; those that stay keep their values, new ones have none. In place where
-  /// the memory allows it; else they move in stream order, and other handles and slices keep the
-  /// old memory. For arrays that begin where their storage does (invalid_argument).
+  /// the memory allows it, and behind the array is nothing that another handle or slice may have;
+  /// else they move in stream order, and the others keep the old memory. For arrays that begin
+  /// where their storage does (invalid_argument).
   Result<void> try_resize(std::size_t count, StreamRef stream,
                           CallSite site = CallSite::here()) noexcept {
     return raw_.try_resize(count, sizeof(T), stream, site);

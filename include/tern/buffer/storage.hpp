@@ -157,6 +157,8 @@ class TERN_EXPORT StorageUse {
   /// The same, where another stream has queued a wait for it: its work from now on counts as the
   /// use, and the stream that did it may be gone.
   void end_on(StreamRef stream) noexcept;
+  /// The work is submitted next: what the stream has when somebody must wait counts as the use.
+  void end_ahead() noexcept;
 
  private:
   friend class Storage;
@@ -227,8 +229,9 @@ class TERN_EXPORT Storage {
                                                                      : memory_.host_address);
   }
 
-  /// Makes it larger in place, as far as the block that was granted goes. False: it does not go.
-  [[nodiscard]] bool try_grow(std::size_t bytes) noexcept;
+  /// Makes it larger in place, as far as the block that was granted goes, for a handle whose bytes
+  /// end at `end`. False: it does not go, or what lies behind may be another handle's.
+  [[nodiscard]] bool try_grow(std::size_t end, std::size_t bytes) noexcept;
 
   /// Work on the stream that uses a range: memory is there, what may not be is refused, and waits
   /// are queued. Never-written bytes may not be read (never_written), files and what is lent for

@@ -11,6 +11,8 @@
 //     waited for it.
 //  2. There is at most one entry for a stream and way of use.
 //  3. There is room for every use that was begun and not ended: ending never needs memory.
+//  4. A use whose work is still to come has no mark, whoever marks its stream meanwhile, until
+//     somebody has to wait for it. It is not forgotten as long as its stream takes work.
 
 #pragma once
 
@@ -36,6 +38,9 @@ class TERN_EXPORT UseRecord {
     std::uint64_t version = 0;
   };
 
+  /// In place of a mark's sequence: what is used is submitted next.
+  static constexpr std::uint64_t still_to_come = ~std::uint64_t{0};
+
   /// One stream's latest use of a kind.
   struct Entry {
     StreamRef stream = {};
@@ -59,6 +64,8 @@ class TERN_EXPORT UseRecord {
                                          CallSite site = CallSite::here()) noexcept;
   /// The use is submitted, up to the mark.
   void end(const Ticket& ticket, StreamRef stream, Mark mark, Access access) noexcept;
+  /// The use is submitted next: it lasts up to what the stream has when somebody must wait for it.
+  void end_ahead(const Ticket& ticket, StreamRef stream, Access access) noexcept;
   /// Nothing was submitted.
   void cancel(const Ticket& ticket) noexcept;
 
@@ -96,6 +103,10 @@ class TERN_EXPORT UseRecord {
   [[nodiscard]] bool make_room() noexcept;
   void put(StreamRef stream, std::uint64_t sequence, bool is_write) noexcept;
   void forget_up_to(std::uint64_t version) noexcept;
+  /// What is still to come is what the stream has now.
+  static void settle(Entry& entry) noexcept;
+  /// The same, and is the use over?
+  static bool is_done(Entry& entry) noexcept;
 
   mutable std::mutex mutex_;
   std::uint64_t version_ = 0;  // guarded by mutex_, as all of these
