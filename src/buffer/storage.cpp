@@ -54,11 +54,18 @@ struct SpareRecords {
 thread_local SpareRecords spare_records;
 
 bool is_checked_by_config() noexcept {
-  static const bool checked = [] {
+  static constinit std::atomic<signed char> known = -1;
+  if (const signed char answer = known.load(std::memory_order_relaxed); answer >= 0) {
+    return answer == 1;
+  }
+  try {
     const Result<const Config*> config = try_config();
-    return config && (*config)->checked;
-  }();
-  return checked;
+    const bool is_checked = config && (*config)->checked;
+    known.store(is_checked ? 1 : 0, std::memory_order_relaxed);
+    return is_checked;
+  } catch (const std::bad_alloc&) {
+    return false;  // whoever has memory to read it asks again
+  }
 }
 
 Failure no_host_memory(const char* what, CallSite site) noexcept {
