@@ -10,6 +10,11 @@ list(FILTER tern_tool_sources EXCLUDE REGEX "/tools/main\\.cpp$")
 
 add_library(tern_tool_objects OBJECT ${tern_tool_sources})
 tern_configure_target(tern_tool_objects)
+if(TERN_SANITIZE STREQUAL "address")
+  # Like the library: the tour touches megabytes one by one, and programs run by the thousand.
+  set_source_files_properties("${PROJECT_SOURCE_DIR}/tools/tour.cpp"
+    "${PROJECT_SOURCE_DIR}/tools/device_program.cpp" PROPERTIES COMPILE_OPTIONS -O1)
+endif()
 target_include_directories(tern_tool_objects PUBLIC
   "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/include")
 # The shapes of the driver's calls, for the cases that compare with it: headers, and nothing that
