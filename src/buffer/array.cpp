@@ -56,7 +56,7 @@ RawArray RawArray::allocate(const ResourceHandle& resource, std::size_t count,
   const std::optional<std::size_t> bytes = checked_multiply(count, element_bytes);
   if (!bytes) raise(too_many(count, element_bytes, options.site));
   RawArray array;
-  array.storage_ = Storage::try_allocate(resource, *bytes, options).value();
+  array.storage_ = Storage::allocate(resource, *bytes, options);
   array.address_ = array.storage_->first_byte();
   array.bytes_ = *bytes;
   return array;

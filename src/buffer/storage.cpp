@@ -53,19 +53,23 @@ struct SpareRecords {
 };
 thread_local SpareRecords spare_records;
 
-bool is_checked_by_config() noexcept {
-  static constinit std::atomic<signed char> known = -1;
-  if (const signed char answer = known.load(std::memory_order_relaxed); answer >= 0) {
-    return answer == 1;
-  }
+/// What the configuration says of checked accesses; -1: nobody has read it yet.
+constinit std::atomic<signed char> known_checks = -1;
+
+[[gnu::cold, gnu::noinline]] bool read_checks() noexcept {
   try {
     const Result<const Config*> config = try_config();
     const bool is_checked = config && (*config)->checked;
-    known.store(is_checked ? 1 : 0, std::memory_order_relaxed);
+    known_checks.store(is_checked ? 1 : 0, std::memory_order_relaxed);
     return is_checked;
   } catch (const std::bad_alloc&) {
     return false;  // whoever has memory to read it asks again
   }
+}
+
+inline bool is_checked_by_config() noexcept {
+  const signed char known = known_checks.load(std::memory_order_relaxed);
+  return known >= 0 ? known == 1 : read_checks();
 }
 
 Failure no_host_memory(const char* what, CallSite site) noexcept {
@@ -133,7 +137,7 @@ Storage::Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t 
       kind_(kind),
       contents_(options.contents),
       tag_(options.tag),
-      is_checked_(options.checked.value_or(is_checked_by_config())),
+      is_checked_(options.checked ? *options.checked : is_checked_by_config()),
       is_all_written_(options.contents == Contents::zero ||
                       options.contents == Contents::unspecified || bytes == 0),
       alignment_(options.alignment),
@@ -151,7 +155,7 @@ Storage::Storage(const ResourceHandle& resource, const Block& block, std::size_t
       kind_(unknown_kind),
       contents_(options.contents),
       tag_(options.tag),
-      is_checked_(options.checked.value_or(is_checked_by_config())),
+      is_checked_(options.checked ? *options.checked : is_checked_by_config()),
       is_all_written_(options.contents == Contents::unspecified),
       alignment_(options.alignment),
       first_stream_(options.stream),
@@ -195,14 +199,15 @@ StorageOrigin* Storage::origin() const noexcept {
   return resource_ ? nullptr : rare()->origin.get();
 }
 
-void* Storage::operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+[[gnu::always_inline]] inline void* Storage::operator new(std::size_t bytes,
+                                                          const std::nothrow_t&) noexcept {
   SpareRecords& spare = spare_records;
   if (spare.first == nullptr) return ::operator new(bytes, std::nothrow);
   --spare.count;
   return std::exchange(spare.first, spare.first->next);
 }
 
-void Storage::operator delete(void* record) noexcept {
+[[gnu::always_inline]] inline void Storage::operator delete(void* record) noexcept {
   SpareRecords& spare = spare_records;
   if (spare.count >= most_spare_records) {
     ::operator delete(record);
@@ -276,23 +281,8 @@ Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
   return handle;
 }
 
-Result<StorageHandle> Storage::try_allocate(const ResourceHandle& resource, std::size_t bytes,
-                                            const StorageOptions& options) noexcept {
-  if (!resource) {
-    return Failure(ErrorCode::invalid_argument,
-                   "memory of {requested} was asked for from no resource. Give it one.",
-                   options.site)
-        .with("name", "resource")
-        .with_bytes("requested", bytes);
-  }
-  if (bytes == 0 || options.contents == Contents::zero || options.contents == Contents::poison) {
-    Result<StorageHandle> storage = try_make_from(resource, bytes, options);
-    if (!storage) return storage;
-    if (Result<void> there = (*storage)->try_ensure(options.stream, options.site); !there) {
-      return there.failure();
-    }
-    return storage;
-  }
+Storage* Storage::make_allocated(const ResourceHandle& resource, std::size_t bytes,
+                                 const StorageOptions& options, Result<void>& why) noexcept {
   if (KeptStorages::has_any()) KeptStorages::poll_some();
   // What is wrong with the request, the resource finds.
   const Result<Block> block = resource->try_allocate({.bytes = bytes,
@@ -300,12 +290,67 @@ Result<StorageHandle> Storage::try_allocate(const ResourceHandle& resource, std:
                                                       .stream = options.stream,
                                                       .tag = options.tag,
                                                       .site = options.site});
-  if (!block) return block.failure();
+  if (!block) {
+    why = Result<void>(block.failure());
+    return nullptr;
+  }
   Storage* const storage = new (std::nothrow) Storage(resource, *block, bytes, options);
   if (storage == nullptr) {
     resource->deallocate(*block, options.stream, options.site);
-    return no_host_memory("a buffer", options.site);
+    why = no_host_memory("a buffer", options.site);
   }
+  return storage;
+}
+
+Storage* Storage::make_prepared(const ResourceHandle& resource, std::size_t bytes,
+                                const StorageOptions& options, Result<void>& why) noexcept {
+  if (!resource) {
+    why =
+        Failure(ErrorCode::invalid_argument,
+                "memory of {requested} was asked for from no resource. Give it one.", options.site)
+            .with("name", "resource")
+            .with_bytes("requested", bytes);
+    return nullptr;
+  }
+  Result<StorageHandle> storage = try_make_from(resource, bytes, options);
+  if (!storage) {
+    why = Result<void>(storage.failure());
+    return nullptr;
+  }
+  if (Result<void> there = (*storage)->try_ensure(options.stream, options.site); !there) {
+    why = there;
+    return nullptr;
+  }
+  return std::exchange(storage->storage_, nullptr);
+}
+
+namespace {
+
+/// Nothing to fill, and something to allocate.
+bool is_plain(const ResourceHandle& resource, std::size_t bytes, Contents contents) noexcept {
+  return resource && bytes != 0 &&
+         (contents == Contents::uninitialized || contents == Contents::unspecified);
+}
+
+}  // namespace
+
+Result<StorageHandle> Storage::try_allocate(const ResourceHandle& resource, std::size_t bytes,
+                                            const StorageOptions& options) noexcept {
+  Result<void> why;
+  Storage* const storage = is_plain(resource, bytes, options.contents)
+                               ? make_allocated(resource, bytes, options, why)
+                               : make_prepared(resource, bytes, options, why);
+  if (storage == nullptr) return why.failure();
+  return StorageHandle(storage);
+}
+
+StorageHandle Storage::allocate(const ResourceHandle& resource, std::size_t bytes,
+                                const StorageOptions& options) {
+  Result<void> why;
+  Storage* const storage = is_plain(resource, bytes, options.contents)
+                               ? make_allocated(resource, bytes, options, why)
+                               : make_prepared(resource, bytes, options, why);
+  if (storage == nullptr) raise(why.failure());
   return StorageHandle(storage);
 }
 
@@ -674,7 +719,10 @@ void Storage::end() noexcept {
   if (const std::span<const UseRecord::Entry> uses = uses_.unshared();
       uses.size() == 1 && uses[0].stream == first_stream_ && block_ && is_open(first_stream_) &&
       phase_.load(std::memory_order_relaxed) == ready) {
-    resource_->deallocate(block_, first_stream_, site_);
+    // One that fails is tried once more, and counted there.
+    if (!resource_->try_deallocate(block_, first_stream_, site_)) [[unlikely]] {
+      resource_->deallocate(block_, first_stream_, site_);
+    }
     delete this;
     return;
   }

@@ -189,6 +189,9 @@ class TERN_EXPORT Storage {
                                                           std::size_t bytes,
                                                           const StorageOptions& options) noexcept;
 
+  [[nodiscard]] static StorageHandle allocate(const ResourceHandle& resource, std::size_t bytes,
+                                              const StorageOptions& options);
+
   [[nodiscard]] StorageId id() const noexcept { return id_; }
   [[nodiscard]] const Device& device() const noexcept;
   [[nodiscard]] StorageKind kind() const noexcept {
@@ -288,6 +291,13 @@ class TERN_EXPORT Storage {
   static void operator delete(void* record) noexcept;
   static void operator delete(void* record, const std::nothrow_t&) noexcept;
   [[nodiscard]] StorageKind find_kind() const noexcept;
+  // Null, and why: what is neither filled nor empty, and the rest.
+  [[nodiscard]] static Storage* make_allocated(const ResourceHandle& resource, std::size_t bytes,
+                                               const StorageOptions& options,
+                                               Result<void>& why) noexcept;
+  [[nodiscard]] static Storage* make_prepared(const ResourceHandle& resource, std::size_t bytes,
+                                              const StorageOptions& options,
+                                              Result<void>& why) noexcept;
   [[nodiscard]] static Result<StorageHandle> try_make_from(const ResourceHandle& resource,
                                                            std::size_t bytes,
                                                            const StorageOptions& options) noexcept;
