@@ -2,13 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
+#include <new>
+
 #include "tern/core/bytes.hpp"
 
 namespace tern {
 namespace {
 
 const Device& no_device() noexcept {
-  static const Device& none = *new Device;
+  // Immortal, and not on the heap: whoever asks cannot be refused.
+  alignas(Device) static std::byte storage[sizeof(Device)];
+  static const Device& none = *new (storage) Device;
   return none;
 }
 

@@ -1,5 +1,8 @@
 #include "tern/device/device.hpp"
 
+#include <cstddef>
+#include <new>
+
 #include "device/device_state.hpp"
 #include "device/request_checks.hpp"
 #include "tern/core/bytes.hpp"
@@ -42,7 +45,9 @@ Result<void> check_pages(const DeviceInfo& info, const void* address, std::size_
 }
 
 const DeviceInfo& no_device() noexcept {
-  static const DeviceInfo& nothing = *new DeviceInfo;
+  // Immortal, and not on the heap: whoever asks cannot be refused.
+  alignas(DeviceInfo) static std::byte storage[sizeof(DeviceInfo)];
+  static const DeviceInfo& nothing = *new (storage) DeviceInfo;
   return nothing;
 }
 

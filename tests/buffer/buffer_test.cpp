@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <complex>
+#include <functional>
 #include <numeric>
 #include <thread>
 #include <vector>
 
+#include "support/allocation_counter.hpp"
 #include "support/ladder.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
@@ -327,6 +329,30 @@ TEST_F(BufferTest, DevicePointersComeWithWaitsAndAreOnRecord) {
   const std::uint64_t before = sim::calls(device, "wait");
   EXPECT_EQ(buffer.view(4, 4).device_ptr(other, Access::read), first + 4);
   EXPECT_EQ(sim::calls(device, "wait"), before + 1);
+}
+
+TEST(BufferWithoutHeapTest, RefusesWhatTheHostHasNoMemoryFor) {
+  if (!test::HeapExhausted::is_possible()) GTEST_SKIP() << "operator new is not ours";
+  const Device host = open_device("host");
+  const Stream stream(host);
+  const Buffer buffer(host, {1, 2, 2, 2, 2}, DType::u8, {.contents = Contents::zero});
+  buffer.ensure_allocated(stream);
+  const std::vector<std::function<bool()>> calls = {
+      [&] { return bool(buffer.try_clone(stream)); },
+      [&] { return bool(buffer.try_as(DType::i8)); },
+      [&] { return bool(buffer.try_read_host<std::uint8_t>()); },
+      [&] { return !Buffer().device().is_open() && !Device().info().is_host; },
+  };
+  for (const std::function<bool()>& call : calls) {
+    bool has_failed = true, was_refused = false;
+    for (std::size_t left = 0; has_failed && left < 20; ++left) {
+      const test::HeapExhausted heap(left);
+      was_refused = !call();
+      has_failed = heap.has_failed();
+    }
+    EXPECT_FALSE(has_failed);
+    EXPECT_FALSE(was_refused) << "with memory it works";
+  }
 }
 
 TEST_F(BufferTest, AnEmptyHandleIsRefusedEverywhere) {
