@@ -730,7 +730,7 @@ void StorageUse::end_on(StreamRef stream) noexcept {
 
 void StorageUse::end_ahead() noexcept {
   if (!storage_) return;
-  storage_->uses_.end_ahead(ticket_, stream_, access_);
+  storage_->uses_.end(ticket_, stream_, {}, access_);
   if (is_write(access_)) storage_->note_written(offset_, bytes_);
   storage_ = {};
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <complex>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -329,6 +330,17 @@ TEST_F(BufferTest, DevicePointersComeWithWaitsAndAreOnRecord) {
   const std::uint64_t before = sim::calls(device, "wait");
   EXPECT_EQ(buffer.view(4, 4).device_ptr(other, Access::read), first + 4);
   EXPECT_EQ(sim::calls(device, "wait"), before + 1);
+}
+
+TEST_F(BufferTest, AUseIsOnRecordThoughItsStreamHasEnded) {
+  Buffer buffer = make({16}, DType::u8);
+  auto brief = std::make_unique<Stream>(device);
+  StorageUse use = buffer.try_use(*brief, Access::discard).value();
+  brief->fill(static_cast<std::byte*>(use.address()), 16, std::byte{1});
+  brief.reset();
+  use.end();
+  EXPECT_EQ(buffer.to_vector<std::uint8_t>(), std::vector<std::uint8_t>(16, 1));
+  EXPECT_TRUE(sim::findings(device).empty());
 }
 
 TEST(BufferWithoutHeapTest, RefusesWhatTheHostHasNoMemoryFor) {
