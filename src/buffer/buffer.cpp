@@ -48,10 +48,11 @@ Result<void> check_aligned(const Storage& storage, std::size_t offset, DType dty
         memory->device_address != nullptr ? memory->device_address : memory->host_address);
   }
   if (address % needed == 0) return {};
-  return Failure(ErrorCode::misaligned,
-                 "{dtype} cannot live at byte {offset} of buffer {id}: it needs a multiple of "
-                 "{required} bytes. Copy the bytes to an aligned place.",
-                 site)
+  return Failure(
+             ErrorCode::misaligned,
+             "{dtype} cannot live at {address}, byte {offset} of buffer {id}: it needs a multiple "
+             "of {required} bytes. Copy the bytes to an aligned place.",
+             site)
       .with("address", address, Unit::hex)
       .with("offset", offset)
       .with("required", needed)

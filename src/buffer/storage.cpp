@@ -492,6 +492,7 @@ Result<void> Storage::try_wait_host(Access access, std::size_t offset, std::size
   if (access == Access::read) {
     if (Result<void> written = check_written(offset, bytes, site); !written) return written;
   }
+  if (bytes == 0) return {};
   if (Result<void> there = try_ensure({}, site); !there) return there;
   if (Result<void> done = uses_.try_wait(access); !done) return Failure(done.failure()).at(site);
   if (StorageOrigin* const origin = this->origin()) {

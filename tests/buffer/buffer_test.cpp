@@ -332,6 +332,13 @@ TEST_F(BufferTest, DevicePointersComeWithWaitsAndAreOnRecord) {
   EXPECT_EQ(sim::calls(device, "wait"), before + 1);
 }
 
+TEST_F(BufferTest, TheHostTakesNoMemoryForNothing) {
+  Buffer buffer = make({16}, DType::u8, {.resource = pinned});
+  EXPECT_TRUE(buffer.slice(16, 0).read_host<std::uint8_t>().empty());
+  EXPECT_TRUE(buffer.slice(3, 0).discard_host<std::uint8_t>().empty());
+  EXPECT_FALSE(buffer.is_allocated());
+}
+
 TEST_F(BufferTest, AUseIsOnRecordThoughItsStreamHasEnded) {
   Buffer buffer = make({16}, DType::u8);
   auto brief = std::make_unique<Stream>(device);
