@@ -92,7 +92,7 @@ Result<void> Buffer::try_copy_from(const void* source, std::size_t bytes, CallSi
   return {};
 }
 
-Result<Buffer> Buffer::try_clone(StreamRef stream, CallSite site) const noexcept {
+Result<Buffer> Buffer::try_clone(StreamRef stream, CallSite site) const noexcept try {
   if (Result<void> there = check_there(site); !there) return there.failure();
   const Storage& own = *storage_;
   if (own.kind() == StorageKind::file) {
@@ -119,6 +119,8 @@ Result<Buffer> Buffer::try_clone(StreamRef stream, CallSite site) const noexcept
     return copied.failure();
   }
   return clone;
+} catch (const Error& error) {
+  return Failure(error.failure()).at(site);  // of the host, for a shape of many dimensions
 }
 
 Result<Mark> Buffer::try_fill_bytes(const Pattern& pattern, StreamRef stream,

@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <mutex>
+#include <utility>
 
 namespace tern {
 namespace {
@@ -62,7 +63,14 @@ void KeptStorages::end(Storage* list) noexcept {
 }
 
 void KeptStorages::poll() noexcept { end(take(std::numeric_limits<std::size_t>::max())); }
-void KeptStorages::poll_some() noexcept { end(take(asked_at_once)); }
+
+void KeptStorages::poll_some() noexcept {
+  // A foreign owner that makes storages would end the next few from within, and so on.
+  static constinit thread_local bool is_polling = false;
+  if (std::exchange(is_polling, true)) return;
+  end(take(asked_at_once));
+  is_polling = false;
+}
 
 KeptStorageCount kept_storages() noexcept { return KeptStorages::count(); }
 

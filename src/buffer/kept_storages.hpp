@@ -23,7 +23,8 @@ class KeptStorages {
   [[nodiscard]] static KeptStorageCount count() noexcept;
   /// Ends those that can be.
   static void poll() noexcept;
-  /// More than one storage can have added since the last time, so the list shrinks if it can.
+  /// More than one storage can have added since the last time, so the list shrinks if it can. Ends
+  /// that make storages ask for no more of it.
   static void poll_some() noexcept;
 
  private:

@@ -544,6 +544,7 @@ Result<void> Storage::try_wait_host(Access access, std::size_t offset, std::size
   if (access == Access::read) {
     if (Result<void> written = check_written(offset, bytes, site); !written) return written;
   }
+  if (bytes == 0) return {};
   if (Result<void> there = try_ensure({}, site); !there) return there;
   if (Result<void> done = uses_.try_wait(access); !done) return Failure(done.failure()).at(site);
   if (StorageOrigin* const origin = this->origin()) {
@@ -785,7 +786,7 @@ void StorageUse::end_on(StreamRef stream) noexcept {
 
 void StorageUse::end_ahead() noexcept {
   if (!storage_) return;
-  storage_->uses_.end_ahead(ticket_, stream_, access_);
+  storage_->uses_.end(ticket_, stream_, {}, access_);
   if (is_write(access_)) storage_->note_written(offset_, bytes_);
   storage_ = {};
 }

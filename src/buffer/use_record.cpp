@@ -55,7 +55,11 @@ void UseRecord::settle(Entry& entry) noexcept {
 }
 
 bool UseRecord::is_done(Entry& entry) noexcept {
-  if (entry.sequence == still_to_come && entry.stream.is_usable()) return false;
+  if (entry.sequence == still_to_come) {
+    // The stream of a device that was closed must not even be asked.
+    const DeviceVisit device(entry.stream.device_id());
+    if (device && entry.stream.is_usable()) return false;
+  }
   settle(entry);
   const Result<bool> done = Device::try_is_done(entry.mark());
   return done && *done;
@@ -82,6 +86,8 @@ bool UseRecord::make_room() noexcept {
 Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access,
                                                CallSite site) noexcept {
   const StreamId id = stream.id();
+  // Asked for, so that the stream does not end without a mark behind what it is going to do.
+  static_cast<void>(stream.next_mark());
   Ticket ticket;
   Taken others;
   {
@@ -146,13 +152,7 @@ void UseRecord::end(const Ticket& ticket, StreamRef stream, Mark mark, Access ac
   const std::lock_guard lock(mutex_);
   --begun_;
   if (is_write(access)) forget_up_to(ticket.version);
-  if (mark) put(stream, mark.sequence, is_write(access));
-}
-
-void UseRecord::end_ahead(const Ticket& ticket, StreamRef stream, Access access) noexcept {
-  // Asked for, so that the stream does not end without one.
-  const Mark next = stream.next_mark();
-  end(ticket, stream, next ? Mark{next.stream, still_to_come} : next, access);
+  if (stream.id()) put(stream, mark ? mark.sequence : still_to_come, is_write(access));
 }
 
 void UseRecord::cancel(const Ticket&) noexcept {

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <complex>
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <thread>
 #include <vector>
 
+#include "support/allocation_counter.hpp"
 #include "support/ladder.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
@@ -327,6 +330,48 @@ TEST_F(BufferTest, DevicePointersComeWithWaitsAndAreOnRecord) {
   const std::uint64_t before = sim::calls(device, "wait");
   EXPECT_EQ(buffer.view(4, 4).device_ptr(other, Access::read), first + 4);
   EXPECT_EQ(sim::calls(device, "wait"), before + 1);
+}
+
+TEST_F(BufferTest, TheHostTakesNoMemoryForNothing) {
+  Buffer buffer = make({16}, DType::u8, {.resource = pinned});
+  EXPECT_TRUE(buffer.slice(16, 0).read_host<std::uint8_t>().empty());
+  EXPECT_TRUE(buffer.slice(3, 0).discard_host<std::uint8_t>().empty());
+  EXPECT_FALSE(buffer.is_allocated());
+}
+
+TEST_F(BufferTest, AUseIsOnRecordThoughItsStreamHasEnded) {
+  Buffer buffer = make({16}, DType::u8);
+  auto brief = std::make_unique<Stream>(device);
+  StorageUse use = buffer.try_use(*brief, Access::discard).value();
+  brief->fill(static_cast<std::byte*>(use.address()), 16, std::byte{1});
+  brief.reset();
+  use.end();
+  EXPECT_EQ(buffer.to_vector<std::uint8_t>(), std::vector<std::uint8_t>(16, 1));
+  EXPECT_TRUE(sim::findings(device).empty());
+}
+
+TEST(BufferWithoutHeapTest, RefusesWhatTheHostHasNoMemoryFor) {
+  if (!test::HeapExhausted::is_possible()) GTEST_SKIP() << "operator new is not ours";
+  const Device host = open_device("host");
+  const Stream stream(host);
+  const Buffer buffer(host, {1, 2, 2, 2, 2}, DType::u8, {.contents = Contents::zero});
+  buffer.ensure_allocated(stream);
+  const std::vector<std::function<bool()>> calls = {
+      [&] { return bool(buffer.try_clone(stream)); },
+      [&] { return bool(buffer.try_as(DType::i8)); },
+      [&] { return bool(buffer.try_read_host<std::uint8_t>()); },
+      [&] { return !Buffer().device().is_open() && !Device().info().is_host; },
+  };
+  for (const std::function<bool()>& call : calls) {
+    bool has_failed = true, was_refused = false;
+    for (std::size_t left = 0; has_failed && left < 20; ++left) {
+      const test::HeapExhausted heap(left);
+      was_refused = !call();
+      has_failed = heap.has_failed();
+    }
+    EXPECT_FALSE(has_failed);
+    EXPECT_FALSE(was_refused) << "with memory it works";
+  }
 }
 
 TEST_F(BufferTest, AnEmptyHandleIsRefusedEverywhere) {

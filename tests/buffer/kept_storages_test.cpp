@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <thread>
 #include <vector>
 
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/buffer.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/memory/pool_resource.hpp"
 
 namespace tern {
@@ -61,6 +63,31 @@ TEST_F(KeptStoragesTest, NewStoragesEndOldOnesByAndBy) {
     fresh.emplace_back(host, Shape{1}, DType::u8);
   EXPECT_LE(fresh.size(), 20u) << "each new one ends at least one";
   EXPECT_EQ(memory->statistics().live_blocks, 0u);
+  hold = sim::hold(stream);
+}
+
+TEST_F(KeptStoragesTest, OwnersThatMakeStoragesWhenTheyAreCalledDoNotCallEachOther) {
+  std::byte somewhere[8];
+  int calls = 0, open = 0, most_open = 0;
+  for (int i = 0; i < 100; ++i) {
+    static_cast<void>(adopt(host, somewhere, 8,
+                            {.on_release =
+                                 [&] {
+                                   ++calls;
+                                   most_open = std::max(most_open, ++open);
+                                   static_cast<void>(Buffer(host, Shape{1}, DType::u8));
+                                   --open;
+                                 },
+                             .stream = stream}));
+  }
+  ASSERT_EQ(kept_storages().storages, 100u);
+  sim::let_go(device, hold);
+  stream.synchronize();
+  static_cast<void>(Buffer(host, Shape{1}, DType::u8));
+  EXPECT_GE(calls, 1);
+  EXPECT_EQ(poll_storages().storages, 0u);
+  EXPECT_EQ(calls, 100);
+  EXPECT_EQ(most_open, 1) << "each inside the one before, they would use up the stack";
   hold = sim::hold(stream);
 }
 

@@ -185,7 +185,7 @@ TEST_F(UseRecordTest, OfTwoMarksOfAStreamTheLaterOneStaysWhicheverComesLast) {
 }
 
 TEST_F(UseRecordTest, WhatIsStillToComeIsCoveredWhoeverMarksItsStreamMeanwhile) {
-  record.end_ahead(record.try_begin(c, Access::read_write).value(), c, Access::read_write);
+  record.end(record.try_begin(c, Access::read_write).value(), c, {}, Access::read_write);
   ASSERT_TRUE(Device::try_wait(c.mark())) << "somebody marks it, and waits";
   const std::uint64_t hold = sim::hold(c);  // the work comes now
   EXPECT_FALSE(*record.try_is_ready(Access::read));
@@ -200,7 +200,7 @@ TEST_F(UseRecordTest, WhatIsStillToComeIsNotForgottenUntilItsStreamHasEnded) {
   const Device eager = sim::open({});
   {
     const Stream idle(eager);
-    record.end_ahead(record.try_begin(idle, Access::read).value(), idle, Access::read);
+    record.end(record.try_begin(idle, Access::read).value(), idle, {}, Access::read);
     record.prune();
     EXPECT_EQ(record.size(), 1u);
     for (StreamRef stream : {StreamRef(a), StreamRef(b), StreamRef(c)}) use(stream, Access::read);
@@ -209,6 +209,19 @@ TEST_F(UseRecordTest, WhatIsStillToComeIsNotForgottenUntilItsStreamHasEnded) {
   eager.synchronize();
   record.prune();
   EXPECT_EQ(record.size(), 3u);
+}
+
+TEST_F(UseRecordTest, ForgetsWhatADeviceDidThatIsClosed) {
+  {
+    const Device other = sim::open({});
+    const Stream stream(other);
+    record.end(record.try_begin(stream, Access::read).value(), stream, {}, Access::read);
+    use(stream, Access::discard);
+    record.end(record.try_begin(stream, Access::read).value(), stream, {}, Access::read);
+  }
+  EXPECT_TRUE(*record.try_is_ready(Access::read));
+  record.prune();
+  EXPECT_EQ(record.size(), 0u);
 }
 
 TEST_F(UseRecordTest, PruningForgetsWhatIsDone) {

@@ -62,10 +62,9 @@ class TERN_EXPORT UseRecord {
   /// is on record.
   [[nodiscard]] Result<Ticket> try_begin(StreamRef stream, Access access,
                                          CallSite site = CallSite::here()) noexcept;
-  /// The use is submitted, up to the mark.
+  /// The use is submitted, up to the mark. Without one it is submitted next, or the stream has
+  /// ended meanwhile: it lasts up to what the stream has when somebody must wait for it.
   void end(const Ticket& ticket, StreamRef stream, Mark mark, Access access) noexcept;
-  /// The use is submitted next: it lasts up to what the stream has when somebody must wait for it.
-  void end_ahead(const Ticket& ticket, StreamRef stream, Access access) noexcept;
   /// Nothing was submitted.
   void cancel(const Ticket& ticket) noexcept;
 
