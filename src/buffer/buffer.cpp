@@ -2,20 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
+#include <new>
+
 #include "tern/core/bytes.hpp"
 
 namespace tern {
 namespace {
 
 const Device& no_device() noexcept {
-  // Never destroyed, and not on the heap: buffers may ask after main, and without memory.
-  union Immortal {
-    Immortal() : device() {}
-    ~Immortal() {}
-    Device device;
-  };
-  static const Immortal none;
-  return none.device;
+  // Immortal, and not on the heap: whoever asks cannot be refused.
+  alignas(Device) static std::byte storage[sizeof(Device)];
+  static const Device& none = *new (storage) Device;
+  return none;
 }
 
 Failure not_inside(std::size_t offset, std::size_t size, std::size_t extent, const char* unit,
@@ -49,10 +48,11 @@ Result<void> check_aligned(const Storage& storage, std::size_t offset, DType dty
         memory->device_address != nullptr ? memory->device_address : memory->host_address);
   }
   if (address % needed == 0) return {};
-  return Failure(ErrorCode::misaligned,
-                 "{dtype} cannot live at byte {offset} of buffer {id}: it needs a multiple of "
-                 "{required} bytes. Copy the bytes to an aligned place.",
-                 site)
+  return Failure(
+             ErrorCode::misaligned,
+             "{dtype} cannot live at {address}, byte {offset} of buffer {id}: it needs a multiple "
+             "of {required} bytes. Copy the bytes to an aligned place.",
+             site)
       .with("address", address, Unit::hex)
       .with("offset", offset)
       .with("required", needed)

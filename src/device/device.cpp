@@ -1,5 +1,8 @@
 #include "tern/device/device.hpp"
 
+#include <cstddef>
+#include <new>
+
 #include "device/device_state.hpp"
 #include "device/request_checks.hpp"
 #include "tern/core/bytes.hpp"
@@ -42,15 +45,10 @@ Result<void> check_pages(const DeviceInfo& info, const void* address, std::size_
 }
 
 const DeviceInfo& no_device() noexcept {
-  // Never destroyed, as everything that handles may ask for after main; and not on the heap, which
-  // may be exhausted when somebody asks.
-  union Immortal {
-    Immortal() : info() {}
-    ~Immortal() {}
-    DeviceInfo info;
-  };
-  static const Immortal nothing;
-  return nothing.info;
+  // Immortal, and not on the heap: whoever asks cannot be refused.
+  alignas(DeviceInfo) static std::byte storage[sizeof(DeviceInfo)];
+  static const DeviceInfo& nothing = *new (storage) DeviceInfo;
+  return nothing;
 }
 
 Capability needed_for(MemoryKind kind) noexcept {
