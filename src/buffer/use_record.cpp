@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <type_traits>
 
 #include "buffer/stream_order.hpp"
 #include "tern/device/device.hpp"
@@ -13,20 +14,24 @@ namespace {
 class Taken {
  public:
   using Entry = UseRecord::Entry;
+  static_assert(std::is_trivially_destructible_v<Entry>);
 
+  Taken() noexcept {}
   [[nodiscard]] bool try_reserve(std::size_t count) noexcept {
     if (count <= inline_entries) return true;
     more_.reset(new (std::nothrow) Entry[count]);
     return more_ != nullptr;
   }
-  void add(const Entry& entry) noexcept { data()[count_++] = entry; }
+  void add(const Entry& entry) noexcept { std::construct_at(data() + count_++, entry); }
   [[nodiscard]] std::span<const Entry> all() noexcept { return {data(), count_}; }
 
  private:
   static constexpr std::size_t inline_entries = 8;
   [[nodiscard]] Entry* data() noexcept { return more_ ? more_.get() : inline_; }
 
-  Entry inline_[inline_entries];
+  union {
+    Entry inline_[inline_entries];  // the first count_ are alive; most uses take none
+  };
   std::unique_ptr<Entry[]> more_;
   std::size_t count_ = 0;
 };
@@ -73,21 +78,34 @@ Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access,
   Taken others;
   {
     const std::lock_guard lock(mutex_);
-    std::size_t waits = 0;
+    // Writes that an earlier read of the stream has waited for. (An earlier write has made them
+    // forgotten.)
+    std::uint64_t behind = 0;
+    bool has_others = false;
     for (const Entry& entry : entries()) {
-      if (entry.stream.id() != id && entry.waited_by != id && must_wait(access, entry)) ++waits;
-    }
-    if (!make_room() || !others.try_reserve(waits)) return no_host_memory(site);
-    if (waits > 0) {
-      for (const Entry& entry : entries()) {
-        if (entry.stream.id() != id && entry.waited_by != id && must_wait(access, entry)) {
-          others.add(entry);
-        }
+      if (entry.stream.id() == id) {
+        behind = std::max(behind, entry.began);
+      } else {
+        has_others = true;
       }
     }
+    if (!make_room()) return no_host_memory(site);
     ticket.version = version_;
+    if (has_others) {
+      const auto needs_wait = [&](const Entry& entry) {
+        return entry.stream.id() != id && must_wait(access, entry) &&
+               !(entry.is_write && entry.version <= behind);
+      };
+      const std::span<const Entry> all = entries();
+      if (!others.try_reserve(
+              static_cast<std::size_t>(std::count_if(all.begin(), all.end(), needs_wait)))) {
+        return no_host_memory(site);
+      }
+      for (const Entry& entry : all) {
+        if (needs_wait(entry)) others.add(entry);
+      }
+    }
     ++begun_;
-    if (waits == 0) return ticket;
   }
   for (const Entry& entry : others.all()) {
     if (Result<void> queued = order_behind(stream, entry.mark(), site); !queued) {
@@ -95,27 +113,20 @@ Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access,
       return queued.failure();
     }
   }
-  const std::lock_guard lock(mutex_);
-  for (const Entry& waited : others.all()) {
-    for (Entry& entry : entries()) {
-      if (entry.stream == waited.stream && entry.is_write == waited.is_write &&
-          entry.version == waited.version) {
-        entry.waited_by = id;
-      }
-    }
-  }
   return ticket;
 }
 
-void UseRecord::put(StreamRef stream, std::uint64_t sequence, bool is_write) noexcept {
+void UseRecord::put(StreamRef stream, std::uint64_t sequence, std::uint64_t began,
+                    bool is_write) noexcept {
   ++version_;
   for (Entry& entry : entries()) {
     if (entry.stream == stream && entry.is_write == is_write) {
-      entry = {stream, sequence, version_, {}, is_write};
+      // Uses of a stream that overlap may end in another order than they began.
+      entry = {stream, sequence, version_, std::max(began, entry.began), is_write};
       return;
     }
   }
-  std::construct_at(data() + count_, Entry{stream, sequence, version_, {}, is_write});
+  std::construct_at(data() + count_, Entry{stream, sequence, version_, began, is_write});
   ++count_;
 }
 
@@ -131,7 +142,7 @@ void UseRecord::end(const Ticket& ticket, StreamRef stream, Mark mark, Access ac
   const std::lock_guard lock(mutex_);
   --begun_;
   if (is_write(access)) forget_up_to(ticket.version);
-  if (mark) put(stream, mark.sequence, is_write(access));
+  if (mark) put(stream, mark.sequence, ticket.version, is_write(access));
 }
 
 void UseRecord::cancel(const Ticket&) noexcept {
@@ -143,7 +154,7 @@ Result<void> UseRecord::try_note(StreamRef stream, Mark mark, Access access) noe
   if (!mark) return {};
   const std::lock_guard lock(mutex_);
   if (!make_room()) return no_host_memory({});
-  put(stream, mark.sequence, is_write(access));
+  put(stream, mark.sequence, 0, is_write(access));
   return {};
 }
 

@@ -79,6 +79,28 @@ TEST_F(UseRecordTest, AStreamWaitsOnceForTheSameUse) {
   EXPECT_EQ(waits(), 1u) << "what it wrote behind, it has waited for before";
 }
 
+TEST_F(UseRecordTest, ReadersThatTakeTurnsWaitOnceEach) {
+  use(a, Access::read_write);
+  for (int round = 0; round < 3; ++round) {
+    use(b, Access::read);
+    use(c, Access::read);
+  }
+  EXPECT_EQ(waits(), 2u);
+  use(a, Access::read_write);
+  use(b, Access::read);
+  EXPECT_EQ(waits(), 5u) << "two for the readers, one for the new write";
+}
+
+TEST_F(UseRecordTest, AReadThatBeganBeforeAWriteHasNotWaitedForIt) {
+  const Result<UseRecord::Ticket> read = record.try_begin(b, Access::read);
+  ASSERT_TRUE(read);
+  use(a, Access::read_write);
+  record.end(*read, b, b.next_mark(), Access::read);
+  EXPECT_EQ(waits(), 0u);
+  use(b, Access::read);
+  EXPECT_EQ(waits(), 1u);
+}
+
 TEST_F(UseRecordTest, KeepsOneMarkPerStreamHoweverOftenItReads) {
   for (int i = 0; i < 1000; ++i) use(a, Access::read);
   EXPECT_EQ(record.size(), 1u);

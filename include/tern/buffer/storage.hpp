@@ -238,6 +238,13 @@ class TERN_EXPORT Storage {
   [[nodiscard]] Result<StorageUse> try_use(StreamRef stream, Access access, std::size_t offset,
                                            std::size_t bytes, CallSite site,
                                            Streams streams = Streams::own_device) noexcept;
+  /// What try_use() refuses before it does anything: for work that uses several
+  /// storages or none of them.
+  [[nodiscard]] Result<void> check_use(StreamRef stream, Access access, std::size_t offset,
+                                       std::size_t bytes, CallSite site,
+                                       Streams streams = Streams::own_device) noexcept;
+  /// May kernels use it in this way? Refused with unsupported, read_only.
+  [[nodiscard]] Result<void> check_kernels_reach(Access access, CallSite site) const noexcept;
   /// The host's turn: waits for what the access needs. For memory the host can use.
   [[nodiscard]] Result<void> try_wait_host(Access access, std::size_t offset, std::size_t bytes,
                                            CallSite site) noexcept;

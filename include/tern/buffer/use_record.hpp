@@ -41,7 +41,7 @@ class TERN_EXPORT UseRecord {
     StreamRef stream = {};
     std::uint64_t sequence = 0;  // of the mark
     std::uint64_t version = 0;   // counts the uses that were ended
-    StreamId waited_by = {};     // the last stream that waited for it
+    std::uint64_t began = 0;     // the version at its beginning: all writes up to it are behind
     bool is_write = false;
 
     [[nodiscard]] Mark mark() const noexcept { return {stream.id(), sequence}; }
@@ -73,7 +73,7 @@ class TERN_EXPORT UseRecord {
   /// The first entry, by somebody who is the only one to know the record.
   void begin_with(StreamRef stream, Mark mark) noexcept {
     if (!mark) return;
-    std::construct_at(inline_, Entry{stream, mark.sequence, ++version_, {}, true});
+    std::construct_at(inline_, Entry{stream, mark.sequence, ++version_, 0, true});
     count_ = 1;
   }
 
@@ -94,7 +94,7 @@ class TERN_EXPORT UseRecord {
   [[nodiscard]] std::span<Entry> entries() noexcept { return {data(), count_}; }
   [[nodiscard]] Entry* data() noexcept { return more_ ? more_.get() : inline_; }
   [[nodiscard]] bool make_room() noexcept;
-  void put(StreamRef stream, std::uint64_t sequence, bool is_write) noexcept;
+  void put(StreamRef stream, std::uint64_t sequence, std::uint64_t began, bool is_write) noexcept;
   void forget_up_to(std::uint64_t version) noexcept;
 
   mutable std::mutex mutex_;
