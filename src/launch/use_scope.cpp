@@ -1,0 +1,144 @@
+#include "tern/launch/use_scope.hpp"
+
+#include <memory>
+#include <new>
+
+#include "launch/last_mark.hpp"
+
+namespace tern {
+namespace {
+
+Failure no_host_memory(CallSite site) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", "a list of uses");
+}
+
+Failure misuse(StreamRef stream, const char* why, CallSite site) noexcept {
+  return Failure(ErrorCode::stream_misuse, "the uses of stream {stream} cannot change: {why}.",
+                 site)
+      .with("stream", stream.id().number())
+      .with("why", why);
+}
+
+}  // namespace
+
+UseScope::~UseScope() {
+  finish(Outcome::submitted);
+  std::destroy_n(data(), count_);
+  ::operator delete(more_);
+}
+
+bool UseScope::make_room() noexcept {
+  if (count_ < capacity_) return true;
+  void* const memory = ::operator new (2 * std::size_t{capacity_} * sizeof(Use), std::nothrow);
+  if (memory == nullptr) return false;
+  Use* const larger = static_cast<Use*>(memory);
+  std::uninitialized_move_n(data(), count_, larger);
+  std::destroy_n(data(), count_);
+  ::operator delete(more_);
+  more_ = larger;
+  capacity_ *= 2;
+  return true;
+}
+
+Result<std::size_t> UseScope::try_add(const StorageHandle& storage, std::size_t offset,
+                                      std::size_t bytes, Access access, CallSite site) noexcept {
+  if (phase_ != Phase::open) return misuse(stream_, "they were begun. Add them before", site);
+  if (!make_room()) return no_host_memory(site);
+  const std::uint32_t index = count_;
+  std::uint32_t first = index;
+  if (bytes != 0) {
+    for (std::uint32_t i = 0; i < index && first == index; ++i) {
+      if (data()[i].storage == storage) first = i;
+    }
+  }
+  Use* const use = std::construct_at(data() + index);
+  if (bytes != 0) use->storage = storage;
+  use->offset = offset;
+  use->bytes = bytes;
+  use->site = site;
+  use->first = first;
+  use->access = use->merged = access;
+  if (first != index) data()[first].merged = merge(data()[first].merged, access);
+  ++count_;
+  return std::size_t{index};
+}
+
+Result<void> UseScope::check(CallSite site) noexcept {
+  if (phase_ != Phase::open) return misuse(stream_, "they were begun before. Make others", site);
+  for (const Use& use : uses()) {
+    if (!use.storage) continue;
+    if (Result<void> able = use.storage->check_kernels_reach(use.access, use.site); !able) {
+      return able;
+    }
+    if (Result<void> sound =
+            use.storage->check_use(stream_, use.access, use.offset, use.bytes, use.site);
+        !sound) {
+      return sound;
+    }
+  }
+  return {};
+}
+
+Result<void> UseScope::try_begin(CallSite site) noexcept {
+  if (Result<void> sound = check(site); !sound) return sound;
+  for (const Use& use : uses()) {
+    if (!use.storage) continue;
+    if (Result<void> there = use.storage->try_ensure(stream_, site); !there) return there;
+  }
+  for (std::uint32_t i = 0; i < count_; ++i) {
+    Use& use = data()[i];
+    if (!use.storage || use.first != i) continue;
+    const Result<UseRecord::Ticket> ticket =
+        use.storage->uses().try_begin(stream_, use.merged, site);
+    if (!ticket) {
+      cancel_first(i);
+      return ticket.failure();
+    }
+    use.ticket = *ticket;
+  }
+  promise_last_mark(stream_);
+  phase_ = Phase::begun;
+  return {};
+}
+
+void* UseScope::pointer(std::size_t index) const noexcept {
+  if (phase_ != Phase::begun || index >= count_) return nullptr;
+  const Use& use = uses()[index];
+  return use.storage ? use.storage->first_byte() + use.offset : nullptr;
+}
+
+void UseScope::cancel_first(std::size_t count) noexcept {
+  for (std::uint32_t i = 0; i < count; ++i) {
+    Use& use = data()[i];
+    if (use.storage && use.first == i) use.storage->uses().cancel(use.ticket);
+  }
+}
+
+void UseScope::reopen() noexcept {
+  cancel_first(count_);
+  phase_ = Phase::open;
+}
+
+void UseScope::finish(Outcome outcome) noexcept {
+  if (phase_ != Phase::begun) return;
+  phase_ = Phase::over;
+  if (outcome == Outcome::nothing) {
+    cancel_first(count_);
+    for (Use& use : uses()) use.storage = {};
+    return;
+  }
+  const Mark mark = last_mark(stream_);
+  for (std::uint32_t i = 0; i < count_; ++i) {
+    Use& use = data()[i];
+    if (!use.storage) continue;
+    if (use.first == i) use.storage->uses().end(use.ticket, stream_, mark, use.merged);
+    if (outcome == Outcome::submitted && is_write(use.access)) {
+      use.storage->note_written(use.offset, use.bytes);
+    }
+    use.storage = {};  // the next free may come before the end of this object
+  }
+}
+
+}  // namespace tern
