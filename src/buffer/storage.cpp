@@ -432,6 +432,8 @@ Result<void> Storage::check_range(std::size_t offset, std::size_t bytes,
 }
 
 Result<void> Storage::check_kernels_reach(Access access, CallSite site) const noexcept {
+  // What a resource of a device gave is the commonest case by far.
+  if (resource_ && kind() != StorageKind::host) return {};
   const Reach reach = this->reach();
   if (reach.kernels_read && (reach.kernels_write || !is_write(access))) return {};
   if (is_write(access) && is_read_only()) return read_only(*origin(), site);
@@ -442,7 +444,7 @@ Result<void> Storage::check_kernels_reach(Access access, CallSite site) const no
 
 Result<void> Storage::check_use(StreamRef stream, Access access, std::size_t offset,
                                 std::size_t bytes, CallSite site, Streams streams) noexcept {
-  if (Result<void> inside = check_range(offset, bytes, site); !inside) return inside;
+  if (!is_within(offset, bytes, this->bytes())) return check_range(offset, bytes, site);
   if (is_write(access) && is_read_only()) return read_only(*origin(), site);
   if (streams == Streams::own_device && kind() == StorageKind::file) {
     return Failure(ErrorCode::unsupported,
@@ -464,7 +466,7 @@ Result<void> Storage::check_use(StreamRef stream, Access access, std::size_t off
     // The stream has the words for it.
     return Failure(stream.try_native().failure()).at(site);
   }
-  if (access == Access::read) {
+  if (access == Access::read && !is_all_written_.load(std::memory_order_acquire)) {
     if (Result<void> written = check_written(offset, bytes, site); !written) return written;
   }
   if (is_checked_) {

@@ -49,6 +49,24 @@ bool must_wait(Access access, const UseRecord::Entry& earlier) noexcept {
 
 }  // namespace
 
+bool MarkSet::try_add(Mark mark) noexcept {
+  Mark* const marks = more_ ? more_.get() : inline_;
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (marks[i].stream != mark.stream) continue;
+    marks[i].sequence = std::max(marks[i].sequence, mark.sequence);
+    return true;
+  }
+  if (count_ == capacity_) {
+    std::unique_ptr<Mark[]> larger(new (std::nothrow) Mark[2 * capacity_]);
+    if (!larger) return false;
+    std::copy_n(marks, count_, larger.get());
+    more_ = std::move(larger);
+    capacity_ *= 2;
+  }
+  std::construct_at((more_ ? more_.get() : inline_) + count_++, mark);
+  return true;
+}
+
 UseRecord::~UseRecord() = default;
 
 bool UseRecord::make_room() noexcept {
@@ -71,45 +89,42 @@ bool UseRecord::make_room() noexcept {
   return true;
 }
 
-Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access,
+Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, MarkSet& waits,
                                                CallSite site) noexcept {
   const StreamId id = stream.id();
-  Ticket ticket;
-  Taken others;
-  {
-    const std::lock_guard lock(mutex_);
-    // Writes that an earlier read of the stream has waited for. (An earlier write has made them
-    // forgotten.)
-    std::uint64_t behind = 0;
-    bool has_others = false;
-    for (const Entry& entry : entries()) {
-      if (entry.stream.id() == id) {
-        behind = std::max(behind, entry.began);
-      } else {
-        has_others = true;
-      }
+  const std::lock_guard lock(mutex_);
+  if (!make_room()) return no_host_memory(site);
+  // Writes that an earlier read of the stream has waited for. (An earlier write has made them
+  // forgotten.)
+  std::uint64_t behind = 0;
+  bool has_others = false;
+  for (const Entry& entry : entries()) {
+    if (entry.stream.id() == id) {
+      behind = std::max(behind, entry.began);
+    } else {
+      has_others = true;
     }
-    if (!make_room()) return no_host_memory(site);
-    ticket.version = version_;
-    if (has_others) {
-      const auto needs_wait = [&](const Entry& entry) {
-        return entry.stream.id() != id && must_wait(access, entry) &&
-               !(entry.is_write && entry.version <= behind);
-      };
-      const std::span<const Entry> all = entries();
-      if (!others.try_reserve(
-              static_cast<std::size_t>(std::count_if(all.begin(), all.end(), needs_wait)))) {
-        return no_host_memory(site);
-      }
-      for (const Entry& entry : all) {
-        if (needs_wait(entry)) others.add(entry);
-      }
-    }
-    ++begun_;
   }
-  for (const Entry& entry : others.all()) {
-    if (Result<void> queued = order_behind(stream, entry.mark(), site); !queued) {
-      cancel(ticket);
+  if (has_others) {
+    for (const Entry& entry : entries()) {
+      if (entry.stream.id() == id || !must_wait(access, entry)) continue;
+      if (entry.is_write && entry.version <= behind) continue;
+      if (!waits.try_add(entry.mark())) return no_host_memory(site);
+    }
+  }
+  ++begun_;
+  return Ticket{version_};
+}
+
+Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access,
+                                               CallSite site) noexcept {
+  MarkSet waits;
+  Result<Ticket> ticket = try_begin(stream, access, waits, site);
+  if (!ticket) return ticket;
+  // Devices are asked without the lock.
+  for (const Mark mark : waits.all()) {
+    if (Result<void> queued = order_behind(stream, mark, site); !queued) {
+      cancel(*ticket);
       return queued.failure();
     }
   }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <new>
 
+#include "buffer/stream_order.hpp"
 #include "launch/last_mark.hpp"
 
 namespace tern {
@@ -84,19 +85,27 @@ Result<void> UseScope::check(CallSite site) noexcept {
 Result<void> UseScope::try_begin(CallSite site) noexcept {
   if (Result<void> sound = check(site); !sound) return sound;
   for (const Use& use : uses()) {
-    if (!use.storage) continue;
+    if (!use.storage || use.storage->is_allocated()) continue;
     if (Result<void> there = use.storage->try_ensure(stream_, site); !there) return there;
   }
+  MarkSet waits;
   for (std::uint32_t i = 0; i < count_; ++i) {
     Use& use = data()[i];
     if (!use.storage || use.first != i) continue;
     const Result<UseRecord::Ticket> ticket =
-        use.storage->uses().try_begin(stream_, use.merged, site);
+        use.storage->uses().try_begin(stream_, use.merged, waits, site);
     if (!ticket) {
       cancel_first(i);
       return ticket.failure();
     }
     use.ticket = *ticket;
+  }
+  // Once for each stream, however many storages it has used.
+  for (const Mark mark : waits.all()) {
+    if (Result<void> queued = order_behind(stream_, mark, site); !queued) {
+      cancel_first(count_);
+      return queued;
+    }
   }
   promise_last_mark(stream_);
   phase_ = Phase::begun;

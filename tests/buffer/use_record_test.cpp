@@ -101,6 +101,25 @@ TEST_F(UseRecordTest, AReadThatBeganBeforeAWriteHasNotWaitedForIt) {
   EXPECT_EQ(waits(), 1u);
 }
 
+TEST_F(UseRecordTest, AWriterWaitsOnceForAStreamThatReadAndWrote) {
+  use(a, Access::read_write);
+  use(a, Access::read);
+  use(b, Access::discard);
+  EXPECT_EQ(waits(), 1u);
+}
+
+TEST(MarkSet, KeepsTheLatestOfEachStream) {
+  MarkSet marks;
+  for (std::uint32_t round = 1; round <= 3; ++round) {
+    for (std::uint32_t i = 0; i < 20; ++i) {
+      ASSERT_TRUE(marks.try_add({StreamId({}, i, i + 1), i == 0 ? 10 - round : round}));
+    }
+  }
+  ASSERT_EQ(marks.all().size(), 20u);
+  EXPECT_EQ(marks.all()[0].sequence, 9u);
+  EXPECT_EQ(marks.all()[19].sequence, 3u);
+}
+
 TEST_F(UseRecordTest, KeepsOneMarkPerStreamHoweverOftenItReads) {
   for (int i = 0; i < 1000; ++i) use(a, Access::read);
   EXPECT_EQ(record.size(), 1u);

@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <type_traits>
 
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
@@ -28,6 +29,31 @@
 #include "tern/device/stream.hpp"
 
 namespace tern {
+
+/// Marks to wait for, the latest of each stream: uses that begin together wait once. Up to eight
+/// streams need no heap memory. Confined.
+class TERN_EXPORT MarkSet {
+ public:
+  MarkSet() noexcept {}
+  MarkSet(const MarkSet&) = delete;
+  MarkSet& operator=(const MarkSet&) = delete;
+
+  /// False if the host has no memory.
+  [[nodiscard]] bool try_add(Mark mark) noexcept;
+  [[nodiscard]] std::span<const Mark> all() const noexcept {
+    return {more_ ? more_.get() : inline_, count_};
+  }
+
+ private:
+  static constexpr std::size_t inline_marks = 8;
+  static_assert(std::is_trivially_copyable_v<Mark>);
+
+  std::size_t count_ = 0, capacity_ = inline_marks;
+  std::unique_ptr<Mark[]> more_;
+  union {
+    Mark inline_[inline_marks];  // the first count_ are alive; most uses wait for none
+  };
+};
 
 class TERN_EXPORT UseRecord {
  public:
@@ -56,6 +82,10 @@ class TERN_EXPORT UseRecord {
   /// whose marks no stream can wait for. Refused as waits are, and with out_of_memory; then nothing
   /// is on record.
   [[nodiscard]] Result<Ticket> try_begin(StreamRef stream, Access access,
+                                         CallSite site = CallSite::here()) noexcept;
+  /// The same, but the caller queues the waits, before the use is ended. Refused with
+  /// out_of_memory.
+  [[nodiscard]] Result<Ticket> try_begin(StreamRef stream, Access access, MarkSet& waits,
                                          CallSite site = CallSite::here()) noexcept;
   /// The use is submitted, up to the mark.
   void end(const Ticket& ticket, StreamRef stream, Mark mark, Access access) noexcept;

@@ -4,8 +4,9 @@
 // Buffers are added with what the work does to them. Then the scope begins, for all of them or for
 // none: everything is checked first (device, reach, range, bytes that nobody wrote, read-only and
 // released memory), then memory is there, then exactly the waits that are needed are queued on the
-// stream. Between that and the end the addresses are valid for work of the stream. The end leaves a
-// mark with every storage, which other streams, the host and the free wait for.
+// stream, one for each other stream. Between that and the end the addresses are valid for work of
+// the stream. The end leaves a mark with every storage, which other streams, the host and the free
+// wait for.
 //
 // A storage that is added twice is used once: reading one part and discarding another is
 // read_write. Nothing can be added to a scope that has begun. A scope that goes without end() or
