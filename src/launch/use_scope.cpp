@@ -68,16 +68,23 @@ Result<std::size_t> UseScope::try_add(const StorageHandle& storage, std::size_t 
 
 Result<void> UseScope::check(CallSite site) noexcept {
   if (phase_ != Phase::open) return misuse(stream_, "they were begun before. Make others", site);
+  // Memory of one resource is in one place: what holds for the first of its storages, the device
+  // and what kernels can reach, holds for all.
+  const Resource* known = nullptr;
   for (const Use& use : uses()) {
     if (!use.storage) continue;
-    if (Result<void> able = use.storage->check_kernels_reach(use.access, use.site); !able) {
-      return able;
+    Storage& storage = *use.storage;
+    const bool is_known = known != nullptr && storage.resource().get() == known;
+    if (!is_known) {
+      if (Result<void> able = storage.check_kernels_reach(use.access, use.site); !able) return able;
     }
-    if (Result<void> sound =
-            use.storage->check_use(stream_, use.access, use.offset, use.bytes, use.site);
+    if (Result<void> sound = storage.check_use(
+            stream_, use.access, use.offset, use.bytes, use.site,
+            is_known ? Storage::Streams::any_device : Storage::Streams::own_device);
         !sound) {
       return sound;
     }
+    known = storage.resource().get();
   }
   return {};
 }
