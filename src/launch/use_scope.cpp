@@ -43,27 +43,35 @@ bool UseScope::make_room() noexcept {
   return true;
 }
 
-Result<std::size_t> UseScope::try_add(const StorageHandle& storage, std::size_t offset,
-                                      std::size_t bytes, Access access, CallSite site) noexcept {
+Result<std::size_t> UseScope::try_put(Storage* storage, std::size_t offset, std::size_t bytes,
+                                      Access access, const CallSite& site) noexcept {
   if (phase_ != Phase::open) return misuse(stream_, "they were begun. Add them before", site);
   if (!make_room()) return no_host_memory(site);
   const std::uint32_t index = count_;
-  std::uint32_t first = index;
-  if (bytes != 0) {
-    for (std::uint32_t i = 0; i < index && first == index; ++i) {
-      if (data()[i].storage == storage) first = i;
-    }
-  }
-  Use* const use = std::construct_at(data() + index);
-  if (bytes != 0) use->storage = storage;
-  use->offset = offset;
-  use->bytes = bytes;
-  use->site = site;
-  use->first = first;
-  use->access = use->merged = access;
-  if (first != index) data()[first].merged = merge(data()[first].merged, access);
+  Use* const all = data();
+  Use& use = *std::construct_at(all + index);
+  use.offset = offset;
+  use.bytes = bytes;
+  use.site = site;
+  use.first = index;
+  use.access = use.merged = access;
   ++count_;
+  if (bytes == 0) return std::size_t{index};
+  use.storage = storage;
+  for (std::uint32_t i = 0; i < index; ++i) {
+    if (all[i].storage != storage) continue;
+    use.first = i;
+    all[i].merged = merge(all[i].merged, access);
+    break;
+  }
   return std::size_t{index};
+}
+
+Result<std::size_t> UseScope::try_add(const StorageHandle& storage, std::size_t offset,
+                                      std::size_t bytes, Access access, CallSite site) noexcept {
+  const Result<std::size_t> index = try_put(storage.get(), offset, bytes, access, site);
+  if (index && bytes != 0) data()[*index].owner = storage;
+  return index;
 }
 
 Result<void> UseScope::check(CallSite site) noexcept {
@@ -119,12 +127,6 @@ Result<void> UseScope::try_begin(CallSite site) noexcept {
   return {};
 }
 
-void* UseScope::pointer(std::size_t index) const noexcept {
-  if (phase_ != Phase::begun || index >= count_) return nullptr;
-  const Use& use = uses()[index];
-  return use.storage ? use.storage->first_byte() + use.offset : nullptr;
-}
-
 void UseScope::cancel_first(std::size_t count) noexcept {
   for (std::uint32_t i = 0; i < count; ++i) {
     Use& use = data()[i];
@@ -142,7 +144,7 @@ void UseScope::finish(Outcome outcome) noexcept {
   phase_ = Phase::over;
   if (outcome == Outcome::nothing) {
     cancel_first(count_);
-    for (Use& use : uses()) use.storage = {};
+    for (Use& use : uses()) use.owner = {};
     return;
   }
   const Mark mark = last_mark(stream_);
@@ -153,7 +155,7 @@ void UseScope::finish(Outcome outcome) noexcept {
     if (outcome == Outcome::submitted && is_write(use.access)) {
       use.storage->note_written(use.offset, use.bytes);
     }
-    use.storage = {};  // the next free may come before the end of this object
+    use.owner = {};  // the next free may come before the end of this object
   }
 }
 

@@ -333,6 +333,20 @@ TEST_F(UseScopeTest, KeepsTheStorageUntilItsEnd) {
   scope.end();
 }
 
+TEST_F(UseScopeTest, TakesNoShareOfWhatItBorrows) {
+  const Buffer used = buffer();
+  UseScope scope(a);
+  const std::size_t index = scope.try_add_borrowed(used, Access::discard).value();
+  EXPECT_EQ(used.storage()->shares(), 1u);
+  const std::size_t owned = scope.add(used.view(0, 4), Access::read);
+  EXPECT_EQ(used.storage()->shares(), 2u);
+  scope.begin();
+  EXPECT_EQ(scope.pointer(index), scope.pointer(owned));
+  scope.end();
+  EXPECT_EQ(used.storage()->shares(), 1u);
+  EXPECT_FALSE(is_idle(used));
+}
+
 TEST_F(UseScopeTest, AMillionReadsOnEightStreamsHoldNothing) {
   std::vector<Stream> streams;
   for (int i = 0; i < 8; ++i) streams.emplace_back(device);

@@ -70,6 +70,12 @@ class TERN_EXPORT UseScope {
   [[nodiscard]] Result<std::size_t> try_add(const StorageHandle& storage, std::size_t offset,
                                             std::size_t bytes, Access access,
                                             CallSite site = CallSite::here()) noexcept;
+  /// The same without a share of the storage, for whoever keeps the buffer until the scope is over
+  /// anyway: a launch in one call has its arguments.
+  [[nodiscard]] Result<std::size_t> try_add_borrowed(const Buffer& buffer, Access access,
+                                                     CallSite site = CallSite::here()) noexcept {
+    return try_put(buffer.storage().get(), buffer.offset_bytes(), buffer.bytes(), access, site);
+  }
   template <class Used>
   std::size_t add(const Used& used, Access access, CallSite site = CallSite::here()) {
     return try_add(used, access, site).value();
@@ -84,7 +90,11 @@ class TERN_EXPORT UseScope {
 
   /// Where work of the stream finds the use's first byte. Null before the beginning, behind the
   /// end, and for no bytes.
-  [[nodiscard]] void* pointer(std::size_t index) const noexcept;
+  [[nodiscard]] void* pointer(std::size_t index) const noexcept {
+    if (phase_ != Phase::begun || index >= count_) return nullptr;
+    const Use& use = uses()[index];
+    return use.storage != nullptr ? use.storage->first_byte() + use.offset : nullptr;
+  }
 
   /// The work is submitted. Nothing if the scope has not begun.
   void end() noexcept { finish(Outcome::submitted); }
@@ -97,7 +107,8 @@ class TERN_EXPORT UseScope {
   enum class Outcome : std::uint8_t { submitted, unknown, nothing };
 
   struct Use {
-    StorageHandle storage;  // none for no bytes
+    Storage* storage = nullptr;  // null for no bytes
+    StorageHandle owner;         // none if it is borrowed
     std::size_t offset = 0, bytes = 0;
     UseRecord::Ticket ticket = {};  // of the first use of the storage, as `merged`
     CallSite site = {};
@@ -112,6 +123,8 @@ class TERN_EXPORT UseScope {
   }
   [[nodiscard]] Use* data() noexcept { return more_ != nullptr ? more_ : inline_; }
   [[nodiscard]] bool make_room() noexcept;
+  [[nodiscard]] Result<std::size_t> try_put(Storage* storage, std::size_t offset, std::size_t bytes,
+                                            Access access, const CallSite& site) noexcept;
   [[nodiscard]] Result<void> check(CallSite site) noexcept;
   void cancel_first(std::size_t count) noexcept;
   /// Begun, and not begun after all: it may begin again.
