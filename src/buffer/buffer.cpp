@@ -279,15 +279,8 @@ Result<Buffer::HostMemory> Buffer::try_host_memory(Access access, CallSite site)
 
 Result<StorageUse> Buffer::try_use(StreamRef stream, Access access, CallSite site) const noexcept {
   if (Result<void> there = check_there(site); !there) return there.failure();
-  const Reach reach = storage_->reach();
-  if (!reach.kernels_read || (is_write(access) && !reach.kernels_write)) {
-    if (storage_->is_read_only() && is_write(access)) {
-      return storage_->try_use(stream, access, offset_, bytes_, site);
-    }
-    return Failure(ErrorCode::unsupported,
-                   "work on a device cannot use {what} in place. Copy it to the device first.",
-                   site)
-        .with("what", name(kind()));
+  if (Result<void> able = storage_->check_kernels_reach(access, site); !able) {
+    return able.failure();
   }
   return storage_->try_use(stream, access, offset_, bytes_, site);
 }

@@ -114,6 +114,12 @@ Failure not_reachable(const Storage& storage, CallSite site) noexcept {
       .with("device", storage.device().spec());
 }
 
+Failure released(StorageId id, CallSite site) noexcept {
+  return Failure(ErrorCode::not_allocated,
+                 "buffer {id} has no memory any more: it was released to another owner.", site)
+      .with("id", id.value);
+}
+
 Failure read_only(const StorageOrigin& origin, CallSite site) noexcept {
   return Failure(ErrorCode::read_only, "{what} is read-only. Copy it to other memory first.", site)
       .with("what", origin.what());
@@ -366,11 +372,7 @@ Result<void> Storage::try_ensure(StreamRef first_user, CallSite site) noexcept {
   for (;;) {
     std::uint32_t phase = phase_.load(std::memory_order_acquire);
     if (phase == ready) return {};
-    if (phase == given_away) {
-      return Failure(ErrorCode::not_allocated,
-                     "buffer {id} has no memory any more: it was released to another owner.", site)
-          .with("id", id_.value);
-    }
+    if (phase == given_away) return released(id_, site);
     if (phase == busy) {
       phase_.wait(busy, std::memory_order_acquire);
       continue;
@@ -484,9 +486,20 @@ Result<void> Storage::check_range(std::size_t offset, std::size_t bytes,
       .with("extent", this->bytes());
 }
 
-Result<StorageUse> Storage::try_use(StreamRef stream, Access access, std::size_t offset,
-                                    std::size_t bytes, CallSite site, Streams streams) noexcept {
-  if (Result<void> inside = check_range(offset, bytes, site); !inside) return inside.failure();
+Result<void> Storage::check_kernels_reach(Access access, CallSite site) const noexcept {
+  // What a resource of a device gave is the commonest case by far.
+  if (resource_ && kind() != StorageKind::host) return {};
+  const Reach reach = this->reach();
+  if (reach.kernels_read && (reach.kernels_write || !is_write(access))) return {};
+  if (is_write(access) && is_read_only()) return read_only(*origin(), site);
+  return Failure(ErrorCode::unsupported,
+                 "work on a device cannot use {what} in place. Copy it to the device first.", site)
+      .with("what", origin() ? origin()->what() : name(kind()));
+}
+
+Result<void> Storage::check_use(StreamRef stream, Access access, std::size_t offset,
+                                std::size_t bytes, CallSite site, Streams streams) noexcept {
+  if (!is_within(offset, bytes, this->bytes())) return check_range(offset, bytes, site);
   if (is_write(access) && is_read_only()) return read_only(*origin(), site);
   if (streams == Streams::own_device && kind() == StorageKind::file) {
     return Failure(ErrorCode::unsupported,
@@ -508,16 +521,23 @@ Result<StorageUse> Storage::try_use(StreamRef stream, Access access, std::size_t
     // The stream has the words for it.
     return Failure(stream.try_native().failure()).at(site);
   }
-  if (access == Access::read) {
-    if (Result<void> written = check_written(offset, bytes, site); !written) {
-      return written.failure();
-    }
+  if (access == Access::read && !is_all_written_.load(std::memory_order_acquire)) {
+    if (Result<void> written = check_written(offset, bytes, site); !written) return written;
   }
   if (is_checked_) {
     // A host access that is open now is in nobody's order.
     const Result<std::uint64_t> ticket = try_begin_host_access(access, offset, bytes, site);
     if (!ticket) return ticket.failure();
     end_host_access(*ticket);
+  }
+  if (phase_.load(std::memory_order_relaxed) == given_away) return released(id_, site);
+  return {};
+}
+
+Result<StorageUse> Storage::try_use(StreamRef stream, Access access, std::size_t offset,
+                                    std::size_t bytes, CallSite site, Streams streams) noexcept {
+  if (Result<void> sound = check_use(stream, access, offset, bytes, site, streams); !sound) {
+    return sound.failure();
   }
   if (Result<void> there = try_ensure(stream, site); !there) return there.failure();
   Result<UseRecord::Ticket> ticket = uses_.try_begin(stream, access, site);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <type_traits>
 
 #include "buffer/stream_order.hpp"
 #include "device/device_state.hpp"
@@ -14,20 +15,24 @@ namespace {
 class Taken {
  public:
   using Entry = UseRecord::Entry;
+  static_assert(std::is_trivially_destructible_v<Entry>);
 
+  Taken() noexcept {}
   [[nodiscard]] bool try_reserve(std::size_t count) noexcept {
     if (count <= inline_entries) return true;
     more_.reset(new (std::nothrow) Entry[count]);
     return more_ != nullptr;
   }
-  void add(const Entry& entry) noexcept { data()[count_++] = entry; }
+  void add(const Entry& entry) noexcept { std::construct_at(data() + count_++, entry); }
   [[nodiscard]] std::span<const Entry> all() noexcept { return {data(), count_}; }
 
  private:
   static constexpr std::size_t inline_entries = 8;
   [[nodiscard]] Entry* data() noexcept { return more_ ? more_.get() : inline_; }
 
-  Entry inline_[inline_entries];
+  union {
+    Entry inline_[inline_entries];  // the first count_ are alive; most uses take none
+  };
   std::unique_ptr<Entry[]> more_;
   std::size_t count_ = 0;
 };
@@ -44,6 +49,24 @@ bool must_wait(Access access, const UseRecord::Entry& earlier) noexcept {
 }
 
 }  // namespace
+
+bool MarkSet::try_add(Mark mark) noexcept {
+  Mark* const marks = more_ ? more_.get() : inline_;
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (marks[i].stream != mark.stream) continue;
+    marks[i].sequence = std::max(marks[i].sequence, mark.sequence);
+    return true;
+  }
+  if (count_ == capacity_) {
+    std::unique_ptr<Mark[]> larger(new (std::nothrow) Mark[2 * capacity_]);
+    if (!larger) return false;
+    std::copy_n(marks, count_, larger.get());
+    more_ = std::move(larger);
+    capacity_ *= 2;
+  }
+  std::construct_at((more_ ? more_.get() : inline_) + count_++, mark);
+  return true;
+}
 
 UseRecord::~UseRecord() = default;
 
@@ -83,60 +106,64 @@ bool UseRecord::make_room() noexcept {
   return true;
 }
 
-Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access,
+Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, MarkSet& waits,
                                                CallSite site) noexcept {
   const StreamId id = stream.id();
   // Asked for, so that the stream does not end without a mark behind what it is going to do.
   static_cast<void>(stream.next_mark());
-  Ticket ticket;
-  Taken others;
-  {
-    const std::lock_guard lock(mutex_);
-    std::size_t waits = 0;
-    for (const Entry& entry : entries()) {
-      if (entry.stream.id() != id && entry.waited_by != id && must_wait(access, entry)) ++waits;
-    }
-    if (!make_room() || !others.try_reserve(waits)) return no_host_memory(site);
-    if (waits > 0) {
-      for (Entry& entry : entries()) {
-        if (entry.stream.id() != id && entry.waited_by != id && must_wait(access, entry)) {
-          settle(entry);
-          others.add(entry);
-        }
-      }
-    }
-    ticket.version = version_;
-    ++begun_;
-    if (waits == 0) return ticket;
-  }
-  for (const Entry& entry : others.all()) {
-    if (Result<void> queued = order_behind(stream, entry.mark(), site); !queued) {
-      cancel(ticket);
-      return queued.failure();
-    }
-  }
   const std::lock_guard lock(mutex_);
-  for (const Entry& waited : others.all()) {
+  if (!make_room()) return no_host_memory(site);
+  // Writes that an earlier read of the stream has waited for. (An earlier write has made them
+  // forgotten.)
+  std::uint64_t behind = 0;
+  bool has_others = false;
+  for (const Entry& entry : entries()) {
+    if (entry.stream.id() == id) {
+      behind = std::max(behind, entry.began);
+    } else {
+      has_others = true;
+    }
+  }
+  if (has_others) {
     for (Entry& entry : entries()) {
-      if (entry.stream == waited.stream && entry.is_write == waited.is_write &&
-          entry.version == waited.version) {
-        entry.waited_by = id;
-      }
+      if (entry.stream.id() == id || !must_wait(access, entry)) continue;
+      if (entry.is_write && entry.version <= behind) continue;
+      settle(entry);
+      if (!waits.try_add(entry.mark())) return no_host_memory(site);
+    }
+  }
+  ++begun_;
+  return Ticket{version_};
+}
+
+Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access,
+                                               CallSite site) noexcept {
+  MarkSet waits;
+  Result<Ticket> ticket = try_begin(stream, access, waits, site);
+  if (!ticket) return ticket;
+  // Devices are asked without the lock.
+  for (const Mark mark : waits.all()) {
+    if (Result<void> queued = order_behind(stream, mark, site); !queued) {
+      cancel(*ticket);
+      return queued.failure();
     }
   }
   return ticket;
 }
 
-void UseRecord::put(StreamRef stream, std::uint64_t sequence, bool is_write) noexcept {
+void UseRecord::put(StreamRef stream, std::uint64_t sequence, std::uint64_t began,
+                    bool is_write) noexcept {
   ++version_;
   for (Entry& entry : entries()) {
     if (entry.stream == stream && entry.is_write == is_write) {
-      // Of threads that use one stream, the one whose mark is earlier may come later.
-      entry = {stream, std::max(sequence, entry.sequence), version_, {}, is_write};
+      // Uses of a stream that overlap, and threads that share one, may end in another order than
+      // they began.
+      entry = {stream, std::max(sequence, entry.sequence), version_, std::max(began, entry.began),
+               is_write};
       return;
     }
   }
-  std::construct_at(data() + count_, Entry{stream, sequence, version_, {}, is_write});
+  std::construct_at(data() + count_, Entry{stream, sequence, version_, began, is_write});
   ++count_;
 }
 
@@ -152,7 +179,9 @@ void UseRecord::end(const Ticket& ticket, StreamRef stream, Mark mark, Access ac
   const std::lock_guard lock(mutex_);
   --begun_;
   if (is_write(access)) forget_up_to(ticket.version);
-  if (stream.id()) put(stream, mark ? mark.sequence : still_to_come, is_write(access));
+  if (stream.id()) {
+    put(stream, mark ? mark.sequence : still_to_come, ticket.version, is_write(access));
+  }
 }
 
 void UseRecord::cancel(const Ticket&) noexcept {
@@ -164,7 +193,7 @@ Result<void> UseRecord::try_note(StreamRef stream, Mark mark, Access access) noe
   if (!mark) return {};
   const std::lock_guard lock(mutex_);
   if (!make_room()) return no_host_memory({});
-  put(stream, mark.sequence, is_write(access));
+  put(stream, mark.sequence, 0, is_write(access));
   return {};
 }
 

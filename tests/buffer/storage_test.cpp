@@ -281,6 +281,22 @@ TEST_F(StorageTest, AUseThatIsDroppedWroteNothing) {
   EXPECT_TRUE(storage->check_written(0, 100, {}));
 }
 
+TEST_F(StorageTest, AUseIsCheckedWithoutBeginning) {
+  const StorageHandle storage = make(64);
+  EXPECT_TRUE(storage->check_use(a, Access::discard, 0, 64, {}));
+  EXPECT_FALSE(storage->is_allocated());
+  EXPECT_EQ(storage->uses().size(), 0u);
+  EXPECT_EQ(storage->check_use(a, Access::read, 0, 64, {}).failure().code(),
+            ErrorCode::never_written);
+  EXPECT_EQ(storage->check_use(a, Access::discard, 60, 8, {}).failure().code(),
+            ErrorCode::invalid_view);
+  const Result<Block> given = storage->try_release_block({}, {});
+  ASSERT_TRUE(given);
+  EXPECT_EQ(storage->check_use(a, Access::discard, 0, 64, {}).failure().code(),
+            ErrorCode::not_allocated);
+  pool->deallocate(*given, {});
+}
+
 TEST_F(StorageTest, AnotherStreamWaitsForTheAllocation) {
   const StorageHandle storage = make(100, {.stream = a});
   ASSERT_TRUE(storage->try_ensure(a, {}));

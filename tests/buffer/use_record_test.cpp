@@ -79,6 +79,48 @@ TEST_F(UseRecordTest, AStreamWaitsOnceForTheSameUse) {
   EXPECT_EQ(waits(), 1u) << "what it wrote behind, it has waited for before";
 }
 
+TEST_F(UseRecordTest, ReadersThatTakeTurnsWaitOnceEach) {
+  use(a, Access::read_write);
+  for (int round = 0; round < 3; ++round) {
+    use(b, Access::read);
+    use(c, Access::read);
+  }
+  EXPECT_EQ(waits(), 2u);
+  use(a, Access::read_write);
+  use(b, Access::read);
+  EXPECT_EQ(waits(), 5u) << "two for the readers, one for the new write";
+}
+
+TEST_F(UseRecordTest, AReadThatBeganBeforeAWriteHasNotWaitedForIt) {
+  use(c, Access::read_write);
+  const Result<UseRecord::Ticket> read = record.try_begin(b, Access::read);
+  ASSERT_TRUE(read);
+  use(a, Access::read_write);
+  record.end(*read, b, b.next_mark(), Access::read);
+  EXPECT_EQ(waits(), 2u) << "both for the first write";
+  use(b, Access::read);
+  EXPECT_EQ(waits(), 3u);
+}
+
+TEST_F(UseRecordTest, AWriterWaitsOnceForAStreamThatReadAndWrote) {
+  use(a, Access::read_write);
+  use(a, Access::read);
+  use(b, Access::discard);
+  EXPECT_EQ(waits(), 1u);
+}
+
+TEST(MarkSet, KeepsTheLatestOfEachStream) {
+  MarkSet marks;
+  for (std::uint32_t round = 1; round <= 3; ++round) {
+    for (std::uint32_t i = 0; i < 20; ++i) {
+      ASSERT_TRUE(marks.try_add({StreamId({}, i, i + 1), i == 0 ? 10 - round : round}));
+    }
+  }
+  ASSERT_EQ(marks.all().size(), 20u);
+  EXPECT_EQ(marks.all()[0].sequence, 9u);
+  EXPECT_EQ(marks.all()[19].sequence, 3u);
+}
+
 TEST_F(UseRecordTest, KeepsOneMarkPerStreamHoweverOftenItReads) {
   for (int i = 0; i < 1000; ++i) use(a, Access::read);
   EXPECT_EQ(record.size(), 1u);

@@ -213,7 +213,8 @@ class TERN_EXPORT Storage {
   [[nodiscard]] StorageOrigin* origin() const noexcept;
   [[nodiscard]] bool is_external() const noexcept { return origin() && origin()->is_external(); }
   [[nodiscard]] bool is_read_only() const noexcept {
-    return origin() && (kind() == StorageKind::file || origin()->is_read_only());
+    // What a resource gave is to be written.
+    return !resource_ && (kind() == StorageKind::file || origin()->is_read_only());
   }
   [[nodiscard]] bool is_checked() const noexcept { return is_checked_; }
 
@@ -244,6 +245,13 @@ class TERN_EXPORT Storage {
   [[nodiscard]] Result<StorageUse> try_use(StreamRef stream, Access access, std::size_t offset,
                                            std::size_t bytes, CallSite site,
                                            Streams streams = Streams::own_device) noexcept;
+  /// What try_use() refuses before it does anything: for work that uses several storages, all of
+  /// them or none.
+  [[nodiscard]] Result<void> check_use(StreamRef stream, Access access, std::size_t offset,
+                                       std::size_t bytes, CallSite site,
+                                       Streams streams = Streams::own_device) noexcept;
+  /// May kernels use it in this way? Refused with unsupported, read_only.
+  [[nodiscard]] Result<void> check_kernels_reach(Access access, CallSite site) const noexcept;
   /// The host's turn: waits for what the access needs. For memory the host can use.
   [[nodiscard]] Result<void> try_wait_host(Access access, std::size_t offset, std::size_t bytes,
                                            CallSite site) noexcept;

@@ -21,6 +21,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <type_traits>
 
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
@@ -30,6 +31,31 @@
 #include "tern/device/stream.hpp"
 
 namespace tern {
+
+/// Marks to wait for, the latest of each stream: uses that begin together wait once. Up to eight
+/// streams need no heap memory. Confined.
+class TERN_EXPORT MarkSet {
+ public:
+  MarkSet() noexcept {}
+  MarkSet(const MarkSet&) = delete;
+  MarkSet& operator=(const MarkSet&) = delete;
+
+  /// False if the host has no memory.
+  [[nodiscard]] bool try_add(Mark mark) noexcept;
+  [[nodiscard]] std::span<const Mark> all() const noexcept {
+    return {more_ ? more_.get() : inline_, count_};
+  }
+
+ private:
+  static constexpr std::size_t inline_marks = 8;
+  static_assert(std::is_trivially_copyable_v<Mark>);
+
+  std::size_t count_ = 0, capacity_ = inline_marks;
+  std::unique_ptr<Mark[]> more_;
+  union {
+    Mark inline_[inline_marks];  // the first count_ are alive; most uses wait for none
+  };
+};
 
 class TERN_EXPORT UseRecord {
  public:
@@ -46,7 +72,7 @@ class TERN_EXPORT UseRecord {
     StreamRef stream = {};
     std::uint64_t sequence = 0;  // of the mark
     std::uint64_t version = 0;   // counts the uses that were ended
-    StreamId waited_by = {};     // the last stream that waited for it
+    std::uint64_t began = 0;     // the version at its beginning: all writes up to it are behind
     bool is_write = false;
 
     [[nodiscard]] Mark mark() const noexcept { return {stream.id(), sequence}; }
@@ -61,6 +87,10 @@ class TERN_EXPORT UseRecord {
   /// whose marks no stream can wait for. Refused as waits are, and with out_of_memory; then nothing
   /// is on record.
   [[nodiscard]] Result<Ticket> try_begin(StreamRef stream, Access access,
+                                         CallSite site = CallSite::here()) noexcept;
+  /// The same, but the caller queues the waits, before the use is ended. Refused with
+  /// out_of_memory.
+  [[nodiscard]] Result<Ticket> try_begin(StreamRef stream, Access access, MarkSet& waits,
                                          CallSite site = CallSite::here()) noexcept;
   /// The use is submitted, up to the mark. Without one it is submitted next, or the stream has
   /// ended meanwhile: it lasts up to what the stream has when somebody must wait for it.
@@ -79,7 +109,7 @@ class TERN_EXPORT UseRecord {
   /// The first entry, by somebody who is the only one to know the record.
   void begin_with(StreamRef stream, Mark mark) noexcept {
     if (!mark) return;
-    std::construct_at(inline_, Entry{stream, mark.sequence, ++version_, {}, true});
+    std::construct_at(inline_, Entry{stream, mark.sequence, ++version_, 0, true});
     count_ = 1;
   }
 
@@ -100,7 +130,7 @@ class TERN_EXPORT UseRecord {
   [[nodiscard]] std::span<Entry> entries() noexcept { return {data(), count_}; }
   [[nodiscard]] Entry* data() noexcept { return more_ ? more_.get() : inline_; }
   [[nodiscard]] bool make_room() noexcept;
-  void put(StreamRef stream, std::uint64_t sequence, bool is_write) noexcept;
+  void put(StreamRef stream, std::uint64_t sequence, std::uint64_t began, bool is_write) noexcept;
   void forget_up_to(std::uint64_t version) noexcept;
   /// What is still to come is what the stream has now.
   static void settle(Entry& entry) noexcept;

@@ -1,0 +1,215 @@
+// What declaring its buffers adds to a launch: on one stream, where a few compares must do, and
+// between two, beside the wait that a program would queue itself.
+
+#include <fmt/format.h>
+
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/contestants.hpp"
+#include "bench/measure.hpp"
+#include "tern/buffer/buffer.hpp"
+#include "tern/launch/launch_recorder.hpp"
+#include "tern/launch/use_scope.hpp"
+
+namespace tern::bench {
+namespace {
+
+constexpr double goal_one_ns = 150, goal_eight_ns = 600;
+constexpr std::size_t most_buffers = 8;
+
+void do_nothing(const KernelCall&) {}
+
+/// A kernel that takes so many addresses and does nothing.
+class IdleKernel {
+ public:
+  IdleKernel(const Device& device, std::size_t addresses) : device_(device) {
+    const std::string entry = fmt::format("bench_idle_{}", addresses);
+    std::string text;
+    KernelSource source{.entry = entry};
+    const std::string& backend = device.info().backend;
+    if (backend == "cuda") {
+      text = ".version 7.0\n.target sm_52\n.address_size 64\n.visible .entry " + entry + "(";
+      for (std::size_t i = 0; i < addresses; ++i) {
+        text += fmt::format("{}.param .u64 p{}", i == 0 ? "" : ", ", i);
+      }
+      text += ") { ret; }\n";
+      // With the zero at its end, which the driver looks for.
+      source.image = std::as_bytes(std::span(text.c_str(), text.size() + 1));
+    } else if (backend == "opencl") {
+      text = "__kernel void " + entry + "(";
+      for (std::size_t i = 0; i < addresses; ++i) {
+        text += fmt::format("{}__global uint* p{}", i == 0 ? "" : ", ", i);
+      }
+      text += ") {}\n";
+      source.text = text;
+    } else {
+      source.body = do_nothing;
+    }
+    const Result<NativeKernel> loaded = device.try_load_kernel(source);
+    if (loaded) kernel_ = *loaded;
+  }
+  IdleKernel(const IdleKernel&) = delete;
+  IdleKernel& operator=(const IdleKernel&) = delete;
+  ~IdleKernel() {
+    if (*this) device_.unload_kernel(kernel_);
+  }
+
+  /// A driver that is a fake may have no use for our text.
+  [[nodiscard]] explicit operator bool() const { return kernel_.value != 0; }
+  void launch(StreamRef stream, std::span<void* const> addresses) const {
+    std::array<KernelArgument, most_buffers> arguments;
+    for (std::size_t i = 0; i < addresses.size(); ++i) {
+      arguments[i] = {&addresses[i], sizeof(void*), addresses[i], 256, Access::read_write};
+    }
+    stream.try_launch(kernel_, {}, {arguments.data(), addresses.size()}).value();
+  }
+
+ private:
+  Device device_;
+  NativeKernel kernel_;
+};
+
+struct Course {
+  const IdleKernel& kernel;
+  std::vector<Buffer> buffers;
+  std::vector<void*> addresses;
+};
+
+void launch_tracked(const Course& course, StreamRef stream) {
+  UseScope scope(stream);
+  std::array<void*, most_buffers> addresses;
+  for (const Buffer& buffer : course.buffers) {
+    static_cast<void>(scope.try_add_borrowed(buffer, Access::read_write).value());
+  }
+  scope.try_begin().value();
+  for (std::size_t i = 0; i < course.buffers.size(); ++i) addresses[i] = scope.pointer(i);
+  course.kernel.launch(stream, {addresses.data(), course.buffers.size()});
+  scope.end();
+}
+
+void launch_recorded(const Course& course, StreamRef stream) {
+  LaunchRecorder recorder(stream);
+  std::array<void*, most_buffers> addresses;
+  for (const Buffer& buffer : course.buffers) recorder.use(buffer, Access::read_write);
+  recorder.preflight();
+  for (std::size_t i = 0; i < course.buffers.size(); ++i) addresses[i] = recorder.pointer(i);
+  course.kernel.launch(stream, {addresses.data(), course.buffers.size()});
+  recorder.commit();
+}
+
+void add_one_stream(Context& context, const Course& course, StreamRef stream, double goal_ns) {
+  const std::size_t rounds = context.usual_or_quick<std::size_t>(500, 5);
+  const std::size_t count = course.buffers.size();
+  // There a thread is woken by each launch that comes late enough, which hides everything else.
+  const bool is_host = stream.device().info().is_host;
+  const std::string buffers = fmt::format("{} buffer{}", count, count == 1 ? "" : "s");
+  context.step(buffers);
+  const auto repeat = [&](const auto& launch) {
+    return [&, launch] {
+      for (std::size_t i = 0; i < rounds; ++i) launch();
+      stream.synchronize();
+    };
+  };
+  const std::vector<double> seconds =
+      median_seconds({repeat([&] { course.kernel.launch(stream, course.addresses); }),
+                      repeat([&] { launch_tracked(course, stream); }),
+                      repeat([&] { launch_recorded(course, stream); })},
+                     context.seconds_per_figure());
+  const double scope_ns = median_ns(
+      [&] {
+        for (std::size_t i = 0; i < rounds; ++i) {
+          UseScope scope(stream);
+          for (const Buffer& buffer : course.buffers) {
+            static_cast<void>(scope.try_add_borrowed(buffer, Access::read_write).value());
+          }
+          scope.try_begin().value();
+          scope.end();
+        }
+      },
+      rounds, context.seconds_per_figure());
+  const double each = 1e9 / static_cast<double>(rounds);
+  context.add({.name = buffers + ", a scope without a launch",
+               .value = scope_ns,
+               .unit = "ns",
+               .better = Better::lower,
+               .goal = goal_ns});
+  context.add({.name = buffers + ", added to a launch by a scope",
+               .value = (seconds[1] - seconds[0]) * each,
+               .unit = "ns",
+               .better = Better::lower,
+               .goal = is_host ? std::nullopt : std::optional(goal_ns)});
+  context.add({.name = buffers + ", launched with a scope",
+               .value = seconds[1] * each,
+               .unit = "ns",
+               .better = Better::lower,
+               .baseline_name = "launched without",
+               .baseline = seconds[0] * each,
+               .others = {{"with a recorder", seconds[2] * each}}});
+}
+
+void add_two_streams(Context& context, const Course& course, StreamRef a, StreamRef b) {
+  const std::size_t rounds = context.usual_or_quick<std::size_t>(500, 5);
+  const std::size_t count = course.buffers.size();
+  const std::string name =
+      fmt::format("{} buffer{}, two streams in turns", count, count == 1 ? "" : "s");
+  context.step(name);
+  const std::vector<double> seconds =
+      median_seconds({[&] {
+                        for (std::size_t i = 0; i < rounds; ++i) {
+                          launch_tracked(course, i % 2 == 0 ? a : b);
+                        }
+                        a.synchronize();
+                        b.synchronize();
+                      },
+                      [&] {
+                        for (std::size_t i = 0; i < rounds; ++i) {
+                          const StreamRef one = i % 2 == 0 ? a : b, other = i % 2 == 0 ? b : a;
+                          one.wait(other.mark());
+                          course.kernel.launch(one, course.addresses);
+                        }
+                        a.synchronize();
+                        b.synchronize();
+                      }},
+                     context.seconds_per_figure());
+  const double each = 1e9 / static_cast<double>(rounds);
+  context.add({.name = name,
+               .value = seconds[0] * each,
+               .unit = "ns",
+               .better = Better::lower,
+               .baseline_name = "one wait by hand",
+               .baseline = seconds[1] * each});
+}
+
+void run(Context& context) {
+  const Stage stage(context);
+  if (!stage.device.info().capabilities.has(Capability::kernels)) {
+    context.note("the device launches no kernels.");
+    return;
+  }
+  for (const std::size_t count : {std::size_t{1}, most_buffers}) {
+    const IdleKernel kernel(stage.device, count);
+    if (!kernel) {
+      context.note("the device could not load the kernel.");
+      return;
+    }
+    Course course{kernel, {}, {}};
+    for (std::size_t i = 0; i < count; ++i) {
+      course.buffers.push_back(
+          Buffer::allocate(stage.device, Shape{64}, DType::f32, {.contents = Contents::zero}));
+      course.addresses.push_back(reinterpret_cast<void*>(course.buffers.back().address()));
+    }
+    stage.device.synchronize();  // launches without a scope wait for nothing
+    add_one_stream(context, course, stage.streams[0], count == 1 ? goal_one_ns : goal_eight_ns);
+    add_two_streams(context, course, stage.streams[0], stage.streams[1]);
+    stage.device.synchronize();
+  }
+}
+
+const Registration registered({"launch.scope", "what declaring its buffers adds to a launch", run});
+
+}  // namespace
+}  // namespace tern::bench

@@ -1,0 +1,162 @@
+#include "tern/launch/use_scope.hpp"
+
+#include <memory>
+#include <new>
+
+#include "buffer/stream_order.hpp"
+#include "launch/last_mark.hpp"
+
+namespace tern {
+namespace {
+
+Failure no_host_memory(CallSite site) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", "a list of uses");
+}
+
+Failure misuse(StreamRef stream, const char* why, CallSite site) noexcept {
+  return Failure(ErrorCode::stream_misuse, "the uses of stream {stream} cannot change: {why}.",
+                 site)
+      .with("stream", stream.id().number())
+      .with("why", why);
+}
+
+}  // namespace
+
+UseScope::~UseScope() {
+  finish(Outcome::submitted);
+  std::destroy_n(data(), count_);
+  ::operator delete(more_);
+}
+
+bool UseScope::make_room() noexcept {
+  if (count_ < capacity_) return true;
+  void* const memory = ::operator new (2 * std::size_t{capacity_} * sizeof(Use), std::nothrow);
+  if (memory == nullptr) return false;
+  Use* const larger = static_cast<Use*>(memory);
+  std::uninitialized_move_n(data(), count_, larger);
+  std::destroy_n(data(), count_);
+  ::operator delete(more_);
+  more_ = larger;
+  capacity_ *= 2;
+  return true;
+}
+
+Result<std::size_t> UseScope::try_put(Storage* storage, std::size_t offset, std::size_t bytes,
+                                      Access access, const CallSite& site) noexcept {
+  if (phase_ != Phase::open) return misuse(stream_, "they were begun. Add them before", site);
+  if (!make_room()) return no_host_memory(site);
+  const std::uint32_t index = count_;
+  Use* const all = data();
+  Use& use = *std::construct_at(all + index);
+  use.offset = offset;
+  use.bytes = bytes;
+  use.site = site;
+  use.first = index;
+  use.access = use.merged = access;
+  ++count_;
+  if (bytes == 0) return std::size_t{index};
+  use.storage = storage;
+  for (std::uint32_t i = 0; i < index; ++i) {
+    if (all[i].storage != storage) continue;
+    use.first = i;
+    all[i].merged = merge(all[i].merged, access);
+    break;
+  }
+  return std::size_t{index};
+}
+
+Result<std::size_t> UseScope::try_add(const StorageHandle& storage, std::size_t offset,
+                                      std::size_t bytes, Access access, CallSite site) noexcept {
+  const Result<std::size_t> index = try_put(storage.get(), offset, bytes, access, site);
+  if (index && bytes != 0) data()[*index].owner = storage;
+  return index;
+}
+
+Result<void> UseScope::check(CallSite site) noexcept {
+  if (phase_ != Phase::open) return misuse(stream_, "they were begun before. Make others", site);
+  // Memory of one resource is in one place: what holds for the first of its storages, the device
+  // and what kernels can reach, holds for all.
+  const Resource* known = nullptr;
+  for (const Use& use : uses()) {
+    if (!use.storage) continue;
+    Storage& storage = *use.storage;
+    const bool is_known = known != nullptr && storage.resource().get() == known;
+    if (!is_known) {
+      if (Result<void> able = storage.check_kernels_reach(use.access, use.site); !able) return able;
+    }
+    if (Result<void> sound = storage.check_use(
+            stream_, use.access, use.offset, use.bytes, use.site,
+            is_known ? Storage::Streams::any_device : Storage::Streams::own_device);
+        !sound) {
+      return sound;
+    }
+    known = storage.resource().get();
+  }
+  return {};
+}
+
+Result<void> UseScope::try_begin(CallSite site) noexcept {
+  if (Result<void> sound = check(site); !sound) return sound;
+  for (const Use& use : uses()) {
+    if (!use.storage || use.storage->is_allocated()) continue;
+    if (Result<void> there = use.storage->try_ensure(stream_, site); !there) return there;
+  }
+  MarkSet waits;
+  for (std::uint32_t i = 0; i < count_; ++i) {
+    Use& use = data()[i];
+    if (!use.storage || use.first != i) continue;
+    const Result<UseRecord::Ticket> ticket =
+        use.storage->uses().try_begin(stream_, use.merged, waits, site);
+    if (!ticket) {
+      cancel_first(i);
+      return ticket.failure();
+    }
+    use.ticket = *ticket;
+  }
+  // Once for each stream, however many storages it has used.
+  for (const Mark mark : waits.all()) {
+    if (Result<void> queued = order_behind(stream_, mark, site); !queued) {
+      cancel_first(count_);
+      return queued;
+    }
+  }
+  promise_last_mark(stream_);
+  phase_ = Phase::begun;
+  return {};
+}
+
+void UseScope::cancel_first(std::size_t count) noexcept {
+  for (std::uint32_t i = 0; i < count; ++i) {
+    Use& use = data()[i];
+    if (use.storage && use.first == i) use.storage->uses().cancel(use.ticket);
+  }
+}
+
+void UseScope::reopen() noexcept {
+  cancel_first(count_);
+  phase_ = Phase::open;
+}
+
+void UseScope::finish(Outcome outcome) noexcept {
+  if (phase_ != Phase::begun) return;
+  phase_ = Phase::over;
+  if (outcome == Outcome::nothing) {
+    cancel_first(count_);
+    for (Use& use : uses()) use.owner = {};
+    return;
+  }
+  const Mark mark = last_mark(stream_);
+  for (std::uint32_t i = 0; i < count_; ++i) {
+    Use& use = data()[i];
+    if (!use.storage) continue;
+    if (use.first == i) use.storage->uses().end(use.ticket, stream_, mark, use.merged);
+    if (outcome == Outcome::submitted && is_write(use.access)) {
+      use.storage->note_written(use.offset, use.bytes);
+    }
+    use.owner = {};  // the next free may come before the end of this object
+  }
+}
+
+}  // namespace tern
