@@ -15,6 +15,31 @@ Failure missing(const Backend& backend, const char* what) noexcept {
 
 }  // namespace
 
+Result<LaunchSize> LaunchSize::try_for_elements(std::uint64_t count, std::uint32_t block_threads,
+                                                CallSite site) noexcept {
+  if (block_threads == 0) {
+    return Failure(ErrorCode::invalid_argument,
+                   "a block of no threads does nothing for {count} elements. Give it some.", site)
+        .with("name", "block_threads")
+        .with("value", std::uint64_t{0})
+        .with("count", count);
+  }
+  constexpr std::uint64_t most_blocks = 0x7FFF'FFFF;  // along the first axis, on any GPU
+  const std::uint64_t blocks = count / block_threads + (count % block_threads == 0 ? 0 : 1);
+  if (blocks > most_blocks) {
+    return Failure(ErrorCode::size_overflow,
+                   "{what} of {count} elements is {blocks} blocks of {threads} threads, and "
+                   "{max} is the most there can be. Let each thread do several elements.",
+                   site)
+        .with("what", "a launch")
+        .with("count", count)
+        .with("blocks", blocks)
+        .with("threads", block_threads)
+        .with("max", most_blocks);
+  }
+  return LaunchSize{{static_cast<std::uint32_t>(blocks), 1, 1}, {block_threads, 1, 1}};
+}
+
 Backend::~Backend() = default;
 
 void Backend::opened_as(DeviceId) noexcept {}
@@ -85,6 +110,7 @@ Result<NativeKernel> Backend::load_kernel(const KernelSource&) noexcept {
   return missing(*this, "kernels");
 }
 void Backend::unload_kernel(NativeKernel) noexcept {}
+Result<KernelInfo> Backend::kernel_info(NativeKernel) noexcept { return KernelInfo{}; }
 Result<void> Backend::launch(const Submission&, NativeKernel, const LaunchSize&,
                              std::span<const KernelArgument>) noexcept {
   return missing(*this, "kernels");

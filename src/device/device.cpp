@@ -241,6 +241,13 @@ void Device::unload_kernel(NativeKernel kernel) const noexcept {
   state_->backend().unload_kernel(kernel);
 }
 
+Result<KernelInfo> Device::try_kernel_info(NativeKernel kernel) const noexcept {
+  if (Result<void> able = check(state_, "a kernel", Capability::kernels); !able) {
+    return able.failure();
+  }
+  return state_->backend().kernel_info(kernel);
+}
+
 StreamRef Device::default_stream() const noexcept {
   return state_ ? state_->default_stream() : StreamRef();
 }

@@ -75,12 +75,40 @@ TEST(Backend, RefusesEveryOptionalPrimitiveItDoesNotImplement) {
   expect_missing(backend.launch({}, {}, {}, {}));
 }
 
+TEST(LaunchSize, HasAThreadForEachElement) {
+  const auto blocks = [](std::uint64_t count, std::uint32_t threads) {
+    const LaunchSize size = LaunchSize::for_elements(count, threads);
+    EXPECT_EQ(size.block[0], threads);
+    EXPECT_EQ(size.grid[1] * size.grid[2] * size.block[1] * size.block[2], 1u);
+    return size.grid[0];
+  };
+  EXPECT_EQ(blocks(0, 64), 0u);
+  EXPECT_EQ(blocks(1, 64), 1u);
+  EXPECT_EQ(blocks(64, 64), 1u);
+  EXPECT_EQ(blocks(65, 64), 2u);
+  EXPECT_EQ(blocks(0x7FFF'FFFFull * 1024, 1024), 0x7FFF'FFFFu);
+  EXPECT_EQ(LaunchSize::for_elements(1000).grid[0], 4u);
+  const Result<LaunchSize> large = LaunchSize::try_for_elements(0x7FFF'FFFFull * 1024 + 1, 1024);
+  ASSERT_FALSE(large);
+  EXPECT_EQ(large.failure().code(), ErrorCode::size_overflow);
+  EXPECT_EQ(large.failure().number("blocks"), 0x8000'0000u);
+  EXPECT_EQ(LaunchSize::try_for_elements(~0ull, 1).failure().code(), ErrorCode::size_overflow);
+  const Result<LaunchSize> none = LaunchSize::try_for_elements(5, 0);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.failure().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(none.failure().string("name"), "block_threads");
+}
+
 TEST(Backend, HasNoPeersAndIgnoresNotesUnlessItSaysOtherwise) {
   BareBackend backend;
   const Result<bool> enabled = backend.enable_peer_access(backend);
   ASSERT_TRUE(enabled);
   EXPECT_FALSE(*enabled);
   backend.unload_kernel({});
+  const Result<KernelInfo> info = backend.kernel_info({});
+  ASSERT_TRUE(info);
+  EXPECT_EQ(info->parameter_count, std::nullopt);
+  EXPECT_EQ(info->block_threads, 0u);
   backend.note_suballocate({}, {});
   backend.note_subrelease({}, {});
 }

@@ -18,6 +18,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -162,6 +163,21 @@ struct LaunchSize {
   std::uint32_t grid[3] = {1, 1, 1};
   std::uint32_t block[3] = {1, 1, 1};
   std::uint32_t shared_bytes = 0;
+
+  /// Threads of a block where nobody knows better.
+  static constexpr std::uint32_t usual_block = 256;
+
+  /// As many blocks along the first axis as `count` elements need, one thread each; the last block
+  /// may have threads to spare. Zero elements are no blocks, and their launch does nothing. Refused
+  /// with size_overflow beyond 2^31 - 1 blocks, with invalid_argument for a block of none.
+  [[nodiscard]] TERN_EXPORT static Result<LaunchSize> try_for_elements(
+      std::uint64_t count, std::uint32_t block_threads = usual_block,
+      CallSite site = CallSite::here()) noexcept;
+  [[nodiscard]] static LaunchSize for_elements(std::uint64_t count,
+                                               std::uint32_t block_threads = usual_block,
+                                               CallSite site = CallSite::here()) {
+    return try_for_elements(count, block_threads, site).value();
+  }
 };
 
 /// One argument of a launch: the bytes passed by value and, if they are an address, the range
@@ -195,6 +211,26 @@ struct KernelSource {
   void* context = nullptr;
   std::span<const std::byte> image = {};
   std::string_view text = {};
+  /// For the compiler of the text, with blanks between them.
+  std::string_view options = {};
+};
+
+/// What a backend knows of a kernel it has loaded.
+struct KernelInfo {
+  static constexpr std::size_t max_parameters = 64;
+
+  enum class Kind : std::uint8_t { unknown, value, address };
+  struct Parameter {
+    std::uint32_t value_bytes = 0;  // 0: not known
+    Kind kind = Kind::unknown;
+  };
+
+  /// Arguments that a launch takes; unset: not known.
+  std::optional<std::uint32_t> parameter_count = {};
+  /// Of the first of them.
+  std::array<Parameter, max_parameters> parameters = {};
+  /// Threads of a block with which a launch along one axis fills the device best; 0: not known.
+  std::uint32_t block_threads = 0;
 };
 
 /// A block that a pool hands out from memory it allocated earlier, for checkers and tools.
@@ -342,7 +378,10 @@ class TERN_EXPORT Backend {
   // --- Kernels (kernels)
 
   [[nodiscard]] virtual Result<NativeKernel> load_kernel(const KernelSource& source) noexcept;
+  /// Returns at once or waits; either way the launches already submitted still complete.
   virtual void unload_kernel(NativeKernel kernel) noexcept;
+  /// What can be found out without a launch. The default knows nothing.
+  [[nodiscard]] virtual Result<KernelInfo> kernel_info(NativeKernel kernel) noexcept;
   /// Argument values are copied before the call returns.
   [[nodiscard]] virtual Result<void> launch(const Submission& submission, NativeKernel kernel,
                                             const LaunchSize& size,

@@ -109,6 +109,7 @@ class TERN_EXPORT Device {
 
   [[nodiscard]] Result<NativeKernel> try_load_kernel(const KernelSource& source) const noexcept;
   void unload_kernel(NativeKernel kernel) const noexcept;
+  [[nodiscard]] Result<KernelInfo> try_kernel_info(NativeKernel kernel) const noexcept;
 
   // --- Order
 

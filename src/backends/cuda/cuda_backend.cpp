@@ -299,6 +299,11 @@ class CudaBackend final : public Backend {
     return kernels_.load(source);
   }
   void unload_kernel(NativeKernel kernel) noexcept override { kernels_.unload(kernel); }
+  Result<KernelInfo> kernel_info(NativeKernel kernel) noexcept override {
+    const Context::Visit visit(*context_);
+    if (!visit) return visit.failure();
+    return kernels_.info(kernel);
+  }
   Result<void> launch(const Submission& submission, NativeKernel kernel, const LaunchSize& size,
                       std::span<const KernelArgument> arguments) noexcept override {
     return on(submission.stream,

@@ -1,12 +1,15 @@
 #include "backends/cuda/cuda_kernels.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstring>
 #include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "backends/cuda/nvrtc.hpp"
 #include "backends/no_memory.hpp"
 
 namespace tern::cuda {
@@ -26,6 +29,36 @@ bool is_about_image(CUresult result) noexcept {
          result == CUDA_ERROR_JIT_COMPILER_NOT_FOUND;
 }
 
+/// More than 32 KiB of arguments can be.
+constexpr std::uint32_t most_parameters = 32 * 1024;
+
+void add_name(std::string& names, std::string_view name) {
+  names.append(names.empty() ? "'" : ", '").append(name).append("'");
+}
+
+/// The kernels that PTX declares. Nothing for what is no text.
+std::string entries_in(std::string_view ptx) {
+  constexpr std::string_view directive = ".entry";
+  std::string names;
+  for (std::size_t at = ptx.find(directive); at != ptx.npos; at = ptx.find(directive, at)) {
+    at += directive.size();
+    const std::size_t begin = std::min(ptx.find_first_not_of(" \t\r\n", at), ptx.size());
+    std::size_t end = begin;
+    while (end < ptx.size() && (std::isalnum(static_cast<unsigned char>(ptx[end])) != 0 ||
+                                ptx[end] == '_' || ptx[end] == '$')) {
+      ++end;
+    }
+    if (begin > at && end > begin) add_name(names, ptx.substr(begin, end - begin));
+  }
+  return names;
+}
+
+Failure dead_kernel() noexcept {
+  return Failure(ErrorCode::use_after_free,
+                 "the kernel was unloaded before, or never loaded here. Keep it until its last "
+                 "launch.");
+}
+
 }  // namespace
 
 CudaKernels::Kernel::Kernel(Kernel&& other) noexcept
@@ -41,18 +74,57 @@ CudaKernels::Kernel::~Kernel() {
   static_cast<void>(context->cu().cuModuleUnload(module));
 }
 
-Result<NativeKernel> CudaKernels::load(const KernelSource& source) noexcept {
-  if (source.image.empty()) {
-    return Failure(ErrorCode::unsupported,
-                   "'{device}' runs {what}, and kernel '{kernel}' has none. Give it an image.")
-        .with("what", "PTX and cubin images only")
-        .with("device", context_.spec())
-        .with("kernel", source.entry);
+Result<std::string> CudaKernels::image_of(const KernelSource& source) {
+  if (!source.image.empty()) {
+    // PTX ends with a zero that a view of it may not include.
+    return std::string(reinterpret_cast<const char*>(source.image.data()), source.image.size());
   }
+  if (!source.text.empty()) {
+    return try_compile(nvrtc(), source,
+                       {context_.spec(),
+                        static_cast<std::uint32_t>(
+                            context_.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)),
+                        static_cast<std::uint32_t>(
+                            context_.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))});
+  }
+  return Failure(ErrorCode::unsupported,
+                 "'{device}' runs {what}, and kernel '{kernel}' is none. Give it an image or text.")
+      .with("what", "PTX, cubins and CUDA C++ only")
+      .with("device", context_.spec())
+      .with("kernel", source.entry);
+}
+
+std::string CudaKernels::names_in(CUmodule module, std::string_view image) {
+  const DriverTable& cu = context_.cu();
+  if (cu.cuModuleGetFunctionCount == nullptr || cu.cuModuleEnumerateFunctions == nullptr ||
+      cu.cuFuncGetName == nullptr) {
+    return entries_in(image);
+  }
+  constexpr unsigned most = 16;  // more do not fit in a failure
+  std::array<CUfunction, most> functions = {};
+  unsigned count = 0;
+  if (cu.cuModuleGetFunctionCount(&count, module) != CUDA_SUCCESS) return entries_in(image);
+  count = std::min(count, most);
+  if (count == 0 ||
+      cu.cuModuleEnumerateFunctions(functions.data(), count, module) != CUDA_SUCCESS) {
+    return entries_in(image);
+  }
+  std::string names;
+  for (unsigned i = 0; i < count; ++i) {
+    const char* name = nullptr;
+    if (cu.cuFuncGetName(&name, functions[i]) == CUDA_SUCCESS && name != nullptr) {
+      add_name(names, name);
+    }
+  }
+  return names;
+}
+
+Result<NativeKernel> CudaKernels::load(const KernelSource& source) noexcept {
   try {
     const DriverTable& cu = context_.cu();
-    // PTX ends with a zero that a view of it may not include.
-    std::string image(reinterpret_cast<const char*>(source.image.data()), source.image.size());
+    const Result<std::string> made = image_of(source);
+    if (!made) return made.failure();
+    const std::string& image = *made;
     const std::string entry(source.entry);
     std::array<char, 2048> log = {};
     CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
@@ -77,10 +149,12 @@ Result<NativeKernel> CudaKernels::load(const KernelSource& source) noexcept {
     Kernel kernel(context_, module, nullptr, source.entry);
     const CUresult found = cu.cuModuleGetFunction(&kernel.function, module, entry.c_str());
     if (found == CUDA_ERROR_NOT_FOUND) {
+      const std::string names = names_in(module, image);
       return Failure(ErrorCode::not_found,
-                     "the image has no kernel '{id}'. C++ compilers change names: declare it "
-                     "extern \"C\", or use the name in the image.")
-          .with("id", source.entry);
+                     "there is no kernel '{id}' in it, but {names}. C++ compilers change names: "
+                     "declare it extern \"C\", or use the name in the image.")
+          .with("id", source.entry.substr(0, 60))
+          .with("names", names.empty() ? "none that is known" : names);
     }
     if (Result<void> done = context_.check(found, "cuModuleGetFunction"); !done) {
       return done.failure();
@@ -89,18 +163,50 @@ Result<NativeKernel> CudaKernels::load(const KernelSource& source) noexcept {
     if (native.value == 0) return no_memory_for("a kernel", sizeof(Kernel));
     return native;
   } catch (const std::bad_alloc&) {
-    return no_memory_for("a kernel", source.image.size());
+    return no_memory_for("a kernel", source.image.size() + source.text.size());
   }
+}
+
+Result<KernelInfo> CudaKernels::info(NativeKernel native) noexcept {
+  const std::shared_ptr<const Kernel> kernel = kernels_.find(native.value);
+  if (!kernel) return dead_kernel();
+  const DriverTable& cu = context_.cu();
+  KernelInfo info;
+  if (cu.cuFuncGetParamInfo != nullptr) {
+    CUresult result = CUDA_SUCCESS;
+    std::uint32_t count = 0;
+    // The driver does not say how many there are, only that one is not there.
+    for (; count < most_parameters; ++count) {
+      std::size_t offset = 0, bytes = 0;
+      result = cu.cuFuncGetParamInfo(kernel->function, count, &offset, &bytes);
+      if (result != CUDA_SUCCESS) break;
+      if (count < KernelInfo::max_parameters) {
+        info.parameters[count].value_bytes = static_cast<std::uint32_t>(bytes);
+      }
+    }
+    if (result == CUDA_ERROR_INVALID_VALUE) {
+      info.parameter_count = count;
+    } else if (Result<void> known = context_.check(result, "cuFuncGetParamInfo");
+               !known && context_.is_lost()) {
+      return known.failure();
+    }
+  }
+  int least_grid = 0, block = 0;
+  if (Result<void> known = context_.check(
+          cu.cuOccupancyMaxPotentialBlockSize(&least_grid, &block, kernel->function, nullptr, 0, 0),
+          "cuOccupancyMaxPotentialBlockSize");
+      !known && context_.is_lost()) {
+    return known.failure();
+  }
+  // What could not be found out is not known, which is no reason to do without the kernel.
+  info.block_threads = static_cast<std::uint32_t>(std::max(block, 0));
+  return info;
 }
 
 Result<void> CudaKernels::launch(CUstream stream, NativeKernel native, const LaunchSize& size,
                                  std::span<const KernelArgument> arguments) noexcept {
   const std::shared_ptr<const Kernel> kernel = kernels_.find(native.value);
-  if (!kernel) {
-    return Failure(ErrorCode::use_after_free,
-                   "the kernel was unloaded before, or never loaded here. Keep it until its last "
-                   "launch.");
-  }
+  if (!kernel) return dead_kernel();
   // As many as kernels usually have, without heap memory.
   std::array<void*, 64> few = {};
   std::vector<void*> many;

@@ -89,6 +89,7 @@ using CUstream = struct CUstream_st*;
 using CUevent = struct CUevent_st*;
 using CUmodule = struct CUmod_st*;
 using CUfunction = struct CUfunc_st*;
+using CUoccupancyB2DSize = std::size_t (*)(int block_threads);
 using CUmemoryPool = struct CUmemPoolHandle_st*;
 using CUarray = struct CUarray_st*;
 using CUgraph = struct CUgraph_st*;

@@ -229,6 +229,19 @@ namespace tern::cuda {
   TERN_DRIVER_ENTRY(cuModuleUnload, cuModuleUnload, 2000, required, (CUmodule module))             \
   TERN_DRIVER_ENTRY(cuModuleGetFunction, cuModuleGetFunction, 2000, required,                      \
                     (CUfunction * function, CUmodule module, const char* name))                    \
+  TERN_DRIVER_ENTRY(cuModuleGetFunctionCount, cuModuleGetFunctionCount, 12040, optional,           \
+                    (unsigned* count, CUmodule module))                                            \
+  TERN_DRIVER_ENTRY(cuModuleEnumerateFunctions, cuModuleEnumerateFunctions, 12040, optional,       \
+                    (CUfunction * functions, unsigned count, CUmodule module))                     \
+  TERN_DRIVER_ENTRY(cuFuncGetName, cuFuncGetName, 12030, optional,                                 \
+                    (const char** name, CUfunction function))                                      \
+  TERN_DRIVER_ENTRY(                                                                               \
+      cuFuncGetParamInfo, cuFuncGetParamInfo, 12040, optional,                                     \
+      (CUfunction function, std::size_t index, std::size_t * offset, std::size_t * bytes))         \
+  TERN_DRIVER_ENTRY(                                                                               \
+      cuOccupancyMaxPotentialBlockSize, cuOccupancyMaxPotentialBlockSize, 6050, required,          \
+      (int* least_grid, int* block, CUfunction function, CUoccupancyB2DSize shared_bytes_of,       \
+       std::size_t shared_bytes, int block_limit))                                                 \
   TERN_DRIVER_ENTRY(cuLaunchKernel, cuLaunchKernel, 4000, required,                                \
                     (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,       \
                      unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,  \

@@ -109,9 +109,11 @@ inline constexpr cl_int platform_not_found = -1001;
   TERN_OPENCL_NUMBER(queue_profiling_enable, QUEUE_PROFILING_ENABLE, cl_bitfield, 1 << 1)          \
   TERN_OPENCL_NUMBER(mem_read_write, MEM_READ_WRITE, cl_bitfield, 1 << 0)                          \
   TERN_OPENCL_NUMBER(mem_svm_fine_grain_buffer, MEM_SVM_FINE_GRAIN_BUFFER, cl_bitfield, 1 << 10)   \
+  TERN_OPENCL_NUMBER(program_kernel_names, PROGRAM_KERNEL_NAMES, cl_uint, 0x1168)                  \
   TERN_OPENCL_NUMBER(program_build_log, PROGRAM_BUILD_LOG, cl_uint, 0x1183)                        \
   TERN_OPENCL_NUMBER(kernel_num_args, KERNEL_NUM_ARGS, cl_uint, 0x1191)                            \
   TERN_OPENCL_NUMBER(kernel_arg_address_qualifier, KERNEL_ARG_ADDRESS_QUALIFIER, cl_uint, 0x1196)  \
+  TERN_OPENCL_NUMBER(kernel_arg_type_name, KERNEL_ARG_TYPE_NAME, cl_uint, 0x1198)                  \
   TERN_OPENCL_NUMBER(kernel_arg_address_global, KERNEL_ARG_ADDRESS_GLOBAL, cl_uint, 0x119B)        \
   TERN_OPENCL_NUMBER(kernel_arg_address_local, KERNEL_ARG_ADDRESS_LOCAL, cl_uint, 0x119C)          \
   TERN_OPENCL_NUMBER(kernel_arg_address_constant, KERNEL_ARG_ADDRESS_CONSTANT, cl_uint, 0x119D)    \

@@ -250,21 +250,28 @@ class OpenClBackend final : public Backend {
     return kernel;
   }
   void unload_kernel(NativeKernel kernel) noexcept override { kernels_.remove(kernel.value); }
+  Result<KernelInfo> kernel_info(NativeKernel native) noexcept override {
+    const std::shared_ptr<const std::shared_ptr<Kernel>> kernel = kernels_.find(native.value);
+    if (!kernel) return dead_kernel();
+    return (*kernel)->info();
+  }
 
   Result<void> launch(const Submission& submission, NativeKernel native, const LaunchSize& size,
                       std::span<const KernelArgument> arguments) noexcept override {
     const std::shared_ptr<const std::shared_ptr<Kernel>> kernel = kernels_.find(native.value);
-    if (!kernel) {
-      return Failure(ErrorCode::use_after_free,
-                     "the kernel was unloaded before, or never loaded here. Keep it until its last "
-                     "launch.");
-    }
+    if (!kernel) return dead_kernel();
     return submit(submission, [&](Stream& stream) {
       return (*kernel)->launch(stream, *memory_, size, arguments);
     });
   }
 
  private:
+  static Failure dead_kernel() noexcept {
+    return Failure(ErrorCode::use_after_free,
+                   "the kernel was unloaded before, or never loaded here. Keep it until its last "
+                   "launch.");
+  }
+
   /// With streams_mutex_ held.
   void forget_finished() noexcept {
     closed_streams_ = 0;

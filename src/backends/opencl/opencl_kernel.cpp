@@ -26,6 +26,19 @@ std::string_view first_error(std::string_view log) noexcept {
   return log.substr(line == log.npos ? 0 : line + 1);
 }
 
+/// Bytes of a type that the language defines; 0 for others, which the program may have made.
+std::uint32_t bytes_of(std::string_view type) noexcept {
+  struct Scalar {
+    std::string_view name;
+    std::uint32_t bytes;
+  };
+  constexpr Scalar scalars[] = {{"char", 1}, {"uchar", 1}, {"short", 2}, {"ushort", 2},
+                                {"int", 4},  {"uint", 4},  {"long", 8},  {"ulong", 8},
+                                {"half", 2}, {"float", 4}, {"double", 8}};
+  const auto* const found = std::ranges::find(scalars, type, &Scalar::name);
+  return found == std::end(scalars) ? 0 : found->bytes;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<Kernel>> Kernel::load(std::shared_ptr<Context> context,
@@ -40,7 +53,7 @@ Result<std::shared_ptr<Kernel>> Kernel::load(std::shared_ptr<Context> context,
   }
   try {
     const std::shared_ptr<Kernel> kernel(new Kernel(std::move(context), std::string(source.entry)));
-    if (Result<void> built = kernel->build(source.text); !built) return built.failure();
+    if (Result<void> built = kernel->build(source); !built) return built.failure();
     Result<cl_kernel> created = kernel->create();
     if (!created) return created.failure();
     kernel->kernel_ = *created;
@@ -57,7 +70,8 @@ Kernel::~Kernel() {
   if (program_ != nullptr) table.clReleaseProgram(program_);
 }
 
-Result<void> Kernel::build(std::string_view text) {
+Result<void> Kernel::build(const KernelSource& source) {
+  const std::string_view text = source.text;
   const char* begin = text.data();
   const std::size_t length = text.size();
   constexpr const char* call = "clCreateProgramWithSource";
@@ -69,8 +83,20 @@ Result<void> Kernel::build(std::string_view text) {
     return made ? call_failed(context_->spec(), call, code) : made;
   }
   // Without the option an implementation may forget which parameters are addresses.
-  code = table.clBuildProgram(program_, 1, &context_->facts().id, "-cl-kernel-arg-info", nullptr,
-                              nullptr);
+  const std::string options = std::string("-cl-kernel-arg-info ").append(source.options);
+  code =
+      table.clBuildProgram(program_, 1, &context_->facts().id, options.c_str(), nullptr, nullptr);
+  if (code == result::invalid_build_options) {
+    return Failure(ErrorCode::invalid_argument,
+                   "'{device}' does not know the options '{value}' for the compiler of kernel "
+                   "'{kernel}' ({call} returned {result}).")
+        .with("name", "options")
+        .with("call", "clBuildProgram")
+        .with("result", name_of(code))
+        .with("device", context_->spec())
+        .with("kernel", std::string_view(entry_).substr(0, 40))
+        .with("value", source.options);
+  }
   if (code == result::build_program_failure) return build_failure(code);
   return context_->check("clBuildProgram", code);
 }
@@ -93,15 +119,16 @@ Failure Kernel::build_failure(cl_int code) {
   std::string_view shown = first_error(log);
   shown.remove_suffix(shown.size() - (shown.find_last_not_of(" \n") + 1));
   // The log goes in last: it takes the room that is left, and is cut there.
-  return Failure(ErrorCode::driver,
-                 "kernel '{kernel}' could not be compiled for '{device}': {call} returned {name} "
-                 "({code}): {log}")
+  return Failure(ErrorCode::invalid_argument,
+                 "the text of kernel '{kernel}' could not be compiled for '{device}' ({call} "
+                 "returned {result}, {code}): {value}")
+      .with("name", "text")
       .with("call", "clBuildProgram")
-      .with("name", name_of(code))
+      .with("result", name_of(code))
       .with_signed("code", code)
       .with("device", context_->spec())
       .with("kernel", std::string_view(entry_).substr(0, 40))
-      .with("log", shown);
+      .with("value", shown);
 }
 
 Result<cl_kernel> Kernel::create() noexcept {
@@ -110,14 +137,64 @@ Result<cl_kernel> Kernel::create() noexcept {
   cl_kernel kernel = context_->table().clCreateKernel(program_, entry_.c_str(), &code);
   if (kernel != nullptr) return kernel;
   if (code == result::invalid_kernel_name) {
+    std::string names;
+    try {
+      names = names_in_program();
+    } catch (const std::bad_alloc&) {
+      // That it is not there can be said without them.
+    }
     return Failure(ErrorCode::not_found,
-                   "the text given for '{device}' has no kernel '{id}'. Name one that it declares "
-                   "with __kernel.")
+                   "the text given for '{device}' has no kernel '{id}', but {names}. Name one that "
+                   "it declares with __kernel.")
         .with("device", context_->spec())
-        .with("id", entry_);
+        .with("id", std::string_view(entry_).substr(0, 60))
+        .with("names", names.empty() ? "none that is known" : names);
   }
   const Result<void> made = context_->check(call, code);
   return made ? call_failed(context_->spec(), call, code) : made.failure();
+}
+
+std::string Kernel::names_in_program() const {
+  const Table& table = context_->table();
+  std::size_t bytes = 0;
+  if (table.clGetProgramInfo(program_, program_kernel_names, 0, nullptr, &bytes) !=
+      result::success) {
+    return {};
+  }
+  std::string listed(bytes, '\0');
+  if (table.clGetProgramInfo(program_, program_kernel_names, bytes, listed.data(), nullptr) !=
+      result::success) {
+    return {};
+  }
+  listed.resize(std::min(listed.find('\0'), listed.size()));
+  std::string names;
+  for (std::string_view rest = listed; !rest.empty();) {
+    const std::size_t end = std::min(rest.find(';'), rest.size());
+    names.append(names.empty() ? "'" : ", '").append(rest.substr(0, end)).append("'");
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return names;
+}
+
+KernelInfo Kernel::info() const {
+  const bool has_local = !parameters_.empty() && parameters_.back() == Parameter::local;
+  const std::size_t count = parameters_.size() - (has_local ? 1 : 0);
+  KernelInfo info;
+  info.parameter_count = static_cast<std::uint32_t>(count);
+  for (std::size_t i = 0; i < std::min(count, info.parameters.size()); ++i) {
+    KernelInfo::Parameter& parameter = info.parameters[i];
+    if (parameters_[i] == Parameter::address) {
+      parameter = {sizeof(void*), KernelInfo::Kind::address};
+      continue;
+    }
+    parameter.kind = KernelInfo::Kind::value;
+    char type[64] = {};
+    if (context_->table().clGetKernelArgInfo(kernel_, static_cast<cl_uint>(i), kernel_arg_type_name,
+                                             sizeof type - 1, type, nullptr) == result::success) {
+      parameter.value_bytes = bytes_of(type);
+    }
+  }
+  return info;
 }
 
 Result<void> Kernel::read_parameters() {

@@ -34,6 +34,9 @@ class Kernel {
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 
+  /// All parameters but one for local memory; the sizes of those whose type is OpenCL's own.
+  [[nodiscard]] KernelInfo info() const;
+
   [[nodiscard]] Result<void> launch(Stream& stream, const Memory& memory, const LaunchSize& size,
                                     std::span<const KernelArgument> arguments) noexcept;
 
@@ -43,9 +46,10 @@ class Kernel {
   Kernel(std::shared_ptr<Context> context, std::string entry) noexcept
       : context_(std::move(context)), entry_(std::move(entry)) {}
 
-  [[nodiscard]] Result<void> build(std::string_view text);
+  [[nodiscard]] Result<void> build(const KernelSource& source);
   [[nodiscard]] Failure build_failure(cl_int code);
   [[nodiscard]] Result<cl_kernel> create() noexcept;
+  [[nodiscard]] std::string names_in_program() const;
   [[nodiscard]] Result<void> read_parameters();
   [[nodiscard]] Result<void> check_arguments(const Memory& memory, const LaunchSize& size,
                                              std::span<const KernelArgument> arguments) noexcept;

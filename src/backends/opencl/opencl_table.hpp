@@ -79,6 +79,9 @@ namespace tern::opencl {
   TERN_OPENCL_ENTRY(cl_int, clGetProgramBuildInfo,                                                 \
                     (cl_program program, cl_device_id device, cl_uint what, std::size_t room,      \
                      void* value, std::size_t* bytes))                                             \
+  TERN_OPENCL_ENTRY(                                                                               \
+      cl_int, clGetProgramInfo,                                                                    \
+      (cl_program program, cl_uint what, std::size_t room, void* value, std::size_t* bytes))       \
   TERN_OPENCL_ENTRY(cl_int, clReleaseProgram, (cl_program program))                                \
   TERN_OPENCL_ENTRY(cl_kernel, clCreateKernel,                                                     \
                     (cl_program program, const char* name, cl_int* result))                        \

@@ -2032,6 +2032,78 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   });
 }
 
+CUresult cuModuleGetFunctionCount(unsigned* count, CUmodule module) {
+  return call(DriverEntry::cuModuleGetFunctionCount, Demand::context,
+              [&](const Here& here) -> CUresult {
+                const std::shared_ptr<FakeModule> from = here.state.modules.find(as_number(module));
+                if (!from) return CUDA_ERROR_INVALID_HANDLE;
+                if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                *count = static_cast<unsigned>(from->functions.size());
+                return CUDA_SUCCESS;
+              });
+}
+
+CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned count, CUmodule module) {
+  return call(DriverEntry::cuModuleEnumerateFunctions, Demand::context,
+              [&](const Here& here) -> CUresult {
+                const std::shared_ptr<FakeModule> from = here.state.modules.find(as_number(module));
+                if (!from) return CUDA_ERROR_INVALID_HANDLE;
+                if (functions == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+                for (const auto& [name, function] : from->functions) {
+                  if (count-- == 0) break;
+                  *functions++ = as_handle<CUfunction>(function);
+                }
+                return CUDA_SUCCESS;
+              });
+}
+
+CUresult cuFuncGetName(const char** name, CUfunction function) {
+  return call(DriverEntry::cuFuncGetName, Demand::context, [&](const Here& here) -> CUresult {
+    const std::shared_ptr<FakeFunction> kernel = here.state.functions.find(as_number(function));
+    if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+    if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *name = kernel->kernel.name.c_str();
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuFuncGetParamInfo(CUfunction function, std::size_t index, std::size_t* offset,
+                            std::size_t* bytes) {
+  return call(DriverEntry::cuFuncGetParamInfo, Demand::context, [&](const Here& here) -> CUresult {
+    const std::shared_ptr<FakeFunction> kernel = here.state.functions.find(as_number(function));
+    if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+    const std::vector<KernelParameter>& parameters = kernel->kernel.parameters;
+    if (offset == nullptr || index >= parameters.size()) return CUDA_ERROR_INVALID_VALUE;
+    *offset = 0;
+    for (std::size_t i = 0; i <= index; ++i) {
+      const std::size_t size = std::max<std::size_t>(parameters[i].value_bytes, 1);
+      *offset = (*offset + size - 1) / size * size;  // each at a multiple of its own size
+      if (i < index) *offset += size;
+    }
+    if (bytes != nullptr) *bytes = parameters[index].value_bytes;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuOccupancyMaxPotentialBlockSize(int* least_grid, int* block, CUfunction function,
+                                          CUoccupancyB2DSize, std::size_t, int block_limit) {
+  return call(DriverEntry::cuOccupancyMaxPotentialBlockSize, Demand::context,
+              [&](const Here& here) -> CUresult {
+                if (!here.state.functions.find(as_number(function))) {
+                  return CUDA_ERROR_INVALID_HANDLE;
+                }
+                if (least_grid == nullptr || block == nullptr || block_limit < 0) {
+                  return CUDA_ERROR_INVALID_VALUE;
+                }
+                // As for a kernel that needs few registers.
+                *block = block_limit == 0 ? 768 : std::min(block_limit, 768);
+                *least_grid = 2 * attribute_of(here.state, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                               here.device)
+                                      .value_or(1);
+                return CUDA_SUCCESS;
+              });
+}
+
 std::uint64_t count_at(const void* value, std::size_t value_bytes) noexcept {
   std::uint64_t count = 0;
   std::memcpy(&count, value, std::min(value_bytes, sizeof count));

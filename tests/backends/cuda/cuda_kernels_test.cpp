@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "backends/cuda/nvrtc.hpp"
 #include "support/allocation_counter.hpp"
 #include "support/cuda_bench.hpp"
+#include "support/fake_nvrtc.hpp"
 
 namespace tern::cuda {
 namespace {
@@ -127,12 +129,118 @@ TEST(CudaKernels, AreFoundByTheirNameInTheImage) {
   const Result<NativeKernel> refused = bench.device().load_kernel(source.source);
   ASSERT_EQ(code(refused), "not_found");
   EXPECT_EQ(refused.failure().string("id"), "add_two");
+  EXPECT_EQ(refused.failure().string("names"), "'add_one'");
   // What was loaded for it is unloaded again.
   EXPECT_EQ(bench.fake.live().modules, 0u);
   const Source good("add_one");
   bench.fake.fail_call("cuModuleGetFunction", 1, CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(code(bench.device().load_kernel(good.source)), "driver");
   EXPECT_EQ(bench.fake.live().modules, 0u);
+}
+
+TEST(CudaKernels, AreNamedFromTheTextWhereTheDriverIsTooOldToNameThem) {
+  sim::FakeDriverOptions options = sim::bench_options();
+  options.driver_version = 12000;
+  // A line of an image is a name here, so that one can read like PTX.
+  const std::string_view names[] = {".visible .entry one(.param .u64 p)", ".entry\ttwo_2$",
+                                    ".entry", ".entryless three"};
+  for (const std::string_view name : names) {
+    options.kernels.push_back({std::string(name), [](const KernelCall&) {}, {}});
+  }
+  CudaBench bench(options);
+  const std::string image = sim::FakeDriver::image(names);
+  const Result<NativeKernel> refused = bench.device().load_kernel(
+      {.entry = "nothing", .image = std::as_bytes(std::span(image.data(), image.size()))});
+  ASSERT_EQ(code(refused), "not_found");
+  EXPECT_EQ(refused.failure().string("names"), "'one', 'two_2$'");
+  const Source source("add_one", "nothing");
+  EXPECT_EQ(bench.device().load_kernel(source.source).failure().string("names"),
+            "none that is known");
+}
+
+TEST(CudaKernels, AreNotFoundAlsoWhereTheirNamesAreNotTold) {
+  CudaBench bench;
+  const Source source("add_one", "nothing");
+  for (const char* slot :
+       {"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncGetName"}) {
+    bench.fake.fail_call(slot, 1, CUDA_ERROR_UNKNOWN);
+    const Result<NativeKernel> refused = bench.device().load_kernel(source.source);
+    ASSERT_EQ(code(refused), "not_found") << slot;
+    EXPECT_EQ(refused.failure().string("names"), "none that is known") << slot;
+    bench.fake.clear_failures();
+  }
+}
+
+TEST(CudaKernels, KnowTheirParametersAndWhatFillsTheDevice) {
+  CudaBench bench;
+  const Source source("sum");
+  const NativeKernel kernel = bench.device().load_kernel(source.source).value();
+  const KernelInfo info = bench.device().kernel_info(kernel).value();
+  EXPECT_EQ(info.parameter_count, 3u);
+  EXPECT_EQ(info.parameters[0].value_bytes, 8u);
+  EXPECT_EQ(info.parameters[2].value_bytes, 4u);
+  EXPECT_EQ(info.parameters[2].kind, KernelInfo::Kind::unknown);
+  EXPECT_EQ(info.block_threads, 768u);
+  // What the driver does not tell is not known.
+  bench.fake.fail_call("cuFuncGetParamInfo", 1, CUDA_ERROR_NOT_SUPPORTED);
+  bench.fake.fail_call("cuOccupancyMaxPotentialBlockSize", 1, CUDA_ERROR_NOT_SUPPORTED);
+  const KernelInfo less = bench.device().kernel_info(kernel).value();
+  EXPECT_EQ(less.parameter_count, std::nullopt);
+  EXPECT_EQ(less.block_threads, 0u);
+  bench.device().unload_kernel(kernel);
+  EXPECT_EQ(code(bench.device().kernel_info(kernel)), "use_after_free");
+}
+
+TEST(CudaKernels, SayThatTheDeviceIsLostWhenAsked) {
+  for (const char* slot : {"cuFuncGetParamInfo", "cuOccupancyMaxPotentialBlockSize"}) {
+    CudaBench bench;
+    bench.is_lost = true;
+    const Source source("sum");
+    const NativeKernel kernel = bench.device().load_kernel(source.source).value();
+    bench.fake.fail_call(slot, 1, CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT_EQ(code(bench.device().kernel_info(kernel)), "device_lost") << slot;
+    EXPECT_EQ(code(bench.device().kernel_info(kernel)), "device_lost") << slot;
+  }
+}
+
+TEST(CudaKernels, OfAnOldDriverHaveUnknownParameters) {
+  sim::FakeDriverOptions options = sim::bench_options();
+  options.driver_version = 12000;
+  CudaBench bench(options);
+  const Source source("sum");
+  const NativeKernel kernel = bench.device().load_kernel(source.source).value();
+  const KernelInfo info = bench.device().kernel_info(kernel).value();
+  EXPECT_EQ(info.parameter_count, std::nullopt);
+  EXPECT_EQ(info.block_threads, 768u);
+  bench.device().unload_kernel(kernel);
+}
+
+TEST(CudaKernels, AreCompiledFromTextWhereThereIsACompiler) {
+  CudaBench bench;
+  const InstalledNvrtc compiler(load_nvrtc(test::fake_nvrtc()));
+  test::FakeNvrtc::state() = {};
+  const std::string_view names[] = {"add_one"};
+  test::FakeNvrtc::state().ptx = sim::FakeDriver::image(names);
+  const NativeKernel kernel =
+      bench.device()
+          .load_kernel({.entry = "add_one", .text = "some text", .options = "-a  -b"})
+          .value();
+  EXPECT_EQ(test::FakeNvrtc::state().text, "some text");
+  EXPECT_EQ(test::FakeNvrtc::state().options,
+            (std::vector<std::string>{"--gpu-architecture=compute_90", "-a", "-b"}));
+  EXPECT_EQ(test::FakeNvrtc::state().live, 0);
+  bench.device().unload_kernel(kernel);
+}
+
+TEST(CudaKernels, SayWhatToInstallWhereThereIsNoCompiler) {
+  CudaBench bench;
+  constexpr const char* nowhere[] = {"libtern_no_such_compiler.so", nullptr};
+  const InstalledNvrtc none(find_nvrtc(nowhere));
+  const Result<NativeKernel> refused =
+      bench.device().load_kernel({.entry = "add_one", .text = "some text"});
+  ASSERT_EQ(code(refused), "unsupported");
+  EXPECT_NE(refused.failure().text().find("Install it"), std::string::npos)
+      << refused.failure().text();
 }
 
 TEST(CudaKernels, AreNotLaunchedAfterTheyWereUnloaded) {

@@ -187,8 +187,9 @@ TEST_F(OpenClKernel, ThatDoesNotCompileShowsTheFirstError) {
   const Result<std::shared_ptr<Kernel>> refused =
       Kernel::load(context, {.entry = "f", .text = wrong});
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.failure().code(), ErrorCode::driver);
-  EXPECT_EQ(refused.failure().string("name"), "CL_BUILD_PROGRAM_FAILURE");
+  EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(refused.failure().string("name"), "text");
+  EXPECT_EQ(refused.failure().string("result"), "CL_BUILD_PROGRAM_FAILURE");
   const std::string sentence = refused.failure().text();
   EXPECT_NE(sentence.find("missing_name"), std::string::npos) << sentence;
   EXPECT_LT(sentence.size(), 500u);
@@ -199,6 +200,51 @@ TEST_F(OpenClKernel, ThatIsNotInTheTextIsNotFound) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().code(), ErrorCode::not_found);
   EXPECT_NE(refused.failure().text().find("'subtract'"), std::string::npos);
+  const std::string_view names = refused.failure().string("names").value_or("");
+  EXPECT_NE(names.find("'add'"), names.npos) << names;
+  EXPECT_NE(names.find("'turn'"), names.npos) << names;
+  // Where they cannot be listed, it is not found all the same.
+  for (int after = 0; after < 2; ++after) {
+    fail("clGetProgramInfo", result::out_of_resources, after);
+    const Result<std::shared_ptr<Kernel>> silent = try_load("subtract");
+    ASSERT_FALSE(silent);
+    EXPECT_EQ(silent.failure().code(), ErrorCode::not_found);
+    EXPECT_EQ(silent.failure().string("names"), "none that is known");
+  }
+}
+
+TEST_F(OpenClKernel, KnowsItsParameters) {
+  const KernelInfo add = load("add")->info();
+  EXPECT_EQ(add.parameter_count, 3u);
+  EXPECT_EQ(add.parameters[0].kind, KernelInfo::Kind::address);
+  EXPECT_EQ(add.parameters[0].value_bytes, 8u);
+  EXPECT_EQ(add.parameters[2].kind, KernelInfo::Kind::value);
+  EXPECT_EQ(add.parameters[2].value_bytes, 4u);
+  const KernelInfo hidden = load("add_hidden")->info();
+  EXPECT_EQ(hidden.parameter_count, 1u);
+  EXPECT_EQ(hidden.parameters[0].value_bytes, 0u) << "a type of the program's own";
+  EXPECT_EQ(load("turn")->info().parameter_count, 1u) << "local memory is no argument";
+  // What is not told is not known.
+  const auto kernel = load("add");
+  fail("clGetKernelArgInfo", result::kernel_arg_info_not_available);
+  EXPECT_EQ(kernel->info().parameters[2].value_bytes, 0u);
+}
+
+TEST_F(OpenClKernel, IsCompiledWithOptions) {
+  constexpr const char* scaled =
+      "__kernel void f(__global int* p) { p[get_global_id(0)] = FACTOR; }";
+  const auto made =
+      Kernel::load(context, {.entry = "f", .text = scaled, .options = "-DFACTOR=7"}).value();
+  const KernelArgument argument{&out, sizeof out, out, 64, Access::discard};
+  ASSERT_TRUE(made->launch(*stream, *memory, {.grid = {count, 1, 1}}, {&argument, 1}));
+  EXPECT_EQ(read(out)[3], 7);
+  fail("clBuildProgram", result::invalid_build_options);
+  const Result<std::shared_ptr<Kernel>> refused =
+      Kernel::load(context, {.entry = "f", .text = scaled, .options = "-no-such-option"});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(refused.failure().string("name"), "options");
+  EXPECT_EQ(refused.failure().string("value"), "-no-such-option");
 }
 
 TEST_F(OpenClKernel, IsNotLoadedIfAnyCallIsRefused) {

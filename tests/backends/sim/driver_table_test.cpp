@@ -251,6 +251,21 @@ class Walk {
     TERN_STEP(cuModuleLoadDataEx(&module, image.c_str(), 0, nullptr, nullptr));
     TERN_UNDO(cuModuleUnload(module));
     TERN_STEP(cuModuleGetFunction(&function, module, "add_one"));
+    unsigned functions = 0;
+    CUfunction all[2] = {};
+    const char* name = nullptr;
+    TERN_STEP(cuModuleGetFunctionCount(&functions, module));
+    TERN_STEP(cuModuleEnumerateFunctions(all, 2, module));
+    TERN_STEP(cuFuncGetName(&name, all[1]));
+    std::size_t offset = 0, parameter_bytes = 0;
+    TERN_STEP(cuFuncGetParamInfo(function, 1, &offset, &parameter_bytes));
+    int least_grid = 0, block = 0;
+    TERN_STEP(cuOccupancyMaxPotentialBlockSize(&least_grid, &block, function, nullptr, 0, 0));
+    EXPECT_EQ(functions, 2u);
+    EXPECT_STREQ(name, "sum");
+    EXPECT_EQ(offset, 8u);
+    EXPECT_EQ(parameter_bytes, 4u);
+    EXPECT_GT(block, 0);
     TERN_STEP(cuMemsetD32Async(memory, 1, 16, stream));
     std::uint32_t count = 16;
     void* arguments[] = {&memory, &count};
@@ -898,13 +913,11 @@ TEST(DriverTable, MakesPoolsOfOnesOwn) {
   EXPECT_EQ(bench.cu.cuMemPoolDestroy(shared), CUDA_ERROR_INVALID_VALUE);
   ASSERT_EQ(bench.cu.cuMemPoolDestroy(pool), CUDA_SUCCESS);
   EXPECT_EQ(bench.cu.cuMemPoolDestroy(pool), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(bench.cu.cuMemAllocFromPoolAsync(&memory, 64, pool, nullptr),
-            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(bench.cu.cuMemAllocFromPoolAsync(&memory, 64, pool, nullptr), CUDA_ERROR_INVALID_VALUE);
   // Of another device than the thread's.
   kind.location.id = 1;
   ASSERT_EQ(bench.cu.cuMemPoolCreate(&pool, &kind), CUDA_SUCCESS);
-  EXPECT_EQ(bench.cu.cuMemAllocFromPoolAsync(&memory, 64, pool, nullptr),
-            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(bench.cu.cuMemAllocFromPoolAsync(&memory, 64, pool, nullptr), CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST(DriverTable, ChecksWhatIsCopiedAndFilled) {

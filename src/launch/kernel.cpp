@@ -1,0 +1,429 @@
+#include "tern/launch/kernel.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "device/device_state.hpp"
+#include "tern/buffer/use_record.hpp"
+
+namespace tern {
+
+/// What the handles of a kernel share. It ends when the last of them goes, or stays, without a
+/// handle of its device, until the launches are done.
+struct KernelState {
+  KernelState() = default;
+  KernelState(const KernelState&) = delete;
+  KernelState& operator=(const KernelState&) = delete;
+
+  Device device;
+  std::weak_ptr<DeviceState> device_state;
+  NativeKernel native;
+  std::string name;
+  KernelInfo info;
+  std::vector<DeclaredParameter> declared;
+  UseRecord launches;
+  KernelState* next = nullptr;  // of those that wait
+
+  [[nodiscard]] bool are_launches_done() const noexcept {
+    return std::ranges::all_of(launches.unshared(), [](const UseRecord::Entry& entry) {
+      const Result<bool> done = Device::try_is_done(entry.mark());
+      // A lost device, or another process's, has nothing to wait for.
+      return !done || *done;
+    });
+  }
+};
+
+namespace {
+
+/// Kernels without handles whose launches are under way. A stack that is taken as a whole: there is
+/// no lock that a forked child could find held.
+std::atomic<KernelState*> waiting = nullptr;
+
+void wait_for(KernelState* state) noexcept {
+  state->next = waiting.load(std::memory_order_relaxed);
+  while (!waiting.compare_exchange_weak(state->next, state, std::memory_order_release,
+                                        std::memory_order_relaxed)) {
+  }
+}
+
+void end(KernelState* state) noexcept {
+  if (state->native.value != 0 && !state->are_launches_done()) {
+    // Without a handle: a device must not stay open for what nobody asks about. If it closes, it
+    // completes its work and unloads what is left.
+    const Device closing = std::exchange(state->device, Device());
+    wait_for(state);
+    return;
+  }
+  const std::unique_ptr<KernelState> gone(state);
+  gone->device.unload_kernel(gone->native);
+}
+
+/// As many as fit, made one by one: a launch has few arguments, and room for many costs nothing.
+template <class T>
+class Few {
+ public:
+  Few() noexcept {}
+  ~Few() { std::destroy_n(items_, count_); }
+  Few(const Few&) = delete;
+  Few& operator=(const Few&) = delete;
+
+  T& add(T item) noexcept { return *std::construct_at(items_ + count_++, std::move(item)); }
+  [[nodiscard]] std::span<T> all() noexcept { return {items_, count_}; }
+
+ private:
+  union {
+    T items_[Kernel::max_arguments];  // the first count_ of them are alive
+  };
+  std::size_t count_ = 0;
+};
+
+Failure no_kernel(CallSite site) noexcept {
+  return Failure(ErrorCode::invalid_argument,
+                 "there is no kernel to launch: it was made by default or moved from. Load one.",
+                 site)
+      .with("name", "kernel")
+      .with("value", "none");
+}
+
+std::string_view spec_of(StreamRef stream) noexcept {
+  // Not a copy of what a temporary handle owns: the spec lives as long as the device.
+  return stream.is_usable() ? stream.device().spec() : std::string_view("no device");
+}
+
+Result<void> check_stream(const KernelState& kernel, StreamRef stream, CallSite site) noexcept {
+  if (!stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
+  if (stream.device_id() == kernel.device.id()) return {};
+  return Failure(
+             ErrorCode::device_mismatch,
+             "kernel '{kernel}' of '{a}' cannot be launched on a stream of '{b}'. Load it there, "
+             "or use a stream of its device.",
+             site)
+      .with("a", kernel.device.spec())
+      .with("b", spec_of(stream))
+      .with("kernel", kernel.name);
+}
+
+// --- Arguments against parameters
+
+std::string_view text_of(bool is_memory, ArgumentType type) noexcept {
+  if (is_memory) return type.dtype == DType::void_ ? "memory" : name(type.dtype);
+  return type.dtype == DType::void_ ? "a value" : name(type.dtype);
+}
+
+Failure wrong_type(const KernelState& kernel, std::size_t index, std::string_view expected,
+                   std::string_view actual, CallSite site) noexcept {
+  return Failure(ErrorCode::type_mismatch,
+                 "argument {index} of kernel '{kernel}' is {actual}, and its parameter {expected}. "
+                 "Pass what the kernel declares.",
+                 site)
+      .with("index", index)
+      .with("expected", expected)
+      .with("actual", actual)
+      .with("kernel", kernel.name);
+}
+
+bool is_real(DType dtype) noexcept {
+  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 ||
+         dtype == DType::f64 || dtype == DType::f8_e4m3fn || dtype == DType::f8_e5m2;
+}
+
+/// May a value of this type stand for that one? The sign of an integer is the reader's affair; a
+/// whole number in the place of a float is the mistake to find.
+bool is_value_for(ArgumentType actual, ArgumentType expected) noexcept {
+  if (actual.bytes != expected.bytes) return false;
+  if (actual.dtype == DType::void_ || expected.dtype == DType::void_) return true;
+  return is_real(actual.dtype) == is_real(expected.dtype);
+}
+
+bool is_element_of(ArgumentType actual, ArgumentType expected) noexcept {
+  if (actual.dtype == DType::byte) return true;  // untyped
+  if (actual.dtype != DType::void_ && expected.dtype != DType::void_) {
+    return actual.dtype == expected.dtype;
+  }
+  return actual.bytes == expected.bytes;
+}
+
+Result<void> check_declared(const KernelState& kernel, std::size_t index,
+                            const LaunchArgument& argument, CallSite site) noexcept {
+  const DeclaredParameter& parameter = kernel.declared[index];
+  const bool fits = argument.is_memory() == parameter.is_memory &&
+                    (parameter.is_memory ? is_element_of(argument.type(), parameter.type)
+                                         : is_value_for(argument.type(), parameter.type));
+  if (!fits) {
+    return wrong_type(kernel, index, text_of(parameter.is_memory, parameter.type),
+                      text_of(argument.is_memory(), argument.type()), site);
+  }
+  if (!parameter.is_memory) return {};
+  const Access access = argument.access();
+  const bool is_right = parameter.is_written ? access != Access::read : access != Access::discard;
+  if (is_right) return {};
+  return Failure(ErrorCode::invalid_argument,
+                 parameter.is_written
+                     ? "argument {index} of kernel '{kernel}' is declared in(), and its parameter "
+                       "can be written. Declare {value}, or make it a view of constants."
+                     : "argument {index} of kernel '{kernel}' is declared out(), and its parameter "
+                       "is only read. Declare {value}.",
+                 site)
+      .with("name", "arguments")
+      .with("index", index)
+      .with("value", parameter.is_written ? "out() or inout()" : "in()")
+      .with("kernel", kernel.name);
+}
+
+Result<void> check_arguments(const KernelState& kernel, std::span<const LaunchArgument> arguments,
+                             CallSite site) noexcept {
+  if (arguments.size() > Kernel::max_arguments) {
+    return Failure(ErrorCode::capacity,
+                   "a launch of kernel '{kernel}' with {count} arguments has more than {max}. Pass "
+                   "a struct, or several buffers as one.",
+                   site)
+        .with("max", Kernel::max_arguments)
+        .with("count", arguments.size())
+        .with("kernel", kernel.name);
+  }
+  const DeviceInfo& device = kernel.device.info();
+  if (device.max_kernel_arguments != 0 && arguments.size() > device.max_kernel_arguments) {
+    return Failure(ErrorCode::unsupported,
+                   "a kernel of {count} arguments is more than the {max} that '{device}' takes.",
+                   site)
+        .with("what", "that many kernel arguments")
+        .with("count", arguments.size())
+        .with("max", device.max_kernel_arguments)
+        .with("device", device.spec);
+  }
+  if (kernel.info.parameter_count && *kernel.info.parameter_count != arguments.size()) {
+    return Failure(ErrorCode::shape_mismatch,
+                   "kernel '{kernel}' takes {expected} arguments and was given {actual}.", site)
+        .with("expected", *kernel.info.parameter_count)
+        .with("actual", arguments.size())
+        .with("kernel", kernel.name);
+  }
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const LaunchArgument& argument = arguments[i];
+    if (i < kernel.declared.size()) {
+      if (Result<void> fits = check_declared(kernel, i, argument, site); !fits) return fits;
+      continue;
+    }
+    const KernelInfo::Parameter& parameter = kernel.info.parameters[i];
+    if (parameter.kind == KernelInfo::Kind::address && !argument.is_memory()) {
+      return wrong_type(kernel, i, "memory", text_of(false, argument.type()), site);
+    }
+    const std::size_t bytes = argument.is_memory() ? sizeof(void*) : argument.type().bytes;
+    if (parameter.value_bytes != 0 && parameter.value_bytes != bytes) {
+      return Failure(ErrorCode::size_mismatch,
+                     "argument {index} of kernel '{kernel}' has {actual} bytes, and its parameter "
+                     "{expected}. Pass what the kernel declares.",
+                     site)
+          .with("index", i)
+          .with("expected", parameter.value_bytes)
+          .with("actual", bytes)
+          .with("kernel", kernel.name);
+    }
+  }
+  return {};
+}
+
+// --- Memory
+
+/// All that can be known to be wrong with an argument before anything is queued for the others.
+Result<void> check_memory(const KernelState& kernel, const LaunchArgument& argument, bool is_used,
+                          CallSite site) noexcept {
+  if (argument.is_empty_array()) return {};
+  if (!argument.storage()) {
+    return Failure(ErrorCode::not_allocated,
+                   "a buffer among the arguments of kernel '{kernel}' is none: it was made by "
+                   "default or moved from. Make it with a device.",
+                   site)
+        .with("id", std::uint64_t{0})
+        .with("kernel", kernel.name);
+  }
+  Storage& storage = *argument.storage();
+  if (storage.device().id() != kernel.device.id()) {
+    return Failure(ErrorCode::device_mismatch,
+                   "buffer {id} on '{a}' cannot be used by kernel '{kernel}' on '{b}'. Copy it "
+                   "there, or launch on its device.",
+                   site)
+        .with("id", storage.id().value)
+        .with("a", storage.device().spec())
+        .with("b", kernel.device.spec())
+        .with("kernel", kernel.name);
+  }
+  const bool writes = is_write(argument.access());
+  if (writes && storage.is_read_only()) {
+    return Failure(ErrorCode::read_only,
+                   "{what} can only be read, and kernel '{kernel}' would write it. Copy it first.",
+                   site)
+        .with("what", storage.origin()->what())
+        .with("kernel", kernel.name);
+  }
+  const Reach reach = storage.reach();
+  if (!reach.kernels_read || (writes && !reach.kernels_write)) {
+    return Failure(ErrorCode::unsupported,
+                   "work on a device cannot use {what} in place. Copy it to the device first.",
+                   site)
+        .with("what", name(storage.kind()));
+  }
+  if (is_used && argument.access() == Access::read) {
+    return storage.check_written(argument.offset_bytes(), argument.bytes(), site);
+  }
+  return {};
+}
+
+bool is_nothing(const LaunchSize& size) noexcept {
+  return std::ranges::count(size.grid, 0u) + std::ranges::count(size.block, 0u) > 0;
+}
+
+}  // namespace
+
+std::size_t poll_kernels() noexcept {
+  std::size_t left = 0;
+  KernelState* state = waiting.exchange(nullptr, std::memory_order_acquire);
+  while (state != nullptr) {
+    KernelState* const next = state->next;
+    if (state->are_launches_done()) {
+      const std::unique_ptr<KernelState> gone(state);
+      // A device that has closed has unloaded it.
+      if (const std::shared_ptr<DeviceState> device = state->device_state.lock()) {
+        device->inner_handle().unload_kernel(state->native);
+      }
+    } else {
+      wait_for(state);
+      ++left;
+    }
+    state = next;
+  }
+  return left;
+}
+
+Result<Kernel> Kernel::try_load(const Device& device, const KernelSource& source,
+                                CallSite site) noexcept {
+  return try_declare(device, source, std::nullopt, site);
+}
+
+Result<Kernel> Kernel::try_declare(const Device& device, const KernelSource& source,
+                                   std::optional<std::span<const DeclaredParameter>> typed,
+                                   CallSite site) noexcept {
+  const bool is_typed = typed.has_value();
+  const std::span<const DeclaredParameter> declared =
+      typed.value_or(std::span<const DeclaredParameter>());
+  static_cast<void>(poll_kernels());
+  try {
+    const std::shared_ptr<KernelState> state(new KernelState, [](KernelState* gone) {
+      end(gone);
+      static_cast<void>(poll_kernels());
+    });
+    state->name = source.entry;
+    state->declared.assign(declared.begin(), declared.end());
+    const Result<NativeKernel> native = device.try_load_kernel(source);
+    if (!native) return Failure(native.failure()).at(site);
+    state->device = device;
+    state->device_state = DeviceState::of(device)->weak_from_this();
+    state->native = *native;
+    const Result<KernelInfo> info = device.try_kernel_info(*native);
+    if (!info) return Failure(info.failure()).at(site);
+    state->info = *info;
+    if (is_typed) {
+      // What the device cannot know, the compiler has told.
+      state->info.parameter_count = static_cast<std::uint32_t>(declared.size());
+      for (std::size_t i = 0; i < declared.size(); ++i) {
+        state->info.parameters[i] =
+            declared[i].is_memory
+                ? KernelInfo::Parameter{sizeof(void*), KernelInfo::Kind::address}
+                : KernelInfo::Parameter{declared[i].type.bytes, KernelInfo::Kind::value};
+      }
+    }
+    return Kernel(state);
+  } catch (const std::bad_alloc&) {
+    return Failure(ErrorCode::out_of_memory,
+                   "the host could not allocate {requested} for a kernel. Free host memory.", site)
+        .with_bytes("requested", sizeof(KernelState) + source.entry.size());
+  }
+}
+
+std::string_view Kernel::name() const noexcept {
+  return state_ ? state_->name : std::string_view();
+}
+
+const Device& Kernel::device() const noexcept {
+  static const Device none;
+  return state_ ? state_->device : none;
+}
+
+const KernelInfo& Kernel::info() const noexcept {
+  static constexpr KernelInfo nothing;
+  return state_ ? state_->info : nothing;
+}
+
+NativeKernel Kernel::native() const noexcept { return state_ ? state_->native : NativeKernel{}; }
+
+Result<Mark> Kernel::try_launch_with(LaunchStream on, const LaunchExtent& extent,
+                                     std::span<const LaunchArgument> arguments) const noexcept {
+  const auto& [stream, site] = on;
+  if (!state_) return no_kernel(site);
+  KernelState& kernel = *state_;
+  if (Result<void> right = check_stream(kernel, stream, site); !right) return right.failure();
+  if (Result<void> right = check_arguments(kernel, arguments, site); !right) {
+    return right.failure();
+  }
+  const std::uint32_t suitable = kernel.info.block_threads;
+  const Result<LaunchSize> size =
+      extent.try_size(suitable != 0 ? suitable : LaunchSize::usual_block, site);
+  if (!size) return size.failure();
+  const bool is_used = !is_nothing(*size);
+  for (const LaunchArgument& argument : arguments) {
+    if (!argument.is_memory()) continue;
+    if (Result<void> right = check_memory(kernel, argument, is_used, site); !right) {
+      return right.failure();
+    }
+  }
+  if (!is_used) return stream.next_mark();
+
+  // Memory first, so that a device that has none left refuses before anybody waits for anything.
+  for (const LaunchArgument& argument : arguments) {
+    if (!argument.is_memory() || argument.bytes() == 0) continue;
+    if (Result<void> there = argument.storage()->try_ensure(stream, site); !there) {
+      return there.failure();
+    }
+  }
+  Few<StorageUse> uses;  // ends, where it is left early, as nothing submitted
+  Few<void*> addresses;
+  Few<KernelArgument> packed;
+  for (const LaunchArgument& argument : arguments) {
+    if (!argument.is_memory()) {
+      packed.add({argument.value(), argument.type().bytes});
+      continue;
+    }
+    if (argument.bytes() == 0) {
+      packed.add({&addresses.add(nullptr), sizeof(void*)});
+      continue;
+    }
+    Result<StorageUse> use = argument.storage()->try_use(
+        stream, argument.access(), argument.offset_bytes(), argument.bytes(), site);
+    if (!use) return use.failure();
+    void* const address =
+        static_cast<std::byte*>(uses.add(*std::move(use)).address()) + argument.offset_bytes();
+    packed.add(
+        {&addresses.add(address), sizeof(void*), address, argument.bytes(), argument.access()});
+  }
+  const Result<UseRecord::Ticket> ticket = kernel.launches.try_begin(stream, Access::read, site);
+  if (!ticket) return ticket.failure();
+  if (Result<void> launched = stream.try_launch(kernel.native, *size, packed.all(), site);
+      !launched) {
+    kernel.launches.cancel(*ticket);
+    return launched.failure();
+  }
+  const Mark mark = stream.next_mark();
+  kernel.launches.end(*ticket, stream, mark, Access::read);
+  for (StorageUse& use : uses.all()) use.end();
+  return mark;
+}
+
+}  // namespace tern
