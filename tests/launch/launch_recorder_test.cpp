@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "launch/block_uses.hpp"
+#include "support/cuda_bench.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/buffer.hpp"
@@ -341,7 +342,13 @@ TEST_F(LaunchRecorderTest, ForgetsTheRecordsOfBlocksThatAreFreed) {
 }
 
 TEST(LaunchRecorderOnForeignStreams, TheStreamOfOthersIsOneOfOurs) {
-  const Device device = open_device("cuda?driver=sim");
+  // A driver of its own: a process has one at a time, and other tests here have theirs.
+  const sim::FakeDriver fake{sim::FakeDriverOptions{}};
+  const cuda::Driver driver = cuda::load_driver(cuda::fake_library());
+  const Device device(
+      cuda::open_backend(driver,
+                         {.spec = "cuda:0?driver=sim", .ordinal = 0, .staging = cuda::no_staging()})
+          .value());
   const Stream theirs(device), ours(device);
   // What a library would have in its hands.
   const Stream borrowed = Stream::borrow(device, theirs.try_native().value());
