@@ -11,6 +11,7 @@
 #include <barrier>
 #include <mutex>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -152,7 +153,10 @@ class Crowd {
     EXPECT_EQ(overwritten_.load(), 0u);
     EXPECT_EQ(failed_.load(), 0u);
     EXPECT_EQ(above_.load(), 0u);
-    EXPECT_GT(refused_.load(), 0u);
+    // How many requests were refused depends on how the threads met; that a limit refuses does not.
+    testing::Test::RecordProperty("refused", std::to_string(refused_.load()));
+    EXPECT_FALSE(
+        tenants_[0]->try_allocate({.bytes = root_->limit_bytes() + 1, .wait = Wait::never}));
     device_.synchronize();
     for (const BudgetHandle& budget : budgets_) {
       budget->drain();
