@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <new>
-#include <type_traits>
 
 #include "buffer/stream_order.hpp"
 #include "device/device_state.hpp"
@@ -10,32 +9,6 @@
 
 namespace tern {
 namespace {
-
-/// Entries taken out of a record, so that devices are asked without its lock.
-class Taken {
- public:
-  using Entry = UseRecord::Entry;
-  static_assert(std::is_trivially_destructible_v<Entry>);
-
-  Taken() noexcept {}
-  [[nodiscard]] bool try_reserve(std::size_t count) noexcept {
-    if (count <= inline_entries) return true;
-    more_.reset(new (std::nothrow) Entry[count]);
-    return more_ != nullptr;
-  }
-  void add(const Entry& entry) noexcept { std::construct_at(data() + count_++, entry); }
-  [[nodiscard]] std::span<const Entry> all() noexcept { return {data(), count_}; }
-
- private:
-  static constexpr std::size_t inline_entries = 8;
-  [[nodiscard]] Entry* data() noexcept { return more_ ? more_.get() : inline_; }
-
-  union {
-    Entry inline_[inline_entries];  // the first count_ are alive; most uses take none
-  };
-  std::unique_ptr<Entry[]> more_;
-  std::size_t count_ = 0;
-};
 
 Failure no_host_memory(CallSite site) noexcept {
   return Failure(ErrorCode::out_of_memory,
@@ -197,40 +170,30 @@ Result<void> UseRecord::try_note(StreamRef stream, Mark mark, Access access) noe
   return {};
 }
 
-Result<void> UseRecord::try_wait(Access access) const noexcept {
-  Taken earlier;
-  {
-    const std::lock_guard lock(mutex_);
-    UseRecord& self = const_cast<UseRecord&>(*this);
-    if (count_ == 0) return {};
-    if (!earlier.try_reserve(count_)) return no_host_memory({});
-    for (Entry& entry : self.entries()) {
-      if (!must_wait(access, entry)) continue;
-      settle(entry);
-      earlier.add(entry);
-    }
+bool UseRecord::collect(Access access, MarkSet& earlier) const noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Entry& entry : const_cast<UseRecord&>(*this).entries()) {
+    if (!must_wait(access, entry)) continue;
+    settle(entry);
+    if (!earlier.try_add(entry.mark())) return false;
   }
-  for (const Entry& entry : earlier.all()) {
-    if (Result<void> done = Device::try_wait(entry.mark()); !done) return done;
+  return true;
+}
+
+Result<void> UseRecord::try_wait(Access access) const noexcept {
+  MarkSet earlier;
+  if (!collect(access, earlier)) return no_host_memory({});
+  for (const Mark mark : earlier.all()) {
+    if (Result<void> done = Device::try_wait(mark); !done) return done;
   }
   return {};
 }
 
 Result<bool> UseRecord::try_is_ready(Access access) const noexcept {
-  Taken earlier;
-  {
-    const std::lock_guard lock(mutex_);
-    UseRecord& self = const_cast<UseRecord&>(*this);
-    if (count_ == 0) return true;
-    if (!earlier.try_reserve(count_)) return no_host_memory({});
-    for (Entry& entry : self.entries()) {
-      if (!must_wait(access, entry)) continue;
-      settle(entry);
-      earlier.add(entry);
-    }
-  }
-  for (const Entry& entry : earlier.all()) {
-    const Result<bool> done = Device::try_is_done(entry.mark());
+  MarkSet earlier;
+  if (!collect(access, earlier)) return no_host_memory({});
+  for (const Mark mark : earlier.all()) {
+    const Result<bool> done = Device::try_is_done(mark);
     if (!done || !*done) return done;
   }
   return true;

@@ -147,6 +147,9 @@ class TERN_EXPORT UseRecord {
   [[nodiscard]] bool make_room() noexcept;
   void put(StreamRef stream, std::uint64_t sequence, std::uint64_t began, bool is_write) noexcept;
   void forget_up_to(std::uint64_t version) noexcept;
+  /// What the host has to wait for, so that devices are asked without the lock. False if the host
+  /// has no memory. Takes the lock itself.
+  [[nodiscard]] bool collect(Access access, MarkSet& earlier) const noexcept;
   /// What is still to come is what the stream has now.
   static void settle(Entry& entry) noexcept;
   /// The same, and is the use over?
