@@ -4,6 +4,7 @@
 
 #include "buffer/copy_engine.hpp"
 #include "buffer/copy_route.hpp"
+#include "device/request_checks.hpp"
 #include "tern/buffer/buffer.hpp"
 #include "tern/buffer/copy.hpp"
 
@@ -126,21 +127,8 @@ Result<Buffer> Buffer::try_clone(StreamRef stream, CallSite site) const noexcept
 Result<Mark> Buffer::try_fill_bytes(const Pattern& pattern, StreamRef stream,
                                     CallSite site) noexcept {
   if (Result<void> there = check_there(site); !there) return there.failure();
-  if (pattern.width_bytes == 0 || pattern.width_bytes > Pattern::max_bytes) {
-    return Failure(ErrorCode::invalid_argument,
-                   "a fill pattern of {value} bytes is not possible. Use 1 to {max} bytes.", site)
-        .with("name", "width_bytes")
-        .with("value", pattern.width_bytes)
-        .with("max", Pattern::max_bytes);
-  }
-  if (bytes_ % pattern.width_bytes != 0) {
-    return Failure(ErrorCode::size_mismatch,
-                   "{actual} bytes are no whole number of elements of {expected} bytes. Fill a "
-                   "multiple of the pattern.",
-                   site)
-        .with("expected", pattern.width_bytes)
-        .with("actual", bytes_);
-  }
+  // Before memory is wanted for it, which the stream's own check would be too late for.
+  if (Result<void> whole = check_pattern(pattern, bytes_, site); !whole) return whole.failure();
   if (bytes_ == 0) return mark_of_nothing(stream);
   Result<StorageUse> use = storage_->try_use(stream, Access::discard, offset_, bytes_, site);
   if (!use) return use.failure();

@@ -59,4 +59,23 @@ Result<void> check_range(const char* name, const void* address, std::size_t byte
   return {};
 }
 
+Result<void> check_pattern(const Pattern& pattern, std::size_t bytes, CallSite site) noexcept {
+  if (pattern.width_bytes == 0 || pattern.width_bytes > Pattern::max_bytes) {
+    return Failure(ErrorCode::invalid_argument,
+                   "a fill pattern of {value} bytes is not possible. Use 1 to {max} bytes.", site)
+        .with("name", "width_bytes")
+        .with("value", pattern.width_bytes)
+        .with("max", Pattern::max_bytes);
+  }
+  if (bytes % pattern.width_bytes != 0) {
+    return Failure(ErrorCode::size_mismatch,
+                   "{actual} bytes are no whole number of elements of {expected} bytes. Fill a "
+                   "multiple of the pattern.",
+                   site)
+        .with("expected", pattern.width_bytes)
+        .with("actual", bytes);
+  }
+  return {};
+}
+
 }  // namespace tern

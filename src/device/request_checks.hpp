@@ -22,4 +22,8 @@ namespace tern {
 [[nodiscard]] Result<void> check_range(const char* name, const void* address,
                                        std::size_t bytes) noexcept;
 
+/// A fill repeats 1 to 16 bytes (invalid_argument), a whole number of times (size_mismatch).
+[[nodiscard]] Result<void> check_pattern(const Pattern& pattern, std::size_t bytes,
+                                         CallSite site) noexcept;
+
 }  // namespace tern

@@ -209,21 +209,7 @@ Result<void> StreamRef::try_copy_from_peer(void* destination, const Device& peer
 Result<void> StreamRef::try_fill_bytes(void* destination, std::size_t bytes, const Pattern& pattern,
                                        CallSite site) const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return at(site, usable);
-  if (pattern.width_bytes == 0 || pattern.width_bytes > Pattern::max_bytes) {
-    return Failure(ErrorCode::invalid_argument,
-                   "a fill pattern of {value} bytes is not possible. Use 1 to {max} bytes.", site)
-        .with("name", "width_bytes")
-        .with("value", pattern.width_bytes)
-        .with("max", Pattern::max_bytes);
-  }
-  if (bytes % pattern.width_bytes != 0) {
-    return Failure(ErrorCode::size_mismatch,
-                   "{actual} bytes are no whole number of elements of {expected} bytes. Fill a "
-                   "multiple of the pattern.",
-                   site)
-        .with("expected", pattern.width_bytes)
-        .with("actual", bytes);
-  }
+  if (Result<void> whole = check_pattern(pattern, bytes, site); !whole) return whole;
   if (bytes == 0) return {};
   if (Result<void> fits = check_range("destination", destination, bytes); !fits) {
     return at(site, fits);
