@@ -12,6 +12,7 @@
 #include "bench/contestants.hpp"
 #include "bench/measure.hpp"
 #include "tern/buffer/buffer.hpp"
+#include "tern/launch/kernel.hpp"
 #include "tern/launch/launch_recorder.hpp"
 #include "tern/launch/use_scope.hpp"
 
@@ -26,7 +27,7 @@ void do_nothing(const KernelCall&) {}
 /// A kernel that takes so many addresses and does nothing.
 class IdleKernel {
  public:
-  IdleKernel(const Device& device, std::size_t addresses) : device_(device) {
+  IdleKernel(const Device& device, std::size_t addresses) {
     const std::string entry = fmt::format("bench_idle_{}", addresses);
     std::string text;
     KernelSource source{.entry = entry};
@@ -49,28 +50,23 @@ class IdleKernel {
     } else {
       source.body = do_nothing;
     }
-    const Result<NativeKernel> loaded = device.try_load_kernel(source);
+    const Result<Kernel> loaded = Kernel::try_load(device, source);
     if (loaded) kernel_ = *loaded;
-  }
-  IdleKernel(const IdleKernel&) = delete;
-  IdleKernel& operator=(const IdleKernel&) = delete;
-  ~IdleKernel() {
-    if (*this) device_.unload_kernel(kernel_);
   }
 
   /// A driver that is a fake may have no use for our text.
-  [[nodiscard]] explicit operator bool() const { return kernel_.value != 0; }
+  [[nodiscard]] explicit operator bool() const { return bool(kernel_); }
+  [[nodiscard]] const Kernel& kernel() const { return kernel_; }
   void launch(StreamRef stream, std::span<void* const> addresses) const {
     std::array<KernelArgument, most_buffers> arguments;
     for (std::size_t i = 0; i < addresses.size(); ++i) {
       arguments[i] = {&addresses[i], sizeof(void*), addresses[i], 256, Access::read_write};
     }
-    stream.try_launch(kernel_, {}, {arguments.data(), addresses.size()}).value();
+    stream.try_launch(kernel_.native(), {}, {arguments.data(), addresses.size()}).value();
   }
 
  private:
-  Device device_;
-  NativeKernel kernel_;
+  Kernel kernel_;
 };
 
 struct Course {
@@ -101,6 +97,22 @@ void launch_recorded(const Course& course, StreamRef stream) {
   recorder.commit();
 }
 
+void launch_kernel(const Course& course, StreamRef stream) {
+  const std::vector<Buffer>& b = course.buffers;
+  const Kernel& kernel = course.kernel.kernel();
+  const auto use = [&](std::size_t i) {
+    return LaunchArgument::of_memory(b[i], Access::read_write);
+  };
+  if (b.size() == 1) {
+    kernel.try_launch(stream, LaunchSize{}, use(0)).value();
+  } else {
+    kernel
+        .try_launch(stream, LaunchSize{}, use(0), use(1), use(2), use(3), use(4), use(5), use(6),
+                    use(7))
+        .value();
+  }
+}
+
 void add_one_stream(Context& context, const Course& course, StreamRef stream, double goal_ns) {
   const std::size_t rounds = context.usual_or_quick<std::size_t>(500, 5);
   const std::size_t count = course.buffers.size();
@@ -117,6 +129,7 @@ void add_one_stream(Context& context, const Course& course, StreamRef stream, do
   const std::vector<double> seconds =
       median_seconds({repeat([&] { course.kernel.launch(stream, course.addresses); }),
                       repeat([&] { launch_tracked(course, stream); }),
+                      repeat([&] { launch_kernel(course, stream); }),
                       repeat([&] { launch_recorded(course, stream); })},
                      context.seconds_per_figure());
   const double scope_ns = median_ns(
@@ -142,13 +155,14 @@ void add_one_stream(Context& context, const Course& course, StreamRef stream, do
                .unit = "ns",
                .better = Better::lower,
                .goal = is_host ? std::nullopt : std::optional(goal_ns)});
-  context.add({.name = buffers + ", launched with a scope",
-               .value = seconds[1] * each,
-               .unit = "ns",
-               .better = Better::lower,
-               .baseline_name = "launched without",
-               .baseline = seconds[0] * each,
-               .others = {{"with a recorder", seconds[2] * each}}});
+  context.add(
+      {.name = buffers + ", launched with a scope",
+       .value = seconds[1] * each,
+       .unit = "ns",
+       .better = Better::lower,
+       .baseline_name = "launched without",
+       .baseline = seconds[0] * each,
+       .others = {{"by a Kernel", seconds[2] * each}, {"with a recorder", seconds[3] * each}}});
 }
 
 void add_two_streams(Context& context, const Course& course, StreamRef a, StreamRef b) {

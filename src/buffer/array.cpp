@@ -44,22 +44,17 @@ Result<RawArray> RawArray::try_allocate(const ResourceHandle& resource, std::siz
   if (!bytes) return too_many(count, element_bytes, options.site);
   Result<StorageHandle> storage = Storage::try_allocate(resource, *bytes, options);
   if (!storage) return storage.failure();
-  RawArray array;
-  array.storage_ = *std::move(storage);
-  array.address_ = array.storage_->first_byte();
-  array.bytes_ = *bytes;
-  return array;
+  std::byte* const address = (*storage)->first_byte();
+  return RawArray(*std::move(storage), address, *bytes);
 }
 
 RawArray RawArray::allocate(const ResourceHandle& resource, std::size_t count,
                             std::size_t element_bytes, const StorageOptions& options) {
   const std::optional<std::size_t> bytes = checked_multiply(count, element_bytes);
   if (!bytes) raise(too_many(count, element_bytes, options.site));
-  RawArray array;
-  array.storage_ = Storage::allocate(resource, *bytes, options);
-  array.address_ = array.storage_->first_byte();
-  array.bytes_ = *bytes;
-  return array;
+  StorageHandle storage = Storage::allocate(resource, *bytes, options);
+  std::byte* const address = storage->first_byte();
+  return RawArray(std::move(storage), address, *bytes);
 }
 
 Result<RawArray> RawArray::try_allocate(const Device& device, std::size_t count,
@@ -96,11 +91,7 @@ Result<RawArray> RawArray::try_over(const Buffer& buffer, std::size_t alignment,
         .with("expected", element_bytes)
         .with("actual", buffer.bytes());
   }
-  RawArray array;
-  array.storage_ = buffer.storage();
-  array.address_ = reinterpret_cast<std::byte*>(*address);
-  array.bytes_ = buffer.bytes();
-  return array;
+  return RawArray(buffer.storage(), reinterpret_cast<std::byte*>(*address), buffer.bytes());
 }
 
 std::size_t RawArray::offset() const noexcept {

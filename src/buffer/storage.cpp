@@ -44,7 +44,9 @@ struct SpareRecords {
     Record* next;
   };
   ~SpareRecords() {
-    while (first != nullptr) ::operator delete(std::exchange(first, first->next));
+    while (first != nullptr) {
+      ::operator delete(std::exchange(first, first->next), std::align_val_t(alignof(Storage)));
+    }
     count = most_spare_records;  // what ends later than this is not kept
   }
 
@@ -137,32 +139,36 @@ Result<void> StorageOrigin::try_read(std::size_t, std::size_t, void*, CallSite s
 
 Storage::Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t bytes,
                  const StorageOptions& options) noexcept
-    : id_(next_id()),
-      bytes_(bytes),
-      resource_(resource),
-      kind_(kind),
+    : kind_(kind),
       contents_(options.contents),
       tag_(options.tag),
       is_checked_(options.checked ? *options.checked : is_checked_by_config()),
       is_all_written_(options.contents == Contents::zero ||
                       options.contents == Contents::unspecified || bytes == 0),
+      bytes_(bytes),
+      resource_(resource),
+      id_(next_id()),
       alignment_(options.alignment),
       first_stream_(options.stream),
       site_(options.site) {}
 
-Storage::Storage(const ResourceHandle& resource, const Block& block, std::size_t bytes,
-                 const StorageOptions& options) noexcept
+// What arrays go through is inlined into two functions, one for the beginning and one for the end.
+[[gnu::always_inline]] inline Storage::Storage(const ResourceHandle& resource, const Block& block,
+                                               std::size_t bytes,
+                                               const StorageOptions& options) noexcept
     : phase_(ready),
-      id_(next_id()),
-      bytes_(bytes),
-      memory_{block.address, block.address, block.bytes},
-      block_(block),
-      resource_(resource),
       kind_(unknown_kind),
       contents_(options.contents),
       tag_(options.tag),
       is_checked_(options.checked ? *options.checked : is_checked_by_config()),
       is_all_written_(options.contents == Contents::unspecified),
+      bytes_(bytes),
+      device_address_(block.address),
+      host_address_(block.address),
+      resource_(resource),
+      id_(next_id()),
+      memory_bytes_(block.bytes),
+      block_(block),
       alignment_(options.alignment),
       first_stream_(options.stream),
       site_(options.site) {
@@ -170,6 +176,13 @@ Storage::Storage(const ResourceHandle& resource, const Block& block, std::size_t
     uses_.begin_with(first_stream_,
                      {first_stream_.id(), DeviceState::state_of(first_stream_)->promise_next()});
   }
+}
+
+/// As DeviceState::load_words: a resource has just stored it.
+[[gnu::always_inline]] inline Block load_words(const Block& block) noexcept {
+  Block copy = block;
+  asm("" : "+r"(copy.address), "+r"(copy.device.value));
+  return copy;
 }
 
 struct Storage::Rare {
@@ -182,7 +195,7 @@ struct Storage::Rare {
   bool is_end_queued = false;  // whoever ends it knows it alone
 };
 
-Storage::~Storage() {
+[[gnu::always_inline]] inline Storage::~Storage() {
   if (Rare* const rare = this->rare()) delete rare;
 }
 
@@ -208,7 +221,9 @@ StorageOrigin* Storage::origin() const noexcept {
 [[gnu::always_inline]] inline void* Storage::operator new(std::size_t bytes,
                                                           const std::nothrow_t&) noexcept {
   SpareRecords& spare = spare_records;
-  if (spare.first == nullptr) return ::operator new(bytes, std::nothrow);
+  if (spare.first == nullptr) {
+    return ::operator new(bytes, std::align_val_t(alignof(Storage)), std::nothrow);
+  }
   --spare.count;
   return std::exchange(spare.first, spare.first->next);
 }
@@ -216,7 +231,7 @@ StorageOrigin* Storage::origin() const noexcept {
 [[gnu::always_inline]] inline void Storage::operator delete(void* record) noexcept {
   SpareRecords& spare = spare_records;
   if (spare.count >= most_spare_records) {
-    ::operator delete(record);
+    ::operator delete(record, std::align_val_t(alignof(Storage)));
     return;
   }
   ++spare.count;
@@ -287,20 +302,23 @@ Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
   return handle;
 }
 
-Storage* Storage::make_allocated(const ResourceHandle& resource, std::size_t bytes,
-                                 const StorageOptions& options, Result<void>& why) noexcept {
+[[gnu::always_inline]] inline Storage* Storage::make_allocated(const ResourceHandle& resource,
+                                                               std::size_t bytes,
+                                                               const StorageOptions& options,
+                                                               Result<void>& why) noexcept {
   if (KeptStorages::has_any()) KeptStorages::poll_some();
+  const StreamRef stream = DeviceState::load_words(options.stream);
   // What is wrong with the request, the resource finds.
   const Result<Block> block = resource->try_allocate({.bytes = bytes,
                                                       .alignment = options.alignment,
-                                                      .stream = options.stream,
+                                                      .stream = stream,
                                                       .tag = options.tag,
                                                       .site = options.site});
   if (!block) {
     why = Result<void>(block.failure());
     return nullptr;
   }
-  Storage* const storage = new (std::nothrow) Storage(resource, *block, bytes, options);
+  Storage* const storage = new (std::nothrow) Storage(resource, load_words(*block), bytes, options);
   if (storage == nullptr) {
     resource->deallocate(*block, options.stream, options.site);
     why = no_host_memory("a buffer", options.site);
@@ -386,11 +404,17 @@ Result<void> Storage::try_ensure(StreamRef first_user, CallSite site) noexcept {
   }
 }
 
+void Storage::set_memory(const StorageOrigin::Memory& memory) noexcept {
+  device_address_ = memory.device_address;
+  host_address_ = memory.host_address;
+  memory_bytes_ = memory.bytes;
+}
+
 Result<void> Storage::take_memory(StreamRef first_user, CallSite site) noexcept {
   if (StorageOrigin* const origin = this->origin()) {
     Result<StorageOrigin::Memory> memory = origin->try_begin(site);
     if (!memory) return memory.failure();
-    memory_ = *memory;
+    set_memory(*memory);
     return {};
   }
   const std::size_t bytes = this->bytes();
@@ -403,7 +427,7 @@ Result<void> Storage::take_memory(StreamRef first_user, CallSite site) noexcept 
       {.bytes = bytes, .alignment = alignment_, .stream = stream, .tag = tag_, .site = site});
   if (!block) return block.failure();
   block_ = *block;
-  memory_ = {block->address, block->address, block->bytes};
+  set_memory({block->address, block->address, block->bytes});
   // Others may be waiting for uses already.
   Result<void> put = uses_.try_note(stream, stream.next_mark(), Access::discard);
   if (put && (contents_ == Contents::zero || contents_ == Contents::poison)) {
@@ -412,7 +436,7 @@ Result<void> Storage::take_memory(StreamRef first_user, CallSite site) noexcept 
   if (!put) {
     resource_->deallocate(block_, stream, site);
     block_ = {};
-    memory_ = {};
+    set_memory({});
   }
   return put;
 }
@@ -423,18 +447,17 @@ Result<void> Storage::put_contents(StreamRef first_user, CallSite site) noexcept
   // The host fills what it is going to use itself; the rest is filled where it is.
   if (!first_user.id() && reach().host_writes) {
     if (Result<void> judged =
-            device().try_note_host_access(memory_.host_address, bytes, Access::discard, site);
+            device().try_note_host_access(host_address_, bytes, Access::discard, site);
         !judged) {
       return judged;
     }
-    std::memset(memory_.host_address, byte, bytes);
+    std::memset(host_address_, byte, bytes);
     return {};
   }
   const StreamRef stream = first_user.id() ? first_user : device().default_stream();
   Pattern pattern;
   pattern.bytes[0] = std::byte{byte};
-  if (Result<void> filled = stream.try_fill_bytes(memory_.device_address, bytes, pattern, site);
-      !filled) {
+  if (Result<void> filled = stream.try_fill_bytes(device_address_, bytes, pattern, site); !filled) {
     return filled;
   }
   return uses_.try_note(stream, stream.next_mark(), Access::discard);
@@ -450,7 +473,7 @@ Result<Block> Storage::try_block() const noexcept {
 
 Result<StorageOrigin::Memory> Storage::try_memory() const noexcept {
   if (Result<Block> block = try_block(); !block) return block.failure();
-  return memory_;
+  return StorageOrigin::Memory{device_address_, host_address_, memory_bytes_};
 }
 
 bool Storage::try_grow(std::size_t end, std::size_t bytes) noexcept {
@@ -547,7 +570,7 @@ Result<StorageUse> Storage::try_use(StreamRef stream, Access access, std::size_t
   use.storage_ = StorageHandle(this);
   use.stream_ = stream;
   use.ticket_ = *ticket;
-  use.address_ = memory_.device_address;
+  use.address_ = device_address_;
   use.offset_ = offset;
   use.bytes_ = bytes;
   use.access_ = access;
@@ -571,8 +594,8 @@ Result<void> Storage::try_wait_host(Access access, std::size_t offset, std::size
     if (Result<void> usable = origin->try_access(site); !usable) return usable;
     if (kind() == StorageKind::file) return {};
   }
-  return device().try_note_host_access(static_cast<std::byte*>(memory_.host_address) + offset,
-                                       bytes, access, site);
+  return device().try_note_host_access(static_cast<std::byte*>(host_address_) + offset, bytes,
+                                       access, site);
 }
 
 Result<void> Storage::check_written(std::size_t offset, std::size_t bytes,

@@ -18,7 +18,7 @@ Failure no_host_memory(CallSite site) noexcept {
 
 /// Does a use of one kind have to wait for another?
 bool must_wait(Access access, const UseRecord::Entry& earlier) noexcept {
-  return earlier.is_write || is_write(access);
+  return earlier.is_write() || is_write(access);
 }
 
 }  // namespace
@@ -40,8 +40,6 @@ bool MarkSet::try_add(Mark mark) noexcept {
   std::construct_at((more_ ? more_.get() : inline_) + count_++, mark);
   return true;
 }
-
-UseRecord::~UseRecord() = default;
 
 void UseRecord::settle(Entry& entry) noexcept {
   if (entry.sequence != still_to_come) return;
@@ -92,7 +90,7 @@ Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, 
   bool has_others = false;
   for (const Entry& entry : entries()) {
     if (entry.stream.id() == id) {
-      behind = std::max(behind, entry.began);
+      behind = std::max(behind, entry.began());
     } else {
       has_others = true;
     }
@@ -100,7 +98,7 @@ Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, 
   if (has_others) {
     for (Entry& entry : entries()) {
       if (entry.stream.id() == id || !must_wait(access, entry)) continue;
-      if (entry.is_write && entry.version <= behind) continue;
+      if (entry.is_write() && entry.version <= behind) continue;
       settle(entry);
       if (!waits.try_add(entry.mark())) return no_host_memory(site);
     }
@@ -128,15 +126,15 @@ void UseRecord::put(StreamRef stream, std::uint64_t sequence, std::uint64_t bega
                     bool is_write) noexcept {
   ++version_;
   for (Entry& entry : entries()) {
-    if (entry.stream == stream && entry.is_write == is_write) {
+    if (entry.stream == stream && entry.is_write() == is_write) {
       // Uses of a stream that overlap, and threads that share one, may end in another order than
       // they began.
-      entry = {stream, std::max(sequence, entry.sequence), version_, std::max(began, entry.began),
-               is_write};
+      entry = Entry(stream, std::max(sequence, entry.sequence), version_,
+                    std::max(began, entry.began()), is_write);
       return;
     }
   }
-  std::construct_at(data() + count_, Entry{stream, sequence, version_, began, is_write});
+  ::new (static_cast<void*>(data() + count_)) Entry(stream, sequence, version_, began, is_write);
   ++count_;
 }
 

@@ -1,6 +1,7 @@
 #include "tern/launch/kernel.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <memory>
 #include <new>
@@ -13,6 +14,7 @@
 
 #include "device/device_state.hpp"
 #include "tern/buffer/use_record.hpp"
+#include "tern/launch/use_scope.hpp"
 
 namespace tern {
 
@@ -30,14 +32,26 @@ struct KernelState {
   KernelInfo info;
   std::vector<DeclaredParameter> declared;
   UseRecord launches;
+  // Streams that are on record: they are asked how far they are when the last handle is gone, so
+  // later launches there have nothing to add.
+  std::array<std::atomic<std::uint64_t>, 4> known_streams = {};
   KernelState* next = nullptr;  // of those that wait
 
+  /// Room for a launch on the stream, on record before it is made. Refused with out_of_memory.
+  [[nodiscard]] Result<void> try_note_launch(StreamRef stream, CallSite site) noexcept {
+    std::atomic<std::uint64_t>& known = known_streams[stream.id().number() % known_streams.size()];
+    if (known.load(std::memory_order_relaxed) == stream.id().value()) return {};
+    const Result<UseRecord::Ticket> ticket = launches.try_begin(stream, Access::read, site);
+    if (!ticket) return ticket.failure();
+    launches.end(*ticket, stream, {}, Access::read);
+    known.store(stream.id().value(), std::memory_order_relaxed);
+    return {};
+  }
+
   [[nodiscard]] bool are_launches_done() const noexcept {
-    return std::ranges::all_of(launches.unshared(), [](const UseRecord::Entry& entry) {
-      const Result<bool> done = Device::try_is_done(entry.mark());
-      // A lost device, or another process's, has nothing to wait for.
-      return !done || *done;
-    });
+    const Result<bool> done = launches.try_is_ready(Access::discard);
+    // A lost device, or another process's, has nothing to wait for.
+    return !done || *done;
   }
 };
 
@@ -277,6 +291,15 @@ Result<void> check_memory(const KernelState& kernel, const LaunchArgument& argum
   return {};
 }
 
+Result<void> check_memory(const KernelState& kernel, std::span<const LaunchArgument> arguments,
+                          bool is_used, CallSite site) noexcept {
+  for (const LaunchArgument& argument : arguments) {
+    if (!argument.is_memory()) continue;
+    if (Result<void> right = check_memory(kernel, argument, is_used, site); !right) return right;
+  }
+  return {};
+}
+
 bool is_nothing(const LaunchSize& size) noexcept {
   return std::ranges::count(size.grid, 0u) + std::ranges::count(size.block, 0u) > 0;
 }
@@ -377,52 +400,53 @@ Result<Mark> Kernel::try_launch_with(LaunchStream on, const LaunchExtent& extent
   const Result<LaunchSize> size =
       extent.try_size(suitable != 0 ? suitable : LaunchSize::usual_block, site);
   if (!size) return size.failure();
-  const bool is_used = !is_nothing(*size);
-  for (const LaunchArgument& argument : arguments) {
-    if (!argument.is_memory()) continue;
-    if (Result<void> right = check_memory(kernel, argument, is_used, site); !right) {
+  if (is_nothing(*size)) {
+    if (Result<void> right = check_memory(kernel, arguments, false, site); !right) {
       return right.failure();
     }
+    return stream.next_mark();
   }
-  if (!is_used) return stream.next_mark();
-
-  // Memory first, so that a device that has none left refuses before anybody waits for anything.
+  UseScope uses(stream);
   for (const LaunchArgument& argument : arguments) {
-    if (!argument.is_memory() || argument.bytes() == 0) continue;
-    if (Result<void> there = argument.storage()->try_ensure(stream, site); !there) {
-      return there.failure();
+    if (!argument.is_memory()) continue;
+    // One of no bytes is no use, and can be wrong all the same.
+    if (argument.bytes() == 0) {
+      if (Result<void> right = check_memory(kernel, argument, true, site); !right) {
+        return right.failure();
+      }
     }
+    const Result<std::size_t> added = uses.try_add_borrowed(
+        argument.storage(), argument.offset_bytes(), argument.bytes(), argument.access(), site);
+    if (!added) return added.failure();
   }
-  Few<StorageUse> uses;  // ends, where it is left early, as nothing submitted
+  if (Result<void> begun = uses.try_begin(site); !begun) {
+    // What can be said in the words of a kernel is.
+    const Result<void> right = check_memory(kernel, arguments, true, site);
+    return right ? begun.failure() : right.failure();
+  }
   Few<void*> addresses;
   Few<KernelArgument> packed;
+  std::size_t used = 0;
   for (const LaunchArgument& argument : arguments) {
     if (!argument.is_memory()) {
       packed.add({argument.value(), argument.type().bytes});
       continue;
     }
-    if (argument.bytes() == 0) {
-      packed.add({&addresses.add(nullptr), sizeof(void*)});
-      continue;
-    }
-    Result<StorageUse> use = argument.storage()->try_use(
-        stream, argument.access(), argument.offset_bytes(), argument.bytes(), site);
-    if (!use) return use.failure();
-    void* const address =
-        static_cast<std::byte*>(uses.add(*std::move(use)).address()) + argument.offset_bytes();
+    void* const address = uses.pointer(used++);
     packed.add(
         {&addresses.add(address), sizeof(void*), address, argument.bytes(), argument.access()});
   }
-  const Result<UseRecord::Ticket> ticket = kernel.launches.try_begin(stream, Access::read, site);
-  if (!ticket) return ticket.failure();
+  if (Result<void> noted = kernel.try_note_launch(stream, site); !noted) {
+    uses.cancel();
+    return noted.failure();
+  }
   if (Result<void> launched = stream.try_launch(kernel.native, *size, packed.all(), site);
       !launched) {
-    kernel.launches.cancel(*ticket);
+    uses.cancel();
     return launched.failure();
   }
   const Mark mark = stream.next_mark();
-  kernel.launches.end(*ticket, stream, mark, Access::read);
-  for (StorageUse& use : uses.all()) use.end();
+  uses.end();
   return mark;
 }
 

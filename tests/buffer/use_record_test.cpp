@@ -135,7 +135,7 @@ TEST_F(UseRecordTest, AWriteForgetsWhatItWaitedFor) {
   std::array<UseRecord::Entry, 4> left;
   ASSERT_EQ(record.list(left), 1u);
   EXPECT_EQ(left[0].stream, c);
-  EXPECT_TRUE(left[0].is_write);
+  EXPECT_TRUE(left[0].is_write());
 }
 
 TEST_F(UseRecordTest, AWriteKeepsWhatBeganBetweenItsBeginningAndItsEnd) {

@@ -205,7 +205,7 @@ TEST_F(UseScopeTest, UsesAStorageOnceHoweverOftenItIsAdded) {
   scope.end();
   std::array<UseRecord::Entry, 4> left;
   ASSERT_EQ(used.storage()->uses().list(left), 1u) << "read and discard are a write";
-  EXPECT_TRUE(left[0].is_write);
+  EXPECT_TRUE(left[0].is_write());
   EXPECT_EQ(plain.storage()->uses().size(), 2u);
 }
 

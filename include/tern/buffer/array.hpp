@@ -58,10 +58,7 @@ class TERN_EXPORT RawArray {
 
   /// A range that is inside.
   [[nodiscard]] RawArray inner(std::size_t offset, std::size_t bytes) const noexcept {
-    RawArray inner = *this;
-    inner.address_ += offset;
-    inner.bytes_ = bytes;
-    return inner;
+    return RawArray(storage_, address_ + offset, bytes);
   }
   [[nodiscard]] Result<RawArray> try_slice(std::size_t offset, std::size_t bytes,
                                            std::size_t element_bytes, CallSite site) const noexcept;
@@ -78,6 +75,8 @@ class TERN_EXPORT RawArray {
   [[nodiscard]] Buffer buffer(DType dtype, std::size_t element_bytes) const;
 
  private:
+  RawArray(StorageHandle storage, std::byte* address, std::size_t bytes) noexcept
+      : storage_(std::move(storage)), address_(address), bytes_(bytes) {}
   [[nodiscard]] std::size_t offset() const noexcept;
 
   StorageHandle storage_;
@@ -116,9 +115,7 @@ class Array {
   }
   [[nodiscard]] static Array uninitialized(const ResourceHandle& resource, std::size_t count,
                                            const StorageOptions& options = {}) {
-    Array array;
-    array.raw_ = RawArray::allocate(resource, count, sizeof(T), options);
-    return array;
+    return Array(RawArray::allocate(resource, count, sizeof(T), options));
   }
   [[nodiscard]] static Result<Array> try_zeros(const Device& device, std::size_t count,
                                                StorageOptions options = {}) noexcept {
@@ -213,9 +210,7 @@ class Array {
                             CallSite site = CallSite::here()) const {
     if (!is_within(first, count, size())) [[unlikely]]
       return try_slice(first, count, site).value();
-    Array slice;
-    slice.raw_ = raw_.inner(first * sizeof(T), count * sizeof(T));
-    return slice;
+    return Array(raw_.inner(first * sizeof(T), count * sizeof(T)));
   }
 
   /// More or fewer elements; those that stay keep their values, new ones have none. In place where
@@ -291,10 +286,9 @@ class Array {
   [[nodiscard]] T* data() const noexcept { return reinterpret_cast<T*>(raw_.address()); }
   [[nodiscard]] static Result<Array> wrap(Result<RawArray> raw) noexcept {
     if (!raw) return raw.failure();
-    Array array;
-    array.raw_ = *std::move(raw);
-    return array;
+    return Array(*std::move(raw));
   }
+  explicit Array(RawArray&& raw) noexcept : raw_(std::move(raw)) {}
 
   RawArray raw_;
 };

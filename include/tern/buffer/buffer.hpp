@@ -108,8 +108,7 @@ class TERN_EXPORT Buffer {
   [[nodiscard]] Buffer view(std::size_t offset_bytes, std::size_t size_bytes,
                             CallSite site = CallSite::here()) const {
     if (is_within(offset_bytes, size_bytes, bytes_) && dtype_ != DType::void_) [[likely]] {
-      return Buffer(storage_, offset_ + offset_bytes, size_bytes, Shape::flat(size_bytes),
-                    DType::byte);
+      return Buffer(storage_, offset_ + offset_bytes, size_bytes);
     }
     return try_view(offset_bytes, size_bytes, site).value();
   }
@@ -262,6 +261,13 @@ class TERN_EXPORT Buffer {
   void synchronize() const { try_synchronize().value(); }
 
  private:
+  /// Bytes, made where they are wanted: a shape that is moved costs as much as all the rest.
+  Buffer(const StorageHandle& storage, std::size_t offset, std::size_t bytes) noexcept
+      : storage_(storage),
+        offset_(offset),
+        bytes_(bytes),
+        shape_(Shape::flat(bytes)),
+        dtype_(DType::byte) {}
   Buffer(StorageHandle storage, std::size_t offset, std::size_t bytes, Shape shape,
          DType dtype) noexcept
       : storage_(std::move(storage)),

@@ -229,8 +229,7 @@ class TERN_EXPORT Storage {
   /// Where kernels find the first byte, or the host, if it is not for kernels. Null without memory.
   [[nodiscard]] std::byte* first_byte() const noexcept {
     if (!is_allocated()) return nullptr;
-    return static_cast<std::byte*>(memory_.device_address != nullptr ? memory_.device_address
-                                                                     : memory_.host_address);
+    return static_cast<std::byte*>(device_address_ != nullptr ? device_address_ : host_address_);
   }
 
   /// Makes it larger in place, as far as the block that was granted goes, for a handle whose bytes
@@ -326,20 +325,25 @@ class TERN_EXPORT Storage {
   [[nodiscard]] Result<void> check_range(std::size_t offset, std::size_t bytes,
                                          CallSite site) const noexcept;
 
-  std::atomic<std::uint32_t> shares_ = 1;
-  std::atomic<std::uint32_t> phase_ = empty;
-  const StorageId id_;
-  std::atomic<std::size_t> bytes_;
-  StorageOrigin::Memory memory_ = {};  // set before phase_ is ready, as block_
-  Block block_ = {};
-  const ResourceHandle resource_;
-  UseRecord uses_;
+  void set_memory(const StorageOrigin::Memory& memory) noexcept;
 
+  // What every use looks at is in the first two cache lines, up to the first entry of the record.
+  alignas(64) std::atomic<std::uint32_t> shares_ = 1;
+  std::atomic<std::uint32_t> phase_ = empty;
   mutable std::atomic<std::uint8_t> kind_;
   const Contents contents_;
   const Tag tag_;
   const bool is_checked_;
   std::atomic<bool> is_all_written_ = false;
+  std::atomic<std::size_t> bytes_;
+  void* device_address_ = nullptr;  // set before phase_ is ready, as all of the memory
+  void* host_address_ = nullptr;
+  const ResourceHandle resource_;
+  UseRecord uses_;
+
+  const StorageId id_;
+  std::size_t memory_bytes_ = 0;
+  Block block_ = {};
   // What few storages have: made when it is first needed, for all time.
   struct Rare;
   [[nodiscard]] Rare* rare() const noexcept { return rare_.load(std::memory_order_acquire); }

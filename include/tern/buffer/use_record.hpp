@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <span>
 #include <thread>
 #include <type_traits>
@@ -82,21 +83,34 @@ class TERN_EXPORT UseRecord {
   /// In place of a mark's sequence: what is used is submitted next.
   static constexpr std::uint64_t still_to_come = ~std::uint64_t{0};
 
-  /// One stream's latest use of a kind.
-  struct Entry {
+  /// One stream's latest use of a kind. Small, so that a record with one of them is in as few cache
+  /// lines as can be: a launch comes to its buffers when the driver has filled the cache.
+  class Entry {
+   public:
+    Entry() noexcept = default;
+    Entry(StreamRef by, std::uint64_t mark_sequence, std::uint64_t ended, std::uint64_t began,
+          bool is_write) noexcept
+        : stream(by),
+          sequence(mark_sequence),
+          version(ended),
+          began_and_is_write_(began << 1 | std::uint64_t{is_write}) {}
+
     StreamRef stream = {};
     std::uint64_t sequence = 0;  // of the mark
     std::uint64_t version = 0;   // counts the uses that were ended
-    std::uint64_t began = 0;     // the version at its beginning: all writes up to it are behind
-    bool is_write = false;
-
     [[nodiscard]] Mark mark() const noexcept { return {stream.id(), sequence}; }
+    /// The version at its beginning: all writes up to it are behind.
+    [[nodiscard]] std::uint64_t began() const noexcept { return began_and_is_write_ >> 1; }
+    [[nodiscard]] bool is_write() const noexcept { return (began_and_is_write_ & 1) != 0; }
+
+   private:
+    std::uint64_t began_and_is_write_ = 0;
   };
 
   UseRecord() noexcept {}
   UseRecord(const UseRecord&) = delete;
   UseRecord& operator=(const UseRecord&) = delete;
-  ~UseRecord();
+  ~UseRecord() = default;
 
   /// Queues on the stream the waits that a use needs; the host waits for devices of other backends,
   /// whose marks no stream can wait for. Refused as waits are, and with out_of_memory; then nothing
@@ -124,7 +138,8 @@ class TERN_EXPORT UseRecord {
   /// The first entry, by somebody who is the only one to know the record.
   void begin_with(StreamRef stream, Mark mark) noexcept {
     if (!mark) return;
-    std::construct_at(inline_, Entry{stream, mark.sequence, ++version_, 0, true});
+    // In place: loading what was just stored in smaller parts is slow, and moving it would do that.
+    ::new (static_cast<void*>(inline_)) Entry(stream, mark.sequence, ++version_, 0, true);
     count_ = 1;
   }
 
@@ -156,10 +171,10 @@ class TERN_EXPORT UseRecord {
   static bool is_done(Entry& entry) noexcept;
 
   mutable BriefLock mutex_;
-  std::uint64_t version_ = 0;  // guarded by mutex_, as all of these
-  std::uint32_t count_ = 0;
+  std::uint32_t count_ = 0;  // guarded by mutex_, as all of these
   std::uint32_t capacity_ = inline_entries;
   std::uint32_t begun_ = 0;  // uses that will need an entry
+  std::uint64_t version_ = 0;
   std::unique_ptr<Entry[]> more_;
   union {
     Entry inline_[inline_entries];  // the first count_ of them are alive

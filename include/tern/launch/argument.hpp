@@ -4,15 +4,14 @@
 // gets is the address of the first byte. Anything else is a value and goes in as its bytes; a bare
 // address does not, because nobody could keep the streams that use it in order.
 //
-// An argument of memory keeps its storage; one of a value looks at the caller's, for the length of
-// the call. Not thread-safe, and nothing to share.
+// An argument looks at what it was made of, a value as well as a buffer, for the length of the
+// call: make it where it is passed. Not thread-safe, and nothing to share.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 #include "tern/buffer/array.hpp"
 #include "tern/buffer/buffer.hpp"
@@ -59,16 +58,16 @@ class LaunchArgument {
     return made;
   }
   [[nodiscard]] static LaunchArgument of_memory(const Buffer& buffer, Access access) noexcept {
-    return LaunchArgument(buffer.storage(), buffer.offset_bytes(), buffer.bytes(), access,
+    return LaunchArgument(buffer.storage().get(), buffer.offset_bytes(), buffer.bytes(), access,
                           {static_cast<std::uint32_t>(size_bytes(buffer.dtype())), buffer.dtype()});
   }
   template <class T>
   [[nodiscard]] static LaunchArgument of_memory(const Array<T>& array, Access access) noexcept {
-    if (array.empty()) return LaunchArgument({}, 0, 0, access, ArgumentType::of<T>(), true);
+    if (array.empty()) return LaunchArgument(nullptr, 0, 0, access, ArgumentType::of<T>(), true);
     // Without memory any more there is no offset in it, and the launch will say so.
     const auto first = reinterpret_cast<std::uintptr_t>(array.storage()->first_byte());
-    return LaunchArgument(array.storage(), first == 0 ? 0 : array.address() - first, array.bytes(),
-                          access, ArgumentType::of<T>());
+    return LaunchArgument(array.storage().get(), first == 0 ? 0 : array.address() - first,
+                          array.bytes(), access, ArgumentType::of<T>());
   }
 
   [[nodiscard]] bool is_memory() const noexcept { return value_ == nullptr; }
@@ -77,7 +76,7 @@ class LaunchArgument {
   [[nodiscard]] Access access() const noexcept { return access_; }
   [[nodiscard]] const void* value() const noexcept { return value_; }
   /// None for an empty array, and for a buffer that is none.
-  [[nodiscard]] const StorageHandle& storage() const noexcept { return storage_; }
+  [[nodiscard]] Storage* storage() const noexcept { return storage_; }
   [[nodiscard]] std::size_t offset_bytes() const noexcept { return offset_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   /// An array of no elements, which needs no storage.
@@ -85,9 +84,9 @@ class LaunchArgument {
 
  private:
   LaunchArgument() noexcept = default;
-  LaunchArgument(StorageHandle storage, std::size_t offset, std::size_t bytes, Access access,
+  LaunchArgument(Storage* storage, std::size_t offset, std::size_t bytes, Access access,
                  ArgumentType type, bool is_empty_array = false) noexcept
-      : storage_(std::move(storage)),
+      : storage_(storage),
         offset_(offset),
         bytes_(bytes),
         type_(type),
@@ -95,7 +94,7 @@ class LaunchArgument {
         is_empty_array_(is_empty_array) {}
 
   const void* value_ = nullptr;
-  StorageHandle storage_;
+  Storage* storage_ = nullptr;
   std::size_t offset_ = 0, bytes_ = 0;
   ArgumentType type_;
   Access access_ = Access::read;

@@ -76,6 +76,11 @@ class TERN_EXPORT UseScope {
                                                      CallSite site = CallSite::here()) noexcept {
     return try_put(buffer.storage().get(), buffer.offset_bytes(), buffer.bytes(), access, site);
   }
+  [[nodiscard]] Result<std::size_t> try_add_borrowed(Storage* storage, std::size_t offset,
+                                                     std::size_t bytes, Access access,
+                                                     CallSite site = CallSite::here()) noexcept {
+    return try_put(storage, offset, bytes, access, site);
+  }
   template <class Used>
   std::size_t add(const Used& used, Access access, CallSite site = CallSite::here()) {
     return try_add(used, access, site).value();
