@@ -282,6 +282,11 @@ Result<StorageUse> Buffer::try_use(StreamRef stream, Access access, CallSite sit
   if (Result<void> able = storage_->check_kernels_reach(access, site); !able) {
     return able.failure();
   }
+  if (bytes_ == 0) {
+    // Nothing to use, and no reason to allocate the rest.
+    const Result<void> sound = storage_->check_use(stream, access, offset_, 0, site);
+    return sound ? Result<StorageUse>(StorageUse()) : sound.failure();
+  }
   return storage_->try_use(stream, access, offset_, bytes_, site);
 }
 

@@ -143,9 +143,10 @@ Storage::Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t 
       contents_(options.contents),
       tag_(options.tag),
       is_checked_(options.checked ? *options.checked : is_checked_by_config()),
-      is_all_written_(options.contents == Contents::zero ||
-                      options.contents == Contents::unspecified || bytes == 0),
-      bytes_(bytes),
+      bytes_and_written_(options.contents == Contents::zero ||
+                                 options.contents == Contents::unspecified || bytes == 0
+                             ? bytes | all_written_bit
+                             : bytes),
       resource_(resource),
       id_(next_id()),
       alignment_(options.alignment),
@@ -161,8 +162,8 @@ Storage::Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t 
       contents_(options.contents),
       tag_(options.tag),
       is_checked_(options.checked ? *options.checked : is_checked_by_config()),
-      is_all_written_(options.contents == Contents::unspecified),
-      bytes_(bytes),
+      bytes_and_written_(options.contents == Contents::unspecified ? bytes | all_written_bit
+                                                                   : bytes),
       device_address_(block.address),
       host_address_(block.address),
       resource_(resource),
@@ -298,7 +299,7 @@ Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
   if (rare == nullptr) return no_host_memory("a buffer", options.site);
   rare->device = device;
   rare->origin = std::move(origin);
-  storage->is_all_written_.store(true, std::memory_order_relaxed);
+  storage->bytes_and_written_.fetch_or(all_written_bit, std::memory_order_relaxed);
   return handle;
 }
 
@@ -484,16 +485,22 @@ bool Storage::try_grow(std::size_t end, std::size_t bytes) noexcept {
   const std::size_t before = this->bytes();
   if (end != before && shares() != 1) return false;
   if (bytes <= before) return true;
-  // What is new was written by nobody, unless that makes no difference.
-  if (contents_ != Contents::unspecified && is_all_written_.load(std::memory_order_relaxed)) {
+  std::size_t word = bytes_and_written_.load(std::memory_order_acquire);
+  std::size_t grown = 0;
+  do {
+    grown = bytes;
+    if ((word & all_written_bit) == 0) continue;
+    if (contents_ == Contents::unspecified) {
+      grown |= all_written_bit;
+      continue;
+    }
+    // What is new was written by nobody.
     try {
       rare->written.add(0, before);
     } catch (const std::bad_alloc&) {
       return false;
     }
-    is_all_written_.store(false, std::memory_order_release);
-  }
-  bytes_.store(bytes, std::memory_order_relaxed);
+  } while (!bytes_and_written_.compare_exchange_weak(word, grown, std::memory_order_acq_rel));
   return true;
 }
 
@@ -544,7 +551,7 @@ Result<void> Storage::check_use(StreamRef stream, Access access, std::size_t off
     // The stream has the words for it.
     return Failure(stream.try_native().failure()).at(site);
   }
-  if (access == Access::read && !is_all_written_.load(std::memory_order_acquire)) {
+  if (access == Access::read && !is_all_written()) {
     if (Result<void> written = check_written(offset, bytes, site); !written) return written;
   }
   if (is_checked_) {
@@ -600,7 +607,7 @@ Result<void> Storage::try_wait_host(Access access, std::size_t offset, std::size
 
 Result<void> Storage::check_written(std::size_t offset, std::size_t bytes,
                                     CallSite site) const noexcept {
-  if (bytes == 0 || is_all_written_.load(std::memory_order_acquire)) return {};
+  if (bytes == 0 || is_all_written()) return {};
   ByteRange gap = {offset, offset + bytes};
   if (Rare* const rare = this->rare()) {
     const std::lock_guard lock(rare->mutex);
@@ -618,26 +625,34 @@ Result<void> Storage::check_written(std::size_t offset, std::size_t bytes,
 }
 
 void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
-  if (bytes == 0 || is_all_written_.load(std::memory_order_acquire)) return;
-  try {
-    if (offset != 0 || bytes < this->bytes()) {
-      Rare* const rare = make_rare();
-      if (rare == nullptr) throw std::bad_alloc();
-      const std::lock_guard lock(rare->mutex);
-      rare->written.add(offset, offset + bytes);
-      if (!rare->written.has_all(this->bytes())) return;
+  if (bytes == 0) return;
+  std::size_t word = bytes_and_written_.load(std::memory_order_acquire);
+  while ((word & all_written_bit) == 0 && offset == 0 && bytes >= word) {
+    if (bytes_and_written_.compare_exchange_weak(word, word | all_written_bit,
+                                                 std::memory_order_acq_rel)) {
+      return;
     }
-    is_all_written_.store(true, std::memory_order_release);
+  }
+  if ((word & all_written_bit) != 0) return;
+  try {
+    Rare* const rare = make_rare();
+    if (rare == nullptr) throw std::bad_alloc();
+    const std::lock_guard lock(rare->mutex);
+    rare->written.add(offset, offset + bytes);
+    // Under the lock it does not grow.
+    if (rare->written.has_all(this->bytes())) {
+      bytes_and_written_.fetch_or(all_written_bit, std::memory_order_acq_rel);
+    }
   } catch (const std::bad_alloc&) {
     // Without memory for the gaps it is better to allow too much than to refuse what was written.
-    is_all_written_.store(true, std::memory_order_release);
+    bytes_and_written_.fetch_or(all_written_bit, std::memory_order_acq_rel);
   }
 }
 
 Result<std::vector<ByteRange>> Storage::try_written_ranges(std::size_t offset,
                                                            std::size_t bytes) const noexcept try {
   if (bytes == 0) return std::vector<ByteRange>();
-  if (is_all_written_.load(std::memory_order_acquire)) {
+  if (is_all_written()) {
     return std::vector<ByteRange>{{offset, offset + bytes}};
   }
   Rare* const rare = this->rare();

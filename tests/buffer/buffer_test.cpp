@@ -94,6 +94,20 @@ TEST_F(BufferTest, ZeroElementsReachNoDriver) {
   EXPECT_TRUE(on_host.rw_host<float>().empty());
 }
 
+TEST_F(BufferTest, AnEmptyViewAllocatesNothing) {
+  Buffer buffer = make({100});
+  Buffer nothing = buffer.view(400, 0);
+  EXPECT_EQ(nothing.device_ptr(stream, Access::read), nullptr);
+  StorageUse use = nothing.try_use(stream, Access::discard).value();
+  EXPECT_EQ(use.address(), nullptr);
+  use.end();
+  EXPECT_FALSE(buffer.is_allocated());
+  const Device other = sim::open({});
+  const Stream elsewhere(other);
+  EXPECT_EQ(nothing.try_device_ptr(elsewhere, Access::read).failure().code(),
+            ErrorCode::device_mismatch);
+}
+
 TEST_F(BufferTest, CopiesOfTheHandleAreTheSameBytes) {
   const Buffer one = make({10});
   const Buffer two = one;

@@ -438,6 +438,29 @@ TEST_F(StorageTest, GrowsInPlaceAsFarAsItsBlockGoes) {
   EXPECT_FALSE(storage->try_grow(200, block.bytes + 1));
 }
 
+TEST_F(StorageTest, WhatGrowsWhileItIsWrittenIsNotAllWritten) {
+  for (int round = 0; round < 200; ++round) {
+    const StorageHandle storage = make(100);
+    storage->try_ensure({}, {}).value();
+    std::atomic<int> ready = 0;
+    const auto meet = [&] {
+      ++ready;
+      while (ready.load() < 2) std::this_thread::yield();
+    };
+    std::thread writer([&] {
+      meet();
+      storage->note_written(0, 100);
+    });
+    meet();
+    ASSERT_TRUE(storage->try_grow(100, 200));
+    writer.join();
+    ASSERT_TRUE(storage->check_written(0, 100, {}));
+    const Result<void> behind = storage->check_written(0, 200, {});
+    ASSERT_FALSE(behind) << "round " << round;
+    ASSERT_EQ(behind.failure().number("begin"), 100u);
+  }
+}
+
 TEST_F(StorageTest, ABlockIsGivenAwayByItsOnlyHandle) {
   Block block;
   {

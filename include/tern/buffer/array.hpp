@@ -213,7 +213,7 @@ class Array {
     return Array(raw_.inner(first * sizeof(T), count * sizeof(T)));
   }
 
-  /// More or fewer elements; those that stay keep their values, new ones have none. In place where
+  /// More or fewer elements; those that stay keep their values, new ones have any. In place where
   /// the memory allows it, and behind the array is nothing that another handle or slice may have;
   /// else they move in stream order, and the others keep the old memory. For arrays that begin
   /// where their storage does (invalid_argument).

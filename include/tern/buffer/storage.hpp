@@ -200,7 +200,7 @@ class TERN_EXPORT Storage {
   }
   [[nodiscard]] Reach reach() const noexcept;
   [[nodiscard]] std::size_t bytes() const noexcept {
-    return bytes_.load(std::memory_order_relaxed);
+    return bytes_and_written_.load(std::memory_order_relaxed) & ~all_written_bit;
   }
   [[nodiscard]] Contents contents() const noexcept { return contents_; }
   [[nodiscard]] Tag tag() const noexcept { return tag_; }
@@ -334,8 +334,12 @@ class TERN_EXPORT Storage {
   const Contents contents_;
   const Tag tag_;
   const bool is_checked_;
-  std::atomic<bool> is_all_written_ = false;
-  std::atomic<std::size_t> bytes_;
+  /// The size, and with it whether all of that is written: it may grow while somebody notes so.
+  static constexpr std::size_t all_written_bit = ~(~std::size_t{0} >> 1);
+  std::atomic<std::size_t> bytes_and_written_;
+  [[nodiscard]] bool is_all_written() const noexcept {
+    return (bytes_and_written_.load(std::memory_order_acquire) & all_written_bit) != 0;
+  }
   void* device_address_ = nullptr;  // set before phase_ is ready, as all of the memory
   void* host_address_ = nullptr;
   const ResourceHandle resource_;

@@ -49,7 +49,7 @@ CudaCopies::~CudaCopies() {
   const Context::Visit visit(context_);
   if (!visit) {
     // The driver may be calling one of them right now, and cannot be asked any more: kept for ever.
-    static std::mutex& mutex = *new std::mutex;
+    static constinit std::mutex mutex;
     static std::list<HostCopy>& kept = *new std::list<HostCopy>;
     const std::lock_guard lock(mutex);
     kept.splice(kept.end(), host_copies_);

@@ -25,7 +25,7 @@ constexpr std::size_t own_pages_bytes = 2 * huge_page_bytes;
 
 /// Held across fork by whoever forks, so the child never finds it taken by a thread it lacks.
 std::mutex& shared_mutex() {
-  static std::mutex& mutex = *new std::mutex;
+  static constinit std::mutex mutex;
   return mutex;
 }
 

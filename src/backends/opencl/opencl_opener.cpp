@@ -19,7 +19,7 @@ std::atomic<std::uint64_t> searcher = 0;
 std::atomic<const Found*> found = nullptr;
 
 std::mutex& search_mutex() {
-  static std::mutex& mutex = *new std::mutex;
+  static constinit std::mutex mutex;
   return mutex;
 }
 
