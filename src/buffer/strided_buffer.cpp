@@ -1,0 +1,237 @@
+#include "tern/buffer/strided_buffer.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "tern/buffer/copy.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern {
+namespace {
+
+Failure no_host_memory(CallSite site) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", "a strided buffer");
+}
+
+Failure overflow(CallSite site) noexcept {
+  return Failure(ErrorCode::size_overflow,
+                 "the elements of a strided buffer are further apart than 64 bits count.", site)
+      .with("what", "a strided buffer");
+}
+
+/// How far in bytes the elements reach before and behind the one at all indices 0.
+struct Reaches {
+  std::size_t before = 0, behind = 0;
+};
+
+std::optional<Reaches> reaches_of(const Shape& shape, std::span<const std::int64_t> strides,
+                                  std::size_t width) noexcept {
+  Reaches all;
+  for (std::size_t i = 0; i < shape.rank(); ++i) {
+    const std::size_t extent = shape.extents()[i];
+    if (extent < 2) continue;
+    // The magnitude of the least integer has no sign.
+    const std::size_t magnitude = strides[i] < 0 ? ~static_cast<std::size_t>(strides[i]) + 1
+                                                 : static_cast<std::size_t>(strides[i]);
+    const std::optional<std::size_t> elements = checked_multiply(extent - 1, magnitude);
+    const std::optional<std::size_t> bytes =
+        elements ? checked_multiply(*elements, width) : std::nullopt;
+    if (!bytes) return std::nullopt;
+    std::size_t& side = strides[i] < 0 ? all.before : all.behind;
+    const std::optional<std::size_t> sum = checked_add(side, *bytes);
+    if (!sum) return std::nullopt;
+    side = *sum;
+  }
+  const std::optional<std::size_t> last = checked_add(all.behind, width);
+  if (!last) return std::nullopt;
+  all.behind = *last;
+  return all;
+}
+
+bool are_dense(const Shape& shape, std::span<const std::int64_t> strides) noexcept {
+  std::size_t expected = 1;
+  for (std::size_t i = shape.rank(); i-- > 0;) {
+    const std::size_t extent = shape.extents()[i];
+    if (extent == 1) continue;
+    if (strides[i] < 0 || static_cast<std::size_t>(strides[i]) != expected) return false;
+    expected *= extent;  // no more than there are elements
+  }
+  return true;
+}
+
+/// A dimension that a copy has to walk along.
+struct Axis {
+  std::size_t extent = 1;
+  std::int64_t stride_bytes = 0;
+};
+
+/// The dimensions from the outermost to the innermost, with those taken together that are one walk:
+/// what is left has no neighbours that lie as a dense array does.
+std::vector<Axis> axes_of(const Shape& shape, std::span<const std::int64_t> strides,
+                          std::size_t width) {
+  std::vector<Axis> axes;
+  for (std::size_t i = 0; i < shape.rank(); ++i) {
+    const std::size_t extent = shape.extents()[i];
+    if (extent == 1) continue;
+    const Axis axis = {extent, strides[i] * static_cast<std::int64_t>(width)};
+    if (!axes.empty() &&
+        axes.back().stride_bytes == axis.stride_bytes * static_cast<std::int64_t>(extent)) {
+      axes.back() = {axes.back().extent * extent, axis.stride_bytes};
+    } else {
+      axes.push_back(axis);
+    }
+  }
+  return axes;
+}
+
+}  // namespace
+
+StridedBuffer::StridedBuffer(const Buffer& buffer)
+    : shape_(buffer.shape()), count_(buffer.element_count()), dtype_(buffer.dtype()) {
+  if (const Result<Shape> strides = shape_.try_strides()) {
+    for (const std::size_t stride : strides->extents()) {
+      strides_.push_back(static_cast<std::int64_t>(stride));
+    }
+  }
+  if (buffer && dtype_ != DType::void_) hull_ = buffer.view(0, buffer.bytes());
+}
+
+Result<StridedBuffer> StridedBuffer::try_over(const Buffer& buffer, std::size_t offset_bytes,
+                                              DType dtype, Shape shape,
+                                              std::span<const std::int64_t> strides,
+                                              CallSite site) noexcept try {
+  const std::size_t width = size_bytes(dtype);
+  if (width == 0) {
+    return Failure(ErrorCode::invalid_argument,
+                   "elements of type {value} have no bytes, so they are nowhere. Name a type.",
+                   site)
+        .with("name", "dtype")
+        .with("value", name(dtype));
+  }
+  if (strides.size() != shape.rank()) {
+    return Failure(ErrorCode::shape_mismatch,
+                   "{actual} strides were given for {expected} dimensions. Give one for each.",
+                   site)
+        .with("expected", shape.rank())
+        .with("actual", strides.size());
+  }
+  const Result<std::size_t> count = shape.try_element_count();
+  if (!count) return Failure(count.failure()).at(site);
+  StridedBuffer made;
+  made.count_ = *count;
+  made.dtype_ = dtype;
+  made.strides_.assign(strides.begin(), strides.end());
+  if (*count == 0) {
+    const Result<Buffer> none = buffer.try_view(std::min(offset_bytes, buffer.bytes()), 0, site);
+    if (!none) return none.failure();
+    made.hull_ = *none;
+    made.shape_ = std::move(shape);
+    return made;
+  }
+  const std::optional<Reaches> reaches = reaches_of(shape, strides, width);
+  if (!reaches) return overflow(site);
+  if (offset_bytes < reaches->before || !is_within(offset_bytes, reaches->behind, buffer.bytes())) {
+    return Failure(
+               ErrorCode::invalid_view,
+               "elements from byte {offset} on need {before} bytes before and {size} from there, "
+               "and leave their buffer, which has {extent}.",
+               site)
+        .with("offset", offset_bytes)
+        .with("before", reaches->before)
+        .with("size", reaches->behind)
+        .with("extent", buffer.bytes());
+  }
+  if ((buffer.offset_bytes() + offset_bytes) % alignment_bytes(dtype) != 0) {
+    return Failure(
+               ErrorCode::misaligned,
+               "elements that need a multiple of {required} bytes cannot live at byte {address} "
+               "of a storage. Copy the bytes to an aligned place.",
+               site)
+        .with("address", buffer.offset_bytes() + offset_bytes)
+        .with("required", alignment_bytes(dtype));
+  }
+  // Both are inside the buffer, so their sum is a size.
+  Result<Buffer> hull =
+      buffer.try_view(offset_bytes - reaches->before, reaches->before + reaches->behind, site);
+  if (!hull) return hull.failure();
+  made.hull_ = *std::move(hull);
+  made.origin_ = reaches->before;
+  made.is_contiguous_ = are_dense(shape, strides);
+  made.shape_ = std::move(shape);
+  return made;
+} catch (const std::bad_alloc&) {
+  return no_host_memory(site);
+}
+
+Result<Buffer> StridedBuffer::try_buffer(CallSite site) const noexcept {
+  if (!hull_) return Buffer();
+  if (!is_contiguous_) {
+    return Failure(ErrorCode::unsupported,
+                   "{what} of {count} elements of buffer {id} are not side by side. Call "
+                   "contiguous(stream) for a copy in which they are.",
+                   site)
+        .with("what", "the strides")
+        .with("count", count_)
+        .with("id", hull_.id().value);
+  }
+  const Result<Buffer> typed = hull_.try_as(dtype_, site);
+  if (!typed) return typed.failure();
+  try {
+    return typed->try_reshape(shape_, site);
+  } catch (const std::bad_alloc&) {
+    return no_host_memory(site);
+  }
+}
+
+Result<Buffer> StridedBuffer::try_contiguous(StreamRef stream, CallSite site) const noexcept try {
+  if (is_contiguous_) return try_buffer(site);
+  const Storage& storage = *hull_.storage();
+  const std::size_t width = size_bytes(dtype_);
+  const Result<Buffer> made = Buffer::try_make(
+      storage.device(), shape_, dtype_,
+      {.resource = storage.resource(), .stream = stream, .tag = storage.tag(), .site = site});
+  if (!made) return made.failure();
+  const Buffer bytes = made->view(0, made->bytes());
+
+  // The innermost run and the rows of it go in one copy each; the rest is walked through.
+  std::vector<Axis> axes = axes_of(shape_, strides_, width);
+  std::size_t run = width;
+  if (axes.back().stride_bytes == static_cast<std::int64_t>(width)) {
+    run *= axes.back().extent;
+    axes.pop_back();
+  }
+  std::size_t rows = 1, row_bytes = run;
+  if (!axes.empty() && axes.back().stride_bytes >= 0 &&
+      static_cast<std::size_t>(axes.back().stride_bytes) >= run) {
+    rows = axes.back().extent;
+    row_bytes = static_cast<std::size_t>(axes.back().stride_bytes);
+    axes.pop_back();
+  }
+  std::vector<std::size_t> index(axes.size(), 0);
+  std::size_t to = 0;
+  for (;;) {
+    std::size_t from = origin_;
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+      // May wrap on its way, and is inside the hull at the end.
+      from += index[i] * static_cast<std::size_t>(axes[i].stride_bytes);
+    }
+    const Result<Mark> copied =
+        try_copy_pitched(bytes, {.offset_bytes = to, .row_bytes = run}, hull_,
+                         {.offset_bytes = from, .row_bytes = row_bytes},
+                         {.width_bytes = run, .height = rows}, stream, site);
+    if (!copied) return copied.failure();
+    to += run * rows;
+    std::size_t axis = axes.size();
+    while (axis > 0 && ++index[axis - 1] == axes[axis - 1].extent) index[--axis] = 0;
+    if (axis == 0) return *made;
+  }
+} catch (const std::bad_alloc&) {
+  return no_host_memory(site);
+}
+
+}  // namespace tern
