@@ -42,6 +42,14 @@ KeptStorageCount KeptStorages::count() noexcept {
   return kept;
 }
 
+Device KeptStorages::device_behind_strangers() noexcept {
+  const std::lock_guard lock(mutex);
+  for (const Storage* storage = first; storage != nullptr; storage = storage->next_) {
+    if (!storage->is_behind_strangers()) return storage->device();
+  }
+  return {};
+}
+
 Storage* KeptStorages::take(std::size_t most) noexcept {
   const std::lock_guard lock(mutex);
   Storage* const taken = first;

@@ -21,6 +21,8 @@ class KeptStorages {
     return count_.load(std::memory_order_relaxed) != 0;
   }
   [[nodiscard]] static KeptStorageCount count() noexcept;
+  /// Of one that escaped, and for which a wait for that device would do. None: there is none.
+  [[nodiscard]] static Device device_behind_strangers() noexcept;
   /// Ends those that can be.
   static void poll() noexcept;
   /// More than one storage can have added since the last time, so the list shrinks if it can. Ends

@@ -10,6 +10,7 @@
 #include "buffer/kept_storages.hpp"
 #include "buffer/written_ranges.hpp"
 #include "device/device_state.hpp"
+#include "tern/buffer/escape.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/config.hpp"
 #include "tern/memory/default_resource.hpp"
@@ -194,6 +195,8 @@ struct Storage::Rare {
   std::unique_ptr<StorageOrigin> origin;
   Device device;
   bool is_end_queued = false;  // whoever ends it knows it alone
+  std::atomic<std::uint32_t> escapes = 0;
+  std::atomic<std::uint64_t> barrier = 0;  // of the device, that strangers' work is behind
 };
 
 [[gnu::always_inline]] inline Storage::~Storage() {
@@ -303,6 +306,17 @@ Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
   return handle;
 }
 
+namespace {
+
+/// Would it help to wait for what strangers have on the device?
+[[gnu::cold, gnu::noinline]] bool could_be_reclaimed(const Failure& failure) noexcept {
+  return (failure.code() == ErrorCode::out_of_memory ||
+          failure.code() == ErrorCode::out_of_budget) &&
+         KeptStorages::has_any() && KeptStorages::device_behind_strangers().is_open();
+}
+
+}  // namespace
+
 [[gnu::always_inline]] inline Storage* Storage::make_allocated(const ResourceHandle& resource,
                                                                std::size_t bytes,
                                                                const StorageOptions& options,
@@ -316,6 +330,10 @@ Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
                                                       .tag = options.tag,
                                                       .site = options.site});
   if (!block) {
+    if (could_be_reclaimed(block.failure())) {
+      // The longer way gives back what is kept, and tries again.
+      return make_prepared(resource, bytes, options, why);
+    }
     why = Result<void>(block.failure());
     return nullptr;
   }
@@ -424,8 +442,12 @@ Result<void> Storage::take_memory(StreamRef first_user, CallSite site) noexcept 
   const StreamRef stream = first_user.id() && first_user.device_id() == resource_->device().id()
                                ? first_user
                                : StreamRef{};
-  const Result<Block> block = resource_->try_allocate(
-      {.bytes = bytes, .alignment = alignment_, .stream = stream, .tag = tag_, .site = site});
+  const Request request = {
+      .bytes = bytes, .alignment = alignment_, .stream = stream, .tag = tag_, .site = site};
+  Result<Block> block = resource_->try_allocate(request);
+  if (!block && could_be_reclaimed(block.failure()) && try_reclaim_escaped()) {
+    block = resource_->try_allocate(request);
+  }
   if (!block) return block.failure();
   block_ = *block;
   set_memory({block->address, block->address, block->bytes});
@@ -768,16 +790,45 @@ bool Storage::try_end_origin() noexcept {
   return are_uses_done() && rare.origin->try_end();
 }
 
+std::optional<bool> Storage::try_begin_escape() noexcept {
+  Rare* const rare = make_rare();
+  if (rare == nullptr) return std::nullopt;
+  return rare->escapes.fetch_add(1, std::memory_order_relaxed) == 0;
+}
+
+bool Storage::end_escape() noexcept {
+  Rare& rare = *this->rare();
+  if (kind() != StorageKind::host) {
+    const DeviceVisit device(this->device().id());
+    const std::uint64_t next = device ? device->next_barrier() : 0;
+    std::uint64_t barrier = rare.barrier.load(std::memory_order_relaxed);
+    while (barrier < next &&
+           !rare.barrier.compare_exchange_weak(barrier, next, std::memory_order_relaxed)) {
+    }
+  }
+  return rare.escapes.fetch_sub(1, std::memory_order_acq_rel) == 1;
+}
+
+bool Storage::is_behind_strangers() const noexcept {
+  const Rare* const rare = this->rare();
+  const std::uint64_t barrier = rare ? rare->barrier.load(std::memory_order_relaxed) : 0;
+  if (barrier == 0) return true;
+  // A device that was closed has done what it had.
+  const DeviceVisit device(this->device().id());
+  return !device || device->has_passed(barrier);
+}
+
 bool Storage::try_end() noexcept {
   if (phase_.load(std::memory_order_acquire) == given_away) return true;
+  if (!is_behind_strangers()) return false;
   return resource_ ? try_end_block() : try_end_origin();
 }
 
 void Storage::end() noexcept {
   // The commonest case: only the stream that had it first has used it.
   if (const std::span<const UseRecord::Entry> uses = uses_.unshared();
-      uses.size() == 1 && uses[0].stream == first_stream_ && block_ && is_open(first_stream_) &&
-      phase_.load(std::memory_order_relaxed) == ready) {
+      uses.size() == 1 && uses[0].stream == first_stream_ && block_ && rare() == nullptr &&
+      is_open(first_stream_) && phase_.load(std::memory_order_relaxed) == ready) {
     // One that fails is tried once more, and counted there.
     if (!resource_->try_deallocate(block_, first_stream_, site_)) [[unlikely]] {
       resource_->deallocate(block_, first_stream_, site_);

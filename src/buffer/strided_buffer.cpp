@@ -24,35 +24,6 @@ Failure overflow(CallSite site) noexcept {
       .with("what", "a strided buffer");
 }
 
-/// How far in bytes the elements reach before and behind the one at all indices 0.
-struct Reaches {
-  std::size_t before = 0, behind = 0;
-};
-
-std::optional<Reaches> reaches_of(const Shape& shape, std::span<const std::int64_t> strides,
-                                  std::size_t width) noexcept {
-  Reaches all;
-  for (std::size_t i = 0; i < shape.rank(); ++i) {
-    const std::size_t extent = shape.extents()[i];
-    if (extent < 2) continue;
-    // The magnitude of the least integer has no sign.
-    const std::size_t magnitude = strides[i] < 0 ? ~static_cast<std::size_t>(strides[i]) + 1
-                                                 : static_cast<std::size_t>(strides[i]);
-    const std::optional<std::size_t> elements = checked_multiply(extent - 1, magnitude);
-    const std::optional<std::size_t> bytes =
-        elements ? checked_multiply(*elements, width) : std::nullopt;
-    if (!bytes) return std::nullopt;
-    std::size_t& side = strides[i] < 0 ? all.before : all.behind;
-    const std::optional<std::size_t> sum = checked_add(side, *bytes);
-    if (!sum) return std::nullopt;
-    side = *sum;
-  }
-  const std::optional<std::size_t> last = checked_add(all.behind, width);
-  if (!last) return std::nullopt;
-  all.behind = *last;
-  return all;
-}
-
 bool are_dense(const Shape& shape, std::span<const std::int64_t> strides) noexcept {
   std::size_t expected = 1;
   for (std::size_t i = shape.rank(); i-- > 0;) {
@@ -101,6 +72,39 @@ StridedBuffer::StridedBuffer(const Buffer& buffer)
   if (buffer && dtype_ != DType::void_) hull_ = buffer.view(0, buffer.bytes());
 }
 
+Result<StridedBuffer::Reach> StridedBuffer::try_reach(const Shape& shape,
+                                                      std::span<const std::int64_t> strides,
+                                                      DType dtype, CallSite site) noexcept {
+  if (strides.size() != shape.rank()) {
+    return Failure(ErrorCode::shape_mismatch,
+                   "{actual} strides were given for {expected} dimensions. Give one for each.",
+                   site)
+        .with("expected", shape.rank())
+        .with("actual", strides.size());
+  }
+  if (shape.is_empty()) return Reach{};
+  const std::size_t width = size_bytes(dtype);
+  Reach all;
+  for (std::size_t i = 0; i < shape.rank(); ++i) {
+    const std::size_t extent = shape.extents()[i];
+    if (extent < 2) continue;
+    // The magnitude of the least integer has no sign.
+    const std::size_t magnitude = strides[i] < 0 ? ~static_cast<std::size_t>(strides[i]) + 1
+                                                 : static_cast<std::size_t>(strides[i]);
+    const std::optional<std::size_t> elements = checked_multiply(extent - 1, magnitude);
+    const std::optional<std::size_t> bytes =
+        elements ? checked_multiply(*elements, width) : std::nullopt;
+    std::size_t& side = strides[i] < 0 ? all.before : all.behind;
+    const std::optional<std::size_t> sum = bytes ? checked_add(side, *bytes) : std::nullopt;
+    if (!sum) return overflow(site);
+    side = *sum;
+  }
+  const std::optional<std::size_t> last = checked_add(all.behind, width);
+  if (!last || !checked_add(*last, all.before)) return overflow(site);
+  all.behind = *last;
+  return all;
+}
+
 Result<StridedBuffer> StridedBuffer::try_over(const Buffer& buffer, std::size_t offset_bytes,
                                               DType dtype, Shape shape,
                                               std::span<const std::int64_t> strides,
@@ -113,13 +117,8 @@ Result<StridedBuffer> StridedBuffer::try_over(const Buffer& buffer, std::size_t 
         .with("name", "dtype")
         .with("value", name(dtype));
   }
-  if (strides.size() != shape.rank()) {
-    return Failure(ErrorCode::shape_mismatch,
-                   "{actual} strides were given for {expected} dimensions. Give one for each.",
-                   site)
-        .with("expected", shape.rank())
-        .with("actual", strides.size());
-  }
+  const Result<Reach> reach = try_reach(shape, strides, dtype, site);
+  if (!reach) return reach.failure();
   const Result<std::size_t> count = shape.try_element_count();
   if (!count) return Failure(count.failure()).at(site);
   StridedBuffer made;
@@ -133,17 +132,15 @@ Result<StridedBuffer> StridedBuffer::try_over(const Buffer& buffer, std::size_t 
     made.shape_ = std::move(shape);
     return made;
   }
-  const std::optional<Reaches> reaches = reaches_of(shape, strides, width);
-  if (!reaches) return overflow(site);
-  if (offset_bytes < reaches->before || !is_within(offset_bytes, reaches->behind, buffer.bytes())) {
+  if (offset_bytes < reach->before || !is_within(offset_bytes, reach->behind, buffer.bytes())) {
     return Failure(
                ErrorCode::invalid_view,
                "elements from byte {offset} on need {before} bytes before and {size} from there, "
                "and leave their buffer, which has {extent}.",
                site)
         .with("offset", offset_bytes)
-        .with("before", reaches->before)
-        .with("size", reaches->behind)
+        .with("before", reach->before)
+        .with("size", reach->behind)
         .with("extent", buffer.bytes());
   }
   if ((buffer.offset_bytes() + offset_bytes) % alignment_bytes(dtype) != 0) {
@@ -157,10 +154,10 @@ Result<StridedBuffer> StridedBuffer::try_over(const Buffer& buffer, std::size_t 
   }
   // Both are inside the buffer, so their sum is a size.
   Result<Buffer> hull =
-      buffer.try_view(offset_bytes - reaches->before, reaches->before + reaches->behind, site);
+      buffer.try_view(offset_bytes - reach->before, reach->before + reach->behind, site);
   if (!hull) return hull.failure();
   made.hull_ = *std::move(hull);
-  made.origin_ = reaches->before;
+  made.origin_ = reach->before;
   made.is_contiguous_ = are_dense(shape, strides);
   made.shape_ = std::move(shape);
   return made;

@@ -458,7 +458,14 @@ Result<void> DeviceState::synchronize() noexcept {
                            ? stream->issued.load(std::memory_order_relaxed)
                            : stream->last_promised();
   }
+  const std::uint64_t barrier = barriers_begun_.fetch_add(1) + 1;
   Result<void> waited = backend_->synchronize();
+  // A device that is lost does nothing any more, so nothing is behind.
+  if (!waited && waited.failure().code() != ErrorCode::device_lost) return waited;
+  std::uint64_t passed = barriers_passed_.load(std::memory_order_relaxed);
+  while (passed < barrier &&
+         !barriers_passed_.compare_exchange_weak(passed, barrier, std::memory_order_release)) {
+  }
   if (!waited) return waited;
   for (std::size_t i = 0; i < count; ++i) {
     slots_[i].load(std::memory_order_acquire)->see_done(covered[i]);

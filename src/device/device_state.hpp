@@ -199,6 +199,11 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
 
   /// Waits for everything, and knows then that all marks are done.
   [[nodiscard]] Result<void> synchronize() noexcept;
+  /// The first wait for everything that begins from now on, and has it ended?
+  [[nodiscard]] std::uint64_t next_barrier() const noexcept { return barriers_begun_.load() + 1; }
+  [[nodiscard]] bool has_passed(std::uint64_t barrier) const noexcept {
+    return barriers_passed_.load(std::memory_order_acquire) >= barrier;
+  }
 
   // Marks of this device's streams.
   [[nodiscard]] Mark next_mark(StreamId id) noexcept;
@@ -249,6 +254,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   const std::uint64_t generation_;
   const DeviceId id_;
   std::size_t visits_ = 0;  // guarded by the mutex of the list of open devices
+  std::atomic<std::uint64_t> barriers_begun_ = 0, barriers_passed_ = 0;
 
   std::array<std::atomic<StreamState*>, max_streams> slots_ = {};
   std::mutex streams_mutex_;

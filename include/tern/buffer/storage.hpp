@@ -34,6 +34,7 @@
 
 namespace tern {
 
+class Escape;
 class Storage;
 
 /// Names a storage, once: from 1, rising in the order a thread makes them, and never used again.
@@ -283,6 +284,7 @@ class TERN_EXPORT Storage {
   friend class StorageHandle;
   friend class StorageUse;
   friend class KeptStorages;
+  friend class Escape;
   enum Phase : std::uint32_t { empty, busy, ready, given_away };
 
   /// For those made by a resource the kind is found when somebody asks.
@@ -317,6 +319,11 @@ class TERN_EXPORT Storage {
   /// Gives the memory back if that can be ordered now.
   [[nodiscard]] bool try_end() noexcept;
   [[nodiscard]] bool are_uses_done() const noexcept;
+  /// It goes to hands nobody knows: is it the first time? Nothing if the host has no memory.
+  [[nodiscard]] std::optional<bool> try_begin_escape() noexcept;
+  /// They have let go: were they the last? From now on it waits for what the device has.
+  [[nodiscard]] bool end_escape() noexcept;
+  [[nodiscard]] bool is_behind_strangers() const noexcept;
   [[nodiscard]] bool try_end_block() noexcept;
   [[nodiscard]] bool try_end_origin() noexcept;
   [[nodiscard]] Result<void> try_queue_waits(StreamRef stream, CallSite site) noexcept;

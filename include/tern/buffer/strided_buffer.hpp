@@ -51,6 +51,15 @@ class TERN_EXPORT StridedBuffer {
     return try_over(buffer, offset_bytes, dtype, std::move(shape), strides, site).value();
   }
 
+  /// How many bytes elements of such a shape need before and from the one with all indices 0. None
+  /// for no elements. Refused with size_overflow, shape_mismatch.
+  struct Reach {
+    std::size_t before = 0, behind = 0;
+  };
+  [[nodiscard]] static Result<Reach> try_reach(const Shape& shape,
+                                               std::span<const std::int64_t> strides, DType dtype,
+                                               CallSite site = CallSite::here()) noexcept;
+
   [[nodiscard]] explicit operator bool() const noexcept { return bool(hull_); }
   [[nodiscard]] DType dtype() const noexcept { return dtype_; }
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }

@@ -195,10 +195,10 @@ Result<std::string> try_read_text(std::string_view path) {
 Profile default_profile() {
   Profile profile;
 #if defined(__SANITIZE_THREAD__)
-  profile.memory_bytes = std::size_t{1} << 30;
+  profile.memory_bytes = 256 * mib;  // its shadow leaves few addresses
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer)
-  profile.memory_bytes = std::size_t{1} << 30;
+  profile.memory_bytes = 256 * mib;  // its shadow leaves few addresses
 #endif
 #endif
   if (profile.memory_bytes == 0) profile.memory_bytes = std::size_t{141} << 30;

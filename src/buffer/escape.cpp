@@ -1,0 +1,60 @@
+#include "tern/buffer/escape.hpp"
+
+#include <atomic>
+
+#include "buffer/kept_storages.hpp"
+
+namespace tern {
+namespace {
+
+constinit std::atomic<std::size_t> escapes = 0, escaped_bytes = 0;
+
+}  // namespace
+
+Result<Escape> Escape::try_begin(const StorageHandle& storage, CallSite site) noexcept {
+  if (!storage) {
+    return Failure(ErrorCode::not_allocated,
+                   "this buffer is none: it was made by default, moved from or released. There is "
+                   "nothing to give to others.",
+                   site)
+        .with("id", std::uint64_t{0});
+  }
+  const std::optional<bool> is_first = storage->try_begin_escape();
+  if (!is_first) {
+    return Failure(ErrorCode::out_of_memory,
+                   "the host could not allocate what {what} needs. Free host memory.", site)
+        .with("what", "memory for others");
+  }
+  escapes.fetch_add(1, std::memory_order_relaxed);
+  if (*is_first) escaped_bytes.fetch_add(storage->bytes(), std::memory_order_relaxed);
+  Escape escape;
+  escape.storage_ = storage;
+  return escape;
+}
+
+void Escape::end() noexcept {
+  if (!storage_) return;
+  escapes.fetch_sub(1, std::memory_order_relaxed);
+  const std::size_t bytes = storage_->bytes();
+  if (storage_->end_escape()) escaped_bytes.fetch_sub(bytes, std::memory_order_relaxed);
+  storage_ = {};
+}
+
+EscapedCount escaped_memory() noexcept {
+  return {escapes.load(std::memory_order_relaxed), escaped_bytes.load(std::memory_order_relaxed)};
+}
+
+Result<KeptStorageCount> try_reclaim_escaped() noexcept {
+  while (KeptStorages::has_any()) {
+    const Device device = KeptStorages::device_behind_strangers();
+    if (!device.is_open()) break;
+    if (Result<void> waited = device.try_synchronize();
+        !waited && waited.failure().code() != ErrorCode::device_lost) {
+      return waited.failure();
+    }
+    KeptStorages::poll();
+  }
+  return poll_storages();
+}
+
+}  // namespace tern

@@ -1,0 +1,531 @@
+#include "tern/interop/dlpack.hpp"
+
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <new>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "tern/buffer/escape.hpp"
+#include "tern/buffer/foreign.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern {
+namespace {
+
+using abi::DLDataType;
+using abi::DLDevice;
+using abi::DLManagedTensor;
+using abi::DLManagedTensorVersioned;
+using abi::DLTensor;
+
+/// Which field of a structure is wrong, what is there, and what may be.
+template <class Value>
+Failure rejected(const char* field, const Value& value, const char* expected,
+                 CallSite site) noexcept {
+  Failure failure(ErrorCode::dlpack_rejected,
+                  "a DLPack tensor with {field} {value} cannot be taken: {expected}.", site);
+  failure.with("field", field).with("expected", expected);
+  if constexpr (std::is_signed_v<Value>) {
+    failure.with_signed("value", value);
+  } else {
+    failure.with("value", value);
+  }
+  return failure;
+}
+
+// --- Words
+
+struct Word {
+  DType dtype;
+  DLDataType type;
+};
+constexpr Word words[] = {
+    {DType::boolean, {abi::kDLBool, 8, 1}},
+    {DType::i8, {abi::kDLInt, 8, 1}},
+    {DType::i16, {abi::kDLInt, 16, 1}},
+    {DType::i32, {abi::kDLInt, 32, 1}},
+    {DType::i64, {abi::kDLInt, 64, 1}},
+    {DType::u8, {abi::kDLUInt, 8, 1}},
+    {DType::u16, {abi::kDLUInt, 16, 1}},
+    {DType::u32, {abi::kDLUInt, 32, 1}},
+    {DType::u64, {abi::kDLUInt, 64, 1}},
+    {DType::f8_e4m3fn, {abi::kDLFloat8_e4m3fn, 8, 1}},
+    {DType::f8_e5m2, {abi::kDLFloat8_e5m2, 8, 1}},
+    {DType::f16, {abi::kDLFloat, 16, 1}},
+    {DType::bf16, {abi::kDLBfloat, 16, 1}},
+    {DType::f32, {abi::kDLFloat, 32, 1}},
+    {DType::f64, {abi::kDLFloat, 64, 1}},
+    {DType::complex64, {abi::kDLComplex, 64, 1}},
+    {DType::complex128, {abi::kDLComplex, 128, 1}},
+    // Words that several of ours share stand behind the one they come back as.
+    {DType::byte, {abi::kDLUInt, 8, 1}},
+    {DType::index, {abi::kDLInt, 64, 1}},
+};
+
+/// The number in "cuda:1" or "sim:0?seed=7"; 0 without one.
+std::int32_t ordinal_of(const Device& device) noexcept {
+  const std::string_view spec = device.spec();
+  const std::size_t colon = spec.find(':');
+  std::int32_t ordinal = 0;
+  if (colon != std::string_view::npos) {
+    std::from_chars(spec.data() + colon + 1, spec.data() + spec.size(), ordinal);
+  }
+  return ordinal;
+}
+
+bool is_backend(const Device& device, std::string_view name) noexcept {
+  return device.info().backend == name;
+}
+
+// --- Export
+
+/// What an exported structure points to, in one piece of memory with it.
+struct Shipment {
+  union {
+    DLManagedTensorVersioned versioned;
+    DLManagedTensor legacy;
+  };
+  Escape escape;
+  Buffer hull;  // for those that come back
+  std::size_t origin = 0;
+  DType dtype = DType::void_;
+  // shape and strides follow
+
+  Shipment() noexcept : versioned() {}
+  ~Shipment() {}
+  std::int64_t* numbers() noexcept { return reinterpret_cast<std::int64_t*>(this + 1); }
+};
+
+void end(Shipment* shipment) noexcept {
+  std::destroy_at(&shipment->escape);
+  std::destroy_at(&shipment->hull);
+  ::operator delete(shipment);
+}
+
+void delete_versioned(DLManagedTensorVersioned* self) {
+  if (self != nullptr) end(static_cast<Shipment*>(self->manager_ctx));
+}
+void delete_legacy(DLManagedTensor* self) {
+  if (self != nullptr) end(static_cast<Shipment*>(self->manager_ctx));
+}
+
+Result<void> order(Storage& storage, const Buffer& hull, const DlpackExport& options) noexcept {
+  if (options.is_unordered || hull.bytes() == 0) return {};
+  const Access access = options.is_read_only ? Access::read : Access::read_write;
+  if (!options.consumer.id()) {
+    const Result<void> done = storage.uses().try_wait(access);
+    return done ? done : Result<void>(Failure(done.failure()).at(options.site));
+  }
+  if (options.consumer.device_id() != storage.device().id()) {
+    return Failure(ErrorCode::device_mismatch,
+                   "buffer {id} on '{a}' cannot be handed to a stream of device {b}. Name a stream "
+                   "of its own device.",
+                   options.site)
+        .with("id", storage.id().value)
+        .with("a", storage.device().spec())
+        .with("b", options.consumer.device_id().value);
+  }
+  const Result<UseRecord::Ticket> ticket =
+      storage.uses().try_begin(options.consumer, access, options.site);
+  if (!ticket) return ticket.failure();
+  // What they do on it is known to nobody: the escape sees to that.
+  storage.uses().cancel(*ticket);
+  return {};
+}
+
+/// All but what the two forms differ in.
+Result<Shipment*> try_ship(const StridedBuffer& tensor, const DlpackExport& options) noexcept {
+  const CallSite site = options.site;
+  if (!tensor) {
+    return Failure(ErrorCode::not_allocated,
+                   "this buffer is none: it was made by default, moved from or released. There is "
+                   "nothing to export.",
+                   site)
+        .with("id", std::uint64_t{0});
+  }
+  Storage& storage = *tensor.hull().storage();
+  const Result<DLDataType> type = try_dlpack_type(tensor.dtype(), site);
+  if (!type) return type.failure();
+  const Result<DLDevice> device = try_dlpack_device(storage, site);
+  if (!device) return device.failure();
+  if (storage.is_read_only() && !options.is_read_only) {
+    return Failure(ErrorCode::read_only,
+                   "{what} can only be read, and an export could be written. Export it with "
+                   "is_read_only, or a copy.",
+                   site)
+        .with("what", storage.origin()->what());
+  }
+  const std::size_t rank = tensor.shape().rank();
+  for (std::size_t i = 0; i < rank; ++i) {
+    if (tensor.strides()[i] < 0 && tensor.shape().extents()[i] > 1) {
+      return rejected("strides[i]", tensor.strides()[i],
+                      "other libraries take no negative strides. Export contiguous(stream)", site);
+    }
+  }
+  const Buffer& hull = tensor.hull();
+  if (hull.bytes() != 0) {
+    if (options.is_read_only) {
+      if (Result<void> written = storage.check_written(hull.offset_bytes(), hull.bytes(), site);
+          !written) {
+        return written.failure();
+      }
+    }
+    if (Result<void> there = storage.try_ensure(options.consumer, site); !there) {
+      return there.failure();
+    }
+  }
+  void* const memory =
+      ::operator new(sizeof(Shipment) + 2 * rank * sizeof(std::int64_t), std::nothrow);
+  if (memory == nullptr) {
+    return Failure(ErrorCode::out_of_memory,
+                   "the host could not allocate what {what} needs. Free host memory.", site)
+        .with("what", "a DLPack tensor");
+  }
+  Shipment* const made = ::new (memory) Shipment;
+  Result<Escape> escape = Escape::try_begin(hull.storage(), site);
+  Result<void> ordered = escape ? order(storage, hull, options) : Result<void>(escape.failure());
+  if (!ordered) {
+    end(made);
+    return ordered.failure();
+  }
+  // From now on they may write it, and nobody will say so.
+  if (!options.is_read_only) storage.note_written(hull.offset_bytes(), hull.bytes());
+  made->escape = *std::move(escape);
+  made->hull = hull;
+  made->origin = tensor.origin_bytes();
+  made->dtype = tensor.dtype();
+  std::int64_t* const shape = made->numbers();
+  std::int64_t* const strides = shape + rank;
+  for (std::size_t i = 0; i < rank; ++i) {
+    // No more elements than bytes, which fit; but one extent of an empty shape may be anything.
+    shape[i] = static_cast<std::int64_t>(tensor.shape().extents()[i]);
+    strides[i] = tensor.strides()[i];
+  }
+  const bool is_empty = tensor.element_count() == 0;
+  DLTensor filled = {};
+  filled.data =
+      is_empty ? nullptr : storage.first_byte() + hull.offset_bytes() + tensor.origin_bytes();
+  filled.device = *device;
+  filled.ndim = static_cast<std::int32_t>(rank);
+  filled.dtype = *type;
+  filled.shape = shape;
+  filled.strides = strides;
+  made->versioned.dl_tensor = filled;
+  return made;
+}
+
+// --- Import
+
+/// What can be taken out of a structure, each field read once.
+struct Offer {
+  DLTensor tensor = {};
+  std::uint64_t flags = 0;
+  bool is_read_only = false;
+};
+
+struct Numbers {
+  Shape shape;
+  std::array<std::int64_t, Shape::max_rank> strides;
+};
+
+Result<void> check_place(const DLTensor& tensor, const Device& device, CallSite site) noexcept {
+  const std::int32_t type = tensor.device.device_type, id = tensor.device.device_id;
+  const auto elsewhere = [&](const char* what) {
+    return Failure(
+               ErrorCode::device_mismatch,
+               "a DLPack tensor on {b} (device {type}, {ordinal}) is no memory of '{a}'. Import "
+               "it there.",
+               site)
+        .with("a", device.spec())
+        .with("b", what)
+        .with_signed("type", type)
+        .with_signed("ordinal", id);
+  };
+  switch (type) {
+    case abi::kDLCPU:
+      if (id != 0) return rejected("device_id", id, "the host is device (1, 0)", site);
+      return device.info().is_host ? Result<void>() : Result<void>(elsewhere("the host"));
+    case abi::kDLCUDA:
+      if (id < 0) return rejected("device_id", id, "devices are counted from 0", site);
+      return is_backend(device, "cuda") && ordinal_of(device) == id
+                 ? Result<void>()
+                 : Result<void>(elsewhere("a CUDA device"));
+    case abi::kDLCUDAHost:
+    case abi::kDLCUDAManaged:
+      // The number says nothing there, and others write what they like.
+      return is_backend(device, "cuda") ? Result<void>()
+                                        : Result<void>(elsewhere("memory of the CUDA driver"));
+    case abi::kDLExtDev:
+      if (id < 0) return rejected("device_id", id, "devices are counted from 0", site);
+      return is_backend(device, "sim") && ordinal_of(device) == id
+                 ? Result<void>()
+                 : Result<void>(elsewhere("an extension device"));
+    default:
+      return rejected("device_type", type,
+                      "known are 1 (host), 2 (CUDA), 3 (pinned), 12 (simulated) and 13 (managed)",
+                      site);
+  }
+}
+
+/// Shape and strides, copied once and then judged.
+Result<Numbers> try_numbers(const DLTensor& tensor, CallSite site) noexcept {
+  if (tensor.ndim < 0 || tensor.ndim > static_cast<std::int32_t>(Shape::max_rank)) {
+    return rejected("ndim", tensor.ndim, "it may be 0 to 64", site);
+  }
+  const std::size_t rank = static_cast<std::size_t>(tensor.ndim);
+  if (rank != 0 && tensor.shape == nullptr) {
+    return rejected("shape", "null", "a tensor with dimensions has one", site);
+  }
+  std::array<std::int64_t, Shape::max_rank> extents;
+  if (rank != 0) std::memcpy(extents.data(), tensor.shape, rank * sizeof(std::int64_t));
+  for (std::size_t i = 0; i < rank; ++i) {
+    if (extents[i] < 0) return rejected("shape[i]", extents[i], "extents are not negative", site);
+  }
+  Result<Shape> shape = Shape::try_from({extents.data(), rank});
+  if (!shape) return Failure(shape.failure()).at(site);
+  Numbers numbers = {*std::move(shape), {}};
+  if (tensor.strides != nullptr && rank != 0) {
+    std::memcpy(numbers.strides.data(), tensor.strides, rank * sizeof(std::int64_t));
+    return numbers;
+  }
+  const Result<Shape> dense = numbers.shape.try_strides();
+  if (!dense) return rejected("shape", numbers.shape.rank(), "its elements overflow 64 bits", site);
+  for (std::size_t i = 0; i < rank; ++i) {
+    numbers.strides[i] = static_cast<std::int64_t>(dense->extents()[i]);
+  }
+  return numbers;
+}
+
+/// What is to be done with the structure when nobody needs it any more.
+struct Owner {
+  void (*release)(void* structure) = nullptr;
+  void* structure = nullptr;
+};
+
+Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& owner,
+                               const DlpackImport& options) noexcept {
+  const CallSite site = options.site;
+  const DLTensor& tensor = offer.tensor;
+  const Result<DType> dtype = try_dtype_of(tensor.dtype, site);
+  if (!dtype) return dtype.failure();
+  if (Result<void> here = check_place(tensor, device, site); !here) return here.failure();
+  Result<Numbers> numbers = try_numbers(tensor, site);
+  if (!numbers) return numbers.failure();
+  const std::size_t rank = numbers->shape.rank();
+  const std::span<const std::int64_t> strides(numbers->strides.data(), rank);
+  const Result<std::size_t> bytes = numbers->shape.try_byte_count(*dtype);
+  if (!bytes || *bytes > max_request_bytes) {
+    return rejected("shape", "too large", "its bytes overflow 64 bits", site);
+  }
+  const Result<StridedBuffer::Reach> reach =
+      StridedBuffer::try_reach(numbers->shape, strides, *dtype, site);
+  // Both are sums that fit, as is theirs.
+  if (!reach || reach->before + reach->behind > max_request_bytes) {
+    return rejected("strides", "too large", "elements further apart than 64 bits count", site);
+  }
+  // Sums of what a stranger wrote are made as numbers: pointers would wrap unseen.
+  const std::uintptr_t data = reinterpret_cast<std::uintptr_t>(tensor.data);
+  const std::optional<std::size_t> first = checked_add(data, tensor.byte_offset);
+  const bool is_empty = *bytes == 0;
+  if (!is_empty) {
+    if (tensor.data == nullptr) {
+      return rejected("data", "null", "a tensor with elements has an address", site);
+    }
+    if (!first || *first < reach->before || !checked_add(*first, reach->behind)) {
+      return rejected("byte_offset", tensor.byte_offset, "the elements leave the address space",
+                      site);
+    }
+  }
+  bool is_read_only = offer.is_read_only;
+  for (std::size_t i = 0; i < rank; ++i) {
+    if (strides[i] == 0 && numbers->shape.extents()[i] > 1) is_read_only = true;
+  }
+  Result<Buffer> adopted =
+      try_adopt(device, is_empty ? nullptr : reinterpret_cast<void*>(*first - reach->before),
+                is_empty ? 0 : reach->before + reach->behind,
+                {.release = owner.release,
+                 .context = owner.structure,
+                 .stream = options.producer,
+                 .read_only = is_read_only,
+                 .tag = options.tag,
+                 .site = site});
+  if (!adopted) return adopted.failure();
+  owner = {};  // the storage's now
+  return StridedBuffer::try_over(*adopted, is_empty ? 0 : reach->before, *dtype,
+                                 std::move(numbers->shape), strides, site);
+}
+
+/// Ours comes back: what it was.
+Result<StridedBuffer> try_return(const Shipment& shipment, const DLTensor& tensor,
+                                 const Device& device, CallSite site) noexcept {
+  const Storage& storage = *shipment.hull.storage();
+  if (storage.device() != device) {
+    return Failure(ErrorCode::device_mismatch,
+                   "a DLPack tensor on '{b}' is no memory of '{a}'. Import it there.", site)
+        .with("a", device.spec())
+        .with("b", storage.device().spec());
+  }
+  Result<Numbers> numbers = try_numbers(tensor, site);
+  if (!numbers) return numbers.failure();
+  const std::size_t rank = numbers->shape.rank();
+  return StridedBuffer::try_over(shipment.hull, shipment.origin, shipment.dtype,
+                                 std::move(numbers->shape), {numbers->strides.data(), rank}, site);
+}
+
+Failure no_tensor(CallSite site) noexcept {
+  return Failure(ErrorCode::invalid_argument,
+                 "there is no DLPack tensor to import: '{name}' is {value}.", site)
+      .with("name", "tensor")
+      .with("value", "null");
+}
+
+template <class Managed>
+void release(void* structure) {
+  Managed* const managed = static_cast<Managed*>(structure);
+  if (managed->deleter != nullptr) managed->deleter(managed);
+}
+
+/// Taken, or refused and let go: once, in either case.
+template <class Managed>
+Result<StridedBuffer> try_import(const Device& device, Managed* managed, const Offer& offer,
+                                 void (*ours)(Managed*), const DlpackImport& options) noexcept {
+  if (managed->deleter == ours) {
+    const Shipment& shipment = *static_cast<const Shipment*>(managed->manager_ctx);
+    Result<StridedBuffer> back = try_return(shipment, offer.tensor, device, options.site);
+    ours(managed);
+    return back;
+  }
+  Owner owner = {&release<Managed>, managed};
+  Result<StridedBuffer> taken = try_take(device, offer, owner, options);
+  if (owner.release != nullptr) owner.release(owner.structure);
+  return taken;
+}
+
+}  // namespace
+
+Result<DLDataType> try_dlpack_type(DType dtype, CallSite site) noexcept {
+  for (const Word& word : words) {
+    if (word.dtype == dtype) return word.type;
+  }
+  return Failure(ErrorCode::dlpack_rejected,
+                 "DLPack has no word for elements of type {value}. Use another type.", site)
+      .with("field", "dtype")
+      .with("value", name(dtype));
+}
+
+Result<DType> try_dtype_of(DLDataType type, CallSite site) noexcept {
+  if (type.lanes != 1) {
+    return rejected("dtype.lanes", type.lanes, "elements are no vectors: it must be 1", site);
+  }
+  bool is_known = false;
+  for (const Word& word : words) {
+    if (word.type.code != type.code) continue;
+    if (word.type.bits == type.bits) return word.dtype;
+    is_known = true;
+  }
+  if (is_known) {
+    return rejected("dtype.bits", type.bits, "there is no type of that code so wide", site);
+  }
+  return rejected("dtype.code", type.code,
+                  "known are 0 to 2 and 4 to 6, and the 8-bit floats 10 and 12", site);
+}
+
+Result<DLDevice> try_dlpack_device(const Storage& storage, CallSite site) noexcept {
+  const Device& device = storage.device();
+  const StorageKind kind = storage.kind();
+  if (kind == StorageKind::host) return DLDevice{abi::kDLCPU, 0};
+  if (is_backend(device, "cuda")) {
+    switch (kind) {
+      case StorageKind::pinned:
+      case StorageKind::registered:
+        return DLDevice{abi::kDLCUDAHost, 0};
+      case StorageKind::managed:
+        return DLDevice{abi::kDLCUDAManaged, 0};
+      case StorageKind::device:
+        return DLDevice{abi::kDLCUDA, ordinal_of(device)};
+      default:
+        break;
+    }
+  } else if (is_backend(device, "sim") && kind != StorageKind::file) {
+    return DLDevice{abi::kDLExtDev, ordinal_of(device)};
+  } else if (device.is_open() && device.info().is_host && kind != StorageKind::file) {
+    return DLDevice{abi::kDLCPU, 0};
+  }
+  return Failure(ErrorCode::dlpack_rejected,
+                 "DLPack has no word for {value} memory of '{device}'. Copy it to the host first.",
+                 site)
+      .with("field", "device")
+      .with("value", name(kind))
+      .with("device", device.is_open() ? device.spec() : std::string_view("no device"));
+}
+
+Result<DLManagedTensorVersioned*> try_export_dlpack(const StridedBuffer& tensor,
+                                                    const DlpackExport& options) noexcept {
+  const Result<Shipment*> shipped = try_ship(tensor, options);
+  if (!shipped) return shipped.failure();
+  DLManagedTensorVersioned& made = (*shipped)->versioned;
+  made.version = dlpack_version;
+  made.manager_ctx = *shipped;
+  made.deleter = delete_versioned;
+  made.flags = options.is_read_only ? abi::DLPACK_FLAG_BITMASK_READ_ONLY : 0;
+  return &made;
+}
+
+Result<DLManagedTensorVersioned*> try_export_dlpack(const Buffer& tensor,
+                                                    const DlpackExport& options) noexcept try {
+  return try_export_dlpack(StridedBuffer(tensor), options);
+} catch (const std::bad_alloc&) {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", options.site)
+      .with("what", "a DLPack tensor");
+}
+
+Result<DLManagedTensor*> try_export_dlpack_legacy(const StridedBuffer& tensor,
+                                                  const DlpackExport& options) noexcept {
+  if (options.is_read_only) {
+    return Failure(ErrorCode::dlpack_rejected,
+                   "a DLPack tensor without a version cannot say {value}. Export one with a "
+                   "version, or a copy that may be written.",
+                   options.site)
+        .with("field", "flags")
+        .with("value", "read-only");
+  }
+  const Result<Shipment*> shipped = try_ship(tensor, options);
+  if (!shipped) return shipped.failure();
+  const DLTensor filled = (*shipped)->versioned.dl_tensor;
+  DLManagedTensor* const made = ::new (&(*shipped)->legacy) DLManagedTensor;
+  made->dl_tensor = filled;
+  made->manager_ctx = *shipped;
+  made->deleter = delete_legacy;
+  return made;
+}
+
+Result<StridedBuffer> try_import_dlpack(const Device& device, DLManagedTensorVersioned* tensor,
+                                        const DlpackImport& options) noexcept {
+  if (tensor == nullptr) return no_tensor(options.site);
+  if (tensor->version.major != dlpack_version.major) {
+    // Nothing behind the flags is where it is in version 1.
+    const std::uint32_t major = tensor->version.major;
+    if (tensor->deleter != nullptr) tensor->deleter(tensor);
+    return rejected("version.major", major, "version 1 is understood", options.site);
+  }
+  const Offer offer = {tensor->dl_tensor, tensor->flags,
+                       (tensor->flags & abi::DLPACK_FLAG_BITMASK_READ_ONLY) != 0};
+  return try_import(device, tensor, offer, delete_versioned, options);
+}
+
+Result<StridedBuffer> try_import_dlpack(const Device& device, DLManagedTensor* tensor,
+                                        const DlpackImport& options) noexcept {
+  if (tensor == nullptr) return no_tensor(options.site);
+  const Offer offer = {tensor->dl_tensor, 0, !options.legacy_is_writable};
+  return try_import(device, tensor, offer, delete_legacy, options);
+}
+
+}  // namespace tern

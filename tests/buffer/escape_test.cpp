@@ -1,0 +1,151 @@
+#include "tern/buffer/escape.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tern/backends/catalog.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/buffer/array.hpp"
+#include "tern/memory/budget_resource.hpp"
+#include "tern/memory/pool_resource.hpp"
+
+namespace tern {
+namespace {
+
+class EscapeTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    EXPECT_EQ(escaped_memory().escapes, 0u);
+    EXPECT_EQ(escaped_memory().bytes, 0u);
+    EXPECT_EQ(reclaim_escaped().storages, 0u);
+  }
+  Array<float> make(std::size_t count) {
+    return Array<float>::uninitialized(pool, count, {.stream = stream});
+  }
+
+  Device device = sim::open({});
+  ResourceHandle pool = std::make_shared<PoolResource>(device);
+  Stream stream{device};
+};
+
+TEST_F(EscapeTest, KeepsTheStorageAndIsCounted) {
+  Array<float> array = make(100);
+  const std::uintptr_t address = array.address();
+  Escape one = Escape::try_begin(array.storage()).value();
+  Escape two = Escape::try_begin(array.storage()).value();
+  EXPECT_EQ(escaped_memory().escapes, 2u);
+  EXPECT_EQ(escaped_memory().bytes, 400u) << "one storage, however many hold it";
+  array = {};
+  EXPECT_GE(pool->statistics().live_bytes, 400u);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(one.storage()->first_byte()), address);
+  one.end();
+  EXPECT_EQ(escaped_memory().bytes, 400u);
+  two = Escape();
+  EXPECT_EQ(escaped_memory().escapes, 0u);
+}
+
+TEST_F(EscapeTest, MemoryIsNotUsedAgainBeforeTheDeviceWasWaitedFor) {
+  Array<float> array = make(100);
+  const std::uintptr_t address = array.address();
+  Escape held = Escape::try_begin(array.storage()).value();
+  held.end();
+  array = {};
+  EXPECT_EQ(kept_storages().storages, 1u);
+  // On the same stream too: strangers have their own.
+  EXPECT_NE(make(100).address(), address);
+  EXPECT_EQ(poll_storages().storages, 1u);
+  device.synchronize();
+  EXPECT_EQ(poll_storages().storages, 0u);
+  std::vector<std::uintptr_t> addresses;
+  std::vector<Array<float>> arrays;
+  for (int i = 0; i < 4; ++i) arrays.push_back(make(100));
+  for (const Array<float>& other : arrays) addresses.push_back(other.address());
+  EXPECT_NE(std::ranges::find(addresses, address), addresses.end());
+}
+
+TEST_F(EscapeTest, AWaitThatBeganBeforeTheyLetGoIsTooEarly) {
+  Array<float> array = make(100);
+  Escape held = Escape::try_begin(array.storage()).value();
+  device.synchronize();
+  held.end();
+  array = {};
+  EXPECT_EQ(poll_storages().storages, 1u);
+  EXPECT_EQ(reclaim_escaped().storages, 0u);
+}
+
+TEST_F(EscapeTest, WhatIsStillOursWaitsOnlyAtItsEnd) {
+  Array<float> array = make(100);
+  Escape::try_begin(array.storage()).value().end();
+  const std::vector<float> values(100, 2.0f);
+  array.copy_from(std::span<const float>(values));
+  EXPECT_EQ(array.to_host(), values);
+  EXPECT_EQ(kept_storages().storages, 0u);
+  array = {};
+  EXPECT_EQ(kept_storages().storages, 1u);
+}
+
+TEST_F(EscapeTest, IsReclaimedWhenMemoryRunsOut) {
+  const BudgetHandle budget = Budget::make("all", BudgetLimit::bytes(64 << 10));
+  const auto limited = std::make_shared<BudgetResource>(pool, budget);
+  Array<std::byte> array = Array<std::byte>::uninitialized(limited, 40 << 10, {.stream = stream});
+  Escape::try_begin(array.storage()).value().end();
+  array = {};
+  EXPECT_EQ(kept_storages().storages, 1u);
+  const Result<Array<std::byte>> next =
+      Array<std::byte>::try_uninitialized(limited, 40 << 10, {.stream = stream});
+  EXPECT_TRUE(next) << next.failure().text();
+  EXPECT_EQ(kept_storages().storages, 0u);
+  // And nothing is waited for where that would not help.
+  EXPECT_FALSE(Array<std::byte>::try_uninitialized(limited, 40 << 10, {.stream = stream}));
+}
+
+TEST_F(EscapeTest, MemoryOfTheHostIsFreeAtOnce) {
+  const Device host = open_device("host");
+  Array<float> array = Array<float>::uninitialized(host, 100);
+  Escape::try_begin(array.storage()).value().end();
+  array = {};
+  EXPECT_EQ(kept_storages().storages, 0u);
+}
+
+TEST_F(EscapeTest, EndsOnAnyThreadOnce) {
+  Array<float> array = make(100);
+  constexpr int threads = 8, each = 1000;
+  std::vector<std::thread> running;
+  for (int i = 0; i < threads; ++i) {
+    running.emplace_back([&] {
+      for (int n = 0; n < each; ++n) {
+        Escape held = Escape::try_begin(array.storage()).value();
+        Escape moved = std::move(held);
+        moved.end();
+        moved.end();
+      }
+    });
+  }
+  for (std::thread& thread : running) thread.join();
+  EXPECT_EQ(array.storage()->shares(), 1u);
+}
+
+TEST_F(EscapeTest, RefusesNoStorage) {
+  EXPECT_EQ(Escape::try_begin({}).failure().code(), ErrorCode::not_allocated);
+}
+
+TEST_F(EscapeTest, KeepsItsDeviceUntilItIsReclaimed) {
+  Escape held;
+  {
+    const Device other = sim::open({});
+    const Array<float> array = Array<float>::uninitialized(other, 100);
+    held = Escape::try_begin(array.storage()).value();
+  }
+  held.end();
+  EXPECT_EQ(kept_storages().storages, 1u);
+  EXPECT_EQ(reclaim_escaped().storages, 0u);
+}
+
+}  // namespace
+}  // namespace tern

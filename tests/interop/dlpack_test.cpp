@@ -1,0 +1,622 @@
+#include "tern/interop/dlpack.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/ladder.hpp"
+#include "tern/backends/catalog.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/buffer/array.hpp"
+#include "tern/buffer/escape.hpp"
+#include "tern/launch/launch_recorder.hpp"
+#include "tern/memory/pool_resource.hpp"
+
+namespace tern {
+namespace {
+
+using abi::DLManagedTensor;
+using abi::DLManagedTensorVersioned;
+
+constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max(),
+                       least = std::numeric_limits<std::int64_t>::min();
+
+/// A tensor of somebody else's, who counts how often he is let go.
+struct Stranger {
+  explicit Stranger(std::vector<std::int64_t> extents = {2, 3},
+                    std::vector<std::int64_t> apart = {3, 1})
+      : shape(std::move(extents)), strides(std::move(apart)) {
+    std::iota(values.begin(), values.end(), 0.0f);
+    managed.version = {1, 3};
+    managed.manager_ctx = this;
+    managed.deleter = [](DLManagedTensorVersioned* self) {
+      ++static_cast<Stranger*>(self->manager_ctx)->deleted;
+    };
+    managed.dl_tensor = {values.data(),
+                         {abi::kDLCPU, 0},
+                         static_cast<std::int32_t>(shape.size()),
+                         {abi::kDLFloat, 32, 1},
+                         shape.data(),
+                         strides.data(),
+                         0};
+    legacy.dl_tensor = managed.dl_tensor;
+    legacy.manager_ctx = this;
+    legacy.deleter = [](DLManagedTensor* self) {
+      ++static_cast<Stranger*>(self->manager_ctx)->deleted;
+    };
+  }
+  Stranger(const Stranger&) = delete;
+  Stranger& operator=(const Stranger&) = delete;
+
+  std::array<float, 64> values = {};
+  std::vector<std::int64_t> shape, strides;
+  std::atomic<int> deleted = 0;
+  DLManagedTensorVersioned managed = {};
+  DLManagedTensor legacy = {};
+};
+
+class DlpackHost : public testing::Test {
+ protected:
+  Device host = open_device("host");
+};
+
+// --- What others give
+
+TEST_F(DlpackHost, TakesATensorWhereItIs) {
+  Stranger stranger;
+  {
+    const StridedBuffer taken = import_dlpack(host, &stranger.managed);
+    EXPECT_EQ(taken.shape(), (Shape{2, 3}));
+    EXPECT_EQ(taken.dtype(), DType::f32);
+    EXPECT_TRUE(taken.hull().is_external());
+    EXPECT_EQ(taken.buffer().address(), reinterpret_cast<std::uintptr_t>(stranger.values.data()));
+    EXPECT_EQ(taken.buffer().to_vector<float>(), (std::vector<float>{0, 1, 2, 3, 4, 5}));
+    EXPECT_EQ(stranger.deleted, 0);
+  }
+  EXPECT_EQ(stranger.deleted, 1);
+}
+
+TEST_F(DlpackHost, TakesTheOlderFormToReadUnlessToldOtherwise) {
+  Stranger one, two;
+  Buffer read = import_dlpack(host, &one.legacy).buffer();
+  EXPECT_THROW(static_cast<void>(read.rw_host<float>()), ReadOnly);
+  Buffer write = import_dlpack(host, &two.legacy, {.legacy_is_writable = true}).buffer();
+  write.rw_host<float>()[0] = 7;
+  EXPECT_EQ(two.values[0], 7.0f);
+  read = write = {};
+  EXPECT_EQ(one.deleted, 1);
+  EXPECT_EQ(two.deleted, 1);
+}
+
+TEST_F(DlpackHost, HonoursReadOnlyAndIgnoresFlagsItDoesNotKnow) {
+  Stranger stranger;
+  stranger.managed.flags = ~std::uint64_t{0};
+  Buffer taken = import_dlpack(host, &stranger.managed).buffer();
+  EXPECT_THROW(static_cast<void>(taken.discard_host<float>()), ReadOnly);
+  EXPECT_EQ(taken.read_host<float>()[5], 5.0f);
+}
+
+TEST_F(DlpackHost, AcceptsWhatTheStandardAllows) {
+  const Stream stream(host);
+  const auto elements = [&](Stranger& stranger) {
+    return import_dlpack(host, &stranger.managed).contiguous(stream).to_vector<float>();
+  };
+  Stranger dense({2, 3}, {});
+  dense.managed.dl_tensor.strides = nullptr;
+  EXPECT_EQ(elements(dense), (std::vector<float>{0, 1, 2, 3, 4, 5}));
+  Stranger offset({2, 2}, {8, 2});
+  offset.managed.dl_tensor.byte_offset = 12;
+  EXPECT_EQ(elements(offset), (std::vector<float>{3, 5, 11, 13}));
+  Stranger turned({3}, {-2});
+  turned.managed.dl_tensor.data = &turned.values[9];
+  EXPECT_EQ(elements(turned), (std::vector<float>{9, 7, 5}));
+  Stranger repeated({2, 2}, {0, 1});
+  EXPECT_EQ(elements(repeated), (std::vector<float>{0, 1, 0, 1}));
+  Stranger scalar({}, {});
+  EXPECT_EQ(elements(scalar), (std::vector<float>{0}));
+  Stranger minor;
+  minor.managed.version = {1, 99};
+  EXPECT_EQ(elements(minor).size(), 6u);
+  Stranger alone;
+  alone.managed.deleter = nullptr;
+  EXPECT_EQ(elements(alone).size(), 6u);
+  Stranger single({1, 2}, {least, 1});
+  EXPECT_EQ(elements(single), (std::vector<float>{0, 1}));
+  for (void* const data : {static_cast<void*>(nullptr), static_cast<void*>(&alone)}) {
+    Stranger empty({3, 0, 2}, {most, 5, least});
+    empty.managed.dl_tensor.data = data;
+    empty.managed.dl_tensor.byte_offset = ~std::uint64_t{0};
+    const StridedBuffer none = import_dlpack(host, &empty.managed);
+    EXPECT_EQ(none.shape(), (Shape{3, 0, 2}));
+    EXPECT_EQ(none.element_count(), 0u);
+  }
+}
+
+TEST_F(DlpackHost, SharedElementsCannotBeWritten) {
+  Stranger repeated({4, 2}, {0, 1});
+  const StridedBuffer taken = import_dlpack(host, &repeated.managed);
+  EXPECT_TRUE(taken.hull().storage()->is_read_only());
+}
+
+TEST_F(DlpackHost, MisalignedElementsComeAsBytesAndNoFurther) {
+  for (const std::size_t shift : {1u, 2u, 3u}) {
+    Stranger stranger({3}, {1});
+    stranger.managed.dl_tensor.byte_offset = shift;
+    {
+      const StridedBuffer taken = import_dlpack(host, &stranger.managed);
+      EXPECT_EQ(taken.hull().bytes(), 12u);
+      EXPECT_EQ(taken.try_buffer().failure().code(), ErrorCode::misaligned);
+    }
+    EXPECT_EQ(stranger.deleted, 1);
+  }
+}
+
+TEST_F(DlpackHost, EveryTypeThatHasAWordComesBack) {
+  std::size_t known = 0;
+  for (unsigned code = 0; code < 256; ++code) {
+    for (const unsigned bits : {0u, 1u, 4u, 7u, 8u, 16u, 24u, 32u, 64u, 128u, 255u}) {
+      const abi::DLDataType type = {static_cast<std::uint8_t>(code),
+                                    static_cast<std::uint8_t>(bits), 1};
+      const Result<DType> dtype = try_dtype_of(type);
+      if (!dtype) {
+        EXPECT_EQ(dtype.failure().code(), ErrorCode::dlpack_rejected);
+        continue;
+      }
+      ++known;
+      EXPECT_EQ(size_bytes(*dtype) * 8, bits);
+      const abi::DLDataType back = try_dlpack_type(*dtype).value();
+      EXPECT_EQ(back.code, code);
+      EXPECT_EQ(back.bits, bits);
+    }
+  }
+  EXPECT_EQ(known, 17u);
+  EXPECT_EQ(try_dlpack_type(DType::void_).failure().code(), ErrorCode::dlpack_rejected);
+}
+
+// --- What nobody should give
+
+struct Hostile {
+  std::string what;
+  std::function<void(Stranger&)> spoil;
+  ErrorCode code = ErrorCode::dlpack_rejected;
+};
+
+std::vector<Hostile> hostile_tensors() {
+  std::vector<Hostile> all;
+  const auto add = [&](std::string what, std::function<void(Stranger&)> spoil,
+                       ErrorCode code = ErrorCode::dlpack_rejected) {
+    all.push_back({std::move(what), std::move(spoil), code});
+  };
+  for (const std::int32_t ndim : {-1, -2, 65, 128, 1000, std::numeric_limits<std::int32_t>::max(),
+                                  std::numeric_limits<std::int32_t>::min()}) {
+    add("ndim " + std::to_string(ndim), [=](Stranger& s) { s.managed.dl_tensor.ndim = ndim; });
+  }
+  add("shape null", [](Stranger& s) { s.managed.dl_tensor.shape = nullptr; });
+  for (const std::size_t axis : {0u, 1u}) {
+    for (const std::int64_t extent : {std::int64_t{-1}, std::int64_t{-3}, least, least + 1}) {
+      add("extent " + std::to_string(extent), [=](Stranger& s) { s.shape[axis] = extent; });
+    }
+    for (const std::int64_t extent : {most, most / 2, most / 4 + 1, std::int64_t{1} << 62}) {
+      add("bytes overflow " + std::to_string(extent), [=](Stranger& s) {
+        s.shape[axis] = extent;
+        s.managed.dl_tensor.strides = nullptr;
+      });
+      add("strides overflow " + std::to_string(extent),
+          [=](Stranger& s) { s.strides[axis] = extent; });
+      add("strides overflow -" + std::to_string(extent),
+          [=](Stranger& s) { s.strides[axis] = -extent; });
+    }
+    add("least stride", [=](Stranger& s) { s.strides[axis] = least; });
+    add("before all addresses", [=](Stranger& s) { s.strides[axis] = -(most / 16); });
+  }
+  for (const std::uint64_t offset :
+       {~std::uint64_t{0}, ~std::uint64_t{0} - 4, ~std::uint64_t{0} - (std::uint64_t{1} << 46)}) {
+    add("byte_offset " + std::to_string(offset),
+        [=](Stranger& s) { s.managed.dl_tensor.byte_offset = offset; });
+  }
+  add("data null", [](Stranger& s) { s.managed.dl_tensor.data = nullptr; });
+  add("data null with an offset", [](Stranger& s) {
+    s.managed.dl_tensor.data = nullptr;
+    s.managed.dl_tensor.byte_offset = 64;
+  });
+  add("data at the end", [](Stranger& s) {
+    s.managed.dl_tensor.data = reinterpret_cast<void*>(~std::uintptr_t{0} - 3);
+  });
+  for (const unsigned lanes : {0u, 2u, 3u, 4u, 8u, 16u, 255u, 256u, 65535u}) {
+    add("lanes " + std::to_string(lanes),
+        [=](Stranger& s) { s.managed.dl_tensor.dtype.lanes = static_cast<std::uint16_t>(lanes); });
+  }
+  for (unsigned code = 0; code < 256; ++code) {
+    const bool is_known = code <= 2 || (code >= 4 && code <= 6) || code == 10 || code == 12;
+    const std::vector<unsigned> widths =
+        is_known ? std::vector<unsigned>{0, 1, 4, 7, 9, 24, 48, 255} : std::vector<unsigned>{8};
+    for (const unsigned bits : widths) {
+      add("dtype " + std::to_string(code) + ":" + std::to_string(bits), [=](Stranger& s) {
+        s.managed.dl_tensor.dtype.code = static_cast<std::uint8_t>(code);
+        s.managed.dl_tensor.dtype.bits = static_cast<std::uint8_t>(bits);
+      });
+    }
+  }
+  for (const unsigned bits : {16u, 32u, 64u}) {
+    add("wide bool", [=](Stranger& s) {
+      s.managed.dl_tensor.dtype = {abi::kDLBool, static_cast<std::uint8_t>(bits), 1};
+    });
+  }
+  add("complex of 32 bits", [](Stranger& s) {
+    s.managed.dl_tensor.dtype = {abi::kDLComplex, 32, 1};
+  });
+  for (const std::int32_t type : {0,
+                                  -1,
+                                  4,
+                                  5,
+                                  6,
+                                  7,
+                                  8,
+                                  9,
+                                  10,
+                                  11,
+                                  14,
+                                  15,
+                                  16,
+                                  17,
+                                  18,
+                                  19,
+                                  99,
+                                  1000,
+                                  std::numeric_limits<std::int32_t>::max(),
+                                  std::numeric_limits<std::int32_t>::min()}) {
+    add("device type " + std::to_string(type),
+        [=](Stranger& s) { s.managed.dl_tensor.device.device_type = type; });
+  }
+  for (const std::int32_t id : {-1, 1, 2, 1 << 30}) {
+    add("host " + std::to_string(id),
+        [=](Stranger& s) { s.managed.dl_tensor.device.device_id = id; });
+  }
+  for (const std::int32_t type : {2, 3, 12, 13}) {
+    add(
+        "another device " + std::to_string(type),
+        [=](Stranger& s) { s.managed.dl_tensor.device.device_type = type; },
+        ErrorCode::device_mismatch);
+  }
+  for (const std::int32_t type : {2, 12}) {
+    add("a negative device " + std::to_string(type), [=](Stranger& s) {
+      s.managed.dl_tensor.device = {type, -1};
+    });
+  }
+  for (const std::uint32_t major : {0u, 2u, 3u, 100u, ~0u}) {
+    add("version " + std::to_string(major), [=](Stranger& s) { s.managed.version.major = major; });
+  }
+  return all;
+}
+
+TEST_F(DlpackHost, RefusesEveryHostileTensorByFieldAndLetsItGoOnce) {
+  std::size_t refused = 0;
+  for (const Hostile& hostile : hostile_tensors()) {
+    Stranger stranger;
+    hostile.spoil(stranger);
+    const EscapedCount before = escaped_memory();
+    const Result<StridedBuffer> taken = try_import_dlpack(host, &stranger.managed);
+    ASSERT_FALSE(taken) << hostile.what;
+    EXPECT_EQ(taken.failure().code(), hostile.code)
+        << hostile.what << ": " << taken.failure().text();
+    EXPECT_EQ(stranger.deleted, 1) << hostile.what;
+    EXPECT_EQ(escaped_memory().escapes, before.escapes);
+    if (hostile.code == ErrorCode::dlpack_rejected) {
+      EXPECT_TRUE(taken.failure().string("field")) << hostile.what;
+    }
+    ++refused;
+  }
+  // The older form knows no version, and everything else.
+  for (const Hostile& hostile : hostile_tensors()) {
+    Stranger stranger;
+    hostile.spoil(stranger);
+    if (stranger.managed.version.major != 1) continue;
+    stranger.legacy.dl_tensor = stranger.managed.dl_tensor;
+    const Result<StridedBuffer> taken = try_import_dlpack(host, &stranger.legacy);
+    ASSERT_FALSE(taken) << hostile.what;
+    EXPECT_EQ(stranger.deleted, 1) << hostile.what;
+    ++refused;
+  }
+  RecordProperty("refused", static_cast<int>(refused));
+  std::printf("%zu hostile tensors refused\n", refused);
+  EXPECT_GE(refused, 500u);
+  EXPECT_EQ(try_import_dlpack(host, static_cast<DLManagedTensor*>(nullptr)).failure().code(),
+            ErrorCode::invalid_argument);
+}
+
+TEST_F(DlpackHost, ReadsNothingBehindTheFlagsOfAnotherVersion) {
+  // Only the part that is the same in every version exists.
+  struct Short {
+    abi::DLPackVersion version;
+    void* manager_ctx;
+    void (*deleter)(DLManagedTensorVersioned*);
+    std::uint64_t flags;
+  };
+  static int deleted = 0;
+  deleted = 0;
+  const auto other = std::make_unique<Short>(
+      Short{{2, 0}, nullptr, [](DLManagedTensorVersioned*) { ++deleted; }, 0});
+  const Result<StridedBuffer> taken =
+      try_import_dlpack(host, reinterpret_cast<DLManagedTensorVersioned*>(other.get()));
+  EXPECT_EQ(taken.failure().number("value"), 2u);
+  EXPECT_EQ(deleted, 1);
+}
+
+TEST_F(DlpackHost, ShapesThatChangeLaterMakeNoDifference) {
+  Stranger stranger;
+  const StridedBuffer taken = import_dlpack(host, &stranger.managed);
+  stranger.shape = {most, most};
+  stranger.strides = {0, 0};
+  stranger.managed.dl_tensor = {};
+  EXPECT_EQ(taken.buffer().to_vector<float>().size(), 6u);
+}
+
+TEST_F(DlpackHost, ADeleterMayUseTern) {
+  static Device* device = nullptr;
+  static bool has_worked = false;
+  device = &host;
+  has_worked = false;
+  Stranger stranger;
+  stranger.managed.deleter = [](DLManagedTensorVersioned*) {
+    has_worked = Array<float>::zeros(*device, 10).to_host() == std::vector<float>(10);
+  };
+  static_cast<void>(import_dlpack(host, &stranger.managed));
+  EXPECT_TRUE(has_worked);
+}
+
+// --- What we give
+
+class DlpackDevices : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    const Result<Device> opened = try_open_device(GetParam());
+    if (!opened) GTEST_SKIP() << opened.failure().text();
+    device = *opened;
+    stream = Stream(device);
+  }
+  void TearDown() override {
+    EXPECT_EQ(escaped_memory().escapes, 0u);
+    if (!device.is_open()) return;
+    EXPECT_EQ(reclaim_escaped().storages, 0u);
+  }
+  Buffer count_up(Shape shape) {
+    std::vector<float> values(shape.element_count());
+    std::iota(values.begin(), values.end(), 0.0f);
+    Buffer buffer(device, std::move(shape), DType::f32);
+    buffer.copy_from(std::span<const float>(values));
+    return buffer;
+  }
+
+  Device device;
+  Stream stream;
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, DlpackDevices,
+                         testing::Values("host", "sim", "sim?schedule=lazy", "cuda?driver=sim",
+                                         "cuda:0"),
+                         test::spec_name);
+
+TEST_P(DlpackDevices, GivesTheSameMemoryAndKeepsItUntilItIsLetGo) {
+  Buffer buffer = count_up({2, 3});
+  const std::uintptr_t address = buffer.address();
+  const StorageId id = buffer.id();
+  DLManagedTensorVersioned* const given = try_export_dlpack(buffer).value();
+  EXPECT_EQ(given->version.major, 1u);
+  EXPECT_EQ(given->version.minor, 3u);
+  EXPECT_EQ(given->flags, 0u);
+  const abi::DLTensor& tensor = given->dl_tensor;
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(tensor.data), address);
+  EXPECT_EQ(tensor.byte_offset, 0u);
+  EXPECT_EQ(tensor.ndim, 2);
+  EXPECT_EQ(tensor.shape[0], 2);
+  EXPECT_EQ(tensor.shape[1], 3);
+  EXPECT_EQ(tensor.strides[0], 3);
+  EXPECT_EQ(tensor.strides[1], 1);
+  const std::string backend = device.info().backend;
+  EXPECT_EQ(tensor.device.device_type, backend == "host"  ? abi::kDLCPU
+                                       : backend == "sim" ? abi::kDLExtDev
+                                                          : abi::kDLCUDA);
+  EXPECT_EQ(tensor.device.device_id, 0);
+  buffer = {};
+  EXPECT_EQ(escaped_memory().escapes, 1u);
+  EXPECT_EQ(escaped_memory().bytes, 24u);
+  // It comes back as what it was.
+  const StridedBuffer back = import_dlpack(device, given);
+  EXPECT_EQ(back.buffer().id(), id);
+  EXPECT_FALSE(back.hull().is_external());
+  EXPECT_EQ(back.buffer().to_vector<float>(), (std::vector<float>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(escaped_memory().escapes, 0u);
+}
+
+TEST_P(DlpackDevices, TheOlderFormIsTheSameTensor) {
+  const Buffer buffer = count_up({4});
+  DLManagedTensor* const given = try_export_dlpack_legacy(StridedBuffer(buffer)).value();
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(given->dl_tensor.data), buffer.address());
+  EXPECT_EQ(import_dlpack(device, given).buffer(), buffer);
+  const Result<DLManagedTensor*> refused =
+      try_export_dlpack_legacy(StridedBuffer(buffer), {.is_read_only = true});
+  EXPECT_EQ(refused.failure().code(), ErrorCode::dlpack_rejected);
+}
+
+TEST_P(DlpackDevices, ViewsHaveTheirOwnAddressAndNoOffset) {
+  const Buffer buffer = count_up({10});
+  const Buffer slice = buffer.slice(3, 4);
+  DLManagedTensorVersioned* const given = try_export_dlpack(slice).value();
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(given->dl_tensor.data), buffer.address() + 12);
+  EXPECT_EQ(given->dl_tensor.byte_offset, 0u);
+  EXPECT_EQ(given->dl_tensor.shape[0], 4);
+  given->deleter(given);
+  const std::int64_t strides[] = {1, 5};
+  const StridedBuffer turned = StridedBuffer::over(buffer, 0, DType::f32, {5, 2}, strides);
+  DLManagedTensorVersioned* const strided = try_export_dlpack(turned).value();
+  EXPECT_EQ(strided->dl_tensor.strides[0], 1);
+  EXPECT_EQ(strided->dl_tensor.strides[1], 5);
+  const StridedBuffer back = import_dlpack(device, strided);
+  EXPECT_EQ(back.contiguous(stream).to_vector<float>(),
+            (std::vector<float>{0, 5, 1, 6, 2, 7, 3, 8, 4, 9}));
+  const std::int64_t negative[] = {-1};
+  EXPECT_EQ(try_export_dlpack(StridedBuffer::over(buffer, 36, DType::f32, {10}, negative))
+                .failure()
+                .code(),
+            ErrorCode::dlpack_rejected);
+}
+
+TEST_P(DlpackDevices, NoElementsHaveNoAddress) {
+  for (const Shape& shape : {Shape{0}, Shape{3, 0, 2}}) {
+    const Buffer buffer(device, shape, DType::i64);
+    DLManagedTensorVersioned* const given = try_export_dlpack(buffer).value();
+    EXPECT_EQ(given->dl_tensor.data, nullptr);
+    EXPECT_EQ(given->dl_tensor.ndim, static_cast<std::int32_t>(shape.rank()));
+    EXPECT_NE(given->dl_tensor.strides, nullptr);
+    EXPECT_EQ(import_dlpack(device, given).shape(), shape);
+  }
+  const Buffer scalar = Buffer::allocate(device, Shape{}, DType::f64);
+  DLManagedTensorVersioned* const given = try_export_dlpack(scalar).value();
+  EXPECT_EQ(given->dl_tensor.ndim, 0);
+  EXPECT_NE(given->dl_tensor.data, nullptr);
+  given->deleter(given);
+}
+
+TEST_P(DlpackDevices, ComesBehindTheWriters) {
+  // Written on one stream, taken over on another: the checker of a simulated device would see.
+  const Stream consumer(device);
+  Buffer buffer(device, Shape{1000}, DType::f32);
+  buffer.fill(1.0f, stream);
+  DLManagedTensorVersioned* const given = try_export_dlpack(buffer, {.consumer = consumer}).value();
+  consumer.fill(static_cast<float*>(given->dl_tensor.data), 1000, 0.0f);
+  consumer.synchronize();
+  given->deleter(given);
+  // Without a stream the host may look at once, where it can.
+  buffer.fill(3.0f, stream);
+  DLManagedTensorVersioned* const awaited = try_export_dlpack(buffer).value();
+  EXPECT_TRUE(stream.next_mark());
+  EXPECT_TRUE(buffer.storage()->uses().try_is_ready(Access::read_write).value());
+  awaited->deleter(awaited);
+  if (device.info().backend != "sim") return;
+  EXPECT_TRUE(sim::findings(device).empty());
+}
+
+TEST_P(DlpackDevices, RefusesAStreamOfAnotherDevice) {
+  const Device other = sim::open({});
+  const Stream elsewhere(other);
+  const Buffer buffer = count_up({4});
+  EXPECT_EQ(try_export_dlpack(buffer, {.consumer = elsewhere}).failure().code(),
+            ErrorCode::device_mismatch);
+  EXPECT_EQ(escaped_memory().escapes, 0u);
+  DLManagedTensorVersioned* const given = try_export_dlpack(buffer).value();
+  EXPECT_EQ(try_import_dlpack(other, given).failure().code(), ErrorCode::device_mismatch);
+  EXPECT_EQ(escaped_memory().escapes, 0u) << "refused, and let go";
+}
+
+TEST_P(DlpackDevices, IsNotUsedAgainBeforeTheDeviceWasWaitedFor) {
+  if (device.info().is_host) GTEST_SKIP() << "memory of the host is free at once";
+  const ResourceHandle pool = std::make_shared<PoolResource>(device);
+  Array<float> array = Array<float>::uninitialized(pool, 1000, {.stream = stream});
+  const std::uintptr_t address = array.address();
+  DLManagedTensorVersioned* const given = try_export_dlpack(array.buffer()).value();
+  array = {};
+  given->deleter(given);
+  EXPECT_NE(Array<float>::uninitialized(pool, 1000, {.stream = stream}).address(), address);
+  EXPECT_EQ(reclaim_escaped().storages, 0u);
+}
+
+TEST_P(DlpackDevices, DeletersMayComeFromAnyThread) {
+  const Buffer buffer = count_up({16});
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      for (int n = 0; n < 200; ++n) {
+        DLManagedTensorVersioned* const given = try_export_dlpack(buffer).value();
+        given->deleter(given);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(buffer.storage()->shares(), 1u);
+}
+
+TEST_P(DlpackDevices, RefusesWhatItCannotGive) {
+  EXPECT_EQ(try_export_dlpack(Buffer()).failure().code(), ErrorCode::not_allocated);
+  const Buffer unwritten(device, Shape{4}, DType::f32);
+  EXPECT_EQ(try_export_dlpack(unwritten, {.is_read_only = true}).failure().code(),
+            ErrorCode::never_written);
+  EXPECT_FALSE(unwritten.is_allocated());
+  // To be written by them: from then on it counts as written.
+  DLManagedTensorVersioned* const given = try_export_dlpack(unwritten).value();
+  stream.fill(static_cast<float*>(given->dl_tensor.data), 4, 5.0f);
+  stream.synchronize();
+  given->deleter(given);
+  EXPECT_EQ(unwritten.to_vector<float>(), std::vector<float>(4, 5.0f));
+}
+
+TEST_P(DlpackDevices, AStrictRecorderTakesWhatWasImported) {
+  const Buffer mine = count_up({8});
+  abi::DLManagedTensorVersioned* const given = try_export_dlpack(mine).value();
+  // As a stranger would hand it on: with another deleter.
+  struct Again {
+    abi::DLManagedTensorVersioned managed;
+    abi::DLManagedTensorVersioned* inner;
+  };
+  Again again = {*given, given};
+  again.managed.manager_ctx = &again;
+  again.managed.deleter = [](abi::DLManagedTensorVersioned* self) {
+    abi::DLManagedTensorVersioned* const inner = static_cast<Again*>(self->manager_ctx)->inner;
+    inner->deleter(inner);
+  };
+  {
+    const Buffer taken = import_dlpack(device, &again.managed, {.producer = stream}).buffer();
+    EXPECT_TRUE(taken.is_external());
+    if (device.info().capabilities.has(Capability::kernels)) {
+      LaunchRecorder recorder(stream);
+      recorder.use(taken, Access::read);
+      recorder.preflight();
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(recorder.pointer(0)), mine.address());
+      recorder.commit();
+    }
+    EXPECT_EQ(escaped_memory().escapes, 1u);
+  }
+  device.synchronize();
+  EXPECT_EQ(poll_storages().storages, 0u);
+  EXPECT_EQ(escaped_memory().escapes, 0u);
+}
+
+TEST(Dlpack, GivesTheStructureOfAnOfficialHeader) {
+  struct Official {  // laid out as theirs
+    abi::DLPackVersion version;
+    void* manager_ctx;
+    void (*deleter)(Official*);
+    std::uint64_t flags;
+    abi::DLTensor dl_tensor;
+  };
+  const Device host = open_device("host");
+  const Array<float> array = Array<float>::zeros(host, 3);
+  Official* const given = export_dlpack<Official>(array.buffer());
+  EXPECT_EQ(given->dl_tensor.shape[0], 3);
+  EXPECT_EQ(import_dlpack(host, given).element_count(), 3u);
+}
+
+TEST(Dlpack, ChargesNothingMoreAndGrowsNothingOverManyExports) {
+  const Device device = sim::open({});
+  const Buffer buffer = Buffer::allocate(device, Shape{4}, DType::f32);
+  for (int i = 0; i < 100'000; ++i) {
+    DLManagedTensorVersioned* const given =
+        try_export_dlpack(buffer, {.is_unordered = true}).value();
+    given->deleter(given);
+  }
+  EXPECT_EQ(buffer.storage()->shares(), 1u);
+  EXPECT_EQ(escaped_memory().bytes, 0u);
+}
+
+}  // namespace
+}  // namespace tern
