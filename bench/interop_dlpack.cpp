@@ -1,0 +1,76 @@
+// What a tensor costs that goes to another library and comes from one, beside a handle's copy.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "bench/contestants.hpp"
+#include "bench/measure.hpp"
+#include "tern/buffer/buffer.hpp"
+#include "tern/interop/dlpack.hpp"
+
+namespace tern::bench {
+namespace {
+
+constexpr double goal_ns = 300;
+
+/// Somebody else's tensor around one of ours, so that it is imported as a stranger's.
+struct Wrapped {
+  abi::DLManagedTensorVersioned managed;
+  abi::DLManagedTensorVersioned* inner;
+
+  explicit Wrapped(abi::DLManagedTensorVersioned* tensor) : managed(*tensor), inner(tensor) {
+    managed.manager_ctx = this;
+    managed.deleter = [](abi::DLManagedTensorVersioned* self) {
+      abi::DLManagedTensorVersioned* const held = static_cast<Wrapped*>(self->manager_ctx)->inner;
+      held->deleter(held);
+    };
+  }
+};
+
+void run(Context& context) {
+  const Stage stage(context);
+  const std::size_t rounds = context.usual_or_quick<std::size_t>(2'000, 10);
+  const StreamRef stream = stage.streams[0];
+  const Buffer buffer = Buffer::allocate(stage.device, Shape{64, 32}, DType::f32,
+                                         {.contents = Contents::zero, .stream = stream});
+  stage.device.synchronize();
+  if (!try_dlpack_device(*buffer.storage())) {
+    context.note("DLPack has no word for memory of this device.");
+    return;
+  }
+  const auto add = [&](const char* name, const Body& body) {
+    context.step(name);
+    context.add({.name = name,
+                 .value = median_ns(
+                     [&] {
+                       for (std::size_t i = 0; i < rounds; ++i) body();
+                     },
+                     rounds, context.seconds_per_figure()),
+                 .unit = "ns",
+                 .better = Better::lower,
+                 .goal = goal_ns});
+  };
+  const DlpackExport to = {.consumer = stream};
+  add("exported, and let go", [&] {
+    abi::DLManagedTensorVersioned* const given = try_export_dlpack(buffer, to).value();
+    given->deleter(given);
+  });
+  add("exported and imported, our own", [&] {
+    static_cast<void>(
+        try_import_dlpack(stage.device, try_export_dlpack(buffer, to).value()).value());
+  });
+  add("exported and imported, as a stranger's", [&] {
+    Wrapped wrapped(try_export_dlpack(buffer, to).value());
+    static_cast<void>(
+        try_import_dlpack(stage.device, &wrapped.managed, {.producer = stream}).value());
+    // The deleter comes when nothing uses it, which is at once.
+    static_cast<void>(poll_storages());
+  });
+}
+
+const Registration registered({"interop.dlpack", "a tensor to another library and back", run});
+
+}  // namespace
+}  // namespace tern::bench
