@@ -71,6 +71,8 @@ class TERN_EXPORT RawArray {
                                            CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_view(StreamRef stream, Access access,
                                       CallSite site) const noexcept;
+  /// May all of it be copied to the host? Before the host makes room for it.
+  [[nodiscard]] Result<void> check_download(CallSite site) const noexcept;
   [[nodiscard]] Result<Mark> try_read(void* to, std::size_t bytes, StreamRef stream,
                                       CallSite site) const noexcept;
   [[nodiscard]] Result<Mark> try_write(const void* from, std::size_t bytes, StreamRef stream,
@@ -267,6 +269,7 @@ class Array {
   /// A fresh copy of all of it.
   [[nodiscard]] std::vector<T> to_host(
       CallSite site = CallSite::here()) const requires std::is_default_constructible_v<T> {
+    raw_.check_download(site).value();
     std::vector<T> elements(size());
     copy_to(elements, site);
     return elements;
