@@ -195,6 +195,17 @@ Result<void> RawArray::try_view(StreamRef stream, Access access, CallSite site) 
   return {};
 }
 
+Result<Mark> RawArray::try_fill(const Pattern& pattern, StreamRef stream, CallSite site) noexcept {
+  if (bytes_ == 0) return stream.next_mark();
+  Result<StorageUse> use = try_use(stream, Access::discard, site);
+  if (!use) return use.failure();
+  if (Result<void> queued = stream.try_fill_bytes(address_, bytes_, pattern, site); !queued) {
+    return queued.failure();
+  }
+  use->end();
+  return stream.try_mark();
+}
+
 Buffer RawArray::buffer(DType dtype, std::size_t element_bytes) const {
   if (!storage_) return {};
   return Buffer::try_over(storage_, offset(), Shape{bytes_ / element_bytes}, dtype).value();

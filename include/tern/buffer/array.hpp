@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -77,6 +78,8 @@ class TERN_EXPORT RawArray {
                                       CallSite site) const noexcept;
   [[nodiscard]] Result<Mark> try_write(const void* from, std::size_t bytes, StreamRef stream,
                                        CallSite site) noexcept;
+  [[nodiscard]] Result<Mark> try_fill(const Pattern& pattern, StreamRef stream,
+                                      CallSite site) noexcept;
   [[nodiscard]] Buffer buffer(DType dtype, std::size_t element_bytes) const;
 
  private:
@@ -230,6 +233,20 @@ class Array {
   }
   void resize(std::size_t count, StreamRef stream, CallSite site = CallSite::here()) {
     try_resize(count, stream, site).value();
+  }
+
+  /// Every element, in stream order, by the device's own fill: elements of up to 16 bytes. Refused
+  /// as a use of the array is (device_mismatch, read_only).
+  Result<Mark> try_fill(const T& value, StreamRef stream,
+                        CallSite site = CallSite::here()) noexcept {
+    static_assert(sizeof(T) <= Pattern::max_bytes, "devices fill with up to 16 bytes");
+    Pattern pattern;
+    pattern.width_bytes = sizeof(T);
+    std::memcpy(pattern.bytes, &value, sizeof(T));
+    return raw_.try_fill(pattern, stream, site);
+  }
+  Mark fill(const T& value, StreamRef stream, CallSite site = CallSite::here()) {
+    return try_fill(value, stream, site).value();
   }
 
   // --- To and from the host
