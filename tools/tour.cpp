@@ -12,12 +12,15 @@
 
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/buffer/array.hpp"
 #include "tern/buffer/buffer.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/buffer/file.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
+#include "tern/launch/kernel.hpp"
+#include "tern/launch/transfer_audit.hpp"
 #include "tern/memory/default_resource.hpp"
 #include "tools/commands.hpp"
 #include "tools/terminal.hpp"
@@ -43,6 +46,8 @@ class Tour {
     share_a_buffer();
     load_a_file();
     adopt_memory();
+    declare_launches();
+    keep_data_on_the_device();
     find_a_missing_wait();
     fail_well();
     // What the buffers' memory came from goes back too: a trace of the tour ends with nothing live.
@@ -199,6 +204,46 @@ class Tour {
     }
     static_cast<void>(poll_storages());
     check(released == 1, "its owner had it back once, when the last use was done");
+  }
+
+  void declare_launches() {
+    title("Launches that say what they use");
+    // Its kernels are C++ functions, whatever this machine has.
+    const Device simulated = sim::open({.seed = 7});
+    const Stream load(simulated, {.name = "load"}), compute(simulated, {.name = "compute"});
+    const Kernel square =
+        Kernel::from_function(simulated, "square", [](View<const float> from, View<float> to) {
+          for (std::size_t i = 0; i < to.size(); ++i) to[i] = from[i] * from[i];
+        });
+    auto x = Array<float>::uninitialized(simulated, 1000);
+    auto y = Array<float>::uninitialized(simulated, 1000);
+    x.fill(3.0f, load);
+    square.launch(compute, elements(1000), in(x), out(y));
+    square.launch(load, elements(1000), in(y), out(x));
+    check(x.to_host()[999] == 81 && sim::findings(simulated).empty(),
+          "two streams took turns, and the checker missed no wait");
+    auto unwritten = Array<float>::uninitialized(simulated, 1000);
+    const Result<Mark> refused = square.try_launch(compute, elements(1000), in(unwritten), out(y));
+    if (!refused) say(refused.failure().text());
+    check(!refused, "a launch that would read what nobody wrote is refused");
+  }
+
+  void keep_data_on_the_device() {
+    title("Data that stays on the device");
+    const TransferCounts before = transfer_counts("tour.rows");
+    auto rows = Array<int>::zeros(device_, 100'000, {.tag = "tour.rows"});
+    rows.fill(7, device_.default_stream());
+    const TransferGate gate;
+    check(rows.slice(5, 1).buffer().item<int>() == 7, "inside a gate a scalar may be read");
+    const bool is_on_host = device_.info().is_host;
+    std::vector<int> all(rows.size());
+    const Result<void> refused = rows.try_copy_to(all);
+    if (!refused) say(refused.failure().text());
+    check(bool(refused) == is_on_host,
+          is_on_host ? "what is on the host already may be read too" : "data may not");
+    const TransferCount moved = (transfer_counts("tour.rows") - before).device_to_host();
+    check(moved.bytes == (is_on_host ? 0 : 4),
+          fmt::format("the audit saw {} bytes go to the host", moved.bytes));
   }
 
   void find_a_missing_wait() {

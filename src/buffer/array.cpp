@@ -1,5 +1,7 @@
 #include "tern/buffer/array.hpp"
 
+#include "buffer/copy_route.hpp"
+#include "buffer/transfer_counts.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/default_resource.hpp"
@@ -184,9 +186,25 @@ Result<void> RawArray::try_view(StreamRef stream, Access access, CallSite site) 
   return {};
 }
 
+Result<Mark> RawArray::try_fill(const Pattern& pattern, StreamRef stream, CallSite site) noexcept {
+  if (bytes_ == 0) return stream.next_mark();
+  Result<StorageUse> use = try_use(stream, Access::discard, site);
+  if (!use) return use.failure();
+  if (Result<void> queued = stream.try_fill_bytes(address_, bytes_, pattern, site); !queued) {
+    return queued.failure();
+  }
+  use->end();
+  return stream.try_mark();
+}
+
 Buffer RawArray::buffer(DType dtype, std::size_t element_bytes) const {
   if (!storage_) return {};
   return Buffer::try_over(storage_, offset(), Shape{bytes_ / element_bytes}, dtype).value();
+}
+
+Result<void> RawArray::check_download(CallSite site) const noexcept {
+  if (transfer_rule() == nullptr || !storage_ || is_host_memory(*storage_)) return {};
+  return tern::check_download(storage_->tag(), bytes_, site);
 }
 
 Result<Mark> RawArray::try_read(void* to, std::size_t bytes, StreamRef stream,
@@ -198,12 +216,17 @@ Result<Mark> RawArray::try_read(void* to, std::size_t bytes, StreamRef stream,
     return copied ? Result<Mark>(Mark{}) : Result<Mark>(copied.failure());
   }
   if (Result<void> own = check_stream(*storage_, stream, site); !own) return own.failure();
+  const bool is_on_host = is_host_memory(*storage_);
+  if (!is_on_host) {
+    if (Result<void> may = try_download(storage_->tag(), bytes, site); !may) return may.failure();
+  }
   Result<StorageUse> use = try_use(stream, Access::read, site);
   if (!use) return use.failure();
   if (Result<void> queued = stream.try_copy(to, address_, bytes, site); !queued) {
     return queued.failure();
   }
   use->end();
+  if (!is_on_host) count_transfer(TransferDirection::device_to_host, storage_->tag(), bytes);
   return stream.try_mark();
 }
 
@@ -222,6 +245,9 @@ Result<Mark> RawArray::try_write(const void* from, std::size_t bytes, StreamRef 
     return queued.failure();
   }
   use->end();
+  if (!is_host_memory(*storage_)) {
+    count_transfer(TransferDirection::host_to_device, storage_->tag(), bytes);
+  }
   return stream.try_mark();
 }
 

@@ -4,6 +4,7 @@
 
 #include "buffer/copy_engine.hpp"
 #include "buffer/copy_route.hpp"
+#include "buffer/transfer_counts.hpp"
 #include "device/request_checks.hpp"
 #include "tern/buffer/buffer.hpp"
 #include "tern/buffer/copy.hpp"
@@ -39,6 +40,10 @@ Result<void> wait_for(StreamRef stream, CallSite site) noexcept {
 /// Between a storage and the caller's memory, by a stream.
 Result<void> exchange(Storage& storage, std::size_t offset, std::size_t bytes, Access access,
                       void* memory, CallSite site) noexcept {
+  const bool is_download = access == Access::read;
+  if (is_download) {
+    if (Result<void> may = try_download(storage.tag(), bytes, site); !may) return may;
+  }
   const Result<StreamRef> stream = storage.device().try_copy_stream();
   if (!stream) return Failure(stream.failure()).at(site);
   // The host waits for what must come before, not the stream: other copies are behind it there.
@@ -48,14 +53,25 @@ Result<void> exchange(Storage& storage, std::size_t offset, std::size_t bytes, A
   Result<StorageUse> use = storage.try_use(*stream, access, offset, bytes, site);
   if (!use) return use.failure();
   std::byte* const inside = address_for(storage, stream->device_id()) + offset;
-  Result<void> queued = access == Access::read ? stream->try_copy(memory, inside, bytes, site)
-                                               : stream->try_copy(inside, memory, bytes, site);
+  Result<void> queued = is_download ? stream->try_copy(memory, inside, bytes, site)
+                                    : stream->try_copy(inside, memory, bytes, site);
   if (!queued) return queued;
   use->end();
-  return wait_for(*stream, site);
+  Result<void> done = wait_for(*stream, site);
+  if (!done) return done;
+  count_transfer(
+      is_download ? TransferDirection::device_to_host : TransferDirection::host_to_device,
+      storage.tag(), bytes);
+  return {};
 }
 
 }  // namespace
+
+Result<void> Buffer::check_download(CallSite site) const noexcept {
+  if (transfer_rule() == nullptr || !storage_) return {};
+  if (is_host_memory(*storage_) || kind() == StorageKind::file) return {};
+  return tern::check_download(storage_->tag(), bytes_, site);
+}
 
 Result<void> Buffer::try_copy_to(void* destination, std::size_t bytes,
                                  CallSite site) const noexcept {

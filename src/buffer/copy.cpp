@@ -5,6 +5,7 @@
 
 #include "buffer/copy_engine.hpp"
 #include "buffer/copy_route.hpp"
+#include "buffer/transfer_counts.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern {
@@ -57,9 +58,13 @@ Result<Mark> try_copy(const Buffer& destination, const Buffer& source, StreamRef
   if (Result<void> usable = check_stream(stream, site); !usable) return usable.failure();
   const CopyRows rows = rows_of(destination, source);
   if (Result<void> sound = check_rows(rows, site); !sound) return sound.failure();
-  if (Result<void> queued = try_run_copy(rows, stream, FurtherStreams::fresh, site); !queued) {
-    return queued.failure();
+  if (Result<void> may = try_download(rows.to, rows.from, rows.width, stream.device_id(), site);
+      !may) {
+    return may.failure();
   }
+  const Result<CopyRoute> queued = try_run_copy(rows, stream, FurtherStreams::fresh, site);
+  if (!queued) return queued.failure();
+  count_transfer(rows.to, rows.from, rows.width, *queued);
   return stream.try_mark();
 }
 
@@ -79,6 +84,10 @@ Result<void> try_copy(const Buffer& destination, const Buffer& source, CallSite 
       return copy_by_host(rows, site);
     }
   }
+  if (Result<void> may = try_download(rows.to, rows.from, rows.width, runner_of(rows).id(), site);
+      !may) {
+    return may;
+  }
   const Result<StreamRef> stream = runner_of(rows).try_copy_stream();
   if (!stream) return Failure(stream.failure()).at(site);
   // The host waits for what must come before, not the stream: other copies are behind it there.
@@ -90,12 +99,12 @@ Result<void> try_copy(const Buffer& destination, const Buffer& source, CallSite 
   if (Result<void> ready = rows.to.uses().try_wait(Access::discard); !ready) {
     return Failure(ready.failure()).at(site);
   }
-  if (Result<void> queued = try_run_copy(rows, *stream, FurtherStreams::library, site); !queued) {
-    return queued;
-  }
+  const Result<CopyRoute> queued = try_run_copy(rows, *stream, FurtherStreams::library, site);
+  if (!queued) return queued.failure();
   const Result<Mark> mark = stream->try_mark();
   if (!mark) return Failure(mark.failure()).at(site);
   if (Result<void> done = Device::try_wait(*mark); !done) return Failure(done.failure()).at(site);
+  count_transfer(rows.to, rows.from, rows.width, *queued);
   return {};
 }
 

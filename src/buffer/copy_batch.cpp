@@ -7,6 +7,7 @@
 
 #include "buffer/copy_engine.hpp"
 #include "buffer/copy_route.hpp"
+#include "buffer/transfer_counts.hpp"
 #include "tern/buffer/copy.hpp"
 
 namespace tern {
@@ -123,7 +124,24 @@ Result<void> submit_all(const std::vector<Numbered>& all, StreamRef stream, Call
     one.from.end();
     one.to.end();
   }
+  for (const auto& [rows, index] : all) {
+    count_transfer(rows.to, rows.from, rows.width, CopyRoute::direct);
+  }
   return {};
+}
+
+/// As one: small pieces of much are not small.
+Result<void> try_download(const std::vector<Numbered>& all, DeviceId device,
+                          CallSite site) noexcept {
+  if (transfer_rule() == nullptr) return {};
+  std::size_t bytes = 0;
+  Tag tag;
+  for (const auto& [rows, index] : all) {
+    const std::size_t more = download_bytes(rows.to, rows.from, rows.width, device);
+    if (more != 0 && bytes == 0) tag = rows.from.tag();
+    bytes += more;
+  }
+  return try_download(tag, bytes, site);
 }
 
 }  // namespace
@@ -153,14 +171,15 @@ Result<Mark> try_copy_batch(std::span<const BufferCopy> copies, StreamRef stream
     are_all_direct &= plan->route == CopyRoute::direct && !overlaps(rows);
   }
   if (Result<void> apart = check_apart(all, site); !apart) return apart.failure();
+  if (Result<void> may = try_download(all, stream.device_id(), site); !may) return may.failure();
   if (are_all_direct) {
     if (Result<void> queued = submit_all(all, stream, site); !queued) return queued.failure();
     return stream.try_mark();
   }
   for (const auto& [rows, index] : all) {
-    if (Result<void> queued = try_run_copy(rows, stream, FurtherStreams::fresh, site); !queued) {
-      return of(queued.failure(), index);
-    }
+    const Result<CopyRoute> queued = try_run_copy(rows, stream, FurtherStreams::fresh, site);
+    if (!queued) return of(queued.failure(), index);
+    count_transfer(rows.to, rows.from, rows.width, *queued);
   }
   return stream.try_mark();
 } catch (const std::bad_alloc&) {

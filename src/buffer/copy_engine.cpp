@@ -7,6 +7,7 @@
 #include "buffer/copy_route.hpp"
 #include "buffer/staged_transfer.hpp"
 #include "buffer/stream_order.hpp"
+#include "buffer/transfer_counts.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/default_resource.hpp"
 
@@ -382,38 +383,45 @@ Result<void> try_read_file(Storage& to, std::size_t to_offset, Storage& from,
   return read;
 }
 
-Result<void> try_run_copy(const CopyRows& rows, StreamRef stream, FurtherStreams further,
-                          CallSite site) noexcept {
+Result<CopyRoute> try_run_copy(const CopyRows& rows, StreamRef stream, FurtherStreams further,
+                               CallSite site) noexcept {
   using Between = StagedTransfer::Between;
+  const auto by = [](CopyRoute route, const Result<void>& run) {
+    return run ? Result<CopyRoute>(route) : Result<CopyRoute>(run.failure());
+  };
   const std::optional<CopyPlan> plan = plan_copy(rows.to, rows.from, stream.device_id());
   if (!plan) return no_way(rows.to, rows.from, stream.device().spec(), site);
   const bool is_own = plan->runner != nullptr && plan->runner->id() == stream.device_id();
   switch (plan->route) {
     case CopyRoute::direct:
-      if (!overlap_in_one(rows)) return run_on(rows, stream, false, site);
-      return MoveWithin(rows.to, stream, site)
-          .try_run(rows.to_side.offset, rows.from_side.offset, rows.width);
+      if (!overlap_in_one(rows)) return by(plan->route, run_on(rows, stream, false, site));
+      return by(plan->route, MoveWithin(rows.to, stream, site)
+                                 .try_run(rows.to_side.offset, rows.from_side.offset, rows.width));
     case CopyRoute::handed_over:
-      return run_elsewhere(rows, stream, *plan->runner, false, further, site);
+      return by(plan->route, run_elsewhere(rows, stream, *plan->runner, false, further, site));
     case CopyRoute::peer: {
-      Result<void> copied = is_own
-                                ? run_on(rows, stream, true, site)
-                                : run_elsewhere(rows, stream, *plan->runner, true, further, site);
+      const Result<void> copied =
+          is_own ? run_on(rows, stream, true, site)
+                 : run_elsewhere(rows, stream, *plan->runner, true, further, site);
       // Devices of one backend that know nothing of each other: simulated apart.
-      if (copied || copied.failure().code() != ErrorCode::device_mismatch) return copied;
-      return run_staged(rows, stream, Between::pageable, further, site);
+      if (copied || copied.failure().code() != ErrorCode::device_mismatch) {
+        return by(plan->route, copied);
+      }
+      if (Result<void> may = try_download(rows.from.tag(), rows.bytes(), site); !may) {
+        return may.failure();
+      }
+      return by(CopyRoute::staged, run_staged(rows, stream, Between::pageable, further, site));
     }
     case CopyRoute::staged:
-      return run_staged(rows, stream, Between::pinned, further, site);
+      break;
     case CopyRoute::from_file:
-      if (!is_host_memory(rows.to)) {
-        return run_staged(rows, stream, Between::pinned, further, site);
-      }
-      return rows.for_each_row([&](std::size_t to_offset, std::size_t from_offset) noexcept {
+      if (!is_host_memory(rows.to)) break;
+      return by(plan->route, rows.for_each_row([&](std::size_t to_offset,
+                                                   std::size_t from_offset) noexcept {
         return try_read_file(rows.to, to_offset, rows.from, from_offset, rows.width, site);
-      });
+      }));
   }
-  return {};
+  return by(plan->route, run_staged(rows, stream, Between::pinned, further, site));
 }
 
 }  // namespace tern

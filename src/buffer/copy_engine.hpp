@@ -69,8 +69,9 @@ enum class FurtherStreams : std::uint8_t { library, fresh };
                              CallSite site) noexcept;
 
 /// Some bytes of a checked copy, in stream order. The sides may overlap if they are one range.
-[[nodiscard]] Result<void> try_run_copy(const CopyRows& rows, StreamRef stream,
-                                        FurtherStreams further, CallSite site) noexcept;
+/// Gives the way they took.
+[[nodiscard]] Result<CopyRoute> try_run_copy(const CopyRows& rows, StreamRef stream,
+                                             FurtherStreams further, CallSite site) noexcept;
 
 /// What a call returns that had nothing to do.
 [[nodiscard]] inline Mark mark_of_nothing(StreamRef stream) noexcept { return stream.next_mark(); }

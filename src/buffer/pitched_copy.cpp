@@ -1,6 +1,7 @@
 #include <optional>
 
 #include "buffer/copy_engine.hpp"
+#include "buffer/transfer_counts.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -103,9 +104,13 @@ Result<Mark> try_copy_pitched(const Buffer& destination, const Pitch& destinatio
   }
   if (Result<void> usable = check_stream(stream, site); !usable) return usable.failure();
   if (Result<void> sound = check_rows(rows, site); !sound) return sound.failure();
-  if (Result<void> queued = try_run_copy(rows, stream, FurtherStreams::fresh, site); !queued) {
-    return queued.failure();
+  if (Result<void> may = try_download(rows.to, rows.from, rows.bytes(), stream.device_id(), site);
+      !may) {
+    return may.failure();
   }
+  const Result<CopyRoute> queued = try_run_copy(rows, stream, FurtherStreams::fresh, site);
+  if (!queued) return queued.failure();
+  count_transfer(rows.to, rows.from, rows.bytes(), *queued);
   return stream.try_mark();
 }
 

@@ -61,6 +61,9 @@ const char* default_sentence(ErrorCode code) noexcept {
     case ErrorCode::untracked_buffer:
       return "the uses of {kind} memory cannot be tracked. Adopt it with its owner, or use a "
              "permissive recorder.";
+    case ErrorCode::download_refused:
+      return "{bytes} may not be copied to the host here: at most {limit} may. Keep them on the "
+             "device.";
     case ErrorCode::device_mismatch:
       return "'{a}' and '{b}' are two devices where one is needed. Use a stream and memory of the "
              "same device.";

@@ -90,6 +90,7 @@ Result<BorrowedStream> Backend::borrow_stream(NativeStream) noexcept {
   return missing(*this, "borrowing streams");
 }
 NativeStream Backend::native_handle(NativeStream stream) noexcept { return stream; }
+Result<bool> Backend::is_capturing(NativeStream) noexcept { return false; }
 Result<bool> Backend::enable_peer_access(Backend&) noexcept { return false; }
 Result<std::uint64_t> Backend::elapsed_ns(NativeEvent, NativeEvent) noexcept {
   return missing(*this, "event timing");

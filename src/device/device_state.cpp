@@ -285,7 +285,13 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
     // that fails, waiting is the way left to keep the promise that marks stay answerable.
     if (issued > stream.done.load(std::memory_order_acquire) && issued > recorded) {
       if (!record_now(stream, Room::for_seal)) {
-        if (!backend_->synchronize(stream.native)) static_cast<void>(backend_->synchronize());
+        // What is captured is no work, and asking about a stream that is would end the capture:
+        // only the device's other streams can be waited for then.
+        const Result<bool> is_captured = backend_->is_capturing(stream.native);
+        const bool may_wait = !is_captured || !*is_captured;
+        if (!may_wait || !backend_->synchronize(stream.native)) {
+          static_cast<void>(backend_->synchronize());
+        }
         stream.see_done(issued);
       }
     }
@@ -437,7 +443,9 @@ Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream, Room 
   if (!event) return event.failure();
   // Read before recording: a mark taken in between may stand for work submitted after the event.
   const std::uint64_t sequence = stream.issued.load(std::memory_order_acquire);
-  if (Result<void> recorded = backend_->record({stream.native, {}, {}}, *event); !recorded) {
+  if (Result<void> recorded =
+          backend_->record({.stream = stream.native, .stays_out_of_graphs = true}, *event);
+      !recorded) {
     give_event(*event);
     return recorded.failure();
   }
@@ -577,7 +585,9 @@ Result<void> DeviceState::wait_on_stream(Mark mark, Backend& waiter,
   if (pending(mark) == nullptr) return {};
   const Result<Covering> covering = cover(*stream, mark);
   if (!covering) return covering.failure();
-  Result<void> waited = waiter.wait(submission, covering->event);
+  Submission outside = submission;
+  outside.stays_out_of_graphs = true;
+  Result<void> waited = waiter.wait(outside, covering->event);
   if (!covering->is_listed) give_event(covering->event);
   return waited;
 }

@@ -407,6 +407,11 @@ Result<void> StreamRef::try_wait(const Event& event, CallSite site) const noexce
   return at(site, own->backend().wait(submit(*state_, site), native));
 }
 
+Result<bool> StreamRef::try_is_capturing() const noexcept {
+  if (Result<void> usable = check(state_, id_); !usable) return usable.failure();
+  return state_->device->backend().is_capturing(state_->native);
+}
+
 Result<bool> StreamRef::try_is_idle() const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return usable.failure();
   return state_->device->backend().query(state_->native);

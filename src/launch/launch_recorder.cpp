@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "launch/block_uses.hpp"
+#include "launch/captures.hpp"
 #include "launch/last_mark.hpp"
 #include "memory/block_table.hpp"
 
@@ -200,6 +201,10 @@ Result<void> LaunchRecorder::try_preflight(CallSite site) noexcept {
     if (Result<void> sound = check_raw(use); !sound) return sound;
     // The stream has the words for it.
     if (!stream().is_usable()) return Failure(stream().try_native().failure()).at(site);
+  }
+  // Whoever launches by other means may also capture by them.
+  if (!places_.empty()) {
+    if (Result<void> free = check_not_captured(stream(), site); !free) return free;
   }
   if (Result<void> begun = scope_.try_begin(site); !begun) return begun;
   if (Result<void> begun = try_begin_raw(site); !begun) {

@@ -65,6 +65,25 @@ TEST_F(ArrayTest, ZerosAreZero) {
             (std::vector<int>{0, 0, 0}));
 }
 
+TEST_F(ArrayTest, FillsEveryElementAndNoOther) {
+  const Stream other(device);
+  auto array = Array<Particle>::uninitialized(pool, 5);
+  array.fill({1, 2, 3}, stream);
+  auto middle = array.slice(1, 3);
+  middle.fill({4, 5, 6}, other);
+  EXPECT_EQ(sim::calls(device, "wait"), 1u) << "behind the first";
+  std::vector<Particle> after(5, Particle(0, 0, 0));
+  array.copy_to(after);
+  EXPECT_EQ(after[0].z, 3);
+  EXPECT_EQ(after[1].x, 4);
+  EXPECT_EQ(after[3].z, 6);
+  EXPECT_EQ(after[4].x, 1);
+  const Device host = open_device("host");
+  const Stream elsewhere(host);
+  expect_refused(array.try_fill({0, 0, 0}, elsewhere), ErrorCode::device_mismatch);
+  EXPECT_TRUE(Array<int>().try_fill(1, stream)) << "no elements";
+}
+
 TEST_F(ArrayTest, NoElementsReachNoDriver) {
   auto none = Array<float>::from(device, {}, {.resource = pool, .stream = stream});
   EXPECT_TRUE(none.empty());

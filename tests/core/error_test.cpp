@@ -60,6 +60,8 @@ std::vector<const char*> documented_fields(ErrorCode code) {
       return {"stream", "why"};
     case ErrorCode::untracked_buffer:
       return {"kind"};
+    case ErrorCode::download_refused:
+      return {"bytes", "limit"};
     case ErrorCode::device_mismatch:
       return {"a", "b"};
     case ErrorCode::invalid_device:

@@ -630,6 +630,23 @@ TEST(KernelOnFake, RespectsTheArgumentsThatTheDeviceTakes) {
   EXPECT_EQ(fake.ledger->count(Call::wait), waits + 1);
 }
 
+TEST(KernelOnFake, TakesAsManyBuffersAsTheDeviceAndNotOneMore) {
+  const FakeDevice fake({.describe = [](DeviceInfo& info) { info.max_kernel_arguments = 8; }});
+  const Kernel any = Kernel::from_function(fake.device, "any", [](const KernelCall&) {});
+  const Stream stream(fake.device);
+  Buffer one(fake.device, {4}, DType::i32, {.contents = Contents::zero});
+  const auto use = [&] { return in(one); };
+  EXPECT_EQ(why(any.try_launch(stream, elements(4), use(), use(), use(), use(), use(), use(), use(),
+                               use())),
+            "");
+  const Result<Mark> refused = any.try_launch(stream, elements(4), use(), use(), use(), use(),
+                                              use(), use(), use(), use(), use());
+  ASSERT_EQ(code(refused), "unsupported");
+  EXPECT_EQ(refused.failure().number("count"), 9u);
+  EXPECT_EQ(refused.failure().number("max"), 8u);
+  EXPECT_EQ(fake.ledger->count(Call::launch), 1u);
+}
+
 TEST(KernelOnFake, GoesWithItsDevice) {
   const auto ledger = std::make_shared<Ledger>();
   {

@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bench/random.hpp"
@@ -95,6 +97,43 @@ TEST(Reuse, ComesBehindDeclaredUsesOnARealDevice) {
 TEST(Reuse, ComesBehindDeclaredUsesOnTheHost) {
   EXPECT_EQ(right_rounds(open_device("host"), litmus_rounds, Declared::yes, 1 << 16),
             litmus_rounds);
+}
+
+constexpr int thread_count = 8;
+constexpr int rounds_of_a_thread = test::is_sanitized ? 16 : 128;
+constexpr int runs = test::is_sanitized ? 2 : 10;
+
+/// Each thread has its streams, and all of them one pool.
+int right_rounds_of_threads(const Device& device) {
+  const auto pool = std::make_shared<PoolResource>(device);
+  std::atomic<int> right = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < thread_count; ++i) {
+    threads.emplace_back([&, i] {
+      const Stream a(device), b(device);
+      Buffer other = Buffer::allocate(device, Shape{64}, DType::byte);
+      for (int round = 0; round < rounds_of_a_thread; ++round) {
+        if (keeps_what_is_written(device, pool, a, b, other, Declared::yes,
+                                  static_cast<unsigned char>(i * 16 + round))) {
+          ++right;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return right;
+}
+
+TEST(Reuse, ComesBehindDeclaredUsesOfManyThreads) {
+  const Device host = open_device("host");
+  for (int run = 0; run < runs; ++run) {
+    EXPECT_EQ(right_rounds_of_threads(host), thread_count * rounds_of_a_thread) << run;
+    const Device simulated = sim::open({.seed = static_cast<std::uint64_t>(run),
+                                        .policy = sim::Policy::lazy,
+                                        .mode = sim::Mode::collect});
+    EXPECT_EQ(right_rounds_of_threads(simulated), thread_count * rounds_of_a_thread) << run;
+    EXPECT_EQ(sim::findings(simulated).size(), 0u) << run;
+  }
 }
 
 // --- Many blocks, several streams, anything

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "support/allocation_counter.hpp"
+#include "support/fake_backend.hpp"
+#include "support/thorough.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
@@ -367,6 +369,28 @@ TEST_F(UseScopeTest, AMillionReadsOnEightStreamsHoldNothing) {
   EXPECT_EQ(sim::calls(device, "record"), records_before);
   EXPECT_LT(records_before, 100u);
   EXPECT_EQ(used.storage()->uses().size(), 9u);
+}
+
+TEST(UseScopeOnFake, AMillionReadsOnEightStreamsMakeFewEventsWhoeverWritesBetweenThem) {
+  constexpr std::size_t reads = test::is_sanitized ? 10'000 : 1'000'000;
+  const test::FakeDevice fake;
+  std::vector<Stream> streams;
+  for (int i = 0; i < 8; ++i) streams.emplace_back(fake.device);
+  const Stream writer(fake.device);
+  const Buffer used = Buffer::allocate(fake.device, Shape{64}, DType::f32);
+  const auto use = [&](StreamRef stream, Access access) {
+    UseScope scope(stream);
+    static_cast<void>(scope.try_add(used, access).value());
+    scope.begin();
+    scope.end();
+  };
+  for (std::size_t i = 0; i < reads; ++i) {
+    if (i % 1000 == 0) use(writer, Access::discard);
+    use(streams[i % streams.size()], Access::read);
+    EXPECT_LE(used.storage()->uses().size(), 9u);
+  }
+  EXPECT_GT(fake.ledger->count(test::Call::wait), 8u);
+  EXPECT_LT(fake.ledger->count(test::Call::create_event), 100u);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -68,10 +69,14 @@ class TERN_EXPORT RawArray {
                                            CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_view(StreamRef stream, Access access,
                                       CallSite site) const noexcept;
+  /// May all of it be copied to the host? Before the host makes room for it.
+  [[nodiscard]] Result<void> check_download(CallSite site) const noexcept;
   [[nodiscard]] Result<Mark> try_read(void* to, std::size_t bytes, StreamRef stream,
                                       CallSite site) const noexcept;
   [[nodiscard]] Result<Mark> try_write(const void* from, std::size_t bytes, StreamRef stream,
                                        CallSite site) noexcept;
+  [[nodiscard]] Result<Mark> try_fill(const Pattern& pattern, StreamRef stream,
+                                      CallSite site) noexcept;
   [[nodiscard]] Buffer buffer(DType dtype, std::size_t element_bytes) const;
 
  private:
@@ -225,6 +230,20 @@ class Array {
     try_resize(count, stream, site).value();
   }
 
+  /// Every element, in stream order, by the device's own fill: elements of up to 16 bytes. Refused
+  /// as a use of the array is (device_mismatch, read_only).
+  Result<Mark> try_fill(const T& value, StreamRef stream,
+                        CallSite site = CallSite::here()) noexcept {
+    static_assert(sizeof(T) <= Pattern::max_bytes, "devices fill with up to 16 bytes");
+    Pattern pattern;
+    pattern.width_bytes = sizeof(T);
+    std::memcpy(pattern.bytes, &value, sizeof(T));
+    return raw_.try_fill(pattern, stream, site);
+  }
+  Mark fill(const T& value, StreamRef stream, CallSite site = CallSite::here()) {
+    return try_fill(value, stream, site).value();
+  }
+
   // --- To and from the host
 
   /// As many elements as there are (size_mismatch); complete on return.
@@ -262,6 +281,7 @@ class Array {
   /// A fresh copy of all of it.
   [[nodiscard]] std::vector<T> to_host(
       CallSite site = CallSite::here()) const requires std::is_default_constructible_v<T> {
+    raw_.check_download(site).value();
     std::vector<T> elements(size());
     copy_to(elements, site);
     return elements;

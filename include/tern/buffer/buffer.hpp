@@ -198,6 +198,7 @@ class TERN_EXPORT Buffer {
   template <HasDType T>
   [[nodiscard]] std::vector<T> to_vector(CallSite site = CallSite::here()) const {
     check_type(dtype_of<T>(), site).value();
+    check_download(site).value();
     std::vector<T> elements(element_count());
     try_copy_to(elements.data(), bytes_, site).value();
     return elements;
@@ -279,6 +280,8 @@ class TERN_EXPORT Buffer {
   [[nodiscard]] Result<void> check_type(DType wanted, CallSite site) const noexcept;
   [[nodiscard]] Result<void> check_item(DType wanted, CallSite site) const noexcept;
   [[nodiscard]] Result<void> check_there(CallSite site) const noexcept;
+  /// May all of it be copied to the host? Before the host makes room for it.
+  [[nodiscard]] Result<void> check_download(CallSite site) const noexcept;
   struct HostMemory {
     HostAccess access;
     void* address = nullptr;

@@ -47,6 +47,7 @@ namespace tern {
   TERN_CODE(out_of_bounds, OutOfBounds, std::invalid_argument)          \
   TERN_CODE(stream_misuse, StreamMisuse, std::runtime_error)            \
   TERN_CODE(untracked_buffer, UntrackedBuffer, std::runtime_error)      \
+  TERN_CODE(download_refused, DownloadRefused, std::runtime_error)      \
   TERN_CODE(device_mismatch, DeviceMismatch, std::invalid_argument)     \
   TERN_CODE(invalid_device, InvalidDevice, std::invalid_argument)       \
   TERN_CODE(unsupported, Unsupported, std::runtime_error)               \

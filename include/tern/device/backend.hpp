@@ -87,6 +87,10 @@ struct Submission {
   NativeStream stream = {};
   CallSite site = {};
   Tag tag = {};
+  /// Of records and waits: the event is the library's own, and is asked about later. Where that
+  /// would make it a part of a graph, the call is refused (stream_misuse) before it harms the
+  /// capture.
+  bool stays_out_of_graphs = false;
 };
 
 struct StreamOptions {
@@ -338,6 +342,9 @@ class TERN_EXPORT Backend {
   /// True if everything submitted so far is complete. Never blocks.
   [[nodiscard]] virtual Result<bool> query(NativeStream stream) noexcept = 0;
   [[nodiscard]] virtual Result<void> synchronize(NativeStream stream) noexcept = 0;
+  /// Would work become a part of a graph that somebody captures, or stand in the way of one? Never
+  /// harms the capture. The default: no.
+  [[nodiscard]] virtual Result<bool> is_capturing(NativeStream stream) noexcept;
 
   [[nodiscard]] virtual Result<NativeEvent> create_event(const EventOptions& options) noexcept = 0;
   /// Waits already queued on the event are not disturbed, and a record still running may finish.

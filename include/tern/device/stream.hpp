@@ -166,6 +166,14 @@ class TERN_EXPORT StreamRef {
     try_wait(event, site).value();
   }
 
+  /// Is it being captured into a graph (CUDA)? What is submitted then is not done now but each time
+  /// the graph runs, so marks say nothing of it: those taken meanwhile are refused with
+  /// stream_misuse where an event would be needed, and so are waits here for marks of other
+  /// streams. The capture stays as it is. An Event of one's own is recorded and waited for as the
+  /// driver does it.
+  [[nodiscard]] Result<bool> try_is_capturing() const noexcept;
+  [[nodiscard]] bool is_capturing() const { return try_is_capturing().value(); }
+
   [[nodiscard]] Result<bool> try_is_idle() const noexcept;
   [[nodiscard]] bool is_idle() const { return try_is_idle().value(); }
   Result<void> try_synchronize() const noexcept;

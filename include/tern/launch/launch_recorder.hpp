@@ -98,8 +98,9 @@ class TERN_EXPORT LaunchRecorder {
   }
 
   /// Refused as UseScope::try_begin, and for blocks with use_after_free, out_of_bounds,
-  /// device_mismatch; with untracked_buffer. Then nothing is queued, more may be declared, and the
-  /// call may be made again.
+  /// device_mismatch; with untracked_buffer; with stream_misuse on a stream that is being captured
+  /// into a graph, whose launches are not uses yet, and the capture stays good. Then nothing is
+  /// queued, more may be declared, and the call may be made again.
   Result<void> try_preflight(CallSite site = CallSite::here()) noexcept;
   void preflight(CallSite site = CallSite::here()) { try_preflight(site).value(); }
 

@@ -243,15 +243,18 @@ class CudaBackend final : public Backend {
   Result<void> synchronize(NativeStream stream) noexcept override {
     return streams_.synchronize(stream);
   }
+  Result<bool> is_capturing(NativeStream stream) noexcept override {
+    return streams_.is_capturing(stream);
+  }
   Result<NativeEvent> create_event(const EventOptions& options) noexcept override {
     return streams_.create_event(options);
   }
   void destroy_event(NativeEvent event) noexcept override { streams_.destroy_event(event); }
   Result<void> record(const Submission& submission, NativeEvent event) noexcept override {
-    return streams_.record(submission.stream, event);
+    return streams_.record(submission, event);
   }
   Result<void> wait(const Submission& submission, NativeEvent event) noexcept override {
-    return streams_.wait(submission.stream, event);
+    return streams_.wait(submission, event);
   }
   Result<bool> query(NativeEvent event) noexcept override { return streams_.query(event); }
   Result<void> synchronize(NativeEvent event) noexcept override {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "backends/no_memory.hpp"
 
@@ -151,7 +152,32 @@ CUresult CudaStreams::is_capturing(CUstream stream) const noexcept {
   return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
+Result<bool> CudaStreams::is_capturing(NativeStream stream) noexcept {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  const Result<CUstream> handle = resolve(stream);
+  if (!handle) return handle.failure();
+  const CUresult status = is_capturing(*handle);
+  if (is_about_capture(status)) return true;
+  if (Result<void> asked = context_.check(status, "cuStreamIsCapturing"); !asked) {
+    return asked.failure();
+  }
+  return false;
+}
+
+Result<void> CudaStreams::check_outside(const Submission& submission, CUstream stream) noexcept {
+  if (!submission.stays_out_of_graphs) return {};
+  return context_.check(is_capturing(stream), "cuStreamIsCapturing");
+}
+
 bool CudaStreams::leave_orphan(CUstream stream) noexcept {
+  // The event of one that is done will do: streams that are borrowed come and go by the thousand.
+  if (!orphans_.empty() && orphans_.front().waiters == 0 &&
+      context_.cu().cuEventQuery(orphans_.front().end) == CUDA_SUCCESS) {
+    if (context_.cu().cuEventRecord(orphans_.front().end, stream) != CUDA_SUCCESS) return false;
+    std::swap(orphans_.front(), orphans_.back());
+    return true;
+  }
   const Result<CUevent> end = record_end(stream);
   if (!end) return false;
   if (orphans_.size() == orphans_.capacity()) forget_finished();
@@ -303,20 +329,22 @@ void CudaStreams::destroy_event(NativeEvent event) noexcept {
   if (visit) static_cast<void>(context_.cu().cuEventDestroy(event_of(event)));
 }
 
-Result<void> CudaStreams::record(NativeStream stream, NativeEvent event) noexcept {
+Result<void> CudaStreams::record(const Submission& submission, NativeEvent event) noexcept {
   const Context::Visit visit(context_);
   if (!visit) return visit.failure();
-  const Result<CUstream> handle = resolve(stream);
+  const Result<CUstream> handle = resolve(submission.stream);
   if (!handle) return handle.failure();
+  if (Result<void> outside = check_outside(submission, *handle); !outside) return outside;
   return context_.check(context_.cu().cuEventRecord(event_of(event), *handle), "cuEventRecord");
 }
 
-Result<void> CudaStreams::wait(NativeStream stream, NativeEvent event) noexcept {
+Result<void> CudaStreams::wait(const Submission& submission, NativeEvent event) noexcept {
   if (event.value == 0) return {};
   const Context::Visit visit(context_);
   if (!visit) return visit.failure();
-  const Result<CUstream> handle = resolve(stream);
+  const Result<CUstream> handle = resolve(submission.stream);
   if (!handle) return handle.failure();
+  if (Result<void> outside = check_outside(submission, *handle); !outside) return outside;
   return context_.check(context_.cu().cuStreamWaitEvent(*handle, event_of(event), 0),
                         "cuStreamWaitEvent");
 }

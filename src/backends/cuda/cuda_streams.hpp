@@ -48,11 +48,12 @@ class CudaStreams {
   [[nodiscard]] Result<bool> query(NativeStream stream) noexcept;
   [[nodiscard]] Result<void> synchronize(NativeStream stream) noexcept;
   [[nodiscard]] Result<void> synchronize_all() noexcept;
+  [[nodiscard]] Result<bool> is_capturing(NativeStream stream) noexcept;
 
   [[nodiscard]] Result<NativeEvent> create_event(const EventOptions& options) noexcept;
   void destroy_event(NativeEvent event) noexcept;
-  [[nodiscard]] Result<void> record(NativeStream stream, NativeEvent event) noexcept;
-  [[nodiscard]] Result<void> wait(NativeStream stream, NativeEvent event) noexcept;
+  [[nodiscard]] Result<void> record(const Submission& submission, NativeEvent event) noexcept;
+  [[nodiscard]] Result<void> wait(const Submission& submission, NativeEvent event) noexcept;
   [[nodiscard]] Result<bool> query(NativeEvent event) noexcept;
   [[nodiscard]] Result<void> synchronize(NativeEvent event) noexcept;
   [[nodiscard]] Result<std::uint64_t> elapsed_ns(NativeEvent start, NativeEvent end) noexcept;
@@ -80,6 +81,9 @@ class CudaStreams {
 
   /// Success if nobody captures the stream into a graph. In a visit.
   [[nodiscard]] CUresult is_capturing(CUstream stream) const noexcept;
+  /// Success unless the submission is to stay out of graphs and the stream is captured into one. In
+  /// a visit.
+  [[nodiscard]] Result<void> check_outside(const Submission& submission, CUstream stream) noexcept;
   /// An event that stands for all that was submitted to the stream. In a visit.
   [[nodiscard]] Result<CUevent> record_end(CUstream stream) noexcept;
   // With mutex_ held.

@@ -291,6 +291,37 @@ TEST(CudaStreams, AreAllWaitedForAlsoThoseThatEnded) {
   EXPECT_EQ(bench.fake.live().events, 0u);
 }
 
+TEST(CudaStreams, ThatAreBorrowedAgainAndAgainShareAnEventForWhatTheyLeave) {
+  StreamBench bench;
+  const CUstream foreign = bench.foreign_stream();
+  const auto lend = [&] {
+    const BorrowedStream borrowed = bench.device().borrow_stream(native(foreign)).value();
+    bench.fill(bench.memory_, 1000, 0x11, borrowed.native);
+    bench.device().destroy_stream(borrowed.native);
+  };
+  const auto finish = [&] {
+    const CudaBench::Elsewhere elsewhere(bench);
+    EXPECT_EQ(bench.cu.cuStreamSynchronize(foreign), CUDA_SUCCESS);
+  };
+  bench.fake.clear_failures();
+  for (int i = 0; i < 100; ++i) {
+    lend();
+    finish();
+  }
+  EXPECT_EQ(bench.fake.calls("cuEventCreate"), 1u);
+  lend();
+  lend();
+  EXPECT_EQ(bench.fake.calls("cuEventCreate"), 2u) << "one that is not done is left alone";
+  finish();
+  bench.fake.clear_failures();
+  bench.fake.fail_call("cuEventRecord", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  lend();
+  EXPECT_EQ(bench.fake.calls("cuStreamSynchronize"), 1u) << "where nothing can be left behind";
+  bench.synchronize();
+  EXPECT_EQ(bench.fake.live().events, 0u);
+  bench.end_foreign(foreign);
+}
+
 TEST(CudaStreams, ThatEndedAreWaitedForByEverybodyWhoWaitsForAll) {
   StreamBench bench;
   const NativeStream stream = bench.stream();
@@ -467,6 +498,43 @@ TEST(CudaStreams, LeaveACaptureOfSomebodyElseAlone) {
     bench.fake.end_capture(captured);
     bench.end_foreign(captured);
   }
+}
+
+TEST(CudaStreams, KeepTheLibrarysOwnEventsOutOfGraphs) {
+  StreamBench bench;
+  Backend& device = bench.device();
+  const CUstream captured = bench.foreign_stream();
+  const NativeStream stream = bench.stream();
+  const NativeEvent event = device.create_event({}).value();
+  EXPECT_EQ(why(device.record({.stream = stream, .stays_out_of_graphs = true}, event)), "");
+  EXPECT_FALSE(device.is_capturing(native(captured)).value());
+  bench.capture(captured);
+  bench.fake.clear_failures();
+  EXPECT_TRUE(device.is_capturing(native(captured)).value());
+  EXPECT_FALSE(device.is_capturing(stream).value());
+  const Submission there{.stream = native(captured), .stays_out_of_graphs = true};
+  EXPECT_EQ(code(device.record(there, event)), "stream_misuse");
+  EXPECT_EQ(code(device.wait(there, event)), "stream_misuse");
+  EXPECT_EQ(bench.fake.calls("cuEventRecord") + bench.fake.calls("cuStreamWaitEvent"), 0u);
+  EXPECT_TRUE(bench.is_capturing(captured));
+  // What is the caller's own is the driver's affair: streams are forked and joined with it.
+  EXPECT_EQ(why(device.record({.stream = native(captured)}, event)), "");
+  EXPECT_EQ(bench.fake.calls("cuEventRecord"), 1u);
+  bench.fake.end_capture(captured);
+  device.destroy_event(event);
+  bench.end_foreign(captured);
+}
+
+TEST(CudaStreams, CallTheLegacyStreamCapturedWhereABlockingOneIs) {
+  StreamBench bench;
+  const CUstream captured = bench.foreign_stream(CU_STREAM_DEFAULT);
+  EXPECT_FALSE(bench.device().is_capturing(bench.device().default_stream()).value());
+  bench.capture(captured);
+  EXPECT_TRUE(bench.device().is_capturing(bench.device().default_stream()).value());
+  bench.fake.end_capture(captured);
+  bench.fake.fail_call("cuStreamIsCapturing", 1, CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(code(bench.device().is_capturing(bench.device().default_stream())), "driver");
+  bench.end_foreign(captured);
 }
 
 TEST(CudaStreams, CanBeBorrowedAndGivenBackInTheMiddleOfACapture) {

@@ -1,0 +1,85 @@
+#include "buffer/transfer_counts.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/allocation_counter.hpp"
+
+namespace tern {
+namespace {
+
+constexpr TransferDirection up = TransferDirection::host_to_device;
+
+TEST(TransferCounts, AddUpByDirectionAndSinceThen) {
+  TransferCounts then;
+  then.at(up, TransferPurpose::data) = {1, 100};
+  TransferCounts now = then;
+  now.at(up, TransferPurpose::data) += {2, 50};
+  now.at(up, TransferPurpose::scalar) += {1, 4};
+  EXPECT_EQ((now - then).host_to_device(), (TransferCount{3, 54}));
+  EXPECT_EQ((now - then).device_to_host(), TransferCount());
+}
+
+TEST(TransferCounts, TakeNoMemory) {
+  const Tag tag = "takes no memory";
+  const test::AllocationCounter counter;
+  for (int i = 0; i < 1000; ++i) count_transfer(up, tag, 5000);
+  EXPECT_EQ(counter.count(), 0u);
+  EXPECT_EQ(transfer_counts_of(tag).host_to_device(), (TransferCount{1000, 5'000'000}));
+}
+
+// One process for all of it: places in the table are never given back.
+TEST(TransferCounts, PutFurtherTagsTogetherAndLoseNone) {
+  const TransferCounts before = transfer_counts_of_all();
+  const std::uint64_t others = transfer_counts_of_others().host_to_device().calls;
+  std::vector<Tag> tags;
+  for (int i = 0; i < 300; ++i) tags.emplace_back("tag " + std::to_string(i));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (const Tag tag : tags) count_transfer(up, tag, 10);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ((transfer_counts_of_all() - before).host_to_device(), (TransferCount{1200, 12'000}));
+
+  std::array<Tag, max_counted_tags> own;
+  ASSERT_EQ(list_counted_tags(own), max_counted_tags);
+  std::uint64_t with_place = 0;
+  for (const Tag tag : tags) {
+    const bool has_place = std::ranges::find(own, tag) != own.end();
+    with_place += has_place ? 1 : 0;
+    EXPECT_EQ(transfer_counts_of(tag).host_to_device().calls, has_place ? 4u : 0u) << tag.name();
+  }
+  EXPECT_GE(with_place, 100u);
+  EXPECT_EQ(transfer_counts_of_others().host_to_device().calls - others, 4 * (300 - with_place));
+}
+
+TEST(TransferRules, NoteWithAllThatAreInForce) {
+  TransferRule outer{.mode = TransferRule::Mode::count};
+  TransferRule inner{.mode = TransferRule::Mode::refuse, .outer = &outer};
+  put_rule(&inner);
+  EXPECT_TRUE(try_download({}, 0, {}));
+  EXPECT_TRUE(try_download({}, max_metadata_bytes, {}));
+  EXPECT_TRUE(check_download({}, max_metadata_bytes, {}));
+  EXPECT_FALSE(check_download({}, max_metadata_bytes + 1, {}));
+  put_rule(&outer);
+  EXPECT_TRUE(check_download({}, max_metadata_bytes + 1, {})) << "the copy itself is counted";
+  EXPECT_EQ(outer.violations.calls, 1u);
+  EXPECT_TRUE(try_download({}, max_metadata_bytes + 1, {}));
+  put_rule(nullptr);
+  EXPECT_TRUE(try_download({}, max_metadata_bytes + 1, {}));
+  EXPECT_EQ(inner.violations, (TransferCount{1, 4097}));
+  EXPECT_EQ(outer.violations, (TransferCount{2, 2 * 4097}));
+  EXPECT_EQ(inner.small, (TransferCount{1, 4096}));
+  EXPECT_EQ(outer.small, (TransferCount{1, 4096}));
+}
+
+}  // namespace
+}  // namespace tern
