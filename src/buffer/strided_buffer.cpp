@@ -5,6 +5,7 @@
 #include <new>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "tern/buffer/copy.hpp"
 #include "tern/core/bytes.hpp"
@@ -64,11 +65,7 @@ std::vector<Axis> axes_of(const Shape& shape, std::span<const std::int64_t> stri
 
 StridedBuffer::StridedBuffer(const Buffer& buffer)
     : shape_(buffer.shape()), count_(buffer.element_count()), dtype_(buffer.dtype()) {
-  if (const Result<Shape> strides = shape_.try_strides()) {
-    for (const std::size_t stride : strides->extents()) {
-      strides_.push_back(static_cast<std::int64_t>(stride));
-    }
-  }
+  if (Result<Shape> strides = shape_.try_strides()) strides_ = *std::move(strides);
   if (buffer && dtype_ != DType::void_) hull_ = buffer.view(0, buffer.bytes());
 }
 
@@ -124,7 +121,8 @@ Result<StridedBuffer> StridedBuffer::try_over(const Buffer& buffer, std::size_t 
   StridedBuffer made;
   made.count_ = *count;
   made.dtype_ = dtype;
-  made.strides_.assign(strides.begin(), strides.end());
+  made.strides_ =
+      Shape(std::span(reinterpret_cast<const std::size_t*>(strides.data()), strides.size()));
   if (*count == 0) {
     const Result<Buffer> none = buffer.try_view(std::min(offset_bytes, buffer.bytes()), 0, site);
     if (!none) return none.failure();
@@ -196,7 +194,7 @@ Result<Buffer> StridedBuffer::try_contiguous(StreamRef stream, CallSite site) co
   const Buffer bytes = made->view(0, made->bytes());
 
   // The innermost run and the rows of it go in one copy each; the rest is walked through.
-  std::vector<Axis> axes = axes_of(shape_, strides_, width);
+  std::vector<Axis> axes = axes_of(shape_, strides(), width);
   std::size_t run = width;
   if (axes.back().stride_bytes == static_cast<std::int64_t>(width)) {
     run *= axes.back().extent;

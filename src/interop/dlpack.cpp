@@ -93,8 +93,8 @@ struct Shipment {
     DLManagedTensor legacy;
   };
   Escape escape;
-  Buffer hull;  // for those that come back
-  std::size_t origin = 0;
+  // For those that come back.
+  std::size_t offset_bytes = 0, hull_bytes = 0, origin_bytes = 0;
   DType dtype = DType::void_;
   // shape and strides follow
 
@@ -105,7 +105,6 @@ struct Shipment {
 
 void end(Shipment* shipment) noexcept {
   std::destroy_at(&shipment->escape);
-  std::destroy_at(&shipment->hull);
   ::operator delete(shipment);
 }
 
@@ -116,8 +115,19 @@ void delete_legacy(DLManagedTensor* self) {
   if (self != nullptr) end(static_cast<Shipment*>(self->manager_ctx));
 }
 
-Result<void> order(Storage& storage, const Buffer& hull, const DlpackExport& options) noexcept {
-  if (options.is_unordered || hull.bytes() == 0) return {};
+/// What is to be exported, without a handle of its own.
+struct Cargo {
+  const StorageHandle& storage;
+  std::size_t offset_bytes, hull_bytes;  // in the storage
+  std::size_t origin_bytes;              // in the hull
+  DType dtype;
+  std::span<const std::size_t> extents;
+  std::span<const std::int64_t> strides;
+  bool is_empty;
+};
+
+Result<void> order(Storage& storage, const Cargo& cargo, const DlpackExport& options) noexcept {
+  if (options.is_unordered || cargo.hull_bytes == 0) return {};
   const Access access = options.is_read_only ? Access::read : Access::read_write;
   if (!options.consumer.id()) {
     const Result<void> done = storage.uses().try_wait(access);
@@ -141,17 +151,17 @@ Result<void> order(Storage& storage, const Buffer& hull, const DlpackExport& opt
 }
 
 /// All but what the two forms differ in.
-Result<Shipment*> try_ship(const StridedBuffer& tensor, const DlpackExport& options) noexcept {
+Result<Shipment*> try_ship(const Cargo& cargo, const DlpackExport& options) noexcept {
   const CallSite site = options.site;
-  if (!tensor) {
+  if (!cargo.storage) {
     return Failure(ErrorCode::not_allocated,
                    "this buffer is none: it was made by default, moved from or released. There is "
                    "nothing to export.",
                    site)
         .with("id", std::uint64_t{0});
   }
-  Storage& storage = *tensor.hull().storage();
-  const Result<DLDataType> type = try_dlpack_type(tensor.dtype(), site);
+  Storage& storage = *cargo.storage;
+  const Result<DLDataType> type = try_dlpack_type(cargo.dtype, site);
   if (!type) return type.failure();
   const Result<DLDevice> device = try_dlpack_device(storage, site);
   if (!device) return device.failure();
@@ -162,17 +172,16 @@ Result<Shipment*> try_ship(const StridedBuffer& tensor, const DlpackExport& opti
                    site)
         .with("what", storage.origin()->what());
   }
-  const std::size_t rank = tensor.shape().rank();
+  const std::size_t rank = cargo.extents.size();
   for (std::size_t i = 0; i < rank; ++i) {
-    if (tensor.strides()[i] < 0 && tensor.shape().extents()[i] > 1) {
-      return rejected("strides[i]", tensor.strides()[i],
+    if (cargo.strides[i] < 0 && cargo.extents[i] > 1) {
+      return rejected("strides[i]", cargo.strides[i],
                       "other libraries take no negative strides. Export contiguous(stream)", site);
     }
   }
-  const Buffer& hull = tensor.hull();
-  if (hull.bytes() != 0) {
+  if (cargo.hull_bytes != 0) {
     if (options.is_read_only) {
-      if (Result<void> written = storage.check_written(hull.offset_bytes(), hull.bytes(), site);
+      if (Result<void> written = storage.check_written(cargo.offset_bytes, cargo.hull_bytes, site);
           !written) {
         return written.failure();
       }
@@ -189,36 +198,51 @@ Result<Shipment*> try_ship(const StridedBuffer& tensor, const DlpackExport& opti
         .with("what", "a DLPack tensor");
   }
   Shipment* const made = ::new (memory) Shipment;
-  Result<Escape> escape = Escape::try_begin(hull.storage(), site);
-  Result<void> ordered = escape ? order(storage, hull, options) : Result<void>(escape.failure());
+  Result<Escape> escape = Escape::try_begin(cargo.storage, site);
+  Result<void> ordered = escape ? order(storage, cargo, options) : Result<void>(escape.failure());
   if (!ordered) {
     end(made);
     return ordered.failure();
   }
   // From now on they may write it, and nobody will say so.
-  if (!options.is_read_only) storage.note_written(hull.offset_bytes(), hull.bytes());
+  if (!options.is_read_only) storage.note_written(cargo.offset_bytes, cargo.hull_bytes);
   made->escape = *std::move(escape);
-  made->hull = hull;
-  made->origin = tensor.origin_bytes();
-  made->dtype = tensor.dtype();
+  made->offset_bytes = cargo.offset_bytes;
+  made->hull_bytes = cargo.hull_bytes;
+  made->origin_bytes = cargo.origin_bytes;
+  made->dtype = cargo.dtype;
   std::int64_t* const shape = made->numbers();
   std::int64_t* const strides = shape + rank;
   for (std::size_t i = 0; i < rank; ++i) {
     // No more elements than bytes, which fit; but one extent of an empty shape may be anything.
-    shape[i] = static_cast<std::int64_t>(tensor.shape().extents()[i]);
-    strides[i] = tensor.strides()[i];
+    shape[i] = static_cast<std::int64_t>(cargo.extents[i]);
+    strides[i] = cargo.strides[i];
   }
-  const bool is_empty = tensor.element_count() == 0;
-  DLTensor filled = {};
+  DLTensor& filled = made->versioned.dl_tensor;
   filled.data =
-      is_empty ? nullptr : storage.first_byte() + hull.offset_bytes() + tensor.origin_bytes();
+      cargo.is_empty ? nullptr : storage.first_byte() + cargo.offset_bytes + cargo.origin_bytes;
   filled.device = *device;
   filled.ndim = static_cast<std::int32_t>(rank);
   filled.dtype = *type;
   filled.shape = shape;
   filled.strides = strides;
-  made->versioned.dl_tensor = filled;
   return made;
+}
+
+Cargo cargo_of(const StridedBuffer& tensor) noexcept {
+  return {tensor.hull().storage(), tensor.hull().offset_bytes(),
+          tensor.hull().bytes(),   tensor.origin_bytes(),
+          tensor.dtype(),          tensor.shape().extents(),
+          tensor.strides(),        tensor.element_count() == 0};
+}
+
+DLManagedTensorVersioned* with_version(Shipment* shipment, const DlpackExport& options) noexcept {
+  DLManagedTensorVersioned& made = shipment->versioned;
+  made.version = dlpack_version;
+  made.manager_ctx = shipment;
+  made.deleter = delete_versioned;
+  made.flags = options.is_read_only ? abi::DLPACK_FLAG_BITMASK_READ_ONLY : 0;
+  return &made;
 }
 
 // --- Import
@@ -365,17 +389,20 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
 /// Ours comes back: what it was.
 Result<StridedBuffer> try_return(const Shipment& shipment, const DLTensor& tensor,
                                  const Device& device, CallSite site) noexcept {
-  const Storage& storage = *shipment.hull.storage();
-  if (storage.device() != device) {
+  const StorageHandle& storage = shipment.escape.storage();
+  if (storage->device() != device) {
     return Failure(ErrorCode::device_mismatch,
                    "a DLPack tensor on '{b}' is no memory of '{a}'. Import it there.", site)
         .with("a", device.spec())
-        .with("b", storage.device().spec());
+        .with("b", storage->device().spec());
   }
   Result<Numbers> numbers = try_numbers(tensor, site);
   if (!numbers) return numbers.failure();
   const std::size_t rank = numbers->shape.rank();
-  return StridedBuffer::try_over(shipment.hull, shipment.origin, shipment.dtype,
+  const Result<Buffer> hull = Buffer::try_over(storage, shipment.offset_bytes,
+                                               Shape::flat(shipment.hull_bytes), DType::byte, site);
+  if (!hull) return hull.failure();
+  return StridedBuffer::try_over(*hull, shipment.origin_bytes, shipment.dtype,
                                  std::move(numbers->shape), {numbers->strides.data(), rank}, site);
 }
 
@@ -468,23 +495,33 @@ Result<DLDevice> try_dlpack_device(const Storage& storage, CallSite site) noexce
 
 Result<DLManagedTensorVersioned*> try_export_dlpack(const StridedBuffer& tensor,
                                                     const DlpackExport& options) noexcept {
-  const Result<Shipment*> shipped = try_ship(tensor, options);
+  const Result<Shipment*> shipped = try_ship(cargo_of(tensor), options);
   if (!shipped) return shipped.failure();
-  DLManagedTensorVersioned& made = (*shipped)->versioned;
-  made.version = dlpack_version;
-  made.manager_ctx = *shipped;
-  made.deleter = delete_versioned;
-  made.flags = options.is_read_only ? abi::DLPACK_FLAG_BITMASK_READ_ONLY : 0;
-  return &made;
+  return with_version(*shipped, options);
 }
 
 Result<DLManagedTensorVersioned*> try_export_dlpack(const Buffer& tensor,
-                                                    const DlpackExport& options) noexcept try {
-  return try_export_dlpack(StridedBuffer(tensor), options);
-} catch (const std::bad_alloc&) {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", options.site)
-      .with("what", "a DLPack tensor");
+                                                    const DlpackExport& options) noexcept {
+  // Without a StridedBuffer in between: this is what most exports are.
+  const std::span<const std::size_t> extents = tensor.shape().extents();
+  std::array<std::int64_t, Shape::max_rank> strides;
+  std::int64_t stride = 1;
+  for (std::size_t i = extents.size(); i-- > 0;) {
+    strides[i] = stride;
+    // The product of what fits in memory; an empty shape has strides that nobody looks at.
+    if (tensor.bytes() != 0) stride *= static_cast<std::int64_t>(extents[i]);
+  }
+  const Result<Shipment*> shipped = try_ship({tensor.storage(),
+                                              tensor.offset_bytes(),
+                                              tensor.bytes(),
+                                              0,
+                                              tensor.dtype(),
+                                              extents,
+                                              {strides.data(), extents.size()},
+                                              tensor.bytes() == 0},
+                                             options);
+  if (!shipped) return shipped.failure();
+  return with_version(*shipped, options);
 }
 
 Result<DLManagedTensor*> try_export_dlpack_legacy(const StridedBuffer& tensor,
@@ -497,7 +534,7 @@ Result<DLManagedTensor*> try_export_dlpack_legacy(const StridedBuffer& tensor,
         .with("field", "flags")
         .with("value", "read-only");
   }
-  const Result<Shipment*> shipped = try_ship(tensor, options);
+  const Result<Shipment*> shipped = try_ship(cargo_of(tensor), options);
   if (!shipped) return shipped.failure();
   const DLTensor filled = (*shipped)->versioned.dl_tensor;
   DLManagedTensor* const made = ::new (&(*shipped)->legacy) DLManagedTensor;

@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "tern/buffer/buffer.hpp"
 #include "tern/core/call_site.hpp"
@@ -64,7 +63,10 @@ class TERN_EXPORT StridedBuffer {
   [[nodiscard]] DType dtype() const noexcept { return dtype_; }
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
   /// In elements, one for each dimension.
-  [[nodiscard]] std::span<const std::int64_t> strides() const noexcept { return strides_; }
+  [[nodiscard]] std::span<const std::int64_t> strides() const noexcept {
+    const std::span<const std::size_t> bits = strides_.extents();
+    return {reinterpret_cast<const std::int64_t*>(bits.data()), bits.size()};
+  }
   [[nodiscard]] std::size_t element_count() const noexcept { return count_; }
   /// Are they side by side, in row-major order? Fewer than two always are.
   [[nodiscard]] bool is_contiguous() const noexcept { return is_contiguous_; }
@@ -93,7 +95,7 @@ class TERN_EXPORT StridedBuffer {
   Buffer hull_;
   std::size_t origin_ = 0;
   Shape shape_;
-  std::vector<std::int64_t> strides_;
+  Shape strides_;  // their bits: no heap up to four dimensions
   std::size_t count_ = 0;
   DType dtype_ = DType::void_;
   bool is_contiguous_ = true;
