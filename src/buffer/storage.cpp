@@ -5,6 +5,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <set>
 
 #include "buffer/host_accesses.hpp"
 #include "buffer/kept_storages.hpp"
@@ -173,9 +174,10 @@ Storage::Storage(const ResourceHandle& resource, const Block& block, std::size_t
 }
 
 struct Storage::Rare {
-  std::mutex mutex;  // of the two below
+  std::mutex mutex;  // of the three below
   WrittenRanges written;
   HostAccesses accesses;
+  std::set<std::size_t> edges;
   // Constant from the beginning, where there is no resource.
   std::unique_ptr<StorageOrigin> origin;
   Device device;
@@ -609,6 +611,45 @@ void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
     // Without memory for the gaps it is better to allow too much than to refuse what was written.
     is_all_written_.store(true, std::memory_order_release);
   }
+}
+
+void Storage::note_unwritten(std::size_t offset, std::size_t bytes) noexcept {
+  if (bytes == 0 || contents_ == Contents::unspecified) return;
+  Rare* const rare = make_rare();
+  if (rare == nullptr) return;
+  const std::lock_guard lock(rare->mutex);
+  try {
+    if (is_all_written_.load(std::memory_order_relaxed)) rare->written.add(0, this->bytes());
+    rare->written.remove(offset, offset + bytes);
+    is_all_written_.store(false, std::memory_order_release);
+  } catch (const std::bad_alloc&) {
+    // Without memory for the gaps it is better to allow too much.
+  }
+}
+
+Result<void> Storage::try_note_edges(ByteRange range) noexcept try {
+  Rare* const rare = make_rare();
+  if (rare == nullptr) return no_host_memory("a note of hints", site_);
+  const std::lock_guard lock(rare->mutex);
+  rare->edges.insert(range.begin);
+  rare->edges.insert(range.end);
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a note of hints", site_);
+}
+
+Result<std::vector<std::size_t>> Storage::try_edges(ByteRange range) const noexcept try {
+  std::vector<std::size_t> inside;
+  Rare* const rare = this->rare();
+  if (rare == nullptr) return inside;
+  const std::lock_guard lock(rare->mutex);
+  for (auto edge = rare->edges.upper_bound(range.begin);
+       edge != rare->edges.end() && *edge < range.end; ++edge) {
+    inside.push_back(*edge);
+  }
+  return inside;
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a list of hints", site_);
 }
 
 Result<std::vector<ByteRange>> Storage::try_written_ranges(std::size_t offset,
