@@ -16,6 +16,8 @@
 #include "tern/buffer/copy.hpp"
 #include "tern/buffer/file.hpp"
 #include "tern/buffer/foreign.hpp"
+#include "tern/coherence/managed_buffer.hpp"
+#include "tern/coherence/prefetch_plan.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/default_resource.hpp"
@@ -43,6 +45,7 @@ class Tour {
     share_a_buffer();
     load_a_file();
     adopt_memory();
+    plan_ahead();
     find_a_missing_wait();
     fail_well();
     // What the buffers' memory came from goes back too: a trace of the tour ends with nothing live.
@@ -199,6 +202,30 @@ class Tour {
     }
     static_cast<void>(poll_storages());
     check(released == 1, "its owner had it back once, when the last use was done");
+  }
+
+  void plan_ahead() {
+    if (!device_.can(Capability::managed_memory)) return;
+    title("Managed memory, brought ahead of its use");
+    const Stream stream(device_, {.name = "plan"});
+    ManagedBuffer<int> numbers(device_, {1 << 20}, {.tag = "numbers"});
+    { std::ranges::fill(numbers.discard_host(), 1); }
+    PrefetchPlan plan;
+    plan.add(numbers.view(0, 1 << 19), device_.place());
+    plan.add(numbers.view(1 << 19, 1 << 19), device_.place());
+    const PrefetchPlan::Report report = plan.execute(stream);
+    say(fmt::format("A plan of {} entries, {} after joining neighbours: {} sent, {} skipped.",
+                    plan.size(), plan.merged().size(), format_bytes(report.bytes), report.skipped));
+    {
+      const auto lease = numbers.rw_device(stream);
+      stream.fill(lease.data(), lease.size() / 2, 2);
+    }
+    const auto seen = numbers.read_host();
+    check(seen[0] == 2 && seen[(1 << 20) - 1] == 1, "host and device used one pointer, in order");
+    const Result<void> beyond =
+        plan.try_add(numbers.buffer(), device_.place(), HintRange{4 * mib, 1});
+    if (!beyond) say(beyond.failure().text());
+    check(!beyond && plan.size() == 2, "a plan takes no entry that cannot be carried out");
   }
 
   void find_a_missing_wait() {

@@ -395,8 +395,11 @@ TEST(Hints, MovePagesWhereTheyAreNeeded) {
   hints.prefetch(device.place(), stream);
   stream.synchronize();
   EXPECT_EQ(home(), device.place());
+  const std::uint64_t moved = sim::migrated_bytes(device);
+  EXPECT_EQ(moved, 4 * page);
   hints.discard_prefetch(Place::host(), stream);
   stream.synchronize();
+  EXPECT_EQ(sim::migrated_bytes(device), moved);
   EXPECT_EQ(home(), Place::host());
   EXPECT_TRUE(sim::findings(device).empty());
 }

@@ -308,11 +308,14 @@ TEST(PrefetchPlan, HoldsItsMemoryAndOrdersItsUses) {
     const auto lease = buffer.discard_device(writer);
     writer.fill(lease.data(), lease.size(), std::uint8_t{1});
   }
+  const std::uint64_t waits = sim::calls(device, "wait");
   EXPECT_EQ(plan.execute(stream).sent, 1u);
+  // Behind those who wrote it, and on record for those who use it next.
+  EXPECT_EQ(sim::calls(device, "wait"), waits + 1);
+  std::array<UseRecord::Entry, 4> uses;
+  ASSERT_EQ(plan.entries()[0].target->managed()->storage()->uses().list(uses), 2u);
+  EXPECT_TRUE(uses[0].stream == stream || uses[1].stream == stream);
   plan = PrefetchPlan();
-  stream.synchronize();
-  // Behind those who wrote it.
-  EXPECT_TRUE(writer.is_idle());
   device.synchronize();
   EXPECT_TRUE(sim::findings(device).empty());
 }
