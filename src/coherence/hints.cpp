@@ -174,6 +174,10 @@ Result<std::vector<Hints::Part>> Hints::try_parts(HintRange range, CallSite site
 
 Result<void> Hints::try_tell(AdvicePair advice, HintRange range, CallSite site) const noexcept {
   if (Result<void> noted = try_note_edges(range, site); !noted) return noted;
+  if (Result<void> noted = buffer_.storage()->try_note_advice(advice.advice, advice.place);
+      !noted) {
+    return noted;
+  }
   const Result<void> told = buffer_.device().try_advise(
       buffer_.storage()->first_byte() + buffer_.offset_bytes() + range.offset_bytes, range.bytes,
       advice.advice, advice.place);

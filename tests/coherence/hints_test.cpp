@@ -293,6 +293,26 @@ TEST_P(HintsOfDriver, HoldTheMemoryTheyAreAbout) {
   EXPECT_EQ(ManagedCalls::take().back(), "advise 4 [0, 32768) " + on_device(0));
 }
 
+TEST_P(HintsOfDriver, GoWithTheMemory) {
+  hints.set_read_mostly();
+  hints.set_preferred_location(Place::host(), HintRange{0, page});
+  hints.set_accessed_by(bench.devices[1].place(), HintRange{page, page});
+  hints.unset_accessed_by(Place::host());
+  static_cast<void>(ManagedCalls::take());
+  const std::uintptr_t address = buffer.address();
+  buffer = Buffer();
+  EXPECT_EQ(ManagedCalls::take(), Calls{});
+  hints = Hints(managed(bench.devices[0], 0));
+  // All of it, whatever part was told.
+  EXPECT_EQ(ManagedCalls::take(),
+            (Calls{"advise 2 [0, 32768) " + on_device(0), "advise 4 [0, 32768) " + on_device(0),
+                   "advise 6 [0, 32768) " + on_device(1)}));
+  // Whoever has the pages next finds nothing of it.
+  const Hints next(managed(bench.devices[0], 8 * page));
+  EXPECT_FALSE(next.query().read_mostly.value);
+  EXPECT_EQ(next.buffer().address(), address);
+}
+
 TEST(Hints, AreForManagedMemoryOnly) {
   ManagedDevices bench;
   const Device& device = bench.devices[0];

@@ -25,6 +25,7 @@
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/export.hpp"
+#include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
 #include "tern/device/device.hpp"
@@ -274,6 +275,10 @@ class TERN_EXPORT Storage {
   /// Those inside of a range, in order; its own ends are none of them. Refused with out_of_memory.
   [[nodiscard]] Result<std::vector<std::size_t>> try_edges(ByteRange range) const noexcept;
 
+  /// Advice was given about its pages, in the given way: it is taken back with the memory, which
+  /// others have next. Refused with out_of_memory.
+  [[nodiscard]] Result<void> try_note_advice(Advice advice, Place place) noexcept;
+
   /// Checked host accesses, B-20. Refused with access_conflict, naming both lines.
   [[nodiscard]] Result<std::uint64_t> try_begin_host_access(Access access, std::size_t offset,
                                                             std::size_t bytes,
@@ -324,6 +329,8 @@ class TERN_EXPORT Storage {
   void drop_share() noexcept;
   /// The last handle is gone.
   void end() noexcept;
+  /// What its pages were told does not concern whoever has them next.
+  void take_advice_back() noexcept;
   /// Gives the memory back if that can be ordered now.
   [[nodiscard]] bool try_end() noexcept;
   [[nodiscard]] bool are_uses_done() const noexcept;

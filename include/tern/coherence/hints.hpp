@@ -12,10 +12,11 @@
 // that is. Zero bytes, and what the device would not do, reach no driver and are reported as
 // skipped; HintOptions::strict makes the latter a refusal (unsupported).
 //
-// A hint changes no bytes and no result of a program, except discard(). Advice is a host call, in
-// force when it returns; prefetch and discard are in stream order and recorded as uses of the
-// buffer. Each x() throws what try_x() returns. Copies are the same hints; threads may share the
-// memory, but not one object.
+// Advice goes with the memory: when the last handle of a buffer is gone, what its pages were told
+// is taken back, because others have them next. A hint changes no bytes and no result of a program,
+// except discard(). Advice is a host call, in force when it returns; prefetch and discard are in
+// stream order and recorded as uses of the buffer. Each x() throws what try_x() returns. Copies are
+// the same hints; threads may share the memory, but not one object.
 
 #pragma once
 
@@ -23,6 +24,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tern/buffer/buffer.hpp"

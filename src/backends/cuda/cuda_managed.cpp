@@ -200,12 +200,18 @@ Result<void> CudaManaged::batch_by_driver(CUstream stream,
   return {};
 }
 
+bool CudaManaged::takes_batches(CUstream stream) noexcept {
+  if (!has_batches_ || reinterpret_cast<std::uintptr_t>(stream) == stream_legacy) return false;
+  // Nor into a graph: what graphs cannot keep was dropped without a word elsewhere.
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return context_.cu().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+         status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 Result<void> CudaManaged::prefetch_batch(CUstream stream, std::span<const PrefetchRange> ranges,
                                          std::size_t& submitted) noexcept {
   submitted = 0;
-  if (has_batches_ && ranges.size() > 1 &&
-      reinterpret_cast<std::uintptr_t>(stream) != stream_legacy &&
-      batch_by_driver(stream, ranges)) {
+  if (ranges.size() > 1 && takes_batches(stream) && batch_by_driver(stream, ranges)) {
     submitted = ranges.size();
     return {};
   }

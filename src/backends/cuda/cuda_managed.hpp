@@ -45,6 +45,7 @@ class CudaManaged {
   [[nodiscard]] Result<ManagedInfo> info(const void* address, std::size_t bytes) noexcept;
 
  private:
+  [[nodiscard]] bool takes_batches(CUstream stream) noexcept;
   [[nodiscard]] Result<void> batch_by_driver(CUstream stream,
                                              std::span<const PrefetchRange> ranges) noexcept;
   [[nodiscard]] Result<CUmemLocation> location_of(Place place) noexcept;

@@ -135,6 +135,10 @@ TEST_P(CudaManagedOfDriver, TakesManyPrefetchesInOneCallIfTheDriverHasOne) {
   EXPECT_EQ(bench.fake.calls("cuMemPrefetchBatchAsync"), 0u);
   EXPECT_EQ(bench.fake.calls(single), 6u);
   bench.fake.clear_failures();
+  bench.fake.fail_call("cuStreamIsCapturing", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(why(bench.device().prefetch_batch({bench.own}, few, submitted)), "");
+  EXPECT_EQ(bench.fake.calls("cuMemPrefetchBatchAsync"), 0u);
+  bench.fake.clear_failures();
   bench.fake.fail_calls_from("cuMemPrefetchBatchAsync", 1, CUDA_ERROR_UNKNOWN);
   bench.fake.fail_call(single, 3, CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(code(bench.device().prefetch_batch({bench.own}, few, submitted)), "driver");
