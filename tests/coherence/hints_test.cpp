@@ -11,6 +11,7 @@
 #include "support/managed_calls.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/coherence/prefetch_plan.hpp"
 
 namespace tern {
 namespace {
@@ -184,6 +185,23 @@ TEST_P(HintsOfDriver, RefuseRangesThatLeaveTheMemory) {
     EXPECT_EQ(cuda::code(small.try_effective_range(range)), "invalid_view");
   }
   EXPECT_EQ(ManagedCalls::take(), Calls{});
+}
+
+TEST_P(HintsOfDriver, RefuseStreamsThatTakeNoWork) {
+  buffer.fill<std::uint8_t>(1, stream);
+  StreamRef ended;
+  {
+    const Stream brief(bench.devices[0]);
+    ended = brief;
+  }
+  for (const StreamRef none : {StreamRef(), ended}) {
+    EXPECT_EQ(cuda::code(hints.try_prefetch(Place::host(), none)), "stream_misuse");
+    EXPECT_FALSE(hints.try_discard(none));
+    EXPECT_EQ(cuda::code(PrefetchPlan().add(buffer, Place::host()).try_execute(none)),
+              "stream_misuse");
+  }
+  EXPECT_EQ(ManagedCalls::take(), Calls{});
+  EXPECT_EQ(buffer.read_host<std::uint8_t>()[0], 1);
 }
 
 TEST_P(HintsOfDriver, SkipWhatHasNoBytes) {
