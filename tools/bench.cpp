@@ -52,7 +52,7 @@ Json to_json(const Measured& measured) {
 }
 
 void print_header() {
-  fmt::print("{}\n", bold(fmt::format("{:<13} {:<42} {:>8} {:<5} {:>7}  {}", "case", "figure",
+  fmt::print("{}\n", bold(fmt::format("{:<17} {:<42} {:>8} {:<5} {:>7}  {}", "case", "figure",
                                       "value", "unit", "ratio", "against")));
 }
 
@@ -80,7 +80,7 @@ void print_row(const Measured& measured) {
   for (const bench::Peer& other : figure.others) add_peer(other.name, other.value);
   if (figure.has_goal()) parts.push_back(goal_text(figure));
   const std::string against = fmt::format("{}", fmt::join(parts, "; "));
-  fmt::print("{:<13} {:<42} {:>8} {:<5} {:>7}  {}\n", measured.case_name, figure.name,
+  fmt::print("{:<17} {:<42} {:>8} {:<5} {:>7}  {}\n", measured.case_name, figure.name,
              format_value(figure.value), figure.unit, ratio ? fmt::format("{:.2f}x", *ratio) : "",
              against);
   std::fflush(stdout);
@@ -102,7 +102,7 @@ int run_bench(const BenchOptions& options) {
     return 2;
   }
   if (options.list) {
-    for (const bench::Case& one : cases) fmt::print("{:<14} {}\n", one.name, one.shows);
+    for (const bench::Case& one : cases) fmt::print("{:<18} {}\n", one.name, one.shows);
     return 0;
   }
 
@@ -134,7 +134,7 @@ int run_bench(const BenchOptions& options) {
     }
     if (options.json) continue;
     for (const std::string& note : context.notes()) {
-      fmt::print("{:<13} {}\n", one.name, dim(note));
+      fmt::print("{:<17} {}\n", one.name, dim(note));
     }
   }
   if (options.json) {

@@ -17,6 +17,8 @@
 #include "tern/buffer/copy.hpp"
 #include "tern/buffer/file.hpp"
 #include "tern/buffer/foreign.hpp"
+#include "tern/coherence/managed_buffer.hpp"
+#include "tern/coherence/prefetch_plan.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/launch/kernel.hpp"
@@ -48,6 +50,7 @@ class Tour {
     adopt_memory();
     declare_launches();
     keep_data_on_the_device();
+    plan_ahead();
     find_a_missing_wait();
     fail_well();
     // What the buffers' memory came from goes back too: a trace of the tour ends with nothing live.
@@ -244,6 +247,30 @@ class Tour {
     const TransferCount moved = (transfer_counts("tour.rows") - before).device_to_host();
     check(moved.bytes == (is_on_host ? 0 : 4),
           fmt::format("the audit saw {} bytes go to the host", moved.bytes));
+  }
+
+  void plan_ahead() {
+    if (!device_.can(Capability::managed_memory)) return;
+    title("Managed memory, brought ahead of its use");
+    const Stream stream(device_, {.name = "plan"});
+    ManagedBuffer<int> numbers(device_, {1 << 20}, {.tag = "numbers"});
+    { std::ranges::fill(numbers.discard_host(), 1); }
+    PrefetchPlan plan;
+    plan.add(numbers.view(0, 1 << 19), device_.place());
+    plan.add(numbers.view(1 << 19, 1 << 19), device_.place());
+    const PrefetchPlan::Report report = plan.execute(stream);
+    say(fmt::format("A plan of {} entries, {} after joining neighbours: {} sent, {} skipped.",
+                    plan.size(), plan.merged().size(), format_bytes(report.bytes), report.skipped));
+    {
+      const auto lease = numbers.rw_device(stream);
+      stream.fill(lease.data(), lease.size() / 2, 2);
+    }
+    const auto seen = numbers.read_host();
+    check(seen[0] == 2 && seen[(1 << 20) - 1] == 1, "host and device used one pointer, in order");
+    const Result<void> beyond =
+        plan.try_add(numbers.buffer(), device_.place(), HintRange{4 * mib, 1});
+    if (!beyond) say(beyond.failure().text());
+    check(!beyond && plan.size() == 2, "a plan takes no entry that cannot be carried out");
   }
 
   void find_a_missing_wait() {

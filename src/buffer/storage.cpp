@@ -5,6 +5,8 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <set>
+#include <utility>
 
 #include "buffer/host_accesses.hpp"
 #include "buffer/kept_storages.hpp"
@@ -188,9 +190,11 @@ Storage::Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t 
 }
 
 struct Storage::Rare {
-  std::mutex mutex;  // of the two below
+  std::mutex mutex;  // of those up to the advice
   WrittenRanges written;
   HostAccesses accesses;
+  std::set<std::size_t> edges;
+  std::set<std::pair<Advice, Place>> advice;  // what takes it back
   // Constant from the beginning, where there is no resource.
   std::unique_ptr<StorageOrigin> origin;
   Device device;
@@ -671,6 +675,80 @@ void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
   }
 }
 
+void Storage::note_unwritten(std::size_t offset, std::size_t bytes) noexcept {
+  if (bytes == 0 || contents_ == Contents::unspecified) return;
+  Rare* const rare = make_rare();
+  if (rare == nullptr) return;
+  const std::lock_guard lock(rare->mutex);
+  try {
+    if (is_all_written_.load(std::memory_order_relaxed)) rare->written.add(0, this->bytes());
+    rare->written.remove(offset, offset + bytes);
+    is_all_written_.store(false, std::memory_order_release);
+  } catch (const std::bad_alloc&) {
+    // Without memory for the gaps it is better to allow too much.
+  }
+}
+
+Result<void> Storage::try_note_edges(ByteRange range) noexcept try {
+  Rare* const rare = make_rare();
+  if (rare == nullptr) return no_host_memory("a note of hints", site_);
+  const std::lock_guard lock(rare->mutex);
+  rare->edges.insert(range.begin);
+  rare->edges.insert(range.end);
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a note of hints", site_);
+}
+
+Result<void> Storage::try_note_advice(Advice advice, Place place) noexcept try {
+  Rare* const rare = make_rare();
+  if (rare == nullptr) return no_host_memory("a note of hints", site_);
+  const std::lock_guard lock(rare->mutex);
+  switch (advice) {
+    case Advice::set_read_mostly:
+      rare->advice.emplace(Advice::unset_read_mostly, Place::host());
+      break;
+    case Advice::set_preferred_location:
+      rare->advice.emplace(Advice::unset_preferred_location, Place::host());
+      break;
+    case Advice::set_accessed_by:
+      rare->advice.emplace(Advice::unset_accessed_by, place);
+      break;
+    case Advice::unset_read_mostly:
+    case Advice::unset_preferred_location:
+    case Advice::unset_accessed_by:
+      // Of a part perhaps: taking back what is not there does no harm.
+      break;
+  }
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a note of hints", site_);
+}
+
+void Storage::take_advice_back() noexcept {
+  Rare* const rare = this->rare();
+  // Memory of somebody else goes back to whoever may have wanted it so.
+  if (rare == nullptr || rare->advice.empty() || !block_) return;
+  for (const auto& [advice, place] : rare->advice) {
+    static_cast<void>(device().try_advise(memory_.device_address, bytes(), advice, place));
+  }
+  rare->advice.clear();
+}
+
+Result<std::vector<std::size_t>> Storage::try_edges(ByteRange range) const noexcept try {
+  std::vector<std::size_t> inside;
+  Rare* const rare = this->rare();
+  if (rare == nullptr) return inside;
+  const std::lock_guard lock(rare->mutex);
+  for (auto edge = rare->edges.upper_bound(range.begin);
+       edge != rare->edges.end() && *edge < range.end; ++edge) {
+    inside.push_back(*edge);
+  }
+  return inside;
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a list of hints", site_);
+}
+
 Result<std::vector<ByteRange>> Storage::try_written_ranges(std::size_t offset,
                                                            std::size_t bytes) const noexcept try {
   if (bytes == 0) return std::vector<ByteRange>();
@@ -825,6 +903,7 @@ bool Storage::try_end() noexcept {
 }
 
 void Storage::end() noexcept {
+  if (rare() != nullptr && phase_.load(std::memory_order_relaxed) == ready) take_advice_back();
   // The commonest case: only the stream that had it first has used it.
   if (const std::span<const UseRecord::Entry> uses = uses_.unshared();
       uses.size() == 1 && uses[0].stream == first_stream_ && block_ && rare() == nullptr &&

@@ -29,6 +29,9 @@ class WrittenRanges {
     ranges_.assign(begin, end, Nothing{});
   }
 
+  /// Throws std::bad_alloc; then nothing has changed.
+  void remove(std::size_t begin, std::size_t end) { ranges_.erase(begin, end); }
+
   /// The first bytes of [begin, end) that nobody wrote.
   [[nodiscard]] std::optional<ByteRange> first_gap(std::size_t begin, std::size_t end) const {
     std::optional<ByteRange> gap;

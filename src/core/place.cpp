@@ -10,6 +10,8 @@ std::string Place::text() const {
       return "host";
     case Kind::host_numa:
       return fmt::format("host numa {}", index_);
+    case Kind::host_numa_current:
+      return "host numa current";
     case Kind::device:
       return fmt::format("device {}", index_);
     case Kind::file:

@@ -101,6 +101,22 @@ Result<void> Backend::call_host(const Submission&, HostFunction, void*) noexcept
 Result<void> Backend::prefetch(const Submission&, void*, std::size_t, Place) noexcept {
   return missing(*this, "prefetching");
 }
+Result<void> Backend::prefetch_batch(const Submission& submission,
+                                     std::span<const PrefetchRange> ranges,
+                                     std::size_t& submitted) noexcept {
+  for (submitted = 0; submitted < ranges.size(); ++submitted) {
+    const PrefetchRange& one = ranges[submitted];
+    if (Result<void> queued = prefetch(submission, one.address, one.bytes, one.destination);
+        !queued) {
+      return queued;
+    }
+  }
+  return {};
+}
+Result<void> Backend::discard(const Submission&, void*, std::size_t,
+                              std::optional<Place>) noexcept {
+  return missing(*this, "discarding");
+}
 Result<void> Backend::advise(void*, std::size_t, Advice, Place) noexcept {
   return missing(*this, "advice");
 }

@@ -255,21 +255,78 @@ Result<void> StreamRef::try_release(void* address, CallSite site) const noexcept
   return at(site, state_->device->backend().release_async(submit(*state_, site), address));
 }
 
+namespace {
+
+Result<void> check_prefetch(const void* address, std::size_t bytes, Place destination) noexcept {
+  if (Result<void> fits = check_range("range", address, bytes); !fits) return fits;
+  if (destination.kind() != Place::Kind::device || DeviceVisit(destination.device_id())) return {};
+  return Failure(ErrorCode::invalid_device,
+                 "memory cannot be prefetched to device {number}, which is not open. Use "
+                 "Device::place().")
+      .with("spec", "")
+      .with("number", destination.index());
+}
+
+/// Why the index-th of a batch was refused, and how many were not.
+Failure in_batch(const Failure& why, std::size_t index, std::size_t submitted,
+                 CallSite site) noexcept {
+  return Failure(why).at(site).with("index", index).with("submitted", submitted);
+}
+
+}  // namespace
+
 Result<void> StreamRef::try_prefetch(void* address, std::size_t bytes, Place destination,
                                      CallSite site) const noexcept {
   if (Result<void> able = check(state_, id_, Capability::prefetch); !able) return at(site, able);
   if (bytes == 0) return {};
-  if (Result<void> fits = check_range("range", address, bytes); !fits) return at(site, fits);
-  if (destination.kind() == Place::Kind::device && !DeviceVisit(destination.device_id())) {
-    return Failure(ErrorCode::invalid_device,
-                   "memory cannot be prefetched to device {number}, which is not open. Use "
-                   "Device::place().",
-                   site)
-        .with("spec", "")
-        .with("number", destination.index());
+  if (Result<void> sound = check_prefetch(address, bytes, destination); !sound) {
+    return at(site, sound);
   }
   return at(site,
             state_->device->backend().prefetch(submit(*state_, site), address, bytes, destination));
+}
+
+Result<void> StreamRef::try_prefetch_batch(std::span<const PrefetchRange> ranges,
+                                           CallSite site) const noexcept {
+  if (Result<void> able = check(state_, id_, Capability::prefetch); !able) return at(site, able);
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    if (ranges[i].bytes == 0) continue;
+    const Result<void> sound =
+        check_prefetch(ranges[i].address, ranges[i].bytes, ranges[i].destination);
+    if (!sound) return in_batch(sound.failure(), i, 0, site);
+  }
+  Backend& backend = state_->device->backend();
+  const Submission submission = submit(*state_, site);
+  // Runs without an empty one between them: backends are asked for bytes only.
+  for (std::size_t begin = 0; begin < ranges.size();) {
+    if (ranges[begin].bytes == 0) {
+      ++begin;
+      continue;
+    }
+    std::size_t end = begin + 1;
+    while (end < ranges.size() && ranges[end].bytes > 0) ++end;
+    std::size_t submitted = 0;
+    const Result<void> sent =
+        backend.prefetch_batch(submission, ranges.subspan(begin, end - begin), submitted);
+    if (!sent) {
+      return in_batch(sent.failure(), begin + submitted, begin + submitted, site);
+    }
+    begin = end;
+  }
+  return {};
+}
+
+Result<void> StreamRef::try_discard(void* address, std::size_t bytes,
+                                    std::optional<Place> destination,
+                                    CallSite site) const noexcept {
+  if (Result<void> able = check(state_, id_, Capability::discard); !able) return at(site, able);
+  if (bytes == 0) return {};
+  if (Result<void> sound = check_prefetch(address, bytes, destination.value_or(Place::host()));
+      !sound) {
+    return at(site, sound);
+  }
+  return at(site,
+            state_->device->backend().discard(submit(*state_, site), address, bytes, destination));
 }
 
 void StreamRef::note_suballocate(const Suballocation& block, Tag tag,

@@ -272,6 +272,34 @@ TEST_F(StorageTest, KnowsWhichBytesWereWritten) {
   EXPECT_EQ(*storage->try_written_ranges(10, 20), (std::vector<ByteRange>{{10, 30}}));
 }
 
+TEST_F(StorageTest, ForgetsBytesThatNobodyNeedsAnyMore) {
+  const StorageHandle storage = make(100);
+  storage->note_unwritten(0, 0);
+  storage->note_written(0, 100);
+  storage->note_unwritten(40, 20);
+  EXPECT_TRUE(storage->check_written(0, 40, {}));
+  EXPECT_EQ(storage->check_written(0, 100, {}).failure().number("begin"), 40u);
+  EXPECT_EQ(storage->check_written(0, 100, {}).failure().number("end"), 60u);
+  storage->note_written(40, 20);
+  EXPECT_TRUE(storage->check_written(0, 100, {}));
+  storage->note_unwritten(0, 100);
+  EXPECT_FALSE(storage->check_written(99, 1, {}));
+  // What new memory holds may be read there at any time.
+  const StorageHandle unspecified = make(100, {.contents = Contents::unspecified});
+  unspecified->note_unwritten(0, 100);
+  EXPECT_TRUE(unspecified->check_written(0, 100, {}));
+}
+
+TEST_F(StorageTest, RemembersWhereHintsBeganAndEnded) {
+  const StorageHandle storage = make(100);
+  using Edges = std::vector<std::size_t>;
+  EXPECT_EQ(*storage->try_edges({0, 100}), Edges{});
+  EXPECT_TRUE(storage->try_note_edges({20, 60}));
+  EXPECT_TRUE(storage->try_note_edges({60, 80}));
+  EXPECT_EQ(*storage->try_edges({0, 100}), (Edges{20, 60, 80}));
+  EXPECT_EQ(*storage->try_edges({20, 80}), Edges{60});
+}
+
 TEST_F(StorageTest, AUseThatIsDroppedWroteNothing) {
   const StorageHandle storage = make(100);
   { const Result<StorageUse> use = storage->try_use(a, Access::discard, 0, 100, {}); }

@@ -139,6 +139,7 @@ void climb_memory(Ground& ground) {
   device.try_advise(managed, bytes, Advice::set_preferred_location, device.place()).value();
   EXPECT_EQ(device.try_managed_info(managed, bytes).value().preferred, device.place());
   stream.try_prefetch(managed, bytes, device.place()).value();
+  stream.discard(managed + bytes / 2, bytes / 2);
   stream.fill(managed + bytes / 2, bytes / 2, std::byte{7});
   stream.copy(ground.result.data(), managed, bytes);
   stream.synchronize();
@@ -316,7 +317,7 @@ const std::map<FaultClass, std::set<std::string>>& calls_of_class() {
       {FaultClass::release, {"release", "release_async", "release_pages", "unmap", "unreserve"}},
       {FaultClass::map, {"reserve", "map", "set_access"}},
       {FaultClass::pin, {"allocate"}},
-      {FaultClass::copy, {"copy", "copy_2d", "copy_from_peer", "prefetch"}},
+      {FaultClass::copy, {"copy", "copy_2d", "copy_from_peer", "prefetch", "discard"}},
       {FaultClass::fill, {"fill"}},
       {FaultClass::launch, {"launch", "call_host"}},
       {FaultClass::load, {"load_kernel"}},

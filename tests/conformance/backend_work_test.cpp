@@ -160,6 +160,77 @@ TEST_P(Works, ByBringingManagedMemoryWhereItIsWanted) {
                  ErrorCode::size_overflow);
 }
 
+TEST_P(Works, WithManyPrefetchesAtOnce) {
+  const PrefetchRange nothing[] = {{nullptr, 0, Place::host()}};
+  if (!can(Capability::prefetch)) {
+    expect_unsupported(stream.try_prefetch_batch(nothing), Capability::prefetch, device);
+    return;
+  }
+  const Block block(device, 4 * mib, MemoryKind::managed);
+  write(block.get(), sample(4 * mib));
+  const auto part = [&](std::size_t index, Place place) {
+    return PrefetchRange{block.get() + index * mib, 1 * mib, place};
+  };
+  const PrefetchRange all[] = {part(0, device.place()), nothing[0], part(1, device.place()),
+                               part(2, Place::host()), part(3, device.place())};
+  // The default stream takes them too, one by one if it must.
+  for (const StreamRef on : {StreamRef(stream), device.default_stream()}) {
+    EXPECT_TRUE(on.try_prefetch_batch(all));
+    on.synchronize();
+  }
+  if (can(Capability::advice)) {
+    const auto last = [&](std::size_t index) {
+      return device.try_managed_info(block.get() + index * mib, 1 * mib).value().last_prefetch;
+    };
+    EXPECT_EQ(last(0), device.place());
+    EXPECT_EQ(last(1), device.place());
+    EXPECT_EQ(last(2), Place::host());
+    EXPECT_EQ(last(3), device.place());
+  }
+  EXPECT_TRUE(read(block.get(), 4 * mib) == sample(4 * mib));
+  EXPECT_TRUE(stream.try_prefetch_batch(nothing));
+  EXPECT_TRUE(stream.try_prefetch_batch({}));
+
+  // What can be seen at once is refused before the first is on its way; the rest names its place.
+  Bytes foreign(64);
+  PrefetchRange wrong[] = {part(0, Place::host()), nothing[0], {foreign.data(), 64, Place::host()}};
+  const Result<void> stopped = stream.try_prefetch_batch(wrong);
+  expect_refused(stopped, ErrorCode::invalid_argument);
+  EXPECT_EQ(stopped.failure().number("index"), 2u);
+  EXPECT_EQ(stopped.failure().number("submitted"), 2u);
+  wrong[2].destination = Place::device(DeviceId{0xFFFFFF});
+  const Result<void> nowhere = stream.try_prefetch_batch(wrong);
+  expect_refused(nowhere, ErrorCode::invalid_device);
+  EXPECT_EQ(nowhere.failure().number("index"), 2u);
+  EXPECT_EQ(nowhere.failure().number("submitted"), 0u);
+  stream.synchronize();
+}
+
+TEST_P(Works, WithBytesThatNobodyNeedsAnyMore) {
+  if (!can(Capability::discard)) {
+    expect_unsupported(stream.try_discard(nullptr, 0), Capability::discard, device);
+    return;
+  }
+  const Block block(device, 3 * mib, MemoryKind::managed);
+  write(block.get(), sample(3 * mib));
+  EXPECT_TRUE(stream.try_discard(nullptr, 0));
+  EXPECT_TRUE(stream.try_discard(block.get() + 1 * mib, 1 * mib));
+  EXPECT_TRUE(stream.try_discard(block.get() + 2 * mib, 1 * mib, device.place()));
+  // They are written before they are read again, and their neighbours are what they were.
+  const Bytes others = sample(2 * mib, 2);
+  write(block.get() + 1 * mib, others);
+  EXPECT_TRUE(read(block.get() + 1 * mib, 2 * mib) == others);
+  Bytes first = sample(3 * mib);
+  first.resize(1 * mib);
+  EXPECT_TRUE(read(block.get(), 1 * mib) == first);
+
+  Bytes foreign(64);
+  expect_refused(stream.try_discard(foreign.data(), 64), ErrorCode::invalid_argument);
+  expect_refused(stream.try_discard(nullptr, 64), ErrorCode::invalid_argument);
+  expect_refused(stream.try_discard(block.get(), 64, Place::device(DeviceId{0xFFFFFF})),
+                 ErrorCode::invalid_device);
+}
+
 TEST_P(Works, WithAdviceOnlyIfItTakesAny) {
   const Result<void> advised =
       device.try_advise(nullptr, 0, Advice::set_read_mostly, Place::host());
@@ -188,16 +259,16 @@ TEST_P(Works, WithAdviceThatCanBeAskedForAndTakenBack) {
   ASSERT_TRUE(advise(Advice::set_preferred_location, device.place()));
   ASSERT_TRUE(advise(Advice::set_accessed_by, device.place()));
   EXPECT_TRUE(info(2 * mib).is_read_mostly);
-  EXPECT_TRUE(info(2 * mib).is_accessed_by_device);
+  EXPECT_TRUE(info(2 * mib).is_accessed_by(device.place()));
   EXPECT_EQ(info(2 * mib).preferred, device.place());
   EXPECT_FALSE(info(3 * mib).is_read_mostly);
-  EXPECT_FALSE(info(3 * mib).is_accessed_by_device);
+  EXPECT_FALSE(info(3 * mib).is_accessed_by(device.place()));
   EXPECT_FALSE(info(3 * mib).preferred);
   ASSERT_TRUE(advise(Advice::unset_read_mostly, Place::host()));
   ASSERT_TRUE(advise(Advice::unset_preferred_location, Place::host()));
   ASSERT_TRUE(advise(Advice::unset_accessed_by, device.place()));
   EXPECT_FALSE(info(2 * mib).is_read_mostly);
-  EXPECT_FALSE(info(2 * mib).is_accessed_by_device);
+  EXPECT_FALSE(info(2 * mib).is_accessed_by(device.place()));
   EXPECT_FALSE(info(2 * mib).preferred);
   EXPECT_TRUE(read(block.get(), 3 * mib) == sample(3 * mib));
 

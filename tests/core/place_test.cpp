@@ -15,6 +15,7 @@ const std::vector<Place> in_order = {
     Place::host_numa(0),
     Place::host_numa(1),
     Place::host_numa(~0u),
+    Place::host_numa_current(),
     Place::device(DeviceId{1}),
     Place::device(DeviceId{2}),
     Place::device(DeviceId{~0u}),
@@ -31,6 +32,7 @@ TEST(Place, SaysWhereItIs) {
   EXPECT_EQ(Place::host().text(), "host");
   EXPECT_EQ(Place::host_numa(0).text(), "host numa 0");
   EXPECT_EQ(Place::host_numa(1).text(), "host numa 1");
+  EXPECT_EQ(Place::host_numa_current().text(), "host numa current");
   EXPECT_EQ(Place::device(DeviceId{3}).text(), "device 3");
   EXPECT_EQ(Place::device(DeviceId{~0u}).text(), "device 4294967295");
   EXPECT_EQ(Place::file().text(), "file");
@@ -39,6 +41,7 @@ TEST(Place, SaysWhereItIs) {
 TEST(Place, IsOnTheHostOnAnyNodeOfIt) {
   EXPECT_TRUE(Place::host().is_host());
   EXPECT_TRUE(Place::host_numa(1).is_host());
+  EXPECT_TRUE(Place::host_numa_current().is_host());
   EXPECT_FALSE(Place::device(DeviceId{1}).is_host());
   EXPECT_FALSE(Place::file().is_host());
 }

@@ -70,6 +70,11 @@ TEST(Backend, RefusesEveryOptionalPrimitiveItDoesNotImplement) {
   expect_missing(backend.elapsed_ns({}, {}));
   expect_missing(backend.call_host({}, nullptr, nullptr));
   expect_missing(backend.prefetch({}, nullptr, 64, Place::host()));
+  const PrefetchRange range[] = {{nullptr, 64, Place::host()}};
+  std::size_t submitted = 7;
+  expect_missing(backend.prefetch_batch({}, range, submitted));
+  EXPECT_EQ(submitted, 0u);
+  expect_missing(backend.discard({}, nullptr, 64, std::nullopt));
   expect_missing(backend.advise(nullptr, 64, Advice::set_read_mostly, Place::host()));
   expect_missing(backend.load_kernel({}));
   expect_missing(backend.launch({}, {}, {}, {}));

@@ -190,6 +190,10 @@ const Demand demands[] = {
      [](const Device& d) { return d.default_stream().try_call([](void*) {}, nullptr); }},
     {Capability::prefetch,
      [](const Device& d) { return d.default_stream().try_prefetch(nullptr, 0, d.place()); }},
+    {Capability::prefetch,
+     [](const Device& d) { return d.default_stream().try_prefetch_batch({}); }},
+    {Capability::discard,
+     [](const Device& d) { return d.default_stream().try_discard(nullptr, 0); }},
     {Capability::peer_copies,
      [](const Device& d) { return d.default_stream().try_copy_from_peer(nullptr, d, nullptr, 0); }},
 };

@@ -45,6 +45,9 @@ TEST_F(StreamTest, ReachesNoBackendForNothing) {
   EXPECT_EQ(*stream.try_allocate(0), nullptr);
   EXPECT_TRUE(stream.try_release(nullptr));
   EXPECT_TRUE(stream.try_prefetch(nullptr, 0, Place::host()));
+  const PrefetchRange nothing[] = {{nullptr, 0, Place::device(DeviceId{99999})}};
+  EXPECT_TRUE(stream.try_prefetch_batch(nothing));
+  EXPECT_TRUE(stream.try_discard(nullptr, 0));
   EXPECT_TRUE(stream.try_launch({1}, {.grid = {0, 0, 0}}, {}));
   EXPECT_TRUE(stream.try_wait(Mark{}));
   EXPECT_TRUE(stream.try_wait(stream.mark()));
@@ -58,6 +61,20 @@ TEST_F(StreamTest, RefusesBadArgumentsBeforeTheBackendIsAsked) {
   expect_refused_early([&] { return stream.try_copy(a, nullptr, 64); },
                        ErrorCode::invalid_argument);
   expect_refused_early([&] { return stream.try_copy(a, b, too_much); }, ErrorCode::size_overflow);
+  const PrefetchRange good{a, 64, Place::host()};
+  const PrefetchRange null_one[] = {good, {nullptr, 64, Place::host()}};
+  expect_refused_early([&] { return stream.try_prefetch_batch(null_one); },
+                       ErrorCode::invalid_argument);
+  const PrefetchRange large_one[] = {good, {a, too_much, Place::host()}};
+  expect_refused_early([&] { return stream.try_prefetch_batch(large_one); },
+                       ErrorCode::size_overflow);
+  const PrefetchRange lost_one[] = {good, {a, 64, Place::device(DeviceId{99999})}};
+  expect_refused_early([&] { return stream.try_prefetch_batch(lost_one); },
+                       ErrorCode::invalid_device);
+  expect_refused_early([&] { return stream.try_discard(nullptr, 64); },
+                       ErrorCode::invalid_argument);
+  expect_refused_early([&] { return stream.try_discard(a, 64, Place::device(DeviceId{99999})); },
+                       ErrorCode::invalid_device);
   expect_refused_early([&] { return stream.try_copy(a + 1, a, 63); }, ErrorCode::invalid_argument);
   expect_refused_early([&] { return stream.try_copy_from_peer(nullptr, fake.device, b, 64); },
                        ErrorCode::invalid_argument);

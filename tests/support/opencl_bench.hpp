@@ -92,6 +92,7 @@ inline std::vector<PlannedFault*> all() {
   faults.push_back(&Wrapped<&opencl::Table::entry, decltype(opencl::Table::entry)>::fault); \
   faults.back()->name = #entry;
   TERN_FOR_EACH_OPENCL_ENTRY(TERN_OPENCL_ENTRY)
+  TERN_FOR_EACH_LATER_OPENCL_ENTRY(TERN_OPENCL_ENTRY)
 #undef TERN_OPENCL_ENTRY
   return faults;
 }
@@ -101,6 +102,7 @@ inline opencl::Table table() {
 #define TERN_OPENCL_ENTRY(returned, entry, parameters) \
   wrapped.entry = &Wrapped<&opencl::Table::entry, decltype(opencl::Table::entry)>::call;
   TERN_FOR_EACH_OPENCL_ENTRY(TERN_OPENCL_ENTRY)
+  TERN_FOR_EACH_LATER_OPENCL_ENTRY(TERN_OPENCL_ENTRY)
 #undef TERN_OPENCL_ENTRY
   return wrapped;
 }

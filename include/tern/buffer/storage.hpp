@@ -25,6 +25,7 @@
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/export.hpp"
+#include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
 #include "tern/device/device.hpp"
@@ -261,9 +262,22 @@ class TERN_EXPORT Storage {
   [[nodiscard]] Result<void> check_written(std::size_t offset, std::size_t bytes,
                                            CallSite site) const noexcept;
   void note_written(std::size_t offset, std::size_t bytes) noexcept;
+  /// Nobody needs the bytes any more: they count as never written, except where what new memory
+  /// holds is the reader's affair (Contents::unspecified). For those who end a write of them.
+  void note_unwritten(std::size_t offset, std::size_t bytes) noexcept;
   /// The parts of a range that were written, in order. Refused with out_of_memory.
   [[nodiscard]] Result<std::vector<ByteRange>> try_written_ranges(std::size_t offset,
                                                                   std::size_t bytes) const noexcept;
+
+  /// Where what its pages were told may change: the ends of the ranges that were advised or sent
+  /// somewhere. Refused with out_of_memory.
+  [[nodiscard]] Result<void> try_note_edges(ByteRange range) noexcept;
+  /// Those inside of a range, in order; its own ends are none of them. Refused with out_of_memory.
+  [[nodiscard]] Result<std::vector<std::size_t>> try_edges(ByteRange range) const noexcept;
+
+  /// Advice was given about its pages, in the given way: it is taken back with the memory, which
+  /// others have next. Refused with out_of_memory.
+  [[nodiscard]] Result<void> try_note_advice(Advice advice, Place place) noexcept;
 
   /// Checked host accesses, B-20. Refused with access_conflict, naming both lines.
   [[nodiscard]] Result<std::uint64_t> try_begin_host_access(Access access, std::size_t offset,
@@ -316,6 +330,8 @@ class TERN_EXPORT Storage {
   void drop_share() noexcept;
   /// The last handle is gone.
   void end() noexcept;
+  /// What its pages were told does not concern whoever has them next.
+  void take_advice_back() noexcept;
   /// Gives the memory back if that can be ordered now.
   [[nodiscard]] bool try_end() noexcept;
   [[nodiscard]] bool are_uses_done() const noexcept;

@@ -26,13 +26,17 @@ struct DeviceId {
 
 class TERN_EXPORT Place {
  public:
-  enum class Kind : std::uint8_t { host, host_numa, device, file };
+  enum class Kind : std::uint8_t { host, host_numa, host_numa_current, device, file };
 
   /// The host, wherever the system puts the pages.
   constexpr Place() noexcept = default;
   [[nodiscard]] static constexpr Place host() noexcept { return {}; }
   [[nodiscard]] static constexpr Place host_numa(std::uint32_t node) noexcept {
     return Place(Kind::host_numa, node);
+  }
+  /// The node of whoever asks, when it asks.
+  [[nodiscard]] static constexpr Place host_numa_current() noexcept {
+    return Place(Kind::host_numa_current, 0);
   }
   [[nodiscard]] static constexpr Place device(DeviceId id) noexcept {
     return Place(Kind::device, id.value);
@@ -41,7 +45,7 @@ class TERN_EXPORT Place {
 
   [[nodiscard]] constexpr Kind kind() const noexcept { return kind_; }
   [[nodiscard]] constexpr bool is_host() const noexcept {
-    return kind_ == Kind::host || kind_ == Kind::host_numa;
+    return kind_ == Kind::host || kind_ == Kind::host_numa || kind_ == Kind::host_numa_current;
   }
   /// The NUMA node, or the device's number; 0 for the other kinds.
   [[nodiscard]] constexpr std::uint32_t index() const noexcept { return index_; }
@@ -49,7 +53,7 @@ class TERN_EXPORT Place {
     return DeviceId{kind_ == Kind::device ? index_ : 0};
   }
 
-  /// "host", "host numa 1", "device 3", "file".
+  /// "host", "host numa 1", "host numa current", "device 3", "file".
   [[nodiscard]] std::string text() const;
 
   friend constexpr bool operator==(const Place&, const Place&) noexcept = default;

@@ -18,6 +18,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +26,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
@@ -124,6 +126,13 @@ struct CopyRange {
   std::size_t bytes = 0;
 };
 
+/// One of many prefetches that are submitted together.
+struct PrefetchRange {
+  void* address = nullptr;
+  std::size_t bytes = 0;
+  Place destination = {};
+};
+
 /// A stream that somebody else made.
 struct BorrowedStream {
   NativeStream native;
@@ -154,10 +163,13 @@ enum class Advice : std::uint8_t {
 /// What is in force for a range of managed memory. What differs from page to page is unset.
 struct ManagedInfo {
   bool is_read_mostly = false;              // all of it
-  bool is_accessed_by_device = false;       // all of it, by the device that is asked
-  bool is_accessed_by_host = false;         // all of it
+  std::vector<Place> accessed_by = {};      // who has all of it mapped: devices, the host
   std::optional<Place> preferred = {};      // where its pages should be
   std::optional<Place> last_prefetch = {};  // where they were last sent
+
+  [[nodiscard]] bool is_accessed_by(Place place) const noexcept {
+    return std::find(accessed_by.begin(), accessed_by.end(), place) != accessed_by.end();
+  }
 };
 
 /// Called once by the stream, in its order. Must not call the device, and must not throw.
@@ -375,6 +387,17 @@ class TERN_EXPORT Backend {
   /// prefetch: brings the pages of the range to a place, in stream order.
   [[nodiscard]] virtual Result<void> prefetch(const Submission& submission, void* address,
                                               std::size_t bytes, Place destination) noexcept;
+  /// prefetch: many of them, which have no order among each other. If one cannot be submitted,
+  /// `submitted` says how many before it were.
+  [[nodiscard]] virtual Result<void> prefetch_batch(const Submission& submission,
+                                                    std::span<const PrefetchRange> ranges,
+                                                    std::size_t& submitted) noexcept;
+  /// discard: nobody needs the bytes of the range any more, and what they are is unspecified until
+  /// they are written. Pages need not be moved for them then. With a destination the pages are
+  /// brought there, without their bytes. Work that uses the range meanwhile is undefined.
+  [[nodiscard]] virtual Result<void> discard(const Submission& submission, void* address,
+                                             std::size_t bytes,
+                                             std::optional<Place> destination) noexcept;
   /// advice: takes effect for the pages of the range; the place is ignored where it means nothing.
   [[nodiscard]] virtual Result<void> advise(void* address, std::size_t bytes, Advice advice,
                                             Place place) noexcept;

@@ -23,6 +23,7 @@ namespace tern {
   TERN_CAPABILITY(concurrent_managed, "host and device may use managed memory at the same time") \
   TERN_CAPABILITY(prefetch, "moving managed memory ahead of its use")                            \
   TERN_CAPABILITY(advice, "hints on managed memory")                                             \
+  TERN_CAPABILITY(discard, "giving up the bytes of managed memory")                              \
   TERN_CAPABILITY(virtual_memory, "address ranges and pages, mapped and remapped")               \
   TERN_CAPABILITY(stream_ordered_memory, "allocation and release in stream order")               \
   TERN_CAPABILITY(host_functions, "calling the host in stream order")                            \

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -109,8 +110,33 @@ class TERN_EXPORT StreamRef {
     try_release(address, site).value();
   }
 
+  /// Managed memory (prefetch): its pages are brought to a place ahead of their use.
   Result<void> try_prefetch(void* address, std::size_t bytes, Place destination,
                             CallSite site = CallSite::here()) const noexcept;
+  void prefetch(void* address, std::size_t bytes, Place destination,
+                CallSite site = CallSite::here()) const {
+    try_prefetch(address, bytes, destination, site).value();
+  }
+  /// Many at once, for which one call of the driver may do; they have no order among each other.
+  /// Those of zero bytes are left out. All of them are looked at before the first is submitted; a
+  /// refusal names the one it is about (`index`) and how many before it were submitted
+  /// (`submitted`).
+  Result<void> try_prefetch_batch(std::span<const PrefetchRange> ranges,
+                                  CallSite site = CallSite::here()) const noexcept;
+  void prefetch_batch(std::span<const PrefetchRange> ranges,
+                      CallSite site = CallSite::here()) const {
+    try_prefetch_batch(ranges, site).value();
+  }
+  /// Managed memory (discard): nobody needs its bytes any more, which are unspecified until they
+  /// are written. Its pages need not be moved for them. With a destination the pages are brought
+  /// there, empty.
+  Result<void> try_discard(void* address, std::size_t bytes,
+                           std::optional<Place> destination = std::nullopt,
+                           CallSite site = CallSite::here()) const noexcept;
+  void discard(void* address, std::size_t bytes, std::optional<Place> destination = std::nullopt,
+               CallSite site = CallSite::here()) const {
+    try_discard(address, bytes, destination, site).value();
+  }
 
   // --- Facts for checkers and tools, from pools of one's own
 

@@ -37,6 +37,7 @@ Capabilities capabilities_of(const Context& context, std::size_t page_bytes) {
       all = all.with(Capability::concurrent_managed)
                 .with(Capability::prefetch)
                 .with(Capability::advice);
+      if (has_batches(context.driver())) all = all.with(Capability::discard);
     }
   }
   return all;
@@ -278,6 +279,26 @@ class CudaBackend final : public Backend {
     if (Result<void> inside = check_managed(address, bytes); !inside) return inside;
     return on(submission.stream, [&](CUstream stream) {
       return managed_.prefetch(stream, address, bytes, destination);
+    });
+  }
+  Result<void> prefetch_batch(const Submission& submission, std::span<const PrefetchRange> ranges,
+                              std::size_t& submitted) noexcept override {
+    submitted = 0;
+    // One that is not sound is left to the loop, which names it when those before it are on their
+    // way.
+    for (const PrefetchRange& one : ranges) {
+      if (!check_managed(one.address, one.bytes)) {
+        return Backend::prefetch_batch(submission, ranges, submitted);
+      }
+    }
+    return on(submission.stream,
+              [&](CUstream stream) { return managed_.prefetch_batch(stream, ranges, submitted); });
+  }
+  Result<void> discard(const Submission& submission, void* address, std::size_t bytes,
+                       std::optional<Place> destination) noexcept override {
+    if (Result<void> inside = check_managed(address, bytes); !inside) return inside;
+    return on(submission.stream, [&](CUstream stream) {
+      return managed_.discard(stream, address, bytes, destination);
     });
   }
   Result<void> advise(void* address, std::size_t bytes, Advice advice,

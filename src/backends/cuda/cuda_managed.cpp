@@ -4,6 +4,7 @@
 #include <array>
 #include <iterator>
 #include <mutex>
+#include <new>
 #include <vector>
 
 namespace tern::cuda {
@@ -76,11 +77,31 @@ void note_closed(DeviceId id) noexcept {
   std::erase_if(opened_devices().all, [&](const Opened& one) { return one.id == id; });
 }
 
+bool has_batches(const Driver& driver) noexcept {
+  const DriverTable& cu = driver.table;
+  if (cu.cuMemPrefetchBatchAsync == nullptr || cu.cuMemDiscardBatchAsync == nullptr ||
+      cu.cuMemDiscardAndPrefetchBatchAsync == nullptr) {
+    return false;
+  }
+  for (int i = 0; i < driver.device_count; ++i) {
+    CUdevice device = 0;
+    int is_concurrent = 0;
+    if (cu.cuDeviceGet(&device, i) != CUDA_SUCCESS ||
+        cu.cuDeviceGetAttribute(&is_concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
+                                device) != CUDA_SUCCESS ||
+        is_concurrent == 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
 Result<CUmemLocation> CudaManaged::location_of(Place place) noexcept {
   switch (place.kind()) {
     case Place::Kind::host:
       return CUmemLocation{CU_MEM_LOCATION_TYPE_HOST, 0};
     case Place::Kind::host_numa:
+    case Place::Kind::host_numa_current:
       if (context_.cu().cuMemPrefetchAsync == nullptr || context_.cu().cuMemAdvise == nullptr) {
         return Failure(ErrorCode::unsupported,
                        "{what} are not known to this driver ({version}), only to those from 12.2 "
@@ -88,6 +109,9 @@ Result<CUmemLocation> CudaManaged::location_of(Place place) noexcept {
             .with("what", "NUMA nodes of the host")
             .with("version", static_cast<std::uint64_t>(context_.driver().version))
             .with("device", context_.spec());
+      }
+      if (place.kind() == Place::Kind::host_numa_current) {
+        return CUmemLocation{CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0};
       }
       return CUmemLocation{CU_MEM_LOCATION_TYPE_HOST_NUMA, static_cast<int>(place.index())};
     case Place::Kind::device: {
@@ -112,8 +136,9 @@ Result<CUmemLocation> CudaManaged::location_of(Place place) noexcept {
 std::optional<Place> CudaManaged::place_of(CUmemLocation location) noexcept {
   switch (location.type) {
     case CU_MEM_LOCATION_TYPE_HOST:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
       return Place::host();
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+      return Place::host_numa_current();
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
       return Place::host_numa(static_cast<std::uint32_t>(location.id));
     case CU_MEM_LOCATION_TYPE_DEVICE: {
@@ -142,6 +167,86 @@ Result<void> CudaManaged::prefetch(CUstream stream, void* address, std::size_t b
   return context_.check(result, "cuMemPrefetchAsync", bytes);
 }
 
+Result<void> CudaManaged::batch_by_driver(CUstream stream,
+                                          std::span<const PrefetchRange> ranges) noexcept {
+  // In pieces that need no heap memory.
+  constexpr std::size_t most = 256;
+  std::array<CUdeviceptr, most> addresses;
+  std::array<std::size_t, most> bytes, starts;
+  std::array<CUmemLocation, most> locations;
+  for (std::size_t done = 0; done < ranges.size();) {
+    const std::size_t count = std::min(most, ranges.size() - done);
+    std::size_t places = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const PrefetchRange& one = ranges[done + i];
+      addresses[i] = number(one.address);
+      bytes[i] = one.bytes;
+      if (i > 0 && one.destination == ranges[done + i - 1].destination) continue;
+      const Result<CUmemLocation> location = location_of(one.destination);
+      if (!location) return location.failure();
+      locations[places] = *location;
+      starts[places++] = i;
+    }
+    if (Result<void> queued =
+            context_.check(context_.cu().cuMemPrefetchBatchAsync(addresses.data(), bytes.data(),
+                                                                 count, locations.data(),
+                                                                 starts.data(), places, 0, stream),
+                           "cuMemPrefetchBatchAsync");
+        !queued) {
+      return queued;
+    }
+    done += count;
+  }
+  return {};
+}
+
+bool CudaManaged::takes_batches(CUstream stream) noexcept {
+  if (!has_batches_ || reinterpret_cast<std::uintptr_t>(stream) == stream_legacy) return false;
+  // Nor into a graph: what graphs cannot keep was dropped without a word elsewhere.
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return context_.cu().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+         status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+Result<void> CudaManaged::prefetch_batch(CUstream stream, std::span<const PrefetchRange> ranges,
+                                         std::size_t& submitted) noexcept {
+  submitted = 0;
+  if (ranges.size() > 1 && takes_batches(stream) && batch_by_driver(stream, ranges)) {
+    submitted = ranges.size();
+    return {};
+  }
+  for (const PrefetchRange& one : ranges) {
+    if (Result<void> queued = prefetch(stream, one.address, one.bytes, one.destination); !queued) {
+      return queued;
+    }
+    ++submitted;
+  }
+  return {};
+}
+
+Result<void> CudaManaged::discard(CUstream stream, void* address, std::size_t bytes,
+                                  std::optional<Place> destination) noexcept {
+  // The capability says that the calls are there; it is about streams as well.
+  if (reinterpret_cast<std::uintptr_t>(stream) == stream_legacy) {
+    return Failure(ErrorCode::unsupported,
+                   "{what} is not taken by the default stream of '{device}'. Name another stream.")
+        .with("what", "discarding managed memory")
+        .with("device", context_.spec());
+  }
+  const DriverTable& cu = context_.cu();
+  CUdeviceptr from = number(address);
+  if (!destination) {
+    return context_.check(cu.cuMemDiscardBatchAsync(&from, &bytes, 1, 0, stream),
+                          "cuMemDiscardBatchAsync", bytes);
+  }
+  Result<CUmemLocation> location = location_of(*destination);
+  if (!location) return location.failure();
+  std::size_t start = 0;
+  return context_.check(
+      cu.cuMemDiscardAndPrefetchBatchAsync(&from, &bytes, 1, &*location, &start, 1, 0, stream),
+      "cuMemDiscardAndPrefetchBatchAsync", bytes);
+}
+
 Result<void> CudaManaged::advise(void* address, std::size_t bytes, Advice advice,
                                  Place place) noexcept {
   CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, context_.device()};
@@ -158,7 +263,7 @@ Result<void> CudaManaged::advise(void* address, std::size_t bytes, Advice advice
   return context_.check(result, "cuMemAdvise", bytes);
 }
 
-Result<ManagedInfo> CudaManaged::info(const void* address, std::size_t bytes) noexcept {
+Result<ManagedInfo> CudaManaged::info(const void* address, std::size_t bytes) noexcept try {
   const DriverTable& cu = context_.cu();
   int is_read_mostly = 0;
   // As many devices as a machine may have, and the host; what is left over is "invalid".
@@ -199,11 +304,17 @@ Result<ManagedInfo> CudaManaged::info(const void* address, std::size_t bytes) no
   }
   ManagedInfo info;
   info.is_read_mostly = is_read_mostly != 0;
-  info.is_accessed_by_device = std::ranges::find(accessors, context_.device()) != accessors.end();
-  info.is_accessed_by_host = std::ranges::find(accessors, device_cpu) != accessors.end();
   info.preferred = place_of(preferred);
   info.last_prefetch = place_of(last);
+  for (const int accessor : accessors) {
+    const std::optional<Place> place = place_of(location_of_device(accessor));
+    if (place) info.accessed_by.push_back(*place);
+  }
   return info;
+} catch (const std::bad_alloc&) {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate the answer to {what}. Free host memory.")
+      .with("what", "a query of managed memory");
 }
 
 }  // namespace tern::cuda

@@ -214,6 +214,18 @@ namespace tern::cuda {
   TERN_DRIVER_ENTRY(cuMemPrefetchAsync, cuMemPrefetchAsync, 12020, optional,                       \
                     (CUdeviceptr address, std::size_t bytes, CUmemLocation location,               \
                      unsigned flags, CUstream stream))                                             \
+  TERN_DRIVER_ENTRY(cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync, 13000, optional,             \
+                    (CUdeviceptr * addresses, std::size_t * bytes, std::size_t count,              \
+                     CUmemLocation * locations, std::size_t * location_starts,                     \
+                     std::size_t location_count, unsigned long long flags, CUstream stream))       \
+  TERN_DRIVER_ENTRY(cuMemDiscardBatchAsync, cuMemDiscardBatchAsync, 13000, optional,               \
+                    (CUdeviceptr * addresses, std::size_t * bytes, std::size_t count,              \
+                     unsigned long long flags, CUstream stream))                                   \
+  TERN_DRIVER_ENTRY(cuMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync, 13000,   \
+                    optional,                                                                      \
+                    (CUdeviceptr * addresses, std::size_t * bytes, std::size_t count,              \
+                     CUmemLocation * locations, std::size_t * location_starts,                     \
+                     std::size_t location_count, unsigned long long flags, CUstream stream))       \
   TERN_DRIVER_ENTRY(cuMemRangeGetAttribute, cuMemRangeGetAttribute, 8000, required,                \
                     (void* data, std::size_t data_bytes, CUmem_range_attribute attribute,          \
                      CUdeviceptr address, std::size_t bytes))                                      \

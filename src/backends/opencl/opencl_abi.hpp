@@ -109,6 +109,7 @@ inline constexpr cl_int platform_not_found = -1001;
   TERN_OPENCL_NUMBER(queue_profiling_enable, QUEUE_PROFILING_ENABLE, cl_bitfield, 1 << 1)          \
   TERN_OPENCL_NUMBER(mem_read_write, MEM_READ_WRITE, cl_bitfield, 1 << 0)                          \
   TERN_OPENCL_NUMBER(mem_svm_fine_grain_buffer, MEM_SVM_FINE_GRAIN_BUFFER, cl_bitfield, 1 << 10)   \
+  TERN_OPENCL_NUMBER(migrate_mem_object_host, MIGRATE_MEM_OBJECT_HOST, cl_bitfield, 1 << 0)        \
   TERN_OPENCL_NUMBER(program_kernel_names, PROGRAM_KERNEL_NAMES, cl_uint, 0x1168)                  \
   TERN_OPENCL_NUMBER(program_build_log, PROGRAM_BUILD_LOG, cl_uint, 0x1183)                        \
   TERN_OPENCL_NUMBER(kernel_num_args, KERNEL_NUM_ARGS, cl_uint, 0x1191)                            \

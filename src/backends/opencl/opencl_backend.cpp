@@ -15,6 +15,7 @@
 #include "backends/opencl/opencl_kernel.hpp"
 #include "backends/opencl/opencl_memory.hpp"
 #include "backends/opencl/opencl_stream.hpp"
+#include "tern/core/bytes.hpp"
 
 namespace tern::opencl {
 namespace {
@@ -42,10 +43,19 @@ std::uintptr_t word(const void* pointer) noexcept {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-DeviceInfo describe(const DeviceFacts& facts, const std::string& spec) {
+/// Since 2.1; loaders have the entry whether or not the device behind them does.
+bool can_migrate(const Context& context) noexcept {
+  const DeviceFacts& facts = context.facts();
+  const bool is_new =
+      facts.version_major > 2 || (facts.version_major == 2 && facts.version_minor > 0);
+  return is_new && context.table().clEnqueueSVMMigrateMem != nullptr;
+}
+
+DeviceInfo describe(const Context& context) {
+  const DeviceFacts& facts = context.facts();
   DeviceInfo info;
   info.backend = "opencl";
-  info.spec = spec;
+  info.spec = context.spec();
   info.name = facts.name;
   info.driver = facts.driver;
   info.capabilities = {Capability::host_functions, Capability::stream_ordered_memory,
@@ -55,6 +65,7 @@ DeviceInfo describe(const DeviceFacts& facts, const std::string& spec) {
     info.capabilities = info.capabilities.with(Capability::host_access)
                             .with(Capability::managed_memory)
                             .with(Capability::concurrent_managed);
+    if (can_migrate(context)) info.capabilities = info.capabilities.with(Capability::prefetch);
   }
   info.total_bytes = facts.total_bytes;
   info.alignment = Memory::alignment;
@@ -68,7 +79,7 @@ DeviceInfo describe(const DeviceFacts& facts, const std::string& spec) {
 class OpenClBackend final : public Backend {
  public:
   OpenClBackend(std::shared_ptr<Context> context, std::unique_ptr<Stream> default_stream)
-      : info_(describe(context->facts(), context->spec())),
+      : info_(describe(*context)),
         context_(std::move(context)),
         memory_(std::make_shared<Memory>(context_)),
         default_stream_(*default_stream) {
@@ -81,6 +92,7 @@ class OpenClBackend final : public Backend {
     }
   }
 
+  void opened_as(DeviceId id) noexcept override { id_ = id; }
   const DeviceInfo& info() const noexcept override { return info_; }
 
   Result<MemoryInfo> memory() noexcept override {
@@ -142,6 +154,31 @@ class OpenClBackend final : public Backend {
                     const Pattern& pattern) noexcept override {
     return submit(submission,
                   [&](Stream& stream) { return stream.fill(destination, bytes, pattern); });
+  }
+
+  Result<void> prefetch(const Submission& submission, void* address, std::size_t bytes,
+                        Place destination) noexcept override {
+    if (!destination.is_host() && destination != Place::device(id_)) {
+      return Failure(ErrorCode::invalid_device,
+                     "memory of '{device}' can be brought to itself and to the host. Name one of "
+                     "them.")
+          .with("spec", info_.spec)
+          .with("device", info_.spec);
+    }
+    const std::optional<PointerInfo> block = memory_->find(address);
+    if (!block || block->kind != MemoryKind::managed ||
+        !is_within(word(address) - word(block->base), bytes, block->bytes)) {
+      return Failure(ErrorCode::invalid_argument,
+                     "the range of {bytes} at {value} is not inside managed memory of '{device}'. "
+                     "Prefetch what allocate(MemoryKind::managed) returned.")
+          .with("name", "address")
+          .with("value", word(address), Unit::hex)
+          .with_bytes("bytes", bytes)
+          .with("device", info_.spec);
+    }
+    return submit(submission, [&](Stream& stream) {
+      return stream.migrate(address, bytes, destination.is_host());
+    });
   }
 
   NativeStream default_stream() noexcept override { return {word(&default_stream_)}; }
@@ -315,6 +352,7 @@ class OpenClBackend final : public Backend {
   HandleTable<std::shared_ptr<Kernel>> kernels_;
 
   Stream& default_stream_;  // the first on the list, and never closed
+  DeviceId id_;
   std::mutex streams_mutex_;
   std::vector<std::unique_ptr<Stream>> streams_;  // guarded by streams_mutex_
   std::size_t closed_streams_ = 0;  // guarded by streams_mutex_: since they were looked through

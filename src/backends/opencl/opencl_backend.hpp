@@ -3,8 +3,8 @@
 // What it declares follows from what the device offers. Everywhere: streams, events with times,
 // host functions, and memory in stream order. Kernels where there is a compiler. Access by the host
 // and managed memory, which is the same memory here, only where shared virtual memory is
-// fine-grained. Never: what OpenCL has no call for (page-locking, virtual memory, advice, copies
-// between contexts), nor prefetching, which where memory is fine-grained would have nowhere to go.
+// fine-grained, and prefetching of it from OpenCL 2.1 on. Never: what OpenCL has no call for
+// (page-locking, virtual memory, advice, copies between contexts).
 
 #pragma once
 

@@ -37,6 +37,10 @@ Library load_library(const Linker& linker) {
   }
   TERN_FOR_EACH_OPENCL_ENTRY(TERN_OPENCL_ENTRY)
 #undef TERN_OPENCL_ENTRY
+#define TERN_OPENCL_ENTRY(returned, name, parameters) \
+  library.table.name = std::bit_cast<decltype(library.table.name)>(linker.find(opened, #name));
+  TERN_FOR_EACH_LATER_OPENCL_ENTRY(TERN_OPENCL_ENTRY)
+#undef TERN_OPENCL_ENTRY
   return library;
 }
 

@@ -122,6 +122,16 @@ Result<void> Stream::put_bytes(std::byte* destination, const std::byte* pattern,
   return {};
 }
 
+Result<void> Stream::migrate(const void* address, std::size_t bytes, bool is_to_host) noexcept {
+  const std::lock_guard lock(mutex_);
+  Result<void> queued = put("clEnqueueSVMMigrateMem", [&](cl_event* event) {
+    return context_->table().clEnqueueSVMMigrateMem(
+        queue_, 1, &address, &bytes, is_to_host ? migrate_mem_object_host : 0, 0, nullptr, event);
+  });
+  flush();
+  return queued;
+}
+
 Result<void> Stream::copy(void* destination, const void* source, std::size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   Result<void> queued = put_copy(destination, source, bytes);

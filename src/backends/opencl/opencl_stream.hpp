@@ -44,6 +44,9 @@ class Stream {
   [[nodiscard]] Result<void> copy_2d(const Copy2D& copy) noexcept;
   [[nodiscard]] Result<void> fill(void* destination, std::size_t bytes,
                                   const Pattern& pattern) noexcept;
+  /// Brings memory to the queue's device, or to the host. Needs clEnqueueSVMMigrateMem.
+  [[nodiscard]] Result<void> migrate(const void* address, std::size_t bytes,
+                                     bool is_to_host) noexcept;
   /// Later work begins after the position, which may be one of another device.
   [[nodiscard]] Result<void> wait(const Position& position) noexcept;
   [[nodiscard]] Result<void> call(HostFunction function, void* context) noexcept;

@@ -2,7 +2,8 @@
 //
 // The list of entries is data: the loader fills the table from it, and a test makes from it a table
 // in which any one call fails. The table is filled once and then only read, so any thread may call
-// through it. All entries exist since OpenCL 2.0; a loader that lacks one is of no use.
+// through it. The entries of the first list exist since OpenCL 2.0, and a loader that lacks one is
+// of no use; those of the second came later, and may be null.
 
 #pragma once
 
@@ -104,9 +105,17 @@ namespace tern::opencl {
        const std::size_t* global, const std::size_t* local, cl_uint wait_count,                    \
        const cl_event* waits, cl_event* event))
 
+// Since OpenCL 2.1.
+#define TERN_FOR_EACH_LATER_OPENCL_ENTRY(TERN_OPENCL_ENTRY)                                     \
+  TERN_OPENCL_ENTRY(                                                                            \
+      cl_int, clEnqueueSVMMigrateMem,                                                           \
+      (cl_command_queue queue, cl_uint count, const void** addresses, const std::size_t* bytes, \
+       cl_bitfield flags, cl_uint wait_count, const cl_event* waits, cl_event* event))
+
 struct Table {
 #define TERN_OPENCL_ENTRY(returned, name, parameters) returned(*name) parameters = nullptr;
   TERN_FOR_EACH_OPENCL_ENTRY(TERN_OPENCL_ENTRY)
+  TERN_FOR_EACH_LATER_OPENCL_ENTRY(TERN_OPENCL_ENTRY)
 #undef TERN_OPENCL_ENTRY
 };
 

@@ -260,8 +260,9 @@ std::optional<Place> place_of(const FakeDriverState& state, CUmemLocation locati
       return Place::device(
           DeviceState::of(state.devices[static_cast<std::size_t>(location.id)])->id());
     case CU_MEM_LOCATION_TYPE_HOST:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
       return Place::host();
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+      return Place::host_numa_current();
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
       if (location.id < 0) return std::nullopt;
       return Place::host_numa(static_cast<std::uint32_t>(location.id));
@@ -274,6 +275,9 @@ CUmemLocation location_of(const FakeDriverState& state, std::optional<Place> pla
   if (!place) return {CU_MEM_LOCATION_TYPE_INVALID, 0};
   if (place->kind() == Place::Kind::host_numa) {
     return {CU_MEM_LOCATION_TYPE_HOST_NUMA, static_cast<int>(place->index())};
+  }
+  if (place->kind() == Place::Kind::host_numa_current) {
+    return {CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0};
   }
   for (std::size_t i = 0; i < state.devices.size(); ++i) {
     if (DeviceState::of(state.devices[i])->id() == place->device_id()) {
@@ -1839,16 +1843,108 @@ CUresult cuMemPrefetchAsync(CUdeviceptr address, std::size_t bytes, CUmemLocatio
   return prefetch(DriverEntry::cuMemPrefetchAsync, address, bytes, location, flags, stream);
 }
 
+/// The batches of managed memory: ranges, and from which of them on each location counts.
+struct ManagedBatch {
+  const CUdeviceptr* addresses = nullptr;
+  const std::size_t* bytes = nullptr;
+  std::size_t count = 0;
+  const CUmemLocation* locations = nullptr;
+  const std::size_t* location_starts = nullptr;
+  std::size_t location_count = 0;
+  bool discards = false;
+};
+
+bool is_batch(const ManagedBatch& batch, bool has_locations) noexcept {
+  if (batch.addresses == nullptr || batch.bytes == nullptr || batch.count == 0) return false;
+  if (!has_locations) return true;
+  if (batch.locations == nullptr || batch.location_starts == nullptr || batch.location_count == 0 ||
+      batch.location_count > batch.count || batch.location_starts[0] != 0) {
+    return false;
+  }
+  for (std::size_t i = 1; i < batch.location_count; ++i) {
+    if (batch.location_starts[i] <= batch.location_starts[i - 1] ||
+        batch.location_starts[i] >= batch.count) {
+      return false;
+    }
+  }
+  return true;
+}
+
+CUresult managed_batch(DriverEntry entry, const ManagedBatch& batch, unsigned long long flags,
+                       CUstream handle) noexcept {
+  return call(entry, Demand::context, [&](const Here& here) -> CUresult {
+    const std::uintptr_t number = as_number(handle);
+    if (number == 0 || number == stream_legacy) return CUDA_ERROR_INVALID_VALUE;
+    const Working working = work_on(here, handle);
+    if (!working) return working.result;
+    const bool has_locations = batch.location_count > 0 || !batch.discards;
+    if (flags != 0 || !is_batch(batch, has_locations)) return CUDA_ERROR_INVALID_VALUE;
+    for (std::uint32_t i = 0; i < here.state.device_count(); ++i) {
+      if (attribute_of(here.state, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, i).value_or(0) ==
+          0) {
+        return CUDA_ERROR_INVALID_DEVICE;
+      }
+    }
+    std::size_t location = 0;
+    for (std::size_t i = 0; i < batch.count; ++i) {
+      void* const address = pointer(batch.addresses[i]);
+      if (batch.bytes[i] == 0 || !is_range(address, batch.bytes[i])) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      std::optional<Place> place;
+      if (has_locations) {
+        if (location + 1 < batch.location_count && batch.location_starts[location + 1] == i) {
+          ++location;
+        }
+        place = place_of(here.state, batch.locations[location]);
+        if (!place) return CUDA_ERROR_INVALID_DEVICE;
+      }
+      Backend& backend = here.backend(*working.stream);
+      const Submission submission = here.on(*working.stream);
+      const Result<void> sent = batch.discards
+                                    ? backend.discard(submission, address, batch.bytes[i], place)
+                                    : backend.prefetch(submission, address, batch.bytes[i], *place);
+      if (!sent) return sim::result_of(sent.failure());
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuMemPrefetchBatchAsync(CUdeviceptr* addresses, std::size_t* bytes, std::size_t count,
+                                 CUmemLocation* locations, std::size_t* location_starts,
+                                 std::size_t location_count, unsigned long long flags,
+                                 CUstream stream) {
+  return managed_batch(DriverEntry::cuMemPrefetchBatchAsync,
+                       {addresses, bytes, count, locations, location_starts, location_count, false},
+                       flags, stream);
+}
+CUresult cuMemDiscardBatchAsync(CUdeviceptr* addresses, std::size_t* bytes, std::size_t count,
+                                unsigned long long flags, CUstream stream) {
+  return managed_batch(DriverEntry::cuMemDiscardBatchAsync,
+                       {addresses, bytes, count, nullptr, nullptr, 0, true}, flags, stream);
+}
+CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* addresses, std::size_t* bytes,
+                                           std::size_t count, CUmemLocation* locations,
+                                           std::size_t* location_starts, std::size_t location_count,
+                                           unsigned long long flags, CUstream stream) {
+  // Without a location it would be a plain discard, which has an entry of its own.
+  if (location_count == 0) location_starts = nullptr;
+  return managed_batch(DriverEntry::cuMemDiscardAndPrefetchBatchAsync,
+                       {addresses, bytes, count, locations, location_starts,
+                        std::max<std::size_t>(location_count, 1), true},
+                       flags, stream);
+}
+
 /// The devices, and the host, that have all of the range mapped; the rest of the row says none.
 CUresult answer_accessed_by(const Here& here, CUdeviceptr address, std::size_t bytes, int* data,
                             std::size_t places) {
+  const Result<ManagedInfo> info = here.backend().managed_info(pointer(address), bytes);
+  if (!info) return sim::result_of(info.failure());
   std::vector<int> accessors;
-  for (std::uint32_t i = 0; i < here.state.device_count(); ++i) {
-    const Result<ManagedInfo> info = here.state.backend(i).managed_info(pointer(address), bytes);
-    if (!info) return sim::result_of(info.failure());
-    if (i == 0 && info->is_accessed_by_host) accessors.push_back(device_cpu);
-    if (info->is_accessed_by_device) accessors.push_back(static_cast<int>(i));
+  for (const Place place : info->accessed_by) {
+    accessors.push_back(device_of(location_of(here.state, place)));
   }
+  std::ranges::sort(accessors);
   accessors.resize(std::max(places, accessors.size()), device_invalid);
   std::copy_n(accessors.begin(), places, data);
   return CUDA_SUCCESS;

@@ -115,20 +115,26 @@ void ManagedPages::advise(std::uint64_t offset, std::uint64_t bytes, Advice advi
   });
 }
 
-ManagedInfo ManagedPages::info(std::uint64_t offset, std::uint64_t bytes, Place device) const {
+void ManagedPages::discard(std::uint64_t offset, std::uint64_t bytes) {
+  const std::uint64_t begin = page_begin(offset + page_bytes - 1), end = page_begin(offset + bytes);
+  if (begin >= end) return;
+  pages_.update(begin, end, [](std::uint64_t, std::uint64_t, Page& page) {
+    page.home.reset();
+    page.copies.clear();
+  });
+}
+
+ManagedInfo ManagedPages::info(std::uint64_t offset, std::uint64_t bytes) const {
   ManagedInfo info;
   bool is_first = true;
   visit(offset, bytes, [&](const Page& page) {
-    const bool by_device = contains(page.accessed_by, device);
-    const bool by_host = contains(page.accessed_by, Place::host());
     if (is_first) {
-      info = {page.is_read_mostly, by_device, by_host, page.preferred, page.last_prefetch};
+      info = {page.is_read_mostly, page.accessed_by, page.preferred, page.last_prefetch};
       is_first = false;
       return;
     }
     info.is_read_mostly = info.is_read_mostly && page.is_read_mostly;
-    info.is_accessed_by_device = info.is_accessed_by_device && by_device;
-    info.is_accessed_by_host = info.is_accessed_by_host && by_host;
+    std::erase_if(info.accessed_by, [&](Place who) { return !contains(page.accessed_by, who); });
     if (info.preferred != page.preferred) info.preferred.reset();
     if (info.last_prefetch != page.last_prefetch) info.last_prefetch.reset();
   });

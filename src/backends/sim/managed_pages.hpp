@@ -33,7 +33,11 @@ class ManagedPages {
   std::uint64_t prefetch(std::uint64_t offset, std::uint64_t bytes, Place to);
   void advise(std::uint64_t offset, std::uint64_t bytes, Advice advice, Place place);
 
-  [[nodiscard]] ManagedInfo info(std::uint64_t offset, std::uint64_t bytes, Place device) const;
+  /// The bytes are of no use any more: pages that lie in the range as a whole are nowhere, and come
+  /// without moving.
+  void discard(std::uint64_t offset, std::uint64_t bytes);
+
+  [[nodiscard]] ManagedInfo info(std::uint64_t offset, std::uint64_t bytes) const;
   /// Where the page is; unset before it was first touched.
   [[nodiscard]] std::optional<Place> home(std::uint64_t offset) const;
   /// Is the page there, or a copy of it for reading?

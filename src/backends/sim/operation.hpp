@@ -36,6 +36,7 @@ struct Operation {
     record,
     wait,
     prefetch,
+    discard,
     fault,
     hold,
   };

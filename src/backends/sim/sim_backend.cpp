@@ -25,11 +25,11 @@ DeviceInfo describe(const World& world, std::string spec, std::size_t memory_byt
   info.spec = std::move(spec);
   info.name = world.profile().name;
   info.driver = "Tern";
-  info.capabilities = {Capability::pinned_memory,  Capability::managed_memory,
-                       Capability::prefetch,       Capability::virtual_memory,
-                       Capability::host_functions, Capability::stream_ordered_memory,
-                       Capability::event_timing,   Capability::kernels,
-                       Capability::peer_copies,    Capability::advice};
+  info.capabilities = {
+      Capability::pinned_memory,  Capability::managed_memory, Capability::prefetch,
+      Capability::virtual_memory, Capability::host_functions, Capability::stream_ordered_memory,
+      Capability::event_timing,   Capability::kernels,        Capability::peer_copies,
+      Capability::advice,         Capability::discard};
   if (world.shares_managed()) {
     info.capabilities = info.capabilities.with(Capability::concurrent_managed);
   }
@@ -612,6 +612,34 @@ class SimBackend final : public Backend {
     return {};
   }
 
+  Result<void> discard(const Submission& submission, void* address, std::size_t bytes,
+                       std::optional<Place> destination) noexcept override {
+    const Result<Entry> entry = world_->enter("discard", submission.site);
+    if (!entry) return entry.failure();
+    if (Result<void> known = check_managed(address, bytes, destination.value_or(Place::host()));
+        !known) {
+      return known;
+    }
+    if (Result<void> begun = begin(submission, FaultClass::copy, "discard"); !begun) return begun;
+    // Whoever uses the bytes meanwhile races with it, as with one who writes them.
+    std::vector<Touch>& touches = world_->scratch();
+    world_->add_touch(touches, TouchKind::write, address, bytes);
+    if (Result<void> judged = judge(submission, OperationKind::fill, touches); !judged) {
+      return judged;
+    }
+    const auto submit = [&](Operation::Kind kind, Place place) {
+      Operation operation;
+      operation.kind = kind;
+      operation.destination = address;
+      operation.bytes = bytes;
+      operation.place = place;
+      world_->submit(index_of(submission.stream), std::move(operation));
+    };
+    submit(Operation::Kind::discard, {});
+    if (destination) submit(Operation::Kind::prefetch, *destination);
+    return {};
+  }
+
   Result<void> advise(void* address, std::size_t bytes, Advice advice,
                       Place place) noexcept override {
     const Result<Entry> entry = world_->enter("advise");
@@ -633,8 +661,7 @@ class SimBackend final : public Backend {
       return begun.failure();
     }
     if (!is_managed(address, bytes)) return not_managed(address, bytes);
-    return world_->managed().info(*world_->host().managed_offset(address), bytes,
-                                  Place::device(device().id));
+    return world_->managed().info(*world_->host().managed_offset(address), bytes);
   }
 
   // --- Kernels

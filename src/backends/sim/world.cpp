@@ -23,6 +23,8 @@ constexpr unsigned most_unready_answers = 64;
 constexpr unsigned most_idle_rounds = 1024;
 /// So many worlds may trace to files of one name.
 constexpr unsigned most_traces = 100;
+/// What is found in managed memory whose bytes were given up.
+constexpr int discarded_byte = 0xDD;
 
 std::string_view name_of(Policy policy) noexcept {
   switch (policy) {
@@ -935,6 +937,13 @@ void World::execute(SimStream& stream, Operation& operation) {
     case Operation::Kind::prefetch:
       if (const auto offset = host_.managed_offset(operation.destination)) {
         note_moved(managed_.prefetch(*offset, operation.bytes, operation.place));
+      }
+      return;
+    case Operation::Kind::discard:
+      if (const auto offset = host_.managed_offset(operation.destination)) {
+        managed_.discard(*offset, operation.bytes);
+        // Not what they were, so that whoever reads them notices.
+        std::memset(operation.destination, discarded_byte, operation.bytes);
       }
       return;
     case Operation::Kind::wait:

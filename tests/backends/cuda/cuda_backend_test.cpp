@@ -68,10 +68,11 @@ TEST(CudaBackend, DeclaresWhatTheDriverSaysOfTheDevice) {
       {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, {Capability::stream_ordered_memory}},
       {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, {Capability::virtual_memory}},
       {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
-       {Capability::concurrent_managed, Capability::prefetch, Capability::advice}},
+       {Capability::concurrent_managed, Capability::prefetch, Capability::advice,
+        Capability::discard}},
       {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
        {Capability::managed_memory, Capability::concurrent_managed, Capability::prefetch,
-        Capability::advice}},
+        Capability::advice, Capability::discard}},
   };
   for (const auto& row : rows) {
     // Unknown to an old driver is the same as no.

@@ -63,6 +63,7 @@ requires(sizeof...(A) == sizeof...(B)) struct SameShape<R (*)(A...), S (*)(B...)
 #define TERN_OPENCL_ENTRY(returned, name, parameters) \
   static_assert(SameShape<decltype(&::name), decltype(Table::name)>::value, #name);
 TERN_FOR_EACH_OPENCL_ENTRY(TERN_OPENCL_ENTRY)
+TERN_FOR_EACH_LATER_OPENCL_ENTRY(TERN_OPENCL_ENTRY)
 #undef TERN_OPENCL_ENTRY
 
 #else

@@ -60,6 +60,13 @@ TEST(OpenClLibrary, IsOfNoUseWithoutAnyOneEntryAndSaysWhich) {
 #undef TERN_OPENCL_ENTRY
 }
 
+TEST(OpenClLibrary, MayLackWhatCameLater) {
+  const Library library = load_library(machine_with("libOpenCL.so.1", "clEnqueueSVMMigrateMem"));
+  EXPECT_EQ(library.absence, "");
+  EXPECT_EQ(library.table.clEnqueueSVMMigrateMem, nullptr);
+  EXPECT_NE(load_library(machine_with("libOpenCL.so.1")).table.clEnqueueSVMMigrateMem, nullptr);
+}
+
 TEST(OpenClLibrary, IsOneThatTheSystemKnowsOrNone) {
   EXPECT_EQ(system_linker().open("libtern_there_is_no_such_library.so"), nullptr);
 }

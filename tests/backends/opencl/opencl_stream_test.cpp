@@ -63,6 +63,19 @@ TEST_F(OpenClStream, StandsNowhereBeforeItsFirstCommand) {
   EXPECT_NE(stream->position(), nullptr);
 }
 
+TEST_F(OpenClStream, BringsMemoryToItsDeviceAndBack) {
+  if (test::opencl_faults::real->clEnqueueSVMMigrateMem == nullptr)
+    GTEST_SKIP() << "OpenCL before 2.1";
+  ASSERT_TRUE(stream->fill(block, 4096, Pattern{}));
+  EXPECT_TRUE(stream->migrate(block, 4096, false));
+  EXPECT_TRUE(stream->migrate(block + 100, 200, true));
+  finish(*stream);
+  fail("clEnqueueSVMMigrateMem", result::invalid_value);
+  const Result<void> refused = stream->migrate(block, 4096, true);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().string("call"), "clEnqueueSVMMigrateMem");
+}
+
 TEST_F(OpenClStream, FillsAlignedPatternsWithOneCommand) {
   Pattern pattern;
   pattern.width_bytes = 8;

@@ -233,6 +233,11 @@ class Walk {
     TERN_STEP(cuMemAdvise(managed, 4096, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, here));
     TERN_STEP(cuMemPrefetchAsync_8000(managed, 4096, 0, stream));
     TERN_STEP(cuMemPrefetchAsync(managed, 4096, here, 0, stream));
+    CUmemLocation place = here;
+    std::size_t size = 4096, first = 0;
+    TERN_STEP(cuMemDiscardBatchAsync(&managed, &size, 1, 0, stream));
+    TERN_STEP(cuMemDiscardAndPrefetchBatchAsync(&managed, &size, 1, &place, &first, 1, 0, stream));
+    TERN_STEP(cuMemPrefetchBatchAsync(&managed, &size, 1, &place, &first, 1, 0, stream));
     int answer = 0;
     void* data = &answer;
     std::size_t data_bytes = sizeof answer;
@@ -1205,6 +1210,49 @@ TEST(DriverTable, RemembersAdviceAndPrefetches) {
   EXPECT_EQ(bench.cu.cuMemAdvise_8000(managed, 4096, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 9),
             CUDA_ERROR_INVALID_DEVICE);
   EXPECT_EQ(bench.cu.cuMemAdvise(managed, 4096, static_cast<CUmem_advise>(9), host),
+            CUDA_ERROR_INVALID_VALUE);
+
+  // Batches want a stream of their own, ranges, and locations that begin in order.
+  const CUstream stream = bench.stream();
+  CUdeviceptr ranges[] = {managed, managed + 4096 / 2};
+  std::size_t sizes[] = {2048, 2048};
+  CUmemLocation places[] = {host, {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
+  std::size_t starts[] = {0, 1};
+  EXPECT_EQ(bench.cu.cuMemPrefetchBatchAsync(ranges, sizes, 2, places, starts, 2, 0, stream),
+            CUDA_SUCCESS);
+  EXPECT_EQ(bench.cu.cuMemDiscardBatchAsync(ranges, sizes, 2, 0, stream), CUDA_SUCCESS);
+  EXPECT_EQ(
+      bench.cu.cuMemDiscardAndPrefetchBatchAsync(ranges, sizes, 2, places, starts, 1, 0, stream),
+      CUDA_SUCCESS);
+  ASSERT_EQ(bench.cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
+  EXPECT_EQ(get(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION), device_cpu);
+  const auto refused = [&](CUresult as, std::size_t count, std::size_t place_count,
+                           unsigned long long flags, CUstream on) {
+    EXPECT_EQ(bench.cu.cuMemPrefetchBatchAsync(ranges, sizes, count, places, starts, place_count,
+                                               flags, on),
+              as);
+    EXPECT_EQ(bench.cu.cuMemDiscardAndPrefetchBatchAsync(ranges, sizes, count, places, starts,
+                                                         place_count, flags, on),
+              as);
+  };
+  refused(CUDA_ERROR_INVALID_VALUE, 2, 2, 0, nullptr);
+  refused(CUDA_ERROR_INVALID_VALUE, 2, 2, 1, stream);
+  refused(CUDA_ERROR_INVALID_VALUE, 0, 1, 0, stream);
+  refused(CUDA_ERROR_INVALID_VALUE, 2, 0, 0, stream);
+  refused(CUDA_ERROR_INVALID_VALUE, 1, 2, 0, stream);
+  starts[1] = 0;
+  refused(CUDA_ERROR_INVALID_VALUE, 2, 2, 0, stream);
+  starts[1] = 2;
+  refused(CUDA_ERROR_INVALID_VALUE, 2, 2, 0, stream);
+  starts[1] = 1;
+  places[1].id = 9;
+  refused(CUDA_ERROR_INVALID_DEVICE, 2, 2, 0, stream);
+  sizes[0] = 0;
+  refused(CUDA_ERROR_INVALID_VALUE, 2, 1, 0, stream);
+  EXPECT_EQ(bench.cu.cuMemDiscardBatchAsync(ranges, sizes, 2, 0, stream), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(bench.cu.cuMemDiscardBatchAsync(nullptr, sizes, 2, 0, stream),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(bench.cu.cuMemDiscardBatchAsync(ranges, sizes, 2, 0, nullptr),
             CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(bench.cu.cuMemPrefetchAsync(plain, 64, host, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(bench.cu.cuMemPrefetchAsync(managed, 64, host, 1, nullptr), CUDA_ERROR_INVALID_VALUE);

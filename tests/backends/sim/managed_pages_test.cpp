@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace tern::sim {
 namespace {
 
@@ -114,29 +116,47 @@ TEST_F(ManagedPagesTest, TellWhatIsInForceForAllOfARange) {
   pages.advise(begin, 8 * page, Advice::set_accessed_by, first);
   pages.advise(begin, 8 * page, Advice::set_accessed_by, host);
   pages.prefetch(begin, 8 * page, second);
-  ManagedInfo info = pages.info(begin, 8 * page, first);
+  ManagedInfo info = pages.info(begin, 8 * page);
   EXPECT_TRUE(info.is_read_mostly);
-  EXPECT_TRUE(info.is_accessed_by_device);
-  EXPECT_TRUE(info.is_accessed_by_host);
+  EXPECT_EQ(info.accessed_by, (std::vector<Place>{first, host}));
   EXPECT_EQ(info.preferred, first);
   EXPECT_EQ(info.last_prefetch, second);
-  EXPECT_FALSE(pages.info(begin, page, second).is_accessed_by_device);
+  EXPECT_TRUE(info.is_accessed_by(host));
+  EXPECT_FALSE(info.is_accessed_by(second));
 
   pages.advise(begin + 3 * page, page, Advice::unset_read_mostly, host);
   pages.advise(begin + 3 * page, page, Advice::set_preferred_location, host);
   pages.advise(begin + 3 * page, page, Advice::unset_accessed_by, first);
   pages.advise(begin + 3 * page, page, Advice::unset_accessed_by, host);
   pages.prefetch(begin + 3 * page, page, host);
-  info = pages.info(begin, 8 * page, first);
+  info = pages.info(begin, 8 * page);
   EXPECT_FALSE(info.is_read_mostly);
-  EXPECT_FALSE(info.is_accessed_by_device);
-  EXPECT_FALSE(info.is_accessed_by_host);
+  EXPECT_TRUE(info.accessed_by.empty());
   EXPECT_FALSE(info.preferred);
   EXPECT_FALSE(info.last_prefetch);
-  info = pages.info(begin + 3 * page, page, first);
+  info = pages.info(begin + 3 * page, page);
   EXPECT_EQ(info.preferred, host);
   EXPECT_EQ(info.last_prefetch, host);
-  EXPECT_TRUE(pages.info(begin, 3 * page, first).is_read_mostly);
+  EXPECT_TRUE(pages.info(begin, 3 * page).is_read_mostly);
+}
+
+TEST_F(ManagedPagesTest, ComeWithoutMovingWhenTheirBytesAreOfNoUse) {
+  pages.touch(begin, 8 * page, first, true);
+  pages.advise(begin, page, Advice::set_read_mostly, host);
+  pages.touch(begin, page, second, false);
+  // A page that others share a part of stays where it is.
+  pages.discard(begin, 3 * page + 1);
+  EXPECT_FALSE(pages.home(begin));
+  EXPECT_FALSE(pages.is_at(begin, second));
+  EXPECT_EQ(pages.home(begin + 3 * page), first);
+  pages.discard(begin + 4 * page + 1, 2 * page - 2);
+  EXPECT_EQ(pages.home(begin + 4 * page), first);
+  EXPECT_EQ(pages.home(begin + 5 * page), first);
+  pages.discard(begin + 6 * page + 1, page - 1);
+  EXPECT_EQ(pages.home(begin + 6 * page), first);
+  EXPECT_EQ(pages.prefetch(begin, page, second), 0u);
+  EXPECT_EQ(pages.touch(begin + page, 2 * page, host, true), 0u);
+  EXPECT_TRUE(pages.info(begin, page).is_read_mostly);
 }
 
 TEST_F(ManagedPagesTest, ForgetEverythingWithTheirBlock) {
@@ -147,7 +167,7 @@ TEST_F(ManagedPagesTest, ForgetEverythingWithTheirBlock) {
   EXPECT_EQ(pages.touch(begin, page, host, true), 0u);
   EXPECT_FALSE(pages.home(begin));
   pages.begin(begin, 8 * page);
-  EXPECT_FALSE(pages.info(begin, page, host).is_read_mostly);
+  EXPECT_FALSE(pages.info(begin, page).is_read_mostly);
 }
 
 }  // namespace

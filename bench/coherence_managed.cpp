@@ -1,0 +1,92 @@
+// Managed buffers that the host has written and kernels use next: brought by a plan while the
+// kernels are being launched, or page by page when they get there.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "bench/copy_stage.hpp"
+#include "bench/touch_kernel.hpp"
+#include "tern/coherence/managed_buffer.hpp"
+#include "tern/coherence/prefetch_plan.hpp"
+
+namespace tern::bench {
+namespace {
+
+constexpr double goal_ratio_of_demand = 5;
+
+void run(Context& context) {
+  const CopyStage stage(context);
+  if (!stage.device().can(Capability::managed_memory)) {
+    context.note(fmt::format("'{}' has no managed memory.", stage.device().spec()));
+    return;
+  }
+  const StreamRef stream = stage.stream();
+  // More than a card has free of it can hang the card, so this stays small.
+  const std::size_t count = context.usual_or_quick<std::size_t>(32, 4);
+  const std::size_t bytes = context.usual_or_quick(8 * mib, 256 * kib);
+  const std::size_t rounds = context.usual_or_quick<std::size_t>(7, 2);
+  std::vector<ManagedBuffer<std::byte>> buffers;
+  PrefetchPlan plan;
+  for (std::size_t i = 0; i < count; ++i) {
+    buffers.emplace_back(stage.device(), Shape{bytes});
+    plan.add(buffers.back(), stage.device().place());
+  }
+  const TouchKernel kernel(stage);
+  const auto write_on_host = [&] {
+    for (auto& buffer : buffers) std::ranges::fill(buffer.discard_host(), std::byte{1});
+  };
+  const auto use_on_device = [&] {
+    for (auto& buffer : buffers) {
+      const auto lease = buffer.rw_device(stream);
+      kernel.launch(stream, lease.data(), lease.size());
+    }
+    stream.synchronize();
+  };
+  const auto planned = [&] {
+    plan.execute(stream);
+    use_on_device();
+  };
+
+  // The first launch of a kernel loads it, and the first touch makes the pages.
+  write_on_host();
+  use_on_device();
+  std::vector<double> demand, ahead, resident, submission;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    context.step(fmt::format("round {} of {}", round + 1, rounds));
+    write_on_host();
+    demand.push_back(seconds_of(use_on_device));
+    write_on_host();
+    ahead.push_back(seconds_of(planned));
+    resident.push_back(seconds_of(use_on_device));
+    submission.push_back(seconds_of([&] { plan.execute(stream); }));
+    stream.synchronize();
+  }
+  const auto rate = [&](const std::vector<double>& times) {
+    return static_cast<double>(count * bytes) / median(times) / 1e9;
+  };
+  Figure figure = {
+      .name = fmt::format("{} buffers of {}, plan and kernels", count, format_bytes(bytes)),
+      .value = rate(ahead),
+      .unit = "GB/s",
+      .baseline_name = "kernels that fault",
+      .baseline = rate(demand),
+      .others = {{"kernels on resident pages", rate(resident)}}};
+  // Elsewhere there are no pages to move.
+  if (stage.raw() != nullptr) figure.goal_ratio = goal_ratio_of_demand;
+  context.add(std::move(figure));
+  context.add({.name = fmt::format("a plan of {} entries, already there", count),
+               .value = median(submission) * 1e6,
+               .unit = "us",
+               .better = Better::lower});
+}
+
+const Registration registered({"coherence.managed",
+                               "managed memory by a prefetch plan and by page "
+                               "faults",
+                               run});
+
+}  // namespace
+}  // namespace tern::bench

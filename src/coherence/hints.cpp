@@ -1,0 +1,392 @@
+#include "tern/coherence/hints.hpp"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "coherence/hint_checks.hpp"
+#include "tern/buffer/foreign.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern {
+namespace {
+
+Failure no_host_memory(const char* what, CallSite site) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", what);
+}
+
+bool has_place(Advice advice) noexcept {
+  return advice == Advice::set_preferred_location || advice == Advice::set_accessed_by ||
+         advice == Advice::unset_accessed_by;
+}
+
+bool is_accessed_by(Advice advice) noexcept {
+  return advice == Advice::set_accessed_by || advice == Advice::unset_accessed_by;
+}
+
+Result<void> check_advice(AdvicePair advice, CallSite site) noexcept {
+  if (!has_place(advice.advice)) return {};
+  if (is_accessed_by(advice.advice) && advice.place.is_host() && advice.place != Place::host()) {
+    return Failure(ErrorCode::invalid_device,
+                   "drivers keep mappings for devices and the host, not for a NUMA node ({spec} "
+                   "{number}). Name the host.",
+                   site)
+        .with("spec", "host numa")
+        .with("number", advice.place.index());
+  }
+  return check_page_place(advice.place, site);
+}
+
+/// What takes an advice back, or gives it again, to have what was there before.
+AdvicePair opposite_of(AdvicePair told, const ManagedInfo& before) noexcept {
+  switch (told.advice) {
+    case Advice::set_read_mostly:
+    case Advice::unset_read_mostly:
+      return {before.is_read_mostly ? Advice::set_read_mostly : Advice::unset_read_mostly, {}};
+    case Advice::set_preferred_location:
+    case Advice::unset_preferred_location:
+      if (before.preferred) return {Advice::set_preferred_location, *before.preferred};
+      return {Advice::unset_preferred_location, {}};
+    case Advice::set_accessed_by:
+    case Advice::unset_accessed_by:
+      break;
+  }
+  return {before.is_accessed_by(told.place) ? Advice::set_accessed_by : Advice::unset_accessed_by,
+          told.place};
+}
+
+template <class T>
+void join(InForce<T>& whole, const T& part, bool is_first) {
+  if (is_first) {
+    whole.value = part;
+  } else if (whole.value != part) {
+    whole.is_mixed = true;
+  }
+}
+
+}  // namespace
+
+const char* name(HintSkip skip) noexcept {
+  switch (skip) {
+    case HintSkip::none:
+      return "sent";
+    case HintSkip::zero_bytes:
+      return "skipped: there are no bytes";
+    case HintSkip::default_policy:
+      return "skipped: the policy is the driver's own";
+    case HintSkip::not_concurrent:
+      return "skipped: host and device cannot use managed memory at the same time";
+    case HintSkip::not_supported:
+      return "skipped: the device takes no such hints";
+  }
+  return "unknown";
+}
+
+Hints::Hints(Buffer buffer, HintOptions options, std::nullptr_t) noexcept
+    : buffer_(std::move(buffer)), options_(options) {}
+
+Hints::Hints(Buffer buffer, HintOptions options, CallSite site)
+    : Hints(try_make(std::move(buffer), options, site).value()) {}
+
+Result<Hints> Hints::try_make(Buffer buffer, HintOptions options, CallSite site) noexcept {
+  if (Result<void> managed = check_managed(buffer, site); !managed) return managed.failure();
+  return Hints(std::move(buffer), options, nullptr);
+}
+
+Result<Hints> Hints::try_over(const Device& device, void* address, std::size_t bytes,
+                              std::shared_ptr<void> owner, HintOptions options,
+                              CallSite site) noexcept {
+  if (!owner) {
+    return Failure(ErrorCode::invalid_argument,
+                   "hints on memory of somebody else need its owner, so that it is there when they "
+                   "are given. Pass what keeps it alive.",
+                   site)
+        .with("name", "owner")
+        .with("value", "null");
+  }
+  Result<Buffer> borrowed =
+      try_borrow(device, address, bytes, {.owner = std::move(owner), .site = site});
+  if (!borrowed) return borrowed.failure();
+  return try_make(*std::move(borrowed), options, site);
+}
+
+// --- Ranges
+
+Result<HintRange> Hints::try_resolve(std::optional<HintRange> range, CallSite site) const noexcept {
+  if (!range) return HintRange{0, buffer_.bytes()};
+  if (Result<void> inside = check_hint_range(*range, buffer_.bytes(), site); !inside) {
+    return inside.failure();
+  }
+  return *range;
+}
+
+Result<EffectiveRange> Hints::try_effective_range(std::optional<HintRange> asked,
+                                                  CallSite site) const noexcept {
+  const Result<HintRange> range = try_resolve(asked, site);
+  if (!range) return range.failure();
+  EffectiveRange effective{range->offset_bytes, range->bytes, 0, 0};
+  if (range->bytes == 0) return effective;
+  if (Result<void> there = buffer_.try_ensure_allocated({}, site); !there) return there.failure();
+  const Result<std::uintptr_t> address = buffer_.try_address();
+  if (!address) return Failure(address.failure()).at(site);
+  const std::size_t page = hint_page_bytes();
+  effective.before_bytes = (*address + range->offset_bytes) % page;
+  const std::size_t end = (*address + range->offset_bytes + range->bytes) % page;
+  effective.after_bytes = end == 0 ? 0 : page - end;
+  return effective;
+}
+
+Result<void> Hints::try_note_edges(HintRange range, CallSite site) const noexcept {
+  const Result<EffectiveRange> effective = try_effective_range(range, site);
+  if (!effective) return effective.failure();
+  const std::size_t begin = buffer_.offset_bytes() + range.offset_bytes;
+  // What lies in front of the storage is another one's, and its notes are there.
+  const std::size_t before = std::min(effective->before_bytes, begin);
+  return buffer_.storage()->try_note_edges(
+      {begin - before, begin + range.bytes + effective->after_bytes});
+}
+
+Result<std::vector<Hints::Part>> Hints::try_parts(HintRange range, CallSite site) const noexcept
+    try {
+  if (Result<void> there = buffer_.try_ensure_allocated({}, site); !there) return there.failure();
+  const std::size_t first = buffer_.offset_bytes() + range.offset_bytes;
+  Result<std::vector<std::size_t>> edges =
+      buffer_.storage()->try_edges({first, first + range.bytes});
+  if (!edges) return Failure(edges.failure()).at(site);
+  edges->push_back(first + range.bytes);
+  std::byte* const base = buffer_.storage()->first_byte();
+  std::vector<Part> parts;
+  std::size_t begin = first;
+  for (const std::size_t end : *edges) {
+    Result<ManagedInfo> info = buffer_.device().try_managed_info(base + begin, end - begin);
+    if (!info) return Failure(info.failure()).at(site);
+    parts.push_back({{begin - buffer_.offset_bytes(), end - begin}, *std::move(info)});
+    begin = end;
+  }
+  return parts;
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a query of hints", site);
+}
+
+// --- Advice
+
+Result<void> Hints::try_tell(AdvicePair advice, HintRange range, CallSite site) const noexcept {
+  if (Result<void> noted = try_note_edges(range, site); !noted) return noted;
+  if (Result<void> noted = buffer_.storage()->try_note_advice(advice.advice, advice.place);
+      !noted) {
+    return noted;
+  }
+  const Result<void> told = buffer_.device().try_advise(
+      buffer_.storage()->first_byte() + buffer_.offset_bytes() + range.offset_bytes, range.bytes,
+      advice.advice, advice.place);
+  if (!told) return Failure(told.failure()).at(site);
+  return {};
+}
+
+Result<HintReport> Hints::try_advise(AdvicePair advice, std::optional<HintRange> asked,
+                                     CallSite site) const noexcept {
+  const Result<HintRange> range = try_resolve(asked, site);
+  if (!range) return range.failure();
+  if (Result<void> sound = check_advice(advice, site); !sound) return sound.failure();
+  HintReport report{HintSkip::zero_bytes, {range->offset_bytes, range->bytes, 0, 0}};
+  if (range->bytes == 0) return report;
+  const Result<HintSkip> able = check_able(buffer_.device(), Capability::advice, options_, site);
+  if (!able) return able.failure();
+  report.skipped = *able;
+  if (!report.is_sent()) return report;
+  const Result<EffectiveRange> effective = try_effective_range(*range, site);
+  if (!effective) return effective.failure();
+  report.range = *effective;
+  if (Result<void> told = try_tell(advice, *range, site); !told) return told.failure();
+  return report;
+}
+
+Result<HintUndo> Hints::try_apply(const MigrationPolicy& policy, std::optional<HintRange> asked,
+                                  CallSite site) const noexcept try {
+  const Result<HintRange> range = try_resolve(asked, site);
+  if (!range) return range.failure();
+  const std::vector<AdvicePair> advice = policy.advice();
+  HintReport report{HintSkip::none, {range->offset_bytes, range->bytes, 0, 0}};
+  if (advice.empty()) {
+    report.skipped = HintSkip::default_policy;
+    return HintUndo(*this, {}, {}, report);
+  }
+  for (const AdvicePair& one : advice) {
+    if (Result<void> sound = check_advice(one, site); !sound) return sound.failure();
+  }
+  const Result<HintSkip> able = check_able(buffer_.device(), Capability::advice, options_, site);
+  if (!able) return able.failure();
+  report.skipped = range->bytes == 0 ? HintSkip::zero_bytes : *able;
+  if (!report.is_sent()) return HintUndo(*this, {}, {}, report);
+  const Result<EffectiveRange> effective = try_effective_range(*range, site);
+  if (!effective) return effective.failure();
+  report.range = *effective;
+  Result<std::vector<Part>> before = try_parts(*range, site);
+  if (!before) return before.failure();
+  HintUndo undo(*this, {}, *std::move(before), report);
+  undo.told_.reserve(advice.size());
+  for (const AdvicePair& one : advice) {
+    if (Result<void> told = try_tell(one, *range, site); !told) {
+      // As it was, as far as the driver lets us; the first refusal is the one to hear of.
+      static_cast<void>(undo.try_restore(site));
+      return told.failure();
+    }
+    undo.told_.push_back(one);
+  }
+  return undo;
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a migration policy", site);
+}
+
+HintUndo Hints::apply(const MigrationPolicy& policy, std::optional<HintRange> range,
+                      CallSite site) const {
+  return try_apply(policy, range, site).value();
+}
+
+Result<HintUndo> Hints::try_apply_at(const MigrationPolicy& policy, Place place,
+                                     std::optional<HintRange> range, CallSite site) const noexcept {
+  if (policy.preferred() && *policy.preferred() != place) {
+    const auto kind = [](Place one) { return one.is_host() ? "host" : "device"; };
+    return Failure(ErrorCode::device_mismatch,
+                   "the policy prefers {a} {a_number} and the call names {b} {b_number}. Name the "
+                   "policy's place, or none.",
+                   site)
+        .with("a", kind(*policy.preferred()))
+        .with("a_number", policy.preferred()->index())
+        .with("b", kind(place))
+        .with("b_number", place.index());
+  }
+  return try_apply(policy, range, site);
+}
+
+HintUndo Hints::apply_at(const MigrationPolicy& policy, Place place, std::optional<HintRange> range,
+                         CallSite site) const {
+  return try_apply_at(policy, place, range, site).value();
+}
+
+Result<HintState> Hints::try_query(std::optional<HintRange> asked, CallSite site) const noexcept
+    try {
+  const Result<HintRange> range = try_resolve(asked, site);
+  if (!range) return range.failure();
+  HintState state;
+  if (range->bytes == 0) return state;
+  const Result<HintSkip> able =
+      check_able(buffer_.device(), Capability::advice, {.strict = true}, site);
+  if (!able) return able.failure();
+  const Result<std::vector<Part>> parts = try_parts(*range, site);
+  if (!parts) return parts.failure();
+  bool is_first = true;
+  for (const Part& part : *parts) {
+    std::vector<Place> accessors = part.info.accessed_by;
+    std::ranges::sort(accessors);
+    join(state.read_mostly, part.info.is_read_mostly, is_first);
+    join(state.preferred, part.info.preferred, is_first);
+    join(state.accessed_by, accessors, is_first);
+    join(state.last_prefetch, part.info.last_prefetch, is_first);
+    is_first = false;
+  }
+  return state;
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a query of hints", site);
+}
+
+// --- In stream order
+
+Result<HintReport> Hints::try_prefetch(Place place, StreamRef stream,
+                                       std::optional<HintRange> asked,
+                                       CallSite site) const noexcept {
+  const Result<HintRange> range = try_resolve(asked, site);
+  if (!range) return range.failure();
+  if (Result<void> sound = check_page_place(place, site); !sound) return sound.failure();
+  HintReport report{HintSkip::zero_bytes, {range->offset_bytes, range->bytes, 0, 0}};
+  if (range->bytes == 0) return report;
+  const Result<HintSkip> able = check_able(buffer_.device(), Capability::prefetch, options_, site);
+  if (!able) return able.failure();
+  report.skipped = *able;
+  if (!report.is_sent()) return report;
+  const Result<EffectiveRange> effective = try_effective_range(*range, site);
+  if (!effective) return effective.failure();
+  report.range = *effective;
+  if (Result<void> noted = try_note_edges(*range, site); !noted) return noted.failure();
+  // Reading, but not the reader's: pages may go somewhere before anybody wrote them.
+  UseRecord& uses = buffer_.storage()->uses();
+  const Result<UseRecord::Ticket> ticket = uses.try_begin(stream, Access::read, site);
+  if (!ticket) return ticket.failure();
+  const Result<void> sent = stream.try_prefetch(
+      buffer_.storage()->first_byte() + buffer_.offset_bytes() + range->offset_bytes, range->bytes,
+      place, site);
+  if (!sent) {
+    uses.cancel(*ticket);
+    return sent.failure();
+  }
+  uses.end(*ticket, stream, stream.next_mark(), Access::read);
+  return report;
+}
+
+Result<HintReport> Hints::try_give_up(std::optional<Place> place, StreamRef stream,
+                                      std::optional<HintRange> asked,
+                                      CallSite site) const noexcept {
+  const Result<HintRange> range = try_resolve(asked, site);
+  if (!range) return range.failure();
+  if (place) {
+    if (Result<void> sound = check_page_place(*place, site); !sound) return sound.failure();
+  }
+  HintReport report{HintSkip::zero_bytes, {range->offset_bytes, range->bytes, 0, 0}};
+  if (range->bytes == 0) return report;
+  const Result<HintSkip> able = check_able(buffer_.device(), Capability::discard, options_, site);
+  if (!able) return able.failure();
+  const std::size_t offset = buffer_.offset_bytes() + range->offset_bytes;
+  // A write of the range in all but name: it comes behind all uses, and later ones behind it.
+  Result<StorageUse> use =
+      buffer_.storage()->try_use(stream, Access::discard, offset, range->bytes, site);
+  if (!use) return use.failure();
+  report.skipped = *able;
+  if (report.is_sent()) {
+    const Result<EffectiveRange> effective = try_effective_range(*range, site);
+    if (!effective) return effective.failure();
+    report.range = *effective;
+    if (Result<void> noted = try_note_edges(*range, site); !noted) return noted.failure();
+    const Result<void> sent =
+        stream.try_discard(buffer_.storage()->first_byte() + offset, range->bytes, place, site);
+    if (!sent) return sent.failure();
+  }
+  use->end();
+  buffer_.storage()->note_unwritten(offset, range->bytes);
+  if (report.is_sent() || !place) return report;
+  return try_prefetch(*place, stream, *range, site);
+}
+
+Result<HintReport> Hints::try_discard(StreamRef stream, std::optional<HintRange> range,
+                                      CallSite site) const noexcept {
+  return try_give_up(std::nullopt, stream, range, site);
+}
+
+Result<HintReport> Hints::try_discard_prefetch(Place place, StreamRef stream,
+                                               std::optional<HintRange> range,
+                                               CallSite site) const noexcept {
+  return try_give_up(place, stream, range, site);
+}
+
+// --- Undo
+
+HintUndo::HintUndo(Hints hints, std::vector<AdvicePair> told, std::vector<Hints::Part> before,
+                   HintReport report) noexcept
+    : hints_(std::move(hints)),
+      told_(std::move(told)),
+      before_(std::move(before)),
+      report_(report) {}
+
+Result<void> HintUndo::try_restore(CallSite site) const noexcept {
+  Result<void> first;
+  for (const Hints::Part& part : before_) {
+    for (const AdvicePair& told : told_) {
+      const Result<void> restored = hints_.try_tell(opposite_of(told, part.info), part.range, site);
+      if (!restored && first) first = restored;
+    }
+  }
+  return first;
+}
+
+}  // namespace tern
