@@ -681,9 +681,9 @@ void Storage::note_unwritten(std::size_t offset, std::size_t bytes) noexcept {
   if (rare == nullptr) return;
   const std::lock_guard lock(rare->mutex);
   try {
-    if (is_all_written_.load(std::memory_order_relaxed)) rare->written.add(0, this->bytes());
+    if (is_all_written()) rare->written.add(0, this->bytes());
     rare->written.remove(offset, offset + bytes);
-    is_all_written_.store(false, std::memory_order_release);
+    bytes_and_written_.fetch_and(~all_written_bit, std::memory_order_release);
   } catch (const std::bad_alloc&) {
     // Without memory for the gaps it is better to allow too much.
   }
@@ -730,7 +730,7 @@ void Storage::take_advice_back() noexcept {
   // Memory of somebody else goes back to whoever may have wanted it so.
   if (rare == nullptr || rare->advice.empty() || !block_) return;
   for (const auto& [advice, place] : rare->advice) {
-    static_cast<void>(device().try_advise(memory_.device_address, bytes(), advice, place));
+    static_cast<void>(device().try_advise(device_address_, bytes(), advice, place));
   }
   rare->advice.clear();
 }
