@@ -171,6 +171,12 @@ void Validity::remove(std::size_t begin, std::size_t end, unsigned place) noexce
   change(begin, end, [place](PlaceSet valid) { return valid.without(place); });
 }
 
+void Validity::remove_copy(std::size_t begin, std::size_t end, unsigned place) noexcept {
+  change(begin, end, [place](PlaceSet valid) {
+    return valid == PlaceSet::of(place) ? valid : valid.without(place);
+  });
+}
+
 void Validity::forget(std::size_t begin, std::size_t end) noexcept {
   change(begin, end, [](PlaceSet) { return PlaceSet{}; });
 }

@@ -140,6 +140,8 @@ class TERN_EXPORT Validity {
   void apply(Access access, std::size_t begin, std::size_t end, unsigned place) noexcept;
   /// The place no longer counts, or counts no longer for the range.
   void remove(std::size_t begin, std::size_t end, unsigned place) noexcept;
+  /// The same, but not of bytes that are up to date nowhere else.
+  void remove_copy(std::size_t begin, std::size_t end, unsigned place) noexcept;
   /// As if it had never been written.
   void forget(std::size_t begin, std::size_t end) noexcept;
 
