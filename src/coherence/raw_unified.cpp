@@ -14,11 +14,6 @@ namespace tern {
 
 // --- Facts of the buffer
 
-std::size_t UnifiedCore::bytes() const noexcept {
-  const std::lock_guard lock(mutex_);
-  return bytes_;
-}
-
 Shape UnifiedCore::shape() const {
   const std::lock_guard lock(mutex_);
   return shape_;
@@ -67,7 +62,7 @@ BufferState UnifiedCore::state_of(PlaceSet valid) const noexcept {
 BufferState UnifiedCore::state(ByteRange range) const noexcept {
   const std::lock_guard lock(mutex_);
   std::optional<BufferState> all;
-  validity_.visit(range.begin, std::min(range.end, bytes_),
+  validity_.visit(range.begin, std::min(range.end, bytes()),
                   [&](std::size_t, std::size_t, PlaceSet valid) {
                     const BufferState one = state_of(valid);
                     all = !all || *all == one ? one : BufferState::mixed;
@@ -78,8 +73,8 @@ BufferState UnifiedCore::state(ByteRange range) const noexcept {
 std::vector<Place> UnifiedCore::valid_places(ByteRange range) const {
   const std::lock_guard lock(mutex_);
   std::vector<Place> found;
-  if (range.begin >= std::min(range.end, bytes_)) return found;
-  const PlaceSet valid = validity_.valid_everywhere(range.begin, std::min(range.end, bytes_));
+  if (range.begin >= std::min(range.end, bytes())) return found;
+  const PlaceSet valid = validity_.valid_everywhere(range.begin, std::min(range.end, bytes()));
   for (unsigned place = 0; place < places_.size(); ++place) {
     if (valid.has(place)) found.push_back(places_[place].place);
   }
@@ -90,7 +85,7 @@ bool UnifiedCore::is_stale_on(ByteRange range, Place place) const noexcept {
   const std::lock_guard lock(mutex_);
   const std::optional<unsigned> found = find(place);
   bool is_stale = false;
-  validity_.visit(range.begin, std::min(range.end, bytes_),
+  validity_.visit(range.begin, std::min(range.end, bytes()),
                   [&](std::size_t, std::size_t, PlaceSet valid) {
                     is_stale |= !valid.empty() && (!found || !valid.has(*found));
                   });
@@ -100,7 +95,7 @@ bool UnifiedCore::is_stale_on(ByteRange range, Place place) const noexcept {
 std::vector<RawUnified::Interval> UnifiedCore::intervals(ByteRange range) const {
   std::vector<RawUnified::Interval> all;
   const std::lock_guard lock(mutex_);
-  validity_.visit(range.begin, std::min(range.end, bytes_),
+  validity_.visit(range.begin, std::min(range.end, bytes()),
                   [&](std::size_t begin, std::size_t end, PlaceSet valid) {
                     all.push_back({begin, end, {}});
                     for (unsigned place = 0; place < places_.size(); ++place) {
@@ -120,7 +115,7 @@ std::vector<Transfer> UnifiedCore::transfers() const {
   std::vector<Transfer> all(log_);
   // A full one begins where the next goes.
   if (all.size() == logged_transfers) {
-    std::ranges::rotate(all, all.begin() + static_cast<std::ptrdiff_t>(log_next_));
+    std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(log_next_), all.end());
   }
   return all;
 }

@@ -25,7 +25,12 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     return sync_failed(is_read ? place : host, is_read ? host : place, range, cause, site);
   };
   // The host waits for what must come before, and the library's stream for nobody.
-  if (Result<void> ready = storage->uses().try_wait(access); !ready) return failed(ready.failure());
+  {
+    const Pause pause(*this);
+    if (Result<void> ready = storage->uses().try_wait(access); !ready) {
+      return failed(ready.failure());
+    }
+  }
   if (is_host_memory(*storage) || storage->reach().host_writes) {
     const std::lock_guard moving(transfer_mutex_);
     std::byte* const address = address_for(*storage, {}) + range.begin;
@@ -275,6 +280,7 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
 }
 
 Result<void> UnifiedCore::try_synchronize(CallSite site) noexcept {
+  const Pause pause(*this);
   std::array<StorageHandle, PlaceSet::most> all;
   std::size_t count = 0;
   {

@@ -104,7 +104,7 @@ std::uint32_t UnifiedCore::take_slot(const Wanted& wanted, unsigned place) noexc
   open.kind = wanted.kind;
   open.place = static_cast<std::uint8_t>(place);
   open.is_open = true;
-  open.has_use = false;
+  open.has_use = open.is_ahead = false;
   open.is_sticky = false;
   ++open_count_;
   ++shares_;
@@ -214,6 +214,17 @@ void UnifiedCore::note_stream_use(Memory& memory, Access access) noexcept {
   if (is_write(access)) memory.is_read_clear = false;
 }
 
+void UnifiedCore::Memory::set(StorageHandle made) noexcept {
+  storage = std::move(made);
+  address = storage->first_byte();
+  device = storage->device().id();
+  wants_notes = storage->device().info().wants_notes;
+  // What a pool gave may be in use until now.
+  is_read_clear = is_write_clear = false;
+  ++stream_uses;
+  ahead = {};
+}
+
 bool UnifiedCore::is_ready_at(unsigned place, ByteRange range, Access access) noexcept {
   if (movers_ != 0 || sticky_count_ != 0 || is_checked_ || !takes_part(place)) return false;
   if (access == Access::discard) {
@@ -231,7 +242,7 @@ RawLease UnifiedCore::lease(std::uint32_t slot, unsigned place, ByteRange range,
   lease.core_ = this;
   lease.slot_ = slot;
   lease.bytes_ = range.end - range.begin;
-  lease.address_ = memory_of(place).storage->first_byte() + range.begin;
+  lease.address_ = memory_of(place).address + range.begin;
   if (access == Access::discard) lease.kept_exceptions_ = std::uncaught_exceptions();
   return lease;
 }
@@ -251,33 +262,39 @@ Result<RawLease> UnifiedCore::try_open(const Wanted& wanted) noexcept {
     if (place != PlaceSet::most && kind == Kind::lease && conflict(range, access) == nullptr &&
         is_ready_at(place, range, access)) {
       Memory& memory = memory_of(place);
-      Storage& storage = *memory.storage;
       UseRecord::Ticket ticket;
-      bool is_short = false;
+      bool is_short = false, is_ahead = false;
       if (is_host) {
         is_short = (is_write(access) ? memory.is_write_clear : memory.is_read_clear) &&
-                   !storage.device().info().wants_notes;
-      } else if (storage.device().id() == stream.device_id()) {
+                   !memory.wants_notes;
+      } else if (memory.ahead == stream.id() && (memory.ahead_writes || !is_write(access))) {
+        is_short = is_ahead = true;
+      } else if (memory.device == stream.device_id()) {
+        memory.ahead = {};
         MarkSet waits;
-        const Result<UseRecord::Ticket> begun =
-            storage.uses().try_begin(stream, access, waits, site);
-        if (begun && !waits.all().empty()) storage.uses().cancel(*begun);
+        UseRecord& uses = memory.storage->uses();
+        const Result<UseRecord::Ticket> begun = uses.try_begin(stream, access, waits, site);
         is_short = begun && waits.all().empty();
-        if (is_short) ticket = *begun;
-      }
-      if (is_short) {
-        const std::uint32_t slot = take_slot(wanted, place);
-        if (slot != 0) {
-          if (!is_host) {
-            slots_[slot - 1].ticket = ticket;
-            slots_[slot - 1].has_use = true;
-            note_stream_use(memory, access);
-          }
-          if (is_write(access)) validity_.apply(access, range.begin, range.end, place);
-          return lease(slot - 1, place, range, access);
+        if (is_short) {
+          ticket = *begun;
+        } else if (begun) {
+          uses.cancel(*begun);
         }
-        if (!is_host) storage.uses().cancel(ticket);
       }
+      const std::uint32_t slot = is_short ? take_slot(wanted, place) : 0;
+      if (slot != 0) {
+        if (!is_host) {
+          Open& open = slots_[slot - 1];
+          note_stream_use(memory, access);
+          open.ticket = ticket;
+          open.has_use = !is_ahead;
+          open.is_ahead = is_ahead;
+          open.stream_uses = memory.stream_uses;
+        }
+        if (is_write(access)) validity_.apply(access, range.begin, range.end, place);
+        return lease(slot - 1, place, range, access);
+      }
+      if (is_short && !is_host && !is_ahead) memory.storage->uses().cancel(ticket);
     }
   }
   const Result<std::uint32_t> slot = try_take(wanted, place == PlaceSet::most ? 0 : place);
@@ -338,6 +355,7 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
   open.ticket = ticket;
   open.has_use = true;
   note_stream_use(memory, access);
+  open.stream_uses = memory.stream_uses;
   if (is_write(access)) {
     validity_.apply(access, range.begin, range.end, *place);
     if (kind == Kind::escape) {
@@ -379,6 +397,8 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
 
 Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, Access access,
                                           CallSite site) noexcept {
+  // While the host looks and waits, others go the long way, and none of them is kept.
+  const Pause pause(*this);
   StorageHandle storage;
   std::uint64_t stream_uses = 0;
   bool is_clear = false;
@@ -448,11 +468,33 @@ void UnifiedCore::close(std::uint32_t slot, std::size_t kept) noexcept {
   mutex_.lock();
   Open& open = slots_[slot];
   const bool was_write = is_write(open.access);
+  bool must_wait = false;
+  const StreamRef stream = open.stream;
   if (open.has_use) {
     Memory& memory = memory_of(open.place);
-    memory.storage->uses().end(open.ticket, open.stream, open.stream.next_mark(), open.access);
+    // If the memory was nobody else's meanwhile, and nobody looks, what comes next on the stream
+    // may count as the same use.
+    const bool is_alone =
+        memory.stream_uses == open.stream_uses && movers_ == 0 && open.kind == Kind::lease;
+    memory.ahead = {};
+    const Mark mark = stream.next_mark();
+    memory.storage->uses().end(open.ticket, stream, is_alone ? Mark{} : mark, open.access);
     note_stream_use(memory, open.access);
+    if (is_alone && mark) {
+      memory.ahead = stream.id();
+      memory.ahead_writes = was_write;
+    }
     open.has_use = false;
+  } else if (open.is_ahead) {
+    Memory& memory = memory_of(open.place);
+    const Mark mark = stream.next_mark();  // promised, so that the stream does not end without it
+    if (memory.ahead != stream.id()) {
+      // Somebody has looked meanwhile, and what came behind that is not on record.
+      must_wait = !memory.storage->uses().try_note(stream, mark, open.access);
+      memory.ahead = {};
+    }
+    note_stream_use(memory, open.access);
+    open.is_ahead = false;
   }
   if (was_write) {
     const ByteRange range{open.begin, open.end};
@@ -484,6 +526,7 @@ void UnifiedCore::close(std::uint32_t slot, std::size_t kept) noexcept {
   const bool is_last = --shares_ == 0;
   const bool has_waiters = waiters_ != 0;
   mutex_.unlock();
+  if (must_wait) static_cast<void>(stream.try_synchronize());
   if (has_waiters) notify();
   if (is_last) delete this;
 }
@@ -493,16 +536,28 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
   {
     const std::lock_guard lock(mutex_);
     Open& open = slots_[slot];
-    if (open.has_use) {
+    if (open.has_use || open.is_ahead) {
       // Readers of other places must find the writes on record; the first read is behind them.
       MarkSet waits;
       UseRecord& uses = memory_of(open.place).storage->uses();
       const Result<UseRecord::Ticket> ticket =
           uses.try_begin(open.stream, Access::read, waits, site);
       if (!ticket) return ticket.failure();
-      uses.end(open.ticket, open.stream, open.stream.next_mark(), open.access);
+      if (open.is_ahead) {
+        if (Result<void> noted = uses.try_note(open.stream, open.stream.next_mark(), open.access);
+            !noted) {
+          uses.cancel(*ticket);
+          return noted;
+        }
+      } else {
+        uses.end(open.ticket, open.stream, open.stream.next_mark(), open.access);
+      }
+      memory_of(open.place).ahead = {};
+      open.is_ahead = false;
+      open.has_use = true;
       open.ticket = *ticket;
       note_stream_use(memory_of(open.place), open.access);
+      open.stream_uses = 0;
     }
     if (open.is_sticky) --sticky_count_;
     open.is_sticky = false;

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -100,7 +101,9 @@ class UnifiedCore {
 
   // --- Facts
 
-  [[nodiscard]] std::size_t bytes() const noexcept;
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return bytes_.load(std::memory_order_relaxed);
+  }
   [[nodiscard]] Shape shape() const;
   [[nodiscard]] DType dtype() const noexcept { return dtype_; }
   [[nodiscard]] std::size_t element_bytes() const noexcept { return element_bytes_; }
@@ -126,9 +129,21 @@ class UnifiedCore {
   struct Memory {
     StorageHandle storage;
     PlaceSet parts = {};  // the places that have it for a copy
+    // What does not change while there is a storage.
+    std::byte* address = nullptr;
+    DeviceId device = {};
+    bool wants_notes = false;
     /// Counts uses by streams; the host has waited for those that matter to it.
-    std::uint64_t stream_uses = 0;
     bool is_read_clear = true, is_write_clear = true;
+    std::uint64_t stream_uses = 0;
+    /// The stream whose use is on record as still to come, if nobody else has used the memory
+    /// since: its further leases need no record. Whoever looks at the record clears this first,
+    /// because looking makes what is to come a mark; a lease that is open then is noted when it
+    /// closes.
+    StreamId ahead = {};
+    bool ahead_writes = false;
+
+    void set(StorageHandle made) noexcept;
   };
   struct Open {
     std::size_t begin = 0, end = 0;
@@ -136,19 +151,23 @@ class UnifiedCore {
     const void* thread = nullptr;
     StreamRef stream = {};
     UseRecord::Ticket ticket = {};
+    std::uint64_t stream_uses = 0;  // of the memory, when this one began
     std::uint32_t next_free = 0;
     Access access = Access::read;
     Kind kind = Kind::lease;
     std::uint8_t place = 0;
     bool is_open = false;
     bool has_use = false;
+    bool is_ahead = false;   // covered by what the record has of its stream
     bool is_sticky = false;  // an escape that writes when it likes
 
     [[nodiscard]] bool overlaps(ByteRange range) const noexcept {
       return begin < range.end && range.begin < end;
     }
   };
-  /// While it lives, bytes may move.
+  /// While it lives, nobody takes the short way, and records of uses may be looked at.
+  class Pause;
+  /// The same, and bytes may move.
   class Mover;
   /// A lease of the call itself, for the time it takes.
   class Hold;
@@ -249,7 +268,7 @@ class UnifiedCore {
   std::uint32_t waiters_ = 0;
   std::uint32_t first_free_ = 0;  // and 1 more; 0 for none
   std::uint64_t closes_ = 0;
-  std::size_t bytes_;
+  std::atomic<std::size_t> bytes_;  // read without it too
   Shape shape_;
   Validity validity_;
   std::vector<PlaceEntry> places_;
@@ -281,30 +300,31 @@ std::vector<ByteRange> UnifiedCore::ranges_where(ByteRange range, Fits fits) con
   return found;
 }
 
-/// Bytes are about to move: nobody takes the short way meanwhile.
-class UnifiedCore::Mover {
+class UnifiedCore::Pause {
  public:
-  explicit Mover(UnifiedCore& core) noexcept : core_(core) {
-    {
-      const std::lock_guard lock(core_.mutex_);
-      ++core_.movers_;
-    }
-    core_.transfer_mutex_.lock();
+  explicit Pause(UnifiedCore& core) noexcept : core_(core) {
+    const std::lock_guard lock(core_.mutex_);
+    ++core_.movers_;
+    for (Memory& memory : core_.memories_) memory.ahead = {};
   }
-  Mover(const Mover&) = delete;
-  Mover& operator=(const Mover&) = delete;
-  ~Mover() { end(); }
-  void end() noexcept {
-    if (has_ended_) return;
-    has_ended_ = true;
-    core_.transfer_mutex_.unlock();
+  Pause(const Pause&) = delete;
+  Pause& operator=(const Pause&) = delete;
+  ~Pause() {
     const std::lock_guard lock(core_.mutex_);
     --core_.movers_;
   }
 
  private:
   UnifiedCore& core_;
-  bool has_ended_ = false;
+};
+
+class UnifiedCore::Mover {
+ public:
+  explicit Mover(UnifiedCore& core) noexcept : pause_(core), lock_(core.transfer_mutex_) {}
+
+ private:
+  Pause pause_;
+  std::lock_guard<std::mutex> lock_;
 };
 
 /// Speaks for a range as a lease does.

@@ -159,10 +159,7 @@ Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite 
   {
     const std::lock_guard lock(mutex_);
     Memory& memory = memory_of(place);
-    if (is_new) {
-      memory.storage = std::move(storage);
-      memory.is_read_clear = memory.is_write_clear = false;  // a pool's may be in use until now
-    }
+    if (is_new) memory.set(std::move(storage));
     memory.parts = memory.parts.with(place);
   }
   if (is_checked_ && is_new) return try_poison(place, {0, bytes_}, false, stream, site);
@@ -371,11 +368,11 @@ Result<void> UnifiedCore::try_reconcile(unsigned place, StreamRef stream, std::u
   // What the place has, it alone has: forgetting copies is safe, and makes neighbours alike.
   const std::lock_guard lock(mutex_);
   std::size_t at = 0;
-  while (at < bytes_) {
-    const ByteRange gap = validity_.first_unwritten(at, bytes_);
-    const std::size_t end = gap.begin == gap.end ? bytes_ : gap.begin;
+  while (at < bytes()) {
+    const ByteRange gap = validity_.first_unwritten(at, bytes());
+    const std::size_t end = gap.begin == gap.end ? bytes() : gap.begin;
     validity_.apply(Access::discard, at, end, place);
-    at = gap.begin == gap.end ? bytes_ : gap.end;
+    at = gap.begin == gap.end ? bytes() : gap.end;
   }
   return {};
 }

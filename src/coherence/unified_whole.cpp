@@ -64,7 +64,6 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
   memory.parts = memory.parts.without(*place);
   if (memory.parts.empty()) {
     gone = std::exchange(memory.storage, {});
-    memory.is_read_clear = memory.is_write_clear = true;
   }
   return {};
 } catch (const std::bad_alloc&) {
@@ -111,7 +110,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     return held;
   }
   const Mover mover(*this);
-  const ByteRange kept{0, keep ? std::min(*bytes, bytes_) : 0};
+  const ByteRange kept{0, keep ? std::min(*bytes, this->bytes()) : 0};
   Validity validity(*bytes);
   std::vector<StorageHandle> made(memories_.size());
   std::vector<Transfer> moved;
@@ -158,9 +157,11 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   for (unsigned i = 0; i < memories_.size(); ++i) {
     Memory& memory = memories_[i];
     std::swap(memory.storage, made[i]);
-    if (!memory.storage) memory.parts = {};
-    memory.is_read_clear = memory.is_write_clear = !memory.storage;
-    ++memory.stream_uses;
+    if (memory.storage) {
+      memory.set(std::move(memory.storage));
+    } else {
+      memory.parts = {};
+    }
   }
   validity_ = std::move(validity);
   under_way_.clear();
@@ -240,7 +241,7 @@ Result<void> UnifiedCore::try_adopt(StorageHandle storage) noexcept {
   if (Result<void> there = storage->try_ensure({}, options_.site); !there) return there;
   const std::lock_guard lock(mutex_);
   Memory& memory = memories_[host];
-  memory.storage = std::move(storage);
+  memory.set(std::move(storage));
   memory.parts = PlaceSet::of(host);
   validity_.apply(Access::discard, 0, bytes_, host);
   return {};

@@ -51,7 +51,7 @@ std::size_t Validity::index_of(std::size_t offset) const noexcept {
   return static_cast<std::size_t>(behind - first) - 1;
 }
 
-bool Validity::is_only(std::size_t begin, std::size_t end, unsigned place) const noexcept {
+bool Validity::are_all_only(std::size_t begin, std::size_t end, unsigned place) const noexcept {
   bool is_only = true;
   visit(begin, end,
         [&](std::size_t, std::size_t, PlaceSet valid) { is_only &= valid == PlaceSet::of(place); });

@@ -402,6 +402,56 @@ TEST_F(Unified, WaitsForNobodyElsesWork) {
   gate.open();
 }
 
+TEST_F(Unified, KeepsTheOrderOfALeaseThatWasOpenWhenOthersLooked) {
+  UnifiedBuffer<int> buffer = make(100);
+  buffer.copy_from(counting(100));
+  UnifiedView<int> one = buffer.view(0, 50), other = buffer.view(50, 50);
+  static_cast<void>(buffer.read_device(t));
+  write_on_device(one, s, 1);
+  write_on_device(one, s, 2);
+  {
+    const DeviceLease<int> lease = one.rw_device(s);
+    EXPECT_EQ(on_device(other, t)[0], 51);
+    s.fill(lease.data(), 50, 3);
+  }
+  EXPECT_EQ(one.read_host()[49], 3);
+  write_on_device(one, s, 4);
+  {
+    const DeviceLease<int> lease = one.rw_device(s);
+    const DeviceLease<const int> beside = other.read_device(t);
+    s.fill(lease.data(), 50, 5);
+  }
+  write_on_device(one, t, 6);
+  EXPECT_EQ(on_device(one, s)[0], 6);
+  EXPECT_EQ(one.read_host()[0], 6);
+
+  // One that closes last has not waited for what came after its beginning.
+  {
+    const DeviceLease<const int> beside = other.read_device(t);
+    write_on_device(one, s, 7);
+  }
+  EXPECT_EQ(on_device(one, t)[0], 7);
+  // And what it read is not to be overwritten yet.
+  std::vector<int> seen(50);
+  {
+    const DeviceLease<const int> beside = other.read_device(t);
+    write_on_device(one, s, 8);
+    t.copy(seen.data(), beside.data(), 200);
+  }
+  write_on_device(other, s, 9);
+  t.synchronize();
+  EXPECT_EQ(seen, counting(50, 51));
+  write_on_device(one, s, 10);
+  {
+    const DeviceLease<const int> beside = other.read_device(t);
+    write_on_device(one, s, 11);
+    t.copy(seen.data(), beside.data(), 200);
+  }
+  write_on_device(other, s, 12);
+  t.synchronize();
+  EXPECT_EQ(seen, std::vector<int>(50, 9));
+}
+
 TEST_F(Unified, EndsBehindItsWorkWithoutWaiting) {
   Gate gate;
   gate.hold(s);
@@ -1214,7 +1264,22 @@ TEST(UnifiedOracle, FindsNoWrongByteUnderRandomSchedules) {
       };
       const auto value = static_cast<std::uint8_t>(number(256));
       const std::size_t middle = number(count + 1);
-      switch (number(9)) {
+      switch (number(11)) {
+        case 9:
+        case 10: {
+          // Two at once, beside each other, in any order.
+          if (middle == 0 || middle == count) break;
+          const StreamRef second = streams[number(streams.size())];
+          DeviceLease<std::uint8_t> a = part.view(0, middle).discard_device(stream);
+          DeviceLease<std::uint8_t> b = part.view(middle, count - middle).discard_device(second);
+          if (number(2) == 0) stream.fill(a.data(), a.size(), value);
+          second.fill(b.data(), b.size(), value);
+          if (number(2) == 0) b.close();
+          stream.fill(a.data(), a.size(), value);
+          a.close();
+          write(0, count, value);
+          break;
+        }
         case 0: {
           if (!is_written) break;
           const HostLease<const std::uint8_t> lease = part.read_host();

@@ -117,7 +117,11 @@ class TERN_EXPORT Validity {
     return valid_everywhere(begin, end).has(place);
   }
   /// Is it up to date there and nowhere else? Then writing it there changes nothing.
-  [[nodiscard]] bool is_only(std::size_t begin, std::size_t end, unsigned place) const noexcept;
+  [[nodiscard]] bool is_only(std::size_t begin, std::size_t end, unsigned place) const noexcept {
+    if (count_ == 1) [[likely]]
+      return begin >= end || data()[0].valid == PlaceSet::of(place);
+    return are_all_only(begin, end, place);
+  }
   /// The places that have all of the range, and those that have any of it.
   [[nodiscard]] PlaceSet valid_everywhere(std::size_t begin, std::size_t end) const noexcept;
   [[nodiscard]] PlaceSet valid_somewhere(std::size_t begin, std::size_t end) const noexcept;
@@ -149,6 +153,8 @@ class TERN_EXPORT Validity {
   [[nodiscard]] Result<void> check(PlaceSet existing) const noexcept;
 
  private:
+  [[nodiscard]] bool are_all_only(std::size_t begin, std::size_t end,
+                                  unsigned place) const noexcept;
   static constexpr std::size_t inline_intervals = 16;
 
   [[nodiscard]] const Interval* data() const noexcept { return more_ ? more_.get() : inline_; }
