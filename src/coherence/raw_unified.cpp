@@ -277,6 +277,8 @@ bool RawUnified::overlaps(const RawUnified& other) const noexcept {
          other.offset_ < offset_ + bytes();
 }
 
+LaunchMemory* RawUnified::launch_memory() const noexcept { return core_; }
+
 Result<ByteRange> RawUnified::try_range(std::size_t offset, std::size_t bytes,
                                         CallSite site) const noexcept {
   if (core_ == nullptr) {

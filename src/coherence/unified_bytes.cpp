@@ -112,7 +112,7 @@ Result<void> UnifiedCore::try_store(ByteRange range, const void* from, CallSite 
       const std::lock_guard lock(mutex_);
       places = validity_.valid_everywhere(range.begin, range.end);
       somewhere = validity_.valid_somewhere(range.begin, range.end);
-      if (!validity_.make_room()) places = {};
+      if (!make_room()) places = {};
     }
     if (!places.empty() && places == somewhere) {
       // Devices first: what the host has is the least likely to fail.
@@ -130,7 +130,7 @@ Result<void> UnifiedCore::try_store(ByteRange range, const void* from, CallSite 
           // The old value is where it was not overwritten.
           const std::lock_guard lock(mutex_);
           for (PlaceSet rest = written; !rest.empty(); rest = rest.without(rest.first())) {
-            if (validity_.make_room()) validity_.remove(range.begin, range.end, rest.first());
+            if (make_room()) validity_.remove(range.begin, range.end, rest.first());
           }
           return stored;
         }
@@ -187,7 +187,7 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
   if (!use) return use.failure();
   {
     const std::lock_guard lock(mutex_);
-    if (!validity_.make_room()) {
+    if (!make_room()) {
       return Failure(ErrorCode::out_of_memory,
                      "the host could not allocate what {what} needs. Free host memory.", site)
           .with("what", "the directory of a unified buffer");
@@ -201,7 +201,7 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
   use->end();
   const std::lock_guard lock(mutex_);
   note_stream_use(memory_of(place), Access::discard);
-  if (validity_.make_room()) validity_.apply(Access::discard, range.begin, range.end, place);
+  if (make_room()) validity_.apply(Access::discard, range.begin, range.end, place);
   return {};
 }
 
@@ -259,7 +259,7 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
           .with("place", name_of(*place))
           .with("places", name_of(holders.first()));
     }
-    if (!validity_.make_room()) {
+    if (!make_room()) {
       return Failure(ErrorCode::out_of_memory,
                      "the host could not allocate what {what} needs. Free host memory.", site)
           .with("what", "the directory of a unified buffer");

@@ -1,6 +1,7 @@
 #include "coherence/unified_core.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <new>
@@ -16,6 +17,11 @@ namespace {
 const void* this_thread() noexcept {
   static thread_local const char mark = 0;
   return &mark;
+}
+
+std::uint64_t next_number() noexcept {
+  static constinit std::atomic<std::uint64_t> last = 0;
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
 Failure no_host_memory(CallSite site) noexcept {
@@ -44,7 +50,8 @@ bool is_checked_by_config() noexcept {
 
 UnifiedCore::UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, std::size_t bytes,
                          const UnifiedOptions& options)
-    : options_(options),
+    : number_(next_number()),
+      options_(options),
       dtype_(dtype),
       element_bytes_(element_bytes),
       is_checked_(options.checked ? *options.checked : is_checked_by_config()),
@@ -229,11 +236,11 @@ bool UnifiedCore::is_ready_at(unsigned place, ByteRange range, Access access) no
   if (movers_ != 0 || sticky_count_ != 0 || is_checked_ || !takes_part(place)) return false;
   if (access == Access::discard) {
     return validity_.is_only(range.begin, range.end, place) ||
-           (validity_.size() < most_intervals && validity_.make_room());
+           (validity_.size() < most_intervals && make_room());
   }
   if (!validity_.is_valid(range.begin, range.end, place)) return false;
   return !is_write(access) || validity_.is_only(range.begin, range.end, place) ||
-         (validity_.size() < most_intervals && validity_.make_room());
+         (validity_.size() < most_intervals && make_room());
 }
 
 RawLease UnifiedCore::lease(std::uint32_t slot, unsigned place, ByteRange range,
@@ -346,7 +353,7 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
   }
   const std::lock_guard lock(mutex_);
   Memory& memory = memory_of(*place);
-  if (is_write(access) && !validity_.make_room()) {
+  if (is_write(access) && !make_room()) {
     memory.storage->uses().cancel(ticket);
     return no_host_memory(site);
   }
@@ -415,7 +422,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
       const std::lock_guard lock(mutex_);
       // What should have come has not, and is where it was.
       for (const ByteRange& one : under_way_) {
-        if (validity_.make_room()) validity_.remove_copy(one.begin, one.end, host);
+        if (make_room()) validity_.remove_copy(one.begin, one.end, host);
       }
       under_way_.clear();
       return sync_failed(PlaceSet::most, host, range, ready.failure(), site);
@@ -431,7 +438,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
     }
   }
   const std::lock_guard lock(mutex_);
-  if (is_write(access) && !validity_.make_room()) return no_host_memory(site);
+  if (is_write(access) && !make_room()) return no_host_memory(site);
   Memory& own = memory_of(host);
   if (own.stream_uses == stream_uses) {
     own.is_read_clear = true;
@@ -498,7 +505,7 @@ void UnifiedCore::close(std::uint32_t slot, std::size_t kept) noexcept {
   }
   if (was_write) {
     const ByteRange range{open.begin, open.end};
-    if (open.access == Access::discard && kept < range.end - range.begin && validity_.make_room()) {
+    if (open.access == Access::discard && kept < range.end - range.begin && make_room()) {
       validity_.forget(range.begin + kept, range.end);
     }
     if (write_through_ || is_checked_) {

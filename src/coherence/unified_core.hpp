@@ -26,10 +26,11 @@
 #include "tern/buffer/use_record.hpp"
 #include "tern/coherence/raw_unified.hpp"
 #include "tern/coherence/validity.hpp"
+#include "tern/launch/launch_memory.hpp"
 
 namespace tern {
 
-class UnifiedCore {
+class UnifiedCore final : public LaunchMemory {
  public:
   static constexpr unsigned host = 0;
   /// Of a lease that has no memory.
@@ -99,6 +100,18 @@ class UnifiedCore {
   [[nodiscard]] Result<Buffer> try_release_host(CallSite site) noexcept;
   [[nodiscard]] Result<void> try_adopt(StorageHandle storage) noexcept;
 
+  // --- For launches
+
+  [[nodiscard]] std::uint64_t number() const noexcept override { return number_; }
+  [[nodiscard]] Result<void> try_claim(std::span<LaunchPart> parts, StreamRef stream,
+                                       CallSite site) noexcept override;
+  [[nodiscard]] Result<StorageHandle> try_make_ready(StreamRef stream, bool& is_new,
+                                                     CallSite site) noexcept override;
+  [[nodiscard]] Result<void> try_bring(std::span<const LaunchPart> parts, StreamRef stream,
+                                       CallSite site) noexcept override;
+  void finish(std::span<const LaunchPart> parts, StreamRef stream, bool is_submitted,
+              bool was_new) noexcept override;
+
   // --- Facts
 
   [[nodiscard]] std::size_t bytes() const noexcept {
@@ -158,8 +171,9 @@ class UnifiedCore {
     std::uint8_t place = 0;
     bool is_open = false;
     bool has_use = false;
-    bool is_ahead = false;   // covered by what the record has of its stream
-    bool is_sticky = false;  // an escape that writes when it likes
+    bool is_promised = false;  // of a launch, which will change the directory
+    bool is_ahead = false;     // covered by what the record has of its stream
+    bool is_sticky = false;    // an escape that writes when it likes
 
     [[nodiscard]] bool overlaps(ByteRange range) const noexcept {
       return begin < range.end && range.begin < end;
@@ -175,6 +189,10 @@ class UnifiedCore {
   // --- With mutex_ held
 
   [[nodiscard]] const Open* conflict(ByteRange range, Access access) const noexcept;
+  /// For the changes to so many ranges, and for those that were promised.
+  [[nodiscard]] bool make_room(std::size_t ranges = 1) noexcept {
+    return validity_.make_room(ranges + promised_);
+  }
   /// 0 if the host has no memory for it; else the number and 1 more.
   [[nodiscard]] std::uint32_t take_slot(const Wanted& wanted, unsigned place) noexcept;
   void free_slot(std::uint32_t slot) noexcept;
@@ -255,6 +273,7 @@ class UnifiedCore {
   mutable BriefLock mutex_;
   std::mutex transfer_mutex_;
 
+  const std::uint64_t number_;
   const UnifiedOptions options_;
   const DType dtype_;
   const std::size_t element_bytes_;
@@ -266,6 +285,7 @@ class UnifiedCore {
   std::uint32_t open_count_ = 0;
   std::uint32_t sticky_count_ = 0;
   std::uint32_t waiters_ = 0;
+  std::uint32_t promised_ = 0;    // changes that launches will make
   std::uint32_t first_free_ = 0;  // and 1 more; 0 for none
   std::uint64_t closes_ = 0;
   std::atomic<std::size_t> bytes_;  // read without it too

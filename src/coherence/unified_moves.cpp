@@ -255,7 +255,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       // Copied again, whatever the directory says: nobody knows what has changed there.
       sticky.push_back({std::max(open.begin, range.begin), std::min(open.end, range.end)});
       reason = TransferReason::sticky;
-      if (!validity_.make_room()) return no_host_memory("a directory", site);
+      if (!make_room()) return no_host_memory("a directory", site);
       validity_.remove(sticky.back().begin, sticky.back().end, place);
       if (open.has_use) {
         // On a device the writes are what the stream has now.
@@ -271,7 +271,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     costs.leased = leased;
     gaps = validity_.plan(range.begin, range.end, place, costs, runs);
     if (runs.empty()) return {};
-    if (!validity_.make_room(runs.size() + 1)) return no_host_memory("a directory", site);
+    if (!make_room(runs.size() + 1)) return no_host_memory("a directory", site);
     if (place == host) under_way_.reserve(under_way_.size() + runs.size());
   }
   // One source after the other; most often there is one.
@@ -313,7 +313,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     }
     const std::lock_guard lock(mutex_);
     for (const CopyRun& run : some) {
-      if (!validity_.make_room()) return no_host_memory("a directory", site);
+      if (!make_room()) return no_host_memory("a directory", site);
       validity_.apply(Access::read, run.begin, run.end, place);
       if (place == host && !moved.is_elided) under_way_.push_back({run.begin, run.end});
     }
@@ -325,7 +325,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       under_way_.assign(1, all);
     }
     for (const ByteRange& one : sticky) {
-      if (validity_.make_room()) validity_.remove(one.begin, one.end, place);
+      if (make_room()) validity_.remove(one.begin, one.end, place);
     }
     statistics_.merged_gap_bytes += std::exchange(gaps, 0);
     log(moved);

@@ -190,7 +190,7 @@ Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offse
                    site)
         .with("what", "what was escaped for reading");
   }
-  if (!validity_.make_room()) return no_host_memory(site);
+  if (!make_room()) return no_host_memory(site);
   Memory& memory = memory_of(open.place);
   if (open.place != host) {
     const StreamRef writer = stream.id() ? stream : open.stream;
@@ -330,7 +330,7 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
     note_stream_use(memory_of(*place), Access::read);
   }
   const std::lock_guard lock(other.mutex_);
-  if (!other.validity_.make_room(runs.size())) return no_host_memory(site);
+  if (!other.make_room(runs.size())) return no_host_memory(site);
   for (const CopyRun& run : runs) {
     other.validity_.apply(Access::discard, run.begin, run.end, *there);
   }

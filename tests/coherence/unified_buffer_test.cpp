@@ -17,6 +17,7 @@
 #include "support/gate.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/launch/kernel.hpp"
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/default_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
@@ -1227,6 +1228,100 @@ TEST_F(Unified, NamesDirectionAndCauseOfACopyThatFailed) {
   EXPECT_EQ(refused(buffer.try_read_host(), ErrorCode::sync_failed).string("direction"),
             "to the host");
   EXPECT_EQ(buffer.read_host()[0], 1);
+}
+
+// --- Launches
+
+void add(View<const int> a, View<const int> b, View<int> sum) {
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = a[i] + b[i];
+}
+void shift(View<const int> from, View<int> to) {
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] = from[i] + 1;
+}
+void touch(View<int> values) {
+  for (int& value : values) value = -value;
+}
+
+TEST_F(Unified, IsAnArgumentOfKernels) {
+  const Kernel kernel = Kernel::from_function(device, "add", add);
+  UnifiedBuffer<int> a = make(100), b = make(100), sum = make(100);
+  a.copy_from(counting(100));
+  b.copy_from(counting(100, 1000));
+  const std::uint64_t before = a.stats().moved().copies;
+  kernel.launch(s, LaunchSize{}, in(a), in(b), out(sum));
+  EXPECT_EQ(a.stats().moved().copies - before, 1u);
+  EXPECT_EQ(sum.stats().moved().copies, 0u);
+  EXPECT_STATE(a, synchronized);
+  EXPECT_STATE(sum, device_only);
+  EXPECT_EQ(sum.read_host()[99], 100 + 1099);
+  // Beside arrays and buffers, and again without a copy.
+  const Array<int> ones = Array<int>::from(device, std::vector<int>(100, 1));
+  kernel.launch(t, LaunchSize{}, in(sum), in(ones), out(b));
+  EXPECT_EQ(b.load_host(0), 1002);
+  EXPECT_EQ(a.stats().moved().copies, 1u);
+  const Kernel negate = Kernel::from_function(device, "touch", touch);
+  negate.launch(s, LaunchSize{}, inout(b.view(0, 10)));
+  EXPECT_EQ(b.load_host(0), -1002);
+  EXPECT_EQ(b.load_host(10), 1002 + 20);
+  UnifiedBuffer<int> none = make(0);
+  negate.launch(s, LaunchSize{}, inout(none));
+}
+
+TEST_F(Unified, MergesArgumentsThatOverlapByteByByte) {
+  const Kernel kernel = Kernel::from_function(device, "shift", shift);
+  UnifiedBuffer<int> buffer = make(100);
+  std::ranges::fill(buffer.view(0, 60).discard_host(), 5);
+  // [0, 40) is read, [40, 60) both, [60, 80) written, and the rest is nobody's.
+  kernel.launch(s, LaunchSize{}, in(buffer.view(0, 60)), out(buffer.view(40, 40)));
+  EXPECT_EQ(buffer.stats().to_device.bytes, 240u);
+  EXPECT_EQ(name(buffer.state(0, 40)), "SYNCHRONIZED");
+  EXPECT_EQ(name(buffer.state(40, 40)), "DEVICE_DIRTY");
+  EXPECT_EQ(name(buffer.state(80, 20)), "UNINITIALIZED");
+  EXPECT_EQ(buffer.load_host(79), 6);
+  EXPECT_EQ(buffer.load_host(39), 5);
+}
+
+TEST_F(Unified, ALaunchTakesAllOfItsArgumentsOrNone) {
+  const auto faulty = std::make_shared<FaultResource>(default_resource(device));
+  const Kernel kernel = Kernel::from_function(device, "add", add);
+  UnifiedBuffer<int> a = make(100), b = make(100, {.resources = {faulty}}), sum = make(100);
+  a.copy_from(counting(100));
+  b.copy_from(counting(100));
+  const auto launch = [&] { return kernel.try_launch(s, LaunchSize{}, in(a), in(b), out(sum)); };
+  const auto expect_untouched = [&] {
+    EXPECT_STATE(a, host_only);
+    EXPECT_STATE(b, host_only);
+    EXPECT_STATE(sum, uninitialized);
+    EXPECT_FALSE(a.has_copy(device.place()));
+    EXPECT_FALSE(sum.has_copy(device.place()));
+    EXPECT_TRUE(a.try_rw_host());
+    EXPECT_TRUE(sum.try_view(0, 1));
+    EXPECT_EQ(a.stats().moved().copies, 0u);
+  };
+  faulty->fail_next();
+  refused(launch(), ErrorCode::out_of_memory);
+  expect_untouched();
+  {
+    const HostLease<int> held = sum.view(0, 1).discard_host();
+    refused(launch(), ErrorCode::access_conflict);
+  }
+  sum.free();
+  expect_untouched();
+  refused(kernel.try_launch(s, LaunchSize{}, in(a), in(sum), out(b)), ErrorCode::never_written);
+  expect_untouched();
+  refused(kernel.try_launch(s, LaunchSize{}, in(a), in(b)), ErrorCode::shape_mismatch);
+  UnifiedBuffer<float> wrong(Shape{100}, {.device = device});
+  refused(kernel.try_launch(s, LaunchSize{}, in(a), in(b), out(wrong)), ErrorCode::type_mismatch);
+  refused(kernel.try_launch(s, LaunchSize{}, in(a), in(UnifiedBuffer<int>()), out(sum)),
+          ErrorCode::not_allocated);
+  expect_untouched();
+  sim::set_faults(device, "launch#1=fail");
+  EXPECT_FALSE(launch());
+  // The copies were made, and are true; nothing was written, and nothing is held.
+  EXPECT_STATE(sum, uninitialized);
+  EXPECT_TRUE(a.try_rw_host());
+  EXPECT_TRUE(launch());
+  EXPECT_EQ(sum.read_host()[9], 20);
 }
 
 // --- The oracle again, on memory

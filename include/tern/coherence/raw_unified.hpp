@@ -29,6 +29,7 @@
 #include "tern/core/tag.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
+#include "tern/launch/launch_memory.hpp"
 #include "tern/memory/resource.hpp"
 
 namespace tern {
@@ -188,6 +189,9 @@ class TERN_EXPORT RawUnified {
   /// Is everything as it should be? Refused with violation.
   [[nodiscard]] Result<void> check() const noexcept;
   [[nodiscard]] bool overlaps(const RawUnified& other) const noexcept;
+
+  /// What a launch is given; null for none.
+  [[nodiscard]] LaunchMemory* launch_memory() const noexcept;
 
   /// Refused with invalid_view.
   [[nodiscard]] Result<RawUnified> try_view(std::size_t offset, std::size_t bytes,

@@ -42,6 +42,7 @@
 #include "tern/core/shape.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
+#include "tern/launch/argument.hpp"
 
 namespace tern {
 
@@ -220,6 +221,11 @@ class UnifiedView {
     return raw_.overlaps(other.raw_);
   }
   [[nodiscard]] const RawUnified& raw() const noexcept { return raw_; }
+  /// For the length of a launch; in(), out() and inout() make it.
+  [[nodiscard]] LaunchArgument as_argument(Access access) const noexcept {
+    return LaunchArgument::of_movable(raw_.launch_memory(), raw_.offset(), raw_.bytes(), access,
+                                      ArgumentType::of<T>());
+  }
 
   /// Elements [first, first + count). Refused with invalid_view; a view that a resize has left
   /// outside is so with its next access.
@@ -456,6 +462,28 @@ class UnifiedView {
 
   RawUnified raw_;
 };
+
+/// Arguments of kernels: the bytes come to the launch's device first, for all arguments or none.
+template <class T>
+[[nodiscard]] LaunchArgument in(const UnifiedView<T>& view) noexcept {
+  return view.as_argument(Access::read);
+}
+template <class T>
+[[nodiscard]] LaunchArgument out(UnifiedView<T>& view) noexcept {
+  return view.as_argument(Access::discard);
+}
+template <class T>
+[[nodiscard]] LaunchArgument out(UnifiedView<T>&& view) noexcept {
+  return view.as_argument(Access::discard);
+}
+template <class T>
+[[nodiscard]] LaunchArgument inout(UnifiedView<T>& view) noexcept {
+  return view.as_argument(Access::read_write);
+}
+template <class T>
+[[nodiscard]] LaunchArgument inout(UnifiedView<T>&& view) noexcept {
+  return view.as_argument(Access::read_write);
+}
 
 template <class T>
 class UnifiedBuffer : public UnifiedView<T> {
