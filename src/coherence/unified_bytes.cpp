@@ -193,6 +193,11 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
           .with("what", "the directory of a unified buffer");
     }
   }
+  if (Result<void> noted =
+          note_foreign_use(*storage, *runner, Access::discard, range.begin, bytes, site);
+      !noted) {
+    return noted;
+  }
   if (Result<void> filled = runner->try_fill_bytes(
           address_for(*storage, runner->device_id()) + range.begin, bytes, pattern, site);
       !filled) {

@@ -298,7 +298,10 @@ Result<RawLease> UnifiedCore::try_open(const Wanted& wanted) noexcept {
           open.is_ahead = is_ahead;
           open.stream_uses = memory.stream_uses;
         }
-        if (is_write(access)) validity_.apply(access, range.begin, range.end, place);
+        // Where it would change nothing there may be no room for it either.
+        if (is_write(access) && !validity_.is_only(range.begin, range.end, place)) {
+          validity_.apply(access, range.begin, range.end, place);
+        }
         return lease(slot - 1, place, range, access);
       }
       if (is_short && !is_host && !is_ahead) memory.storage->uses().cancel(ticket);
@@ -481,8 +484,8 @@ void UnifiedCore::close(std::uint32_t slot, std::size_t kept) noexcept {
     Memory& memory = memory_of(open.place);
     // If the memory was nobody else's meanwhile, and nobody looks, what comes next on the stream
     // may count as the same use.
-    const bool is_alone =
-        memory.stream_uses == open.stream_uses && movers_ == 0 && open.kind == Kind::lease;
+    const bool is_alone = memory.stream_uses == open.stream_uses && movers_ == 0 &&
+                          open.kind == Kind::lease && memory.device == stream.device_id();
     memory.ahead = {};
     const Mark mark = stream.next_mark();
     memory.storage->uses().end(open.ticket, stream, is_alone ? Mark{} : mark, open.access);

@@ -137,7 +137,7 @@ class TERN_EXPORT Validity {
   /// Room for the changes to so many ranges. False if the host has no memory.
   [[nodiscard]] bool make_room(std::size_t ranges = 1) noexcept;
 
-  // --- Changes to one range, for which there is room.
+  // --- Changes to one range, for which there is room; also for one that changes nothing.
 
   /// An access was granted. Reading brought what was written up to date in the place; writing makes
   /// the range up to date there, and nowhere else.
