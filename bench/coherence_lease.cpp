@@ -53,7 +53,7 @@ void add_leases(Context& context, const Stage& stage) {
 }
 
 void add_small_part(Context& context, const Stage& stage) {
-  const std::size_t bytes = context.usual_or_quick(1 * gib, 1 * mib);
+  const std::size_t bytes = context.usual_or_quick(1 * gib, 32 * mib);
   context.step("a hundredth of it changes");
   UnifiedBuffer<std::uint8_t> buffer(Shape{bytes}, {.device = stage.device, .tag = "bench"});
   buffer.fill(1);
