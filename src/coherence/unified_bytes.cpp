@@ -22,6 +22,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
   }
   const auto failed = [&](const Failure& cause) {
     const bool is_read = access == Access::read;
+    const std::lock_guard lock(mutex_);  // of the list of places
     return sync_failed(is_read ? place : host, is_read ? host : place, range, cause, site);
   };
   // The host waits for what must come before, and the library's stream for nobody.
@@ -108,33 +109,33 @@ Result<void> UnifiedCore::try_store(ByteRange range, const void* from, CallSite 
       return held;
     }
     PlaceSet places, somewhere;
+    std::array<unsigned, PlaceSet::most> memory_numbers = {};
     {
       const std::lock_guard lock(mutex_);
       places = validity_.valid_everywhere(range.begin, range.end);
       somewhere = validity_.valid_somewhere(range.begin, range.end);
-      if (!make_room()) places = {};
+      for (unsigned place = 0; place < places_.size(); ++place) {
+        memory_numbers[place] = places_[place].memory;
+      }
     }
     if (!places.empty() && places == somewhere) {
       // Devices first: what the host has is the least likely to fail.
       PlaceSet written, memories;
-      for (unsigned turn = 0; turn < places_.size(); ++turn) {
-        const unsigned place = static_cast<unsigned>(places_.size()) - 1 - turn;
+      for (unsigned place = PlaceSet::most; place-- > 0;) {
         if (!places.has(place)) continue;
-        if (memories.has(places_[place].memory)) {
-          written = written.with(place);
-          continue;
-        }
-        Result<void> stored =
-            try_exchange(place, range, Access::read_write, const_cast<void*>(from), site);
-        if (!stored) {
-          // The old value is where it was not overwritten.
-          const std::lock_guard lock(mutex_);
-          for (PlaceSet rest = written; !rest.empty(); rest = rest.without(rest.first())) {
-            if (make_room()) validity_.remove(range.begin, range.end, rest.first());
+        if (!memories.has(memory_numbers[place])) {
+          Result<void> stored =
+              try_exchange(place, range, Access::read_write, const_cast<void*>(from), site);
+          if (!stored) {
+            // The old value is where it was not overwritten.
+            const std::lock_guard lock(mutex_);
+            for (PlaceSet rest = written; !rest.empty(); rest = rest.without(rest.first())) {
+              if (make_room()) validity_.remove(range.begin, range.end, rest.first());
+            }
+            return stored;
           }
-          return stored;
+          memories = memories.with(memory_numbers[place]);
         }
-        memories = memories.with(places_[place].memory);
         written = written.with(place);
       }
       return {};

@@ -241,6 +241,7 @@ class UnifiedCore final : public LaunchMemory {
     TransferReason reason = TransferReason::prefetch;
     std::uint32_t own = 0;  // the lease it is for
     CallSite site = {};
+    std::span<const ByteRange> parts = {};  // of the range, if it is not all of it
   };
   [[nodiscard]] Result<void> try_fetch(const Fetch& fetch) noexcept;
   [[nodiscard]] Result<void> try_issue(std::span<const CopyRun> runs, const StorageHandle& to,

@@ -238,7 +238,8 @@ Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const Storage
 }
 
 Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
-  const auto& [range, place, stream, wanted_for, own, site] = fetch;
+  const auto& [range, place, stream, wanted_for, own, site, parts] = fetch;
+  const std::span<const ByteRange> wanted = parts.empty() ? std::span(&range, 1) : parts;
   TransferReason reason = wanted_for;
   std::vector<CopyRun> runs;
   std::vector<ByteRange> sticky;
@@ -269,68 +270,72 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       }
     }
     costs.leased = leased;
-    gaps = validity_.plan(range.begin, range.end, place, costs, runs);
+    for (const ByteRange& one : wanted) {
+      gaps += validity_.plan(one.begin, one.end, place, costs, runs);
+    }
     if (runs.empty()) return {};
     if (!make_room(runs.size() + 1)) return no_host_memory("a directory", site);
     if (place == host) under_way_.reserve(under_way_.size() + runs.size());
   }
-  // One source after the other; most often there is one.
+  // One source after the other; most often there is one. What they have is true only when all of
+  // them have it.
   std::ranges::stable_sort(runs, {}, &CopyRun::source);
+  std::vector<Transfer> moves;
   for (std::size_t first = 0; first < runs.size();) {
+    const unsigned source = runs[first].source;
     std::size_t behind = first;
-    Transfer moved{.from = places_[runs[first].source].place,
+    Transfer moved{.from = places_[source].place,
                    .to = places_[place].place,
                    .begin = runs[first].begin,
                    .reason = reason,
+                   .is_elided = places_[source].memory == places_[place].memory,
                    .site = site};
-    while (behind < runs.size() && runs[behind].source == runs[first].source) {
+    for (; behind < runs.size() && runs[behind].source == source; ++behind) {
       moved.bytes += runs[behind].end - runs[behind].begin;
       moved.end = runs[behind].end;
-      ++behind;
     }
-    const unsigned source = runs[first].source;
     const std::span<const CopyRun> some(runs.data() + first, behind - first);
     moved.runs = some.size();
-    moved.is_elided = places_[source].memory == places_[place].memory;
-    if (!moved.is_elided) {
-      const StorageHandle& to = memory_of(place).storage;
-      const StorageHandle& from = memory_of(source).storage;
-      Result<StreamRef> runner = stream;
-      if (places_[place].memory == host) {
-        // Only streams of the source reach both.
-        runner = try_stream_behind(*from, places_[source].device, Access::read);
-      } else if (!stream.id()) {
-        runner = try_stream_behind(*to, places_[place].device, Access::discard);
-      }
-      Result<void> queued =
-          runner ? try_issue(some, to, from, *runner, site) : Result<void>(runner.failure());
-      const std::lock_guard lock(mutex_);
-      note_stream_use(memory_of(place), Access::discard);
-      note_stream_use(memory_of(source), Access::read);
-      if (!queued) {
-        return sync_failed(source, place, {moved.begin, moved.end}, queued.failure(), site);
-      }
-    }
-    const std::lock_guard lock(mutex_);
-    for (const CopyRun& run : some) {
-      if (!make_room()) return no_host_memory("a directory", site);
-      validity_.apply(Access::read, run.begin, run.end, place);
-      if (place == host && !moved.is_elided) under_way_.push_back({run.begin, run.end});
-    }
-    if (under_way_.size() > most_under_way) {
-      ByteRange all = under_way_[0];
-      for (const ByteRange& one : under_way_) {
-        all = {std::min(all.begin, one.begin), std::max(all.end, one.end)};
-      }
-      under_way_.assign(1, all);
-    }
-    for (const ByteRange& one : sticky) {
-      if (make_room()) validity_.remove(one.begin, one.end, place);
-    }
-    statistics_.merged_gap_bytes += std::exchange(gaps, 0);
-    log(moved);
+    moves.push_back(moved);
     first = behind;
+    if (moved.is_elided) continue;
+    const StorageHandle& to = memory_of(place).storage;
+    const StorageHandle& from = memory_of(source).storage;
+    Result<StreamRef> runner = stream;
+    if (places_[place].memory == host) {
+      // Only streams of the source reach both.
+      runner = try_stream_behind(*from, places_[source].device, Access::read);
+    } else if (!stream.id()) {
+      runner = try_stream_behind(*to, places_[place].device, Access::discard);
+    }
+    Result<void> queued =
+        runner ? try_issue(some, to, from, *runner, site) : Result<void>(runner.failure());
+    const std::lock_guard lock(mutex_);
+    note_stream_use(memory_of(place), Access::discard);
+    note_stream_use(memory_of(source), Access::read);
+    if (!queued) {
+      return sync_failed(source, place, {moved.begin, moved.end}, queued.failure(), site);
+    }
   }
+  const std::lock_guard lock(mutex_);
+  // Others may have used the room meanwhile; nothing has changed yet.
+  if (!make_room(runs.size() + sticky.size())) return no_host_memory("a directory", site);
+  for (const CopyRun& run : runs) {
+    validity_.apply(Access::read, run.begin, run.end, place);
+    if (place == host && places_[run.source].memory != host) {
+      under_way_.push_back({run.begin, run.end});
+    }
+  }
+  if (under_way_.size() > most_under_way) {
+    ByteRange all = under_way_[0];
+    for (const ByteRange& one : under_way_) {
+      all = {std::min(all.begin, one.begin), std::max(all.end, one.end)};
+    }
+    under_way_.assign(1, all);
+  }
+  for (const ByteRange& one : sticky) validity_.remove(one.begin, one.end, place);
+  statistics_.merged_gap_bytes += gaps;
+  for (const Transfer& moved : moves) log(moved);
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("the plan of a copy", fetch.site);

@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "buffer/copy_route.hpp"
 #include "coherence/unified_core.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -48,12 +49,14 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
         target = *device;
       }
       if (Result<void> there = try_ensure(target, {}, site); !there) return there;
-      for (const ByteRange& one : alone) {
-        if (Result<void> saved =
-                try_fetch({one, target, {}, TransferReason::drop, hold.slot(), site});
-            !saved) {
-          return saved;
-        }
+      if (Result<void> saved = try_fetch({.range = all.range,
+                                          .place = target,
+                                          .reason = TransferReason::drop,
+                                          .own = hold.slot(),
+                                          .site = site,
+                                          .parts = alone});
+          !saved) {
+        return saved;
       }
     }
   }
@@ -292,42 +295,45 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
     return held.failure();
   }
   UnifiedCore& other = *made->core_;
-  const std::vector<ByteRange> written =
-      ranges_where({0, bytes_}, [](PlaceSet valid) { return !valid.empty(); });
-  if (written.empty()) return made;
   const Mover mover(*this);
   const Mover other_mover(other);
-  const Result<unsigned> place = try_place(stream.device(), site);
-  if (!place) return place.failure();
   const Result<unsigned> there = other.try_place(stream.device(), site);
   if (!there) return there.failure();
-  if (Result<void> ready = try_ensure(*place, stream, site); !ready) return ready.failure();
-  if (Result<void> ready = other.try_ensure(*there, stream, site); !ready) return ready.failure();
+  const Result<unsigned> here = try_place(stream.device(), site);
+  if (!here) return here.failure();
+  // As if to a place that has nothing yet: this one stays as it is.
   std::vector<CopyRun> runs;
-  Transfer moved{.from = places_[*place].place,
-                 .to = places_[*place].place,
-                 .begin = written.front().begin,
-                 .end = written.back().end,
-                 .runs = written.size(),
-                 .reason = TransferReason::clone,
-                 .site = site};
-  for (const ByteRange& one : written) {
-    if (Result<void> fetched =
-            try_fetch({one, *place, stream, TransferReason::clone, hold.slot(), site});
-        !fetched) {
-      return fetched.failure();
-    }
-    runs.push_back({one.begin, one.end, *place});
-    moved.bytes += one.end - one.begin;
-  }
-  if (Result<void> queued =
-          try_issue(runs, other.memory_of(*there).storage, memory_of(*place).storage, stream, site);
-      !queued) {
-    return sync_failed(*place, *place, {moved.begin, moved.end}, queued.failure(), site);
-  }
   {
+    const CopyCosts costs = costs_at(*here);
     const std::lock_guard lock(mutex_);
-    note_stream_use(memory_of(*place), Access::read);
+    static_cast<void>(validity_.plan(0, bytes(), PlaceSet::most - 1, costs, runs));
+  }
+  if (runs.empty()) return made;
+  if (Result<void> ready = other.try_ensure(*there, stream, site); !ready) return ready.failure();
+  const StorageHandle to = other.memory_of(*there).storage;
+  std::vector<Transfer> moves;
+  for (const CopyRun& run : runs) {
+    const StorageHandle from = memory_of(run.source).storage;
+    const bool is_by_source = is_host_memory(*to) && run.source != host && from != to;
+    const Result<StreamRef> runner =
+        is_by_source ? try_stream_behind(*from, from->device(), Access::read) : Result(stream);
+    Result<void> queued = runner ? try_issue(std::span(&run, 1), to, from, *runner, site)
+                                 : Result<void>(runner.failure());
+    {
+      const std::lock_guard lock(mutex_);
+      note_stream_use(memory_of(run.source), Access::read);
+    }
+    if (!queued) {
+      return sync_failed(run.source, *here, {run.begin, run.end}, queued.failure(), site);
+    }
+    moves.push_back({.from = places_[run.source].place,
+                     .to = places_[*here].place,
+                     .begin = run.begin,
+                     .end = run.end,
+                     .runs = 1,
+                     .bytes = run.end - run.begin,
+                     .reason = TransferReason::clone,
+                     .site = site});
   }
   const std::lock_guard lock(other.mutex_);
   if (!other.make_room(runs.size())) return no_host_memory(site);
@@ -335,7 +341,7 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
     other.validity_.apply(Access::discard, run.begin, run.end, *there);
   }
   note_stream_use(other.memory_of(*there), Access::discard);
-  other.log(moved);
+  for (const Transfer& moved : moves) other.log(moved);
   return made;
 } catch (const std::bad_alloc&) {
   return no_host_memory(site);

@@ -591,6 +591,60 @@ TEST_F(Unified, ManyThreadsReadAndWriteTheirParts) {
   EXPECT_TRUE(buffer.check());
 }
 
+TEST_F(Unified, ThreadsThatMeetAreRefusedOrWaitAndNeverHang) {
+  UnifiedBuffer<int> buffer = make(400);
+  buffer.fill(0);
+  std::atomic<int> written = 0, refusals = 0;
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      const Stream own(devices[i % 2]);
+      std::uint32_t state = i + 1;
+      const auto number = [&](std::uint32_t below) {
+        state = state * 1664525u + 1013904223u;
+        return (state >> 16) % below;
+      };
+      for (int turn = 0; turn < 150; ++turn) {
+        const std::size_t first = number(300), count = 1 + number(100);
+        UnifiedView<int> part = buffer.view(first, count);
+        const LeaseWait wait =
+            number(2) == 0 ? LeaseWait::never() : LeaseWait::up_to(std::chrono::microseconds(200));
+        const auto count_refusal = [&](const auto& result) {
+          if (result) return false;
+          EXPECT_EQ(name(result.failure().code()), "access_conflict") << result.failure().text();
+          ++refusals;
+          return true;
+        };
+        switch (number(5)) {
+          case 0:
+            if (auto lease = part.try_rw_host(wait); !count_refusal(lease)) {
+              for (int& value : *lease) ++value;
+              written += static_cast<int>(count);
+            }
+            break;
+          case 1:
+            count_refusal(part.try_read_host(wait));
+            break;
+          case 2:
+            count_refusal(part.try_rw_device(own, wait));
+            break;
+          case 3:
+            count_refusal(part.try_read_device(own, wait));
+            break;
+          default:
+            count_refusal(number(2) == 0 ? buffer.try_drop_device(devices[i % 2])
+                                         : part.try_prefetch(own));
+            break;
+        }
+      }
+    });
+  }
+  for (std::thread& one : threads) one.join();
+  EXPECT_TRUE(buffer.check());
+  const std::vector<int> values = buffer.to_vector();
+  EXPECT_EQ(std::accumulate(values.begin(), values.end(), 0), written);
+}
+
 // --- Elements, fills, copies
 
 TEST_F(Unified, LoadsAndStoresOneElementWithoutMovingTheRest) {
@@ -1139,7 +1193,8 @@ TEST_F(Unified, AFullDeviceIsAnErrorAndChangesNothing) {
 /// A program of every kind of step, which tells what each should leave.
 class FaultyProgram {
  public:
-  FaultyProgram(const Device& device, StreamRef s) : device_(device), s_(s) {}
+  FaultyProgram(const Device& device, StreamRef s, StreamRef far)
+      : device_(device), s_(s), far_(far) {}
 
   /// Runs until a step fails, and then that step again; gives whether one did.
   bool run() {
@@ -1174,13 +1229,23 @@ class FaultyProgram {
     step([&] { return buffer_.try_resize_keep(400, s_); });
     step([&] { return done(buffer_.view(300, 100).try_discard_device(s_)); });
     step([&] { return buffer_.view(300, 100).try_fill(6, s_); });
+    step([&] { return done(buffer_.view(0, 350).try_rw_device(far_)); });
+    step([&] { return buffer_.try_store_host(8, 88); });
+    step([&] { return done(buffer_.view(5, 10).try_rw_device(s_)); });
+    step([&] {
+      const Result<UnifiedBuffer<int>> clone = buffer_.try_clone(far_);
+      return clone ? Result<void>() : Result<void>(clone.failure());
+    });
+    step([&] { return done(buffer_.try_read_host_async()); });
     step([&] { return buffer_.try_drop_host(); });
     step([&] { return buffer_.try_drop_device(device_); });
+    step([&] { return buffer_.try_flush_host(); });
     step([&] { return buffer_.try_sync_to_device(); });
     std::vector<int> expected = counting(400);
     std::fill_n(expected.begin(), 100, 5);
     std::fill_n(expected.begin() + 300, 100, 6);
     expected[7] = 77;
+    expected[8] = 88;
     EXPECT_EQ(buffer_.to_vector(), expected);
     buffer_ = {};
     return has_failed;
@@ -1201,7 +1266,7 @@ class FaultyProgram {
   }
 
   const Device device_;
-  const StreamRef s_;
+  const StreamRef s_, far_;
   UnifiedBuffer<int> buffer_;
 };
 
@@ -1209,17 +1274,20 @@ TEST(UnifiedFaults, AFaultAtEachCallLeavesTheStateAndTheRetryIsRight) {
   unsigned failed = 0;
   for (const std::string what : {"allocate", "copy", "fill", "record", "wait"}) {
     for (unsigned nth = 1;; ++nth) {
-      const Device device = sim::open({});
+      const std::vector<Device> devices = sim::open_peers({}, 2);
+      const Device& device = devices[0];
       {
-        const Stream s(device);
+        const Stream s(device), far(devices[1]);
         const std::size_t before = device.memory().free_bytes;
         sim::set_faults(device,
                         what + "#" + std::to_string(nth) + (what == "allocate" ? "=oom" : "=fail"));
-        const bool has_failed = FaultyProgram(device, s).run();
+        const bool has_failed = FaultyProgram(device, s, far).run();
         sim::set_faults(device, "");
         device.synchronize();
+        devices[1].synchronize();
         static_cast<void>(poll_storages());
         default_resource(device)->trim(0);
+        default_resource(devices[1])->trim(0);
         EXPECT_EQ(kept_storages().storages, 0u);
         EXPECT_EQ(device.memory().free_bytes, before) << what << nth;
         expect_no_findings(device);
@@ -1228,7 +1296,7 @@ TEST(UnifiedFaults, AFaultAtEachCallLeavesTheStateAndTheRetryIsRight) {
       }
     }
   }
-  EXPECT_GT(failed, 10u);
+  EXPECT_GT(failed, 30u);
 }
 
 TEST_F(Unified, NamesDirectionAndCauseOfACopyThatFailed) {

@@ -322,20 +322,35 @@ class UnifiedView {
     return {raw_.try_device(Access::discard, stream, wait, site).value(), stream};
   }
 
-  // --- Pointers that leave
+  // --- Pointers that leave. Refused as leases are.
 
+  [[nodiscard]] Result<Escape<const T>> try_escape_read_host(
+      CallSite site = CallSite::here()) const noexcept {
+    return as_escape<const T>(raw_.try_escape_host(Access::read, site));
+  }
   [[nodiscard]] Escape<const T> escape_read_host(CallSite site = CallSite::here()) const {
-    return Escape<const T>(raw_.try_escape_host(Access::read, site).value());
+    return try_escape_read_host(site).value();
+  }
+  [[nodiscard]] Result<Escape<T>> try_escape_host(CallSite site = CallSite::here()) noexcept {
+    return as_escape<T>(raw_.try_escape_host(Access::read_write, site));
   }
   [[nodiscard]] Escape<T> escape_host(CallSite site = CallSite::here()) {
-    return Escape<T>(raw_.try_escape_host(Access::read_write, site).value());
+    return try_escape_host(site).value();
+  }
+  [[nodiscard]] Result<Escape<const T>> try_escape_read_device(
+      StreamRef stream, CallSite site = CallSite::here()) const noexcept {
+    return as_escape<const T>(raw_.try_escape_device(Access::read, stream, site));
   }
   [[nodiscard]] Escape<const T> escape_read_device(StreamRef stream,
                                                    CallSite site = CallSite::here()) const {
-    return Escape<const T>(raw_.try_escape_device(Access::read, stream, site).value());
+    return try_escape_read_device(stream, site).value();
+  }
+  [[nodiscard]] Result<Escape<T>> try_escape_device(StreamRef stream,
+                                                    CallSite site = CallSite::here()) noexcept {
+    return as_escape<T>(raw_.try_escape_device(Access::read_write, stream, site));
   }
   [[nodiscard]] Escape<T> escape_device(StreamRef stream, CallSite site = CallSite::here()) {
-    return Escape<T>(raw_.try_escape_device(Access::read_write, stream, site).value());
+    return try_escape_device(stream, site).value();
   }
 
   // --- Elements, fills, copies
@@ -444,6 +459,11 @@ class UnifiedView {
   [[nodiscard]] static Result<HostLease<U>> as_host(Result<RawLease> raw) noexcept {
     if (!raw) return raw.failure();
     return HostLease<U>(*std::move(raw));
+  }
+  template <class U>
+  [[nodiscard]] static Result<Escape<U>> as_escape(Result<RawLease> raw) noexcept {
+    if (!raw) return raw.failure();
+    return Escape<U>(*std::move(raw));
   }
   template <class U>
   [[nodiscard]] static Result<DeviceLease<U>> as_device(Result<RawLease> raw,
@@ -619,11 +639,18 @@ class UnifiedBuffer : public UnifiedView<T> {
 
   /// What is written elsewhere is copied there when its lease closes; nothing: no longer. A copy
   /// that fails is counted, and made by the next access.
+  Result<void> try_write_through(std::optional<Place> place,
+                                 CallSite site = CallSite::here()) noexcept {
+    return raw_.try_set_write_through(place, site);
+  }
   void write_through(std::optional<Place> place, CallSite site = CallSite::here()) {
-    raw_.try_set_write_through(place, site).value();
+    try_write_through(place, site).value();
   }
   /// Blocks the host until nobody uses any of its memory.
-  void synchronize(CallSite site = CallSite::here()) const { raw_.try_synchronize(site).value(); }
+  Result<void> try_synchronize(CallSite site = CallSite::here()) const noexcept {
+    return raw_.try_synchronize(site);
+  }
+  void synchronize(CallSite site = CallSite::here()) const { try_synchronize(site).value(); }
   /// Every byte that was written is on the host.
   Result<void> try_flush_host(CallSite site = CallSite::here()) const noexcept {
     return raw_.try_flush_host(site);
