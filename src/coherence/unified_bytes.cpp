@@ -178,13 +178,14 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
   const Mover mover(*this);
   if (Result<void> there = try_ensure(place, stream, site); !there) return there;
   const StorageHandle storage = memory_of(place).storage;
-  Result<StreamRef> runner = stream;
+  Result<Runner> runner = Runner{{}, stream};
   if (!stream.id() || stream.device_id() != places_[place].place.device_id()) {
-    runner = try_stream_behind(*storage, places_[place].device, Access::discard);
+    runner = try_runner(places_[place].device, *storage, Access::discard);
     if (!runner) return Failure(runner.failure()).at(site);
   }
-  Result<StorageUse> use = storage->try_use(*runner, Access::discard, range.begin, bytes, site,
-                                            Storage::Streams::any_device);
+  const StreamRef on = runner->stream;
+  Result<StorageUse> use =
+      storage->try_use(on, Access::discard, range.begin, bytes, site, Storage::Streams::any_device);
   if (!use) return use.failure();
   {
     const std::lock_guard lock(mutex_);
@@ -195,12 +196,12 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
     }
   }
   if (Result<void> noted =
-          note_foreign_use(*storage, *runner, Access::discard, range.begin, bytes, site);
+          note_foreign_use(*storage, on, Access::discard, range.begin, bytes, site);
       !noted) {
     return noted;
   }
-  if (Result<void> filled = runner->try_fill_bytes(
-          address_for(*storage, runner->device_id()) + range.begin, bytes, pattern, site);
+  if (Result<void> filled = on.try_fill_bytes(address_for(*storage, on.device_id()) + range.begin,
+                                              bytes, pattern, site);
       !filled) {
     return filled;
   }

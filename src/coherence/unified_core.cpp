@@ -376,10 +376,48 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
   return lease(slot, *place, range, access);
 }
 
+Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallSite site) noexcept {
+  if (!needs_old_bytes(access)) return {};
+  const Pause pause(*this);
+  std::array<StorageHandle, PlaceSet::most> sources;
+  StorageHandle own;
+  std::size_t count = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    own = memory_of(host).storage;
+    for (unsigned place = 1; place < places_.size(); ++place) {
+      // What the host has already is not going to be copied.
+      bool is_source = false;
+      validity_.visit(range.begin, range.end, [&](std::size_t, std::size_t, PlaceSet valid) {
+        is_source |= valid.has(place) && !valid.has(host);
+      });
+      if (is_source && memory_of(place).storage != own) sources[count++] = memory_of(place).storage;
+    }
+  }
+  if (count == 0) return {};
+  for (std::size_t i = 0; i < count; ++i) {
+    if (Result<void> ready = sources[i]->uses().try_wait(Access::read); !ready) {
+      return Failure(ready.failure()).at(site);
+    }
+  }
+  if (!own) return {};
+  if (Result<void> ready = own->uses().try_wait(Access::discard); !ready) {
+    return Failure(ready.failure()).at(site);
+  }
+  return {};
+}
+
 Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wanted) noexcept {
   const auto& [range, access, kind, is_host, is_async, stream, wait, site] = wanted;
   if (access == Access::read) {
     if (Result<void> written = check_written(range, site); !written) return written.failure();
+  }
+  if (!is_async) {
+    // The host waits for what the copies need, so that they need no stream of their own.
+    if (Result<void> ready = try_wait_sources(range, access, site); !ready) {
+      const std::lock_guard lock(mutex_);
+      return sync_failed(PlaceSet::most, host, range, ready.failure(), site);
+    }
   }
   {
     const Mover mover(*this);

@@ -223,6 +223,8 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<RawLease> try_open_host(std::uint32_t slot, const Wanted& wanted) noexcept;
   [[nodiscard]] Result<void> try_settle_host(std::uint32_t slot, ByteRange range, Access access,
                                              CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_wait_sources(ByteRange range, Access access,
+                                              CallSite site) noexcept;
   [[nodiscard]] Result<void> check_written(ByteRange range, CallSite site) const noexcept;
 
   // --- With transfer_mutex_ held, and not mutex_
@@ -233,7 +235,7 @@ class UnifiedCore final : public LaunchMemory {
                                                       StreamRef stream, CallSite site) noexcept;
   [[nodiscard]] Result<StorageHandle> try_make_host(std::size_t bytes, CallSite site) noexcept;
   /// What is stale there comes from elsewhere. The stream is of the place; without one the copies
-  /// go behind whoever wrote last.
+  /// go behind whoever uses the bytes.
   struct Fetch {
     ByteRange range = {};
     unsigned place = 0;
@@ -247,8 +249,16 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_issue(std::span<const CopyRun> runs, const StorageHandle& to,
                                        const StorageHandle& from, StreamRef stream,
                                        CallSite site) noexcept;
-  [[nodiscard]] Result<StreamRef> try_stream_behind(Storage& storage, const Device& device,
-                                                    Access access) noexcept;
+  /// A stream for work of the buffer's own: the library's if nobody has to be waited for, else a
+  /// fresh one, because on the library's the copies of others would wait too. (Streams of the
+  /// program are its own to end.)
+  struct Runner {
+    Stream own = {};
+    StreamRef stream = {};
+  };
+  [[nodiscard]] static Result<Runner> try_runner(const Device& device, Storage& storage,
+                                                 Access access,
+                                                 Storage* written = nullptr) noexcept;
   [[nodiscard]] Result<void> try_begin_use(unsigned place, StreamRef stream, Access access,
                                            ByteRange range, UseRecord::Ticket& ticket,
                                            CallSite site) noexcept;

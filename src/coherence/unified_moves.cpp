@@ -188,22 +188,24 @@ CopyCosts UnifiedCore::costs_at(unsigned place) const noexcept {
   return costs;
 }
 
-Result<StreamRef> UnifiedCore::try_stream_behind(Storage& storage, const Device& device,
-                                                 Access access) noexcept {
-  const Result<bool> is_ready = storage.uses().try_is_ready(access);
-  if (is_ready && !*is_ready) {
-    // Behind whoever wrote last: the library's stream would make the copies of others wait.
-    std::array<UseRecord::Entry, 16> entries;
-    const std::size_t count = std::min(storage.uses().list(entries), entries.size());
-    const UseRecord::Entry* last = nullptr;
-    for (std::size_t i = 0; i < count; ++i) {
-      const UseRecord::Entry& entry = entries[i];
-      if (entry.stream.device_id() != device.id() || !entry.stream.is_usable()) continue;
-      if (last == nullptr || entry.version > last->version) last = &entry;
-    }
-    if (last != nullptr) return last->stream;
+Result<UnifiedCore::Runner> UnifiedCore::try_runner(const Device& device, Storage& storage,
+                                                    Access access, Storage* written) noexcept {
+  Result<bool> is_ready = storage.uses().try_is_ready(access);
+  if (is_ready && *is_ready && written != nullptr) {
+    is_ready = written->uses().try_is_ready(Access::discard);
   }
-  return device.try_copy_stream();
+  Runner runner;
+  if (is_ready && *is_ready) {
+    const Result<StreamRef> stream = device.try_copy_stream();
+    if (!stream) return stream.failure();
+    runner.stream = *stream;
+    return runner;
+  }
+  Result<Stream> stream = Stream::try_make(device, {.name = "unified"});
+  if (!stream) return stream.failure();
+  runner.own = *std::move(stream);
+  runner.stream = runner.own;
+  return runner;
 }
 
 Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const StorageHandle& to,
@@ -301,15 +303,15 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     if (moved.is_elided) continue;
     const StorageHandle& to = memory_of(place).storage;
     const StorageHandle& from = memory_of(source).storage;
-    Result<StreamRef> runner = stream;
+    Result<Runner> runner = Runner{{}, stream};
     if (places_[place].memory == host) {
       // Only streams of the source reach both.
-      runner = try_stream_behind(*from, places_[source].device, Access::read);
+      runner = try_runner(places_[source].device, *from, Access::read, to.get());
     } else if (!stream.id()) {
-      runner = try_stream_behind(*to, places_[place].device, Access::discard);
+      runner = try_runner(places_[place].device, *from, Access::read, to.get());
     }
     Result<void> queued =
-        runner ? try_issue(some, to, from, *runner, site) : Result<void>(runner.failure());
+        runner ? try_issue(some, to, from, runner->stream, site) : Result<void>(runner.failure());
     const std::lock_guard lock(mutex_);
     note_stream_use(memory_of(place), Access::discard);
     note_stream_use(memory_of(source), Access::read);
@@ -429,15 +431,16 @@ Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, 
       std::fill_n(address, bytes, std::byte{poison});
       continue;
     }
-    Result<StreamRef> runner = stream;
-    if (!stream.id()) runner = try_stream_behind(storage, places_[place].device, Access::discard);
+    Result<Runner> runner = Runner{{}, stream};
+    if (!stream.id()) runner = try_runner(places_[place].device, storage, Access::discard);
     if (!runner) return runner.failure();
-    Result<StorageUse> use = storage.try_use(*runner, Access::discard, one.begin, bytes, site);
+    const StreamRef on = runner->stream;
+    Result<StorageUse> use = storage.try_use(on, Access::discard, one.begin, bytes, site);
     if (!use) return use.failure();
     Pattern pattern;
     pattern.bytes[0] = std::byte{poison};
-    if (Result<void> filled = runner->try_fill_bytes(
-            address_for(storage, runner->device_id()) + one.begin, bytes, pattern, site);
+    if (Result<void> filled = on.try_fill_bytes(address_for(storage, on.device_id()) + one.begin,
+                                                bytes, pattern, site);
         !filled) {
       return filled;
     }

@@ -138,9 +138,9 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     }
     const Device& device = i == host ? memory.storage->device() : places_[i].device;
     const bool is_own = stream.id() && (i == host || stream.device_id() == device.id());
-    const Result<StreamRef> runner =
-        is_own ? Result(stream) : try_stream_behind(*memory.storage, device, Access::read);
-    Result<void> queued = runner ? try_issue(runs, *larger, memory.storage, *runner, site)
+    Result<Runner> runner = Runner{{}, stream};
+    if (!is_own) runner = try_runner(device, *memory.storage, Access::read);
+    Result<void> queued = runner ? try_issue(runs, *larger, memory.storage, runner->stream, site)
                                  : Result<void>(runner.failure());
     if (!queued) return sync_failed(i, i, kept, queued.failure(), site);
     made[i] = *std::move(larger);
@@ -315,9 +315,9 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
   for (const CopyRun& run : runs) {
     const StorageHandle from = memory_of(run.source).storage;
     const bool is_by_source = is_host_memory(*to) && run.source != host && from != to;
-    const Result<StreamRef> runner =
-        is_by_source ? try_stream_behind(*from, from->device(), Access::read) : Result(stream);
-    Result<void> queued = runner ? try_issue(std::span(&run, 1), to, from, *runner, site)
+    Result<Runner> runner = Runner{{}, stream};
+    if (is_by_source) runner = try_runner(from->device(), *from, Access::read);
+    Result<void> queued = runner ? try_issue(std::span(&run, 1), to, from, runner->stream, site)
                                  : Result<void>(runner.failure());
     {
       const std::lock_guard lock(mutex_);
