@@ -400,6 +400,23 @@ TEST_F(Unified, AnAsyncReadOverlapsAndIsALeaseFromTheBeginning) {
   EXPECT_STATE(buffer, synchronized);
 }
 
+TEST_F(Unified, AHostReadNeedsNoStreamOfItsOwn) {
+  UnifiedBuffer<int> buffer = make(100);
+  write_on_device(buffer, s, 1);
+  EXPECT_EQ(buffer.read_host()[0], 1);
+  sim::set_faults(device, "");
+  write_on_device(buffer, s, 2);
+  EXPECT_EQ(buffer.read_host()[0], 2);
+  EXPECT_EQ(sim::calls(device, "stream"), 0u);
+  Gate gate;
+  gate.hold(s);
+  write_on_device(buffer, s, 3);
+  PendingRead<int> pending = buffer.read_host_async();
+  EXPECT_GT(sim::calls(device, "stream"), 0u);
+  gate.open();
+  EXPECT_EQ(pending.get()[0], 3);
+}
+
 TEST_F(Unified, WaitsForNobodyElsesWork) {
   // The stream of the library is used by both, and held by neither.
   UnifiedBuffer<int> slow = make(100), quick = make(100);
