@@ -19,6 +19,7 @@
 #include "tern/buffer/foreign.hpp"
 #include "tern/coherence/managed_buffer.hpp"
 #include "tern/coherence/prefetch_plan.hpp"
+#include "tern/coherence/unified_buffer.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/launch/kernel.hpp"
@@ -46,6 +47,7 @@ class Tour {
     order_two_streams();
     remap_pages();
     share_a_buffer();
+    unify_host_and_device();
     load_a_file();
     adopt_memory();
     declare_launches();
@@ -169,6 +171,26 @@ class Tour {
     const Result<Buffer> beyond = grid.try_slice(999'999, 2);
     if (!beyond) say(beyond.failure().text());
     check(!beyond, "a view cannot leave its parent");
+  }
+
+  void unify_host_and_device() {
+    title("One array on both sides");
+    const Stream stream(device_);
+    UnifiedBuffer<int> values(Shape{1000}, {.device = device_, .tag = "tour"});
+    std::ranges::fill(values.discard_host(), 1);
+    {
+      const DeviceLease<int> lease = values.view(0, 10).rw_device(stream);
+      stream.fill(lease.data(), lease.size(), 2);
+    }
+    const int changed = values.view(0, 10).read_host()[9];
+    const UnifiedStatistics stats = values.stats();
+    const std::uint64_t logical = stats.moved().bytes + stats.elided.bytes;
+    say(fmt::format("Ten of a thousand elements went to the device and back: {} bytes{}.", logical,
+                    stats.moved().bytes == 0 ? ", of shared memory" : ""));
+    say(fmt::format("The buffer is {} now, its first part {}.", name(values.state()),
+                    name(values.state(0, 10))));
+    check(changed == 2 && logical == 80,
+          "the host has what the device wrote, and nothing else moved");
   }
 
   void load_a_file() {

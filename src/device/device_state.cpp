@@ -533,10 +533,24 @@ Result<DeviceState::Covering> DeviceState::cover(StreamState& stream, Mark mark)
   return record_now(stream, Room::for_marks);
 }
 
+namespace {
+
+/// A mark that was promised by name while the stream ended: what it stands for was sealed.
+Mark within_seal(const StreamState& stream, Mark mark) noexcept {
+  if (stream.id.load(std::memory_order_acquire) == mark.stream.value() &&
+      stream.has_ended.load(std::memory_order_acquire)) {
+    mark.sequence = std::min(mark.sequence, stream.issued.load(std::memory_order_acquire));
+  }
+  return mark;
+}
+
+}  // namespace
+
 Result<bool> DeviceState::is_done(Mark mark) noexcept {
   StreamState* stream = pending(mark);
   if (stream == nullptr) return true;
   const std::lock_guard lock(stream->mutex);
+  mark = within_seal(*stream, mark);
   if (pending(mark) == nullptr) return true;
   const Result<Covering> covering = cover(*stream, mark);
   if (!covering) return covering.failure();
@@ -559,6 +573,7 @@ Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
   };
 
   std::unique_lock lock(stream->mutex);
+  mark = within_seal(*stream, mark);
   if (pending(mark) == nullptr) return {};
   const Result<Covering> covering = cover(*stream, mark);
   if (!covering) return covering.failure();
@@ -582,6 +597,7 @@ Result<void> DeviceState::wait_on_stream(Mark mark, Backend& waiter,
   StreamState* stream = pending(mark);
   if (stream == nullptr) return {};
   const std::lock_guard lock(stream->mutex);
+  mark = within_seal(*stream, mark);
   if (pending(mark) == nullptr) return {};
   const Result<Covering> covering = cover(*stream, mark);
   if (!covering) return covering.failure();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "device/device_state.hpp"
+#include "launch/moved_arguments.hpp"
 #include "tern/buffer/use_record.hpp"
 #include "tern/launch/use_scope.hpp"
 
@@ -250,7 +251,7 @@ Result<void> check_arguments(const KernelState& kernel, std::span<const LaunchAr
 /// All that can be known to be wrong with an argument before anything is queued for the others.
 Result<void> check_memory(const KernelState& kernel, const LaunchArgument& argument, bool is_used,
                           CallSite site) noexcept {
-  if (argument.is_empty_array()) return {};
+  if (argument.is_empty_array() || argument.movable() != nullptr) return {};
   if (!argument.storage()) {
     return Failure(ErrorCode::not_allocated,
                    "a buffer among the arguments of kernel '{kernel}' is none: it was made by "
@@ -405,6 +406,19 @@ Result<Mark> Kernel::try_launch_with(LaunchStream on, const LaunchExtent& extent
       return right.failure();
     }
     return stream.next_mark();
+  }
+  if (MovedArguments::are_among(arguments)) [[unlikely]] {
+    // What is wrong with the others is found before anything moves.
+    if (Result<void> right = check_memory(kernel, arguments, true, site); !right) {
+      return right.failure();
+    }
+    MovedArguments moved;
+    if (Result<void> there = moved.try_acquire(arguments, stream, site); !there) {
+      return there.failure();
+    }
+    Result<Mark> launched = try_launch_with(on, extent, moved.plain());
+    moved.finish(bool(launched));
+    return launched;
   }
   UseScope uses(stream);
   for (const LaunchArgument& argument : arguments) {

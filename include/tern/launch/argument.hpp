@@ -20,6 +20,7 @@
 #include "tern/core/access.hpp"
 #include "tern/core/dtype.hpp"
 #include "tern/core/export.hpp"
+#include "tern/launch/launch_memory.hpp"
 
 namespace tern {
 
@@ -70,6 +71,15 @@ class LaunchArgument {
                           array.bytes(), access, ArgumentType::of<T>());
   }
 
+  /// Memory that comes to the launch's device.
+  [[nodiscard]] static LaunchArgument of_movable(LaunchMemory* memory, std::size_t offset,
+                                                 std::size_t bytes, Access access,
+                                                 ArgumentType type) noexcept {
+    LaunchArgument made(nullptr, offset, bytes, access, type, memory != nullptr && bytes == 0);
+    made.movable_ = bytes == 0 ? nullptr : memory;
+    return made;
+  }
+
   [[nodiscard]] bool is_memory() const noexcept { return value_ == nullptr; }
   /// Of the value, or of an element.
   [[nodiscard]] ArgumentType type() const noexcept { return type_; }
@@ -79,6 +89,12 @@ class LaunchArgument {
   [[nodiscard]] Storage* storage() const noexcept { return storage_; }
   [[nodiscard]] std::size_t offset_bytes() const noexcept { return offset_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  /// Null for memory that stays where it is.
+  [[nodiscard]] LaunchMemory* movable() const noexcept { return movable_; }
+  /// The same argument, now that its memory is there.
+  [[nodiscard]] LaunchArgument on(Storage* storage) const noexcept {
+    return LaunchArgument(storage, offset_, bytes_, access_, type_);
+  }
   /// An array of no elements, which needs no storage.
   [[nodiscard]] bool is_empty_array() const noexcept { return is_empty_array_; }
 
@@ -95,6 +111,7 @@ class LaunchArgument {
 
   const void* value_ = nullptr;
   Storage* storage_ = nullptr;
+  LaunchMemory* movable_ = nullptr;
   std::size_t offset_ = 0, bytes_ = 0;
   ArgumentType type_;
   Access access_ = Access::read;

@@ -1,0 +1,478 @@
+#include "tern/coherence/raw_unified.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "coherence/host_heap.hpp"
+#include "coherence/unified_core.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern {
+
+// --- Facts of the buffer
+
+Shape UnifiedCore::shape() const {
+  const std::lock_guard lock(mutex_);
+  return shape_;
+}
+
+Failure UnifiedCore::outside(std::size_t offset, std::size_t bytes, std::size_t extent,
+                             CallSite site) const noexcept {
+  return Failure(ErrorCode::invalid_view,
+                 "{size} bytes from {offset} on are not in buffer '{tag}' of {extent} bytes. View "
+                 "what is there.",
+                 site)
+      .with("offset", offset)
+      .with("size", bytes)
+      .with("extent", extent)
+      .with("tag", options_.tag.name());
+}
+
+bool UnifiedCore::is_pinned() const noexcept {
+  const std::lock_guard lock(mutex_);
+  const Memory& memory = memories_[host];
+  return memory.storage && memory.storage->kind() == StorageKind::pinned;
+}
+
+bool UnifiedCore::has_copy(Place place) const noexcept {
+  const std::lock_guard lock(mutex_);
+  const std::optional<unsigned> found = find(place);
+  return found && takes_part(*found);
+}
+
+BufferState UnifiedCore::state_of(PlaceSet valid) const noexcept {
+  if (valid.empty()) return BufferState::uninitialized;
+  PlaceSet devices;
+  for (unsigned place = 1; place < places_.size(); ++place) {
+    if (takes_part(place)) devices = devices.with(place);
+  }
+  const bool on_host = valid.has(host);
+  const PlaceSet on_devices = valid & devices;
+  if (on_host) {
+    if (devices.empty()) return BufferState::host_only;
+    if (on_devices.empty()) return BufferState::host_dirty;
+    return on_devices == devices ? BufferState::synchronized : BufferState::mixed;
+  }
+  return takes_part(host) ? BufferState::device_dirty : BufferState::device_only;
+}
+
+BufferState UnifiedCore::state(ByteRange range) const noexcept {
+  const std::lock_guard lock(mutex_);
+  std::optional<BufferState> all;
+  validity_.visit(range.begin, std::min(range.end, bytes()),
+                  [&](std::size_t, std::size_t, PlaceSet valid) {
+                    const BufferState one = state_of(valid);
+                    all = !all || *all == one ? one : BufferState::mixed;
+                  });
+  return all.value_or(BufferState::uninitialized);
+}
+
+std::vector<Place> UnifiedCore::valid_places(ByteRange range) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Place> found;
+  if (range.begin >= std::min(range.end, bytes())) return found;
+  const PlaceSet valid = validity_.valid_everywhere(range.begin, std::min(range.end, bytes()));
+  for (unsigned place = 0; place < places_.size(); ++place) {
+    if (valid.has(place)) found.push_back(places_[place].place);
+  }
+  return found;
+}
+
+bool UnifiedCore::is_stale_on(ByteRange range, Place place) const noexcept {
+  const std::lock_guard lock(mutex_);
+  const std::optional<unsigned> found = find(place);
+  bool is_stale = false;
+  validity_.visit(range.begin, std::min(range.end, bytes()),
+                  [&](std::size_t, std::size_t, PlaceSet valid) {
+                    is_stale |= !valid.empty() && (!found || !valid.has(*found));
+                  });
+  return is_stale;
+}
+
+std::vector<RawUnified::Interval> UnifiedCore::intervals(ByteRange range) const {
+  std::vector<RawUnified::Interval> all;
+  const std::lock_guard lock(mutex_);
+  validity_.visit(range.begin, std::min(range.end, bytes()),
+                  [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+                    all.push_back({begin, end, {}});
+                    for (unsigned place = 0; place < places_.size(); ++place) {
+                      if (valid.has(place)) all.back().places.push_back(places_[place].place);
+                    }
+                  });
+  return all;
+}
+
+UnifiedStatistics UnifiedCore::stats() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return statistics_;
+}
+
+std::vector<Transfer> UnifiedCore::transfers() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Transfer> all(log_);
+  // A full one begins where the next goes.
+  if (all.size() == logged_transfers) {
+    std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(log_next_), all.end());
+  }
+  return all;
+}
+
+Result<void> UnifiedCore::check() const noexcept {
+  const std::lock_guard lock(mutex_);
+  PlaceSet existing;
+  for (unsigned place = 0; place < places_.size(); ++place) {
+    if (!takes_part(place)) continue;
+    if (!memory_of(place).storage || !memory_of(place).storage->is_allocated()) {
+      return Failure(ErrorCode::violation, "a place of buffer '{tag}' takes part without memory.")
+          .with("tag", options_.tag.name())
+          .with("finding", "coherence");
+    }
+    existing = existing.with(place);
+  }
+  return validity_.check(existing);
+}
+
+// --- The handle
+
+RawUnified::RawUnified(const RawUnified& other) noexcept
+    : core_(other.core_), offset_(other.offset_), bytes_(other.bytes_) {
+  if (core_ != nullptr) core_->add_share();
+}
+
+RawUnified::~RawUnified() {
+  if (core_ != nullptr) core_->drop_share();
+}
+
+Result<RawUnified> RawUnified::try_make(Shape shape, DType dtype, std::size_t element_bytes,
+                                        const UnifiedOptions& options) noexcept try {
+  if (!options.device.is_open()) {
+    return Failure(ErrorCode::invalid_device,
+                   "unified buffer '{tag}' has no device. Name one: the host device will do.",
+                   options.site)
+        .with("spec", "none")
+        .with("tag", options.tag.name());
+  }
+  const Result<std::size_t> count = shape.try_element_count();
+  if (!count) return Failure(count.failure()).at(options.site);
+  const std::optional<std::size_t> bytes = checked_multiply(*count, element_bytes);
+  if (!bytes || *bytes > max_request_bytes) {
+    return Failure(ErrorCode::size_overflow,
+                   "{count} elements of {bytes} bytes are more than memory can be. Ask for fewer.",
+                   options.site)
+        .with("what", "a unified buffer")
+        .with("count", *count)
+        .with("bytes", element_bytes);
+  }
+  return RawUnified(new UnifiedCore(std::move(shape), dtype, element_bytes, *bytes, options));
+} catch (const std::bad_alloc&) {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", options.site)
+      .with("what", "a unified buffer");
+}
+
+Result<RawUnified> RawUnified::try_adopt_host(void* address, Shape shape, DType dtype,
+                                              std::size_t element_bytes,
+                                              std::function<void()> release,
+                                              const UnifiedOptions& options) noexcept {
+  Result<RawUnified> made = try_make(std::move(shape), dtype, element_bytes, options);
+  if (!made) return made;
+  const std::size_t bytes = made->core_->bytes();
+  if (address == nullptr && bytes != 0) {
+    return Failure(ErrorCode::invalid_argument,
+                   "the {name} of {bytes} to adopt is null. Pass memory.", options.site)
+        .with("name", "address")
+        .with("value", "null")
+        .with_bytes("bytes", bytes);
+  }
+  AdoptedHost* const origin = new (std::nothrow) AdoptedHost(address, bytes, {});
+  std::unique_ptr<StorageOrigin> owner(origin);
+  const StorageOptions storage_options{.contents = Contents::unspecified,
+                                       .tag = options.tag,
+                                       .checked = false,
+                                       .site = options.site};
+  Result<StorageHandle> storage =
+      owner ? Storage::try_make(options.device, bytes, StorageKind::host, std::move(owner),
+                                storage_options)
+            : Failure(ErrorCode::out_of_memory,
+                      "the host could not allocate what {what} needs. Free host memory.",
+                      options.site)
+                  .with("what", "adopted memory");
+  if (!storage) return storage.failure();
+  const StorageHandle kept = *storage;
+  if (Result<void> adopted = made->core_->try_adopt(*std::move(storage)); !adopted) {
+    return adopted.failure();
+  }
+  // From here on it is ours to give back.
+  origin->set_release(std::move(release));
+  return made;
+}
+
+std::size_t RawUnified::bytes() const noexcept {
+  if (bytes_ != whole) return bytes_;
+  return core_ != nullptr ? core_->bytes() : 0;
+}
+
+Shape RawUnified::shape() const { return core_ != nullptr ? core_->shape() : Shape::flat(0); }
+
+DType RawUnified::dtype() const noexcept {
+  return core_ != nullptr ? core_->dtype() : DType::void_;
+}
+
+Tag RawUnified::tag() const noexcept { return core_ != nullptr ? core_->options().tag : Tag(); }
+
+const Device& RawUnified::device() const noexcept {
+  static const Device none;
+  return core_ != nullptr ? core_->options().device : none;
+}
+
+bool RawUnified::is_pinned() const noexcept { return core_ != nullptr && core_->is_pinned(); }
+
+bool RawUnified::has_copy(Place place) const noexcept {
+  return core_ != nullptr && core_->has_copy(place);
+}
+
+BufferState RawUnified::state(std::size_t offset, std::size_t bytes) const noexcept {
+  if (core_ == nullptr || !is_within(offset, bytes, this->bytes())) {
+    return BufferState::uninitialized;
+  }
+  return core_->state({offset_ + offset, offset_ + offset + bytes});
+}
+
+std::vector<Place> RawUnified::valid_places(std::size_t offset, std::size_t bytes) const {
+  if (core_ == nullptr || !is_within(offset, bytes, this->bytes())) return {};
+  return core_->valid_places({offset_ + offset, offset_ + offset + bytes});
+}
+
+bool RawUnified::is_stale_on(Place place) const noexcept {
+  return core_ != nullptr && core_->is_stale_on({offset_, offset_ + bytes()}, place);
+}
+
+std::vector<RawUnified::Interval> RawUnified::intervals() const {
+  if (core_ == nullptr) return {};
+  std::vector<Interval> all = core_->intervals({offset_, offset_ + bytes()});
+  for (Interval& one : all) {
+    one.begin -= offset_;
+    one.end -= offset_;
+  }
+  return all;
+}
+
+UnifiedStatistics RawUnified::stats() const noexcept {
+  return core_ != nullptr ? core_->stats() : UnifiedStatistics();
+}
+
+std::vector<Transfer> RawUnified::transfers() const {
+  return core_ != nullptr ? core_->transfers() : std::vector<Transfer>();
+}
+
+Result<void> RawUnified::check() const noexcept {
+  return core_ != nullptr ? core_->check() : Result<void>();
+}
+
+bool RawUnified::overlaps(const RawUnified& other) const noexcept {
+  return core_ != nullptr && core_ == other.core_ && offset_ < other.offset_ + other.bytes() &&
+         other.offset_ < offset_ + bytes();
+}
+
+LaunchMemory* RawUnified::launch_memory() const noexcept { return core_; }
+
+Result<ByteRange> RawUnified::try_range(std::size_t offset, std::size_t bytes,
+                                        CallSite site) const noexcept {
+  if (core_ == nullptr) {
+    return Failure(ErrorCode::not_allocated,
+                   "there is no unified buffer: it was moved from, or made by default. Make one.",
+                   site)
+        .with("id", std::uint64_t{0});
+  }
+  const std::size_t own = this->bytes();
+  if (!is_within(offset, bytes, own)) return core_->outside(offset, bytes, own, site);
+  return ByteRange{offset_ + offset, offset_ + offset + bytes};
+}
+
+Result<RawUnified> RawUnified::try_view(std::size_t offset, std::size_t bytes,
+                                        CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(offset, bytes, site);
+  if (!range) return range.failure();
+  RawUnified view(*this);
+  view.offset_ = range->begin;
+  view.bytes_ = bytes;
+  return view;
+}
+
+// --- What is asked of a range
+
+Result<RawLease> RawUnified::try_host(Access access, LeaseWait wait, CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(0, bytes(), site);
+  if (!range) return range.failure();
+  return core_->try_open({.range = *range, .access = access, .wait = wait, .site = site});
+}
+
+Result<RawLease> RawUnified::try_host_async(CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(0, bytes(), site);
+  if (!range) return range.failure();
+  return core_->try_open({.range = *range, .is_async = true, .site = site});
+}
+
+Result<RawLease> RawUnified::try_device(Access access, StreamRef stream, LeaseWait wait,
+                                        CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(0, bytes(), site);
+  if (!range) return range.failure();
+  return core_->try_open({.range = *range,
+                          .access = access,
+                          .is_host = false,
+                          .stream = stream,
+                          .wait = wait,
+                          .site = site});
+}
+
+Result<RawLease> RawUnified::try_escape_host(Access access, CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(0, bytes(), site);
+  if (!range) return range.failure();
+  return core_->try_open(
+      {.range = *range, .access = access, .kind = UnifiedCore::Kind::escape, .site = site});
+}
+
+Result<RawLease> RawUnified::try_escape_device(Access access, StreamRef stream,
+                                               CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(0, bytes(), site);
+  if (!range) return range.failure();
+  return core_->try_open({.range = *range,
+                          .access = access,
+                          .kind = UnifiedCore::Kind::escape,
+                          .is_host = false,
+                          .stream = stream,
+                          .site = site});
+}
+
+Result<void> RawUnified::try_load(std::size_t offset, void* to, std::size_t bytes,
+                                  CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(offset, bytes, site);
+  return range ? core_->try_load(*range, to, site) : Result<void>(range.failure());
+}
+
+Result<void> RawUnified::try_store(std::size_t offset, const void* from, std::size_t bytes,
+                                   CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(offset, bytes, site);
+  return range ? core_->try_store(*range, from, site) : Result<void>(range.failure());
+}
+
+Result<void> RawUnified::try_fill(const Pattern& pattern, StreamRef stream,
+                                  CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(0, bytes(), site);
+  return range ? core_->try_fill(*range, pattern, stream, site) : Result<void>(range.failure());
+}
+
+Result<void> RawUnified::try_copy_from(const void* source, std::size_t bytes,
+                                       CallSite site) const noexcept {
+  if (bytes != this->bytes()) {
+    return Failure(ErrorCode::shape_mismatch,
+                   "{actual} bytes cannot be copied into buffer '{tag}' of {expected}. Copy as "
+                   "many, or into a view.",
+                   site)
+        .with("expected", this->bytes())
+        .with("actual", bytes)
+        .with("tag", tag().name());
+  }
+  const Result<RawLease> lease = try_host(Access::discard, LeaseWait::never(), site);
+  if (!lease) return lease.failure();
+  if (bytes != 0) std::memcpy(lease->address(), source, bytes);
+  return {};
+}
+
+Result<void> RawUnified::try_copy_to(void* destination, std::size_t bytes,
+                                     CallSite site) const noexcept {
+  if (bytes != this->bytes()) {
+    return Failure(ErrorCode::shape_mismatch,
+                   "buffer '{tag}' of {expected} bytes cannot be copied to {actual}. Make room for "
+                   "all, or copy a view.",
+                   site)
+        .with("expected", this->bytes())
+        .with("actual", bytes)
+        .with("tag", tag().name());
+  }
+  const Result<RawLease> lease = try_host(Access::read, LeaseWait::never(), site);
+  if (!lease) return lease.failure();
+  if (bytes != 0) std::memcpy(destination, lease->address(), bytes);
+  return {};
+}
+
+Result<void> RawUnified::try_prefetch(StreamRef stream, CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(0, bytes(), site);
+  if (!range) return range.failure();
+  if (!stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
+  const Device device = stream.device();
+  return core_->try_prefetch(*range, &device, stream, TransferReason::prefetch, site);
+}
+
+Result<void> RawUnified::try_prefetch_host(CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(0, bytes(), site);
+  if (!range) return range.failure();
+  return core_->try_prefetch(*range, nullptr, {}, TransferReason::prefetch, site);
+}
+
+Result<void> RawUnified::try_sync_to_device(CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(0, bytes(), site);
+  if (!range) return range.failure();
+  if (Result<void> queued =
+          core_->try_prefetch(*range, &device(), {}, TransferReason::prefetch, site);
+      !queued) {
+    return queued;
+  }
+  return core_->try_synchronize(site);
+}
+
+Result<void> RawUnified::try_mark_dirty(Place place, StreamRef stream,
+                                        CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(0, bytes(), site);
+  return range ? core_->try_mark_dirty(*range, place, stream, site) : Result<void>(range.failure());
+}
+
+Result<void> RawUnified::try_synchronize(CallSite site) const noexcept {
+  return core_ != nullptr ? core_->try_synchronize(site) : Result<void>();
+}
+
+// --- What is asked of all of it
+
+Result<void> RawUnified::try_drop(Place place, Drop what, CallSite site) const noexcept {
+  return core_ != nullptr ? core_->try_drop(place, what, site) : Result<void>();
+}
+
+Result<void> RawUnified::try_free(CallSite site) const noexcept {
+  return core_ != nullptr ? core_->try_free(false, site) : Result<void>();
+}
+
+Result<void> RawUnified::try_invalidate(CallSite site) const noexcept {
+  return core_ != nullptr ? core_->try_free(true, site) : Result<void>();
+}
+
+Result<void> RawUnified::try_resize(std::size_t count, bool keep, StreamRef stream,
+                                    CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(0, 0, site);
+  return range ? core_->try_resize(count, keep, stream, site) : Result<void>(range.failure());
+}
+
+Result<void> RawUnified::try_set_write_through(std::optional<Place> place,
+                                               CallSite site) const noexcept {
+  return core_ != nullptr ? core_->try_set_write_through(place, site) : Result<void>();
+}
+
+Result<void> RawUnified::try_flush_host(CallSite site) const noexcept {
+  return core_ != nullptr ? core_->try_flush_host(site) : Result<void>();
+}
+
+Result<RawUnified> RawUnified::try_clone(StreamRef stream, CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(0, 0, site);
+  if (!range) return range.failure();
+  return core_->try_clone(stream, site);
+}
+
+Result<Buffer> RawUnified::try_release_host(CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(0, 0, site);
+  if (!range) return range.failure();
+  return core_->try_release_host(site);
+}
+
+}  // namespace tern

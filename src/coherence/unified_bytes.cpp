@@ -1,0 +1,307 @@
+// The part of a unified buffer that reads and writes a few bytes, fills, fetches ahead and takes
+// note of what others wrote.
+
+#include <array>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "buffer/copy_route.hpp"
+#include "coherence/unified_core.hpp"
+#include "device/request_checks.hpp"
+
+namespace tern {
+
+Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access access, void* bytes,
+                                       CallSite site) noexcept {
+  const std::size_t count = range.end - range.begin;
+  StorageHandle storage;
+  {
+    const std::lock_guard lock(mutex_);
+    storage = memory_of(place).storage;
+  }
+  const auto failed = [&](const Failure& cause) {
+    const bool is_read = access == Access::read;
+    const std::lock_guard lock(mutex_);  // of the list of places
+    return sync_failed(is_read ? place : host, is_read ? host : place, range, cause, site);
+  };
+  // The host waits for what must come before, and the library's stream for nobody.
+  {
+    const Pause pause(*this);
+    if (Result<void> ready = storage->uses().try_wait(access); !ready) {
+      return failed(ready.failure());
+    }
+  }
+  if (is_host_memory(*storage) || storage->reach().host_writes) {
+    const std::lock_guard moving(transfer_mutex_);
+    std::byte* const address = address_for(*storage, {}) + range.begin;
+    if (Result<void> noted = storage->device().try_note_host_access(address, count, access, site);
+        !noted) {
+      return noted;
+    }
+    if (access == Access::read) {
+      std::memcpy(bytes, address, count);
+    } else {
+      std::memcpy(address, bytes, count);
+    }
+    return {};
+  }
+  Mark mark;
+  {
+    const Mover mover(*this);
+    const Result<StreamRef> stream = storage->device().try_copy_stream();
+    if (!stream) return failed(stream.failure());
+    Result<StorageUse> use = storage->try_use(*stream, access, range.begin, count, site);
+    if (!use) return failed(use.failure());
+    std::byte* const address = address_for(*storage, stream->device_id()) + range.begin;
+    Result<void> queued = access == Access::read ? stream->try_copy(bytes, address, count, site)
+                                                 : stream->try_copy(address, bytes, count, site);
+    if (!queued) return failed(queued.failure());
+    use->end();
+    mark = stream->next_mark();
+    const std::lock_guard lock(mutex_);
+    note_stream_use(memory_of(place), access);
+    log({.from = access == Access::read ? places_[place].place : Place::host(),
+         .to = access == Access::read ? Place::host() : places_[place].place,
+         .begin = range.begin,
+         .end = range.end,
+         .runs = 1,
+         .bytes = count,
+         .reason = TransferReason::element,
+         .site = site});
+  }
+  // The caller's bytes are nobody's but the caller's: the copy is done on return.
+  if (Result<void> done = Device::try_wait(mark); !done) return failed(done.failure());
+  return {};
+}
+
+Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noexcept {
+  PlaceSet everywhere;
+  {
+    Hold hold;
+    if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) {
+      return held;
+    }
+    if (Result<void> written = check_written(range, site); !written) return written;
+    bool is_sticky = false;
+    {
+      const std::lock_guard lock(mutex_);
+      everywhere = validity_.valid_everywhere(range.begin, range.end);
+      is_sticky = sticky_count_ != 0;
+    }
+    if (!everywhere.empty() && !is_sticky) {
+      return try_exchange(everywhere.first(), range, Access::read, to, site);
+    }
+  }
+  // Its bytes are in pieces.
+  const Result<RawLease> lease = try_open({.range = range, .site = site});
+  if (!lease) return lease.failure();
+  std::memcpy(to, lease->address(), range.end - range.begin);
+  return {};
+}
+
+Result<void> UnifiedCore::try_store(ByteRange range, const void* from, CallSite site) noexcept {
+  {
+    Hold hold;
+    if (Result<void> held =
+            hold.try_take(*this, {.range = range, .access = Access::read_write, .site = site});
+        !held) {
+      return held;
+    }
+    PlaceSet places, somewhere;
+    std::array<unsigned, PlaceSet::most> memory_numbers = {};
+    {
+      const std::lock_guard lock(mutex_);
+      places = validity_.valid_everywhere(range.begin, range.end);
+      somewhere = validity_.valid_somewhere(range.begin, range.end);
+      for (unsigned place = 0; place < places_.size(); ++place) {
+        memory_numbers[place] = places_[place].memory;
+      }
+    }
+    if (!places.empty() && places == somewhere) {
+      // Devices first: what the host has is the least likely to fail.
+      PlaceSet written, memories;
+      for (unsigned place = PlaceSet::most; place-- > 0;) {
+        if (!places.has(place)) continue;
+        if (!memories.has(memory_numbers[place])) {
+          Result<void> stored =
+              try_exchange(place, range, Access::read_write, const_cast<void*>(from), site);
+          if (!stored) {
+            // The old value is where it was not overwritten.
+            const std::lock_guard lock(mutex_);
+            for (PlaceSet rest = written; !rest.empty(); rest = rest.without(rest.first())) {
+              if (make_room()) validity_.remove(range.begin, range.end, rest.first());
+            }
+            return stored;
+          }
+          memories = memories.with(memory_numbers[place]);
+        }
+        written = written.with(place);
+      }
+      return {};
+    }
+  }
+  Result<RawLease> lease = try_open({.range = range, .access = Access::discard, .site = site});
+  if (!lease) return lease.failure();
+  std::memcpy(lease->address(), from, range.end - range.begin);
+  return {};
+}
+
+Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, StreamRef stream,
+                                   CallSite site) noexcept {
+  const std::size_t bytes = range.end - range.begin;
+  if (Result<void> whole = check_pattern(pattern, bytes, site); !whole) return whole;
+  if (bytes == 0) return {};
+  unsigned place = host;
+  {
+    const std::lock_guard lock(mutex_);
+    const PlaceSet devices = validity_.valid_somewhere(range.begin, range.end).without(host);
+    if (!devices.empty()) place = devices.first();
+    const unsigned wanted = stream.id() ? find_place(stream.device_id()) : PlaceSet::most;
+    if (wanted != PlaceSet::most && devices.has(wanted)) place = wanted;
+  }
+  if (place == host) {
+    Result<RawLease> lease = try_open({.range = range, .access = Access::discard, .site = site});
+    if (!lease) return lease.failure();
+    std::byte* const first = static_cast<std::byte*>(lease->address());
+    for (std::size_t at = 0; at < bytes; at += pattern.width_bytes) {
+      std::memcpy(first + at, pattern.bytes, pattern.width_bytes);
+    }
+    return {};
+  }
+  Hold hold;
+  if (Result<void> held =
+          hold.try_take(*this, {.range = range, .access = Access::discard, .site = site});
+      !held) {
+    return held;
+  }
+  const Mover mover(*this);
+  if (Result<void> there = try_ensure(place, stream, site); !there) return there;
+  const StorageHandle storage = memory_of(place).storage;
+  Result<Runner> runner = Runner{{}, stream};
+  if (!stream.id() || stream.device_id() != places_[place].place.device_id()) {
+    runner = try_runner(places_[place].device, *storage, Access::discard);
+    if (!runner) return Failure(runner.failure()).at(site);
+  }
+  const StreamRef on = runner->stream;
+  Result<StorageUse> use =
+      storage->try_use(on, Access::discard, range.begin, bytes, site, Storage::Streams::any_device);
+  if (!use) return use.failure();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!make_room()) {
+      return Failure(ErrorCode::out_of_memory,
+                     "the host could not allocate what {what} needs. Free host memory.", site)
+          .with("what", "the directory of a unified buffer");
+    }
+  }
+  if (Result<void> noted =
+          note_foreign_use(*storage, on, Access::discard, range.begin, bytes, site);
+      !noted) {
+    return noted;
+  }
+  if (Result<void> filled = on.try_fill_bytes(address_for(*storage, on.device_id()) + range.begin,
+                                              bytes, pattern, site);
+      !filled) {
+    return filled;
+  }
+  use->end();
+  const std::lock_guard lock(mutex_);
+  note_stream_use(memory_of(place), Access::discard);
+  if (make_room()) validity_.apply(Access::discard, range.begin, range.end, place);
+  return {};
+}
+
+Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, StreamRef stream,
+                                       TransferReason reason, CallSite site) noexcept {
+  Hold hold;
+  if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) return held;
+  if (range.begin == range.end) return {};
+  if (Result<void> written = check_written(range, site); !written) return written;
+  const Mover mover(*this);
+  const Result<unsigned> place = device != nullptr ? try_place(*device, site) : Result(host);
+  if (!place) return place.failure();
+  if (Result<void> there = try_ensure(*place, stream, site); !there) return there;
+  return try_fetch({range, *place, stream, reason, hold.slot(), site});
+}
+
+Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef stream,
+                                         CallSite site) noexcept {
+  Hold hold;
+  if (Result<void> held =
+          hold.try_take(*this, {.range = range, .access = Access::read_write, .site = site});
+      !held) {
+    return held;
+  }
+  const Mover mover(*this);
+  StreamRef writer = stream;
+  {
+    const std::lock_guard lock(mutex_);
+    const std::optional<unsigned> place = find(where);
+    if (!place || !takes_part(*place)) {
+      return Failure(ErrorCode::not_allocated,
+                     "buffer '{tag}' has no copy in {place}, so nobody can have written it there. "
+                     "Open a lease there first.",
+                     site)
+          .with("id", std::uint64_t{0})
+          .with("tag", options_.tag.name())
+          .with("place", name_of(place.value_or(PlaceSet::most)));
+    }
+    ByteRange newer;
+    PlaceSet holders;
+    validity_.visit(range.begin, range.end,
+                    [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+                      if (valid.empty() || valid.has(*place) || newer.begin != newer.end) return;
+                      newer = {begin, end};
+                      holders = valid;
+                    });
+    if (newer.begin != newer.end) {
+      return Failure(ErrorCode::coherence_conflict,
+                     "bytes {begin} to {end} of buffer '{tag}' are newer on '{places}', and were "
+                     "written on '{place}' too. Synchronise before writing, or drop one of them.",
+                     site)
+          .with("begin", newer.begin)
+          .with("end", newer.end)
+          .with("tag", options_.tag.name())
+          .with("place", name_of(*place))
+          .with("places", name_of(holders.first()));
+    }
+    if (!make_room()) {
+      return Failure(ErrorCode::out_of_memory,
+                     "the host could not allocate what {what} needs. Free host memory.", site)
+          .with("what", "the directory of a unified buffer");
+    }
+    Memory& memory = memory_of(*place);
+    if (*place != host) {
+      if (!writer.id()) writer = places_[*place].device.default_stream();
+      if (Result<void> noted =
+              memory.storage->uses().try_note(writer, writer.next_mark(), Access::discard);
+          !noted) {
+        return Failure(noted.failure()).at(site);
+      }
+      note_stream_use(memory, Access::discard);
+    }
+    validity_.apply(Access::discard, range.begin, range.end, *place);
+  }
+  return {};
+}
+
+Result<void> UnifiedCore::try_synchronize(CallSite site) noexcept {
+  const Pause pause(*this);
+  std::array<StorageHandle, PlaceSet::most> all;
+  std::size_t count = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Memory& memory : memories_) {
+      if (memory.storage) all[count++] = memory.storage;
+    }
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (Result<void> done = all[i]->uses().try_wait(Access::discard); !done) {
+      return Failure(done.failure()).at(site);
+    }
+  }
+  return {};
+}
+
+}  // namespace tern

@@ -1,0 +1,656 @@
+#include "coherence/unified_core.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "tern/core/bytes.hpp"
+#include "tern/core/config.hpp"
+
+namespace tern {
+namespace {
+
+/// Tells threads apart.
+const void* this_thread() noexcept {
+  static thread_local const char mark = 0;
+  return &mark;
+}
+
+std::uint64_t next_number() noexcept {
+  static constinit std::atomic<std::uint64_t> last = 0;
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+Failure no_host_memory(CallSite site) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", "the directory of a unified buffer");
+}
+
+TransferReason reason_of(const UnifiedCore::Wanted& wanted) noexcept {
+  if (wanted.is_host) {
+    return wanted.access == Access::read ? TransferReason::host_read : TransferReason::host_rw;
+  }
+  return wanted.access == Access::read ? TransferReason::device_read : TransferReason::device_rw;
+}
+
+bool is_checked_by_config() noexcept {
+  try {
+    const Result<const Config*> config = try_config();
+    return config && (*config)->checked;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+UnifiedCore::UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, std::size_t bytes,
+                         const UnifiedOptions& options)
+    : number_(next_number()),
+      options_(options),
+      dtype_(dtype),
+      element_bytes_(element_bytes),
+      is_checked_(options.checked ? *options.checked : is_checked_by_config()),
+      bytes_(bytes),
+      shape_(std::move(shape)),
+      validity_(bytes) {
+  places_.reserve(2);
+  memories_.reserve(2);
+  slots_.reserve(8);
+  places_.push_back({});
+  memories_.push_back({});
+}
+
+void UnifiedCore::add_share() noexcept {
+  const std::lock_guard lock(mutex_);
+  ++shares_;
+}
+
+void UnifiedCore::drop_share() noexcept {
+  mutex_.lock();
+  const bool is_last = --shares_ == 0;
+  mutex_.unlock();
+  if (is_last) delete this;
+}
+
+// --- The leases that are open
+
+const UnifiedCore::Open* UnifiedCore::conflict(ByteRange range, Access access) const noexcept {
+  if (open_count_ == 0) return nullptr;
+  for (const Open& open : slots_) {
+    if (!open.is_open || !open.overlaps(range)) continue;
+    if (!is_write(access) && (!is_write(open.access) || open.kind == Kind::escape)) continue;
+    return &open;
+  }
+  return nullptr;
+}
+
+std::uint32_t UnifiedCore::take_slot(const Wanted& wanted, unsigned place) noexcept {
+  std::uint32_t slot = first_free_;
+  if (slot != 0) {
+    first_free_ = slots_[slot - 1].next_free;
+  } else {
+    try {
+      slots_.emplace_back();
+    } catch (const std::bad_alloc&) {
+      return 0;
+    }
+    slot = static_cast<std::uint32_t>(slots_.size());
+  }
+  Open& open = slots_[slot - 1];
+  open.begin = wanted.range.begin;
+  open.end = wanted.range.end;
+  open.site = wanted.site;
+  open.thread = this_thread();
+  open.stream = wanted.stream;
+  open.access = wanted.access;
+  open.kind = wanted.kind;
+  open.place = static_cast<std::uint8_t>(place);
+  open.is_open = true;
+  open.has_use = open.is_ahead = false;
+  open.is_sticky = false;
+  ++open_count_;
+  ++shares_;
+  return slot;
+}
+
+void UnifiedCore::free_slot(std::uint32_t slot) noexcept {
+  Open& open = slots_[slot];
+  if (open.is_sticky) --sticky_count_;
+  open.is_open = false;
+  open.next_free = std::exchange(first_free_, slot + 1);
+  --open_count_;
+  ++closes_;
+}
+
+Failure UnifiedCore::refused(const Open& open, const Wanted& wanted) const noexcept {
+  return Failure(ErrorCode::access_conflict,
+                 "bytes {begin} to {end} of buffer '{tag}' are wanted at {b_file}:{b_line} while "
+                 "the lease of {a_file}:{a_line} is open. Close that one first.",
+                 wanted.site)
+      .with("begin", std::max(open.begin, wanted.range.begin))
+      .with("end", std::min(open.end, wanted.range.end))
+      .with("a_line", open.site.line)
+      .with("b_line", wanted.site.line)
+      .with("tag", options_.tag.name())
+      .with("a_file", open.site.file)
+      .with("b_file", wanted.site.file);
+}
+
+Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place) noexcept {
+  std::optional<std::chrono::steady_clock::time_point> deadline;
+  if (!wanted.wait.is_never() && !wanted.wait.is_forever()) {
+    deadline = std::chrono::steady_clock::now() + wanted.wait.time();
+  }
+  for (bool is_over = false;;) {
+    std::uint64_t closes = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      if (wanted.range.end > bytes_) {
+        return outside(wanted.range.begin, wanted.range.end - wanted.range.begin, bytes_,
+                       wanted.site);
+      }
+      const Open* const other = conflict(wanted.range, wanted.access);
+      if (other == nullptr) {
+        const std::uint32_t slot = take_slot(wanted, place);
+        if (slot == 0) return no_host_memory(wanted.site);
+        return slot - 1;
+      }
+      const bool is_own = other->thread == this_thread();
+      if (wanted.wait.is_never() || is_own || is_over) {
+        return refused(*other, wanted);
+      }
+      closes = closes_;
+      ++waiters_;
+    }
+    {
+      std::unique_lock lock(wait_mutex_);
+      const auto has_closed = [&] {
+        const std::lock_guard brief(mutex_);
+        return closes_ != closes;
+      };
+      if (deadline) {
+        is_over = !closed_.wait_until(lock, *deadline, has_closed);
+      } else {
+        closed_.wait(lock, has_closed);
+      }
+    }
+    const std::lock_guard lock(mutex_);
+    --waiters_;
+  }
+}
+
+void UnifiedCore::notify() noexcept {
+  { const std::lock_guard lock(wait_mutex_); }
+  closed_.notify_all();
+}
+
+void UnifiedCore::cancel(std::uint32_t slot) noexcept {
+  mutex_.lock();
+  free_slot(slot);
+  const bool is_last = --shares_ == 0;
+  const bool has_waiters = waiters_ != 0;
+  mutex_.unlock();
+  if (has_waiters) notify();
+  if (is_last) delete this;
+}
+
+// --- Opening
+
+unsigned UnifiedCore::find_place(DeviceId device) const noexcept {
+  for (unsigned place = 1; place < places_.size(); ++place) {
+    if (places_[place].place.device_id() == device) return place;
+  }
+  return PlaceSet::most;
+}
+
+std::optional<unsigned> UnifiedCore::find(Place place) const noexcept {
+  if (place.is_host()) return host;
+  const unsigned found = find_place(place.device_id());
+  if (found == PlaceSet::most) return std::nullopt;
+  return found;
+}
+
+void UnifiedCore::note_stream_use(Memory& memory, Access access) noexcept {
+  ++memory.stream_uses;
+  memory.is_write_clear = false;
+  if (is_write(access)) memory.is_read_clear = false;
+}
+
+void UnifiedCore::Memory::set(StorageHandle made) noexcept {
+  storage = std::move(made);
+  address = storage->first_byte();
+  device = storage->device().id();
+  wants_notes = storage->device().info().wants_notes;
+  // What a pool gave may be in use until now.
+  is_read_clear = is_write_clear = false;
+  ++stream_uses;
+  ahead = {};
+}
+
+bool UnifiedCore::is_ready_at(unsigned place, ByteRange range, Access access) noexcept {
+  if (movers_ != 0 || sticky_count_ != 0 || is_checked_ || !takes_part(place)) return false;
+  if (access == Access::discard) {
+    return validity_.is_only(range.begin, range.end, place) ||
+           (validity_.size() < most_intervals && make_room());
+  }
+  if (!validity_.is_valid(range.begin, range.end, place)) return false;
+  return !is_write(access) || validity_.is_only(range.begin, range.end, place) ||
+         (validity_.size() < most_intervals && make_room());
+}
+
+RawLease UnifiedCore::lease(std::uint32_t slot, unsigned place, ByteRange range,
+                            Access access) noexcept {
+  RawLease lease;
+  lease.core_ = this;
+  lease.slot_ = slot;
+  lease.bytes_ = range.end - range.begin;
+  lease.address_ = memory_of(place).address + range.begin;
+  if (access == Access::discard) lease.kept_exceptions_ = std::uncaught_exceptions();
+  return lease;
+}
+
+Result<RawLease> UnifiedCore::try_open(const Wanted& wanted) noexcept {
+  const auto& [range, access, kind, is_host, is_async, stream, wait, site] = wanted;
+  if (!is_host && !stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
+  unsigned place = host;
+  {
+    // The short way: the bytes are there, nobody is to be waited for, and nothing is asked.
+    const std::lock_guard lock(mutex_);
+    if (range.end > bytes_) {
+      return outside(range.begin, range.end - range.begin, bytes_, site);
+    }
+    if (range.begin == range.end) return RawLease();
+    place = is_host ? host : find_place(stream.device_id());
+    if (place != PlaceSet::most && kind == Kind::lease && conflict(range, access) == nullptr &&
+        is_ready_at(place, range, access)) {
+      Memory& memory = memory_of(place);
+      UseRecord::Ticket ticket;
+      bool is_short = false, is_ahead = false;
+      if (is_host) {
+        is_short = (is_write(access) ? memory.is_write_clear : memory.is_read_clear) &&
+                   !memory.wants_notes;
+      } else if (memory.ahead == stream.id() && (memory.ahead_writes || !is_write(access))) {
+        is_short = is_ahead = true;
+      } else if (memory.device == stream.device_id()) {
+        memory.ahead = {};
+        MarkSet waits;
+        UseRecord& uses = memory.storage->uses();
+        const Result<UseRecord::Ticket> begun = uses.try_begin(stream, access, waits, site);
+        is_short = begun && waits.all().empty();
+        if (is_short) {
+          ticket = *begun;
+        } else if (begun) {
+          uses.cancel(*begun);
+        }
+      }
+      const std::uint32_t slot = is_short ? take_slot(wanted, place) : 0;
+      if (slot != 0) {
+        if (!is_host) {
+          Open& open = slots_[slot - 1];
+          note_stream_use(memory, access);
+          open.ticket = ticket;
+          open.has_use = !is_ahead;
+          open.is_ahead = is_ahead;
+          open.stream_uses = memory.stream_uses;
+        }
+        // Where it would change nothing there may be no room for it either.
+        if (is_write(access) && !validity_.is_only(range.begin, range.end, place)) {
+          validity_.apply(access, range.begin, range.end, place);
+        }
+        return lease(slot - 1, place, range, access);
+      }
+      if (is_short && !is_host && !is_ahead) memory.storage->uses().cancel(ticket);
+    }
+  }
+  const Result<std::uint32_t> slot = try_take(wanted, place == PlaceSet::most ? 0 : place);
+  if (!slot) return slot.failure();
+  Result<RawLease> opened = is_host ? try_open_host(*slot, wanted) : try_open_device(*slot, wanted);
+  if (!opened) cancel(*slot);
+  return opened;
+}
+
+Result<void> UnifiedCore::check_written(ByteRange range, CallSite site) const noexcept {
+  const std::lock_guard lock(mutex_);
+  const ByteRange gap = validity_.first_unwritten(range.begin, range.end);
+  if (gap.begin == gap.end) return {};
+  return Failure(ErrorCode::never_written,
+                 "bytes {begin} to {end} of buffer '{tag}' were never written. Write them first.",
+                 site)
+      .with("begin", gap.begin)
+      .with("end", gap.end)
+      .with("tag", options_.tag.name());
+}
+
+Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& wanted) noexcept {
+  const auto& [range, access, kind, is_host, is_async, stream, wait, site] = wanted;
+  if (access == Access::read) {
+    if (Result<void> written = check_written(range, site); !written) return written.failure();
+  }
+  const Mover mover(*this);
+  const Result<unsigned> place = try_place(stream.device(), site);
+  if (!place) return place.failure();
+  if (Result<void> there = try_ensure(*place, stream, site); !there) return there.failure();
+  if (Result<void> sound = try_reconcile(*place, stream, slot, site); !sound) {
+    return sound.failure();
+  }
+  if (needs_old_bytes(access)) {
+    if (Result<void> fetched = try_fetch({range, *place, stream, reason_of(wanted), slot, site});
+        !fetched) {
+      return fetched.failure();
+    }
+  }
+  if (is_checked_ && is_write(access)) {
+    const bool all = access == Access::discard;
+    if (Result<void> spoilt = try_poison(*place, range, all, stream, site); !spoilt) {
+      return spoilt.failure();
+    }
+  }
+  UseRecord::Ticket ticket;
+  if (Result<void> begun = try_begin_use(*place, stream, access, range, ticket, site); !begun) {
+    return begun.failure();
+  }
+  const std::lock_guard lock(mutex_);
+  Memory& memory = memory_of(*place);
+  if (is_write(access) && !make_room()) {
+    memory.storage->uses().cancel(ticket);
+    return no_host_memory(site);
+  }
+  Open& open = slots_[slot];
+  open.place = static_cast<std::uint8_t>(*place);
+  open.ticket = ticket;
+  open.has_use = true;
+  note_stream_use(memory, access);
+  open.stream_uses = memory.stream_uses;
+  if (is_write(access)) {
+    validity_.apply(access, range.begin, range.end, *place);
+    if (kind == Kind::escape) {
+      open.is_sticky = true;
+      ++sticky_count_;
+    }
+  }
+  return lease(slot, *place, range, access);
+}
+
+Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallSite site) noexcept {
+  if (!needs_old_bytes(access)) return {};
+  const Pause pause(*this);
+  std::array<StorageHandle, PlaceSet::most> sources;
+  StorageHandle own;
+  std::size_t count = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    own = memory_of(host).storage;
+    for (unsigned place = 1; place < places_.size(); ++place) {
+      // What the host has already is not going to be copied.
+      bool is_source = false;
+      validity_.visit(range.begin, range.end, [&](std::size_t, std::size_t, PlaceSet valid) {
+        is_source |= valid.has(place) && !valid.has(host);
+      });
+      if (is_source && memory_of(place).storage != own) sources[count++] = memory_of(place).storage;
+    }
+  }
+  if (count == 0) return {};
+  for (std::size_t i = 0; i < count; ++i) {
+    if (Result<void> ready = sources[i]->uses().try_wait(Access::read); !ready) {
+      return Failure(ready.failure()).at(site);
+    }
+  }
+  if (!own) return {};
+  if (Result<void> ready = own->uses().try_wait(Access::discard); !ready) {
+    return Failure(ready.failure()).at(site);
+  }
+  return {};
+}
+
+Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wanted) noexcept {
+  const auto& [range, access, kind, is_host, is_async, stream, wait, site] = wanted;
+  if (access == Access::read) {
+    if (Result<void> written = check_written(range, site); !written) return written.failure();
+  }
+  if (!is_async) {
+    // The host waits for what the copies need, so that they need no stream of their own.
+    if (Result<void> ready = try_wait_sources(range, access, site); !ready) {
+      const std::lock_guard lock(mutex_);
+      return sync_failed(PlaceSet::most, host, range, ready.failure(), site);
+    }
+  }
+  {
+    const Mover mover(*this);
+    if (Result<void> there = try_ensure(host, {}, site); !there) return there.failure();
+    if (Result<void> sound = try_reconcile(host, {}, slot, site); !sound) return sound.failure();
+    if (needs_old_bytes(access)) {
+      if (Result<void> fetched = try_fetch({range, host, {}, reason_of(wanted), slot, site});
+          !fetched) {
+        return fetched.failure();
+      }
+    }
+  }
+  if (!is_async) {
+    if (Result<void> ready = try_settle_host(slot, range, access, site); !ready) {
+      return ready.failure();
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  if (kind == Kind::escape && is_write(access)) {
+    slots_[slot].is_sticky = true;
+    ++sticky_count_;
+  }
+  return lease(slot, host, range, access);
+}
+
+Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, Access access,
+                                          CallSite site) noexcept {
+  // While the host looks and waits, others go the long way, and none of them is kept.
+  const Pause pause(*this);
+  StorageHandle storage;
+  std::uint64_t stream_uses = 0;
+  bool is_clear = false;
+  {
+    const std::lock_guard lock(mutex_);
+    Memory& memory = memory_of(host);
+    storage = memory.storage;
+    stream_uses = memory.stream_uses;
+    is_clear = is_write(access) ? memory.is_write_clear : memory.is_read_clear;
+    if (!is_clear) ++statistics_.host_waits;
+  }
+  if (!is_clear) {
+    if (Result<void> ready = storage->uses().try_wait(access); !ready) {
+      const std::lock_guard lock(mutex_);
+      // What should have come has not, and is where it was.
+      for (const ByteRange& one : under_way_) {
+        if (make_room()) validity_.remove_copy(one.begin, one.end, host);
+      }
+      under_way_.clear();
+      return sync_failed(PlaceSet::most, host, range, ready.failure(), site);
+    }
+  }
+  const Result<StorageOrigin::Memory> memory = storage->try_memory();
+  std::byte* const address = static_cast<std::byte*>(memory->host_address) + range.begin;
+  const std::size_t bytes = range.end - range.begin;
+  if (storage->device().info().wants_notes) {
+    if (Result<void> noted = storage->device().try_note_host_access(address, bytes, access, site);
+        !noted) {
+      return noted;
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  if (is_write(access) && !make_room()) return no_host_memory(site);
+  Memory& own = memory_of(host);
+  if (own.stream_uses == stream_uses) {
+    own.is_read_clear = true;
+    under_way_.clear();
+    if (is_write(access)) own.is_write_clear = true;
+  }
+  if (is_checked_ && is_write(access)) {
+    validity_.visit(
+        range.begin, range.end, [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+          if (access == Access::discard || valid.empty()) {
+            std::fill_n(address + (begin - range.begin), end - begin, std::byte{poison});
+          }
+        });
+  }
+  if (is_write(access)) validity_.apply(access, range.begin, range.end, host);
+  slots_[slot].place = host;
+  return {};
+}
+
+Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexcept {
+  ByteRange range;
+  Access access;
+  {
+    const std::lock_guard lock(mutex_);
+    range = {slots_[slot].begin, slots_[slot].end};
+    access = slots_[slot].access;
+  }
+  return try_settle_host(slot, range, access, site);
+}
+
+// --- Closing
+
+void UnifiedCore::close(std::uint32_t slot, std::size_t kept) noexcept {
+  mutex_.lock();
+  Open& open = slots_[slot];
+  const bool was_write = is_write(open.access);
+  bool must_wait = false;
+  const StreamRef stream = open.stream;
+  if (open.has_use) {
+    Memory& memory = memory_of(open.place);
+    // If the memory was nobody else's meanwhile, and nobody looks, what comes next on the stream
+    // may count as the same use.
+    const bool is_alone = memory.stream_uses == open.stream_uses && movers_ == 0 &&
+                          open.kind == Kind::lease && memory.device == stream.device_id();
+    memory.ahead = {};
+    const Mark mark = stream.next_mark();
+    memory.storage->uses().end(open.ticket, stream, is_alone ? Mark{} : mark, open.access);
+    note_stream_use(memory, open.access);
+    if (is_alone && mark) {
+      memory.ahead = stream.id();
+      memory.ahead_writes = was_write;
+    }
+    open.has_use = false;
+  } else if (open.is_ahead) {
+    Memory& memory = memory_of(open.place);
+    const Mark mark = stream.next_mark();  // promised, so that the stream does not end without it
+    if (memory.ahead != stream.id()) {
+      // Somebody has looked meanwhile, and what came behind that is not on record.
+      must_wait = !memory.storage->uses().try_note(stream, mark, open.access);
+      memory.ahead = {};
+    }
+    note_stream_use(memory, open.access);
+    open.is_ahead = false;
+  }
+  if (was_write) {
+    const ByteRange range{open.begin, open.end};
+    if (open.access == Access::discard && kept < range.end - range.begin && make_room()) {
+      validity_.forget(range.begin + kept, range.end);
+    }
+    if (write_through_ || is_checked_) {
+      const unsigned place = open.place;
+      const CallSite site = open.site;
+      const std::optional<unsigned> through = write_through_;
+      open.access = Access::read;  // for the time of the copy
+      mutex_.unlock();
+      if (is_checked_) poison_stale(range, place, site);
+      if (through && *through != place) {
+        const Mover mover(*this);
+        Result<void> copied = try_ensure(*through, {}, site);
+        if (copied) {
+          copied = try_fetch({range, *through, {}, TransferReason::write_through, slot, site});
+        }
+        if (!copied) {
+          const std::lock_guard lock(mutex_);
+          ++statistics_.failed_write_throughs;
+        }
+      }
+      mutex_.lock();
+    }
+  }
+  free_slot(slot);
+  const bool is_last = --shares_ == 0;
+  const bool has_waiters = waiters_ != 0;
+  mutex_.unlock();
+  if (must_wait) static_cast<void>(stream.try_synchronize());
+  if (has_waiters) notify();
+  if (is_last) delete this;
+}
+
+Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexcept {
+  bool has_waiters = false;
+  {
+    const std::lock_guard lock(mutex_);
+    Open& open = slots_[slot];
+    if (open.has_use || open.is_ahead) {
+      // Readers of other places must find the writes on record; the first read is behind them.
+      MarkSet waits;
+      UseRecord& uses = memory_of(open.place).storage->uses();
+      const Result<UseRecord::Ticket> ticket =
+          uses.try_begin(open.stream, Access::read, waits, site);
+      if (!ticket) return ticket.failure();
+      if (open.is_ahead) {
+        if (Result<void> noted = uses.try_note(open.stream, open.stream.next_mark(), open.access);
+            !noted) {
+          uses.cancel(*ticket);
+          return noted;
+        }
+      } else {
+        uses.end(open.ticket, open.stream, open.stream.next_mark(), open.access);
+      }
+      memory_of(open.place).ahead = {};
+      open.is_ahead = false;
+      open.has_use = true;
+      open.ticket = *ticket;
+      note_stream_use(memory_of(open.place), open.access);
+      open.stream_uses = 0;
+    }
+    if (open.is_sticky) --sticky_count_;
+    open.is_sticky = false;
+    open.access = Access::read;
+    ++closes_;
+    has_waiters = waiters_ != 0;
+  }
+  if (has_waiters) notify();
+  return {};
+}
+
+// --- The lease itself
+
+void RawLease::end() noexcept {
+  const bool was_left =
+      kept_exceptions_ != no_discard && std::uncaught_exceptions() > kept_exceptions_;
+  UnifiedCore* const core = std::exchange(core_, nullptr);
+  core->close(slot_, was_left ? 0 : bytes_);
+}
+
+void RawLease::close() noexcept {
+  if (core_ != nullptr) end();
+  address_ = nullptr;
+}
+
+void RawLease::commit(std::size_t bytes) noexcept {
+  if (core_ != nullptr) std::exchange(core_, nullptr)->close(slot_, bytes);
+  address_ = nullptr;
+}
+
+Result<void> RawLease::try_downgrade(CallSite site) noexcept {
+  if (core_ == nullptr) return {};
+  kept_exceptions_ = no_discard;
+  return core_->try_downgrade(slot_, site);
+}
+
+Result<void> RawLease::try_wait(CallSite site) noexcept {
+  if (core_ == nullptr) return {};
+  return core_->try_wait_host(slot_, site);
+}
+
+Result<void> RawLease::try_commit_range(std::size_t offset, std::size_t bytes, StreamRef stream,
+                                        CallSite site) noexcept {
+  if (core_ == nullptr) return {};
+  return core_->try_commit_range(slot_, offset, bytes, stream, site);
+}
+
+}  // namespace tern

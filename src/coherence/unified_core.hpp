@@ -1,0 +1,384 @@
+// A UnifiedCore is what all handles, views and leases of one unified buffer share: the directory,
+// the memories, the leases that are open.
+//
+// Two locks. `mutex_` is brief: it guards all members, and no device is asked under it. Whoever
+// allocates or moves bytes holds `transfer_mutex_` for that, and takes `mutex_` to look and to
+// tell; a lease is on the list before it waits for `transfer_mutex_`, so that its bytes are spoken
+// for. While somebody moves bytes (movers_), nobody takes the short way. The lists of places and
+// memories change under both locks, so that either is enough to read them.
+//
+// A place is the host or a device; a memory is the storage of one place, or of several that share
+// it. Each memory's record of uses has its order.
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "tern/buffer/use_record.hpp"
+#include "tern/coherence/raw_unified.hpp"
+#include "tern/coherence/validity.hpp"
+#include "tern/launch/launch_memory.hpp"
+
+namespace tern {
+
+class UnifiedCore final : public LaunchMemory {
+ public:
+  static constexpr unsigned host = 0;
+  /// Of a lease that has no memory.
+  static constexpr unsigned nowhere = 255;
+  static constexpr std::uint32_t no_lease = ~std::uint32_t{0};
+  static constexpr std::size_t least_pinned_bytes = 64 * 1024;
+  static constexpr std::size_t most_intervals = 4096;
+  static constexpr std::size_t logged_transfers = 64;
+  static constexpr std::size_t most_under_way = 64;
+  static constexpr unsigned char poison = 0xCB;
+
+  UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, std::size_t bytes,
+              const UnifiedOptions& options);
+  UnifiedCore(const UnifiedCore&) = delete;
+  UnifiedCore& operator=(const UnifiedCore&) = delete;
+
+  void add_share() noexcept;
+  void drop_share() noexcept;
+
+  // --- Leases
+
+  enum class Kind : std::uint8_t { lease, escape };
+  struct Wanted {
+    ByteRange range = {};
+    Access access = Access::read;
+    Kind kind = Kind::lease;
+    bool is_host = true;
+    bool is_async = false;  // the host waits later
+    StreamRef stream = {};
+    LeaseWait wait = LeaseWait::never();
+    CallSite site = {};
+  };
+  [[nodiscard]] Result<RawLease> try_open(const Wanted& wanted) noexcept;
+  /// Of what was to be written, so many bytes are; more than there are means all.
+  void close(std::uint32_t slot, std::size_t kept) noexcept;
+  [[nodiscard]] Result<void> try_downgrade(std::uint32_t slot, CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_wait_host(std::uint32_t slot, CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_commit_range(std::uint32_t slot, std::size_t offset,
+                                              std::size_t bytes, StreamRef stream,
+                                              CallSite site) noexcept;
+
+  // --- Bytes of a range
+
+  [[nodiscard]] Result<void> try_load(ByteRange range, void* to, CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_store(ByteRange range, const void* from, CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_fill(ByteRange range, const Pattern& pattern, StreamRef stream,
+                                      CallSite site) noexcept;
+  /// To a place that may have to be added; the stream is of it, or none.
+  [[nodiscard]] Result<void> try_prefetch(ByteRange range, const Device* device, StreamRef stream,
+                                          TransferReason reason, CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_mark_dirty(ByteRange range, Place place, StreamRef stream,
+                                            CallSite site) noexcept;
+  /// The host waits until nobody uses any of the memories.
+  [[nodiscard]] Result<void> try_synchronize(CallSite site) noexcept;
+  /// Every byte that was written comes to the host, and is there on return.
+  [[nodiscard]] Result<void> try_flush_host(CallSite site) noexcept;
+
+  // --- All of it
+
+  [[nodiscard]] Result<void> try_drop(Place place, Drop what, CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_free(bool keep_memory, CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_resize(std::size_t count, bool keep, StreamRef stream,
+                                        CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_set_write_through(std::optional<Place> place,
+                                                   CallSite site) noexcept;
+  [[nodiscard]] Result<RawUnified> try_clone(StreamRef stream, CallSite site) noexcept;
+  [[nodiscard]] Result<Buffer> try_release_host(CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_adopt(StorageHandle storage) noexcept;
+
+  // --- For launches
+
+  [[nodiscard]] std::uint64_t number() const noexcept override { return number_; }
+  [[nodiscard]] Result<void> try_claim(std::span<LaunchPart> parts, StreamRef stream,
+                                       CallSite site) noexcept override;
+  [[nodiscard]] Result<StorageHandle> try_make_ready(StreamRef stream, bool& is_new,
+                                                     CallSite site) noexcept override;
+  [[nodiscard]] Result<void> try_bring(std::span<const LaunchPart> parts, StreamRef stream,
+                                       CallSite site) noexcept override;
+  void finish(std::span<const LaunchPart> parts, StreamRef stream, bool is_submitted,
+              bool was_new) noexcept override;
+
+  // --- Facts
+
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return bytes_.load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] Shape shape() const;
+  [[nodiscard]] DType dtype() const noexcept { return dtype_; }
+  [[nodiscard]] std::size_t element_bytes() const noexcept { return element_bytes_; }
+  [[nodiscard]] const UnifiedOptions& options() const noexcept { return options_; }
+  [[nodiscard]] bool is_pinned() const noexcept;
+  [[nodiscard]] bool has_copy(Place place) const noexcept;
+  [[nodiscard]] BufferState state(ByteRange range) const noexcept;
+  [[nodiscard]] std::vector<Place> valid_places(ByteRange range) const;
+  [[nodiscard]] bool is_stale_on(ByteRange range, Place place) const noexcept;
+  [[nodiscard]] std::vector<RawUnified::Interval> intervals(ByteRange range) const;
+  [[nodiscard]] UnifiedStatistics stats() const noexcept;
+  [[nodiscard]] std::vector<Transfer> transfers() const;
+  [[nodiscard]] Result<void> check() const noexcept;
+  [[nodiscard]] Failure outside(std::size_t offset, std::size_t bytes, std::size_t extent,
+                                CallSite site) const noexcept;
+
+ private:
+  struct PlaceEntry {
+    Device device;  // none for the host
+    Place place;
+    unsigned memory = 0;  // its own number, or the host's
+  };
+  struct Memory {
+    StorageHandle storage;
+    PlaceSet parts = {};  // the places that have it for a copy
+    // What does not change while there is a storage.
+    std::byte* address = nullptr;
+    DeviceId device = {};
+    bool wants_notes = false;
+    /// Counts uses by streams; the host has waited for those that matter to it.
+    bool is_read_clear = true, is_write_clear = true;
+    std::uint64_t stream_uses = 0;
+    /// The stream whose use is on record as still to come, if nobody else has used the memory
+    /// since: its further leases need no record. Whoever looks at the record clears this first,
+    /// because looking makes what is to come a mark; a lease that is open then is noted when it
+    /// closes.
+    StreamId ahead = {};
+    bool ahead_writes = false;
+
+    void set(StorageHandle made) noexcept;
+  };
+  struct Open {
+    std::size_t begin = 0, end = 0;
+    CallSite site = {};
+    const void* thread = nullptr;
+    StreamRef stream = {};
+    UseRecord::Ticket ticket = {};
+    std::uint64_t stream_uses = 0;  // of the memory, when this one began
+    std::uint32_t next_free = 0;
+    Access access = Access::read;
+    Kind kind = Kind::lease;
+    std::uint8_t place = 0;
+    bool is_open = false;
+    bool has_use = false;
+    bool is_promised = false;  // of a launch, which will change the directory
+    bool is_ahead = false;     // covered by what the record has of its stream
+    bool is_sticky = false;    // an escape that writes when it likes
+
+    [[nodiscard]] bool overlaps(ByteRange range) const noexcept {
+      return begin < range.end && range.begin < end;
+    }
+  };
+  /// While it lives, nobody takes the short way, and records of uses may be looked at.
+  class Pause;
+  /// The same, and bytes may move.
+  class Mover;
+  /// A lease of the call itself, for the time it takes.
+  class Hold;
+
+  // --- With mutex_ held
+
+  [[nodiscard]] const Open* conflict(ByteRange range, Access access) const noexcept;
+  /// For the changes to so many ranges, and for those that were promised.
+  [[nodiscard]] bool make_room(std::size_t ranges = 1) noexcept {
+    return validity_.make_room(ranges + promised_);
+  }
+  /// 0 if the host has no memory for it; else the number and 1 more.
+  [[nodiscard]] std::uint32_t take_slot(const Wanted& wanted, unsigned place) noexcept;
+  void free_slot(std::uint32_t slot) noexcept;
+  [[nodiscard]] unsigned find_place(DeviceId device) const noexcept;
+  [[nodiscard]] std::optional<unsigned> find(Place place) const noexcept;
+  [[nodiscard]] Memory& memory_of(unsigned place) noexcept {
+    return memories_[places_[place].memory];
+  }
+  [[nodiscard]] const Memory& memory_of(unsigned place) const noexcept {
+    return memories_[places_[place].memory];
+  }
+  [[nodiscard]] bool takes_part(unsigned place) const noexcept {
+    return memory_of(place).parts.has(place);
+  }
+  static void note_stream_use(Memory& memory, Access access) noexcept;
+  [[nodiscard]] bool is_ready_at(unsigned place, ByteRange range, Access access) noexcept;
+  [[nodiscard]] BufferState state_of(PlaceSet valid) const noexcept;
+  void log(const Transfer& transfer) noexcept;
+
+  // --- Opening, the long way
+
+  [[nodiscard]] Result<std::uint32_t> try_take(const Wanted& wanted, unsigned place) noexcept;
+  [[nodiscard]] Failure refused(const Open& open, const Wanted& wanted) const noexcept;
+  void cancel(std::uint32_t slot) noexcept;
+  [[nodiscard]] RawLease lease(std::uint32_t slot, unsigned place, ByteRange range,
+                               Access access) noexcept;
+  [[nodiscard]] Result<RawLease> try_open_device(std::uint32_t slot, const Wanted& wanted) noexcept;
+  [[nodiscard]] Result<RawLease> try_open_host(std::uint32_t slot, const Wanted& wanted) noexcept;
+  [[nodiscard]] Result<void> try_settle_host(std::uint32_t slot, ByteRange range, Access access,
+                                             CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_wait_sources(ByteRange range, Access access,
+                                              CallSite site) noexcept;
+  [[nodiscard]] Result<void> check_written(ByteRange range, CallSite site) const noexcept;
+
+  // --- With transfer_mutex_ held, and not mutex_
+
+  [[nodiscard]] Result<unsigned> try_place(const Device& device, CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_ensure(unsigned place, StreamRef stream, CallSite site) noexcept;
+  [[nodiscard]] Result<StorageHandle> try_make_memory(unsigned place, std::size_t bytes,
+                                                      StreamRef stream, CallSite site) noexcept;
+  [[nodiscard]] Result<StorageHandle> try_make_host(std::size_t bytes, CallSite site) noexcept;
+  /// What is stale there comes from elsewhere. The stream is of the place; without one the copies
+  /// go behind whoever uses the bytes.
+  struct Fetch {
+    ByteRange range = {};
+    unsigned place = 0;
+    StreamRef stream = {};
+    TransferReason reason = TransferReason::prefetch;
+    std::uint32_t own = 0;  // the lease it is for
+    CallSite site = {};
+    std::span<const ByteRange> parts = {};  // of the range, if it is not all of it
+  };
+  [[nodiscard]] Result<void> try_fetch(const Fetch& fetch) noexcept;
+  [[nodiscard]] Result<void> try_issue(std::span<const CopyRun> runs, const StorageHandle& to,
+                                       const StorageHandle& from, StreamRef stream,
+                                       CallSite site) noexcept;
+  /// A stream for work of the buffer's own: the library's if nobody has to be waited for, else a
+  /// fresh one, because on the library's the copies of others would wait too. (Streams of the
+  /// program are its own to end.)
+  struct Runner {
+    Stream own = {};
+    StreamRef stream = {};
+  };
+  [[nodiscard]] static Result<Runner> try_runner(const Device& device, Storage& storage,
+                                                 Access access,
+                                                 Storage* written = nullptr) noexcept;
+  [[nodiscard]] Result<void> try_begin_use(unsigned place, StreamRef stream, Access access,
+                                           ByteRange range, UseRecord::Ticket& ticket,
+                                           CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_reconcile(unsigned place, StreamRef stream, std::uint32_t own,
+                                           CallSite site) noexcept;
+  [[nodiscard]] CopyCosts costs_at(unsigned place) const noexcept;
+  /// What of it is in this memory and not up to date there; or all of it.
+  [[nodiscard]] Result<void> try_poison(unsigned place, ByteRange range, bool all, StreamRef stream,
+                                        CallSite site) noexcept;
+  void poison_stale(ByteRange range, unsigned written, CallSite site) noexcept;
+  /// The ranges of [0, bytes_) whose set of places fits. Throws std::bad_alloc.
+  template <class Fits>
+  [[nodiscard]] std::vector<ByteRange> ranges_where(ByteRange range, Fits fits) const;
+  /// Between a memory and a few bytes of the caller's, complete on return. Not with a lock held.
+  [[nodiscard]] Result<void> try_exchange(unsigned place, ByteRange range, Access access,
+                                          void* bytes, CallSite site) noexcept;
+
+  [[nodiscard]] Failure sync_failed(unsigned from, unsigned to, ByteRange range,
+                                    const Failure& cause, CallSite site) const noexcept;
+  [[nodiscard]] std::string_view name_of(unsigned place) const noexcept;
+  void notify() noexcept;
+
+  mutable BriefLock mutex_;
+  std::mutex transfer_mutex_;
+
+  const std::uint64_t number_;
+  const UnifiedOptions options_;
+  const DType dtype_;
+  const std::size_t element_bytes_;
+  bool is_checked_ = false;
+
+  // Guarded by mutex_, as all of these.
+  std::uint32_t shares_ = 1;  // handles and leases
+  std::uint32_t movers_ = 0;  // calls that move bytes, or wait to
+  std::uint32_t open_count_ = 0;
+  std::uint32_t sticky_count_ = 0;
+  std::uint32_t waiters_ = 0;
+  std::uint32_t promised_ = 0;    // changes that launches will make
+  std::uint32_t first_free_ = 0;  // and 1 more; 0 for none
+  std::uint64_t closes_ = 0;
+  std::atomic<std::size_t> bytes_;  // read without it too
+  Shape shape_;
+  Validity validity_;
+  std::vector<PlaceEntry> places_;
+  std::vector<Memory> memories_;
+  std::vector<Open> slots_;
+  std::optional<unsigned> write_through_ = {};
+  UnifiedStatistics statistics_;
+  /// What came to the host, and nobody has waited for yet: it may not arrive.
+  std::vector<ByteRange> under_way_;
+  std::vector<Transfer> log_;
+  std::size_t log_next_ = 0;
+
+  std::mutex wait_mutex_;
+  std::condition_variable closed_;
+};
+
+template <class Fits>
+std::vector<ByteRange> UnifiedCore::ranges_where(ByteRange range, Fits fits) const {
+  std::vector<ByteRange> found;
+  const std::lock_guard lock(mutex_);
+  validity_.visit(range.begin, range.end, [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+    if (!fits(valid)) return;
+    if (!found.empty() && found.back().end == begin) {
+      found.back().end = end;
+    } else {
+      found.push_back({begin, end});
+    }
+  });
+  return found;
+}
+
+class UnifiedCore::Pause {
+ public:
+  explicit Pause(UnifiedCore& core) noexcept : core_(core) {
+    const std::lock_guard lock(core_.mutex_);
+    ++core_.movers_;
+    for (Memory& memory : core_.memories_) memory.ahead = {};
+  }
+  Pause(const Pause&) = delete;
+  Pause& operator=(const Pause&) = delete;
+  ~Pause() {
+    const std::lock_guard lock(core_.mutex_);
+    --core_.movers_;
+  }
+
+ private:
+  UnifiedCore& core_;
+};
+
+class UnifiedCore::Mover {
+ public:
+  explicit Mover(UnifiedCore& core) noexcept : pause_(core), lock_(core.transfer_mutex_) {}
+
+ private:
+  Pause pause_;
+  std::lock_guard<std::mutex> lock_;
+};
+
+/// Speaks for a range as a lease does.
+class UnifiedCore::Hold {
+ public:
+  [[nodiscard]] Result<void> try_take(UnifiedCore& core, const Wanted& wanted) noexcept {
+    const Result<std::uint32_t> slot = core.try_take(wanted, nowhere);
+    if (!slot) return slot.failure();
+    core_ = &core;
+    slot_ = *slot;
+    return {};
+  }
+  [[nodiscard]] std::uint32_t slot() const noexcept { return slot_; }
+  Hold() noexcept = default;
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  ~Hold() {
+    if (core_ != nullptr) core_->cancel(slot_);
+  }
+
+ private:
+  UnifiedCore* core_ = nullptr;
+  std::uint32_t slot_ = 0;
+};
+
+}  // namespace tern

@@ -1,0 +1,99 @@
+// The part of a unified buffer that brings its bytes to a launch.
+
+#include <utility>
+
+#include "coherence/unified_core.hpp"
+
+namespace tern {
+
+Result<void> UnifiedCore::try_claim(std::span<LaunchPart> parts, StreamRef stream,
+                                    CallSite site) noexcept {
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    LaunchPart& part = parts[i];
+    const ByteRange range{part.begin, part.end};
+    Result<void> claimed;
+    const Result<std::uint32_t> slot = try_take(
+        {.range = range, .access = part.access, .is_host = false, .stream = stream, .site = site},
+        nowhere);
+    if (slot) {
+      part.claim = *slot;
+      if (part.access == Access::read) claimed = check_written(range, site);
+    } else {
+      claimed = Result<void>(slot.failure());
+    }
+    if (claimed) continue;
+    const std::size_t taken = slot ? i + 1 : i;
+    for (std::size_t k = 0; k < taken; ++k) cancel(parts[k].claim);
+    return claimed;
+  }
+  return {};
+}
+
+Result<StorageHandle> UnifiedCore::try_make_ready(StreamRef stream, bool& is_new,
+                                                  CallSite site) noexcept {
+  const Mover mover(*this);
+  const Result<unsigned> place = try_place(stream.device(), site);
+  if (!place) return place.failure();
+  is_new = !takes_part(*place);
+  if (Result<void> there = try_ensure(*place, stream, site); !there) {
+    is_new = false;
+    return there.failure();
+  }
+  return memory_of(*place).storage;
+}
+
+Result<void> UnifiedCore::try_bring(std::span<const LaunchPart> parts, StreamRef stream,
+                                    CallSite site) noexcept {
+  const Mover mover(*this);
+  const unsigned place = find_place(stream.device_id());
+  for (const LaunchPart& part : parts) {
+    if (!needs_old_bytes(part.access)) continue;
+    const TransferReason reason =
+        part.access == Access::read ? TransferReason::device_read : TransferReason::device_rw;
+    if (Result<void> fetched =
+            try_fetch({{part.begin, part.end}, place, stream, reason, part.claim, site});
+        !fetched) {
+      return fetched;
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  const auto changes = static_cast<std::uint32_t>(parts.size());
+  if (!make_room(changes)) {
+    return Failure(ErrorCode::out_of_memory,
+                   "the host could not allocate what {what} needs. Free host memory.", site)
+        .with("what", "the directory of a unified buffer");
+  }
+  // From here on the launch may write: what it does is told when it was submitted, and cannot fail.
+  promised_ += changes;
+  for (const LaunchPart& part : parts) {
+    slots_[part.claim].place = static_cast<std::uint8_t>(place);
+    slots_[part.claim].is_promised = true;
+  }
+  return {};
+}
+
+void UnifiedCore::finish(std::span<const LaunchPart> parts, StreamRef stream, bool is_submitted,
+                         bool was_new) noexcept {
+  StorageHandle gone;
+  {
+    const Mover mover(*this);
+    const std::lock_guard lock(mutex_);
+    const unsigned place = find_place(stream.device_id());
+    for (const LaunchPart& part : parts) {
+      Open& open = slots_[part.claim];
+      if (std::exchange(open.is_promised, false)) --promised_;
+      if (!is_submitted) continue;
+      note_stream_use(memory_of(place), part.access);
+      if (is_write(part.access)) validity_.apply(part.access, part.begin, part.end, place);
+    }
+    if (!is_submitted && was_new && place != PlaceSet::most && takes_part(place) &&
+        !validity_.valid_somewhere(0, bytes()).has(place)) {
+      Memory& memory = memory_of(place);
+      memory.parts = memory.parts.without(place);
+      if (memory.parts.empty()) gone = std::exchange(memory.storage, {});
+    }
+  }
+  for (const LaunchPart& part : parts) cancel(part.claim);
+}
+
+}  // namespace tern

@@ -1,0 +1,462 @@
+// The part of a unified buffer that makes memories and moves bytes between them.
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "buffer/copy_engine.hpp"
+#include "buffer/copy_route.hpp"
+#include "buffer/stream_order.hpp"
+#include "coherence/host_heap.hpp"
+#include "coherence/totals.hpp"
+#include "coherence/unified_core.hpp"
+#include "tern/buffer/copy.hpp"
+#include "tern/memory/default_resource.hpp"
+
+namespace tern {
+namespace {
+
+Failure no_host_memory(const char* what, CallSite site) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", what);
+}
+
+bool shares_host_memory(const Device& device) noexcept {
+  return device.info().is_host || device.can(Capability::host_access);
+}
+
+ResourceHandle find_resource(const UnifiedOptions& options, DeviceId device,
+                             MemoryKind kind) noexcept {
+  for (const ResourceHandle& resource : options.resources) {
+    if (!resource || resource->traits().kind != kind) continue;
+    if (kind == MemoryKind::device && resource->device().id() != device) continue;
+    return resource;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view UnifiedCore::name_of(unsigned place) const noexcept {
+  if (place == host) return "host";
+  return place < places_.size() ? places_[place].device.spec() : std::string_view("device");
+}
+
+Failure UnifiedCore::sync_failed(unsigned from, unsigned to, ByteRange range, const Failure& cause,
+                                 CallSite site) const noexcept {
+  const bool from_host = from == host, to_host = to == host;
+  return Failure(ErrorCode::sync_failed,
+                 "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} "
+                 "('{a}' to '{b}'): {cause}. The buffer is as it was; try again.",
+                 site)
+      .with("begin", range.begin)
+      .with("end", range.end)
+      .with("cause_code", static_cast<std::uint64_t>(cause.code()))
+      .with("direction", to_host     ? "to the host"
+                         : from_host ? "to the device"
+                                     : "between devices")
+      .with("tag", options_.tag.name())
+      .with("a", name_of(from))
+      .with("b", name_of(to))
+      .with("cause", name(cause.code()));
+}
+
+// --- Places and memories
+
+Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noexcept {
+  if (const unsigned found = find_place(device.id()); found != PlaceSet::most) return found;
+  const unsigned place = static_cast<unsigned>(places_.size());
+  if (place == PlaceSet::most) {
+    return Failure(ErrorCode::capacity,
+                   "buffer '{tag}' has copies in {max} places, and '{device}' would be one more. "
+                   "Drop it and make another.",
+                   site)
+        .with("max", PlaceSet::most)
+        .with("tag", options_.tag.name())
+        .with("device", device.spec());
+  }
+  // The host's copy can be the device's too if it is memory of that device, or if that device is
+  // the host.
+  const bool is_shared =
+      device.info().is_host || (shares_host_memory(device) && device == options_.device);
+  const std::lock_guard lock(mutex_);
+  try {
+    memories_.push_back({});
+    places_.push_back({device, device.place(), is_shared ? host : place});
+  } catch (const std::bad_alloc&) {
+    memories_.resize(places_.size());
+    return no_host_memory("a place of a unified buffer", site);
+  }
+  return place;
+}
+
+Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, CallSite site) noexcept {
+  StorageOptions options{.contents = Contents::unspecified,
+                         .tag = options_.tag,
+                         .checked = false,
+                         .site = options_.site};
+  const Device& device = options_.device;
+  const bool is_host = device.info().is_host;
+  if (!is_host && shares_host_memory(device)) {
+    options.resource = find_resource(options_, device.id(), MemoryKind::device);
+    return Storage::try_make(device, bytes, options);
+  }
+  const bool wants_pinned = options_.pinned == Pinned::required ||
+                            (options_.pinned == Pinned::prefer && bytes >= least_pinned_bytes);
+  if (wants_pinned && (!is_host || find_resource(options_, {}, MemoryKind::pinned))) {
+    options.resource = find_resource(options_, {}, MemoryKind::pinned);
+    options.kind = MemoryKind::pinned;
+    const Device& owner = options.resource ? options.resource->device() : device;
+    Result<StorageHandle> pinned = Storage::try_make(owner, bytes, options);
+    Result<void> there = pinned ? (*pinned)->try_ensure({}, site) : Result<void>(pinned.failure());
+    if (there) return pinned;
+    if (options_.pinned == Pinned::required) return Failure(there.failure()).at(site);
+    options.resource = {};
+    options.kind = MemoryKind::device;
+  }
+  if (ResourceHandle resource = find_resource(options_, {}, MemoryKind::host)) {
+    options.resource = std::move(resource);
+    return Storage::try_make(options.resource->device(), bytes, options);
+  }
+  if (is_host) {
+    options.resource = find_resource(options_, device.id(), MemoryKind::device);
+    return Storage::try_make(device, bytes, options);
+  }
+  std::unique_ptr<StorageOrigin> heap(new (std::nothrow) HostHeap(bytes));
+  if (!heap) return no_host_memory("a copy on the host", site);
+  return Storage::try_make(device, bytes, StorageKind::host, std::move(heap), options);
+}
+
+Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t bytes,
+                                                   StreamRef stream, CallSite site) noexcept {
+  Result<StorageHandle> made = [&]() -> Result<StorageHandle> {
+    if (places_[place].memory == host) return try_make_host(bytes, site);
+    const Device& device = places_[place].device;
+    return Storage::try_make(device, bytes,
+                             {.resource = find_resource(options_, device.id(), MemoryKind::device),
+                              .contents = Contents::unspecified,
+                              .tag = options_.tag,
+                              .checked = false,
+                              .site = options_.site});
+  }();
+  if (!made) return Failure(made.failure()).at(site);
+  if (Result<void> there = (*made)->try_ensure(stream, site); !there) return there.failure();
+  return made;
+}
+
+Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite site) noexcept {
+  if (takes_part(place)) return {};
+  StorageHandle storage = memory_of(place).storage;
+  const bool is_new = !storage;
+  if (is_new) {
+    Result<StorageHandle> made = try_make_memory(place, bytes_, stream, site);
+    if (!made) return made.failure();
+    storage = *std::move(made);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    Memory& memory = memory_of(place);
+    if (is_new) memory.set(std::move(storage));
+    memory.parts = memory.parts.with(place);
+  }
+  if (is_checked_ && is_new) return try_poison(place, {0, bytes_}, false, stream, site);
+  return {};
+}
+
+// --- Copies
+
+CopyCosts UnifiedCore::costs_at(unsigned place) const noexcept {
+  CopyCosts costs;
+  costs.merge_below = options_.merge_below_bytes;
+  const PlaceEntry& to = places_[place];
+  for (unsigned source = 0; source < places_.size(); ++source) {
+    const PlaceEntry& from = places_[source];
+    std::uint8_t cost = 3;  // through the host
+    if (from.memory == to.memory) {
+      cost = 0;
+    } else if (source == host || place == host) {
+      cost = 2;
+    } else if (from.device.info().backend == to.device.info().backend &&
+               from.device.can(Capability::peer_copies) && to.device.can(Capability::peer_copies)) {
+      cost = 1;
+    }
+    costs.of_source[source] = cost;
+  }
+  return costs;
+}
+
+Result<UnifiedCore::Runner> UnifiedCore::try_runner(const Device& device, Storage& storage,
+                                                    Access access, Storage* written) noexcept {
+  Result<bool> is_ready = storage.uses().try_is_ready(access);
+  if (is_ready && *is_ready && written != nullptr) {
+    is_ready = written->uses().try_is_ready(Access::discard);
+  }
+  Runner runner;
+  if (is_ready && *is_ready) {
+    const Result<StreamRef> stream = device.try_copy_stream();
+    if (!stream) return stream.failure();
+    runner.stream = *stream;
+    return runner;
+  }
+  Result<Stream> stream = Stream::try_make(device, {.name = "unified"});
+  if (!stream) return stream.failure();
+  runner.own = *std::move(stream);
+  runner.stream = runner.own;
+  return runner;
+}
+
+Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const StorageHandle& to,
+                                    const StorageHandle& from, StreamRef stream,
+                                    CallSite site) noexcept try {
+  const std::size_t width = runs[0].end - runs[0].begin;
+  const std::size_t pitch = runs.size() > 1 ? runs[1].begin - runs[0].begin : 0;
+  bool is_regular = true;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    is_regular &=
+        runs[i].end - runs[i].begin == width && runs[i].begin == runs[0].begin + i * pitch;
+  }
+  if (is_regular) {
+    const CopyRows::Side side{runs[0].begin, pitch, 0};
+    return try_run_copy({*to, side, *from, side, width, runs.size()}, stream, FurtherStreams::fresh,
+                        site);
+  }
+  std::vector<BufferCopy> copies;
+  copies.reserve(runs.size());
+  for (const CopyRun& run : runs) {
+    const auto part = [&](const StorageHandle& storage) {
+      return Buffer::try_over(storage, run.begin, Shape::flat(run.end - run.begin), DType::byte,
+                              site)
+          .value();
+    };
+    copies.push_back({part(to), part(from)});
+  }
+  const Result<Mark> queued = try_copy_batch(copies, stream, site);
+  return queued ? Result<void>() : Result<void>(queued.failure());
+} catch (const std::bad_alloc&) {
+  return no_host_memory("copies between places", site);
+}
+
+Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
+  const auto& [range, place, stream, wanted_for, own, site, parts] = fetch;
+  const std::span<const ByteRange> wanted = parts.empty() ? std::span(&range, 1) : parts;
+  TransferReason reason = wanted_for;
+  std::vector<CopyRun> runs;
+  std::vector<ByteRange> sticky;
+  std::size_t gaps = 0;
+  {
+    std::vector<ByteRange> leased;
+    CopyCosts costs = costs_at(place);
+    const std::lock_guard lock(mutex_);
+    for (std::uint32_t i = 0; i < slots_.size(); ++i) {
+      const Open& open = slots_[i];
+      if (i == own || !open.is_open || !open.overlaps(range)) continue;
+      leased.push_back({open.begin, open.end});
+      if (!open.is_sticky || open.place == place) continue;
+      // Copied again, whatever the directory says: nobody knows what has changed there.
+      sticky.push_back({std::max(open.begin, range.begin), std::min(open.end, range.end)});
+      reason = TransferReason::sticky;
+      if (!make_room()) return no_host_memory("a directory", site);
+      validity_.remove(sticky.back().begin, sticky.back().end, place);
+      if (open.has_use) {
+        // On a device the writes are what the stream has now.
+        if (Result<void> noted =
+                memory_of(open.place)
+                    .storage->uses()
+                    .try_note(open.stream, open.stream.next_mark(), Access::discard);
+            !noted) {
+          return noted;
+        }
+      }
+    }
+    costs.leased = leased;
+    for (const ByteRange& one : wanted) {
+      gaps += validity_.plan(one.begin, one.end, place, costs, runs);
+    }
+    if (runs.empty()) return {};
+    if (!make_room(runs.size() + 1)) return no_host_memory("a directory", site);
+    if (place == host) under_way_.reserve(under_way_.size() + runs.size());
+  }
+  // One source after the other; most often there is one. What they have is true only when all of
+  // them have it.
+  std::ranges::stable_sort(runs, {}, &CopyRun::source);
+  std::vector<Transfer> moves;
+  for (std::size_t first = 0; first < runs.size();) {
+    const unsigned source = runs[first].source;
+    std::size_t behind = first;
+    Transfer moved{.from = places_[source].place,
+                   .to = places_[place].place,
+                   .begin = runs[first].begin,
+                   .reason = reason,
+                   .is_elided = places_[source].memory == places_[place].memory,
+                   .site = site};
+    for (; behind < runs.size() && runs[behind].source == source; ++behind) {
+      moved.bytes += runs[behind].end - runs[behind].begin;
+      moved.end = runs[behind].end;
+    }
+    const std::span<const CopyRun> some(runs.data() + first, behind - first);
+    moved.runs = some.size();
+    moves.push_back(moved);
+    first = behind;
+    if (moved.is_elided) continue;
+    const StorageHandle& to = memory_of(place).storage;
+    const StorageHandle& from = memory_of(source).storage;
+    Result<Runner> runner = Runner{{}, stream};
+    if (places_[place].memory == host) {
+      // Only streams of the source reach both.
+      runner = try_runner(places_[source].device, *from, Access::read, to.get());
+    } else if (!stream.id()) {
+      runner = try_runner(places_[place].device, *from, Access::read, to.get());
+    }
+    Result<void> queued =
+        runner ? try_issue(some, to, from, runner->stream, site) : Result<void>(runner.failure());
+    const std::lock_guard lock(mutex_);
+    note_stream_use(memory_of(place), Access::discard);
+    note_stream_use(memory_of(source), Access::read);
+    if (!queued) {
+      return sync_failed(source, place, {moved.begin, moved.end}, queued.failure(), site);
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  // Others may have used the room meanwhile; nothing has changed yet.
+  if (!make_room(runs.size() + sticky.size())) return no_host_memory("a directory", site);
+  for (const CopyRun& run : runs) {
+    validity_.apply(Access::read, run.begin, run.end, place);
+    if (place == host && places_[run.source].memory != host) {
+      under_way_.push_back({run.begin, run.end});
+    }
+  }
+  if (under_way_.size() > most_under_way) {
+    ByteRange all = under_way_[0];
+    for (const ByteRange& one : under_way_) {
+      all = {std::min(all.begin, one.begin), std::max(all.end, one.end)};
+    }
+    under_way_.assign(1, all);
+  }
+  for (const ByteRange& one : sticky) validity_.remove(one.begin, one.end, place);
+  statistics_.merged_gap_bytes += gaps;
+  for (const Transfer& moved : moves) log(moved);
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory("the plan of a copy", fetch.site);
+}
+
+Result<void> UnifiedCore::try_begin_use(unsigned place, StreamRef stream, Access access,
+                                        ByteRange range, UseRecord::Ticket& ticket,
+                                        CallSite site) noexcept {
+  Storage& storage = *memory_of(place).storage;
+  const Result<UseRecord::Ticket> begun = storage.uses().try_begin(stream, access, site);
+  if (!begun) return begun.failure();
+  // Memory of another device that the host's own streams use.
+  if (Result<void> noted =
+          note_foreign_use(storage, stream, access, range.begin, range.end - range.begin, site);
+      !noted) {
+    storage.uses().cancel(*begun);
+    return noted;
+  }
+  ticket = *begun;
+  return {};
+}
+
+Result<void> UnifiedCore::try_reconcile(unsigned place, StreamRef stream, std::uint32_t own,
+                                        CallSite site) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    // Others' bytes are theirs: it is done when nobody else has any.
+    if (validity_.size() < most_intervals || open_count_ > 1) return {};
+  }
+  if (Result<void> fetched =
+          try_fetch({{0, bytes_}, place, stream, TransferReason::reconcile, own, site});
+      !fetched) {
+    return fetched;
+  }
+  // What the place has, it alone has: forgetting copies is safe, and makes neighbours alike.
+  const std::lock_guard lock(mutex_);
+  std::size_t at = 0;
+  while (at < bytes()) {
+    const ByteRange gap = validity_.first_unwritten(at, bytes());
+    const std::size_t end = gap.begin == gap.end ? bytes() : gap.begin;
+    validity_.apply(Access::discard, at, end, place);
+    at = gap.begin == gap.end ? bytes() : gap.end;
+  }
+  return {};
+}
+
+void UnifiedCore::log(const Transfer& transfer) noexcept {
+  statistics_.add(transfer);
+  {
+    UnifiedTotals& totals = UnifiedTotals::instance();
+    const std::lock_guard lock(totals.mutex);
+    totals.statistics.add(transfer);
+  }
+  try {
+    if (log_.size() < logged_transfers) {
+      log_.reserve(logged_transfers);
+      log_.push_back(transfer);
+    } else {
+      log_[log_next_] = transfer;
+    }
+    log_next_ = (log_next_ + 1) % logged_transfers;
+  } catch (const std::bad_alloc&) {
+    // It is counted all the same.
+  }
+}
+
+// --- Checked mode
+
+Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, StreamRef stream,
+                                     CallSite site) noexcept try {
+  const unsigned memory = places_[place].memory;
+  PlaceSet sharing;
+  for (unsigned other = 0; other < places_.size(); ++other) {
+    if (places_[other].memory == memory) sharing = sharing.with(other);
+  }
+  const std::vector<ByteRange> spoilt =
+      ranges_where(range, [&](PlaceSet valid) { return all || (valid & sharing).empty(); });
+  Storage& storage = *memories_[memory].storage;
+  for (const ByteRange& one : spoilt) {
+    const std::size_t bytes = one.end - one.begin;
+    if (memory == host) {
+      // By the host, if nobody has to be waited for: it is for people to see, and no more.
+      const Result<bool> is_free = storage.uses().try_is_ready(Access::discard);
+      if (!is_free || !*is_free) continue;
+      std::byte* const address = address_for(storage, {}) + one.begin;
+      if (Result<void> noted =
+              storage.device().try_note_host_access(address, bytes, Access::discard, site);
+          !noted) {
+        return noted;
+      }
+      std::fill_n(address, bytes, std::byte{poison});
+      continue;
+    }
+    Result<Runner> runner = Runner{{}, stream};
+    if (!stream.id()) runner = try_runner(places_[place].device, storage, Access::discard);
+    if (!runner) return runner.failure();
+    const StreamRef on = runner->stream;
+    Result<StorageUse> use = storage.try_use(on, Access::discard, one.begin, bytes, site);
+    if (!use) return use.failure();
+    Pattern pattern;
+    pattern.bytes[0] = std::byte{poison};
+    if (Result<void> filled = on.try_fill_bytes(address_for(storage, on.device_id()) + one.begin,
+                                                bytes, pattern, site);
+        !filled) {
+      return filled;
+    }
+    use->end();
+  }
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory("checked memory", site);
+}
+
+void UnifiedCore::poison_stale(ByteRange range, unsigned written, CallSite site) noexcept {
+  const Mover mover(*this);
+  for (unsigned place = 0; place < places_.size(); ++place) {
+    if (places_[place].memory == places_[written].memory || !takes_part(place)) continue;
+    static_cast<void>(try_poison(place, range, false, {}, site));
+  }
+}
+
+}  // namespace tern

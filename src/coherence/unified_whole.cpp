@@ -1,0 +1,350 @@
+// The part of a unified buffer that is about all of it: copies that go, sizes that change, pointers
+// that leave, memory that changes hands.
+
+#include <algorithm>
+#include <array>
+#include <new>
+#include <utility>
+
+#include "buffer/copy_route.hpp"
+#include "coherence/unified_core.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern {
+namespace {
+
+Failure no_host_memory(CallSite site) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", "the directory of a unified buffer");
+}
+
+}  // namespace
+
+// --- Copies that go
+
+Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexcept try {
+  Wanted all{.range = {0, bytes()}, .site = site};
+  Hold hold;
+  if (Result<void> held = hold.try_take(*this, all); !held) return held;
+  const Mover mover(*this);
+  std::optional<unsigned> place;
+  {
+    const std::lock_guard lock(mutex_);
+    place = find(where);
+    if (!place || !takes_part(*place)) return {};
+    for (std::uint32_t i = 0; i < slots_.size(); ++i) {
+      const Open& open = slots_[i];
+      if (i != hold.slot() && open.is_open && open.place == *place) return refused(open, all);
+    }
+  }
+  if (what == Drop::save) {
+    const std::vector<ByteRange> alone =
+        ranges_where(all.range, [&](PlaceSet valid) { return valid == PlaceSet::of(*place); });
+    if (!alone.empty()) {
+      unsigned target = host;
+      if (*place == host) {
+        const Result<unsigned> device = try_place(options_.device, site);
+        if (!device) return device.failure();
+        target = *device;
+      }
+      if (Result<void> there = try_ensure(target, {}, site); !there) return there;
+      if (Result<void> saved = try_fetch({.range = all.range,
+                                          .place = target,
+                                          .reason = TransferReason::drop,
+                                          .own = hold.slot(),
+                                          .site = site,
+                                          .parts = alone});
+          !saved) {
+        return saved;
+      }
+    }
+  }
+  StorageHandle gone;
+  const std::lock_guard lock(mutex_);
+  validity_.remove(0, bytes_, *place);
+  Memory& memory = memory_of(*place);
+  memory.parts = memory.parts.without(*place);
+  if (memory.parts.empty()) {
+    gone = std::exchange(memory.storage, {});
+  }
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory(site);
+}
+
+Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
+  Hold hold;
+  if (Result<void> held =
+          hold.try_take(*this, {.range = {0, bytes()}, .access = Access::discard, .site = site});
+      !held) {
+    return held;
+  }
+  const Mover mover(*this);
+  std::array<StorageHandle, PlaceSet::most> gone;  // behind the lock
+  const std::lock_guard lock(mutex_);
+  validity_.forget(0, bytes_);
+  under_way_.clear();
+  if (keep_memory) return {};
+  for (std::size_t i = 0; i < memories_.size(); ++i) {
+    gone[i] = std::exchange(memories_[i].storage, {});
+    memories_[i].parts = {};
+  }
+  return {};
+}
+
+// --- Sizes that change
+
+Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef stream,
+                                     CallSite site) noexcept try {
+  const std::optional<std::size_t> bytes = checked_multiply(count, element_bytes_);
+  if (!bytes || *bytes > max_request_bytes) {
+    return Failure(ErrorCode::size_overflow,
+                   "{count} elements of {bytes} bytes are more than memory can be. Ask for fewer.",
+                   site)
+        .with("what", "a unified buffer")
+        .with("count", count)
+        .with("bytes", element_bytes_);
+  }
+  Hold hold;
+  if (Result<void> held = hold.try_take(
+          *this, {.range = {0, this->bytes()}, .access = Access::discard, .site = site});
+      !held) {
+    return held;
+  }
+  const Mover mover(*this);
+  const ByteRange kept{0, keep ? std::min(*bytes, this->bytes()) : 0};
+  Validity validity(*bytes);
+  std::vector<StorageHandle> made(memories_.size());
+  std::vector<Transfer> moved;
+  for (unsigned i = 0; keep && i < memories_.size(); ++i) {
+    const Memory& memory = memories_[i];
+    const std::vector<ByteRange> valid =
+        ranges_where(kept, [&](PlaceSet places) { return !(places & memory.parts).empty(); });
+    if (!memory.storage || valid.empty()) continue;
+    Result<StorageHandle> larger = try_make_memory(i, *bytes, stream, site);
+    if (!larger) return larger.failure();
+    std::vector<CopyRun> runs;
+    Transfer transfer{.from = places_[i].place,
+                      .to = places_[i].place,
+                      .begin = valid.front().begin,
+                      .end = valid.back().end,
+                      .runs = valid.size(),
+                      .reason = TransferReason::resize,
+                      .site = site};
+    for (const ByteRange& one : valid) {
+      runs.push_back({one.begin, one.end, i});
+      transfer.bytes += one.end - one.begin;
+    }
+    const Device& device = i == host ? memory.storage->device() : places_[i].device;
+    const bool is_own = stream.id() && (i == host || stream.device_id() == device.id());
+    Result<Runner> runner = Runner{{}, stream};
+    if (!is_own) runner = try_runner(device, *memory.storage, Access::read);
+    Result<void> queued = runner ? try_issue(runs, *larger, memory.storage, runner->stream, site)
+                                 : Result<void>(runner.failure());
+    if (!queued) return sync_failed(i, i, kept, queued.failure(), site);
+    made[i] = *std::move(larger);
+    moved.push_back(transfer);
+  }
+  bool has_room = true;
+  validity_.visit(kept.begin, kept.end, [&](std::size_t begin, std::size_t end, PlaceSet places) {
+    for (bool is_first = true; !places.empty(); is_first = false) {
+      has_room &= validity.make_room();
+      if (!has_room) return;
+      validity.apply(is_first ? Access::discard : Access::read, begin, end, places.first());
+      places = places.without(places.first());
+    }
+  });
+  if (!has_room) return no_host_memory(site);
+  const std::lock_guard lock(mutex_);
+  for (unsigned i = 0; i < memories_.size(); ++i) {
+    Memory& memory = memories_[i];
+    std::swap(memory.storage, made[i]);
+    if (memory.storage) {
+      memory.set(std::move(memory.storage));
+    } else {
+      memory.parts = {};
+    }
+  }
+  validity_ = std::move(validity);
+  under_way_.clear();
+  bytes_ = *bytes;
+  shape_ = Shape::flat(count);
+  for (const Transfer& one : moved) log(one);
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory(site);
+}
+
+// --- Pointers that leave
+
+Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offset,
+                                           std::size_t bytes, StreamRef stream,
+                                           CallSite site) noexcept {
+  const std::lock_guard lock(mutex_);
+  Open& open = slots_[slot];
+  if (!is_within(offset, bytes, open.end - open.begin)) {
+    return outside(offset, bytes, open.end - open.begin, site);
+  }
+  if (!is_write(open.access)) {
+    return Failure(ErrorCode::read_only,
+                   "{what} may not be written, so there is nothing to commit. Escape it with "
+                   "read_write.",
+                   site)
+        .with("what", "what was escaped for reading");
+  }
+  if (!make_room()) return no_host_memory(site);
+  Memory& memory = memory_of(open.place);
+  if (open.place != host) {
+    const StreamRef writer = stream.id() ? stream : open.stream;
+    if (Result<void> noted =
+            memory.storage->uses().try_note(writer, writer.next_mark(), Access::discard);
+        !noted) {
+      return Failure(noted.failure()).at(site);
+    }
+    note_stream_use(memory, Access::discard);
+  }
+  if (open.is_sticky) --sticky_count_;
+  open.is_sticky = false;
+  validity_.apply(Access::discard, open.begin + offset, open.begin + offset + bytes, open.place);
+  return {};
+}
+
+Result<void> UnifiedCore::try_set_write_through(std::optional<Place> place,
+                                                CallSite site) noexcept {
+  const Mover mover(*this);
+  std::optional<unsigned> target;
+  if (place && place->is_host()) target = host;
+  if (place && !place->is_host()) {
+    if (*place == options_.device.place()) {
+      const Result<unsigned> own = try_place(options_.device, site);
+      if (!own) return own.failure();
+      target = *own;
+    } else {
+      target = find(*place);
+    }
+    if (!target) {
+      return Failure(ErrorCode::invalid_device,
+                     "{spec} does not take part in buffer '{tag}', so nothing can be written "
+                     "through to it. Prefetch to it first.",
+                     site)
+          .with("spec", place->text())
+          .with("tag", options_.tag.name());
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  write_through_ = target;
+  return {};
+}
+
+// --- Memory that changes hands
+
+Result<void> UnifiedCore::try_adopt(StorageHandle storage) noexcept {
+  if (bytes_ == 0) return {};
+  if (Result<void> there = storage->try_ensure({}, options_.site); !there) return there;
+  const std::lock_guard lock(mutex_);
+  Memory& memory = memories_[host];
+  memory.set(std::move(storage));
+  memory.parts = PlaceSet::of(host);
+  validity_.apply(Access::discard, 0, bytes_, host);
+  return {};
+}
+
+Result<void> UnifiedCore::try_flush_host(CallSite site) noexcept try {
+  const std::vector<ByteRange> written =
+      ranges_where({0, bytes()}, [](PlaceSet valid) { return !valid.empty(); });
+  for (const ByteRange& one : written) {
+    const Result<RawLease> lease = try_open({.range = one, .site = site});
+    if (!lease) return lease.failure();
+  }
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory(site);
+}
+
+Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
+  if (Result<void> home = try_flush_host(site); !home) return home.failure();
+  Hold hold;
+  if (Result<void> held =
+          hold.try_take(*this, {.range = {0, bytes()}, .access = Access::discard, .site = site});
+      !held) {
+    return held.failure();
+  }
+  const Mover mover(*this);
+  if (Result<void> there = try_ensure(host, {}, site); !there) return there.failure();
+  Result<Buffer> buffer = Buffer::try_over(memories_[host].storage, 0, shape_, dtype_, site);
+  if (!buffer) return buffer;
+  std::array<StorageHandle, PlaceSet::most> gone;
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < memories_.size(); ++i) {
+    gone[i] = std::exchange(memories_[i].storage, {});
+    memories_[i].parts = {};
+  }
+  validity_.forget(0, bytes_);
+  return buffer;
+} catch (const Error& error) {
+  return Failure(error.failure()).at(site);  // of the host, for a shape of many dimensions
+}
+
+Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexcept try {
+  if (!stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
+  Result<RawUnified> made = RawUnified::try_make(shape(), dtype_, element_bytes_, options_);
+  if (!made) return made;
+  Hold hold;
+  if (Result<void> held = hold.try_take(*this, {.range = {0, bytes()}, .site = site}); !held) {
+    return held.failure();
+  }
+  UnifiedCore& other = *made->core_;
+  const Mover mover(*this);
+  const Mover other_mover(other);
+  const Result<unsigned> there = other.try_place(stream.device(), site);
+  if (!there) return there.failure();
+  const Result<unsigned> here = try_place(stream.device(), site);
+  if (!here) return here.failure();
+  // As if to a place that has nothing yet: this one stays as it is.
+  std::vector<CopyRun> runs;
+  {
+    const CopyCosts costs = costs_at(*here);
+    const std::lock_guard lock(mutex_);
+    static_cast<void>(validity_.plan(0, bytes(), PlaceSet::most - 1, costs, runs));
+  }
+  if (runs.empty()) return made;
+  if (Result<void> ready = other.try_ensure(*there, stream, site); !ready) return ready.failure();
+  const StorageHandle to = other.memory_of(*there).storage;
+  std::vector<Transfer> moves;
+  for (const CopyRun& run : runs) {
+    const StorageHandle from = memory_of(run.source).storage;
+    const bool is_by_source = is_host_memory(*to) && run.source != host && from != to;
+    Result<Runner> runner = Runner{{}, stream};
+    if (is_by_source) runner = try_runner(from->device(), *from, Access::read);
+    Result<void> queued = runner ? try_issue(std::span(&run, 1), to, from, runner->stream, site)
+                                 : Result<void>(runner.failure());
+    {
+      const std::lock_guard lock(mutex_);
+      note_stream_use(memory_of(run.source), Access::read);
+    }
+    if (!queued) {
+      return sync_failed(run.source, *here, {run.begin, run.end}, queued.failure(), site);
+    }
+    moves.push_back({.from = places_[run.source].place,
+                     .to = places_[*here].place,
+                     .begin = run.begin,
+                     .end = run.end,
+                     .runs = 1,
+                     .bytes = run.end - run.begin,
+                     .reason = TransferReason::clone,
+                     .site = site});
+  }
+  const std::lock_guard lock(other.mutex_);
+  if (!other.make_room(runs.size())) return no_host_memory(site);
+  for (const CopyRun& run : runs) {
+    other.validity_.apply(Access::discard, run.begin, run.end, *there);
+  }
+  note_stream_use(other.memory_of(*there), Access::discard);
+  for (const Transfer& moved : moves) other.log(moved);
+  return made;
+} catch (const std::bad_alloc&) {
+  return no_host_memory(site);
+}
+
+}  // namespace tern

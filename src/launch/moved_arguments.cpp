@@ -1,0 +1,98 @@
+#include "launch/moved_arguments.hpp"
+
+#include <algorithm>
+#include <new>
+#include <optional>
+
+namespace tern {
+namespace {
+
+/// Cut where any of them begins or ends, each piece with what they do there together. Throws
+/// std::bad_alloc.
+std::vector<LaunchPart> merged(const std::vector<LaunchPart>& uses) {
+  std::vector<std::size_t> borders;
+  for (const LaunchPart& use : uses) {
+    borders.push_back(use.begin);
+    borders.push_back(use.end);
+  }
+  std::ranges::sort(borders);
+  std::vector<LaunchPart> parts;
+  for (std::size_t i = 0; i + 1 < borders.size(); ++i) {
+    const std::size_t begin = borders[i], end = borders[i + 1];
+    if (begin == end) continue;
+    std::optional<Access> access;
+    for (const LaunchPart& use : uses) {
+      if (use.begin > begin || use.end < end) continue;
+      access = access ? merge(*access, use.access) : use.access;
+    }
+    if (!access) continue;
+    if (!parts.empty() && parts.back().end == begin && parts.back().access == *access) {
+      parts.back().end = end;
+    } else {
+      parts.push_back({begin, end, *access});
+    }
+  }
+  return parts;
+}
+
+}  // namespace
+
+bool MovedArguments::are_among(std::span<const LaunchArgument> arguments) noexcept {
+  return std::ranges::any_of(arguments,
+                             [](const LaunchArgument& one) { return one.movable() != nullptr; });
+}
+
+Result<void> MovedArguments::try_acquire(std::span<const LaunchArgument> arguments,
+                                         StreamRef stream, CallSite site) noexcept try {
+  stream_ = stream;
+  plain_.reserve(arguments.size());
+  for (const LaunchArgument& argument : arguments) {
+    LaunchMemory* const memory = argument.movable();
+    if (memory == nullptr) continue;
+    auto group = std::ranges::find(groups_, memory, &Group::memory);
+    if (group == groups_.end()) {
+      groups_.push_back({.memory = memory, .parts = {}, .storage = {}});
+      group = groups_.end() - 1;
+    }
+    group->parts.push_back(
+        {argument.offset_bytes(), argument.offset_bytes() + argument.bytes(), argument.access()});
+  }
+  for (Group& group : groups_) group.parts = merged(group.parts);
+  std::ranges::sort(groups_, {}, [](const Group& group) { return group.memory->number(); });
+  // Each step for all before the next, so that what is refused is refused early.
+  for (Group& group : groups_) {
+    if (Result<void> claimed = group.memory->try_claim(group.parts, stream, site); !claimed) {
+      return claimed;
+    }
+    group.is_claimed = true;
+  }
+  for (Group& group : groups_) {
+    Result<StorageHandle> storage = group.memory->try_make_ready(stream, group.is_new, site);
+    if (!storage) return storage.failure();
+    group.storage = *std::move(storage);
+  }
+  for (Group& group : groups_) {
+    if (Result<void> brought = group.memory->try_bring(group.parts, stream, site); !brought) {
+      return brought;
+    }
+  }
+  for (const LaunchArgument& argument : arguments) {
+    const auto group = std::ranges::find(groups_, argument.movable(), &Group::memory);
+    plain_.push_back(group != groups_.end() ? argument.on(group->storage.get()) : argument);
+  }
+  return {};
+} catch (const std::bad_alloc&) {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", "a list of arguments");
+}
+
+void MovedArguments::finish(bool is_submitted) noexcept {
+  for (Group& group : groups_) {
+    if (!group.is_claimed) continue;
+    group.is_claimed = false;
+    group.memory->finish(group.parts, stream_, is_submitted, group.is_new);
+  }
+}
+
+}  // namespace tern

@@ -1,0 +1,49 @@
+// The arguments of one launch whose memory has to come to its device first, all of them or none.
+//
+// Arguments that overlap are one memory's affair: byte by byte the launch does what they do
+// together, so reading and discarding the same byte is reading and writing it. Confined.
+
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "tern/core/call_site.hpp"
+#include "tern/core/result.hpp"
+#include "tern/device/stream.hpp"
+#include "tern/launch/argument.hpp"
+#include "tern/launch/launch_memory.hpp"
+
+namespace tern {
+
+class MovedArguments {
+ public:
+  MovedArguments() noexcept = default;
+  MovedArguments(const MovedArguments&) = delete;
+  MovedArguments& operator=(const MovedArguments&) = delete;
+  /// Without finish() nothing was submitted.
+  ~MovedArguments() { finish(false); }
+
+  [[nodiscard]] static bool are_among(std::span<const LaunchArgument> arguments) noexcept;
+
+  [[nodiscard]] Result<void> try_acquire(std::span<const LaunchArgument> arguments,
+                                         StreamRef stream, CallSite site) noexcept;
+  /// The same arguments with storages on the stream's device.
+  [[nodiscard]] std::span<const LaunchArgument> plain() const noexcept { return plain_; }
+  void finish(bool is_submitted) noexcept;
+
+ private:
+  struct Group {
+    LaunchMemory* memory = nullptr;
+    std::vector<LaunchPart> parts;
+    StorageHandle storage;
+    bool is_new = false;
+    bool is_claimed = false;
+  };
+
+  std::vector<Group> groups_;
+  std::vector<LaunchArgument> plain_;
+  StreamRef stream_ = {};
+};
+
+}  // namespace tern
