@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
@@ -151,7 +152,7 @@ void add_one_stream(Context& context, const Course& course, StreamRef stream, do
                .better = Better::lower,
                .goal = goal_ns});
   context.add({.name = buffers + ", added to a launch by a scope",
-               .value = (seconds[1] - seconds[0]) * each,
+               .value = std::max(0.0, seconds[1] - seconds[0]) * each,
                .unit = "ns",
                .better = Better::lower,
                .goal = is_host ? std::nullopt : std::optional(goal_ns)});

@@ -5,7 +5,7 @@
 namespace tern {
 namespace {
 
-void count(TransferCount& total, const Transfer& transfer) noexcept {
+void count(MoveCount& total, const Transfer& transfer) noexcept {
   total.copies += transfer.runs;
   total.bytes += transfer.bytes;
 }

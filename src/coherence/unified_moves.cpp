@@ -9,6 +9,7 @@
 #include "buffer/copy_engine.hpp"
 #include "buffer/copy_route.hpp"
 #include "buffer/stream_order.hpp"
+#include "buffer/transfer_counts.hpp"
 #include "coherence/host_heap.hpp"
 #include "coherence/totals.hpp"
 #include "coherence/unified_core.hpp"
@@ -220,8 +221,15 @@ Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const Storage
   }
   if (is_regular) {
     const CopyRows::Side side{runs[0].begin, pitch, 0};
-    return try_run_copy({*to, side, *from, side, width, runs.size()}, stream, FurtherStreams::fresh,
-                        site);
+    const std::size_t bytes = width * runs.size();
+    if (Result<void> may = try_download(*to, *from, bytes, stream.device_id(), site); !may) {
+      return may;
+    }
+    const Result<CopyRoute> queued = try_run_copy({*to, side, *from, side, width, runs.size()},
+                                                  stream, FurtherStreams::fresh, site);
+    if (!queued) return queued.failure();
+    count_transfer(*to, *from, bytes, *queued);
+    return {};
   }
   std::vector<BufferCopy> copies;
   copies.reserve(runs.size());

@@ -240,7 +240,7 @@ TEST_F(Unified, MovesOncePerChangeOfDirection) {
   static_cast<void>(buffer.read_device(t));
   EXPECT_EQ(moved(buffer), 8000u);
   EXPECT_EQ(buffer.stats().of(TransferReason::host_read).bytes, 4000u);
-  EXPECT_EQ(buffer.stats().of(TransferReason::device_read), (TransferCount{1, 4000}));
+  EXPECT_EQ(buffer.stats().of(TransferReason::device_read), (MoveCount{1, 4000}));
 }
 
 TEST_F(Unified, DiscardFetchesNothingAndOnlyItsRangeGoesStale) {
@@ -672,7 +672,7 @@ TEST_F(Unified, LoadsAndStoresOneElementWithoutMovingTheRest) {
   buffer.store_host(3, 8);
   EXPECT_STATE(buffer, device_only);
   EXPECT_EQ(buffer.load_host(3), 8);
-  EXPECT_EQ(buffer.stats().of(TransferReason::element), (TransferCount{3, 12}));
+  EXPECT_EQ(buffer.stats().of(TransferReason::element), (MoveCount{3, 12}));
   buffer.sync_to_host();
   buffer.store_host(4, 9);
   EXPECT_STATE(buffer, synchronized);
@@ -800,7 +800,7 @@ TEST_F(Unified, DropsWithoutSavingIfTold) {
   buffer.copy_from(counting(100));
   write_on_device(buffer.view(0, 10), s, 2);
   buffer.drop_device();
-  EXPECT_EQ(buffer.stats().of(TransferReason::drop), (TransferCount{1, 40}));
+  EXPECT_EQ(buffer.stats().of(TransferReason::drop), (MoveCount{1, 40}));
   EXPECT_EQ(buffer.load_host(0), 2);
   EXPECT_EQ(buffer.load_host(10), 11);
   buffer.drop_device();
@@ -856,7 +856,7 @@ TEST_F(Unified, ResizesWithOrWithoutItsBytes) {
 TEST_F(Unified, CopiesAgainWhatAnEscapedPointerMayHaveWritten) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
-  Escape<int> escape = buffer.view(0, 50).escape_host();
+  EscapedPointer<int> escape = buffer.view(0, 50).escape_host();
   escape.data()[3] = 33;
   EXPECT_EQ(on_device(buffer, s)[3], 33);
   escape.data()[3] = 34;
@@ -882,7 +882,7 @@ TEST_F(Unified, CopiesAgainWhatAnEscapedPointerMayHaveWritten) {
 TEST_F(Unified, AnEscapeForReadingLetsOthersRead) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
-  const Escape<const int> escape = buffer.escape_read_device(s);
+  const EscapedPointer<const int> escape = buffer.escape_read_device(s);
   EXPECT_EQ(on_device(buffer, t)[0], 1);
   refused(buffer.try_rw_host(), ErrorCode::access_conflict);
   refused(buffer.try_drop_device(device), ErrorCode::access_conflict);
@@ -891,7 +891,7 @@ TEST_F(Unified, AnEscapeForReadingLetsOthersRead) {
 TEST_F(Unified, TakesWhatWasWrittenThroughAnEscapedPointerOfADevice) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
-  Escape<int> escape = buffer.escape_device(s);
+  EscapedPointer<int> escape = buffer.escape_device(s);
   s.fill(escape.data(), 100, 1);
   EXPECT_EQ(buffer.read_host()[7], 1);
   s.fill(escape.data(), 100, 2);
@@ -1035,20 +1035,20 @@ TEST_F(Unified, MergesGapsThatNobodyHolds) {
   buffer.sync_to_device();
   for (const std::size_t at : {0u, 100u, 200u}) write_on_device(buffer.view(at, 10), s, -1);
   static_cast<void>(buffer.read_host());
-  EXPECT_EQ(buffer.stats().to_host, (TransferCount{1, 840}));
+  EXPECT_EQ(buffer.stats().to_host, (MoveCount{1, 840}));
   EXPECT_EQ(buffer.stats().merged_gap_bytes, 720u);
   for (const std::size_t at : {0u, 100u, 200u}) write_on_device(buffer.view(at, 10), s, -2);
   {
     const HostLease<const int> lease = buffer.view(50, 10).read_host();
     static_cast<void>(buffer.view(0, 300).read_host());
   }
-  EXPECT_EQ(buffer.stats().to_host, (TransferCount{3, 840 + 40 + 440}));
+  EXPECT_EQ(buffer.stats().to_host, (MoveCount{3, 840 + 40 + 440}));
   UnifiedBuffer<int> exact = make(1000, {.merge_below_bytes = 0});
   exact.copy_from(counting(1000));
   exact.sync_to_device();
   for (const std::size_t at : {0u, 100u, 200u, 350u}) write_on_device(exact.view(at, 10), s, -1);
   EXPECT_EQ(exact.read_host()[359], -1);
-  EXPECT_EQ(exact.stats().to_host, (TransferCount{4, 160}));
+  EXPECT_EQ(exact.stats().to_host, (MoveCount{4, 160}));
   for (const std::size_t at : {0u, 100u, 200u}) write_on_device(exact.view(at, 10), s, -2);
   sim::set_faults(device, "");
   EXPECT_EQ(exact.read_host()[209], -2);
@@ -1088,7 +1088,7 @@ TEST_F(Unified, HasCopiesOnSeveralDevices) {
   EXPECT_EQ(name(buffer.state(0, 50)), "SYNCHRONIZED");
   EXPECT_EQ(name(buffer.state(50, 50)), "MIXED");
   // The peer is nearer than the host.
-  EXPECT_EQ(buffer.stats().between_devices, (TransferCount{1, 200}));
+  EXPECT_EQ(buffer.stats().between_devices, (MoveCount{1, 200}));
   write_on_device(buffer, far, 9);
   EXPECT_STATE(buffer, device_dirty);
   EXPECT_EQ(on_device(buffer, s)[99], 9);
@@ -1114,14 +1114,14 @@ TEST_F(Unified, SharesOneMemoryWithTheHostDeviceAndKeepsTheOrder) {
   }
   EXPECT_STATE(buffer, device_dirty);
   EXPECT_EQ(moved(buffer), 0u);
-  EXPECT_EQ(buffer.stats().elided, (TransferCount{1, 400}));
+  EXPECT_EQ(buffer.stats().elided, (MoveCount{1, 400}));
   Gate gate;
   gate.hold(own);
   write_on_device(buffer, own, 5);
   std::thread opener([&] { gate.open(); });
   EXPECT_EQ(buffer.read_host()[99], 5);
   opener.join();
-  EXPECT_EQ(buffer.stats().elided, (TransferCount{2, 800}));
+  EXPECT_EQ(buffer.stats().elided, (MoveCount{2, 800}));
   EXPECT_STATE(buffer, synchronized);
   Gate second;
   second.hold(own);

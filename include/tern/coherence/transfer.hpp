@@ -54,20 +54,20 @@ struct Transfer {
   CallSite site = {};
 };
 
-struct TransferCount {
+struct MoveCount {
   std::uint64_t copies = 0;  // pieces
   std::uint64_t bytes = 0;
 
-  friend constexpr bool operator==(const TransferCount&, const TransferCount&) noexcept = default;
+  friend constexpr bool operator==(const MoveCount&, const MoveCount&) noexcept = default;
 };
 
 struct UnifiedStatistics {
-  TransferCount to_host = {};
-  TransferCount to_device = {};  // from the host
-  TransferCount between_devices = {};
+  MoveCount to_host = {};
+  MoveCount to_device = {};  // from the host
+  MoveCount between_devices = {};
   /// Not moved, because the two places share memory.
-  TransferCount elided = {};
-  std::array<TransferCount, transfer_reasons> by_reason = {};  // elided ones too
+  MoveCount elided = {};
+  std::array<MoveCount, transfer_reasons> by_reason = {};  // elided ones too
   /// Moved although up to date, because one copy is cheaper than two.
   std::uint64_t merged_gap_bytes = 0;
   /// Accesses of the host that had something to wait for.
@@ -75,11 +75,11 @@ struct UnifiedStatistics {
   /// Copies of a write_through policy that could not be made; the bytes are stale there.
   std::uint64_t failed_write_throughs = 0;
 
-  [[nodiscard]] TransferCount moved() const noexcept {
+  [[nodiscard]] MoveCount moved() const noexcept {
     return {to_host.copies + to_device.copies + between_devices.copies,
             to_host.bytes + to_device.bytes + between_devices.bytes};
   }
-  [[nodiscard]] const TransferCount& of(TransferReason reason) const noexcept {
+  [[nodiscard]] const MoveCount& of(TransferReason reason) const noexcept {
     return by_reason[static_cast<std::size_t>(reason)];
   }
   void add(const Transfer& transfer) noexcept;

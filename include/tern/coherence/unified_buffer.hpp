@@ -141,10 +141,10 @@ class [[nodiscard]] PendingRead {
 /// commit() every such read copies again, because nobody knows what has changed; from then on what
 /// was committed is new, and nothing else.
 template <class T>
-class [[nodiscard]] Escape {
+class [[nodiscard]] EscapedPointer {
  public:
-  Escape() noexcept = default;
-  explicit Escape(RawLease raw) noexcept : raw_(std::move(raw)) {}
+  EscapedPointer() noexcept = default;
+  explicit EscapedPointer(RawLease raw) noexcept : raw_(std::move(raw)) {}
 
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(raw_.address()); }
   [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
@@ -324,32 +324,34 @@ class UnifiedView {
 
   // --- Pointers that leave. Refused as leases are.
 
-  [[nodiscard]] Result<Escape<const T>> try_escape_read_host(
+  [[nodiscard]] Result<EscapedPointer<const T>> try_escape_read_host(
       CallSite site = CallSite::here()) const noexcept {
     return as_escape<const T>(raw_.try_escape_host(Access::read, site));
   }
-  [[nodiscard]] Escape<const T> escape_read_host(CallSite site = CallSite::here()) const {
+  [[nodiscard]] EscapedPointer<const T> escape_read_host(CallSite site = CallSite::here()) const {
     return try_escape_read_host(site).value();
   }
-  [[nodiscard]] Result<Escape<T>> try_escape_host(CallSite site = CallSite::here()) noexcept {
+  [[nodiscard]] Result<EscapedPointer<T>> try_escape_host(
+      CallSite site = CallSite::here()) noexcept {
     return as_escape<T>(raw_.try_escape_host(Access::read_write, site));
   }
-  [[nodiscard]] Escape<T> escape_host(CallSite site = CallSite::here()) {
+  [[nodiscard]] EscapedPointer<T> escape_host(CallSite site = CallSite::here()) {
     return try_escape_host(site).value();
   }
-  [[nodiscard]] Result<Escape<const T>> try_escape_read_device(
+  [[nodiscard]] Result<EscapedPointer<const T>> try_escape_read_device(
       StreamRef stream, CallSite site = CallSite::here()) const noexcept {
     return as_escape<const T>(raw_.try_escape_device(Access::read, stream, site));
   }
-  [[nodiscard]] Escape<const T> escape_read_device(StreamRef stream,
-                                                   CallSite site = CallSite::here()) const {
+  [[nodiscard]] EscapedPointer<const T> escape_read_device(StreamRef stream,
+                                                           CallSite site = CallSite::here()) const {
     return try_escape_read_device(stream, site).value();
   }
-  [[nodiscard]] Result<Escape<T>> try_escape_device(StreamRef stream,
-                                                    CallSite site = CallSite::here()) noexcept {
+  [[nodiscard]] Result<EscapedPointer<T>> try_escape_device(
+      StreamRef stream, CallSite site = CallSite::here()) noexcept {
     return as_escape<T>(raw_.try_escape_device(Access::read_write, stream, site));
   }
-  [[nodiscard]] Escape<T> escape_device(StreamRef stream, CallSite site = CallSite::here()) {
+  [[nodiscard]] EscapedPointer<T> escape_device(StreamRef stream,
+                                                CallSite site = CallSite::here()) {
     return try_escape_device(stream, site).value();
   }
 
@@ -461,9 +463,9 @@ class UnifiedView {
     return HostLease<U>(*std::move(raw));
   }
   template <class U>
-  [[nodiscard]] static Result<Escape<U>> as_escape(Result<RawLease> raw) noexcept {
+  [[nodiscard]] static Result<EscapedPointer<U>> as_escape(Result<RawLease> raw) noexcept {
     if (!raw) return raw.failure();
-    return Escape<U>(*std::move(raw));
+    return EscapedPointer<U>(*std::move(raw));
   }
   template <class U>
   [[nodiscard]] static Result<DeviceLease<U>> as_device(Result<RawLease> raw,
