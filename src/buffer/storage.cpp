@@ -197,6 +197,7 @@ struct Storage::Rare {
   bool is_end_queued = false;  // whoever ends it knows it alone
   std::atomic<std::uint32_t> escapes = 0;
   std::atomic<std::uint64_t> barrier = 0;  // of the device, that strangers' work is behind
+  std::atomic<std::uint64_t> writes = 0;   // since somebody wanted them counted
 };
 
 [[gnu::always_inline]] inline Storage::~Storage() {
@@ -648,6 +649,9 @@ Result<void> Storage::check_written(std::size_t offset, std::size_t bytes,
 
 void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
   if (bytes == 0) return;
+  if (are_writes_counted_.load(std::memory_order_acquire)) [[unlikely]] {
+    rare()->writes.fetch_add(1, std::memory_order_acq_rel);
+  }
   std::size_t word = bytes_and_written_.load(std::memory_order_acquire);
   while ((word & all_written_bit) == 0 && offset == 0 && bytes >= word) {
     if (bytes_and_written_.compare_exchange_weak(word, word | all_written_bit,
@@ -669,6 +673,13 @@ void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
     // Without memory for the gaps it is better to allow too much than to refuse what was written.
     bytes_and_written_.fetch_or(all_written_bit, std::memory_order_acq_rel);
   }
+}
+
+Result<std::uint64_t> Storage::try_count_writes() noexcept {
+  Rare* const rare = make_rare();
+  if (rare == nullptr) return no_host_memory("a count of writes", site_);
+  are_writes_counted_.store(true, std::memory_order_release);
+  return rare->writes.load(std::memory_order_acquire);
 }
 
 Result<std::vector<ByteRange>> Storage::try_written_ranges(std::size_t offset,
