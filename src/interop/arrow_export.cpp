@@ -11,6 +11,7 @@
 #include "interop/arrow_rejected.hpp"
 #include "interop/arrow_shipment.hpp"
 #include "tern/buffer/escape.hpp"
+#include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
 #include "tern/interop/arrow.hpp"
 #include "tern/interop/dlpack.hpp"
@@ -31,6 +32,9 @@ Failure no_structure(CallSite site) noexcept {
       .with("name", "out")
       .with("value", "null");
 }
+
+/// Texts have an offset even where there are none of them.
+alignas(64) constexpr std::int64_t no_offset = 0;
 
 struct Shipment;
 
@@ -97,7 +101,8 @@ class Packer {
     const LogicalType& type = column.type();
     const Result<std::size_t> nulls = column.try_count_nulls(rows, options_.site);
     if (!nulls) return nulls.failure();
-    const std::size_t end = parts.first + rows;
+    // Without rows there are no values before the first either, for which others want addresses.
+    const std::size_t first = rows == 0 ? 0 : parts.first, end = first + rows;
     Result<void> added =
         *nulls == 0 ? Result<void>() : try_add(piece, 0, parts.validity, bitmap_bytes(end));
     std::int64_t buffers = 2;
@@ -106,6 +111,7 @@ class Packer {
       const std::size_t width = size_bytes(type.offset_dtype());
       if (parts.offsets) added = try_add(piece, 1, parts.offsets, (end + 1) * width);
       if (added) added = try_add(piece, 2, parts.values, rows == 0 ? 0 : parts.values.bytes());
+      if (is_for_host_ && piece.buffers[1] == nullptr) piece.buffers[1] = &no_offset;
     } else if (added) {
       const std::size_t bytes = type.is_bits() ? bitmap_bytes(end) : end * size_bytes(type.dtype());
       added = try_add(piece, 1, parts.values, rows == 0 ? 0 : bytes);
@@ -115,7 +121,7 @@ class Packer {
     ArrowArray& array = piece.array;
     array.length = static_cast<std::int64_t>(rows);
     array.null_count = static_cast<std::int64_t>(*nulls);
-    array.offset = static_cast<std::int64_t>(parts.first);
+    array.offset = static_cast<std::int64_t>(first);
     array.n_buffers = buffers;
     array.buffers = piece.buffers.data();
     array.release = release_column;
@@ -156,8 +162,16 @@ class Packer {
  private:
   [[nodiscard]] Result<void> try_place(const Storage& storage) {
     const CallSite site = options_.site;
+    // Most are where the one before them was, and the words for that are found only once.
+    if (where_.is_known && storage.kind() == last_kind_ && storage.device() == where_.device) {
+      return {};
+    }
+    last_kind_ = storage.kind();
     if (is_for_host_) {
-      if (storage.reach().host_reads) return {};
+      if (storage.reach().host_reads) {
+        where_ = {true, ARROW_DEVICE_CPU, -1, storage.device()};
+        return {};
+      }
       return Failure(ErrorCode::arrow_rejected,
                      "{value} memory of '{device}' has no address for the host. Export an "
                      "ArrowDeviceArray, or a copy on the host.",
@@ -240,6 +254,7 @@ class Packer {
   const bool is_for_host_;
   const ArrowExport& options_;
   Whereabouts where_;
+  StorageKind last_kind_ = StorageKind::file;  // once a place is known
   MarkSet waits_;
 };
 
@@ -254,6 +269,12 @@ Result<Packed> try_pack_table(const Table& table, bool is_for_host,
                               const ArrowExport& options) noexcept try {
   const Result<std::uint64_t> rows = table.try_rows_host(options.site);
   if (!rows) return rows.failure();
+  if (*rows > max_request_bytes) {
+    return Failure(ErrorCode::size_overflow,
+                   "Arrow counts rows in 63 bits, and a table has {rows}. Export parts of it.",
+                   options.site)
+        .with("rows", *rows);
+  }
   auto shipment = std::make_unique<Shipment>();
   shipment->table = table;
   shipment->rows = static_cast<std::size_t>(*rows);

@@ -629,16 +629,6 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
     return arrow_rejected(root, "null_count", array->null_count,
                           "rows of a table are not null; their values are", site);
   }
-  if (array->null_count < 0 && array->buffers[0] != nullptr && window->rows != 0) {
-    const std::size_t valid = is_readable(origin) && origin.event == nullptr
-                                  ? count_bits(static_cast<const std::byte*>(array->buffers[0]),
-                                               window->first, window->rows)
-                                  : 0;
-    if (valid != window->rows) {
-      return arrow_rejected(root, "null_count", array->null_count,
-                            "rows of a table are not null; their values are", site);
-    }
-  }
   std::vector<Leaf> leaves;
   leaves.reserve(fields.schema.size());
   for (std::int64_t i = 0; i < arity; ++i) {
@@ -652,6 +642,17 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
         try_leaf(*child, {"array", i}, fields.schema.fields()[index], is_view, *window, site);
     if (!leaf) return leaf.failure();
     leaves.push_back(*leaf);
+  }
+  // Only now: a length that no column has is not one to read bits for.
+  if (array->null_count < 0 && array->buffers[0] != nullptr && window->rows != 0) {
+    const std::size_t valid = is_readable(origin) && origin.event == nullptr
+                                  ? count_bits(static_cast<const std::byte*>(array->buffers[0]),
+                                               window->first, window->rows)
+                                  : 0;
+    if (valid != window->rows) {
+      return arrow_rejected(root, "null_count", array->null_count,
+                            "rows of a table are not null; their values are", site);
+    }
   }
   Result<std::vector<Column>> columns = try_columns(device, array, origin, leaves, options);
   if (!columns) return columns.failure();

@@ -349,7 +349,13 @@ Result<Table> Table::try_concat(std::span<const Table> tables, CallSite site) no
     }
     const Result<std::uint64_t> rows = table.try_rows_host(site);
     if (!rows) return rows.failure();
-    total += static_cast<std::size_t>(*rows);
+    const std::optional<std::size_t> sum = checked_add(total, static_cast<std::size_t>(*rows));
+    if (!sum) {
+      return Failure(ErrorCode::size_overflow,
+                     "{count} tables have more rows together than can be counted. Use fewer.", site)
+          .with("count", tables.size());
+    }
+    total = *sum;
     Result<Table> own = table.try_slice(0, static_cast<std::size_t>(*rows), site);
     if (!own) return own;
     filled.push_back(*std::move(own));

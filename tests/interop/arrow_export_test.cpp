@@ -178,6 +178,26 @@ TEST_P(ArrowOut, SlicesAreOffsetsOfTheChildren) {
   EXPECT_EQ(other.released, 1);
 }
 
+TEST_P(ArrowOut, NoRowsHaveNoOffset) {
+  const Table table = sample().slice(3, 0);
+  ArrowDeviceArray given;
+  ASSERT_TRUE(try_export_arrow(table, &given));
+  EXPECT_EQ(given.array.length, 0);
+  for (std::int64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(given.array.children[i]->offset, 0);
+    EXPECT_EQ(given.array.children[i]->null_count, 0);
+  }
+  // Others look at the first offset of texts all the same.
+  EXPECT_NE(given.array.children[2]->buffers[1], nullptr);
+  given.array.release(&given.array);
+  if (!device.info().is_host) return;
+  const Column none = Column::over(TypeKind::utf8, 0, {});
+  ArrowArray plain;
+  ASSERT_TRUE(try_export_arrow(none, &plain));
+  EXPECT_EQ(*static_cast<const std::int32_t*>(plain.buffers[1]), 0);
+  plain.release(&plain);
+}
+
 TEST_P(ArrowOut, OnlyRowsThatAreThereGoOut) {
   const Table table = sample(2);
   ArrowDeviceArray given;
@@ -278,6 +298,8 @@ TEST_P(ArrowOut, RefusesWhatCannotGo) {
   EXPECT_EQ(given.array.release, nullptr);
   EXPECT_EQ(try_export_arrow(sample(), static_cast<ArrowArray*>(nullptr)).failure().code(),
             ErrorCode::invalid_argument);
+  const Table endless = Table::make(Schema(), {}, {.rows = ~std::uint64_t{0}});
+  EXPECT_EQ(try_export_arrow(endless, &plain).failure().code(), ErrorCode::size_overflow);
   const Table table = sample();
   const Result<void> as_host = try_export_arrow(table, &plain);
   if (device.info().is_host) {

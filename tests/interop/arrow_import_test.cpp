@@ -322,6 +322,7 @@ std::vector<Hostile> hostile_tables() {
 
 TEST_F(ArrowIn, RefusesEveryHostileTableByFieldAndLetsItGoOnce) {
   std::size_t refused = 0;
+  const std::size_t before = poll_storages().storages;
   for (const Hostile& hostile : hostile_tables()) {
     for (const bool is_device_array : {false, true}) {
       ArrowStranger stranger;
@@ -339,7 +340,7 @@ TEST_F(ArrowIn, RefusesEveryHostileTableByFieldAndLetsItGoOnce) {
       ++refused;
     }
   }
-  EXPECT_EQ(kept_storages().storages, 0u);
+  EXPECT_LE(poll_storages().storages, before);
   RecordProperty("refused", static_cast<int>(refused));
   std::printf("%zu hostile tables refused\n", refused);
   EXPECT_GE(refused, 500u);

@@ -184,6 +184,12 @@ TEST_P(TableOn, TheLargestCountIsACountLikeAnyOther) {
   EXPECT_EQ(made.rows_host(), largest);
 }
 
+TEST_P(TableOn, RowsTogetherDoNotWrap) {
+  const Table half = Table::make(Schema(), {}, {.rows = ~std::uint64_t{0} / 2 + 1});
+  const Table both[] = {half, half};
+  EXPECT_EQ(Table::try_concat(both).failure().code(), ErrorCode::size_overflow);
+}
+
 TEST_P(TableOn, RoomAndRowsAreDifferent) {
   Table made =
       Table::allocate(device, Schema({{"n", TypeKind::i32}}), 8, {.row_count = DType::void_});
