@@ -61,8 +61,8 @@ struct Shipment {
   std::array<const void*, 1> base_buffers = {};
 };
 
-void drop(Shipment* shipment) noexcept {
-  if (shipment->shares.fetch_sub(1, std::memory_order_acq_rel) == 1) delete shipment;
+void drop(Shipment* shipment, std::size_t shares = 1) noexcept {
+  if (shipment->shares.fetch_sub(shares, std::memory_order_acq_rel) == shares) delete shipment;
 }
 
 void release_column(ArrowArray* self) {
@@ -75,12 +75,23 @@ void release_column(ArrowArray* self) {
 
 void release_table(ArrowArray* self) {
   Shipment* const shipment = static_cast<Shipment*>(self->private_data);
+  // Shares of its own and of the children that are still there are given back at once.
+  std::size_t shares = 1;
   for (std::int64_t i = 0; i < self->n_children; ++i) {
     ArrowArray* const child = self->children[i];
-    if (child->release != nullptr) child->release(child);
+    if (child->release == nullptr) continue;
+    Piece* const piece =
+        child->release == release_column ? static_cast<Piece*>(child->private_data) : nullptr;
+    if (piece == nullptr || piece->shipment != shipment) {
+      child->release(child);  // somebody put another one there
+      continue;
+    }
+    for (Escape& escape : piece->escapes) escape.end();
+    child->release = nullptr;
+    ++shares;
   }
   self->release = nullptr;
-  drop(shipment);
+  drop(shipment, shares);
 }
 
 /// Where all memory of a shipment is, in Arrow's words.
@@ -131,7 +142,13 @@ class Packer {
 
   /// All writers are behind it: the event, or the host.
   [[nodiscard]] Result<void> try_order(Shipment& shipment) noexcept {
-    if (is_for_host_ || !where_.is_known || where_.type == ARROW_DEVICE_CPU) return {};
+    if (!where_.is_known) return {};
+    if (where_.type == ARROW_DEVICE_CPU) {
+      for (const Mark mark : waits_.all()) {
+        if (Result<void> done = Device::try_wait(mark); !done) return done;
+      }
+      return {};
+    }
     StreamRef stream = options_.stream;
     if (!stream.id()) {
       const Result<StreamRef> own = where_.device.try_copy_stream();
@@ -218,6 +235,26 @@ class Packer {
         .with_signed("b_id", id);
   }
 
+  /// The writers, to be waited for once for all columns. A use that begins and is cancelled would
+  /// collect them too, at twice the price.
+  [[nodiscard]] Result<void> try_collect(UseRecord& uses) noexcept {
+    std::array<UseRecord::Entry, 4> entries;
+    const std::size_t count = uses.list(entries);
+    if (count > entries.size()) {
+      const Result<UseRecord::Ticket> ticket =
+          uses.try_begin(options_.stream, Access::read, waits_, options_.site);
+      if (!ticket) return ticket.failure();
+      uses.cancel(*ticket);
+      return {};
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      if (entries[i].is_write() && !waits_.try_add(entries[i].mark())) {
+        return no_host_memory(options_.site);
+      }
+    }
+    return {};
+  }
+
   [[nodiscard]] Result<void> try_add(Piece& piece, std::size_t index, const Buffer& buffer,
                                      std::size_t bytes) {
     if (bytes == 0 || buffer.bytes() == 0) return {};
@@ -233,19 +270,12 @@ class Packer {
     if (!escape) return escape.failure();
     piece.escapes[index] = *std::move(escape);
     const std::byte* first = storage.first_byte();
-    if (is_for_host_ || where_.type == ARROW_DEVICE_CPU) {
-      if (Result<void> done = storage.uses().try_wait(Access::read); !done) {
-        return Failure(done.failure()).at(site);
-      }
+    if (Result<void> collected = try_collect(storage.uses()); !collected) return collected;
+    if (where_.type == ARROW_DEVICE_CPU) {
       const Result<StorageOrigin::Memory> memory = storage.try_memory();
       if (memory && memory->host_address != nullptr) {
         first = static_cast<const std::byte*>(memory->host_address);
       }
-    } else {
-      const Result<UseRecord::Ticket> ticket =
-          storage.uses().try_begin(options_.stream, Access::read, waits_, site);
-      if (!ticket) return ticket.failure();
-      storage.uses().cancel(*ticket);
     }
     piece.buffers[index] = first + buffer.offset_bytes();
     return {};
