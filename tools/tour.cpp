@@ -16,6 +16,7 @@
 #include "tern/buffer/array.hpp"
 #include "tern/buffer/buffer.hpp"
 #include "tern/buffer/copy.hpp"
+#include "tern/buffer/escape.hpp"
 #include "tern/buffer/file.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
@@ -51,6 +52,8 @@ class Tour {
     declare_launches();
     keep_data_on_the_device();
     hand_over_a_table();
+    // What others held is free when the device was waited for.
+    reclaim_escaped();
     find_a_missing_wait();
     fail_well();
     // What the buffers' memory came from goes back too: a trace of the tour ends with nothing live.
