@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <numeric>
+#include <string_view>
 #include <vector>
 
 #include "tern/backends/catalog.hpp"
@@ -15,6 +16,7 @@
 #include "tern/buffer/array.hpp"
 #include "tern/buffer/buffer.hpp"
 #include "tern/buffer/copy.hpp"
+#include "tern/buffer/escape.hpp"
 #include "tern/buffer/file.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/coherence/managed_buffer.hpp"
@@ -22,6 +24,7 @@
 #include "tern/coherence/unified_buffer.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
+#include "tern/interop/arrow.hpp"
 #include "tern/launch/kernel.hpp"
 #include "tern/launch/transfer_audit.hpp"
 #include "tern/memory/default_resource.hpp"
@@ -53,6 +56,9 @@ class Tour {
     declare_launches();
     keep_data_on_the_device();
     plan_ahead();
+    hand_over_a_table();
+    // What others held is free when the device was waited for.
+    reclaim_escaped();
     find_a_missing_wait();
     fail_well();
     // What the buffers' memory came from goes back too: a trace of the tour ends with nothing live.
@@ -293,6 +299,29 @@ class Tour {
         plan.try_add(numbers.buffer(), device_.place(), HintRange{4 * mib, 1});
     if (!beyond) say(beyond.failure().text());
     check(!beyond && plan.size() == 2, "a plan takes no entry that cannot be carried out");
+  }
+
+  void hand_over_a_table() {
+    title("A table for others");
+    const std::vector<std::int32_t> numbers = {3, 1, 4, 1, 5};
+    const std::vector<std::string_view> words = {"tern", "", "arctic", "skua", "gull"};
+    const Table table = Table::make(
+        Schema({{"number", TypeKind::i32, false}, {"word", TypeKind::utf8}}),
+        {Column::from<std::int32_t>(device_, numbers), Column::from_strings(device_, words)});
+    ArrowDeviceArray array;
+    ArrowSchema schema;
+    const Result<void> given = try_export_arrow(table, &array);
+    if (!given) {
+      say(given.failure().text());
+      return;
+    }
+    try_export_arrow_schema(table.schema(), &schema).value();
+    say(fmt::format("Arrow calls this memory device ({}, {}), {} rows of {} columns.",
+                    array.device_type, array.device_id, array.array.length,
+                    array.array.n_children));
+    const Table back = import_arrow(device_, &array, &schema);
+    check(back.column("word")->parts().values == table.column("word")->parts().values,
+          "it came back as the memory it was");
   }
 
   void find_a_missing_wait() {

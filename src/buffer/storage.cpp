@@ -201,6 +201,7 @@ struct Storage::Rare {
   bool is_end_queued = false;  // whoever ends it knows it alone
   std::atomic<std::uint32_t> escapes = 0;
   std::atomic<std::uint64_t> barrier = 0;  // of the device, that strangers' work is behind
+  std::atomic<std::uint64_t> writes = 0;   // since somebody wanted them counted
 };
 
 [[gnu::always_inline]] inline Storage::~Storage() {
@@ -652,6 +653,9 @@ Result<void> Storage::check_written(std::size_t offset, std::size_t bytes,
 
 void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
   if (bytes == 0) return;
+  if (are_writes_counted_.load(std::memory_order_acquire)) [[unlikely]] {
+    rare()->writes.fetch_add(1, std::memory_order_acq_rel);
+  }
   std::size_t word = bytes_and_written_.load(std::memory_order_acquire);
   while ((word & all_written_bit) == 0 && offset == 0 && bytes >= word) {
     if (bytes_and_written_.compare_exchange_weak(word, word | all_written_bit,
@@ -747,6 +751,13 @@ Result<std::vector<std::size_t>> Storage::try_edges(ByteRange range) const noexc
   return inside;
 } catch (const std::bad_alloc&) {
   return no_host_memory("a list of hints", site_);
+}
+
+Result<std::uint64_t> Storage::try_count_writes() noexcept {
+  Rare* const rare = make_rare();
+  if (rare == nullptr) return no_host_memory("a count of writes", site_);
+  are_writes_counted_.store(true, std::memory_order_release);
+  return rare->writes.load(std::memory_order_acquire);
 }
 
 Result<std::vector<ByteRange>> Storage::try_written_ranges(std::size_t offset,

@@ -32,11 +32,32 @@ Result<Event> Event::try_make(const Device& device, const EventOptions& options)
   return Event(state, *native, options.timing);
 }
 
+Result<Event> Event::try_borrow(const Device& device, NativeEvent handle) noexcept {
+  const std::shared_ptr<DeviceState>& state = DeviceState::of(device);
+  if (!state) {
+    return Failure(ErrorCode::invalid_device,
+                   "an event was asked of no device. Open one with open_device().")
+        .with("spec", "");
+  }
+  if (Result<void> usable = state->check_process(); !usable) return usable.failure();
+  if (handle.value == 0) {
+    return Failure(ErrorCode::invalid_argument,
+                   "an event of somebody else's needs a handle: '{name}' is {value}.")
+        .with("name", "handle")
+        .with("value", std::uint64_t{0});
+  }
+  Event event(state, handle, false);
+  event.is_recorded_ = true;
+  event.is_borrowed_ = true;
+  return event;
+}
+
 Event::Event(Event&& other) noexcept
     : device_(std::move(other.device_)),
       native_(std::exchange(other.native_, {})),
       has_timing_(other.has_timing_),
-      is_recorded_(std::exchange(other.is_recorded_, false)) {}
+      is_recorded_(std::exchange(other.is_recorded_, false)),
+      is_borrowed_(std::exchange(other.is_borrowed_, false)) {}
 
 Event& Event::operator=(Event&& other) noexcept {
   if (this == &other) return *this;
@@ -45,13 +66,14 @@ Event& Event::operator=(Event&& other) noexcept {
   native_ = std::exchange(other.native_, {});
   has_timing_ = other.has_timing_;
   is_recorded_ = std::exchange(other.is_recorded_, false);
+  is_borrowed_ = std::exchange(other.is_borrowed_, false);
   return *this;
 }
 
 Event::~Event() { end(); }
 
 void Event::end() noexcept {
-  if (device_ && device_->check_process()) {
+  if (device_ && !is_borrowed_ && device_->check_process()) {
     if (has_timing_) {
       device_->backend().destroy_event(native_);
     } else {

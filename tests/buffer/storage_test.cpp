@@ -12,6 +12,7 @@
 
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/buffer/buffer.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/default_resource.hpp"
@@ -562,6 +563,22 @@ TEST_F(StorageTest, EveryKindIsReachedByWhomTheTableSays) {
     EXPECT_EQ(reach_of(kind, discrete), (Reach{false, false, true, true}));
     EXPECT_EQ(reach_of(kind, shared), (Reach{true, true, true, true}));
   }
+}
+
+TEST_F(StorageTest, CountsWritesForThoseWhoAsk) {
+  const StorageHandle storage = make(64);
+  EXPECT_EQ(storage->try_count_writes().value(), 0u);
+  Buffer whole = Buffer::try_over(storage, 0, {64}, DType::byte).value();
+  const Buffer part = whole.view(0, 8);
+  EXPECT_EQ(storage->try_count_writes().value(), 0u);
+  static_cast<void>(whole.device_ptr(a, Access::discard));
+  EXPECT_EQ(storage->try_count_writes().value(), 1u);
+  // All of it is written, and still counted; reading is not.
+  static_cast<void>(part.device_ptr(b, Access::read_write));
+  static_cast<void>(part.device_ptr(a, Access::read));
+  EXPECT_EQ(storage->try_count_writes().value(), 2u);
+  whole.fill(std::byte{1}, a);
+  EXPECT_EQ(storage->try_count_writes().value(), 3u);
 }
 
 }  // namespace

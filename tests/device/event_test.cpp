@@ -39,6 +39,26 @@ TEST_F(EventTest, SharesItsPoolWithMarks) {
   EXPECT_EQ(fake.ledger->count(Call::create_event), 1u);
 }
 
+TEST_F(EventTest, SomebodyElsesIsWaitedForAndLeftToHim) {
+  Event theirs(fake.device);
+  stream.record(theirs);
+  const std::size_t live = fake.ledger->live_events();
+  {
+    Event borrowed = Event::try_borrow(fake.device, theirs.native()).value();
+    EXPECT_TRUE(borrowed.is_recorded());
+    stream.wait(borrowed);
+    borrowed.synchronize();
+    const Event moved = std::move(borrowed);
+    EXPECT_TRUE(moved.is_done());
+  }
+  // Neither destroyed nor given out to others.
+  EXPECT_EQ(fake.ledger->live_events(), live);
+  EXPECT_NE(Event(fake.device).native().value, theirs.native().value);
+  EXPECT_EQ(Event::try_borrow(fake.device, {}).failure().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(Event::try_borrow(Device(), theirs.native()).failure().code(),
+            ErrorCode::invalid_device);
+}
+
 TEST_F(EventTest, IsOfAKindOfItsOwnWithTiming) {
   for (int i = 0; i < 3; ++i) const Event timed(fake.device, {.timing = true});
   EXPECT_EQ(fake.ledger->count(Call::create_event), 3u);

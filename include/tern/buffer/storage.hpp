@@ -265,6 +265,9 @@ class TERN_EXPORT Storage {
   /// Nobody needs the bytes any more: they count as never written, except where what new memory
   /// holds is the reader's affair (Contents::unspecified). For those who end a write of them.
   void note_unwritten(std::size_t offset, std::size_t bytes) noexcept;
+  /// How many writes were noted since somebody first asked: who keeps a copy of what is here asks
+  /// before he reads it, and again before he believes it. Refused with out_of_memory.
+  [[nodiscard]] Result<std::uint64_t> try_count_writes() noexcept;
   /// The parts of a range that were written, in order. Refused with out_of_memory.
   [[nodiscard]] Result<std::vector<ByteRange>> try_written_ranges(std::size_t offset,
                                                                   std::size_t bytes) const noexcept;
@@ -357,6 +360,7 @@ class TERN_EXPORT Storage {
   const Contents contents_;
   const Tag tag_;
   const bool is_checked_;
+  std::atomic<bool> are_writes_counted_ = false;
   /// The size, and with it whether all of that is written: it may grow while somebody notes so.
   static constexpr std::size_t all_written_bit = ~(~std::size_t{0} >> 1);
   std::atomic<std::size_t> bytes_and_written_;

@@ -24,6 +24,10 @@ class TERN_EXPORT Event {
   explicit Event(const Device& device, const EventOptions& options = {});
   [[nodiscard]] static Result<Event> try_make(const Device& device,
                                               const EventOptions& options = {}) noexcept;
+  /// An event that somebody else made on the device and has recorded, by the driver's own handle:
+  /// to be waited for. Its maker keeps it until this one has ended, which leaves it as it is.
+  /// Refused with invalid_argument for no handle.
+  [[nodiscard]] static Result<Event> try_borrow(const Device& device, NativeEvent handle) noexcept;
 
   Event(Event&& other) noexcept;
   Event& operator=(Event&& other) noexcept;
@@ -57,6 +61,7 @@ class TERN_EXPORT Event {
   NativeEvent native_;
   bool has_timing_ = false;
   bool is_recorded_ = false;
+  bool is_borrowed_ = false;
 };
 
 }  // namespace tern

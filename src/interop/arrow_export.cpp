@@ -1,0 +1,527 @@
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "interop/arrow_rejected.hpp"
+#include "interop/arrow_shipment.hpp"
+#include "tern/buffer/escape.hpp"
+#include "tern/core/bytes.hpp"
+#include "tern/device/event.hpp"
+#include "tern/interop/arrow.hpp"
+#include "tern/interop/dlpack.hpp"
+#include "tern/table/bitmap.hpp"
+
+namespace tern {
+namespace {
+
+Failure no_host_memory(CallSite site) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", "an Arrow array");
+}
+
+Failure no_structure(CallSite site) noexcept {
+  return Failure(ErrorCode::invalid_argument, "an Arrow structure is missing: '{name}' is {value}.",
+                 site)
+      .with("name", "out")
+      .with("value", "null");
+}
+
+/// Texts have an offset even where there are none of them.
+alignas(64) constexpr std::int64_t no_offset = 0;
+
+struct Shipment;
+
+/// One column of a shipment, whose structure points here.
+struct Piece {
+  ArrowArray array = {};
+  std::array<const void*, 3> buffers = {};
+  std::array<Escape, 3> escapes;
+  Shipment* shipment = nullptr;
+  const Column* column = nullptr;
+};
+
+/// What exported structures point to. The struct and each child have a share, because children may
+/// be moved out; a column's memory is let go with the column.
+struct Shipment {
+  std::atomic<std::size_t> shares = 0;
+  Event event;  // after everything else: whoever has memory may still wait for it
+  void* event_slot = nullptr;
+  Table table;
+  Column column;
+  std::size_t rows = 0;
+  std::vector<Piece> pieces;
+  std::vector<ArrowArray*> children;
+  std::array<const void*, 1> base_buffers = {};
+};
+
+void drop(Shipment* shipment, std::size_t shares = 1) noexcept {
+  if (shipment->shares.fetch_sub(shares, std::memory_order_acq_rel) == shares) delete shipment;
+}
+
+void release_column(ArrowArray* self) {
+  Piece* const piece = static_cast<Piece*>(self->private_data);
+  Shipment* const shipment = piece->shipment;
+  for (Escape& escape : piece->escapes) escape.end();
+  self->release = nullptr;
+  drop(shipment);
+}
+
+void release_table(ArrowArray* self) {
+  Shipment* const shipment = static_cast<Shipment*>(self->private_data);
+  // Shares of its own and of the children that are still there are given back at once.
+  std::size_t shares = 1;
+  for (std::int64_t i = 0; i < self->n_children; ++i) {
+    ArrowArray* const child = self->children[i];
+    if (child->release == nullptr) continue;
+    Piece* const piece =
+        child->release == release_column ? static_cast<Piece*>(child->private_data) : nullptr;
+    if (piece == nullptr || piece->shipment != shipment) {
+      child->release(child);  // somebody put another one there
+      continue;
+    }
+    for (Escape& escape : piece->escapes) escape.end();
+    child->release = nullptr;
+    ++shares;
+  }
+  self->release = nullptr;
+  drop(shipment, shares);
+}
+
+/// Where all memory of a shipment is, in Arrow's words.
+struct Whereabouts {
+  bool is_known = false;
+  ArrowDeviceType type = ARROW_DEVICE_CPU;
+  std::int64_t id = -1;
+  Device device;
+};
+
+class Packer {
+ public:
+  Packer(bool is_for_host, const ArrowExport& options) noexcept
+      : is_for_host_(is_for_host), options_(options) {}
+
+  [[nodiscard]] Result<void> try_pack(Piece& piece, std::size_t rows, const Column& column) {
+    const ColumnParts& parts = column.parts();
+    const LogicalType& type = column.type();
+    const Result<std::size_t> nulls = column.try_count_nulls(rows, options_.site);
+    if (!nulls) return nulls.failure();
+    // Without rows there are no values before the first either, for which others want addresses.
+    const std::size_t first = rows == 0 ? 0 : parts.first, end = first + rows;
+    Result<void> added =
+        *nulls == 0 ? Result<void>() : try_add(piece, 0, parts.validity, bitmap_bytes(end));
+    std::int64_t buffers = 2;
+    if (added && type.is_variable()) {
+      buffers = 3;
+      const std::size_t width = size_bytes(type.offset_dtype());
+      if (parts.offsets) added = try_add(piece, 1, parts.offsets, (end + 1) * width);
+      if (added) added = try_add(piece, 2, parts.values, rows == 0 ? 0 : parts.values.bytes());
+      if (is_for_host_ && piece.buffers[1] == nullptr) piece.buffers[1] = &no_offset;
+    } else if (added) {
+      const std::size_t bytes = type.is_bits() ? bitmap_bytes(end) : end * size_bytes(type.dtype());
+      added = try_add(piece, 1, parts.values, rows == 0 ? 0 : bytes);
+    }
+    if (!added) return added;
+    piece.column = &column;
+    ArrowArray& array = piece.array;
+    array.length = static_cast<std::int64_t>(rows);
+    array.null_count = static_cast<std::int64_t>(*nulls);
+    array.offset = static_cast<std::int64_t>(first);
+    array.n_buffers = buffers;
+    array.buffers = piece.buffers.data();
+    array.release = release_column;
+    array.private_data = &piece;
+    return {};
+  }
+
+  /// All writers are behind it: the event, or the host.
+  [[nodiscard]] Result<void> try_order(Shipment& shipment) noexcept {
+    if (!where_.is_known) return {};
+    if (where_.type == ARROW_DEVICE_CPU) {
+      for (const Mark mark : waits_.all()) {
+        if (Result<void> done = Device::try_wait(mark); !done) return done;
+      }
+      return {};
+    }
+    StreamRef stream = options_.stream;
+    if (!stream.id()) {
+      const Result<StreamRef> own = where_.device.try_copy_stream();
+      if (!own) return own.failure();
+      stream = *own;
+    }
+    for (const Mark mark : waits_.all()) {
+      if (mark.stream == stream.id()) continue;
+      Result<void> queued = stream.try_wait(mark, options_.site);
+      // Marks of other backends are the host's to wait for.
+      if (!queued && queued.failure().code() == ErrorCode::device_mismatch) {
+        queued = Device::try_wait(mark);
+      }
+      if (!queued) return queued;
+    }
+    Result<Event> event = Event::try_make(where_.device);
+    if (!event) return event.failure();
+    if (Result<void> recorded = stream.try_record(*event, options_.site); !recorded) {
+      return recorded;
+    }
+    shipment.event = *std::move(event);
+    shipment.event_slot = reinterpret_cast<void*>(shipment.event.native().value);
+    return {};
+  }
+
+  [[nodiscard]] const Whereabouts& where() const noexcept { return where_; }
+
+ private:
+  [[nodiscard]] Result<void> try_place(const Storage& storage) {
+    const CallSite site = options_.site;
+    // Most are where the one before them was, and the words for that are found only once.
+    if (where_.is_known && storage.kind() == last_kind_ && storage.device() == where_.device) {
+      return {};
+    }
+    last_kind_ = storage.kind();
+    if (is_for_host_) {
+      if (storage.reach().host_reads) {
+        where_ = {true, ARROW_DEVICE_CPU, -1, storage.device()};
+        return {};
+      }
+      return Failure(ErrorCode::arrow_rejected,
+                     "{value} memory of '{device}' has no address for the host. Export an "
+                     "ArrowDeviceArray, or a copy on the host.",
+                     site)
+          .with("field", "device")
+          .with("value", name(storage.kind()))
+          .with("device", storage.device().spec());
+    }
+    const Result<abi::DLDevice> word = try_dlpack_device(storage, site);
+    if (!word) {
+      return Failure(ErrorCode::arrow_rejected,
+                     "Arrow has no word for {value} memory of '{device}'. Copy it to the host "
+                     "first.",
+                     site)
+          .with("field", "device")
+          .with("value", name(storage.kind()))
+          .with("device", storage.device().spec());
+    }
+    const bool is_host = word->device_type == ARROW_DEVICE_CPU;
+    const std::int64_t id = is_host ? -1 : device_ordinal(storage.device());
+    if (!where_.is_known) {
+      where_ = {true, word->device_type, id, storage.device()};
+      if (!is_host && options_.stream.id() &&
+          options_.stream.device_id() != storage.device().id()) {
+        return Failure(ErrorCode::device_mismatch,
+                       "memory of '{a}' cannot be ordered by a stream of device {b}. Name a stream "
+                       "of its own device.",
+                       site)
+            .with("a", storage.device().spec())
+            .with("b", options_.stream.device_id().value);
+      }
+      return {};
+    }
+    if (where_.type == word->device_type && where_.id == id) return {};
+    return Failure(ErrorCode::arrow_rejected,
+                   "one array has memory of device ({a}, {a_id}) and of ({b}, {b_id}). Copy its "
+                   "columns to one of them.",
+                   site)
+        .with("field", "device")
+        .with("value", name(storage.kind()))
+        .with_signed("a", where_.type)
+        .with_signed("a_id", where_.id)
+        .with_signed("b", word->device_type)
+        .with_signed("b_id", id);
+  }
+
+  /// The writers, to be waited for once for all columns. A use that begins and is cancelled would
+  /// collect them too, at twice the price.
+  [[nodiscard]] Result<void> try_collect(UseRecord& uses) noexcept {
+    std::array<UseRecord::Entry, 4> entries;
+    const std::size_t count = uses.list(entries);
+    if (count > entries.size()) {
+      const Result<UseRecord::Ticket> ticket =
+          uses.try_begin(options_.stream, Access::read, waits_, options_.site);
+      if (!ticket) return ticket.failure();
+      uses.cancel(*ticket);
+      return {};
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      if (entries[i].is_write() && !waits_.try_add(entries[i].mark())) {
+        return no_host_memory(options_.site);
+      }
+    }
+    return {};
+  }
+
+  [[nodiscard]] Result<void> try_add(Piece& piece, std::size_t index, const Buffer& buffer,
+                                     std::size_t bytes) {
+    if (bytes == 0 || buffer.bytes() == 0) return {};
+    Storage& storage = *buffer.storage();
+    const CallSite site = options_.site;
+    if (Result<void> placed = try_place(storage); !placed) return placed;
+    if (Result<void> written = storage.check_written(buffer.offset_bytes(), bytes, site);
+        !written) {
+      return written;
+    }
+    if (Result<void> there = storage.try_ensure(options_.stream, site); !there) return there;
+    Result<Escape> escape = Escape::try_begin(buffer.storage(), site);
+    if (!escape) return escape.failure();
+    piece.escapes[index] = *std::move(escape);
+    const std::byte* first = storage.first_byte();
+    if (Result<void> collected = try_collect(storage.uses()); !collected) return collected;
+    if (where_.type == ARROW_DEVICE_CPU) {
+      const Result<StorageOrigin::Memory> memory = storage.try_memory();
+      if (memory && memory->host_address != nullptr) {
+        first = static_cast<const std::byte*>(memory->host_address);
+      }
+    }
+    piece.buffers[index] = first + buffer.offset_bytes();
+    return {};
+  }
+
+  const bool is_for_host_;
+  const ArrowExport& options_;
+  Whereabouts where_;
+  StorageKind last_kind_ = StorageKind::file;  // once a place is known
+  MarkSet waits_;
+};
+
+/// A shipment, with the structure of its root.
+struct Packed {
+  ArrowArray array = {};
+  Whereabouts where = {};
+  void** event = nullptr;
+};
+
+Result<Packed> try_pack_table(const Table& table, bool is_for_host,
+                              const ArrowExport& options) noexcept try {
+  const Result<std::uint64_t> rows = table.try_rows_host(options.site);
+  if (!rows) return rows.failure();
+  if (*rows > max_request_bytes) {
+    return Failure(ErrorCode::size_overflow,
+                   "Arrow counts rows in 63 bits, and a table has {rows}. Export parts of it.",
+                   options.site)
+        .with("rows", *rows);
+  }
+  auto shipment = std::make_unique<Shipment>();
+  shipment->table = table;
+  shipment->rows = static_cast<std::size_t>(*rows);
+  shipment->pieces.resize(table.arity());
+  shipment->children.reserve(table.arity());
+  Packer packer(is_for_host, options);
+  for (std::size_t i = 0; i < table.arity(); ++i) {
+    Piece& piece = shipment->pieces[i];
+    piece.shipment = shipment.get();
+    const Column& column = shipment->table.columns()[i];
+    if (Result<void> packed = packer.try_pack(piece, shipment->rows, column); !packed) {
+      return Failure(packed.failure()).with("column", table.schema().fields()[i].name);
+    }
+    shipment->children.push_back(&piece.array);
+  }
+  if (Result<void> ordered = packer.try_order(*shipment); !ordered) return ordered.failure();
+  shipment->shares = 1 + table.arity();
+  Packed packed;
+  packed.where = packer.where();
+  packed.event = shipment->event_slot != nullptr ? &shipment->event_slot : nullptr;
+  ArrowArray& array = packed.array;
+  array.length = static_cast<std::int64_t>(shipment->rows);
+  array.n_buffers = 1;
+  array.buffers = shipment->base_buffers.data();
+  array.n_children = static_cast<std::int64_t>(table.arity());
+  array.children = shipment->children.data();
+  array.release = release_table;
+  array.private_data = shipment.release();
+  return packed;
+} catch (const std::bad_alloc&) {
+  return no_host_memory(options.site);
+}
+
+Result<Packed> try_pack_column(const Column& column, bool is_for_host,
+                               const ArrowExport& options) noexcept try {
+  auto shipment = std::make_unique<Shipment>();
+  shipment->column = column;
+  shipment->rows = column.capacity();
+  shipment->pieces.resize(1);
+  Piece& piece = shipment->pieces[0];
+  piece.shipment = shipment.get();
+  Packer packer(is_for_host, options);
+  if (Result<void> packed = packer.try_pack(piece, shipment->rows, shipment->column); !packed) {
+    return packed.failure();
+  }
+  if (Result<void> ordered = packer.try_order(*shipment); !ordered) return ordered.failure();
+  shipment->shares = 1;
+  Packed packed;
+  packed.where = packer.where();
+  packed.event = shipment->event_slot != nullptr ? &shipment->event_slot : nullptr;
+  packed.array = piece.array;
+  static_cast<void>(shipment.release());
+  return packed;
+} catch (const std::bad_alloc&) {
+  return no_host_memory(options.site);
+}
+
+Result<void> put(const Result<Packed>& packed, ArrowArray& out) noexcept {
+  if (!packed) return packed.failure();
+  out = packed->array;
+  return {};
+}
+
+Result<void> put(const Result<Packed>& packed, ArrowDeviceArray& out) noexcept {
+  if (!packed) return packed.failure();
+  out.array = packed->array;
+  out.device_id = packed->where.id;
+  out.device_type = packed->where.type;
+  out.sync_event = packed->event;
+  return {};
+}
+
+// --- Streams
+
+struct Chunks {
+  std::vector<Table> tables;
+  std::size_t next = 0;
+  std::string error;
+};
+
+Chunks& chunks_of(ArrowArrayStream* stream) noexcept {
+  return *static_cast<Chunks*>(stream->private_data);
+}
+
+/// What errno says the failure is.
+int fail(ArrowArrayStream* stream, const Failure& failure) noexcept try {
+  chunks_of(stream).error = failure.text();
+  return failure.code() == ErrorCode::out_of_memory ? ENOMEM : EIO;
+} catch (const std::bad_alloc&) {
+  return ENOMEM;
+}
+
+int get_schema(ArrowArrayStream* stream, ArrowSchema* out) {
+  const Result<void> made = try_export_arrow_schema(chunks_of(stream).tables.front().schema(), out);
+  return made ? 0 : fail(stream, made.failure());
+}
+
+int get_next(ArrowArrayStream* stream, ArrowArray* out) {
+  Chunks& chunks = chunks_of(stream);
+  if (chunks.next == chunks.tables.size()) {
+    *out = {};
+    return 0;
+  }
+  const Result<void> made = try_export_arrow(chunks.tables[chunks.next], out);
+  if (!made) return fail(stream, made.failure());
+  // The first one stays, for its schema.
+  if (chunks.next != 0) chunks.tables[chunks.next] = Table();
+  ++chunks.next;
+  return 0;
+}
+
+const char* get_last_error(ArrowArrayStream* stream) {
+  const std::string& error = chunks_of(stream).error;
+  return error.empty() ? nullptr : error.c_str();
+}
+
+void release_stream(ArrowArrayStream* stream) {
+  delete &chunks_of(stream);
+  stream->release = nullptr;
+}
+
+bool is_untouched(const Piece& piece, const ArrowArray& array) noexcept {
+  const ArrowArray& ours = piece.array;
+  return array.length == ours.length && array.offset == ours.offset &&
+         array.null_count == ours.null_count && array.n_buffers == ours.n_buffers &&
+         array.buffers == ours.buffers && array.n_children == 0 && array.dictionary == nullptr;
+}
+
+}  // namespace
+
+const Table* exported_table(const ArrowArray& array) noexcept {
+  if (array.release != release_table) return nullptr;
+  const Shipment& shipment = *static_cast<const Shipment*>(array.private_data);
+  if (array.length != static_cast<std::int64_t>(shipment.rows) || array.offset != 0 ||
+      array.n_children != static_cast<std::int64_t>(shipment.children.size()) ||
+      array.children != shipment.children.data()) {
+    return nullptr;
+  }
+  for (const Piece& piece : shipment.pieces) {
+    if (piece.array.release != release_column || piece.array.private_data != &piece ||
+        piece.array.length != array.length) {
+      return nullptr;
+    }
+  }
+  return &shipment.table;
+}
+
+ExportedColumn exported_column(const ArrowArray& array) noexcept {
+  if (array.release != release_column) return {};
+  const Piece& piece = *static_cast<const Piece*>(array.private_data);
+  if (!is_untouched(piece, array)) return {};
+  return {piece.column, static_cast<std::size_t>(array.length)};
+}
+
+std::int32_t device_ordinal(const Device& device) noexcept {
+  const std::string_view spec = device.spec();
+  const std::size_t colon = spec.find(':');
+  std::int32_t ordinal = 0;
+  if (colon != std::string_view::npos) {
+    std::from_chars(spec.data() + colon + 1, spec.data() + spec.size(), ordinal);
+  }
+  return ordinal;
+}
+
+Result<void> try_export_arrow(const Table& table, ArrowArray* out,
+                              const ArrowExport& options) noexcept {
+  if (out == nullptr) return no_structure(options.site);
+  *out = {};
+  return put(try_pack_table(table, true, options), *out);
+}
+
+Result<void> try_export_arrow(const Table& table, ArrowDeviceArray* out,
+                              const ArrowExport& options) noexcept {
+  if (out == nullptr) return no_structure(options.site);
+  *out = {};
+  return put(try_pack_table(table, false, options), *out);
+}
+
+Result<void> try_export_arrow(const Column& column, ArrowArray* out,
+                              const ArrowExport& options) noexcept {
+  if (out == nullptr) return no_structure(options.site);
+  *out = {};
+  return put(try_pack_column(column, true, options), *out);
+}
+
+Result<void> try_export_arrow(const Column& column, ArrowDeviceArray* out,
+                              const ArrowExport& options) noexcept {
+  if (out == nullptr) return no_structure(options.site);
+  *out = {};
+  return put(try_pack_column(column, false, options), *out);
+}
+
+Result<void> try_export_arrow(std::span<const Table> tables, ArrowArrayStream* out,
+                              CallSite site) noexcept try {
+  if (out == nullptr) return no_structure(site);
+  *out = {};
+  if (tables.empty()) {
+    return Failure(ErrorCode::invalid_argument,
+                   "'{name}' of a stream are {value}. Give at least one, for its schema.", site)
+        .with("name", "tables")
+        .with("value", std::uint64_t{0});
+  }
+  for (const Table& table : tables) {
+    if (Result<void> same = table.schema().check_match(tables[0].schema(), {}, site); !same) {
+      return same;
+    }
+  }
+  auto chunks = std::make_unique<Chunks>();
+  chunks->tables.assign(tables.begin(), tables.end());
+  out->get_schema = get_schema;
+  out->get_next = get_next;
+  out->get_last_error = get_last_error;
+  out->release = release_stream;
+  out->private_data = chunks.release();
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory(site);
+}
+
+}  // namespace tern

@@ -1,0 +1,787 @@
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "interop/arrow_rejected.hpp"
+#include "interop/arrow_schema_parts.hpp"
+#include "interop/arrow_shipment.hpp"
+#include "tern/buffer/foreign.hpp"
+#include "tern/core/bytes.hpp"
+#include "tern/device/event.hpp"
+#include "tern/interop/arrow.hpp"
+#include "tern/table/bitmap.hpp"
+
+namespace tern {
+namespace {
+
+Failure no_host_memory(CallSite site) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", "an Arrow array");
+}
+
+Failure no_structure(const char* name, CallSite site) noexcept {
+  return Failure(ErrorCode::invalid_argument, "an Arrow structure is missing: '{name}' is {value}.",
+                 site)
+      .with("name", name)
+      .with("value", "null");
+}
+
+// --- Whose the structure is
+
+/// An array of somebody else's, moved here, with a share for each storage that was made of it. The
+/// last one releases it.
+struct Holder {
+  ArrowArray array = {};
+  std::atomic<std::size_t> shares = 1;
+};
+
+void drop(void* context) noexcept {
+  Holder* const holder = static_cast<Holder*>(context);
+  if (holder->shares.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (holder->array.release != nullptr) holder->array.release(&holder->array);
+  delete holder;
+}
+
+/// Released when this ends, unless somebody took it over.
+template <class Structure>
+class Owned {
+ public:
+  explicit Owned(Structure* structure) noexcept : structure_(structure) {}
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  ~Owned() {
+    if (structure_ != nullptr && structure_->release != nullptr) structure_->release(structure_);
+  }
+
+ private:
+  Structure* structure_;
+};
+
+// --- Structure: looked at before any memory is
+
+/// A column as its structure describes it.
+struct Leaf {
+  ArrowWhere where;
+  const LogicalType* type = nullptr;
+  bool is_nullable = true;
+  bool is_view = false;
+  const void* const* buffers = nullptr;
+  std::size_t buffer_count = 0;
+  std::size_t first = 0;  // in the buffers
+  std::size_t rows = 0;
+  std::optional<std::size_t> null_count = {};
+  // Bytes of the bitmap, the values, the offsets.
+  std::size_t bitmap = 0, values = 0, offsets = 0;
+};
+
+/// Rows of a struct that its children have to have.
+struct Window {
+  std::size_t first = 0, rows = 0;
+};
+
+Result<Window> try_window(const ArrowArray& array, const ArrowWhere& where,
+                          CallSite site) noexcept {
+  if (array.release == nullptr) {
+    return arrow_rejected(where, "release", "null", "it was released, or moved from", site);
+  }
+  if (array.length < 0) {
+    return arrow_rejected(where, "length", array.length, "lengths are not negative", site);
+  }
+  if (array.offset < 0) {
+    return arrow_rejected(where, "offset", array.offset, "offsets are not negative", site);
+  }
+  if (array.length > std::numeric_limits<std::int64_t>::max() - array.offset) {
+    return arrow_rejected(where, "offset", array.offset, "with the length it overflows 64 bits",
+                          site);
+  }
+  if (array.null_count < -1 || array.null_count > array.length) {
+    return arrow_rejected(where, "null_count", array.null_count,
+                          "it may be -1, or 0 up to the length", site);
+  }
+  if (array.dictionary != nullptr) {
+    return arrow_rejected(where, "dictionary", "set", "dictionaries are not taken; decode them",
+                          site);
+  }
+  return Window{static_cast<std::size_t>(array.offset), static_cast<std::size_t>(array.length)};
+}
+
+Result<void> check_buffers(const ArrowArray& array, const ArrowWhere& where, std::int64_t expected,
+                           bool has_more, CallSite site) noexcept {
+  constexpr std::int64_t most = std::int64_t{1} << 20;
+  if (has_more ? array.n_buffers < expected || array.n_buffers > most
+               : array.n_buffers != expected) {
+    return arrow_rejected(where, "n_buffers", array.n_buffers,
+                          "a struct has 1, numbers 2, texts 3, views of texts 3 or more", site);
+  }
+  if (array.buffers == nullptr) {
+    return arrow_rejected(where, "buffers", "null", "there is an address for each", site);
+  }
+  return {};
+}
+
+/// Is there an address, for values that can be there?
+Result<void> check_address(const ArrowWhere& where, const char* field, const void* address,
+                           std::size_t bytes, std::size_t alignment, CallSite site) noexcept {
+  if (bytes == 0) return {};
+  if (address == nullptr) {
+    return arrow_rejected(where, field, "null", "there are values, which have an address", site);
+  }
+  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(address);
+  if (bytes > max_request_bytes || !checked_add(first, bytes)) {
+    return arrow_rejected(where, field, bytes, "so many bytes leave the address space", site);
+  }
+  if (first % alignment != 0) {
+    return arrow_rejected(where, field, first % alignment,
+                          "beyond a multiple of its width no value can be; copy them", site);
+  }
+  return {};
+}
+
+Result<Leaf> try_leaf(const ArrowArray& array, const ArrowWhere& where, const Field& field,
+                      bool is_view, std::optional<Window> parent, CallSite site) noexcept {
+  const Result<Window> own = try_window(array, where, site);
+  if (!own) return own.failure();
+  if (array.n_children != 0) {
+    return arrow_rejected(where, "n_children", array.n_children, "this type has none", site);
+  }
+  const LogicalType& type = field.type;
+  if (Result<void> fine =
+          check_buffers(array, where, is_view || type.is_variable() ? 3 : 2, is_view, site);
+      !fine) {
+    return fine.failure();
+  }
+  Leaf leaf = {where, &type, field.is_nullable, is_view, array.buffers};
+  leaf.buffer_count = static_cast<std::size_t>(array.n_buffers);
+  leaf.first = own->first;
+  leaf.rows = own->rows;
+  if (array.null_count >= 0) leaf.null_count = static_cast<std::size_t>(array.null_count);
+  if (leaf.null_count.value_or(0) > 0) {
+    if (array.buffers[0] == nullptr) {
+      return arrow_rejected(where, "buffers[0]", "null", "there are nulls, and no bitmap", site);
+    }
+    if (!field.is_nullable) {
+      return arrow_rejected(where, "null_count", array.null_count,
+                            "the schema says that there are no nulls", site);
+    }
+  }
+  if (array.buffers[0] == nullptr) leaf.null_count = 0;
+  if (parent) {
+    if (!is_within(parent->first, parent->rows, own->rows)) {
+      return arrow_rejected(where, "length", array.length, "it is as long as the struct", site);
+    }
+    if (parent->rows != own->rows && leaf.null_count != 0u) leaf.null_count = {};
+    leaf.first += parent->first;
+    leaf.rows = parent->rows;
+  }
+  const std::size_t end = leaf.first + leaf.rows;
+  const bool is_empty = leaf.rows == 0;
+  if (leaf.null_count != 0u) leaf.bitmap = is_empty ? 0 : bitmap_bytes(end);
+  const auto too_long = [&] {
+    return arrow_rejected(where, "length", array.length, "its bytes overflow 64 bits", site);
+  };
+  if (is_view) {
+    const std::optional<std::size_t> bytes = checked_multiply(end, 16);
+    if (!bytes) return too_long();
+    leaf.values = is_empty ? 0 : *bytes;
+  } else if (type.is_variable()) {
+    const std::optional<std::size_t> bytes =
+        checked_multiply(end + 1, size_bytes(type.offset_dtype()));
+    if (!bytes) return too_long();
+    leaf.offsets = is_empty ? 0 : *bytes;
+  } else {
+    const std::optional<std::size_t> bytes =
+        type.is_bits() ? bitmap_bytes(end) : checked_multiply(end, size_bytes(type.dtype()));
+    if (!bytes) return too_long();
+    leaf.values = is_empty ? 0 : *bytes;
+  }
+  Result<void> there = check_address(where, "buffers[0]", array.buffers[0], leaf.bitmap, 1, site);
+  if (there) {
+    there = leaf.offsets != 0 ? check_address(where, "buffers[1]", array.buffers[1], leaf.offsets,
+                                              alignment_bytes(type.offset_dtype()), site)
+                              : check_address(where, "buffers[1]", array.buffers[1], leaf.values,
+                                              is_view ? 4 : alignment_bytes(type.dtype()), site);
+  }
+  if (!there) return there.failure();
+  return leaf;
+}
+
+// --- Contents: what the host can read without asking anybody
+
+template <class Offset>
+Result<std::size_t> try_last_offset(const Leaf& leaf, const void* raw, CallSite site) noexcept {
+  const std::byte* const offsets = static_cast<const std::byte*>(raw);
+  Offset before = 0;
+  for (std::size_t i = leaf.first; i <= leaf.first + leaf.rows; ++i) {
+    Offset at;
+    std::memcpy(&at, offsets + i * sizeof at, sizeof at);
+    if (at < before) {
+      return arrow_rejected(leaf.where, "buffers[1][i]", static_cast<std::int64_t>(at),
+                            "offsets are not negative and do not decrease", site);
+    }
+    before = at;
+  }
+  return static_cast<std::size_t>(before);
+}
+
+bool is_utf8(std::string_view text) noexcept {
+  for (std::size_t i = 0; i < text.size();) {
+    const unsigned lead = static_cast<unsigned char>(text[i]);
+    const std::size_t length = lead < 0x80   ? 1
+                               : lead < 0xC2 ? 0
+                               : lead < 0xE0 ? 2
+                               : lead < 0xF0 ? 3
+                               : lead < 0xF5 ? 4
+                                             : 0;
+    if (length == 0 || length > text.size() - i) return false;
+    for (std::size_t k = 1; k < length; ++k) {
+      if ((static_cast<unsigned char>(text[i + k]) & 0xC0) != 0x80) return false;
+    }
+    const unsigned second = length > 1 ? static_cast<unsigned char>(text[i + 1]) : 0;
+    // Longer than need be, halves of pairs, and beyond the last character there is.
+    if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
+        (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F)) {
+      return false;
+    }
+    i += length;
+  }
+  return true;
+}
+
+template <class Offset>
+Result<void> check_texts(const Leaf& leaf, CallSite site) noexcept {
+  const std::byte* const offsets = static_cast<const std::byte*>(leaf.buffers[1]);
+  const char* const data = static_cast<const char*>(leaf.buffers[2]);
+  for (std::size_t i = leaf.first; i < leaf.first + leaf.rows; ++i) {
+    if (leaf.bitmap != 0 && !bit_at(static_cast<const std::byte*>(leaf.buffers[0]), i)) continue;
+    Offset bounds[2];
+    std::memcpy(bounds, offsets + i * sizeof(Offset), sizeof bounds);
+    if (bounds[0] == bounds[1]) continue;
+    if (!is_utf8({data + bounds[0], static_cast<std::size_t>(bounds[1] - bounds[0])})) {
+      return arrow_rejected(leaf.where, "buffers[2] at row", i - leaf.first, "texts are UTF-8",
+                            site);
+    }
+  }
+  return {};
+}
+
+/// Texts whose structure has views, as views.
+Result<std::vector<std::string_view>> try_views(const Leaf& leaf, CallSite site) {
+  const std::size_t variadic = leaf.buffer_count - 3;
+  const auto* const sizes = static_cast<const std::byte*>(leaf.buffers[leaf.buffer_count - 1]);
+  if (variadic != 0 && sizes == nullptr) {
+    return arrow_rejected(leaf.where, "buffers[n - 1]", "null", "it holds the sizes of the others",
+                          site);
+  }
+  std::vector<std::string_view> texts(leaf.rows);
+  for (std::size_t i = 0; i < leaf.rows; ++i) {
+    const std::size_t row = leaf.first + i;
+    const bool is_there =
+        leaf.bitmap == 0 || bit_at(static_cast<const std::byte*>(leaf.buffers[0]), row);
+    if (!is_there) continue;
+    const std::byte* const view = static_cast<const std::byte*>(leaf.buffers[1]) + row * 16;
+    std::int32_t words[4];
+    std::memcpy(words, view, sizeof words);
+    const std::int32_t length = words[0], index = words[2], offset = words[3];
+    if (length < 0) {
+      return arrow_rejected(leaf.where, "buffers[1][i].length", length, "it is not negative", site);
+    }
+    if (length <= 12) {
+      texts[i] = {reinterpret_cast<const char*>(view + 4), static_cast<std::size_t>(length)};
+      continue;
+    }
+    if (index < 0 || static_cast<std::size_t>(index) >= variadic) {
+      return arrow_rejected(leaf.where, "buffers[1][i].buffer_index", index,
+                            "there are not so many buffers", site);
+    }
+    std::int64_t size;
+    std::memcpy(&size, sizes + static_cast<std::size_t>(index) * sizeof size, sizeof size);
+    if (size < 0) {
+      return arrow_rejected(leaf.where, "buffers[n - 1][i]", size, "sizes are not negative", site);
+    }
+    if (offset < 0 || !is_within(static_cast<std::size_t>(offset), static_cast<std::size_t>(length),
+                                 static_cast<std::size_t>(size))) {
+      return arrow_rejected(leaf.where, "buffers[1][i].offset", offset,
+                            "the text leaves its buffer", site);
+    }
+    const void* const data = leaf.buffers[2 + static_cast<std::size_t>(index)];
+    if (data == nullptr) {
+      return arrow_rejected(leaf.where, "buffers[2 + i]", "null", "it holds texts", site);
+    }
+    texts[i] = {static_cast<const char*>(data) + offset, static_cast<std::size_t>(length)};
+  }
+  return texts;
+}
+
+// --- Memory
+
+/// What all columns of an import have in common.
+struct Arrival {
+  const Device& device;
+  Holder* holder;
+  bool is_readable;  // by the host, as it is
+  Mark ready;
+  const ArrowImport& options;
+};
+
+Result<Buffer> try_adopt_part(const Arrival& arrival, const void* address, std::size_t bytes,
+                              DType dtype) noexcept {
+  if (bytes == 0) return Buffer();
+  arrival.holder->shares.fetch_add(1, std::memory_order_relaxed);
+  Result<Buffer> adopted = try_adopt(arrival.device, const_cast<void*>(address),
+                                     Shape::flat(bytes / size_bytes(dtype)), dtype,
+                                     {.release = [](void* context) { drop(context); },
+                                      .context = arrival.holder,
+                                      .ready = arrival.ready,
+                                      .read_only = true,
+                                      .tag = arrival.options.tag,
+                                      .site = arrival.options.site});
+  if (!adopted) drop(arrival.holder);
+  return adopted;
+}
+
+/// The texts of a column in offsets of Tern's own.
+Result<Column> try_convert_views(const Leaf& leaf, const Arrival& arrival) noexcept try {
+  const CallSite site = arrival.options.site;
+  if (!arrival.is_readable) {
+    return arrow_rejected(leaf.where, "format", "v", "views of texts are taken on the host only",
+                          site);
+  }
+  const Result<std::vector<std::string_view>> texts = try_views(leaf, site);
+  if (!texts) return texts.failure();
+  std::vector<std::uint8_t> valid;
+  if (leaf.bitmap != 0) {
+    valid.resize(leaf.rows);
+    unpack_bits(static_cast<const std::byte*>(leaf.buffers[0]), leaf.first, valid);
+  }
+  if (arrival.options.checks_text && leaf.type->is_text()) {
+    for (std::size_t i = 0; i < texts->size(); ++i) {
+      if (!is_utf8((*texts)[i])) {
+        return arrow_rejected(leaf.where, "buffers at row", i, "texts are UTF-8", site);
+      }
+    }
+  }
+  return Column::try_from_strings(
+      arrival.device, *texts, *leaf.type,
+      {.valid = valid, .storage = {.tag = arrival.options.tag}, .site = site});
+} catch (const std::bad_alloc&) {
+  return no_host_memory(arrival.options.site);
+}
+
+/// How many bytes of texts there are: by the last offset.
+Result<std::size_t> try_data_bytes(const Leaf& leaf, const Arrival& arrival,
+                                   const Buffer& offsets) noexcept {
+  const CallSite site = arrival.options.site;
+  const bool is_wide = leaf.type->offset_dtype() == DType::i64;
+  if (leaf.rows == 0) return std::size_t{0};
+  if (arrival.is_readable) {
+    return is_wide ? try_last_offset<std::int64_t>(leaf, leaf.buffers[1], site)
+                   : try_last_offset<std::int32_t>(leaf, leaf.buffers[1], site);
+  }
+  std::int64_t ends[2] = {0, 0};
+  for (const std::size_t which : {0u, 1u}) {
+    const Result<Buffer> one = offsets.try_slice(leaf.first + which * leaf.rows, 1, site);
+    if (!one) return one.failure();
+    if (is_wide) {
+      const Result<std::int64_t> value = one->try_item<std::int64_t>(site);
+      if (!value) return value.failure();
+      ends[which] = *value;
+    } else {
+      const Result<std::int32_t> value = one->try_item<std::int32_t>(site);
+      if (!value) return value.failure();
+      ends[which] = *value;
+    }
+  }
+  if (ends[0] < 0 || ends[1] < ends[0]) {
+    return arrow_rejected(leaf.where, "buffers[1][i]", ends[ends[0] < 0 ? 0 : 1],
+                          "offsets are not negative and do not decrease", site);
+  }
+  return static_cast<std::size_t>(ends[1]);
+}
+
+/// Everything that can be known of the contents of a column before memory is made of it.
+Result<void> check_contents(const Leaf& leaf, const Arrival& arrival) noexcept {
+  if (!arrival.is_readable || leaf.is_view) return {};
+  const CallSite site = arrival.options.site;
+  if (leaf.type->is_variable()) {
+    const Result<std::size_t> bytes = try_data_bytes(leaf, arrival, {});
+    if (!bytes) return bytes.failure();
+    if (Result<void> there =
+            check_address(leaf.where, "buffers[2]", leaf.buffers[2], *bytes, 1, site);
+        !there) {
+      return there;
+    }
+    if (arrival.options.checks_text && leaf.type->is_text()) {
+      return leaf.type->offset_dtype() == DType::i64 ? check_texts<std::int64_t>(leaf, site)
+                                                     : check_texts<std::int32_t>(leaf, site);
+    }
+  }
+  if (!leaf.is_nullable && !leaf.null_count && leaf.bitmap != 0) {
+    const std::size_t valid =
+        count_bits(static_cast<const std::byte*>(leaf.buffers[0]), leaf.first, leaf.rows);
+    if (valid != leaf.rows) {
+      return arrow_rejected(leaf.where, "buffers[0]", leaf.rows - valid,
+                            "the schema says that there are no nulls", site);
+    }
+  }
+  return {};
+}
+
+Result<Column> try_take(const Leaf& leaf, const Arrival& arrival) noexcept {
+  if (leaf.is_view) return try_convert_views(leaf, arrival);
+  const CallSite site = arrival.options.site;
+  ColumnParts parts;
+  parts.first = leaf.first;
+  parts.null_count = leaf.null_count;
+  if (leaf.bitmap != 0 && !leaf.null_count && arrival.is_readable) {
+    parts.null_count = leaf.rows - count_bits(static_cast<const std::byte*>(leaf.buffers[0]),
+                                              leaf.first, leaf.rows);
+  }
+  if (parts.null_count != 0u) {
+    Result<Buffer> validity = try_adopt_part(arrival, leaf.buffers[0], leaf.bitmap, DType::byte);
+    if (!validity) return validity.failure();
+    parts.validity = *std::move(validity);
+  }
+  std::size_t bytes = leaf.values;
+  const void* values = leaf.buffers[1];
+  if (leaf.type->is_variable()) {
+    Result<Buffer> offsets =
+        try_adopt_part(arrival, leaf.buffers[1], leaf.offsets, leaf.type->offset_dtype());
+    if (!offsets) return offsets.failure();
+    parts.offsets = *std::move(offsets);
+    const Result<std::size_t> data = try_data_bytes(leaf, arrival, parts.offsets);
+    if (!data) return data.failure();
+    bytes = *data;
+    values = leaf.buffers[2];
+    if (Result<void> there = check_address(leaf.where, "buffers[2]", values, bytes, 1, site);
+        !there) {
+      return there.failure();
+    }
+  }
+  Result<Buffer> adopted = try_adopt_part(arrival, values, bytes, leaf.type->dtype());
+  if (!adopted) return adopted.failure();
+  parts.values = *std::move(adopted);
+  // Without rows the buffers are none.
+  if (leaf.rows == 0) parts = {};
+  return Column::try_over(*leaf.type, leaf.rows, std::move(parts), site);
+}
+
+// --- Devices
+
+/// Where the memory of a structure is, and when it is ready.
+struct Origin {
+  bool is_device_array = false;
+  std::int64_t id = -1;
+  ArrowDeviceType type = ARROW_DEVICE_CPU;
+  void* event = nullptr;
+};
+
+Result<void> check_place(const Origin& origin, const Device& device, CallSite site) noexcept {
+  const ArrowWhere where = {"device_array"};
+  const auto elsewhere = [&](const char* what) {
+    return Failure(ErrorCode::device_mismatch,
+                   "an Arrow array on {b} (device {type}, {ordinal}) is no memory of '{a}'. Import "
+                   "it there.",
+                   site)
+        .with("a", device.is_open() ? device.spec() : std::string_view("no device"))
+        .with("b", what)
+        .with_signed("type", origin.type)
+        .with_signed("ordinal", origin.id);
+  };
+  if (!device.is_open()) return elsewhere("some device");
+  const bool is_cuda = device.info().backend == "cuda";
+  switch (origin.type) {
+    case ARROW_DEVICE_CPU:
+      if (origin.id != -1 && origin.id != 0) {
+        return arrow_rejected(where, "device_id", origin.id, "the host is device (1, -1)", site);
+      }
+      if (origin.event != nullptr) {
+        return arrow_rejected(where, "sync_event", "set", "the host has no events", site);
+      }
+      return device.info().is_host ? Result<void>() : Result<void>(elsewhere("the host"));
+    case ARROW_DEVICE_CUDA:
+    case ARROW_DEVICE_CUDA_HOST:
+    case ARROW_DEVICE_CUDA_MANAGED:
+    case ARROW_DEVICE_EXT_DEV:
+      if (origin.id < 0 || origin.id > std::numeric_limits<std::int32_t>::max()) {
+        return arrow_rejected(where, "device_id", origin.id, "devices are counted from 0", site);
+      }
+      if (origin.type == ARROW_DEVICE_EXT_DEV
+              ? device.info().backend == "sim" && device_ordinal(device) == origin.id
+              : is_cuda &&
+                    (device_ordinal(device) == origin.id || origin.type != ARROW_DEVICE_CUDA)) {
+        return {};
+      }
+      return elsewhere(origin.type == ARROW_DEVICE_EXT_DEV ? "an extension device"
+                                                           : "a CUDA device");
+    default:
+      return arrow_rejected(
+          where, "device_type", origin.type,
+          "known are 1 (host), 2 (CUDA), 3 (pinned), 12 (simulated) and 13 (managed)", site);
+  }
+}
+
+/// Waits for the event of a structure: on the stream, or the host does.
+Result<Mark> try_ready(const Origin& origin, const Device& device,
+                       const ArrowImport& options) noexcept {
+  if (origin.event == nullptr) return Mark();
+  NativeEvent native;
+  std::memcpy(&native.value, origin.event, sizeof native.value);
+  const Result<Event> event = Event::try_borrow(device, native);
+  if (!event) return event.failure();
+  if (!options.stream.id()) {
+    const Result<void> done = event->try_synchronize();
+    return done ? Result<Mark>(Mark()) : Result<Mark>(done.failure());
+  }
+  if (options.stream.device_id() != device.id()) {
+    return Failure(ErrorCode::device_mismatch,
+                   "an array of '{a}' cannot be waited for by a stream of device {b}. Name a "
+                   "stream of its own device.",
+                   options.site)
+        .with("a", device.spec())
+        .with("b", options.stream.device_id().value);
+  }
+  if (Result<void> queued = options.stream.try_wait(*event, options.site); !queued) {
+    return queued.failure();
+  }
+  return options.stream.try_mark();
+}
+
+/// May the host look at the buffers as they are?
+bool is_readable(const Origin& origin) noexcept {
+  return origin.type == ARROW_DEVICE_CPU || origin.type == ARROW_DEVICE_CUDA_HOST ||
+         origin.type == ARROW_DEVICE_CUDA_MANAGED;
+}
+
+// --- Both
+
+/// Moves the array to where its storages keep it, and makes columns of it.
+Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
+                                        const Origin& origin, std::span<const Leaf> leaves,
+                                        const ArrowImport& options) noexcept try {
+  std::vector<Column> columns;
+  columns.reserve(leaves.size());
+  const Result<Mark> ready = try_ready(origin, device, options);
+  if (!ready) return ready.failure();
+  bool can_read = is_readable(origin);
+  if (can_read && *ready) {
+    // It is looked at now, so it has to be there now.
+    if (Result<void> done = Device::try_wait(*ready); !done) return done.failure();
+  }
+  const Arrival looking = {device, nullptr, can_read, *ready, options};
+  for (const Leaf& leaf : leaves) {
+    if (Result<void> fine = check_contents(leaf, looking); !fine) return fine.failure();
+  }
+  auto* const holder = new Holder{*array};
+  array->release = nullptr;
+  const std::unique_ptr<Holder, void (*)(Holder*)> own(holder, [](Holder* held) { drop(held); });
+  const Arrival arrival = {device, holder, can_read, *ready, options};
+  for (const Leaf& leaf : leaves) {
+    Result<Column> column = try_take(leaf, arrival);
+    if (!column) return column.failure();
+    columns.push_back(*std::move(column));
+  }
+  return columns;
+} catch (const std::bad_alloc&) {
+  return no_host_memory(options.site);
+}
+
+Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFields& fields,
+                        const Origin& origin, const ArrowImport& options) noexcept try {
+  const CallSite site = options.site;
+  const ArrowWhere root = {"array"};
+  const Result<Window> window = try_window(*array, root, site);
+  if (!window) return window.failure();
+  if (Result<void> here = check_place(origin, device, site); !here) return here.failure();
+  if (const Table* const ours = exported_table(*array)) {
+    const bool is_here = !ours->device().is_open() || ours->device() == device;
+    if (is_here && ours->schema() == fields.schema) {
+      if (ours->rows() == static_cast<std::uint64_t>(array->length)) return *ours;
+      // The count of rows was written since: what was exported are these.
+      std::vector<Column> columns;
+      for (const Column& column : ours->columns()) {
+        columns.push_back(column.try_slice(0, window->rows, site).value());
+      }
+      return Table::try_make(fields.schema, std::move(columns), {.rows = window->rows});
+    }
+  }
+  const std::int64_t arity = static_cast<std::int64_t>(fields.schema.size());
+  if (array->n_children != arity) {
+    return arrow_rejected(root, "n_children", array->n_children,
+                          "the schema has another number of fields", site);
+  }
+  if (Result<void> fine = check_buffers(*array, root, 1, false, site); !fine) {
+    return fine.failure();
+  }
+  if (arity != 0 && array->children == nullptr) {
+    return arrow_rejected(root, "children", "null", "a struct with fields has them", site);
+  }
+  if (array->null_count > 0) {
+    return arrow_rejected(root, "null_count", array->null_count,
+                          "rows of a table are not null; their values are", site);
+  }
+  std::vector<Leaf> leaves;
+  leaves.reserve(fields.schema.size());
+  for (std::int64_t i = 0; i < arity; ++i) {
+    const ArrowArray* const child = array->children[i];
+    if (child == nullptr) {
+      return arrow_rejected(root, "children[i]", "null", "every field has one", site);
+    }
+    const std::size_t index = static_cast<std::size_t>(i);
+    const bool is_view = index < fields.views.size() && fields.views[index];
+    Result<Leaf> leaf =
+        try_leaf(*child, {"array", i}, fields.schema.fields()[index], is_view, *window, site);
+    if (!leaf) return leaf.failure();
+    leaves.push_back(*leaf);
+  }
+  // Only now: a length that no column has is not one to read bits for.
+  if (array->null_count < 0 && array->buffers[0] != nullptr && window->rows != 0) {
+    const std::size_t valid = is_readable(origin) && origin.event == nullptr
+                                  ? count_bits(static_cast<const std::byte*>(array->buffers[0]),
+                                               window->first, window->rows)
+                                  : 0;
+    if (valid != window->rows) {
+      return arrow_rejected(root, "null_count", array->null_count,
+                            "rows of a table are not null; their values are", site);
+    }
+  }
+  Result<std::vector<Column>> columns = try_columns(device, array, origin, leaves, options);
+  if (!columns) return columns.failure();
+  return Table::try_make(fields.schema, *std::move(columns), {.rows = window->rows, .site = site});
+} catch (const std::bad_alloc&) {
+  return no_host_memory(options.site);
+}
+
+Result<Column> try_column(const Device& device, ArrowArray* array, const ArrowField& field,
+                          const Origin& origin, const ArrowImport& options) noexcept {
+  const CallSite site = options.site;
+  const Result<Leaf> leaf =
+      try_leaf(*array, {"array"}, field.field, field.is_view, std::nullopt, site);
+  if (!leaf) return leaf.failure();
+  if (Result<void> here = check_place(origin, device, site); !here) return here.failure();
+  if (const ExportedColumn ours = exported_column(*array); ours.column != nullptr) {
+    const bool is_here = !ours.column->device().is_open() || ours.column->device() == device;
+    if (is_here && ours.column->type() == field.field.type) {
+      return ours.column->try_slice(0, ours.rows, site);
+    }
+  }
+  Result<std::vector<Column>> columns = try_columns(device, array, origin, {&*leaf, 1}, options);
+  if (!columns) return columns.failure();
+  return std::move(columns->front());
+}
+
+Result<Table> try_import(const Device& device, ArrowArray* array, ArrowSchema* schema,
+                         const Origin& origin, const ArrowImport& options) noexcept {
+  const Owned<ArrowSchema> owned_schema(schema);
+  const Owned<ArrowArray> owned(array);
+  if (array == nullptr) return no_structure("array", options.site);
+  const Result<ArrowFields> fields = try_read_arrow_schema(schema, options.site);
+  if (!fields) return fields.failure();
+  return try_table(device, array, *fields, origin, options);
+}
+
+Result<Column> try_import_column(const Device& device, ArrowArray* array, ArrowSchema* schema,
+                                 const Origin& origin, const ArrowImport& options) noexcept {
+  const Owned<ArrowSchema> owned_schema(schema);
+  const Owned<ArrowArray> owned(array);
+  if (array == nullptr) return no_structure("array", options.site);
+  const Result<ArrowField> field = try_read_arrow_field(schema, options.site);
+  if (!field) return field.failure();
+  return try_column(device, array, *field, origin, options);
+}
+
+Origin origin_of(const ArrowDeviceArray* array) noexcept {
+  if (array == nullptr) return {};
+  return {true, array->device_id, array->device_type, array->sync_event};
+}
+
+}  // namespace
+
+Result<Table> try_import_arrow(const Device& device, ArrowArray* array, ArrowSchema* schema,
+                               const ArrowImport& options) noexcept {
+  return try_import(device, array, schema, {}, options);
+}
+
+Result<Table> try_import_arrow(const Device& device, ArrowDeviceArray* array, ArrowSchema* schema,
+                               const ArrowImport& options) noexcept {
+  return try_import(device, array != nullptr ? &array->array : nullptr, schema, origin_of(array),
+                    options);
+}
+
+Result<Column> try_import_arrow_column(const Device& device, ArrowArray* array, ArrowSchema* schema,
+                                       const ArrowImport& options) noexcept {
+  return try_import_column(device, array, schema, {}, options);
+}
+
+Result<Column> try_import_arrow_column(const Device& device, ArrowDeviceArray* array,
+                                       ArrowSchema* schema, const ArrowImport& options) noexcept {
+  return try_import_column(device, array != nullptr ? &array->array : nullptr, schema,
+                           origin_of(array), options);
+}
+
+Result<Table> try_import_arrow(const Device& device, ArrowArrayStream* stream,
+                               const ArrowImport& options) noexcept try {
+  const CallSite site = options.site;
+  const ArrowWhere where = {"stream"};
+  if (stream == nullptr) return no_structure("stream", site);
+  if (stream->release == nullptr) {
+    return arrow_rejected(where, "release", "null", "it was released, or moved from", site);
+  }
+  const Owned<ArrowArrayStream> owned(stream);
+  if (stream->get_schema == nullptr) {
+    return arrow_rejected(where, "get_schema", "null", "a stream has a schema", site);
+  }
+  if (stream->get_next == nullptr) {
+    return arrow_rejected(where, "get_next", "null", "a stream has chunks", site);
+  }
+  const auto failed = [&](const char* field, int code) {
+    const char* const text =
+        stream->get_last_error != nullptr ? stream->get_last_error(stream) : nullptr;
+    Failure failure =
+        arrow_rejected(where, field, code, "it gives 0, or the number of an error", site);
+    if (text != nullptr) failure.with("said", std::string_view(text, strnlen(text, 120)));
+    return failure;
+  };
+  ArrowSchema schema = {};
+  if (const int code = stream->get_schema(stream, &schema); code != 0) {
+    return failed("get_schema", code);
+  }
+  const Owned<ArrowSchema> owned_schema(&schema);
+  const Result<ArrowFields> fields = try_read_arrow_schema(&schema, site);
+  if (!fields) return fields.failure();
+  std::vector<Table> chunks;
+  for (;;) {
+    ArrowArray array = {};
+    if (const int code = stream->get_next(stream, &array); code != 0) {
+      return failed("get_next", code);
+    }
+    if (array.release == nullptr) break;
+    const Owned<ArrowArray> owned_array(&array);
+    if (chunks.size() == max_arrow_children) {
+      return arrow_rejected(where, "get_next", chunks.size(), "no stream has so many chunks", site);
+    }
+    Result<Table> chunk = try_table(device, &array, *fields, {}, options);
+    if (!chunk) return chunk;
+    chunks.push_back(*std::move(chunk));
+  }
+  if (chunks.size() == 1) return std::move(chunks.front());
+  if (!chunks.empty()) return Table::try_concat(chunks, site);
+  std::vector<Column> columns;
+  for (const Field& field : fields->schema.fields()) {
+    columns.push_back(Column::try_over(field.type, 0, {}, site).value());
+  }
+  return Table::try_make(fields->schema, std::move(columns), {.rows = 0, .site = site});
+} catch (const std::bad_alloc&) {
+  return no_host_memory(options.site);
+}
+
+}  // namespace tern

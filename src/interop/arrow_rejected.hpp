@@ -1,0 +1,70 @@
+// How a structure of Arrow's is refused: the path of a field, what is there, and what may be.
+
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+
+#include "tern/core/error.hpp"
+
+namespace tern {
+
+/// "array", "schema.children[3]".
+struct ArrowWhere {
+  const char* root = "array";
+  std::int64_t child = -1;
+};
+
+/// "array.children[3].buffers[1]", cut where it would be too long.
+class ArrowPath {
+ public:
+  ArrowPath(const ArrowWhere& where, std::string_view field) noexcept {
+    add(where.root);
+    if (where.child >= 0) {
+      add(".children[");
+      char digits[24];
+      const std::to_chars_result end = std::to_chars(digits, digits + sizeof digits, where.child);
+      add({digits, static_cast<std::size_t>(end.ptr - digits)});
+      add("]");
+    }
+    add(".");
+    add(field);
+  }
+  [[nodiscard]] std::string_view text() const noexcept { return {text_, size_}; }
+
+ private:
+  void add(std::string_view part) noexcept {
+    const std::size_t room = sizeof text_ - size_;
+    const std::size_t taken = part.size() < room ? part.size() : room;
+    std::memcpy(text_ + size_, part.data(), taken);
+    size_ += taken;
+  }
+
+  char text_[96];
+  std::size_t size_ = 0;
+};
+
+template <class Value>
+Failure arrow_rejected(const ArrowWhere& where, std::string_view field, const Value& value,
+                       const char* expected, CallSite site) noexcept {
+  Failure failure(ErrorCode::arrow_rejected,
+                  "an Arrow structure with {field} {value} cannot be taken: {expected}.", site);
+  failure.with("field", ArrowPath(where, field).text());
+  if constexpr (std::is_integral_v<Value>) {
+    if constexpr (std::is_signed_v<Value>) {
+      failure.with_signed("value", value);
+    } else {
+      failure.with("value", static_cast<std::uint64_t>(value));
+    }
+  } else {
+    // A stranger may have written anything, of any length.
+    failure.with("value", std::string_view(value).substr(0, 40));
+  }
+  failure.with("expected", expected);
+  return failure;
+}
+
+}  // namespace tern

@@ -1,0 +1,26 @@
+// Structures of Arrow's that Tern made, when they come back: what they were.
+
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "tern/interop/arrow_abi.h"
+#include "tern/table/column.hpp"
+#include "tern/table/table.hpp"
+
+namespace tern {
+
+/// Null if somebody else made the structure, or it was changed since.
+[[nodiscard]] const Table* exported_table(const ArrowArray& array) noexcept;
+/// One column, exported alone or moved out of a table, and how many of its values. None likewise.
+struct ExportedColumn {
+  const Column* column = nullptr;
+  std::size_t rows = 0;
+};
+[[nodiscard]] ExportedColumn exported_column(const ArrowArray& array) noexcept;
+
+/// The number in "cuda:1" or "sim:0?seed=7"; 0 without one.
+[[nodiscard]] std::int32_t device_ordinal(const Device& device) noexcept;
+
+}  // namespace tern

@@ -1,0 +1,289 @@
+#include "tern/interop/cuda_array_interface.hpp"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "tern/buffer/foreign.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern {
+namespace {
+
+struct Word {
+  DType dtype;
+  std::string_view typestr;
+};
+constexpr Word words[] = {
+    {DType::boolean, "|b1"},
+    {DType::i8, "|i1"},
+    {DType::i16, "<i2"},
+    {DType::i32, "<i4"},
+    {DType::i64, "<i8"},
+    {DType::u8, "|u1"},
+    {DType::u16, "<u2"},
+    {DType::u32, "<u4"},
+    {DType::u64, "<u8"},
+    {DType::f16, "<f2"},
+    {DType::f32, "<f4"},
+    {DType::f64, "<f8"},
+    {DType::complex64, "<c8"},
+    {DType::complex128, "<c16"},
+    // What comes back as one of the others.
+    {DType::byte, "|u1"},
+    {DType::index, "<i8"},
+    {DType::i8, "<i1"},
+    {DType::u8, "<u1"},
+    {DType::boolean, "<b1"},
+};
+
+template <class Value>
+Failure rejected(const char* key, const Value& value, const char* expected,
+                 CallSite site) noexcept {
+  Failure failure(ErrorCode::invalid_argument,
+                  "a CUDA array with '{name}' {value} cannot be taken: {expected}.", site);
+  failure.with("name", key);
+  if constexpr (std::is_integral_v<Value>) {
+    failure.with_signed("value", static_cast<std::int64_t>(value));
+  } else {
+    failure.with("value", std::string_view(value).substr(0, 40));
+  }
+  failure.with("expected", expected);
+  return failure;
+}
+
+Failure no_host_memory(CallSite site) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", "a CUDA array");
+}
+
+Result<void> check_cuda(const Device& device, CallSite site) noexcept {
+  if (device.is_open() && device.info().backend == "cuda") return {};
+  return Failure(ErrorCode::unsupported,
+                 "'{device}' is no CUDA device, and its memory no CUDA array. Use DLPack.", site)
+      .with("device", device.is_open() ? device.spec() : std::string_view("no device"));
+}
+
+/// The number that stands for a stream in a description.
+Result<std::uintptr_t> try_stream_number(StreamRef stream) noexcept {
+  const Result<NativeStream> native = stream.try_native();
+  if (!native) return native.failure();
+  if (native->value <= CudaArrayInterface::legacy_stream) return CudaArrayInterface::legacy_stream;
+  // Handles are addresses, and even: the device has a number of its own for each thread's stream.
+  return native->value % 2 != 0 ? CudaArrayInterface::per_thread_stream : native->value;
+}
+
+/// The stream on which everything that the other side must wait for is behind; none if there is
+/// nothing.
+Result<std::optional<std::uintptr_t>> try_join(Storage& storage, Access access,
+                                               const CudaArrayExportOptions& options) noexcept {
+  const Result<bool> is_ready = storage.uses().try_is_ready(access);
+  if (!is_ready) return is_ready.failure();
+  if (*is_ready) return std::optional<std::uintptr_t>();
+  StreamRef stream = options.stream;
+  if (!stream.id()) {
+    const Result<StreamRef> own = storage.device().try_copy_stream();
+    if (!own) return own.failure();
+    stream = *own;
+  }
+  const Result<UseRecord::Ticket> ticket = storage.uses().try_begin(stream, access, options.site);
+  if (!ticket) return ticket.failure();
+  // What they do there is known to nobody: the escape sees to that.
+  storage.uses().cancel(*ticket);
+  const Result<std::uintptr_t> number = try_stream_number(stream);
+  if (!number) return number.failure();
+  return std::optional<std::uintptr_t>(*number);
+}
+
+}  // namespace
+
+Result<std::string> try_typestr(DType dtype, CallSite site) noexcept try {
+  for (const Word& word : words) {
+    if (word.dtype == dtype) return std::string(word.typestr);
+  }
+  return Failure(ErrorCode::unsupported,
+                 "elements of type {value} have no name in a CUDA array. Use DLPack.", site)
+      .with("value", name(dtype));
+} catch (const std::bad_alloc&) {
+  return no_host_memory(site);
+}
+
+Result<DType> try_dtype_of_typestr(std::string_view typestr, CallSite site) noexcept {
+  for (const Word& word : words) {
+    if (word.typestr == typestr) return word.dtype;
+  }
+  return rejected("typestr", typestr,
+                  "known are numbers, complex ones and truth values of this machine's byte order",
+                  site);
+}
+
+Result<CudaArrayExport> try_export_cuda_array(const StridedBuffer& array,
+                                              const CudaArrayExportOptions& options) noexcept try {
+  const CallSite site = options.site;
+  if (!array) {
+    return Failure(ErrorCode::not_allocated,
+                   "this buffer is none: it was made by default, moved from or released. There is "
+                   "nothing to export.",
+                   site)
+        .with("id", std::uint64_t{0});
+  }
+  const Buffer& hull = array.hull();
+  Storage& storage = *hull.storage();
+  if (Result<void> fits = check_cuda(storage.device(), site); !fits) return fits.failure();
+  if (options.stream.id() && options.stream.device_id() != storage.device().id()) {
+    return Failure(ErrorCode::device_mismatch,
+                   "buffer {id} on '{a}' cannot be complete on a stream of device {b}. Name a "
+                   "stream of its own device.",
+                   site)
+        .with("id", storage.id().value)
+        .with("a", storage.device().spec())
+        .with("b", options.stream.device_id().value);
+  }
+  if (storage.is_read_only() && !options.is_read_only) {
+    return Failure(ErrorCode::read_only,
+                   "{what} can only be read, and an export could be written. Export it with "
+                   "is_read_only, or a copy.",
+                   site)
+        .with("what", storage.origin()->what());
+  }
+  Result<std::string> typestr = try_typestr(array.dtype(), site);
+  if (!typestr) return typestr.failure();
+  CudaArrayExport made;
+  CudaArrayInterface& description = made.description;
+  description.typestr = *std::move(typestr);
+  description.is_read_only = options.is_read_only;
+  for (const std::size_t extent : array.shape().extents()) {
+    description.shape.push_back(static_cast<std::int64_t>(extent));
+  }
+  if (!array.is_contiguous()) {
+    const std::int64_t width = static_cast<std::int64_t>(size_bytes(array.dtype()));
+    description.strides.emplace();
+    // No product overflows: all elements were found in memory that exists.
+    for (const std::int64_t stride : array.strides()) {
+      description.strides->push_back(stride * width);
+    }
+  }
+  if (array.element_count() == 0) return made;
+  if (options.is_read_only) {
+    if (Result<void> written = storage.check_written(hull.offset_bytes(), hull.bytes(), site);
+        !written) {
+      return written.failure();
+    }
+  }
+  if (Result<void> there = storage.try_ensure(options.stream, site); !there) {
+    return there.failure();
+  }
+  Result<Escape> escape = Escape::try_begin(hull.storage(), site);
+  if (!escape) return escape.failure();
+  made.hold = *std::move(escape);
+  const Access access = options.is_read_only ? Access::read : Access::read_write;
+  const Result<std::optional<std::uintptr_t>> stream = try_join(storage, access, options);
+  if (!stream) return stream.failure();
+  description.stream = *stream;
+  // From now on they may write it, and nobody will say so.
+  if (!options.is_read_only) storage.note_written(hull.offset_bytes(), hull.bytes());
+  description.data = reinterpret_cast<std::uintptr_t>(storage.first_byte()) + hull.offset_bytes() +
+                     array.origin_bytes();
+  return made;
+} catch (const std::bad_alloc&) {
+  return no_host_memory(options.site);
+}
+
+Result<StridedBuffer> try_import_cuda_array(const Device& device,
+                                            const CudaArrayInterface& description,
+                                            const CudaArrayImportOptions& options) noexcept try {
+  const CallSite site = options.site;
+  if (Result<void> fits = check_cuda(device, site); !fits) return fits.failure();
+  if (description.version < 0 || description.version > 3) {
+    return rejected("version", description.version, "0 to 3 are understood", site);
+  }
+  if (description.has_mask) {
+    return Failure(ErrorCode::unsupported,
+                   "a CUDA array with a mask cannot be taken. Give values and mask apart.", site);
+  }
+  const Result<DType> dtype = try_dtype_of_typestr(description.typestr, site);
+  if (!dtype) return dtype.failure();
+  const std::size_t rank = description.shape.size();
+  if (rank > Shape::max_rank) {
+    return rejected("shape", rank, "it may have 64 dimensions", site);
+  }
+  for (const std::int64_t extent : description.shape) {
+    if (extent < 0) return rejected("shape", extent, "extents are not negative", site);
+  }
+  Result<Shape> shape = Shape::try_from(description.shape);
+  if (!shape) return Failure(shape.failure()).at(site);
+  const Result<std::size_t> bytes = shape->try_byte_count(*dtype);
+  if (!bytes || *bytes > max_request_bytes) {
+    return rejected("shape", "too large", "its bytes overflow 64 bits", site);
+  }
+  std::vector<std::int64_t> strides(rank);
+  bool is_read_only = description.is_read_only;
+  if (description.strides) {
+    if (description.strides->size() != rank) {
+      return rejected("strides", description.strides->size(), "there is one for each dimension",
+                      site);
+    }
+    const std::int64_t width = static_cast<std::int64_t>(size_bytes(*dtype));
+    for (std::size_t i = 0; i < rank; ++i) {
+      const std::int64_t stride = (*description.strides)[i];
+      if (stride % width != 0) {
+        return rejected("strides", stride, "it is a multiple of an element's bytes", site);
+      }
+      strides[i] = stride / width;
+      // Elements that share their bytes.
+      if (stride == 0 && description.shape[i] > 1 && *bytes != 0) is_read_only = true;
+    }
+  } else {
+    const Result<Shape> dense = shape->try_strides();
+    if (!dense) return rejected("shape", "too large", "its elements overflow 64 bits", site);
+    std::ranges::transform(dense->extents(), strides.begin(),
+                           [](std::size_t stride) { return static_cast<std::int64_t>(stride); });
+  }
+  const Result<StridedBuffer::Reach> reach =
+      StridedBuffer::try_reach(*shape, strides, *dtype, site);
+  if (!reach || reach->before + reach->behind > max_request_bytes) {
+    return rejected("strides", "too large", "elements further apart than 64 bits count", site);
+  }
+  const bool is_empty = *bytes == 0;
+  if (!is_empty) {
+    if (description.data == 0) {
+      return rejected("data", "null", "an array with elements has an address", site);
+    }
+    if (description.data < reach->before || !checked_add(description.data, reach->behind)) {
+      return rejected("data", "too large", "the elements leave the address space", site);
+    }
+  }
+  if (description.stream == std::uintptr_t{0}) {
+    return rejected("stream", 0, "1 and 2 are the default streams, others are handles", site);
+  }
+  /// What is kept as long as the memory: whose it is, and the stream its order is told by.
+  struct Kept {
+    std::shared_ptr<void> owner;
+    Stream stream;
+  };
+  auto kept = std::make_shared<Kept>();
+  kept->owner = options.owner;
+  StreamRef producer = options.producer;
+  if (description.stream && !is_empty) {
+    Result<Stream> theirs = Stream::try_borrow(device, NativeStream{*description.stream});
+    if (!theirs) return Failure(theirs.failure()).at(site);
+    kept->stream = *std::move(theirs);
+    producer = kept->stream;
+  }
+  Result<Buffer> adopted = try_adopt(
+      device, is_empty ? nullptr : reinterpret_cast<void*>(description.data - reach->before),
+      is_empty ? 0 : reach->before + reach->behind,
+      {.on_release = [kept] {},
+       .stream = producer,
+       .read_only = is_read_only,
+       .tag = options.tag,
+       .site = site});
+  if (!adopted) return adopted.failure();
+  return StridedBuffer::try_over(*adopted, is_empty ? 0 : reach->before, *dtype, *std::move(shape),
+                                 strides, site);
+} catch (const std::bad_alloc&) {
+  return no_host_memory(options.site);
+}
+
+}  // namespace tern

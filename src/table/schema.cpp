@@ -1,0 +1,126 @@
+#include "tern/table/schema.hpp"
+
+#include <algorithm>
+#include <new>
+
+namespace tern {
+namespace {
+
+bool is_integer(TypeKind kind) noexcept { return kind >= TypeKind::i8 && kind <= TypeKind::u64; }
+
+bool is_symbol(const Field& field) noexcept {
+  return field.metadata.find(Field::type_key) == std::string_view("symbol");
+}
+
+bool is_number_of_32_bits(const LogicalType& type) noexcept {
+  return type.kind() == TypeKind::i32 || type.kind() == TypeKind::u32;
+}
+
+bool is_same_or_allowed(const Field& given, const Field& wanted, const SchemaMatch& options) {
+  const auto own_type = [](const Field& field) { return field.metadata.find(Field::type_key); };
+  if (own_type(given) != own_type(wanted)) {
+    // Of a type of somebody's own nothing is known but that symbols are numbers.
+    return options.allows_symbol_as_number && (is_symbol(given) || !own_type(given)) &&
+           (is_symbol(wanted) || !own_type(wanted)) && is_number_of_32_bits(given.type) &&
+           is_number_of_32_bits(wanted.type);
+  }
+  if (given.type == wanted.type) return true;
+  return options.allows_sign_change && is_integer(given.type.kind()) &&
+         is_integer(wanted.type.kind()) && given.type.width_bits() == wanted.type.width_bits();
+}
+
+}  // namespace
+
+std::optional<std::string_view> Metadata::find(std::string_view key) const noexcept {
+  const auto found =
+      std::find_if(pairs_.begin(), pairs_.end(), [&](const Pair& p) { return p.first == key; });
+  return found == pairs_.end() ? std::nullopt : std::optional<std::string_view>(found->second);
+}
+
+Schema::Schema(std::vector<Field> fields, Metadata metadata)
+    : body_(std::make_shared<const Body>(Body{std::move(fields), std::move(metadata)})) {}
+
+std::span<const Field> Schema::fields() const noexcept {
+  return body_ ? std::span<const Field>(body_->fields) : std::span<const Field>();
+}
+
+const Field* Schema::field(std::size_t index) const noexcept {
+  return index < size() ? &body_->fields[index] : nullptr;
+}
+
+std::optional<std::size_t> Schema::find(std::string_view name) const noexcept {
+  for (std::size_t i = 0; i < size(); ++i) {
+    if (body_->fields[i].name == name) return i;
+  }
+  return std::nullopt;
+}
+
+const Metadata& Schema::metadata() const noexcept {
+  static const Metadata none;
+  return body_ ? body_->metadata : none;
+}
+
+Result<Schema> Schema::try_select(std::span<const std::size_t> indices,
+                                  CallSite site) const noexcept try {
+  std::vector<Field> chosen;
+  chosen.reserve(indices.size());
+  for (const std::size_t index : indices) {
+    if (index >= size()) {
+      return Failure(ErrorCode::out_of_bounds,
+                     "there is no field {index} in a schema of {count}. Name one below that.", site)
+          .with("index", index)
+          .with("count", size());
+    }
+    chosen.push_back(body_->fields[index]);
+  }
+  return Schema(std::move(chosen), metadata());
+} catch (const std::bad_alloc&) {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", "a schema");
+}
+
+Result<void> Schema::check_match(const Schema& wanted, const SchemaMatch& options,
+                                 CallSite site) const noexcept {
+  if (size() != wanted.size()) {
+    return Failure(ErrorCode::shape_mismatch,
+                   "a schema of {actual} fields is none of {expected}. Select those that are "
+                   "wanted.",
+                   site)
+        .with("actual", size())
+        .with("expected", wanted.size());
+  }
+  for (std::size_t i = 0; i < size(); ++i) {
+    const Field& given = body_->fields[i];
+    const Field& needed = wanted.body_->fields[i];
+    const auto differs = [&](const char* sentence) {
+      return Failure(ErrorCode::type_mismatch, sentence, site)
+          .with("index", i)
+          .with("field", given.name)
+          .with("wanted", needed.name);
+    };
+    if (given.name != needed.name) {
+      return differs(
+          "field {index} is called '{field}', where '{wanted}' is wanted. Select the "
+          "fields in the order that is wanted.");
+    }
+    if (!is_same_or_allowed(given, needed, options)) {
+      return differs(
+                 "field {index}, '{field}', is {actual}, where {expected} is wanted. Convert "
+                 "the column.")
+          .with("actual", name(given.type.kind()))
+          .with("expected", name(needed.type.kind()));
+    }
+    if (given.is_nullable && !needed.is_nullable) {
+      return differs("field {index}, '{field}', may hold nulls, where none are wanted. Fill them.");
+    }
+  }
+  return {};
+}
+
+bool operator==(const Schema& a, const Schema& b) noexcept {
+  if (a.body_ == b.body_) return true;
+  return std::ranges::equal(a.fields(), b.fields()) && a.metadata() == b.metadata();
+}
+
+}  // namespace tern

@@ -1,0 +1,421 @@
+#include "tern/table/table.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+
+#include "tern/buffer/copy.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern {
+namespace {
+
+Failure no_host_memory(CallSite site) noexcept {
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not allocate what {what} needs. Free host memory.", site)
+      .with("what", "a table");
+}
+
+Failure too_many_rows(std::uint64_t rows, std::size_t capacity, CallSite site) noexcept {
+  return Failure(ErrorCode::invalid_view,
+                 "a table with room for {capacity} rows cannot have {rows}. Make it larger, or see "
+                 "what wrote the count.",
+                 site)
+      .with("rows", rows)
+      .with("capacity", capacity);
+}
+
+}  // namespace
+
+/// The count of rows, which tables that have the same rows share.
+class Table::Rows {
+ public:
+  Rows(Buffer cell, std::optional<std::uint64_t> known) noexcept
+      : cell_(std::move(cell)), known_(known) {}
+
+  /// Counts the writes of the cell from now on.
+  Result<void> try_begin() noexcept {
+    if (!cell_) return {};
+    const Result<std::uint64_t> writes = cell_.storage()->try_count_writes();
+    if (!writes) return writes.failure();
+    seen_ = *writes;
+    return {};
+  }
+
+  [[nodiscard]] const Buffer& cell() const noexcept { return cell_; }
+
+  [[nodiscard]] std::optional<std::uint64_t> known() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!cell_ || !known_) return known_;
+    const Result<std::uint64_t> writes = cell_.storage()->try_count_writes();
+    if (!writes || *writes != seen_) known_.reset();
+    return known_;
+  }
+
+  [[nodiscard]] Result<std::uint64_t> try_read(std::size_t capacity, CallSite site) noexcept {
+    if (const std::optional<std::uint64_t> there = known()) return *there;
+    // Before it is read: what is written meanwhile makes it stale.
+    const Result<std::uint64_t> writes = cell_.storage()->try_count_writes();
+    if (!writes) return writes.failure();
+    std::uint64_t rows = 0;
+    if (cell_.dtype() == DType::u32) {
+      const Result<std::uint32_t> narrow = cell_.try_item<std::uint32_t>(site);
+      if (!narrow) return narrow.failure();
+      rows = *narrow;
+    } else {
+      const Result<std::uint64_t> wide = cell_.try_item<std::uint64_t>(site);
+      if (!wide) return wide.failure();
+      rows = *wide;
+    }
+    if (rows > capacity) return too_many_rows(rows, capacity, site);
+    const std::lock_guard lock(mutex_);
+    known_ = rows;
+    seen_ = *writes;
+    return rows;
+  }
+
+  [[nodiscard]] Result<void> try_set(std::uint64_t rows, StreamRef stream, CallSite site) noexcept {
+    if (cell_) {
+      const Result<Mark> filled =
+          cell_.dtype() == DType::u32
+              ? cell_.try_fill(static_cast<std::uint32_t>(rows), stream, site)
+              : cell_.try_fill(rows, stream, site);
+      if (!filled) return filled.failure();
+      const Result<std::uint64_t> writes = cell_.storage()->try_count_writes();
+      if (!writes) return writes.failure();
+      const std::lock_guard lock(mutex_);
+      seen_ = *writes;
+      known_ = rows;
+      return {};
+    }
+    const std::lock_guard lock(mutex_);
+    known_ = rows;
+    return {};
+  }
+
+ private:
+  Buffer cell_;
+  std::mutex mutex_;  // of the two below
+  std::optional<std::uint64_t> known_;
+  std::uint64_t seen_ = 0;  // writes of the cell when it was read
+};
+
+struct Table::Body {
+  Schema schema;
+  std::vector<Column> columns;
+  std::size_t capacity = 0;
+  Device device;
+};
+
+Result<Table> Table::wrap(Schema schema, std::vector<Column> columns, std::size_t capacity,
+                          std::shared_ptr<Rows> rows) {
+  Device device;
+  for (const Column& column : columns) {
+    if (!device.is_open()) device = column.device();
+  }
+  Table made;
+  made.body_ = std::make_shared<const Body>(
+      Body{std::move(schema), std::move(columns), capacity, std::move(device)});
+  made.rows_ = std::move(rows);
+  return made;
+}
+
+Result<Table> Table::try_make(Schema schema, std::vector<Column> columns,
+                              const TableOptions& options) noexcept try {
+  const CallSite site = options.site;
+  if (schema.size() != columns.size()) {
+    return Failure(ErrorCode::shape_mismatch,
+                   "{actual} columns are no table of {expected} fields. Give one for each.", site)
+        .with("actual", columns.size())
+        .with("expected", schema.size());
+  }
+  const std::size_t capacity =
+      columns.empty() ? static_cast<std::size_t>(options.rows.value_or(0)) : columns[0].capacity();
+  const Device* device = nullptr;
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    const Field& field = schema.fields()[i];
+    const Column& column = columns[i];
+    const auto wrong = [&](ErrorCode code, const char* sentence) {
+      return Failure(code, sentence, site).with("field", field.name).with("index", i);
+    };
+    if (column.capacity() != capacity) {
+      return wrong(ErrorCode::size_mismatch,
+                   "column '{field}' has {actual} values, and the first one {expected}. Give "
+                   "columns of one length.")
+          .with("actual", column.capacity())
+          .with("expected", capacity);
+    }
+    if (column.type() != field.type) {
+      return wrong(ErrorCode::type_mismatch,
+                   "column '{field}' is {actual}, and its field {expected}. Give what the schema "
+                   "says.")
+          .with("actual", name(column.type().kind()))
+          .with("expected", name(field.type.kind()));
+    }
+    if (!field.is_nullable && column.null_count().value_or(0) != 0) {
+      return wrong(ErrorCode::type_mismatch,
+                   "column '{field}' has {actual} missing values, and its field may have none. "
+                   "Fill them, or say so in the schema.")
+          .with("actual", *column.null_count());
+    }
+    if (!column.device().is_open()) continue;
+    if (device == nullptr) device = &column.device();
+    if (*device != column.device()) {
+      return wrong(ErrorCode::device_mismatch,
+                   "column '{field}' is on '{b}', and those before it on '{a}'. Copy it there.")
+          .with("a", device->spec())
+          .with("b", column.device().spec());
+    }
+  }
+  std::optional<std::uint64_t> known = options.rows;
+  if (!options.row_count) {
+    if (!known) known = capacity;
+  } else {
+    const Buffer& cell = options.row_count;
+    if (cell.dtype() != DType::u32 && cell.dtype() != DType::u64) {
+      return Failure(ErrorCode::type_mismatch,
+                     "a count of rows is u32 or u64, not {actual}. Make it one of these.", site)
+          .with("field", "row_count")
+          .with("actual", name(cell.dtype()));
+    }
+    if (cell.element_count() != 1) {
+      return Failure(ErrorCode::size_mismatch,
+                     "a count of rows is one number, not {actual}. Give a view of one.", site)
+          .with("field", "row_count")
+          .with("actual", cell.element_count());
+    }
+    if (device != nullptr && cell.device() != *device) {
+      return Failure(ErrorCode::device_mismatch,
+                     "the count of rows is on '{b}', and the columns on '{a}'. Keep them together.",
+                     site)
+          .with("field", "row_count")
+          .with("a", device->spec())
+          .with("b", cell.device().spec());
+    }
+  }
+  if (known && *known > capacity) return too_many_rows(*known, capacity, site);
+  auto rows = std::make_shared<Rows>(options.row_count, known);
+  if (Result<void> begun = rows->try_begin(); !begun) return begun.failure();
+  return wrap(std::move(schema), std::move(columns), capacity, std::move(rows));
+} catch (const std::bad_alloc&) {
+  return no_host_memory(options.site);
+}
+
+Result<Table> Table::try_allocate(const Device& device, Schema schema, std::size_t capacity,
+                                  const TableAllocation& options) noexcept try {
+  std::vector<Column> columns;
+  columns.reserve(schema.size());
+  for (const Field& field : schema.fields()) {
+    Result<Column> column = Column::try_allocate(device, field.type, capacity,
+                                                 {.is_nullable = field.is_nullable,
+                                                  .data_bytes = options.data_bytes,
+                                                  .storage = options.storage,
+                                                  .site = options.site});
+    if (!column) return Failure(column.failure()).with("field", field.name);
+    columns.push_back(*std::move(column));
+  }
+  TableOptions made = {.site = options.site};
+  if (options.row_count == DType::void_) {
+    made.rows = 0;
+  } else {
+    Result<Buffer> cell = Buffer::try_make(device, Shape::flat(1), options.row_count,
+                                           {.tag = options.storage.tag, .site = options.site});
+    if (!cell) return cell.failure();
+    made.row_count = *std::move(cell);
+  }
+  return try_make(std::move(schema), std::move(columns), made);
+} catch (const std::bad_alloc&) {
+  return no_host_memory(options.site);
+}
+
+const Schema& Table::schema() const noexcept {
+  static const Schema none;
+  return body_ ? body_->schema : none;
+}
+
+std::span<const Column> Table::columns() const noexcept {
+  return body_ ? std::span<const Column>(body_->columns) : std::span<const Column>();
+}
+
+std::optional<Column> Table::column(std::size_t index) const {
+  return index < arity() ? std::optional(body_->columns[index]) : std::nullopt;
+}
+
+std::optional<Column> Table::column(std::string_view name) const {
+  const std::optional<std::size_t> index = schema().find(name);
+  return index ? column(*index) : std::nullopt;
+}
+
+const Device& Table::device() const noexcept {
+  static const Device none;
+  return body_ ? body_->device : none;
+}
+
+std::size_t Table::capacity() const noexcept { return body_ ? body_->capacity : 0; }
+
+Result<std::size_t> Table::try_estimated_bytes() const noexcept {
+  std::size_t total = 0;
+  for (const Column& column : columns()) {
+    const Result<std::size_t> bytes = column.try_bytes();
+    if (!bytes) return bytes.failure();
+    const std::optional<std::size_t> sum = checked_add(total, *bytes);
+    if (!sum) {
+      return Failure(ErrorCode::size_overflow,
+                     "a table of {count} columns has more bytes than can be counted. Use several.")
+          .with("count", arity());
+    }
+    total = *sum;
+  }
+  return total;
+}
+
+std::optional<std::uint64_t> Table::rows() const noexcept { return rows_ ? rows_->known() : 0; }
+
+Result<std::uint64_t> Table::try_rows_host(CallSite site) const noexcept {
+  return rows_ ? rows_->try_read(capacity(), site) : std::uint64_t{0};
+}
+
+Buffer Table::row_count() const noexcept { return rows_ ? rows_->cell() : Buffer(); }
+
+Result<void> Table::try_set_rows(std::uint64_t rows, StreamRef stream, CallSite site) noexcept {
+  if (rows > capacity()) return too_many_rows(rows, capacity(), site);
+  return rows_ ? rows_->try_set(rows, stream, site) : Result<void>();
+}
+
+Result<Table> Table::try_select(std::span<const std::size_t> indices, CallSite site) const noexcept
+    try {
+  Result<Schema> chosen = schema().try_select(indices, site);
+  if (!chosen) return chosen.failure();
+  std::vector<Column> columns;
+  columns.reserve(indices.size());
+  for (const std::size_t index : indices) columns.push_back(body_->columns[index]);
+  return wrap(*std::move(chosen), std::move(columns), capacity(), rows_);
+} catch (const std::bad_alloc&) {
+  return no_host_memory(site);
+}
+
+Result<Table> Table::try_select(std::span<const std::string_view> names,
+                                CallSite site) const noexcept try {
+  std::vector<std::size_t> indices;
+  indices.reserve(names.size());
+  for (const std::string_view wanted : names) {
+    const std::optional<std::size_t> index = schema().find(wanted);
+    if (!index) {
+      return Failure(ErrorCode::not_found,
+                     "there is no column '{name}' among {count}. See schema().", site)
+          .with("name", wanted)
+          .with("count", arity());
+    }
+    indices.push_back(*index);
+  }
+  return try_select(indices, site);
+} catch (const std::bad_alloc&) {
+  return no_host_memory(site);
+}
+
+Result<Table> Table::try_slice(std::size_t first, std::size_t count, CallSite site) const noexcept
+    try {
+  const Result<std::uint64_t> rows = try_rows_host(site);
+  if (!rows) return rows.failure();
+  if (!is_within(first, count, static_cast<std::size_t>(*rows))) {
+    return Failure(ErrorCode::invalid_view,
+                   "rows {first} to {end} are not in a table of {rows}. Ask for less.", site)
+        .with("first", first)
+        .with("end", checked_add(first, count).value_or(~std::size_t{0}))
+        .with("rows", *rows);
+  }
+  std::vector<Column> columns;
+  columns.reserve(arity());
+  for (const Column& column : this->columns()) {
+    columns.push_back(column.try_slice(first, count, site).value());
+  }
+  return try_make(schema(), std::move(columns), {.rows = count, .site = site});
+} catch (const std::bad_alloc&) {
+  return no_host_memory(site);
+}
+
+Result<Table> Table::try_concat(std::span<const Table> tables, CallSite site) noexcept try {
+  if (tables.empty()) {
+    return Failure(ErrorCode::invalid_argument,
+                   "'{name}' of a concatenation are {value}. Give at least one.", site)
+        .with("name", "tables")
+        .with("value", std::uint64_t{0});
+  }
+  std::vector<Table> filled;
+  std::size_t total = 0;
+  for (const Table& table : tables) {
+    if (Result<void> same = table.schema().check_match(tables[0].schema(), {}, site); !same) {
+      return same.failure();
+    }
+    const Result<std::uint64_t> rows = table.try_rows_host(site);
+    if (!rows) return rows.failure();
+    const std::optional<std::size_t> sum = checked_add(total, static_cast<std::size_t>(*rows));
+    if (!sum) {
+      return Failure(ErrorCode::size_overflow,
+                     "{count} tables have more rows together than can be counted. Use fewer.", site)
+          .with("count", tables.size());
+    }
+    total = *sum;
+    Result<Table> own = table.try_slice(0, static_cast<std::size_t>(*rows), site);
+    if (!own) return own;
+    filled.push_back(*std::move(own));
+  }
+  std::vector<Column> columns;
+  for (std::size_t i = 0; i < tables[0].arity(); ++i) {
+    std::vector<Column> parts;
+    for (const Table& table : filled) parts.push_back(table.body_->columns[i]);
+    Result<Column> column = Column::try_concat(parts, {.site = site});
+    if (!column) {
+      return Failure(column.failure()).with("field", tables[0].schema().fields()[i].name);
+    }
+    columns.push_back(*std::move(column));
+  }
+  return try_make(tables[0].schema(), std::move(columns), {.rows = total, .site = site});
+} catch (const std::bad_alloc&) {
+  return no_host_memory(site);
+}
+
+Result<Table> Table::try_copy_to(const Device& device, StreamRef stream,
+                                 CallSite site) const noexcept try {
+  const std::optional<std::uint64_t> known = rows();
+  const std::size_t copied = static_cast<std::size_t>(known.value_or(capacity()));
+  std::vector<Column> columns;
+  columns.reserve(arity());
+  for (std::size_t i = 0; i < arity(); ++i) {
+    Result<Column> column = body_->columns[i].try_copy_to(device, copied, stream, {.site = site});
+    if (!column) return Failure(column.failure()).with("field", schema().fields()[i].name);
+    columns.push_back(*std::move(column));
+  }
+  TableOptions options = {.rows = known, .site = site};
+  if (const Buffer cell = row_count(); cell) {
+    Result<Buffer> copy = Buffer::try_make(device, Shape::flat(1), cell.dtype(), {.site = site});
+    if (!copy) return copy.failure();
+    Result<void> done;
+    if (known) {
+      // What the host knows need not be fetched from where it is.
+      if (stream.id() && stream.device_id() == device.id()) {
+        const Result<Mark> filled = cell.dtype() == DType::u32
+                                        ? copy->try_fill(static_cast<std::uint32_t>(*known), stream)
+                                        : copy->try_fill(*known, stream);
+        if (!filled) done = filled.failure();
+      } else if (cell.dtype() == DType::u32) {
+        const std::uint32_t narrow = static_cast<std::uint32_t>(*known);
+        done = copy->try_copy_from(&narrow, sizeof narrow, site);
+      } else {
+        done = copy->try_copy_from(&*known, sizeof *known, site);
+      }
+    } else if (stream.id()) {
+      const Result<Mark> mark = try_copy(*copy, cell, stream, site);
+      if (!mark) done = mark.failure();
+    } else {
+      done = try_copy(*copy, cell, site);
+    }
+    if (!done) return done.failure();
+    options.row_count = *std::move(copy);
+  }
+  return try_make(schema(), std::move(columns), options);
+} catch (const std::bad_alloc&) {
+  return no_host_memory(site);
+}
+
+}  // namespace tern

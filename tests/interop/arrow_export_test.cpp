@@ -1,0 +1,399 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "support/ladder.hpp"
+#include "tern/backends/catalog.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/buffer/escape.hpp"
+#include "tern/device/event.hpp"
+#include "tern/interop/arrow.hpp"
+#include "tern/launch/transfer_audit.hpp"
+#include "tern/table/bitmap.hpp"
+
+namespace tern {
+namespace {
+
+constexpr std::array<std::string_view, 5> words = {"tern", "", "arctic", "ä", "z"};
+constexpr std::array<std::uint8_t, 5> valid = {1, 0, 1, 1, 1};
+
+class ArrowOut : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    const Result<Device> opened = try_open_device(GetParam());
+    if (!opened) GTEST_SKIP() << opened.failure().text();
+    device = *opened;
+    stream = Stream(device);
+  }
+  void TearDown() override {
+    EXPECT_EQ(escaped_memory().escapes, 0u);
+    if (device.is_open()) {
+      EXPECT_EQ(reclaim_escaped().storages, 0u);
+    }
+  }
+  Table sample(std::size_t rows = 5) {
+    const std::array<std::int32_t, 5> numbers = {1, 2, 3, 4, 5};
+    const std::array<bool, 5> flags = {true, false, true, true, false};
+    return Table::make(
+        Schema({{"n", TypeKind::i32, false}, {"b", TypeKind::boolean}, {"s", TypeKind::utf8}}),
+        {Column::from<std::int32_t>(device, numbers),
+         Column::from<bool>(device, flags, {.valid = valid}), Column::from_strings(device, words)},
+        {.rows = rows});
+  }
+  static std::uintptr_t number(const void* address) {
+    return reinterpret_cast<std::uintptr_t>(address);
+  }
+
+  Device device;
+  Stream stream;
+};
+INSTANTIATE_TEST_SUITE_P(Devices, ArrowOut,
+                         testing::Values("host", "sim", "sim?schedule=lazy", "cuda?driver=sim",
+                                         "cuda:0"),
+                         test::spec_name);
+
+TEST_P(ArrowOut, GivesTheSameMemoryInTheFormOfTheStandard) {
+  const Table table = sample();
+  const TransferCounts before = transfer_counts();
+  ArrowDeviceArray given;
+  std::memset(&given, 0xCD, sizeof given);
+  ASSERT_TRUE(try_export_arrow(table, &given, {.stream = stream}));
+  EXPECT_EQ((transfer_counts() - before).device_to_host().calls, 0u);
+  EXPECT_EQ(given.reserved[0] | given.reserved[1] | given.reserved[2], 0);
+  const bool is_host = device.info().is_host;
+  EXPECT_EQ(given.device_type, is_host ? 1 : device.info().backend == "sim" ? 12 : 2);
+  EXPECT_EQ(given.device_id, is_host ? -1 : 0);
+  EXPECT_EQ(given.sync_event == nullptr, is_host);
+  const ArrowArray& root = given.array;
+  EXPECT_EQ(root.length, 5);
+  EXPECT_EQ(root.offset, 0);
+  EXPECT_EQ(root.null_count, 0);
+  EXPECT_EQ(root.n_buffers, 1);
+  EXPECT_EQ(root.buffers[0], nullptr);
+  ASSERT_EQ(root.n_children, 3);
+  const ArrowArray &n = *root.children[0], &b = *root.children[1], &s = *root.children[2];
+  EXPECT_EQ(n.n_buffers, 2);
+  EXPECT_EQ(n.buffers[0], nullptr);
+  EXPECT_EQ(number(n.buffers[1]), table.column("n")->values().address());
+  EXPECT_EQ(b.null_count, 1);
+  EXPECT_EQ(number(b.buffers[0]), table.column("b")->validity().address());
+  EXPECT_EQ(number(b.buffers[1]), table.column("b")->parts().values.address());
+  EXPECT_EQ(s.n_buffers, 3);
+  EXPECT_EQ(number(s.buffers[1]), table.column("s")->offsets().address());
+  EXPECT_EQ(number(s.buffers[2]), table.column("s")->values().address());
+  EXPECT_EQ(number(n.buffers[1]) % 64, 0u);
+  EXPECT_EQ(escaped_memory().escapes, 5u);
+  given.array.release(&given.array);
+  EXPECT_EQ(given.array.release, nullptr);
+}
+
+TEST_P(ArrowOut, ComesBackAsWhatItWas) {
+  const Table table = sample();
+  ArrowDeviceArray given;
+  ArrowSchema schema;
+  ASSERT_TRUE(try_export_arrow(table, &given, {.stream = stream}));
+  ASSERT_TRUE(try_export_arrow_schema(table.schema(), &schema));
+  const Table back = import_arrow(device, &given, &schema);
+  EXPECT_EQ(given.array.release, nullptr);
+  EXPECT_EQ(schema.release, nullptr);
+  EXPECT_EQ(escaped_memory().escapes, 0u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(back.column(i)->parts().values, table.column(i)->parts().values);
+    EXPECT_FALSE(back.column(i)->is_external());
+  }
+  ASSERT_TRUE(try_export_arrow(*table.column("s"), &given));
+  ASSERT_TRUE(try_export_arrow_schema(*table.schema().field(2), &schema));
+  const Column column = import_arrow_column(device, &given, &schema);
+  EXPECT_EQ(column.parts().values, table.column("s")->parts().values);
+}
+
+/// Somebody else's structure around one of ours, so that it is imported as a stranger's.
+struct Disguised {
+  explicit Disguised(const Table& table, StreamRef stream = {}) {
+    try_export_arrow(table, &inner, {.stream = stream}).value();
+    try_export_arrow_schema(table.schema(), &schema).value();
+    outer = inner;
+    outer.array.private_data = this;
+    outer.array.release = [](ArrowArray* self) {
+      Disguised* const held = static_cast<Disguised*>(self->private_data);
+      held->inner.array.release(&held->inner.array);
+      ++held->released;
+      self->release = nullptr;
+    };
+  }
+  ArrowDeviceArray inner = {}, outer = {};
+  ArrowSchema schema = {};
+  std::atomic<int> released = 0;
+};
+
+TEST_P(ArrowOut, IsTakenAsAStrangersWhereItIs) {
+  const Table table = sample();
+  Disguised other(table, stream);
+  const TransferCounts before = transfer_counts();
+  {
+    const Table taken = import_arrow(device, &other.outer, &other.schema, {.stream = stream});
+    EXPECT_EQ(other.released, 0);
+    EXPECT_EQ(other.outer.array.release, nullptr);
+    EXPECT_EQ(taken.schema(), table.schema());
+    EXPECT_EQ(taken.rows(), 5u);
+    EXPECT_TRUE(taken.column("n")->is_external());
+    EXPECT_EQ(taken.column("n")->values().address(), table.column("n")->values().address());
+    // On devices the first and the last offset are looked at, and nothing else.
+    EXPECT_EQ((transfer_counts() - before).device_to_host().bytes, device.info().is_host ? 0u : 8u);
+    EXPECT_EQ(taken.column("n")->values().to_vector<std::int32_t>(),
+              (std::vector<std::int32_t>{1, 2, 3, 4, 5}));
+    EXPECT_EQ(taken.column("b")->to_bools()[2], true);
+    EXPECT_EQ(taken.column("b")->to_valid(), std::vector<bool>(valid.begin(), valid.end()));
+    EXPECT_EQ(taken.column("b")->null_count(), 1u);
+    EXPECT_EQ(taken.column("s")->to_strings()[2], "arctic");
+    Buffer values = taken.column("n")->values();
+    EXPECT_EQ(values.try_fill(std::int32_t{1}, stream).failure().code(), ErrorCode::read_only);
+    stream.synchronize();
+  }
+  static_cast<void>(poll_storages());
+  EXPECT_EQ(other.released, 1);
+}
+
+TEST_P(ArrowOut, SlicesAreOffsetsOfTheChildren) {
+  const Table table = sample().slice(1, 3);
+  Disguised other(table, stream);
+  EXPECT_EQ(other.inner.array.offset, 0);
+  EXPECT_EQ(other.inner.array.children[0]->offset, 1);
+  EXPECT_EQ(other.inner.array.children[1]->null_count, 1);
+  {
+    const Table taken = import_arrow(device, &other.outer, &other.schema);
+    EXPECT_EQ(taken.column("n")->values().to_vector<std::int32_t>(),
+              (std::vector<std::int32_t>{2, 3, 4}));
+    EXPECT_EQ(taken.column("b")->to_valid(), (std::vector<bool>{false, true, true}));
+    EXPECT_EQ(taken.column("s")->to_strings(), (std::vector<std::string>{"", "arctic", "ä"}));
+  }
+  static_cast<void>(poll_storages());
+  EXPECT_EQ(other.released, 1);
+}
+
+TEST_P(ArrowOut, NoRowsHaveNoOffset) {
+  const Table table = sample().slice(3, 0);
+  ArrowDeviceArray given;
+  ASSERT_TRUE(try_export_arrow(table, &given));
+  EXPECT_EQ(given.array.length, 0);
+  for (std::int64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(given.array.children[i]->offset, 0);
+    EXPECT_EQ(given.array.children[i]->null_count, 0);
+  }
+  // Others look at the first offset of texts all the same.
+  EXPECT_NE(given.array.children[2]->buffers[1], nullptr);
+  given.array.release(&given.array);
+  if (!device.info().is_host) return;
+  const Column none = Column::over(TypeKind::utf8, 0, {});
+  ArrowArray plain;
+  ASSERT_TRUE(try_export_arrow(none, &plain));
+  EXPECT_EQ(*static_cast<const std::int32_t*>(plain.buffers[1]), 0);
+  plain.release(&plain);
+}
+
+TEST_P(ArrowOut, OnlyRowsThatAreThereGoOut) {
+  const Table table = sample(2);
+  ArrowDeviceArray given;
+  ASSERT_TRUE(try_export_arrow(table, &given));
+  EXPECT_EQ(given.array.length, 2);
+  EXPECT_EQ(given.array.children[1]->length, 2);
+  EXPECT_EQ(given.array.children[1]->null_count, 1);
+  given.array.release(&given.array);
+  // A count that only the device knows is asked for.
+  Buffer count(device, {1}, DType::u32);
+  count.fill(std::uint32_t{3}, stream);
+  const Table counted = Table::make(
+      table.schema(), {table.columns().begin(), table.columns().end()}, {.row_count = count});
+  ASSERT_TRUE(try_export_arrow(counted, &given));
+  EXPECT_EQ(given.array.length, 3);
+  given.array.release(&given.array);
+  count.fill(std::uint32_t{6}, stream);
+  EXPECT_EQ(try_export_arrow(counted, &given).failure().code(), ErrorCode::invalid_view);
+  EXPECT_EQ(given.array.release, nullptr);
+}
+
+TEST_P(ArrowOut, EveryTypeGoesOutEmptyAndFull) {
+  std::vector<Field> fields;
+  std::vector<Column> columns;
+  for (unsigned kind = 0; kind <= static_cast<unsigned>(TypeKind::large_binary); ++kind) {
+    const LogicalType type(static_cast<TypeKind>(kind));
+    fields.push_back({std::string(name(type.kind())), type});
+    if (type.is_variable()) {
+      columns.push_back(Column::from_strings(device, words, type, {.valid = valid}));
+    } else if (type.is_bits()) {
+      columns.push_back(Column::from<std::uint8_t>(device, valid, type, {.valid = valid}));
+    } else {
+      const std::array<std::uint64_t, 5> raw = {1, 2, 3, 4, 5};
+      columns.push_back(
+          Column::try_from(device, raw.data(), 5, type.dtype(), type, {.valid = valid}).value());
+    }
+  }
+  const Table table = Table::make(Schema(fields), columns);
+  for (const std::size_t rows : {5u, 0u}) {
+    Disguised other(table.slice(0, rows), stream);
+    {
+      const Table taken = import_arrow(device, &other.outer, &other.schema);
+      EXPECT_EQ(taken.schema(), table.schema());
+      EXPECT_EQ(taken.rows(), rows);
+      for (std::size_t i = 0; i < columns.size() && rows != 0; ++i) {
+        EXPECT_EQ(taken.column(i)->null_count(), 1u);
+        EXPECT_EQ(taken.column(i)->try_bytes().value(), table.column(i)->try_bytes().value());
+      }
+    }
+    static_cast<void>(poll_storages());
+    EXPECT_EQ(other.released, 1);
+  }
+}
+
+TEST_P(ArrowOut, AChildThatWasMovedOutKeepsItsMemoryAndNoMore) {
+  ArrowDeviceArray given;
+  ASSERT_TRUE(try_export_arrow(sample(), &given));
+  ArrowArray child = *given.array.children[2];
+  given.array.children[2]->release = nullptr;
+  ArrowArray moved;
+  std::memcpy(&moved, &given.array, sizeof moved);
+  std::memset(&given, 0xCD, sizeof given);
+  EXPECT_EQ(escaped_memory().escapes, 5u);
+  std::thread([&] { moved.release(&moved); }).join();
+  EXPECT_EQ(moved.release, nullptr);
+  EXPECT_EQ(escaped_memory().escapes, 2u);
+  EXPECT_EQ(child.length, 5);
+  EXPECT_NE(child.buffers[2], nullptr);
+  child.release(&child);
+  EXPECT_EQ(child.release, nullptr);
+}
+
+TEST_P(ArrowOut, TheEventAloneIsEnoughToWaitFor) {
+  if (device.info().is_host) GTEST_SKIP() << "the host has no events";
+  const Stream writer(device), reader(device);
+  Column column = Column::allocate(device, TypeKind::i32, 1000);
+  Buffer values = column.values();
+  values.fill(std::int32_t{7}, writer);
+  ArrowDeviceArray given;
+  ASSERT_TRUE(try_export_arrow(column, &given));
+  ASSERT_NE(given.sync_event, nullptr);
+  // As a consumer does it, who knows nothing of Tern.
+  NativeEvent native;
+  std::memcpy(&native.value, given.sync_event, sizeof native.value);
+  reader.wait(Event::try_borrow(device, native).value());
+  std::vector<std::int32_t> seen(1000);
+  reader.copy(seen.data(), given.array.buffers[1], seen.size() * 4);
+  reader.synchronize();
+  EXPECT_EQ(seen, std::vector<std::int32_t>(1000, 7));
+  given.array.release(&given.array);
+}
+
+TEST_P(ArrowOut, RefusesWhatCannotGo) {
+  ArrowDeviceArray given;
+  ArrowArray plain;
+  const Column unwritten = Column::allocate(device, TypeKind::i32, 4);
+  EXPECT_EQ(try_export_arrow(unwritten, &given).failure().code(), ErrorCode::never_written);
+  EXPECT_EQ(given.array.release, nullptr);
+  EXPECT_EQ(try_export_arrow(sample(), static_cast<ArrowArray*>(nullptr)).failure().code(),
+            ErrorCode::invalid_argument);
+  const Table endless = Table::make(Schema(), {}, {.rows = ~std::uint64_t{0}});
+  EXPECT_EQ(try_export_arrow(endless, &plain).failure().code(), ErrorCode::size_overflow);
+  const Table table = sample();
+  const Result<void> as_host = try_export_arrow(table, &plain);
+  if (device.info().is_host) {
+    ASSERT_TRUE(as_host);
+    plain.release(&plain);
+    return;
+  }
+  EXPECT_EQ(as_host.failure().code(), ErrorCode::arrow_rejected);
+  EXPECT_EQ(plain.release, nullptr);
+  const Device other = open_device("sim");
+  const Stream theirs(other);
+  if (device != other) {
+    EXPECT_EQ(try_export_arrow(table, &given, {.stream = theirs}).failure().code(),
+              ErrorCode::device_mismatch);
+  }
+}
+
+TEST_P(ArrowOut, PinnedMemoryHasAnAddressForTheHost) {
+  if (!device.can(Capability::pinned_memory)) GTEST_SKIP() << "no pinned memory";
+  const std::array<std::int32_t, 3> numbers = {1, 2, 3};
+  const Column column =
+      Column::from<std::int32_t>(device, numbers, {.storage = {.kind = MemoryKind::pinned}});
+  ArrowArray plain;
+  ASSERT_TRUE(try_export_arrow(column, &plain));
+  EXPECT_EQ(static_cast<const std::int32_t*>(plain.buffers[1])[2], 3);
+  plain.release(&plain);
+  if (device.info().is_host || device.info().backend == "sim") return;
+  ArrowDeviceArray given;
+  ASSERT_TRUE(try_export_arrow(column, &given));
+  EXPECT_EQ(given.device_type, ARROW_DEVICE_CUDA_HOST);
+  EXPECT_EQ(given.device_id, 0);
+  EXPECT_NE(given.sync_event, nullptr);
+  given.array.release(&given.array);
+  // One array, one kind of memory.
+  const Table mixed = Table::make(Schema({{"a", TypeKind::i32}, {"b", TypeKind::i32}}),
+                                  {column, Column::from<std::int32_t>(device, numbers)});
+  EXPECT_EQ(try_export_arrow(mixed, &given).failure().code(), ErrorCode::arrow_rejected);
+}
+
+TEST(ArrowStreamOut, GivesChunksAndThenTheEndAgainAndAgain) {
+  const Device host = open_device("host");
+  const std::array<std::int32_t, 3> numbers = {1, 2, 3};
+  const Table one =
+      Table::make(Schema({{"n", TypeKind::i32}}), {Column::from<std::int32_t>(host, numbers)});
+  const Table chunks[] = {one, one.slice(1, 1), one.slice(0, 0)};
+  ArrowArrayStream stream;
+  ASSERT_TRUE(try_export_arrow(chunks, &stream));
+  ArrowSchema schema;
+  ASSERT_EQ(stream.get_schema(&stream, &schema), 0);
+  EXPECT_EQ(try_import_arrow_schema(&schema).value(), one.schema());
+  ArrowArray kept;
+  ASSERT_EQ(stream.get_next(&stream, &kept), 0);
+  ArrowArray next;
+  for (const std::int64_t length : {1, 0}) {
+    ASSERT_EQ(stream.get_next(&stream, &next), 0);
+    EXPECT_EQ(next.length, length);
+    next.release(&next);
+  }
+  for (int i = 0; i < 3; ++i) {
+    std::memset(&next, 0xCD, sizeof next);
+    ASSERT_EQ(stream.get_next(&stream, &next), 0);
+    EXPECT_EQ(next.release, nullptr);
+  }
+  EXPECT_EQ(stream.get_last_error(&stream), nullptr);
+  stream.release(&stream);
+  EXPECT_EQ(stream.release, nullptr);
+  // Chunks outlive their stream.
+  EXPECT_EQ(static_cast<const std::int32_t*>(kept.children[0]->buffers[1])[2], 3);
+  kept.release(&kept);
+  // And a whole one comes back together.
+  ASSERT_TRUE(try_export_arrow(chunks, &stream));
+  const Table all = try_import_arrow(host, &stream).value();
+  EXPECT_EQ(stream.release, nullptr);
+  EXPECT_EQ(all.column(0)->values().to_vector<std::int32_t>(),
+            (std::vector<std::int32_t>{1, 2, 3, 2}));
+  EXPECT_EQ(escaped_memory().escapes, 0u);
+  EXPECT_EQ(try_export_arrow(std::span<const Table>(), &stream).failure().code(),
+            ErrorCode::invalid_argument);
+}
+
+TEST(ArrowStreamOut, SaysWhyAChunkCannotBe) {
+  const Device sim = open_device("sim");
+  const std::array<std::int32_t, 3> numbers = {1, 2, 3};
+  const Table table =
+      Table::make(Schema({{"n", TypeKind::i32}}), {Column::from<std::int32_t>(sim, numbers)});
+  ArrowArrayStream stream;
+  ASSERT_TRUE(try_export_arrow({&table, 1}, &stream));
+  ArrowArray next;
+  EXPECT_NE(stream.get_next(&stream, &next), 0);
+  ASSERT_NE(stream.get_last_error(&stream), nullptr);
+  EXPECT_NE(std::string(stream.get_last_error(&stream)).find("no address for the host"),
+            std::string::npos);
+  stream.release(&stream);
+}
+
+}  // namespace
+}  // namespace tern

@@ -1,0 +1,33 @@
+// The fuzz targets of the importers on inputs that are the same every time.
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "support/arrow_fuzz.hpp"
+#include "support/dlpack_fuzz.hpp"
+#include "tern/buffer/escape.hpp"
+
+namespace tern {
+namespace {
+
+template <class Target>
+void feed(Target target) {
+  const std::size_t before = poll_storages().storages;
+  for (unsigned seed = 0; seed < 3000; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<std::byte> bytes(random() % 400);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    SCOPED_TRACE(seed);
+    target(bytes);
+  }
+  EXPECT_EQ(escaped_memory().escapes, 0u);
+  EXPECT_LE(poll_storages().storages, before);
+}
+
+TEST(ImporterFuzz, AnyTensorIsTakenOrRefusedAndLetGoOnce) { feed(test::fuzz_dlpack); }
+TEST(ImporterFuzz, AnyTableIsTakenOrRefusedAndLetGoOnce) { feed(test::fuzz_arrow); }
+
+}  // namespace
+}  // namespace tern

@@ -1,0 +1,215 @@
+// What the fuzz target of Arrow does with bytes: makes a table of them, imports it, reads all of
+// it, and gives it away again. Lengths that somebody must believe stay inside memory that exists.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/fuzz_bytes.hpp"
+#include "tern/backends/catalog.hpp"
+#include "tern/interop/arrow.hpp"
+
+namespace tern::test {
+
+class FuzzedTable {
+ public:
+  static constexpr std::int64_t most_rows = 300;
+  // For any of three offsets and a length, of 16 bytes each.
+  static constexpr std::size_t buffer_bytes = 4 * 301 * 16;
+
+  explicit FuzzedTable(FuzzBytes& from) {
+    const std::size_t count = from.take<std::uint8_t>() % 4;
+    for (std::size_t i = 0; i < count; ++i) add_column(from);
+    for (Piece& piece : pieces_) {
+      schemas_.push_back(from.chance(60) ? nullptr : &piece.schema);
+      arrays_.push_back(from.chance(60) ? nullptr : &piece.array);
+    }
+    // So that a count that is one too large finds an address.
+    schemas_.push_back(nullptr);
+    arrays_.push_back(nullptr);
+    schema.format = from.chance(40) ? "+l" : "+s";
+    schema.n_children = static_cast<std::int64_t>(count) + (from.chance(30) ? 1 : 0);
+    schema.children = from.chance(60) ? nullptr : schemas_.data();
+    schema.flags = from.take<std::int8_t>();
+    schema.private_data = this;
+    schema.release = [](ArrowSchema* self) {
+      ++static_cast<FuzzedTable*>(self->private_data)->schema_released;
+      self->release = nullptr;
+    };
+    array.length = rows(from);
+    array.offset = rows(from);
+    array.null_count = from.chance(10) ? from.number(400) : 0;
+    array.n_buffers = from.chance(40) ? from.number(3) : 1;
+    array.buffers = from.chance(60) ? nullptr : root_buffers_.data();
+    if (from.chance(8)) {
+      // Whoever has a bitmap has a bit for each row.
+      root_buffers_[0] = contents_(from).data();
+      if (array.length > most_rows) array.length = most_rows;
+    }
+    array.n_children = static_cast<std::int64_t>(count) + (from.chance(30) ? 1 : 0);
+    array.children = from.chance(60) ? nullptr : arrays_.data();
+    array.private_data = this;
+    array.release = [](ArrowArray* self) {
+      ++static_cast<FuzzedTable*>(self->private_data)->array_released;
+      self->release = nullptr;
+    };
+  }
+  FuzzedTable(const FuzzedTable&) = delete;
+  FuzzedTable& operator=(const FuzzedTable&) = delete;
+
+  ArrowSchema schema = {};
+  ArrowArray array = {};
+  int schema_released = 0, array_released = 0;
+
+ private:
+  struct Piece {
+    std::string format, metadata;
+    std::array<const void*, 6> buffers = {};
+    ArrowSchema schema = {};
+    ArrowArray array = {};
+  };
+
+  static std::int64_t rows(FuzzBytes& from) {
+    const std::int64_t value = from.number(most_rows);
+    return value <= most_rows || value == std::numeric_limits<std::int64_t>::max() ? value : 0;
+  }
+  std::vector<std::byte>& contents_(FuzzBytes& from) {
+    std::vector<std::byte>& made = memory_.emplace_back(buffer_bytes);
+    const std::uint8_t fill = from.take<std::uint8_t>();
+    std::memset(made.data(), fill, made.size());
+    const std::size_t own = from.take<std::uint8_t>() % 64;
+    for (std::size_t i = 0; i < own; ++i) made[i] = from.take<std::byte>();
+    return made;
+  }
+  /// Offsets that rise by themselves, some of which the input changes.
+  template <class Offset>
+  const void* offsets(FuzzBytes& from) {
+    std::vector<std::byte>& made = memory_.emplace_back(buffer_bytes);
+    const std::size_t step = from.take<std::uint8_t>() % 4;
+    const std::size_t entries = buffer_bytes / sizeof(Offset);
+    for (std::size_t i = 0; i < entries; ++i) {
+      const Offset value = static_cast<Offset>(i * step < buffer_bytes ? i * step : buffer_bytes);
+      std::memcpy(made.data() + i * sizeof value, &value, sizeof value);
+    }
+    const std::size_t changes = from.take<std::uint8_t>() % 4;
+    for (std::size_t i = 0; i < changes; ++i) {
+      const std::size_t at = from.take<std::uint16_t>() % 320;
+      Offset value = from.take<Offset>();
+      if (value > static_cast<Offset>(buffer_bytes)) value %= static_cast<Offset>(buffer_bytes);
+      std::memcpy(made.data() + at * sizeof value, &value, sizeof value);
+    }
+    return made.data();
+  }
+  void add_column(FuzzBytes& from) {
+    constexpr std::array<const char*, 22> formats = {
+        "i",   "l",   "b",   "u",       "U",   "z",  "Z",  "c", "S",  "g",     "e",
+        "tdD", "tdm", "ttu", "tsn:UTC", "tDs", "vu", "vz", "n", "+l", "d:1,2", ""};
+    Piece& piece = pieces_.emplace_back();
+    piece.format = from.chance(15) ? std::string(from.take<std::uint8_t>() % 9,
+                                                 static_cast<char>(from.take<std::uint8_t>()))
+                                   : formats[from.take<std::uint8_t>() % formats.size()];
+    const bool is_view = piece.format == "vu" || piece.format == "vz";
+    const bool is_wide = piece.format == "U" || piece.format == "Z";
+    const bool is_text = is_wide || piece.format == "u" || piece.format == "z";
+    ArrowSchema& field = piece.schema;
+    field.format = from.chance(60) ? nullptr : piece.format.c_str();
+    field.name = from.chance(20) ? nullptr : "x";
+    field.flags = from.take<std::int8_t>();
+    if (from.chance(12)) {
+      // One pair, whose lengths are true or negative.
+      const std::int32_t length = from.chance(3) ? -1 - from.take<std::uint8_t>() : 2;
+      const std::int32_t numbers[] = {from.chance(4) ? from.take<std::int32_t>() | (1 << 31) : 1,
+                                      length};
+      piece.metadata.assign(reinterpret_cast<const char*>(numbers), sizeof numbers);
+      piece.metadata += "kk";
+      piece.metadata.append(4, '\0');
+      field.metadata = piece.metadata.data();
+    }
+    field.n_children = from.chance(40) ? from.number(3) : 0;
+    if (!from.chance(60)) field.release = [](ArrowSchema* self) { self->release = nullptr; };
+
+    ArrowArray& column = piece.array;
+    column.length = from.chance(3) ? from.number(most_rows) : most_rows * 2;
+    column.offset = rows(from);
+    column.null_count = from.chance(3) ? from.number(most_rows) : from.chance(2) ? -1 : 0;
+    column.n_buffers = from.chance(30) ? from.number(6) : is_view ? 5 : is_text ? 3 : 2;
+    if (is_view && column.n_buffers > 6) column.n_buffers = 6;
+    column.buffers = from.chance(60) ? nullptr : piece.buffers.data();
+    column.n_children = from.chance(40) ? from.number(3) : 0;
+    if (!from.chance(60)) column.release = [](ArrowArray* self) { self->release = nullptr; };
+    for (std::size_t i = 0; i < piece.buffers.size(); ++i) {
+      if (i == 1 && is_text) {
+        piece.buffers[i] = is_wide ? offsets<std::int64_t>(from) : offsets<std::int32_t>(from);
+      } else if (is_view && i == static_cast<std::size_t>(column.n_buffers) - 1) {
+        // Sizes have to be true where they are not negative.
+        std::vector<std::byte>& sizes = memory_.emplace_back(buffer_bytes);
+        for (std::size_t k = 0; k < 8; ++k) {
+          const std::int64_t size = from.chance(9) ? -1 : static_cast<std::int64_t>(buffer_bytes);
+          std::memcpy(sizes.data() + k * sizeof size, &size, sizeof size);
+        }
+        piece.buffers[i] = sizes.data();
+      } else if (i < 4 || is_view) {
+        piece.buffers[i] = from.chance(12) ? nullptr : contents_(from).data();
+      }
+      if (piece.buffers[i] != nullptr && from.chance(40)) {
+        // Not at a multiple of its width, and with all bytes behind it that it needs.
+        piece.buffers[i] = static_cast<const std::byte*>(piece.buffers[i]) + 1;
+      }
+    }
+  }
+
+  std::deque<Piece> pieces_;
+  std::deque<std::vector<std::byte>> memory_;
+  std::vector<ArrowSchema*> schemas_;
+  std::vector<ArrowArray*> arrays_;
+  std::array<const void*, 4> root_buffers_ = {};
+};
+
+inline void read_all(const Table& table) {
+  for (const Column& column : table.columns()) {
+    require_in_fuzz(column.to_valid().size() == table.capacity());
+    if (column.type().is_bits()) {
+      require_in_fuzz(column.to_bools().size() == table.capacity());
+    } else if (column.type().is_variable()) {
+      require_in_fuzz(column.to_strings().size() == table.capacity());
+    } else if (table.capacity() != 0) {
+      std::vector<std::byte> values(column.values().bytes());
+      column.values().try_copy_to(values.data(), values.size()).value();
+    }
+    if (column.null_count()) require_in_fuzz(*column.null_count() <= table.capacity());
+  }
+}
+
+inline void fuzz_arrow(std::span<const std::byte> bytes) {
+  static const Device host = open_device("host");
+  FuzzBytes from(bytes);
+  const ArrowImport options = {.checks_text = from.chance(2)};
+  const auto made = std::make_unique<FuzzedTable>(from);
+  {
+    const Result<Table> taken = try_import_arrow(host, &made->array, &made->schema, options);
+    require_in_fuzz(made->schema_released == 1);
+    if (!taken) {
+      require_in_fuzz(taken.failure().text().size() > 20);
+    } else {
+      read_all(*taken);
+      ArrowArray again;
+      ArrowSchema schema;
+      try_export_arrow(*taken, &again).value();
+      try_export_arrow_schema(taken->schema(), &schema).value();
+      const Table back = try_import_arrow(host, &again, &schema).value();
+      require_in_fuzz(back.schema() == taken->schema() && back.rows() == taken->rows());
+      const Table both[] = {*taken, back};
+      require_in_fuzz(Table::try_concat(both).value().rows() == 2 * *taken->rows());
+    }
+  }
+  static_cast<void>(poll_storages());
+  require_in_fuzz(made->array_released == 1);
+}
+
+}  // namespace tern::test

@@ -1,0 +1,87 @@
+// What the fuzz target of DLPack does with bytes: makes a tensor of them, imports it, and uses it
+// as far as it is in memory that exists.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "support/fuzz_bytes.hpp"
+#include "tern/backends/catalog.hpp"
+#include "tern/interop/dlpack.hpp"
+
+namespace tern::test {
+
+struct FuzzedTensor {
+  std::vector<std::int64_t> shape, strides;
+  int deleted = 0;
+};
+
+inline void fuzz_dlpack(std::span<const std::byte> bytes) {
+  static const Device host = open_device("host");
+  static std::vector<std::byte> arena(std::size_t{1} << 20);
+  FuzzBytes from(bytes);
+  FuzzedTensor made;
+  abi::DLTensor tensor = {};
+  const std::uint8_t rank = from.take<std::uint8_t>();
+  // There is memory for as many numbers as the importer may look at.
+  made.shape.resize(Shape::max_rank);
+  made.strides.resize(Shape::max_rank);
+  tensor.ndim = rank < 240 ? rank % 5 : from.take<std::int32_t>();
+  for (std::int32_t i = 0; i < 5; ++i) {
+    made.shape[static_cast<std::size_t>(i)] = from.number(20);
+    made.strides[static_cast<std::size_t>(i)] =
+        from.chance(3) ? -(from.take<std::int8_t>() % 9) : from.number(40);
+  }
+  tensor.shape = from.chance(30) ? nullptr : made.shape.data();
+  tensor.strides = from.chance(4) ? nullptr : made.strides.data();
+  tensor.data = from.chance(20) ? nullptr : arena.data() + arena.size() / 2;
+  tensor.byte_offset = static_cast<std::uint64_t>(from.number(64));
+  const std::uint8_t type = from.take<std::uint8_t>();
+  constexpr std::array<abi::DLDataType, 6> known = {
+      {{0, 32, 1}, {1, 8, 1}, {2, 64, 1}, {5, 128, 1}, {6, 8, 1}, {4, 16, 1}}};
+  tensor.dtype = type < 200 ? known[type % known.size()] : from.take<abi::DLDataType>();
+  tensor.device = {from.chance(20) ? from.take<std::int32_t>() : abi::kDLCPU,
+                   from.chance(20) ? from.take<std::int32_t>() : 0};
+
+  abi::DLManagedTensorVersioned versioned = {};
+  versioned.version = {from.chance(20) ? from.take<std::uint32_t>() : 1, from.take<std::uint8_t>()};
+  versioned.flags = from.take<std::uint64_t>();
+  versioned.manager_ctx = &made;
+  versioned.deleter = [](abi::DLManagedTensorVersioned* self) {
+    ++static_cast<FuzzedTensor*>(self->manager_ctx)->deleted;
+  };
+  versioned.dl_tensor = tensor;
+  abi::DLManagedTensor legacy = {};
+  legacy.dl_tensor = tensor;
+  legacy.manager_ctx = &made;
+  legacy.deleter = [](abi::DLManagedTensor* self) {
+    ++static_cast<FuzzedTensor*>(self->manager_ctx)->deleted;
+  };
+  {
+    const Result<StridedBuffer> taken =
+        from.chance(3) ? try_import_dlpack(host, &legacy) : try_import_dlpack(host, &versioned);
+    if (!taken) {
+      require_in_fuzz(taken.failure().text().size() > 20);
+    } else if (taken->element_count() != 0) {
+      const std::uintptr_t first = taken->hull().address();
+      const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(arena.data());
+      const bool is_inside =
+          first >= begin && is_within(first - begin, taken->hull().bytes(), arena.size());
+      if (is_inside && taken->element_count() <= 4096) {
+        static const Stream stream(host);
+        const Result<Buffer> dense = taken->try_contiguous(stream);
+        if (dense) require_in_fuzz(dense->element_count() == taken->element_count());
+        stream.synchronize();
+        const Result<abi::DLManagedTensorVersioned*> again =
+            try_export_dlpack(*taken, {.is_read_only = true});
+        if (again) (*again)->deleter(*again);
+      }
+    }
+  }
+  static_cast<void>(poll_storages());
+  require_in_fuzz(made.deleted == 1);
+}
+
+}  // namespace tern::test

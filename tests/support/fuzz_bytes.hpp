@@ -1,0 +1,47 @@
+// Any bytes at all, taken as the decisions of somebody who makes structures.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <span>
+
+namespace tern::test {
+
+class FuzzBytes {
+ public:
+  explicit FuzzBytes(std::span<const std::byte> bytes) noexcept : left_(bytes) {}
+
+  [[nodiscard]] bool is_empty() const noexcept { return left_.empty(); }
+  /// Zero when there are no more.
+  template <class T>
+  T take() noexcept {
+    T value = {};
+    const std::size_t taken = left_.size() < sizeof value ? left_.size() : sizeof value;
+    if (taken != 0) std::memcpy(&value, left_.data(), taken);
+    left_ = left_.subspan(taken);
+    return value;
+  }
+  [[nodiscard]] bool chance(unsigned one_in) noexcept { return take<std::uint8_t>() % one_in == 0; }
+  /// Mostly small, now and then any.
+  std::int64_t number(std::int64_t small) noexcept {
+    const std::uint8_t how = take<std::uint8_t>();
+    if (how < 200) return take<std::uint16_t>() % (small + 1);
+    if (how < 220) return -1;
+    if (how < 235) return std::numeric_limits<std::int64_t>::min();
+    if (how < 250) return std::numeric_limits<std::int64_t>::max();
+    return take<std::int64_t>();
+  }
+
+ private:
+  std::span<const std::byte> left_;
+};
+
+inline void require_in_fuzz(bool holds) {
+  if (!holds) std::abort();
+}
+
+}  // namespace tern::test
