@@ -519,6 +519,22 @@ TEST_F(SimKernelTest, KnowsTheTypesOfAFunction) {
   EXPECT_EQ(code(pairs.try_launch(first, elements(1), in(made), 1.0f)), "type_mismatch");
 }
 
+TEST_F(SimKernelTest, RefusesBytesThatAreNoElements) {
+  const Kernel twice = Kernel::from_function(device, "twice", [](View<float> values) {
+    for (float& value : values) value *= 2;
+  });
+  auto x = floats({1, 2, 3, 4});
+  const Buffer bytes = x.buffer().as<std::byte>();
+  Result<Mark> refused = twice.try_launch(first, elements(2), inout(bytes.view(1, 8)));
+  ASSERT_EQ(code(refused), "misaligned");
+  EXPECT_EQ(refused.failure().number("index"), 0u);
+  EXPECT_EQ(refused.failure().number("required"), 4u);
+  EXPECT_EQ(code(twice.try_launch(first, elements(2), inout(bytes.view(4, 7)))), "size_mismatch");
+  EXPECT_EQ(why(twice.try_launch(first, elements(2), inout(bytes.view(4, 8)))), "");
+  EXPECT_EQ(why(twice.try_launch(first, elements(2), inout(bytes.view(1, 0)))), "");
+  EXPECT_EQ(x.to_host(), (std::vector<float>{1, 4, 6, 4}));
+}
+
 TEST_F(SimKernelTest, RefusesTooManyArguments) {
   const Kernel any = Kernel::from_function(device, "any", [](const KernelCall&) {});
   const float value = 1;

@@ -220,8 +220,9 @@ class TERN_EXPORT Kernel {
   /// The mark stands for the launch. Zero elements, blocks or threads are a launch of nothing: the
   /// arguments are checked, and none is used. Refused with invalid_argument, device_mismatch,
   /// stream_misuse; with capacity and unsupported for too many arguments; with shape_mismatch,
-  /// size_mismatch, type_mismatch where the kernel's parameters are known; with what a use of a
-  /// buffer is refused with (read_only, never_written, not_allocated, ...); as launches are.
+  /// size_mismatch, type_mismatch, misaligned where the kernel's parameters are known; with what a
+  /// use of a buffer is refused with (read_only, never_written, not_allocated, ...); as launches
+  /// are.
   template <class... Arguments>
   Result<Mark> try_launch(LaunchStream on, const LaunchExtent& extent,
                           const Arguments&... arguments) const noexcept {
