@@ -459,8 +459,8 @@ Result<Mark> Kernel::try_launch_with(LaunchStream on, const LaunchExtent& extent
   UseScope uses(stream);
   for (const LaunchArgument& argument : arguments) {
     if (!argument.is_memory()) continue;
-    // One of no bytes is no use, and can be wrong all the same.
-    if (argument.bytes() == 0) {
+    // One of no bytes is no use, and can be wrong all the same; so can one that was moved from.
+    if (argument.bytes() == 0 || argument.storage() == nullptr) {
       if (Result<void> right = check_memory(kernel, argument, true, site); !right) {
         return right.failure();
       }

@@ -101,6 +101,8 @@ struct FunctionKernel<void (*)(Parameters...)> {
     using T = std::remove_cvref_t<P>;
     static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>,
                   "a kernel has views and values for parameters");
+    static_assert(alignof(T) <= alignof(std::max_align_t),
+                  "a value is kept where any scalar can be");
     if constexpr (is_view<T>) {
       using Element = std::remove_reference_t<decltype(*std::declval<T>().data())>;
       return {ArgumentType::of<std::remove_const_t<Element>>(), true, !std::is_const_v<Element>};
@@ -151,7 +153,7 @@ class TERN_EXPORT Kernel {
 
   /// A function, or a lambda without captures, which does the whole grid in one call: with the
   /// kernel's parameters, View<const T> for in(), View<T> for out() and inout(), and values; or
-  /// with a KernelCall.
+  /// with a KernelCall. It must not throw.
   template <class Function>
   [[nodiscard]] static Result<Kernel> try_from_function(
       const Device& device, std::string_view name, Function function,
