@@ -80,6 +80,10 @@ std::int32_t ordinal_of(const Device& device) noexcept {
   return ordinal;
 }
 
+std::string_view spec_of(const Device& device) noexcept {
+  return device.is_open() ? device.spec() : std::string_view("no device");
+}
+
 bool is_backend(const Device& device, std::string_view name) noexcept {
   return device.info().backend == name;
 }
@@ -268,7 +272,7 @@ Result<void> check_place(const DLTensor& tensor, const Device& device, CallSite 
                "a DLPack tensor on {b} (device {type}, {ordinal}) is no memory of '{a}'. Import "
                "it there.",
                site)
-        .with("a", device.spec())
+        .with("a", spec_of(device))
         .with("b", what)
         .with_signed("type", type)
         .with_signed("ordinal", id);
@@ -395,7 +399,7 @@ Result<StridedBuffer> try_return(const Shipment& shipment, const DLTensor& tenso
   if (storage->device() != device) {
     return Failure(ErrorCode::device_mismatch,
                    "a DLPack tensor on '{b}' is no memory of '{a}'. Import it there.", site)
-        .with("a", device.spec())
+        .with("a", spec_of(device))
         .with("b", storage->device().spec());
   }
   Result<Numbers> numbers = try_numbers(tensor, site);
@@ -501,7 +505,7 @@ Result<DLDevice> try_dlpack_device(const Storage& storage, CallSite site) noexce
                  site)
       .with("field", "device")
       .with("value", name(kind))
-      .with("device", device.is_open() ? device.spec() : std::string_view("no device"));
+      .with("device", spec_of(device));
 }
 
 Result<DLManagedTensorVersioned*> try_export_dlpack(const StridedBuffer& tensor,

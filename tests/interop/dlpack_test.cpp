@@ -552,6 +552,11 @@ TEST_P(DlpackDevices, RefusesAStreamOfAnotherDevice) {
   DLManagedTensorVersioned* const given = try_export_dlpack(buffer).value();
   EXPECT_EQ(try_import_dlpack(other, given).failure().code(), ErrorCode::device_mismatch);
   EXPECT_EQ(escaped_memory().escapes, 0u) << "refused, and let go";
+  DLManagedTensorVersioned* const nowhere = try_export_dlpack(buffer).value();
+  const Result<StridedBuffer> refused = try_import_dlpack(Device(), nowhere);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::device_mismatch);
+  EXPECT_EQ(refused.failure().string("a"), "no device");
 }
 
 TEST_P(DlpackDevices, IsNotUsedAgainBeforeTheDeviceWasWaitedFor) {
