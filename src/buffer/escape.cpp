@@ -19,14 +19,14 @@ Result<Escape> Escape::try_begin(const StorageHandle& storage, CallSite site) no
                    site)
         .with("id", std::uint64_t{0});
   }
-  const std::optional<bool> is_first = storage->try_begin_escape();
-  if (!is_first) {
+  const std::optional<std::size_t> bytes = storage->try_begin_escape();
+  if (!bytes) {
     return Failure(ErrorCode::out_of_memory,
                    "the host could not allocate what {what} needs. Free host memory.", site)
         .with("what", "memory for others");
   }
   escapes.fetch_add(1, std::memory_order_relaxed);
-  if (*is_first) escaped_bytes.fetch_add(storage->bytes(), std::memory_order_relaxed);
+  escaped_bytes.fetch_add(*bytes, std::memory_order_relaxed);
   Escape escape;
   escape.storage_ = storage;
   return escape;
@@ -35,8 +35,7 @@ Result<Escape> Escape::try_begin(const StorageHandle& storage, CallSite site) no
 void Escape::end() noexcept {
   if (!storage_) return;
   escapes.fetch_sub(1, std::memory_order_relaxed);
-  const std::size_t bytes = storage_->bytes();
-  if (storage_->end_escape()) escaped_bytes.fetch_sub(bytes, std::memory_order_relaxed);
+  escaped_bytes.fetch_sub(storage_->end_escape(), std::memory_order_relaxed);
   storage_ = {};
 }
 

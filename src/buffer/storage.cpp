@@ -190,16 +190,17 @@ Storage::Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t 
 }
 
 struct Storage::Rare {
-  std::mutex mutex;  // of those up to the advice
+  std::mutex mutex;  // of those up to the escapes
   WrittenRanges written;
   HostAccesses accesses;
   std::set<std::size_t> edges;
   std::set<std::pair<Advice, Place>> advice;  // what takes it back
+  std::uint32_t escapes = 0;
+  std::size_t escaped_bytes = 0;  // as many as there were with the first: it may grow since
   // Constant from the beginning, where there is no resource.
   std::unique_ptr<StorageOrigin> origin;
   Device device;
-  bool is_end_queued = false;  // whoever ends it knows it alone
-  std::atomic<std::uint32_t> escapes = 0;
+  bool is_end_queued = false;              // whoever ends it knows it alone
   std::atomic<std::uint64_t> barrier = 0;  // of the device, that strangers' work is behind
   std::atomic<std::uint64_t> writes = 0;   // since somebody wanted them counted
 };
@@ -879,13 +880,16 @@ bool Storage::try_end_origin() noexcept {
   return are_uses_done() && rare.origin->try_end();
 }
 
-std::optional<bool> Storage::try_begin_escape() noexcept {
+std::optional<std::size_t> Storage::try_begin_escape() noexcept {
   Rare* const rare = make_rare();
   if (rare == nullptr) return std::nullopt;
-  return rare->escapes.fetch_add(1, std::memory_order_relaxed) == 0;
+  const std::lock_guard lock(rare->mutex);
+  if (rare->escapes++ != 0) return 0;
+  rare->escaped_bytes = bytes();
+  return rare->escaped_bytes;
 }
 
-bool Storage::end_escape() noexcept {
+std::size_t Storage::end_escape() noexcept {
   Rare& rare = *this->rare();
   if (kind() != StorageKind::host) {
     const DeviceVisit device(this->device().id());
@@ -895,7 +899,8 @@ bool Storage::end_escape() noexcept {
            !rare.barrier.compare_exchange_weak(barrier, next, std::memory_order_relaxed)) {
     }
   }
-  return rare.escapes.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  const std::lock_guard lock(rare.mutex);
+  return --rare.escapes == 0 ? rare.escaped_bytes : 0;
 }
 
 bool Storage::is_behind_strangers() const noexcept {
@@ -946,6 +951,21 @@ Result<Block> Storage::try_release_block(StreamRef stream, CallSite site) noexce
     return Failure(ErrorCode::unsupported, "{what} cannot be released: no resource allocated it.",
                    site)
         .with("what", origin()->what());
+  }
+  if (!is_behind_strangers()) {
+    // No stream knows what they have done, and with one the host does not wait.
+    if (stream.id()) {
+      return Failure(ErrorCode::access_conflict,
+                     "buffer {id} cannot be released: it was exported, and '{device}' may still "
+                     "work on it. Call synchronize() of the device first.",
+                     site)
+          .with("id", id_.value)
+          .with("device", device().spec());
+    }
+    if (Result<void> waited = device().try_synchronize();
+        !waited && waited.failure().code() != ErrorCode::device_lost) {
+      return Failure(waited.failure()).at(site);
+    }
   }
   if (Result<void> there = try_ensure(stream, site); !there) return there.failure();
   if (stream.id()) {

@@ -184,7 +184,7 @@ Result<Buffer> StridedBuffer::try_buffer(CallSite site) const noexcept {
 }
 
 Result<Buffer> StridedBuffer::try_contiguous(StreamRef stream, CallSite site) const noexcept try {
-  if (is_contiguous_) return try_buffer(site);
+  if (is_contiguous_ || !hull_) return try_buffer(site);
   const Storage& storage = *hull_.storage();
   const std::size_t width = size_bytes(dtype_);
   const Result<Buffer> made = Buffer::try_make(

@@ -80,6 +80,10 @@ std::int32_t ordinal_of(const Device& device) noexcept {
   return ordinal;
 }
 
+std::string_view spec_of(const Device& device) noexcept {
+  return device.is_open() ? device.spec() : std::string_view("no device");
+}
+
 bool is_backend(const Device& device, std::string_view name) noexcept {
   return device.info().backend == name;
 }
@@ -216,7 +220,8 @@ Result<Shipment*> try_ship(const Cargo& cargo, const DlpackExport& options) noex
   for (std::size_t i = 0; i < rank; ++i) {
     // No more elements than bytes, which fit; but one extent of an empty shape may be anything.
     shape[i] = static_cast<std::int64_t>(cargo.extents[i]);
-    strides[i] = cargo.strides[i];
+    // Negative only where nobody looks, and there others may.
+    strides[i] = cargo.strides[i] < 0 ? 1 : cargo.strides[i];
   }
   DLTensor& filled = made->versioned.dl_tensor;
   filled.data =
@@ -267,7 +272,7 @@ Result<void> check_place(const DLTensor& tensor, const Device& device, CallSite 
                "a DLPack tensor on {b} (device {type}, {ordinal}) is no memory of '{a}'. Import "
                "it there.",
                site)
-        .with("a", device.spec())
+        .with("a", spec_of(device))
         .with("b", what)
         .with_signed("type", type)
         .with_signed("ordinal", id);
@@ -388,12 +393,13 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
 
 /// Ours comes back: what it was.
 Result<StridedBuffer> try_return(const Shipment& shipment, const DLTensor& tensor,
-                                 const Device& device, CallSite site) noexcept {
+                                 const Device& device, const DlpackImport& options) noexcept {
+  const CallSite site = options.site;
   const StorageHandle& storage = shipment.escape.storage();
   if (storage->device() != device) {
     return Failure(ErrorCode::device_mismatch,
                    "a DLPack tensor on '{b}' is no memory of '{a}'. Import it there.", site)
-        .with("a", device.spec())
+        .with("a", spec_of(device))
         .with("b", storage->device().spec());
   }
   Result<Numbers> numbers = try_numbers(tensor, site);
@@ -402,8 +408,17 @@ Result<StridedBuffer> try_return(const Shipment& shipment, const DLTensor& tenso
   const Result<Buffer> hull = Buffer::try_over(storage, shipment.offset_bytes,
                                                Shape::flat(shipment.hull_bytes), DType::byte, site);
   if (!hull) return hull.failure();
-  return StridedBuffer::try_over(*hull, shipment.origin_bytes, shipment.dtype,
-                                 std::move(numbers->shape), {numbers->strides.data(), rank}, site);
+  Result<StridedBuffer> back =
+      StridedBuffer::try_over(*hull, shipment.origin_bytes, shipment.dtype,
+                              std::move(numbers->shape), {numbers->strides.data(), rank}, site);
+  if (!back || !options.producer.id()) return back;
+  const Result<Mark> now = options.producer.try_next_mark();
+  if (!now) return Failure(now.failure()).at(site);
+  if (Result<void> noted = storage->uses().try_note(options.producer, *now, Access::discard);
+      !noted) {
+    return Failure(noted.failure()).at(site);
+  }
+  return back;
 }
 
 Failure no_tensor(CallSite site) noexcept {
@@ -425,7 +440,7 @@ Result<StridedBuffer> try_import(const Device& device, Managed* managed, const O
                                  void (*ours)(Managed*), const DlpackImport& options) noexcept {
   if (managed->deleter == ours) {
     const Shipment& shipment = *static_cast<const Shipment*>(managed->manager_ctx);
-    Result<StridedBuffer> back = try_return(shipment, offer.tensor, device, options.site);
+    Result<StridedBuffer> back = try_return(shipment, offer.tensor, device, options);
     ours(managed);
     return back;
   }
@@ -490,7 +505,7 @@ Result<DLDevice> try_dlpack_device(const Storage& storage, CallSite site) noexce
                  site)
       .with("field", "device")
       .with("value", name(kind))
-      .with("device", device.is_open() ? device.spec() : std::string_view("no device"));
+      .with("device", spec_of(device));
 }
 
 Result<DLManagedTensorVersioned*> try_export_dlpack(const StridedBuffer& tensor,

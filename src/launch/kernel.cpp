@@ -166,6 +166,37 @@ bool is_element_of(ArgumentType actual, ArgumentType expected) noexcept {
   return actual.bytes == expected.bytes;
 }
 
+/// Bytes may be of any type, if elements of it can be there.
+Result<void> check_untyped(const KernelState& kernel, std::size_t index,
+                           const LaunchArgument& argument, CallSite site) noexcept {
+  const ArgumentType element = kernel.declared[index].type;
+  if (argument.bytes() % element.bytes != 0) {
+    return Failure(ErrorCode::size_mismatch,
+                   "argument {index} of kernel '{kernel}' has {actual} bytes, which are no whole "
+                   "number of elements of {expected}. Pass a range that is.",
+                   site)
+        .with("index", index)
+        .with("expected", element.bytes)
+        .with("actual", argument.bytes())
+        .with("kernel", kernel.name);
+  }
+  // Memory that is still to come is aligned for every type.
+  const Storage* const storage = argument.storage();
+  const std::uintptr_t first =
+      argument.offset_bytes() +
+      (storage != nullptr ? reinterpret_cast<std::uintptr_t>(storage->first_byte()) : 0);
+  const std::size_t needed = alignment_bytes(element.dtype);
+  if (argument.bytes() == 0 || first % needed == 0) return {};
+  return Failure(ErrorCode::misaligned,
+                 "argument {index} of kernel '{kernel}' is at {address}, and its parameter needs a "
+                 "multiple of {required} bytes. Copy the bytes to an aligned place.",
+                 site)
+      .with("index", index)
+      .with("address", first, Unit::hex)
+      .with("required", needed)
+      .with("kernel", kernel.name);
+}
+
 Result<void> check_declared(const KernelState& kernel, std::size_t index,
                             const LaunchArgument& argument, CallSite site) noexcept {
   const DeclaredParameter& parameter = kernel.declared[index];
@@ -177,6 +208,11 @@ Result<void> check_declared(const KernelState& kernel, std::size_t index,
                       text_of(argument.is_memory(), argument.type()), site);
   }
   if (!parameter.is_memory) return {};
+  if (argument.type().dtype == DType::byte && parameter.type.dtype != DType::byte) {
+    if (Result<void> fits_there = check_untyped(kernel, index, argument, site); !fits_there) {
+      return fits_there;
+    }
+  }
   const Access access = argument.access();
   const bool is_right = parameter.is_written ? access != Access::read : access != Access::discard;
   if (is_right) return {};
@@ -423,8 +459,8 @@ Result<Mark> Kernel::try_launch_with(LaunchStream on, const LaunchExtent& extent
   UseScope uses(stream);
   for (const LaunchArgument& argument : arguments) {
     if (!argument.is_memory()) continue;
-    // One of no bytes is no use, and can be wrong all the same.
-    if (argument.bytes() == 0) {
+    // One of no bytes is no use, and can be wrong all the same; so can one that was moved from.
+    if (argument.bytes() == 0 || argument.storage() == nullptr) {
       if (Result<void> right = check_memory(kernel, argument, true, site); !right) {
         return right.failure();
       }

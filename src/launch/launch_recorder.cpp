@@ -145,6 +145,15 @@ Result<std::size_t> LaunchRecorder::try_use(const Resource& resource, const Bloc
 
 Result<std::size_t> LaunchRecorder::try_use_external(void* address, std::size_t bytes,
                                                      Access access, CallSite site) noexcept {
+  if (options_.resource) {
+    return Failure(ErrorCode::invalid_argument,
+                   "external memory at {value} is not of '{resource}', the resource this recorder "
+                   "is for. Use another recorder.",
+                   site)
+        .with("name", "address")
+        .with("value", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
+        .with("resource", options_.resource->name());
+  }
   return put_raw({.block = {.address = address, .bytes = bytes},
                   .access = access,
                   .is_external = true,

@@ -95,6 +95,19 @@ TEST_F(ArrayTest, NoElementsReachNoDriver) {
   EXPECT_TRUE(Array<float>().to_host().empty());
 }
 
+TEST_F(ArrayTest, WhatIsMovedFromHasNoElements) {
+  Array<float> array = Array<float>::zeros(device, 4);
+  const StorageId id = array.id();
+  Array<float> taken = std::move(array);
+  EXPECT_TRUE(array.empty());
+  EXPECT_EQ(array.address(), 0u);
+  EXPECT_TRUE(array.to_host().empty());
+  array = std::move(taken);
+  EXPECT_TRUE(taken.empty());
+  EXPECT_EQ(array.id(), id);
+  EXPECT_EQ(array.to_host(), std::vector<float>(4, 0.0f));
+}
+
 TEST_F(ArrayTest, RefusesMoreThanMemoryCanBe) {
   expect_refused(Array<double>::try_uninitialized(pool, SIZE_MAX / 4), ErrorCode::size_overflow);
   expect_refused(Array<double>::try_uninitialized(ResourceHandle(), 1),

@@ -12,6 +12,7 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
 
@@ -129,6 +130,40 @@ TEST_F(EscapeTest, EndsOnAnyThreadOnce) {
   }
   for (std::thread& thread : running) thread.join();
   EXPECT_EQ(array.storage()->shares(), 1u);
+}
+
+TEST_F(EscapeTest, CountsWhatWentOutAlsoIfItGrowsMeanwhile) {
+  Array<float> array = make(25);
+  Escape held = Escape::try_begin(array.storage()).value();
+  array.resize(50, stream);
+  ASSERT_EQ(held.storage(), array.storage()) << "there was room where it is";
+  EXPECT_EQ(escaped_memory().bytes, 100u);
+  Escape later = Escape::try_begin(array.storage()).value();
+  held.end();
+  EXPECT_EQ(escaped_memory().bytes, 100u);
+  later.end();
+  EXPECT_EQ(escaped_memory().bytes, 0u);
+  held = Escape::try_begin(array.storage()).value();
+  EXPECT_EQ(escaped_memory().bytes, 200u);
+}
+
+TEST_F(EscapeTest, IsNotReleasedBeforeTheDeviceWasWaitedFor) {
+  const auto exported = [&] {
+    Buffer buffer(device, Shape{100}, DType::f32, {.resource = pool, .stream = stream});
+    buffer.ensure_allocated();
+    Escape::try_begin(buffer.storage()).value().end();
+    return buffer;
+  };
+  Buffer buffer = exported();
+  const Result<Released> refused = try_release(std::move(buffer), stream);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::access_conflict);
+  ASSERT_TRUE(buffer) << "it stays with the caller";
+  device.synchronize();
+  EXPECT_TRUE(try_release(std::move(buffer), stream));
+  // Where the host waits anyway, it waits for strangers too.
+  EXPECT_TRUE(try_release(exported(), {}));
+  EXPECT_EQ(kept_storages().storages, 0u);
 }
 
 TEST_F(EscapeTest, RefusesNoStorage) {

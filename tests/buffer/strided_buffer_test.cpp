@@ -154,6 +154,15 @@ TEST_P(StridedTest, EmptyOnesAreLegal) {
   EXPECT_TRUE(one.is_contiguous());
 }
 
+TEST_P(StridedTest, WhatIsMovedFromIsNone) {
+  StridedBuffer strided = StridedBuffer::over(count_up(8), 0, DType::i32, {4}, Strides{2});
+  const StridedBuffer taken = std::move(strided);
+  EXPECT_FALSE(strided);
+  EXPECT_FALSE(strided.contiguous(stream));
+  EXPECT_FALSE(strided.try_buffer().value());
+  EXPECT_EQ(elements(taken), (std::vector<std::int32_t>{0, 2, 4, 6}));
+}
+
 TEST_P(StridedTest, RefusesWhatLeavesItsBuffer) {
   const Buffer buffer(device, Shape{100}, DType::byte);
   const auto code = [&](std::size_t offset, Shape shape, const Strides& strides,

@@ -19,6 +19,7 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
+#include "tern/buffer/copy.hpp"
 #include "tern/buffer/escape.hpp"
 #include "tern/launch/launch_recorder.hpp"
 #include "tern/memory/pool_resource.hpp"
@@ -507,6 +508,40 @@ TEST_P(DlpackDevices, ComesBehindTheWriters) {
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
+TEST_P(DlpackDevices, ComesBackBehindTheirWriters) {
+  const Stream theirs(device);
+  Buffer buffer = count_up({1000});
+  DLManagedTensorVersioned* const given = try_export_dlpack(buffer, {.consumer = theirs}).value();
+  theirs.fill(static_cast<float*>(given->dl_tensor.data), 1000, 2.0f);
+  const Buffer back = import_dlpack(device, given, {.producer = theirs}).buffer();
+  EXPECT_EQ(back.id(), buffer.id());
+  const Buffer copied(device, Shape{1000}, DType::f32);
+  copy(copied, back, stream);
+  EXPECT_EQ(copied.to_vector<float>(), std::vector<float>(1000, 2.0f));
+  // A stream that takes no work is refused, as for tensors of others.
+  DLManagedTensorVersioned* const again = try_export_dlpack(buffer).value();
+  Stream ended(device);
+  const StreamRef gone = ended;
+  ended = {};
+  EXPECT_EQ(try_import_dlpack(device, again, {.producer = gone}).failure().code(),
+            ErrorCode::stream_misuse);
+  EXPECT_EQ(escaped_memory().escapes, 0u) << "refused, and let go";
+  if (device.info().backend != "sim") return;
+  EXPECT_TRUE(sim::findings(device).empty());
+}
+
+TEST_P(DlpackDevices, HasNoNegativeStridesAlsoWhereNobodyLooks) {
+  const Buffer buffer = count_up({4, 3});
+  const std::int64_t strides[] = {3, -5, 1};
+  DLManagedTensorVersioned* const given =
+      try_export_dlpack(StridedBuffer::over(buffer, 0, DType::f32, Shape{4, 1, 3}, strides))
+          .value();
+  EXPECT_EQ(given->dl_tensor.strides[0], 3);
+  EXPECT_EQ(given->dl_tensor.strides[1], 1);
+  EXPECT_EQ(given->dl_tensor.strides[2], 1);
+  given->deleter(given);
+}
+
 TEST_P(DlpackDevices, RefusesAStreamOfAnotherDevice) {
   const Device other = sim::open({});
   const Stream elsewhere(other);
@@ -517,6 +552,11 @@ TEST_P(DlpackDevices, RefusesAStreamOfAnotherDevice) {
   DLManagedTensorVersioned* const given = try_export_dlpack(buffer).value();
   EXPECT_EQ(try_import_dlpack(other, given).failure().code(), ErrorCode::device_mismatch);
   EXPECT_EQ(escaped_memory().escapes, 0u) << "refused, and let go";
+  DLManagedTensorVersioned* const nowhere = try_export_dlpack(buffer).value();
+  const Result<StridedBuffer> refused = try_import_dlpack(Device(), nowhere);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::device_mismatch);
+  EXPECT_EQ(refused.failure().string("a"), "no device");
 }
 
 TEST_P(DlpackDevices, IsNotUsedAgainBeforeTheDeviceWasWaitedFor) {

@@ -22,6 +22,7 @@
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/launch/argument.hpp"
+#include "tern/launch/use_scope.hpp"
 
 namespace tern::test {
 namespace {
@@ -474,6 +475,11 @@ TEST_F(SimKernelTest, RefusesBuffersThatAreGone) {
   ASSERT_EQ(code(empty), "type_mismatch") << "it has no type";
   const Kernel bytes = Kernel::from_function(device, "raw", [](const KernelCall&) {});
   EXPECT_EQ(code(bytes.try_launch(first, elements(2), inout(none))), "not_allocated");
+  // One that was moved from still has its type.
+  Buffer moved = floats({1, 2}).buffer();
+  const Buffer taken = std::move(moved);
+  EXPECT_EQ(code(kernel.try_launch(first, elements(2), in(x), inout(moved), 1.0f, 2u)),
+            "not_allocated");
   // One whose block was given to somebody else.
   Buffer given(device, {2}, DType::f32);
   given.fill(1.0f, first);
@@ -487,6 +493,17 @@ TEST_F(SimKernelTest, RefusesBuffersThatAreGone) {
   EXPECT_EQ(stale.failure().number("id"), given.id().value);
   EXPECT_EQ(waits(), 0u) << "before anything is queued";
   resource->deallocate(block, first);
+}
+
+TEST_F(SimKernelTest, TakesAnArrayThatWasMovedFromForAnEmptyOne) {
+  auto x = floats({1, 2}), y = floats({1, 2});
+  const auto taken = std::move(x);
+  const Result<Mark> launched = kernel.try_launch(first, elements(2), in(x), inout(y), 1.0f, 0u);
+  EXPECT_EQ(why(launched), "");
+  UseScope scope(first);
+  scope.add(x, Access::read);
+  scope.begin();
+  EXPECT_EQ(scope.pointer(0), nullptr);
 }
 
 TEST_F(SimKernelTest, KnowsTheTypesOfAFunction) {
@@ -517,6 +534,22 @@ TEST_F(SimKernelTest, KnowsTheTypesOfAFunction) {
   EXPECT_EQ(why(pairs.try_launch(first, elements(1), in(made), Pair{1, 2})), "");
   EXPECT_EQ(code(pairs.try_launch(first, elements(1), in(x), Pair{1, 2})), "type_mismatch");
   EXPECT_EQ(code(pairs.try_launch(first, elements(1), in(made), 1.0f)), "type_mismatch");
+}
+
+TEST_F(SimKernelTest, RefusesBytesThatAreNoElements) {
+  const Kernel twice = Kernel::from_function(device, "twice", [](View<float> values) {
+    for (float& value : values) value *= 2;
+  });
+  auto x = floats({1, 2, 3, 4});
+  const Buffer bytes = x.buffer().as<std::byte>();
+  Result<Mark> refused = twice.try_launch(first, elements(2), inout(bytes.view(1, 8)));
+  ASSERT_EQ(code(refused), "misaligned");
+  EXPECT_EQ(refused.failure().number("index"), 0u);
+  EXPECT_EQ(refused.failure().number("required"), 4u);
+  EXPECT_EQ(code(twice.try_launch(first, elements(2), inout(bytes.view(4, 7)))), "size_mismatch");
+  EXPECT_EQ(why(twice.try_launch(first, elements(2), inout(bytes.view(4, 8)))), "");
+  EXPECT_EQ(why(twice.try_launch(first, elements(2), inout(bytes.view(1, 0)))), "");
+  EXPECT_EQ(x.to_host(), (std::vector<float>{1, 4, 6, 4}));
 }
 
 TEST_F(SimKernelTest, RefusesTooManyArguments) {

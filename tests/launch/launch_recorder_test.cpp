@@ -327,6 +327,13 @@ TEST_F(LaunchRecorderTest, ABoundRecorderTakesMemoryOfItsResourceOnly) {
             ErrorCode::invalid_argument);
   EXPECT_EQ(recorder.try_use(far, Access::discard).failure().code(), ErrorCode::invalid_argument);
   EXPECT_EQ(recorder.size(), 1u);
+  // Also where it would only be skipped.
+  LaunchRecorder permissive(a, {.tracking = Tracking::permissive, .resource = pool});
+  int external = 0;
+  const Result<std::size_t> refused =
+      permissive.try_use_external(&external, sizeof(external), Access::read);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_argument);
   other->deallocate(theirs, c);
   sim::let_go(device, hold_a);  // the end of a pool waits for all streams
   sim::let_go(device, hold_b);

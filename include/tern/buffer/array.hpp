@@ -38,6 +38,18 @@ namespace tern {
 class TERN_EXPORT RawArray {
  public:
   RawArray() noexcept = default;
+  RawArray(const RawArray&) noexcept = default;
+  /// What is moved from has no elements.
+  RawArray(RawArray&& other) noexcept
+      : storage_(std::move(other.storage_)),
+        address_(std::exchange(other.address_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)) {}
+  RawArray& operator=(RawArray other) noexcept {
+    std::swap(storage_, other.storage_);
+    std::swap(address_, other.address_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
 
   /// Memory for `count` elements; from the options' resource, else the device's default.
   [[nodiscard]] static Result<RawArray> try_allocate(const Device& device, std::size_t count,

@@ -51,7 +51,7 @@ class TERN_EXPORT Escape {
 /// What is in foreign hands now.
 struct EscapedCount {
   std::size_t escapes = 0;
-  std::size_t bytes = 0;  // of their storages, each once
+  std::size_t bytes = 0;  // of their storages, each once, as they were when they went out
 };
 [[nodiscard]] TERN_EXPORT EscapedCount escaped_memory() noexcept;
 

@@ -113,7 +113,9 @@ class TERN_EXPORT Released {
 
 /// Gives the memory of a buffer away, without a copy; the buffer is none then. It must be the only
 /// handle (access_conflict), of memory that a resource gave (unsupported). The stream's later work
-/// comes behind all uses, and the host waits for nothing; without a stream it waits for them.
+/// comes behind all uses, and the host waits for nothing; without a stream it waits for them. What
+/// was exported and let go (Escape) is refused with a stream until the device was waited for
+/// (access_conflict).
 [[nodiscard]] TERN_EXPORT Result<Released> try_release(Buffer&& buffer, StreamRef stream,
                                                        CallSite site = CallSite::here()) noexcept;
 [[nodiscard]] inline Released release(Buffer&& buffer, StreamRef stream,

@@ -338,10 +338,12 @@ class TERN_EXPORT Storage {
   /// Gives the memory back if that can be ordered now.
   [[nodiscard]] bool try_end() noexcept;
   [[nodiscard]] bool are_uses_done() const noexcept;
-  /// It goes to hands nobody knows: is it the first time? Nothing if the host has no memory.
-  [[nodiscard]] std::optional<bool> try_begin_escape() noexcept;
-  /// They have let go: were they the last? From now on it waits for what the device has.
-  [[nodiscard]] bool end_escape() noexcept;
+  /// It goes to hands nobody knows: its bytes if they are the first, else 0. Nothing if the host
+  /// has no memory.
+  [[nodiscard]] std::optional<std::size_t> try_begin_escape() noexcept;
+  /// They have let go: the bytes that went out if they were the last, else 0. From now on it waits
+  /// for what the device has.
+  [[nodiscard]] std::size_t end_escape() noexcept;
   [[nodiscard]] bool is_behind_strangers() const noexcept;
   [[nodiscard]] bool try_end_block() noexcept;
   [[nodiscard]] bool try_end_origin() noexcept;

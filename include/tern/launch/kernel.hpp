@@ -101,6 +101,8 @@ struct FunctionKernel<void (*)(Parameters...)> {
     using T = std::remove_cvref_t<P>;
     static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>,
                   "a kernel has views and values for parameters");
+    static_assert(alignof(T) <= alignof(std::max_align_t),
+                  "a value is kept where any scalar can be");
     if constexpr (is_view<T>) {
       using Element = std::remove_reference_t<decltype(*std::declval<T>().data())>;
       return {ArgumentType::of<std::remove_const_t<Element>>(), true, !std::is_const_v<Element>};
@@ -151,7 +153,7 @@ class TERN_EXPORT Kernel {
 
   /// A function, or a lambda without captures, which does the whole grid in one call: with the
   /// kernel's parameters, View<const T> for in(), View<T> for out() and inout(), and values; or
-  /// with a KernelCall.
+  /// with a KernelCall. It must not throw.
   template <class Function>
   [[nodiscard]] static Result<Kernel> try_from_function(
       const Device& device, std::string_view name, Function function,
@@ -220,8 +222,9 @@ class TERN_EXPORT Kernel {
   /// The mark stands for the launch. Zero elements, blocks or threads are a launch of nothing: the
   /// arguments are checked, and none is used. Refused with invalid_argument, device_mismatch,
   /// stream_misuse; with capacity and unsupported for too many arguments; with shape_mismatch,
-  /// size_mismatch, type_mismatch where the kernel's parameters are known; with what a use of a
-  /// buffer is refused with (read_only, never_written, not_allocated, ...); as launches are.
+  /// size_mismatch, type_mismatch, misaligned where the kernel's parameters are known; with what a
+  /// use of a buffer is refused with (read_only, never_written, not_allocated, ...); as launches
+  /// are.
   template <class... Arguments>
   Result<Mark> try_launch(LaunchStream on, const LaunchExtent& extent,
                           const Arguments&... arguments) const noexcept {
