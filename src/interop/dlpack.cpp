@@ -374,7 +374,7 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
   }
   bool is_read_only = offer.is_read_only;
   for (std::size_t i = 0; i < rank; ++i) {
-    if (strides[i] == 0 && numbers->shape.extents()[i] > 1) is_read_only = true;
+    if (!is_empty && strides[i] == 0 && numbers->shape.extents()[i] > 1) is_read_only = true;
   }
   Result<Buffer> adopted =
       try_adopt(device, is_empty ? nullptr : reinterpret_cast<void*>(*first - reach->before),

@@ -148,6 +148,9 @@ TEST_F(DlpackHost, SharedElementsCannotBeWritten) {
   Stranger repeated({4, 2}, {0, 1});
   const StridedBuffer taken = import_dlpack(host, &repeated.managed);
   EXPECT_TRUE(taken.hull().storage()->is_read_only());
+  Stranger none({3, 0, 2}, {0, 0, 0});
+  const StridedBuffer nothing = import_dlpack(host, &none.managed);
+  EXPECT_FALSE(nothing.hull().storage()->is_read_only()) << "no two elements share anything";
 }
 
 TEST_F(DlpackHost, MisalignedElementsComeAsBytesAndNoFurther) {
