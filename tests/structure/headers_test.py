@@ -1,4 +1,4 @@
-"""Each public header compiles alone, and twice; and all of them together with nvcc, if there is one."""
+"""Each public header compiles alone, and twice; and all of them together with every other compiler."""
 
 import concurrent.futures
 import os
@@ -12,7 +12,8 @@ import tree
 
 HOST_FLAGS = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow",
               "-Wconversion", "-Wsign-conversion", "-Werror"]
-# nvcc is slow, and what compiles alone for the others does for it: it sees all headers at once.
+# What compiles alone for one of them does for all: the first that is there sees each header by itself, the
+# others see all at once.
 FLAGS = {
     "g++": ["-x", "c++", *HOST_FLAGS],
     "clang++": ["-x", "c++", *HOST_FLAGS],
@@ -46,12 +47,12 @@ def find_compiler(name):
     return shutil.which(name) or (name == "nvcc" and shutil.which("/usr/local/cuda/bin/nvcc")) or None
 
 
-def compile_alone(root, header, compiler, command, folder):
+def compile_them(root, headers, compiler, command, folder):
     """None, or the violation, which names the first line the compiler complained about."""
-    name = header.relative_to(root / "include").as_posix()
-    stem = folder / f"{name.replace('/', '-')}-{compiler}"
-    unit = stem.with_suffix(".cpp")
-    unit.write_text(f'#include "{name}"\n#include "{name}"\n')
+    names = [header.relative_to(root / "include").as_posix() for header in headers]
+    name = names[0] if len(names) == 1 else "tern"
+    unit = folder / f"{name.replace('/', '-')}-{compiler}.cpp"
+    unit.write_text("".join(f'#include "{each}"\n' for each in names + names))
     result = subprocess.run(
         [command, *FLAGS[compiler], "-I", str(root / "include"), str(unit)],
         capture_output=True, text=True, check=False)
@@ -59,7 +60,8 @@ def compile_alone(root, header, compiler, command, folder):
         return None
     lines = (result.stderr + result.stdout).splitlines()
     reason = next((line for line in lines if "error" in line), "no message").strip()
-    return f"include/{name}:1: does not compile alone with {compiler}: {reason}"
+    how = "alone" if len(names) == 1 else "together"
+    return f"include/{name}:1: does not compile {how} with {compiler}: {reason}"
 
 
 def main():
@@ -74,12 +76,14 @@ def main():
         sys.exit(f"include/tern:1: {len(headers)} headers and {len(found)} compilers to check them with.")
 
     with tempfile.TemporaryDirectory() as folder:
-        jobs = [(root, header, name, found[name], pathlib.Path(folder))
-                for name in found if name != "nvcc" for header in headers]
+        hosts = [name for name in found if name != "nvcc"]
+        jobs = [(root, headers, name, found[name], pathlib.Path(folder)) for name in hosts[1:]]
+        jobs += [(root, [header], name, found[name], pathlib.Path(folder))
+                 for name in hosts[:1] for header in headers]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             uses = "nvcc" in found and pool.submit(compile_uses, root, headers, found["nvcc"],
                                                    pathlib.Path(folder))
-            results = list(pool.map(lambda job: compile_alone(*job), jobs))
+            results = list(pool.map(lambda job: compile_them(*job), jobs))
             results.append(uses and uses.result())
     tree.finish(filter(None, results), f"{len(headers)} headers with {', '.join(found)}")
 
