@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -135,7 +136,9 @@ class FuzzedTable {
     if (!from.chance(60)) field.release = [](ArrowSchema* self) { self->release = nullptr; };
 
     ArrowArray& column = piece.array;
-    column.length = from.chance(3) ? from.number(most_rows) : most_rows * 2;
+    // No more than there is memory for: where a table says as many rows, nobody can know better.
+    column.length =
+        std::min(from.chance(3) ? from.number(most_rows) : most_rows * 2, most_rows * 2);
     column.offset = rows(from);
     column.null_count = from.chance(3) ? from.number(most_rows) : from.chance(2) ? -1 : 0;
     column.n_buffers = from.chance(30) ? from.number(6) : is_view ? 5 : is_text ? 3 : 2;
