@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/ladder.hpp"
+#include "support/on_device.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/memory/default_resource.hpp"
@@ -21,14 +22,8 @@ namespace {
 
 using Strides = std::vector<std::int64_t>;
 
-class StridedTest : public testing::TestWithParam<std::string> {
+class StridedTest : public test::OnDevice {
  protected:
-  void SetUp() override {
-    const Result<Device> opened = try_open_device(GetParam());
-    if (!opened) GTEST_SKIP() << opened.failure().text();
-    device = *opened;
-    stream = Stream(device);
-  }
   /// 0, 1, 2, ...
   Buffer count_up(std::size_t count) {
     std::vector<std::int32_t> values(count);
@@ -40,9 +35,6 @@ class StridedTest : public testing::TestWithParam<std::string> {
   std::vector<std::int32_t> elements(const StridedBuffer& strided) {
     return strided.contiguous(stream).to_vector<std::int32_t>();
   }
-
-  Device device;
-  Stream stream;
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, StridedTest,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/ladder.hpp"
+#include "support/on_device.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/escape.hpp"
@@ -24,14 +25,8 @@ namespace {
 constexpr std::array<std::string_view, 5> words = {"tern", "", "arctic", "ä", "z"};
 constexpr std::array<std::uint8_t, 5> valid = {1, 0, 1, 1, 1};
 
-class ArrowOut : public testing::TestWithParam<std::string> {
+class ArrowOut : public test::OnDevice {
  protected:
-  void SetUp() override {
-    const Result<Device> opened = try_open_device(GetParam());
-    if (!opened) GTEST_SKIP() << opened.failure().text();
-    device = *opened;
-    stream = Stream(device);
-  }
   void TearDown() override {
     EXPECT_EQ(escaped_memory().escapes, 0u);
     if (device.is_open()) {
@@ -50,9 +45,6 @@ class ArrowOut : public testing::TestWithParam<std::string> {
   static std::uintptr_t number(const void* address) {
     return reinterpret_cast<std::uintptr_t>(address);
   }
-
-  Device device;
-  Stream stream;
 };
 INSTANTIATE_TEST_SUITE_P(Devices, ArrowOut,
                          testing::Values("host", "sim", "sim?schedule=lazy", "cuda?driver=sim",

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "support/ladder.hpp"
+#include "support/on_device.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
@@ -381,14 +382,8 @@ TEST_F(DlpackHost, ADeleterMayUseTern) {
 
 // --- What we give
 
-class DlpackDevices : public testing::TestWithParam<std::string> {
+class DlpackDevices : public test::OnDevice {
  protected:
-  void SetUp() override {
-    const Result<Device> opened = try_open_device(GetParam());
-    if (!opened) GTEST_SKIP() << opened.failure().text();
-    device = *opened;
-    stream = Stream(device);
-  }
   void TearDown() override {
     EXPECT_EQ(escaped_memory().escapes, 0u);
     if (!device.is_open()) return;
@@ -401,9 +396,6 @@ class DlpackDevices : public testing::TestWithParam<std::string> {
     buffer.copy_from(std::span<const float>(values));
     return buffer;
   }
-
-  Device device;
-  Stream stream;
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, DlpackDevices,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/ladder.hpp"
+#include "support/on_device.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/launch/transfer_audit.hpp"
 #include "tern/table/bitmap.hpp"
@@ -19,19 +20,13 @@ namespace {
 using Strings = std::vector<std::string>;
 constexpr std::array<std::string_view, 4> words = {"tern", "", "pole to pole", "ä"};
 
-class ColumnOn : public testing::TestWithParam<std::string> {
+class ColumnOn : public test::OnDevice {
  protected:
-  void SetUp() override {
-    const Result<Device> opened = try_open_device(GetParam());
-    if (!opened) GTEST_SKIP() << opened.failure().text();
-    device = *opened;
-  }
   Column numbers(std::size_t count, ColumnOptions options = {}) {
     std::vector<std::int32_t> values(count);
     std::iota(values.begin(), values.end(), 0);
     return Column::from<std::int32_t>(device, values, options);
   }
-  Device device;
 };
 INSTANTIATE_TEST_SUITE_P(Devices, ColumnOn, testing::Values("host", "sim", "cuda?driver=sim"),
                          test::spec_name);
@@ -179,7 +174,6 @@ TEST_P(ColumnOn, CopiesToAnotherDeviceFromTheMiddleOfAByte) {
       }
     }
   }
-  const Stream stream(device);
   const Column texts = Column::from_strings(device, words);
   const Column copy = texts.slice(1, 3).try_copy_to(device, 3, stream).value();
   EXPECT_EQ(copy.to_strings(), (Strings{"", "pole to pole", "ä"}));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/ladder.hpp"
+#include "support/on_device.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/launch/kernel.hpp"
@@ -19,14 +20,8 @@ namespace {
 
 constexpr std::array<std::string_view, 8> words = {"a", "b", "c", "d", "e", "f", "g", "h"};
 
-class TableOn : public testing::TestWithParam<std::string> {
+class TableOn : public test::OnDevice {
  protected:
-  void SetUp() override {
-    const Result<Device> opened = try_open_device(GetParam());
-    if (!opened) GTEST_SKIP() << opened.failure().text();
-    device = *opened;
-    stream = Stream(device);
-  }
   Column numbers(std::size_t count) {
     std::vector<std::int32_t> values(count);
     std::iota(values.begin(), values.end(), 0);
@@ -43,9 +38,6 @@ class TableOn : public testing::TestWithParam<std::string> {
     made.copy_from(std::span<const T>(&rows, 1));
     return made;
   }
-
-  Device device;
-  Stream stream;
 };
 INSTANTIATE_TEST_SUITE_P(Devices, TableOn, testing::Values("host", "sim", "cuda?driver=sim"),
                          test::spec_name);
