@@ -81,10 +81,10 @@ class TERN_EXPORT StridedBuffer {
   [[nodiscard]] Buffer buffer(CallSite site = CallSite::here()) const {
     return try_buffer(site).value();
   }
-  /// The same memory if the elements are side by side, else new memory of the same
-  /// resource with the elements in row-major order: by copies in stream order, of which there is
-  /// one for each two dimensions that are left when neighbours are taken together. Refused as
-  /// copies and allocations are.
+  /// The same memory if the elements are side by side, else new memory of the same resource (of
+  /// memory that is no resource's: the device's default) in row-major order: by copies in stream
+  /// order, of which there is one for each two dimensions that are left when neighbours are taken
+  /// together. Refused as copies and allocations are.
   [[nodiscard]] Result<Buffer> try_contiguous(StreamRef stream,
                                               CallSite site = CallSite::here()) const noexcept;
   [[nodiscard]] Buffer contiguous(StreamRef stream, CallSite site = CallSite::here()) const {

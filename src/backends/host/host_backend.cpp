@@ -13,6 +13,7 @@
 #include "backends/host/host_stream.hpp"
 #include "backends/host/machine.hpp"
 #include "backends/host/worker_team.hpp"
+#include "backends/managed_range.hpp"
 #include "backends/no_memory.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -261,16 +262,9 @@ class HostBackend final : public Backend {
                      "memory of the host device cannot be prefetched to a file. Name the host.")
           .with("spec", "file");
     }
-    const std::optional<PointerInfo> block = memory_.find(address);
-    if (!block || block->kind != MemoryKind::managed ||
-        !is_within(word(address) - word(block->base), bytes, block->bytes)) {
-      return Failure(ErrorCode::invalid_argument,
-                     "the range of {bytes} at {value} is not inside managed memory of '{device}'. "
-                     "Prefetch what allocate(MemoryKind::managed) returned.")
-          .with("name", "address")
-          .with("value", word(address), Unit::hex)
-          .with_bytes("bytes", bytes)
-          .with("device", info_.spec);
+    if (Result<void> inside = check_managed_range(memory_.find(address), address, bytes, info_);
+        !inside) {
+      return inside;
     }
     return submit(submission, TouchOperation{address, bytes, system_page_bytes()});
   }

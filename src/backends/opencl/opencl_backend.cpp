@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/handle_table.hpp"
+#include "backends/managed_range.hpp"
 #include "backends/no_memory.hpp"
 #include "backends/opencl/opencl_context.hpp"
 #include "backends/opencl/opencl_errors.hpp"
@@ -165,16 +166,9 @@ class OpenClBackend final : public Backend {
           .with("spec", info_.spec)
           .with("device", info_.spec);
     }
-    const std::optional<PointerInfo> block = memory_->find(address);
-    if (!block || block->kind != MemoryKind::managed ||
-        !is_within(word(address) - word(block->base), bytes, block->bytes)) {
-      return Failure(ErrorCode::invalid_argument,
-                     "the range of {bytes} at {value} is not inside managed memory of '{device}'. "
-                     "Prefetch what allocate(MemoryKind::managed) returned.")
-          .with("name", "address")
-          .with("value", word(address), Unit::hex)
-          .with_bytes("bytes", bytes)
-          .with("device", info_.spec);
+    if (Result<void> inside = check_managed_range(memory_->find(address), address, bytes, info_);
+        !inside) {
+      return inside;
     }
     return submit(submission, [&](Stream& stream) {
       return stream.migrate(address, bytes, destination.is_host());
