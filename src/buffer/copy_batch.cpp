@@ -8,6 +8,7 @@
 #include "buffer/copy_engine.hpp"
 #include "buffer/copy_route.hpp"
 #include "buffer/transfer_counts.hpp"
+#include "core/no_host_memory.hpp"
 #include "tern/buffer/copy.hpp"
 
 namespace tern {
@@ -183,9 +184,7 @@ Result<Mark> try_copy_batch(std::span<const BufferCopy> copies, StreamRef stream
   }
   return stream.try_mark();
 } catch (const std::bad_alloc&) {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "a batch of copies");
+  return no_host_memory("a batch of copies", site);
 }
 
 }  // namespace tern

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "buffer/kept_storages.hpp"
+#include "core/no_host_memory.hpp"
 
 namespace tern {
 namespace {
@@ -21,9 +22,7 @@ Result<Escape> Escape::try_begin(const StorageHandle& storage, CallSite site) no
   }
   const std::optional<std::size_t> bytes = storage->try_begin_escape();
   if (!bytes) {
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not allocate what {what} needs. Free host memory.", site)
-        .with("what", "memory for others");
+    return no_host_memory("memory for others", site);
   }
   escapes.fetch_add(1, std::memory_order_relaxed);
   escaped_bytes.fetch_add(*bytes, std::memory_order_relaxed);

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "buffer/file_mapping.hpp"
+#include "core/no_host_memory.hpp"
 #include "core/text.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -258,9 +259,7 @@ Result<Buffer> try_open_file(std::string_view path, const FileOptions& options) 
   }
   return try_open(path, options);
 } catch (const std::bad_alloc&) {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", options.site)
-      .with("what", "an open file");
+  return no_host_memory("an open file", options.site);
 }
 
 Result<Buffer> try_open_disk(std::string_view spec, const FileOptions& options) noexcept {

@@ -4,17 +4,12 @@
 #include <limits>
 #include <new>
 
+#include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern {
 namespace {
-
-Failure no_host_memory(const char* what, CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", what);
-}
 
 /// Before any device is asked. Gives how many bytes there are.
 Result<std::size_t> check_range(const void* address, const Shape& shape, DType dtype,

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <mutex>
 #include <new>
-#include <set>
 #include <utility>
 
-#include "buffer/host_accesses.hpp"
 #include "buffer/kept_storages.hpp"
-#include "buffer/written_ranges.hpp"
+#include "buffer/storage_rare.hpp"
+#include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 #include "tern/buffer/escape.hpp"
 #include "tern/core/bytes.hpp"
@@ -77,12 +75,6 @@ inline bool is_checked_by_config() noexcept {
   return known >= 0 ? known == 1 : read_checks();
 }
 
-Failure no_host_memory(const char* what, CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", what);
-}
-
 Result<void> check_options(std::size_t bytes, const StorageOptions& options) noexcept {
   if (bytes > max_request_bytes) {
     return Failure(ErrorCode::size_overflow,
@@ -107,6 +99,13 @@ Result<void> check_options(std::size_t bytes, const StorageOptions& options) noe
 bool is_open(StreamRef stream) noexcept {
   const StreamState* const state = DeviceState::state_of(stream);
   return state != nullptr && state->is_open_as(stream.id());
+}
+
+/// As DeviceState::load_words: a resource has just stored it.
+[[gnu::always_inline]] inline Block load_words(const Block& block) noexcept {
+  Block copy = block;
+  asm("" : "+r"(copy.address), "+r"(copy.device.value));
+  return copy;
 }
 
 Failure not_reachable(const Storage& storage, CallSite site) noexcept {
@@ -182,42 +181,8 @@ Storage::Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t 
   }
 }
 
-/// As DeviceState::load_words: a resource has just stored it.
-[[gnu::always_inline]] inline Block load_words(const Block& block) noexcept {
-  Block copy = block;
-  asm("" : "+r"(copy.address), "+r"(copy.device.value));
-  return copy;
-}
-
-struct Storage::Rare {
-  std::mutex mutex;  // of those up to the escapes
-  WrittenRanges written;
-  HostAccesses accesses;
-  std::set<std::size_t> edges;
-  std::set<std::pair<Advice, Place>> advice;  // what takes it back
-  std::uint32_t escapes = 0;
-  std::size_t escaped_bytes = 0;  // as many as there were with the first: it may grow since
-  // Constant from the beginning, where there is no resource.
-  std::unique_ptr<StorageOrigin> origin;
-  Device device;
-  bool is_end_queued = false;              // whoever ends it knows it alone
-  std::atomic<std::uint64_t> barrier = 0;  // of the device, that strangers' work is behind
-  std::atomic<std::uint64_t> writes = 0;   // since somebody wanted them counted
-};
-
 [[gnu::always_inline]] inline Storage::~Storage() {
   if (Rare* const rare = this->rare()) delete rare;
-}
-
-Storage::Rare* Storage::make_rare() noexcept {
-  Rare* there = rare();
-  if (there != nullptr) return there;
-  Rare* const mine = new (std::nothrow) Rare;
-  if (mine == nullptr || rare_.compare_exchange_strong(there, mine, std::memory_order_acq_rel)) {
-    return mine;
-  }
-  delete mine;
-  return there;
 }
 
 const Device& Storage::device() const noexcept {
@@ -631,180 +596,6 @@ Result<void> Storage::try_wait_host(Access access, std::size_t offset, std::size
   }
   return device().try_note_host_access(static_cast<std::byte*>(host_address_) + offset, bytes,
                                        access, site);
-}
-
-Result<void> Storage::check_written(std::size_t offset, std::size_t bytes,
-                                    CallSite site) const noexcept {
-  if (bytes == 0 || is_all_written()) return {};
-  ByteRange gap = {offset, offset + bytes};
-  if (Rare* const rare = this->rare()) {
-    const std::lock_guard lock(rare->mutex);
-    const std::optional<ByteRange> first = rare->written.first_gap(gap.begin, gap.end);
-    if (!first) return {};
-    gap = *first;
-  }
-  return Failure(ErrorCode::never_written,
-                 "bytes {begin} to {end} of buffer {id} were never written. Write them first, or "
-                 "make it with Contents::zero or Contents::unspecified.",
-                 site)
-      .with("id", id_.value)
-      .with("begin", gap.begin)
-      .with("end", gap.end);
-}
-
-void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
-  if (bytes == 0) return;
-  if (are_writes_counted_.load(std::memory_order_acquire)) [[unlikely]] {
-    rare()->writes.fetch_add(1, std::memory_order_acq_rel);
-  }
-  std::size_t word = bytes_and_written_.load(std::memory_order_acquire);
-  while ((word & all_written_bit) == 0 && offset == 0 && bytes >= word) {
-    if (bytes_and_written_.compare_exchange_weak(word, word | all_written_bit,
-                                                 std::memory_order_acq_rel)) {
-      return;
-    }
-  }
-  if ((word & all_written_bit) != 0) return;
-  try {
-    Rare* const rare = make_rare();
-    if (rare == nullptr) throw std::bad_alloc();
-    const std::lock_guard lock(rare->mutex);
-    rare->written.add(offset, offset + bytes);
-    // Under the lock it does not grow.
-    if (rare->written.has_all(this->bytes())) {
-      bytes_and_written_.fetch_or(all_written_bit, std::memory_order_acq_rel);
-    }
-  } catch (const std::bad_alloc&) {
-    // Without memory for the gaps it is better to allow too much than to refuse what was written.
-    bytes_and_written_.fetch_or(all_written_bit, std::memory_order_acq_rel);
-  }
-}
-
-void Storage::note_unwritten(std::size_t offset, std::size_t bytes) noexcept {
-  if (bytes == 0 || contents_ == Contents::unspecified) return;
-  Rare* const rare = make_rare();
-  if (rare == nullptr) return;
-  const std::lock_guard lock(rare->mutex);
-  try {
-    if (is_all_written()) rare->written.add(0, this->bytes());
-    rare->written.remove(offset, offset + bytes);
-    bytes_and_written_.fetch_and(~all_written_bit, std::memory_order_release);
-  } catch (const std::bad_alloc&) {
-    // Without memory for the gaps it is better to allow too much.
-  }
-}
-
-Result<void> Storage::try_note_edges(ByteRange range) noexcept try {
-  Rare* const rare = make_rare();
-  if (rare == nullptr) return no_host_memory("a note of hints", site_);
-  const std::lock_guard lock(rare->mutex);
-  rare->edges.insert(range.begin);
-  rare->edges.insert(range.end);
-  return {};
-} catch (const std::bad_alloc&) {
-  return no_host_memory("a note of hints", site_);
-}
-
-Result<void> Storage::try_note_advice(Advice advice, Place place) noexcept try {
-  Rare* const rare = make_rare();
-  if (rare == nullptr) return no_host_memory("a note of hints", site_);
-  const std::lock_guard lock(rare->mutex);
-  switch (advice) {
-    case Advice::set_read_mostly:
-      rare->advice.emplace(Advice::unset_read_mostly, Place::host());
-      break;
-    case Advice::set_preferred_location:
-      rare->advice.emplace(Advice::unset_preferred_location, Place::host());
-      break;
-    case Advice::set_accessed_by:
-      rare->advice.emplace(Advice::unset_accessed_by, place);
-      break;
-    case Advice::unset_read_mostly:
-    case Advice::unset_preferred_location:
-    case Advice::unset_accessed_by:
-      // Of a part perhaps: taking back what is not there does no harm.
-      break;
-  }
-  return {};
-} catch (const std::bad_alloc&) {
-  return no_host_memory("a note of hints", site_);
-}
-
-void Storage::take_advice_back() noexcept {
-  Rare* const rare = this->rare();
-  // Memory of somebody else goes back to whoever may have wanted it so.
-  if (rare == nullptr || rare->advice.empty() || !block_) return;
-  for (const auto& [advice, place] : rare->advice) {
-    static_cast<void>(device().try_advise(device_address_, bytes(), advice, place));
-  }
-  rare->advice.clear();
-}
-
-Result<std::vector<std::size_t>> Storage::try_edges(ByteRange range) const noexcept try {
-  std::vector<std::size_t> inside;
-  Rare* const rare = this->rare();
-  if (rare == nullptr) return inside;
-  const std::lock_guard lock(rare->mutex);
-  for (auto edge = rare->edges.upper_bound(range.begin);
-       edge != rare->edges.end() && *edge < range.end; ++edge) {
-    inside.push_back(*edge);
-  }
-  return inside;
-} catch (const std::bad_alloc&) {
-  return no_host_memory("a list of hints", site_);
-}
-
-Result<std::uint64_t> Storage::try_count_writes() noexcept {
-  Rare* const rare = make_rare();
-  if (rare == nullptr) return no_host_memory("a count of writes", site_);
-  are_writes_counted_.store(true, std::memory_order_release);
-  return rare->writes.load(std::memory_order_acquire);
-}
-
-Result<std::vector<ByteRange>> Storage::try_written_ranges(std::size_t offset,
-                                                           std::size_t bytes) const noexcept try {
-  if (bytes == 0) return std::vector<ByteRange>();
-  if (is_all_written()) {
-    return std::vector<ByteRange>{{offset, offset + bytes}};
-  }
-  Rare* const rare = this->rare();
-  if (rare == nullptr) return std::vector<ByteRange>();
-  const std::lock_guard lock(rare->mutex);
-  return rare->written.inside(offset, offset + bytes);
-} catch (const std::bad_alloc&) {
-  return no_host_memory("a list of written ranges", site_);
-}
-
-Result<std::uint64_t> Storage::try_begin_host_access(Access access, std::size_t offset,
-                                                     std::size_t bytes, CallSite site) noexcept {
-  if (!is_checked_ || bytes == 0) return std::uint64_t{0};
-  Rare* const rare = make_rare();
-  if (rare == nullptr) return no_host_memory("a checked host access", site);
-  const std::lock_guard lock(rare->mutex);
-  try {
-    const HostAccesses::Open* other = rare->accesses.conflict(access, offset, offset + bytes);
-    if (other == nullptr) return rare->accesses.add(access, offset, offset + bytes, site);
-    return Failure(
-               ErrorCode::access_conflict,
-               "bytes {begin} to {end} of buffer {id} are wanted at {b_file}:{b_line} while the "
-               "access of {a_file}:{a_line} is open. End that one first.",
-               site)
-        .with("id", id_.value)
-        .with("begin", std::max(offset, other->begin))
-        .with("end", std::min(offset + bytes, other->end))
-        .with("a_line", other->site.line)
-        .with("b_line", site.line)
-        .with("a_file", other->site.file)
-        .with("b_file", site.file);
-  } catch (const std::bad_alloc&) {
-    return no_host_memory("a checked host access", site);
-  }
-}
-
-void Storage::end_host_access(std::uint64_t ticket) noexcept {
-  if (ticket == 0) return;
-  const std::lock_guard lock(rare()->mutex);
-  rare()->accesses.remove(ticket);
 }
 
 // --- The end

@@ -7,17 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/no_host_memory.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern {
 namespace {
-
-Failure no_host_memory(CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "a strided buffer");
-}
 
 Failure overflow(CallSite site) noexcept {
   return Failure(ErrorCode::size_overflow,
@@ -160,7 +155,7 @@ Result<StridedBuffer> StridedBuffer::try_over(const Buffer& buffer, std::size_t 
   made.shape_ = std::move(shape);
   return made;
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("a strided buffer", site);
 }
 
 Result<Buffer> StridedBuffer::try_buffer(CallSite site) const noexcept {
@@ -179,7 +174,7 @@ Result<Buffer> StridedBuffer::try_buffer(CallSite site) const noexcept {
   try {
     return typed->try_reshape(shape_, site);
   } catch (const std::bad_alloc&) {
-    return no_host_memory(site);
+    return no_host_memory("a strided buffer", site);
   }
 }
 
@@ -226,7 +221,7 @@ Result<Buffer> StridedBuffer::try_contiguous(StreamRef stream, CallSite site) co
     if (axis == 0) return *made;
   }
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("a strided buffer", site);
 }
 
 }  // namespace tern

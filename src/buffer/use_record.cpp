@@ -4,17 +4,12 @@
 #include <new>
 
 #include "buffer/stream_order.hpp"
+#include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 #include "tern/device/device.hpp"
 
 namespace tern {
 namespace {
-
-Failure no_host_memory(CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "the record of a buffer's uses");
-}
 
 /// Does a use of one kind have to wait for another?
 bool must_wait(Access access, const UseRecord::Entry& earlier) noexcept {
@@ -83,7 +78,7 @@ Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, 
   // Asked for, so that the stream does not end without a mark behind what it is going to do.
   static_cast<void>(stream.next_mark());
   const std::lock_guard lock(mutex_);
-  if (!make_room()) return no_host_memory(site);
+  if (!make_room()) return no_host_memory("the record of a buffer's uses", site);
   // Writes that an earlier read of the stream has waited for. (An earlier write has made them
   // forgotten.)
   std::uint64_t behind = 0;
@@ -100,7 +95,8 @@ Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, 
       if (entry.stream.id() == id || !must_wait(access, entry)) continue;
       if (entry.is_write() && entry.version <= behind) continue;
       settle(entry);
-      if (!waits.try_add(entry.mark())) return no_host_memory(site);
+      if (!waits.try_add(entry.mark()))
+        return no_host_memory("the record of a buffer's uses", site);
     }
   }
   ++begun_;
@@ -163,7 +159,7 @@ void UseRecord::cancel(const Ticket&) noexcept {
 Result<void> UseRecord::try_note(StreamRef stream, Mark mark, Access access) noexcept {
   if (!mark) return {};
   const std::lock_guard lock(mutex_);
-  if (!make_room()) return no_host_memory({});
+  if (!make_room()) return no_host_memory("the record of a buffer's uses", {});
   put(stream, mark.sequence, 0, is_write(access));
   return {};
 }
@@ -180,7 +176,7 @@ bool UseRecord::collect(Access access, MarkSet& earlier) const noexcept {
 
 Result<void> UseRecord::try_wait(Access access) const noexcept {
   MarkSet earlier;
-  if (!collect(access, earlier)) return no_host_memory({});
+  if (!collect(access, earlier)) return no_host_memory("the record of a buffer's uses", {});
   for (const Mark mark : earlier.all()) {
     if (Result<void> done = Device::try_wait(mark); !done) return done;
   }
@@ -189,7 +185,7 @@ Result<void> UseRecord::try_wait(Access access) const noexcept {
 
 Result<bool> UseRecord::try_is_ready(Access access) const noexcept {
   MarkSet earlier;
-  if (!collect(access, earlier)) return no_host_memory({});
+  if (!collect(access, earlier)) return no_host_memory("the record of a buffer's uses", {});
   for (const Mark mark : earlier.all()) {
     const Result<bool> done = Device::try_is_done(mark);
     if (!done || !*done) return done;

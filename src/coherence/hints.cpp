@@ -5,17 +5,12 @@
 #include <utility>
 
 #include "coherence/hint_checks.hpp"
+#include "core/no_host_memory.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern {
 namespace {
-
-Failure no_host_memory(const char* what, CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", what);
-}
 
 bool has_place(Advice advice) noexcept {
   return advice == Advice::set_preferred_location || advice == Advice::set_accessed_by ||
@@ -185,20 +180,27 @@ Result<void> Hints::try_tell(AdvicePair advice, HintRange range, CallSite site) 
   return {};
 }
 
+Result<HintReport> Hints::try_report(HintRange range, Capability wanted,
+                                     CallSite site) const noexcept {
+  HintReport report{HintSkip::zero_bytes, {range.offset_bytes, range.bytes, 0, 0}};
+  if (range.bytes == 0) return report;
+  const Result<HintSkip> able = check_able(buffer_.device(), wanted, options_, site);
+  if (!able) return able.failure();
+  report.skipped = *able;
+  if (!report.is_sent()) return report;
+  const Result<EffectiveRange> effective = try_effective_range(range, site);
+  if (!effective) return effective.failure();
+  report.range = *effective;
+  return report;
+}
+
 Result<HintReport> Hints::try_advise(AdvicePair advice, std::optional<HintRange> asked,
                                      CallSite site) const noexcept {
   const Result<HintRange> range = try_resolve(asked, site);
   if (!range) return range.failure();
   if (Result<void> sound = check_advice(advice, site); !sound) return sound.failure();
-  HintReport report{HintSkip::zero_bytes, {range->offset_bytes, range->bytes, 0, 0}};
-  if (range->bytes == 0) return report;
-  const Result<HintSkip> able = check_able(buffer_.device(), Capability::advice, options_, site);
-  if (!able) return able.failure();
-  report.skipped = *able;
-  if (!report.is_sent()) return report;
-  const Result<EffectiveRange> effective = try_effective_range(*range, site);
-  if (!effective) return effective.failure();
-  report.range = *effective;
+  Result<HintReport> report = try_report(*range, Capability::advice, site);
+  if (!report || !report->is_sent()) return report;
   if (Result<void> told = try_tell(advice, *range, site); !told) return told.failure();
   return report;
 }
@@ -300,15 +302,8 @@ Result<HintReport> Hints::try_prefetch(Place place, StreamRef stream,
   const Result<HintRange> range = try_resolve(asked, site);
   if (!range) return range.failure();
   if (Result<void> sound = check_page_place(place, site); !sound) return sound.failure();
-  HintReport report{HintSkip::zero_bytes, {range->offset_bytes, range->bytes, 0, 0}};
-  if (range->bytes == 0) return report;
-  const Result<HintSkip> able = check_able(buffer_.device(), Capability::prefetch, options_, site);
-  if (!able) return able.failure();
-  report.skipped = *able;
-  if (!report.is_sent()) return report;
-  const Result<EffectiveRange> effective = try_effective_range(*range, site);
-  if (!effective) return effective.failure();
-  report.range = *effective;
+  Result<HintReport> report = try_report(*range, Capability::prefetch, site);
+  if (!report || !report->is_sent()) return report;
   if (Result<void> noted = try_note_edges(*range, site); !noted) return noted.failure();
   // Reading, but not the reader's: pages may go somewhere before anybody wrote them.
   UseRecord& uses = buffer_.storage()->uses();
@@ -333,20 +328,14 @@ Result<HintReport> Hints::try_give_up(std::optional<Place> place, StreamRef stre
   if (place) {
     if (Result<void> sound = check_page_place(*place, site); !sound) return sound.failure();
   }
-  HintReport report{HintSkip::zero_bytes, {range->offset_bytes, range->bytes, 0, 0}};
-  if (range->bytes == 0) return report;
-  const Result<HintSkip> able = check_able(buffer_.device(), Capability::discard, options_, site);
-  if (!able) return able.failure();
+  const Result<HintReport> report = try_report(*range, Capability::discard, site);
+  if (!report || range->bytes == 0) return report;
   const std::size_t offset = buffer_.offset_bytes() + range->offset_bytes;
   // A write of the range in all but name: it comes behind all uses, and later ones behind it.
   Result<StorageUse> use =
       buffer_.storage()->try_use(stream, Access::discard, offset, range->bytes, site);
   if (!use) return use.failure();
-  report.skipped = *able;
-  if (report.is_sent()) {
-    const Result<EffectiveRange> effective = try_effective_range(*range, site);
-    if (!effective) return effective.failure();
-    report.range = *effective;
+  if (report->is_sent()) {
     if (Result<void> noted = try_note_edges(*range, site); !noted) return noted.failure();
     const Result<void> sent =
         stream.try_discard(buffer_.storage()->first_byte() + offset, range->bytes, place, site);
@@ -354,7 +343,7 @@ Result<HintReport> Hints::try_give_up(std::optional<Place> place, StreamRef stre
   }
   use->end();
   buffer_.storage()->note_unwritten(offset, range->bytes);
-  if (report.is_sent() || !place) return report;
+  if (report->is_sent() || !place) return report;
   return try_prefetch(*place, stream, *range, site);
 }
 

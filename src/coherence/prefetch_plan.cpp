@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "coherence/hint_checks.hpp"
+#include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/interval_map.hpp"
@@ -16,12 +17,6 @@ namespace tern {
 namespace {
 
 using Entry = PrefetchPlan::Entry;
-
-Failure no_host_memory(CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "a prefetch plan");
-}
 
 bool continues(const Entry& before, const Entry& next) noexcept {
   return before.target->identity() == next.target->identity() && before.place == next.place &&
@@ -171,7 +166,7 @@ Result<PrefetchPlan::Report> execute_with(const PrefetchPlan& plan, HintOptions 
   if (Result<void> flushed = sender.try_flush(); !flushed) return flushed.failure();
   return sender.report();
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("a prefetch plan", site);
 }
 
 }  // namespace
@@ -205,7 +200,7 @@ Result<void> PrefetchPlan::try_add(std::shared_ptr<const PrefetchTarget> target,
   entries_.push_back({std::move(target), inside, place, entries_.size(), 1, site});
   return {};
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("a prefetch plan", site);
 }
 
 std::string PrefetchPlan::text() const {
@@ -265,7 +260,7 @@ Result<std::size_t> PrefetchPlan::try_check(Place place, const Budget& budget,
       .with("budget", budget.path())
       .with("place", place.text());
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("a prefetch plan", site);
 }
 
 Result<PrefetchPlan::Report> PrefetchPlan::try_execute(StreamRef stream, HintOptions options,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "coherence/hint_checks.hpp"
+#include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 
 namespace tern {
@@ -57,9 +58,7 @@ Result<std::shared_ptr<const PrefetchTarget>> try_managed_target(const Buffer& b
   if (!whole) return whole.failure();
   return std::shared_ptr<const PrefetchTarget>(std::make_shared<ManagedTarget>(*std::move(whole)));
 } catch (const std::bad_alloc&) {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "a prefetch plan");
+  return no_host_memory("a prefetch plan", site);
 }
 
 }  // namespace tern

@@ -8,6 +8,7 @@
 
 #include "coherence/host_heap.hpp"
 #include "coherence/unified_core.hpp"
+#include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern {
@@ -168,9 +169,7 @@ Result<RawUnified> RawUnified::try_make(Shape shape, DType dtype, std::size_t el
   }
   return RawUnified(new UnifiedCore(std::move(shape), dtype, element_bytes, *bytes, options));
 } catch (const std::bad_alloc&) {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", options.site)
-      .with("what", "a unified buffer");
+  return no_host_memory("a unified buffer", options.site);
 }
 
 Result<RawUnified> RawUnified::try_adopt_host(void* address, Shape shape, DType dtype,
@@ -193,13 +192,10 @@ Result<RawUnified> RawUnified::try_adopt_host(void* address, Shape shape, DType 
                                        .tag = options.tag,
                                        .checked = false,
                                        .site = options.site};
-  Result<StorageHandle> storage =
-      owner ? Storage::try_make(options.device, bytes, StorageKind::host, std::move(owner),
-                                storage_options)
-            : Failure(ErrorCode::out_of_memory,
-                      "the host could not allocate what {what} needs. Free host memory.",
-                      options.site)
-                  .with("what", "adopted memory");
+  Result<StorageHandle> storage = owner
+                                      ? Storage::try_make(options.device, bytes, StorageKind::host,
+                                                          std::move(owner), storage_options)
+                                      : no_host_memory("adopted memory", options.site);
   if (!storage) return storage.failure();
   const StorageHandle kept = *storage;
   if (Result<void> adopted = made->core_->try_adopt(*std::move(storage)); !adopted) {

@@ -8,6 +8,7 @@
 
 #include "buffer/copy_route.hpp"
 #include "coherence/unified_core.hpp"
+#include "core/no_host_memory.hpp"
 #include "device/request_checks.hpp"
 
 namespace tern {
@@ -190,9 +191,7 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
   {
     const std::lock_guard lock(mutex_);
     if (!make_room()) {
-      return Failure(ErrorCode::out_of_memory,
-                     "the host could not allocate what {what} needs. Free host memory.", site)
-          .with("what", "the directory of a unified buffer");
+      return no_host_memory("the directory of a unified buffer", site);
     }
   }
   if (Result<void> noted =
@@ -267,9 +266,7 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
           .with("places", name_of(holders.first()));
     }
     if (!make_room()) {
-      return Failure(ErrorCode::out_of_memory,
-                     "the host could not allocate what {what} needs. Free host memory.", site)
-          .with("what", "the directory of a unified buffer");
+      return no_host_memory("the directory of a unified buffer", site);
     }
     Memory& memory = memory_of(*place);
     if (*place != host) {

@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/config.hpp"
 
@@ -22,12 +23,6 @@ const void* this_thread() noexcept {
 std::uint64_t next_number() noexcept {
   static constinit std::atomic<std::uint64_t> last = 0;
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
-}
-
-Failure no_host_memory(CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "the directory of a unified buffer");
 }
 
 TransferReason reason_of(const UnifiedCore::Wanted& wanted) noexcept {
@@ -157,7 +152,7 @@ Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place
       const Open* const other = conflict(wanted.range, wanted.access);
       if (other == nullptr) {
         const std::uint32_t slot = take_slot(wanted, place);
-        if (slot == 0) return no_host_memory(wanted.site);
+        if (slot == 0) return no_host_memory("the directory of a unified buffer", wanted.site);
         return slot - 1;
       }
       const bool is_own = other->thread == this_thread();
@@ -358,7 +353,7 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
   Memory& memory = memory_of(*place);
   if (is_write(access) && !make_room()) {
     memory.storage->uses().cancel(ticket);
-    return no_host_memory(site);
+    return no_host_memory("the directory of a unified buffer", site);
   }
   Open& open = slots_[slot];
   open.place = static_cast<std::uint8_t>(*place);
@@ -479,7 +474,8 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
     }
   }
   const std::lock_guard lock(mutex_);
-  if (is_write(access) && !make_room()) return no_host_memory(site);
+  if (is_write(access) && !make_room())
+    return no_host_memory("the directory of a unified buffer", site);
   Memory& own = memory_of(host);
   if (own.stream_uses == stream_uses) {
     own.is_read_clear = true;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "coherence/unified_core.hpp"
+#include "core/no_host_memory.hpp"
 
 namespace tern {
 
@@ -59,9 +60,7 @@ Result<void> UnifiedCore::try_bring(std::span<const LaunchPart> parts, StreamRef
   const std::lock_guard lock(mutex_);
   const auto changes = static_cast<std::uint32_t>(parts.size());
   if (!make_room(changes)) {
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not allocate what {what} needs. Free host memory.", site)
-        .with("what", "the directory of a unified buffer");
+    return no_host_memory("the directory of a unified buffer", site);
   }
   // From here on the launch may write: what it does is told when it was submitted, and cannot fail.
   promised_ += changes;

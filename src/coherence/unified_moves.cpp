@@ -13,17 +13,12 @@
 #include "coherence/host_heap.hpp"
 #include "coherence/totals.hpp"
 #include "coherence/unified_core.hpp"
+#include "core/no_host_memory.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/memory/default_resource.hpp"
 
 namespace tern {
 namespace {
-
-Failure no_host_memory(const char* what, CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", what);
-}
 
 bool shares_host_memory(const Device& device) noexcept {
   return device.info().is_host || device.can(Capability::host_access);

@@ -8,18 +8,11 @@
 
 #include "buffer/copy_route.hpp"
 #include "coherence/unified_core.hpp"
+#include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern {
-namespace {
-
-Failure no_host_memory(CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "the directory of a unified buffer");
-}
-
-}  // namespace
+namespace {}  // namespace
 
 // --- Copies that go
 
@@ -70,7 +63,7 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
   }
   return {};
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("the directory of a unified buffer", site);
 }
 
 Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
@@ -155,7 +148,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
       places = places.without(places.first());
     }
   });
-  if (!has_room) return no_host_memory(site);
+  if (!has_room) return no_host_memory("the directory of a unified buffer", site);
   const std::lock_guard lock(mutex_);
   for (unsigned i = 0; i < memories_.size(); ++i) {
     Memory& memory = memories_[i];
@@ -173,7 +166,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   for (const Transfer& one : moved) log(one);
   return {};
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("the directory of a unified buffer", site);
 }
 
 // --- Pointers that leave
@@ -193,7 +186,7 @@ Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offse
                    site)
         .with("what", "what was escaped for reading");
   }
-  if (!make_room()) return no_host_memory(site);
+  if (!make_room()) return no_host_memory("the directory of a unified buffer", site);
   Memory& memory = memory_of(open.place);
   if (open.place != host) {
     const StreamRef writer = stream.id() ? stream : open.stream;
@@ -259,7 +252,7 @@ Result<void> UnifiedCore::try_flush_host(CallSite site) noexcept try {
   }
   return {};
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("the directory of a unified buffer", site);
 }
 
 Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
@@ -336,7 +329,8 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
                      .site = site});
   }
   const std::lock_guard lock(other.mutex_);
-  if (!other.make_room(runs.size())) return no_host_memory(site);
+  if (!other.make_room(runs.size()))
+    return no_host_memory("the directory of a unified buffer", site);
   for (const CopyRun& run : runs) {
     other.validity_.apply(Access::discard, run.begin, run.end, *there);
   }
@@ -344,7 +338,7 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
   for (const Transfer& moved : moves) other.log(moved);
   return made;
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("the directory of a unified buffer", site);
 }
 
 }  // namespace tern

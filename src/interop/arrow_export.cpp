@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/no_host_memory.hpp"
 #include "interop/arrow_rejected.hpp"
 #include "interop/arrow_shipment.hpp"
 #include "tern/buffer/escape.hpp"
@@ -19,12 +20,6 @@
 
 namespace tern {
 namespace {
-
-Failure no_host_memory(CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "an Arrow array");
-}
 
 Failure no_structure(CallSite site) noexcept {
   return Failure(ErrorCode::invalid_argument, "an Arrow structure is missing: '{name}' is {value}.",
@@ -249,7 +244,7 @@ class Packer {
     }
     for (std::size_t i = 0; i < count; ++i) {
       if (entries[i].is_write() && !waits_.try_add(entries[i].mark())) {
-        return no_host_memory(options_.site);
+        return no_host_memory("an Arrow array", options_.site);
       }
     }
     return {};
@@ -335,7 +330,7 @@ Result<Packed> try_pack_table(const Table& table, bool is_for_host,
   array.private_data = shipment.release();
   return packed;
 } catch (const std::bad_alloc&) {
-  return no_host_memory(options.site);
+  return no_host_memory("an Arrow array", options.site);
 }
 
 Result<Packed> try_pack_column(const Column& column, bool is_for_host,
@@ -359,7 +354,7 @@ Result<Packed> try_pack_column(const Column& column, bool is_for_host,
   static_cast<void>(shipment.release());
   return packed;
 } catch (const std::bad_alloc&) {
-  return no_host_memory(options.site);
+  return no_host_memory("an Arrow array", options.site);
 }
 
 Result<void> put(const Result<Packed>& packed, ArrowArray& out) noexcept {
@@ -521,7 +516,7 @@ Result<void> try_export_arrow(std::span<const Table> tables, ArrowArrayStream* o
   out->private_data = chunks.release();
   return {};
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("an Arrow array", site);
 }
 
 }  // namespace tern

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/no_host_memory.hpp"
 #include "interop/arrow_rejected.hpp"
 #include "interop/arrow_schema_parts.hpp"
 #include "interop/arrow_shipment.hpp"
@@ -22,19 +23,6 @@
 
 namespace tern {
 namespace {
-
-Failure no_host_memory(CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "an Arrow array");
-}
-
-Failure no_structure(const char* name, CallSite site) noexcept {
-  return Failure(ErrorCode::invalid_argument, "an Arrow structure is missing: '{name}' is {value}.",
-                 site)
-      .with("name", name)
-      .with("value", "null");
-}
 
 // --- Whose the structure is
 
@@ -374,7 +362,7 @@ Result<Column> try_convert_views(const Leaf& leaf, const Arrival& arrival) noexc
       arrival.device, *texts, *leaf.type,
       {.valid = valid, .storage = {.tag = arrival.options.tag}, .site = site});
 } catch (const std::bad_alloc&) {
-  return no_host_memory(arrival.options.site);
+  return no_host_memory("an Arrow array", arrival.options.site);
 }
 
 /// How many bytes of texts there are: by the last offset.
@@ -592,7 +580,7 @@ Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
   }
   return columns;
 } catch (const std::bad_alloc&) {
-  return no_host_memory(options.site);
+  return no_host_memory("an Arrow array", options.site);
 }
 
 Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFields& fields,
@@ -658,7 +646,7 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
   if (!columns) return columns.failure();
   return Table::try_make(fields.schema, *std::move(columns), {.rows = window->rows, .site = site});
 } catch (const std::bad_alloc&) {
-  return no_host_memory(options.site);
+  return no_host_memory("an Arrow array", options.site);
 }
 
 Result<Column> try_column(const Device& device, ArrowArray* array, const ArrowField& field,
@@ -781,7 +769,7 @@ Result<Table> try_import_arrow(const Device& device, ArrowArrayStream* stream,
   }
   return Table::try_make(fields->schema, std::move(columns), {.rows = 0, .site = site});
 } catch (const std::bad_alloc&) {
-  return no_host_memory(options.site);
+  return no_host_memory("an Arrow array", options.site);
 }
 
 }  // namespace tern

@@ -47,6 +47,14 @@ class ArrowPath {
   std::size_t size_ = 0;
 };
 
+/// There is nothing to refuse: a pointer is null.
+inline Failure no_structure(const char* name, CallSite site) noexcept {
+  return Failure(ErrorCode::invalid_argument, "an Arrow structure is missing: '{name}' is {value}.",
+                 site)
+      .with("name", name)
+      .with("value", "null");
+}
+
 template <class Value>
 Failure arrow_rejected(const ArrowWhere& where, std::string_view field, const Value& value,
                        const char* expected, CallSite site) noexcept {

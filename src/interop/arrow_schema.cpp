@@ -8,25 +8,13 @@
 #include <new>
 #include <vector>
 
+#include "core/no_host_memory.hpp"
 #include "interop/arrow_rejected.hpp"
 #include "interop/arrow_schema_parts.hpp"
 #include "tern/interop/arrow.hpp"
 
 namespace tern {
 namespace {
-
-Failure no_host_memory(CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "an Arrow schema");
-}
-
-Failure no_structure(const char* name, CallSite site) noexcept {
-  return Failure(ErrorCode::invalid_argument, "an Arrow structure is missing: '{name}' is {value}.",
-                 site)
-      .with("name", name)
-      .with("value", "null");
-}
 
 struct Word {
   std::string_view format;
@@ -219,7 +207,7 @@ std::string arrow_format(const LogicalType& type) {
 Result<LogicalType> try_arrow_type(const char* format, CallSite site) noexcept try {
   return try_type(format, {"schema"}, site);
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("an Arrow schema", site);
 }
 
 Result<void> try_export_arrow_schema(const Schema& schema, ArrowSchema* out, CallSite site) noexcept
@@ -247,7 +235,7 @@ Result<void> try_export_arrow_schema(const Schema& schema, ArrowSchema* out, Cal
   *out = made;
   return {};
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("an Arrow schema", site);
 }
 
 Result<void> try_export_arrow_schema(const Field& field, ArrowSchema* out, CallSite site) noexcept
@@ -260,7 +248,7 @@ Result<void> try_export_arrow_schema(const Field& field, ArrowSchema* out, CallS
   *out = cargo.release()->pieces[0].structure;
   return {};
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("an Arrow schema", site);
 }
 
 Result<ArrowFields> try_read_arrow_schema(const ArrowSchema* schema, CallSite site) noexcept try {
@@ -311,14 +299,14 @@ Result<ArrowFields> try_read_arrow_schema(const ArrowSchema* schema, CallSite si
   }
   return ArrowFields{Schema(std::move(fields), *std::move(metadata)), std::move(views)};
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("an Arrow schema", site);
 }
 
 Result<ArrowField> try_read_arrow_field(const ArrowSchema* schema, CallSite site) noexcept try {
   if (schema == nullptr) return no_structure("schema", site);
   return try_leaf(*schema, {"schema"}, site);
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("an Arrow schema", site);
 }
 
 Result<Schema> try_import_arrow_schema(ArrowSchema* schema, CallSite site) noexcept {

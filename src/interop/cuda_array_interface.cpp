@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "core/no_host_memory.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -50,12 +51,6 @@ Failure rejected(const char* key, const Value& value, const char* expected,
   }
   failure.with("expected", expected);
   return failure;
-}
-
-Failure no_host_memory(CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "a CUDA array");
 }
 
 Result<void> check_cuda(const Device& device, CallSite site) noexcept {
@@ -106,7 +101,7 @@ Result<std::string> try_typestr(DType dtype, CallSite site) noexcept try {
                  "elements of type {value} have no name in a CUDA array. Use DLPack.", site)
       .with("value", name(dtype));
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("a CUDA array", site);
 }
 
 Result<DType> try_dtype_of_typestr(std::string_view typestr, CallSite site) noexcept {
@@ -187,7 +182,7 @@ Result<CudaArrayExport> try_export_cuda_array(const StridedBuffer& array,
                      array.origin_bytes();
   return made;
 } catch (const std::bad_alloc&) {
-  return no_host_memory(options.site);
+  return no_host_memory("a CUDA array", options.site);
 }
 
 Result<StridedBuffer> try_import_cuda_array(const Device& device,
@@ -283,7 +278,7 @@ Result<StridedBuffer> try_import_cuda_array(const Device& device,
   return StridedBuffer::try_over(*adopted, is_empty ? 0 : reach->before, *dtype, *std::move(shape),
                                  strides, site);
 } catch (const std::bad_alloc&) {
-  return no_host_memory(options.site);
+  return no_host_memory("a CUDA array", options.site);
 }
 
 }  // namespace tern

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/no_host_memory.hpp"
 #include "tern/buffer/escape.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
@@ -197,9 +198,7 @@ Result<Shipment*> try_ship(const Cargo& cargo, const DlpackExport& options) noex
   void* const memory =
       ::operator new(sizeof(Shipment) + 2 * rank * sizeof(std::int64_t), std::nothrow);
   if (memory == nullptr) {
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not allocate what {what} needs. Free host memory.", site)
-        .with("what", "a DLPack tensor");
+    return no_host_memory("a DLPack tensor", site);
   }
   Shipment* const made = ::new (memory) Shipment;
   Result<Escape> escape = Escape::try_begin(cargo.storage, site);

@@ -5,6 +5,7 @@
 #include <new>
 #include <unordered_map>
 
+#include "core/no_host_memory.hpp"
 #include "memory/block_table.hpp"
 
 namespace tern {
@@ -44,9 +45,7 @@ Result<std::shared_ptr<UseRecord>> try_uses_of(const Block& block, CallSite site
   if (!record) record = std::make_shared<UseRecord>();
   return record;
 } catch (const std::bad_alloc&) {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "the record of a block's uses");
+  return no_host_memory("the record of a block's uses", site);
 }
 
 std::shared_ptr<UseRecord> find_uses_of(const Block& block) noexcept {

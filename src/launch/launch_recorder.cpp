@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "core/no_host_memory.hpp"
 #include "launch/block_uses.hpp"
 #include "launch/captures.hpp"
 #include "launch/last_mark.hpp"
@@ -17,12 +18,6 @@ struct Counters {
   LaunchStatistics statistics;
 };
 constinit Counters counters;
-
-Failure no_host_memory(CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "a launch recorder");
-}
 
 Failure misuse(StreamRef stream, const char* why, CallSite site) noexcept {
   return Failure(ErrorCode::stream_misuse, "a launch on stream {stream} cannot be recorded: {why}.",
@@ -84,7 +79,7 @@ Result<void> LaunchRecorder::make_place(CallSite site) noexcept {
   try {
     if (places_.size() == places_.capacity()) places_.reserve(2 * places_.size() + 8);
   } catch (const std::bad_alloc&) {
-    return no_host_memory(site);
+    return no_host_memory("a launch recorder", site);
   }
   return {};
 }
@@ -121,7 +116,7 @@ Result<std::size_t> LaunchRecorder::put_raw(RawUse use) noexcept {
   try {
     raw_.push_back(use);
   } catch (const std::bad_alloc&) {
-    return no_host_memory(use.site);
+    return no_host_memory("a launch recorder", use.site);
   }
   raw_[use.first].merged = merge(raw_[use.first].merged, use.access);
   places_.push_back({false, static_cast<std::uint32_t>(raw_.size() - 1)});

@@ -4,6 +4,8 @@
 #include <new>
 #include <optional>
 
+#include "core/no_host_memory.hpp"
+
 namespace tern {
 namespace {
 
@@ -82,9 +84,7 @@ Result<void> MovedArguments::try_acquire(std::span<const LaunchArgument> argumen
   }
   return {};
 } catch (const std::bad_alloc&) {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "a list of arguments");
+  return no_host_memory("a list of arguments", site);
 }
 
 void MovedArguments::finish(bool is_submitted) noexcept {

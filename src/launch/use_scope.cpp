@@ -4,16 +4,11 @@
 #include <new>
 
 #include "buffer/stream_order.hpp"
+#include "core/no_host_memory.hpp"
 #include "launch/last_mark.hpp"
 
 namespace tern {
 namespace {
-
-Failure no_host_memory(CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "a list of uses");
-}
 
 Failure misuse(StreamRef stream, const char* why, CallSite site) noexcept {
   return Failure(ErrorCode::stream_misuse, "the uses of stream {stream} cannot change: {why}.",
@@ -46,7 +41,7 @@ bool UseScope::make_room() noexcept {
 Result<std::size_t> UseScope::try_put(Storage* storage, std::size_t offset, std::size_t bytes,
                                       Access access, const CallSite& site) noexcept {
   if (phase_ != Phase::open) return misuse(stream_, "they were begun. Add them before", site);
-  if (!make_room()) return no_host_memory(site);
+  if (!make_room()) return no_host_memory("a list of uses", site);
   const std::uint32_t index = count_;
   Use* const all = data();
   Use& use = *std::construct_at(all + index);

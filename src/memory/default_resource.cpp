@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 #include "tern/memory/pool_resource.hpp"
 
@@ -32,12 +33,6 @@ Failure not_kept(const DeviceState& state) noexcept {
                  "Keep one, or ask for the resource and hold it.")
       .with("what", "the default resource")
       .with("device", state.info().spec);
-}
-
-Failure no_host_memory() noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.")
-      .with("what", "a default resource");
 }
 
 /// The kinds of memory that a device gives, as places in a row.
@@ -163,7 +158,7 @@ Result<ResourceHandle> try_default_resource(const Device& device, MemoryKind kin
 } catch (const Error& error) {
   return error.failure();
 } catch (const std::bad_alloc&) {
-  return no_host_memory();
+  return no_host_memory("a default resource");
 }
 
 Resource& default_resource_ref(const Device& device) {
@@ -191,7 +186,7 @@ ResourceHandle set_default_resource(const Device& device, ResourceHandle resourc
 } catch (const Error&) {
   throw;
 } catch (const std::bad_alloc&) {
-  raise(no_host_memory());
+  raise(no_host_memory("a default resource"));
 }
 
 ResourceHandle shutdown_default_resource(const Device& device) try {
@@ -199,7 +194,7 @@ ResourceHandle shutdown_default_resource(const Device& device) try {
 } catch (const Error&) {
   throw;
 } catch (const std::bad_alloc&) {
-  raise(no_host_memory());
+  raise(no_host_memory("a default resource"));
 }
 
 }  // namespace tern

@@ -5,18 +5,13 @@
 #include <limits>
 #include <new>
 
+#include "core/no_host_memory.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/table/bitmap.hpp"
 
 namespace tern {
 namespace {
-
-Failure no_host_memory(CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "a column");
-}
 
 Failure too_large(std::size_t capacity, CallSite site) noexcept {
   return Failure(ErrorCode::size_overflow,
@@ -105,7 +100,7 @@ Result<std::vector<std::byte>> try_download(const Buffer& buffer, std::size_t of
   }
   return to;
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("a column", site);
 }
 
 /// `count` bits from `first` on, as they are, on the host: with the bit they begin at there.
@@ -153,7 +148,7 @@ Result<std::vector<std::int64_t>> try_download_offsets(const Column& column, std
   }
   return offsets;
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("a column", site);
 }
 
 Result<Buffer> try_upload_offsets(const Device& device, DType dtype,
@@ -172,7 +167,7 @@ Result<Buffer> try_upload_offsets(const Device& device, DType dtype,
   const std::vector<std::int32_t> narrow(offsets.begin(), offsets.end());
   return try_upload(device, dtype, narrow.data(), narrow.size() * sizeof(std::int32_t), options);
 } catch (const std::bad_alloc&) {
-  return no_host_memory(options.site);
+  return no_host_memory("a column", options.site);
 }
 
 Result<void> add_validity(ColumnParts& parts, const Device& device, std::size_t count,
@@ -198,7 +193,7 @@ Result<void> add_validity(ColumnParts& parts, const Device& device, std::size_t 
   parts.validity = *std::move(made);
   return {};
 } catch (const std::bad_alloc&) {
-  return no_host_memory(options.site);
+  return no_host_memory("a column", options.site);
 }
 
 /// Copies bytes of one buffer to the front of another.
@@ -333,7 +328,7 @@ Result<Column> Column::try_from(const Device& device, const void* values, std::s
   }
   return try_over(std::move(type), count, std::move(parts), site);
 } catch (const std::bad_alloc&) {
-  return no_host_memory(options.site);
+  return no_host_memory("a column", options.site);
 }
 
 Result<Column> Column::try_from_strings(const Device& device,
@@ -363,7 +358,7 @@ Result<Column> Column::try_from_strings(const Device& device,
   }
   return try_over(std::move(type), values.size(), std::move(parts), options.site);
 } catch (const std::bad_alloc&) {
-  return no_host_memory(options.site);
+  return no_host_memory("a column", options.site);
 }
 
 Result<Column> Column::try_pack(const Buffer& booleans, const ColumnOptions& options) noexcept {
@@ -385,7 +380,7 @@ Result<Buffer> Column::try_unpack(CallSite site) const noexcept try {
   unpack_bits(bits->bytes.data(), bits->first, bytes);
   return try_upload(device(), DType::boolean, bytes.data(), bytes.size(), {.site = site});
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("a column", site);
 }
 
 Buffer Column::values() const {
@@ -599,7 +594,7 @@ Result<Column> Column::try_concat(std::span<const Column> columns,
   }
   return try_over(type, total, std::move(parts), site);
 } catch (const std::bad_alloc&) {
-  return no_host_memory(options.site);
+  return no_host_memory("a column", options.site);
 }
 
 std::vector<bool> Column::to_valid(CallSite site) const {

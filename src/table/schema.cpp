@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <new>
 
+#include "core/no_host_memory.hpp"
+
 namespace tern {
 namespace {
 
@@ -75,9 +77,7 @@ Result<Schema> Schema::try_select(std::span<const std::size_t> indices,
   }
   return Schema(std::move(chosen), metadata());
 } catch (const std::bad_alloc&) {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "a schema");
+  return no_host_memory("a schema", site);
 }
 
 Result<void> Schema::check_match(const Schema& wanted, const SchemaMatch& options,

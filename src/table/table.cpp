@@ -4,17 +4,12 @@
 #include <mutex>
 #include <new>
 
+#include "core/no_host_memory.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern {
 namespace {
-
-Failure no_host_memory(CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
-      .with("what", "a table");
-}
 
 Failure too_many_rows(std::uint64_t rows, std::size_t capacity, CallSite site) noexcept {
   return Failure(ErrorCode::invalid_view,
@@ -198,7 +193,7 @@ Result<Table> Table::try_make(Schema schema, std::vector<Column> columns,
   if (Result<void> begun = rows->try_begin(); !begun) return begun.failure();
   return wrap(std::move(schema), std::move(columns), capacity, std::move(rows));
 } catch (const std::bad_alloc&) {
-  return no_host_memory(options.site);
+  return no_host_memory("a table", options.site);
 }
 
 Result<Table> Table::try_allocate(const Device& device, Schema schema, std::size_t capacity,
@@ -225,7 +220,7 @@ Result<Table> Table::try_allocate(const Device& device, Schema schema, std::size
   }
   return try_make(std::move(schema), std::move(columns), made);
 } catch (const std::bad_alloc&) {
-  return no_host_memory(options.site);
+  return no_host_memory("a table", options.site);
 }
 
 const Schema& Table::schema() const noexcept {
@@ -291,7 +286,7 @@ Result<Table> Table::try_select(std::span<const std::size_t> indices, CallSite s
   for (const std::size_t index : indices) columns.push_back(body_->columns[index]);
   return wrap(*std::move(chosen), std::move(columns), capacity(), rows_);
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("a table", site);
 }
 
 Result<Table> Table::try_select(std::span<const std::string_view> names,
@@ -310,7 +305,7 @@ Result<Table> Table::try_select(std::span<const std::string_view> names,
   }
   return try_select(indices, site);
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("a table", site);
 }
 
 Result<Table> Table::try_slice(std::size_t first, std::size_t count, CallSite site) const noexcept
@@ -331,7 +326,7 @@ Result<Table> Table::try_slice(std::size_t first, std::size_t count, CallSite si
   }
   return try_make(schema(), std::move(columns), {.rows = count, .site = site});
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("a table", site);
 }
 
 Result<Table> Table::try_concat(std::span<const Table> tables, CallSite site) noexcept try {
@@ -372,7 +367,7 @@ Result<Table> Table::try_concat(std::span<const Table> tables, CallSite site) no
   }
   return try_make(tables[0].schema(), std::move(columns), {.rows = total, .site = site});
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("a table", site);
 }
 
 Result<Table> Table::try_copy_to(const Device& device, StreamRef stream,
@@ -415,7 +410,7 @@ Result<Table> Table::try_copy_to(const Device& device, StreamRef stream,
   }
   return try_make(schema(), std::move(columns), options);
 } catch (const std::bad_alloc&) {
-  return no_host_memory(site);
+  return no_host_memory("a table", site);
 }
 
 }  // namespace tern

@@ -222,6 +222,9 @@ class TERN_EXPORT Hints {
   [[nodiscard]] Result<HintRange> try_resolve(std::optional<HintRange> range,
                                               CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_note_edges(HintRange range, CallSite site) const noexcept;
+  /// What will be done about a range: whether the device can, and which pages it covers.
+  [[nodiscard]] Result<HintReport> try_report(HintRange range, Capability wanted,
+                                              CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_tell(AdvicePair advice, HintRange range,
                                       CallSite site) const noexcept;
   [[nodiscard]] Result<HintReport> try_give_up(std::optional<Place> place, StreamRef stream,

@@ -1,0 +1,35 @@
+// What few storages have: made when it is first needed, for all time.
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "buffer/host_accesses.hpp"
+#include "buffer/written_ranges.hpp"
+#include "tern/buffer/storage.hpp"
+
+namespace tern {
+
+struct Storage::Rare {
+  std::mutex mutex;  // of those up to the escapes
+  WrittenRanges written;
+  HostAccesses accesses;
+  std::set<std::size_t> edges;
+  std::set<std::pair<Advice, Place>> advice;  // what takes it back
+  std::uint32_t escapes = 0;
+  std::size_t escaped_bytes = 0;  // as many as there were with the first: it may grow since
+  // Constant from the beginning, where there is no resource.
+  std::unique_ptr<StorageOrigin> origin;
+  Device device;
+  bool is_end_queued = false;              // whoever ends it knows it alone
+  std::atomic<std::uint64_t> barrier = 0;  // of the device, that strangers' work is behind
+  std::atomic<std::uint64_t> writes = 0;   // since somebody wanted them counted
+};
+
+}  // namespace tern
