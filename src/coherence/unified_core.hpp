@@ -64,6 +64,12 @@ class UnifiedCore final : public LaunchMemory {
     CallSite site = {};
   };
   [[nodiscard]] Result<RawLease> try_open(const Wanted& wanted) noexcept;
+  /// The short way: the bytes are there, nobody is to be waited for, and nothing is asked. False:
+  /// nothing has happened, and try_open() knows why.
+  [[nodiscard]] bool open_host_at_once(ByteRange range, Access access, const CallSite& site,
+                                       RawLease& lease) noexcept;
+  [[nodiscard]] bool open_device_at_once(ByteRange range, Access access, StreamRef stream,
+                                         const CallSite& site, RawLease& lease) noexcept;
   /// Of what was to be written, so many bytes are; more than there are means all.
   void close(std::uint32_t slot, std::size_t kept) noexcept;
   [[nodiscard]] Result<void> try_downgrade(std::uint32_t slot, CallSite site) noexcept;
@@ -193,9 +199,21 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] bool make_room(std::size_t ranges = 1) noexcept {
     return validity_.make_room(ranges + promised_);
   }
-  /// 0 if the host has no memory for it; else the number and 1 more.
-  [[nodiscard]] std::uint32_t take_slot(const Wanted& wanted, unsigned place) noexcept;
+  /// Of a lease that begins; null if the host has no memory for one more.
+  [[nodiscard]] Open* take_slot(ByteRange range, Access access, Kind kind, unsigned place,
+                                StreamRef stream, const CallSite& site) noexcept;
+  [[nodiscard]] std::uint32_t number_of(const Open& open) const noexcept {
+    return static_cast<std::uint32_t>(&open - slots_.data());
+  }
+  [[nodiscard]] Open* add_slot() noexcept;
   void free_slot(std::uint32_t slot) noexcept;
+  /// The memory of an open one.
+  void give(const Open& slot, const Memory& memory, RawLease& lease) noexcept;
+  void note_write(unsigned place, ByteRange range, Access access) noexcept;
+  /// On record, if the stream has nobody to wait for.
+  [[nodiscard]] static bool begin_without_waits(Memory& memory, Access access, StreamRef stream,
+                                                const CallSite& site,
+                                                UseRecord::Ticket& ticket) noexcept;
   [[nodiscard]] unsigned find_place(DeviceId device) const noexcept;
   [[nodiscard]] std::optional<unsigned> find(Place place) const noexcept;
   [[nodiscard]] Memory& memory_of(unsigned place) noexcept {
@@ -207,6 +225,11 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] bool takes_part(unsigned place) const noexcept {
     return memory_of(place).parts.has(place);
   }
+  /// Of a lease that is on record, and closes.
+  void end_use(Open& open) noexcept;
+  /// What was not kept is forgotten, and what was goes where it shall; for that the lock is given
+  /// up and taken again.
+  void after_write(std::uint32_t slot, std::size_t kept) noexcept;
   static void note_stream_use(Memory& memory, Access access) noexcept;
   [[nodiscard]] bool is_ready_at(unsigned place, ByteRange range, Access access) noexcept;
   [[nodiscard]] BufferState state_of(PlaceSet valid) const noexcept;
@@ -217,8 +240,7 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<std::uint32_t> try_take(const Wanted& wanted, unsigned place) noexcept;
   [[nodiscard]] Failure refused(const Open& open, const Wanted& wanted) const noexcept;
   void cancel(std::uint32_t slot) noexcept;
-  [[nodiscard]] RawLease lease(std::uint32_t slot, unsigned place, ByteRange range,
-                               Access access) noexcept;
+  [[nodiscard]] RawLease lease(std::uint32_t slot) noexcept;
   [[nodiscard]] Result<RawLease> try_open_device(std::uint32_t slot, const Wanted& wanted) noexcept;
   [[nodiscard]] Result<RawLease> try_open_host(std::uint32_t slot, const Wanted& wanted) noexcept;
   [[nodiscard]] Result<void> try_settle_host(std::uint32_t slot, ByteRange range, Access access,

@@ -204,6 +204,10 @@ class TERN_EXPORT RawUnified {
   [[nodiscard]] Result<RawLease> try_host_async(CallSite site) const noexcept;
   [[nodiscard]] Result<RawLease> try_device(Access access, StreamRef stream, LeaseWait wait,
                                             CallSite site) const noexcept;
+  /// The same for the least that can be; they throw what those return.
+  [[nodiscard]] RawLease open_host(Access access, LeaseWait wait, const CallSite& site) const;
+  [[nodiscard]] RawLease open_device(Access access, StreamRef stream, LeaseWait wait,
+                                     const CallSite& site) const;
   [[nodiscard]] Result<RawLease> try_escape_host(Access access, CallSite site) const noexcept;
   [[nodiscard]] Result<RawLease> try_escape_device(Access access, StreamRef stream,
                                                    CallSite site) const noexcept;
@@ -247,6 +251,10 @@ class TERN_EXPORT RawUnified {
   explicit RawUnified(UnifiedCore* core) noexcept : core_(core) {}
   [[nodiscard]] Result<ByteRange> try_range(std::size_t offset, std::size_t bytes,
                                             CallSite site) const noexcept;
+  /// Of one that is there.
+  [[nodiscard]] ByteRange range() const noexcept;
+  void open_the_long_way(RawLease& lease, Access access, bool is_host, StreamRef stream,
+                         LeaseWait wait, const CallSite& site) const;
 
   UnifiedCore* core_ = nullptr;
   std::size_t offset_ = 0;
