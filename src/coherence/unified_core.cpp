@@ -21,14 +21,15 @@ const void* this_thread() noexcept {
   return &mark;
 }
 
-/// StreamRef's functions of these names, where they are inlined.
+/// StreamRef::is_usable, where it is inlined.
 bool is_usable(StreamRef stream) noexcept {
   const StreamState* const state = DeviceState::state_of(stream);
   return state != nullptr && state->is_open_as(stream.id()) && state->device->is_in_its_process();
 }
-Mark next_mark(StreamRef stream) noexcept {
-  if (!is_usable(stream)) return {};
-  return {stream.id(), DeviceState::state_of(stream)->promise_next()};
+
+void promise_next_mark(StreamRef stream) noexcept {
+  StreamState* const state = DeviceState::state_of(stream);
+  if (state->is_open_as(stream.id())) static_cast<void>(state->promise_next());
 }
 
 std::uint64_t next_number() noexcept {
@@ -312,15 +313,18 @@ void UnifiedCore::Memory::set(StorageHandle made) noexcept {
   }
   Memory& memory = memory_of(place);
   const bool is_ahead = memory.ahead == stream.id() && (memory.ahead_writes || !is_write(access));
-  UseRecord::Ticket ticket;
-  if (!is_ahead && !begin_without_waits(memory, access, stream, site, ticket)) return false;
+  std::optional<UseRecord::Ticket> ticket;
+  if (!is_ahead) {
+    ticket = begin_without_waits(memory, access, stream, site);
+    if (!ticket) return false;
+  }
   Open* const slot = take_slot(range, access, Kind::lease, place, stream, site);
   if (slot == nullptr) {
-    if (!is_ahead) memory.storage->uses().cancel(ticket);
+    if (ticket) memory.storage->uses().cancel(*ticket);
     return false;
   }
   note_stream_use(memory, access);
-  slot->ticket = ticket;
+  if (ticket) slot->ticket = *ticket;
   slot->has_use = !is_ahead;
   slot->is_ahead = is_ahead;
   slot->stream_uses = memory.stream_uses;
@@ -329,21 +333,19 @@ void UnifiedCore::Memory::set(StorageHandle made) noexcept {
   return true;
 }
 
-[[gnu::noinline]] bool UnifiedCore::begin_without_waits(Memory& memory, Access access,
-                                                        StreamRef stream, const CallSite& site,
-                                                        UseRecord::Ticket& ticket) noexcept {
-  if (memory.device != stream.device_id()) return false;
+[[gnu::noinline]] std::optional<UseRecord::Ticket> UnifiedCore::begin_without_waits(
+    Memory& memory, Access access, StreamRef stream, const CallSite& site) noexcept {
+  if (memory.device != stream.device_id()) return std::nullopt;
   memory.ahead = {};
   MarkSet waits;
   UseRecord& uses = memory.storage->uses();
   const Result<UseRecord::Ticket> begun = uses.try_begin(stream, access, waits, site);
-  if (!begun) return false;
+  if (!begun) return std::nullopt;
   if (!waits.all().empty()) {
     uses.cancel(*begun);
-    return false;
+    return std::nullopt;
   }
-  ticket = *begun;
-  return true;
+  return *begun;
 }
 
 RawLease UnifiedCore::lease(std::uint32_t slot) noexcept {
@@ -664,10 +666,11 @@ Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexc
     end_use(open);
   } else if (open.is_ahead) {
     Memory& memory = memory_of(open.place);
-    const Mark mark = next_mark(stream);  // promised, so that the stream does not end without it
-    if (memory.ahead != stream.id()) {
+    if (memory.ahead == stream.id()) [[likely]] {
+      promise_next_mark(stream);  // so that the stream does not end without it
+    } else {
       // Somebody has looked meanwhile, and what came behind that is not on record.
-      must_wait = !memory.storage->uses().try_note(stream, mark, open.access);
+      must_wait = !memory.storage->uses().try_note(stream, stream.next_mark(), open.access);
       memory.ahead = {};
     }
     note_stream_use(memory, open.access);

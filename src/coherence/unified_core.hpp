@@ -211,9 +211,8 @@ class UnifiedCore final : public LaunchMemory {
   void give(const Open& slot, const Memory& memory, RawLease& lease) noexcept;
   void note_write(unsigned place, ByteRange range, Access access) noexcept;
   /// On record, if the stream has nobody to wait for.
-  [[nodiscard]] static bool begin_without_waits(Memory& memory, Access access, StreamRef stream,
-                                                const CallSite& site,
-                                                UseRecord::Ticket& ticket) noexcept;
+  [[nodiscard]] static std::optional<UseRecord::Ticket> begin_without_waits(
+      Memory& memory, Access access, StreamRef stream, const CallSite& site) noexcept;
   [[nodiscard]] unsigned find_place(DeviceId device) const noexcept;
   [[nodiscard]] std::optional<unsigned> find(Place place) const noexcept;
   [[nodiscard]] Memory& memory_of(unsigned place) noexcept {
