@@ -74,6 +74,16 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
         .with("tag", options_.tag.name())
         .with("device", device.spec());
   }
+  if ((dtype_ == DType::f64 || dtype_ == DType::complex128) && !device.can(Capability::float64)) {
+    return Failure(
+               ErrorCode::unsupported,
+               "'{device}' has no {what}, of which buffer '{tag}' is made. Use another type, or "
+               "another device.",
+               site)
+        .with("what", name(dtype_))
+        .with("device", device.spec())
+        .with("tag", options_.tag.name());
+  }
   // The host's copy can be the device's too if it is memory of that device, or if that device is
   // the host.
   const bool is_shared =
