@@ -268,6 +268,11 @@ Result<void> RawUnified::check() const noexcept {
   return core_ != nullptr ? core_->check() : Result<void>();
 }
 
+Result<void> RawUnified::try_compare(CallSite site) const noexcept {
+  if (core_ == nullptr) return {};
+  return core_->try_compare({offset_, offset_ + bytes()}, site);
+}
+
 bool RawUnified::overlaps(const RawUnified& other) const noexcept {
   return core_ != nullptr && core_ == other.core_ && offset_ < other.offset_ + other.bytes() &&
          other.offset_ < offset_ + bytes();

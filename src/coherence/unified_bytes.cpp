@@ -14,7 +14,7 @@
 namespace tern {
 
 Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access access, void* bytes,
-                                       CallSite site) noexcept {
+                                       CallSite site, TransferReason reason) noexcept {
   const std::size_t count = range.end - range.begin;
   StorageHandle storage;
   {
@@ -43,6 +43,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     if (access == Access::read) {
       std::memcpy(bytes, address, count);
     } else {
+      if (is_checked_) seal_.forget(range);
       std::memcpy(address, bytes, count);
     }
     return {};
@@ -68,7 +69,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
          .end = range.end,
          .runs = 1,
          .bytes = count,
-         .reason = TransferReason::element,
+         .reason = reason,
          .site = site});
   }
   // The caller's bytes are nobody's but the caller's: the copy is done on return.
@@ -279,6 +280,7 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
       note_stream_use(memory, Access::discard);
     }
     validity_.apply(Access::discard, range.begin, range.end, *place);
+    if (*place == host) seal_.forget(range);
   }
   return {};
 }

@@ -256,6 +256,7 @@ void UnifiedCore::Memory::set(StorageHandle made) noexcept {
 [[gnu::always_inline]] inline bool UnifiedCore::is_ready_at(unsigned place, ByteRange range,
                                                             Access access) noexcept {
   if (movers_ != 0 || sticky_count_ != 0 || is_checked_ || !takes_part(place)) return false;
+  if (options_.compare && !is_write(access)) return false;
   if (access == Access::discard) {
     return validity_.is_only(range.begin, range.end, place) ||
            (validity_.size() < most_intervals && make_room());
@@ -372,6 +373,12 @@ Result<RawLease> UnifiedCore::try_open(const Wanted& wanted) noexcept {
     }
     if (range.begin == range.end) return RawLease();
     if (!is_host) place = find_place(stream.device_id());
+  }
+  if (is_checked_) {
+    if (Result<void> sound = check_sealed(range, site); !sound) return sound.failure();
+  }
+  if (options_.compare && access == Access::read) {
+    if (Result<void> same = try_compare(range, site); !same) return same.failure();
   }
   const Result<std::uint32_t> slot = try_take(wanted, place == PlaceSet::most ? 0 : place);
   if (!slot) return slot.failure();
@@ -529,6 +536,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
       }
     }
   }
+  if (is_write(access)) seal_.forget(range);
   if (!is_async) {
     if (Result<void> ready = try_settle_host(slot, range, access, site); !ready) {
       return ready.failure();
@@ -679,6 +687,7 @@ Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexc
   if (is_write(open.access) && (open.access == Access::discard || write_through_ || is_checked_)) {
     after_write(slot, kept);
   }
+  if (is_checked_) seal(slot);
   free_slot(slot);
   const bool is_last = --shares_ == 0;
   const bool has_waiters = waiters_ != 0;

@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "coherence/host_seal.hpp"
 #include "tern/buffer/use_record.hpp"
 #include "tern/coherence/raw_unified.hpp"
 #include "tern/coherence/validity.hpp"
@@ -136,6 +137,7 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] UnifiedStatistics stats() const noexcept;
   [[nodiscard]] std::vector<Transfer> transfers() const;
   [[nodiscard]] Result<void> check() const noexcept;
+  [[nodiscard]] Result<void> try_compare(ByteRange range, CallSite site) noexcept;
   [[nodiscard]] Failure outside(std::size_t offset, std::size_t bytes, std::size_t extent,
                                 CallSite site) const noexcept;
 
@@ -290,12 +292,19 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_poison(unsigned place, ByteRange range, bool all, StreamRef stream,
                                         CallSite site) noexcept;
   void poison_stale(ByteRange range, unsigned written, CallSite site) noexcept;
+  /// The host's copy, if it is only that: nobody else may write it without telling. Null else.
+  [[nodiscard]] const Memory* sealed_memory() const noexcept;
+  /// A lease of the host's copy closes: from now on its bytes stay what they are.
+  void seal(std::uint32_t slot) noexcept;
+  /// Not with mutex_ held. Refused with violation if the host wrote some of it without a lease.
+  [[nodiscard]] Result<void> check_sealed(ByteRange range, CallSite site) noexcept;
   /// The ranges of [0, bytes_) whose set of places fits. Throws std::bad_alloc.
   template <class Fits>
   [[nodiscard]] std::vector<ByteRange> ranges_where(ByteRange range, Fits fits) const;
   /// Between a memory and a few bytes of the caller's, complete on return. Not with a lock held.
   [[nodiscard]] Result<void> try_exchange(unsigned place, ByteRange range, Access access,
-                                          void* bytes, CallSite site) noexcept;
+                                          void* bytes, CallSite site,
+                                          TransferReason reason = TransferReason::element) noexcept;
 
   [[nodiscard]] Failure sync_failed(unsigned from, unsigned to, ByteRange range,
                                     const Failure& cause, CallSite site) const noexcept;
@@ -332,6 +341,8 @@ class UnifiedCore final : public LaunchMemory {
   std::vector<ByteRange> under_way_;
   std::vector<Transfer> log_;
   std::size_t log_next_ = 0;
+
+  HostSeal seal_;
 
   std::mutex wait_mutex_;
   std::condition_variable closed_;

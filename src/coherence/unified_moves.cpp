@@ -217,6 +217,9 @@ Result<UnifiedCore::Runner> UnifiedCore::try_runner(const Device& device, Storag
 Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const StorageHandle& to,
                                     const StorageHandle& from, StreamRef stream,
                                     CallSite site) noexcept try {
+  if (is_checked_ && to == memories_[host].storage) {
+    for (const CopyRun& run : runs) seal_.forget({run.begin, run.end});
+  }
   const std::size_t width = runs[0].end - runs[0].begin;
   const std::size_t pitch = runs.size() > 1 ? runs[1].begin - runs[0].begin : 0;
   bool is_regular = true;
@@ -316,6 +319,11 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     if (moved.is_elided) continue;
     const StorageHandle& to = memory_of(place).storage;
     const StorageHandle& from = memory_of(source).storage;
+    if (is_checked_ && places_[source].memory == host) {
+      for (const CopyRun& run : some) {
+        if (Result<void> sound = check_sealed({run.begin, run.end}, site); !sound) return sound;
+      }
+    }
     Result<Runner> runner = Runner{{}, stream};
     if (places_[place].memory == host) {
       // Only streams of the source reach both.
@@ -441,6 +449,7 @@ Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, 
           !noted) {
         return noted;
       }
+      seal_.forget(one);
       std::fill_n(address, bytes, std::byte{poison});
       continue;
     }

@@ -80,9 +80,12 @@ struct UnifiedOptions {
   /// Copies with less than this between them are one. What lies between must be up to date at the
   /// source and in nobody's hands.
   std::size_t merge_below_bytes = 128 * 1024;
-  /// Bytes that are stale, never written or about to be written are 0xCB, to be seen. Unset: as
-  /// TERN_CHECKED says.
+  /// Bytes that are stale, never written or about to be written are 0xCB, to be seen, and an access
+  /// to what the host wrote without a lease is refused (violation). Unset: as TERN_CHECKED says.
   std::optional<bool> checked = {};
+  /// Before every lease for reading, the copies that should be the same are compared (violation):
+  /// finds who writes on a device without a lease. Every read costs a copy.
+  bool compare = false;
   CallSite site = CallSite::here();
 };
 
@@ -188,6 +191,9 @@ class TERN_EXPORT RawUnified {
   [[nodiscard]] std::vector<Transfer> transfers() const;
   /// Is everything as it should be? Refused with violation.
   [[nodiscard]] Result<void> check() const noexcept;
+  /// Have the copies that should be the same the same bytes? Waits for them. Refused with
+  /// violation, naming the first place and range that differ.
+  [[nodiscard]] Result<void> try_compare(CallSite site) const noexcept;
   [[nodiscard]] bool overlaps(const RawUnified& other) const noexcept;
 
   /// What a launch is given; null for none.

@@ -30,7 +30,8 @@ namespace tern {
   TERN_REASON(sticky)                              \
   TERN_REASON(reconcile)                           \
   TERN_REASON(write_through)                       \
-  TERN_REASON(clone)
+  TERN_REASON(clone)                               \
+  TERN_REASON(compare)
 
 enum class TransferReason : std::uint8_t {
 #define TERN_REASON(reason) reason,

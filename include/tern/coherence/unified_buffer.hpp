@@ -567,6 +567,12 @@ class UnifiedBuffer : public UnifiedView<T> {
   [[nodiscard]] std::vector<Transfer> transfers() const { return raw_.transfers(); }
   /// Are the invariants kept? Refused with violation.
   [[nodiscard]] Result<void> check() const noexcept { return raw_.check(); }
+  /// Are the copies that should be the same? Waits for them. Refused with violation, naming the
+  /// first place and bytes that differ.
+  Result<void> try_compare(CallSite site = CallSite::here()) const noexcept {
+    return raw_.try_compare(site);
+  }
+  void compare(CallSite site = CallSite::here()) const { try_compare(site).value(); }
   /// Of exactly this shape (shape_mismatch).
   Result<void> try_copy_from(std::span<const T> elements, const Shape& shape,
                              CallSite site = CallSite::here()) noexcept {
