@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "support/gate.hpp"
 #include "support/unified.hpp"
 #include "tern/coherence/unified_buffer.hpp"
 
@@ -86,6 +87,18 @@ TEST_F(UnifiedChecks, LetEverybodyWriteWhoSaysSo) {
   EXPECT_EQ(buffer.read_host()[1999], 2);
   buffer.drop_host();
   EXPECT_EQ(buffer.read_host()[0], 1);
+}
+
+TEST_F(UnifiedChecks, LetCopiesArriveInMemoryThatCouldNotBePoisoned) {
+  UnifiedBuffer<int> buffer = checked(100);
+  Gate gate;
+  gate.hold(s);
+  buffer.prefetch(s);  // reads the host's copy until the gate opens
+  write_on_device(buffer, s, 2);
+  gate.open();
+  buffer.prefetch_host();
+  buffer.synchronize();
+  EXPECT_EQ(buffer.read_host()[99], 2);
 }
 
 TEST_F(UnifiedChecks, FindWritesThroughAnEscapedPointerThatIsClosed) {
