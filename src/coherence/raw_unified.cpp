@@ -226,6 +226,8 @@ const Device& RawUnified::device() const noexcept {
 
 bool RawUnified::is_pinned() const noexcept { return core_ != nullptr && core_->is_pinned(); }
 
+bool RawUnified::is_guarded() const noexcept { return core_ != nullptr && core_->is_guarded(); }
+
 bool RawUnified::has_copy(Place place) const noexcept {
   return core_ != nullptr && core_->has_copy(place);
 }

@@ -34,7 +34,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     }
   }
   if (is_host_memory(*storage) || storage->reach().host_writes) {
-    const std::lock_guard moving(transfer_mutex_);
+    const Mover mover(*this);
     std::byte* const address = address_for(*storage, {}) + range.begin;
     if (Result<void> noted = storage->device().try_note_host_access(address, count, access, site);
         !noted) {

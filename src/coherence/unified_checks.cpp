@@ -5,6 +5,7 @@
 #include <new>
 #include <vector>
 
+#include "coherence/guarded_heap.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
@@ -63,6 +64,52 @@ Result<void> UnifiedCore::check_sealed(ByteRange range, CallSite site) noexcept 
       .with("a_line", broken->sealed_at.line)
       .with("tag", options_.tag.name())
       .with("a_file", broken->sealed_at.file);
+}
+
+// --- On the host: pages
+
+GuardedHeap* UnifiedCore::guarded() const noexcept {
+  const Memory* const memory = sealed_memory();
+  if (memory == nullptr || memory->storage->kind() != StorageKind::host) return nullptr;
+  return dynamic_cast<GuardedHeap*>(memory->storage->origin());
+}
+
+bool UnifiedCore::is_guarded() const noexcept {
+  if (!options_.guard) return false;
+  const std::lock_guard lock(mutex_);
+  return guarded() != nullptr;
+}
+
+void UnifiedCore::open_pages() noexcept {
+  // Of memory that a device shares by now, too.
+  const Memory& memory = memories_[host];
+  if (!memory.storage || memory.storage->resource()) return;
+  if (auto* const pages = dynamic_cast<GuardedHeap*>(memory.storage->origin())) pages->open();
+}
+
+void UnifiedCore::close_pages() noexcept {
+  GuardedHeap* const pages = guarded();
+  if (pages == nullptr) return;
+  // Copies do not ask for leases. Where nobody can tell that they are done, the pages stay open.
+  if (!memories_[host].storage->uses().try_wait(Access::discard)) return;
+  const std::lock_guard lock(mutex_);
+  pages->begin_rules();
+  validity_.visit(0, bytes(), [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+    if (valid.has(host)) pages->allow({begin, end}, GuardedHeap::Allowed::reading);
+  });
+  for (const Open& open : slots_) {
+    if (!open.is_open || open.place != host) continue;
+    pages->allow({open.begin, open.end}, is_write(open.access) ? GuardedHeap::Allowed::everything
+                                                               : GuardedHeap::Allowed::reading);
+  }
+  pages->close(last_host_lease_);
+}
+
+void UnifiedCore::guard_again() noexcept {
+  // The share that the lease had is still there.
+  mutex_.unlock();
+  { const Mover mover(*this); }
+  mutex_.lock();
 }
 
 // --- Everywhere: comparison

@@ -256,7 +256,7 @@ void UnifiedCore::Memory::set(StorageHandle made) noexcept {
 [[gnu::always_inline]] inline bool UnifiedCore::is_ready_at(unsigned place, ByteRange range,
                                                             Access access) noexcept {
   if (movers_ != 0 || sticky_count_ != 0 || is_checked_ || !takes_part(place)) return false;
-  if (options_.compare && !is_write(access)) return false;
+  if (options_.guard || (options_.compare && !is_write(access))) return false;
   if (access == Access::discard) {
     return validity_.is_only(range.begin, range.end, place) ||
            (validity_.size() < most_intervals && make_room());
@@ -374,7 +374,8 @@ Result<RawLease> UnifiedCore::try_open(const Wanted& wanted) noexcept {
     if (range.begin == range.end) return RawLease();
     if (!is_host) place = find_place(stream.device_id());
   }
-  if (is_checked_) {
+  // What is guarded cannot have been written, and not be read to see that.
+  if (is_checked_ && !options_.guard) {
     if (Result<void> sound = check_sealed(range, site); !sound) return sound.failure();
   }
   if (options_.compare && access == Access::read) {
@@ -547,6 +548,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
     slots_[slot].is_sticky = true;
     ++sticky_count_;
   }
+  last_host_lease_ = site;
   return lease(slot);
 }
 
@@ -689,6 +691,7 @@ Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexc
   }
   if (is_checked_) seal(slot);
   free_slot(slot);
+  if (options_.guard) guard_again();
   const bool is_last = --shares_ == 0;
   const bool has_waiters = waiters_ != 0;
   mutex_.unlock();
@@ -731,6 +734,7 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
     ++closes_;
     has_waiters = waiters_ != 0;
   }
+  if (options_.guard) const Mover mover(*this);
   if (has_waiters) notify();
   return {};
 }

@@ -31,6 +31,8 @@
 
 namespace tern {
 
+class GuardedHeap;
+
 class UnifiedCore final : public LaunchMemory {
  public:
   static constexpr unsigned host = 0;
@@ -129,6 +131,7 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] std::size_t element_bytes() const noexcept { return element_bytes_; }
   [[nodiscard]] const UnifiedOptions& options() const noexcept { return options_; }
   [[nodiscard]] bool is_pinned() const noexcept;
+  [[nodiscard]] bool is_guarded() const noexcept;
   [[nodiscard]] bool has_copy(Place place) const noexcept;
   [[nodiscard]] BufferState state(ByteRange range) const noexcept;
   [[nodiscard]] std::vector<Place> valid_places(ByteRange range) const;
@@ -296,6 +299,13 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] const Memory* sealed_memory() const noexcept;
   /// A lease of the host's copy closes: from now on its bytes stay what they are.
   void seal(std::uint32_t slot) noexcept;
+  /// The pages of the host's copy, if they are guarded. With either lock held.
+  [[nodiscard]] GuardedHeap* guarded() const noexcept;
+  /// Whoever moves bytes may touch all of them; and when he has, the host only what is leased.
+  void open_pages() noexcept;
+  void close_pages() noexcept;
+  /// A lease of guarded memory has closed.
+  void guard_again() noexcept;
   /// Not with mutex_ held. Refused with violation if the host wrote some of it without a lease.
   [[nodiscard]] Result<void> check_sealed(ByteRange range, CallSite site) noexcept;
   /// The ranges of [0, bytes_) whose set of places fits. Throws std::bad_alloc.
@@ -343,6 +353,7 @@ class UnifiedCore final : public LaunchMemory {
   std::size_t log_next_ = 0;
 
   HostSeal seal_;
+  CallSite last_host_lease_ = {};
 
   std::mutex wait_mutex_;
   std::condition_variable closed_;
@@ -383,9 +394,18 @@ class UnifiedCore::Pause {
 
 class UnifiedCore::Mover {
  public:
-  explicit Mover(UnifiedCore& core) noexcept : pause_(core), lock_(core.transfer_mutex_) {}
+  explicit Mover(UnifiedCore& core) noexcept
+      : core_(core), pause_(core), lock_(core.transfer_mutex_) {
+    if (core_.options_.guard) core_.open_pages();
+  }
+  Mover(const Mover&) = delete;
+  Mover& operator=(const Mover&) = delete;
+  ~Mover() {
+    if (core_.options_.guard) core_.close_pages();
+  }
 
  private:
+  UnifiedCore& core_;
   Pause pause_;
   std::lock_guard<std::mutex> lock_;
 };

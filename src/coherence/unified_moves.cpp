@@ -10,6 +10,7 @@
 #include "buffer/copy_route.hpp"
 #include "buffer/stream_order.hpp"
 #include "buffer/transfer_counts.hpp"
+#include "coherence/guarded_heap.hpp"
 #include "coherence/host_heap.hpp"
 #include "coherence/totals.hpp"
 #include "coherence/unified_core.hpp"
@@ -110,8 +111,9 @@ Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, CallSite sit
     options.resource = find_resource(options_, device.id(), MemoryKind::device);
     return Storage::try_make(device, bytes, options);
   }
-  const bool wants_pinned = options_.pinned == Pinned::required ||
-                            (options_.pinned == Pinned::prefer && bytes >= least_pinned_bytes);
+  const bool wants_pinned =
+      options_.pinned == Pinned::required ||
+      (options_.pinned == Pinned::prefer && !options_.guard && bytes >= least_pinned_bytes);
   if (wants_pinned && (!is_host || find_resource(options_, {}, MemoryKind::pinned))) {
     options.resource = find_resource(options_, {}, MemoryKind::pinned);
     options.kind = MemoryKind::pinned;
@@ -131,7 +133,12 @@ Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, CallSite sit
     options.resource = find_resource(options_, device.id(), MemoryKind::device);
     return Storage::try_make(device, bytes, options);
   }
-  std::unique_ptr<StorageOrigin> heap(new (std::nothrow) HostHeap(bytes));
+  std::unique_ptr<StorageOrigin> heap;
+  if (options_.guard) {
+    heap.reset(new (std::nothrow) GuardedHeap(bytes, options_.tag));
+  } else {
+    heap.reset(new (std::nothrow) HostHeap(bytes));
+  }
   if (!heap) return no_host_memory("a copy on the host", site);
   return Storage::try_make(device, bytes, StorageKind::host, std::move(heap), options);
 }

@@ -1,12 +1,15 @@
 // Writes that no lease knows of, found by the next access.
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "support/gate.hpp"
 #include "support/unified.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/buffer/host_view.hpp"
 #include "tern/coherence/unified_buffer.hpp"
 
 namespace tern::test {
@@ -146,6 +149,129 @@ TEST_F(UnifiedChecks, CompareCopiesThatShouldBeTheSame) {
   refused(buffer.try_compare(), ErrorCode::violation);
   EXPECT_TRUE(buffer.try_rw_host());
   EXPECT_TRUE(buffer.try_compare());
+}
+
+// --- Pages
+
+class UnifiedGuard : public testing::Test {
+ protected:
+  UnifiedGuard() { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+
+  /// A sanitizer's handler would end the process in its own way.
+  static void forget_handlers() { signal(SIGSEGV, SIG_DFL); }
+  struct Guarded {
+    Device device = sim::open({});
+    Stream stream{device};
+    UnifiedBuffer<int> buffer{Shape{10000}, {.device = device, .tag = "grain", .guard = true}};
+    volatile int* first = nullptr;
+
+    Guarded() {
+      HostLease<int> lease = buffer.discard_host();
+      std::ranges::fill(lease, 1);
+      first = lease.data();
+    }
+  };
+};
+
+const testing::KilledBySignal by_fault(SIGSEGV);
+
+TEST_F(UnifiedGuard, EndsWhoWritesWithoutALease) {
+  EXPECT_EXIT(
+      {
+        forget_handlers();
+        Guarded guarded;
+        guarded.first[5000] = 2;
+      },
+      by_fault,
+      "unified buffer 'grain': the host touched byte 20000 of its copy without a lease.\n"
+      "  the last lease was opened at .*unified_checks_test.cpp:[0-9]+\n"
+      "  open one");
+  EXPECT_EXIT(
+      {
+        forget_handlers();
+        Guarded guarded;
+        const auto lease = guarded.buffer.read_host();
+        guarded.first[0] = lease[0];
+      },
+      by_fault, "touched byte 0 ");
+}
+
+TEST_F(UnifiedGuard, EndsWhoReadsWhatIsStale) {
+  EXPECT_EXIT(
+      {
+        forget_handlers();
+        Guarded guarded;
+        static_cast<void>(guarded.first[0]);  // up to date, so reading is harmless
+        static_cast<void>(guarded.buffer.rw_device(guarded.stream));
+        static_cast<void>(guarded.first[0]);
+      },
+      by_fault, "touched byte 0 ");
+}
+
+TEST_F(UnifiedGuard, EndsWhoWritesOutsideOfTheRangeOfHisLease) {
+  EXPECT_EXIT(
+      {
+        forget_handlers();
+        Guarded guarded;
+        const auto lease = guarded.buffer.view(0, 10).rw_host();
+        lease[9] = 2;
+        guarded.first[9999] = 2;
+      },
+      by_fault, "touched byte 39996 ");
+}
+
+TEST_F(UnifiedGuard, LetsEverybodyElseDoHisWork) {
+  Guarded guarded;
+  UnifiedBuffer<int>& buffer = guarded.buffer;
+  const Stream& s = guarded.stream;
+  EXPECT_TRUE(buffer.is_guarded());
+  EXPECT_FALSE(buffer.is_pinned());
+  std::ranges::fill(buffer.view(5, 100).rw_host(), 2);
+  EXPECT_EQ(on_device(buffer, s)[104], 2);
+  write_on_device(buffer.view(50, 8000), s, 3);
+  EXPECT_EQ(buffer.load_host(0), 1);
+  EXPECT_EQ(buffer.load_host(8049), 3);
+  buffer.store_host(1, 4);
+  EXPECT_EQ(buffer.read_host()[1], 4);
+  buffer.prefetch_host();
+  buffer.view(9000, 10).fill(5, s);
+  EXPECT_EQ(buffer.read_host_async().get()[9009], 5);
+  {
+    EscapedPointer<int> escaped = buffer.escape_host();
+    EXPECT_EQ(on_device(buffer, s)[9009], 5);
+    escaped.data()[3] = 6;
+  }
+  EXPECT_EQ(on_device(buffer, s)[3], 6);
+  {
+    const HostLease<const int> lease = buffer.rw_host().downgrade();
+    EXPECT_EQ(lease[3], 6);
+  }
+  UnifiedBuffer<int> copy = buffer.clone(s);
+  EXPECT_EQ(copy.read_host()[3], 6);
+  buffer.resize_keep(20000, s);
+  EXPECT_EQ(buffer.view(0, 10).read_host()[3], 6);
+  buffer.drop_device();
+  EXPECT_EQ(buffer.load_host(9009), 5);
+  std::ranges::fill(buffer.view(10000, 10000).discard_host(), 0);
+  Buffer released = std::move(buffer).release_host();
+  released.rw_host<int>()[0] = 7;
+}
+
+TEST_F(UnifiedGuard, LeavesMemoryAloneThatIsNotItsOwn) {
+  const Device device = sim::open({});
+  UnifiedBuffer<int> pinned(Shape{10000},
+                            {.device = device, .pinned = Pinned::required, .guard = true});
+  volatile int* const first = pinned.discard_host().data();
+  EXPECT_FALSE(pinned.is_guarded());
+  first[0] = 1;
+  std::vector<int> mine(100, 1);
+  UnifiedBuffer<int> adopted =
+      UnifiedBuffer<int>::adopt_host(mine, {}, {.device = device, .guard = true});
+  static_cast<void>(adopted.rw_host());
+  EXPECT_FALSE(adopted.is_guarded());
+  mine[0] = 2;
+  UnifiedBuffer<int> empty(Shape{0}, {.device = device, .guard = true});
+  EXPECT_TRUE(empty.try_discard_host());
 }
 
 }  // namespace

@@ -86,6 +86,11 @@ struct UnifiedOptions {
   /// Before every lease for reading, the copies that should be the same are compared (violation):
   /// finds who writes on a device without a lease. Every read costs a copy.
   bool compare = false;
+  /// The host may touch its copy only while it has a lease: pages that are stale cannot be read,
+  /// and pages without a lease for writing not written; who does so ends with a report. Every call
+  /// that moves bytes waits until they are there. Only for pageable memory of the library's own, so
+  /// not with Pinned::required, a named resource of host memory, or a device that shares the copy.
+  bool guard = false;
   CallSite site = CallSite::here();
 };
 
@@ -177,6 +182,7 @@ class TERN_EXPORT RawUnified {
   [[nodiscard]] Tag tag() const noexcept;
   [[nodiscard]] const Device& device() const noexcept;
   [[nodiscard]] bool is_pinned() const noexcept;
+  [[nodiscard]] bool is_guarded() const noexcept;
   [[nodiscard]] bool has_copy(Place place) const noexcept;
   [[nodiscard]] BufferState state(std::size_t offset, std::size_t bytes) const noexcept;
   [[nodiscard]] std::vector<Place> valid_places(std::size_t offset, std::size_t bytes) const;

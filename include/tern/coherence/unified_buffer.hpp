@@ -561,6 +561,8 @@ class UnifiedBuffer : public UnifiedView<T> {
   [[nodiscard]] Shape shape() const { return raw_.shape(); }
   /// Is the host's copy page-locked? False where there is none yet.
   [[nodiscard]] bool is_pinned() const noexcept { return raw_.is_pinned(); }
+  /// Are the pages of the host's copy closed to those who have no lease?
+  [[nodiscard]] bool is_guarded() const noexcept { return raw_.is_guarded(); }
   [[nodiscard]] bool has_copy(Place place) const noexcept { return raw_.has_copy(place); }
   [[nodiscard]] UnifiedStatistics stats() const noexcept { return raw_.stats(); }
   /// The latest of them, oldest first.
