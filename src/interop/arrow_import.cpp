@@ -11,10 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "buffer/foreign_memory.hpp"
 #include "core/no_host_memory.hpp"
 #include "interop/arrow_rejected.hpp"
 #include "interop/arrow_schema_parts.hpp"
 #include "interop/arrow_shipment.hpp"
+#include "interop/device_ordinal.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
@@ -319,9 +321,10 @@ struct Arrival {
   bool is_readable;  // by the host, as it is
   Mark ready;
   const ArrowImport& options;
+  PointerInfo known = {};  // of the buffer that was taken last
 };
 
-Result<Buffer> try_adopt_part(const Arrival& arrival, const void* address, std::size_t bytes,
+Result<Buffer> try_adopt_part(Arrival& arrival, const void* address, std::size_t bytes,
                               DType dtype) noexcept {
   if (bytes == 0) return Buffer();
   arrival.holder->shares.fetch_add(1, std::memory_order_relaxed);
@@ -330,9 +333,11 @@ Result<Buffer> try_adopt_part(const Arrival& arrival, const void* address, std::
                                      {.release = [](void* context) { drop(context); },
                                       .context = arrival.holder,
                                       .ready = arrival.ready,
+                                      .owner_awaits_his_writes = true,
                                       .read_only = true,
                                       .tag = arrival.options.tag,
-                                      .site = arrival.options.site});
+                                      .site = arrival.options.site},
+                                     arrival.known);
   if (!adopted) drop(arrival.holder);
   return adopted;
 }
@@ -424,7 +429,7 @@ Result<void> check_contents(const Leaf& leaf, const Arrival& arrival) noexcept {
   return {};
 }
 
-Result<Column> try_take(const Leaf& leaf, const Arrival& arrival) noexcept {
+Result<Column> try_take(const Leaf& leaf, Arrival& arrival) noexcept {
   if (leaf.is_view) return try_convert_views(leaf, arrival);
   const CallSite site = arrival.options.site;
   ColumnParts parts;
@@ -572,7 +577,7 @@ Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
   auto* const holder = new Holder{*array};
   array->release = nullptr;
   const std::unique_ptr<Holder, void (*)(Holder*)> own(holder, [](Holder* held) { drop(held); });
-  const Arrival arrival = {device, holder, can_read, *ready, options};
+  Arrival arrival = {device, holder, can_read, *ready, options};
   for (const Leaf& leaf : leaves) {
     Result<Column> column = try_take(leaf, arrival);
     if (!column) return column.failure();
