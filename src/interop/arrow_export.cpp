@@ -145,6 +145,15 @@ struct Whereabouts {
   [[nodiscard]] bool is_known() const noexcept { return device != nullptr; }
 };
 
+Failure no_word(const Storage& storage, CallSite site) noexcept {
+  return Failure(ErrorCode::arrow_rejected,
+                 "Arrow has no word for {value} memory of '{device}'. Copy it to the host first.",
+                 site)
+      .with("field", "device")
+      .with("value", name(storage.kind()))
+      .with("device", storage.device().spec());
+}
+
 class Packer {
  public:
   Packer(bool is_for_host, const ArrowExport& options) noexcept
@@ -241,15 +250,7 @@ class Packer {
           .with("device", storage.device().spec());
     }
     const Result<abi::DLDevice> word = try_dlpack_device(storage, site);
-    if (!word) {
-      return Failure(ErrorCode::arrow_rejected,
-                     "Arrow has no word for {value} memory of '{device}'. Copy it to the host "
-                     "first.",
-                     site)
-          .with("field", "device")
-          .with("value", name(storage.kind()))
-          .with("device", storage.device().spec());
-    }
+    if (!word) return no_word(storage, site);
     const bool is_host = word->device_type == ARROW_DEVICE_CPU;
     const std::int64_t id = is_host ? -1 : device_ordinal(storage.device());
     if (!where_.is_known()) {
@@ -399,53 +400,127 @@ Result<void> put(const Result<Packed>& packed, ArrowDeviceArray& out) noexcept {
   return {};
 }
 
-// --- Streams
+// --- Streams: of arrays, and of arrays with a device
 
 struct Chunks {
   std::vector<Table> tables;
   std::size_t next = 0;
+  ArrowExport options = {};
+  ArrowDeviceType type = ARROW_DEVICE_CPU;  // of all of them
+  std::int64_t id = -1;                     // of those without memory
   std::string error;
 };
 
-Chunks& chunks_of(ArrowArrayStream* stream) noexcept {
+template <class Stream>
+Chunks& chunks_of(Stream* stream) noexcept {
   return *static_cast<Chunks*>(stream->private_data);
 }
 
 /// What errno says the failure is.
-int fail(ArrowArrayStream* stream, const Failure& failure) noexcept try {
-  chunks_of(stream).error = failure.text();
+int fail(Chunks& chunks, const Failure& failure) noexcept try {
+  chunks.error = failure.text();
   return failure.code() == ErrorCode::out_of_memory ? ENOMEM : EIO;
 } catch (const std::bad_alloc&) {
   return ENOMEM;
 }
 
-int get_schema(ArrowArrayStream* stream, ArrowSchema* out) {
-  const Result<void> made = try_export_arrow_schema(chunks_of(stream).tables.front().schema(), out);
-  return made ? 0 : fail(stream, made.failure());
+template <class Stream>
+int get_schema(Stream* stream, ArrowSchema* out) {
+  Chunks& chunks = chunks_of(stream);
+  const Result<void> made = try_export_arrow_schema(chunks.tables.front().schema(), out);
+  return made ? 0 : fail(chunks, made.failure());
 }
 
-int get_next(ArrowArrayStream* stream, ArrowArray* out) {
+Result<void> try_next(Chunks& chunks, ArrowArray* out) noexcept {
+  return try_export_arrow(chunks.tables[chunks.next], out, chunks.options);
+}
+Result<void> try_next(Chunks& chunks, ArrowDeviceArray* out) noexcept {
+  ArrowExport options = chunks.options;
+  // The stream was named long before the other side asks.
+  if (!options.stream.is_usable()) options.stream = {};
+  const Table& table = chunks.tables[chunks.next];
+  // It is one of some device, and a later table may be of another of its kind.
+  if (table.device().is_open() && options.stream.id() &&
+      options.stream.device_id() != table.device().id()) {
+    options.stream = {};
+  }
+  Result<void> made = try_export_arrow(table, out, options);
+  if (made && out->sync_event == nullptr) {
+    out->device_type = chunks.type;
+    out->device_id = chunks.id;
+  }
+  return made;
+}
+
+template <class Stream, class Array>
+int get_next(Stream* stream, Array* out) {
   Chunks& chunks = chunks_of(stream);
   if (chunks.next == chunks.tables.size()) {
     *out = {};
     return 0;
   }
-  const Result<void> made = try_export_arrow(chunks.tables[chunks.next], out);
-  if (!made) return fail(stream, made.failure());
+  if (const Result<void> made = try_next(chunks, out); !made) return fail(chunks, made.failure());
   // The first one stays, for its schema.
   if (chunks.next != 0) chunks.tables[chunks.next] = Table();
   ++chunks.next;
   return 0;
 }
 
-const char* get_last_error(ArrowArrayStream* stream) {
+template <class Stream>
+const char* get_last_error(Stream* stream) {
   const std::string& error = chunks_of(stream).error;
   return error.empty() ? nullptr : error.c_str();
 }
 
-void release_stream(ArrowArrayStream* stream) {
+template <class Stream>
+void release_stream(Stream* stream) {
   delete &chunks_of(stream);
   stream->release = nullptr;
+}
+
+/// Where the memory of a table is. Nowhere if there is none.
+Result<Whereabouts> try_find(const Table& table, CallSite site) noexcept {
+  for (const Column& column : table.columns()) {
+    const ColumnParts& parts = column.parts();
+    for (const Buffer* part : {&parts.values, &parts.validity, &parts.offsets}) {
+      if (!*part || part->bytes() == 0) continue;
+      const Storage& storage = *part->storage();
+      const Result<abi::DLDevice> word = try_dlpack_device(storage, site);
+      if (!word) return no_word(storage, site);
+      const bool is_host = word->device_type == ARROW_DEVICE_CPU;
+      return Whereabouts{word->device_type, is_host ? -1 : device_ordinal(storage.device()),
+                         &storage.device()};
+    }
+  }
+  return Whereabouts{};
+}
+
+Result<void> try_make_stream(std::span<const Table> tables, Chunks& chunks,
+                             const ArrowExport& options) {
+  const CallSite site = options.site;
+  if (tables.empty()) {
+    return Failure(ErrorCode::invalid_argument,
+                   "'{name}' of a stream are {value}. Give at least one, for its schema.", site)
+        .with("name", "tables")
+        .with("value", std::uint64_t{0});
+  }
+  for (const Table& table : tables) {
+    if (Result<void> same = table.schema().check_match(tables[0].schema(), {}, site); !same) {
+      return same;
+    }
+  }
+  chunks.tables.assign(tables.begin(), tables.end());
+  chunks.options = options;
+  return {};
+}
+
+template <class Stream>
+void fill(Stream& out, std::unique_ptr<Chunks> chunks) noexcept {
+  out.get_schema = get_schema<Stream>;
+  out.get_next = get_next;
+  out.get_last_error = get_last_error<Stream>;
+  out.release = release_stream<Stream>;
+  out.private_data = chunks.release();
 }
 
 bool is_untouched(const Piece& piece, const ArrowArray& array) noexcept {
@@ -513,27 +588,44 @@ Result<void> try_export_arrow(std::span<const Table> tables, ArrowArrayStream* o
                               CallSite site) noexcept try {
   if (out == nullptr) return no_structure(site);
   *out = {};
-  if (tables.empty()) {
-    return Failure(ErrorCode::invalid_argument,
-                   "'{name}' of a stream are {value}. Give at least one, for its schema.", site)
-        .with("name", "tables")
-        .with("value", std::uint64_t{0});
-  }
-  for (const Table& table : tables) {
-    if (Result<void> same = table.schema().check_match(tables[0].schema(), {}, site); !same) {
-      return same;
-    }
-  }
   auto chunks = std::make_unique<Chunks>();
-  chunks->tables.assign(tables.begin(), tables.end());
-  out->get_schema = get_schema;
-  out->get_next = get_next;
-  out->get_last_error = get_last_error;
-  out->release = release_stream;
-  out->private_data = chunks.release();
+  if (Result<void> made = try_make_stream(tables, *chunks, {.site = site}); !made) return made;
+  fill(*out, std::move(chunks));
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow array", site);
+}
+
+Result<void> try_export_arrow(std::span<const Table> tables, ArrowDeviceArrayStream* out,
+                              const ArrowExport& options) noexcept try {
+  const CallSite site = options.site;
+  if (out == nullptr) return no_structure(site);
+  *out = {};
+  auto chunks = std::make_unique<Chunks>();
+  if (Result<void> made = try_make_stream(tables, *chunks, options); !made) return made;
+  bool is_known = false;
+  for (const Table& table : chunks->tables) {
+    const Result<Whereabouts> there = try_find(table, site);
+    if (!there) return there.failure();
+    if (!there->is_known()) continue;
+    if (!std::exchange(is_known, true)) {
+      chunks->type = there->type;
+      chunks->id = there->id;
+    }
+    if (there->type == chunks->type) continue;
+    return Failure(ErrorCode::arrow_rejected,
+                   "one stream has memory of device type {a} and of {b}. Copy its tables to one of "
+                   "them, or give several streams.",
+                   site)
+        .with("field", "device_type")
+        .with_signed("a", chunks->type)
+        .with_signed("b", there->type);
+  }
+  out->device_type = chunks->type;
+  fill(*out, std::move(chunks));
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory("an Arrow array", options.site);
 }
 
 }  // namespace tern

@@ -22,6 +22,7 @@
 #include "tern/buffer/escape.hpp"
 #include "tern/interop/arrow.hpp"
 #include "tern/interop/dlpack.hpp"
+#include "tern/interop/dlpack_table.hpp"
 
 namespace tern {
 namespace {
@@ -249,6 +250,8 @@ TEST_F(ExchangeWithoutHeap, TablesAreTakenOrLetGo) {
   const Table table = wide_table(host, 3);
   run_starving([&](const auto& starve) {
     test::ArrowStranger stranger;
+    stranger.fields[0].format = "tss:Atlantic/Reykjavik";
+    stranger.array.length = 5;  // of which there are that many
     bool is_back = false, is_taken = false;
     starve([&] {
       ArrowDeviceArray array;
@@ -265,6 +268,48 @@ TEST_F(ExchangeWithoutHeap, TablesAreTakenOrLetGo) {
     EXPECT_EQ(stranger.array_released, 1);
     EXPECT_EQ(stranger.schema_released, 1);
     return is_back && is_taken;
+  });
+}
+
+TEST_F(ExchangeWithoutHeap, StreamsOfTablesAreTakenOrLetGo) {
+  const Device host = open_device("host");
+  const Table table = wide_table(host, 2);
+  const Table chunks[] = {table, table.slice(1, 2)};
+  const StorageHandle storage = table.columns()[0].parts().values.storage();
+  const std::uint32_t shares = storage->shares();
+  run_starving([&](const auto& starve) {
+    bool is_back = false, is_plain_back = false;
+    starve([&] {
+      ArrowDeviceArrayStream stream;
+      is_back = try_export_arrow(chunks, &stream) && try_import_arrow(host, &stream);
+      ArrowArrayStream plain;
+      is_plain_back = try_export_arrow(chunks, &plain) && try_import_arrow(host, &plain);
+    });
+    EXPECT_EQ(storage->shares(), shares);
+    return is_back && is_plain_back;
+  });
+}
+
+TEST_F(ExchangeWithoutHeap, ColumnsGoOutAsTensorsAndComeInOrAreLetGo) {
+  const Device host = open_device("host");
+  const Table table = wide_table(host, 2);
+  const std::size_t chosen[] = {0, 1};
+  const Table numbers = table.select(chosen);
+  run_starving([&](const auto& starve) {
+    ForeignTensor one(host, {abi::kDLCPU, 0}), two(host, {abi::kDLCPU, 0});
+    for (ForeignTensor* each : {&one, &two}) {
+      each->managed.dl_tensor.dtype = {abi::kDLInt, 64, 1};
+    }
+    DLManagedTensorVersioned* const tensors[] = {&one.managed, &two.managed};
+    bool is_given = false, is_taken = false;
+    starve([&] {
+      const Result<DLManagedTensorVersioned*> given = try_export_dlpack_column(numbers, 0);
+      is_given = given && try_import_dlpack_column(host, *given);
+      is_taken = bool(try_import_dlpack_table(host, numbers.schema(), tensors));
+    });
+    EXPECT_EQ(one.deleted, 1);
+    EXPECT_EQ(two.deleted, 1);
+    return is_given && is_taken;
   });
 }
 
