@@ -404,7 +404,7 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
   }
   bool is_read_only = offer.is_read_only;
   for (std::size_t i = 0; i < rank; ++i) {
-    if (!is_empty && strides[i] == 0 && numbers.shape.extents()[i] > 1) is_read_only = true;
+    if (!is_empty && strides[i] <= 0 && numbers.shape.extents()[i] > 1) is_read_only = true;
   }
   Result<Buffer> adopted =
       try_adopt(device, is_empty ? nullptr : reinterpret_cast<void*>(*first - reach->before),
@@ -537,6 +537,7 @@ Result<DLDevice> try_dlpack_device(const Storage& storage, CallSite site) noexce
       case StorageKind::managed:
         return DLDevice{abi::kDLCUDAManaged, 0};
       case StorageKind::device:
+      case StorageKind::mapped:
         return DLDevice{abi::kDLCUDA, device_ordinal(device)};
       default:
         break;

@@ -572,7 +572,7 @@ TEST_P(DlpackDevices, DeletersMayComeFromAnyThread) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&] {
-      for (int n = 0; n < 200; ++n) {
+      for (int n = 0; n < 1000; ++n) {
         DLManagedTensorVersioned* const given = try_export_dlpack(buffer).value();
         given->deleter(given);
       }

@@ -77,7 +77,9 @@ class ExchangeCost : public testing::Test {
 };
 
 TEST_F(ExchangeCost, ATensorOfOursComesBackWithoutTheHeapAndTheDriver) {
-  const test::FakeDevice fake({.backend = "sim", .spec = "sim:0"});
+  const test::FakeDevice fake({.backend = "sim", .spec = "sim:0", .describe = [](DeviceInfo& info) {
+                                 info.is_host = false;
+                               }});
   const Stream stream(fake.device);
   const Buffer buffer = Buffer::allocate(fake.device, Shape{2, 3}, DType::f32,
                                          {.contents = Contents::zero, .stream = stream});

@@ -322,6 +322,37 @@ class DLPack(unittest.TestCase):
             self.assertIn(True, seen)
 
     @unittest.skipUnless(torch, NO_TORCH)
+    def test_our_structures_are_laid_out_as_those_of_the_header_torch_has(self):
+        theirs = pathlib.Path(torch.__file__).parent / "include/ATen/dlpack.h"
+        compiler = shutil.which("g++") or shutil.which("clang++")
+        if not compiler or not theirs.is_file():
+            self.skipTest("there is no header of DLPack's, or no compiler")
+        root = pathlib.Path(__file__).resolve().parents[2]
+        fields = {"DLPackVersion": "major minor", "DLDevice": "device_type device_id",
+                  "DLDataType": "code bits lanes",
+                  "DLTensor": "data device ndim dtype shape strides byte_offset",
+                  "DLManagedTensor": "dl_tensor manager_ctx deleter",
+                  "DLManagedTensorVersioned": "version manager_ctx deleter flags dl_tensor"}
+        words = ("kDLCPU kDLCUDA kDLCUDAHost kDLExtDev kDLCUDAManaged kDLInt kDLUInt kDLFloat "
+                 "kDLBfloat kDLComplex kDLBool kDLFloat8_e4m3fn kDLFloat8_e5m2").split()
+        checks = [f"static_assert(sizeof(::{name}) == sizeof(tern::abi::{name}) &&"
+                  f" alignof(::{name}) == alignof(tern::abi::{name}));" for name in fields]
+        checks += [f"static_assert(offsetof(::{name}, {field}) == offsetof(tern::abi::{name}, {field})"
+                   f" && sizeof(::{name}::{field}) == sizeof(tern::abi::{name}::{field}));"
+                   for name, all_of_it in fields.items() for field in all_of_it.split()]
+        checks += [f"static_assert(int(::{word}) == int(tern::abi::{word}));" for word in words]
+        # Theirs is a macro, so ours has to be named before it.
+        source = "\n".join(["#include <cstddef>", '#include "tern/interop/dlpack_abi.h"', "namespace {",
+                            "constexpr auto ours = tern::abi::DLPACK_FLAG_BITMASK_READ_ONLY;", "}",
+                            f'#include "{theirs}"', *checks,
+                            "static_assert(DLPACK_FLAG_BITMASK_READ_ONLY == ours);"])
+        with tempfile.NamedTemporaryFile("w", suffix=".cpp") as unit:
+            unit.write(source)
+            unit.flush()
+            subprocess.run([compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Werror",
+                            "-I", str(root / "include"), unit.name], check=True)
+
+    @unittest.skipUnless(torch, NO_TORCH)
     def test_torch_gives_both_forms(self):
         for tensor in torch_tensors():
             for asked, versioned in (({}, False), ({"max_version": (1, 0)}, True)):
