@@ -6,6 +6,7 @@
 
 #include "buffer/foreign_memory.hpp"
 #include "core/no_host_memory.hpp"
+#include "core/spare_records.hpp"
 #include "device/device_state.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -86,6 +87,11 @@ Result<StorageKind> find_kind(const Device& device, const void* address, std::si
 /// refused any more, and what it holds of others goes with it, behind the callback.
 class ForeignOrigin final : public StorageOrigin {
  public:
+  /// Memory of others comes and goes as fast as they hand it over.
+  static void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept;
+  static void operator delete(void* record) noexcept;
+  static void operator delete(void* record, const std::nothrow_t&) noexcept;
+
   ForeignOrigin(const Memory& memory, bool is_read_only) noexcept
       : memory_(memory), is_read_only_(is_read_only) {}
 
@@ -114,6 +120,16 @@ class ForeignOrigin final : public StorageOrigin {
   Adoption adoption_;
   Loan loan_;
 };
+
+thread_local SpareRecords<sizeof(ForeignOrigin), alignof(ForeignOrigin), 64> spare_records;
+
+void* ForeignOrigin::operator new(std::size_t, const std::nothrow_t&) noexcept {
+  return spare_records.try_take();
+}
+void ForeignOrigin::operator delete(void* record) noexcept { spare_records.give(record); }
+void ForeignOrigin::operator delete(void* record, const std::nothrow_t&) noexcept {
+  operator delete(record);
+}
 
 class RegisteredOrigin final : public StorageOrigin {
  public:

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <set>
 #include <utility>
 
@@ -18,6 +19,12 @@
 namespace tern {
 
 struct Storage::Rare {
+  /// As those of storages: memory of others comes and goes, and each piece has one.
+  static void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept;
+  static void operator delete(void* record) noexcept;
+  static void operator delete(void* record, const std::nothrow_t&) noexcept;
+  static auto& spare_records() noexcept;
+
   std::mutex mutex;  // of those up to the escapes' lock
   WrittenRanges written;
   HostAccesses accesses;

@@ -96,6 +96,18 @@ TEST_F(ExchangeCost, ATensorOfOursComesBackWithoutTheHeapAndTheDriver) {
   EXPECT_EQ(fake.ledger->total(), asked);
 }
 
+TEST_F(ExchangeCost, ATensorOfAStrangerUsesRecordsOfEarlierOnes) {
+  const Device host = open_device("host");
+  ForeignTensor tensor(host, {abi::kDLCPU, 0});
+  const auto go = [&] { return bool(try_import_dlpack(host, &tensor.managed)); };
+  EXPECT_TRUE(go());
+  const AllocationCounter counter;
+  static_cast<void>(go());
+  const std::size_t taken = counter.count();
+  EXPECT_LE(taken, 3 * per_record);
+  EXPECT_EQ(tensor.deleted, 2);
+}
+
 TEST_F(ExchangeCost, ATableIsOnePieceOfMemoryAndItsSchemaAnother) {
   const Device host = open_device("host");
   const Table table = wide_table(host, 50);
