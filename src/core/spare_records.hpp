@@ -10,8 +10,15 @@
 
 namespace tern {
 
+// A sanitizer wants to see every end. Compilers have two ways to say that there is one.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool keeps_spare_records = false;  // a sanitizer wants to see every end
+inline constexpr bool keeps_spare_records = false;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+inline constexpr bool keeps_spare_records = false;
+#else
+inline constexpr bool keeps_spare_records = true;
+#endif
 #else
 inline constexpr bool keeps_spare_records = true;
 #endif
