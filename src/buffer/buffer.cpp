@@ -163,16 +163,34 @@ Result<void> Buffer::try_ensure_allocated(StreamRef stream, CallSite site) const
 
 // --- Views
 
-Result<Buffer> Buffer::try_view(std::size_t offset_bytes, std::size_t size_bytes,
+Result<void> Buffer::check_view(std::size_t offset_bytes, std::size_t size_bytes,
                                 CallSite site) const noexcept {
   if (!is_within(offset_bytes, size_bytes, bytes_)) {
     return not_inside(offset_bytes, size_bytes, bytes_, "bytes", site);
   }
-  if (dtype_ == DType::void_) {
-    if (Result<void> there = check_there(site); !there) return there.failure();
-    return nothing_to_view(site);
+  if (dtype_ != DType::void_) return {};
+  if (Result<void> there = check_there(site); !there) return there;
+  return nothing_to_view(site);
+}
+
+Result<Buffer> Buffer::try_view(std::size_t offset_bytes, std::size_t size_bytes,
+                                CallSite site) const& noexcept {
+  if (Result<void> sound = check_view(offset_bytes, size_bytes, site); !sound) {
+    return sound.failure();
   }
-  return Buffer(storage_, offset_ + offset_bytes, size_bytes, Shape::flat(size_bytes), DType::byte);
+  return Buffer(storage_, offset_ + offset_bytes, size_bytes);
+}
+
+Result<Buffer> Buffer::try_view(std::size_t offset_bytes, std::size_t size_bytes,
+                                CallSite site) && noexcept {
+  if (Result<void> sound = check_view(offset_bytes, size_bytes, site); !sound) {
+    return sound.failure();
+  }
+  offset_ += offset_bytes;
+  bytes_ = size_bytes;
+  shape_ = Shape::flat(size_bytes);
+  dtype_ = DType::byte;
+  return std::move(*this);
 }
 
 Result<Buffer> Buffer::try_slice(std::size_t first, std::size_t count,

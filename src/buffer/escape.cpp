@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "buffer/escape_batch.hpp"
 #include "buffer/kept_storages.hpp"
 #include "core/no_host_memory.hpp"
 
@@ -12,6 +13,24 @@ constinit std::atomic<std::size_t> escapes = 0, escaped_bytes = 0;
 
 }  // namespace
 
+EscapeBatch::~EscapeBatch() {
+  if (escapes_ != 0) escapes.fetch_add(escapes_, std::memory_order_relaxed);
+  if (bytes_ != 0) escaped_bytes.fetch_add(bytes_, std::memory_order_relaxed);
+}
+
+bool EscapeBatch::try_begin(Storage& storage) noexcept {
+  const std::optional<std::size_t> bytes = storage.try_begin_escape();
+  if (!bytes) return false;
+  ++escapes_;
+  bytes_ += *bytes;
+  return true;
+}
+
+void EscapeBatch::end(Storage& storage) noexcept {
+  --escapes_;
+  bytes_ -= storage.end_escape();
+}
+
 Result<Escape> Escape::try_begin(const StorageHandle& storage, CallSite site) noexcept {
   if (!storage) {
     return Failure(ErrorCode::not_allocated,
@@ -20,12 +39,7 @@ Result<Escape> Escape::try_begin(const StorageHandle& storage, CallSite site) no
                    site)
         .with("id", std::uint64_t{0});
   }
-  const std::optional<std::size_t> bytes = storage->try_begin_escape();
-  if (!bytes) {
-    return no_host_memory("memory for others", site);
-  }
-  escapes.fetch_add(1, std::memory_order_relaxed);
-  escaped_bytes.fetch_add(*bytes, std::memory_order_relaxed);
+  if (!EscapeBatch().try_begin(*storage)) return no_host_memory("memory for others", site);
   Escape escape;
   escape.storage_ = storage;
   return escape;
@@ -33,8 +47,7 @@ Result<Escape> Escape::try_begin(const StorageHandle& storage, CallSite site) no
 
 void Escape::end() noexcept {
   if (!storage_) return;
-  escapes.fetch_sub(1, std::memory_order_relaxed);
-  escaped_bytes.fetch_sub(storage_->end_escape(), std::memory_order_relaxed);
+  EscapeBatch().end(*storage_);
   storage_ = {};
 }
 

@@ -4,7 +4,9 @@
 #include <limits>
 #include <new>
 
+#include "buffer/foreign_memory.hpp"
 #include "core/no_host_memory.hpp"
+#include "core/spare_records.hpp"
 #include "device/device_state.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -37,11 +39,22 @@ Result<std::size_t> check_range(const void* address, const Shape& shape, DType d
   return bytes;
 }
 
+/// All of it, and nothing before it.
+bool is_inside(const PointerInfo& known, const void* address, std::size_t bytes) noexcept {
+  const auto first = reinterpret_cast<std::uintptr_t>(address);
+  const auto base = reinterpret_cast<std::uintptr_t>(known.base);
+  return known.base != nullptr && first >= base && is_within(first - base, bytes, known.bytes);
+}
+
 /// What the device says the memory is.
 Result<StorageKind> find_kind(const Device& device, const void* address, std::size_t bytes,
-                              CallSite site) noexcept {
+                              PointerInfo& known, CallSite site) noexcept {
+  if (bytes != 0 && is_inside(known, address, bytes)) {
+    return storage_kind_of(known.kind, device.info().is_host);
+  }
   const Result<PointerInfo> first = device.try_pointer_info(bytes == 0 ? nullptr : address);
   if (!first) return Failure(first.failure()).at(site);
+  known = *first;
   const bool is_host = device.info().is_host;
   if (bytes == 0) return storage_kind_of(MemoryKind::device, is_host);
   if (first->base == nullptr) {
@@ -74,6 +87,11 @@ Result<StorageKind> find_kind(const Device& device, const void* address, std::si
 /// refused any more, and what it holds of others goes with it, behind the callback.
 class ForeignOrigin final : public StorageOrigin {
  public:
+  /// Memory of others comes and goes as fast as they hand it over.
+  static void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept;
+  static void operator delete(void* record) noexcept;
+  static void operator delete(void* record, const std::nothrow_t&) noexcept;
+
   ForeignOrigin(const Memory& memory, bool is_read_only) noexcept
       : memory_(memory), is_read_only_(is_read_only) {}
 
@@ -102,6 +120,16 @@ class ForeignOrigin final : public StorageOrigin {
   Adoption adoption_;
   Loan loan_;
 };
+
+thread_local SpareRecords<sizeof(ForeignOrigin), alignof(ForeignOrigin), 64> spare_records;
+
+void* ForeignOrigin::operator new(std::size_t, const std::nothrow_t&) noexcept {
+  return spare_records.try_take();
+}
+void ForeignOrigin::operator delete(void* record) noexcept { spare_records.give(record); }
+void ForeignOrigin::operator delete(void* record, const std::nothrow_t&) noexcept {
+  operator delete(record);
+}
 
 class RegisteredOrigin final : public StorageOrigin {
  public:
@@ -160,15 +188,18 @@ Result<Buffer> try_make(const Device& device, std::size_t bytes, StorageKind kin
       !noted) {
     return Failure(noted.failure()).at(terms.site);
   }
+  if constexpr (requires { terms.owner_awaits_his_writes; }) {
+    if (terms.owner_awaits_his_writes) (*storage)->leave_uses_to_owner();
+  }
   return Buffer::try_over(*std::move(storage), 0, std::move(shape), dtype, terms.site);
 }
 
 template <class Terms>
 Result<Buffer> try_take(const Device& device, void* address, Shape shape, DType dtype,
-                        const Earlier& earlier, Terms&& terms) noexcept {
+                        const Earlier& earlier, Terms&& terms, PointerInfo& known) noexcept {
   const Result<std::size_t> bytes = check_range(address, shape, dtype, terms.site);
   if (!bytes) return bytes.failure();
-  const Result<StorageKind> kind = find_kind(device, address, *bytes, terms.site);
+  const Result<StorageKind> kind = find_kind(device, address, *bytes, known, terms.site);
   if (!kind) return kind.failure();
   StorageOrigin::Memory memory;
   if (*bytes != 0) {
@@ -198,6 +229,12 @@ Result<Earlier> now_on(StreamRef stream, CallSite site) noexcept {
 
 Result<Buffer> try_adopt(const Device& device, void* address, Shape shape, DType dtype,
                          Adoption&& adoption) noexcept {
+  PointerInfo known;
+  return try_adopt(device, address, std::move(shape), dtype, std::move(adoption), known);
+}
+
+Result<Buffer> try_adopt(const Device& device, void* address, Shape shape, DType dtype,
+                         Adoption&& adoption, PointerInfo& known) noexcept {
   const CallSite site = adoption.site;
   if (adoption.release != nullptr && adoption.on_release) {
     return Failure(ErrorCode::invalid_argument,
@@ -221,7 +258,7 @@ Result<Buffer> try_adopt(const Device& device, void* address, Shape shape, DType
     if (!now) return now.failure();
     earlier = *now;
   }
-  return try_take(device, address, std::move(shape), dtype, earlier, std::move(adoption));
+  return try_take(device, address, std::move(shape), dtype, earlier, std::move(adoption), known);
 }
 
 Result<Buffer> try_adopt(const Device& device, void* address, std::size_t bytes,
@@ -308,7 +345,8 @@ Result<Buffer> try_borrow(const Device& device, void* address, Shape shape, DTyp
   }
   const Result<Earlier> now = now_on(loan.stream, loan.site);
   if (!now) return now.failure();
-  return try_take(device, address, std::move(shape), dtype, *now, std::move(loan));
+  PointerInfo known;
+  return try_take(device, address, std::move(shape), dtype, *now, std::move(loan), known);
 }
 
 Result<Buffer> try_borrow(const Device& device, void* address, std::size_t bytes,

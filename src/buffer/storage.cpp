@@ -9,6 +9,7 @@
 #include "buffer/kept_storages.hpp"
 #include "buffer/storage_rare.hpp"
 #include "core/no_host_memory.hpp"
+#include "core/spare_records.hpp"
 #include "device/device_state.hpp"
 #include "tern/buffer/escape.hpp"
 #include "tern/core/bytes.hpp"
@@ -33,28 +34,7 @@ StorageId next_id() noexcept {
   return {++next};
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::size_t most_spare_records = 0;  // a sanitizer wants to see every end
-#else
-constexpr std::size_t most_spare_records = 64;
-#endif
-
-/// Memory of records that this thread has ended.
-struct SpareRecords {
-  struct Record {
-    Record* next;
-  };
-  ~SpareRecords() {
-    while (first != nullptr) {
-      ::operator delete(std::exchange(first, first->next), std::align_val_t(alignof(Storage)));
-    }
-    count = most_spare_records;  // what ends later than this is not kept
-  }
-
-  Record* first = nullptr;
-  std::size_t count = 0;
-};
-thread_local SpareRecords spare_records;
+thread_local SpareRecords<sizeof(Storage), alignof(Storage), 64> spare_records;
 
 /// What the configuration says of checked accesses; -1: nobody has read it yet.
 constinit std::atomic<signed char> known_checks = -1;
@@ -193,24 +173,13 @@ StorageOrigin* Storage::origin() const noexcept {
   return resource_ ? nullptr : rare()->origin.get();
 }
 
-[[gnu::always_inline]] inline void* Storage::operator new(std::size_t bytes,
+[[gnu::always_inline]] inline void* Storage::operator new(std::size_t,
                                                           const std::nothrow_t&) noexcept {
-  SpareRecords& spare = spare_records;
-  if (spare.first == nullptr) {
-    return ::operator new(bytes, std::align_val_t(alignof(Storage)), std::nothrow);
-  }
-  --spare.count;
-  return std::exchange(spare.first, spare.first->next);
+  return spare_records.try_take();
 }
 
 [[gnu::always_inline]] inline void Storage::operator delete(void* record) noexcept {
-  SpareRecords& spare = spare_records;
-  if (spare.count >= most_spare_records) {
-    ::operator delete(record, std::align_val_t(alignof(Storage)));
-    return;
-  }
-  ++spare.count;
-  spare.first = ::new (record) SpareRecords::Record{spare.first};
+  spare_records.give(record);
 }
 
 void Storage::operator delete(void* record, const std::nothrow_t&) noexcept {
@@ -668,13 +637,18 @@ bool Storage::try_end_origin() noexcept {
     // Refused, it is tried again, until the uses are done and there is nothing to wait for.
     rare.is_end_queued = bool(try_queue_waits(stream, site_));
   }
-  return are_uses_done() && rare.origin->try_end();
+  if (uses_.has_any_since(rare.owners_uses) && !are_uses_done()) return false;
+  return rare.origin->try_end();
+}
+
+void Storage::leave_uses_to_owner() noexcept {
+  if (Rare* const rare = this->rare()) rare->owners_uses = uses_.version();
 }
 
 std::optional<std::size_t> Storage::try_begin_escape() noexcept {
   Rare* const rare = make_rare();
   if (rare == nullptr) return std::nullopt;
-  const std::lock_guard lock(rare->mutex);
+  const std::lock_guard lock(rare->escapes_lock);
   if (rare->escapes++ != 0) return 0;
   rare->escaped_bytes = bytes();
   return rare->escaped_bytes;
@@ -683,14 +657,15 @@ std::optional<std::size_t> Storage::try_begin_escape() noexcept {
 std::size_t Storage::end_escape() noexcept {
   Rare& rare = *this->rare();
   if (kind() != StorageKind::host) {
-    const DeviceVisit device(this->device().id());
+    // The storage has a handle of its device, which is open therefore: it need not be looked up.
+    const std::shared_ptr<DeviceState>& device = DeviceState::of(this->device());
     const std::uint64_t next = device ? device->next_barrier() : 0;
     std::uint64_t barrier = rare.barrier.load(std::memory_order_relaxed);
     while (barrier < next &&
            !rare.barrier.compare_exchange_weak(barrier, next, std::memory_order_relaxed)) {
     }
   }
-  const std::lock_guard lock(rare.mutex);
+  const std::lock_guard lock(rare.escapes_lock);
   return --rare.escapes == 0 ? rare.escaped_bytes : 0;
 }
 
@@ -698,8 +673,7 @@ bool Storage::is_behind_strangers() const noexcept {
   const Rare* const rare = this->rare();
   const std::uint64_t barrier = rare ? rare->barrier.load(std::memory_order_relaxed) : 0;
   if (barrier == 0) return true;
-  // A device that was closed has done what it had.
-  const DeviceVisit device(this->device().id());
+  const std::shared_ptr<DeviceState>& device = DeviceState::of(this->device());
   return !device || device->has_passed(barrier);
 }
 

@@ -9,10 +9,23 @@
 
 #include "buffer/storage_rare.hpp"
 #include "core/no_host_memory.hpp"
+#include "core/spare_records.hpp"
 #include "tern/buffer/storage.hpp"
 #include "tern/device/device.hpp"
 
 namespace tern {
+
+auto& Storage::Rare::spare_records() noexcept {
+  static thread_local SpareRecords<sizeof(Rare), alignof(Rare), 64> records;
+  return records;
+}
+void* Storage::Rare::operator new(std::size_t, const std::nothrow_t&) noexcept {
+  return spare_records().try_take();
+}
+void Storage::Rare::operator delete(void* record) noexcept { spare_records().give(record); }
+void Storage::Rare::operator delete(void* record, const std::nothrow_t&) noexcept {
+  operator delete(record);
+}
 
 Storage::Rare* Storage::make_rare() noexcept {
   Rare* there = rare();

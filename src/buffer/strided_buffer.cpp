@@ -1,6 +1,7 @@
 #include "tern/buffer/strided_buffer.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <new>
 #include <optional>
@@ -31,6 +32,17 @@ bool are_dense(const Shape& shape, std::span<const std::int64_t> strides) noexce
   return true;
 }
 
+/// As a buffer has them. Those of no elements may be more than can be counted, and nobody looks at
+/// them; but there is one for each dimension.
+Shape dense_strides(const Shape& shape) {
+  Result<Shape> strides = shape.try_strides();
+  if (strides) return *std::move(strides);
+  if (strides.failure().code() == ErrorCode::out_of_memory) raise(strides.failure());
+  std::array<std::size_t, Shape::max_rank> ones;
+  ones.fill(1);
+  return Shape(std::span<const std::size_t>(ones.data(), shape.rank()));
+}
+
 /// A dimension that a copy has to walk along.
 struct Axis {
   std::size_t extent = 1;
@@ -59,10 +71,11 @@ std::vector<Axis> axes_of(const Shape& shape, std::span<const std::int64_t> stri
 }  // namespace
 
 StridedBuffer::StridedBuffer(const Buffer& buffer)
-    : shape_(buffer.shape()), count_(buffer.element_count()), dtype_(buffer.dtype()) {
-  if (Result<Shape> strides = shape_.try_strides()) strides_ = *std::move(strides);
-  if (buffer && dtype_ != DType::void_) hull_ = buffer.view(0, buffer.bytes());
-}
+    : hull_(buffer && buffer.dtype() != DType::void_ ? buffer.view(0, buffer.bytes()) : Buffer()),
+      shape_(buffer.shape()),
+      strides_(dense_strides(buffer.shape())),
+      count_(buffer.element_count()),
+      dtype_(buffer.dtype()) {}
 
 Result<StridedBuffer::Reach> StridedBuffer::try_reach(const Shape& shape,
                                                       std::span<const std::int64_t> strides,
@@ -101,6 +114,15 @@ Result<StridedBuffer> StridedBuffer::try_over(const Buffer& buffer, std::size_t 
                                               DType dtype, Shape shape,
                                               std::span<const std::int64_t> strides,
                                               CallSite site) noexcept try {
+  return try_over(Buffer(buffer), offset_bytes, dtype, std::move(shape), strides, site);
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a strided buffer", site);
+}
+
+Result<StridedBuffer> StridedBuffer::try_over(Buffer&& buffer, std::size_t offset_bytes,
+                                              DType dtype, Shape shape,
+                                              std::span<const std::int64_t> strides,
+                                              CallSite site) noexcept try {
   const std::size_t width = size_bytes(dtype);
   if (width == 0) {
     return Failure(ErrorCode::invalid_argument,
@@ -113,17 +135,12 @@ Result<StridedBuffer> StridedBuffer::try_over(const Buffer& buffer, std::size_t 
   if (!reach) return reach.failure();
   const Result<std::size_t> count = shape.try_element_count();
   if (!count) return Failure(count.failure()).at(site);
-  StridedBuffer made;
-  made.count_ = *count;
-  made.dtype_ = dtype;
-  made.strides_ =
-      Shape(std::span(reinterpret_cast<const std::size_t*>(strides.data()), strides.size()));
+  Shape bits(std::span(reinterpret_cast<const std::size_t*>(strides.data()), strides.size()));
   if (*count == 0) {
-    const Result<Buffer> none = buffer.try_view(std::min(offset_bytes, buffer.bytes()), 0, site);
+    const std::size_t first = std::min(offset_bytes, buffer.bytes());
+    Result<Buffer> none = std::move(buffer).try_view(first, 0, site);
     if (!none) return none.failure();
-    made.hull_ = *none;
-    made.shape_ = std::move(shape);
-    return made;
+    return StridedBuffer(*std::move(none), 0, std::move(shape), std::move(bits), 0, dtype, true);
   }
   if (offset_bytes < reach->before || !is_within(offset_bytes, reach->behind, buffer.bytes())) {
     return Failure(
@@ -147,13 +164,11 @@ Result<StridedBuffer> StridedBuffer::try_over(const Buffer& buffer, std::size_t 
   }
   // Both are inside the buffer, so their sum is a size.
   Result<Buffer> hull =
-      buffer.try_view(offset_bytes - reach->before, reach->before + reach->behind, site);
+      std::move(buffer).try_view(offset_bytes - reach->before, reach->before + reach->behind, site);
   if (!hull) return hull.failure();
-  made.hull_ = *std::move(hull);
-  made.origin_ = reach->before;
-  made.is_contiguous_ = are_dense(shape, strides);
-  made.shape_ = std::move(shape);
-  return made;
+  const bool is_dense = are_dense(shape, strides);
+  return StridedBuffer(*std::move(hull), reach->before, std::move(shape), std::move(bits), *count,
+                       dtype, is_dense);
 } catch (const std::bad_alloc&) {
   return no_host_memory("a strided buffer", site);
 }

@@ -72,13 +72,7 @@ bool UseRecord::make_room() noexcept {
   return true;
 }
 
-Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, MarkSet& waits,
-                                               CallSite site) noexcept {
-  const StreamId id = stream.id();
-  // Asked for, so that the stream does not end without a mark behind what it is going to do.
-  static_cast<void>(stream.next_mark());
-  const std::lock_guard lock(mutex_);
-  if (!make_room()) return no_host_memory("the record of a buffer's uses", site);
+bool UseRecord::add_waits(StreamId id, Access access, MarkSet& waits) noexcept {
   // Writes that an earlier read of the stream has waited for. (An earlier write has made them
   // forgotten.)
   std::uint64_t behind = 0;
@@ -90,17 +84,40 @@ Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, 
       has_others = true;
     }
   }
-  if (has_others) {
-    for (Entry& entry : entries()) {
-      if (entry.stream.id() == id || !must_wait(access, entry)) continue;
-      if (entry.is_write() && entry.version <= behind) continue;
-      settle(entry);
-      if (!waits.try_add(entry.mark()))
-        return no_host_memory("the record of a buffer's uses", site);
-    }
+  if (!has_others) return true;
+  for (Entry& entry : entries()) {
+    if (entry.stream.id() == id || !must_wait(access, entry)) continue;
+    if (entry.is_write() && entry.version <= behind) continue;
+    settle(entry);
+    if (!waits.try_add(entry.mark())) return false;
+  }
+  return true;
+}
+
+Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, MarkSet& waits,
+                                               CallSite site) noexcept {
+  // Asked for, so that the stream does not end without a mark behind what it is going to do.
+  static_cast<void>(stream.next_mark());
+  const std::lock_guard lock(mutex_);
+  if (!make_room() || !add_waits(stream.id(), access, waits)) {
+    return no_host_memory("the record of a buffer's uses", site);
   }
   ++begun_;
   return Ticket{version_};
+}
+
+Result<void> UseRecord::try_order(StreamRef stream, Access access, CallSite site) noexcept {
+  MarkSet waits;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!add_waits(stream.id(), access, waits)) {
+      return no_host_memory("the record of a buffer's uses", site);
+    }
+  }
+  for (const Mark mark : waits.all()) {
+    if (Result<void> queued = order_behind(stream, mark, site); !queued) return queued;
+  }
+  return {};
 }
 
 Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access,
@@ -164,7 +181,7 @@ Result<void> UseRecord::try_note(StreamRef stream, Mark mark, Access access) noe
   return {};
 }
 
-bool UseRecord::collect(Access access, MarkSet& earlier) const noexcept {
+bool UseRecord::try_collect(Access access, MarkSet& earlier) const noexcept {
   const std::lock_guard lock(mutex_);
   for (Entry& entry : const_cast<UseRecord&>(*this).entries()) {
     if (!must_wait(access, entry)) continue;
@@ -176,7 +193,7 @@ bool UseRecord::collect(Access access, MarkSet& earlier) const noexcept {
 
 Result<void> UseRecord::try_wait(Access access) const noexcept {
   MarkSet earlier;
-  if (!collect(access, earlier)) return no_host_memory("the record of a buffer's uses", {});
+  if (!try_collect(access, earlier)) return no_host_memory("the record of a buffer's uses", {});
   for (const Mark mark : earlier.all()) {
     if (Result<void> done = Device::try_wait(mark); !done) return done;
   }
@@ -185,7 +202,7 @@ Result<void> UseRecord::try_wait(Access access) const noexcept {
 
 Result<bool> UseRecord::try_is_ready(Access access) const noexcept {
   MarkSet earlier;
-  if (!collect(access, earlier)) return no_host_memory("the record of a buffer's uses", {});
+  if (!try_collect(access, earlier)) return no_host_memory("the record of a buffer's uses", {});
   for (const Mark mark : earlier.all()) {
     const Result<bool> done = Device::try_is_done(mark);
     if (!done || !*done) return done;
@@ -200,6 +217,17 @@ std::size_t UseRecord::list(std::span<Entry> out) const noexcept {
   std::ranges::for_each(all, settle);
   std::copy_n(all.begin(), std::min(all.size(), out.size()), out.begin());
   return all.size();
+}
+
+std::uint64_t UseRecord::version() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return version_;
+}
+
+bool UseRecord::has_any_since(std::uint64_t version) const noexcept {
+  const std::lock_guard lock(mutex_);
+  const std::span<const Entry> all = unshared();
+  return std::ranges::any_of(all, [=](const Entry& entry) { return entry.version > version; });
 }
 
 std::size_t UseRecord::size() const noexcept {

@@ -1,17 +1,19 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "buffer/escape_batch.hpp"
 #include "core/no_host_memory.hpp"
 #include "interop/arrow_rejected.hpp"
 #include "interop/arrow_shipment.hpp"
-#include "tern/buffer/escape.hpp"
+#include "interop/device_ordinal.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
 #include "tern/interop/arrow.hpp"
@@ -37,13 +39,14 @@ struct Shipment;
 struct Piece {
   ArrowArray array = {};
   std::array<const void*, 3> buffers = {};
-  std::array<Escape, 3> escapes;
+  std::array<Storage*, 3> escaped = {};  // kept by the shipment
   Shipment* shipment = nullptr;
   const Column* column = nullptr;
 };
 
-/// What exported structures point to. The struct and each child have a share, because children may
-/// be moved out; a column's memory is let go with the column.
+/// What exported structures point to, in one piece of memory: this, a piece for each column, and
+/// pointers to their structures. The struct and each child have a share, because children may be
+/// moved out.
 struct Shipment {
   std::atomic<std::size_t> shares = 0;
   Event event;  // after everything else: whoever has memory may still wait for it
@@ -51,19 +54,60 @@ struct Shipment {
   Table table;
   Column column;
   std::size_t rows = 0;
-  std::vector<Piece> pieces;
-  std::vector<ArrowArray*> children;
+  std::span<Piece> pieces = {};
+  ArrowArray** children = nullptr;
   std::array<const void*, 1> base_buffers = {};
 };
 
+void let_go(Piece& piece, EscapeBatch& batch) noexcept {
+  for (Storage*& storage : piece.escaped) {
+    if (storage != nullptr) batch.end(*std::exchange(storage, nullptr));
+  }
+}
+
+void end(Shipment* shipment) noexcept {
+  {
+    EscapeBatch batch;
+    for (Piece& piece : shipment->pieces) let_go(piece, batch);
+  }
+  std::destroy_at(shipment);
+  ::operator delete(shipment);
+}
+
+struct EndShipment {
+  void operator()(Shipment* shipment) const noexcept { end(shipment); }
+};
+using ShipmentOwner = std::unique_ptr<Shipment, EndShipment>;
+
+/// Throws std::bad_alloc.
+ShipmentOwner make_shipment(std::size_t columns) {
+  static_assert(sizeof(Shipment) % alignof(Piece) == 0 && std::is_trivially_destructible_v<Piece>);
+  // No more than a schema has fields, which are larger.
+  std::byte* const memory = static_cast<std::byte*>(
+      ::operator new(sizeof(Shipment) + columns * (sizeof(Piece) + sizeof(ArrowArray*))));
+  ShipmentOwner made(::new (static_cast<void*>(memory)) Shipment);
+  Piece* const pieces = reinterpret_cast<Piece*>(memory + sizeof(Shipment));
+  std::uninitialized_value_construct_n(pieces, columns);
+  made->pieces = {pieces, columns};
+  made->children = reinterpret_cast<ArrowArray**>(pieces + columns);
+  for (std::size_t i = 0; i < columns; ++i) {
+    pieces[i].shipment = made.get();
+    made->children[i] = &pieces[i].array;
+  }
+  return made;
+}
+
 void drop(Shipment* shipment, std::size_t shares = 1) noexcept {
-  if (shipment->shares.fetch_sub(shares, std::memory_order_acq_rel) == shares) delete shipment;
+  if (shipment->shares.fetch_sub(shares, std::memory_order_acq_rel) == shares) end(shipment);
 }
 
 void release_column(ArrowArray* self) {
   Piece* const piece = static_cast<Piece*>(self->private_data);
   Shipment* const shipment = piece->shipment;
-  for (Escape& escape : piece->escapes) escape.end();
+  {
+    EscapeBatch batch;
+    let_go(*piece, batch);
+  }
   self->release = nullptr;
   drop(shipment);
 }
@@ -72,18 +116,21 @@ void release_table(ArrowArray* self) {
   Shipment* const shipment = static_cast<Shipment*>(self->private_data);
   // Shares of its own and of the children that are still there are given back at once.
   std::size_t shares = 1;
-  for (std::int64_t i = 0; i < self->n_children; ++i) {
-    ArrowArray* const child = self->children[i];
-    if (child->release == nullptr) continue;
-    Piece* const piece =
-        child->release == release_column ? static_cast<Piece*>(child->private_data) : nullptr;
-    if (piece == nullptr || piece->shipment != shipment) {
-      child->release(child);  // somebody put another one there
-      continue;
+  {
+    EscapeBatch batch;
+    for (std::int64_t i = 0; i < self->n_children; ++i) {
+      ArrowArray* const child = self->children[i];
+      if (child->release == nullptr) continue;
+      Piece* const piece =
+          child->release == release_column ? static_cast<Piece*>(child->private_data) : nullptr;
+      if (piece == nullptr || piece->shipment != shipment) {
+        child->release(child);  // somebody put another one there
+        continue;
+      }
+      let_go(*piece, batch);
+      child->release = nullptr;
+      ++shares;
     }
-    for (Escape& escape : piece->escapes) escape.end();
-    child->release = nullptr;
-    ++shares;
   }
   self->release = nullptr;
   drop(shipment, shares);
@@ -91,11 +138,21 @@ void release_table(ArrowArray* self) {
 
 /// Where all memory of a shipment is, in Arrow's words.
 struct Whereabouts {
-  bool is_known = false;
   ArrowDeviceType type = ARROW_DEVICE_CPU;
   std::int64_t id = -1;
-  Device device;
+  const Device* device = nullptr;  // a storage's; none where there is no memory
+
+  [[nodiscard]] bool is_known() const noexcept { return device != nullptr; }
 };
+
+Failure no_word(const Storage& storage, CallSite site) noexcept {
+  return Failure(ErrorCode::arrow_rejected,
+                 "Arrow has no word for {value} memory of '{device}'. Copy it to the host first.",
+                 site)
+      .with("field", "device")
+      .with("value", name(storage.kind()))
+      .with("device", storage.device().spec());
+}
 
 class Packer {
  public:
@@ -137,7 +194,7 @@ class Packer {
 
   /// All writers are behind it: the event, or the host.
   [[nodiscard]] Result<void> try_order(Shipment& shipment) noexcept {
-    if (!where_.is_known) return {};
+    if (!where_.is_known()) return {};
     if (where_.type == ARROW_DEVICE_CPU) {
       for (const Mark mark : waits_.all()) {
         if (Result<void> done = Device::try_wait(mark); !done) return done;
@@ -146,7 +203,7 @@ class Packer {
     }
     StreamRef stream = options_.stream;
     if (!stream.id()) {
-      const Result<StreamRef> own = where_.device.try_copy_stream();
+      const Result<StreamRef> own = where_.device->try_copy_stream();
       if (!own) return own.failure();
       stream = *own;
     }
@@ -159,7 +216,7 @@ class Packer {
       }
       if (!queued) return queued;
     }
-    Result<Event> event = Event::try_make(where_.device);
+    Result<Event> event = Event::try_make(*where_.device);
     if (!event) return event.failure();
     if (Result<void> recorded = stream.try_record(*event, options_.site); !recorded) {
       return recorded;
@@ -175,13 +232,13 @@ class Packer {
   [[nodiscard]] Result<void> try_place(const Storage& storage) {
     const CallSite site = options_.site;
     // Most are where the one before them was, and the words for that are found only once.
-    if (where_.is_known && storage.kind() == last_kind_ && storage.device() == where_.device) {
+    if (where_.is_known() && storage.kind() == last_kind_ && storage.device() == *where_.device) {
       return {};
     }
     last_kind_ = storage.kind();
     if (is_for_host_) {
       if (storage.reach().host_reads) {
-        where_ = {true, ARROW_DEVICE_CPU, -1, storage.device()};
+        where_ = {ARROW_DEVICE_CPU, -1, &storage.device()};
         return {};
       }
       return Failure(ErrorCode::arrow_rejected,
@@ -193,19 +250,11 @@ class Packer {
           .with("device", storage.device().spec());
     }
     const Result<abi::DLDevice> word = try_dlpack_device(storage, site);
-    if (!word) {
-      return Failure(ErrorCode::arrow_rejected,
-                     "Arrow has no word for {value} memory of '{device}'. Copy it to the host "
-                     "first.",
-                     site)
-          .with("field", "device")
-          .with("value", name(storage.kind()))
-          .with("device", storage.device().spec());
-    }
+    if (!word) return no_word(storage, site);
     const bool is_host = word->device_type == ARROW_DEVICE_CPU;
     const std::int64_t id = is_host ? -1 : device_ordinal(storage.device());
-    if (!where_.is_known) {
-      where_ = {true, word->device_type, id, storage.device()};
+    if (!where_.is_known()) {
+      where_ = {word->device_type, id, &storage.device()};
       if (!is_host && options_.stream.id() &&
           options_.stream.device_id() != storage.device().id()) {
         return Failure(ErrorCode::device_mismatch,
@@ -230,26 +279,6 @@ class Packer {
         .with_signed("b_id", id);
   }
 
-  /// The writers, to be waited for once for all columns. A use that begins and is cancelled would
-  /// collect them too, at twice the price.
-  [[nodiscard]] Result<void> try_collect(UseRecord& uses) noexcept {
-    std::array<UseRecord::Entry, 4> entries;
-    const std::size_t count = uses.list(entries);
-    if (count > entries.size()) {
-      const Result<UseRecord::Ticket> ticket =
-          uses.try_begin(options_.stream, Access::read, waits_, options_.site);
-      if (!ticket) return ticket.failure();
-      uses.cancel(*ticket);
-      return {};
-    }
-    for (std::size_t i = 0; i < count; ++i) {
-      if (entries[i].is_write() && !waits_.try_add(entries[i].mark())) {
-        return no_host_memory("an Arrow array", options_.site);
-      }
-    }
-    return {};
-  }
-
   [[nodiscard]] Result<void> try_add(Piece& piece, std::size_t index, const Buffer& buffer,
                                      std::size_t bytes) {
     if (bytes == 0 || buffer.bytes() == 0) return {};
@@ -260,12 +289,16 @@ class Packer {
         !written) {
       return written;
     }
-    if (Result<void> there = storage.try_ensure(options_.stream, site); !there) return there;
-    Result<Escape> escape = Escape::try_begin(buffer.storage(), site);
-    if (!escape) return escape.failure();
-    piece.escapes[index] = *std::move(escape);
+    if (!storage.is_allocated()) {
+      if (Result<void> there = storage.try_ensure(options_.stream, site); !there) return there;
+    }
+    if (!batch_.try_begin(storage)) return no_host_memory("an Arrow array", site);
+    piece.escaped[index] = &storage;
     const std::byte* first = storage.first_byte();
-    if (Result<void> collected = try_collect(storage.uses()); !collected) return collected;
+    // The writers are waited for once, for all columns.
+    if (!storage.uses().try_collect(Access::read, waits_)) {
+      return no_host_memory("an Arrow array", site);
+    }
     if (where_.type == ARROW_DEVICE_CPU) {
       const Result<StorageOrigin::Memory> memory = storage.try_memory();
       if (memory && memory->host_address != nullptr) {
@@ -281,6 +314,7 @@ class Packer {
   Whereabouts where_;
   StorageKind last_kind_ = StorageKind::file;  // once a place is known
   MarkSet waits_;
+  EscapeBatch batch_;
 };
 
 /// A shipment, with the structure of its root.
@@ -300,20 +334,16 @@ Result<Packed> try_pack_table(const Table& table, bool is_for_host,
                    options.site)
         .with("rows", *rows);
   }
-  auto shipment = std::make_unique<Shipment>();
+  ShipmentOwner shipment = make_shipment(table.arity());
   shipment->table = table;
   shipment->rows = static_cast<std::size_t>(*rows);
-  shipment->pieces.resize(table.arity());
-  shipment->children.reserve(table.arity());
   Packer packer(is_for_host, options);
   for (std::size_t i = 0; i < table.arity(); ++i) {
-    Piece& piece = shipment->pieces[i];
-    piece.shipment = shipment.get();
     const Column& column = shipment->table.columns()[i];
-    if (Result<void> packed = packer.try_pack(piece, shipment->rows, column); !packed) {
+    if (Result<void> packed = packer.try_pack(shipment->pieces[i], shipment->rows, column);
+        !packed) {
       return Failure(packed.failure()).with("column", table.schema().fields()[i].name);
     }
-    shipment->children.push_back(&piece.array);
   }
   if (Result<void> ordered = packer.try_order(*shipment); !ordered) return ordered.failure();
   shipment->shares = 1 + table.arity();
@@ -325,7 +355,7 @@ Result<Packed> try_pack_table(const Table& table, bool is_for_host,
   array.n_buffers = 1;
   array.buffers = shipment->base_buffers.data();
   array.n_children = static_cast<std::int64_t>(table.arity());
-  array.children = shipment->children.data();
+  array.children = shipment->children;
   array.release = release_table;
   array.private_data = shipment.release();
   return packed;
@@ -335,12 +365,10 @@ Result<Packed> try_pack_table(const Table& table, bool is_for_host,
 
 Result<Packed> try_pack_column(const Column& column, bool is_for_host,
                                const ArrowExport& options) noexcept try {
-  auto shipment = std::make_unique<Shipment>();
+  ShipmentOwner shipment = make_shipment(1);
   shipment->column = column;
   shipment->rows = column.capacity();
-  shipment->pieces.resize(1);
   Piece& piece = shipment->pieces[0];
-  piece.shipment = shipment.get();
   Packer packer(is_for_host, options);
   if (Result<void> packed = packer.try_pack(piece, shipment->rows, shipment->column); !packed) {
     return packed.failure();
@@ -372,53 +400,127 @@ Result<void> put(const Result<Packed>& packed, ArrowDeviceArray& out) noexcept {
   return {};
 }
 
-// --- Streams
+// --- Streams: of arrays, and of arrays with a device
 
 struct Chunks {
   std::vector<Table> tables;
   std::size_t next = 0;
+  ArrowExport options = {};
+  ArrowDeviceType type = ARROW_DEVICE_CPU;  // of all of them
+  std::int64_t id = -1;                     // of those without memory
   std::string error;
 };
 
-Chunks& chunks_of(ArrowArrayStream* stream) noexcept {
+template <class Stream>
+Chunks& chunks_of(Stream* stream) noexcept {
   return *static_cast<Chunks*>(stream->private_data);
 }
 
 /// What errno says the failure is.
-int fail(ArrowArrayStream* stream, const Failure& failure) noexcept try {
-  chunks_of(stream).error = failure.text();
+int fail(Chunks& chunks, const Failure& failure) noexcept try {
+  chunks.error = failure.text();
   return failure.code() == ErrorCode::out_of_memory ? ENOMEM : EIO;
 } catch (const std::bad_alloc&) {
   return ENOMEM;
 }
 
-int get_schema(ArrowArrayStream* stream, ArrowSchema* out) {
-  const Result<void> made = try_export_arrow_schema(chunks_of(stream).tables.front().schema(), out);
-  return made ? 0 : fail(stream, made.failure());
+template <class Stream>
+int get_schema(Stream* stream, ArrowSchema* out) {
+  Chunks& chunks = chunks_of(stream);
+  const Result<void> made = try_export_arrow_schema(chunks.tables.front().schema(), out);
+  return made ? 0 : fail(chunks, made.failure());
 }
 
-int get_next(ArrowArrayStream* stream, ArrowArray* out) {
+Result<void> try_next(Chunks& chunks, ArrowArray* out) noexcept {
+  return try_export_arrow(chunks.tables[chunks.next], out, chunks.options);
+}
+Result<void> try_next(Chunks& chunks, ArrowDeviceArray* out) noexcept {
+  ArrowExport options = chunks.options;
+  // The stream was named long before the other side asks.
+  if (!options.stream.is_usable()) options.stream = {};
+  const Table& table = chunks.tables[chunks.next];
+  // It is one of some device, and a later table may be of another of its kind.
+  if (table.device().is_open() && options.stream.id() &&
+      options.stream.device_id() != table.device().id()) {
+    options.stream = {};
+  }
+  Result<void> made = try_export_arrow(table, out, options);
+  if (made && out->sync_event == nullptr) {
+    out->device_type = chunks.type;
+    out->device_id = chunks.id;
+  }
+  return made;
+}
+
+template <class Stream, class Array>
+int get_next(Stream* stream, Array* out) {
   Chunks& chunks = chunks_of(stream);
   if (chunks.next == chunks.tables.size()) {
     *out = {};
     return 0;
   }
-  const Result<void> made = try_export_arrow(chunks.tables[chunks.next], out);
-  if (!made) return fail(stream, made.failure());
+  if (const Result<void> made = try_next(chunks, out); !made) return fail(chunks, made.failure());
   // The first one stays, for its schema.
   if (chunks.next != 0) chunks.tables[chunks.next] = Table();
   ++chunks.next;
   return 0;
 }
 
-const char* get_last_error(ArrowArrayStream* stream) {
+template <class Stream>
+const char* get_last_error(Stream* stream) {
   const std::string& error = chunks_of(stream).error;
   return error.empty() ? nullptr : error.c_str();
 }
 
-void release_stream(ArrowArrayStream* stream) {
+template <class Stream>
+void release_stream(Stream* stream) {
   delete &chunks_of(stream);
   stream->release = nullptr;
+}
+
+/// Where the memory of a table is. Nowhere if there is none.
+Result<Whereabouts> try_find(const Table& table, CallSite site) noexcept {
+  for (const Column& column : table.columns()) {
+    const ColumnParts& parts = column.parts();
+    for (const Buffer* part : {&parts.values, &parts.validity, &parts.offsets}) {
+      if (!*part || part->bytes() == 0) continue;
+      const Storage& storage = *part->storage();
+      const Result<abi::DLDevice> word = try_dlpack_device(storage, site);
+      if (!word) return no_word(storage, site);
+      const bool is_host = word->device_type == ARROW_DEVICE_CPU;
+      return Whereabouts{word->device_type, is_host ? -1 : device_ordinal(storage.device()),
+                         &storage.device()};
+    }
+  }
+  return Whereabouts{};
+}
+
+Result<void> try_make_stream(std::span<const Table> tables, Chunks& chunks,
+                             const ArrowExport& options) {
+  const CallSite site = options.site;
+  if (tables.empty()) {
+    return Failure(ErrorCode::invalid_argument,
+                   "'{name}' of a stream are {value}. Give at least one, for its schema.", site)
+        .with("name", "tables")
+        .with("value", std::uint64_t{0});
+  }
+  for (const Table& table : tables) {
+    if (Result<void> same = table.schema().check_match(tables[0].schema(), {}, site); !same) {
+      return same;
+    }
+  }
+  chunks.tables.assign(tables.begin(), tables.end());
+  chunks.options = options;
+  return {};
+}
+
+template <class Stream>
+void fill(Stream& out, std::unique_ptr<Chunks> chunks) noexcept {
+  out.get_schema = get_schema<Stream>;
+  out.get_next = get_next;
+  out.get_last_error = get_last_error<Stream>;
+  out.release = release_stream<Stream>;
+  out.private_data = chunks.release();
 }
 
 bool is_untouched(const Piece& piece, const ArrowArray& array) noexcept {
@@ -434,8 +536,8 @@ const Table* exported_table(const ArrowArray& array) noexcept {
   if (array.release != release_table) return nullptr;
   const Shipment& shipment = *static_cast<const Shipment*>(array.private_data);
   if (array.length != static_cast<std::int64_t>(shipment.rows) || array.offset != 0 ||
-      array.n_children != static_cast<std::int64_t>(shipment.children.size()) ||
-      array.children != shipment.children.data()) {
+      array.n_children != static_cast<std::int64_t>(shipment.pieces.size()) ||
+      array.children != shipment.children) {
     return nullptr;
   }
   for (const Piece& piece : shipment.pieces) {
@@ -452,16 +554,6 @@ ExportedColumn exported_column(const ArrowArray& array) noexcept {
   const Piece& piece = *static_cast<const Piece*>(array.private_data);
   if (!is_untouched(piece, array)) return {};
   return {piece.column, static_cast<std::size_t>(array.length)};
-}
-
-std::int32_t device_ordinal(const Device& device) noexcept {
-  const std::string_view spec = device.spec();
-  const std::size_t colon = spec.find(':');
-  std::int32_t ordinal = 0;
-  if (colon != std::string_view::npos) {
-    std::from_chars(spec.data() + colon + 1, spec.data() + spec.size(), ordinal);
-  }
-  return ordinal;
 }
 
 Result<void> try_export_arrow(const Table& table, ArrowArray* out,
@@ -496,27 +588,44 @@ Result<void> try_export_arrow(std::span<const Table> tables, ArrowArrayStream* o
                               CallSite site) noexcept try {
   if (out == nullptr) return no_structure(site);
   *out = {};
-  if (tables.empty()) {
-    return Failure(ErrorCode::invalid_argument,
-                   "'{name}' of a stream are {value}. Give at least one, for its schema.", site)
-        .with("name", "tables")
-        .with("value", std::uint64_t{0});
-  }
-  for (const Table& table : tables) {
-    if (Result<void> same = table.schema().check_match(tables[0].schema(), {}, site); !same) {
-      return same;
-    }
-  }
   auto chunks = std::make_unique<Chunks>();
-  chunks->tables.assign(tables.begin(), tables.end());
-  out->get_schema = get_schema;
-  out->get_next = get_next;
-  out->get_last_error = get_last_error;
-  out->release = release_stream;
-  out->private_data = chunks.release();
+  if (Result<void> made = try_make_stream(tables, *chunks, {.site = site}); !made) return made;
+  fill(*out, std::move(chunks));
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow array", site);
+}
+
+Result<void> try_export_arrow(std::span<const Table> tables, ArrowDeviceArrayStream* out,
+                              const ArrowExport& options) noexcept try {
+  const CallSite site = options.site;
+  if (out == nullptr) return no_structure(site);
+  *out = {};
+  auto chunks = std::make_unique<Chunks>();
+  if (Result<void> made = try_make_stream(tables, *chunks, options); !made) return made;
+  bool is_known = false;
+  for (const Table& table : chunks->tables) {
+    const Result<Whereabouts> there = try_find(table, site);
+    if (!there) return there.failure();
+    if (!there->is_known()) continue;
+    if (!std::exchange(is_known, true)) {
+      chunks->type = there->type;
+      chunks->id = there->id;
+    }
+    if (there->type == chunks->type) continue;
+    return Failure(ErrorCode::arrow_rejected,
+                   "one stream has memory of device type {a} and of {b}. Copy its tables to one of "
+                   "them, or give several streams.",
+                   site)
+        .with("field", "device_type")
+        .with_signed("a", chunks->type)
+        .with_signed("b", there->type);
+  }
+  out->device_type = chunks->type;
+  fill(*out, std::move(chunks));
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory("an Arrow array", options.site);
 }
 
 }  // namespace tern

@@ -11,10 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "buffer/foreign_memory.hpp"
 #include "core/no_host_memory.hpp"
 #include "interop/arrow_rejected.hpp"
 #include "interop/arrow_schema_parts.hpp"
 #include "interop/arrow_shipment.hpp"
+#include "interop/device_ordinal.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
@@ -319,9 +321,10 @@ struct Arrival {
   bool is_readable;  // by the host, as it is
   Mark ready;
   const ArrowImport& options;
+  PointerInfo known = {};  // of the buffer that was taken last
 };
 
-Result<Buffer> try_adopt_part(const Arrival& arrival, const void* address, std::size_t bytes,
+Result<Buffer> try_adopt_part(Arrival& arrival, const void* address, std::size_t bytes,
                               DType dtype) noexcept {
   if (bytes == 0) return Buffer();
   arrival.holder->shares.fetch_add(1, std::memory_order_relaxed);
@@ -330,9 +333,11 @@ Result<Buffer> try_adopt_part(const Arrival& arrival, const void* address, std::
                                      {.release = [](void* context) { drop(context); },
                                       .context = arrival.holder,
                                       .ready = arrival.ready,
+                                      .owner_awaits_his_writes = true,
                                       .read_only = true,
                                       .tag = arrival.options.tag,
-                                      .site = arrival.options.site});
+                                      .site = arrival.options.site},
+                                     arrival.known);
   if (!adopted) drop(arrival.holder);
   return adopted;
 }
@@ -424,7 +429,7 @@ Result<void> check_contents(const Leaf& leaf, const Arrival& arrival) noexcept {
   return {};
 }
 
-Result<Column> try_take(const Leaf& leaf, const Arrival& arrival) noexcept {
+Result<Column> try_take(const Leaf& leaf, Arrival& arrival) noexcept try {
   if (leaf.is_view) return try_convert_views(leaf, arrival);
   const CallSite site = arrival.options.site;
   ColumnParts parts;
@@ -461,6 +466,8 @@ Result<Column> try_take(const Leaf& leaf, const Arrival& arrival) noexcept {
   // Without rows the buffers are none.
   if (leaf.rows == 0) parts = {};
   return Column::try_over(*leaf.type, leaf.rows, std::move(parts), site);
+} catch (const std::bad_alloc&) {
+  return no_host_memory("an Arrow array", arrival.options.site);  // for the name of a zone
 }
 
 // --- Devices
@@ -473,8 +480,9 @@ struct Origin {
   void* event = nullptr;
 };
 
-Result<void> check_place(const Origin& origin, const Device& device, CallSite site) noexcept {
-  const ArrowWhere where = {"device_array"};
+Result<void> check_place(const Origin& origin, const Device& device, CallSite site,
+                         const char* root = "device_array") noexcept {
+  const ArrowWhere where = {root};
   const auto elsewhere = [&](const char* what) {
     return Failure(ErrorCode::device_mismatch,
                    "an Arrow array on {b} (device {type}, {ordinal}) is no memory of '{a}'. Import "
@@ -572,7 +580,7 @@ Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
   auto* const holder = new Holder{*array};
   array->release = nullptr;
   const std::unique_ptr<Holder, void (*)(Holder*)> own(holder, [](Holder* held) { drop(held); });
-  const Arrival arrival = {device, holder, can_read, *ready, options};
+  Arrival arrival = {device, holder, can_read, *ready, options};
   for (const Leaf& leaf : leaves) {
     Result<Column> column = try_take(leaf, arrival);
     if (!column) return column.failure();
@@ -692,6 +700,92 @@ Origin origin_of(const ArrowDeviceArray* array) noexcept {
   return {true, array->device_id, array->device_type, array->sync_event};
 }
 
+// --- Streams
+
+ArrowArray& array_of(ArrowArray& chunk) noexcept { return chunk; }
+ArrowArray& array_of(ArrowDeviceArray& chunk) noexcept { return chunk.array; }
+
+/// Can chunks of the stream be memory of the device at all? Asked before it is asked for any.
+Result<void> check_chunks(const ArrowArrayStream&, const Device&, CallSite) noexcept { return {}; }
+Result<void> check_chunks(const ArrowDeviceArrayStream& stream, const Device& device,
+                          CallSite site) noexcept {
+  Origin any = {true, -1, stream.device_type, nullptr};
+  if (device.is_open() && stream.device_type != ARROW_DEVICE_CPU) any.id = device_ordinal(device);
+  return check_place(any, device, site, "stream");
+}
+
+Result<Origin> try_origin(const ArrowArrayStream&, const ArrowArray&, CallSite) noexcept {
+  return Origin{};
+}
+Result<Origin> try_origin(const ArrowDeviceArrayStream& stream, const ArrowDeviceArray& chunk,
+                          CallSite site) noexcept {
+  if (chunk.device_type == stream.device_type) return origin_of(&chunk);
+  return arrow_rejected({"device_array"}, "device_type", chunk.device_type,
+                        "chunks are of the device type that their stream names", site);
+}
+
+/// All chunks, which are `Chunk`s, of a stream.
+template <class Chunk, class Stream>
+Result<Table> try_import_stream(const Device& device, Stream* stream,
+                                const ArrowImport& options) noexcept try {
+  const CallSite site = options.site;
+  const ArrowWhere where = {"stream"};
+  if (stream == nullptr) return no_structure("stream", site);
+  if (stream->release == nullptr) {
+    return arrow_rejected(where, "release", "null", "it was released, or moved from", site);
+  }
+  const Owned<Stream> owned(stream);
+  if (stream->get_schema == nullptr) {
+    return arrow_rejected(where, "get_schema", "null", "a stream has a schema", site);
+  }
+  if (stream->get_next == nullptr) {
+    return arrow_rejected(where, "get_next", "null", "a stream has chunks", site);
+  }
+  if (Result<void> here = check_chunks(*stream, device, site); !here) return here.failure();
+  const auto failed = [&](const char* field, int code) {
+    const char* const text =
+        stream->get_last_error != nullptr ? stream->get_last_error(stream) : nullptr;
+    Failure failure =
+        arrow_rejected(where, field, code, "it gives 0, or the number of an error", site);
+    if (text != nullptr) failure.with("said", std::string_view(text, strnlen(text, 120)));
+    return failure;
+  };
+  ArrowSchema schema = {};
+  if (const int code = stream->get_schema(stream, &schema); code != 0) {
+    return failed("get_schema", code);
+  }
+  const Owned<ArrowSchema> owned_schema(&schema);
+  const Result<ArrowFields> fields = try_read_arrow_schema(&schema, site);
+  if (!fields) return fields.failure();
+  std::vector<Table> chunks;
+  for (;;) {
+    Chunk chunk = {};
+    if (const int code = stream->get_next(stream, &chunk); code != 0) {
+      return failed("get_next", code);
+    }
+    ArrowArray& array = array_of(chunk);
+    if (array.release == nullptr) break;
+    const Owned<ArrowArray> owned_array(&array);
+    if (chunks.size() == max_arrow_children) {
+      return arrow_rejected(where, "get_next", chunks.size(), "no stream has so many chunks", site);
+    }
+    const Result<Origin> origin = try_origin(*stream, chunk, site);
+    if (!origin) return origin.failure();
+    Result<Table> table = try_table(device, &array, *fields, *origin, options);
+    if (!table) return table;
+    chunks.push_back(*std::move(table));
+  }
+  if (chunks.size() == 1) return std::move(chunks.front());
+  if (!chunks.empty()) return Table::try_concat(chunks, site);
+  std::vector<Column> columns;
+  for (const Field& field : fields->schema.fields()) {
+    columns.push_back(Column::try_over(field.type, 0, {}, site).value());
+  }
+  return Table::try_make(fields->schema, std::move(columns), {.rows = 0, .site = site});
+} catch (const std::bad_alloc&) {
+  return no_host_memory("an Arrow array", options.site);
+}
+
 }  // namespace
 
 Result<Table> try_import_arrow(const Device& device, ArrowArray* array, ArrowSchema* schema,
@@ -717,59 +811,13 @@ Result<Column> try_import_arrow_column(const Device& device, ArrowDeviceArray* a
 }
 
 Result<Table> try_import_arrow(const Device& device, ArrowArrayStream* stream,
-                               const ArrowImport& options) noexcept try {
-  const CallSite site = options.site;
-  const ArrowWhere where = {"stream"};
-  if (stream == nullptr) return no_structure("stream", site);
-  if (stream->release == nullptr) {
-    return arrow_rejected(where, "release", "null", "it was released, or moved from", site);
-  }
-  const Owned<ArrowArrayStream> owned(stream);
-  if (stream->get_schema == nullptr) {
-    return arrow_rejected(where, "get_schema", "null", "a stream has a schema", site);
-  }
-  if (stream->get_next == nullptr) {
-    return arrow_rejected(where, "get_next", "null", "a stream has chunks", site);
-  }
-  const auto failed = [&](const char* field, int code) {
-    const char* const text =
-        stream->get_last_error != nullptr ? stream->get_last_error(stream) : nullptr;
-    Failure failure =
-        arrow_rejected(where, field, code, "it gives 0, or the number of an error", site);
-    if (text != nullptr) failure.with("said", std::string_view(text, strnlen(text, 120)));
-    return failure;
-  };
-  ArrowSchema schema = {};
-  if (const int code = stream->get_schema(stream, &schema); code != 0) {
-    return failed("get_schema", code);
-  }
-  const Owned<ArrowSchema> owned_schema(&schema);
-  const Result<ArrowFields> fields = try_read_arrow_schema(&schema, site);
-  if (!fields) return fields.failure();
-  std::vector<Table> chunks;
-  for (;;) {
-    ArrowArray array = {};
-    if (const int code = stream->get_next(stream, &array); code != 0) {
-      return failed("get_next", code);
-    }
-    if (array.release == nullptr) break;
-    const Owned<ArrowArray> owned_array(&array);
-    if (chunks.size() == max_arrow_children) {
-      return arrow_rejected(where, "get_next", chunks.size(), "no stream has so many chunks", site);
-    }
-    Result<Table> chunk = try_table(device, &array, *fields, {}, options);
-    if (!chunk) return chunk;
-    chunks.push_back(*std::move(chunk));
-  }
-  if (chunks.size() == 1) return std::move(chunks.front());
-  if (!chunks.empty()) return Table::try_concat(chunks, site);
-  std::vector<Column> columns;
-  for (const Field& field : fields->schema.fields()) {
-    columns.push_back(Column::try_over(field.type, 0, {}, site).value());
-  }
-  return Table::try_make(fields->schema, std::move(columns), {.rows = 0, .site = site});
-} catch (const std::bad_alloc&) {
-  return no_host_memory("an Arrow array", options.site);
+                               const ArrowImport& options) noexcept {
+  return try_import_stream<ArrowArray>(device, stream, options);
+}
+
+Result<Table> try_import_arrow(const Device& device, ArrowDeviceArrayStream* stream,
+                               const ArrowImport& options) noexcept {
+  return try_import_stream<ArrowDeviceArray>(device, stream, options);
 }
 
 }  // namespace tern

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <limits>
+#include <iterator>
 #include <memory>
 #include <new>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "core/no_host_memory.hpp"
@@ -16,31 +18,29 @@
 namespace tern {
 namespace {
 
-struct Word {
-  std::string_view format;
-  LogicalType type;
-};
-/// All but times with a zone and views.
-const std::vector<Word>& words() {
-  static const std::vector<Word> all = [] {
-    std::vector<Word> made = {
-        {"b", TypeKind::boolean},      {"c", TypeKind::i8},         {"C", TypeKind::u8},
-        {"s", TypeKind::i16},          {"S", TypeKind::u16},        {"i", TypeKind::i32},
-        {"I", TypeKind::u32},          {"l", TypeKind::i64},        {"L", TypeKind::u64},
-        {"e", TypeKind::f16},          {"f", TypeKind::f32},        {"g", TypeKind::f64},
-        {"u", TypeKind::utf8},         {"U", TypeKind::large_utf8}, {"z", TypeKind::binary},
-        {"Z", TypeKind::large_binary}, {"tdD", TypeKind::date32},   {"tdm", TypeKind::date64}};
-    constexpr std::string_view times[] = {"tts", "ttm", "ttu", "ttn"};
-    constexpr std::string_view durations[] = {"tDs", "tDm", "tDu", "tDn"};
-    for (unsigned i = 0; i < 4; ++i) {
-      made.push_back({times[i], LogicalType::time(static_cast<TimeUnit>(i))});
-      made.push_back({durations[i], LogicalType::duration(static_cast<TimeUnit>(i))});
-    }
-    return made;
-  }();
-  return all;
-}
+/// By kind; those with a unit follow.
+constexpr std::string_view formats[] = {"b", "c",   "s",   "i", "l", "C", "S", "I", "L", "e", "f",
+                                        "g", "tdD", "tdm", "",  "",  "",  "u", "U", "z", "Z"};
+static_assert(std::size(formats) == static_cast<std::size_t>(TypeKind::large_binary) + 1);
+/// By unit.
+constexpr std::string_view times[] = {"tts", "ttm", "ttu", "ttn"};
+constexpr std::string_view durations[] = {"tDs", "tDm", "tDu", "tDn"};
 constexpr std::string_view stamps[] = {"tss:", "tsm:", "tsu:", "tsn:"};
+
+/// Without the zone. Of static storage, with a zero behind it.
+std::string_view static_format(const LogicalType& type) noexcept {
+  const std::size_t unit = static_cast<std::size_t>(type.unit());
+  switch (type.kind()) {
+    case TypeKind::time:
+      return times[unit];
+    case TypeKind::timestamp:
+      return stamps[unit];
+    case TypeKind::duration:
+      return durations[unit];
+    default:
+      return formats[static_cast<std::size_t>(type.kind())];
+  }
+}
 
 constexpr std::size_t max_format_bytes = 512;
 
@@ -53,12 +53,19 @@ Result<LogicalType> try_type(const char* format, const ArrowWhere& where, CallSi
   if (length > max_format_bytes) {
     return arrow_rejected(where, "format", text, "it has up to 512 bytes", site);
   }
-  for (const Word& word : words()) {
-    if (word.format == text) return word.type;
+  for (std::size_t i = 0; i < std::size(formats); ++i) {
+    // Most have one letter, and there need not be more than that compared.
+    if (length == 1 ? formats[i].size() == 1 && formats[i][0] == text[0]
+                    : length != 0 && formats[i] == text) {
+      return LogicalType(static_cast<TypeKind>(i));
+    }
   }
   for (unsigned i = 0; i < 4; ++i) {
+    const TimeUnit unit = static_cast<TimeUnit>(i);
+    if (text == times[i]) return LogicalType::time(unit);
+    if (text == durations[i]) return LogicalType::duration(unit);
     if (text.starts_with(stamps[i])) {
-      return LogicalType::timestamp(static_cast<TimeUnit>(i), std::string(text.substr(4)));
+      return LogicalType::timestamp(unit, std::string(text.substr(4)));
     }
   }
   if (text == "vu") return LogicalType(TypeKind::large_utf8);
@@ -96,18 +103,12 @@ Result<Metadata> try_metadata(const char* bytes, const ArrowWhere& where, CallSi
   return Metadata(std::move(pairs));
 }
 
-std::string metadata_bytes(const Metadata& metadata) {
-  std::string bytes;
-  const auto add = [&](std::size_t value) {
-    const std::int32_t number = static_cast<std::int32_t>(value);
-    bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
-  };
-  add(metadata.pairs().size());
+/// What metadata takes in Arrow's form; none: nothing.
+std::size_t metadata_bytes(const Metadata& metadata) noexcept {
+  if (metadata.empty()) return 0;
+  std::size_t bytes = sizeof(std::int32_t);
   for (const Metadata::Pair& pair : metadata.pairs()) {
-    for (const std::string* part : {&pair.first, &pair.second}) {
-      add(part->size());
-      bytes += *part;
-    }
+    bytes += 2 * sizeof(std::int32_t) + pair.first.size() + pair.second.size();
   }
   return bytes;
 }
@@ -143,23 +144,20 @@ Result<ArrowField> try_leaf(const ArrowSchema& schema, const ArrowWhere& where, 
 
 // --- Export
 
-/// What an exported schema points to. The struct and its children each have a share, because
-/// children may be moved out.
+/// What an exported schema points to, in one piece of memory: this, the structures of the fields,
+/// pointers to them, and texts that the schema does not have as they are wanted. The struct and its
+/// children each have a share, because children may be moved out.
 struct Cargo {
-  struct Piece {
-    ArrowSchema structure = {};
-    std::string format, name, metadata;
-    Cargo* cargo = nullptr;
-  };
   std::atomic<std::size_t> shares = 1;
-  std::vector<Piece> pieces;  // of the children, or the one field
-  std::vector<ArrowSchema*> children;
-  std::string metadata;
-  Schema schema;  // for those that come back
+  Schema schema;  // whose names the structures have, and for those that come back
+  ArrowSchema* fields = nullptr;
+  ArrowSchema** children = nullptr;
 };
 
-void drop(Cargo* cargo) noexcept {
-  if (cargo->shares.fetch_sub(1, std::memory_order_acq_rel) == 1) delete cargo;
+void drop(Cargo* cargo, std::size_t shares = 1) noexcept {
+  if (cargo->shares.fetch_sub(shares, std::memory_order_acq_rel) != shares) return;
+  std::destroy_at(cargo);
+  ::operator delete(cargo);
 }
 
 void release_field(ArrowSchema* self) {
@@ -170,38 +168,103 @@ void release_field(ArrowSchema* self) {
 
 void release_struct(ArrowSchema* self) {
   Cargo* const cargo = static_cast<Cargo*>(self->private_data);
+  // Shares of its own and of the children that are still there are given back at once.
+  std::size_t shares = 1;
   for (std::int64_t i = 0; i < self->n_children; ++i) {
     ArrowSchema* const child = self->children[i];
-    if (child->release != nullptr) child->release(child);
+    if (child->release == nullptr) continue;
+    if (child->release == release_field && child->private_data == cargo) {
+      child->release = nullptr;
+      ++shares;
+    } else {
+      child->release(child);  // somebody put another one there
+    }
   }
   self->release = nullptr;
-  drop(cargo);
+  drop(cargo, shares);
 }
 
-void fill(Cargo::Piece& piece, Cargo& cargo, const Field& field) {
-  piece.format = arrow_format(field.type);
-  piece.name = field.name;
-  if (!field.metadata.empty()) piece.metadata = metadata_bytes(field.metadata);
-  piece.cargo = &cargo;
-  ArrowSchema& made = piece.structure;
-  made.format = piece.format.c_str();
-  made.name = piece.name.c_str();
-  made.metadata = field.metadata.empty() ? nullptr : piece.metadata.data();
-  made.flags = field.is_nullable ? ARROW_FLAG_NULLABLE : 0;
-  made.release = release_field;
-  made.private_data = &cargo;
+/// Texts, one behind the other, in memory that is large enough.
+class Writer {
+ public:
+  explicit Writer(char* to) noexcept : to_(to) {}
+
+  const char* put(std::string_view first, std::string_view second) noexcept {
+    const char* const text = to_;
+    add(first);
+    add(second);
+    *to_++ = 0;
+    return text;
+  }
+  /// Null for none.
+  const char* put(const Metadata& metadata) noexcept {
+    if (metadata.empty()) return nullptr;
+    const char* const bytes = to_;
+    add(metadata.pairs().size());
+    for (const Metadata::Pair& pair : metadata.pairs()) {
+      for (const std::string* part : {&pair.first, &pair.second}) {
+        add(part->size());
+        add(*part);
+      }
+    }
+    return bytes;
+  }
+
+ private:
+  void add(std::string_view text) noexcept {
+    std::memcpy(to_, text.data(), text.size());
+    to_ += text.size();
+  }
+  void add(std::size_t value) noexcept {
+    const std::int32_t number = static_cast<std::int32_t>(value);
+    std::memcpy(to_, &number, sizeof number);
+    to_ += sizeof number;
+  }
+
+  char* to_;
+};
+
+/// Throws std::bad_alloc. With the metadata of the schema, which its struct wants.
+struct Packed {
+  Cargo* cargo;
+  const char* metadata;
+};
+Packed pack(Schema schema) {
+  const std::size_t count = schema.size();
+  std::size_t texts = metadata_bytes(schema.metadata());
+  for (const Field& field : schema.fields()) {
+    texts += metadata_bytes(field.metadata);
+    if (const std::string& zone = field.type.zone(); !zone.empty()) texts += 4 + zone.size() + 1;
+  }
+  static_assert(sizeof(Cargo) % alignof(ArrowSchema) == 0);
+  char* const memory = static_cast<char*>(
+      ::operator new(sizeof(Cargo) + count * (sizeof(ArrowSchema) + sizeof(ArrowSchema*)) + texts));
+  Cargo* const cargo = ::new (static_cast<void*>(memory)) Cargo;
+  cargo->fields = reinterpret_cast<ArrowSchema*>(memory + sizeof(Cargo));
+  cargo->children = reinterpret_cast<ArrowSchema**>(cargo->fields + count);
+  Writer writer(reinterpret_cast<char*>(cargo->children + count));
+  for (std::size_t i = 0; i < count; ++i) {
+    const Field& field = schema.fields()[i];
+    const std::string_view format = static_format(field.type);
+    ArrowSchema& made = *::new (static_cast<void*>(cargo->fields + i)) ArrowSchema();
+    made.format = field.type.zone().empty() ? format.data() : writer.put(format, field.type.zone());
+    made.name = field.name.c_str();
+    made.metadata = writer.put(field.metadata);
+    made.flags = field.is_nullable ? ARROW_FLAG_NULLABLE : 0;
+    made.release = release_field;
+    made.private_data = cargo;
+    cargo->children[i] = &made;
+  }
+  const char* const metadata = writer.put(schema.metadata());
+  // The fields stay where they are: handles share them.
+  cargo->schema = std::move(schema);
+  return {cargo, metadata};
 }
 
 }  // namespace
 
 std::string arrow_format(const LogicalType& type) {
-  if (type.kind() == TypeKind::timestamp) {
-    return std::string(stamps[static_cast<std::size_t>(type.unit())]) + type.zone();
-  }
-  for (const Word& word : words()) {
-    if (word.type == type) return std::string(word.format);
-  }
-  return "n";
+  return std::string(static_format(type)) + type.zone();
 }
 
 Result<LogicalType> try_arrow_type(const char* format, CallSite site) noexcept try {
@@ -214,25 +277,15 @@ Result<void> try_export_arrow_schema(const Schema& schema, ArrowSchema* out, Cal
     try {
   if (out == nullptr) return no_structure("out", site);
   *out = {};
-  auto cargo = std::make_unique<Cargo>();
-  cargo->schema = schema;
-  cargo->pieces.resize(schema.size());
-  cargo->children.reserve(schema.size());
-  for (std::size_t i = 0; i < schema.size(); ++i) {
-    fill(cargo->pieces[i], *cargo, schema.fields()[i]);
-    cargo->children.push_back(&cargo->pieces[i].structure);
-  }
-  if (!schema.metadata().empty()) cargo->metadata = metadata_bytes(schema.metadata());
-  cargo->shares = 1 + schema.size();
-  ArrowSchema made = {};
-  made.format = "+s";
-  made.name = "";
-  made.metadata = schema.metadata().empty() ? nullptr : cargo->metadata.data();
-  made.n_children = static_cast<std::int64_t>(schema.size());
-  made.children = cargo->children.data();
-  made.release = release_struct;
-  made.private_data = cargo.release();
-  *out = made;
+  const Packed packed = pack(schema);
+  packed.cargo->shares = 1 + schema.size();
+  out->format = "+s";
+  out->name = "";
+  out->metadata = packed.metadata;
+  out->n_children = static_cast<std::int64_t>(schema.size());
+  out->children = packed.cargo->children;
+  out->release = release_struct;
+  out->private_data = packed.cargo;
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow schema", site);
@@ -242,10 +295,7 @@ Result<void> try_export_arrow_schema(const Field& field, ArrowSchema* out, CallS
     try {
   if (out == nullptr) return no_structure("out", site);
   *out = {};
-  auto cargo = std::make_unique<Cargo>();
-  cargo->pieces.resize(1);
-  fill(cargo->pieces[0], *cargo, field);
-  *out = cargo.release()->pieces[0].structure;
+  *out = pack(Schema({field})).cargo->fields[0];
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow schema", site);
@@ -258,9 +308,10 @@ Result<ArrowFields> try_read_arrow_schema(const ArrowSchema* schema, CallSite si
   if (schema->release == release_struct) {
     // Ours comes back. Whoever has it may have changed what it points to, but not what it is of.
     const Cargo& cargo = *static_cast<const Cargo*>(schema->private_data);
-    const bool is_whole = schema->n_children == static_cast<std::int64_t>(cargo.children.size()) &&
-                          schema->children == cargo.children.data() &&
-                          std::ranges::all_of(cargo.children, [](const ArrowSchema* child) {
+    const std::span<ArrowSchema* const> children(cargo.children, cargo.schema.size());
+    const bool is_whole = schema->n_children == static_cast<std::int64_t>(children.size()) &&
+                          schema->children == children.data() &&
+                          std::ranges::all_of(children, [](const ArrowSchema* child) {
                             return child->release == release_field;
                           });
     if (is_whole) return ArrowFields{cargo.schema, {}};
@@ -287,6 +338,8 @@ Result<ArrowFields> try_read_arrow_schema(const ArrowSchema* schema, CallSite si
   if (!metadata) return metadata.failure();
   std::vector<Field> fields;
   std::vector<bool> views;
+  // As many as there are, unless somebody lies: then it is found before long.
+  fields.reserve(static_cast<std::size_t>(std::min<std::int64_t>(schema->n_children, 1024)));
   for (std::int64_t i = 0; i < schema->n_children; ++i) {
     const ArrowWhere where = {"schema", i};
     if (schema->children[i] == nullptr) {

@@ -20,7 +20,4 @@ struct ExportedColumn {
 };
 [[nodiscard]] ExportedColumn exported_column(const ArrowArray& array) noexcept;
 
-/// The number in "cuda:1" or "sim:0?seed=7"; 0 without one.
-[[nodiscard]] std::int32_t device_ordinal(const Device& device) noexcept;
-
 }  // namespace tern

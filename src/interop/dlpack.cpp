@@ -2,7 +2,6 @@
 
 #include <array>
 #include <bit>
-#include <charconv>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -12,8 +11,10 @@
 #include <string_view>
 #include <utility>
 
+#include "buffer/escape_batch.hpp"
 #include "core/no_host_memory.hpp"
-#include "tern/buffer/escape.hpp"
+#include "core/spare_records.hpp"
+#include "interop/device_ordinal.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -70,16 +71,13 @@ constexpr Word words[] = {
     {DType::index, {abi::kDLInt, 64, 1}},
 };
 
-/// The number in "cuda:1" or "sim:0?seed=7"; 0 without one.
-std::int32_t ordinal_of(const Device& device) noexcept {
-  const std::string_view spec = device.spec();
-  const std::size_t colon = spec.find(':');
-  std::int32_t ordinal = 0;
-  if (colon != std::string_view::npos) {
-    std::from_chars(spec.data() + colon + 1, spec.data() + spec.size(), ordinal);
-  }
-  return ordinal;
-}
+/// The same by the number of ours, because every export asks.
+constexpr auto types = [] {
+  std::array<DLDataType, 256> made = {};
+  for (const Word& word : words) made[static_cast<std::uint8_t>(word.dtype)] = word.type;
+  return made;
+}();
+static_assert(sizeof(DType) == 1);
 
 std::string_view spec_of(const Device& device) noexcept {
   return device.is_open() ? device.spec() : std::string_view("no device");
@@ -91,27 +89,72 @@ bool is_backend(const Device& device, std::string_view name) noexcept {
 
 // --- Export
 
+/// Negative only where nobody looks, and there others may.
+std::int64_t stride_for_others(std::int64_t stride) noexcept { return stride < 0 ? 1 : stride; }
+
 /// What an exported structure points to, in one piece of memory with it.
 struct Shipment {
   union {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
   };
-  Escape escape;
-  // For those that come back.
-  std::size_t offset_bytes = 0, hull_bytes = 0, origin_bytes = 0;
-  DType dtype = DType::void_;
+  StridedBuffer tensor;  // what it is of, for those that come back; keeps the memory
+  bool has_escaped = false;
+  bool is_usual;  // the size of those that are kept for the next
   // shape and strides follow
 
-  Shipment() noexcept : versioned() {}
-  ~Shipment() {}
+  template <class Tensor>
+  Shipment(const Tensor& given, bool is_usual_size)
+      : versioned(), tensor(given), is_usual(is_usual_size) {}
+  ~Shipment() {
+    if (has_escaped) EscapeBatch().end(*tensor.hull().storage());
+  }
+  Shipment(const Shipment&) = delete;
+  Shipment& operator=(const Shipment&) = delete;
   std::int64_t* numbers() noexcept { return reinterpret_cast<std::int64_t*>(this + 1); }
 };
 
-void end(Shipment* shipment) noexcept {
-  std::destroy_at(&shipment->escape);
-  ::operator delete(shipment);
+constexpr std::size_t shipment_bytes(std::size_t rank) noexcept {
+  return sizeof(Shipment) + 2 * rank * sizeof(std::int64_t);
 }
+constexpr std::size_t usual_rank = 4;
+constexpr std::align_val_t shipment_alignment{alignof(Shipment)};
+thread_local SpareRecords<shipment_bytes(usual_rank), alignof(Shipment), 16> spare_shipments;
+
+void free_shipment(void* memory, bool is_usual) noexcept {
+  if (is_usual) {
+    spare_shipments.give(memory);
+  } else {
+    ::operator delete(memory, shipment_alignment);
+  }
+}
+
+void end(Shipment* shipment) noexcept {
+  const bool is_usual = shipment->is_usual;
+  std::destroy_at(shipment);
+  free_shipment(shipment, is_usual);
+}
+
+/// Null if the host has no memory.
+template <class Tensor>
+Shipment* make_shipment(const Tensor& tensor) noexcept {
+  const std::size_t rank = tensor.shape().rank();
+  const bool is_usual = rank <= usual_rank;
+  void* const memory = is_usual
+                           ? spare_shipments.try_take()
+                           : ::operator new(shipment_bytes(rank), shipment_alignment, std::nothrow);
+  if (memory == nullptr) return nullptr;
+  try {
+    return ::new (memory) Shipment(tensor, is_usual);
+  } catch (const std::bad_alloc&) {
+    free_shipment(memory, is_usual);
+    return nullptr;
+  }
+}
+
+struct EndShipment {
+  void operator()(Shipment* shipment) const noexcept { end(shipment); }
+};
 
 void delete_versioned(DLManagedTensorVersioned* self) {
   if (self != nullptr) end(static_cast<Shipment*>(self->manager_ctx));
@@ -120,19 +163,8 @@ void delete_legacy(DLManagedTensor* self) {
   if (self != nullptr) end(static_cast<Shipment*>(self->manager_ctx));
 }
 
-/// What is to be exported, without a handle of its own.
-struct Cargo {
-  const StorageHandle& storage;
-  std::size_t offset_bytes, hull_bytes;  // in the storage
-  std::size_t origin_bytes;              // in the hull
-  DType dtype;
-  std::span<const std::size_t> extents;
-  std::span<const std::int64_t> strides;
-  bool is_empty;
-};
-
-Result<void> order(Storage& storage, const Cargo& cargo, const DlpackExport& options) noexcept {
-  if (options.is_unordered || cargo.hull_bytes == 0) return {};
+Result<void> order(Storage& storage, const DlpackExport& options) noexcept {
+  if (options.is_unordered) return {};
   const Access access = options.is_read_only ? Access::read : Access::read_write;
   if (!options.consumer.id()) {
     const Result<void> done = storage.uses().try_wait(access);
@@ -147,29 +179,34 @@ Result<void> order(Storage& storage, const Cargo& cargo, const DlpackExport& opt
         .with("a", storage.device().spec())
         .with("b", options.consumer.device_id().value);
   }
-  const Result<UseRecord::Ticket> ticket =
-      storage.uses().try_begin(options.consumer, access, options.site);
-  if (!ticket) return ticket.failure();
   // What they do on it is known to nobody: the escape sees to that.
-  storage.uses().cancel(*ticket);
+  return storage.uses().try_order(options.consumer, access, options.site);
+}
+
+Failure no_buffer(CallSite site) noexcept {
+  return Failure(ErrorCode::not_allocated,
+                 "this buffer is none: it was made by default, moved from or released. There is "
+                 "nothing to export.",
+                 site)
+      .with("id", std::uint64_t{0});
+}
+
+Result<void> check_strides(const StridedBuffer& tensor, CallSite site) noexcept {
+  const std::span<const std::size_t> extents = tensor.shape().extents();
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    if (tensor.strides()[i] < 0 && extents[i] > 1) {
+      return rejected("strides[i]", tensor.strides()[i],
+                      "other libraries take no negative strides. Export contiguous(stream)", site);
+    }
+  }
   return {};
 }
 
-/// All but what the two forms differ in.
-Result<Shipment*> try_ship(const Cargo& cargo, const DlpackExport& options) noexcept {
+/// Everything that is refused, and what has to be done for the memory.
+Result<void> try_prepare(const StridedBuffer& tensor, const DlpackExport& options) noexcept {
   const CallSite site = options.site;
-  if (!cargo.storage) {
-    return Failure(ErrorCode::not_allocated,
-                   "this buffer is none: it was made by default, moved from or released. There is "
-                   "nothing to export.",
-                   site)
-        .with("id", std::uint64_t{0});
-  }
-  Storage& storage = *cargo.storage;
-  const Result<DLDataType> type = try_dlpack_type(cargo.dtype, site);
-  if (!type) return type.failure();
-  const Result<DLDevice> device = try_dlpack_device(storage, site);
-  if (!device) return device.failure();
+  const Buffer& hull = tensor.hull();
+  Storage& storage = *hull.storage();
   if (storage.is_read_only() && !options.is_read_only) {
     return Failure(ErrorCode::read_only,
                    "{what} can only be read, and an export could be written. Export it with "
@@ -177,67 +214,58 @@ Result<Shipment*> try_ship(const Cargo& cargo, const DlpackExport& options) noex
                    site)
         .with("what", storage.origin()->what());
   }
-  const std::size_t rank = cargo.extents.size();
-  for (std::size_t i = 0; i < rank; ++i) {
-    if (cargo.strides[i] < 0 && cargo.extents[i] > 1) {
-      return rejected("strides[i]", cargo.strides[i],
-                      "other libraries take no negative strides. Export contiguous(stream)", site);
+  if (Result<void> fine = check_strides(tensor, site); !fine) return fine;
+  if (hull.bytes() == 0) return {};
+  if (options.is_read_only) {
+    if (Result<void> written = storage.check_written(hull.offset_bytes(), hull.bytes(), site);
+        !written) {
+      return written;
     }
   }
-  if (cargo.hull_bytes != 0) {
-    if (options.is_read_only) {
-      if (Result<void> written = storage.check_written(cargo.offset_bytes, cargo.hull_bytes, site);
-          !written) {
-        return written.failure();
-      }
-    }
-    if (Result<void> there = storage.try_ensure(options.consumer, site); !there) {
-      return there.failure();
-    }
+  return storage.is_allocated() ? Result<void>() : storage.try_ensure(options.consumer, site);
+}
+
+/// All but what the two forms differ in.
+template <class Tensor>
+Result<Shipment*> try_ship(const Tensor& given, const DlpackExport& options) noexcept {
+  const CallSite site = options.site;
+  if (!given) return no_buffer(site);
+  const Result<DLDataType> type = try_dlpack_type(given.dtype(), site);
+  if (!type) return type.failure();
+  std::unique_ptr<Shipment, EndShipment> made(make_shipment(given));
+  if (!made) return no_host_memory("a DLPack tensor", site);
+  const StridedBuffer& tensor = made->tensor;
+  const Buffer& hull = tensor.hull();
+  Storage& storage = *hull.storage();
+  const Result<DLDevice> device = try_dlpack_device(storage, site);
+  if (!device) return device.failure();
+  if (Result<void> prepared = try_prepare(tensor, options); !prepared) return prepared.failure();
+  made->has_escaped = EscapeBatch().try_begin(storage);
+  if (!made->has_escaped) return no_host_memory("memory for others", site);
+  if (hull.bytes() != 0) {
+    if (Result<void> ordered = order(storage, options); !ordered) return ordered.failure();
+    // From now on they may write it, and nobody will say so.
+    if (!options.is_read_only) storage.note_written(hull.offset_bytes(), hull.bytes());
   }
-  void* const memory =
-      ::operator new(sizeof(Shipment) + 2 * rank * sizeof(std::int64_t), std::nothrow);
-  if (memory == nullptr) {
-    return no_host_memory("a DLPack tensor", site);
-  }
-  Shipment* const made = ::new (memory) Shipment;
-  Result<Escape> escape = Escape::try_begin(cargo.storage, site);
-  Result<void> ordered = escape ? order(storage, cargo, options) : Result<void>(escape.failure());
-  if (!ordered) {
-    end(made);
-    return ordered.failure();
-  }
-  // From now on they may write it, and nobody will say so.
-  if (!options.is_read_only) storage.note_written(cargo.offset_bytes, cargo.hull_bytes);
-  made->escape = *std::move(escape);
-  made->offset_bytes = cargo.offset_bytes;
-  made->hull_bytes = cargo.hull_bytes;
-  made->origin_bytes = cargo.origin_bytes;
-  made->dtype = cargo.dtype;
+  const std::span<const std::size_t> extents = tensor.shape().extents();
+  const std::size_t rank = extents.size();
   std::int64_t* const shape = made->numbers();
   std::int64_t* const strides = shape + rank;
   for (std::size_t i = 0; i < rank; ++i) {
     // No more elements than bytes, which fit; but one extent of an empty shape may be anything.
-    shape[i] = static_cast<std::int64_t>(cargo.extents[i]);
-    // Negative only where nobody looks, and there others may.
-    strides[i] = cargo.strides[i] < 0 ? 1 : cargo.strides[i];
+    shape[i] = static_cast<std::int64_t>(extents[i]);
+    strides[i] = stride_for_others(tensor.strides()[i]);
   }
   DLTensor& filled = made->versioned.dl_tensor;
-  filled.data =
-      cargo.is_empty ? nullptr : storage.first_byte() + cargo.offset_bytes + cargo.origin_bytes;
+  filled.data = tensor.element_count() == 0
+                    ? nullptr
+                    : storage.first_byte() + hull.offset_bytes() + tensor.origin_bytes();
   filled.device = *device;
   filled.ndim = static_cast<std::int32_t>(rank);
   filled.dtype = *type;
   filled.shape = shape;
   filled.strides = strides;
-  return made;
-}
-
-Cargo cargo_of(const StridedBuffer& tensor) noexcept {
-  return {tensor.hull().storage(), tensor.hull().offset_bytes(),
-          tensor.hull().bytes(),   tensor.origin_bytes(),
-          tensor.dtype(),          tensor.shape().extents(),
-          tensor.strides(),        tensor.element_count() == 0};
+  return made.release();
 }
 
 DLManagedTensorVersioned* with_version(Shipment* shipment, const DlpackExport& options) noexcept {
@@ -258,9 +286,12 @@ struct Offer {
   bool is_read_only = false;
 };
 
+/// Left as they are until they are read: there is room for more than anybody has.
 struct Numbers {
   Shape shape;
   std::array<std::int64_t, Shape::max_rank> strides;
+
+  Numbers() noexcept {}
 };
 
 Result<void> check_place(const DLTensor& tensor, const Device& device, CallSite site) noexcept {
@@ -282,7 +313,7 @@ Result<void> check_place(const DLTensor& tensor, const Device& device, CallSite 
       return device.info().is_host ? Result<void>() : Result<void>(elsewhere("the host"));
     case abi::kDLCUDA:
       if (id < 0) return rejected("device_id", id, "devices are counted from 0", site);
-      return is_backend(device, "cuda") && ordinal_of(device) == id
+      return is_backend(device, "cuda") && device_ordinal(device) == id
                  ? Result<void>()
                  : Result<void>(elsewhere("a CUDA device"));
     case abi::kDLCUDAHost:
@@ -292,7 +323,7 @@ Result<void> check_place(const DLTensor& tensor, const Device& device, CallSite 
                                         : Result<void>(elsewhere("memory of the CUDA driver"));
     case abi::kDLExtDev:
       if (id < 0) return rejected("device_id", id, "devices are counted from 0", site);
-      return is_backend(device, "sim") && ordinal_of(device) == id
+      return is_backend(device, "sim") && device_ordinal(device) == id
                  ? Result<void>()
                  : Result<void>(elsewhere("an extension device"));
     default:
@@ -303,7 +334,7 @@ Result<void> check_place(const DLTensor& tensor, const Device& device, CallSite 
 }
 
 /// Shape and strides, copied once and then judged.
-Result<Numbers> try_numbers(const DLTensor& tensor, CallSite site) noexcept {
+Result<void> try_read(const DLTensor& tensor, Numbers& numbers, CallSite site) noexcept {
   if (tensor.ndim < 0 || tensor.ndim > static_cast<std::int32_t>(Shape::max_rank)) {
     return rejected("ndim", tensor.ndim, "it may be 0 to 64", site);
   }
@@ -318,17 +349,17 @@ Result<Numbers> try_numbers(const DLTensor& tensor, CallSite site) noexcept {
   }
   Result<Shape> shape = Shape::try_from({extents.data(), rank});
   if (!shape) return Failure(shape.failure()).at(site);
-  Numbers numbers = {*std::move(shape), {}};
+  numbers.shape = *std::move(shape);
   if (tensor.strides != nullptr && rank != 0) {
     std::memcpy(numbers.strides.data(), tensor.strides, rank * sizeof(std::int64_t));
-    return numbers;
+    return {};
   }
   const Result<Shape> dense = numbers.shape.try_strides();
   if (!dense) return rejected("shape", numbers.shape.rank(), "its elements overflow 64 bits", site);
   for (std::size_t i = 0; i < rank; ++i) {
     numbers.strides[i] = static_cast<std::int64_t>(dense->extents()[i]);
   }
-  return numbers;
+  return {};
 }
 
 /// What is to be done with the structure when nobody needs it any more.
@@ -344,16 +375,16 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
   const Result<DType> dtype = try_dtype_of(tensor.dtype, site);
   if (!dtype) return dtype.failure();
   if (Result<void> here = check_place(tensor, device, site); !here) return here.failure();
-  Result<Numbers> numbers = try_numbers(tensor, site);
-  if (!numbers) return numbers.failure();
-  const std::size_t rank = numbers->shape.rank();
-  const std::span<const std::int64_t> strides(numbers->strides.data(), rank);
-  const Result<std::size_t> bytes = numbers->shape.try_byte_count(*dtype);
+  Numbers numbers;
+  if (Result<void> read = try_read(tensor, numbers, site); !read) return read.failure();
+  const std::size_t rank = numbers.shape.rank();
+  const std::span<const std::int64_t> strides(numbers.strides.data(), rank);
+  const Result<std::size_t> bytes = numbers.shape.try_byte_count(*dtype);
   if (!bytes || *bytes > max_request_bytes) {
     return rejected("shape", "too large", "its bytes overflow 64 bits", site);
   }
   const Result<StridedBuffer::Reach> reach =
-      StridedBuffer::try_reach(numbers->shape, strides, *dtype, site);
+      StridedBuffer::try_reach(numbers.shape, strides, *dtype, site);
   // Both are sums that fit, as is theirs.
   if (!reach || reach->before + reach->behind > max_request_bytes) {
     return rejected("strides", "too large", "elements further apart than 64 bits count", site);
@@ -373,7 +404,7 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
   }
   bool is_read_only = offer.is_read_only;
   for (std::size_t i = 0; i < rank; ++i) {
-    if (!is_empty && strides[i] == 0 && numbers->shape.extents()[i] > 1) is_read_only = true;
+    if (!is_empty && strides[i] <= 0 && numbers.shape.extents()[i] > 1) is_read_only = true;
   }
   Result<Buffer> adopted =
       try_adopt(device, is_empty ? nullptr : reinterpret_cast<void*>(*first - reach->before),
@@ -381,43 +412,60 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
                 {.release = owner.release,
                  .context = owner.structure,
                  .stream = options.producer,
+                 .owner_awaits_his_writes = true,
                  .read_only = is_read_only,
                  .tag = options.tag,
                  .site = site});
   if (!adopted) return adopted.failure();
   owner = {};  // the storage's now
-  return StridedBuffer::try_over(*adopted, is_empty ? 0 : reach->before, *dtype,
-                                 std::move(numbers->shape), strides, site);
+  return StridedBuffer::try_over(*std::move(adopted), is_empty ? 0 : reach->before, *dtype,
+                                 std::move(numbers.shape), strides, site);
 }
 
-/// Ours comes back: what it was.
-Result<StridedBuffer> try_return(const Shipment& shipment, const DLTensor& tensor,
-                                 const Device& device, const DlpackImport& options) noexcept {
+/// Are the numbers those that went out?
+bool is_untouched(const StridedBuffer& ours, const DLTensor& tensor) noexcept {
+  const std::span<const std::size_t> extents = ours.shape().extents();
+  if (tensor.ndim != static_cast<std::int32_t>(extents.size())) return false;
+  if (tensor.ndim == 0) return true;
+  if (tensor.shape == nullptr || tensor.strides == nullptr) return false;
+  bool is_same = true;
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    is_same &= tensor.shape[i] == static_cast<std::int64_t>(extents[i]) &&
+               tensor.strides[i] == stride_for_others(ours.strides()[i]);
+  }
+  return is_same;
+}
+
+/// Ours comes back: what it was, with the share it had.
+Result<StridedBuffer> try_return(Shipment& shipment, const DLTensor& tensor, const Device& device,
+                                 const DlpackImport& options) noexcept {
   const CallSite site = options.site;
-  const StorageHandle& storage = shipment.escape.storage();
-  if (storage->device() != device) {
+  Storage& storage = *shipment.tensor.hull().storage();
+  if (storage.device() != device) {
     return Failure(ErrorCode::device_mismatch,
                    "a DLPack tensor on '{b}' is no memory of '{a}'. Import it there.", site)
         .with("a", spec_of(device))
-        .with("b", storage->device().spec());
+        .with("b", storage.device().spec());
   }
-  Result<Numbers> numbers = try_numbers(tensor, site);
-  if (!numbers) return numbers.failure();
-  const std::size_t rank = numbers->shape.rank();
-  const Result<Buffer> hull = Buffer::try_over(storage, shipment.offset_bytes,
-                                               Shape::flat(shipment.hull_bytes), DType::byte, site);
-  if (!hull) return hull.failure();
-  Result<StridedBuffer> back =
-      StridedBuffer::try_over(*hull, shipment.origin_bytes, shipment.dtype,
-                              std::move(numbers->shape), {numbers->strides.data(), rank}, site);
-  if (!back || !options.producer.id()) return back;
-  const Result<Mark> now = options.producer.try_next_mark();
-  if (!now) return Failure(now.failure()).at(site);
-  if (Result<void> noted = storage->uses().try_note(options.producer, *now, Access::discard);
-      !noted) {
-    return Failure(noted.failure()).at(site);
+  if (options.producer.id()) {
+    const Result<Mark> now = options.producer.try_next_mark();
+    if (!now) return Failure(now.failure()).at(site);
+    if (Result<void> noted = storage.uses().try_note(options.producer, *now, Access::discard);
+        !noted) {
+      return Failure(noted.failure()).at(site);
+    }
   }
-  return back;
+  if (is_untouched(shipment.tensor, tensor)) {
+    EscapeBatch().end(storage);
+    shipment.has_escaped = false;
+    return std::move(shipment.tensor);
+  }
+  Numbers numbers;
+  if (Result<void> read = try_read(tensor, numbers, site); !read) return read.failure();
+  const std::size_t rank = numbers.shape.rank();
+  return StridedBuffer::try_over(shipment.tensor.hull(), shipment.tensor.origin_bytes(),
+                                 shipment.tensor.dtype(), std::move(numbers.shape),
+                                 {numbers.strides.data(), rank}, site);
 }
 
 Failure no_tensor(CallSite site) noexcept {
@@ -438,7 +486,7 @@ template <class Managed>
 Result<StridedBuffer> try_import(const Device& device, Managed* managed, const Offer& offer,
                                  void (*ours)(Managed*), const DlpackImport& options) noexcept {
   if (managed->deleter == ours) {
-    const Shipment& shipment = *static_cast<const Shipment*>(managed->manager_ctx);
+    Shipment& shipment = *static_cast<Shipment*>(managed->manager_ctx);
     Result<StridedBuffer> back = try_return(shipment, offer.tensor, device, options);
     ours(managed);
     return back;
@@ -452,9 +500,8 @@ Result<StridedBuffer> try_import(const Device& device, Managed* managed, const O
 }  // namespace
 
 Result<DLDataType> try_dlpack_type(DType dtype, CallSite site) noexcept {
-  for (const Word& word : words) {
-    if (word.dtype == dtype) return word.type;
-  }
+  const DLDataType type = types[static_cast<std::uint8_t>(dtype)];
+  if (type.lanes != 0) return type;
   return Failure(ErrorCode::dlpack_rejected,
                  "DLPack has no word for elements of type {value}. Use another type.", site)
       .with("field", "dtype")
@@ -490,12 +537,13 @@ Result<DLDevice> try_dlpack_device(const Storage& storage, CallSite site) noexce
       case StorageKind::managed:
         return DLDevice{abi::kDLCUDAManaged, 0};
       case StorageKind::device:
-        return DLDevice{abi::kDLCUDA, ordinal_of(device)};
+      case StorageKind::mapped:
+        return DLDevice{abi::kDLCUDA, device_ordinal(device)};
       default:
         break;
     }
   } else if (is_backend(device, "sim") && kind != StorageKind::file) {
-    return DLDevice{abi::kDLExtDev, ordinal_of(device)};
+    return DLDevice{abi::kDLExtDev, device_ordinal(device)};
   } else if (device.is_open() && device.info().is_host && kind != StorageKind::file) {
     return DLDevice{abi::kDLCPU, 0};
   }
@@ -509,31 +557,14 @@ Result<DLDevice> try_dlpack_device(const Storage& storage, CallSite site) noexce
 
 Result<DLManagedTensorVersioned*> try_export_dlpack(const StridedBuffer& tensor,
                                                     const DlpackExport& options) noexcept {
-  const Result<Shipment*> shipped = try_ship(cargo_of(tensor), options);
+  const Result<Shipment*> shipped = try_ship(tensor, options);
   if (!shipped) return shipped.failure();
   return with_version(*shipped, options);
 }
 
 Result<DLManagedTensorVersioned*> try_export_dlpack(const Buffer& tensor,
                                                     const DlpackExport& options) noexcept {
-  // Without a StridedBuffer in between: this is what most exports are.
-  const std::span<const std::size_t> extents = tensor.shape().extents();
-  std::array<std::int64_t, Shape::max_rank> strides;
-  std::int64_t stride = 1;
-  for (std::size_t i = extents.size(); i-- > 0;) {
-    strides[i] = stride;
-    // The product of what fits in memory; an empty shape has strides that nobody looks at.
-    if (tensor.bytes() != 0) stride *= static_cast<std::int64_t>(extents[i]);
-  }
-  const Result<Shipment*> shipped = try_ship({tensor.storage(),
-                                              tensor.offset_bytes(),
-                                              tensor.bytes(),
-                                              0,
-                                              tensor.dtype(),
-                                              extents,
-                                              {strides.data(), extents.size()},
-                                              tensor.bytes() == 0},
-                                             options);
+  const Result<Shipment*> shipped = try_ship(tensor, options);
   if (!shipped) return shipped.failure();
   return with_version(*shipped, options);
 }
@@ -548,7 +579,7 @@ Result<DLManagedTensor*> try_export_dlpack_legacy(const StridedBuffer& tensor,
         .with("field", "flags")
         .with("value", "read-only");
   }
-  const Result<Shipment*> shipped = try_ship(cargo_of(tensor), options);
+  const Result<Shipment*> shipped = try_ship(tensor, options);
   if (!shipped) return shipped.failure();
   const DLTensor filled = (*shipped)->versioned.dl_tensor;
   DLManagedTensor* const made = ::new (&(*shipped)->legacy) DLManagedTensor;

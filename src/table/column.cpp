@@ -420,8 +420,8 @@ Result<std::size_t> Column::try_bytes() const noexcept {
   return *total;
 }
 
-Result<Column> Column::try_slice(std::size_t first, std::size_t count,
-                                 CallSite site) const noexcept {
+Result<Column> Column::try_slice(std::size_t first, std::size_t count, CallSite site) const noexcept
+    try {
   if (!is_within(first, count, capacity_)) {
     return Failure(ErrorCode::invalid_view,
                    "values {first} to {end} are not in a column of {count}. Ask for less.", site)
@@ -439,10 +439,12 @@ Result<Column> Column::try_slice(std::size_t first, std::size_t count,
   }
   if (count == 0) part.parts_.null_count = 0;
   return part;
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a column", site);  // for the name of a zone
 }
 
 Result<Column> Column::try_copy_to(const Device& device, std::size_t rows, StreamRef stream,
-                                   const ColumnOptions& options) const noexcept {
+                                   const ColumnOptions& options) const noexcept try {
   const CallSite site = options.site;
   if (rows > capacity_) rows = capacity_;
   // Bits begin in the middle of a byte there as they do here, and all else goes with them.
@@ -482,6 +484,8 @@ Result<Column> Column::try_copy_to(const Device& device, std::size_t rows, Strea
   }
   if (!done) return done.failure();
   return try_over(type_, capacity_, std::move(parts), site);
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a column", options.site);
 }
 
 Result<Column> Column::try_concat(std::span<const Column> columns,

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "buffer/escape_batch.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
@@ -49,6 +50,39 @@ TEST_F(EscapeTest, KeepsTheStorageAndIsCounted) {
   EXPECT_EQ(escaped_memory().bytes, 400u);
   two = Escape();
   EXPECT_EQ(escaped_memory().escapes, 0u);
+}
+
+TEST_F(EscapeTest, ABatchCountsAllOfItsEscapesWhenItEnds) {
+  Array<float> one = make(100), two = make(50);
+  {
+    EscapeBatch batch;
+    for (const int i : {1, 2}) {
+      EXPECT_TRUE(batch.try_begin(*one.storage())) << i;
+      EXPECT_TRUE(batch.try_begin(*two.storage())) << i;
+    }
+    EXPECT_EQ(escaped_memory().escapes, 0u);
+  }
+  EXPECT_EQ(escaped_memory().escapes, 4u);
+  EXPECT_EQ(escaped_memory().bytes, 600u);
+  {
+    EscapeBatch batch;
+    for (const int i : {1, 2}) {
+      static_cast<void>(i);
+      batch.end(*one.storage());
+    }
+    batch.end(*two.storage());
+  }
+  EXPECT_EQ(escaped_memory().escapes, 1u);
+  EXPECT_EQ(escaped_memory().bytes, 200u);
+  EscapeBatch().end(*two.storage());
+  EXPECT_EQ(escaped_memory().escapes, 0u);
+  // It keeps nothing alive, and is behind strangers all the same.
+  const std::uintptr_t address = one.address();
+  one = {};
+  EXPECT_NE(make(100).address(), address);
+  EXPECT_GE(kept_storages().storages, 1u);
+  two = {};
+  reclaim_escaped();
 }
 
 TEST_F(EscapeTest, MemoryIsNotUsedAgainBeforeTheDeviceWasWaitedFor) {

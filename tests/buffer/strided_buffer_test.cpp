@@ -146,6 +146,27 @@ TEST_P(StridedTest, EmptyOnesAreLegal) {
   EXPECT_TRUE(one.is_contiguous());
 }
 
+TEST_P(StridedTest, HaveAStrideForEachDimensionHoweverLargeTheOthersAre) {
+  constexpr std::size_t large = std::size_t{1} << 40;
+  const Buffer empty(device, Shape{large, large, large, 0}, DType::f32);
+  EXPECT_EQ(StridedBuffer(empty).strides().size(), 4u);
+  const Buffer flat(device, Shape{0, 3}, DType::f32);
+  EXPECT_EQ(StridedBuffer(flat).strides()[0], 3);
+}
+
+TEST_P(StridedTest, AreMadeWithTheShareOfTheirBuffer) {
+  Buffer buffer(device, Shape{8}, DType::f32);
+  const StorageHandle storage = buffer.storage();
+  EXPECT_FALSE(StridedBuffer::try_over(std::move(buffer), 4, DType::f32, {8}, Strides{1}));
+  EXPECT_EQ(buffer.bytes(), 32u) << "refused, it is what it was";
+  const StridedBuffer made =
+      StridedBuffer::try_over(std::move(buffer), 4, DType::f32, {3}, Strides{2}).value();
+  EXPECT_EQ(storage->shares(), 2u);
+  EXPECT_EQ(made.hull().offset_bytes(), 4u);
+  EXPECT_EQ(made.hull().bytes(), 20u);
+  EXPECT_EQ(made.hull().shape(), (Shape{20}));
+}
+
 TEST_P(StridedTest, WhatIsMovedFromIsNone) {
   StridedBuffer strided = StridedBuffer::over(count_up(8), 0, DType::i32, {4}, Strides{2});
   const StridedBuffer taken = std::move(strided);

@@ -469,7 +469,8 @@ TEST_P(DlpackDevices, ViewsHaveTheirOwnAddressAndNoOffset) {
 }
 
 TEST_P(DlpackDevices, NoElementsHaveNoAddress) {
-  for (const Shape& shape : {Shape{0}, Shape{3, 0, 2}}) {
+  constexpr std::size_t large = std::size_t{1} << 40;
+  for (const Shape& shape : {Shape{0}, Shape{3, 0, 2}, Shape{large, large, large, 0}}) {
     const Buffer buffer(device, shape, DType::i64);
     DLManagedTensorVersioned* const given = try_export_dlpack(buffer).value();
     EXPECT_EQ(given->dl_tensor.data, nullptr);
@@ -571,7 +572,7 @@ TEST_P(DlpackDevices, DeletersMayComeFromAnyThread) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&] {
-      for (int n = 0; n < 200; ++n) {
+      for (int n = 0; n < 1000; ++n) {
         DLManagedTensorVersioned* const given = try_export_dlpack(buffer).value();
         given->deleter(given);
       }

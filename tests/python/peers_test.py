@@ -2,7 +2,7 @@
 
 Usage: peers_test.py LIBRARY [ENVIRONMENT]. The library is tests/python/peers.cpp. Where this Python
 has no pyarrow and NumPy, that of the environment is taken, which scripts/setup makes; where there is
-none either, the test is skipped. torch takes part if it is there.
+none either, the test is skipped. torch takes part if it is there (scripts/setup tests torch).
 """
 
 import ctypes
@@ -31,6 +31,7 @@ try:
     import torch
 except ImportError:
     torch = None
+NO_TORCH = "there is no torch here; scripts/setup tests torch installs it"
 
 LIBRARY = ctypes.CDLL(sys.argv[1])
 for name, result in {"error": ctypes.c_char_p, "escapes": ctypes.c_uint64,
@@ -251,16 +252,33 @@ def take_tensor(capsule):
     return handle, versioned
 
 
+def rename(capsule, name):
+    SetName(capsule, name)
+    return capsule
+
+
+def torch_tensors():
+    """Every type that both have, and every way in which elements can lie."""
+    kinds = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+             torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64,
+             torch.complex128)
+    yield from (torch.arange(12).reshape(3, 4).to(kind) for kind in kinds)
+    whole = torch.arange(120, dtype=torch.float32).reshape(2, 3, 4, 5)
+    yield from (whole, whole.permute(3, 1, 0, 2), whole[:, ::2, 1:, ::3], whole[1, 2, 3, 4],
+                whole[:, :0], whole[0, 0, 0].expand(3, 5), torch.empty(0, dtype=torch.int64))
+
+
 class Given:
     """An array of Tern's, as far as from_dlpack asks. The form is what was asked for here."""
 
     def __init__(self, handle, versioned):
-        self.handle, self.versioned = handle, versioned
+        self.handle, self.versioned, self.asked = handle, versioned, {}
 
     def __dlpack_device__(self):
         return (1, 0)
 
-    def __dlpack__(self, **_):
+    def __dlpack__(self, **asked):
+        self.asked = asked
         managed = LIBRARY.tern_peer_export_tensor(ctypes.c_void_p(self.handle), int(self.versioned))
         assert managed, last_error()
         return NewCapsule(managed, NAMES[self.versioned], None)
@@ -303,18 +321,103 @@ class DLPack(unittest.TestCase):
         if np.lib.NumpyVersion(np.__version__) >= "2.1.0":
             self.assertIn(True, seen)
 
-    @unittest.skipUnless(torch, "there is no torch")
-    def test_torch_both_ways(self):
-        for values in self.ARRAYS:
-            tensor = torch.from_numpy(np.ascontiguousarray(values))
-            handle, _ = take_tensor(torch.utils.dlpack.to_dlpack(tensor))
-            for form in (False, True):
-                back = torch.utils.dlpack.from_dlpack(Given(handle, form))
+    @unittest.skipUnless(torch, NO_TORCH)
+    def test_our_structures_are_laid_out_as_those_of_the_header_torch_has(self):
+        theirs = pathlib.Path(torch.__file__).parent / "include/ATen/dlpack.h"
+        compiler = shutil.which("g++") or shutil.which("clang++")
+        if not compiler or not theirs.is_file():
+            self.skipTest("there is no header of DLPack's, or no compiler")
+        root = pathlib.Path(__file__).resolve().parents[2]
+        fields = {"DLPackVersion": "major minor", "DLDevice": "device_type device_id",
+                  "DLDataType": "code bits lanes",
+                  "DLTensor": "data device ndim dtype shape strides byte_offset",
+                  "DLManagedTensor": "dl_tensor manager_ctx deleter",
+                  "DLManagedTensorVersioned": "version manager_ctx deleter flags dl_tensor"}
+        words = ("kDLCPU kDLCUDA kDLCUDAHost kDLExtDev kDLCUDAManaged kDLInt kDLUInt kDLFloat "
+                 "kDLBfloat kDLComplex kDLBool kDLFloat8_e4m3fn kDLFloat8_e5m2").split()
+        checks = [f"static_assert(sizeof(::{name}) == sizeof(tern::abi::{name}) &&"
+                  f" alignof(::{name}) == alignof(tern::abi::{name}));" for name in fields]
+        checks += [f"static_assert(offsetof(::{name}, {field}) == offsetof(tern::abi::{name}, {field})"
+                   f" && sizeof(::{name}::{field}) == sizeof(tern::abi::{name}::{field}));"
+                   for name, all_of_it in fields.items() for field in all_of_it.split()]
+        checks += [f"static_assert(int(::{word}) == int(tern::abi::{word}));" for word in words]
+        # Theirs is a macro, so ours has to be named before it.
+        source = "\n".join(["#include <cstddef>", '#include "tern/interop/dlpack_abi.h"', "namespace {",
+                            "constexpr auto ours = tern::abi::DLPACK_FLAG_BITMASK_READ_ONLY;", "}",
+                            f'#include "{theirs}"', *checks,
+                            "static_assert(DLPACK_FLAG_BITMASK_READ_ONLY == ours);"])
+        with tempfile.NamedTemporaryFile("w", suffix=".cpp") as unit:
+            unit.write(source)
+            unit.flush()
+            subprocess.run([compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Werror",
+                            "-I", str(root / "include"), unit.name], check=True)
+
+    @unittest.skipUnless(torch, NO_TORCH)
+    def test_torch_gives_both_forms(self):
+        for tensor in torch_tensors():
+            for asked, versioned in (({}, False), ({"max_version": (1, 0)}, True)):
+                capsule = tensor.__dlpack__(**asked)
+                self.assertIn(f'"{NAMES[versioned].decode()}"', repr(capsule))
+                handle, seen = take_tensor(capsule)
+                self.assertEqual(seen, versioned)
+                if tensor.numel():
+                    self.assertEqual(call("tensor_address", handle), tensor.data_ptr())
+                back = torch.from_dlpack(Given(handle, True))
+                self.assertEqual(back.shape, tensor.shape)
                 self.assertTrue(torch.equal(back, tensor))
-                if values.size:
+                del back
+                call("drop_tensor", handle)
+
+    @unittest.skipUnless(torch, NO_TORCH)
+    def test_torch_takes_both_forms(self):
+        for tensor in torch_tensors():
+            handle, _ = take_tensor(tensor.__dlpack__(max_version=(1, 0)))
+            # The form without a version cannot say that nobody may write what elements share.
+            is_writable = tensor.numel() == 0 or 0 not in tensor.stride()
+            if not is_writable:
+                with self.assertRaisesRegex(AssertionError, "can only be read"):
+                    torch.from_dlpack(Given(handle, False))
+            for versioned in (False, True) if is_writable else (True,):
+                given = Given(handle, versioned)
+                back = torch.from_dlpack(given)
+                self.assertEqual(given.asked.get("max_version"), (1, 0))
+                self.assertEqual((back.dtype, back.shape), (tensor.dtype, tensor.shape))
+                self.assertTrue(torch.equal(back, tensor))
+                if tensor.numel():
                     self.assertEqual(back.data_ptr(), tensor.data_ptr())
+                    self.assertEqual(back.stride(), tensor.stride())
+                    self.assertEqual(call("escapes"), 1)
                 del back
             call("drop_tensor", handle)
+
+    @unittest.skipUnless(torch, NO_TORCH)
+    def test_torch_writes_what_tern_reads(self):
+        tensor = torch.arange(6, dtype=torch.int32)
+        handle, _ = take_tensor(tensor.__dlpack__(max_version=(1, 0)))
+        for versioned in (False, True):
+            back = torch.from_dlpack(Given(handle, versioned))
+            back += 1
+            del back
+        self.assertEqual(tensor.tolist(), [2, 3, 4, 5, 6, 7])
+        # Whoever is last lets go: torch is, though it gave the memory.
+        back = torch.from_dlpack(Given(handle, True))
+        call("drop_tensor", handle)
+        del tensor
+        gc.collect()
+        self.assertEqual(call("escapes"), 1)
+        self.assertEqual(back.tolist(), [2, 3, 4, 5, 6, 7])
+
+    @unittest.skipUnless(torch, NO_TORCH)
+    def test_a_capsule_that_torch_refuses_is_still_ours(self):
+        handle, _ = take_tensor(torch.arange(4).__dlpack__())
+        used = NewCapsule(LIBRARY.tern_peer_export_tensor(ctypes.c_void_p(handle), 1),
+                          USED[True], None)
+        with self.assertRaises(Exception):
+            torch.from_dlpack(used)
+        self.assertEqual(call("escapes"), 1)
+        back, _ = take_tensor(rename(used, NAMES[True]))
+        call("drop_tensor", back)
+        call("drop_tensor", handle)
 
 
 if __name__ == "__main__":

@@ -189,11 +189,80 @@ inline void read_all(const Table& table) {
   }
 }
 
+/// A stream that has the table as its chunks, and lets nobody have it twice.
+struct FuzzedStream {
+  FuzzedStream(FuzzBytes& from, FuzzedTable& of) : table(of) {
+    // Where the bytes have ended nothing is wrong.
+    const auto is_wrong = [&](unsigned one_in) { return from.take<std::uint8_t>() % one_in == 1; };
+    if (is_wrong(20)) stream.device_type = from.take<std::int32_t>();
+    chunk_type = is_wrong(20) ? from.take<std::int32_t>() : stream.device_type;
+    if (is_wrong(10)) chunk_id = from.number(3);
+    fails = is_wrong(20);
+    if (!is_wrong(40)) stream.get_schema = get_schema;
+    if (!is_wrong(40)) stream.get_next = get_next;
+    stream.release = [](ArrowDeviceArrayStream* self) {
+      ++of_stream(self).released;
+      self->release = nullptr;
+    };
+    stream.private_data = this;
+  }
+  static FuzzedStream& of_stream(ArrowDeviceArrayStream* self) {
+    return *static_cast<FuzzedStream*>(self->private_data);
+  }
+  static int get_schema(ArrowDeviceArrayStream* self, ArrowSchema* out) {
+    FuzzedStream& from = of_stream(self);
+    *out = from.table.schema;
+    from.has_given_schema = true;
+    return 0;
+  }
+  static int get_next(ArrowDeviceArrayStream* self, ArrowDeviceArray* out) {
+    FuzzedStream& from = of_stream(self);
+    if (from.fails) return 5;
+    *out = {};
+    if (from.has_given) return 0;
+    out->array = from.table.array;
+    out->device_type = from.chunk_type;
+    out->device_id = from.chunk_id;
+    from.has_given = true;
+    return 0;
+  }
+  FuzzedTable& table;
+  ArrowDeviceArrayStream stream = {.device_type = ARROW_DEVICE_CPU,
+                                   .get_schema = nullptr,
+                                   .get_next = nullptr,
+                                   .get_last_error = nullptr,
+                                   .release = nullptr,
+                                   .private_data = nullptr};
+  std::int32_t chunk_type = ARROW_DEVICE_CPU;
+  std::int64_t chunk_id = -1;
+  bool fails = false, has_given = false, has_given_schema = false;
+  int released = 0;
+};
+
+inline void fuzz_arrow_stream(const Device& host, FuzzBytes& from, FuzzedTable& made,
+                              const ArrowImport& options) {
+  FuzzedStream stream(from, made);
+  {
+    const Result<Table> taken = try_import_arrow(host, &stream.stream, options);
+    require_in_fuzz(stream.released == 1);
+    require_in_fuzz(made.schema_released == (stream.has_given_schema ? 1 : 0));
+    if (taken) {
+      read_all(*taken);
+    } else {
+      require_in_fuzz(taken.failure().text().size() > 20);
+    }
+  }
+  static_cast<void>(poll_storages());
+  require_in_fuzz(made.array_released == (stream.has_given ? 1 : 0));
+}
+
 inline void fuzz_arrow(std::span<const std::byte> bytes) {
   static const Device host = open_device("host");
   FuzzBytes from(bytes);
   const ArrowImport options = {.checks_text = from.chance(2)};
+  const bool is_streamed = from.take<std::uint8_t>() % 3 == 1;
   const auto made = std::make_unique<FuzzedTable>(from);
+  if (is_streamed) return fuzz_arrow_stream(host, from, *made, options);
   {
     const Result<Table> taken = try_import_arrow(host, &made->array, &made->schema, options);
     require_in_fuzz(made->schema_released == 1);

@@ -10,6 +10,7 @@
 #include "support/fuzz_bytes.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/interop/dlpack.hpp"
+#include "tern/interop/dlpack_table.hpp"
 
 namespace tern::test {
 
@@ -59,6 +60,20 @@ inline void fuzz_dlpack(std::span<const std::byte> bytes) {
   legacy.deleter = [](abi::DLManagedTensor* self) {
     ++static_cast<FuzzedTensor*>(self->manager_ctx)->deleted;
   };
+  if (from.take<std::uint8_t>() % 4 == 1) {
+    {
+      const Result<Column> column = from.chance(3) ? try_import_dlpack_column(host, &legacy)
+                                                   : try_import_dlpack_column(host, &versioned);
+      if (column) {
+        require_in_fuzz(column->capacity() == column->values().element_count());
+      } else {
+        require_in_fuzz(column.failure().text().size() > 20);
+      }
+    }
+    static_cast<void>(poll_storages());
+    require_in_fuzz(made.deleted == 1);
+    return;
+  }
   {
     const Result<StridedBuffer> taken =
         from.chance(3) ? try_import_dlpack(host, &legacy) : try_import_dlpack(host, &versioned);

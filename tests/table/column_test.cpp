@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "support/allocation_counter.hpp"
 #include "support/ladder.hpp"
 #include "support/on_device.hpp"
 #include "tern/backends/catalog.hpp"
@@ -204,6 +205,38 @@ TEST_P(ColumnOn, PutsColumnsBehindEachOther) {
   const Column mixed[] = {texts, bits};
   EXPECT_EQ(Column::try_concat(mixed).failure().code(), ErrorCode::type_mismatch);
   EXPECT_EQ(Column::try_concat({}).failure().code(), ErrorCode::invalid_argument);
+}
+
+TEST_P(ColumnOn, AZoneWhoseNameFindsNoMemoryIsRefused) {
+  if (!test::HeapExhausted::is_possible()) GTEST_SKIP() << "operator new cannot be refused here";
+  if (device.info().backend != "host") GTEST_SKIP() << "the device itself needs memory";
+  const std::array<std::int64_t, 3> ticks = {1, 2, 3};
+  const Column column = Column::from<std::int64_t>(
+      device, ticks, LogicalType::timestamp(TimeUnit::second, "America/Argentina/Buenos_Aires"));
+  for (std::size_t left = 0;; ++left) {
+    ErrorCode sliced = ErrorCode::violation, copied = ErrorCode::violation;
+    bool has_failed = false;
+    {
+      const test::HeapExhausted exhausted(left);
+      if (const Result<Column> part = column.try_slice(0, 2); !part) {
+        sliced = part.failure().code();
+      }
+      if (const Result<Column> copy = column.try_copy_to(device, 3, {}); !copy) {
+        copied = copy.failure().code();
+      }
+      has_failed = exhausted.has_failed();
+    }
+    if (!has_failed) {
+      EXPECT_EQ(sliced, ErrorCode::violation);
+      EXPECT_EQ(copied, ErrorCode::violation);
+      break;
+    }
+    EXPECT_EQ(copied, ErrorCode::out_of_memory);
+    if (left == 0) {
+      EXPECT_EQ(sliced, ErrorCode::out_of_memory);
+    }
+    ASSERT_LT(left, 100u);
+  }
 }
 
 TEST_P(ColumnOn, NothingIsAColumnToo) {

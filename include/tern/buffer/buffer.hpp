@@ -104,7 +104,10 @@ class TERN_EXPORT Buffer {
 
   /// Bytes [offset, offset + size) of this one, as bytes. Refused with invalid_view.
   [[nodiscard]] Result<Buffer> try_view(std::size_t offset_bytes, std::size_t size_bytes,
-                                        CallSite site = CallSite::here()) const noexcept;
+                                        CallSite site = CallSite::here()) const& noexcept;
+  /// The same with the share of this one; refused, it is what it was.
+  [[nodiscard]] Result<Buffer> try_view(std::size_t offset_bytes, std::size_t size_bytes,
+                                        CallSite site = CallSite::here()) && noexcept;
   [[nodiscard]] Buffer view(std::size_t offset_bytes, std::size_t size_bytes,
                             CallSite site = CallSite::here()) const {
     if (is_within(offset_bytes, size_bytes, bytes_) && dtype_ != DType::void_) [[likely]] {
@@ -280,6 +283,8 @@ class TERN_EXPORT Buffer {
   [[nodiscard]] Result<void> check_type(DType wanted, CallSite site) const noexcept;
   [[nodiscard]] Result<void> check_item(DType wanted, CallSite site) const noexcept;
   [[nodiscard]] Result<void> check_there(CallSite site) const noexcept;
+  [[nodiscard]] Result<void> check_view(std::size_t offset_bytes, std::size_t size_bytes,
+                                        CallSite site) const noexcept;
   /// May all of it be copied to the host? Before the host makes room for it.
   [[nodiscard]] Result<void> check_download(CallSite site) const noexcept;
   struct HostMemory {

@@ -48,6 +48,9 @@ struct Adoption {
   /// Who still writes it: it is ready at the mark, or when the stream has done what it has now.
   Mark ready = {};
   StreamRef stream = {};
+  /// It may be released before that, if nobody here has used it: the owner knows what he writes. So
+  /// it is with tensors and tables of other libraries (docs/decisions/0020).
+  bool owner_awaits_his_writes = false;
   bool read_only = false;
   /// What it counts against (Budget::charge), for as long as it is Tern's.
   Charge charge = {};

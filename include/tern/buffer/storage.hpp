@@ -35,7 +35,7 @@
 
 namespace tern {
 
-class Escape;
+class EscapeBatch;
 class Storage;
 
 /// Names a storage, once: from 1, rising in the order a thread makes them, and never used again.
@@ -257,6 +257,9 @@ class TERN_EXPORT Storage {
   [[nodiscard]] Result<void> try_wait_host(Access access, std::size_t offset, std::size_t bytes,
                                            CallSite site) noexcept;
   [[nodiscard]] UseRecord& uses() noexcept { return uses_; }
+  /// What is on record now need not be done for memory to go back to its origin: before it has any
+  /// other use, and by somebody who is the only one to know the storage.
+  void leave_uses_to_owner() noexcept;
 
   /// Refused with never_written, naming the first such range inside this one.
   [[nodiscard]] Result<void> check_written(std::size_t offset, std::size_t bytes,
@@ -301,7 +304,7 @@ class TERN_EXPORT Storage {
   friend class StorageHandle;
   friend class StorageUse;
   friend class KeptStorages;
-  friend class Escape;
+  friend class EscapeBatch;
   enum Phase : std::uint32_t { empty, busy, ready, given_away };
 
   /// For those made by a resource the kind is found when somebody asks.

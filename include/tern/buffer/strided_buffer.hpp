@@ -43,6 +43,11 @@ class TERN_EXPORT StridedBuffer {
                                                       Shape shape,
                                                       std::span<const std::int64_t> strides,
                                                       CallSite site = CallSite::here()) noexcept;
+  /// The same with the buffer's share.
+  [[nodiscard]] static Result<StridedBuffer> try_over(Buffer&& buffer, std::size_t offset_bytes,
+                                                      DType dtype, Shape shape,
+                                                      std::span<const std::int64_t> strides,
+                                                      CallSite site = CallSite::here()) noexcept;
   [[nodiscard]] static StridedBuffer over(const Buffer& buffer, std::size_t offset_bytes,
                                           DType dtype, Shape shape,
                                           std::span<const std::int64_t> strides,
@@ -92,6 +97,16 @@ class TERN_EXPORT StridedBuffer {
   }
 
  private:
+  StridedBuffer(Buffer&& hull, std::size_t origin, Shape&& shape, Shape&& strides,
+                std::size_t count, DType dtype, bool is_contiguous) noexcept
+      : hull_(std::move(hull)),
+        origin_(origin),
+        shape_(std::move(shape)),
+        strides_(std::move(strides)),
+        count_(count),
+        dtype_(dtype),
+        is_contiguous_(is_contiguous) {}
+
   Buffer hull_;
   std::size_t origin_ = 0;
   Shape shape_;

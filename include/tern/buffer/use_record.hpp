@@ -127,6 +127,14 @@ class TERN_EXPORT UseRecord {
   /// Nothing was submitted.
   void cancel(const Ticket& ticket) noexcept;
 
+  /// Queues on the stream the waits that a use needs, and nothing is on record: it is a stranger's,
+  /// who says nothing of its end. Refused as waits are, and with out_of_memory.
+  [[nodiscard]] Result<void> try_order(StreamRef stream, Access access,
+                                       CallSite site = CallSite::here()) noexcept;
+  /// All that a use of somebody who has no stream here waits for: devices are asked without the
+  /// lock. False if the host has no memory.
+  [[nodiscard]] bool try_collect(Access access, MarkSet& earlier) const noexcept;
+
   /// Blocks the host until it may use the memory in this way.
   [[nodiscard]] Result<void> try_wait(Access access) const noexcept;
   /// Could try_wait() return at once? Never blocks.
@@ -143,6 +151,9 @@ class TERN_EXPORT UseRecord {
     count_ = 1;
   }
 
+  /// How many uses were ended. Have there been any behind that many, of which something is left?
+  [[nodiscard]] std::uint64_t version() const noexcept;
+  [[nodiscard]] bool has_any_since(std::uint64_t version) const noexcept;
   /// All there is, into `out`; gives how many there are, which may be more than were put there.
   std::size_t list(std::span<Entry> out) const noexcept;
   [[nodiscard]] std::size_t size() const noexcept;
@@ -162,9 +173,8 @@ class TERN_EXPORT UseRecord {
   [[nodiscard]] bool make_room() noexcept;
   void put(StreamRef stream, std::uint64_t sequence, std::uint64_t began, bool is_write) noexcept;
   void forget_up_to(std::uint64_t version) noexcept;
-  /// What the host has to wait for, so that devices are asked without the lock. False if the host
-  /// has no memory. Takes the lock itself.
-  [[nodiscard]] bool collect(Access access, MarkSet& earlier) const noexcept;
+  /// What a use of the stream has to wait for. False if the host has no memory.
+  [[nodiscard]] bool add_waits(StreamId stream, Access access, MarkSet& waits) noexcept;
   /// What is still to come is what the stream has now.
   static void settle(Entry& entry) noexcept;
   /// The same, and is the use over?

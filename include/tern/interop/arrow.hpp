@@ -1,5 +1,5 @@
 // Arrow: tables and columns handed to other libraries and taken from them, without a copy, through
-// Arrow's C Data, C Device and C Stream interfaces.
+// Arrow's C Data, C Device, C Stream and C Device Stream interfaces.
 //
 // Export fills a structure of the caller's, whose release the other side calls once, on any thread;
 // children may be moved out and outlive it. Until then the memory stays where it is (Escape).
@@ -62,6 +62,12 @@ struct ArrowExport {
 [[nodiscard]] TERN_EXPORT Result<void> try_export_arrow(std::span<const Table> tables,
                                                         ArrowArrayStream* out,
                                                         CallSite site = CallSite::here()) noexcept;
+/// The same for memory of any device: each chunk goes with an event of its own. All of them are of
+/// one device type (arrow_rejected). A stream that is named and has ended when a chunk is asked
+/// for, or is of another device than that chunk, makes way for one of the library's own.
+[[nodiscard]] TERN_EXPORT Result<void> try_export_arrow(std::span<const Table> tables,
+                                                        ArrowDeviceArrayStream* out,
+                                                        const ArrowExport& options = {}) noexcept;
 
 // --- From others. Array and schema are taken in any case, and released once each.
 
@@ -99,6 +105,11 @@ inline constexpr std::size_t max_arrow_children = std::size_t{1} << 20;
 /// by a copy.
 [[nodiscard]] TERN_EXPORT Result<Table> try_import_arrow(const Device& device,
                                                          ArrowArrayStream* stream,
+                                                         const ArrowImport& options = {}) noexcept;
+/// Chunks in memory of `device`, each behind its event. One of another device type than the
+/// stream's is refused.
+[[nodiscard]] TERN_EXPORT Result<Table> try_import_arrow(const Device& device,
+                                                         ArrowDeviceArrayStream* stream,
                                                          const ArrowImport& options = {}) noexcept;
 
 /// The same, throwing.

@@ -96,7 +96,8 @@ struct DlpackImport {
 };
 
 /// Memory of `device` (device_mismatch, naming both). Zero strides make it read-only, because
-/// elements share their bytes. Refused with dlpack_rejected, and as adoption is.
+/// elements share their bytes, and negative ones, which few expect. Refused with dlpack_rejected,
+/// and as adoption is.
 [[nodiscard]] TERN_EXPORT Result<StridedBuffer> try_import_dlpack(
     const Device& device, abi::DLManagedTensorVersioned* tensor,
     const DlpackImport& options = {}) noexcept;

@@ -1,0 +1,324 @@
+#include "tern/interop/dlpack_table.hpp"
+
+#include <array>
+#include <cstdint>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "core/no_host_memory.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern {
+namespace {
+
+std::string_view name_of(const Table& table, std::size_t column) noexcept {
+  return table.schema().fields()[column].name;
+}
+
+/// What a tensor cannot say of a column, and what goes instead.
+Failure cannot_say(const Table& table, std::size_t column, const char* value, const char* expected,
+                   CallSite site) noexcept {
+  return Failure(ErrorCode::dlpack_rejected,
+                 "column '{column}' cannot be a DLPack tensor: it has {value}. {expected}.", site)
+      .with("field", "column")
+      .with("column", name_of(table, column))
+      .with("value", value)
+      .with("expected", expected);
+}
+
+/// As many as there are, known to the host.
+Result<std::size_t> try_rows(const Table& table, const DlpackExport& options) noexcept {
+  if (options.is_unordered && !table.rows()) {
+    return Failure(ErrorCode::dlpack_rejected,
+                   "only '{device}' knows how many rows the table has, and an export that waits "
+                   "for nothing cannot ask. Call rows_host() first.",
+                   options.site)
+        .with("field", "rows")
+        .with("device", table.device().is_open() ? table.device().spec() : "no device");
+  }
+  const Result<std::uint64_t> rows = table.try_rows_host(options.site);
+  if (rows) return static_cast<std::size_t>(*rows);
+  if (rows.failure().code() != ErrorCode::invalid_view) return rows.failure();
+  return Failure(ErrorCode::dlpack_rejected,
+                 "a table with room for {capacity} rows cannot have {rows}, and a tensor of it has "
+                 "no shape. See what wrote the count.",
+                 options.site)
+      .with("field", "rows")
+      .with("rows", rows.failure().number("rows").value_or(0))
+      .with("capacity", table.capacity());
+}
+
+Result<void> check_values(const Table& table, std::size_t index, std::size_t rows,
+                          const DlpackExport& options) noexcept {
+  const Column& column = table.columns()[index];
+  const LogicalType& type = column.type();
+  if (type.is_variable()) {
+    return cannot_say(table, index, "values of different lengths",
+                      "Export the buffers offsets() and values()", options.site);
+  }
+  if (type.is_bits()) {
+    return cannot_say(table, index, "a bit for each value",
+                      "Export unpack(), a copy with a byte for each, or the buffer values()",
+                      options.site);
+  }
+  if (!column.is_nullable() || column.null_count() == std::size_t{0}) return {};
+  constexpr const char* instead = "Export the buffers values() and validity()";
+  // What nobody has counted is counted by a copy, which waits.
+  if (options.is_unordered && !column.null_count()) {
+    return cannot_say(table, index, "a bitmap that nobody has counted", instead, options.site);
+  }
+  const Result<std::size_t> nulls = column.try_count_nulls(rows, options.site);
+  if (!nulls) return nulls.failure();
+  if (*nulls == 0) return {};
+  return cannot_say(table, index, "missing values", instead, options.site).with("nulls", *nulls);
+}
+
+Result<Buffer> try_values(const Table& table, std::size_t index,
+                          const DlpackExport& options) noexcept try {
+  if (index >= table.arity()) {
+    return Failure(ErrorCode::out_of_bounds,
+                   "there is no column {index} in a table of {count}. Name one below that.",
+                   options.site)
+        .with("index", index)
+        .with("count", table.arity());
+  }
+  const Result<std::size_t> rows = try_rows(table, options);
+  if (!rows) return rows.failure();
+  if (Result<void> fine = check_values(table, index, *rows, options); !fine) return fine.failure();
+  const Column& column = table.columns()[index];
+  const Buffer values = column.values();
+  if (values) return values.try_slice(0, *rows, options.site);
+  // Of no values there need not be a buffer, but a tensor is of something.
+  return Failure(ErrorCode::not_allocated,
+                 "column '{column}' has no buffer: it has room for no values. There is nothing to "
+                 "export.",
+                 options.site)
+      .with("id", std::uint64_t{0})
+      .with("column", name_of(table, index));
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a DLPack tensor", options.site);
+}
+
+Failure no_cover(const Table& table, std::size_t column, const char* value,
+                 CallSite site) noexcept {
+  return Failure(ErrorCode::dlpack_rejected,
+                 "a table of {count} columns cannot be one DLPack tensor: column '{column}' "
+                 "{value}. Export the columns, each for itself.",
+                 site)
+      .with("field", "table")
+      .with("count", table.arity())
+      .with("column", name_of(table, column))
+      .with("value", value);
+}
+
+/// The storage that the columns cover, as the tensor they are.
+Result<StridedBuffer> try_cover(const Table& table, const DlpackExport& options) noexcept try {
+  const CallSite site = options.site;
+  if (table.arity() == 0) {
+    return Failure(ErrorCode::dlpack_rejected,
+                   "a table of {count} columns cannot be a DLPack tensor: there are no elements "
+                   "whose type it could have.",
+                   site)
+        .with("field", "table")
+        .with("count", table.arity());
+  }
+  const Result<std::size_t> rows = try_rows(table, options);
+  if (!rows) return rows.failure();
+  const Column& first = table.columns()[0];
+  const DType dtype = first.type().dtype();
+  std::size_t expected = 0;
+  for (std::size_t i = 0; i < table.arity(); ++i) {
+    const Column& column = table.columns()[i];
+    if (Result<void> fine = check_values(table, i, *rows, options); !fine) return fine.failure();
+    if (column.type().dtype() != dtype) {
+      return no_cover(table, i, "is of another type than the first", site);
+    }
+    const Buffer values = column.values();
+    if (!values || values.storage() != first.parts().values.storage()) {
+      return no_cover(table, i, "is in other memory than the first", site);
+    }
+    if (values.offset_bytes() != expected) {
+      return no_cover(table, i, "does not begin where the one before it ends", site);
+    }
+    expected += values.bytes();
+  }
+  const StorageHandle& storage = first.parts().values.storage();
+  if (expected != storage->bytes()) {
+    return no_cover(table, table.arity() - 1, "is not the end of the memory", site);
+  }
+  if (*rows != table.capacity()) {
+    return no_cover(table, 0, "has room for more rows than there are", site)
+        .with("rows", *rows)
+        .with("capacity", table.capacity());
+  }
+  Result<Buffer> whole = Buffer::try_over(storage, 0, Shape::flat(expected), DType::byte, site);
+  if (!whole) return whole.failure();
+  const std::array<std::int64_t, 2> strides = {1, static_cast<std::int64_t>(*rows)};
+  return StridedBuffer::try_over(*std::move(whole), 0, dtype, Shape{*rows, table.arity()}, strides,
+                                 site);
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a DLPack tensor", options.site);
+}
+
+// --- Import
+
+Failure no_column(const char* field, std::uint64_t value, const char* expected,
+                  CallSite site) noexcept {
+  return Failure(ErrorCode::dlpack_rejected,
+                 "a DLPack tensor with {field} {value} cannot be a column: {expected}.", site)
+      .with("field", field)
+      .with("value", value)
+      .with("expected", expected);
+}
+
+/// What the column is called in errors, if anything.
+std::string_view name_of(const DlpackColumn& options) noexcept {
+  return options.field ? std::string_view(options.field->name) : std::string_view();
+}
+
+Result<LogicalType> try_type(DType dtype, const DlpackColumn& options) {
+  const CallSite site = options.tensor.site;
+  if (dtype == DType::boolean) {
+    return Failure(ErrorCode::dlpack_rejected,
+                   "a DLPack tensor of {value} has a byte for each, and a column a bit. Import a "
+                   "tensor, and call Column::pack.",
+                   site)
+        .with("field", "dtype")
+        .with("value", "truth values");
+  }
+  Result<LogicalType> given = LogicalType::try_of(dtype, site);
+  if (!given || !options.field) return given;
+  // As a schema judges it: what may change, and what may not.
+  const Schema there({Field{options.field->name, *given, options.field->is_nullable}});
+  if (Result<void> fits = there.check_match(Schema({*options.field}), options.match, site); !fits) {
+    return fits.failure();
+  }
+  return options.field->type;
+}
+
+Result<Column> try_column(Result<StridedBuffer> taken, const DlpackColumn& options) noexcept try {
+  const CallSite site = options.tensor.site;
+  if (!taken) return taken.failure();
+  if (taken->shape().rank() != 1) {
+    return no_column("ndim", taken->shape().rank(), "it has one dimension; import it as a tensor",
+                     site);
+  }
+  if (!taken->is_contiguous()) {
+    return Failure(ErrorCode::dlpack_rejected,
+                   "a DLPack tensor with {field} {value} cannot be a column: its values are side "
+                   "by side. Import a tensor, and call contiguous(stream).",
+                   site)
+        .with("field", "strides[0]")
+        .with_signed("value", taken->strides()[0]);
+  }
+  const std::size_t rows = taken->element_count();
+  if (options.rows && rows != *options.rows) {
+    return Failure(ErrorCode::size_mismatch,
+                   "a DLPack tensor of {actual} elements is no column '{field}' of {expected}. "
+                   "Give columns of one length.",
+                   site)
+        .with("field", name_of(options))
+        .with("actual", rows)
+        .with("expected", *options.rows);
+  }
+  Result<LogicalType> type = try_type(taken->dtype(), options);
+  if (!type) return type.failure();
+  Result<Buffer> values = taken->try_buffer(site);
+  if (!values) return values.failure();
+  Result<Buffer> typed = values->try_as(type->dtype(), site);
+  if (!typed) return typed.failure();
+  return Column::try_over(*std::move(type), rows, {.values = *std::move(typed), .null_count = 0},
+                          site);
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a column", options.tensor.site);
+}
+
+/// Refused before it could be taken, and let go all the same.
+void let_go(abi::DLManagedTensorVersioned* tensor) noexcept {
+  if (tensor != nullptr && tensor->deleter != nullptr) tensor->deleter(tensor);
+}
+
+}  // namespace
+
+Result<abi::DLManagedTensorVersioned*> try_export_dlpack_column(
+    const Table& table, std::size_t column, const DlpackExport& options) noexcept {
+  const Result<Buffer> values = try_values(table, column, options);
+  if (!values) return values.failure();
+  return try_export_dlpack(*values, options);
+}
+
+Result<abi::DLManagedTensorVersioned*> try_export_dlpack_column(
+    const Table& table, std::string_view column, const DlpackExport& options) noexcept {
+  const std::optional<std::size_t> index = table.schema().find(column);
+  if (index) return try_export_dlpack_column(table, *index, options);
+  return Failure(ErrorCode::not_found, "there is no column '{name}' among {count}. See schema().",
+                 options.site)
+      .with("name", column)
+      .with("count", table.arity());
+}
+
+Result<abi::DLManagedTensor*> try_export_dlpack_column_legacy(const Table& table,
+                                                              std::size_t column,
+                                                              const DlpackExport& options) noexcept
+    try {
+  const Result<Buffer> values = try_values(table, column, options);
+  if (!values) return values.failure();
+  return try_export_dlpack_legacy(StridedBuffer(*values), options);
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a DLPack tensor", options.site);
+}
+
+Result<abi::DLManagedTensorVersioned*> try_export_dlpack(const Table& table,
+                                                         const DlpackExport& options) noexcept {
+  const Result<StridedBuffer> whole = try_cover(table, options);
+  if (!whole) return whole.failure();
+  return try_export_dlpack(*whole, options);
+}
+
+Result<Column> try_import_dlpack_column(const Device& device, abi::DLManagedTensorVersioned* tensor,
+                                        const DlpackColumn& options) noexcept {
+  return try_column(try_import_dlpack(device, tensor, options.tensor), options);
+}
+
+Result<Column> try_import_dlpack_column(const Device& device, abi::DLManagedTensor* tensor,
+                                        const DlpackColumn& options) noexcept {
+  return try_column(try_import_dlpack(device, tensor, options.tensor), options);
+}
+
+Result<Table> try_import_dlpack_table(const Device& device, const Schema& schema,
+                                      std::span<abi::DLManagedTensorVersioned* const> tensors,
+                                      const DlpackColumn& options) noexcept {
+  const CallSite site = options.tensor.site;
+  std::size_t taken = 0;
+  const auto refuse = [&](const Failure& failure) {
+    for (; taken < tensors.size(); ++taken) let_go(tensors[taken]);
+    return failure;
+  };
+  if (tensors.size() != schema.size()) {
+    return refuse(Failure(ErrorCode::shape_mismatch,
+                          "{actual} tensors are no table of {expected} fields. Give one for each.",
+                          site)
+                      .with("actual", tensors.size())
+                      .with("expected", schema.size()));
+  }
+  try {
+    std::vector<Column> columns;
+    columns.reserve(tensors.size());
+    DlpackColumn each = {options.tensor, {}, options.match, options.rows};
+    for (const Field& field : schema.fields()) {
+      each.field = field;
+      // Whatever comes of it, it is taken from now on.
+      Result<Column> column = try_import_dlpack_column(device, tensors[taken++], each);
+      if (!column) return refuse(Failure(column.failure()).with("column", field.name));
+      each.rows = column->capacity();
+      columns.push_back(*std::move(column));
+    }
+    return Table::try_make(schema, std::move(columns),
+                           {.rows = each.rows.value_or(0), .site = site});
+  } catch (const std::bad_alloc&) {
+    return refuse(no_host_memory("a table", site));
+  }
+}
+
+}  // namespace tern
