@@ -49,7 +49,7 @@ struct Adoption {
   Mark ready = {};
   StreamRef stream = {};
   /// It may be released before that, if nobody here has used it: the owner knows what he writes. So
-  /// it is with tensors and tables of other libraries (docs/decisions/0020).
+  /// it is with tensors and tables of other libraries (docs/decisions/0019).
   bool owner_awaits_his_writes = false;
   bool read_only = false;
   /// What it counts against (Budget::charge), for as long as it is Tern's.
