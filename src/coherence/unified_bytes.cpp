@@ -212,7 +212,7 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
 }
 
 Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, StreamRef stream,
-                                       TransferReason reason, CallSite site) noexcept {
+                                       Eviction most, CallSite site) noexcept {
   Hold hold;
   if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) return held;
   if (range.begin == range.end) return {};
@@ -220,8 +220,12 @@ Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, St
   const Mover mover(*this);
   const Result<unsigned> place = device != nullptr ? try_place(*device, site) : Result(host);
   if (!place) return place.failure();
-  if (Result<void> there = try_ensure(*place, stream, site); !there) return there;
-  return try_fetch({range, *place, stream, reason, hold.slot(), site});
+  if (Result<void> there = try_ensure(*place, stream, site, most); !there) return there;
+  {
+    const std::lock_guard lock(mutex_);
+    memory_of(*place).resident->touch();
+  }
+  return try_fetch({range, *place, stream, TransferReason::prefetch, hold.slot(), site});
 }
 
 Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef stream,

@@ -57,7 +57,14 @@ UnifiedCore::UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, st
   memories_.reserve(2);
   slots_.reserve(8);
   places_.push_back({});
-  memories_.push_back({});
+  memories_.emplace_back();
+  memories_[host].resident =
+      std::make_unique<Resident>(Residents::of(Place::host()), this, unsigned{host});
+}
+
+UnifiedCore::~UnifiedCore() {
+  // Whoever looks through a list finds all of a buffer, or does not find it.
+  for (Memory& memory : memories_) memory.resident.reset();
 }
 
 void UnifiedCore::add_share() noexcept {
@@ -244,7 +251,9 @@ RawLease UnifiedCore::lease(std::uint32_t slot, unsigned place, ByteRange range,
   lease.core_ = this;
   lease.slot_ = slot;
   lease.bytes_ = range.end - range.begin;
-  lease.address_ = memory_of(place).address + range.begin;
+  Memory& memory = memory_of(place);
+  memory.resident->touch();
+  lease.address_ = memory.address + range.begin;
   if (access == Access::discard) lease.kept_exceptions_ = std::uncaught_exceptions();
   return lease;
 }

@@ -17,12 +17,14 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "coherence/residents.hpp"
 #include "tern/buffer/use_record.hpp"
 #include "tern/coherence/raw_unified.hpp"
 #include "tern/coherence/validity.hpp"
@@ -46,6 +48,7 @@ class UnifiedCore final : public LaunchMemory {
               const UnifiedOptions& options);
   UnifiedCore(const UnifiedCore&) = delete;
   UnifiedCore& operator=(const UnifiedCore&) = delete;
+  ~UnifiedCore();
 
   void add_share() noexcept;
   void drop_share() noexcept;
@@ -78,9 +81,10 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_store(ByteRange range, const void* from, CallSite site) noexcept;
   [[nodiscard]] Result<void> try_fill(ByteRange range, const Pattern& pattern, StreamRef stream,
                                       CallSite site) noexcept;
-  /// To a place that may have to be added; the stream is of it, or none.
+  /// To a place that may have to be added; the stream is of it, or none. What others have there may
+  /// have to go, as far as it is said.
   [[nodiscard]] Result<void> try_prefetch(ByteRange range, const Device* device, StreamRef stream,
-                                          TransferReason reason, CallSite site) noexcept;
+                                          Eviction most, CallSite site) noexcept;
   [[nodiscard]] Result<void> try_mark_dirty(ByteRange range, Place place, StreamRef stream,
                                             CallSite site) noexcept;
   /// The host waits until nobody uses any of the memories.
@@ -111,6 +115,27 @@ class UnifiedCore final : public LaunchMemory {
                                        CallSite site) noexcept override;
   void finish(std::span<const LaunchPart> parts, StreamRef stream, bool is_submitted,
               bool was_new) noexcept override;
+
+  // --- Under pressure
+
+  /// May a copy go, and what would be lost by it? With the list of its place locked, or a share.
+  struct Standing {
+    Eviction kind = Eviction::stale;
+    std::size_t bytes = 0;  // as granted
+    bool can_go = false;
+    bool is_leased = false;  // or moved, or claimed
+    bool is_kept = false;    // or adopted
+    const Resource* resource = nullptr;
+  };
+  [[nodiscard]] Standing standing(unsigned memory) const noexcept;
+  /// A share for somebody who found the buffer on a list; false if it is about to end.
+  [[nodiscard]] bool try_share() noexcept;
+  /// The copy goes, in the order of the stream: gives its bytes, or 0 if it may not go any more.
+  /// Refused as what it has could not be written. With a share.
+  [[nodiscard]] Result<std::size_t> try_evict(unsigned memory, Eviction most, StreamRef stream,
+                                              CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_keep_on(Place place, bool keeps, CallSite site) noexcept;
+  void set_unwanted() noexcept;
 
   // --- Facts
 
@@ -155,6 +180,8 @@ class UnifiedCore final : public LaunchMemory {
     /// closes.
     StreamId ahead = {};
     bool ahead_writes = false;
+    /// What the place knows of it; none where another memory stands for this one.
+    std::unique_ptr<Resident> resident = {};
 
     void set(StorageHandle made) noexcept;
   };
@@ -183,6 +210,7 @@ class UnifiedCore final : public LaunchMemory {
   class Pause;
   /// The same, and bytes may move.
   class Mover;
+  class TryMover;
   /// A lease of the call itself, for the time it takes.
   class Hold;
 
@@ -210,6 +238,8 @@ class UnifiedCore final : public LaunchMemory {
   static void note_stream_use(Memory& memory, Access access) noexcept;
   [[nodiscard]] bool is_ready_at(unsigned place, ByteRange range, Access access) noexcept;
   [[nodiscard]] BufferState state_of(PlaceSet valid) const noexcept;
+  /// As standing(), for somebody who counts as so many movers.
+  [[nodiscard]] Standing standing_of(unsigned memory, std::uint32_t own_movers) const noexcept;
   void log(const Transfer& transfer) noexcept;
 
   // --- Opening, the long way
@@ -230,10 +260,22 @@ class UnifiedCore final : public LaunchMemory {
   // --- With transfer_mutex_ held, and not mutex_
 
   [[nodiscard]] Result<unsigned> try_place(const Device& device, CallSite site) noexcept;
-  [[nodiscard]] Result<void> try_ensure(unsigned place, StreamRef stream, CallSite site) noexcept;
+  /// What may go so that there is room, at most.
+  [[nodiscard]] Result<void> try_ensure(unsigned place, StreamRef stream, CallSite site,
+                                        Eviction most = Eviction::dirty) noexcept;
   [[nodiscard]] Result<StorageHandle> try_make_memory(unsigned place, std::size_t bytes,
-                                                      StreamRef stream, CallSite site) noexcept;
-  [[nodiscard]] Result<StorageHandle> try_make_host(std::size_t bytes, CallSite site) noexcept;
+                                                      StreamRef stream, CallSite site,
+                                                      Eviction most = Eviction::dirty) noexcept;
+  /// The same without asking anybody to go; `asked` is the resource that was asked last.
+  [[nodiscard]] Result<StorageHandle> try_make_at_once(unsigned place, std::size_t bytes,
+                                                       StreamRef stream, ResourceHandle& asked,
+                                                       CallSite site) noexcept;
+  [[nodiscard]] Result<StorageHandle> try_make_host(std::size_t bytes, ResourceHandle& asked,
+                                                    CallSite site) noexcept;
+  /// What only this memory has goes to the host.
+  [[nodiscard]] Result<void> try_write_back(unsigned memory, CallSite site) noexcept;
+  /// Puts copies on the lists of their places, and takes those off that are gone.
+  void list_copies() noexcept;
   /// What is stale there comes from elsewhere. The stream is of the place; without one the copies
   /// go behind whoever uses the bytes.
   struct Fetch {
@@ -306,6 +348,7 @@ class UnifiedCore final : public LaunchMemory {
   std::vector<Memory> memories_;
   std::vector<Open> slots_;
   std::optional<unsigned> write_through_ = {};
+  PlaceSet kept_ = {};  // places whose copies do not go by themselves
   UnifiedStatistics statistics_;
   /// What came to the host, and nobody has waited for yet: it may not arrive.
   std::vector<ByteRange> under_way_;
@@ -351,11 +394,31 @@ class UnifiedCore::Pause {
 
 class UnifiedCore::Mover {
  public:
-  explicit Mover(UnifiedCore& core) noexcept : pause_(core), lock_(core.transfer_mutex_) {}
+  explicit Mover(UnifiedCore& core) noexcept
+      : core_(core), pause_(core), lock_(core.transfer_mutex_) {}
+  Mover(const Mover&) = delete;
+  Mover& operator=(const Mover&) = delete;
+  ~Mover() { core_.list_copies(); }
 
  private:
+  UnifiedCore& core_;
   Pause pause_;
   std::lock_guard<std::mutex> lock_;
+};
+
+/// The same, if nobody moves bytes, waits to, or looks at records.
+class UnifiedCore::TryMover {
+ public:
+  explicit TryMover(UnifiedCore& core) noexcept;
+  TryMover(const TryMover&) = delete;
+  TryMover& operator=(const TryMover&) = delete;
+  ~TryMover();
+
+  [[nodiscard]] explicit operator bool() const noexcept { return lock_.owns_lock(); }
+
+ private:
+  UnifiedCore& core_;
+  std::unique_lock<std::mutex> lock_;
 };
 
 /// Speaks for a range as a lease does.

@@ -27,8 +27,14 @@ bool shares_host_memory(const Device& device) noexcept {
 ResourceHandle find_resource(const UnifiedOptions& options, DeviceId device,
                              MemoryKind kind) noexcept {
   for (const ResourceHandle& resource : options.resources) {
-    if (!resource || resource->traits().kind != kind) continue;
-    if (kind == MemoryKind::device && resource->device().id() != device) continue;
+    if (!resource) continue;
+    MemoryKind given = resource->traits().kind;
+    const Device& from = resource->device();
+    // What a device that is the host gives is the host's.
+    if (kind == MemoryKind::host && from.info().is_host && given == MemoryKind::device) {
+      given = MemoryKind::host;
+    }
+    if (given != kind || (kind == MemoryKind::device && from.id() != device)) continue;
     return resource;
   }
   return {};
@@ -78,9 +84,18 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
   // the host.
   const bool is_shared =
       device.info().is_host || (shares_host_memory(device) && device == options_.device);
+  std::unique_ptr<Resident> resident;
+  try {
+    if (!is_shared) {
+      resident = std::make_unique<Resident>(Residents::of(device.place()), this, place);
+    }
+  } catch (const std::bad_alloc&) {
+    return no_host_memory("a place of a unified buffer", site);
+  }
   const std::lock_guard lock(mutex_);
   try {
-    memories_.push_back({});
+    memories_.emplace_back();
+    memories_.back().resident = std::move(resident);
     places_.push_back({device, device.place(), is_shared ? host : place});
   } catch (const std::bad_alloc&) {
     memories_.resize(places_.size());
@@ -89,7 +104,8 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
   return place;
 }
 
-Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, CallSite site) noexcept {
+Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, ResourceHandle& asked,
+                                                 CallSite site) noexcept {
   StorageOptions options{.contents = Contents::unspecified,
                          .tag = options_.tag,
                          .checked = false,
@@ -109,6 +125,7 @@ Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, CallSite sit
     Result<StorageHandle> pinned = Storage::try_make(owner, bytes, options);
     Result<void> there = pinned ? (*pinned)->try_ensure({}, site) : Result<void>(pinned.failure());
     if (there) return pinned;
+    if (pinned) asked = (*pinned)->resource();
     if (options_.pinned == Pinned::required) return Failure(there.failure()).at(site);
     options.resource = {};
     options.kind = MemoryKind::device;
@@ -126,10 +143,11 @@ Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, CallSite sit
   return Storage::try_make(device, bytes, StorageKind::host, std::move(heap), options);
 }
 
-Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t bytes,
-                                                   StreamRef stream, CallSite site) noexcept {
+Result<StorageHandle> UnifiedCore::try_make_at_once(unsigned place, std::size_t bytes,
+                                                    StreamRef stream, ResourceHandle& asked,
+                                                    CallSite site) noexcept {
   Result<StorageHandle> made = [&]() -> Result<StorageHandle> {
-    if (places_[place].memory == host) return try_make_host(bytes, site);
+    if (places_[place].memory == host) return try_make_host(bytes, asked, site);
     const Device& device = places_[place].device;
     return Storage::try_make(device, bytes,
                              {.resource = find_resource(options_, device.id(), MemoryKind::device),
@@ -139,16 +157,18 @@ Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t b
                               .site = options_.site});
   }();
   if (!made) return Failure(made.failure()).at(site);
+  asked = (*made)->resource();
   if (Result<void> there = (*made)->try_ensure(stream, site); !there) return there.failure();
   return made;
 }
 
-Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite site) noexcept {
+Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite site,
+                                     Eviction most) noexcept {
   if (takes_part(place)) return {};
   StorageHandle storage = memory_of(place).storage;
   const bool is_new = !storage;
   if (is_new) {
-    Result<StorageHandle> made = try_make_memory(place, bytes_, stream, site);
+    Result<StorageHandle> made = try_make_memory(place, bytes_, stream, site, most);
     if (!made) return made.failure();
     storage = *std::move(made);
   }

@@ -12,7 +12,6 @@
 #include "tern/core/bytes.hpp"
 
 namespace tern {
-namespace {}  // namespace
 
 // --- Copies that go
 
@@ -235,6 +234,7 @@ Result<void> UnifiedCore::try_set_write_through(std::optional<Place> place,
 Result<void> UnifiedCore::try_adopt(StorageHandle storage) noexcept {
   if (bytes_ == 0) return {};
   if (Result<void> there = storage->try_ensure({}, options_.site); !there) return there;
+  const Mover mover(*this);
   const std::lock_guard lock(mutex_);
   Memory& memory = memories_[host];
   memory.set(std::move(storage));

@@ -236,6 +236,8 @@ class TERN_EXPORT RawUnified {
                                         CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_set_write_through(std::optional<Place> place,
                                                    CallSite site) const noexcept;
+  [[nodiscard]] Result<void> try_keep_on(Place place, bool keeps, CallSite site) const noexcept;
+  void set_unwanted() const noexcept;
   [[nodiscard]] Result<void> try_flush_host(CallSite site) const noexcept;
   [[nodiscard]] Result<RawUnified> try_clone(StreamRef stream, CallSite site) const noexcept;
   /// The host's copy, complete, as a buffer of its own; this one has nothing then.

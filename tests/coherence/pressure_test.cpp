@@ -1,0 +1,237 @@
+#include "tern/coherence/pressure.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/gate.hpp"
+#include "support/pressed.hpp"
+#include "tern/coherence/unified_buffer.hpp"
+#include "tern/launch/kernel.hpp"
+
+namespace tern::test {
+namespace {
+
+// --- U-18: who goes
+
+TEST_F(Pressed, EvictsNothingWhileThereIsRoom) {
+  const UnifiedBuffer<int> a = clean(), b = dirty(), c = stale();
+  EXPECT_TRUE(is_there(a) && is_there(b) && is_there(c));
+  EXPECT_EQ(since().evicted(), EvictionCount{});
+  EXPECT_EQ(budget->used_bytes(), 3 * pressed_bytes);
+}
+
+TEST_F(Pressed, StaleGoBeforeCleanBeforeDirty) {
+  // Oldest first: what goes is not the oldest.
+  const UnifiedBuffer<int> c = dirty(7), b = clean(), a = stale(5);
+  const UnifiedBuffer<int> first = dirty(1);
+  EXPECT_FALSE(is_there(a));
+  EXPECT_TRUE(is_there(b) && is_there(c));
+  const DeviceLease<const int> held = first.read_device(s);
+  const UnifiedBuffer<int> second = dirty(2);
+  EXPECT_FALSE(is_there(b));
+  EXPECT_TRUE(is_there(c));
+  EXPECT_EQ(since().written_back_bytes, 0u);
+  EXPECT_EQ(c.stats().moved().bytes, 0u);
+  const UnifiedBuffer<int> third = dirty(3);
+  EXPECT_FALSE(is_there(c));
+  EXPECT_EQ(since().written_back_bytes, pressed_bytes);
+  for (const Eviction kind : {Eviction::stale, Eviction::clean, Eviction::dirty}) {
+    EXPECT_EQ(since().on_device(kind), (EvictionCount{1, pressed_bytes})) << name(kind);
+  }
+  EXPECT_EQ(a.to_vector(), std::vector<int>(pressed_ints, 5));
+  EXPECT_EQ(b.to_vector(), counting(pressed_ints));
+  EXPECT_EQ(c.to_vector(), std::vector<int>(pressed_ints, 7));
+  EXPECT_EQ(c.stats().of(TransferReason::evict), (MoveCount{1, pressed_bytes}));
+  EXPECT_EQ(c.stats().evicted, (MoveCount{1, pressed_bytes}));
+  EXPECT_TRUE(c.check());
+}
+
+TEST_F(Pressed, TheLeastRecentlyUsedGoesFirst) {
+  const UnifiedBuffer<int> a = clean(), b = clean(), c = clean();
+  // The short way, which no lock is taken for.
+  EXPECT_EQ(on_device(a, s), counting(pressed_ints));
+  const UnifiedBuffer<int> d = clean();
+  EXPECT_FALSE(is_there(b));
+  const UnifiedBuffer<int> e = clean();
+  EXPECT_FALSE(is_there(c));
+  EXPECT_TRUE(is_there(a) && is_there(d) && is_there(e));
+}
+
+TEST_F(Pressed, WhatWillNotBeUsedGoesFirst) {
+  const UnifiedBuffer<int> a = clean(), b = clean(), c = clean();
+  c.wont_use();
+  const UnifiedBuffer<int> d = clean();
+  EXPECT_FALSE(is_there(c));
+  b.wont_use();
+  EXPECT_EQ(on_device(b, s), counting(pressed_ints));  // after all
+  const UnifiedBuffer<int> e = clean();
+  EXPECT_FALSE(is_there(a));
+  EXPECT_TRUE(is_there(b));
+}
+
+TEST_F(Pressed, LeasedEscapedKeptAndClaimedCopiesStay) {
+  UnifiedBuffer<int> leased = clean("leased"), escaped = clean("escaped"), kept = clean("kept");
+  const DeviceLease<const int> lease = leased.read_device(s);
+  const EscapedPointer<int> escape = escaped.escape_device(s);
+  kept.keep_on(device.place());
+  UnifiedBuffer<int> more = pressed("more");
+  const Failure refusal = refused(more.try_discard_device(s), ErrorCode::out_of_budget);
+  EXPECT_EQ(refusal.number("leased"), 2 * pressed_bytes);
+  EXPECT_EQ(refusal.number("kept"), pressed_bytes);
+  EXPECT_EQ(refusal.number("freed"), 0u);
+  EXPECT_TRUE(is_there(leased) && is_there(escaped) && is_there(kept));
+  kept.keep_on(device.place(), false);
+  write_on_device(more, s, 1);
+  EXPECT_FALSE(is_there(kept));
+  EXPECT_TRUE(is_there(leased) && is_there(escaped));
+}
+
+TEST_F(Pressed, KeepingWantsAPlaceThatTakesPart) {
+  UnifiedBuffer<int> buffer = pressed();
+  EXPECT_EQ(
+      refused(buffer.try_keep_on(devices[1].place()), ErrorCode::invalid_device).string("tag"),
+      "u");
+  EXPECT_TRUE(buffer.try_keep_on(devices[1].place(), false));
+  EXPECT_TRUE(buffer.try_keep_on(device.place()));  // before there is a copy
+  EXPECT_FALSE(is_there(buffer));
+}
+
+TEST_F(Pressed, ALeaseElsewhereKeepsOnlyWhatMustBeWritten) {
+  UnifiedBuffer<int> a = clean(), b = dirty(3);
+  const UnifiedBuffer<int> filler = clean();
+  use(filler);
+  const HostLease<const int> read = std::as_const(a).read_host();
+  // The other half of b is on the host and leased: nothing of b is written home meanwhile.
+  std::ranges::fill(b.view(0, 1).discard_host(), 9);
+  const HostLease<const int> held = std::as_const(b).view(0, 1).read_host();
+  const UnifiedBuffer<int> c = dirty(1);
+  EXPECT_FALSE(is_there(a));
+  const UnifiedBuffer<int> d = dirty(2);
+  EXPECT_TRUE(is_there(b));
+  EXPECT_FALSE(is_there(filler));
+  EXPECT_EQ(read[1], 2);
+}
+
+TEST_F(Pressed, PrefetchesDisplaceNothingThatMustBeWritten) {
+  const UnifiedBuffer<int> a = dirty(), b = dirty(), c = dirty();
+  UnifiedBuffer<int> more = pressed("more");
+  more.copy_from(counting(pressed_ints));
+  const Failure refusal = refused(more.try_prefetch(s), ErrorCode::out_of_budget);
+  EXPECT_EQ(refusal.number("freed"), 0u);
+  EXPECT_TRUE(is_there(a) && is_there(b) && is_there(c));
+  a.sync_to_host();
+  more.prefetch(s);
+  EXPECT_FALSE(is_there(a));
+  const UnifiedBuffer<int> d = pressed();
+  UnifiedBuffer<int> e = pressed("e");
+  e.copy_from(counting(pressed_ints));
+  more.drop_device();
+  write_on_device(more, s, 1);
+  e.sync_to_device();  // asked for, and not ahead of anything
+  EXPECT_TRUE(is_there(e));
+}
+
+TEST_F(Pressed, OnlyWhatCountsAgainstTheSameLimitGoes) {
+  const BudgetHandle other = limited(pressed_bytes, "other");
+  const ResourceHandle elsewhere = std::make_shared<BudgetResource>(pool, other);
+  UnifiedBuffer<int> beside(Shape{pressed_ints}, {.device = device, .resources = {elsewhere}});
+  write_on_device(beside, s, 4);
+  const UnifiedBuffer<int> a = dirty(1), b = dirty(2), c = dirty(3), d = dirty(4);
+  EXPECT_TRUE(beside.has_copy(device.place()));
+  EXPECT_FALSE(is_there(a));
+}
+
+TEST_F(Pressed, WhatIsUnderACommonLimitGoesToo) {
+  const BudgetHandle parent = limited(2 * pressed_bytes, "process");
+  const auto child = [&](const char* name) -> ResourceHandle {
+    return std::make_shared<BudgetResource>(
+        pool, Budget::make(name, BudgetLimit::unlimited(), {.parent = parent}));
+  };
+  const auto make_in = [&](ResourceHandle from) {
+    return UnifiedBuffer<int>(Shape{pressed_ints},
+                              {.device = device, .resources = {std::move(from)}});
+  };
+  UnifiedBuffer<int> a = make_in(child("a")), b = make_in(child("b")), c = make_in(child("c"));
+  for (UnifiedBuffer<int>* const one : {&a, &b, &c}) write_on_device(*one, s, 6);
+  EXPECT_FALSE(a.has_copy(device.place()));
+  EXPECT_EQ(a.to_vector(), std::vector<int>(pressed_ints, 6));
+  s.synchronize();
+  expect_sound(*parent);
+}
+
+TEST_F(Unified, ADeviceThatIsFullEvictsWithoutABudget) {
+  const ResourceHandle small = std::make_shared<PoolResource>(
+      device, PoolOptions{.limit_bytes = 4 * mib, .backing = PoolBacking::segments});
+  std::vector<UnifiedBuffer<int>> all;
+  for (int i = 0; i < 8; ++i) {
+    all.emplace_back(Shape{mib / sizeof(int)},
+                     UnifiedOptions{.device = device, .resources = {small}});
+    write_on_device(all.back(), s, i);
+  }
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(all[static_cast<std::size_t>(i)].load_host(5), i);
+  }
+  EXPECT_GE(all[0].stats().evicted.copies, 1u);
+}
+
+// --- In which order memory goes
+
+TEST_F(Pressed, MemoryGoesInStreamOrderAndNobodyWaits) {
+  UnifiedBuffer<int> a = dirty(1), b = dirty(2), c = dirty(3);
+  s.synchronize();
+  Gate gate;
+  gate.hold(t);
+  {
+    // Work that is held uses the copy that has to go.
+    const DeviceLease<int> lease = a.rw_device(t);
+    t.fill(lease.data(), lease.size(), 11);
+  }
+  use(b);
+  use(c);
+  UnifiedBuffer<int> d = pressed();
+  write_on_device(d, s, 4);  // returns, behind the gate
+  EXPECT_FALSE(is_there(a));
+  EXPECT_EQ(budget->used_bytes(), 3 * pressed_bytes);
+  gate.open();
+  EXPECT_EQ(a.to_vector(), std::vector<int>(pressed_ints, 11));
+  EXPECT_EQ(d.to_vector(), std::vector<int>(pressed_ints, 4));
+  expect_sound(*budget);
+}
+
+TEST_F(Pressed, WhatWentComesBackWithTheNextAccess) {
+  std::vector<UnifiedBuffer<int>> all;
+  for (int i = 0; i < 12; ++i) all.push_back(dirty(i));
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 12; ++i) {
+      UnifiedBuffer<int>& one = all[static_cast<std::size_t>(i)];
+      EXPECT_EQ(on_device(one, s), std::vector<int>(pressed_ints, i + round));
+      write_on_device(one, round % 2 == 0 ? s : t, i + round + 1);
+      EXPECT_LE(budget->charged_bytes(), 3 * pressed_bytes);
+    }
+  }
+  for (int i = 0; i < 12; ++i) {
+    EXPECT_EQ(all[static_cast<std::size_t>(i)].to_vector(), std::vector<int>(pressed_ints, i + 3));
+  }
+  EXPECT_GE(since().on_device(Eviction::dirty).copies, 12u);
+  all.clear();
+  device.synchronize();
+  EXPECT_TRUE(budget->try_wait_for_pending());
+  EXPECT_EQ(budget->used_bytes(), 0u);
+}
+
+TEST_F(Pressed, ResizingAndCloningMakeRoomToo) {
+  UnifiedBuffer<int> a = dirty(1), b = dirty(2);
+  a.resize_keep(2 * pressed_ints, s);  // three at once, so b has to go
+  EXPECT_FALSE(is_there(b));
+  EXPECT_EQ(a.load_host(pressed_ints - 1), 1);
+  const UnifiedBuffer<int> copy = b.clone(s);
+  EXPECT_EQ(copy.to_vector(), std::vector<int>(pressed_ints, 2));
+}
+
+}  // namespace
+}  // namespace tern::test
