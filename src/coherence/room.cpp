@@ -14,13 +14,13 @@
 namespace tern {
 namespace {
 
-/// Calls visit(const Budget&) for all budgets that count what a resource gives, until one says
+/// Calls visit(Budget&) for all budgets that count what a resource gives, until one says
 /// true.
 template <class Visit>
 bool visit_budgets(const Resource* resource, Visit visit) {
   while (resource != nullptr) {
     if (const auto* limited = dynamic_cast<const BudgetResource*>(resource)) {
-      for (const Budget* one = limited->budget().get(); one != nullptr; one = one->parent().get()) {
+      for (Budget* one = limited->budget().get(); one != nullptr; one = one->parent().get()) {
         if (visit(*one)) return true;
       }
     }
@@ -100,7 +100,9 @@ std::vector<TagResidency> by_tag(Residents& where) {
     if (standing.is_leased) found->leased_bytes += standing.bytes;
     if (standing.is_kept) found->kept_bytes += standing.bytes;
   });
-  std::ranges::stable_sort(all, std::ranges::greater(), &TagResidency::bytes);
+  std::ranges::sort(all, [](const TagResidency& a, const TagResidency& b) {
+    return a.bytes != b.bytes ? a.bytes > b.bytes : a.tag.name() < b.tag.name();
+  });
   return all;
 }
 
@@ -169,10 +171,13 @@ bool Room::is_hopeless(const Failure& why) noexcept {
 
 std::size_t Room::missing_bytes() const noexcept {
   std::size_t missing = 0;
-  visit_budgets(wanted_.resource, [&](const Budget& level) {
-    if (level.has_limit()) {
-      missing = std::max(missing, minus(wanted_.bytes, level.remaining_bytes()));
-    }
+  const StreamId stream = wanted_.stream.id();
+  visit_budgets(wanted_.resource, [&](Budget& level) {
+    if (!level.has_limit()) return false;
+    if (level.remaining_bytes() < wanted_.bytes) level.drain();
+    // What the stream itself has freed it can have again.
+    const std::size_t own = stream ? level.pending_bytes(stream) : 0;
+    missing = std::max(missing, minus(wanted_.bytes, level.remaining_bytes() + own));
     return false;
   });
   return missing;

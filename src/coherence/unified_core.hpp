@@ -109,6 +109,9 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] std::uint64_t number() const noexcept override { return number_; }
   [[nodiscard]] Result<void> try_claim(std::span<LaunchPart> parts, StreamRef stream,
                                        CallSite site) noexcept override;
+  [[nodiscard]] Result<Missing> try_missing(StreamRef stream, CallSite site) noexcept override;
+  [[nodiscard]] Result<void> try_make_room(std::size_t bytes, StreamRef stream,
+                                           CallSite site) noexcept override;
   [[nodiscard]] Result<StorageHandle> try_make_ready(StreamRef stream, bool& is_new,
                                                      CallSite site) noexcept override;
   [[nodiscard]] Result<void> try_bring(std::span<const LaunchPart> parts, StreamRef stream,
@@ -272,6 +275,8 @@ class UnifiedCore final : public LaunchMemory {
                                                        CallSite site) noexcept;
   [[nodiscard]] Result<StorageHandle> try_make_host(std::size_t bytes, ResourceHandle& asked,
                                                     CallSite site) noexcept;
+  /// Of a device that does not share the host's memory.
+  [[nodiscard]] Result<ResourceHandle> try_device_resource(const Device& device) const noexcept;
   /// What only this memory has goes to the host.
   [[nodiscard]] Result<void> try_write_back(unsigned memory, CallSite site) noexcept;
   /// Puts copies on the lists of their places, and takes those off that are gone.

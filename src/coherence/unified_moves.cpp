@@ -143,6 +143,11 @@ Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, ResourceHand
   return Storage::try_make(device, bytes, StorageKind::host, std::move(heap), options);
 }
 
+Result<ResourceHandle> UnifiedCore::try_device_resource(const Device& device) const noexcept {
+  if (ResourceHandle found = find_resource(options_, device.id(), MemoryKind::device)) return found;
+  return try_default_resource(device);
+}
+
 Result<StorageHandle> UnifiedCore::try_make_at_once(unsigned place, std::size_t bytes,
                                                     StreamRef stream, ResourceHandle& asked,
                                                     CallSite site) noexcept {

@@ -233,5 +233,101 @@ TEST_F(Pressed, ResizingAndCloningMakeRoomToo) {
   EXPECT_EQ(copy.to_vector(), std::vector<int>(pressed_ints, 2));
 }
 
+// --- What cannot fit
+
+TEST_F(Pressed, WhatCannotFitIsRefusedBeforeAnythingGoes) {
+  const UnifiedBuffer<int> rho = dirty(1, "rho"), grid = clean("grid");
+  UnifiedBuffer<int> large = pressed("large", 4);
+  const Failure refusal = refused(large.try_discard_device(s), ErrorCode::out_of_budget);
+  EXPECT_EQ(refusal.number("hopeless"), 1u);
+  EXPECT_EQ(refusal.number("requested"), 4 * pressed_bytes);
+  EXPECT_EQ(refusal.number("limit"), 3 * pressed_bytes);
+  EXPECT_EQ(refusal.number("evictable"), 2 * pressed_bytes);
+  EXPECT_EQ(refusal.number("evictions"), 0u);
+  EXPECT_EQ(refusal.string("tag"), "large");
+  EXPECT_EQ(refusal.string("by_tag"), "grid 1.0 KiB, rho 1.0 KiB");
+  EXPECT_NE(refusal.text().find("cannot fit into 3.0 KiB whatever goes"), std::string::npos)
+      << refusal.text();
+  EXPECT_TRUE(is_there(rho) && is_there(grid));
+  EXPECT_STATE(large, uninitialized);
+  EXPECT_EQ(since().refused_requests, 1u);
+  EXPECT_EQ(budget->used_bytes(), 2 * pressed_bytes);
+}
+
+TEST_F(Pressed, WhatDoesNotFitBesideLeasesIsRefusedBeforeAnythingGoes) {
+  const UnifiedBuffer<int> rho = dirty(1, "rho"), grid = clean("grid");
+  const DeviceLease<const int> lease = rho.read_device(s);
+  UnifiedBuffer<int> large = pressed("large", 3);
+  const Failure refusal = refused(large.try_discard_device(s), ErrorCode::out_of_budget);
+  EXPECT_EQ(refusal.number("hopeless"), 1u);
+  EXPECT_EQ(refusal.number("leased"), pressed_bytes);
+  EXPECT_EQ(refusal.string("by_tag"), "grid 1.0 KiB, rho 1.0 KiB (1.0 KiB leased)");
+  EXPECT_TRUE(is_there(grid));
+}
+
+TEST_F(Pressed, SaysWhoHasMemoryByTag) {
+  const UnifiedBuffer<int> a = clean("one"), b = clean("two"), c = dirty(3, "two");
+  const DeviceLease<const int> lease = c.read_device(s);
+  const std::vector<TagResidency> all = residents_by_tag(device.place());
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].tag.name(), "two");
+  EXPECT_EQ(all[0].copies, 2u);
+  EXPECT_EQ(all[0].bytes, 2 * pressed_bytes);
+  EXPECT_EQ(all[0].leased_bytes, pressed_bytes);
+  EXPECT_EQ(all[1].tag.name(), "one");
+  EXPECT_TRUE(residents_by_tag(devices[1].place()).empty());
+}
+
+// --- Launches
+
+void add(View<const int> a, View<const int> b, View<int> sum) {
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = a[i] + b[i];
+}
+
+TEST_F(Pressed, ALaunchNeverEvictsItsOwnArguments) {
+  const Kernel kernel = Kernel::from_function(device, "add", add);
+  std::vector<UnifiedBuffer<int>> all;
+  for (int i = 0; i < 9; ++i) all.push_back(dirty(i));
+  for (std::size_t i = 0; i + 2 < all.size(); ++i) {
+    // As many as fit at all, in every order.
+    kernel.launch(s, LaunchSize{}, in(all[i]), in(all[i + 2]), out(all[i + 1]));
+    EXPECT_TRUE(is_there(all[i]) && is_there(all[i + 1]) && is_there(all[i + 2])) << i;
+  }
+  // 0, 2, 5, 9, 14, ... and the last as it was.
+  EXPECT_EQ(all[1].load_host(0), 0 + 2);
+  EXPECT_EQ(all[2].load_host(0), 2 + 3);
+  EXPECT_EQ(all[7].load_host(0), 27 + 8);
+  EXPECT_EQ(all[8].load_host(0), 8);
+}
+
+TEST_F(Pressed, ALaunchThatCannotFitDisplacesNothing) {
+  const Kernel kernel = Kernel::from_function(device, "add", add);
+  UnifiedBuffer<int> a = pressed("a", 2), b = pressed("b"), sum = pressed("sum");
+  a.copy_from(counting(2 * pressed_ints));
+  b.copy_from(counting(pressed_ints));
+  const UnifiedBuffer<int> other = dirty(1, "other"), another = clean("another");
+  const Failure refusal =
+      refused(kernel.try_launch(s, LaunchSize{}, in(a), in(b), out(sum)), ErrorCode::out_of_budget);
+  EXPECT_EQ(refusal.number("requested"), 4 * pressed_bytes);
+  EXPECT_EQ(refusal.number("hopeless"), 1u);
+  EXPECT_TRUE(is_there(other) && is_there(another));
+  EXPECT_FALSE(is_there(a) || is_there(b) || is_there(sum));
+  EXPECT_EQ(a.stats().moved().bytes, 0u);
+  EXPECT_TRUE(a.try_rw_host() && sum.try_discard_host());
+  EXPECT_EQ(budget->used_bytes(), 2 * pressed_bytes);
+}
+
+TEST_F(Pressed, ALaunchMakesRoomForAllItNeedsAtOnce) {
+  const Kernel kernel = Kernel::from_function(device, "add", add);
+  UnifiedBuffer<int> a = pressed("a"), b = pressed("b"), sum = pressed("sum");
+  a.copy_from(counting(pressed_ints));
+  b.copy_from(counting(pressed_ints, 100));
+  const UnifiedBuffer<int> x = dirty(1), y = clean(), z = stale();
+  kernel.launch(s, LaunchSize{}, in(a), in(b), out(sum));
+  EXPECT_FALSE(is_there(x) || is_there(y) || is_there(z));
+  EXPECT_EQ(sum.load_host(1), 2 + 101);
+  EXPECT_EQ(x.load_host(1), 1);
+}
+
 }  // namespace
 }  // namespace tern::test
