@@ -126,7 +126,9 @@ Result<void> UnifiedCore::check() const noexcept {
   PlaceSet existing;
   for (unsigned place = 0; place < places_.size(); ++place) {
     if (!takes_part(place)) continue;
-    if (!memory_of(place).storage || !memory_of(place).storage->is_allocated()) {
+    const bool is_in_file = place == host && !spilled_.empty();
+    if (is_in_file != !memory_of(place).storage ||
+        (!is_in_file && !memory_of(place).storage->is_allocated())) {
       return Failure(ErrorCode::violation, "a place of buffer '{tag}' takes part without memory.")
           .with("tag", options_.tag.name())
           .with("finding", "coherence");

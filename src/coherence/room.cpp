@@ -265,7 +265,9 @@ Failure Room::refusal(const Failure& why) const noexcept {
       .with("cause", name(why.code()));
   if (last_failure_) {
     refusal.with("eviction_code", static_cast<std::uint64_t>(last_failure_->code()));
-    const std::optional<std::string_view> text = last_failure_->string("cause");
+    // Of one that found no room on the host in its turn, what kept others from going there.
+    std::optional<std::string_view> text = last_failure_->string("eviction_error");
+    if (!text) text = last_failure_->string("cause");
     refusal.with("eviction_error", text.value_or(name(last_failure_->code())));
   }
   return refusal.with("by_tag", list.text());

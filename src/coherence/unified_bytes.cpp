@@ -84,6 +84,7 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
       return held;
     }
     if (Result<void> written = check_written(range, site); !written) return written;
+    if (Result<void> back = try_unspill_now(site); !back) return back;
     bool is_sticky = false;
     {
       const std::lock_guard lock(mutex_);
@@ -109,6 +110,7 @@ Result<void> UnifiedCore::try_store(ByteRange range, const void* from, CallSite 
         !held) {
       return held;
     }
+    if (Result<void> back = try_unspill_now(site); !back) return back;
     PlaceSet places, somewhere;
     std::array<unsigned, PlaceSet::most> memory_numbers = {};
     {
@@ -241,7 +243,7 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
   {
     const std::lock_guard lock(mutex_);
     const std::optional<unsigned> place = find(where);
-    if (!place || !takes_part(*place)) {
+    if (!place || !takes_part(*place) || !memory_of(*place).storage) {
       return Failure(ErrorCode::not_allocated,
                      "buffer '{tag}' has no copy in {place}, so nobody can have written it there. "
                      "Open a lease there first.",

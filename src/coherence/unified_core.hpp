@@ -27,6 +27,7 @@
 #include "coherence/residents.hpp"
 #include "tern/buffer/use_record.hpp"
 #include "tern/coherence/raw_unified.hpp"
+#include "tern/coherence/spill_file.hpp"
 #include "tern/coherence/validity.hpp"
 #include "tern/launch/launch_memory.hpp"
 
@@ -238,6 +239,11 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] bool takes_part(unsigned place) const noexcept {
     return memory_of(place).parts.has(place);
   }
+  /// Is anything of the range in a file, and in none of these places?
+  [[nodiscard]] bool needs_spilled(ByteRange range, PlaceSet has) const noexcept;
+  /// What was on its way to the host has not come: what somebody else still has is there, and the
+  /// rest is lost.
+  [[nodiscard]] Failure not_arrived(ByteRange range, const Failure& cause, CallSite site) noexcept;
   static void note_stream_use(Memory& memory, Access access) noexcept;
   [[nodiscard]] bool is_ready_at(unsigned place, ByteRange range, Access access) noexcept;
   [[nodiscard]] BufferState state_of(PlaceSet valid) const noexcept;
@@ -260,6 +266,9 @@ class UnifiedCore final : public LaunchMemory {
                                               CallSite site) noexcept;
   [[nodiscard]] Result<void> check_written(ByteRange range, CallSite site) const noexcept;
 
+  /// try_unspill() for somebody who moves nothing. Not with a lock held.
+  [[nodiscard]] Result<void> try_unspill_now(CallSite site) noexcept;
+
   // --- With transfer_mutex_ held, and not mutex_
 
   [[nodiscard]] Result<unsigned> try_place(const Device& device, CallSite site) noexcept;
@@ -279,6 +288,15 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<ResourceHandle> try_device_resource(const Device& device) const noexcept;
   /// What only this memory has goes to the host.
   [[nodiscard]] Result<void> try_write_back(unsigned memory, CallSite site) noexcept;
+  /// These are on their way to the host, and their source goes. Throws std::bad_alloc.
+  void note_homeless(std::span<const ByteRange> ranges);
+  /// What only the host has goes to the file, which stands in for its copy then. The host waits.
+  [[nodiscard]] Result<void> try_spill(CallSite site) noexcept;
+  /// The host's copy has memory again, if it is in a file.
+  [[nodiscard]] Result<void> try_unspill(CallSite site) noexcept;
+  /// Nobody needs what is in the file.
+  void forget_spilled() noexcept;
+  [[nodiscard]] static std::byte* host_bytes(Storage& storage) noexcept;
   /// Puts copies on the lists of their places, and takes those off that are gone.
   void list_copies() noexcept;
   /// What is stale there comes from elsewhere. The stream is of the place; without one the copies
@@ -357,6 +375,14 @@ class UnifiedCore final : public LaunchMemory {
   UnifiedStatistics statistics_;
   /// What came to the host, and nobody has waited for yet: it may not arrive.
   std::vector<ByteRange> under_way_;
+  /// The same of bytes that nobody else has any more: if they do not arrive, they are lost.
+  std::vector<ByteRange> homeless_;
+  /// What of the host's copy is in the file; then the copy has no memory. Changes under both locks.
+  struct Spilled {
+    ByteRange range = {};
+    SpillFile::Extent extent = {};
+  };
+  std::vector<Spilled> spilled_;
   std::vector<Transfer> log_;
   std::size_t log_next_ = 0;
 

@@ -50,10 +50,15 @@ std::string_view UnifiedCore::name_of(unsigned place) const noexcept {
 Failure UnifiedCore::sync_failed(unsigned from, unsigned to, ByteRange range, const Failure& cause,
                                  CallSite site) const noexcept {
   const bool from_host = from == host, to_host = to == host;
-  return Failure(ErrorCode::sync_failed,
-                 "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} "
-                 "('{a}' to '{b}'): {cause}. The buffer is as it was; try again.",
-                 site)
+  const char* sentence =
+      "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' to '{b}'): "
+      "{cause}. The buffer is as it was; try again.";
+  if (cause.code() == ErrorCode::device_lost && from != host && from != PlaceSet::most) {
+    sentence =
+        "bytes {begin} to {end} of buffer '{tag}' are lost with '{a}', which had them alone. Drop "
+        "its copy with Drop::discard, and write them again elsewhere. ({cause})";
+  }
+  return Failure(ErrorCode::sync_failed, sentence, site)
       .with("begin", range.begin)
       .with("end", range.end)
       .with("cause_code", static_cast<std::uint64_t>(cause.code()))
@@ -169,6 +174,9 @@ Result<StorageHandle> UnifiedCore::try_make_at_once(unsigned place, std::size_t 
 
 Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite site,
                                      Eviction most) noexcept {
+  if (places_[place].memory == host) {
+    if (Result<void> back = try_unspill(site); !back) return back;
+  }
   if (takes_part(place)) return {};
   StorageHandle storage = memory_of(place).storage;
   const bool is_new = !storage;
@@ -274,6 +282,14 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   std::vector<CopyRun> runs;
   std::vector<ByteRange> sticky;
   std::size_t gaps = 0;
+  bool is_in_file = false;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const ByteRange& one : wanted) is_in_file |= needs_spilled(one, PlaceSet::of(place));
+  }
+  if (is_in_file) {
+    if (Result<void> back = try_unspill(site); !back) return back;
+  }
   {
     std::vector<ByteRange> leased;
     CopyCosts costs = costs_at(place);
@@ -443,6 +459,7 @@ Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, 
   }
   const std::vector<ByteRange> spoilt =
       ranges_where(range, [&](PlaceSet valid) { return all || (valid & sharing).empty(); });
+  if (!memories_[memory].storage) return {};  // in a file
   Storage& storage = *memories_[memory].storage;
   for (const ByteRange& one : spoilt) {
     const std::size_t bytes = one.end - one.begin;

@@ -1,5 +1,6 @@
 // The part of a unified buffer that gives its copies up, and asks others to.
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -58,6 +59,13 @@ void UnifiedCore::list_copies() noexcept {
       memory.resident->leave();
     }
   }
+  if (spilled_.empty()) return;
+  bool is_needed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_needed = needs_spilled({0, bytes()}, {});
+  }
+  if (!is_needed) forget_spilled();
 }
 
 bool UnifiedCore::try_share() noexcept {
@@ -95,8 +103,10 @@ UnifiedCore::Standing UnifiedCore::standing_of(unsigned number,
     found.is_leased |= open.is_open && (open.place == nowhere || memory.parts.has(open.place) ||
                                         found.kind == Eviction::dirty);
   }
-  found.can_go =
-      !found.is_leased && !found.is_kept && (found.kind != Eviction::dirty || number != host);
+  // The last copy of the host can only go to a file.
+  found.can_go = !found.is_leased && !found.is_kept &&
+                 (found.kind != Eviction::dirty || number != host ||
+                  (options_.spill && memory.parts == PlaceSet::of(host)));
   return found;
 }
 
@@ -116,12 +126,23 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
       !saved) {
     return saved;
   }
+  note_homeless(alone);
   PressureTotals& totals = PressureTotals::instance();
   const std::lock_guard lock(totals.mutex);
   totals.statistics.written_back_bytes += statistics_.of(TransferReason::evict).bytes - before;
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("the directory of a unified buffer", site);
+}
+
+void UnifiedCore::note_homeless(std::span<const ByteRange> ranges) {
+  const std::lock_guard lock(mutex_);
+  for (const ByteRange& one : ranges) {
+    const auto covers = [&](const ByteRange& other) {
+      return other.begin <= one.begin && one.end <= other.end;
+    };
+    if (std::ranges::none_of(homeless_, covers)) homeless_.push_back(one);
+  }
 }
 
 Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, StreamRef stream,
@@ -140,18 +161,23 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
     before = standing_of(number, 1);
   }
   if (!before.can_go || before.kind > most) return 0;
+  const bool is_spilled = before.kind == Eviction::dirty && number == host;
   if (before.kind == Eviction::dirty) {
-    if (Result<void> saved = try_write_back(number, site); !saved) return failed(saved.failure());
+    Result<void> saved = is_spilled ? try_spill(site) : try_write_back(number, site);
+    if (!saved) return failed(saved.failure());
   }
   StorageHandle gone;
   {
     const std::lock_guard lock(mutex_);
     Memory& memory = memories_[number];
-    // Leases that came meanwhile wait for this, and find out then.
-    for (PlaceSet rest = memory.parts; !rest.empty(); rest = rest.without(rest.first())) {
-      validity_.remove(0, bytes_, rest.first());
+    // Leases that came meanwhile wait for this, and find out then. The file stands in for what is
+    // in it.
+    if (!is_spilled) {
+      for (PlaceSet rest = memory.parts; !rest.empty(); rest = rest.without(rest.first())) {
+        validity_.remove(0, bytes_, rest.first());
+      }
+      memory.parts = {};
     }
-    memory.parts = {};
     gone = std::exchange(memory.storage, {});
     statistics_.evicted.copies += 1;
     statistics_.evicted.bytes += before.bytes;
