@@ -39,6 +39,9 @@ bool share_a_budget(const Resource* a, const Resource* b) {
   return a == b || visit_budgets(a, [&](const Budget& one) { return is_under(b, one); });
 }
 
+/// Rooms that this thread is making: a copy that goes to the host may need one there.
+thread_local int turns = 0;
+
 std::size_t minus(std::size_t a, std::size_t b) noexcept { return a - std::min(a, b); }
 
 /// "rho 4.0 MiB (2.0 MiB leased), grid 1.0 MiB, 3 more": as much as there is room for.
@@ -118,10 +121,15 @@ std::vector<TagResidency> residents_by_tag(Place place) { return by_tag(*Residen
 
 Room::Room(Residents& where, const RoomWanted& wanted) noexcept
     : where_(where), wanted_(wanted), turn_(where.turn(), std::try_to_lock) {
-  if (turn_) return;
-  has_waited_ = true;
-  turn_.lock();
+  if (!turn_) {
+    has_waited_ = true;
+    // Without a turn others may take what was freed; waiting for one with one could be for ever.
+    if (turns == 0) turn_.lock();
+  }
+  ++turns;
 }
+
+Room::~Room() { --turns; }
 
 /// Copies that may go, with a share of each buffer.
 class Room::Shared {

@@ -3,7 +3,8 @@
 // Whoever was refused memory for a copy makes a Room, and asks it to free bytes until the request
 // succeeds or nothing more can go. It knows which copies would help: those whose memory counts
 // against a limit that the request's does, or, where the device itself has no more, all there. A
-// Room has the turn of its place for as long as it lives. Confined.
+// Room has the turn of its place for as long as it lives, so that nobody else takes what it frees.
+// Confined.
 
 #pragma once
 
@@ -34,10 +35,11 @@ struct RoomWanted {
 
 class Room {
  public:
-  /// Waits for its turn.
+  /// Waits for its turn, unless the thread has another one.
   Room(Residents& where, const RoomWanted& wanted) noexcept;
   Room(const Room&) = delete;
   Room& operator=(const Room&) = delete;
+  ~Room();
 
   /// Did another make room meanwhile?
   [[nodiscard]] bool has_waited() const noexcept { return has_waited_; }

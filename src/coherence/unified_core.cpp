@@ -58,8 +58,10 @@ UnifiedCore::UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, st
   slots_.reserve(8);
   places_.push_back({});
   memories_.emplace_back();
-  memories_[host].resident =
-      std::make_unique<Resident>(Residents::of(Place::host()), this, unsigned{host});
+  // Where a device shares the host's memory, that is memory of the device.
+  const Device& device = options_.device;
+  const Place place = !device.info().is_host && is_shared(device) ? device.place() : Place::host();
+  memories_[host].resident = std::make_unique<Resident>(Residents::of(place), this, unsigned{host});
 }
 
 UnifiedCore::~UnifiedCore() {
@@ -466,6 +468,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   }
   if (!is_clear) {
     if (Result<void> ready = storage->uses().try_wait(access); !ready) {
+      storage->uses().forget_lost();
       const std::lock_guard lock(mutex_);
       return not_arrived(range, ready.failure(), site);
     }
@@ -507,6 +510,10 @@ Failure UnifiedCore::not_arrived(ByteRange range, const Failure& cause, CallSite
     if (make_room()) validity_.remove_copy(one.begin, one.end, host);
   }
   under_way_.clear();
+  if (cause.code() != ErrorCode::device_lost) {
+    // What nobody else has may still come; whoever is next waits for it again.
+    return sync_failed(PlaceSet::most, host, range, cause, site);
+  }
   ByteRange lost;
   std::size_t lost_bytes = 0;
   for (const ByteRange& one : homeless_) {

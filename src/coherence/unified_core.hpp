@@ -284,6 +284,8 @@ class UnifiedCore final : public LaunchMemory {
                                                        CallSite site) noexcept;
   [[nodiscard]] Result<StorageHandle> try_make_host(std::size_t bytes, ResourceHandle& asked,
                                                     CallSite site) noexcept;
+  /// Is the host's copy the device's too?
+  [[nodiscard]] bool is_shared(const Device& device) const noexcept;
   /// Of a device that does not share the host's memory.
   [[nodiscard]] Result<ResourceHandle> try_device_resource(const Device& device) const noexcept;
   /// What only this memory has goes to the host.

@@ -35,11 +35,11 @@ Result<void> UnifiedCore::try_claim(std::span<LaunchPart> parts, StreamRef strea
 
 Result<LaunchMemory::Missing> UnifiedCore::try_missing(StreamRef stream, CallSite site) noexcept {
   const Device device = stream.device();
+  if (is_shared(device)) return Missing{};
   {
     const std::lock_guard lock(mutex_);
     const unsigned place = find_place(device.id());
-    const bool is_known = place != PlaceSet::most;
-    if (is_known && (takes_part(place) || places_[place].memory == host)) return Missing{};
+    if (place != PlaceSet::most && takes_part(place)) return Missing{};
   }
   Result<ResourceHandle> resource = try_device_resource(device);
   if (!resource) return Failure(resource.failure()).at(site);

@@ -73,6 +73,11 @@ Failure UnifiedCore::sync_failed(unsigned from, unsigned to, ByteRange range, co
 
 // --- Places and memories
 
+bool UnifiedCore::is_shared(const Device& device) const noexcept {
+  // If it is memory of that device, or if that device is the host.
+  return device.info().is_host || (shares_host_memory(device) && device == options_.device);
+}
+
 Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noexcept {
   if (const unsigned found = find_place(device.id()); found != PlaceSet::most) return found;
   const unsigned place = static_cast<unsigned>(places_.size());
@@ -85,10 +90,7 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
         .with("tag", options_.tag.name())
         .with("device", device.spec());
   }
-  // The host's copy can be the device's too if it is memory of that device, or if that device is
-  // the host.
-  const bool is_shared =
-      device.info().is_host || (shares_host_memory(device) && device == options_.device);
+  const bool is_shared = this->is_shared(device);
   std::unique_ptr<Resident> resident;
   try {
     if (!is_shared) {

@@ -105,8 +105,7 @@ UnifiedCore::Standing UnifiedCore::standing_of(unsigned number,
   }
   // The last copy of the host can only go to a file.
   found.can_go = !found.is_leased && !found.is_kept &&
-                 (found.kind != Eviction::dirty || number != host ||
-                  (options_.spill && memory.parts == PlaceSet::of(host)));
+                 (found.kind != Eviction::dirty || number != host || options_.spill);
   return found;
 }
 

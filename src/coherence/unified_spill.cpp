@@ -22,13 +22,12 @@ Result<void> UnifiedCore::try_spill(CallSite site) noexcept try {
   SpillFile& file = *options_.spill;
   const StorageHandle storage = memories_[host].storage;
   const ByteRange all{0, bytes()};
+  const PlaceSet own = memories_[host].parts;  // the host, and devices that share its memory
   const std::vector<ByteRange> alone =
-      ranges_where(all, [](PlaceSet valid) { return valid == PlaceSet::of(host); });
-  const std::vector<ByteRange> elsewhere = ranges_where(
-      all, [](PlaceSet valid) { return valid.has(host) && valid != PlaceSet::of(host); });
+      ranges_where(all, [&](PlaceSet valid) { return !valid.empty() && (valid & own) == valid; });
   if (Result<void> ready = storage->uses().try_wait(Access::discard); !ready) {
-    const std::lock_guard lock(mutex_);
-    return not_arrived(all, ready.failure(), site);
+    // It stays, for whoever comes next to be told.
+    return Failure(ready.failure()).at(site);
   }
   std::vector<Spilled> written;
   written.reserve(alone.size());
@@ -59,11 +58,17 @@ Result<void> UnifiedCore::try_spill(CallSite site) noexcept try {
   }
   {
     const std::lock_guard lock(mutex_);
-    if (!make_room(elsewhere.size())) {
+    if (!make_room(alone.size())) {
       undo();
       return no_host_memory("the directory of a unified buffer", site);
     }
-    for (const ByteRange& one : elsewhere) validity_.remove(one.begin, one.end, host);
+    for (PlaceSet rest = own; !rest.empty(); rest = rest.without(rest.first())) {
+      validity_.remove(0, bytes_, rest.first());
+    }
+    for (const ByteRange& one : alone) {
+      validity_.apply(Access::discard, one.begin, one.end, host);
+    }
+    memories_[host].parts = PlaceSet::of(host);
     spilled_ = std::move(written);
     under_way_.clear();
     homeless_.clear();
