@@ -87,6 +87,25 @@ TEST_P(Oversubscribed, StreamsFourTimesItsBudgetThrough) {
   EXPECT_EQ(budget->used_bytes(), 0u);
 }
 
+TEST_P(Oversubscribed, MemoryThatIsSharedWithTheHostIsTheDevices) {
+  if (!device.can(Capability::host_access)) GTEST_SKIP() << "it has memory of its own";
+  UnifiedBuffer<int> shared(Shape{chunk_ints}, options);
+  std::ranges::fill(shared.discard_host(), 1);
+  // A copy of its own, in the same budget, for which the shared one has to go.
+  options.spill = SpillFile::open({.directory = folder / "", .limit_bytes = 16 * chunk_bytes});
+  UnifiedBuffer<int> spilling(Shape{chunk_ints}, options);
+  std::ranges::fill(spilling.discard_host(), 2);
+  ASSERT_EQ(residents_by_tag(device.place()).size(), 1u);
+  EXPECT_EQ(residents_by_tag(device.place())[0].bytes, 2 * chunk_bytes);
+  options.device = open_device("host");
+  UnifiedBuffer<int> large(Shape{3 * chunk_ints}, options);
+  const Stream stream(device);
+  write_on_device(large, stream, 3);
+  EXPECT_EQ(spilling.stats().evicted.copies, 1u);
+  EXPECT_EQ(spilling.load_host(5), 2);
+  EXPECT_EQ(shared.load_host(5), 1);
+}
+
 TEST_P(Oversubscribed, StreamsThroughTheSpillFileWhereTheHostIsSmallToo) {
   const BudgetHandle host_budget = limited(6 * chunk_bytes, "host");
   options.pinned = Pinned::never;

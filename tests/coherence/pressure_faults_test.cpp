@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/gate.hpp"
 #include "support/pressed.hpp"
 #include "support/spilled_bytes.hpp"
 #include "support/temporary_folder.hpp"
@@ -332,6 +333,24 @@ TEST_F(Pressed, WhatIsLostOnItsWayHomeIsSaidByNameAndRange) {
   EXPECT_EQ(rho.view(0, 16).read_host()[15], 16);
   EXPECT_EQ(rho.view(48, 10).read_host()[0], 49);
   devices.erase(devices.begin());
+}
+
+TEST_F(Pressed, WhatIsOnItsWayHomeIsNotLostBecauseAWaitFails) {
+  UnifiedBuffer<int> rho = pressed("rho");
+  Gate gate;
+  gate.hold(s);
+  write_on_device(rho, s, 9);
+  const UnifiedBuffer<int> a = pressed("a"), b = pressed("b");
+  write_on_device(a, t, 1);
+  write_on_device(b, t, 1);
+  UnifiedBuffer<int> more = pressed("more");
+  write_on_device(more, t, 1);
+  EXPECT_FALSE(is_there(rho));
+  sim::set_faults(device, "sync#1=fail");
+  refused(rho.try_read_host(), ErrorCode::sync_failed);
+  EXPECT_GE(sim::calls(device, "sync"), 1u);
+  gate.open();
+  EXPECT_EQ(rho.to_vector(), std::vector<int>(pressed_ints, 9));
 }
 
 TEST_F(Pressed, ALostDeviceKeepsWhatItCannotGiveAndOthersGo) {

@@ -112,8 +112,10 @@ TEST_F(Pressed, ALeaseElsewhereKeepsOnlyWhatMustBeWritten) {
   const UnifiedBuffer<int> c = dirty(1);
   EXPECT_FALSE(is_there(a));
   const UnifiedBuffer<int> d = dirty(2);
-  EXPECT_TRUE(is_there(b));
   EXPECT_FALSE(is_there(filler));
+  const UnifiedBuffer<int> e = dirty(3);
+  EXPECT_TRUE(is_there(b));
+  EXPECT_FALSE(is_there(c));
   EXPECT_EQ(read[1], 2);
 }
 
@@ -298,6 +300,19 @@ TEST_F(Pressed, ALaunchNeverEvictsItsOwnArguments) {
   EXPECT_EQ(all[2].load_host(0), 2 + 3);
   EXPECT_EQ(all[7].load_host(0), 27 + 8);
   EXPECT_EQ(all[8].load_host(0), 8);
+}
+
+TEST_F(Pressed, AnArgumentThatIsThereStaysForTheOthers) {
+  const Kernel kernel = Kernel::from_function(device, "add", add);
+  UnifiedBuffer<int> sum = pressed("sum");  // older, so it is asked for first
+  // The first to go, were it not an argument.
+  const UnifiedBuffer<int> a = clean("a");
+  UnifiedBuffer<int> b = dirty(2), c = dirty(3);
+  kernel.launch(s, LaunchSize{}, in(a), in(c), out(sum));
+  EXPECT_EQ(since().evicted().copies, 1u);
+  EXPECT_TRUE(is_there(a) && is_there(c) && is_there(sum));
+  EXPECT_FALSE(is_there(b));
+  EXPECT_EQ(sum.load_host(1), 2 + 3);
 }
 
 TEST_F(Pressed, ALaunchThatCannotFitDisplacesNothing) {
