@@ -80,14 +80,16 @@ class Residents {
     for (Resident* one = first_; one != nullptr; one = one->next_) visit(*one);
   }
 
+  /// Rises when a copy is used that was not the last one used.
+  [[nodiscard]] const std::atomic<std::uint64_t>& clock() const noexcept { return clock_; }
   /// Held by whoever makes room, so that nobody else takes it before the memory is there.
   [[nodiscard]] std::mutex& turn() noexcept { return turn_; }
 
  private:
   friend class Resident;
 
-  std::atomic<std::uint64_t> clock_ = 1;  // 0 is before everything
-  std::mutex turn_;
+  alignas(64) std::atomic<std::uint64_t> clock_ = 1;  // 0 is before everything
+  alignas(64) std::mutex turn_;
   std::mutex mutex_;
   Resident* first_ = nullptr;  // guarded by mutex_
 };

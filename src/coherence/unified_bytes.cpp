@@ -225,7 +225,7 @@ Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, St
   if (Result<void> there = try_ensure(*place, stream, site, most); !there) return there;
   {
     const std::lock_guard lock(mutex_);
-    memory_of(*place).resident->touch();
+    memory_of(*place).touch();
   }
   return try_fetch({range, *place, stream, TransferReason::prefetch, hold.slot(), site});
 }

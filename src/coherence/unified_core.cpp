@@ -61,7 +61,8 @@ UnifiedCore::UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, st
   // Where a device shares the host's memory, that is memory of the device.
   const Device& device = options_.device;
   const Place place = !device.info().is_host && is_shared(device) ? device.place() : Place::host();
-  memories_[host].resident = std::make_unique<Resident>(Residents::of(place), this, unsigned{host});
+  memories_[host].set_resident(
+      std::make_unique<Resident>(Residents::of(place), this, unsigned{host}));
 }
 
 UnifiedCore::~UnifiedCore() {
@@ -256,7 +257,7 @@ RawLease UnifiedCore::lease(std::uint32_t slot, unsigned place, ByteRange range,
   lease.slot_ = slot;
   lease.bytes_ = range.end - range.begin;
   Memory& memory = memory_of(place);
-  memory.resident->touch();
+  memory.touch();
   lease.address_ = memory.address + range.begin;
   if (access == Access::discard) lease.kept_exceptions_ = std::uncaught_exceptions();
   return lease;

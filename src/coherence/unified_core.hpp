@@ -22,6 +22,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "coherence/residents.hpp"
@@ -175,6 +176,7 @@ class UnifiedCore final : public LaunchMemory {
     std::byte* address = nullptr;
     DeviceId device = {};
     bool wants_notes = false;
+    bool ahead_writes = false;  // see ahead
     /// Counts uses by streams; the host has waited for those that matter to it.
     bool is_read_clear = true, is_write_clear = true;
     std::uint64_t stream_uses = 0;
@@ -183,11 +185,23 @@ class UnifiedCore final : public LaunchMemory {
     /// because looking makes what is to come a mark; a lease that is open then is noted when it
     /// closes.
     StreamId ahead = {};
-    bool ahead_writes = false;
+    /// The place's clock, and what it said when this was used last.
+    const std::atomic<std::uint64_t>* clock = nullptr;
+    std::uint64_t last_use = 0;
     /// What the place knows of it; none where another memory stands for this one.
     std::unique_ptr<Resident> resident = {};
 
     void set(StorageHandle made) noexcept;
+    void set_resident(std::unique_ptr<Resident> made) noexcept {
+      resident = std::move(made);
+      clock = resident ? &resident->where().clock() : nullptr;
+    }
+    /// It was used just now.
+    void touch() noexcept {
+      if (last_use == clock->load(std::memory_order_relaxed)) return;
+      resident->touch();
+      last_use = resident->last_use();
+    }
   };
   struct Open {
     std::size_t begin = 0, end = 0;

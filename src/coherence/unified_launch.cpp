@@ -105,7 +105,7 @@ Result<void> UnifiedCore::try_bring(std::span<const LaunchPart> parts, StreamRef
   }
   // From here on the launch may write: what it does is told when it was submitted, and cannot fail.
   promised_ += changes;
-  memory_of(place).resident->touch();
+  memory_of(place).touch();
   for (const LaunchPart& part : parts) {
     slots_[part.claim].place = static_cast<std::uint8_t>(place);
     slots_[part.claim].is_promised = true;

@@ -102,7 +102,7 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
   const std::lock_guard lock(mutex_);
   try {
     memories_.emplace_back();
-    memories_.back().resident = std::move(resident);
+    memories_.back().set_resident(std::move(resident));
     places_.push_back({device, device.place(), is_shared ? host : place});
   } catch (const std::bad_alloc&) {
     memories_.resize(places_.size());

@@ -253,7 +253,9 @@ Result<void> UnifiedCore::try_keep_on(Place where, bool keeps, CallSite site) no
 void UnifiedCore::set_unwanted() noexcept {
   const std::lock_guard lock(mutex_);
   for (Memory& memory : memories_) {
-    if (memory.resident) memory.resident->set_unwanted();
+    if (!memory.resident) continue;
+    memory.resident->set_unwanted();
+    memory.last_use = 0;
   }
 }
 

@@ -140,7 +140,7 @@ Result<void> UnifiedCore::try_unspill(CallSite site) noexcept {
     Memory& memory = memories_[host];
     memory.set(*std::move(made));
     memory.is_read_clear = memory.is_write_clear = true;
-    memory.resident->touch();
+    memory.touch();
     for (const Spilled& one : spilled_) file.release(one.extent);
     spilled_.clear();
     log(moved);
