@@ -116,14 +116,12 @@ std::string went(const PressureStatistics& before, const PressureStatistics& aft
 
 void run(Context& context) {
   const Stage stage(context);
-  if (stage.device.info().is_host) {
-    context.note("the host device shares memory with the host: there is nothing to stream.");
-    return;
-  }
   const std::size_t chunk_bytes = context.usual_or_quick(16 * mib, 256 * kib);
   const std::size_t bytes = chunks * chunk_bytes;
   const auto rate = [&](double seconds) { return static_cast<double>(bytes) / seconds / 1e9; };
-  {
+  if (stage.device.info().is_host) {
+    context.note("the host device shares memory with the host: its copies go to a file only.");
+  } else {
     WorkingSet set(stage, chunk_bytes, {});
     ByHand by_hand(stage, chunk_bytes);
     const auto add = [&](const std::string& name, const Body& ours, const Body& raw) {

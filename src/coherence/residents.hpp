@@ -81,14 +81,14 @@ class Residents {
   }
 
   /// Rises when a copy is used that was not the last one used.
-  [[nodiscard]] const std::atomic<std::uint64_t>& clock() const noexcept { return clock_; }
+  [[nodiscard]] const std::atomic<std::uint64_t>& now() const noexcept { return time_; }
   /// Held by whoever makes room, so that nobody else takes it before the memory is there.
   [[nodiscard]] std::mutex& turn() noexcept { return turn_; }
 
  private:
   friend class Resident;
 
-  alignas(64) std::atomic<std::uint64_t> clock_ = 1;  // 0 is before everything
+  alignas(64) std::atomic<std::uint64_t> time_ = 1;  // 0 is before everything
   alignas(64) std::mutex turn_;
   std::mutex mutex_;
   Resident* first_ = nullptr;  // guarded by mutex_
@@ -96,8 +96,8 @@ class Residents {
 
 inline void Resident::touch() noexcept {
   // Two threads may read one clock, and stamp one number: they used it at the same time.
-  if (last_use() == where_->clock_.load(std::memory_order_relaxed)) return;
-  last_use_.store(where_->clock_.fetch_add(1, std::memory_order_relaxed) + 1,
+  if (last_use() == where_->time_.load(std::memory_order_relaxed)) return;
+  last_use_.store(where_->time_.fetch_add(1, std::memory_order_relaxed) + 1,
                   std::memory_order_relaxed);
 }
 

@@ -194,7 +194,7 @@ class UnifiedCore final : public LaunchMemory {
     void set(StorageHandle made) noexcept;
     void set_resident(std::unique_ptr<Resident> made) noexcept {
       resident = std::move(made);
-      clock = resident ? &resident->where().clock() : nullptr;
+      clock = resident ? &resident->where().now() : nullptr;
     }
     /// It was used just now.
     void touch() noexcept {
