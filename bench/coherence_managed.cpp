@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,21 +18,18 @@ namespace {
 
 constexpr double goal_ratio_of_demand = 5;
 
-void run(Context& context) {
-  const CopyStage stage(context);
-  if (!stage.device().can(Capability::managed_memory)) {
-    context.note(fmt::format("'{}' has no managed memory.", stage.device().spec()));
-    return;
-  }
+/// One working set, in a few buffers or in many: the driver takes its time for every range.
+struct Set {
+  std::size_t count = 0, bytes = 0;
+};
+
+void add_set(Context& context, const CopyStage& stage, Set set, std::optional<double> goal_ratio) {
   const StreamRef stream = stage.stream();
-  // More than a card has free of it can hang the card, so this stays small.
-  const std::size_t count = context.usual_or_quick<std::size_t>(32, 4);
-  const std::size_t bytes = context.usual_or_quick(8 * mib, 256 * kib);
   const std::size_t rounds = context.usual_or_quick<std::size_t>(7, 2);
   std::vector<ManagedBuffer<std::byte>> buffers;
   PrefetchPlan plan;
-  for (std::size_t i = 0; i < count; ++i) {
-    buffers.emplace_back(stage.device(), Shape{bytes});
+  for (std::size_t i = 0; i < set.count; ++i) {
+    buffers.emplace_back(stage.device(), Shape{set.bytes});
     plan.add(buffers.back(), stage.device().place());
   }
   const TouchKernel kernel(stage);
@@ -55,7 +53,7 @@ void run(Context& context) {
   use_on_device();
   std::vector<double> demand, ahead, resident, submission;
   for (std::size_t round = 0; round < rounds; ++round) {
-    context.step(fmt::format("round {} of {}", round + 1, rounds));
+    context.step(fmt::format("{} buffers, round {} of {}", set.count, round + 1, rounds));
     write_on_host();
     demand.push_back(seconds_of(use_on_device));
     write_on_host();
@@ -65,22 +63,34 @@ void run(Context& context) {
     stream.synchronize();
   }
   const auto rate = [&](const std::vector<double>& times) {
-    return static_cast<double>(count * bytes) / median(times) / 1e9;
+    return static_cast<double>(set.count * set.bytes) / median(times) / 1e9;
   };
   Figure figure = {
-      .name = fmt::format("{} buffers of {}, plan and kernels", count, format_bytes(bytes)),
+      .name = fmt::format("{} buffers of {}, plan and kernels", set.count, format_bytes(set.bytes)),
       .value = rate(ahead),
       .unit = "GB/s",
       .baseline_name = "kernels that fault",
       .baseline = rate(demand),
       .others = {{"kernels on resident pages", rate(resident)}}};
   // Elsewhere there are no pages to move.
-  if (stage.raw() != nullptr) figure.goal_ratio = goal_ratio_of_demand;
+  if (stage.raw() != nullptr) figure.goal_ratio = goal_ratio;
   context.add(std::move(figure));
-  context.add({.name = fmt::format("a plan of {} entries, already there", count),
+  context.add({.name = fmt::format("a plan of {} entries, already there", set.count),
                .value = median(submission) * 1e6,
                .unit = "us",
                .better = Better::lower});
+}
+
+void run(Context& context) {
+  const CopyStage stage(context);
+  if (!stage.device().can(Capability::managed_memory)) {
+    context.note(fmt::format("'{}' has no managed memory.", stage.device().spec()));
+    return;
+  }
+  // More than a card has free of it can hang the card, so this stays small.
+  const std::size_t large = context.usual_or_quick(64 * mib, 512 * kib);
+  add_set(context, stage, {4, large}, goal_ratio_of_demand);
+  add_set(context, stage, {32, large / 8}, std::nullopt);
 }
 
 const Registration registered({"coherence.managed",

@@ -228,6 +228,8 @@ const Device& RawUnified::device() const noexcept {
 
 bool RawUnified::is_pinned() const noexcept { return core_ != nullptr && core_->is_pinned(); }
 
+bool RawUnified::is_guarded() const noexcept { return core_ != nullptr && core_->is_guarded(); }
+
 bool RawUnified::has_copy(Place place) const noexcept {
   return core_ != nullptr && core_->has_copy(place);
 }
@@ -268,6 +270,11 @@ std::vector<Transfer> RawUnified::transfers() const {
 
 Result<void> RawUnified::check() const noexcept {
   return core_ != nullptr ? core_->check() : Result<void>();
+}
+
+Result<void> RawUnified::try_compare(CallSite site) const noexcept {
+  if (core_ == nullptr) return {};
+  return core_->try_compare({offset_, offset_ + bytes()}, site);
 }
 
 bool RawUnified::overlaps(const RawUnified& other) const noexcept {

@@ -14,7 +14,7 @@
 namespace tern {
 
 Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access access, void* bytes,
-                                       CallSite site) noexcept {
+                                       CallSite site, TransferReason reason) noexcept {
   const std::size_t count = range.end - range.begin;
   StorageHandle storage;
   {
@@ -34,7 +34,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     }
   }
   if (is_host_memory(*storage) || storage->reach().host_writes) {
-    const std::lock_guard moving(transfer_mutex_);
+    const Mover mover(*this);
     std::byte* const address = address_for(*storage, {}) + range.begin;
     if (Result<void> noted = storage->device().try_note_host_access(address, count, access, site);
         !noted) {
@@ -43,6 +43,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     if (access == Access::read) {
       std::memcpy(bytes, address, count);
     } else {
+      if (is_checked_) seal_.forget(range);
       std::memcpy(address, bytes, count);
     }
     return {};
@@ -68,7 +69,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
          .end = range.end,
          .runs = 1,
          .bytes = count,
-         .reason = TransferReason::element,
+         .reason = reason,
          .site = site});
   }
   // The caller's bytes are nobody's but the caller's: the copy is done on return.
@@ -285,6 +286,7 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
       note_stream_use(memory, Access::discard);
     }
     validity_.apply(Access::discard, range.begin, range.end, *place);
+    if (*place == host) seal_.forget(range);
   }
   return {};
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/no_host_memory.hpp"
+#include "device/device_state.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/config.hpp"
 
@@ -18,6 +19,17 @@ namespace {
 const void* this_thread() noexcept {
   static thread_local const char mark = 0;
   return &mark;
+}
+
+/// StreamRef::is_usable, where it is inlined.
+bool is_usable(StreamRef stream) noexcept {
+  const StreamState* const state = DeviceState::state_of(stream);
+  return state != nullptr && state->is_open_as(stream.id()) && state->device->is_in_its_process();
+}
+
+void promise_next_mark(StreamRef stream) noexcept {
+  StreamState* const state = DeviceState::state_of(stream);
+  if (state->is_open_as(stream.id())) static_cast<void>(state->promise_next());
 }
 
 std::uint64_t next_number() noexcept {
@@ -85,8 +97,13 @@ void UnifiedCore::drop_share() noexcept {
 
 // --- The leases that are open
 
-const UnifiedCore::Open* UnifiedCore::conflict(ByteRange range, Access access) const noexcept {
-  if (open_count_ == 0) return nullptr;
+// What a lease goes through that moves nothing is inlined into three functions: two that open it,
+// and the one that closes it.
+
+[[gnu::always_inline]] inline const UnifiedCore::Open* UnifiedCore::conflict(
+    ByteRange range, Access access) const noexcept {
+  if (open_count_ == 0) [[likely]]
+    return nullptr;
   for (const Open& open : slots_) {
     if (!open.is_open || !open.overlaps(range)) continue;
     if (!is_write(access) && (!is_write(open.access) || open.kind == Kind::escape)) continue;
@@ -95,36 +112,42 @@ const UnifiedCore::Open* UnifiedCore::conflict(ByteRange range, Access access) c
   return nullptr;
 }
 
-std::uint32_t UnifiedCore::take_slot(const Wanted& wanted, unsigned place) noexcept {
-  std::uint32_t slot = first_free_;
-  if (slot != 0) {
-    first_free_ = slots_[slot - 1].next_free;
+[[gnu::always_inline]] inline UnifiedCore::Open* UnifiedCore::take_slot(
+    ByteRange range, Access access, Kind kind, unsigned place, StreamRef stream,
+    const CallSite& site) noexcept {
+  Open* slot = nullptr;
+  if (first_free_ != 0) [[likely]] {
+    slot = &slots_[first_free_ - 1];
+    first_free_ = slot->next_free;
   } else {
-    try {
-      slots_.emplace_back();
-    } catch (const std::bad_alloc&) {
-      return 0;
-    }
-    slot = static_cast<std::uint32_t>(slots_.size());
+    slot = add_slot();
+    if (slot == nullptr) return nullptr;
   }
-  Open& open = slots_[slot - 1];
-  open.begin = wanted.range.begin;
-  open.end = wanted.range.end;
-  open.site = wanted.site;
-  open.thread = this_thread();
-  open.stream = wanted.stream;
-  open.access = wanted.access;
-  open.kind = wanted.kind;
-  open.place = static_cast<std::uint8_t>(place);
-  open.is_open = true;
-  open.has_use = open.is_ahead = false;
-  open.is_sticky = false;
+  slot->begin = range.begin;
+  slot->end = range.end;
+  slot->site = site;
+  slot->thread = this_thread();
+  slot->stream = stream;
+  slot->access = access;
+  slot->kind = kind;
+  slot->place = static_cast<std::uint8_t>(place);
+  slot->is_open = true;
+  slot->has_use = slot->is_ahead = false;
+  slot->is_sticky = false;
   ++open_count_;
   ++shares_;
   return slot;
 }
 
-void UnifiedCore::free_slot(std::uint32_t slot) noexcept {
+UnifiedCore::Open* UnifiedCore::add_slot() noexcept {
+  try {
+    return &slots_.emplace_back();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+[[gnu::always_inline]] inline void UnifiedCore::free_slot(std::uint32_t slot) noexcept {
   Open& open = slots_[slot];
   if (open.is_sticky) --sticky_count_;
   open.is_open = false;
@@ -162,9 +185,12 @@ Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place
       }
       const Open* const other = conflict(wanted.range, wanted.access);
       if (other == nullptr) {
-        const std::uint32_t slot = take_slot(wanted, place);
-        if (slot == 0) return no_host_memory("the directory of a unified buffer", wanted.site);
-        return slot - 1;
+        const Open* const slot =
+            take_slot(wanted.range, wanted.access, wanted.kind, place, wanted.stream, wanted.site);
+        if (slot == nullptr) {
+          return no_host_memory("the directory of a unified buffer", wanted.site);
+        }
+        return number_of(*slot);
       }
       const bool is_own = other->thread == this_thread();
       if (wanted.wait.is_never() || is_own || is_over) {
@@ -238,9 +264,11 @@ void UnifiedCore::Memory::set(StorageHandle made) noexcept {
   ahead = {};
 }
 
-bool UnifiedCore::is_ready_at(unsigned place, ByteRange range, Access access) noexcept {
+[[gnu::always_inline]] inline bool UnifiedCore::is_ready_at(unsigned place, ByteRange range,
+                                                            Access access) noexcept {
   if (movers_ != 0 || sticky_count_ != 0 || is_checked_ || !takes_part(place)) return false;
   if (place == host && !spilled_.empty()) return false;
+  if (options_.guard || (options_.compare && !is_write(access))) return false;
   if (access == Access::discard) {
     return validity_.is_only(range.begin, range.end, place) ||
            (validity_.size() < most_intervals && make_room());
@@ -250,71 +278,121 @@ bool UnifiedCore::is_ready_at(unsigned place, ByteRange range, Access access) no
          (validity_.size() < most_intervals && make_room());
 }
 
-RawLease UnifiedCore::lease(std::uint32_t slot, unsigned place, ByteRange range,
-                            Access access) noexcept {
-  RawLease lease;
+[[gnu::always_inline]] inline void UnifiedCore::give(const Open& slot, Memory& memory,
+                                                     RawLease& lease) noexcept {
   lease.core_ = this;
-  lease.slot_ = slot;
-  lease.bytes_ = range.end - range.begin;
-  Memory& memory = memory_of(place);
+  lease.slot_ = number_of(slot);
+  lease.bytes_ = slot.end - slot.begin;
   memory.touch();
-  lease.address_ = memory.address + range.begin;
-  if (access == Access::discard) lease.kept_exceptions_ = std::uncaught_exceptions();
+  lease.address_ = memory.address + slot.begin;
+  if (slot.access == Access::discard) lease.kept_exceptions_ = std::uncaught_exceptions();
+}
+
+[[gnu::always_inline]] inline void UnifiedCore::note_write(unsigned place, ByteRange range,
+                                                           Access access) noexcept {
+  // Where it would change nothing there may be no room for it either.
+  if (is_write(access) && !validity_.is_only(range.begin, range.end, place)) {
+    validity_.apply(access, range.begin, range.end, place);
+  }
+}
+
+[[gnu::always_inline]] inline bool UnifiedCore::open_host_at_once(ByteRange range, Access access,
+                                                                  const CallSite& site,
+                                                                  RawLease& lease) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (range.end > bytes() || range.begin == range.end || conflict(range, access) != nullptr ||
+      !is_ready_at(host, range, access)) {
+    return false;
+  }
+  Memory& memory = memory_of(host);
+  const bool is_clear = is_write(access) ? memory.is_write_clear : memory.is_read_clear;
+  if (!is_clear || memory.wants_notes) return false;
+  const Open* const slot = take_slot(range, access, Kind::lease, host, {}, site);
+  if (slot == nullptr) return false;
+  note_write(host, range, access);
+  give(*slot, memory, lease);
+  return true;
+}
+
+[[gnu::always_inline]] inline bool UnifiedCore::open_device_at_once(ByteRange range, Access access,
+                                                                    StreamRef stream,
+                                                                    const CallSite& site,
+                                                                    RawLease& lease) noexcept {
+  if (!is_usable(stream)) return false;
+  const std::lock_guard lock(mutex_);
+  const unsigned place = find_place(stream.device_id());
+  if (place == PlaceSet::most || range.end > bytes() || range.begin == range.end ||
+      conflict(range, access) != nullptr || !is_ready_at(place, range, access)) {
+    return false;
+  }
+  Memory& memory = memory_of(place);
+  const bool is_ahead = memory.ahead == stream.id() && (memory.ahead_writes || !is_write(access));
+  std::optional<UseRecord::Ticket> ticket;
+  if (!is_ahead) {
+    ticket = begin_without_waits(memory, access, stream, site);
+    if (!ticket) return false;
+  }
+  Open* const slot = take_slot(range, access, Kind::lease, place, stream, site);
+  if (slot == nullptr) {
+    if (ticket) memory.storage->uses().cancel(*ticket);
+    return false;
+  }
+  note_stream_use(memory, access);
+  if (ticket) slot->ticket = *ticket;
+  slot->has_use = !is_ahead;
+  slot->is_ahead = is_ahead;
+  slot->stream_uses = memory.stream_uses;
+  note_write(place, range, access);
+  give(*slot, memory, lease);
+  return true;
+}
+
+[[gnu::noinline]] std::optional<UseRecord::Ticket> UnifiedCore::begin_without_waits(
+    Memory& memory, Access access, StreamRef stream, const CallSite& site) noexcept {
+  if (memory.device != stream.device_id()) return std::nullopt;
+  memory.ahead = {};
+  MarkSet waits;
+  UseRecord& uses = memory.storage->uses();
+  const Result<UseRecord::Ticket> begun = uses.try_begin(stream, access, waits, site);
+  if (!begun) return std::nullopt;
+  if (!waits.all().empty()) {
+    uses.cancel(*begun);
+    return std::nullopt;
+  }
+  return *begun;
+}
+
+RawLease UnifiedCore::lease(std::uint32_t slot) noexcept {
+  RawLease lease;
+  give(slots_[slot], memory_of(slots_[slot].place), lease);
   return lease;
 }
 
 Result<RawLease> UnifiedCore::try_open(const Wanted& wanted) noexcept {
   const auto& [range, access, kind, is_host, is_async, stream, wait, site] = wanted;
   if (!is_host && !stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
+  if (kind == Kind::lease) {
+    RawLease lease;
+    if (is_host ? open_host_at_once(range, access, site, lease)
+                : open_device_at_once(range, access, stream, site, lease)) {
+      return lease;
+    }
+  }
   unsigned place = host;
   {
-    // The short way: the bytes are there, nobody is to be waited for, and nothing is asked.
     const std::lock_guard lock(mutex_);
     if (range.end > bytes_) {
       return outside(range.begin, range.end - range.begin, bytes_, site);
     }
     if (range.begin == range.end) return RawLease();
-    place = is_host ? host : find_place(stream.device_id());
-    if (place != PlaceSet::most && kind == Kind::lease && conflict(range, access) == nullptr &&
-        is_ready_at(place, range, access)) {
-      Memory& memory = memory_of(place);
-      UseRecord::Ticket ticket;
-      bool is_short = false, is_ahead = false;
-      if (is_host) {
-        is_short = (is_write(access) ? memory.is_write_clear : memory.is_read_clear) &&
-                   !memory.wants_notes;
-      } else if (memory.ahead == stream.id() && (memory.ahead_writes || !is_write(access))) {
-        is_short = is_ahead = true;
-      } else if (memory.device == stream.device_id()) {
-        memory.ahead = {};
-        MarkSet waits;
-        UseRecord& uses = memory.storage->uses();
-        const Result<UseRecord::Ticket> begun = uses.try_begin(stream, access, waits, site);
-        is_short = begun && waits.all().empty();
-        if (is_short) {
-          ticket = *begun;
-        } else if (begun) {
-          uses.cancel(*begun);
-        }
-      }
-      const std::uint32_t slot = is_short ? take_slot(wanted, place) : 0;
-      if (slot != 0) {
-        if (!is_host) {
-          Open& open = slots_[slot - 1];
-          note_stream_use(memory, access);
-          open.ticket = ticket;
-          open.has_use = !is_ahead;
-          open.is_ahead = is_ahead;
-          open.stream_uses = memory.stream_uses;
-        }
-        // Where it would change nothing there may be no room for it either.
-        if (is_write(access) && !validity_.is_only(range.begin, range.end, place)) {
-          validity_.apply(access, range.begin, range.end, place);
-        }
-        return lease(slot - 1, place, range, access);
-      }
-      if (is_short && !is_host && !is_ahead) memory.storage->uses().cancel(ticket);
-    }
+    if (!is_host) place = find_place(stream.device_id());
+  }
+  // What is guarded cannot have been written, and not be read to see that.
+  if (is_checked_ && !options_.guard) {
+    if (Result<void> sound = check_sealed(range, site); !sound) return sound.failure();
+  }
+  if (options_.compare && access == Access::read) {
+    if (Result<void> same = try_compare(range, site); !same) return same.failure();
   }
   const Result<std::uint32_t> slot = try_take(wanted, place == PlaceSet::most ? 0 : place);
   if (!slot) return slot.failure();
@@ -322,6 +400,39 @@ Result<RawLease> UnifiedCore::try_open(const Wanted& wanted) noexcept {
   if (!opened) cancel(*slot);
   return opened;
 }
+
+// --- Opening, from outside
+
+inline ByteRange RawUnified::range() const noexcept {
+  return {offset_, offset_ + (bytes_ != whole ? bytes_ : core_->bytes())};
+}
+
+// Apart, so that the short way needs no room for failures.
+[[gnu::noinline, gnu::cold]] void RawUnified::open_the_long_way(RawLease& lease, Access access,
+                                                                bool is_host, StreamRef stream,
+                                                                LeaseWait wait,
+                                                                const CallSite& site) const {
+  lease = (is_host ? try_host(access, wait, site) : try_device(access, stream, wait, site)).value();
+}
+
+RawLease RawUnified::open_host(Access access, LeaseWait wait, const CallSite& site) const {
+  RawLease lease;
+  if (core_ == nullptr || !core_->open_host_at_once(range(), access, site, lease)) {
+    open_the_long_way(lease, access, true, {}, wait, site);
+  }
+  return lease;
+}
+
+RawLease RawUnified::open_device(Access access, StreamRef stream, LeaseWait wait,
+                                 const CallSite& site) const {
+  RawLease lease;
+  if (core_ == nullptr || !core_->open_device_at_once(range(), access, stream, site, lease)) {
+    open_the_long_way(lease, access, false, stream, wait, site);
+  }
+  return lease;
+}
+
+// --- Opening, the long way
 
 Result<void> UnifiedCore::check_written(ByteRange range, CallSite site) const noexcept {
   const std::lock_guard lock(mutex_);
@@ -382,7 +493,7 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
       ++sticky_count_;
     }
   }
-  return lease(slot, *place, range, access);
+  return lease(slot);
 }
 
 Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallSite site) noexcept {
@@ -439,6 +550,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
       }
     }
   }
+  if (is_write(access)) seal_.forget(range);
   if (!is_async) {
     if (Result<void> ready = try_settle_host(slot, range, access, site); !ready) {
       return ready.failure();
@@ -449,7 +561,8 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
     slots_[slot].is_sticky = true;
     ++sticky_count_;
   }
-  return lease(slot, host, range, access);
+  last_host_lease_ = site;
+  return lease(slot);
 }
 
 Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, Access access,
@@ -563,65 +676,76 @@ Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexc
 
 // --- Closing
 
-void UnifiedCore::close(std::uint32_t slot, std::size_t kept) noexcept {
+[[gnu::noinline]] void UnifiedCore::end_use(Open& open) noexcept {
+  Memory& memory = memory_of(open.place);
+  // If the memory was nobody else's meanwhile, and nobody looks, what comes next on the stream may
+  // count as the same use.
+  const bool is_alone = memory.stream_uses == open.stream_uses && movers_ == 0 &&
+                        open.kind == Kind::lease && memory.device == open.stream.device_id();
+  memory.ahead = {};
+  const Mark mark = open.stream.next_mark();
+  memory.storage->uses().end(open.ticket, open.stream, is_alone ? Mark{} : mark, open.access);
+  note_stream_use(memory, open.access);
+  if (is_alone && mark) {
+    memory.ahead = open.stream.id();
+    memory.ahead_writes = is_write(open.access);
+  }
+  open.has_use = false;
+}
+
+[[gnu::noinline]] void UnifiedCore::after_write(std::uint32_t slot, std::size_t kept) noexcept {
+  Open& open = slots_[slot];
+  const ByteRange range{open.begin, open.end};
+  if (open.access == Access::discard && kept < range.end - range.begin && make_room()) {
+    validity_.forget(range.begin + kept, range.end);
+  }
+  if (!write_through_ && !is_checked_) return;
+  const unsigned place = open.place;
+  const CallSite site = open.site;
+  const std::optional<unsigned> through = write_through_;
+  open.access = Access::read;  // for the time of the copy
+  mutex_.unlock();
+  if (is_checked_) poison_stale(range, place, site);
+  if (through && *through != place) {
+    const Mover mover(*this);
+    Result<void> copied = try_ensure(*through, {}, site);
+    if (copied) {
+      copied = try_fetch({range, *through, {}, TransferReason::write_through, slot, site});
+    }
+    if (!copied) {
+      const std::lock_guard lock(mutex_);
+      ++statistics_.failed_write_throughs;
+    }
+  }
+  mutex_.lock();
+}
+
+[[gnu::always_inline]] inline void UnifiedCore::close(std::uint32_t slot,
+                                                      std::size_t kept) noexcept {
   mutex_.lock();
   Open& open = slots_[slot];
-  const bool was_write = is_write(open.access);
   bool must_wait = false;
-  const StreamRef stream = open.stream;
+  const StreamRef stream = DeviceState::load_words(open.stream);
   if (open.has_use) {
-    Memory& memory = memory_of(open.place);
-    // If the memory was nobody else's meanwhile, and nobody looks, what comes next on the stream
-    // may count as the same use.
-    const bool is_alone = memory.stream_uses == open.stream_uses && movers_ == 0 &&
-                          open.kind == Kind::lease && memory.device == stream.device_id();
-    memory.ahead = {};
-    const Mark mark = stream.next_mark();
-    memory.storage->uses().end(open.ticket, stream, is_alone ? Mark{} : mark, open.access);
-    note_stream_use(memory, open.access);
-    if (is_alone && mark) {
-      memory.ahead = stream.id();
-      memory.ahead_writes = was_write;
-    }
-    open.has_use = false;
+    end_use(open);
   } else if (open.is_ahead) {
     Memory& memory = memory_of(open.place);
-    const Mark mark = stream.next_mark();  // promised, so that the stream does not end without it
-    if (memory.ahead != stream.id()) {
+    if (memory.ahead == stream.id()) [[likely]] {
+      promise_next_mark(stream);  // so that the stream does not end without it
+    } else {
       // Somebody has looked meanwhile, and what came behind that is not on record.
-      must_wait = !memory.storage->uses().try_note(stream, mark, open.access);
+      must_wait = !memory.storage->uses().try_note(stream, stream.next_mark(), open.access);
       memory.ahead = {};
     }
     note_stream_use(memory, open.access);
     open.is_ahead = false;
   }
-  if (was_write) {
-    const ByteRange range{open.begin, open.end};
-    if (open.access == Access::discard && kept < range.end - range.begin && make_room()) {
-      validity_.forget(range.begin + kept, range.end);
-    }
-    if (write_through_ || is_checked_) {
-      const unsigned place = open.place;
-      const CallSite site = open.site;
-      const std::optional<unsigned> through = write_through_;
-      open.access = Access::read;  // for the time of the copy
-      mutex_.unlock();
-      if (is_checked_) poison_stale(range, place, site);
-      if (through && *through != place) {
-        const Mover mover(*this);
-        Result<void> copied = try_ensure(*through, {}, site);
-        if (copied) {
-          copied = try_fetch({range, *through, {}, TransferReason::write_through, slot, site});
-        }
-        if (!copied) {
-          const std::lock_guard lock(mutex_);
-          ++statistics_.failed_write_throughs;
-        }
-      }
-      mutex_.lock();
-    }
+  if (is_write(open.access) && (open.access == Access::discard || write_through_ || is_checked_)) {
+    after_write(slot, kept);
   }
+  if (is_checked_) seal(slot);
   free_slot(slot);
+  if (options_.guard) guard_again();
   const bool is_last = --shares_ == 0;
   const bool has_waiters = waiters_ != 0;
   mutex_.unlock();
@@ -664,6 +788,7 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
     ++closes_;
     has_waiters = waiters_ != 0;
   }
+  if (options_.guard) const Mover mover(*this);
   if (has_waiters) notify();
   return {};
 }

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "coherence/host_seal.hpp"
 #include "coherence/residents.hpp"
 #include "tern/buffer/use_record.hpp"
 #include "tern/coherence/raw_unified.hpp"
@@ -33,6 +34,8 @@
 #include "tern/launch/launch_memory.hpp"
 
 namespace tern {
+
+class GuardedHeap;
 
 class UnifiedCore final : public LaunchMemory {
  public:
@@ -69,6 +72,12 @@ class UnifiedCore final : public LaunchMemory {
     CallSite site = {};
   };
   [[nodiscard]] Result<RawLease> try_open(const Wanted& wanted) noexcept;
+  /// The short way: the bytes are there, nobody is to be waited for, and nothing is asked. False:
+  /// nothing has happened, and try_open() knows why.
+  [[nodiscard]] bool open_host_at_once(ByteRange range, Access access, const CallSite& site,
+                                       RawLease& lease) noexcept;
+  [[nodiscard]] bool open_device_at_once(ByteRange range, Access access, StreamRef stream,
+                                         const CallSite& site, RawLease& lease) noexcept;
   /// Of what was to be written, so many bytes are; more than there are means all.
   void close(std::uint32_t slot, std::size_t kept) noexcept;
   [[nodiscard]] Result<void> try_downgrade(std::uint32_t slot, CallSite site) noexcept;
@@ -152,6 +161,7 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] std::size_t element_bytes() const noexcept { return element_bytes_; }
   [[nodiscard]] const UnifiedOptions& options() const noexcept { return options_; }
   [[nodiscard]] bool is_pinned() const noexcept;
+  [[nodiscard]] bool is_guarded() const noexcept;
   [[nodiscard]] bool has_copy(Place place) const noexcept;
   [[nodiscard]] BufferState state(ByteRange range) const noexcept;
   [[nodiscard]] std::vector<Place> valid_places(ByteRange range) const;
@@ -160,6 +170,7 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] UnifiedStatistics stats() const noexcept;
   [[nodiscard]] std::vector<Transfer> transfers() const;
   [[nodiscard]] Result<void> check() const noexcept;
+  [[nodiscard]] Result<void> try_compare(ByteRange range, CallSite site) noexcept;
   [[nodiscard]] Failure outside(std::size_t offset, std::size_t bytes, std::size_t extent,
                                 CallSite site) const noexcept;
 
@@ -239,9 +250,20 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] bool make_room(std::size_t ranges = 1) noexcept {
     return validity_.make_room(ranges + promised_);
   }
-  /// 0 if the host has no memory for it; else the number and 1 more.
-  [[nodiscard]] std::uint32_t take_slot(const Wanted& wanted, unsigned place) noexcept;
+  /// Of a lease that begins; null if the host has no memory for one more.
+  [[nodiscard]] Open* take_slot(ByteRange range, Access access, Kind kind, unsigned place,
+                                StreamRef stream, const CallSite& site) noexcept;
+  [[nodiscard]] std::uint32_t number_of(const Open& open) const noexcept {
+    return static_cast<std::uint32_t>(&open - slots_.data());
+  }
+  [[nodiscard]] Open* add_slot() noexcept;
   void free_slot(std::uint32_t slot) noexcept;
+  /// The memory of an open one.
+  void give(const Open& slot, Memory& memory, RawLease& lease) noexcept;
+  void note_write(unsigned place, ByteRange range, Access access) noexcept;
+  /// On record, if the stream has nobody to wait for.
+  [[nodiscard]] static std::optional<UseRecord::Ticket> begin_without_waits(
+      Memory& memory, Access access, StreamRef stream, const CallSite& site) noexcept;
   [[nodiscard]] unsigned find_place(DeviceId device) const noexcept;
   [[nodiscard]] std::optional<unsigned> find(Place place) const noexcept;
   [[nodiscard]] Memory& memory_of(unsigned place) noexcept {
@@ -258,6 +280,11 @@ class UnifiedCore final : public LaunchMemory {
   /// What was on its way to the host has not come: what somebody else still has is there, and the
   /// rest is lost.
   [[nodiscard]] Failure not_arrived(ByteRange range, const Failure& cause, CallSite site) noexcept;
+  /// Of a lease that is on record, and closes.
+  void end_use(Open& open) noexcept;
+  /// What was not kept is forgotten, and what was goes where it shall; for that the lock is given
+  /// up and taken again.
+  void after_write(std::uint32_t slot, std::size_t kept) noexcept;
   static void note_stream_use(Memory& memory, Access access) noexcept;
   [[nodiscard]] bool is_ready_at(unsigned place, ByteRange range, Access access) noexcept;
   [[nodiscard]] BufferState state_of(PlaceSet valid) const noexcept;
@@ -270,8 +297,7 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<std::uint32_t> try_take(const Wanted& wanted, unsigned place) noexcept;
   [[nodiscard]] Failure refused(const Open& open, const Wanted& wanted) const noexcept;
   void cancel(std::uint32_t slot) noexcept;
-  [[nodiscard]] RawLease lease(std::uint32_t slot, unsigned place, ByteRange range,
-                               Access access) noexcept;
+  [[nodiscard]] RawLease lease(std::uint32_t slot) noexcept;
   [[nodiscard]] Result<RawLease> try_open_device(std::uint32_t slot, const Wanted& wanted) noexcept;
   [[nodiscard]] Result<RawLease> try_open_host(std::uint32_t slot, const Wanted& wanted) noexcept;
   [[nodiscard]] Result<void> try_settle_host(std::uint32_t slot, ByteRange range, Access access,
@@ -350,12 +376,26 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_poison(unsigned place, ByteRange range, bool all, StreamRef stream,
                                         CallSite site) noexcept;
   void poison_stale(ByteRange range, unsigned written, CallSite site) noexcept;
+  /// The host's copy, if it is only that: nobody else may write it without telling. Null else.
+  [[nodiscard]] const Memory* sealed_memory() const noexcept;
+  /// A lease of the host's copy closes: from now on its bytes stay what they are.
+  void seal(std::uint32_t slot) noexcept;
+  /// The pages of the host's copy, if they are guarded. With either lock held.
+  [[nodiscard]] GuardedHeap* guarded() const noexcept;
+  /// Whoever moves bytes may touch all of them; and when he has, the host only what is leased.
+  void open_pages() noexcept;
+  void close_pages() noexcept;
+  /// A lease of guarded memory has closed.
+  void guard_again() noexcept;
+  /// Not with mutex_ held. Refused with violation if the host wrote some of it without a lease.
+  [[nodiscard]] Result<void> check_sealed(ByteRange range, CallSite site) noexcept;
   /// The ranges of [0, bytes_) whose set of places fits. Throws std::bad_alloc.
   template <class Fits>
   [[nodiscard]] std::vector<ByteRange> ranges_where(ByteRange range, Fits fits) const;
   /// Between a memory and a few bytes of the caller's, complete on return. Not with a lock held.
   [[nodiscard]] Result<void> try_exchange(unsigned place, ByteRange range, Access access,
-                                          void* bytes, CallSite site) noexcept;
+                                          void* bytes, CallSite site,
+                                          TransferReason reason = TransferReason::element) noexcept;
 
   [[nodiscard]] Failure sync_failed(unsigned from, unsigned to, ByteRange range,
                                     const Failure& cause, CallSite site) const noexcept;
@@ -402,6 +442,9 @@ class UnifiedCore final : public LaunchMemory {
   std::vector<Transfer> log_;
   std::size_t log_next_ = 0;
 
+  HostSeal seal_;
+  CallSite last_host_lease_ = {};
+
   std::mutex wait_mutex_;
   std::condition_variable closed_;
 };
@@ -442,10 +485,15 @@ class UnifiedCore::Pause {
 class UnifiedCore::Mover {
  public:
   explicit Mover(UnifiedCore& core) noexcept
-      : core_(core), pause_(core), lock_(core.transfer_mutex_) {}
+      : core_(core), pause_(core), lock_(core.transfer_mutex_) {
+    if (core_.options_.guard) core_.open_pages();
+  }
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
-  ~Mover() { core_.list_copies(); }
+  ~Mover() {
+    core_.list_copies();
+    if (core_.options_.guard) core_.close_pages();
+  }
 
  private:
   UnifiedCore& core_;

@@ -10,6 +10,7 @@
 #include "buffer/copy_route.hpp"
 #include "buffer/stream_order.hpp"
 #include "buffer/transfer_counts.hpp"
+#include "coherence/guarded_heap.hpp"
 #include "coherence/host_heap.hpp"
 #include "coherence/totals.hpp"
 #include "coherence/unified_core.hpp"
@@ -90,6 +91,16 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
         .with("tag", options_.tag.name())
         .with("device", device.spec());
   }
+  if ((dtype_ == DType::f64 || dtype_ == DType::complex128) && !device.can(Capability::float64)) {
+    return Failure(
+               ErrorCode::unsupported,
+               "'{device}' has no {what}, of which buffer '{tag}' is made. Use another type, or "
+               "another device.",
+               site)
+        .with("what", name(dtype_))
+        .with("device", device.spec())
+        .with("tag", options_.tag.name());
+  }
   const bool is_shared = this->is_shared(device);
   std::unique_ptr<Resident> resident;
   try {
@@ -123,8 +134,9 @@ Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, ResourceHand
     options.resource = find_resource(options_, device.id(), MemoryKind::device);
     return Storage::try_make(device, bytes, options);
   }
-  const bool wants_pinned = options_.pinned == Pinned::required ||
-                            (options_.pinned == Pinned::prefer && bytes >= least_pinned_bytes);
+  const bool wants_pinned =
+      options_.pinned == Pinned::required ||
+      (options_.pinned == Pinned::prefer && !options_.guard && bytes >= least_pinned_bytes);
   if (wants_pinned && (!is_host || find_resource(options_, {}, MemoryKind::pinned))) {
     options.resource = find_resource(options_, {}, MemoryKind::pinned);
     options.kind = MemoryKind::pinned;
@@ -145,7 +157,12 @@ Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, ResourceHand
     options.resource = find_resource(options_, device.id(), MemoryKind::device);
     return Storage::try_make(device, bytes, options);
   }
-  std::unique_ptr<StorageOrigin> heap(new (std::nothrow) HostHeap(bytes));
+  std::unique_ptr<StorageOrigin> heap;
+  if (options_.guard) {
+    heap.reset(new (std::nothrow) GuardedHeap(bytes, options_.tag));
+  } else {
+    heap.reset(new (std::nothrow) HostHeap(bytes));
+  }
   if (!heap) return no_host_memory("a copy on the host", site);
   return Storage::try_make(device, bytes, StorageKind::host, std::move(heap), options);
 }
@@ -242,6 +259,9 @@ Result<UnifiedCore::Runner> UnifiedCore::try_runner(const Device& device, Storag
 Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const StorageHandle& to,
                                     const StorageHandle& from, StreamRef stream,
                                     CallSite site) noexcept try {
+  if (is_checked_ && to == memories_[host].storage) {
+    for (const CopyRun& run : runs) seal_.forget({run.begin, run.end});
+  }
   const std::size_t width = runs[0].end - runs[0].begin;
   const std::size_t pitch = runs.size() > 1 ? runs[1].begin - runs[0].begin : 0;
   bool is_regular = true;
@@ -349,6 +369,11 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     if (moved.is_elided) continue;
     const StorageHandle& to = memory_of(place).storage;
     const StorageHandle& from = memory_of(source).storage;
+    if (is_checked_ && places_[source].memory == host) {
+      for (const CopyRun& run : some) {
+        if (Result<void> sound = check_sealed({run.begin, run.end}, site); !sound) return sound;
+      }
+    }
     Result<Runner> runner = Runner{{}, stream};
     if (places_[place].memory == host) {
       // Only streams of the source reach both.
@@ -475,6 +500,7 @@ Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, 
           !noted) {
         return noted;
       }
+      seal_.forget(one);
       std::fill_n(address, bytes, std::byte{poison});
       continue;
     }

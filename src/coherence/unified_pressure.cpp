@@ -37,6 +37,7 @@ UnifiedCore::TryMover::TryMover(UnifiedCore& core) noexcept : core_(core) {
     for (Memory& memory : core_.memories_) memory.ahead = {};
   }
   lock_ = std::unique_lock(core_.transfer_mutex_, std::try_to_lock);
+  if (lock_ && core_.options_.guard) core_.open_pages();
   if (lock_) return;
   const std::lock_guard lock(core_.mutex_);
   --core_.movers_;
@@ -45,6 +46,7 @@ UnifiedCore::TryMover::TryMover(UnifiedCore& core) noexcept : core_(core) {
 UnifiedCore::TryMover::~TryMover() {
   if (!lock_) return;
   core_.list_copies();
+  if (core_.options_.guard) core_.close_pages();
   lock_.unlock();
   const std::lock_guard lock(core_.mutex_);
   --core_.movers_;

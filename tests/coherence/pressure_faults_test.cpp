@@ -37,11 +37,14 @@ struct Small {
         std::make_shared<DirectResource>(host_device), budgets.back())));
   }
   [[nodiscard]] UnifiedBuffer<std::uint8_t> make(std::size_t bytes, std::size_t device = 0) const {
-    return UnifiedBuffer<std::uint8_t>(Shape{bytes}, {.device = devices[device],
-                                                      .tag = "small",
-                                                      .pinned = Pinned::never,
-                                                      .resources = {faulty.begin(), faulty.end()},
-                                                      .spill = file});
+    UnifiedOptions options{.device = devices[device],
+                           .tag = "small",
+                           .pinned = Pinned::never,
+                           .resources = {faulty.begin(), faulty.end()},
+                           .spill = file};
+    options.checked = is_checked;
+    options.compare = is_compared;
+    return UnifiedBuffer<std::uint8_t>(Shape{bytes}, options);
   }
   void expect_empty() const {
     for (const Device& one : devices) one.synchronize();
@@ -54,6 +57,7 @@ struct Small {
     EXPECT_EQ(file->statistics().used_bytes, 0u);
   }
 
+  bool is_checked = false, is_compared = false;
   TemporaryFolder folder;
   Device host_device = open_device("host");
   std::vector<Device> devices;
@@ -205,7 +209,9 @@ TEST(PressureModel, RandomProgramsReadWhatWasWritten) {
     const std::vector<Device> devices = sim::open_peers(
         {.seed = seed, .policy = seed % 2 == 0 ? sim::Policy::lazy : sim::Policy::random},
         1 + seed % 2);
-    const Small small(devices);
+    Small small(devices);
+    small.is_checked = seed % 4 == 1;
+    small.is_compared = seed % 8 == 2;
     compared += run_program(small, seed, 400, false);
     small.expect_empty();
     for (const Device& one : devices) expect_no_findings(one);

@@ -235,6 +235,18 @@ TEST_F(Pressed, ResizingAndCloningMakeRoomToo) {
   EXPECT_EQ(copy.to_vector(), std::vector<int>(pressed_ints, 2));
 }
 
+TEST_F(Pressed, WritesHomeIntoPagesThatAreGuarded) {
+  UnifiedOptions guarded = options("guarded");
+  guarded.guard = true;
+  UnifiedBuffer<int> buffer(Shape{pressed_ints}, guarded);
+  buffer.copy_from(counting(pressed_ints));
+  write_on_device(buffer.view(0, 100), s, 9);
+  const UnifiedBuffer<int> a = dirty(1), b = dirty(2), c = dirty(3);
+  EXPECT_FALSE(is_there(buffer));
+  EXPECT_EQ(buffer.view(0, 100).read_host()[99], 9);
+  EXPECT_EQ(buffer.view(100, 100).read_host()[0], 101);
+}
+
 // --- What cannot fit
 
 TEST_F(Pressed, WhatCannotFitIsRefusedBeforeAnythingGoes) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <complex>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -591,6 +592,29 @@ TEST_F(Unified, ThreadsThatMeetAreRefusedOrWaitAndNeverHang) {
   EXPECT_TRUE(buffer.check());
   const std::vector<int> values = buffer.to_vector();
   EXPECT_EQ(std::accumulate(values.begin(), values.end(), 0), written);
+}
+
+TEST(UnifiedTypes, ThatADeviceLacksAreRefusedThereAndNeverConverted) {
+  const Device device = sim::open({.float64 = false});
+  const Stream s(device);
+  UnifiedBuffer<double> buffer(Shape{4}, {.device = device, .tag = "u"});
+  std::ranges::fill(buffer.discard_host(), 1.5);
+  const Failure failure = refused(buffer.try_read_device(s), ErrorCode::unsupported);
+  EXPECT_EQ(failure.string("what"), "f64");
+  EXPECT_EQ(failure.string("device"), "sim:0");
+  refused(buffer.try_sync_to_device(), ErrorCode::unsupported);
+  refused(buffer.try_prefetch(s), ErrorCode::unsupported);
+  refused(buffer.try_discard_device(s), ErrorCode::unsupported);
+  EXPECT_STATE(buffer, host_only);
+  EXPECT_EQ(buffer.read_host()[3], 1.5);
+  EXPECT_EQ(buffer.stats().moved().bytes, 0u);
+
+  UnifiedBuffer<std::complex<double>> pairs(Shape{4}, {.device = device});
+  refused(pairs.try_discard_device(s), ErrorCode::unsupported);
+  UnifiedBuffer<float> floats(Shape{4}, {.device = device});
+  EXPECT_TRUE(floats.try_discard_device(s));
+  UnifiedBuffer<double> elsewhere(Shape{4}, {.device = sim::open({})});
+  EXPECT_TRUE(elsewhere.try_discard_device(Stream(elsewhere.default_device())));
 }
 
 }  // namespace

@@ -31,7 +31,9 @@ std::uint64_t run_program(const std::vector<Device>& devices, std::uint64_t seed
                                      {.device = devices[0],
                                       .pinned = seed % 3 == 0 ? Pinned::required : Pinned::prefer,
                                       .merge_below_bytes = seed % 2 == 0 ? 0u : 32u,
-                                      .checked = seed % 5 == 0});
+                                      .checked = seed % 5 == 0,
+                                      .compare = seed % 11 == 0,
+                                      .guard = seed % 7 == 0});
   std::array<int, size> truth;
   truth.fill(-1);
   std::uint64_t state = seed * 77;

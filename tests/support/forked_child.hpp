@@ -32,16 +32,22 @@ template <class T>
 }
 
 /// ThreadSanitizer ends a forked child that starts a thread, if its parent had several.
+/// AddressSanitizer's allocator takes its locks into the child as they were, so a child waits for
+/// ever if a thread that it does not have was allocating; malloc of the C library does not do that.
 #if defined(__SANITIZE_THREAD__)
-inline constexpr bool children_can_start_threads = false;
+inline constexpr bool children_can_start_threads = false, children_can_allocate = true;
+#elif defined(__SANITIZE_ADDRESS__)
+inline constexpr bool children_can_start_threads = true, children_can_allocate = false;
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer)
-inline constexpr bool children_can_start_threads = false;
+inline constexpr bool children_can_start_threads = false, children_can_allocate = true;
+#elif __has_feature(address_sanitizer)
+inline constexpr bool children_can_start_threads = true, children_can_allocate = false;
 #else
-inline constexpr bool children_can_start_threads = true;
+inline constexpr bool children_can_start_threads = true, children_can_allocate = true;
 #endif
 #else
-inline constexpr bool children_can_start_threads = true;
+inline constexpr bool children_can_start_threads = true, children_can_allocate = true;
 #endif
 
 }  // namespace tern::test

@@ -66,6 +66,8 @@ struct Options {
   bool check = true;
   /// Whether the device declares Capability::concurrent_managed; unset: the profile's word.
   std::optional<bool> concurrent_managed = {};
+  /// Whether the device declares Capability::float64.
+  bool float64 = true;
   /// C++ kernels see only the pages they declare; anything else they touch is TERN-S303.
   bool strict_kernels = false;
   /// Every host thread is an actor of its own; release() and acquire() order them.

@@ -86,9 +86,17 @@ struct UnifiedOptions {
   /// Copies with less than this between them are one. What lies between must be up to date at the
   /// source and in nobody's hands.
   std::size_t merge_below_bytes = 128 * 1024;
-  /// Bytes that are stale, never written or about to be written are 0xCB, to be seen. Unset: as
-  /// TERN_CHECKED says.
+  /// Bytes that are stale, never written or about to be written are 0xCB, to be seen, and an access
+  /// to what the host wrote without a lease is refused (violation). Unset: as TERN_CHECKED says.
   std::optional<bool> checked = {};
+  /// Before every lease for reading, the copies that should be the same are compared (violation):
+  /// finds who writes on a device without a lease. Every read costs a copy.
+  bool compare = false;
+  /// The host may touch its copy only while it has a lease: pages that are stale cannot be read,
+  /// and pages without a lease for writing not written; who does so ends with a report. Every call
+  /// that moves bytes waits until they are there. Only for pageable memory of the library's own, so
+  /// not with Pinned::required, a named resource of host memory, or a device that shares the copy.
+  bool guard = false;
   CallSite site = CallSite::here();
 };
 
@@ -180,6 +188,7 @@ class TERN_EXPORT RawUnified {
   [[nodiscard]] Tag tag() const noexcept;
   [[nodiscard]] const Device& device() const noexcept;
   [[nodiscard]] bool is_pinned() const noexcept;
+  [[nodiscard]] bool is_guarded() const noexcept;
   [[nodiscard]] bool has_copy(Place place) const noexcept;
   [[nodiscard]] BufferState state(std::size_t offset, std::size_t bytes) const noexcept;
   [[nodiscard]] std::vector<Place> valid_places(std::size_t offset, std::size_t bytes) const;
@@ -194,6 +203,9 @@ class TERN_EXPORT RawUnified {
   [[nodiscard]] std::vector<Transfer> transfers() const;
   /// Is everything as it should be? Refused with violation.
   [[nodiscard]] Result<void> check() const noexcept;
+  /// Have the copies that should be the same the same bytes? Waits for them. Refused with
+  /// violation, naming the first place and range that differ.
+  [[nodiscard]] Result<void> try_compare(CallSite site) const noexcept;
   [[nodiscard]] bool overlaps(const RawUnified& other) const noexcept;
 
   /// What a launch is given; null for none.
@@ -210,6 +222,10 @@ class TERN_EXPORT RawUnified {
   [[nodiscard]] Result<RawLease> try_host_async(CallSite site) const noexcept;
   [[nodiscard]] Result<RawLease> try_device(Access access, StreamRef stream, LeaseWait wait,
                                             CallSite site) const noexcept;
+  /// The same for the least that can be; they throw what those return.
+  [[nodiscard]] RawLease open_host(Access access, LeaseWait wait, const CallSite& site) const;
+  [[nodiscard]] RawLease open_device(Access access, StreamRef stream, LeaseWait wait,
+                                     const CallSite& site) const;
   [[nodiscard]] Result<RawLease> try_escape_host(Access access, CallSite site) const noexcept;
   [[nodiscard]] Result<RawLease> try_escape_device(Access access, StreamRef stream,
                                                    CallSite site) const noexcept;
@@ -255,6 +271,10 @@ class TERN_EXPORT RawUnified {
   explicit RawUnified(UnifiedCore* core) noexcept : core_(core) {}
   [[nodiscard]] Result<ByteRange> try_range(std::size_t offset, std::size_t bytes,
                                             CallSite site) const noexcept;
+  /// Of one that is there.
+  [[nodiscard]] ByteRange range() const noexcept;
+  void open_the_long_way(RawLease& lease, Access access, bool is_host, StreamRef stream,
+                         LeaseWait wait, const CallSite& site) const;
 
   UnifiedCore* core_ = nullptr;
   std::size_t offset_ = 0;

@@ -31,6 +31,7 @@ namespace tern {
   TERN_REASON(reconcile)                           \
   TERN_REASON(write_through)                       \
   TERN_REASON(clone)                               \
+  TERN_REASON(compare)                             \
   TERN_REASON(evict)                               \
   TERN_REASON(spill)                               \
   TERN_REASON(unspill)

@@ -54,6 +54,9 @@ class [[nodiscard]] HostLease {
 
   HostLease() noexcept = default;
   explicit HostLease(RawLease raw) noexcept : raw_(std::move(raw)) {}
+  /// Opens one; throws what RawUnified::try_host() returns.
+  HostLease(const RawUnified& buffer, Access access, LeaseWait wait, const CallSite& site)
+      : raw_(buffer.open_host(access, wait, site)) {}
 
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(raw_.address()); }
   [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
@@ -90,6 +93,10 @@ class [[nodiscard]] DeviceLease {
 
   DeviceLease() noexcept = default;
   DeviceLease(RawLease raw, StreamRef stream) noexcept : raw_(std::move(raw)), stream_(stream) {}
+  /// Opens one; throws what RawUnified::try_device() returns.
+  DeviceLease(const RawUnified& buffer, Access access, StreamRef stream, LeaseWait wait,
+              const CallSite& site)
+      : raw_(buffer.open_device(access, stream, wait, site)), stream_(stream) {}
 
   /// Of the device; what the host finds there is not its to know.
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(raw_.address()); }
@@ -261,7 +268,7 @@ class UnifiedView {
   }
   [[nodiscard]] HostLease<const T> read_host(LeaseWait wait = LeaseWait::never(),
                                              CallSite site = CallSite::here()) const {
-    return HostLease<const T>(raw_.try_host(Access::read, wait, site).value());
+    return HostLease<const T>(raw_, Access::read, wait, site);
   }
   /// The copy is queued and the call returns.
   [[nodiscard]] Result<PendingRead<T>> try_read_host_async(
@@ -279,7 +286,7 @@ class UnifiedView {
   }
   [[nodiscard]] HostLease<T> rw_host(LeaseWait wait = LeaseWait::never(),
                                      CallSite site = CallSite::here()) {
-    return HostLease<T>(raw_.try_host(Access::read_write, wait, site).value());
+    return HostLease<T>(raw_, Access::read_write, wait, site);
   }
   /// All of it will be written. Left by an exception, it is never written.
   [[nodiscard]] Result<HostLease<T>> try_discard_host(LeaseWait wait = LeaseWait::never(),
@@ -288,7 +295,7 @@ class UnifiedView {
   }
   [[nodiscard]] HostLease<T> discard_host(LeaseWait wait = LeaseWait::never(),
                                           CallSite site = CallSite::here()) {
-    return HostLease<T>(raw_.try_host(Access::discard, wait, site).value());
+    return HostLease<T>(raw_, Access::discard, wait, site);
   }
 
   // --- Devices: the stream's. They never block.
@@ -301,7 +308,7 @@ class UnifiedView {
   [[nodiscard]] DeviceLease<const T> read_device(StreamRef stream,
                                                  LeaseWait wait = LeaseWait::never(),
                                                  CallSite site = CallSite::here()) const {
-    return {raw_.try_device(Access::read, stream, wait, site).value(), stream};
+    return {raw_, Access::read, stream, wait, site};
   }
   [[nodiscard]] Result<DeviceLease<T>> try_rw_device(StreamRef stream,
                                                      LeaseWait wait = LeaseWait::never(),
@@ -310,7 +317,7 @@ class UnifiedView {
   }
   [[nodiscard]] DeviceLease<T> rw_device(StreamRef stream, LeaseWait wait = LeaseWait::never(),
                                          CallSite site = CallSite::here()) {
-    return {raw_.try_device(Access::read_write, stream, wait, site).value(), stream};
+    return {raw_, Access::read_write, stream, wait, site};
   }
   [[nodiscard]] Result<DeviceLease<T>> try_discard_device(
       StreamRef stream, LeaseWait wait = LeaseWait::never(),
@@ -319,7 +326,7 @@ class UnifiedView {
   }
   [[nodiscard]] DeviceLease<T> discard_device(StreamRef stream, LeaseWait wait = LeaseWait::never(),
                                               CallSite site = CallSite::here()) {
-    return {raw_.try_device(Access::discard, stream, wait, site).value(), stream};
+    return {raw_, Access::discard, stream, wait, site};
   }
 
   // --- Pointers that leave. Refused as leases are.
@@ -554,12 +561,20 @@ class UnifiedBuffer : public UnifiedView<T> {
   [[nodiscard]] Shape shape() const { return raw_.shape(); }
   /// Is the host's copy page-locked? False where there is none yet.
   [[nodiscard]] bool is_pinned() const noexcept { return raw_.is_pinned(); }
+  /// Are the pages of the host's copy closed to those who have no lease?
+  [[nodiscard]] bool is_guarded() const noexcept { return raw_.is_guarded(); }
   [[nodiscard]] bool has_copy(Place place) const noexcept { return raw_.has_copy(place); }
   [[nodiscard]] UnifiedStatistics stats() const noexcept { return raw_.stats(); }
   /// The latest of them, oldest first.
   [[nodiscard]] std::vector<Transfer> transfers() const { return raw_.transfers(); }
   /// Are the invariants kept? Refused with violation.
   [[nodiscard]] Result<void> check() const noexcept { return raw_.check(); }
+  /// Are the copies that should be the same? Waits for them. Refused with violation, naming the
+  /// first place and bytes that differ.
+  Result<void> try_compare(CallSite site = CallSite::here()) const noexcept {
+    return raw_.try_compare(site);
+  }
+  void compare(CallSite site = CallSite::here()) const { try_compare(site).value(); }
   /// Of exactly this shape (shape_mismatch).
   Result<void> try_copy_from(std::span<const T> elements, const Shape& shape,
                              CallSite site = CallSite::here()) noexcept {

@@ -29,6 +29,7 @@ namespace tern {
   TERN_CAPABILITY(host_functions, "calling the host in stream order")                            \
   TERN_CAPABILITY(event_timing, "time between two events")                                       \
   TERN_CAPABILITY(kernels, "launching work")                                                     \
+  TERN_CAPABILITY(float64, "kernels that compute with floats of 64 bits")                        \
   TERN_CAPABILITY(peer_copies, "copies between devices of this backend")                         \
   TERN_CAPABILITY(borrowed_streams, "submitting to streams that others made")                    \
   TERN_CAPABILITY(memory_after_fork, "memory calls work in a forked child")

@@ -20,9 +20,10 @@ namespace {
 
 /// What the device declares, by what its driver says of it.
 Capabilities capabilities_of(const Context& context, std::size_t page_bytes) {
-  Capabilities all = {Capability::pinned_memory, Capability::host_functions,
-                      Capability::event_timing,  Capability::kernels,
-                      Capability::peer_copies,   Capability::borrowed_streams};
+  Capabilities all = {Capability::pinned_memory,   Capability::host_functions,
+                      Capability::event_timing,    Capability::kernels,
+                      Capability::float64,         Capability::peer_copies,
+                      Capability::borrowed_streams};
   if (context.attribute(CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED) != 0) {
     all = all.with(Capability::registered_memory);
   }

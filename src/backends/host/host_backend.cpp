@@ -56,12 +56,12 @@ DeviceInfo describe(const HostOptions& options) {
   info.spec = options.spec;
   info.name = processor_name();
   info.driver = system_version();
-  info.capabilities = {Capability::host_access,      Capability::pinned_memory,
-                       Capability::managed_memory,   Capability::concurrent_managed,
-                       Capability::prefetch,         Capability::virtual_memory,
-                       Capability::host_functions,   Capability::stream_ordered_memory,
-                       Capability::event_timing,     Capability::kernels,
-                       Capability::memory_after_fork};
+  info.capabilities = {Capability::host_access,    Capability::pinned_memory,
+                       Capability::managed_memory, Capability::concurrent_managed,
+                       Capability::prefetch,       Capability::virtual_memory,
+                       Capability::host_functions, Capability::stream_ordered_memory,
+                       Capability::event_timing,   Capability::kernels,
+                       Capability::float64,        Capability::memory_after_fork};
   info.total_bytes = total_bytes();
   info.alignment = 64;
   info.max_alignment = 256 * mib;

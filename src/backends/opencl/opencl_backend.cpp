@@ -62,6 +62,7 @@ DeviceInfo describe(const Context& context) {
   info.capabilities = {Capability::host_functions, Capability::stream_ordered_memory,
                        Capability::event_timing};
   if (facts.has_compiler) info.capabilities = info.capabilities.with(Capability::kernels);
+  if (facts.has_float64) info.capabilities = info.capabilities.with(Capability::float64);
   if (facts.is_fine_grained()) {
     info.capabilities = info.capabilities.with(Capability::host_access)
                             .with(Capability::managed_memory)

@@ -26,6 +26,7 @@ struct DeviceFacts {
   std::size_t total_bytes = 0;
   std::size_t largest_block_bytes = 0;
   bool has_compiler = false;
+  bool has_float64 = false;
 
   /// A device that is more than the host's processor under another name.
   [[nodiscard]] bool is_accelerator() const noexcept {

@@ -30,6 +30,7 @@ DeviceInfo describe(const World& world, std::string spec, std::size_t memory_byt
       Capability::virtual_memory, Capability::host_functions, Capability::stream_ordered_memory,
       Capability::event_timing,   Capability::kernels,        Capability::peer_copies,
       Capability::advice,         Capability::discard};
+  if (world.options().float64) info.capabilities = info.capabilities.with(Capability::float64);
   if (world.shares_managed()) {
     info.capabilities = info.capabilities.with(Capability::concurrent_managed);
   }

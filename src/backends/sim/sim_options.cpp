@@ -115,6 +115,10 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
     options.concurrent_managed = is_on;
     return {};
   }
+  if (key == "float64") {
+    if (choose(value, switches, options.float64)) return {};
+    return refuse(key, value, "on or off");
+  }
   if (key == "profile") {
     if (const Result<Profile> profile = try_load_profile(value); !profile) {
       return profile.failure();
@@ -146,8 +150,8 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
     return {};
   }
   return refuse(key, value,
-                "seed, schedule, reuse, mode, profile, memory, check, concurrent, strict_kernels, "
-                "per_thread_host, credit_implicit, faults and trace as keys");
+                "seed, schedule, reuse, mode, profile, memory, check, concurrent, float64, "
+                "strict_kernels, per_thread_host, credit_implicit, faults and trace as keys");
 }
 
 Result<void> check_options(const Options& options) {
@@ -221,15 +225,15 @@ std::string canonical_text(const Options& options) {
   const auto flag = [](std::optional<bool> value) { return !value ? "-" : *value ? "on" : "off"; };
   // The paths come last, and their lengths first: one may hold anything.
   return fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {}\n{}\n{}", options.profile.size(),
+      "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}\n{}\n{}", options.profile.size(),
       options.trace.size(), options.seed, static_cast<unsigned>(options.policy),
       // Depth means something to pct only, and to mix, which may draw it.
       options.policy == Policy::pct || options.policy == Policy::mix ? options.pct_depth : 0,
       static_cast<unsigned>(options.reuse), static_cast<unsigned>(options.mode),
       options.memory_bytes ? 1 : 0, options.memory_bytes.value_or(0), flag(options.check),
-      flag(options.concurrent_managed), flag(options.strict_kernels), flag(options.per_thread_host),
-      static_cast<unsigned>(options.credit_implicit), options.faults, options.profile,
-      options.trace);
+      flag(options.concurrent_managed), flag(options.float64), flag(options.strict_kernels),
+      flag(options.per_thread_host), static_cast<unsigned>(options.credit_implicit), options.faults,
+      options.profile, options.trace);
 }
 
 }  // namespace tern::sim

@@ -1,8 +1,7 @@
 // A host access to memory of a simulated device, caught and attributed.
 //
-// While a simulated device is open a SIGSEGV handler looks whether the address lies in one of the
-// reservations; if it does, it says which device and offset, and lets the process die of it as it
-// would have. Any other fault goes to whoever handled it before. Thread-safe.
+// While a simulated device is open its reservation is watched (core/fault_watch): a report says
+// which device and offset were touched, and the process dies of it as it would have. Thread-safe.
 
 #pragma once
 

@@ -120,6 +120,7 @@ TEST_F(HostMemoryTest, IsUsedBySeveralThreads) {
 }
 
 TEST_F(HostMemoryTest, WorksInChildrenForkedWhileOthersAllocate) {
+  if (!test::children_can_allocate) GTEST_SKIP() << "the sanitizer's allocator is not fork-safe";
   std::atomic<bool> is_over = false;
   std::thread busy([&] {
     while (!is_over) {

@@ -176,13 +176,16 @@ class OpenClBackend : public test::OpenClTest {
 
 TEST_F(OpenClBackend, DeclaresWhatTheDeviceOffers) {
   facts.svm = svm_coarse_grain_buffer;
-  facts.has_compiler = false;
+  facts.has_compiler = facts.has_float64 = false;
   EXPECT_EQ(open()->info().capabilities,
             (Capabilities{Capability::host_functions, Capability::stream_ordered_memory,
                           Capability::event_timing}));
   facts.has_compiler = true;
   EXPECT_TRUE(open()->info().capabilities.has(Capability::kernels));
   EXPECT_FALSE(open()->info().capabilities.has(Capability::host_access));
+  EXPECT_FALSE(open()->info().capabilities.has(Capability::float64));
+  facts.has_float64 = true;
+  EXPECT_TRUE(open()->info().capabilities.has(Capability::float64));
 }
 
 TEST_F(OpenClBackend, DeclaresOneMemoryForHostAndDeviceWhereItIsFineGrained) {

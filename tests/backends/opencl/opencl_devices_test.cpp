@@ -18,6 +18,7 @@ struct FakeDevice {
   cl_bool is_available = 1;
   cl_uint address_bits = 64;
   cl_ulong total_bytes = 1 << 30;
+  cl_bitfield float64 = 0;
 };
 
 /// A machine of any platforms, which the functions below describe to whoever asks.
@@ -76,6 +77,8 @@ cl_int get_info(cl_device_id device, cl_uint what, std::size_t room, void* value
     case device_available:
     case device_compiler_available:
       return answer(&fake.is_available, sizeof fake.is_available);
+    case device_double_fp_config:
+      return answer(&fake.float64, sizeof fake.float64);
     case device_address_bits:
       return answer(&fake.address_bits, sizeof fake.address_bits);
     case device_global_mem_size:
@@ -121,8 +124,14 @@ TEST_F(OpenClDevices, ComeWithTheirFacts) {
   EXPECT_EQ(facts.total_bytes, 4096u);
   EXPECT_EQ(facts.compute_units, 1u);  // at least, though nobody said so
   EXPECT_TRUE(facts.has_compiler);
+  EXPECT_FALSE(facts.has_float64);
   EXPECT_TRUE(facts.is_fine_grained());
   EXPECT_TRUE(facts.is_accelerator());
+}
+
+TEST_F(OpenClDevices, SayWhetherTheyHaveFloatsOf64Bits) {
+  described.platforms = {{{.float64 = 0x3F}}};
+  EXPECT_TRUE(find().usable.at(0).has_float64);
 }
 
 TEST_F(OpenClDevices, AreAcceleratorsUnlessTheyAreTheProcessor) {

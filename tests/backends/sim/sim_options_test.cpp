@@ -61,6 +61,8 @@ TEST(SimOptions, TakeTheOtherKeys) {
   EXPECT_EQ(set("concurrent", "off").concurrent_managed, false);
   EXPECT_EQ(set("concurrent", "1").concurrent_managed, true);
   EXPECT_EQ(Options().concurrent_managed, std::nullopt);
+  EXPECT_FALSE(set("float64", "off").float64);
+  EXPECT_TRUE(Options().float64);
   EXPECT_EQ(set("profile", "small").profile, "small");
   EXPECT_EQ(set("faults", "allocate#3=oom, copy%2=fail").faults, "allocate#3=oom, copy%2=fail");
   EXPECT_EQ(set("faults", "").faults, "");
@@ -71,8 +73,8 @@ TEST(SimOptions, RefuseOtherValuesAndSayWhatTheyTake) {
   constexpr std::string_view schedule =
       "mix, lazy, eager, random, skewed, stall-one, pct or pct:2 to pct:5";
   constexpr std::string_view keys =
-      "seed, schedule, reuse, mode, profile, memory, check, concurrent, strict_kernels, "
-      "per_thread_host, credit_implicit, faults and trace as keys";
+      "seed, schedule, reuse, mode, profile, memory, check, concurrent, float64, "
+      "strict_kernels, per_thread_host, credit_implicit, faults and trace as keys";
   struct Bad {
     std::string_view key, value, accepts;
   };
@@ -205,6 +207,7 @@ TEST(SimOptions, HaveOneCanonicalTextHoweverTheyAreSpelt) {
                                      "sim?check=off",
                                      "sim?concurrent=off",
                                      "sim?concurrent=on",
+                                     "sim?float64=off",
                                      "sim?profile=small",
                                      "sim?faults=copy#1=fail"};
   for (const std::string_view& a : others) {

@@ -1,0 +1,187 @@
+// The part of a unified buffer that finds out who wrote without a lease.
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "coherence/guarded_heap.hpp"
+#include "coherence/unified_core.hpp"
+#include "core/no_host_memory.hpp"
+#include "tern/core/bytes.hpp"
+
+namespace tern {
+
+// --- On the host: seals
+
+const UnifiedCore::Memory* UnifiedCore::sealed_memory() const noexcept {
+  const Memory& memory = memories_[host];
+  return memory.storage && memory.parts == PlaceSet::of(host) ? &memory : nullptr;
+}
+
+void UnifiedCore::seal(std::uint32_t slot) noexcept {
+  const Open& open = slots_[slot];
+  const Memory* const memory = sealed_memory();
+  const ByteRange range{open.begin, open.end};
+  // What is still on its way, or may be written through another pointer, does not stay as it is.
+  bool is_settled = memory != nullptr && open.place == host && memory->is_read_clear;
+  for (std::uint32_t i = 0; i < slots_.size() && is_settled; ++i) {
+    const Open& other = slots_[i];
+    is_settled = i == slot || !other.is_open || !is_write(other.access) || !other.overlaps(range);
+  }
+  if (!is_settled || !validity_.is_valid(range.begin, range.end, host)) return;
+  const StorageHandle storage = memory->storage;
+  const std::byte* const first = memory->address;
+  const CallSite site = open.site;
+  // Nobody writes it while the lease is open for reading, and a hash takes its time.
+  slots_[slot].access = Access::read;
+  const std::size_t bytes = this->bytes();
+  mutex_.unlock();
+  seal_.set(storage->id(), first, bytes, range, site);
+  mutex_.lock();
+}
+
+Result<void> UnifiedCore::check_sealed(ByteRange range, CallSite site) noexcept {
+  StorageHandle storage;
+  const std::byte* first = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    const Memory* const memory = sealed_memory();
+    if (memory == nullptr || range.end > bytes()) return {};
+    storage = memory->storage;
+    first = memory->address;
+  }
+  const std::optional<HostSeal::Broken> broken = seal_.take_broken(storage->id(), first, range);
+  if (!broken) return {};
+  return Failure(ErrorCode::violation,
+                 "bytes {begin} to {end} of buffer '{tag}' were written on the host without a "
+                 "lease, since that of {a_file}:{a_line} was closed. Open one for writing, or say "
+                 "so with mark_host_dirty().",
+                 site)
+      .with("finding", "written without a lease")
+      .with("begin", broken->range.begin)
+      .with("end", broken->range.end)
+      .with("a_line", broken->sealed_at.line)
+      .with("tag", options_.tag.name())
+      .with("a_file", broken->sealed_at.file);
+}
+
+// --- On the host: pages
+
+GuardedHeap* UnifiedCore::guarded() const noexcept {
+  const Memory* const memory = sealed_memory();
+  if (memory == nullptr || memory->storage->kind() != StorageKind::host) return nullptr;
+  return dynamic_cast<GuardedHeap*>(memory->storage->origin());
+}
+
+bool UnifiedCore::is_guarded() const noexcept {
+  if (!options_.guard) return false;
+  const std::lock_guard lock(mutex_);
+  return guarded() != nullptr;
+}
+
+void UnifiedCore::open_pages() noexcept {
+  // Of memory that a device shares by now, too.
+  const Memory& memory = memories_[host];
+  if (!memory.storage || memory.storage->resource()) return;
+  if (auto* const pages = dynamic_cast<GuardedHeap*>(memory.storage->origin())) pages->open();
+}
+
+void UnifiedCore::close_pages() noexcept {
+  GuardedHeap* const pages = guarded();
+  if (pages == nullptr) return;
+  // Copies do not ask for leases. Where nobody can tell that they are done, the pages stay open.
+  if (!memories_[host].storage->uses().try_wait(Access::discard)) return;
+  const std::lock_guard lock(mutex_);
+  pages->begin_rules();
+  validity_.visit(0, bytes(), [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+    if (valid.has(host)) pages->allow({begin, end}, GuardedHeap::Allowed::reading);
+  });
+  for (const Open& open : slots_) {
+    if (!open.is_open || open.place != host) continue;
+    pages->allow({open.begin, open.end}, is_write(open.access) ? GuardedHeap::Allowed::everything
+                                                               : GuardedHeap::Allowed::reading);
+  }
+  pages->close(last_host_lease_);
+}
+
+void UnifiedCore::guard_again() noexcept {
+  // The share that the lease had is still there.
+  mutex_.unlock();
+  { const Mover mover(*this); }
+  mutex_.lock();
+}
+
+// --- Everywhere: comparison
+
+Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept try {
+  constexpr std::size_t most_at_once = 1 * mib;
+  Hold hold;
+  if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) return held;
+  if (Result<void> back = try_unspill_now(site); !back) return back;
+  struct Piece {
+    ByteRange range = {};
+    PlaceSet places = {};  // one for each memory
+  };
+  std::vector<Piece> pieces;
+  {
+    const std::lock_guard lock(mutex_);
+    // Nobody knows what somebody writes when he likes.
+    if (sticky_count_ != 0) return {};
+    validity_.visit(range.begin, range.end,
+                    [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+                      PlaceSet memories, places;
+                      for (; !valid.empty(); valid = valid.without(valid.first())) {
+                        const unsigned memory = places_[valid.first()].memory;
+                        if (memories.has(memory)) continue;
+                        memories = memories.with(memory);
+                        places = places.with(valid.first());
+                      }
+                      if (places.size() < 2) return;
+                      for (std::size_t at = begin; at < end; at += most_at_once) {
+                        pieces.push_back({{at, std::min(end, at + most_at_once)}, places});
+                      }
+                    });
+  }
+  std::vector<std::byte> expected, actual;
+  for (const Piece& piece : pieces) {
+    const std::size_t bytes = piece.range.end - piece.range.begin;
+    expected.resize(bytes);
+    actual.resize(bytes);
+    const unsigned first = piece.places.first();
+    if (Result<void> read = try_exchange(first, piece.range, Access::read, expected.data(), site,
+                                         TransferReason::compare);
+        !read) {
+      return read;
+    }
+    PlaceSet others = piece.places.without(first);
+    for (; !others.empty(); others = others.without(others.first())) {
+      if (Result<void> read = try_exchange(others.first(), piece.range, Access::read, actual.data(),
+                                           site, TransferReason::compare);
+          !read) {
+        return read;
+      }
+      const auto differ = std::ranges::mismatch(expected, actual);
+      if (differ.in1 == expected.end()) continue;
+      const auto at = static_cast<std::size_t>(differ.in1 - expected.begin());
+      const std::lock_guard lock(mutex_);  // of the list of places
+      return Failure(ErrorCode::violation,
+                     "byte {offset} of buffer '{tag}' is {a} on '{place_a}' and {b} on "
+                     "'{place_b}', and should be the same: somebody wrote one of them without a "
+                     "lease.",
+                     site)
+          .with("finding", "copies that differ")
+          .with("offset", piece.range.begin + at)
+          .with("a", std::to_integer<std::uint64_t>(*differ.in1))
+          .with("b", std::to_integer<std::uint64_t>(*differ.in2))
+          .with("tag", options_.tag.name())
+          .with("place_a", name_of(first))
+          .with("place_b", name_of(others.first()));
+    }
+  }
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a comparison of copies", site);
+}
+
+}  // namespace tern

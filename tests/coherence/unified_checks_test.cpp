@@ -1,0 +1,278 @@
+// Writes that no lease knows of, found by the next access.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "support/gate.hpp"
+#include "support/unified.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/buffer/host_view.hpp"
+#include "tern/coherence/unified_buffer.hpp"
+
+namespace tern::test {
+namespace {
+
+class UnifiedChecks : public Unified {
+ protected:
+  UnifiedBuffer<int> checked(std::size_t count) const {
+    UnifiedBuffer<int> buffer = make(count, {.checked = true});
+    std::ranges::fill(buffer.discard_host(), 1);
+    return buffer;
+  }
+};
+
+TEST_F(UnifiedChecks, FindWhoWroteThroughAPointerOfALeaseThatIsClosed) {
+  UnifiedBuffer<int> buffer = checked(100);
+  int* kept = nullptr;
+  {
+    const HostLease<int> lease = buffer.rw_host();
+    kept = lease.data();
+  }
+  const int line = __LINE__ - 3;
+  EXPECT_TRUE(buffer.try_read_host());
+  kept[40] = 5;
+  const Failure failure = refused(buffer.try_read_host(), ErrorCode::violation);
+  EXPECT_EQ(failure.number("begin"), 128u);
+  EXPECT_EQ(failure.number("end"), 192u);
+  EXPECT_GE(failure.number("a_line"), static_cast<std::uint64_t>(line));
+  EXPECT_NE(failure.text().find("'u'"), std::string::npos) << failure.text();
+  // Once: whoever knows of it may go on.
+  EXPECT_EQ(buffer.read_host()[40], 5);
+}
+
+TEST_F(UnifiedChecks, FindItBeforeTheBytesGoAnywhere) {
+  UnifiedBuffer<int> buffer = checked(100);
+  int* const kept = buffer.rw_host().data();
+  kept[0] = 5;
+  refused(buffer.try_read_device(s), ErrorCode::violation);
+  EXPECT_EQ(buffer.stats().moved().bytes, 0u);
+  kept[0] = 6;
+  std::ranges::fill(buffer.rw_host(), 2);
+  kept[99] = 6;
+  refused(buffer.try_prefetch(s), ErrorCode::violation);
+  std::ranges::fill(buffer.rw_host(), 3);
+  kept[99] = 6;
+  refused(buffer.try_rw_host(), ErrorCode::violation);
+  kept[1] = 7;
+  refused(buffer.try_discard_host(), ErrorCode::violation);
+  EXPECT_TRUE(buffer.try_discard_host());
+}
+
+TEST_F(UnifiedChecks, LetEverybodyWriteWhoSaysSo) {
+  UnifiedBuffer<int> buffer = checked(1000);
+  int* const kept = buffer.rw_host().data();
+  kept[3] = 5;
+  buffer.mark_host_dirty();
+  EXPECT_EQ(buffer.read_host()[3], 5);
+  buffer.store_host(4, 6);
+  EXPECT_EQ(buffer.read_host()[4], 6);
+  buffer.fill(7);
+  EXPECT_EQ(buffer.read_host()[999], 7);
+  write_on_device(buffer, s, 8);
+  EXPECT_EQ(buffer.read_host()[5], 8);
+  write_on_device(buffer.view(10, 10), s, 9);
+  buffer.prefetch_host();
+  buffer.synchronize();
+  EXPECT_EQ(buffer.read_host()[19], 9);
+  {
+    EscapedPointer<int> escaped = buffer.escape_host();
+    EXPECT_TRUE(buffer.try_read_host());
+    escaped.data()[0] = 1;
+    EXPECT_TRUE(buffer.try_read_host());
+    escaped.data()[1] = 1;
+  }
+  EXPECT_EQ(buffer.read_host()[1], 1);
+  buffer.resize_keep(2000);
+  std::ranges::fill(buffer.view(1000, 1000).discard_host(), 2);
+  EXPECT_EQ(buffer.read_host()[1999], 2);
+  buffer.drop_host();
+  EXPECT_EQ(buffer.read_host()[0], 1);
+}
+
+TEST_F(UnifiedChecks, LetCopiesArriveInMemoryThatCouldNotBePoisoned) {
+  UnifiedBuffer<int> buffer = checked(100);
+  Gate gate;
+  gate.hold(s);
+  buffer.prefetch(s);  // reads the host's copy until the gate opens
+  write_on_device(buffer, s, 2);
+  gate.open();
+  buffer.prefetch_host();
+  buffer.synchronize();
+  EXPECT_EQ(buffer.read_host()[99], 2);
+}
+
+TEST_F(UnifiedChecks, FindWritesThroughAnEscapedPointerThatIsClosed) {
+  UnifiedBuffer<int> buffer = checked(100);
+  EscapedPointer<int> escaped = buffer.escape_host();
+  int* const kept = escaped.data();
+  kept[0] = 2;
+  escaped.close();
+  EXPECT_TRUE(buffer.try_read_host());
+  kept[0] = 3;
+  refused(buffer.try_read_host(), ErrorCode::violation);
+}
+
+TEST_F(UnifiedChecks, AreNotMadeUnasked) {
+  UnifiedBuffer<int> buffer = make(100);
+  std::ranges::fill(buffer.discard_host(), 1);
+  buffer.rw_host().data()[0] = 1;
+  int* const kept = buffer.rw_host().data();
+  kept[0] = 5;
+  EXPECT_TRUE(buffer.try_read_host());
+}
+
+TEST_F(UnifiedChecks, CompareCopiesThatShouldBeTheSame) {
+  UnifiedBuffer<int> buffer = make(1000, {.compare = true});
+  std::ranges::fill(buffer.discard_host(), 1);
+  EXPECT_TRUE(buffer.try_compare());
+  buffer.sync_to_device();
+  EXPECT_TRUE(buffer.try_compare());
+  EXPECT_TRUE(buffer.try_read_host());
+  EXPECT_EQ(buffer.stats().of(TransferReason::compare).bytes, 8000u);
+  int* kept = nullptr;
+  {
+    const DeviceLease<int> lease = buffer.rw_device(s);
+    kept = lease.data();
+    s.fill(kept, 1000, 2);
+  }
+  EXPECT_TRUE(buffer.try_read_host());
+  s.fill(kept + 10, 1, 3);
+  s.synchronize();
+  const Failure failure = refused(buffer.try_read_host(), ErrorCode::violation);
+  EXPECT_EQ(failure.number("offset"), 40u);
+  EXPECT_EQ(failure.number("a"), 2u);
+  EXPECT_EQ(failure.number("b"), 3u);
+  EXPECT_EQ(failure.string("place_b"), devices[0].spec());
+  refused(buffer.try_compare(), ErrorCode::violation);
+  EXPECT_TRUE(buffer.try_rw_host());
+  EXPECT_TRUE(buffer.try_compare());
+}
+
+// --- Pages
+
+class UnifiedGuard : public testing::Test {
+ protected:
+  UnifiedGuard() { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+
+  /// A sanitizer's handler would end the process in its own way.
+  static void forget_handlers() { signal(SIGSEGV, SIG_DFL); }
+  struct Guarded {
+    Device device = sim::open({});
+    Stream stream{device};
+    UnifiedBuffer<int> buffer{Shape{10000}, {.device = device, .tag = "grain", .guard = true}};
+    volatile int* first = nullptr;
+
+    Guarded() {
+      HostLease<int> lease = buffer.discard_host();
+      std::ranges::fill(lease, 1);
+      first = lease.data();
+    }
+  };
+};
+
+const testing::KilledBySignal by_fault(SIGSEGV);
+
+TEST_F(UnifiedGuard, EndsWhoWritesWithoutALease) {
+  EXPECT_EXIT(
+      {
+        forget_handlers();
+        Guarded guarded;
+        guarded.first[5000] = 2;
+      },
+      by_fault,
+      "unified buffer 'grain': the host touched byte 20000 of its copy without a lease.\n"
+      "  the last lease was opened at .*unified_checks_test.cpp:[0-9]+\n"
+      "  open one");
+  EXPECT_EXIT(
+      {
+        forget_handlers();
+        Guarded guarded;
+        const auto lease = guarded.buffer.read_host();
+        guarded.first[0] = lease[0];
+      },
+      by_fault, "touched byte 0 ");
+}
+
+TEST_F(UnifiedGuard, EndsWhoReadsWhatIsStale) {
+  EXPECT_EXIT(
+      {
+        forget_handlers();
+        Guarded guarded;
+        static_cast<void>(guarded.first[0]);  // up to date, so reading is harmless
+        static_cast<void>(guarded.buffer.rw_device(guarded.stream));
+        static_cast<void>(guarded.first[0]);
+      },
+      by_fault, "touched byte 0 ");
+}
+
+TEST_F(UnifiedGuard, EndsWhoWritesOutsideOfTheRangeOfHisLease) {
+  EXPECT_EXIT(
+      {
+        forget_handlers();
+        Guarded guarded;
+        const auto lease = guarded.buffer.view(0, 10).rw_host();
+        lease[9] = 2;
+        guarded.first[9999] = 2;
+      },
+      by_fault, "touched byte 39996 ");
+}
+
+TEST_F(UnifiedGuard, LetsEverybodyElseDoHisWork) {
+  Guarded guarded;
+  UnifiedBuffer<int>& buffer = guarded.buffer;
+  const Stream& s = guarded.stream;
+  EXPECT_TRUE(buffer.is_guarded());
+  EXPECT_FALSE(buffer.is_pinned());
+  std::ranges::fill(buffer.view(5, 100).rw_host(), 2);
+  EXPECT_EQ(on_device(buffer, s)[104], 2);
+  write_on_device(buffer.view(50, 8000), s, 3);
+  EXPECT_EQ(buffer.load_host(0), 1);
+  EXPECT_EQ(buffer.load_host(8049), 3);
+  buffer.store_host(1, 4);
+  EXPECT_EQ(buffer.read_host()[1], 4);
+  buffer.prefetch_host();
+  buffer.view(9000, 10).fill(5, s);
+  EXPECT_EQ(buffer.read_host_async().get()[9009], 5);
+  {
+    EscapedPointer<int> escaped = buffer.escape_host();
+    EXPECT_EQ(on_device(buffer, s)[9009], 5);
+    escaped.data()[3] = 6;
+  }
+  EXPECT_EQ(on_device(buffer, s)[3], 6);
+  {
+    const HostLease<const int> lease = buffer.rw_host().downgrade();
+    EXPECT_EQ(lease[3], 6);
+  }
+  UnifiedBuffer<int> copy = buffer.clone(s);
+  EXPECT_EQ(copy.read_host()[3], 6);
+  buffer.resize_keep(20000, s);
+  EXPECT_EQ(buffer.view(0, 10).read_host()[3], 6);
+  buffer.drop_device();
+  EXPECT_EQ(buffer.load_host(9009), 5);
+  std::ranges::fill(buffer.view(10000, 10000).discard_host(), 0);
+  Buffer released = std::move(buffer).release_host();
+  released.rw_host<int>()[0] = 7;
+}
+
+TEST_F(UnifiedGuard, LeavesMemoryAloneThatIsNotItsOwn) {
+  const Device device = sim::open({});
+  UnifiedBuffer<int> pinned(Shape{10000},
+                            {.device = device, .pinned = Pinned::required, .guard = true});
+  volatile int* const first = pinned.discard_host().data();
+  EXPECT_FALSE(pinned.is_guarded());
+  first[0] = 1;
+  std::vector<int> mine(100, 1);
+  UnifiedBuffer<int> adopted =
+      UnifiedBuffer<int>::adopt_host(mine, {}, {.device = device, .guard = true});
+  static_cast<void>(adopted.rw_host());
+  EXPECT_FALSE(adopted.is_guarded());
+  mine[0] = 2;
+  UnifiedBuffer<int> empty(Shape{0}, {.device = device, .guard = true});
+  EXPECT_TRUE(empty.try_discard_host());
+}
+
+}  // namespace
+}  // namespace tern::test
