@@ -80,7 +80,8 @@ Result<SpillHandle> SpillFile::try_open(const SpillOptions& options) noexcept tr
         .with("name", "limit_bytes")
         .with("value", std::uint64_t{0});
   }
-  const int file = make_file(options.directory);
+  std::string directory = options.directory;  // before there is a file to be closed
+  const int file = make_file(directory);
   if (file < 0) {
     return Failure(ErrorCode::file,
                    "a spill file cannot be made in '{path}': {what} failed ({error}). Name a "
@@ -90,7 +91,8 @@ Result<SpillHandle> SpillFile::try_open(const SpillOptions& options) noexcept tr
         .with("error", static_cast<std::uint64_t>(errno))
         .with("path", options.directory);
   }
-  SpillFile* const made = new (std::nothrow) SpillFile(file, options);
+  SpillFile* const made =
+      new (std::nothrow) SpillFile(file, std::move(directory), options.limit_bytes);
   if (made == nullptr) {
     ::close(file);
     return no_host_memory("a spill file", options.site);
@@ -100,9 +102,9 @@ Result<SpillHandle> SpillFile::try_open(const SpillOptions& options) noexcept tr
   return no_host_memory("a spill file", options.site);
 }
 
-SpillFile::SpillFile(int file, const SpillOptions& options) noexcept
-    : file_(file), directory_(options.directory), limit_bytes_(options.limit_bytes) {
-  statistics_.limit_bytes = options.limit_bytes;
+SpillFile::SpillFile(int file, std::string directory, std::size_t limit_bytes) noexcept
+    : file_(file), directory_(std::move(directory)) {
+  statistics_.limit_bytes = limit_bytes;
 }
 
 SpillFile::~SpillFile() { ::close(file_); }

@@ -85,7 +85,7 @@ class TERN_EXPORT SpillFile {
   void release(const Extent& extent) noexcept;
 
  private:
-  SpillFile(int file, const SpillOptions& options) noexcept;
+  SpillFile(int file, std::string directory, std::size_t limit_bytes) noexcept;
   [[nodiscard]] Result<std::size_t> try_claim(std::size_t bytes, CallSite site) noexcept;
   void give_back(std::size_t offset, std::size_t bytes) noexcept;
   [[nodiscard]] Failure failed(const char* sentence, const char* call, int error, std::size_t bytes,
@@ -93,7 +93,6 @@ class TERN_EXPORT SpillFile {
 
   const int file_;
   const std::string directory_;
-  const std::size_t limit_bytes_;
   mutable std::mutex mutex_;
   std::map<std::size_t, std::size_t> free_;  // guarded by mutex_, as all of these; offset, bytes
   SpillStatistics statistics_;
