@@ -69,7 +69,7 @@ int main() {
   const tern::PressureStatistics all = tern::pressure_totals();
   const auto print = [&](const char* where, const auto& counts) {
     std::printf("%-7s", where);
-    for (std::size_t i = 0; i < tern::evictions; ++i) {
+    for (std::size_t i = 0; i < tern::eviction_kinds; ++i) {
       const std::string_view kind = name(static_cast<tern::Eviction>(i));
       std::printf(" %3llu %.*s", static_cast<unsigned long long>(counts[i].copies),
                   static_cast<int>(kind.size()), kind.data());

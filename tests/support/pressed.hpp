@@ -21,7 +21,7 @@ inline constexpr std::size_t pressed_ints = 256;
 inline constexpr std::size_t pressed_bytes = 1024;
 
 inline PressureStatistics operator-(PressureStatistics a, const PressureStatistics& b) {
-  for (std::size_t i = 0; i < evictions; ++i) {
+  for (std::size_t i = 0; i < eviction_kinds; ++i) {
     a.device[i].copies -= b.device[i].copies;
     a.device[i].bytes -= b.device[i].bytes;
     a.host[i].copies -= b.host[i].copies;

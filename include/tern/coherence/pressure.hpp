@@ -33,7 +33,7 @@ enum class Eviction : std::uint8_t {
   clean,  // everything in it was up to date elsewhere too
   dirty,  // it was written elsewhere first
 };
-inline constexpr std::size_t evictions = 3;
+inline constexpr std::size_t eviction_kinds = 3;
 [[nodiscard]] TERN_EXPORT std::string_view name(Eviction kind) noexcept;
 
 /// Copies that had to go, and their bytes.
@@ -46,8 +46,8 @@ struct EvictionCount {
 
 /// Of all unified buffers of the process so far.
 struct PressureStatistics {
-  std::array<EvictionCount, evictions> device = {};  // copies of devices
-  std::array<EvictionCount, evictions> host = {};    // copies of the host
+  std::array<EvictionCount, eviction_kinds> device = {};  // copies of devices
+  std::array<EvictionCount, eviction_kinds> host = {};    // copies of the host
   /// From devices to the host, because only they had them.
   std::uint64_t written_back_bytes = 0;
   /// From the host to spill files, and back.
@@ -67,7 +67,7 @@ struct PressureStatistics {
   /// All that went.
   [[nodiscard]] EvictionCount evicted() const noexcept {
     EvictionCount all;
-    for (std::size_t i = 0; i < evictions; ++i) {
+    for (std::size_t i = 0; i < eviction_kinds; ++i) {
       all.copies += device[i].copies + host[i].copies;
       all.bytes += device[i].bytes + host[i].bytes;
     }
