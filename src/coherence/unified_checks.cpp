@@ -118,7 +118,6 @@ Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept t
   constexpr std::size_t most_at_once = 1 * mib;
   Hold hold;
   if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) return held;
-  if (Result<void> back = try_unspill_now(site); !back) return back;
   struct Piece {
     ByteRange range = {};
     PlaceSet places = {};  // one for each memory
