@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <memory>
 #include <numeric>
 #include <string_view>
 #include <vector>
@@ -21,12 +23,15 @@
 #include "tern/buffer/foreign.hpp"
 #include "tern/coherence/managed_buffer.hpp"
 #include "tern/coherence/prefetch_plan.hpp"
+#include "tern/coherence/pressure.hpp"
+#include "tern/coherence/spill_file.hpp"
 #include "tern/coherence/unified_buffer.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/interop/arrow.hpp"
 #include "tern/launch/kernel.hpp"
 #include "tern/launch/transfer_audit.hpp"
+#include "tern/memory/budget_resource.hpp"
 #include "tern/memory/default_resource.hpp"
 #include "tools/commands.hpp"
 #include "tools/terminal.hpp"
@@ -51,6 +56,7 @@ class Tour {
     remap_pages();
     share_a_buffer();
     unify_host_and_device();
+    oversubscribe();
     load_a_file();
     adopt_memory();
     declare_launches();
@@ -197,6 +203,54 @@ class Tour {
                     name(values.state(0, 10))));
     check(changed == 2 && logical == 80,
           "the host has what the device wrote, and nothing else moved");
+  }
+
+  void oversubscribe() {
+    title("More than fits");
+    constexpr std::size_t count = 64 * 1024, tiles = 16;
+    constexpr std::size_t bytes = tiles * count * sizeof(int);
+    const Stream stream(device_);
+    const BudgetHandle budget = Budget::make("tour", BudgetLimit::bytes(bytes / 4));
+    const bool is_shared = device_.info().is_host || device_.can(Capability::host_access);
+    // One copy for host and device can only go to disk.
+    const SpillHandle file =
+        is_shared ? SpillFile::open({.directory = std::filesystem::temp_directory_path().string(),
+                                     .limit_bytes = 2 * bytes})
+                  : SpillHandle();
+    const UnifiedOptions options{
+        .device = device_,
+        .tag = "tile",
+        .pinned = Pinned::never,
+        .resources = {std::make_shared<BudgetResource>(default_resource(device_), budget)},
+        .spill = file};
+    const PressureStatistics before = pressure_totals();
+    bool is_right = true;
+    {
+      std::vector<UnifiedBuffer<int>> all;
+      for (int round = 0; round < 2; ++round) {
+        for (std::size_t i = 0; i < tiles; ++i) {
+          if (round == 0) all.emplace_back(Shape{count}, options);
+          // All of it, and then all but the first element, which has to come along.
+          const auto first = static_cast<std::size_t>(round);
+          const DeviceLease<int> lease = all[i].rw_device(stream);
+          stream.fill(lease.data() + first, count - first, static_cast<int>(i) + round);
+        }
+      }
+      for (std::size_t i = 0; i < tiles; ++i) {
+        const int own = static_cast<int>(i);
+        is_right = is_right && all[i].load_host(0) == own && all[i].load_host(1) == own + 1;
+      }
+    }
+    const PressureStatistics after = pressure_totals();
+    say(
+        fmt::format("{} went through a budget of {}: {} copies had to go, {} were written back, {} "
+                    "spilled to disk.",
+                    format_bytes(bytes), format_bytes(bytes / 4),
+                    after.evicted().copies - before.evicted().copies,
+                    format_bytes(after.written_back_bytes - before.written_back_bytes),
+                    format_bytes(after.spilled_bytes - before.spilled_bytes)));
+    check(is_right && budget->peak_bytes() <= bytes / 4,
+          "every tile came back as it was, and the budget was kept");
   }
 
   void load_a_file() {

@@ -235,6 +235,17 @@ std::size_t UseRecord::size() const noexcept {
   return count_;
 }
 
+void UseRecord::forget_lost() noexcept {
+  const std::lock_guard lock(mutex_);
+  std::uint32_t kept = 0;
+  for (Entry& entry : entries()) {
+    settle(entry);
+    const Result<bool> done = Device::try_is_done(entry.mark());
+    if (done || done.failure().code() != ErrorCode::device_lost) data()[kept++] = entry;
+  }
+  count_ = kept;
+}
+
 void UseRecord::prune() noexcept {
   const std::lock_guard lock(mutex_);
   std::uint32_t kept = 0;

@@ -126,7 +126,9 @@ Result<void> UnifiedCore::check() const noexcept {
   PlaceSet existing;
   for (unsigned place = 0; place < places_.size(); ++place) {
     if (!takes_part(place)) continue;
-    if (!memory_of(place).storage || !memory_of(place).storage->is_allocated()) {
+    const bool is_in_file = place == host && !spilled_.empty();
+    if (is_in_file != !memory_of(place).storage ||
+        (!is_in_file && !memory_of(place).storage->is_allocated())) {
       return Failure(ErrorCode::violation, "a place of buffer '{tag}' takes part without memory.")
           .with("tag", options_.tag.name())
           .with("finding", "coherence");
@@ -407,20 +409,20 @@ Result<void> RawUnified::try_prefetch(StreamRef stream, CallSite site) const noe
   if (!range) return range.failure();
   if (!stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
   const Device device = stream.device();
-  return core_->try_prefetch(*range, &device, stream, TransferReason::prefetch, site);
+  // Ahead of its use it is not worth a copy of somebody else's bytes.
+  return core_->try_prefetch(*range, &device, stream, Eviction::clean, site);
 }
 
 Result<void> RawUnified::try_prefetch_host(CallSite site) const noexcept {
   const Result<ByteRange> range = try_range(0, bytes(), site);
   if (!range) return range.failure();
-  return core_->try_prefetch(*range, nullptr, {}, TransferReason::prefetch, site);
+  return core_->try_prefetch(*range, nullptr, {}, Eviction::clean, site);
 }
 
 Result<void> RawUnified::try_sync_to_device(CallSite site) const noexcept {
   const Result<ByteRange> range = try_range(0, bytes(), site);
   if (!range) return range.failure();
-  if (Result<void> queued =
-          core_->try_prefetch(*range, &device(), {}, TransferReason::prefetch, site);
+  if (Result<void> queued = core_->try_prefetch(*range, &device(), {}, Eviction::dirty, site);
       !queued) {
     return queued;
   }
@@ -460,6 +462,14 @@ Result<void> RawUnified::try_resize(std::size_t count, bool keep, StreamRef stre
 Result<void> RawUnified::try_set_write_through(std::optional<Place> place,
                                                CallSite site) const noexcept {
   return core_ != nullptr ? core_->try_set_write_through(place, site) : Result<void>();
+}
+
+Result<void> RawUnified::try_keep_on(Place place, bool keeps, CallSite site) const noexcept {
+  return core_ != nullptr ? core_->try_keep_on(place, keeps, site) : Result<void>();
+}
+
+void RawUnified::set_unwanted() const noexcept {
+  if (core_ != nullptr) core_->set_unwanted();
 }
 
 Result<void> RawUnified::try_flush_host(CallSite site) const noexcept {

@@ -27,6 +27,10 @@ void UnifiedStatistics::add(const Transfer& transfer) noexcept {
   count(by_reason[static_cast<std::size_t>(transfer.reason)], transfer);
   if (transfer.is_elided) {
     count(elided, transfer);
+  } else if (transfer.to == Place::file()) {
+    count(to_file, transfer);
+  } else if (transfer.from == Place::file()) {
+    count(from_file, transfer);
   } else if (transfer.to.is_host()) {
     count(to_host, transfer);
   } else {

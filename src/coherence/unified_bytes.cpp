@@ -85,6 +85,7 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
       return held;
     }
     if (Result<void> written = check_written(range, site); !written) return written;
+    if (Result<void> back = try_unspill_now(site); !back) return back;
     bool is_sticky = false;
     {
       const std::lock_guard lock(mutex_);
@@ -110,6 +111,7 @@ Result<void> UnifiedCore::try_store(ByteRange range, const void* from, CallSite 
         !held) {
       return held;
     }
+    if (Result<void> back = try_unspill_now(site); !back) return back;
     PlaceSet places, somewhere;
     std::array<unsigned, PlaceSet::most> memory_numbers = {};
     {
@@ -213,7 +215,7 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
 }
 
 Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, StreamRef stream,
-                                       TransferReason reason, CallSite site) noexcept {
+                                       Eviction most, CallSite site) noexcept {
   Hold hold;
   if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) return held;
   if (range.begin == range.end) return {};
@@ -221,8 +223,12 @@ Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, St
   const Mover mover(*this);
   const Result<unsigned> place = device != nullptr ? try_place(*device, site) : Result(host);
   if (!place) return place.failure();
-  if (Result<void> there = try_ensure(*place, stream, site); !there) return there;
-  return try_fetch({range, *place, stream, reason, hold.slot(), site});
+  if (Result<void> there = try_ensure(*place, stream, site, most); !there) return there;
+  {
+    const std::lock_guard lock(mutex_);
+    memory_of(*place).touch();
+  }
+  return try_fetch({range, *place, stream, TransferReason::prefetch, hold.slot(), site});
 }
 
 Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef stream,
@@ -238,7 +244,7 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
   {
     const std::lock_guard lock(mutex_);
     const std::optional<unsigned> place = find(where);
-    if (!place || !takes_part(*place)) {
+    if (!place || !takes_part(*place) || !memory_of(*place).storage) {
       return Failure(ErrorCode::not_allocated,
                      "buffer '{tag}' has no copy in {place}, so nobody can have written it there. "
                      "Open a lease there first.",

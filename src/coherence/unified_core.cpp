@@ -69,7 +69,18 @@ UnifiedCore::UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, st
   memories_.reserve(2);
   slots_.reserve(8);
   places_.push_back({});
-  memories_.push_back({});
+  memories_.emplace_back();
+  // Where a device shares the host's memory, that is memory of the device.
+  const Device& device = options_.device;
+  const Place place = !device.info().is_host && is_shared(device) ? device.place() : Place::host();
+  memories_[host].set_resident(
+      std::make_unique<Resident>(Residents::of(place), this, unsigned{host}));
+}
+
+UnifiedCore::~UnifiedCore() {
+  // Whoever looks through a list finds all of a buffer, or does not find it.
+  for (Memory& memory : memories_) memory.resident.reset();
+  forget_spilled();
 }
 
 void UnifiedCore::add_share() noexcept {
@@ -256,6 +267,7 @@ void UnifiedCore::Memory::set(StorageHandle made) noexcept {
 [[gnu::always_inline]] inline bool UnifiedCore::is_ready_at(unsigned place, ByteRange range,
                                                             Access access) noexcept {
   if (movers_ != 0 || sticky_count_ != 0 || is_checked_ || !takes_part(place)) return false;
+  if (place == host && !spilled_.empty()) return false;
   if (options_.guard || (options_.compare && !is_write(access))) return false;
   if (access == Access::discard) {
     return validity_.is_only(range.begin, range.end, place) ||
@@ -266,11 +278,12 @@ void UnifiedCore::Memory::set(StorageHandle made) noexcept {
          (validity_.size() < most_intervals && make_room());
 }
 
-[[gnu::always_inline]] inline void UnifiedCore::give(const Open& slot, const Memory& memory,
+[[gnu::always_inline]] inline void UnifiedCore::give(const Open& slot, Memory& memory,
                                                      RawLease& lease) noexcept {
   lease.core_ = this;
   lease.slot_ = number_of(slot);
   lease.bytes_ = slot.end - slot.begin;
+  memory.touch();
   lease.address_ = memory.address + slot.begin;
   if (slot.access == Access::discard) lease.kept_exceptions_ = std::uncaught_exceptions();
 }
@@ -291,7 +304,7 @@ void UnifiedCore::Memory::set(StorageHandle made) noexcept {
       !is_ready_at(host, range, access)) {
     return false;
   }
-  const Memory& memory = memory_of(host);
+  Memory& memory = memory_of(host);
   const bool is_clear = is_write(access) ? memory.is_write_clear : memory.is_read_clear;
   if (!is_clear || memory.wants_notes) return false;
   const Open* const slot = take_slot(range, access, Kind::lease, host, {}, site);
@@ -569,13 +582,9 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   }
   if (!is_clear) {
     if (Result<void> ready = storage->uses().try_wait(access); !ready) {
+      storage->uses().forget_lost();
       const std::lock_guard lock(mutex_);
-      // What should have come has not, and is where it was.
-      for (const ByteRange& one : under_way_) {
-        if (make_room()) validity_.remove_copy(one.begin, one.end, host);
-      }
-      under_way_.clear();
-      return sync_failed(PlaceSet::most, host, range, ready.failure(), site);
+      return not_arrived(range, ready.failure(), site);
     }
   }
   const Result<StorageOrigin::Memory> memory = storage->try_memory();
@@ -594,6 +603,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   if (own.stream_uses == stream_uses) {
     own.is_read_clear = true;
     under_way_.clear();
+    homeless_.clear();
     if (is_write(access)) own.is_write_clear = true;
   }
   if (is_checked_ && is_write(access)) {
@@ -607,6 +617,50 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   if (is_write(access)) validity_.apply(access, range.begin, range.end, host);
   slots_[slot].place = host;
   return {};
+}
+
+Failure UnifiedCore::not_arrived(ByteRange range, const Failure& cause, CallSite site) noexcept {
+  for (const ByteRange& one : under_way_) {
+    if (make_room()) validity_.remove_copy(one.begin, one.end, host);
+  }
+  under_way_.clear();
+  if (cause.code() != ErrorCode::device_lost) {
+    // What nobody else has may still come; whoever is next waits for it again.
+    return sync_failed(PlaceSet::most, host, range, cause, site);
+  }
+  ByteRange lost;
+  std::size_t lost_bytes = 0;
+  for (const ByteRange& one : homeless_) {
+    for (std::size_t at = one.begin; at < one.end && make_room();) {
+      ByteRange next{one.end, one.end};
+      validity_.visit(at, one.end, [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+        if (next.begin == one.end && valid == PlaceSet::of(host)) next = {begin, end};
+      });
+      validity_.forget(next.begin, next.end);
+      if (next.begin != next.end) {
+        lost = lost_bytes == 0
+                   ? next
+                   : ByteRange{std::min(lost.begin, next.begin), std::max(lost.end, next.end)};
+      }
+      lost_bytes += next.end - next.begin;
+      at = next.end;
+    }
+  }
+  homeless_.clear();
+  if (lost_bytes == 0) return sync_failed(PlaceSet::most, host, range, cause, site);
+  return Failure(
+             ErrorCode::sync_failed,
+             "{lost} of bytes {begin} to {end} of buffer '{tag}' are lost: they were on their way "
+             "to the host when their copy on a device had to go, and did not arrive ({cause}). "
+             "They count as never written; write them again.",
+             site)
+      .with("begin", lost.begin)
+      .with("end", lost.end)
+      .with_bytes("lost", lost_bytes)
+      .with("cause_code", static_cast<std::uint64_t>(cause.code()))
+      .with("direction", "to the host")
+      .with("tag", options_.tag.name())
+      .with("cause", name(cause.code()));
 }
 
 Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexcept {

@@ -17,15 +17,19 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "coherence/host_seal.hpp"
+#include "coherence/residents.hpp"
 #include "tern/buffer/use_record.hpp"
 #include "tern/coherence/raw_unified.hpp"
+#include "tern/coherence/spill_file.hpp"
 #include "tern/coherence/validity.hpp"
 #include "tern/launch/launch_memory.hpp"
 
@@ -49,6 +53,7 @@ class UnifiedCore final : public LaunchMemory {
               const UnifiedOptions& options);
   UnifiedCore(const UnifiedCore&) = delete;
   UnifiedCore& operator=(const UnifiedCore&) = delete;
+  ~UnifiedCore();
 
   void add_share() noexcept;
   void drop_share() noexcept;
@@ -87,9 +92,10 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_store(ByteRange range, const void* from, CallSite site) noexcept;
   [[nodiscard]] Result<void> try_fill(ByteRange range, const Pattern& pattern, StreamRef stream,
                                       CallSite site) noexcept;
-  /// To a place that may have to be added; the stream is of it, or none.
+  /// To a place that may have to be added; the stream is of it, or none. What others have there may
+  /// have to go, as far as it is said.
   [[nodiscard]] Result<void> try_prefetch(ByteRange range, const Device* device, StreamRef stream,
-                                          TransferReason reason, CallSite site) noexcept;
+                                          Eviction most, CallSite site) noexcept;
   [[nodiscard]] Result<void> try_mark_dirty(ByteRange range, Place place, StreamRef stream,
                                             CallSite site) noexcept;
   /// The host waits until nobody uses any of the memories.
@@ -114,12 +120,36 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] std::uint64_t number() const noexcept override { return number_; }
   [[nodiscard]] Result<void> try_claim(std::span<LaunchPart> parts, StreamRef stream,
                                        CallSite site) noexcept override;
+  [[nodiscard]] Result<Missing> try_missing(StreamRef stream, CallSite site) noexcept override;
+  [[nodiscard]] Result<void> try_make_room(std::size_t bytes, StreamRef stream,
+                                           CallSite site) noexcept override;
   [[nodiscard]] Result<StorageHandle> try_make_ready(StreamRef stream, bool& is_new,
                                                      CallSite site) noexcept override;
   [[nodiscard]] Result<void> try_bring(std::span<const LaunchPart> parts, StreamRef stream,
                                        CallSite site) noexcept override;
   void finish(std::span<const LaunchPart> parts, StreamRef stream, bool is_submitted,
               bool was_new) noexcept override;
+
+  // --- Under pressure
+
+  /// May a copy go, and what would be lost by it? With the list of its place locked, or a share.
+  struct Standing {
+    Eviction kind = Eviction::stale;
+    std::size_t bytes = 0;  // as granted
+    bool can_go = false;
+    bool is_leased = false;  // or moved, or claimed
+    bool is_kept = false;    // or adopted
+    const Resource* resource = nullptr;
+  };
+  [[nodiscard]] Standing standing(unsigned memory) const noexcept;
+  /// A share for somebody who found the buffer on a list; false if it is about to end.
+  [[nodiscard]] bool try_share() noexcept;
+  /// The copy goes, in the order of the stream: gives its bytes, or 0 if it may not go any more.
+  /// Refused as what it has could not be written. With a share.
+  [[nodiscard]] Result<std::size_t> try_evict(unsigned memory, Eviction most, StreamRef stream,
+                                              CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_keep_on(Place place, bool keeps, CallSite site) noexcept;
+  void set_unwanted() noexcept;
 
   // --- Facts
 
@@ -157,6 +187,7 @@ class UnifiedCore final : public LaunchMemory {
     std::byte* address = nullptr;
     DeviceId device = {};
     bool wants_notes = false;
+    bool ahead_writes = false;  // see ahead
     /// Counts uses by streams; the host has waited for those that matter to it.
     bool is_read_clear = true, is_write_clear = true;
     std::uint64_t stream_uses = 0;
@@ -165,9 +196,23 @@ class UnifiedCore final : public LaunchMemory {
     /// because looking makes what is to come a mark; a lease that is open then is noted when it
     /// closes.
     StreamId ahead = {};
-    bool ahead_writes = false;
+    /// The place's clock, and what it said when this was used last.
+    const std::atomic<std::uint64_t>* clock = nullptr;
+    std::uint64_t last_use = 0;
+    /// What the place knows of it; none where another memory stands for this one.
+    std::unique_ptr<Resident> resident = {};
 
     void set(StorageHandle made) noexcept;
+    void set_resident(std::unique_ptr<Resident> made) noexcept {
+      resident = std::move(made);
+      clock = resident ? &resident->where().now() : nullptr;
+    }
+    /// It was used just now.
+    void touch() noexcept {
+      if (last_use == clock->load(std::memory_order_relaxed)) return;
+      resident->touch();
+      last_use = resident->last_use();
+    }
   };
   struct Open {
     std::size_t begin = 0, end = 0;
@@ -194,6 +239,7 @@ class UnifiedCore final : public LaunchMemory {
   class Pause;
   /// The same, and bytes may move.
   class Mover;
+  class TryMover;
   /// A lease of the call itself, for the time it takes.
   class Hold;
 
@@ -213,7 +259,7 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Open* add_slot() noexcept;
   void free_slot(std::uint32_t slot) noexcept;
   /// The memory of an open one.
-  void give(const Open& slot, const Memory& memory, RawLease& lease) noexcept;
+  void give(const Open& slot, Memory& memory, RawLease& lease) noexcept;
   void note_write(unsigned place, ByteRange range, Access access) noexcept;
   /// On record, if the stream has nobody to wait for.
   [[nodiscard]] static std::optional<UseRecord::Ticket> begin_without_waits(
@@ -229,6 +275,11 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] bool takes_part(unsigned place) const noexcept {
     return memory_of(place).parts.has(place);
   }
+  /// Is anything of the range in a file, and in none of these places?
+  [[nodiscard]] bool needs_spilled(ByteRange range, PlaceSet has) const noexcept;
+  /// What was on its way to the host has not come: what somebody else still has is there, and the
+  /// rest is lost.
+  [[nodiscard]] Failure not_arrived(ByteRange range, const Failure& cause, CallSite site) noexcept;
   /// Of a lease that is on record, and closes.
   void end_use(Open& open) noexcept;
   /// What was not kept is forgotten, and what was goes where it shall; for that the lock is given
@@ -237,6 +288,8 @@ class UnifiedCore final : public LaunchMemory {
   static void note_stream_use(Memory& memory, Access access) noexcept;
   [[nodiscard]] bool is_ready_at(unsigned place, ByteRange range, Access access) noexcept;
   [[nodiscard]] BufferState state_of(PlaceSet valid) const noexcept;
+  /// As standing(), for somebody who counts as so many movers.
+  [[nodiscard]] Standing standing_of(unsigned memory, std::uint32_t own_movers) const noexcept;
   void log(const Transfer& transfer) noexcept;
 
   // --- Opening, the long way
@@ -253,13 +306,41 @@ class UnifiedCore final : public LaunchMemory {
                                               CallSite site) noexcept;
   [[nodiscard]] Result<void> check_written(ByteRange range, CallSite site) const noexcept;
 
+  /// try_unspill() for somebody who moves nothing. Not with a lock held.
+  [[nodiscard]] Result<void> try_unspill_now(CallSite site) noexcept;
+
   // --- With transfer_mutex_ held, and not mutex_
 
   [[nodiscard]] Result<unsigned> try_place(const Device& device, CallSite site) noexcept;
-  [[nodiscard]] Result<void> try_ensure(unsigned place, StreamRef stream, CallSite site) noexcept;
+  /// What may go so that there is room, at most.
+  [[nodiscard]] Result<void> try_ensure(unsigned place, StreamRef stream, CallSite site,
+                                        Eviction most = Eviction::dirty) noexcept;
   [[nodiscard]] Result<StorageHandle> try_make_memory(unsigned place, std::size_t bytes,
-                                                      StreamRef stream, CallSite site) noexcept;
-  [[nodiscard]] Result<StorageHandle> try_make_host(std::size_t bytes, CallSite site) noexcept;
+                                                      StreamRef stream, CallSite site,
+                                                      Eviction most = Eviction::dirty) noexcept;
+  /// The same without asking anybody to go; `asked` is the resource that was asked last.
+  [[nodiscard]] Result<StorageHandle> try_make_at_once(unsigned place, std::size_t bytes,
+                                                       StreamRef stream, ResourceHandle& asked,
+                                                       CallSite site) noexcept;
+  [[nodiscard]] Result<StorageHandle> try_make_host(std::size_t bytes, ResourceHandle& asked,
+                                                    CallSite site) noexcept;
+  /// Is the host's copy the device's too?
+  [[nodiscard]] bool is_shared(const Device& device) const noexcept;
+  /// Of a device that does not share the host's memory.
+  [[nodiscard]] Result<ResourceHandle> try_device_resource(const Device& device) const noexcept;
+  /// What only this memory has goes to the host.
+  [[nodiscard]] Result<void> try_write_back(unsigned memory, CallSite site) noexcept;
+  /// These are on their way to the host, and their source goes. Throws std::bad_alloc.
+  void note_homeless(std::span<const ByteRange> ranges);
+  /// What only the host has goes to the file, which stands in for its copy then. The host waits.
+  [[nodiscard]] Result<void> try_spill(CallSite site) noexcept;
+  /// The host's copy has memory again, if it is in a file.
+  [[nodiscard]] Result<void> try_unspill(CallSite site) noexcept;
+  /// Nobody needs what is in the file.
+  void forget_spilled() noexcept;
+  [[nodiscard]] static std::byte* host_bytes(Storage& storage) noexcept;
+  /// Puts copies on the lists of their places, and takes those off that are gone.
+  void list_copies() noexcept;
   /// What is stale there comes from elsewhere. The stream is of the place; without one the copies
   /// go behind whoever uses the bytes.
   struct Fetch {
@@ -346,9 +427,18 @@ class UnifiedCore final : public LaunchMemory {
   std::vector<Memory> memories_;
   std::vector<Open> slots_;
   std::optional<unsigned> write_through_ = {};
+  PlaceSet kept_ = {};  // places whose copies do not go by themselves
   UnifiedStatistics statistics_;
   /// What came to the host, and nobody has waited for yet: it may not arrive.
   std::vector<ByteRange> under_way_;
+  /// The same of bytes that nobody else has any more: if they do not arrive, they are lost.
+  std::vector<ByteRange> homeless_;
+  /// What of the host's copy is in the file; then the copy has no memory. Changes under both locks.
+  struct Spilled {
+    ByteRange range = {};
+    SpillFile::Extent extent = {};
+  };
+  std::vector<Spilled> spilled_;
   std::vector<Transfer> log_;
   std::size_t log_next_ = 0;
 
@@ -401,6 +491,7 @@ class UnifiedCore::Mover {
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
   ~Mover() {
+    core_.list_copies();
     if (core_.options_.guard) core_.close_pages();
   }
 
@@ -408,6 +499,21 @@ class UnifiedCore::Mover {
   UnifiedCore& core_;
   Pause pause_;
   std::lock_guard<std::mutex> lock_;
+};
+
+/// The same, if nobody moves bytes, waits to, or looks at records.
+class UnifiedCore::TryMover {
+ public:
+  explicit TryMover(UnifiedCore& core) noexcept;
+  TryMover(const TryMover&) = delete;
+  TryMover& operator=(const TryMover&) = delete;
+  ~TryMover();
+
+  [[nodiscard]] explicit operator bool() const noexcept { return lock_.owns_lock(); }
+
+ private:
+  UnifiedCore& core_;
+  std::unique_lock<std::mutex> lock_;
 };
 
 /// Speaks for a range as a lease does.

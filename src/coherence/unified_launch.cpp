@@ -1,7 +1,10 @@
 // The part of a unified buffer that brings its bytes to a launch.
 
+#include <memory>
+#include <new>
 #include <utility>
 
+#include "coherence/room.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 
@@ -28,6 +31,44 @@ Result<void> UnifiedCore::try_claim(std::span<LaunchPart> parts, StreamRef strea
     return claimed;
   }
   return {};
+}
+
+Result<LaunchMemory::Missing> UnifiedCore::try_missing(StreamRef stream, CallSite site) noexcept {
+  const Device device = stream.device();
+  if (is_shared(device)) return Missing{};
+  {
+    const std::lock_guard lock(mutex_);
+    const unsigned place = find_place(device.id());
+    if (place != PlaceSet::most && takes_part(place)) return Missing{};
+  }
+  Result<ResourceHandle> resource = try_device_resource(device);
+  if (!resource) return Failure(resource.failure()).at(site);
+  const std::size_t bytes =
+      (*resource)->good_size({.bytes = this->bytes(), .stream = stream, .tag = options_.tag});
+  return Missing{*std::move(resource), bytes};
+}
+
+Result<void> UnifiedCore::try_make_room(std::size_t bytes, StreamRef stream, CallSite site) noexcept
+    try {
+  const Device device = stream.device();
+  const Result<ResourceHandle> resource = try_device_resource(device);
+  if (!resource) return Failure(resource.failure()).at(site);
+  const std::shared_ptr<Residents> where = Residents::of(device.place());
+  Room room(*where, {.bytes = bytes,
+                     .resource = resource->get(),
+                     .stream = stream,
+                     .tag = options_.tag,
+                     .place = device.spec(),
+                     .site = site});
+  const std::size_t missing = room.missing_bytes();
+  if (missing == 0) return {};
+  const Failure why(ErrorCode::out_of_budget);
+  if (room.is_hopeless(why)) return room.refusal(why);
+  // Should it not be enough, whoever finds that out makes more, or is refused.
+  static_cast<void>(room.free(missing, why));
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory("the arguments of a launch", site);
 }
 
 Result<StorageHandle> UnifiedCore::try_make_ready(StreamRef stream, bool& is_new,
@@ -64,6 +105,7 @@ Result<void> UnifiedCore::try_bring(std::span<const LaunchPart> parts, StreamRef
   }
   // From here on the launch may write: what it does is told when it was submitted, and cannot fail.
   promised_ += changes;
+  memory_of(place).touch();
   for (const LaunchPart& part : parts) {
     slots_[part.claim].place = static_cast<std::uint8_t>(place);
     slots_[part.claim].is_promised = true;

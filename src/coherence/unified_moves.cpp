@@ -28,8 +28,14 @@ bool shares_host_memory(const Device& device) noexcept {
 ResourceHandle find_resource(const UnifiedOptions& options, DeviceId device,
                              MemoryKind kind) noexcept {
   for (const ResourceHandle& resource : options.resources) {
-    if (!resource || resource->traits().kind != kind) continue;
-    if (kind == MemoryKind::device && resource->device().id() != device) continue;
+    if (!resource) continue;
+    MemoryKind given = resource->traits().kind;
+    const Device& from = resource->device();
+    // What a device that is the host gives is the host's.
+    if (kind == MemoryKind::host && from.info().is_host && given == MemoryKind::device) {
+      given = MemoryKind::host;
+    }
+    if (given != kind || (kind == MemoryKind::device && from.id() != device)) continue;
     return resource;
   }
   return {};
@@ -45,10 +51,15 @@ std::string_view UnifiedCore::name_of(unsigned place) const noexcept {
 Failure UnifiedCore::sync_failed(unsigned from, unsigned to, ByteRange range, const Failure& cause,
                                  CallSite site) const noexcept {
   const bool from_host = from == host, to_host = to == host;
-  return Failure(ErrorCode::sync_failed,
-                 "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} "
-                 "('{a}' to '{b}'): {cause}. The buffer is as it was; try again.",
-                 site)
+  const char* sentence =
+      "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' to '{b}'): "
+      "{cause}. The buffer is as it was; try again.";
+  if (cause.code() == ErrorCode::device_lost && from != host && from != PlaceSet::most) {
+    sentence =
+        "bytes {begin} to {end} of buffer '{tag}' are lost with '{a}', which had them alone. Drop "
+        "its copy with Drop::discard, and write them again elsewhere. ({cause})";
+  }
+  return Failure(ErrorCode::sync_failed, sentence, site)
       .with("begin", range.begin)
       .with("end", range.end)
       .with("cause_code", static_cast<std::uint64_t>(cause.code()))
@@ -62,6 +73,11 @@ Failure UnifiedCore::sync_failed(unsigned from, unsigned to, ByteRange range, co
 }
 
 // --- Places and memories
+
+bool UnifiedCore::is_shared(const Device& device) const noexcept {
+  // If it is memory of that device, or if that device is the host.
+  return device.info().is_host || (shares_host_memory(device) && device == options_.device);
+}
 
 Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noexcept {
   if (const unsigned found = find_place(device.id()); found != PlaceSet::most) return found;
@@ -85,13 +101,19 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
         .with("device", device.spec())
         .with("tag", options_.tag.name());
   }
-  // The host's copy can be the device's too if it is memory of that device, or if that device is
-  // the host.
-  const bool is_shared =
-      device.info().is_host || (shares_host_memory(device) && device == options_.device);
+  const bool is_shared = this->is_shared(device);
+  std::unique_ptr<Resident> resident;
+  try {
+    if (!is_shared) {
+      resident = std::make_unique<Resident>(Residents::of(device.place()), this, place);
+    }
+  } catch (const std::bad_alloc&) {
+    return no_host_memory("a place of a unified buffer", site);
+  }
   const std::lock_guard lock(mutex_);
   try {
-    memories_.push_back({});
+    memories_.emplace_back();
+    memories_.back().set_resident(std::move(resident));
     places_.push_back({device, device.place(), is_shared ? host : place});
   } catch (const std::bad_alloc&) {
     memories_.resize(places_.size());
@@ -100,7 +122,8 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
   return place;
 }
 
-Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, CallSite site) noexcept {
+Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, ResourceHandle& asked,
+                                                 CallSite site) noexcept {
   StorageOptions options{.contents = Contents::unspecified,
                          .tag = options_.tag,
                          .checked = false,
@@ -121,6 +144,7 @@ Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, CallSite sit
     Result<StorageHandle> pinned = Storage::try_make(owner, bytes, options);
     Result<void> there = pinned ? (*pinned)->try_ensure({}, site) : Result<void>(pinned.failure());
     if (there) return pinned;
+    if (pinned) asked = (*pinned)->resource();
     if (options_.pinned == Pinned::required) return Failure(there.failure()).at(site);
     options.resource = {};
     options.kind = MemoryKind::device;
@@ -143,10 +167,16 @@ Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, CallSite sit
   return Storage::try_make(device, bytes, StorageKind::host, std::move(heap), options);
 }
 
-Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t bytes,
-                                                   StreamRef stream, CallSite site) noexcept {
+Result<ResourceHandle> UnifiedCore::try_device_resource(const Device& device) const noexcept {
+  if (ResourceHandle found = find_resource(options_, device.id(), MemoryKind::device)) return found;
+  return try_default_resource(device);
+}
+
+Result<StorageHandle> UnifiedCore::try_make_at_once(unsigned place, std::size_t bytes,
+                                                    StreamRef stream, ResourceHandle& asked,
+                                                    CallSite site) noexcept {
   Result<StorageHandle> made = [&]() -> Result<StorageHandle> {
-    if (places_[place].memory == host) return try_make_host(bytes, site);
+    if (places_[place].memory == host) return try_make_host(bytes, asked, site);
     const Device& device = places_[place].device;
     return Storage::try_make(device, bytes,
                              {.resource = find_resource(options_, device.id(), MemoryKind::device),
@@ -156,16 +186,21 @@ Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t b
                               .site = options_.site});
   }();
   if (!made) return Failure(made.failure()).at(site);
+  asked = (*made)->resource();
   if (Result<void> there = (*made)->try_ensure(stream, site); !there) return there.failure();
   return made;
 }
 
-Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite site) noexcept {
+Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite site,
+                                     Eviction most) noexcept {
+  if (places_[place].memory == host) {
+    if (Result<void> back = try_unspill(site); !back) return back;
+  }
   if (takes_part(place)) return {};
   StorageHandle storage = memory_of(place).storage;
   const bool is_new = !storage;
   if (is_new) {
-    Result<StorageHandle> made = try_make_memory(place, bytes_, stream, site);
+    Result<StorageHandle> made = try_make_memory(place, bytes_, stream, site, most);
     if (!made) return made.failure();
     storage = *std::move(made);
   }
@@ -269,6 +304,14 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   std::vector<CopyRun> runs;
   std::vector<ByteRange> sticky;
   std::size_t gaps = 0;
+  bool is_in_file = false;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const ByteRange& one : wanted) is_in_file |= needs_spilled(one, PlaceSet::of(place));
+  }
+  if (is_in_file) {
+    if (Result<void> back = try_unspill(site); !back) return back;
+  }
   {
     std::vector<ByteRange> leased;
     CopyCosts costs = costs_at(place);
@@ -443,6 +486,7 @@ Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, 
   }
   const std::vector<ByteRange> spoilt =
       ranges_where(range, [&](PlaceSet valid) { return all || (valid & sharing).empty(); });
+  if (!memories_[memory].storage) return {};  // in a file
   Storage& storage = *memories_[memory].storage;
   for (const ByteRange& one : spoilt) {
     const std::size_t bytes = one.end - one.begin;

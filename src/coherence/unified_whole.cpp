@@ -12,7 +12,6 @@
 #include "tern/core/bytes.hpp"
 
 namespace tern {
-namespace {}  // namespace
 
 // --- Copies that go
 
@@ -31,6 +30,10 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
       if (i != hold.slot() && open.is_open && open.place == *place) return refused(open, all);
     }
   }
+  if (*place == host && what == Drop::save) {
+    if (Result<void> back = try_unspill(site); !back) return back;
+  }
+  if (*place == host) forget_spilled();
   if (what == Drop::save) {
     const std::vector<ByteRange> alone =
         ranges_where(all.range, [&](PlaceSet valid) { return valid == PlaceSet::of(*place); });
@@ -51,6 +54,7 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
           !saved) {
         return saved;
       }
+      if (target == host) note_homeless(alone);
     }
   }
   StorageHandle gone;
@@ -74,10 +78,12 @@ Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
     return held;
   }
   const Mover mover(*this);
+  forget_spilled();
   std::array<StorageHandle, PlaceSet::most> gone;  // behind the lock
   const std::lock_guard lock(mutex_);
   validity_.forget(0, bytes_);
   under_way_.clear();
+  homeless_.clear();
   if (keep_memory) return {};
   for (std::size_t i = 0; i < memories_.size(); ++i) {
     gone[i] = std::exchange(memories_[i].storage, {});
@@ -106,6 +112,9 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     return held;
   }
   const Mover mover(*this);
+  if (keep) {
+    if (Result<void> back = try_unspill(site); !back) return back;
+  }
   const ByteRange kept{0, keep ? std::min(*bytes, this->bytes()) : 0};
   Validity validity(*bytes);
   std::vector<StorageHandle> made(memories_.size());
@@ -149,6 +158,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     }
   });
   if (!has_room) return no_host_memory("the directory of a unified buffer", site);
+  forget_spilled();
   const std::lock_guard lock(mutex_);
   for (unsigned i = 0; i < memories_.size(); ++i) {
     Memory& memory = memories_[i];
@@ -161,6 +171,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   }
   validity_ = std::move(validity);
   under_way_.clear();
+  homeless_.clear();
   bytes_ = *bytes;
   shape_ = Shape::flat(count);
   for (const Transfer& one : moved) log(one);
@@ -235,6 +246,7 @@ Result<void> UnifiedCore::try_set_write_through(std::optional<Place> place,
 Result<void> UnifiedCore::try_adopt(StorageHandle storage) noexcept {
   if (bytes_ == 0) return {};
   if (Result<void> there = storage->try_ensure({}, options_.site); !there) return there;
+  const Mover mover(*this);
   const std::lock_guard lock(mutex_);
   Memory& memory = memories_[host];
   memory.set(std::move(storage));
@@ -289,6 +301,7 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
   }
   UnifiedCore& other = *made->core_;
   const Mover mover(*this);
+  if (Result<void> back = try_unspill(site); !back) return back.failure();
   const Mover other_mover(other);
   const Result<unsigned> there = other.try_place(stream.device(), site);
   if (!there) return there.failure();

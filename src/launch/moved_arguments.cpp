@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/no_host_memory.hpp"
+#include "tern/core/bytes.hpp"
 
 namespace tern {
 namespace {
@@ -68,6 +69,7 @@ Result<void> MovedArguments::try_acquire(std::span<const LaunchArgument> argumen
     }
     group.is_claimed = true;
   }
+  if (Result<void> room = try_make_room(site); !room) return room;
   for (Group& group : groups_) {
     Result<StorageHandle> storage = group.memory->try_make_ready(stream, group.is_new, site);
     if (!storage) return storage.failure();
@@ -85,6 +87,38 @@ Result<void> MovedArguments::try_acquire(std::span<const LaunchArgument> argumen
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("a list of arguments", site);
+}
+
+Result<void> MovedArguments::try_make_room(CallSite site) {
+  struct Sum {
+    LaunchMemory::Missing missing;
+    LaunchMemory* memory = nullptr;
+    std::size_t memories = 0;
+  };
+  std::vector<Sum> sums;
+  for (const Group& group : groups_) {
+    Result<LaunchMemory::Missing> missing = group.memory->try_missing(stream_, site);
+    if (!missing) return missing.failure();
+    if (missing->bytes == 0) continue;
+    auto sum = std::ranges::find_if(
+        sums, [&](const Sum& one) { return one.missing.from == missing->from; });
+    if (sum == sums.end()) {
+      sums.push_back({*std::move(missing), group.memory, 1});
+      continue;
+    }
+    // More than can be counted cannot fit either.
+    sum->missing.bytes =
+        checked_add(sum->missing.bytes, missing->bytes).value_or(max_request_bytes);
+    ++sum->memories;
+  }
+  for (const Sum& sum : sums) {
+    // One alone finds out by itself.
+    if (sum.memories < 2) continue;
+    if (Result<void> room = sum.memory->try_make_room(sum.missing.bytes, stream_, site); !room) {
+      return room;
+    }
+  }
+  return {};
 }
 
 void MovedArguments::finish(bool is_submitted) noexcept {

@@ -41,6 +41,9 @@ class MovedArguments {
     bool is_claimed = false;
   };
 
+  /// For all that is missing together. Throws std::bad_alloc.
+  [[nodiscard]] Result<void> try_make_room(CallSite site);
+
   std::vector<Group> groups_;
   std::vector<LaunchArgument> plain_;
   StreamRef stream_ = {};

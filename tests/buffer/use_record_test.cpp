@@ -276,5 +276,17 @@ TEST_F(UseRecordTest, PruningForgetsWhatIsDone) {
   EXPECT_EQ(left[0].stream, a);
 }
 
+TEST_F(UseRecordTest, ForgetsALostDeviceOnceSomebodyWasTold) {
+  const Device other = sim::open({});
+  const Stream lost(other);
+  use(lost, Access::discard);
+  sim::set_faults(other, "record#1=fault");
+  EXPECT_EQ(record.try_wait(Access::read).failure().code(), ErrorCode::device_lost);
+  record.prune();
+  EXPECT_EQ(record.try_wait(Access::read).failure().code(), ErrorCode::device_lost);
+  record.forget_lost();
+  EXPECT_TRUE(record.try_wait(Access::read));
+}
+
 }  // namespace
 }  // namespace tern

@@ -163,6 +163,8 @@ class TERN_EXPORT UseRecord {
   }
   /// Forgets uses that are done.
   void prune() noexcept;
+  /// Forgets uses by devices that are lost, once somebody has been told: they do nothing any more.
+  void forget_lost() noexcept;
 
  private:
   static constexpr std::size_t inline_entries = 3;

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -34,6 +35,7 @@
 
 namespace tern {
 
+class SpillFile;
 class UnifiedCore;
 
 /// What an access does that finds the bytes in use.
@@ -75,8 +77,12 @@ struct UnifiedOptions {
   Tag tag = {};
   Pinned pinned = Pinned::prefer;
   /// Where copies come from: the first that gives device memory of a device, pinned memory or host
-  /// memory. Without one: the default resource; for pageable host memory, the heap.
+  /// memory, of which a device that is the host gives too. Without one: the default resource; for
+  /// pageable host memory, the heap.
   std::vector<ResourceHandle> resources = {};
+  /// Where the host's copy goes when its memory is wanted and nobody else has the bytes. None: it
+  /// stays.
+  std::shared_ptr<SpillFile> spill = {};
   /// Copies with less than this between them are one. What lies between must be up to date at the
   /// source and in nobody's hands.
   std::size_t merge_below_bytes = 128 * 1024;
@@ -252,6 +258,8 @@ class TERN_EXPORT RawUnified {
                                         CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_set_write_through(std::optional<Place> place,
                                                    CallSite site) const noexcept;
+  [[nodiscard]] Result<void> try_keep_on(Place place, bool keeps, CallSite site) const noexcept;
+  void set_unwanted() const noexcept;
   [[nodiscard]] Result<void> try_flush_host(CallSite site) const noexcept;
   [[nodiscard]] Result<RawUnified> try_clone(StreamRef stream, CallSite site) const noexcept;
   /// The host's copy, complete, as a buffer of its own; this one has nothing then.

@@ -31,7 +31,10 @@ namespace tern {
   TERN_REASON(reconcile)                           \
   TERN_REASON(write_through)                       \
   TERN_REASON(clone)                               \
-  TERN_REASON(compare)
+  TERN_REASON(compare)                             \
+  TERN_REASON(evict)                               \
+  TERN_REASON(spill)                               \
+  TERN_REASON(unspill)
 
 enum class TransferReason : std::uint8_t {
 #define TERN_REASON(reason) reason,
@@ -66,6 +69,8 @@ struct UnifiedStatistics {
   MoveCount to_host = {};
   MoveCount to_device = {};  // from the host
   MoveCount between_devices = {};
+  MoveCount to_file = {};  // spilled
+  MoveCount from_file = {};
   /// Not moved, because the two places share memory.
   MoveCount elided = {};
   std::array<MoveCount, transfer_reasons> by_reason = {};  // elided ones too
@@ -73,9 +78,12 @@ struct UnifiedStatistics {
   std::uint64_t merged_gap_bytes = 0;
   /// Accesses of the host that had something to wait for.
   std::uint64_t host_waits = 0;
+  /// Copies that had to go because memory was short, and their bytes.
+  MoveCount evicted = {};
   /// Copies of a write_through policy that could not be made; the bytes are stale there.
   std::uint64_t failed_write_throughs = 0;
 
+  /// Between places; what went to a file and came back is not in it.
   [[nodiscard]] MoveCount moved() const noexcept {
     return {to_host.copies + to_device.copies + between_devices.copies,
             to_host.bytes + to_device.bytes + between_devices.bytes};

@@ -663,6 +663,18 @@ class UnifiedBuffer : public UnifiedView<T> {
   void write_through(std::optional<Place> place, CallSite site = CallSite::here()) {
     try_write_through(place, site).value();
   }
+  /// The copy there does not go when memory is short (coherence/pressure.hpp), or may again.
+  /// Refused with invalid_device for a device that does not take part.
+  Result<void> try_keep_on(Place place, bool keeps = true,
+                           CallSite site = CallSite::here()) noexcept {
+    return raw_.try_keep_on(place, keeps, site);
+  }
+  void keep_on(Place place, bool keeps = true, CallSite site = CallSite::here()) {
+    try_keep_on(place, keeps, site).value();
+  }
+  /// Nobody will use it soon: its copies are the first of their kind to go. The next access takes
+  /// that back.
+  void wont_use() const noexcept { raw_.set_unwanted(); }
   /// Blocks the host until nobody uses any of its memory.
   Result<void> try_synchronize(CallSite site = CallSite::here()) const noexcept {
     return raw_.try_synchronize(site);

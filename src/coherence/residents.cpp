@@ -1,0 +1,59 @@
+#include "coherence/residents.hpp"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace tern {
+namespace {
+
+/// Kept for good: buffers may end when the program does.
+struct Places {
+  std::mutex mutex;
+  std::map<Place, std::weak_ptr<Residents>> all;  // guarded by mutex
+};
+
+Places& places() {
+  static Places& instance = *new Places;
+  return instance;
+}
+
+}  // namespace
+
+std::shared_ptr<Residents> Residents::of(Place place) {
+  if (place.is_host()) place = Place::host();  // wherever its pages are
+  Places& known = places();
+  const std::lock_guard lock(known.mutex);
+  if (const auto found = known.all.find(place); found != known.all.end()) {
+    if (std::shared_ptr<Residents> there = found->second.lock()) return there;
+  }
+  // Devices come and go, and their numbers are not used again.
+  std::erase_if(known.all, [](const auto& one) { return one.second.expired(); });
+  auto made = std::make_shared<Residents>();
+  known.all[place] = made;
+  return made;
+}
+
+void Resident::enter() noexcept {
+  const std::lock_guard lock(where_->mutex_);
+  if (std::exchange(is_listed_, true)) return;
+  touch();
+  previous_ = nullptr;
+  next_ = std::exchange(where_->first_, this);
+  if (next_ != nullptr) next_->previous_ = this;
+}
+
+void Resident::leave() noexcept {
+  const std::lock_guard lock(where_->mutex_);
+  if (!std::exchange(is_listed_, false)) return;
+  (previous_ != nullptr ? previous_->next_ : where_->first_) = next_;
+  if (next_ != nullptr) next_->previous_ = previous_;
+}
+
+void sort(std::vector<Candidate>& candidates) noexcept {
+  std::ranges::sort(candidates, {},
+                    [](const Candidate& one) { return std::tuple(one.kind, one.last_use); });
+}
+
+}  // namespace tern

@@ -1,0 +1,284 @@
+#include "coherence/room.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+
+#include "coherence/pressure_totals.hpp"
+#include "coherence/unified_core.hpp"
+#include "core/text.hpp"
+#include "tern/core/bytes.hpp"
+#include "tern/memory/budget_resource.hpp"
+
+namespace tern {
+namespace {
+
+/// Calls visit(Budget&) for all budgets that count what a resource gives, until one says
+/// true.
+template <class Visit>
+bool visit_budgets(const Resource* resource, Visit visit) {
+  while (resource != nullptr) {
+    if (const auto* limited = dynamic_cast<const BudgetResource*>(resource)) {
+      for (Budget* one = limited->budget().get(); one != nullptr; one = one->parent().get()) {
+        if (visit(*one)) return true;
+      }
+    }
+    const auto* wrapper = dynamic_cast<const WrappingResource*>(resource);
+    resource = wrapper != nullptr ? wrapper->upstream().get() : nullptr;
+  }
+  return false;
+}
+
+bool is_under(const Resource* resource, const Budget& budget) {
+  return visit_budgets(resource, [&](const Budget& one) { return &one == &budget; });
+}
+
+/// Does what one gives count where the other's does?
+bool share_a_budget(const Resource* a, const Resource* b) {
+  return a == b || visit_budgets(a, [&](const Budget& one) { return is_under(b, one); });
+}
+
+/// Rooms that this thread is making: a copy that goes to the host may need one there.
+thread_local int turns = 0;
+
+std::size_t minus(std::size_t a, std::size_t b) noexcept { return a - std::min(a, b); }
+
+/// "rho 4.0 MiB (2.0 MiB leased), grid 1.0 MiB, 3 more": as much as there is room for.
+class ShortList {
+ public:
+  void add(const TagResidency& one) noexcept {
+    std::array<char, 96> text = {};
+    std::size_t length = 0;
+    const auto put = [&](std::string_view piece) {
+      const std::size_t bytes = utf8_prefix_bytes(piece, text.size() - length);
+      std::memcpy(text.data() + length, piece.data(), bytes);
+      length += bytes;
+    };
+    const auto put_bytes = [&](std::size_t bytes) {
+      std::array<char, 32> number;
+      put({number.data(), format_bytes_to(number.data(), number.size(), bytes)});
+    };
+    if (length_ != 0) put(", ");
+    put(std::string_view(one.tag.name()).substr(0, utf8_prefix_bytes(one.tag.name(), 24)));
+    put(" ");
+    put_bytes(one.bytes);
+    if (one.leased_bytes != 0) {
+      put(" (");
+      put_bytes(one.leased_bytes);
+      put(" leased)");
+    }
+    if (length_ + length + 8 > text_.size()) {
+      is_full_ = true;
+      return;
+    }
+    std::memcpy(text_.data() + length_, text.data(), length);
+    length_ += length;
+  }
+  [[nodiscard]] std::string_view text() noexcept {
+    if (is_full_ && length_ + 5 <= text_.size()) {
+      std::memcpy(text_.data() + length_, ", ...", 5);
+      return {text_.data(), length_ + 5};
+    }
+    return length_ == 0 ? std::string_view("nobody") : std::string_view(text_.data(), length_);
+  }
+  [[nodiscard]] bool is_full() const noexcept { return is_full_; }
+
+ private:
+  std::array<char, 120> text_;
+  std::size_t length_ = 0;
+  bool is_full_ = false;
+};
+
+std::vector<TagResidency> by_tag(Residents& where) {
+  std::vector<TagResidency> all;
+  where.visit([&](const Resident& one) {
+    const UnifiedCore::Standing standing = one.owner()->standing(one.memory());
+    if (standing.bytes == 0) return;
+    const Tag tag = one.owner()->options().tag;
+    auto found = std::ranges::find(all, tag, &TagResidency::tag);
+    if (found == all.end()) found = all.insert(found, TagResidency{.tag = tag});
+    ++found->copies;
+    found->bytes += standing.bytes;
+    if (standing.is_leased) found->leased_bytes += standing.bytes;
+    if (standing.is_kept) found->kept_bytes += standing.bytes;
+  });
+  std::ranges::sort(all, [](const TagResidency& a, const TagResidency& b) {
+    return a.bytes != b.bytes ? a.bytes > b.bytes : a.tag.name() < b.tag.name();
+  });
+  return all;
+}
+
+}  // namespace
+
+bool is_shortage(const Failure& failure) noexcept {
+  // Where it is the library's own books that found no memory, no copy of a buffer helps.
+  return (failure.code() == ErrorCode::out_of_memory && !failure.string("what")) ||
+         failure.code() == ErrorCode::out_of_budget;
+}
+
+std::vector<TagResidency> residents_by_tag(Place place) { return by_tag(*Residents::of(place)); }
+
+Room::Room(Residents& where, const RoomWanted& wanted) noexcept
+    : where_(where), wanted_(wanted), turn_(where.turn(), std::try_to_lock) {
+  if (!turn_) {
+    has_waited_ = true;
+    // Without a turn others may take what was freed; waiting for one with one could be for ever.
+    if (turns == 0) turn_.lock();
+  }
+  ++turns;
+}
+
+Room::~Room() { --turns; }
+
+/// Copies that may go, with a share of each buffer.
+class Room::Shared {
+ public:
+  Shared() noexcept = default;
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+  ~Shared() {
+    for (const Candidate& one : all) one.owner->drop_share();
+  }
+  /// Throws std::bad_alloc.
+  void add(const Candidate& candidate) {
+    all.push_back(candidate);
+    if (!candidate.owner->try_share()) all.pop_back();
+  }
+
+  std::vector<Candidate> all;
+};
+
+void Room::find(bool is_for_device, Shared& found) const {
+  where_.visit([&](const Resident& one) {
+    const UnifiedCore::Standing standing = one.owner()->standing(one.memory());
+    if (!standing.can_go || standing.kind > wanted_.most || standing.bytes == 0) return;
+    if (!is_for_device && !share_a_budget(wanted_.resource, standing.resource)) return;
+    found.add({standing.kind, one.last_use(), standing.bytes, one.owner(), one.memory()});
+  });
+}
+
+bool Room::is_hopeless(const Failure& why) noexcept {
+  if (why.code() != ErrorCode::out_of_budget) return false;
+  visit_budgets(wanted_.resource, [&](const Budget& level) {
+    if (!level.has_limit()) return false;
+    std::size_t evictable = 0;
+    where_.visit([&](const Resident& one) {
+      const UnifiedCore::Standing standing = one.owner()->standing(one.memory());
+      if (!standing.can_go || standing.kind > wanted_.most) return;
+      if (is_under(standing.resource, level)) evictable += standing.bytes;
+    });
+    const BudgetState now = level.state();
+    const std::size_t staying = minus(now.charged_bytes, now.pending_bytes + evictable);
+    limit_bytes_ = now.limit_bytes;
+    is_hopeless_ = wanted_.bytes > minus(now.limit_bytes, staying);
+    return is_hopeless_;
+  });
+  return is_hopeless_;
+}
+
+std::size_t Room::missing_bytes() const noexcept {
+  std::size_t missing = 0;
+  const StreamId stream = wanted_.stream.id();
+  visit_budgets(wanted_.resource, [&](Budget& level) {
+    if (!level.has_limit()) return false;
+    if (level.remaining_bytes() < wanted_.bytes) level.drain();
+    // What the stream itself has freed it can have again.
+    const std::size_t own = stream ? level.pending_bytes(stream) : 0;
+    missing = std::max(missing, minus(wanted_.bytes, level.remaining_bytes() + own));
+    return false;
+  });
+  return missing;
+}
+
+bool Room::free(std::size_t bytes, const Failure& why) noexcept try {
+  const bool is_for_device = why.code() == ErrorCode::out_of_memory;
+  std::size_t freed = 0;
+  Shared found;
+  find(is_for_device, found);
+  sort(found.all);
+  // Those that turn out to be in use meanwhile, or cannot be written, are left, and the next asked.
+  for (const Candidate& one : found.all) {
+    if (freed >= bytes) break;
+    const Result<std::size_t> gone =
+        one.owner->try_evict(one.memory, wanted_.most, wanted_.stream, wanted_.site);
+    if (!gone) {
+      last_failure_ = gone.failure();
+      continue;
+    }
+    freed += *gone;
+    if (*gone != 0) ++freed_copies_;
+  }
+  freed_bytes_ += freed;
+  return freed != 0;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+Failure Room::refusal(const Failure& why) const noexcept {
+  {
+    PressureTotals& totals = PressureTotals::instance();
+    const std::lock_guard lock(totals.mutex);
+    ++totals.statistics.refused_requests;
+  }
+  Sums sums;
+  ShortList list;
+  try {
+    where_.visit([&](const Resident& one) {
+      const UnifiedCore::Standing standing = one.owner()->standing(one.memory());
+      if (standing.is_leased) sums.leased_bytes += standing.bytes;
+      if (standing.is_kept) sums.kept_bytes += standing.bytes;
+      if (standing.can_go) sums.evictable_bytes += standing.bytes;
+    });
+    for (const TagResidency& one : by_tag(where_)) {
+      if (!list.is_full()) list.add(one);
+    }
+  } catch (const std::bad_alloc&) {
+    // Then with fewer words.
+  }
+  // Where no unified buffer has anything, whoever refused has the better words.
+  const std::size_t there = sums.leased_bytes + sums.kept_bytes + sums.evictable_bytes;
+  if (there + freed_bytes_ == 0 && !is_hopeless_ && !last_failure_) {
+    return Failure(why).at(wanted_.site);
+  }
+  const char* sentence =
+      "buffer '{tag}' needs {requested} on '{device}', and there is no room: {freed} went, "
+      "{leased} "
+      "are leased, {kept} are kept; there are {by_tag}. Close leases, use less, or allow more. "
+      "({cause})";
+  if (is_hopeless_) {
+    sentence =
+        "buffer '{tag}' needs {requested} on '{device}', which cannot fit into {limit} whatever "
+        "goes: {evictable} can go, {leased} are leased, {kept} are kept; there are {by_tag}. Close "
+        "leases, use less at a time, or raise the limit. ({cause})";
+  } else if (last_failure_) {
+    sentence =
+        "buffer '{tag}' needs {requested} on '{device}', and there is no room: {freed} went, "
+        "{leased} "
+        "are leased, {kept} are kept; there are {by_tag}. What should have gone next could not be "
+        "written: {eviction_error}. ({cause})";
+  }
+  Failure refusal(why.code(), sentence, wanted_.site);
+  refusal.with_bytes("requested", wanted_.bytes)
+      .with_bytes("freed", freed_bytes_)
+      .with("evictions", freed_copies_)
+      .with_bytes("leased", sums.leased_bytes)
+      .with_bytes("kept", sums.kept_bytes)
+      .with_bytes("evictable", sums.evictable_bytes)
+      .with_bytes("limit", is_hopeless_ ? limit_bytes_ : why.number("limit").value_or(0))
+      .with_bytes("pending", why.number("pending").value_or(0))
+      .with("hopeless", std::uint64_t{is_hopeless_})
+      .with("tag", wanted_.tag.name())
+      .with("device", wanted_.place)
+      .with("cause", name(why.code()));
+  if (last_failure_) {
+    refusal.with("eviction_code", static_cast<std::uint64_t>(last_failure_->code()));
+    // Of one that found no room on the host in its turn, what kept others from going there.
+    std::optional<std::string_view> text = last_failure_->string("eviction_error");
+    if (!text) text = last_failure_->string("cause");
+    refusal.with("eviction_error", text.value_or(name(last_failure_->code())));
+  }
+  return refusal.with("by_tag", list.text());
+}
+
+}  // namespace tern

@@ -1,0 +1,77 @@
+// Room is memory that copies of unified buffers give up for one that has none.
+//
+// Whoever was refused memory for a copy makes a Room, and asks it to free bytes until the request
+// succeeds or nothing more can go. It knows which copies would help: those whose memory counts
+// against a limit that the request's does, or, where the device itself has no more, all there. A
+// Room has the turn of its place for as long as it lives, so that nobody else takes what it frees.
+// Confined.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string_view>
+
+#include "coherence/residents.hpp"
+#include "tern/core/call_site.hpp"
+#include "tern/core/result.hpp"
+#include "tern/device/stream.hpp"
+#include "tern/memory/resource.hpp"
+
+namespace tern {
+
+struct RoomWanted {
+  std::size_t bytes = 0;
+  /// Who was asked; null for the heap.
+  const Resource* resource = nullptr;
+  StreamRef stream = {};  // in whose order copies go; none: the host's
+  Eviction most = Eviction::dirty;
+  Tag tag = {};
+  std::string_view place = {};
+  CallSite site = {};
+};
+
+class Room {
+ public:
+  /// Waits for its turn, unless the thread has another one.
+  Room(Residents& where, const RoomWanted& wanted) noexcept;
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+  ~Room();
+
+  /// Did another make room meanwhile?
+  [[nodiscard]] bool has_waited() const noexcept { return has_waited_; }
+  /// Is there a limit that the request is above, whatever goes? Then nothing should.
+  [[nodiscard]] bool is_hopeless(const Failure& why) noexcept;
+  /// What the limits over the resource lack for the request now; nothing where none lacks anything.
+  [[nodiscard]] std::size_t missing_bytes() const noexcept;
+  /// Frees so many bytes, or what it can: false if nothing went.
+  [[nodiscard]] bool free(std::size_t bytes, const Failure& why) noexcept;
+  /// Why there is no room, with who has it.
+  [[nodiscard]] Failure refusal(const Failure& why) const noexcept;
+
+ private:
+  struct Sums {
+    std::size_t evictable_bytes = 0, leased_bytes = 0, kept_bytes = 0;
+  };
+  class Shared;
+  /// Those that help. Throws std::bad_alloc.
+  void find(bool is_for_device, Shared& found) const;
+
+  Residents& where_;
+  const RoomWanted wanted_;
+  std::unique_lock<std::mutex> turn_;
+  bool has_waited_ = false;
+  bool is_hopeless_ = false;
+  std::size_t limit_bytes_ = 0;
+  std::size_t freed_bytes_ = 0;
+  std::uint64_t freed_copies_ = 0;
+  std::optional<Failure> last_failure_;  // of a copy that should have gone
+};
+
+/// Is it for want of memory that it was refused?
+[[nodiscard]] bool is_shortage(const Failure& failure) noexcept;
+
+}  // namespace tern

@@ -1,0 +1,264 @@
+// The part of a unified buffer that gives its copies up, and asks others to.
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "coherence/pressure_totals.hpp"
+#include "coherence/room.hpp"
+#include "coherence/unified_core.hpp"
+#include "core/no_host_memory.hpp"
+
+namespace tern {
+namespace {
+
+/// Every round frees as much as the request needs. Where memory is in pieces that may take several;
+/// without end it would be where others take what was freed.
+constexpr int most_rounds = 64;
+
+/// The memory goes in the order of the stream, behind all that uses it.
+void free_on(StorageHandle storage, StreamRef stream, CallSite site) noexcept {
+  const ResourceHandle resource = storage->resource();
+  if (!resource || !stream.is_usable() || stream.device_id() != resource->device().id()) return;
+  // Refused, it goes with its last handle, behind its own uses.
+  if (const Result<Block> block = storage->try_release_block(stream, site)) {
+    resource->deallocate(*block, stream, site);
+  }
+}
+
+}  // namespace
+
+UnifiedCore::TryMover::TryMover(UnifiedCore& core) noexcept : core_(core) {
+  {
+    // Whoever moves bytes counts as a mover: so a thread never tries a lock that it has.
+    const std::lock_guard lock(core_.mutex_);
+    if (core_.movers_ != 0) return;
+    ++core_.movers_;
+    for (Memory& memory : core_.memories_) memory.ahead = {};
+  }
+  lock_ = std::unique_lock(core_.transfer_mutex_, std::try_to_lock);
+  if (lock_ && core_.options_.guard) core_.open_pages();
+  if (lock_) return;
+  const std::lock_guard lock(core_.mutex_);
+  --core_.movers_;
+}
+
+UnifiedCore::TryMover::~TryMover() {
+  if (!lock_) return;
+  core_.list_copies();
+  if (core_.options_.guard) core_.close_pages();
+  lock_.unlock();
+  const std::lock_guard lock(core_.mutex_);
+  --core_.movers_;
+}
+
+void UnifiedCore::list_copies() noexcept {
+  for (Memory& memory : memories_) {
+    if (!memory.resident) continue;
+    if (memory.storage) {
+      memory.resident->enter();
+    } else {
+      memory.resident->leave();
+    }
+  }
+  if (spilled_.empty()) return;
+  bool is_needed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_needed = needs_spilled({0, bytes()}, {});
+  }
+  if (!is_needed) forget_spilled();
+}
+
+bool UnifiedCore::try_share() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (shares_ == 0) return false;
+  ++shares_;
+  return true;
+}
+
+UnifiedCore::Standing UnifiedCore::standing(unsigned number) const noexcept {
+  const std::lock_guard lock(mutex_);
+  return standing_of(number, 0);
+}
+
+UnifiedCore::Standing UnifiedCore::standing_of(unsigned number,
+                                               std::uint32_t own_movers) const noexcept {
+  Standing found;
+  const Memory& memory = memories_[number];
+  if (shares_ == 0 || !memory.storage) return found;
+  const Result<Block> block = memory.storage->try_block();
+  found.bytes = block && *block ? block->bytes : memory.storage->bytes();
+  found.resource = memory.storage->resource().get();
+  found.is_kept = memory.storage->is_external() || !(memory.parts & kept_).empty();
+  bool is_used = false, is_alone = false;
+  validity_.visit(0, bytes(), [&](std::size_t, std::size_t, PlaceSet valid) {
+    if ((valid & memory.parts).empty()) return;
+    is_used = true;
+    is_alone |= (valid & memory.parts) == valid;
+  });
+  found.kind = is_alone ? Eviction::dirty : is_used ? Eviction::clean : Eviction::stale;
+  // Somebody else's handle would keep the memory.
+  found.is_leased = movers_ != own_movers || memory.storage->shares() != 1;
+  for (const Open& open : slots_) {
+    // A claim of no place yet may be of this one. What is written home must be nobody's.
+    found.is_leased |= open.is_open && (open.place == nowhere || memory.parts.has(open.place) ||
+                                        found.kind == Eviction::dirty);
+  }
+  // The last copy of the host can only go to a file.
+  found.can_go = !found.is_leased && !found.is_kept &&
+                 (found.kind != Eviction::dirty || number != host || options_.spill);
+  return found;
+}
+
+Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcept try {
+  const PlaceSet own = memories_[number].parts;
+  const ByteRange all{0, bytes()};
+  const std::vector<ByteRange> alone =
+      ranges_where(all, [&](PlaceSet valid) { return !valid.empty() && (valid & own) == valid; });
+  if (Result<void> there = try_ensure(host, {}, site); !there) return there;
+  const std::uint64_t before = statistics_.of(TransferReason::evict).bytes;
+  if (Result<void> saved = try_fetch({.range = all,
+                                      .place = host,
+                                      .reason = TransferReason::evict,
+                                      .own = no_lease,
+                                      .site = site,
+                                      .parts = alone});
+      !saved) {
+    return saved;
+  }
+  note_homeless(alone);
+  PressureTotals& totals = PressureTotals::instance();
+  const std::lock_guard lock(totals.mutex);
+  totals.statistics.written_back_bytes += statistics_.of(TransferReason::evict).bytes - before;
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory("the directory of a unified buffer", site);
+}
+
+void UnifiedCore::note_homeless(std::span<const ByteRange> ranges) {
+  const std::lock_guard lock(mutex_);
+  for (const ByteRange& one : ranges) {
+    const auto covers = [&](const ByteRange& other) {
+      return other.begin <= one.begin && one.end <= other.end;
+    };
+    if (std::ranges::none_of(homeless_, covers)) homeless_.push_back(one);
+  }
+}
+
+Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, StreamRef stream,
+                                           CallSite site) noexcept {
+  const auto failed = [](const Failure& failure) -> Result<std::size_t> {
+    PressureTotals& totals = PressureTotals::instance();
+    const std::lock_guard lock(totals.mutex);
+    ++totals.statistics.failed_evictions;
+    return failure;
+  };
+  const TryMover mover(*this);
+  if (!mover) return 0;
+  Standing before;
+  {
+    const std::lock_guard lock(mutex_);
+    before = standing_of(number, 1);
+  }
+  if (!before.can_go || before.kind > most) return 0;
+  const bool is_spilled = before.kind == Eviction::dirty && number == host;
+  if (before.kind == Eviction::dirty) {
+    Result<void> saved = is_spilled ? try_spill(site) : try_write_back(number, site);
+    if (!saved) return failed(saved.failure());
+  }
+  StorageHandle gone;
+  {
+    const std::lock_guard lock(mutex_);
+    Memory& memory = memories_[number];
+    // Leases that came meanwhile wait for this, and find out then. The file stands in for what is
+    // in it.
+    if (!is_spilled) {
+      for (PlaceSet rest = memory.parts; !rest.empty(); rest = rest.without(rest.first())) {
+        validity_.remove(0, bytes_, rest.first());
+      }
+      memory.parts = {};
+    }
+    gone = std::exchange(memory.storage, {});
+    statistics_.evicted.copies += 1;
+    statistics_.evicted.bytes += before.bytes;
+  }
+  free_on(std::move(gone), stream, site);
+  PressureTotals& totals = PressureTotals::instance();
+  const std::lock_guard lock(totals.mutex);
+  PressureStatistics& all = totals.statistics;
+  EvictionCount& count =
+      (number == host ? all.host : all.device)[static_cast<std::size_t>(before.kind)];
+  count.copies += 1;
+  count.bytes += before.bytes;
+  return before.bytes;
+}
+
+Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t bytes,
+                                                   StreamRef stream, CallSite site,
+                                                   Eviction most) noexcept {
+  ResourceHandle asked;
+  Result<StorageHandle> made = try_make_at_once(place, bytes, stream, asked, site);
+  if (made || !is_shortage(made.failure())) return made;
+  // What was given up before may be free by now.
+  poll_storages();
+  const std::size_t need =
+      asked ? asked->good_size({.bytes = bytes, .stream = stream, .tag = options_.tag}) : bytes;
+  Room room(memory_of(place).resident->where(), {.bytes = need,
+                                                 .resource = asked.get(),
+                                                 .stream = stream,
+                                                 .most = most,
+                                                 .tag = options_.tag,
+                                                 .place = name_of(place),
+                                                 .site = site});
+  for (int round = 0; round < most_rounds; ++round) {
+    // While this one waited for its turn, others may have made more room than they needed.
+    if (round != 0 || room.has_waited()) {
+      made = try_make_at_once(place, bytes, stream, asked, site);
+      if (made || !is_shortage(made.failure())) return made;
+    }
+    if (round == 0 && room.is_hopeless(made.failure())) break;
+    // At first what is missing; if that was not enough, as much as is wanted.
+    const std::size_t missing = round == 0 ? room.missing_bytes() : 0;
+    if (!room.free(missing != 0 ? missing : need, made.failure())) break;
+  }
+  return room.refusal(made.failure());
+}
+
+// --- What the program says of it
+
+Result<void> UnifiedCore::try_keep_on(Place where, bool keeps, CallSite site) noexcept {
+  const Mover mover(*this);
+  std::optional<unsigned> place;
+  if (where == options_.device.place() && keeps) {
+    const Result<unsigned> own = try_place(options_.device, site);
+    if (!own) return own.failure();
+    place = *own;
+  } else {
+    const std::lock_guard lock(mutex_);
+    place = find(where);
+  }
+  if (!place && !keeps) return {};
+  if (!place) {
+    return Failure(ErrorCode::invalid_device,
+                   "{spec} does not take part in buffer '{tag}', so there is no copy to keep. "
+                   "Prefetch to it first.",
+                   site)
+        .with("spec", where.text())
+        .with("tag", options_.tag.name());
+  }
+  const std::lock_guard lock(mutex_);
+  kept_ = keeps ? kept_.with(*place) : kept_.without(*place);
+  return {};
+}
+
+void UnifiedCore::set_unwanted() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Memory& memory : memories_) {
+    if (!memory.resident) continue;
+    memory.resident->set_unwanted();
+    memory.last_use = 0;
+  }
+}
+
+}  // namespace tern

@@ -1,0 +1,171 @@
+// The part of a unified buffer whose host copy is in a file while its memory is somebody else's.
+//
+// The file stands in for the copy: the directory says that the host is up to date where bytes are
+// in the file, and the host takes part, without memory. Whoever needs the memory, or the bytes, has
+// them read back first; all of them, because the host's copy is all or nothing.
+
+#include <new>
+#include <utility>
+
+#include "coherence/pressure_totals.hpp"
+#include "coherence/unified_core.hpp"
+#include "core/no_host_memory.hpp"
+#include "tern/coherence/spill_file.hpp"
+
+namespace tern {
+
+std::byte* UnifiedCore::host_bytes(Storage& storage) noexcept {
+  return static_cast<std::byte*>(storage.try_memory()->host_address);
+}
+
+Result<void> UnifiedCore::try_spill(CallSite site) noexcept try {
+  SpillFile& file = *options_.spill;
+  const StorageHandle storage = memories_[host].storage;
+  const ByteRange all{0, bytes()};
+  const PlaceSet own = memories_[host].parts;  // the host, and devices that share its memory
+  const std::vector<ByteRange> alone =
+      ranges_where(all, [&](PlaceSet valid) { return !valid.empty() && (valid & own) == valid; });
+  if (Result<void> ready = storage->uses().try_wait(Access::discard); !ready) {
+    // It stays, for whoever comes next to be told.
+    return Failure(ready.failure()).at(site);
+  }
+  std::vector<Spilled> written;
+  written.reserve(alone.size());
+  const auto undo = [&] {
+    for (const Spilled& one : written) file.release(one.extent);
+  };
+  Transfer moved{.from = Place::host(),
+                 .to = Place::file(),
+                 .begin = alone.front().begin,
+                 .end = alone.back().end,
+                 .runs = alone.size(),
+                 .reason = TransferReason::spill,
+                 .site = site};
+  for (const ByteRange& one : alone) {
+    const std::span<const std::byte> part(host_bytes(*storage) + one.begin, one.end - one.begin);
+    Result<void> may;
+    if (storage->device().info().wants_notes) {
+      may = storage->device().try_note_host_access(part.data(), part.size(), Access::read, site);
+    }
+    const Result<SpillFile::Extent> extent =
+        may ? file.try_write(part, site) : Result<SpillFile::Extent>(may.failure());
+    if (!extent) {
+      undo();
+      return extent.failure();
+    }
+    written.push_back({one, *extent});
+    moved.bytes += part.size();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (!make_room(alone.size())) {
+      undo();
+      return no_host_memory("the directory of a unified buffer", site);
+    }
+    for (PlaceSet rest = own; !rest.empty(); rest = rest.without(rest.first())) {
+      validity_.remove(0, bytes_, rest.first());
+    }
+    for (const ByteRange& one : alone) {
+      validity_.apply(Access::discard, one.begin, one.end, host);
+    }
+    memories_[host].parts = PlaceSet::of(host);
+    spilled_ = std::move(written);
+    under_way_.clear();
+    homeless_.clear();
+    log(moved);
+  }
+  PressureTotals& totals = PressureTotals::instance();
+  const std::lock_guard lock(totals.mutex);
+  totals.statistics.spilled_bytes += moved.bytes;
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory("the directory of a unified buffer", site);
+}
+
+bool UnifiedCore::needs_spilled(ByteRange range, PlaceSet has) const noexcept {
+  if (spilled_.empty()) return false;
+  bool needs = false;
+  validity_.visit(range.begin, range.end, [&](std::size_t, std::size_t, PlaceSet valid) {
+    needs |= valid.has(host) && (valid & has).empty();
+  });
+  return needs;
+}
+
+Result<void> UnifiedCore::try_unspill(CallSite site) noexcept {
+  if (spilled_.empty()) return {};
+  if (!needs_spilled({0, bytes()}, {})) {
+    // All of it was written elsewhere since.
+    forget_spilled();
+    return {};
+  }
+  SpillFile& file = *options_.spill;
+  Result<StorageHandle> made = try_make_memory(host, bytes_, {}, site);
+  if (!made) return made.failure();
+  Storage& storage = **made;
+  if (Result<void> ready = storage.uses().try_wait(Access::discard); !ready) {
+    return Failure(ready.failure()).at(site);
+  }
+  Transfer moved{.from = Place::file(),
+                 .to = Place::host(),
+                 .begin = spilled_.front().range.begin,
+                 .end = spilled_.back().range.end,
+                 .runs = spilled_.size(),
+                 .reason = TransferReason::unspill,
+                 .site = site};
+  for (const Spilled& one : spilled_) {
+    std::byte* const to = host_bytes(storage) + one.range.begin;
+    Result<void> read;
+    if (storage.device().info().wants_notes) {
+      read = storage.device().try_note_host_access(to, one.extent.bytes, Access::discard, site);
+    }
+    if (read) read = file.try_read(one.extent, to, site);
+    if (!read) {
+      const Failure& cause = read.failure();
+      return Failure(
+                 cause.code(),
+                 "bytes {begin} to {end} of buffer '{tag}' did not come back from the spill file "
+                 "in '{path}': its {what} failed. The buffer is as it was.",
+                 site)
+          .with("begin", one.range.begin)
+          .with("end", one.range.end)
+          .with("error", cause.number("error").value_or(0))
+          .with("tag", options_.tag.name())
+          .with("what", cause.string("what").value_or(name(cause.code())))
+          .with("path", file.directory());
+    }
+    moved.bytes += one.extent.bytes;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    Memory& memory = memories_[host];
+    memory.set(*std::move(made));
+    memory.is_read_clear = memory.is_write_clear = true;
+    memory.touch();
+    for (const Spilled& one : spilled_) file.release(one.extent);
+    spilled_.clear();
+    log(moved);
+  }
+  PressureTotals& totals = PressureTotals::instance();
+  const std::lock_guard lock(totals.mutex);
+  totals.statistics.unspilled_bytes += moved.bytes;
+  return {};
+}
+
+Result<void> UnifiedCore::try_unspill_now(CallSite site) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (spilled_.empty()) return {};
+  }
+  const Mover mover(*this);
+  return try_unspill(site);
+}
+
+void UnifiedCore::forget_spilled() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (spilled_.empty()) return;
+  for (const Spilled& one : spilled_) options_.spill->release(one.extent);
+  spilled_.clear();
+  memories_[host].parts = {};
+}
+
+}  // namespace tern

@@ -1,0 +1,190 @@
+#include "tern/coherence/spill_file.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/copy_places.hpp"
+#include "support/spilled_bytes.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/unified.hpp"
+
+namespace tern::test {
+namespace {
+
+constexpr std::size_t block = SpillFile::block_bytes;
+
+class SpillFileTest : public testing::Test {
+ protected:
+  [[nodiscard]] SpillHandle open(std::size_t limit_bytes = 16 * block) const {
+    return SpillFile::open({.directory = folder / "", .limit_bytes = limit_bytes});
+  }
+  static Bytes read(SpillFile& file, const SpillFile::Extent& extent) {
+    Bytes bytes(extent.bytes);
+    EXPECT_TRUE(file.try_read(extent, bytes.data(), {}));
+    return bytes;
+  }
+
+  TemporaryFolder folder;
+};
+
+TEST_F(SpillFileTest, GivesBackWhatItWasGiven) {
+  const SpillHandle file = open();
+  std::vector<SpillFile::Extent> extents;
+  for (const std::size_t bytes : {1u, 31u, 32u, 4095u, 4096u, 4097u, 0u}) {
+    extents.push_back(file->try_write(counted(bytes, unsigned(bytes)), {}).value());
+  }
+  for (const SpillFile::Extent& one : extents) {
+    EXPECT_EQ(read(*file, one), counted(one.bytes, unsigned(one.bytes)));
+  }
+  EXPECT_EQ(file->statistics().used_bytes, 7 * block);
+  for (const SpillFile::Extent& one : extents) file->release(one);
+  EXPECT_EQ(file->statistics().used_bytes, 0u);
+  EXPECT_EQ(file->statistics().peak_bytes, 7 * block);
+  EXPECT_EQ(file->statistics().read_bytes, 1u + 31 + 32 + 4095 + 4096 + 4097);
+}
+
+TEST_F(SpillFileTest, HasNoNameAndIsItsOwnersAlone) {
+  const SpillHandle file = open();
+  EXPECT_TRUE(file->try_write(counted(10), {}));
+  EXPECT_TRUE(std::filesystem::is_empty(folder / ""));
+  struct stat facts = {};
+  ASSERT_EQ(stat(spill_path(folder / "").c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777, 0600u);
+  EXPECT_EQ(facts.st_nlink, 0u);
+}
+
+TEST_F(SpillFileTest, ClaimsTheDiskBeforeItWritesAndGivesItBack) {
+  const SpillHandle file = open();
+  const SpillFile::Extent extent = file->try_write(counted(3 * block), {}).value();
+  struct stat facts = {};
+  const std::string path = spill_path(folder / "");
+  ASSERT_EQ(stat(path.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_size, off_t{3 * block});
+  EXPECT_GE(facts.st_blocks * 512, off_t{3 * block});
+  file->release(extent);
+  ASSERT_EQ(stat(path.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_size, 0);
+  EXPECT_EQ(file->statistics().file_bytes, 0u);
+}
+
+TEST_F(SpillFileTest, UsesAgainWhatWasReleased) {
+  const SpillHandle file = open(6 * block);
+  std::vector<SpillFile::Extent> all;
+  for (unsigned i = 0; i < 6; ++i) all.push_back(file->try_write(counted(block, i), {}).value());
+  // Out of order, so that neighbours on both sides come together.
+  for (const int i : {1, 3, 2}) file->release(all[static_cast<std::size_t>(i)]);
+  const SpillFile::Extent three = file->try_write(counted(3 * block, 99), {}).value();
+  EXPECT_EQ(three.offset, all[1].offset);
+  EXPECT_EQ(file->statistics().file_bytes, 6 * block);
+  EXPECT_EQ(read(*file, all[0]), counted(block, 0));
+  EXPECT_EQ(read(*file, all[4]), counted(block, 4));
+  EXPECT_EQ(read(*file, three), counted(3 * block, 99));
+  // A part of a gap.
+  file->release(three);
+  const SpillFile::Extent one = file->try_write(counted(block, 7), {}).value();
+  const SpillFile::Extent two = file->try_write(counted(2 * block, 8), {}).value();
+  EXPECT_EQ(read(*file, one), counted(block, 7));
+  EXPECT_EQ(read(*file, two), counted(2 * block, 8));
+  EXPECT_EQ(file->statistics().used_bytes, 6 * block);
+}
+
+TEST_F(SpillFileTest, HoldsNoMoreThanItsLimit) {
+  const SpillHandle file = open(2 * block);
+  EXPECT_TRUE(file->try_write(counted(block + 1), {}));
+  const Failure refusal = refused(file->try_write(counted(1), {}), ErrorCode::out_of_budget);
+  EXPECT_EQ(refusal.number("current"), 2 * block);
+  EXPECT_EQ(refusal.number("limit"), 2 * block);
+  EXPECT_EQ(refusal.string("path"), folder / "");
+  EXPECT_EQ(file->statistics().failed_writes, 1u);
+}
+
+TEST_F(SpillFileTest, RefusesADirectoryItCannotUse) {
+  EXPECT_EQ(refused(SpillFile::try_open({.directory = folder / "none", .limit_bytes = 1}),
+                    ErrorCode::file)
+                .string("path"),
+            folder / "none");
+  refused(SpillFile::try_open({.directory = folder / ""}), ErrorCode::invalid_argument);
+}
+
+TEST_F(SpillFileTest, ADiskThatIsFullTakesNothing) {
+  const SpillHandle file = open(1024 * block);
+  const SpillFile::Extent before = file->try_write(counted(block), {}).value();
+  {
+    const SmallFiles full(2 * block);
+    const Failure refusal = refused(file->try_write(counted(4 * block), {}), ErrorCode::file);
+    EXPECT_EQ(refusal.string("cause"), "disk full");
+    EXPECT_EQ(refusal.string("what"), "posix_fallocate");
+    EXPECT_EQ(refusal.number("bytes"), 4 * block);
+  }
+  EXPECT_EQ(file->statistics().used_bytes, block);
+  EXPECT_EQ(read(*file, before), counted(block));
+  EXPECT_TRUE(file->try_write(counted(4 * block), {}));
+}
+
+TEST_F(SpillFileTest, ADiskThatFailsWhileItIsWrittenTakesNothing) {
+  const SpillHandle file = open();
+  const SpillFile::Extent gap = file->try_write(counted(4 * block), {}).value();
+  const SpillFile::Extent behind = file->try_write(counted(block), {}).value();
+  file->release(gap);
+  {
+    // What is claimed already is not claimed again, and cannot be written.
+    const SmallFiles full(block);
+    EXPECT_EQ(refused(file->try_write(counted(2 * block), {}), ErrorCode::file).string("what"),
+              "pwrite");
+  }
+  EXPECT_EQ(file->statistics().used_bytes, block);
+  EXPECT_EQ(read(*file, behind), counted(block));
+  const SpillFile::Extent again = file->try_write(counted(4 * block, 3), {}).value();
+  EXPECT_EQ(again.offset, gap.offset);
+  EXPECT_EQ(read(*file, again), counted(4 * block, 3));
+}
+
+TEST_F(SpillFileTest, WhatReadsBackWrongIsAnError) {
+  const SpillHandle file = open();
+  // Every byte counts: of the words, and of those behind the last of them.
+  for (const std::size_t at : {0u, 31u, 32u, 95u, 99u}) {
+    const SpillFile::Extent extent = file->try_write(counted(100), {}).value();
+    change_spilled_byte(folder / "", extent.offset + at);
+    Bytes bytes(100);
+    const Failure refusal = refused(file->try_read(extent, bytes.data(), {}), ErrorCode::file);
+    EXPECT_EQ(refusal.string("what"), "checksum") << at;
+    change_spilled_byte(folder / "", extent.offset + at);
+    EXPECT_EQ(read(*file, extent), counted(100));
+    file->release(extent);
+  }
+  const SpillFile::Extent extent = file->try_write(counted(100), {}).value();
+  set_length(spill_path(folder / ""), 50);
+  Bytes bytes(100);
+  EXPECT_EQ(refused(file->try_read(extent, bytes.data(), {}), ErrorCode::file).string("what"),
+            "pread");
+  EXPECT_EQ(file->statistics().failed_reads, 6u);
+}
+
+TEST_F(SpillFileTest, IsSafeToUseFromSeveralThreads) {
+  const SpillHandle file = open(1024 * block);
+  std::vector<std::thread> threads;
+  for (unsigned thread = 0; thread < 3; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (unsigned i = 0; i < 50; ++i) {
+        const Bytes bytes = counted(1 + i * 301, thread * 1000 + i);
+        const SpillFile::Extent extent = file->try_write(bytes, {}).value();
+        EXPECT_EQ(read(*file, extent), bytes);
+        file->release(extent);
+      }
+    });
+  }
+  for (std::thread& one : threads) one.join();
+  EXPECT_EQ(file->statistics().used_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace tern::test

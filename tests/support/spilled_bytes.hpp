@@ -1,0 +1,63 @@
+// Ways to a file that has no name, and to a disk that is full.
+
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstddef>
+#include <filesystem>
+#include <string>
+
+namespace tern::test {
+
+/// Of the spill file that is open in a directory: what this process calls it.
+inline std::string spill_path(const std::string& directory) {
+  const std::string folder = std::filesystem::weakly_canonical(directory).string();
+  for (const auto& one : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(one.path(), gone).string();
+    std::string parent = target.substr(0, target.find_last_of('/'));
+    if (folder.back() == '/') parent += '/';
+    if (!gone && parent == folder && target.ends_with("(deleted)")) return one.path().string();
+  }
+  ADD_FAILURE() << "there is no spill file in " << directory;
+  return {};
+}
+
+/// Twice, and it is as it was.
+inline void change_spilled_byte(const std::string& directory, std::size_t offset) {
+  const int file = open(spill_path(directory).c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(file, 0);
+  unsigned char byte = 0;
+  EXPECT_EQ(pread(file, &byte, 1, static_cast<off_t>(offset)), 1);
+  byte ^= 0x40;
+  EXPECT_EQ(pwrite(file, &byte, 1, static_cast<off_t>(offset)), 1);
+  EXPECT_EQ(close(file), 0);
+}
+
+/// While it lives, no file of the process grows beyond this: a disk that is full.
+class SmallFiles {
+ public:
+  explicit SmallFiles(std::size_t bytes) {
+    handler_ = std::signal(SIGXFSZ, SIG_IGN);
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before_), 0);
+    const rlimit small{bytes, before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  }
+  SmallFiles(const SmallFiles&) = delete;
+  SmallFiles& operator=(const SmallFiles&) = delete;
+  ~SmallFiles() {
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before_), 0);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_ = {};
+  void (*handler_)(int) = nullptr;
+};
+
+}  // namespace tern::test
