@@ -676,10 +676,11 @@ Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexc
     end_use(open);
   } else if (open.is_ahead) {
     Memory& memory = memory_of(open.place);
-    if (memory.ahead == stream.id()) [[likely]] {
+    if (memory.ahead == stream.id() && (memory.ahead_writes || !is_write(open.access))) [[likely]] {
       promise_next_mark(stream);  // so that the stream does not end without it
     } else {
-      // Somebody has looked meanwhile, and what came behind that is not on record.
+      // Somebody has looked meanwhile, and what came behind that is not on record, or only as
+      // reads.
       must_wait = !memory.storage->uses().try_note(stream, stream.next_mark(), open.access);
       memory.ahead = {};
     }
@@ -709,8 +710,7 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
       // Readers of other places must find the writes on record; the first read is behind them.
       MarkSet waits;
       UseRecord& uses = memory_of(open.place).storage->uses();
-      const Result<UseRecord::Ticket> ticket =
-          uses.try_begin(open.stream, Access::read, waits, site);
+      Result<UseRecord::Ticket> ticket = uses.try_begin(open.stream, Access::read, waits, site);
       if (!ticket) return ticket.failure();
       if (open.is_ahead) {
         if (Result<void> noted = uses.try_note(open.stream, open.stream.next_mark(), open.access);
@@ -741,6 +741,8 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
 
 // --- The lease itself
 
+      // It waits for nobody, so it is not behind more than the write was.
+      ticket->version = open.is_ahead ? 0 : open.ticket.version;
 void RawLease::end() noexcept {
   const bool was_left =
       kept_exceptions_ != no_discard && std::uncaught_exceptions() > kept_exceptions_;

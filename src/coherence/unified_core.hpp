@@ -280,6 +280,9 @@ class UnifiedCore final : public LaunchMemory {
   /// program are its own to end.)
   struct Runner {
     Stream own = {};
+  /// On a device, what is written when the holder likes is what his stream has now. With mutex_
+  /// held.
+  [[nodiscard]] Result<void> try_note_escape(const Open& open) noexcept;
     StreamRef stream = {};
   };
   [[nodiscard]] static Result<Runner> try_runner(const Device& device, Storage& storage,

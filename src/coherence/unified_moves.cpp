@@ -267,6 +267,13 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   const std::span<const ByteRange> wanted = parts.empty() ? std::span(&range, 1) : parts;
   TransferReason reason = wanted_for;
   std::vector<CopyRun> runs;
+Result<void> UnifiedCore::try_note_escape(const Open& open) noexcept {
+  if (!open.is_sticky || !open.has_use) return {};
+  return memory_of(open.place)
+      .storage->uses()
+      .try_note(open.stream, open.stream.next_mark(), Access::discard);
+}
+
   std::vector<ByteRange> sticky;
   std::size_t gaps = 0;
   {
@@ -283,16 +290,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       reason = TransferReason::sticky;
       if (!make_room()) return no_host_memory("a directory", site);
       validity_.remove(sticky.back().begin, sticky.back().end, place);
-      if (open.has_use) {
-        // On a device the writes are what the stream has now.
-        if (Result<void> noted =
-                memory_of(open.place)
-                    .storage->uses()
-                    .try_note(open.stream, open.stream.next_mark(), Access::discard);
-            !noted) {
-          return noted;
-        }
-      }
+      if (Result<void> noted = try_note_escape(open); !noted) return noted;
     }
     costs.leased = leased;
     for (const ByteRange& one : wanted) {

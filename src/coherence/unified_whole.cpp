@@ -311,6 +311,10 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
     Result<Runner> runner = Runner{{}, stream};
     if (is_by_source) runner = try_runner(from->device(), *from, Access::read);
     Result<void> queued = runner ? try_issue(std::span(&run, 1), to, from, runner->stream, site)
+    for (const Open& open : slots_) {
+      if (!open.is_open) continue;
+      if (Result<void> noted = try_note_escape(open); !noted) return noted.failure();
+    }
                                  : Result<void>(runner.failure());
     {
       const std::lock_guard lock(mutex_);

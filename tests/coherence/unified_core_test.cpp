@@ -414,6 +414,32 @@ TEST_F(Unified, KeepsTheOrderOfALeaseThatWasOpenWhenOthersLooked) {
 
 TEST_F(Unified, EndsBehindItsWorkWithoutWaiting) {
   Gate gate;
+TEST_F(Unified, KeepsTheOrderOfAWriteWhoseStreamHasReadMeanwhile) {
+  UnifiedBuffer<int> buffer = make(100);
+  UnifiedView<int> one = buffer.view(0, 50), other = buffer.view(50, 50);
+  write_on_device(buffer, s, 1);
+  DeviceLease<int> lease = one.rw_device(s);
+  s.fill(lease.data(), 50, 2);
+  EXPECT_EQ(on_device(other, t)[0], 1);
+  EXPECT_EQ(on_device(other, s)[0], 1);
+  s.fill(lease.data(), 50, 3);
+  lease.close();
+  EXPECT_EQ(on_device(one, t)[0], 3);
+}
+
+TEST_F(Unified, WhoDowngradesHasNotWaitedForOthers) {
+  UnifiedBuffer<int> buffer = make(100);
+  UnifiedView<int> one = buffer.view(0, 50), other = buffer.view(50, 50);
+  write_on_device(buffer, s, 1);
+  for (int i = 0; i < 2; ++i) {
+    DeviceLease<int> lease = one.rw_device(t);
+    write_on_device(other, s, 2);
+    static_cast<void>(std::move(lease).downgrade());
+    EXPECT_EQ(on_device(other, t)[0], 2);
+    write_on_device(one, t, 3);  // the next lease of t is the same use
+  }
+}
+
   gate.hold(s);
   {
     UnifiedBuffer<int> buffer = make(100000);
