@@ -45,9 +45,14 @@ std::string_view UnifiedCore::name_of(unsigned place) const noexcept {
 Failure UnifiedCore::sync_failed(unsigned from, unsigned to, ByteRange range, const Failure& cause,
                                  CallSite site) const noexcept {
   const bool from_host = from == host, to_host = to == host;
+  const bool is_lost = cause.code() == ErrorCode::device_lost;
   return Failure(ErrorCode::sync_failed,
-                 "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} "
-                 "('{a}' to '{b}'): {cause}. The buffer is as it was; try again.",
+                 is_lost ? "bytes {begin} to {end} of buffer '{tag}' could not be copied "
+                           "{direction} ('{a}' to '{b}'): {cause}. What only a lost device has is "
+                           "lost: drop its copy with Drop::discard, and write that again."
+                         : "bytes {begin} to {end} of buffer '{tag}' could not be copied "
+                           "{direction} ('{a}' to '{b}'): {cause}. The buffer is as it was; try "
+                           "again.",
                  site)
       .with("begin", range.begin)
       .with("end", range.end)
@@ -134,7 +139,7 @@ Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, CallSite sit
     return Storage::try_make(device, bytes, options);
   }
   std::unique_ptr<StorageOrigin> heap;
-  if (options_.guard) {
+  if (options_.guard && bytes != 0) {
     heap.reset(new (std::nothrow) GuardedHeap(bytes, options_.tag));
   } else {
     heap.reset(new (std::nothrow) HostHeap(bytes));
@@ -262,11 +267,6 @@ Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const Storage
   return no_host_memory("copies between places", site);
 }
 
-Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
-  const auto& [range, place, stream, wanted_for, own, site, parts] = fetch;
-  const std::span<const ByteRange> wanted = parts.empty() ? std::span(&range, 1) : parts;
-  TransferReason reason = wanted_for;
-  std::vector<CopyRun> runs;
 Result<void> UnifiedCore::try_note_escape(const Open& open) noexcept {
   if (!open.is_sticky || !open.has_use) return {};
   return memory_of(open.place)
@@ -274,6 +274,11 @@ Result<void> UnifiedCore::try_note_escape(const Open& open) noexcept {
       .try_note(open.stream, open.stream.next_mark(), Access::discard);
 }
 
+Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
+  const auto& [range, place, stream, wanted_for, own, site, parts] = fetch;
+  const std::span<const ByteRange> wanted = parts.empty() ? std::span(&range, 1) : parts;
+  TransferReason reason = wanted_for;
+  std::vector<CopyRun> runs;
   std::vector<ByteRange> sticky;
   std::size_t gaps = 0;
   {
