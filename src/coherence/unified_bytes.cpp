@@ -246,6 +246,8 @@ Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, St
 
 Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef stream,
                                          CallSite site) noexcept {
+  // One that has ended cannot be asked how far it is.
+  if (stream.id() && !stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
   Hold hold;
   if (Result<void> held =
           hold.try_take(*this, {.range = range, .access = Access::read_write, .site = site});
@@ -264,7 +266,7 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
                      site)
           .with("id", std::uint64_t{0})
           .with("tag", options_.tag.name())
-          .with("place", name_of(place.value_or(PlaceSet::most)));
+          .with("place", place ? std::string(name_of(*place)) : where.text());
     }
     ByteRange newer;
     PlaceSet holders;

@@ -189,6 +189,7 @@ Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offse
                    site)
         .with("what", "what was escaped for reading");
   }
+  if (stream.id() && !stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
   if (!make_room()) return no_host_memory("the directory of a unified buffer", site);
   Memory& memory = memory_of(open.place);
   if (open.place != host) {

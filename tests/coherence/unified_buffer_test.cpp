@@ -324,6 +324,20 @@ TEST_F(Unified, ClonesWhatAnEscapedPointerOfADeviceIsWriting) {
   EXPECT_EQ(buffer.clone(t).to_vector()[0], 2);
 }
 
+TEST_F(Unified, TakesNoWordOfAStreamThatHasEnded) {
+  UnifiedBuffer<int> buffer = make(100);
+  write_on_device(buffer, s, 1);
+  const StreamRef ended = Stream(device);
+  refused(buffer.try_mark_device_dirty(ended), ErrorCode::stream_misuse);
+  EscapedPointer<int> escape = buffer.escape_device(s);
+  refused(escape.try_commit(0, 10, ended), ErrorCode::stream_misuse);
+  EXPECT_TRUE(escape.try_commit(0, 10));
+  escape.close();
+  const Failure failure =
+      refused(buffer.try_mark_device_dirty(Stream(devices[1])), ErrorCode::not_allocated);
+  EXPECT_EQ(failure.string("place"), devices[1].place().text());
+}
+
 TEST_F(Unified, TakesNoNumberForASmallerOne) {
   const std::size_t wraps = std::size_t{1} << 62;  // times 4 bytes is 0
   UnifiedBuffer<int> buffer = make(100);
