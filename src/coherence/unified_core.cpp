@@ -129,7 +129,7 @@ void UnifiedCore::drop_share() noexcept {
   slot->place = static_cast<std::uint8_t>(place);
   slot->is_open = true;
   slot->has_use = slot->is_ahead = false;
-  slot->is_sticky = false;
+  slot->is_sticky = slot->is_unlisted = false;
   ++open_count_;
   ++shares_;
   return slot;
@@ -495,6 +495,7 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
       ++sticky_count_;
     }
   }
+  open.is_unlisted = !validity_.is_valid(range.begin, range.end, *place);
   return lease(slot);
 }
 
@@ -572,6 +573,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
     slots_[slot].is_sticky = true;
     ++sticky_count_;
   }
+  slots_[slot].is_unlisted = !validity_.is_valid(range.begin, range.end, host);
   last_host_lease_ = site;
   return lease(slot);
 }
@@ -681,7 +683,7 @@ void UnifiedCore::spread(std::uint32_t slot) noexcept {
   const std::optional<unsigned> through = write_through_;
   open.access = Access::read;  // for the time of the copy
   mutex_.unlock();
-  if (is_checked_) poison_stale(range, place, site);
+  if (is_checked_) poison_stale(range, place, slot, site);
   if (through && *through != place) {
     const Mover mover(*this);
     Result<void> copied = try_ensure(*through, {}, site);

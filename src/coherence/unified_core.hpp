@@ -189,6 +189,7 @@ class UnifiedCore final : public LaunchMemory {
     bool is_promised = false;  // of a launch, which will change the directory
     bool is_ahead = false;     // covered by what the record has of its stream
     bool is_sticky = false;    // an escape that writes when it likes
+    bool is_unlisted = false;  // reads beside one: the directory does not know of its bytes
 
     [[nodiscard]] bool overlaps(ByteRange range) const noexcept {
       return begin < range.end && range.begin < end;
@@ -305,7 +306,9 @@ class UnifiedCore final : public LaunchMemory {
   /// What of it is in this memory and not up to date there; or all of it.
   [[nodiscard]] Result<void> try_poison(unsigned place, ByteRange range, bool all, StreamRef stream,
                                         CallSite site) noexcept;
-  void poison_stale(ByteRange range, unsigned written, CallSite site) noexcept;
+  /// The same in all places but the one that was written; not of bytes that others hold, who read
+  /// what was there before an escaped pointer's holder said more.
+  void poison_stale(ByteRange range, unsigned written, std::uint32_t own, CallSite site) noexcept;
   /// The host's copy, if it is only that: nobody else may write it without telling. Null else.
   [[nodiscard]] const Memory* sealed_memory() const noexcept;
   /// A lease of the host's copy closes: from now on its bytes stay what they are.

@@ -76,8 +76,11 @@ Result<void> UnifiedCore::try_bring(std::span<const LaunchPart> parts, StreamRef
   // From here on the launch may write: what it does is told when it was submitted, and cannot fail.
   promised_ += changes;
   for (const LaunchPart& part : parts) {
-    slots_[part.claim].place = static_cast<std::uint8_t>(place);
-    slots_[part.claim].is_promised = true;
+    Open& open = slots_[part.claim];
+    open.place = static_cast<std::uint8_t>(place);
+    open.is_promised = true;
+    open.is_unlisted =
+        part.access == Access::read && !validity_.is_valid(part.begin, part.end, place);
   }
   return {};
 }

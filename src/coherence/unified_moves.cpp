@@ -302,6 +302,17 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       gaps += validity_.plan(one.begin, one.end, place, costs, runs);
     }
     if (runs.empty()) return {};
+    // Nobody writes what somebody reads, not even the same bytes.
+    for (const Open& open : slots_) {
+      if (!open.is_open || !open.is_unlisted || number_of(open) == own) continue;
+      if (places_[open.place].memory != places_[place].memory) continue;
+      for (const CopyRun& run : runs) {
+        const ByteRange written{run.begin, run.end};
+        if (places_[run.source].memory == places_[place].memory || !open.overlaps(written))
+          continue;
+        return refused(open, {.range = written, .site = site});
+      }
+    }
     if (!make_room(runs.size() + 1)) return no_host_memory("a directory", site);
     if (place == host) under_way_.reserve(under_way_.size() + runs.size());
   }
@@ -483,8 +494,15 @@ Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, 
   return no_host_memory("checked memory", site);
 }
 
-void UnifiedCore::poison_stale(ByteRange range, unsigned written, CallSite site) noexcept {
+void UnifiedCore::poison_stale(ByteRange range, unsigned written, std::uint32_t own,
+                               CallSite site) noexcept {
   const Mover mover(*this);
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Open& open : slots_) {
+      if (open.is_open && open.overlaps(range) && number_of(open) != own) return;
+    }
+  }
   for (unsigned place = 0; place < places_.size(); ++place) {
     if (places_[place].memory == places_[written].memory || !takes_part(place)) continue;
     static_cast<void>(try_poison(place, range, false, {}, site));

@@ -315,6 +315,29 @@ TEST_F(Unified, WritesThroughWhateverWrote) {
   EXPECT_EQ(buffer.stats().of(TransferReason::host_read).bytes, 0u);
 }
 
+TEST_F(Unified, CopiesNothingUnderOneWhoReads) {
+  UnifiedBuffer<int> buffer = make(100);
+  buffer.copy_from(counting(100));
+  EscapedPointer<int> escape = buffer.escape_host();
+  {
+    const DeviceLease<const int> lease = buffer.view(20, 20).read_device(s);
+    const Failure failure = refused(buffer.try_read_device(t), ErrorCode::access_conflict);
+    EXPECT_EQ(failure.number("begin"), 80u);
+    EXPECT_EQ(failure.number("end"), 160u);
+    refused(buffer.try_prefetch(t), ErrorCode::access_conflict);
+    EXPECT_TRUE(buffer.try_read_host());
+    EXPECT_TRUE(buffer.view(40, 60).try_read_device(t));
+    escape.close();
+    // It may have changed, and the lease has what was before.
+    refused(buffer.try_read_device(t), ErrorCode::access_conflict);
+    std::vector<int> seen(20);
+    s.copy(seen.data(), lease.data(), 80);
+    s.synchronize();
+    EXPECT_EQ(seen, counting(20, 21));
+  }
+  EXPECT_EQ(on_device(buffer, t), counting(100));
+}
+
 TEST_F(Unified, ClonesWhatAnEscapedPointerOfADeviceIsWriting) {
   UnifiedBuffer<int> buffer = make(100);
   write_on_device(buffer, s, 1);

@@ -185,6 +185,16 @@ TEST_F(UnifiedChecks, FindWritesThroughAnEscapedPointerThatIsClosed) {
   refused(buffer.try_read_host(), ErrorCode::violation);
 }
 
+TEST_F(UnifiedChecks, SpoilNothingThatSomebodyReads) {
+  UnifiedBuffer<int> buffer = checked(100);
+  EscapedPointer<int> escaped = buffer.escape_device(s);
+  const HostLease<const int> lease = buffer.read_host();
+  EXPECT_EQ(lease[99], 1);
+  buffer.synchronize();
+  escaped.close();
+  EXPECT_EQ(lease[99], 1);
+}
+
 TEST_F(UnifiedChecks, AreNotMadeUnasked) {
   UnifiedBuffer<int> buffer = make(100);
   std::ranges::fill(buffer.discard_host(), 1);

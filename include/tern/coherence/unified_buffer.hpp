@@ -152,7 +152,8 @@ class [[nodiscard]] PendingRead {
 /// A pointer that leaves: a lease that may be long, whose holder says what has changed.
 ///
 /// For reading, others may read, and nobody writes. For writing, others may read: until the first
-/// commit() every such read copies again, because nobody knows what has changed; from then on what
+/// commit() every such read copies again, because nobody knows what has changed, and is refused
+/// with access_conflict while another one reads the copy that would be written; from then on what
 /// was committed is new, and nothing else.
 template <class T>
 class [[nodiscard]] EscapedPointer {
