@@ -269,9 +269,9 @@ Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const Storage
 
 Result<void> UnifiedCore::try_note_escape(const Open& open) noexcept {
   if (!open.is_sticky || !open.has_use) return {};
-  return memory_of(open.place)
-      .storage->uses()
-      .try_note(open.stream, open.stream.next_mark(), Access::discard);
+  Memory& memory = memory_of(open.place);
+  note_stream_use(memory, Access::discard);
+  return memory.storage->uses().try_note(open.stream, open.stream.next_mark(), Access::discard);
 }
 
 Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {

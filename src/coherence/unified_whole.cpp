@@ -20,15 +20,18 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
   if (Result<void> held = hold.try_take(*this, all); !held) return held;
   const Mover mover(*this);
   std::optional<unsigned> place;
+  const auto find_user = [&]() -> const Open* {
+    for (const Open& open : slots_) {
+      if (!open.is_open || number_of(open) == hold.slot()) continue;
+      if (open.place == *place || open.place == all_memories) return &open;
+    }
+    return nullptr;
+  };
   {
     const std::lock_guard lock(mutex_);
     place = find(where);
     if (!place || !takes_part(*place)) return {};
-    for (std::uint32_t i = 0; i < slots_.size(); ++i) {
-      const Open& open = slots_[i];
-      if (i == hold.slot() || !open.is_open) continue;
-      if (open.place == *place || open.place == all_memories) return refused(open, all);
-    }
+    if (const Open* const user = find_user()) return refused(*user, all);
   }
   if (what == Drop::save) {
     const std::vector<ByteRange> alone =
@@ -54,6 +57,8 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
   }
   StorageHandle gone;
   const std::lock_guard lock(mutex_);
+  // Who looks at a few bytes needs no turn for that, and may have come meanwhile.
+  if (const Open* const user = find_user()) return refused(*user, all);
   validity_.remove(0, bytes_, *place);
   gone = leave(*place);
   return {};

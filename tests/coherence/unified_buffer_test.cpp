@@ -315,6 +315,24 @@ TEST_F(Unified, WritesThroughWhateverWrote) {
   EXPECT_EQ(buffer.stats().of(TransferReason::host_read).bytes, 0u);
 }
 
+TEST_F(Unified, WaitsForWhatAnEscapedPointerWritesInSharedMemory) {
+  const Device host = open_device("host");
+  const Stream own(host);
+  UnifiedBuffer<int> buffer(Shape{100}, {.device = host});
+  buffer.copy_from(counting(100));
+  const EscapedPointer<int> escape = buffer.view(0, 50).escape_device(own);
+  EXPECT_EQ(buffer.view(50, 50).read_host()[0], 51);
+  Gate gate;
+  gate.hold(own);
+  own.fill(escape.data(), 50, 2);
+  std::thread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    gate.open();
+  });
+  EXPECT_EQ(buffer.read_host()[49], 2);
+  opener.join();
+}
+
 TEST_F(Unified, CopiesNothingUnderOneWhoReads) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
