@@ -289,13 +289,13 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       const Open& open = slots_[i];
       if (i == own || !open.is_open || !open.overlaps(range)) continue;
       leased.push_back({open.begin, open.end});
+      if (Result<void> noted = try_note_escape(open); !noted) return noted;
       if (!open.is_sticky || open.place == place) continue;
       // Copied again, whatever the directory says: nobody knows what has changed there.
       sticky.push_back({std::max(open.begin, range.begin), std::min(open.end, range.end)});
       reason = TransferReason::sticky;
       if (!make_room()) return no_host_memory("a directory", site);
       validity_.remove(sticky.back().begin, sticky.back().end, place);
-      if (Result<void> noted = try_note_escape(open); !noted) return noted;
     }
     costs.leased = leased;
     for (const ByteRange& one : wanted) {

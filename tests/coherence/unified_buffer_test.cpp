@@ -333,6 +333,15 @@ TEST_F(Unified, WaitsForWhatAnEscapedPointerWritesInSharedMemory) {
   opener.join();
 }
 
+TEST_F(Unified, ReadsBehindAnEscapedPointerOfTheSameDevice) {
+  UnifiedBuffer<int> buffer = make(100);
+  write_on_device(buffer, s, 1);
+  EXPECT_EQ(on_device(buffer, t)[0], 1);
+  const EscapedPointer<int> escape = buffer.escape_device(s);
+  s.fill(escape.data(), 100, 2);
+  EXPECT_EQ(on_device(buffer, t)[0], 2);
+}
+
 TEST_F(Unified, CopiesNothingUnderOneWhoReads) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
