@@ -18,8 +18,10 @@ namespace {
 
 using Entry = PrefetchPlan::Entry;
 
+/// One of no bytes continues nothing: it is skipped, and counted as that.
 bool continues(const Entry& before, const Entry& next) noexcept {
-  return before.target->identity() == next.target->identity() && before.place == next.place &&
+  return before.range.bytes != 0 && next.range.bytes != 0 &&
+         before.target->identity() == next.target->identity() && before.place == next.place &&
          before.range.offset_bytes + before.range.bytes == next.range.offset_bytes;
 }
 

@@ -78,6 +78,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
 }
 
 Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noexcept {
+  if (Result<void> sound = check_before_access(range, site); !sound) return sound;
   PlaceSet everywhere;
   {
     Hold hold;
@@ -91,6 +92,10 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
       const std::lock_guard lock(mutex_);
       everywhere = validity_.valid_everywhere(range.begin, range.end);
       is_sticky = sticky_count_ != 0;
+      // So that nobody drops it meanwhile.
+      if (!everywhere.empty()) {
+        slots_[hold.slot()].place = static_cast<std::uint8_t>(everywhere.first());
+      }
     }
     if (!everywhere.empty() && !is_sticky) {
       return try_exchange(everywhere.first(), range, Access::read, to, site);
@@ -104,6 +109,7 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
 }
 
 Result<void> UnifiedCore::try_store(ByteRange range, const void* from, CallSite site) noexcept {
+  if (Result<void> sound = check_before_access(range, site); !sound) return sound;
   {
     Hold hold;
     if (Result<void> held =
@@ -173,12 +179,25 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
     }
     return {};
   }
+  if (Result<void> sound = check_before_access(range, site); !sound) return sound;
   Hold hold;
   if (Result<void> held =
           hold.try_take(*this, {.range = range, .access = Access::discard, .site = site});
       !held) {
     return held;
   }
+  if (Result<void> filled = try_fill_on(place, range, pattern, stream, site); !filled) {
+    return filled;
+  }
+  const std::lock_guard lock(mutex_);
+  slots_[hold.slot()].place = static_cast<std::uint8_t>(place);
+  spread(hold.slot());
+  return {};
+}
+
+Result<void> UnifiedCore::try_fill_on(unsigned place, ByteRange range, const Pattern& pattern,
+                                      StreamRef stream, CallSite site) noexcept {
+  const std::size_t bytes = range.end - range.begin;
   const Mover mover(*this);
   if (Result<void> there = try_ensure(place, stream, site); !there) return there;
   const StorageHandle storage = memory_of(place).storage;
@@ -233,6 +252,8 @@ Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, St
 
 Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef stream,
                                          CallSite site) noexcept {
+  // One that has ended cannot be asked how far it is.
+  if (stream.id() && !stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
   Hold hold;
   if (Result<void> held =
           hold.try_take(*this, {.range = range, .access = Access::read_write, .site = site});
@@ -251,7 +272,7 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
                      site)
           .with("id", std::uint64_t{0})
           .with("tag", options_.tag.name())
-          .with("place", name_of(place.value_or(PlaceSet::most)));
+          .with("place", place ? std::string(name_of(*place)) : where.text());
     }
     ByteRange newer;
     PlaceSet holders;

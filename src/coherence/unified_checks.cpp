@@ -66,6 +66,15 @@ Result<void> UnifiedCore::check_sealed(ByteRange range, CallSite site) noexcept 
       .with("a_file", broken->sealed_at.file);
 }
 
+Result<void> UnifiedCore::check_before_access(ByteRange range, CallSite site) noexcept {
+  if (!is_checked_) return {};
+  if (!options_.guard) return check_sealed(range, site);
+  // Pages that are closed cannot be read to see that. Those of memory that cannot be guarded are
+  // never closed, and bytes that share a page with a lease can be written all the same.
+  const Mover mover(*this);
+  return check_sealed(range, site);
+}
+
 // --- On the host: pages
 
 GuardedHeap* UnifiedCore::guarded() const noexcept {
@@ -125,6 +134,7 @@ Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept t
   std::vector<Piece> pieces;
   {
     const std::lock_guard lock(mutex_);
+    slots_[hold.slot()].place = all_memories;
     // Nobody knows what somebody writes when he likes.
     if (sticky_count_ != 0) return {};
     validity_.visit(range.begin, range.end,

@@ -15,10 +15,13 @@
 namespace tern {
 namespace {
 
-/// Tells threads apart.
-const void* this_thread() noexcept {
-  static thread_local const char mark = 0;
-  return &mark;
+/// Tells threads apart, also from those that have ended: an address would be another's then.
+std::uint64_t this_thread() noexcept {
+  static constinit std::atomic<std::uint64_t> last = 0;
+  static constinit thread_local std::uint64_t own = 0;
+  if (own == 0) [[unlikely]]
+    own = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  return own;
 }
 
 /// StreamRef::is_usable, where it is inlined.
@@ -100,14 +103,18 @@ void UnifiedCore::drop_share() noexcept {
 // What a lease goes through that moves nothing is inlined into three functions: two that open it,
 // and the one that closes it.
 
+[[gnu::always_inline]] inline bool UnifiedCore::collides(const Open& open, ByteRange range,
+                                                         Access access) noexcept {
+  if (!open.is_open || !open.overlaps(range)) return false;
+  return is_write(access) || (is_write(open.access) && open.kind != Kind::escape);
+}
+
 [[gnu::always_inline]] inline const UnifiedCore::Open* UnifiedCore::conflict(
     ByteRange range, Access access) const noexcept {
   if (open_count_ == 0) [[likely]]
     return nullptr;
   for (const Open& open : slots_) {
-    if (!open.is_open || !open.overlaps(range)) continue;
-    if (!is_write(access) && (!is_write(open.access) || open.kind == Kind::escape)) continue;
-    return &open;
+    if (collides(open, range, access)) return &open;
   }
   return nullptr;
 }
@@ -133,7 +140,7 @@ void UnifiedCore::drop_share() noexcept {
   slot->place = static_cast<std::uint8_t>(place);
   slot->is_open = true;
   slot->has_use = slot->is_ahead = false;
-  slot->is_sticky = false;
+  slot->is_sticky = slot->is_unlisted = false;
   ++open_count_;
   ++shares_;
   return slot;
@@ -171,9 +178,12 @@ Failure UnifiedCore::refused(const Open& open, const Wanted& wanted) const noexc
 }
 
 Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place) noexcept {
-  std::optional<std::chrono::steady_clock::time_point> deadline;
+  using Clock = std::chrono::steady_clock;
+  std::optional<Clock::time_point> deadline;
   if (!wanted.wait.is_never() && !wanted.wait.is_forever()) {
-    deadline = std::chrono::steady_clock::now() + wanted.wait.time();
+    const Clock::time_point now = Clock::now();
+    // What no clock will show is forever.
+    if (wanted.wait.time() < Clock::time_point::max() - now) deadline = now + wanted.wait.time();
   }
   for (bool is_over = false;;) {
     std::uint64_t closes = 0;
@@ -192,9 +202,12 @@ Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place
         }
         return number_of(*slot);
       }
-      const bool is_own = other->thread == this_thread();
-      if (wanted.wait.is_never() || is_own || is_over) {
-        return refused(*other, wanted);
+      if (wanted.wait.is_never() || is_over) return refused(*other, wanted);
+      // Behind the first of another thread there may be one of this.
+      for (const Open& open : slots_) {
+        if (open.thread == this_thread() && collides(open, wanted.range, wanted.access)) {
+          return refused(open, wanted);
+        }
       }
       closes = closes_;
       ++waiters_;
@@ -216,18 +229,20 @@ Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place
   }
 }
 
-void UnifiedCore::notify() noexcept {
+[[gnu::noinline]] void UnifiedCore::notify() noexcept {
+  // The caller's share is still there: who waited may be gone a moment later, with the last other.
+  mutex_.unlock();
   { const std::lock_guard lock(wait_mutex_); }
   closed_.notify_all();
+  mutex_.lock();
 }
 
 void UnifiedCore::cancel(std::uint32_t slot) noexcept {
   mutex_.lock();
   free_slot(slot);
+  if (waiters_ != 0) notify();
   const bool is_last = --shares_ == 0;
-  const bool has_waiters = waiters_ != 0;
   mutex_.unlock();
-  if (has_waiters) notify();
   if (is_last) delete this;
 }
 
@@ -387,15 +402,15 @@ Result<RawLease> UnifiedCore::try_open(const Wanted& wanted) noexcept {
     if (range.begin == range.end) return RawLease();
     if (!is_host) place = find_place(stream.device_id());
   }
-  // What is guarded cannot have been written, and not be read to see that.
-  if (is_checked_ && !options_.guard) {
-    if (Result<void> sound = check_sealed(range, site); !sound) return sound.failure();
-  }
-  if (options_.compare && access == Access::read) {
-    if (Result<void> same = try_compare(range, site); !same) return same.failure();
-  }
+  if (Result<void> sound = check_before_access(range, site); !sound) return sound.failure();
   const Result<std::uint32_t> slot = try_take(wanted, place == PlaceSet::most ? 0 : place);
   if (!slot) return slot.failure();
+  if (options_.compare && access == Access::read) {
+    if (Result<void> same = try_compare(range, site); !same) {
+      cancel(*slot);
+      return same.failure();
+    }
+  }
   Result<RawLease> opened = is_host ? try_open_host(*slot, wanted) : try_open_device(*slot, wanted);
   if (!opened) cancel(*slot);
   return opened;
@@ -493,13 +508,19 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
       ++sticky_count_;
     }
   }
+  open.is_unlisted = !validity_.is_valid(range.begin, range.end, *place);
   return lease(slot);
 }
 
 Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallSite site) noexcept {
   if (!needs_old_bytes(access)) return {};
   const Pause pause(*this);
-  std::array<StorageHandle, PlaceSet::most> sources;
+  struct Holder {
+    StorageHandle storage;
+    unsigned place = 0;
+    ByteRange range = {};  // what it has and the host has not, from the first byte to the last
+  };
+  std::array<Holder, PlaceSet::most> sources;
   StorageHandle own;
   std::size_t count = 0;
   {
@@ -507,22 +528,29 @@ Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallS
     own = memory_of(host).storage;
     for (unsigned place = 1; place < places_.size(); ++place) {
       // What the host has already is not going to be copied.
-      bool is_source = false;
-      validity_.visit(range.begin, range.end, [&](std::size_t, std::size_t, PlaceSet valid) {
-        is_source |= valid.has(place) && !valid.has(host);
-      });
-      if (is_source && memory_of(place).storage != own) sources[count++] = memory_of(place).storage;
+      ByteRange there;
+      validity_.visit(range.begin, range.end,
+                      [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+                        if (!valid.has(place) || valid.has(host)) return;
+                        there = {there.end == 0 ? begin : there.begin, end};
+                      });
+      const StorageHandle& storage = memory_of(place).storage;
+      if (there.end != 0 && storage != own) sources[count++] = {storage, place, there};
     }
   }
-  if (count == 0) return {};
+  const auto failed = [&](unsigned place, ByteRange what, const Failure& cause) {
+    const std::lock_guard lock(mutex_);  // of the list of places
+    return sync_failed(place, host, what, cause, site);
+  };
   for (std::size_t i = 0; i < count; ++i) {
-    if (Result<void> ready = sources[i]->uses().try_wait(Access::read); !ready) {
-      return Failure(ready.failure()).at(site);
+    const Holder& source = sources[i];
+    if (Result<void> ready = source.storage->uses().try_wait(Access::read); !ready) {
+      return failed(source.place, source.range, ready.failure());
     }
   }
-  if (!own) return {};
+  if (count == 0 || !own) return {};
   if (Result<void> ready = own->uses().try_wait(Access::discard); !ready) {
-    return Failure(ready.failure()).at(site);
+    return failed(sources[0].place, range, ready.failure());
   }
   return {};
 }
@@ -534,10 +562,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
   }
   if (!is_async) {
     // The host waits for what the copies need, so that they need no stream of their own.
-    if (Result<void> ready = try_wait_sources(range, access, site); !ready) {
-      const std::lock_guard lock(mutex_);
-      return sync_failed(PlaceSet::most, host, range, ready.failure(), site);
-    }
+    if (Result<void> ready = try_wait_sources(range, access, site); !ready) return ready.failure();
   }
   {
     const Mover mover(*this);
@@ -561,6 +586,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
     slots_[slot].is_sticky = true;
     ++sticky_count_;
   }
+  slots_[slot].is_unlisted = !validity_.is_valid(range.begin, range.end, host);
   last_host_lease_ = site;
   return lease(slot);
 }
@@ -699,13 +725,19 @@ Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexc
   if (open.access == Access::discard && kept < range.end - range.begin && make_room()) {
     validity_.forget(range.begin + kept, range.end);
   }
+  spread(slot);
+}
+
+void UnifiedCore::spread(std::uint32_t slot) noexcept {
   if (!write_through_ && !is_checked_) return;
+  Open& open = slots_[slot];
+  const ByteRange range{open.begin, open.end};
   const unsigned place = open.place;
   const CallSite site = open.site;
   const std::optional<unsigned> through = write_through_;
   open.access = Access::read;  // for the time of the copy
   mutex_.unlock();
-  if (is_checked_) poison_stale(range, place, site);
+  if (is_checked_) poison_stale(range, place, slot, site);
   if (through && *through != place) {
     const Mover mover(*this);
     Result<void> copied = try_ensure(*through, {}, site);
@@ -730,10 +762,11 @@ Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexc
     end_use(open);
   } else if (open.is_ahead) {
     Memory& memory = memory_of(open.place);
-    if (memory.ahead == stream.id()) [[likely]] {
+    if (memory.ahead == stream.id() && (memory.ahead_writes || !is_write(open.access))) [[likely]] {
       promise_next_mark(stream);  // so that the stream does not end without it
     } else {
-      // Somebody has looked meanwhile, and what came behind that is not on record.
+      // Somebody has looked meanwhile, and what came behind that is not on record, or only as
+      // reads.
       must_wait = !memory.storage->uses().try_note(stream, stream.next_mark(), open.access);
       memory.ahead = {};
     }
@@ -746,26 +779,26 @@ Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexc
   if (is_checked_) seal(slot);
   free_slot(slot);
   if (options_.guard) guard_again();
+  if (waiters_ != 0) notify();
   const bool is_last = --shares_ == 0;
-  const bool has_waiters = waiters_ != 0;
   mutex_.unlock();
   if (must_wait) static_cast<void>(stream.try_synchronize());
-  if (has_waiters) notify();
   if (is_last) delete this;
 }
 
 Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexcept {
-  bool has_waiters = false;
   {
     const std::lock_guard lock(mutex_);
     Open& open = slots_[slot];
+    const bool was_write = is_write(open.access);
     if (open.has_use || open.is_ahead) {
       // Readers of other places must find the writes on record; the first read is behind them.
       MarkSet waits;
       UseRecord& uses = memory_of(open.place).storage->uses();
-      const Result<UseRecord::Ticket> ticket =
-          uses.try_begin(open.stream, Access::read, waits, site);
+      Result<UseRecord::Ticket> ticket = uses.try_begin(open.stream, Access::read, waits, site);
       if (!ticket) return ticket.failure();
+      // It waits for nobody, so it is not behind more than the write was.
+      ticket->version = open.is_ahead ? 0 : open.ticket.version;
       if (open.is_ahead) {
         if (Result<void> noted = uses.try_note(open.stream, open.stream.next_mark(), open.access);
             !noted) {
@@ -786,10 +819,10 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
     open.is_sticky = false;
     open.access = Access::read;
     ++closes_;
-    has_waiters = waiters_ != 0;
+    if (was_write) spread(slot);
+    if (waiters_ != 0) notify();
   }
   if (options_.guard) const Mover mover(*this);
-  if (has_waiters) notify();
   return {};
 }
 
@@ -805,11 +838,13 @@ void RawLease::end() noexcept {
 void RawLease::close() noexcept {
   if (core_ != nullptr) end();
   address_ = nullptr;
+  bytes_ = 0;
 }
 
 void RawLease::commit(std::size_t bytes) noexcept {
   if (core_ != nullptr) std::exchange(core_, nullptr)->close(slot_, bytes);
   address_ = nullptr;
+  bytes_ = 0;
 }
 
 Result<void> RawLease::try_downgrade(CallSite site) noexcept {

@@ -42,6 +42,8 @@ class UnifiedCore final : public LaunchMemory {
   static constexpr unsigned host = 0;
   /// Of a lease that has no memory.
   static constexpr unsigned nowhere = 255;
+  /// Of one that needs whatever memories there are.
+  static constexpr unsigned all_memories = 254;
   static constexpr std::uint32_t no_lease = ~std::uint32_t{0};
   static constexpr std::size_t least_pinned_bytes = 64 * 1024;
   static constexpr std::size_t most_intervals = 4096;
@@ -92,6 +94,8 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_store(ByteRange range, const void* from, CallSite site) noexcept;
   [[nodiscard]] Result<void> try_fill(ByteRange range, const Pattern& pattern, StreamRef stream,
                                       CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_fill_on(unsigned place, ByteRange range, const Pattern& pattern,
+                                         StreamRef stream, CallSite site) noexcept;
   /// To a place that may have to be added; the stream is of it, or none. What others have there may
   /// have to go, as far as it is said.
   [[nodiscard]] Result<void> try_prefetch(ByteRange range, const Device* device, StreamRef stream,
@@ -217,7 +221,7 @@ class UnifiedCore final : public LaunchMemory {
   struct Open {
     std::size_t begin = 0, end = 0;
     CallSite site = {};
-    const void* thread = nullptr;
+    std::uint64_t thread = 0;
     StreamRef stream = {};
     UseRecord::Ticket ticket = {};
     std::uint64_t stream_uses = 0;  // of the memory, when this one began
@@ -230,6 +234,7 @@ class UnifiedCore final : public LaunchMemory {
     bool is_promised = false;  // of a launch, which will change the directory
     bool is_ahead = false;     // covered by what the record has of its stream
     bool is_sticky = false;    // an escape that writes when it likes
+    bool is_unlisted = false;  // reads beside one: the directory does not know of its bytes
 
     [[nodiscard]] bool overlaps(ByteRange range) const noexcept {
       return begin < range.end && range.begin < end;
@@ -245,6 +250,7 @@ class UnifiedCore final : public LaunchMemory {
 
   // --- With mutex_ held
 
+  [[nodiscard]] static bool collides(const Open& open, ByteRange range, Access access) noexcept;
   [[nodiscard]] const Open* conflict(ByteRange range, Access access) const noexcept;
   /// For the changes to so many ranges, and for those that were promised.
   [[nodiscard]] bool make_room(std::size_t ranges = 1) noexcept {
@@ -285,6 +291,9 @@ class UnifiedCore final : public LaunchMemory {
   /// What was not kept is forgotten, and what was goes where it shall; for that the lock is given
   /// up and taken again.
   void after_write(std::uint32_t slot, std::size_t kept) noexcept;
+  /// What a lease or a launch wrote goes where it shall, and elsewhere is made to be seen as stale;
+  /// it is open for reading from here on. The lock is given up and taken again.
+  void spread(std::uint32_t slot) noexcept;
   static void note_stream_use(Memory& memory, Access access) noexcept;
   [[nodiscard]] bool is_ready_at(unsigned place, ByteRange range, Access access) noexcept;
   [[nodiscard]] BufferState state_of(PlaceSet valid) const noexcept;
@@ -353,6 +362,9 @@ class UnifiedCore final : public LaunchMemory {
     std::span<const ByteRange> parts = {};  // of the range, if it is not all of it
   };
   [[nodiscard]] Result<void> try_fetch(const Fetch& fetch) noexcept;
+  /// On a device, what is written when the holder likes is what his stream has now. With mutex_
+  /// held.
+  [[nodiscard]] Result<void> try_note_escape(const Open& open) noexcept;
   [[nodiscard]] Result<void> try_issue(std::span<const CopyRun> runs, const StorageHandle& to,
                                        const StorageHandle& from, StreamRef stream,
                                        CallSite site) noexcept;
@@ -375,7 +387,9 @@ class UnifiedCore final : public LaunchMemory {
   /// What of it is in this memory and not up to date there; or all of it.
   [[nodiscard]] Result<void> try_poison(unsigned place, ByteRange range, bool all, StreamRef stream,
                                         CallSite site) noexcept;
-  void poison_stale(ByteRange range, unsigned written, CallSite site) noexcept;
+  /// The same in all places but the one that was written; not of bytes that others hold, who read
+  /// what was there before an escaped pointer's holder said more.
+  void poison_stale(ByteRange range, unsigned written, std::uint32_t own, CallSite site) noexcept;
   /// The host's copy, if it is only that: nobody else may write it without telling. Null else.
   [[nodiscard]] const Memory* sealed_memory() const noexcept;
   /// A lease of the host's copy closes: from now on its bytes stay what they are.
@@ -389,6 +403,11 @@ class UnifiedCore final : public LaunchMemory {
   void guard_again() noexcept;
   /// Not with mutex_ held. Refused with violation if the host wrote some of it without a lease.
   [[nodiscard]] Result<void> check_sealed(ByteRange range, CallSite site) noexcept;
+  /// The same for who is about to use it, with no lock held.
+  [[nodiscard]] Result<void> check_before_access(ByteRange range, CallSite site) noexcept;
+  /// A place no longer has its memory for a copy; what nobody has then is given to the caller, to
+  /// be let go without the lock. With mutex_ held.
+  [[nodiscard]] StorageHandle leave(unsigned place) noexcept;
   /// The ranges of [0, bytes_) whose set of places fits. Throws std::bad_alloc.
   template <class Fits>
   [[nodiscard]] std::vector<ByteRange> ranges_where(ByteRange range, Fits fits) const;
@@ -400,6 +419,7 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Failure sync_failed(unsigned from, unsigned to, ByteRange range,
                                     const Failure& cause, CallSite site) const noexcept;
   [[nodiscard]] std::string_view name_of(unsigned place) const noexcept;
+  /// With mutex_ held, which is given up and taken again.
   void notify() noexcept;
 
   mutable BriefLock mutex_;

@@ -1,5 +1,6 @@
 // The part of a unified buffer that brings its bytes to a launch.
 
+#include <algorithm>
 #include <memory>
 #include <new>
 #include <utility>
@@ -15,18 +16,21 @@ Result<void> UnifiedCore::try_claim(std::span<LaunchPart> parts, StreamRef strea
   for (std::size_t i = 0; i < parts.size(); ++i) {
     LaunchPart& part = parts[i];
     const ByteRange range{part.begin, part.end};
-    Result<void> claimed;
-    const Result<std::uint32_t> slot = try_take(
-        {.range = range, .access = part.access, .is_host = false, .stream = stream, .site = site},
-        nowhere);
-    if (slot) {
-      part.claim = *slot;
-      if (part.access == Access::read) claimed = check_written(range, site);
-    } else {
-      claimed = Result<void>(slot.failure());
+    Result<void> claimed = check_before_access(range, site);
+    std::size_t taken = i;
+    if (claimed) {
+      const Result<std::uint32_t> slot = try_take(
+          {.range = range, .access = part.access, .is_host = false, .stream = stream, .site = site},
+          nowhere);
+      if (slot) {
+        part.claim = *slot;
+        ++taken;
+        if (part.access == Access::read) claimed = check_written(range, site);
+      } else {
+        claimed = Result<void>(slot.failure());
+      }
     }
     if (claimed) continue;
-    const std::size_t taken = slot ? i + 1 : i;
     for (std::size_t k = 0; k < taken; ++k) cancel(parts[k].claim);
     return claimed;
   }
@@ -81,6 +85,13 @@ Result<StorageHandle> UnifiedCore::try_make_ready(StreamRef stream, bool& is_new
     is_new = false;
     return there.failure();
   }
+  // The launches of the stream keep it from here on: nobody drops what they are going to use.
+  const std::lock_guard lock(mutex_);
+  for (Open& open : slots_) {
+    if (open.is_open && open.place == nowhere && open.stream.id() == stream.id()) {
+      open.place = static_cast<std::uint8_t>(*place);
+    }
+  }
   return memory_of(*place).storage;
 }
 
@@ -107,8 +118,11 @@ Result<void> UnifiedCore::try_bring(std::span<const LaunchPart> parts, StreamRef
   promised_ += changes;
   memory_of(place).touch();
   for (const LaunchPart& part : parts) {
-    slots_[part.claim].place = static_cast<std::uint8_t>(place);
-    slots_[part.claim].is_promised = true;
+    Open& open = slots_[part.claim];
+    open.place = static_cast<std::uint8_t>(place);
+    open.is_promised = true;
+    open.is_unlisted =
+        part.access == Access::read && !validity_.is_valid(part.begin, part.end, place);
   }
   return {};
 }
@@ -127,14 +141,24 @@ void UnifiedCore::finish(std::span<const LaunchPart> parts, StreamRef stream, bo
       note_stream_use(memory_of(place), part.access);
       if (is_write(part.access)) validity_.apply(part.access, part.begin, part.end, place);
     }
-    if (!is_submitted && was_new && place != PlaceSet::most && takes_part(place) &&
+    // Another launch may have found it meanwhile.
+    const bool is_used = std::ranges::any_of(slots_, [&](const Open& open) {
+      return open.is_open && open.place == place &&
+             std::ranges::none_of(
+                 parts, [&](const LaunchPart& part) { return part.claim == number_of(open); });
+    });
+    if (!is_submitted && was_new && place != PlaceSet::most && takes_part(place) && !is_used &&
         !validity_.valid_somewhere(0, bytes()).has(place)) {
-      Memory& memory = memory_of(place);
-      memory.parts = memory.parts.without(place);
-      if (memory.parts.empty()) gone = std::exchange(memory.storage, {});
+      gone = leave(place);
     }
   }
-  for (const LaunchPart& part : parts) cancel(part.claim);
+  for (const LaunchPart& part : parts) {
+    if (is_submitted && is_write(part.access)) {
+      const std::lock_guard lock(mutex_);
+      spread(part.claim);
+    }
+    cancel(part.claim);
+  }
 }
 
 }  // namespace tern

@@ -51,13 +51,20 @@ std::string_view UnifiedCore::name_of(unsigned place) const noexcept {
 Failure UnifiedCore::sync_failed(unsigned from, unsigned to, ByteRange range, const Failure& cause,
                                  CallSite site) const noexcept {
   const bool from_host = from == host, to_host = to == host;
+  const bool is_lost = cause.code() == ErrorCode::device_lost;
   const char* sentence =
       "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' to '{b}'): "
       "{cause}. The buffer is as it was; try again.";
-  if (cause.code() == ErrorCode::device_lost && from != host && from != PlaceSet::most) {
+  if (is_lost && from != host && from != PlaceSet::most) {
     sentence =
         "bytes {begin} to {end} of buffer '{tag}' are lost with '{a}', which had them alone. Drop "
         "its copy with Drop::discard, and write them again elsewhere. ({cause})";
+  } else if (is_lost) {
+    sentence =
+        "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' to "
+        "'{b}'): "
+        "{cause}. What only a lost device has is lost: drop its copy with Drop::discard, and write "
+        "that again.";
   }
   return Failure(ErrorCode::sync_failed, sentence, site)
       .with("begin", range.begin)
@@ -158,7 +165,7 @@ Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, ResourceHand
     return Storage::try_make(device, bytes, options);
   }
   std::unique_ptr<StorageOrigin> heap;
-  if (options_.guard) {
+  if (options_.guard && bytes != 0) {
     heap.reset(new (std::nothrow) GuardedHeap(bytes, options_.tag));
   } else {
     heap.reset(new (std::nothrow) HostHeap(bytes));
@@ -297,6 +304,13 @@ Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const Storage
   return no_host_memory("copies between places", site);
 }
 
+Result<void> UnifiedCore::try_note_escape(const Open& open) noexcept {
+  if (!open.is_sticky || !open.has_use) return {};
+  Memory& memory = memory_of(open.place);
+  note_stream_use(memory, Access::discard);
+  return memory.storage->uses().try_note(open.stream, open.stream.next_mark(), Access::discard);
+}
+
 Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   const auto& [range, place, stream, wanted_for, own, site, parts] = fetch;
   const std::span<const ByteRange> wanted = parts.empty() ? std::span(&range, 1) : parts;
@@ -320,28 +334,30 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       const Open& open = slots_[i];
       if (i == own || !open.is_open || !open.overlaps(range)) continue;
       leased.push_back({open.begin, open.end});
+      if (Result<void> noted = try_note_escape(open); !noted) return noted;
       if (!open.is_sticky || open.place == place) continue;
       // Copied again, whatever the directory says: nobody knows what has changed there.
       sticky.push_back({std::max(open.begin, range.begin), std::min(open.end, range.end)});
       reason = TransferReason::sticky;
       if (!make_room()) return no_host_memory("a directory", site);
       validity_.remove(sticky.back().begin, sticky.back().end, place);
-      if (open.has_use) {
-        // On a device the writes are what the stream has now.
-        if (Result<void> noted =
-                memory_of(open.place)
-                    .storage->uses()
-                    .try_note(open.stream, open.stream.next_mark(), Access::discard);
-            !noted) {
-          return noted;
-        }
-      }
     }
     costs.leased = leased;
     for (const ByteRange& one : wanted) {
       gaps += validity_.plan(one.begin, one.end, place, costs, runs);
     }
     if (runs.empty()) return {};
+    // Nobody writes what somebody reads, not even the same bytes.
+    for (const Open& open : slots_) {
+      if (!open.is_open || !open.is_unlisted || number_of(open) == own) continue;
+      if (places_[open.place].memory != places_[place].memory) continue;
+      for (const CopyRun& run : runs) {
+        const ByteRange written{run.begin, run.end};
+        if (places_[run.source].memory == places_[place].memory || !open.overlaps(written))
+          continue;
+        return refused(open, {.range = written, .site = site});
+      }
+    }
     if (!make_room(runs.size() + 1)) return no_host_memory("a directory", site);
     if (place == host) under_way_.reserve(under_way_.size() + runs.size());
   }
@@ -524,8 +540,15 @@ Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, 
   return no_host_memory("checked memory", site);
 }
 
-void UnifiedCore::poison_stale(ByteRange range, unsigned written, CallSite site) noexcept {
+void UnifiedCore::poison_stale(ByteRange range, unsigned written, std::uint32_t own,
+                               CallSite site) noexcept {
   const Mover mover(*this);
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Open& open : slots_) {
+      if (open.is_open && open.overlaps(range) && number_of(open) != own) return;
+    }
+  }
   for (unsigned place = 0; place < places_.size(); ++place) {
     if (places_[place].memory == places_[written].memory || !takes_part(place)) continue;
     static_cast<void>(try_poison(place, range, false, {}, site));

@@ -12,7 +12,6 @@
 #include "tern/core/bytes.hpp"
 
 namespace tern {
-
 // --- Copies that go
 
 Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexcept try {
@@ -21,14 +20,18 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
   if (Result<void> held = hold.try_take(*this, all); !held) return held;
   const Mover mover(*this);
   std::optional<unsigned> place;
+  const auto find_user = [&]() -> const Open* {
+    for (const Open& open : slots_) {
+      if (!open.is_open || number_of(open) == hold.slot()) continue;
+      if (open.place == *place || open.place == all_memories) return &open;
+    }
+    return nullptr;
+  };
   {
     const std::lock_guard lock(mutex_);
     place = find(where);
     if (!place || !takes_part(*place)) return {};
-    for (std::uint32_t i = 0; i < slots_.size(); ++i) {
-      const Open& open = slots_[i];
-      if (i != hold.slot() && open.is_open && open.place == *place) return refused(open, all);
-    }
+    if (const Open* const user = find_user()) return refused(*user, all);
   }
   if (*place == host && what == Drop::save) {
     if (Result<void> back = try_unspill(site); !back) return back;
@@ -59,15 +62,21 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
   }
   StorageHandle gone;
   const std::lock_guard lock(mutex_);
+  // Who looks at a few bytes needs no turn for that, and may have come meanwhile.
+  if (const Open* const user = find_user()) return refused(*user, all);
   validity_.remove(0, bytes_, *place);
-  Memory& memory = memory_of(*place);
-  memory.parts = memory.parts.without(*place);
-  if (memory.parts.empty()) {
-    gone = std::exchange(memory.storage, {});
-  }
+  gone = leave(*place);
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("the directory of a unified buffer", site);
+}
+
+StorageHandle UnifiedCore::leave(unsigned place) noexcept {
+  Memory& memory = memory_of(place);
+  memory.parts = memory.parts.without(place);
+  // A device that shared it may have written what was sealed before.
+  if (places_[place].memory == host) seal_.forget({0, bytes()});
+  return memory.parts.empty() ? std::exchange(memory.storage, {}) : StorageHandle();
 }
 
 Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
@@ -197,6 +206,7 @@ Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offse
                    site)
         .with("what", "what was escaped for reading");
   }
+  if (stream.id() && !stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
   if (!make_room()) return no_host_memory("the directory of a unified buffer", site);
   Memory& memory = memory_of(open.place);
   if (open.place != host) {
@@ -277,6 +287,15 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
   }
   const Mover mover(*this);
   if (Result<void> there = try_ensure(host, {}, site); !there) return there.failure();
+  // Nothing, unless somebody wrote elsewhere between the two.
+  if (Result<void> home = try_fetch({.range = {0, bytes()},
+                                     .place = host,
+                                     .reason = TransferReason::host_read,
+                                     .own = hold.slot(),
+                                     .site = site});
+      !home) {
+    return home.failure();
+  }
   Result<Buffer> buffer = Buffer::try_over(memories_[host].storage, 0, shape_, dtype_, site);
   if (!buffer) return buffer;
   std::array<StorageHandle, PlaceSet::most> gone;
@@ -312,6 +331,10 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
   {
     const CopyCosts costs = costs_at(*here);
     const std::lock_guard lock(mutex_);
+    for (const Open& open : slots_) {
+      if (!open.is_open) continue;
+      if (Result<void> noted = try_note_escape(open); !noted) return noted.failure();
+    }
     static_cast<void>(validity_.plan(0, bytes(), PlaceSet::most - 1, costs, runs));
   }
   if (runs.empty()) return made;

@@ -213,6 +213,24 @@ TEST(PrefetchPlan, KeepsItsEntriesAndTheirOrder) {
   stream.synchronize();
 }
 
+TEST(PrefetchPlan, CountsWhatHasNoBytesAsSkipped) {
+  const Device device = sim::open({});
+  const Stream stream(device);
+  const ManagedBuffer<std::uint8_t> a(device, {8 * page});
+  PrefetchPlan plan;
+  plan.add(a, device.place(), HintRange{0, 0})
+      .add(a, device.place(), HintRange{0, page})
+      .add(a, device.place(), HintRange{page, 0});
+  const PrefetchPlan::Report report = plan.execute(stream);
+  EXPECT_EQ(report.sent, 1u);
+  EXPECT_EQ(report.skipped, 2u);
+  sim::set_faults(device, "copy#1=fail");
+  const Result<PrefetchPlan::Report> refused = plan.try_execute(stream);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.failure().number("index"), 1u);
+  EXPECT_EQ(refused.failure().number("enqueued"), 0u);
+}
+
 TEST(PrefetchPlan, TellsHowMuchIsAtAPlaceAtOneTime) {
   const Device device = sim::open({});
   const ManagedBuffer<std::uint8_t> a(device, {8 * page}), b(device, {8 * page});

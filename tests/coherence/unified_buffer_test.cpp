@@ -295,6 +295,153 @@ TEST_F(Unified, WritesThroughWhenALeaseCloses) {
   EXPECT_THROW(buffer.write_through(devices[1].place()), InvalidDevice);
 }
 
+TEST_F(Unified, WritesThroughWhateverWrote) {
+  UnifiedBuffer<int> buffer = make(100);
+  buffer.write_through(Place::host());
+  {
+    DeviceLease<int> lease = buffer.discard_device(s);
+    s.fill(lease.data(), 100, 1);
+    const DeviceLease<const int> read = std::move(lease).downgrade();
+    EXPECT_STATE(buffer, synchronized);
+  }
+  const Kernel negate = Kernel::from_function(device, "touch", touch);
+  negate.launch(s, LaunchSize{}, inout(buffer));
+  EXPECT_STATE(buffer, synchronized);
+  EXPECT_EQ(buffer.read_host()[99], -1);
+  buffer.fill(3, s);
+  EXPECT_STATE(buffer, synchronized);
+  EXPECT_EQ(buffer.read_host()[99], 3);
+  EXPECT_EQ(buffer.stats().of(TransferReason::write_through).bytes, 1200u);
+  EXPECT_EQ(buffer.stats().of(TransferReason::host_read).bytes, 0u);
+}
+
+TEST_F(Unified, WaitsForWhatAnEscapedPointerWritesInSharedMemory) {
+  const Device host = open_device("host");
+  const Stream own(host);
+  UnifiedBuffer<int> buffer(Shape{100}, {.device = host});
+  buffer.copy_from(counting(100));
+  const EscapedPointer<int> escape = buffer.view(0, 50).escape_device(own);
+  EXPECT_EQ(buffer.view(50, 50).read_host()[0], 51);
+  Gate gate;
+  gate.hold(own);
+  own.fill(escape.data(), 50, 2);
+  std::thread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    gate.open();
+  });
+  EXPECT_EQ(buffer.read_host()[49], 2);
+  opener.join();
+}
+
+TEST_F(Unified, ReadsBehindAnEscapedPointerOfTheSameDevice) {
+  UnifiedBuffer<int> buffer = make(100);
+  write_on_device(buffer, s, 1);
+  EXPECT_EQ(on_device(buffer, t)[0], 1);
+  const EscapedPointer<int> escape = buffer.escape_device(s);
+  s.fill(escape.data(), 100, 2);
+  EXPECT_EQ(on_device(buffer, t)[0], 2);
+}
+
+TEST_F(Unified, CopiesNothingUnderOneWhoReads) {
+  UnifiedBuffer<int> buffer = make(100);
+  buffer.copy_from(counting(100));
+  EscapedPointer<int> escape = buffer.escape_host();
+  {
+    const DeviceLease<const int> lease = buffer.view(20, 20).read_device(s);
+    const Failure failure = refused(buffer.try_read_device(t), ErrorCode::access_conflict);
+    EXPECT_EQ(failure.number("begin"), 80u);
+    EXPECT_EQ(failure.number("end"), 160u);
+    refused(buffer.try_prefetch(t), ErrorCode::access_conflict);
+    EXPECT_TRUE(buffer.try_read_host());
+    EXPECT_TRUE(buffer.view(40, 60).try_read_device(t));
+    escape.close();
+    // It may have changed, and the lease has what was before.
+    refused(buffer.try_read_device(t), ErrorCode::access_conflict);
+    std::vector<int> seen(20);
+    s.copy(seen.data(), lease.data(), 80);
+    s.synchronize();
+    EXPECT_EQ(seen, counting(20, 21));
+  }
+  EXPECT_EQ(on_device(buffer, t), counting(100));
+}
+
+TEST_F(Unified, ClonesWhatAnEscapedPointerOfADeviceIsWriting) {
+  UnifiedBuffer<int> buffer = make(100);
+  write_on_device(buffer, s, 1);
+  EXPECT_EQ(on_device(buffer, t)[0], 1);
+  EscapedPointer<int> escape = buffer.escape_device(s);
+  s.fill(escape.data(), 100, 2);
+  EXPECT_EQ(buffer.clone(t).to_vector()[0], 2);
+}
+
+TEST_F(Unified, TakesNoWordOfAStreamThatHasEnded) {
+  UnifiedBuffer<int> buffer = make(100);
+  write_on_device(buffer, s, 1);
+  const StreamRef ended = Stream(device);
+  refused(buffer.try_mark_device_dirty(ended), ErrorCode::stream_misuse);
+  EscapedPointer<int> escape = buffer.escape_device(s);
+  refused(escape.try_commit(0, 10, ended), ErrorCode::stream_misuse);
+  EXPECT_TRUE(escape.try_commit(0, 10));
+  escape.close();
+  const Failure failure =
+      refused(buffer.try_mark_device_dirty(Stream(devices[1])), ErrorCode::not_allocated);
+  EXPECT_EQ(failure.string("place"), devices[1].place().text());
+}
+
+TEST_F(Unified, TakesNoNumberForASmallerOne) {
+  const std::size_t wraps = std::size_t{1} << 62;  // times 4 bytes is 0
+  UnifiedBuffer<int> buffer = make(100);
+  buffer.copy_from(counting(100));
+  EXPECT_EQ(name(buffer.state(wraps, 4)), "UNINITIALIZED");
+  EXPECT_TRUE(buffer.valid_places(wraps, 4).empty());
+  refused(buffer.try_view(wraps, 4), ErrorCode::invalid_view);
+  refused(buffer.try_view(4, wraps), ErrorCode::invalid_view);
+  const Failure failure = refused(buffer.try_view(5, 1000), ErrorCode::invalid_view);
+  EXPECT_EQ(failure.number("offset"), 20u);
+  EXPECT_EQ(failure.number("size"), 4000u);
+  EXPECT_EQ(failure.number("extent"), 400u);
+  {
+    EscapedPointer<int> escape = buffer.escape_host();
+    refused(escape.try_commit(wraps, 4), ErrorCode::invalid_view);
+    refused(escape.try_commit(0, wraps), ErrorCode::invalid_view);
+  }
+  {
+    HostLease<int> lease = buffer.discard_host();
+    std::ranges::fill(lease, 1);
+    lease.commit(wraps);
+    EXPECT_EQ(lease.size(), 0u);
+    EXPECT_EQ(lease.begin(), lease.end());
+  }
+  EXPECT_EQ(buffer.read_host()[99], 1);
+}
+
+TEST_F(Unified, SaysWhatWasLostWithADevice) {
+  const Device doomed = sim::open({});
+  const Stream own(doomed);
+  UnifiedBuffer<int> buffer(Shape{100}, {.device = doomed, .tag = "rho"});
+  buffer.copy_from(counting(100));
+  write_on_device(buffer.view(10, 20), own, 2);
+  sim::set_faults(doomed, "fill#1=lost");
+  refused(buffer.view(10, 1).try_fill(1, own), ErrorCode::device_lost);
+  for (const Failure& failure : {refused(buffer.try_read_host(), ErrorCode::sync_failed),
+                                 refused(buffer.try_read_host_async(), ErrorCode::sync_failed),
+                                 refused(buffer.try_flush_host(), ErrorCode::sync_failed),
+                                 refused(buffer.try_drop_device(doomed), ErrorCode::sync_failed)}) {
+    EXPECT_EQ(failure.number("begin"), 40u) << failure.text();
+    EXPECT_EQ(failure.number("end"), 120u) << failure.text();
+    EXPECT_EQ(failure.string("a"), doomed.spec()) << failure.text();
+    EXPECT_NE(failure.text().find("Drop::discard"), std::string::npos) << failure.text();
+    EXPECT_EQ(failure.text().find("try again"), std::string::npos) << failure.text();
+  }
+  EXPECT_EQ(buffer.view(30, 70).read_host()[0], 31);
+  buffer.drop_device(Drop::discard);
+  const Failure failure = refused(buffer.try_read_host(), ErrorCode::never_written);
+  EXPECT_EQ(failure.number("begin"), 40u);
+  EXPECT_EQ(failure.number("end"), 120u);
+  std::ranges::fill(buffer.view(10, 20).discard_host(), 3);
+  EXPECT_EQ(buffer.read_host()[29], 3);
+}
+
 TEST_F(Unified, AdoptsFlushesAndReleasesTheHostsCopy) {
   std::vector<int> memory = counting(100);
   int releases = 0;

@@ -4,13 +4,17 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/gate.hpp"
 #include "support/unified.hpp"
+#include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/host_view.hpp"
 #include "tern/coherence/unified_buffer.hpp"
+#include "tern/launch/kernel.hpp"
 
 namespace tern::test {
 namespace {
@@ -59,6 +63,72 @@ TEST_F(UnifiedChecks, FindItBeforeTheBytesGoAnywhere) {
   kept[1] = 7;
   refused(buffer.try_discard_host(), ErrorCode::violation);
   EXPECT_TRUE(buffer.try_discard_host());
+}
+
+TEST_F(UnifiedChecks, FindItWhateverTheNextAccessIs) {
+  UnifiedBuffer<int> buffer = checked(100);
+  buffer.sync_to_device();
+  int* const kept = buffer.rw_host().data();
+  const auto write = [&] {
+    std::ranges::fill(buffer.rw_host(), 1);
+    buffer.sync_to_device();
+    kept[3] = 9;
+  };
+  write();
+  refused(buffer.try_load_host(3), ErrorCode::violation);
+  write();
+  refused(buffer.try_store_host(4, 2), ErrorCode::violation);
+  write();
+  refused(buffer.try_fill(2, s), ErrorCode::violation);
+  write();
+  const Kernel kernel = Kernel::from_function(device, "look", [](View<const int>) {});
+  refused(kernel.try_launch(s, LaunchSize{}, in(buffer)), ErrorCode::violation);
+  EXPECT_TRUE(kernel.try_launch(s, LaunchSize{}, in(buffer)));
+}
+
+TEST_F(UnifiedChecks, FindItInMemoryThatCannotBeGuarded) {
+  UnifiedBuffer<int> buffer =
+      make(100, {.pinned = Pinned::required, .checked = true, .guard = true});
+  int* kept = nullptr;
+  {
+    const HostLease<int> lease = buffer.discard_host();
+    std::ranges::fill(lease, 1);
+    kept = lease.data();
+  }
+  EXPECT_FALSE(buffer.is_guarded());
+  kept[3] = 9;
+  refused(buffer.try_read_host(), ErrorCode::violation);
+}
+
+TEST_F(UnifiedChecks, LetADeviceWriteWhatItShares) {
+  const Device host = open_device("host");
+  const Stream own(host);
+  UnifiedBuffer<int> buffer(Shape{100}, {.device = host, .checked = true});
+  std::ranges::fill(buffer.discard_host(), 1);
+  write_on_device(buffer, own, 2);
+  buffer.drop_device();
+  EXPECT_EQ(buffer.read_host()[99], 2);
+}
+
+TEST_F(UnifiedChecks, SpoilWhatALaunchOrAFillMadeStale) {
+  UnifiedBuffer<int> buffer = checked(100);
+  const auto* const kept = reinterpret_cast<const unsigned char*>(buffer.rw_host().data());
+  const Kernel kernel = Kernel::from_function(device, "clear", [](View<int> values) {
+    for (int& value : values) value = 0;
+  });
+  buffer.sync_to_device();
+  kernel.launch(s, LaunchSize{}, inout(buffer));
+  EXPECT_EQ(kept[399], 0xCB);
+  buffer.sync_to_host();
+  EXPECT_EQ(kept[399], 0);
+  buffer.fill(1, s);
+  EXPECT_EQ(kept[399], 0xCB);
+  buffer.sync_to_host();
+  {
+    const DeviceLease<const int> lease = buffer.rw_device(s).downgrade();
+    EXPECT_EQ(kept[399], 0xCB);
+  }
+  EXPECT_EQ(buffer.load_host(99), 1);
 }
 
 TEST_F(UnifiedChecks, LetEverybodyWriteWhoSaysSo) {
@@ -113,6 +183,16 @@ TEST_F(UnifiedChecks, FindWritesThroughAnEscapedPointerThatIsClosed) {
   EXPECT_TRUE(buffer.try_read_host());
   kept[0] = 3;
   refused(buffer.try_read_host(), ErrorCode::violation);
+}
+
+TEST_F(UnifiedChecks, SpoilNothingThatSomebodyReads) {
+  UnifiedBuffer<int> buffer = checked(100);
+  EscapedPointer<int> escaped = buffer.escape_device(s);
+  const HostLease<const int> lease = buffer.read_host();
+  EXPECT_EQ(lease[99], 1);
+  buffer.synchronize();
+  escaped.close();
+  EXPECT_EQ(lease[99], 1);
 }
 
 TEST_F(UnifiedChecks, AreNotMadeUnasked) {
@@ -257,6 +337,27 @@ TEST_F(UnifiedGuard, LetsEverybodyElseDoHisWork) {
   released.rw_host<int>()[0] = 7;
 }
 
+TEST_F(UnifiedGuard, LetsThreadsWorkBesideEachOther) {
+  const Device device = sim::open({});
+  UnifiedBuffer<int> buffer(Shape{4096}, {.device = device, .checked = true, .guard = true});
+  std::ranges::fill(buffer.discard_host(), 0);
+  const auto work = [&](std::size_t first) {
+    UnifiedView<int> part = buffer.view(first, 1024);
+    const Stream own(device);
+    for (int i = 1; i < 100; i += 2) {
+      write_on_device(part, own, i);
+      for (int& value : part.rw_host()) value += 1;
+      EXPECT_EQ(std::ranges::count(part.read_host(), i + 1), 1024);
+      part.store_host(3, i);
+      EXPECT_EQ(part.load_host(3), i);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < 4; ++i) threads.emplace_back(work, 1024 * i);
+  for (std::thread& one : threads) one.join();
+  EXPECT_TRUE(buffer.is_guarded());
+}
+
 TEST_F(UnifiedGuard, LeavesMemoryAloneThatIsNotItsOwn) {
   const Device device = sim::open({});
   UnifiedBuffer<int> pinned(Shape{10000},
@@ -272,6 +373,7 @@ TEST_F(UnifiedGuard, LeavesMemoryAloneThatIsNotItsOwn) {
   mine[0] = 2;
   UnifiedBuffer<int> empty(Shape{0}, {.device = device, .guard = true});
   EXPECT_TRUE(empty.try_discard_host());
+  EXPECT_TRUE(std::move(empty).try_release_host());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <complex>
+#include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -16,6 +17,7 @@
 #include "support/unified.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/coherence/unified_buffer.hpp"
+#include "tern/launch/kernel.hpp"
 
 namespace tern::test {
 namespace {
@@ -412,6 +414,32 @@ TEST_F(Unified, KeepsTheOrderOfALeaseThatWasOpenWhenOthersLooked) {
   EXPECT_EQ(seen, std::vector<int>(50, 9));
 }
 
+TEST_F(Unified, KeepsTheOrderOfAWriteWhoseStreamHasReadMeanwhile) {
+  UnifiedBuffer<int> buffer = make(100);
+  UnifiedView<int> one = buffer.view(0, 50), other = buffer.view(50, 50);
+  write_on_device(buffer, s, 1);
+  DeviceLease<int> lease = one.rw_device(s);
+  s.fill(lease.data(), 50, 2);
+  EXPECT_EQ(on_device(other, t)[0], 1);
+  EXPECT_EQ(on_device(other, s)[0], 1);
+  s.fill(lease.data(), 50, 3);
+  lease.close();
+  EXPECT_EQ(on_device(one, t)[0], 3);
+}
+
+TEST_F(Unified, WhoDowngradesHasNotWaitedForOthers) {
+  UnifiedBuffer<int> buffer = make(100);
+  UnifiedView<int> one = buffer.view(0, 50), other = buffer.view(50, 50);
+  write_on_device(buffer, s, 1);
+  for (int i = 0; i < 2; ++i) {
+    DeviceLease<int> lease = one.rw_device(t);
+    write_on_device(other, s, 2);
+    static_cast<void>(std::move(lease).downgrade());
+    EXPECT_EQ(on_device(other, t)[0], 2);
+    write_on_device(one, t, 3);  // the next lease of t is the same use
+  }
+}
+
 TEST_F(Unified, EndsBehindItsWorkWithoutWaiting) {
   Gate gate;
   gate.hold(s);
@@ -503,6 +531,70 @@ TEST_F(Unified, WaitsForALeaseOfAnotherThreadIfAsked) {
   held[0] = 42;
   held.close();
   other.join();
+}
+
+TEST_F(Unified, DoesNotWaitForItsOwnLeaseBehindThatOfAnotherThread) {
+  UnifiedBuffer<int> buffer = make(100);
+  buffer.copy_from(counting(100));
+  HostLease<const int> theirs;
+  std::thread([&] { theirs = buffer.read_host(); }).join();
+  const HostLease<const int> own = buffer.read_host();
+  refused(buffer.try_rw_host(LeaseWait::forever()), ErrorCode::access_conflict);
+}
+
+TEST_F(Unified, WaitsAsLongAsAnyClockGoes) {
+  UnifiedBuffer<int> buffer = make(100, {.compare = true});
+  buffer.copy_from(counting(100));
+  HostLease<int> held;
+  std::thread([&] { held = buffer.rw_host(); }).join();
+  std::thread other([&] { EXPECT_EQ(buffer.read_host(LeaseWait::forever())[0], 42); });
+  std::thread third([&] {
+    EXPECT_EQ(buffer.read_host(LeaseWait::up_to(std::chrono::nanoseconds::max()))[0], 42);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  held[0] = 42;
+  held.close();
+  other.join();
+  third.join();
+}
+
+TEST_F(Unified, EndsWithTheLastOfThoseWhoWaited) {
+  for (int i = 0; i < 100; ++i) {
+    auto buffer = std::make_unique<UnifiedBuffer<int>>(make(100));
+    HostLease<int> held = buffer->discard_host();
+    std::thread other([view = UnifiedView<int>(*buffer)]() mutable {
+      static_cast<void>(view.try_rw_host(LeaseWait::up_to(std::chrono::microseconds(50))));
+    });
+    buffer.reset();
+    std::this_thread::sleep_for(std::chrono::microseconds(40 + i % 30));
+    held.close();
+    other.join();
+  }
+}
+
+/// Both again and again, at the same time.
+template <class A, class B>
+void race(A a, B b) {
+  std::thread other([&] {
+    for (int i = 0; i < 1000; ++i) b();
+  });
+  for (int i = 0; i < 1000; ++i) a();
+  other.join();
+}
+
+TEST_F(Unified, DropsNothingThatAnotherThreadLooksAt) {
+  UnifiedBuffer<int> buffer = make(100);
+  write_on_device(buffer, s, 1);
+  const auto drop = [&] {
+    static_cast<void>(buffer.try_drop_device(device));
+    static_cast<void>(buffer.try_prefetch(t));
+    static_cast<void>(buffer.try_drop_host());
+  };
+  race([&] { EXPECT_EQ(buffer.load_host(5), 1); }, drop);
+  race([&] { buffer.compare(); }, drop);
+  const Kernel kernel = Kernel::from_function(device, "look", [](View<const int>) {});
+  race([&] { kernel.launch(s, LaunchSize{}, in(buffer)); }, drop);
+  EXPECT_EQ(buffer.load_host(5), 1);
 }
 
 TEST_F(Unified, DowngradesWithoutAGap) {

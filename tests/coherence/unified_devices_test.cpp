@@ -153,6 +153,103 @@ TEST(UnifiedOracle, FindsNoWrongByteUnderRandomSchedules) {
   EXPECT_GT(read, 100000u);
 }
 
+/// Leases of several streams that are open at the same time, and close in any order.
+void run_held_leases(const std::vector<Device>& devices, std::uint64_t seed, int steps) {
+  struct Held {
+    std::size_t begin = 0, count = 0;
+    StreamRef stream = {};
+    DeviceLease<int> writing = {};
+    DeviceLease<const int> reading = {};
+  };
+  constexpr std::size_t size = 64;
+  std::vector<Stream> streams;
+  for (const Device& one : devices) {
+    for (int i = 0; i < 3; ++i) streams.emplace_back(one);
+  }
+  UnifiedBuffer<int> buffer(Shape{size}, {.device = devices[0], .checked = seed % 4 == 0});
+  std::vector<int> truth(size, 0);
+  buffer.copy_from(truth);
+  std::vector<Held> held;
+  std::uint64_t state = seed * 77;
+  const auto number = [&](std::size_t below) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<std::size_t>(state >> 33) % below;
+  };
+  const auto expect_truth = [&](const int* seen, std::size_t begin, std::size_t count) {
+    for (std::size_t k = 0; k < count; ++k) ASSERT_EQ(seen[k], truth[begin + k]) << begin + k;
+  };
+  const auto write = [&](Held& one, int value) {
+    one.stream.fill(one.writing.data(), one.count, value);
+    std::fill_n(truth.begin() + static_cast<std::ptrdiff_t>(one.begin), one.count, value);
+  };
+  for (int i = 0; i < steps && !testing::Test::HasFailure(); ++i) {
+    const std::size_t begin = 8 * number(8), count = std::min(8 * (1 + number(3)), size - begin);
+    const StreamRef stream = streams[number(streams.size())];
+    UnifiedView<int> part = buffer.view(begin, count);
+    // What collides with the others is refused, and that is fine.
+    switch (number(9)) {
+      case 0:
+      case 1:
+        if (Result<DeviceLease<int>> lease = part.try_rw_device(stream)) {
+          held.push_back({begin, count, stream, *std::move(lease)});
+          if (number(2) == 0) write(held.back(), i);
+        }
+        break;
+      case 2:
+      case 3:
+        if (Result<DeviceLease<const int>> lease = part.try_read_device(stream)) {
+          held.push_back({begin, count, stream, {}, *std::move(lease)});
+        }
+        break;
+      case 4:
+        if (const Result<HostLease<const int>> lease = part.try_read_host()) {
+          expect_truth(lease->data(), begin, count);
+        }
+        break;
+      case 5:
+        if (number(2) == 0) {
+          static_cast<void>(buffer.try_drop_device(devices[number(devices.size())]));
+        } else if (const Result<UnifiedBuffer<int>> copy = buffer.try_clone(stream)) {
+          EXPECT_EQ(copy->to_vector(), truth);
+        }
+        break;
+      default: {
+        if (held.empty()) break;
+        const std::size_t which = number(held.size());
+        Held& one = held[which];
+        if (one.writing.is_open()) {
+          if (number(2) == 0) write(one, i);
+          if (number(4) == 0) {
+            one.reading = std::move(one.writing).downgrade();
+            break;
+          }
+        } else {
+          std::vector<int> seen(one.count);
+          one.stream.copy(seen.data(), one.reading.data(), one.count * sizeof(int));
+          one.stream.synchronize();
+          expect_truth(seen.data(), one.begin, one.count);
+        }
+        held.erase(held.begin() + static_cast<std::ptrdiff_t>(which));
+      }
+    }
+  }
+  held.clear();
+  EXPECT_EQ(buffer.to_vector(), truth);
+  if (testing::Test::HasFailure()) ADD_FAILURE() << "seed " << seed;
+}
+
+TEST(UnifiedOracle, FindsNoWrongByteUnderLeasesThatAreHeld) {
+  for (std::uint64_t seed = 1; seed <= 400 && !testing::Test::HasFailure(); ++seed) {
+    const std::vector<Device> devices =
+        sim::open_peers({.seed = seed}, static_cast<unsigned>(1 + seed % 2));
+    run_held_leases(devices, seed, 120);
+    for (const Device& one : devices) {
+      one.synchronize();
+      expect_no_findings(one);
+    }
+  }
+}
+
 // --- The same programs elsewhere
 
 struct Field {
@@ -192,6 +289,7 @@ TEST_P(UnifiedOnDevices, RandomProgramsFindNoWrongByte) {
   std::uint64_t read = 0;
   for (std::uint64_t seed = 1; seed <= 6 && !HasFailure(); ++seed) {
     read += run_program(devices, seed, 120);
+    run_held_leases(devices, seed, 120);
   }
   EXPECT_GT(read, 2000u);
   for (const Device& one : devices) {

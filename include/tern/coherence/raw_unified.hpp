@@ -123,7 +123,7 @@ class TERN_EXPORT RawLease {
     if (core_ != nullptr) end();
   }
 
-  /// Null when it is closed, and for no bytes.
+  /// Null when it is closed, and for no bytes; it has none then.
   [[nodiscard]] void* address() const noexcept { return address_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] bool is_open() const noexcept { return core_ != nullptr; }

@@ -46,6 +46,13 @@
 
 namespace tern {
 
+/// So many elements; as many bytes as there can be where that is more, which nothing has.
+template <class T>
+[[nodiscard]] constexpr std::size_t bytes_of(std::size_t count) noexcept {
+  constexpr std::size_t most = ~std::size_t{0};
+  return count > most / sizeof(T) ? most : count * sizeof(T);
+}
+
 /// The host's access: a range of elements. A const T is for reading.
 template <class T>
 class [[nodiscard]] HostLease {
@@ -72,7 +79,7 @@ class [[nodiscard]] HostLease {
   void close() noexcept { raw_.close(); }
   /// Closes a discard of which only the first elements were written, or none.
   void commit(std::size_t count) noexcept requires(!std::is_const_v<T>) {
-    raw_.commit(count * sizeof(T));
+    raw_.commit(bytes_of<T>(count));
   }
   void abandon() noexcept requires(!std::is_const_v<T>) { raw_.commit(0); }
   /// The same memory for reading, without a gap in between; others may read too.
@@ -109,7 +116,7 @@ class [[nodiscard]] DeviceLease {
   [[nodiscard]] bool is_open() const noexcept { return raw_.is_open(); }
   void close() noexcept { raw_.close(); }
   void commit(std::size_t count) noexcept requires(!std::is_const_v<T>) {
-    raw_.commit(count * sizeof(T));
+    raw_.commit(bytes_of<T>(count));
   }
   void abandon() noexcept requires(!std::is_const_v<T>) { raw_.commit(0); }
   [[nodiscard]] DeviceLease<const T> downgrade(CallSite site = CallSite::here()) && {
@@ -145,7 +152,8 @@ class [[nodiscard]] PendingRead {
 /// A pointer that leaves: a lease that may be long, whose holder says what has changed.
 ///
 /// For reading, others may read, and nobody writes. For writing, others may read: until the first
-/// commit() every such read copies again, because nobody knows what has changed; from then on what
+/// commit() every such read copies again, because nobody knows what has changed, and is refused
+/// with access_conflict while another one reads the copy that would be written; from then on what
 /// was committed is new, and nothing else.
 template <class T>
 class [[nodiscard]] EscapedPointer {
@@ -161,7 +169,7 @@ class [[nodiscard]] EscapedPointer {
   /// escape's. Refused with invalid_view.
   Result<void> try_commit(std::size_t first, std::size_t count, StreamRef stream = {},
                           CallSite site = CallSite::here()) noexcept requires(!std::is_const_v<T>) {
-    return raw_.try_commit_range(first * sizeof(T), count * sizeof(T), stream, site);
+    return raw_.try_commit_range(bytes_of<T>(first), bytes_of<T>(count), stream, site);
   }
   void commit(std::size_t first, std::size_t count, StreamRef stream = {},
               CallSite site = CallSite::here()) requires(!std::is_const_v<T>) {
@@ -206,14 +214,14 @@ class UnifiedView {
   [[nodiscard]] BufferState state() const noexcept { return raw_.state(0, raw_.bytes()); }
   /// Of some of the elements; outside there is nothing.
   [[nodiscard]] BufferState state(std::size_t first, std::size_t count) const noexcept {
-    return raw_.state(first * sizeof(T), count * sizeof(T));
+    return raw_.state(bytes_of<T>(first), bytes_of<T>(count));
   }
   /// The places that are up to date in all of it.
   [[nodiscard]] std::vector<Place> valid_places() const {
     return raw_.valid_places(0, raw_.bytes());
   }
   [[nodiscard]] std::vector<Place> valid_places(std::size_t first, std::size_t count) const {
-    return raw_.valid_places(first * sizeof(T), count * sizeof(T));
+    return raw_.valid_places(bytes_of<T>(first), bytes_of<T>(count));
   }
   /// Was anything written that the place does not have?
   [[nodiscard]] bool is_stale_on(Place place) const noexcept { return raw_.is_stale_on(place); }
@@ -238,10 +246,7 @@ class UnifiedView {
   /// outside is so with its next access.
   [[nodiscard]] Result<UnifiedView> try_view(std::size_t first, std::size_t count,
                                              CallSite site = CallSite::here()) const noexcept {
-    if (first > size() || count > size() - first) {
-      return raw_.try_view(raw_.bytes(), sizeof(T), site).failure();
-    }
-    Result<RawUnified> part = raw_.try_view(first * sizeof(T), count * sizeof(T), site);
+    Result<RawUnified> part = raw_.try_view(bytes_of<T>(first), bytes_of<T>(count), site);
     if (!part) return part.failure();
     return UnifiedView(*std::move(part));
   }
@@ -654,8 +659,8 @@ class UnifiedBuffer : public UnifiedView<T> {
 
   // --- Policies and the end
 
-  /// What is written elsewhere is copied there when its lease closes; nothing: no longer. A copy
-  /// that fails is counted, and made by the next access.
+  /// What is written elsewhere is copied there when its lease closes, and behind launches and
+  /// fills; nothing: no longer. A copy that fails is counted, and made by the next access.
   Result<void> try_write_through(std::optional<Place> place,
                                  CallSite site = CallSite::here()) noexcept {
     return raw_.try_set_write_through(place, site);
