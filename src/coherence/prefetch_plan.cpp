@@ -10,6 +10,7 @@
 #include "coherence/hint_checks.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
+#include "tern/coherence/raw_unified.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/interval_map.hpp"
 
@@ -186,6 +187,16 @@ Result<void> PrefetchPlan::try_add(const Buffer& view, Place place, std::optiona
   if (Result<void> sound = check_hint_range(inside, view.bytes(), site); !sound) return sound;
   return try_add(*std::move(target), place,
                  HintRange{view.offset_bytes() + inside.offset_bytes, inside.bytes}, site);
+}
+
+Result<void> PrefetchPlan::try_add(const RawUnified& view, Place place,
+                                   std::optional<HintRange> range, CallSite site) noexcept {
+  Result<std::shared_ptr<const PrefetchTarget>> target = try_unified_target(view, site);
+  if (!target) return target.failure();
+  const HintRange inside = range.value_or(HintRange{0, view.bytes()});
+  if (Result<void> sound = check_hint_range(inside, view.bytes(), site); !sound) return sound;
+  return try_add(*std::move(target), place,
+                 HintRange{view.offset() + inside.offset_bytes, inside.bytes}, site);
 }
 
 Result<void> PrefetchPlan::try_add(std::shared_ptr<const PrefetchTarget> target, Place place,

@@ -8,6 +8,7 @@
 #include "coherence/hint_checks.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
+#include "tern/coherence/raw_unified.hpp"
 
 namespace tern {
 namespace {
@@ -46,6 +47,39 @@ class ManagedTarget final : public PrefetchTarget {
   const Buffer whole_;
 };
 
+class UnifiedTarget final : public PrefetchTarget {
+ public:
+  explicit UnifiedTarget(RawUnified whole) noexcept : whole_(std::move(whole)) {}
+
+  const void* identity() const noexcept override { return whole_.launch_memory(); }
+  std::size_t bytes() const noexcept override { return whole_.bytes(); }
+  const Device& device() const noexcept override { return whole_.device(); }
+  std::string text() const override {
+    return fmt::format("unified buffer '{}'", whole_.tag().name());
+  }
+
+  Result<void> check(Place place, CallSite site) const noexcept override {
+    if (place.is_host() || DeviceVisit(place.device_id())) return {};
+    return Failure(ErrorCode::invalid_device,
+                   "{spec} is not open, so nothing can be brought there. Open it first.", site)
+        .with("spec", place.text());
+  }
+
+  Result<HintReport> try_prefetch(HintRange range, Place place, StreamRef stream, HintOptions,
+                                  CallSite site) const noexcept override {
+    // It may have become smaller since.
+    const Result<RawUnified> part = whole_.try_view(range.offset_bytes, range.bytes, site);
+    if (!part) return part.failure();
+    if (Result<void> queued = part->try_prefetch_to(place, stream, site); !queued) {
+      return queued.failure();
+    }
+    return HintReport{.range = {range.offset_bytes, range.bytes}};
+  }
+
+ private:
+  const RawUnified whole_;
+};
+
 }  // namespace
 
 PrefetchTarget::~PrefetchTarget() = default;
@@ -57,6 +91,21 @@ Result<std::shared_ptr<const PrefetchTarget>> try_managed_target(const Buffer& b
       buffer.storage(), 0, Shape::flat(buffer.storage()->bytes()), DType::byte, site);
   if (!whole) return whole.failure();
   return std::shared_ptr<const PrefetchTarget>(std::make_shared<ManagedTarget>(*std::move(whole)));
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a prefetch plan", site);
+}
+
+Result<std::shared_ptr<const PrefetchTarget>> try_unified_target(const RawUnified& view,
+                                                                 CallSite site) noexcept try {
+  if (!view) {
+    return Failure(ErrorCode::not_allocated,
+                   "there is no unified buffer to bring anywhere: it was moved from, or made by "
+                   "default. Make one.",
+                   site)
+        .with("id", std::uint64_t{0});
+  }
+  return std::shared_ptr<const PrefetchTarget>(
+      std::make_shared<UnifiedTarget>(view.whole_buffer()));
 } catch (const std::bad_alloc&) {
   return no_host_memory("a prefetch plan", site);
 }

@@ -9,6 +9,7 @@
 #include "coherence/host_heap.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
+#include "device/device_state.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern {
@@ -143,6 +144,13 @@ Result<void> UnifiedCore::check() const noexcept {
 RawUnified::RawUnified(const RawUnified& other) noexcept
     : core_(other.core_), offset_(other.offset_), bytes_(other.bytes_) {
   if (core_ != nullptr) core_->add_share();
+}
+
+RawUnified RawUnified::whole_buffer() const noexcept {
+  RawUnified all(*this);
+  all.offset_ = 0;
+  all.bytes_ = whole;
+  return all;
 }
 
 RawUnified::~RawUnified() {
@@ -417,6 +425,25 @@ Result<void> RawUnified::try_prefetch_host(CallSite site) const noexcept {
   const Result<ByteRange> range = try_range(0, bytes(), site);
   if (!range) return range.failure();
   return core_->try_prefetch(*range, nullptr, {}, Eviction::clean, site);
+}
+
+Result<void> RawUnified::try_prefetch_to(Place place, StreamRef stream,
+                                         CallSite site) const noexcept {
+  if (place.is_host()) return try_prefetch_host(site);
+  if (stream.id() && stream.device_id() == place.device_id()) return try_prefetch(stream, site);
+  const Result<ByteRange> range = try_range(0, bytes(), site);
+  if (!range) return range.failure();
+  Device device;
+  {
+    const DeviceVisit visit(place.device_id());
+    if (visit) device = visit->handle();
+  }
+  if (!device.is_open()) {
+    return Failure(ErrorCode::invalid_device,
+                   "{spec} is not open, so nothing can be brought there. Open it first.", site)
+        .with("spec", place.text());
+  }
+  return core_->try_prefetch(*range, &device, {}, Eviction::clean, site);
 }
 
 Result<void> RawUnified::try_sync_to_device(CallSite site) const noexcept {

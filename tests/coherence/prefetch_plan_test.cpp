@@ -9,11 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "support/copy_places.hpp"
 #include "support/managed_calls.hpp"
 #include "support/managed_places.hpp"
 #include "support/simulated.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/coherence/managed_buffer.hpp"
+#include "tern/coherence/unified_buffer.hpp"
 
 namespace tern {
 namespace {
@@ -367,6 +369,98 @@ TEST_P(PrefetchPlanOn, BringsMemoryWhereItIsUsedNext) {
   EXPECT_EQ(a.read_host()[2 * mib - 1], 1u);
   EXPECT_EQ(b.read_host()[0], 2u);
   device.synchronize();
+}
+
+// --- Unified buffers, whose bytes go by copies
+
+TEST(PrefetchPlanUnified, BringsWhatIsStaleInTheOrderOfTheStream) {
+  const Device device = sim::open({});
+  const Stream stream(device);
+  UnifiedBuffer<int> weights(Shape{1000}, {.device = device, .tag = "weights"});
+  UnifiedBuffer<int> input(Shape{1000}, {.device = device, .tag = "input"});
+  std::ranges::fill(weights.discard_host(), 1);
+  std::ranges::fill(input.discard_host(), 2);
+  PrefetchPlan plan;
+  plan.add(weights, device.place()).add(input.view(100, 200), device.place());
+  plan.add(input.view(300, 100), device.place(), HintRange{0, 40});
+  plan.add(input.view(0, 0), device.place());
+  EXPECT_EQ(plan.entries()[1].text(),
+            "bytes [400, 1200) of unified buffer 'input' to " + device.place().text());
+  EXPECT_EQ(plan.merged().size(), 3u);
+  EXPECT_EQ(plan.peaks(), (std::vector<PrefetchPlan::Peak>{{device.place(), 4840}}));
+
+  const PrefetchPlan::Report report = plan.execute(stream);
+  EXPECT_EQ(report.sent, 3u);
+  EXPECT_EQ(report.skipped, 1u);
+  EXPECT_EQ(report.bytes, 4840u);
+  EXPECT_EQ(weights.stats().of(TransferReason::prefetch).bytes, 4000u);
+  EXPECT_EQ(input.stats().of(TransferReason::prefetch).bytes, 840u);
+  static_cast<void>(weights.read_device(stream));
+  static_cast<void>(input.view(100, 210).read_device(stream));
+  EXPECT_EQ(weights.stats().moved().bytes, 4000u);
+  EXPECT_EQ(input.stats().moved().bytes, 840u);
+  plan.execute(stream);
+  EXPECT_EQ(weights.stats().moved().bytes, 4000u);
+
+  // Home, where the plan says so.
+  { const DeviceLease<int> lease = weights.rw_device(stream); }
+  PrefetchPlan home;
+  home.add(weights, Place::host());
+  home.execute(stream);
+  EXPECT_EQ(weights.stats().to_host.bytes, 4000u);
+  EXPECT_EQ(weights.read_host()[999], 1);
+  EXPECT_EQ(weights.stats().to_host.bytes, 4000u);
+  test::expect_no_findings(device);
+}
+
+TEST(PrefetchPlanUnified, GoesToSeveralDevicesFromOneStream) {
+  const std::vector<Device> devices = sim::open_peers({}, 2);
+  const Stream stream(devices[0]), second(devices[1]);
+  UnifiedBuffer<int> buffer(Shape{100}, {.device = devices[0], .tag = "u"});
+  std::ranges::fill(buffer.discard_host(), 1);
+  PrefetchPlan plan;
+  plan.add(buffer, devices[0].place()).add(buffer, devices[1].place());
+  EXPECT_EQ(plan.execute(stream).sent, 2u);
+  EXPECT_EQ(buffer.valid_places().size(), 3u);
+  buffer.invalidate();
+  std::ranges::fill(buffer.discard_host(), 2);
+  const StreamRef streams[] = {stream, second};
+  EXPECT_EQ(plan.execute(streams).sent, 2u);
+  EXPECT_EQ(buffer.valid_places().size(), 3u);
+}
+
+TEST(PrefetchPlanUnified, RefusesWhatCannotBeAndSaysWhichEntry) {
+  const Device device = sim::open({});
+  const Stream stream(device);
+  UnifiedBuffer<int> buffer(Shape{100}, {.device = device, .tag = "u"});
+  PrefetchPlan plan;
+  EXPECT_EQ(plan.try_add(buffer.raw(), device.place(), HintRange{300, 200}).failure().code(),
+            ErrorCode::invalid_view);
+  EXPECT_EQ(plan.try_add(RawUnified(), device.place()).failure().code(), ErrorCode::not_allocated);
+  EXPECT_EQ(plan.try_add(buffer.raw(), Place::device(DeviceId{9999})).failure().code(),
+            ErrorCode::invalid_device);
+  EXPECT_TRUE(plan.empty());
+
+  std::ranges::fill(buffer.view(0, 50).discard_host(), 1);
+  plan.add(buffer.view(0, 50), device.place()).add(buffer.view(60, 10), device.place());
+  const Failure failure = plan.try_execute(stream).failure();
+  EXPECT_EQ(failure.code(), ErrorCode::never_written);
+  EXPECT_EQ(failure.number("index"), 1u);
+  EXPECT_EQ(failure.number("enqueued"), 1u);
+  buffer.resize_discard(10);
+  EXPECT_EQ(plan.try_execute(stream).failure().code(), ErrorCode::invalid_view);
+}
+
+TEST(PrefetchPlanUnified, KeepsItsBuffers) {
+  const Device device = sim::open({});
+  const Stream stream(device);
+  PrefetchPlan plan;
+  {
+    UnifiedBuffer<int> buffer(Shape{100}, {.device = device});
+    std::ranges::fill(buffer.discard_host(), 1);
+    plan.add(buffer, device.place());
+  }
+  EXPECT_EQ(plan.execute(stream).bytes, 400u);
 }
 
 }  // namespace

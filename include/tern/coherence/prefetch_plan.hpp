@@ -45,6 +45,12 @@ concept HasBuffer = requires(const T& memory) {
   { memory.buffer() } -> std::same_as<const Buffer&>;
 };
 
+/// So is what is a unified buffer or a view of one.
+template <class T>
+concept HasRawUnified = requires(const T& memory) {
+  { memory.raw() } -> std::same_as<const RawUnified&>;
+};
+
 class TERN_EXPORT PrefetchPlan {
  public:
   struct Entry {
@@ -89,6 +95,16 @@ class TERN_EXPORT PrefetchPlan {
   PrefetchPlan& add(const T& memory, Place place, std::optional<HintRange> range = {},
                     CallSite site = CallSite::here()) {
     return add(memory.buffer(), place, range, site);
+  }
+  /// A unified buffer or view, or a range of bytes of it: what is stale there is copied, in the
+  /// order of the stream if it is that device's.
+  Result<void> try_add(const RawUnified& view, Place place, std::optional<HintRange> range = {},
+                       CallSite site = CallSite::here()) noexcept;
+  template <HasRawUnified T>
+  PrefetchPlan& add(const T& memory, Place place, std::optional<HintRange> range = {},
+                    CallSite site = CallSite::here()) {
+    try_add(memory.raw(), place, range, site).value();
+    return *this;
   }
   /// Any other memory that knows how to go somewhere.
   Result<void> try_add(std::shared_ptr<const PrefetchTarget> target, Place place,

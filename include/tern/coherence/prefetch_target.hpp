@@ -22,6 +22,8 @@
 
 namespace tern {
 
+class RawUnified;
+
 class TERN_EXPORT PrefetchTarget {
  public:
   PrefetchTarget() = default;
@@ -51,5 +53,9 @@ class TERN_EXPORT PrefetchTarget {
 /// memory, and with out_of_memory.
 [[nodiscard]] TERN_EXPORT Result<std::shared_ptr<const PrefetchTarget>> try_managed_target(
     const Buffer& buffer, CallSite site = CallSite::here()) noexcept;
+/// All of the unified buffer that a view is of: bytes go by copies, as a lease for reading would
+/// bring them. Refused with not_allocated for none, and with out_of_memory.
+[[nodiscard]] TERN_EXPORT Result<std::shared_ptr<const PrefetchTarget>> try_unified_target(
+    const RawUnified& view, CallSite site = CallSite::here()) noexcept;
 
 }  // namespace tern

@@ -215,6 +215,9 @@ class TERN_EXPORT RawUnified {
   [[nodiscard]] Result<RawUnified> try_view(std::size_t offset, std::size_t bytes,
                                             CallSite site) const noexcept;
 
+  /// What it is a view of.
+  [[nodiscard]] RawUnified whole_buffer() const noexcept;
+
   // --- Access
 
   [[nodiscard]] Result<RawLease> try_host(Access access, LeaseWait wait,
@@ -244,6 +247,10 @@ class TERN_EXPORT RawUnified {
                                          CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_prefetch(StreamRef stream, CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_prefetch_host(CallSite site) const noexcept;
+  /// To the host or a device, in the order of the stream if it is that device's. Refused with
+  /// invalid_device.
+  [[nodiscard]] Result<void> try_prefetch_to(Place place, StreamRef stream,
+                                             CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_sync_to_device(CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_mark_dirty(Place place, StreamRef stream,
                                             CallSite site) const noexcept;
