@@ -664,7 +664,7 @@ Result<Column> try_column(const Device& device, ArrowArray* array, const ArrowFi
       try_leaf(*array, {"array"}, field.field, field.is_view, std::nullopt, site);
   if (!leaf) return leaf.failure();
   if (Result<void> here = check_place(origin, device, site); !here) return here.failure();
-  if (const ExportedColumn ours = exported_column(*array); ours.column != nullptr) {
+  if (const ExportedColumn ours = exported_column(*array); ours.column) {
     const bool is_here = !ours.column->device().is_open() || ours.column->device() == device;
     if (is_here && ours.column->type() == field.field.type) {
       return ours.column->try_slice(0, ours.rows, site);

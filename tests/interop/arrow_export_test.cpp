@@ -14,6 +14,7 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/escape.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/device/event.hpp"
 #include "tern/interop/arrow.hpp"
 #include "tern/launch/transfer_audit.hpp"
@@ -190,6 +191,37 @@ TEST_P(ArrowOut, NoRowsHaveNoOffset) {
   plain.release(&plain);
 }
 
+TEST_P(ArrowOut, NoRowsAreOnTheDeviceOfTheTable) {
+  // A filter that nothing passed, and a table without room: who looks for them on the device finds
+  // them there.
+  Table filtered = Table::allocate(device, Schema({{"n", TypeKind::i32, false}}), 100);
+  filtered.set_rows(0, stream);
+  const std::vector<std::int32_t> nothing;
+  const Table none = Table::make(Schema({{"n", TypeKind::i32, false}}),
+                                 {Column::from<std::int32_t>(device, nothing)});
+  const bool is_host = device.info().is_host;
+  const int type = is_host ? 1 : device.info().backend == "sim" ? 12 : 2;
+  for (const Table& table : {filtered, none}) {
+    ArrowDeviceArray given;
+    ArrowSchema schema;
+    ASSERT_TRUE(try_export_arrow(table, &given, {.stream = stream}));
+    EXPECT_EQ(given.device_type, type);
+    EXPECT_EQ(given.device_id, is_host ? -1 : 0);
+    EXPECT_EQ(given.sync_event, nullptr);
+    ASSERT_TRUE(try_export_arrow_schema(table.schema(), &schema));
+    EXPECT_EQ(import_arrow(device, &given, &schema).rows_host(), 0u);
+
+    ASSERT_TRUE(try_export_arrow(table.column(0)->slice(0, 0), &given));
+    EXPECT_EQ(given.device_type, type);
+    given.array.release(&given.array);
+
+    ArrowDeviceArrayStream chunks;
+    ASSERT_TRUE(try_export_arrow({&table, 1}, &chunks));
+    EXPECT_EQ(chunks.device_type, type);
+    EXPECT_EQ(try_import_arrow(device, &chunks).value().rows_host(), 0u);
+  }
+}
+
 TEST_P(ArrowOut, OnlyRowsThatAreThereGoOut) {
   const Table table = sample(2);
   ArrowDeviceArray given;
@@ -260,6 +292,65 @@ TEST_P(ArrowOut, AChildThatWasMovedOutKeepsItsMemoryAndNoMore) {
   EXPECT_NE(child.buffers[2], nullptr);
   child.release(&child);
   EXPECT_EQ(child.release, nullptr);
+}
+
+TEST(ArrowMoved, AChildThatWasMovedOutDoesNotKeepTheOthers) {
+  const Device host = open_device("host");
+  std::array<std::array<std::int32_t, 4>, 3> memory = {};
+  std::array<int, 3> gone = {};
+  const auto ship = [&](ArrowArray& out) {
+    gone = {};
+    std::vector<Column> columns;
+    for (std::size_t i = 0; i < 3; ++i) {
+      Buffer values = adopt(host, memory[i].data(), Shape{4}, DType::i32,
+                            {.on_release = [&gone, i] { ++gone[i]; }});
+      columns.push_back(Column::over(TypeKind::i32, 4, {.values = std::move(values)}));
+    }
+    export_arrow(Table::make(Schema({{"a", TypeKind::i32, false},
+                                     {"b", TypeKind::i32, false},
+                                     {"c", TypeKind::i32, false}}),
+                             std::move(columns)),
+                 &out);
+  };
+  const auto move_out = [](ArrowArray& from, std::size_t child) {
+    const ArrowArray moved = *from.children[child];
+    from.children[child]->release = nullptr;
+    return moved;
+  };
+  ArrowArray out;
+  ship(out);
+  ArrowArray a = move_out(out, 0), b = move_out(out, 1);
+  out.release(&out);
+  EXPECT_EQ(gone, (std::array{0, 0, 1}));
+  a.release(&a);
+  EXPECT_EQ(gone, (std::array{1, 0, 1}));
+  // It still is what it was, and comes back as that.
+  {
+    ArrowSchema schema;
+    ASSERT_TRUE(try_export_arrow_schema(Field{"b", TypeKind::i32, false}, &schema));
+    const Column back = try_import_arrow_column(host, &b, &schema).value();
+    EXPECT_EQ(back.values().address(), reinterpret_cast<std::uintptr_t>(memory[1].data()));
+    EXPECT_EQ(b.release, nullptr);
+    EXPECT_EQ(gone, (std::array{1, 0, 1}));
+  }
+  EXPECT_EQ(gone, (std::array{1, 1, 1}));
+  // The child first, and both at once.
+  ship(out);
+  a = move_out(out, 0);
+  a.release(&a);
+  out.release(&out);
+  EXPECT_EQ(gone, (std::array{1, 1, 1}));
+  for (int i = 0; i < 200; ++i) {
+    ship(out);
+    a = move_out(out, 0), b = move_out(out, 2);
+    std::thread other([&] { a.release(&a); });
+    std::thread another([&] { b.release(&b); });
+    out.release(&out);
+    other.join();
+    another.join();
+    ASSERT_EQ(gone, (std::array{1, 1, 1}));
+  }
+  EXPECT_EQ(escaped_memory().escapes, 0u);
 }
 
 TEST_P(ArrowOut, TheEventAloneIsEnoughToWaitFor) {
