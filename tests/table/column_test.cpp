@@ -249,6 +249,27 @@ TEST_P(ColumnOn, NothingIsAColumnToo) {
   EXPECT_EQ(numbers(0).try_copy_to(device, 0, {}).value().capacity(), 0u);
 }
 
+TEST_P(ColumnOn, WhatWasMovedFromHasNoValues) {
+  const std::array<std::int32_t, 3> values = {1, 2, 3};
+  const std::array<std::uint8_t, 3> there = {1, 0, 1};
+  Column first = Column::from<std::int32_t>(device, values, {.valid = there}).slice(1, 2);
+  Column second = std::move(first);
+  Column third;
+  third = std::move(second);
+  for (const Column* moved : {&first, &second}) {
+    EXPECT_EQ(moved->capacity(), 0u);
+    EXPECT_EQ(moved->parts().first, 0u);
+    EXPECT_FALSE(moved->values());
+    EXPECT_TRUE(moved->to_valid().empty());
+    EXPECT_EQ(moved->try_bytes().value(), 0u);
+  }
+  EXPECT_EQ(third.values().to_vector<std::int32_t>(), (std::vector<std::int32_t>{2, 3}));
+  EXPECT_EQ(Column::try_concat(std::array{first, third}).value().capacity(), 2u);
+  Column& itself = third;
+  third = std::move(itself);
+  EXPECT_EQ(third.capacity(), 2u);
+}
+
 TEST_P(ColumnOn, OffsetsThatLieAreNotBelieved) {
   const Column texts = Column::from_strings(device, words);
   for (const std::array<std::int32_t, 3>& wrong :
