@@ -583,9 +583,16 @@ const Table* exported_table(const ArrowArray& array) noexcept {
       array.children != shipment.children) {
     return nullptr;
   }
-  for (const Piece& piece : shipment.pieces) {
-    if (piece.array.release != release_column || piece.array.private_data != &piece ||
-        piece.array.length != array.length) {
+  for (std::size_t i = 0; i < shipment.pieces.size(); ++i) {
+    const Piece& piece = shipment.pieces[i];
+    // One that was moved out has no column here to look at.
+    if (shipment.children[i] != &piece.array || piece.array.release != release_column) {
+      return nullptr;
+    }
+    const std::size_t first = shipment.rows == 0 ? 0 : piece.column->parts().first;
+    if (piece.array.private_data != &piece || piece.array.length != array.length ||
+        piece.array.offset != static_cast<std::int64_t>(first) ||
+        piece.array.buffers != piece.buffers.data()) {
       return nullptr;
     }
   }

@@ -591,6 +591,19 @@ Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
   return no_host_memory("an Arrow array", options.site);
 }
 
+/// Are the columns what a schema says, whatever they are called there?
+bool is_renamed(const Table& ours, const ArrowArray& array, const ArrowFields& fields) noexcept {
+  if (ours.arity() != fields.schema.size()) return false;
+  for (std::size_t i = 0; i < ours.arity(); ++i) {
+    const Field& field = fields.schema.fields()[i];
+    if (ours.columns()[i].type() != field.type || (i < fields.views.size() && fields.views[i]) ||
+        (!field.is_nullable && array.children[i]->null_count != 0)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFields& fields,
                         const Origin& origin, const ArrowImport& options) noexcept try {
   const CallSite site = options.site;
@@ -600,14 +613,17 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
   if (Result<void> here = check_place(origin, device, site); !here) return here.failure();
   if (const Table* const ours = exported_table(*array)) {
     const bool is_here = !ours->device().is_open() || ours->device() == device;
-    if (is_here && ours->schema() == fields.schema) {
-      if (ours->rows() == static_cast<std::uint64_t>(array->length)) return *ours;
-      // The count of rows was written since: what was exported are these.
+    const bool is_same = ours->schema() == fields.schema;
+    if (is_here && (is_same || is_renamed(*ours, *array, fields))) {
+      if (is_same && ours->rows() == static_cast<std::uint64_t>(array->length)) return *ours;
+      // Fields have other names, or the count of rows was written since: what was exported are
+      // these.
       std::vector<Column> columns;
       for (const Column& column : ours->columns()) {
         columns.push_back(column.try_slice(0, window->rows, site).value());
       }
-      return Table::try_make(fields.schema, std::move(columns), {.rows = window->rows});
+      return Table::try_make(fields.schema, std::move(columns),
+                             {.rows = window->rows, .site = site});
     }
   }
   const std::int64_t arity = static_cast<std::int64_t>(fields.schema.size());

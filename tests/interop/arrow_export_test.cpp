@@ -107,6 +107,68 @@ TEST_P(ArrowOut, ComesBackAsWhatItWas) {
   EXPECT_EQ(column.parts().values, table.column("s")->parts().values);
 }
 
+TEST_P(ArrowOut, ComesBackAsOursUnderOtherNames) {
+  const Table table = sample();
+  ArrowDeviceArray given;
+  ArrowSchema schema;
+  const Schema renamed({{"x", TypeKind::i32}, {"y", TypeKind::boolean}, {"z", TypeKind::utf8}},
+                       Metadata({{"k", "v"}}));
+  ASSERT_TRUE(try_export_arrow(table, &given, {.stream = stream}));
+  ASSERT_TRUE(try_export_arrow_schema(renamed, &schema));
+  const Table back = import_arrow(device, &given, &schema);
+  EXPECT_EQ(back.schema(), renamed);
+  EXPECT_EQ(back.rows(), 5u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(back.column(i)->parts().values, table.column(i)->parts().values);
+    EXPECT_FALSE(back.column(i)->is_external());
+  }
+  // Nulls are not renamed away.
+  const Schema filled(
+      {{"x", TypeKind::i32}, {"y", TypeKind::boolean, false}, {"z", TypeKind::utf8}});
+  ASSERT_TRUE(try_export_arrow(table, &given, {.stream = stream}));
+  ASSERT_TRUE(try_export_arrow_schema(filled, &schema));
+  const Result<Table> refused = try_import_arrow(device, &given, &schema);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::arrow_rejected);
+  EXPECT_EQ(refused.failure().string("field"), "array.children[1].null_count");
+}
+
+TEST_P(ArrowOut, WhatOthersMadeOfATableIsWhatComesBack) {
+  const std::array<std::int32_t, 5> numbers = {1, 2, 3, 4, 5}, others = {6, 7, 8, 9, 10};
+  const Table table = Table::make(
+      Schema({{"a", TypeKind::i32, false}, {"b", TypeKind::i32, false}}),
+      {Column::from<std::int32_t>(device, numbers), Column::from<std::int32_t>(device, others)},
+      {.rows = 3});
+  const auto change = [&](auto&& how) {
+    ArrowDeviceArray given;
+    ArrowSchema schema;
+    try_export_arrow(table, &given, {.stream = stream}).value();
+    try_export_arrow_schema(table.schema(), &schema).value();
+    how(given.array, schema);
+    return import_arrow(device, &given, &schema);
+  };
+  const auto ints = [](const Table& from, std::size_t column) {
+    return from.column(column)->values().to_vector<std::int32_t>();
+  };
+  {
+    const Table turned = change([](ArrowArray& array, ArrowSchema& schema) {
+      std::swap(array.children[0], array.children[1]);
+      std::swap(schema.children[0], schema.children[1]);
+    });
+    EXPECT_EQ(turned.schema().field(0)->name, "b");
+    EXPECT_EQ(ints(turned, 0), (std::vector<std::int32_t>{6, 7, 8}));
+    const Table later =
+        change([](ArrowArray& array, ArrowSchema&) { array.children[1]->offset = 2; });
+    EXPECT_EQ(ints(later, 0), (std::vector<std::int32_t>{1, 2, 3}));
+    EXPECT_EQ(ints(later, 1), (std::vector<std::int32_t>{8, 9, 10}));
+    const Table named =
+        change([](ArrowArray&, ArrowSchema& schema) { schema.children[0]->name = "c"; });
+    EXPECT_EQ(named.schema().field(0)->name, "c");
+    EXPECT_FALSE(named.column(0)->is_external());
+  }
+  device.synchronize();
+  static_cast<void>(poll_storages());
+}
+
 /// Somebody else's structure around one of ours, so that it is imported as a stranger's.
 struct Disguised {
   explicit Disguised(const Table& table, StreamRef stream = {}) {
@@ -334,6 +396,20 @@ TEST(ArrowMoved, AChildThatWasMovedOutDoesNotKeepTheOthers) {
     EXPECT_EQ(gone, (std::array{1, 0, 1}));
   }
   EXPECT_EQ(gone, (std::array{1, 1, 1}));
+  // A struct that has lost a child comes back as nothing.
+  {
+    ArrowSchema schema;
+    ship(out);
+    ASSERT_TRUE(try_export_arrow_schema(Schema({{"a", TypeKind::i32, false},
+                                                {"b", TypeKind::i32, false},
+                                                {"c", TypeKind::i32, false}}),
+                                        &schema));
+    a = move_out(out, 0);
+    a.release(&a);
+    const Result<Table> lost = try_import_arrow(host, &out, &schema);
+    EXPECT_EQ(lost.failure().string("field"), "array.children[0].release");
+    EXPECT_EQ(gone, (std::array{1, 1, 1}));
+  }
   // The child first, and both at once.
   ship(out);
   a = move_out(out, 0);
