@@ -205,6 +205,11 @@ Whereabouts find_empty(std::span<const Column> columns) noexcept {
   return {};
 }
 
+bool has_first_offset(const Buffer& offsets, std::size_t width) noexcept {
+  if (!offsets || offsets.bytes() == 0) return false;
+  return static_cast<bool>(offsets.storage()->check_written(offsets.offset_bytes(), width, {}));
+}
+
 class Packer {
  public:
   Packer(bool is_for_host, const ArrowExport& options) noexcept
@@ -223,7 +228,10 @@ class Packer {
     if (added && type.is_variable()) {
       buffers = 3;
       const std::size_t width = size_bytes(type.offset_dtype());
-      if (parts.offsets) added = try_add(piece, 1, parts.offsets, (end + 1) * width);
+      // Of no texts nobody need have written where they begin.
+      if (rows != 0 || has_first_offset(parts.offsets, width)) {
+        added = try_add(piece, 1, parts.offsets, (end + 1) * width);
+      }
       if (added) added = try_add(piece, 2, parts.values, rows == 0 ? 0 : parts.values.bytes());
       if (is_for_host_ && piece.buffers[1] == nullptr) piece.buffers[1] = &no_offset;
     } else if (added) {

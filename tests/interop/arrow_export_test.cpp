@@ -253,6 +253,25 @@ TEST_P(ArrowOut, NoRowsHaveNoOffset) {
   plain.release(&plain);
 }
 
+TEST_P(ArrowOut, NoTextsGoOutThatNobodyWrote) {
+  const Table room = Table::allocate(device, Schema({{"s", TypeKind::utf8, false}}), 4,
+                                     {.row_count = DType::void_, .data_bytes = 16});
+  const Table copy =
+      Table::make(room.schema(), {Column::over(TypeKind::utf8, 0, {})}).copy_to(device, stream);
+  for (const Table& table : {room, room.slice(0, 0), copy, copy.copy_to(device, stream)}) {
+    ArrowDeviceArray given;
+    ASSERT_TRUE(try_export_arrow(table, &given, {.stream = stream}));
+    EXPECT_EQ(given.array.length, 0);
+    EXPECT_EQ(given.array.children[0]->n_buffers, 3);
+    given.array.release(&given.array);
+    if (!device.info().is_host) continue;
+    ArrowArray plain;
+    ASSERT_TRUE(try_export_arrow(table, &plain));
+    EXPECT_EQ(*static_cast<const std::int32_t*>(plain.children[0]->buffers[1]), 0);
+    plain.release(&plain);
+  }
+}
+
 TEST_P(ArrowOut, NoRowsAreOnTheDeviceOfTheTable) {
   // A filter that nothing passed, and a table without room: who looks for them on the device finds
   // them there.

@@ -249,6 +249,17 @@ TEST_P(ColumnOn, NothingIsAColumnToo) {
   EXPECT_EQ(numbers(0).try_copy_to(device, 0, {}).value().capacity(), 0u);
 }
 
+TEST_P(ColumnOn, NoTextsAreCopiedWhoeverWroteThem) {
+  // A copy of one without buffers, and of one with room that nobody has used.
+  const Column none = Column::over(TypeKind::utf8, 0, {});
+  const Column copy = none.try_copy_to(device, 0, stream).value();
+  EXPECT_EQ(copy.try_copy_to(device, 0, stream).value().to_strings(), std::vector<std::string>());
+  const Column room = Column::allocate(device, TypeKind::large_utf8, 4, {.data_bytes = 16});
+  EXPECT_EQ(room.try_copy_to(device, 0, stream).value().capacity(), 4u);
+  EXPECT_EQ(room.slice(2, 0).try_copy_to(device, 0, stream).value().capacity(), 0u);
+  EXPECT_EQ(room.try_copy_to(device, 1, stream).failure().code(), ErrorCode::never_written);
+}
+
 TEST_P(ColumnOn, WhatWasMovedFromHasNoValues) {
   const std::array<std::int32_t, 3> values = {1, 2, 3};
   const std::array<std::uint8_t, 3> there = {1, 0, 1};
