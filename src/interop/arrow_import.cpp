@@ -429,7 +429,17 @@ Result<void> check_contents(const Leaf& leaf, const Arrival& arrival) noexcept {
   return {};
 }
 
+/// No values have no memory, but a device.
+Result<Column> try_nothing(const Device& device, const LogicalType& type,
+                           const ArrowImport& options) {
+  Result<Buffer> none = Buffer::try_make(device, Shape::flat(0), type.dtype(),
+                                         {.tag = options.tag, .site = options.site});
+  if (!none) return none.failure();
+  return Column::try_over(type, 0, {.values = *std::move(none)}, options.site);
+}
+
 Result<Column> try_take(const Leaf& leaf, Arrival& arrival) noexcept try {
+  if (leaf.rows == 0) return try_nothing(arrival.device, *leaf.type, arrival.options);
   if (leaf.is_view) return try_convert_views(leaf, arrival);
   const CallSite site = arrival.options.site;
   ColumnParts parts;
@@ -463,8 +473,6 @@ Result<Column> try_take(const Leaf& leaf, Arrival& arrival) noexcept try {
   Result<Buffer> adopted = try_adopt_part(arrival, values, bytes, leaf.type->dtype());
   if (!adopted) return adopted.failure();
   parts.values = *std::move(adopted);
-  // Without rows the buffers are none.
-  if (leaf.rows == 0) parts = {};
   return Column::try_over(*leaf.type, leaf.rows, std::move(parts), site);
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow array", arrival.options.site);  // for the name of a zone
@@ -795,7 +803,9 @@ Result<Table> try_import_stream(const Device& device, Stream* stream,
   if (!chunks.empty()) return Table::try_concat(chunks, site);
   std::vector<Column> columns;
   for (const Field& field : fields->schema.fields()) {
-    columns.push_back(Column::try_over(field.type, 0, {}, site).value());
+    Result<Column> column = try_nothing(device, field.type, options);
+    if (!column) return column.failure();
+    columns.push_back(*std::move(column));
   }
   return Table::try_make(fields->schema, std::move(columns), {.rows = 0, .site = site});
 } catch (const std::bad_alloc&) {

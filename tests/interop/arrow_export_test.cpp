@@ -17,6 +17,7 @@
 #include "tern/buffer/foreign.hpp"
 #include "tern/device/event.hpp"
 #include "tern/interop/arrow.hpp"
+#include "tern/interop/dlpack_table.hpp"
 #include "tern/launch/transfer_audit.hpp"
 #include "tern/table/bitmap.hpp"
 
@@ -295,6 +296,17 @@ TEST_P(ArrowOut, NoRowsAreOnTheDeviceOfTheTable) {
     ASSERT_TRUE(try_export_arrow(table.column(0)->slice(0, 0), &given));
     EXPECT_EQ(given.device_type, type);
     given.array.release(&given.array);
+
+    // Also after they were a stranger's.
+    Disguised other(table, stream);
+    const Table taken = import_arrow(device, &other.outer, &other.schema);
+    EXPECT_EQ(taken.device(), device);
+    ASSERT_TRUE(try_export_arrow(taken, &given));
+    EXPECT_EQ(given.device_type, type);
+    given.array.release(&given.array);
+    abi::DLManagedTensorVersioned* const tensor = try_export_dlpack_column(taken, 0).value();
+    EXPECT_EQ(tensor->dl_tensor.shape[0], 0);
+    tensor->deleter(tensor);
 
     ArrowDeviceArrayStream chunks;
     ASSERT_TRUE(try_export_arrow({&table, 1}, &chunks));
