@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "support/on_device.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/buffer/copy.hpp"
 #include "tern/buffer/escape.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/device/event.hpp"
@@ -215,6 +217,24 @@ TEST_P(ArrowOut, IsTakenAsAStrangersWhereItIs) {
   }
   static_cast<void>(poll_storages());
   EXPECT_EQ(other.released, 1);
+}
+
+TEST_P(ArrowOut, WhatWentThroughManyHandsIsReclaimedAtOnce) {
+  std::array<std::unique_ptr<Disguised>, 4> hands;
+  Table table = sample();
+  for (std::unique_ptr<Disguised>& hand : hands) {
+    hand = std::make_unique<Disguised>(table, stream);
+    table = import_arrow(device, &hand->outer, &hand->schema, {.stream = stream});
+  }
+  EXPECT_EQ(escaped_memory().escapes, 4u * 5);
+  // The last of them has a use that is not done when it is let go, and is done later.
+  const Buffer copied(device, {5}, DType::i32);
+  copy(copied, table.column(0)->values(), stream);
+  table = Table();
+  stream.synchronize();
+  EXPECT_EQ(reclaim_escaped().storages, 0u);
+  EXPECT_EQ(escaped_memory().escapes, 0u);
+  for (const std::unique_ptr<Disguised>& hand : hands) EXPECT_EQ(hand->released, 1);
 }
 
 TEST_P(ArrowOut, SlicesAreOffsetsOfTheChildren) {
