@@ -56,16 +56,18 @@ EscapedCount escaped_memory() noexcept {
 }
 
 Result<KeptStorageCount> try_reclaim_escaped() noexcept {
-  while (KeptStorages::has_any()) {
+  for (;;) {
     const Device device = KeptStorages::device_behind_strangers();
-    if (!device.is_open()) break;
-    if (Result<void> waited = device.try_synchronize();
-        !waited && waited.failure().code() != ErrorCode::device_lost) {
-      return waited.failure();
+    if (device.is_open()) {
+      if (Result<void> waited = device.try_synchronize();
+          !waited && waited.failure().code() != ErrorCode::device_lost) {
+        return waited.failure();
+      }
     }
-    KeptStorages::poll();
+    // An owner that is told now may let go of memory of ours, which wants a wait of its own.
+    const KeptStorageCount left = poll_storages();
+    if (!device.is_open() && !KeptStorages::device_behind_strangers().is_open()) return left;
   }
-  return poll_storages();
 }
 
 }  // namespace tern

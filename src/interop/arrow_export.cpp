@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cerrno>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <span>
 #include <string>
@@ -39,9 +40,10 @@ struct Shipment;
 struct Piece {
   ArrowArray array = {};
   std::array<const void*, 3> buffers = {};
-  std::array<Storage*, 3> escaped = {};  // kept by the shipment
+  std::array<Storage*, 3> escaped = {};  // kept by the column
   Shipment* shipment = nullptr;
-  const Column* column = nullptr;
+  const Column* column = nullptr;  // the shipment's, or its own; null once it was released
+  Column* own = nullptr;           // of a child whose struct was released before it
 };
 
 /// What exported structures point to, in one piece of memory: this, a piece for each column, and
@@ -49,7 +51,8 @@ struct Piece {
 /// moved out.
 struct Shipment {
   std::atomic<std::size_t> shares = 0;
-  Event event;  // after everything else: whoever has memory may still wait for it
+  std::mutex mutex;  // of the columns of pieces, once the struct or a child was released
+  Event event;       // after everything else: whoever has memory may still wait for it
   void* event_slot = nullptr;
   Table table;
   Column column;
@@ -70,6 +73,7 @@ void end(Shipment* shipment) noexcept {
     EscapeBatch batch;
     for (Piece& piece : shipment->pieces) let_go(piece, batch);
   }
+  for (Piece& piece : shipment->pieces) delete std::exchange(piece.own, nullptr);
   std::destroy_at(shipment);
   ::operator delete(shipment);
 }
@@ -108,8 +112,32 @@ void release_column(ArrowArray* self) {
     EscapeBatch batch;
     let_go(*piece, batch);
   }
+  Column* own = nullptr;
+  {
+    const std::lock_guard lock(shipment->mutex);
+    piece->column = nullptr;
+    own = std::exchange(piece->own, nullptr);
+  }
+  delete own;
   self->release = nullptr;
   drop(shipment);
+}
+
+/// Children that were moved out keep their own columns from now on, and not those of the others.
+void divide(Shipment& shipment) noexcept {
+  {
+    const std::lock_guard lock(shipment.mutex);
+    for (Piece& piece : shipment.pieces) {
+      if (piece.column == nullptr) continue;
+      try {
+        piece.own = new Column(*piece.column);
+      } catch (const std::bad_alloc&) {
+        return;  // they keep all of them
+      }
+      piece.column = piece.own;
+    }
+  }
+  shipment.table = Table();
 }
 
 void release_table(ArrowArray* self) {
@@ -128,10 +156,12 @@ void release_table(ArrowArray* self) {
         continue;
       }
       let_go(*piece, batch);
+      piece->column = nullptr;
       child->release = nullptr;
       ++shares;
     }
   }
+  if (shares <= shipment->pieces.size()) divide(*shipment);
   self->release = nullptr;
   drop(shipment, shares);
 }
@@ -154,6 +184,32 @@ Failure no_word(const Storage& storage, CallSite site) noexcept {
       .with("device", storage.device().spec());
 }
 
+Result<Whereabouts> try_name(const Storage& storage, CallSite site) noexcept {
+  const Result<abi::DLDevice> word = try_dlpack_device(storage, site);
+  if (!word) return no_word(storage, site);
+  const bool is_host = word->device_type == ARROW_DEVICE_CPU;
+  return Whereabouts{word->device_type, is_host ? -1 : device_ordinal(storage.device()),
+                     &storage.device()};
+}
+
+/// Where memory of columns would be, of which none goes out: an array without rows is of its device
+/// all the same, and who looks for it there takes no other. Nowhere if they have no buffers.
+Whereabouts find_empty(std::span<const Column> columns) noexcept {
+  for (const Column& column : columns) {
+    const ColumnParts& parts = column.parts();
+    for (const Buffer* part : {&parts.values, &parts.validity, &parts.offsets}) {
+      if (!*part) continue;
+      if (const Result<Whereabouts> named = try_name(*part->storage(), {}); named) return *named;
+    }
+  }
+  return {};
+}
+
+bool has_first_offset(const Buffer& offsets, std::size_t width) noexcept {
+  if (!offsets || offsets.bytes() == 0) return false;
+  return static_cast<bool>(offsets.storage()->check_written(offsets.offset_bytes(), width, {}));
+}
+
 class Packer {
  public:
   Packer(bool is_for_host, const ArrowExport& options) noexcept
@@ -172,7 +228,10 @@ class Packer {
     if (added && type.is_variable()) {
       buffers = 3;
       const std::size_t width = size_bytes(type.offset_dtype());
-      if (parts.offsets) added = try_add(piece, 1, parts.offsets, (end + 1) * width);
+      // Of no texts nobody need have written where they begin.
+      if (rows != 0 || has_first_offset(parts.offsets, width)) {
+        added = try_add(piece, 1, parts.offsets, (end + 1) * width);
+      }
       if (added) added = try_add(piece, 2, parts.values, rows == 0 ? 0 : parts.values.bytes());
       if (is_for_host_ && piece.buffers[1] == nullptr) piece.buffers[1] = &no_offset;
     } else if (added) {
@@ -249,13 +308,11 @@ class Packer {
           .with("value", name(storage.kind()))
           .with("device", storage.device().spec());
     }
-    const Result<abi::DLDevice> word = try_dlpack_device(storage, site);
-    if (!word) return no_word(storage, site);
-    const bool is_host = word->device_type == ARROW_DEVICE_CPU;
-    const std::int64_t id = is_host ? -1 : device_ordinal(storage.device());
+    const Result<Whereabouts> named = try_name(storage, site);
+    if (!named) return named.failure();
     if (!where_.is_known()) {
-      where_ = {word->device_type, id, &storage.device()};
-      if (!is_host && options_.stream.id() &&
+      where_ = *named;
+      if (where_.type != ARROW_DEVICE_CPU && options_.stream.id() &&
           options_.stream.device_id() != storage.device().id()) {
         return Failure(ErrorCode::device_mismatch,
                        "memory of '{a}' cannot be ordered by a stream of device {b}. Name a stream "
@@ -266,7 +323,7 @@ class Packer {
       }
       return {};
     }
-    if (where_.type == word->device_type && where_.id == id) return {};
+    if (where_.type == named->type && where_.id == named->id) return {};
     return Failure(ErrorCode::arrow_rejected,
                    "one array has memory of device ({a}, {a_id}) and of ({b}, {b_id}). Copy its "
                    "columns to one of them.",
@@ -275,8 +332,8 @@ class Packer {
         .with("value", name(storage.kind()))
         .with_signed("a", where_.type)
         .with_signed("a_id", where_.id)
-        .with_signed("b", word->device_type)
-        .with_signed("b_id", id);
+        .with_signed("b", named->type)
+        .with_signed("b_id", named->id);
   }
 
   [[nodiscard]] Result<void> try_add(Piece& piece, std::size_t index, const Buffer& buffer,
@@ -348,7 +405,7 @@ Result<Packed> try_pack_table(const Table& table, bool is_for_host,
   if (Result<void> ordered = packer.try_order(*shipment); !ordered) return ordered.failure();
   shipment->shares = 1 + table.arity();
   Packed packed;
-  packed.where = packer.where();
+  packed.where = packer.where().is_known() ? packer.where() : find_empty(shipment->table.columns());
   packed.event = shipment->event_slot != nullptr ? &shipment->event_slot : nullptr;
   ArrowArray& array = packed.array;
   array.length = static_cast<std::int64_t>(shipment->rows);
@@ -376,7 +433,7 @@ Result<Packed> try_pack_column(const Column& column, bool is_for_host,
   if (Result<void> ordered = packer.try_order(*shipment); !ordered) return ordered.failure();
   shipment->shares = 1;
   Packed packed;
-  packed.where = packer.where();
+  packed.where = packer.where().is_known() ? packer.where() : find_empty({&shipment->column, 1});
   packed.event = shipment->event_slot != nullptr ? &shipment->event_slot : nullptr;
   packed.array = piece.array;
   static_cast<void>(shipment.release());
@@ -483,13 +540,7 @@ Result<Whereabouts> try_find(const Table& table, CallSite site) noexcept {
   for (const Column& column : table.columns()) {
     const ColumnParts& parts = column.parts();
     for (const Buffer* part : {&parts.values, &parts.validity, &parts.offsets}) {
-      if (!*part || part->bytes() == 0) continue;
-      const Storage& storage = *part->storage();
-      const Result<abi::DLDevice> word = try_dlpack_device(storage, site);
-      if (!word) return no_word(storage, site);
-      const bool is_host = word->device_type == ARROW_DEVICE_CPU;
-      return Whereabouts{word->device_type, is_host ? -1 : device_ordinal(storage.device()),
-                         &storage.device()};
+      if (*part && part->bytes() != 0) return try_name(*part->storage(), site);
     }
   }
   return Whereabouts{};
@@ -540,9 +591,16 @@ const Table* exported_table(const ArrowArray& array) noexcept {
       array.children != shipment.children) {
     return nullptr;
   }
-  for (const Piece& piece : shipment.pieces) {
-    if (piece.array.release != release_column || piece.array.private_data != &piece ||
-        piece.array.length != array.length) {
+  for (std::size_t i = 0; i < shipment.pieces.size(); ++i) {
+    const Piece& piece = shipment.pieces[i];
+    // One that was moved out has no column here to look at.
+    if (shipment.children[i] != &piece.array || piece.array.release != release_column) {
+      return nullptr;
+    }
+    const std::size_t first = shipment.rows == 0 ? 0 : piece.column->parts().first;
+    if (piece.array.private_data != &piece || piece.array.length != array.length ||
+        piece.array.offset != static_cast<std::int64_t>(first) ||
+        piece.array.buffers != piece.buffers.data()) {
       return nullptr;
     }
   }
@@ -553,7 +611,12 @@ ExportedColumn exported_column(const ArrowArray& array) noexcept {
   if (array.release != release_column) return {};
   const Piece& piece = *static_cast<const Piece*>(array.private_data);
   if (!is_untouched(piece, array)) return {};
-  return {piece.column, static_cast<std::size_t>(array.length)};
+  try {
+    const std::lock_guard lock(piece.shipment->mutex);
+    return {*piece.column, static_cast<std::size_t>(array.length)};
+  } catch (const std::bad_alloc&) {
+    return {};
+  }
 }
 
 Result<void> try_export_arrow(const Table& table, ArrowArray* out,
@@ -620,6 +683,13 @@ Result<void> try_export_arrow(std::span<const Table> tables, ArrowDeviceArrayStr
         .with("field", "device_type")
         .with_signed("a", chunks->type)
         .with_signed("b", there->type);
+  }
+  for (const Table& table : chunks->tables) {
+    if (is_known) break;
+    const Whereabouts there = find_empty(table.columns());
+    is_known = there.is_known();
+    chunks->type = there.type;
+    chunks->id = there.id;
   }
   out->device_type = chunks->type;
   fill(*out, std::move(chunks));

@@ -429,7 +429,17 @@ Result<void> check_contents(const Leaf& leaf, const Arrival& arrival) noexcept {
   return {};
 }
 
+/// No values have no memory, but a device.
+Result<Column> try_nothing(const Device& device, const LogicalType& type,
+                           const ArrowImport& options) {
+  Result<Buffer> none = Buffer::try_make(device, Shape::flat(0), type.dtype(),
+                                         {.tag = options.tag, .site = options.site});
+  if (!none) return none.failure();
+  return Column::try_over(type, 0, {.values = *std::move(none)}, options.site);
+}
+
 Result<Column> try_take(const Leaf& leaf, Arrival& arrival) noexcept try {
+  if (leaf.rows == 0) return try_nothing(arrival.device, *leaf.type, arrival.options);
   if (leaf.is_view) return try_convert_views(leaf, arrival);
   const CallSite site = arrival.options.site;
   ColumnParts parts;
@@ -463,8 +473,6 @@ Result<Column> try_take(const Leaf& leaf, Arrival& arrival) noexcept try {
   Result<Buffer> adopted = try_adopt_part(arrival, values, bytes, leaf.type->dtype());
   if (!adopted) return adopted.failure();
   parts.values = *std::move(adopted);
-  // Without rows the buffers are none.
-  if (leaf.rows == 0) parts = {};
   return Column::try_over(*leaf.type, leaf.rows, std::move(parts), site);
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow array", arrival.options.site);  // for the name of a zone
@@ -591,6 +599,19 @@ Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
   return no_host_memory("an Arrow array", options.site);
 }
 
+/// Are the columns what a schema says, whatever they are called there?
+bool is_renamed(const Table& ours, const ArrowArray& array, const ArrowFields& fields) noexcept {
+  if (ours.arity() != fields.schema.size()) return false;
+  for (std::size_t i = 0; i < ours.arity(); ++i) {
+    const Field& field = fields.schema.fields()[i];
+    if (ours.columns()[i].type() != field.type || (i < fields.views.size() && fields.views[i]) ||
+        (!field.is_nullable && array.children[i]->null_count != 0)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFields& fields,
                         const Origin& origin, const ArrowImport& options) noexcept try {
   const CallSite site = options.site;
@@ -600,14 +621,17 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
   if (Result<void> here = check_place(origin, device, site); !here) return here.failure();
   if (const Table* const ours = exported_table(*array)) {
     const bool is_here = !ours->device().is_open() || ours->device() == device;
-    if (is_here && ours->schema() == fields.schema) {
-      if (ours->rows() == static_cast<std::uint64_t>(array->length)) return *ours;
-      // The count of rows was written since: what was exported are these.
+    const bool is_same = ours->schema() == fields.schema;
+    if (is_here && (is_same || is_renamed(*ours, *array, fields))) {
+      if (is_same && ours->rows() == static_cast<std::uint64_t>(array->length)) return *ours;
+      // Fields have other names, or the count of rows was written since: what was exported are
+      // these.
       std::vector<Column> columns;
       for (const Column& column : ours->columns()) {
         columns.push_back(column.try_slice(0, window->rows, site).value());
       }
-      return Table::try_make(fields.schema, std::move(columns), {.rows = window->rows});
+      return Table::try_make(fields.schema, std::move(columns),
+                             {.rows = window->rows, .site = site});
     }
   }
   const std::int64_t arity = static_cast<std::int64_t>(fields.schema.size());
@@ -664,7 +688,7 @@ Result<Column> try_column(const Device& device, ArrowArray* array, const ArrowFi
       try_leaf(*array, {"array"}, field.field, field.is_view, std::nullopt, site);
   if (!leaf) return leaf.failure();
   if (Result<void> here = check_place(origin, device, site); !here) return here.failure();
-  if (const ExportedColumn ours = exported_column(*array); ours.column != nullptr) {
+  if (const ExportedColumn ours = exported_column(*array); ours.column) {
     const bool is_here = !ours.column->device().is_open() || ours.column->device() == device;
     if (is_here && ours.column->type() == field.field.type) {
       return ours.column->try_slice(0, ours.rows, site);
@@ -779,7 +803,9 @@ Result<Table> try_import_stream(const Device& device, Stream* stream,
   if (!chunks.empty()) return Table::try_concat(chunks, site);
   std::vector<Column> columns;
   for (const Field& field : fields->schema.fields()) {
-    columns.push_back(Column::try_over(field.type, 0, {}, site).value());
+    Result<Column> column = try_nothing(device, field.type, options);
+    if (!column) return column.failure();
+    columns.push_back(*std::move(column));
   }
   return Table::try_make(fields->schema, std::move(columns), {.rows = 0, .site = site});
 } catch (const std::bad_alloc&) {

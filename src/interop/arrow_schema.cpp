@@ -306,14 +306,17 @@ Result<ArrowFields> try_read_arrow_schema(const ArrowSchema* schema, CallSite si
   if (schema == nullptr) return no_structure("schema", site);
   if (Result<void> alive = check_released(schema, root, site); !alive) return alive.failure();
   if (schema->release == release_struct) {
-    // Ours comes back. Whoever has it may have changed what it points to, but not what it is of.
+    // Ours comes back, and is what it was unless somebody changed its fields or their order.
     const Cargo& cargo = *static_cast<const Cargo*>(schema->private_data);
-    const std::span<ArrowSchema* const> children(cargo.children, cargo.schema.size());
-    const bool is_whole = schema->n_children == static_cast<std::int64_t>(children.size()) &&
-                          schema->children == children.data() &&
-                          std::ranges::all_of(children, [](const ArrowSchema* child) {
-                            return child->release == release_field;
-                          });
+    const std::span<const Field> fields = cargo.schema.fields();
+    bool is_whole = schema->n_children == static_cast<std::int64_t>(fields.size()) &&
+                    schema->children == cargo.children;
+    for (std::size_t i = 0; is_whole && i < fields.size(); ++i) {
+      const ArrowSchema& child = cargo.fields[i];
+      is_whole = cargo.children[i] == &child && child.release == release_field &&
+                 child.name == fields[i].name.c_str() &&
+                 child.flags == (fields[i].is_nullable ? ARROW_FLAG_NULLABLE : 0);
+    }
     if (is_whole) return ArrowFields{cargo.schema, {}};
   }
   if (schema->format == nullptr || std::strncmp(schema->format, "+s", 3) != 0) {

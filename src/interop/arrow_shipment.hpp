@@ -15,7 +15,7 @@ namespace tern {
 [[nodiscard]] const Table* exported_table(const ArrowArray& array) noexcept;
 /// One column, exported alone or moved out of a table, and how many of its values. None likewise.
 struct ExportedColumn {
-  const Column* column = nullptr;
+  std::optional<Column> column = {};
   std::size_t rows = 0;
 };
 [[nodiscard]] ExportedColumn exported_column(const ArrowArray& array) noexcept;

@@ -79,6 +79,12 @@ constexpr auto types = [] {
 }();
 static_assert(sizeof(DType) == 1);
 
+DLDataType word_of(DType dtype) noexcept { return types[static_cast<std::uint8_t>(dtype)]; }
+
+bool is_same(DLDataType a, DLDataType b) noexcept {
+  return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
+}
+
 std::string_view spec_of(const Device& device) noexcept {
   return device.is_open() ? device.spec() : std::string_view("no device");
 }
@@ -91,6 +97,13 @@ bool is_backend(const Device& device, std::string_view name) noexcept {
 
 /// Negative only where nobody looks, and there others may.
 std::int64_t stride_for_others(std::int64_t stride) noexcept { return stride < 0 ? 1 : stride; }
+
+/// Of the first element; null if there is none.
+std::byte* address_for_others(const StridedBuffer& tensor) noexcept {
+  if (tensor.element_count() == 0) return nullptr;
+  const Buffer& hull = tensor.hull();
+  return hull.storage()->first_byte() + hull.offset_bytes() + tensor.origin_bytes();
+}
 
 /// What an exported structure points to, in one piece of memory with it.
 struct Shipment {
@@ -117,6 +130,7 @@ struct Shipment {
 constexpr std::size_t shipment_bytes(std::size_t rank) noexcept {
   return sizeof(Shipment) + 2 * rank * sizeof(std::int64_t);
 }
+constexpr std::size_t max_extent = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t usual_rank = 4;
 constexpr std::align_val_t shipment_alignment{alignof(Shipment)};
 thread_local SpareRecords<shipment_bytes(usual_rank), alignof(Shipment), 16> spare_shipments;
@@ -253,13 +267,14 @@ Result<Shipment*> try_ship(const Tensor& given, const DlpackExport& options) noe
   std::int64_t* const strides = shape + rank;
   for (std::size_t i = 0; i < rank; ++i) {
     // No more elements than bytes, which fit; but one extent of an empty shape may be anything.
+    if (extents[i] > max_extent) {
+      return rejected("shape[i]", extents[i], "extents have 63 bits", site);
+    }
     shape[i] = static_cast<std::int64_t>(extents[i]);
     strides[i] = stride_for_others(tensor.strides()[i]);
   }
   DLTensor& filled = made->versioned.dl_tensor;
-  filled.data = tensor.element_count() == 0
-                    ? nullptr
-                    : storage.first_byte() + hull.offset_bytes() + tensor.origin_bytes();
+  filled.data = address_for_others(tensor);
   filled.device = *device;
   filled.ndim = static_cast<std::int32_t>(rank);
   filled.dtype = *type;
@@ -422,18 +437,49 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
                                  std::move(numbers.shape), strides, site);
 }
 
-/// Are the numbers those that went out?
+/// Is it what went out, as it was?
 bool is_untouched(const StridedBuffer& ours, const DLTensor& tensor) noexcept {
   const std::span<const std::size_t> extents = ours.shape().extents();
   if (tensor.ndim != static_cast<std::int32_t>(extents.size())) return false;
-  if (tensor.ndim == 0) return true;
+  bool is_kept = tensor.data == address_for_others(ours) && tensor.byte_offset == 0 &&
+                 is_same(tensor.dtype, word_of(ours.dtype()));
+  if (tensor.ndim == 0) return is_kept;
   if (tensor.shape == nullptr || tensor.strides == nullptr) return false;
-  bool is_same = true;
   for (std::size_t i = 0; i < extents.size(); ++i) {
-    is_same &= tensor.shape[i] == static_cast<std::int64_t>(extents[i]) &&
+    is_kept &= tensor.shape[i] == static_cast<std::int64_t>(extents[i]) &&
                tensor.strides[i] == stride_for_others(ours.strides()[i]);
   }
-  return is_same;
+  return is_kept;
+}
+
+/// What others made of a tensor of ours: other elements of the same memory.
+Result<StridedBuffer> try_changed(const StridedBuffer& ours, const DLTensor& tensor,
+                                  CallSite site) noexcept {
+  // Words that several of ours share stand for the one that went out.
+  const Result<DType> dtype = is_same(tensor.dtype, word_of(ours.dtype()))
+                                  ? ours.dtype()
+                                  : try_dtype_of(tensor.dtype, site);
+  if (!dtype) return dtype.failure();
+  Numbers numbers;
+  if (Result<void> read = try_read(tensor, numbers, site); !read) return read.failure();
+  const std::span<const std::int64_t> strides(numbers.strides.data(), numbers.shape.rank());
+  const Result<std::size_t> count = numbers.shape.try_element_count();
+  if (!count) return rejected("shape", "too large", "its elements overflow 64 bits", site);
+  const Buffer& hull = ours.hull();
+  std::size_t offset = 0;
+  // Of no elements the address may be anything.
+  if (*count != 0) {
+    const std::uintptr_t begin =
+        reinterpret_cast<std::uintptr_t>(hull.storage()->first_byte()) + hull.offset_bytes();
+    const std::optional<std::size_t> first =
+        checked_add(reinterpret_cast<std::uintptr_t>(tensor.data), tensor.byte_offset);
+    if (tensor.data == nullptr || !first || *first < begin || *first - begin >= hull.bytes()) {
+      return rejected("data + byte_offset", first.value_or(tensor.byte_offset),
+                      "it came back with an address that did not go out", site);
+    }
+    offset = *first - begin;
+  }
+  return StridedBuffer::try_over(hull, offset, *dtype, std::move(numbers.shape), strides, site);
 }
 
 /// Ours comes back: what it was, with the share it had.
@@ -455,17 +501,10 @@ Result<StridedBuffer> try_return(Shipment& shipment, const DLTensor& tensor, con
       return Failure(noted.failure()).at(site);
     }
   }
-  if (is_untouched(shipment.tensor, tensor)) {
-    EscapeBatch().end(storage);
-    shipment.has_escaped = false;
-    return std::move(shipment.tensor);
-  }
-  Numbers numbers;
-  if (Result<void> read = try_read(tensor, numbers, site); !read) return read.failure();
-  const std::size_t rank = numbers.shape.rank();
-  return StridedBuffer::try_over(shipment.tensor.hull(), shipment.tensor.origin_bytes(),
-                                 shipment.tensor.dtype(), std::move(numbers.shape),
-                                 {numbers.strides.data(), rank}, site);
+  if (!is_untouched(shipment.tensor, tensor)) return try_changed(shipment.tensor, tensor, site);
+  EscapeBatch().end(storage);
+  shipment.has_escaped = false;
+  return std::move(shipment.tensor);
 }
 
 Failure no_tensor(CallSite site) noexcept {
@@ -500,7 +539,7 @@ Result<StridedBuffer> try_import(const Device& device, Managed* managed, const O
 }  // namespace
 
 Result<DLDataType> try_dlpack_type(DType dtype, CallSite site) noexcept {
-  const DLDataType type = types[static_cast<std::uint8_t>(dtype)];
+  const DLDataType type = word_of(dtype);
   if (type.lanes != 0) return type;
   return Failure(ErrorCode::dlpack_rejected,
                  "DLPack has no word for elements of type {value}. Use another type.", site)

@@ -196,6 +196,12 @@ Result<void> add_validity(ColumnParts& parts, const Device& device, std::size_t 
   return no_host_memory("a column", options.site);
 }
 
+bool is_written(const Buffer& buffer, std::size_t offset, std::size_t bytes) noexcept {
+  if (bytes == 0) return true;
+  return static_cast<bool>(
+      buffer.storage()->check_written(buffer.offset_bytes() + offset, bytes, {}));
+}
+
 /// Copies bytes of one buffer to the front of another.
 Result<void> move_bytes(const Buffer& to, std::size_t to_offset, const Buffer& from,
                         std::size_t offset, std::size_t bytes, StreamRef stream,
@@ -463,10 +469,13 @@ Result<Column> Column::try_copy_to(const Device& device, std::size_t rows, Strea
   if (type_.is_variable()) {
     const std::size_t width = size_bytes(type_.offset_dtype());
     done = copy_part(parts_.values, parts.values, DType::byte, parts_.values.bytes(), 0,
-                     parts_.values.bytes());
+                     rows == 0 ? 0 : parts_.values.bytes());
     if (done) {
+      const std::size_t bytes = parts_.offsets ? (end - base + 1) * width : 0;
+      // Of no texts nobody need have written where they begin.
+      const bool is_there = rows != 0 || is_written(parts_.offsets, base * width, bytes);
       done = copy_part(parts_.offsets, parts.offsets, type_.offset_dtype(), room + 1, base * width,
-                       parts_.offsets ? (end - base + 1) * width : 0);
+                       is_there ? bytes : 0);
     }
   } else if (type_.is_bits()) {
     done = copy_part(parts_.values, parts.values, DType::byte, bitmap_bytes(room), base / 8,

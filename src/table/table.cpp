@@ -1,6 +1,7 @@
 #include "tern/table/table.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <mutex>
 #include <new>
 
@@ -18,6 +19,19 @@ Failure too_many_rows(std::uint64_t rows, std::size_t capacity, CallSite site) n
                  site)
       .with("rows", rows)
       .with("capacity", capacity);
+}
+
+/// Does the number fit where a device counts?
+Result<void> check_counted(const Buffer& cell, std::uint64_t rows, CallSite site) noexcept {
+  constexpr std::uint64_t most = std::numeric_limits<std::uint32_t>::max();
+  if (!cell || cell.dtype() != DType::u32 || rows <= most) return {};
+  return Failure(ErrorCode::invalid_view,
+                 "{rows} rows cannot be counted by a u32, which counts to {most}. Count them in a "
+                 "u64.",
+                 site)
+      .with("field", "row_count")
+      .with("rows", rows)
+      .with("most", most);
 }
 
 }  // namespace
@@ -71,6 +85,16 @@ class Table::Rows {
 
   [[nodiscard]] Result<void> try_set(std::uint64_t rows, StreamRef stream, CallSite site) noexcept {
     if (cell_) {
+      if (!stream.id()) {
+        return Failure(ErrorCode::stream_misuse,
+                       "the count of rows is on '{device}', and {why} in whose order it could be "
+                       "written. Name one.",
+                       site)
+            .with("stream", std::uint64_t{0})
+            .with("why", "there is no stream")
+            .with("device", cell_.device().spec());
+      }
+      if (Result<void> fits = check_counted(cell_, rows, site); !fits) return fits;
       const Result<Mark> filled =
           cell_.dtype() == DType::u32
               ? cell_.try_fill(static_cast<std::uint32_t>(rows), stream, site)
@@ -189,6 +213,11 @@ Result<Table> Table::try_make(Schema schema, std::vector<Column> columns,
     }
   }
   if (known && *known > capacity) return too_many_rows(*known, capacity, site);
+  if (known) {
+    if (Result<void> fits = check_counted(options.row_count, *known, site); !fits) {
+      return fits.failure();
+    }
+  }
   auto rows = std::make_shared<Rows>(options.row_count, known);
   if (Result<void> begun = rows->try_begin(); !begun) return begun.failure();
   return wrap(std::move(schema), std::move(columns), capacity, std::move(rows));

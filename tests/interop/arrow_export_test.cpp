@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -13,9 +14,12 @@
 #include "support/on_device.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/buffer/copy.hpp"
 #include "tern/buffer/escape.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/device/event.hpp"
 #include "tern/interop/arrow.hpp"
+#include "tern/interop/dlpack_table.hpp"
 #include "tern/launch/transfer_audit.hpp"
 #include "tern/table/bitmap.hpp"
 
@@ -106,6 +110,68 @@ TEST_P(ArrowOut, ComesBackAsWhatItWas) {
   EXPECT_EQ(column.parts().values, table.column("s")->parts().values);
 }
 
+TEST_P(ArrowOut, ComesBackAsOursUnderOtherNames) {
+  const Table table = sample();
+  ArrowDeviceArray given;
+  ArrowSchema schema;
+  const Schema renamed({{"x", TypeKind::i32}, {"y", TypeKind::boolean}, {"z", TypeKind::utf8}},
+                       Metadata({{"k", "v"}}));
+  ASSERT_TRUE(try_export_arrow(table, &given, {.stream = stream}));
+  ASSERT_TRUE(try_export_arrow_schema(renamed, &schema));
+  const Table back = import_arrow(device, &given, &schema);
+  EXPECT_EQ(back.schema(), renamed);
+  EXPECT_EQ(back.rows(), 5u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(back.column(i)->parts().values, table.column(i)->parts().values);
+    EXPECT_FALSE(back.column(i)->is_external());
+  }
+  // Nulls are not renamed away.
+  const Schema filled(
+      {{"x", TypeKind::i32}, {"y", TypeKind::boolean, false}, {"z", TypeKind::utf8}});
+  ASSERT_TRUE(try_export_arrow(table, &given, {.stream = stream}));
+  ASSERT_TRUE(try_export_arrow_schema(filled, &schema));
+  const Result<Table> refused = try_import_arrow(device, &given, &schema);
+  EXPECT_EQ(refused.failure().code(), ErrorCode::arrow_rejected);
+  EXPECT_EQ(refused.failure().string("field"), "array.children[1].null_count");
+}
+
+TEST_P(ArrowOut, WhatOthersMadeOfATableIsWhatComesBack) {
+  const std::array<std::int32_t, 5> numbers = {1, 2, 3, 4, 5}, others = {6, 7, 8, 9, 10};
+  const Table table = Table::make(
+      Schema({{"a", TypeKind::i32, false}, {"b", TypeKind::i32, false}}),
+      {Column::from<std::int32_t>(device, numbers), Column::from<std::int32_t>(device, others)},
+      {.rows = 3});
+  const auto change = [&](auto&& how) {
+    ArrowDeviceArray given;
+    ArrowSchema schema;
+    try_export_arrow(table, &given, {.stream = stream}).value();
+    try_export_arrow_schema(table.schema(), &schema).value();
+    how(given.array, schema);
+    return import_arrow(device, &given, &schema);
+  };
+  const auto ints = [](const Table& from, std::size_t column) {
+    return from.column(column)->values().to_vector<std::int32_t>();
+  };
+  {
+    const Table turned = change([](ArrowArray& array, ArrowSchema& schema) {
+      std::swap(array.children[0], array.children[1]);
+      std::swap(schema.children[0], schema.children[1]);
+    });
+    EXPECT_EQ(turned.schema().field(0)->name, "b");
+    EXPECT_EQ(ints(turned, 0), (std::vector<std::int32_t>{6, 7, 8}));
+    const Table later =
+        change([](ArrowArray& array, ArrowSchema&) { array.children[1]->offset = 2; });
+    EXPECT_EQ(ints(later, 0), (std::vector<std::int32_t>{1, 2, 3}));
+    EXPECT_EQ(ints(later, 1), (std::vector<std::int32_t>{8, 9, 10}));
+    const Table named =
+        change([](ArrowArray&, ArrowSchema& schema) { schema.children[0]->name = "c"; });
+    EXPECT_EQ(named.schema().field(0)->name, "c");
+    EXPECT_FALSE(named.column(0)->is_external());
+  }
+  device.synchronize();
+  static_cast<void>(poll_storages());
+}
+
 /// Somebody else's structure around one of ours, so that it is imported as a stranger's.
 struct Disguised {
   explicit Disguised(const Table& table, StreamRef stream = {}) {
@@ -153,6 +219,24 @@ TEST_P(ArrowOut, IsTakenAsAStrangersWhereItIs) {
   EXPECT_EQ(other.released, 1);
 }
 
+TEST_P(ArrowOut, WhatWentThroughManyHandsIsReclaimedAtOnce) {
+  std::array<std::unique_ptr<Disguised>, 4> hands;
+  Table table = sample();
+  for (std::unique_ptr<Disguised>& hand : hands) {
+    hand = std::make_unique<Disguised>(table, stream);
+    table = import_arrow(device, &hand->outer, &hand->schema, {.stream = stream});
+  }
+  EXPECT_EQ(escaped_memory().escapes, 4u * 5);
+  // The last of them has a use that is not done when it is let go, and is done later.
+  const Buffer copied(device, {5}, DType::i32);
+  copy(copied, table.column(0)->values(), stream);
+  table = Table();
+  stream.synchronize();
+  EXPECT_EQ(reclaim_escaped().storages, 0u);
+  EXPECT_EQ(escaped_memory().escapes, 0u);
+  for (const std::unique_ptr<Disguised>& hand : hands) EXPECT_EQ(hand->released, 1);
+}
+
 TEST_P(ArrowOut, SlicesAreOffsetsOfTheChildren) {
   const Table table = sample().slice(1, 3);
   Disguised other(table, stream);
@@ -188,6 +272,67 @@ TEST_P(ArrowOut, NoRowsHaveNoOffset) {
   ASSERT_TRUE(try_export_arrow(none, &plain));
   EXPECT_EQ(*static_cast<const std::int32_t*>(plain.buffers[1]), 0);
   plain.release(&plain);
+}
+
+TEST_P(ArrowOut, NoTextsGoOutThatNobodyWrote) {
+  const Table room = Table::allocate(device, Schema({{"s", TypeKind::utf8, false}}), 4,
+                                     {.row_count = DType::void_, .data_bytes = 16});
+  const Table copy =
+      Table::make(room.schema(), {Column::over(TypeKind::utf8, 0, {})}).copy_to(device, stream);
+  for (const Table& table : {room, room.slice(0, 0), copy, copy.copy_to(device, stream)}) {
+    ArrowDeviceArray given;
+    ASSERT_TRUE(try_export_arrow(table, &given, {.stream = stream}));
+    EXPECT_EQ(given.array.length, 0);
+    EXPECT_EQ(given.array.children[0]->n_buffers, 3);
+    given.array.release(&given.array);
+    if (!device.info().is_host) continue;
+    ArrowArray plain;
+    ASSERT_TRUE(try_export_arrow(table, &plain));
+    EXPECT_EQ(*static_cast<const std::int32_t*>(plain.children[0]->buffers[1]), 0);
+    plain.release(&plain);
+  }
+}
+
+TEST_P(ArrowOut, NoRowsAreOnTheDeviceOfTheTable) {
+  // A filter that nothing passed, and a table without room: who looks for them on the device finds
+  // them there.
+  Table filtered = Table::allocate(device, Schema({{"n", TypeKind::i32, false}}), 100);
+  filtered.set_rows(0, stream);
+  const std::vector<std::int32_t> nothing;
+  const Table none = Table::make(Schema({{"n", TypeKind::i32, false}}),
+                                 {Column::from<std::int32_t>(device, nothing)});
+  const bool is_host = device.info().is_host;
+  const int type = is_host ? 1 : device.info().backend == "sim" ? 12 : 2;
+  for (const Table& table : {filtered, none}) {
+    ArrowDeviceArray given;
+    ArrowSchema schema;
+    ASSERT_TRUE(try_export_arrow(table, &given, {.stream = stream}));
+    EXPECT_EQ(given.device_type, type);
+    EXPECT_EQ(given.device_id, is_host ? -1 : 0);
+    EXPECT_EQ(given.sync_event, nullptr);
+    ASSERT_TRUE(try_export_arrow_schema(table.schema(), &schema));
+    EXPECT_EQ(import_arrow(device, &given, &schema).rows_host(), 0u);
+
+    ASSERT_TRUE(try_export_arrow(table.column(0)->slice(0, 0), &given));
+    EXPECT_EQ(given.device_type, type);
+    given.array.release(&given.array);
+
+    // Also after they were a stranger's.
+    Disguised other(table, stream);
+    const Table taken = import_arrow(device, &other.outer, &other.schema);
+    EXPECT_EQ(taken.device(), device);
+    ASSERT_TRUE(try_export_arrow(taken, &given));
+    EXPECT_EQ(given.device_type, type);
+    given.array.release(&given.array);
+    abi::DLManagedTensorVersioned* const tensor = try_export_dlpack_column(taken, 0).value();
+    EXPECT_EQ(tensor->dl_tensor.shape[0], 0);
+    tensor->deleter(tensor);
+
+    ArrowDeviceArrayStream chunks;
+    ASSERT_TRUE(try_export_arrow({&table, 1}, &chunks));
+    EXPECT_EQ(chunks.device_type, type);
+    EXPECT_EQ(try_import_arrow(device, &chunks).value().rows_host(), 0u);
+  }
 }
 
 TEST_P(ArrowOut, OnlyRowsThatAreThereGoOut) {
@@ -260,6 +405,79 @@ TEST_P(ArrowOut, AChildThatWasMovedOutKeepsItsMemoryAndNoMore) {
   EXPECT_NE(child.buffers[2], nullptr);
   child.release(&child);
   EXPECT_EQ(child.release, nullptr);
+}
+
+TEST(ArrowMoved, AChildThatWasMovedOutDoesNotKeepTheOthers) {
+  const Device host = open_device("host");
+  std::array<std::array<std::int32_t, 4>, 3> memory = {};
+  std::array<int, 3> gone = {};
+  const auto ship = [&](ArrowArray& out) {
+    gone = {};
+    std::vector<Column> columns;
+    for (std::size_t i = 0; i < 3; ++i) {
+      Buffer values = adopt(host, memory[i].data(), Shape{4}, DType::i32,
+                            {.on_release = [&gone, i] { ++gone[i]; }});
+      columns.push_back(Column::over(TypeKind::i32, 4, {.values = std::move(values)}));
+    }
+    export_arrow(Table::make(Schema({{"a", TypeKind::i32, false},
+                                     {"b", TypeKind::i32, false},
+                                     {"c", TypeKind::i32, false}}),
+                             std::move(columns)),
+                 &out);
+  };
+  const auto move_out = [](ArrowArray& from, std::size_t child) {
+    const ArrowArray moved = *from.children[child];
+    from.children[child]->release = nullptr;
+    return moved;
+  };
+  ArrowArray out;
+  ship(out);
+  ArrowArray a = move_out(out, 0), b = move_out(out, 1);
+  out.release(&out);
+  EXPECT_EQ(gone, (std::array{0, 0, 1}));
+  a.release(&a);
+  EXPECT_EQ(gone, (std::array{1, 0, 1}));
+  // It still is what it was, and comes back as that.
+  {
+    ArrowSchema schema;
+    ASSERT_TRUE(try_export_arrow_schema(Field{"b", TypeKind::i32, false}, &schema));
+    const Column back = try_import_arrow_column(host, &b, &schema).value();
+    EXPECT_EQ(back.values().address(), reinterpret_cast<std::uintptr_t>(memory[1].data()));
+    EXPECT_EQ(b.release, nullptr);
+    EXPECT_EQ(gone, (std::array{1, 0, 1}));
+  }
+  EXPECT_EQ(gone, (std::array{1, 1, 1}));
+  // A struct that has lost a child comes back as nothing.
+  {
+    ArrowSchema schema;
+    ship(out);
+    ASSERT_TRUE(try_export_arrow_schema(Schema({{"a", TypeKind::i32, false},
+                                                {"b", TypeKind::i32, false},
+                                                {"c", TypeKind::i32, false}}),
+                                        &schema));
+    a = move_out(out, 0);
+    a.release(&a);
+    const Result<Table> lost = try_import_arrow(host, &out, &schema);
+    EXPECT_EQ(lost.failure().string("field"), "array.children[0].release");
+    EXPECT_EQ(gone, (std::array{1, 1, 1}));
+  }
+  // The child first, and both at once.
+  ship(out);
+  a = move_out(out, 0);
+  a.release(&a);
+  out.release(&out);
+  EXPECT_EQ(gone, (std::array{1, 1, 1}));
+  for (int i = 0; i < 200; ++i) {
+    ship(out);
+    a = move_out(out, 0), b = move_out(out, 2);
+    std::thread other([&] { a.release(&a); });
+    std::thread another([&] { b.release(&b); });
+    out.release(&out);
+    other.join();
+    another.join();
+    ASSERT_EQ(gone, (std::array{1, 1, 1}));
+  }
+  EXPECT_EQ(escaped_memory().escapes, 0u);
 }
 
 TEST_P(ArrowOut, TheEventAloneIsEnoughToWaitFor) {

@@ -468,6 +468,45 @@ TEST_P(DlpackDevices, ViewsHaveTheirOwnAddressAndNoOffset) {
             ErrorCode::dlpack_rejected);
 }
 
+TEST_P(DlpackDevices, WhatOthersMadeOfATensorIsWhatComesBack) {
+  const Buffer buffer = count_up({10});
+  const Buffer slice = buffer.slice(2, 6);
+  const auto change = [&](auto&& how) {
+    DLManagedTensorVersioned* const given = try_export_dlpack(slice).value();
+    how(given->dl_tensor);
+    return try_import_dlpack(device, given);
+  };
+  const auto floats = [&](const Result<StridedBuffer>& back) {
+    return back.value().contiguous(stream).to_vector<float>();
+  };
+  EXPECT_EQ(floats(change([](abi::DLTensor& tensor) {
+              tensor.shape[0] = 2;
+              tensor.byte_offset = 8;
+            })),
+            (std::vector<float>{4, 5}));
+  EXPECT_EQ(floats(change([](abi::DLTensor& tensor) {
+              tensor.shape[0] = 5;
+              tensor.data = static_cast<float*>(tensor.data) + 1;
+            })),
+            (std::vector<float>{3, 4, 5, 6, 7}));
+  const Result<StridedBuffer> cast = change([](abi::DLTensor& tensor) {
+    tensor.dtype = {abi::kDLInt, 32, 1};
+  });
+  EXPECT_EQ(cast.value().dtype(), DType::i32);
+  EXPECT_EQ(cast.value().hull().id(), buffer.id());
+  // Other memory than went out is no part of it, although it is the buffer's.
+  const Result<StridedBuffer> before =
+      change([](abi::DLTensor& tensor) { tensor.data = static_cast<float*>(tensor.data) - 1; });
+  EXPECT_EQ(before.failure().code(), ErrorCode::dlpack_rejected);
+  EXPECT_EQ(before.failure().string("field"), "data + byte_offset");
+  EXPECT_FALSE(change([](abi::DLTensor& tensor) { tensor.byte_offset = 4; }));
+  EXPECT_FALSE(change([](abi::DLTensor& tensor) { tensor.byte_offset = ~std::uint64_t{0}; }));
+  EXPECT_FALSE(change([](abi::DLTensor& tensor) { tensor.data = nullptr; }));
+  EXPECT_FALSE(change([](abi::DLTensor& tensor) { tensor.shape[0] = most; }));
+  EXPECT_FALSE(change([](abi::DLTensor& tensor) { tensor.dtype.lanes = 2; }));
+  EXPECT_EQ(escaped_memory().escapes, 0u) << "refused, and let go";
+}
+
 TEST_P(DlpackDevices, NoElementsHaveNoAddress) {
   constexpr std::size_t large = std::size_t{1} << 40;
   for (const Shape& shape : {Shape{0}, Shape{3, 0, 2}, Shape{large, large, large, 0}}) {
@@ -478,6 +517,9 @@ TEST_P(DlpackDevices, NoElementsHaveNoAddress) {
     EXPECT_NE(given->dl_tensor.strides, nullptr);
     EXPECT_EQ(import_dlpack(device, given).shape(), shape);
   }
+  // An extent that no consumer can read.
+  const Buffer wide(device, Shape{0, std::size_t{1} << 63}, DType::i8);
+  EXPECT_EQ(try_export_dlpack(wide).failure().number("value"), std::uint64_t{1} << 63);
   const Buffer scalar = Buffer::allocate(device, Shape{}, DType::f64);
   DLManagedTensorVersioned* const given = try_export_dlpack(scalar).value();
   EXPECT_EQ(given->dl_tensor.ndim, 0);

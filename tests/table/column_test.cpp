@@ -249,6 +249,38 @@ TEST_P(ColumnOn, NothingIsAColumnToo) {
   EXPECT_EQ(numbers(0).try_copy_to(device, 0, {}).value().capacity(), 0u);
 }
 
+TEST_P(ColumnOn, NoTextsAreCopiedWhoeverWroteThem) {
+  // A copy of one without buffers, and of one with room that nobody has used.
+  const Column none = Column::over(TypeKind::utf8, 0, {});
+  const Column copy = none.try_copy_to(device, 0, stream).value();
+  EXPECT_EQ(copy.try_copy_to(device, 0, stream).value().to_strings(), std::vector<std::string>());
+  const Column room = Column::allocate(device, TypeKind::large_utf8, 4, {.data_bytes = 16});
+  EXPECT_EQ(room.try_copy_to(device, 0, stream).value().capacity(), 4u);
+  EXPECT_EQ(room.slice(2, 0).try_copy_to(device, 0, stream).value().capacity(), 0u);
+  EXPECT_EQ(room.try_copy_to(device, 1, stream).failure().code(), ErrorCode::never_written);
+}
+
+TEST_P(ColumnOn, WhatWasMovedFromHasNoValues) {
+  const std::array<std::int32_t, 3> values = {1, 2, 3};
+  const std::array<std::uint8_t, 3> there = {1, 0, 1};
+  Column first = Column::from<std::int32_t>(device, values, {.valid = there}).slice(1, 2);
+  Column second = std::move(first);
+  Column third;
+  third = std::move(second);
+  for (const Column* moved : {&first, &second}) {
+    EXPECT_EQ(moved->capacity(), 0u);
+    EXPECT_EQ(moved->parts().first, 0u);
+    EXPECT_FALSE(moved->values());
+    EXPECT_TRUE(moved->to_valid().empty());
+    EXPECT_EQ(moved->try_bytes().value(), 0u);
+  }
+  EXPECT_EQ(third.values().to_vector<std::int32_t>(), (std::vector<std::int32_t>{2, 3}));
+  EXPECT_EQ(Column::try_concat(std::array{first, third}).value().capacity(), 2u);
+  Column& itself = third;
+  third = std::move(itself);
+  EXPECT_EQ(third.capacity(), 2u);
+}
+
 TEST_P(ColumnOn, OffsetsThatLieAreNotBelieved) {
   const Column texts = Column::from_strings(device, words);
   for (const std::array<std::int32_t, 3>& wrong :

@@ -14,6 +14,7 @@
 #include "tern/backends/sim.hpp"
 #include "tern/launch/kernel.hpp"
 #include "tern/launch/transfer_audit.hpp"
+#include "tern/table/bitmap.hpp"
 
 namespace tern {
 namespace {
@@ -124,6 +125,32 @@ TEST_P(TableOn, ReadsTheCountOfRowsOnceUntilItIsWritten) {
   made.set_rows(2, stream);
   EXPECT_EQ(made.rows(), 2u);
   EXPECT_EQ(count.item<std::uint32_t>(), 2u);
+  EXPECT_EQ(made.try_set_rows(1).failure().code(), ErrorCode::stream_misuse);
+  EXPECT_EQ(made.rows(), 2u);
+}
+
+TEST_P(TableOn, ACountIsNeverCutToTheBitsThatADeviceHas) {
+  constexpr std::uint64_t more = (std::uint64_t{1} << 32) + 5;
+  Buffer narrow(device, {1}, DType::u32);
+  narrow.fill(std::uint32_t{7}, stream);
+  const Result<Table> refused = Table::try_make(Schema(), {}, {.rows = more, .row_count = narrow});
+  EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_view);
+  EXPECT_EQ(refused.failure().number("rows"), more);
+  EXPECT_EQ(narrow.item<std::uint32_t>(), 7u);
+  const Buffer wide(device, {1}, DType::u64);
+  Table made = Table::make(Schema(), {}, {.rows = more, .row_count = wide});
+  made.set_rows(more - 1, stream);
+  EXPECT_EQ(made.rows(), more - 1);
+  EXPECT_EQ(wide.item<std::uint64_t>(), more - 1);
+  // Room for more than it can count is no mistake, only more rows are.
+  const Buffer bits(device, {bitmap_bytes(more)}, DType::byte);
+  Table roomy = Table::make(Schema({{"b", TypeKind::boolean, false}}),
+                            {Column::over(TypeKind::boolean, more, {.values = bits})},
+                            {.rows = 1, .row_count = narrow});
+  EXPECT_EQ(roomy.try_set_rows(more, stream).failure().code(), ErrorCode::invalid_view);
+  EXPECT_EQ(roomy.rows(), 1u);
+  roomy.set_rows(more - 6, stream);
+  EXPECT_EQ(narrow.item<std::uint32_t>(), 0xFFFFFFFFu);
 }
 
 TEST_P(TableOn, AKernelWritesTheCountOfRows) {

@@ -64,6 +64,21 @@ class TERN_EXPORT Column {
  public:
   /// None: no values, no device.
   Column() noexcept = default;
+  Column(const Column&) = default;
+  Column& operator=(const Column&) = default;
+  /// Leaves one without values.
+  Column(Column&& other) noexcept
+      : type_(std::move(other.type_)),
+        capacity_(std::exchange(other.capacity_, 0)),
+        parts_(std::exchange(other.parts_, {})) {}
+  Column& operator=(Column&& other) noexcept {
+    if (this == &other) return *this;
+    type_ = std::move(other.type_);
+    capacity_ = std::exchange(other.capacity_, 0);
+    parts_ = std::exchange(other.parts_, {});
+    return *this;
+  }
+  ~Column() = default;
 
   // --- Making one
 
