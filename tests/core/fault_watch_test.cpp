@@ -26,7 +26,7 @@ class FaultWatch : public testing::Test {
   static bool tell(const Fault& fault) noexcept {
     static_cast<void>(!write(STDERR_FILENO, fault.name, std::strlen(fault.name)));
     static_cast<void>(!write(STDERR_FILENO, fault.site.file, std::strlen(fault.site.file)));
-    static_cast<void>(!write(STDERR_FILENO, fault.offset == 5 ? " at 5" : "", 5));
+    if (fault.offset == 5) static_cast<void>(!write(STDERR_FILENO, " at 5", 5));
     return false;
   }
   static bool open_page(const Fault& fault) noexcept {
@@ -85,7 +85,7 @@ TEST_F(FaultWatch, CutsANameThatIsTooLong) {
         watch_faults(first, page, std::string(100, 'x'), tell);
         touch(first);
       },
-      by_fault, "^x{31}.?.?.?.?.?$");
+      by_fault, "^x{31}$");
 }
 
 }  // namespace
