@@ -1,6 +1,5 @@
 #include "buffer/file_mapping.hpp"
 
-#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -11,6 +10,8 @@
 #include <cstdint>
 #include <mutex>
 #include <new>
+
+#include "core/fault_handler.hpp"
 
 namespace tern {
 
@@ -34,9 +35,9 @@ struct Chunk {
   std::atomic<Chunk*> next = nullptr;
 };
 Chunk first_chunk;
-std::mutex mutex;
-bool is_installed = false;             // guarded by mutex
-struct sigaction handler_before = {};  // written before ours is installed
+
+void on_fault(int signal, siginfo_t* info, void* context);
+constinit FaultHandler handler(SIGBUS, on_fault);
 
 std::size_t page_bytes() noexcept {
   static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -69,45 +70,18 @@ bool put_zeros(std::uintptr_t address) noexcept {
   return false;
 }
 
-void on_fault(int signal, siginfo_t* info, void* context) {
-  // A signal that somebody sent carries no address, and a damaged page of memory is no short file.
-  const bool is_sent = info->si_code <= 0;
+void on_fault(int, siginfo_t* info, void* context) {
+  // A damaged page of memory is no short file.
   if (info->si_code == BUS_ADRERR) {
     const int error = errno;
     const bool is_ours = put_zeros(reinterpret_cast<std::uintptr_t>(info->si_addr));
     errno = error;
     if (is_ours) return;
   }
-  if ((handler_before.sa_flags & SA_SIGINFO) != 0) {
-    handler_before.sa_sigaction(signal, info, context);
-  } else if (handler_before.sa_handler != SIG_DFL && handler_before.sa_handler != SIG_IGN) {
-    handler_before.sa_handler(signal);
-  } else if (!is_sent || handler_before.sa_handler == SIG_DFL) {
-    // Return with the default in place: the access faults again, and the process ends with the
-    // signal and the core it would have had. A signal that was sent has to be sent again.
-    sigaction(SIGBUS, &handler_before, nullptr);
-    if (is_sent) ::raise(signal);
-  }
+  handler.pass_on(info, context);
 }
 
-/// Once. Where somebody else has put a handler over ours since, theirs passes faults on to ours,
-/// and putting ours over theirs would make the two call each other.
-bool install() noexcept {
-  if (is_installed) return true;
-  // Whoever forks holds the lock, so the child never finds it taken by a thread it lacks.
-  static const int registered =
-      pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
-  static_cast<void>(registered);
-  page_mask.store(~(static_cast<std::uintptr_t>(page_bytes()) - 1));
-  struct sigaction ours = {};
-  ours.sa_sigaction = on_fault;
-  ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  is_installed =
-      sigaction(SIGBUS, nullptr, &handler_before) == 0 && sigaction(SIGBUS, &ours, nullptr) == 0;
-  return is_installed;
-}
-
-/// With the mutex held; null if the host has no memory.
+/// With the lock held; null if the host has no memory.
 WatchedRange* find_room() noexcept {
   Chunk* last = nullptr;
   for (Chunk* chunk = &first_chunk; chunk != nullptr; chunk = chunk->next.load()) {
@@ -138,8 +112,9 @@ FileMapping::Refusal FileMapping::try_map(int file, std::size_t offset,
   const std::size_t lead = offset % page;
   // The file is at least as long, so this cannot wrap.
   const std::size_t mapped = (lead + bytes + page - 1) / page * page;
-  const std::lock_guard lock(mutex);
-  if (!install()) return {"sigaction", errno};
+  const std::lock_guard lock(handler);
+  page_mask.store(~(static_cast<std::uintptr_t>(page) - 1));
+  if (!handler.install()) return {"sigaction", errno};
   WatchedRange* const room = find_room();
   if (room == nullptr) return {"mmap", 0};
   void* const base =
@@ -154,7 +129,7 @@ FileMapping::Refusal FileMapping::try_map(int file, std::size_t offset,
 
 FileMapping::~FileMapping() {
   if (range_ == nullptr) return;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(handler);
   const std::uintptr_t begin = range_->begin.load();
   const std::size_t bytes = range_->end.load() - begin;
   set(*range_, 0, 0);

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <new>
 
+#include "core/fault_handler.hpp"
+
 namespace tern {
 namespace {
 
@@ -27,10 +29,10 @@ struct Chunk {
   std::atomic<Chunk*> next = nullptr;
 };
 Chunk first_chunk;
-std::mutex mutex;
-std::size_t count = 0;                 // guarded by mutex
-bool is_installed = false;             // guarded by mutex
-struct sigaction handler_before = {};  // written under mutex, as ours is installed
+std::size_t count = 0;  // guarded by the handler's lock
+
+void on_fault(int signal, siginfo_t* info, void* context);
+constinit FaultHandler handler(SIGSEGV, on_fault);
 
 std::uintptr_t word(const void* address) noexcept {
   return reinterpret_cast<std::uintptr_t>(address);
@@ -57,10 +59,8 @@ Watched* find_room() noexcept {
   return &added->watched.front();
 }
 
-void on_fault(int signal, siginfo_t* info, void* context) {
-  // A signal that somebody sent carries no address.
-  const bool is_sent = info->si_code <= 0;
-  if (!is_sent) {
+void on_fault(int, siginfo_t* info, void* context) {
+  if (!FaultHandler::is_sent(*info)) {
     // Whoever handled this before may go on behind the access, and would miss its errno.
     const int error = errno;
     const std::uintptr_t address = word(info->si_addr);
@@ -74,42 +74,15 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     errno = error;
     if (may_go_on) return;
   }
-  if ((handler_before.sa_flags & SA_SIGINFO) != 0) {
-    handler_before.sa_sigaction(signal, info, context);
-  } else if (handler_before.sa_handler != SIG_DFL && handler_before.sa_handler != SIG_IGN) {
-    handler_before.sa_handler(signal);
-  } else if (!is_sent || handler_before.sa_handler == SIG_DFL) {
-    // Return with the default in place: the access faults again, and the process ends with the
-    // signal and the core it would have had. A signal that was sent has to be sent again.
-    sigaction(SIGSEGV, &handler_before, nullptr);
-    if (is_sent) ::raise(signal);
-  }
-}
-
-void install() noexcept {
-  if (is_installed) return;
-  struct sigaction ours = {};
-  ours.sa_sigaction = on_fault;
-  ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  is_installed = sigaction(SIGSEGV, &ours, &handler_before) == 0;
-}
-
-/// A handler installed after ours may pass faults on to it. It stays then, and so do we: taking
-/// ours out would take out theirs, and putting ours back in later would make the two call each
-/// other.
-void uninstall() noexcept {
-  struct sigaction current = {};
-  if (!is_installed || sigaction(SIGSEGV, nullptr, &current) != 0) return;
-  if ((current.sa_flags & SA_SIGINFO) == 0 || current.sa_sigaction != on_fault) return;
-  is_installed = sigaction(SIGSEGV, &handler_before, nullptr) != 0;
+  handler.pass_on(info, context);
 }
 
 }  // namespace
 
 void watch_faults(const void* first, std::size_t bytes, std::string_view name,
                   ExplainFault explain) noexcept {
-  const std::lock_guard lock(mutex);
-  if (count++ == 0) install();
+  const std::lock_guard lock(handler);
+  if (count++ == 0) handler.install();
   Watched* const room = find_room();
   if (room == nullptr) return;
   room->name = {};
@@ -122,7 +95,7 @@ void watch_faults(const void* first, std::size_t bytes, std::string_view name,
 }
 
 void set_fault_site(const void* first, const CallSite& site) noexcept {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(handler);
   if (Watched* const one = find([&](Watched& some) { return some.begin == word(first); })) {
     one->file = site.file;
     one->line = site.line;
@@ -130,13 +103,13 @@ void set_fault_site(const void* first, const CallSite& site) noexcept {
 }
 
 void forget_faults(const void* first) noexcept {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(handler);
   if (Watched* const one = find([&](Watched& some) { return some.begin == word(first); })) {
     // The end first: until the begin is gone too, nothing lies between them.
     one->end = 0;
     one->begin = 0;
   }
-  if (--count == 0) uninstall();
+  if (--count == 0) handler.uninstall();
 }
 
 }  // namespace tern
