@@ -21,14 +21,17 @@ constexpr std::size_t max_threads = 1024;
 constexpr std::size_t max_streams = 1024;
 constexpr std::size_t max_staging_threads = 64;
 
-constexpr std::array<ConfigVariable, 14> variables = {{
+constexpr std::array<ConfigVariable, 15> variables = {{
     {"TERN_DEVICE", "a device spec, such as host or cuda:1", "the device tried first"},
     {"TERN_REQUIRE", "backend names separated by commas", "backends whose absence is a failure"},
     {"TERN_HOST_THREADS", "1 to 1024", "threads of one host copy or fill; unset: one per core"},
     {"TERN_STREAM_POOL", "1 to 1024", "streams in a stream pool that names no number"},
     {"TERN_STAGING_THREADS", "0 to 64", "threads of one copy of pageable memory; 0: the driver's"},
     {"TERN_STAGING_BYTES", "a size such as 64MiB", "page-locked memory for such copies; 0: none"},
-    {"TERN_CHECKED", "0 or 1", "whether host accesses that collide are refused"},
+    {"TERN_CHECKED", "0 or 1",
+     "buffers refuse host accesses that collide; unified ones: poison,checksum"},
+    {"TERN_CHECK", "poison, guard, checksum or compare, or several of them with commas",
+     "what unified buffers check whose options do not say"},
     {"TERN_SIM_SEED", "a number such as 7 or 0x1c9f", "what a simulated device draws from"},
     {"TERN_SIM_SCHEDULE", "mix, lazy, pct:3, ...", "who runs next in a simulated device"},
     {"TERN_SIM_REUSE", "hostile or friendly", "which memory a simulated device gives out again"},
@@ -95,6 +98,40 @@ Result<std::vector<std::string>> parse_names(std::string_view name, std::string_
   }
 }
 
+struct CheckWord {
+  std::string_view word;
+  bool Config::Checks::*is_on;
+};
+constexpr std::array<CheckWord, 4> check_words = {{{"poison", &Config::Checks::poison},
+                                                   {"guard", &Config::Checks::guard},
+                                                   {"checksum", &Config::Checks::checksum},
+                                                   {"compare", &Config::Checks::compare}}};
+
+Result<Config::Checks> parse_checks(std::string_view name, std::string_view value) noexcept {
+  Config::Checks checks;
+  for (std::string_view rest = value;;) {
+    const std::size_t comma = rest.find(',');
+    const auto* const known =
+        std::ranges::find(check_words, rest.substr(0, comma), &CheckWord::word);
+    if (known == check_words.end()) {
+      return refuse(name, value,
+                    "some of the words poison, guard, checksum and compare, separated by commas "
+                    "without spaces");
+    }
+    checks.*(known->is_on) = true;
+    if (comma == rest.npos) return checks;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+std::string text_of(const Config::Checks& checks) {
+  std::vector<std::string_view> words;
+  for (const CheckWord& one : check_words) {
+    if (checks.*(one.is_on)) words.push_back(one.word);
+  }
+  return fmt::format("{}", fmt::join(words, ","));
+}
+
 std::vector<EnvironmentEntry> process_environment() {
   std::vector<EnvironmentEntry> entries;
   // What secure_getenv checks: a setuid program must not be steered by its caller.
@@ -142,6 +179,10 @@ Result<Config> try_parse_config(std::span<const EnvironmentEntry> environment) {
     } else if (name == "TERN_CHECKED") {
       if (value != "0" && value != "1") return refuse(name, value, accepted_by(name));
       config.checked = value == "1";
+    } else if (name == "TERN_CHECK") {
+      const Result<Config::Checks> checks = parse_checks(name, value);
+      if (!checks) return checks.failure();
+      config.checks = *checks;
     } else if (name == "TERN_STAGING_BYTES") {
       const Result<std::uint64_t> bytes = try_parse_bytes(value);
       if (!bytes || *bytes > max_request_bytes) return refuse(name, value, accepted_by(name));
@@ -176,6 +217,7 @@ std::string effective_value(const Config& config, std::string_view name) {
   if (name == "TERN_STAGING_THREADS") return chosen(config.staging_threads);
   if (name == "TERN_STAGING_BYTES") return chosen(config.staging_bytes);
   if (name == "TERN_CHECKED") return config.checked ? "1" : "0";
+  if (name == "TERN_CHECK") return text_of(config.checks);
   return "";
 }
 

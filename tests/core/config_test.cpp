@@ -166,6 +166,7 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_STAGING_THREADS", "4"},
                                 {"TERN_STAGING_BYTES", "64MiB"},
                                 {"TERN_CHECKED", "1"},
+                                {"TERN_CHECK", "compare,poison"},
                                 {"TERN_SIM_SEED", "0x7"},
                                 {"TERN_SIM_SCHEDULE", "pct:3"},
                                 {"TERN_SIM_REUSE", "friendly"},
@@ -173,9 +174,10 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_SIM_PROFILE", "small"},
                                 {"TERN_SIM_FAULTS", "copy#1=fail"},
                                 {"TERN_SIM_TRACE", "run.trace"}});
-  const std::vector<std::string> values = {
-      "cuda:1", "cuda,sim", "8",        "32",      "4",     "67108864",    "1",
-      "0x7",    "pct:3",    "friendly", "collect", "small", "copy#1=fail", "run.trace"};
+  const std::vector<std::string> values = {"cuda:1", "cuda,sim",    "8",        "32",
+                                           "4",      "67108864",    "1",        "poison,compare",
+                                           "0x7",    "pct:3",       "friendly", "collect",
+                                           "small",  "copy#1=fail", "run.trace"};
   ASSERT_EQ(config_variables().size(), values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     const ConfigVariable& variable = config_variables()[i];
@@ -185,6 +187,23 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
     EXPECT_FALSE(variable.purpose.empty()) << variable.name;
     EXPECT_TRUE(parse({{variable.name, values[i]}})->unknown_names.empty()) << variable.name;
   }
+}
+
+TEST(Config, ReadsTheWordsOfChecks) {
+  const Config::Checks none = parse({})->checks;
+  EXPECT_FALSE(none.poison || none.guard || none.checksum || none.compare);
+  const Config::Checks some = parse({{"TERN_CHECK", "guard,checksum"}})->checks;
+  EXPECT_TRUE(!some.poison && some.guard && some.checksum && !some.compare);
+  const Config::Checks all = parse({{"TERN_CHECK", "compare,checksum,guard,poison"}})->checks;
+  EXPECT_TRUE(all.poison && all.guard && all.checksum && all.compare);
+  for (const char* value : {"", "1", "poisn", "poison,", ",poison", "poison, guard", "Poison",
+                            "poison;guard", "poison,,guard", "poison guard"}) {
+    refusal("TERN_CHECK", value);
+  }
+  EXPECT_EQ(
+      refusal("TERN_CHECK", "poisn").text(),
+      "TERN_CHECK='poisn' is not accepted: it takes some of the words poison, guard, checksum "
+      "and compare, separated by commas without spaces. Correct it, or unset it.");
 }
 
 TEST(Config, RefusesAVariableOfTheSimulatedDeviceThatIsEmpty) {

@@ -38,8 +38,16 @@ struct Config {
   /// TERN_STAGING_BYTES: page-locked memory a device may hold for such copies; 0 leaves them to the
   /// driver. Unset: the device's choice.
   std::optional<std::size_t> staging_bytes = {};
-  /// TERN_CHECKED: host accesses to a buffer that collide are refused, at the price of a list.
+  /// TERN_CHECKED: host accesses to a buffer that collide are refused, at the price of a list, and
+  /// unified buffers are checked as with the words poison and checksum below.
   bool checked = false;
+  /// TERN_CHECK: words, separated by commas, that turn on what unified buffers find where the
+  /// program says nothing of it. UnifiedOptions says what each does; poison and checksum are one
+  /// option there, which either of them turns on.
+  struct Checks {
+    bool poison = false, guard = false, checksum = false, compare = false;
+  };
+  Checks checks = {};
 
   /// TERN_SIM_SEED, _SCHEDULE, _REUSE, _MODE, _PROFILE, _FAULTS, _TRACE: what a simulated device is
   /// opened with where its spec says nothing. As text; the device knows the grammar. Empty: unset.
