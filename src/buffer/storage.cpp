@@ -624,7 +624,15 @@ bool Storage::try_end_block() noexcept {
     if (can_free(use.stream)) stream = use.stream;
   }
   if (first_stream_.is_usable()) stream = first_stream_;
-  if (!try_queue_waits(stream, site_) && !are_uses_done()) return false;
+  Result<void> queued;
+  {
+    // Its owner may end it meanwhile, in another thread; then with a mark that is behind the waits.
+    const StreamStay stay(stream);
+    if (!stay) stream = resource_->device().default_stream();
+    queued = try_queue_waits(stream, site_);
+    static_cast<void>(stream.next_mark());
+  }
+  if (!queued && !are_uses_done()) return false;
   resource_->deallocate(block_, stream, site_);
   return true;
 }

@@ -210,11 +210,16 @@ Result<bool> UseRecord::try_is_ready(Access access) const noexcept {
   return true;
 }
 
+void UseRecord::settle() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Entry& entry : entries()) settle(entry);
+}
+
 std::size_t UseRecord::list(std::span<Entry> out) const noexcept {
   const std::lock_guard lock(mutex_);
   UseRecord& self = const_cast<UseRecord&>(*this);
   const std::span<Entry> all = self.entries();
-  std::ranges::for_each(all, settle);
+  for (Entry& entry : all) settle(entry);
   std::copy_n(all.begin(), std::min(all.size(), out.size()), out.begin());
   return all.size();
 }

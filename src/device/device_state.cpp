@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <new>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -229,6 +230,7 @@ StreamRef DeviceState::begin_stream(const FreeSlot& place, NativeStream native,
   stream.loans = 0;
   stream.name = {};
   std::copy_n(name.data(), utf8_prefix_bytes(name, stream.name.size() - 1), stream.name.begin());
+  stream.is_ending.store(false);
   stream.id.store(id.value(), std::memory_order_release);
   return StreamRef(&stream, id);
 }
@@ -273,6 +275,8 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
     const std::lock_guard lock(streams_mutex_);
     if (stream.loans > 0 && --stream.loans > 0) return;
   }
+  stream.is_ending.store(true);
+  while (stream.stays.load() != 0) std::this_thread::yield();
   {
     const std::lock_guard lock(stream.mutex);
     if (stream.has_next.exchange(false, std::memory_order_acq_rel)) {
@@ -284,7 +288,7 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
     // Seal: after this nobody can record on the stream, so its last mark needs a record now. Where
     // that fails, waiting is the way left to keep the promise that marks stay answerable.
     if (issued > stream.done.load(std::memory_order_acquire) && issued > recorded) {
-      if (!record_now(stream, Room::for_seal)) {
+      if (!record_now(stream, stream.records.size())) {
         // What is captured is no work, and asking about a stream that is would end the capture:
         // only the device's other streams can be waited for then.
         const Result<bool> is_captured = backend_->is_capturing(stream.native);
@@ -411,6 +415,12 @@ void DeviceState::erase_record(StreamState& stream, std::size_t index) noexcept 
   --stream.record_count;
 }
 
+void DeviceState::thin_out(StreamState& stream) noexcept {
+  for (std::size_t i = 0; i + 1 < stream.record_count; ++i) {
+    if (stream.records[i].waiters == 0) erase_record(stream, i);
+  }
+}
+
 Result<void> DeviceState::poll(StreamState& stream) noexcept {
   std::size_t kept = 0;
   while (kept < stream.record_count) {
@@ -428,8 +438,8 @@ Result<void> DeviceState::poll(StreamState& stream) noexcept {
   return {};
 }
 
-Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream, Room room) noexcept {
-  const std::size_t places = stream.records.size() - (room == Room::for_seal ? 0 : 1);
+Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream,
+                                                      std::size_t places) noexcept {
   // What the host has seen done needs no event: whoever waits often gets along with one.
   const std::uint64_t done = stream.done.load(std::memory_order_acquire);
   while (stream.record_count > 0 && stream.records[0].sequence <= done &&
@@ -503,17 +513,17 @@ Result<void> DeviceState::record_early(Mark mark) noexcept {
   if (stream == nullptr) return {};
   const std::lock_guard lock(stream->mutex);
   if (stream->has_ended.load(std::memory_order_acquire) || pending(mark) == nullptr) return {};
-  const std::size_t places = stream->records.size() - 1;
   if (stream->record_count > 0 &&
       stream->records[stream->record_count - 1].sequence >= mark.sequence) {
     return {};
   }
-  if (stream->record_count >= places) {
+  if (stream->record_count >= StreamState::early_records) {
     if (Result<void> polled = poll(*stream); !polled) return polled;
-    if (stream->record_count >= places) return {};
+    if (stream->record_count >= StreamState::early_records) thin_out(*stream);
+    if (stream->record_count >= StreamState::early_records) return {};
   }
   take_next(*stream, mark);
-  const Result<Covering> recorded = record_now(*stream, Room::for_marks);
+  const Result<Covering> recorded = record_now(*stream, StreamState::early_records);
   return recorded ? Result<void>() : Result<void>(recorded.failure());
 }
 
@@ -530,7 +540,7 @@ Result<DeviceState::Covering> DeviceState::cover(StreamState& stream, Mark mark)
     if (stream.records[i].sequence >= mark.sequence) return Covering{stream.records[i].event, true};
   }
   // Never on an ended stream: it was sealed, and its last record covers every mark it issued.
-  return record_now(stream, Room::for_marks);
+  return record_now(stream, StreamState::asked_records);
 }
 
 namespace {

@@ -47,11 +47,15 @@ struct StreamState {
     return id.load(std::memory_order_relaxed) == name_of_it.value() &&
            !has_ended.load(std::memory_order_relaxed);
   }
-  /// StreamRef::next_mark, of a stream that is open.
-  [[nodiscard]] std::uint64_t promise_next() noexcept {
+  /// Somebody holds its next mark, whichever that will be.
+  void hold_next() noexcept {
     if (!has_next.load(std::memory_order_relaxed)) {
       has_next.store(true, std::memory_order_release);
     }
+  }
+  /// StreamRef::next_mark, of a stream that is open.
+  [[nodiscard]] std::uint64_t promise_next() noexcept {
+    hold_next();
     // Not before the submissions it stands for: whoever queued an event before one of those has
     // moved the count before, and the queue's own order makes that visible here.
     return issued.load(std::memory_order_relaxed) + 1;
@@ -77,13 +81,17 @@ struct StreamState {
   std::atomic<bool> has_ended = false;    // destroyed, but not all of its marks are done
   // Somebody holds the mark after the last one issued: the stream must not end without it.
   std::atomic<bool> has_next = false;
+  // See StreamStay.
+  std::atomic<std::uint32_t> stays = 0;
+  std::atomic<bool> is_ending = false;
 
   // Oldest first. Several, so that a stream which is asked often still shows progress; and never
-  // recorded anew while listed, which would make older marks wait for newer work. The last place is
-  // for the seal.
+  // recorded anew while listed, which would make older marks wait for newer work. A few are for
+  // whoever asks, the more for those who record early; the last place is for the seal.
+  static constexpr std::size_t asked_records = 4, early_records = 32;
   std::mutex mutex;
-  std::array<Record, 5> records = {};  // guarded by mutex
-  std::size_t record_count = 0;        // guarded by mutex
+  std::array<Record, early_records + 1> records = {};  // guarded by mutex
+  std::size_t record_count = 0;                        // guarded by mutex
 };
 
 /// What a stream carries for the library until it gets there. If it never does, because its device
@@ -207,7 +215,8 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
 
   // Marks of this device's streams.
   [[nodiscard]] Mark next_mark(StreamId id) noexcept;
-  /// An event for the mark now rather than when somebody asks, if there is room for it.
+  /// An event for the mark now rather than when somebody asks. Where there are many, earlier ones
+  /// make room for it.
   [[nodiscard]] Result<void> record_early(Mark mark) noexcept;
   [[nodiscard]] Result<bool> is_done(Mark mark) noexcept;
   [[nodiscard]] Result<void> wait_on_host(Mark mark) noexcept;
@@ -231,8 +240,10 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   static void take_next(StreamState& stream, Mark mark) noexcept;
   /// The oldest record that covers the mark, made now if there is none.
   [[nodiscard]] Result<Covering> cover(StreamState& stream, Mark mark) noexcept;
-  enum class Room { for_marks, for_seal };
-  [[nodiscard]] Result<Covering> record_now(StreamState& stream, Room room) noexcept;
+  /// If less than so many are listed, the new one is too.
+  [[nodiscard]] Result<Covering> record_now(StreamState& stream, std::size_t places) noexcept;
+  /// Forgets every second record, but not the last: marks between two wait for the later one.
+  void thin_out(StreamState& stream) noexcept;
   /// Asks the oldest records, and forgets those that are complete.
   [[nodiscard]] Result<void> poll(StreamState& stream) noexcept;
   void erase_record(StreamState& stream, std::size_t index) noexcept;
@@ -294,6 +305,31 @@ class DeviceVisit {
 
  private:
   DeviceState* state_ = nullptr;
+};
+
+/// While it lasts, a stream does not end: whoever ends it waits. For what the library queues on
+/// streams of others when they have said nothing, which would be lost behind the last mark that a
+/// stream gives away as it ends. Brief, with its device open, and never by who ends streams.
+class StreamStay {
+ public:
+  explicit StreamStay(StreamRef stream) noexcept : state_(DeviceState::state_of(stream)) {
+    if (state_ == nullptr) return;
+    state_->stays.fetch_add(1);
+    if (!state_->is_ending.load() && state_->is_open_as(stream.id())) return;
+    state_->stays.fetch_sub(1);
+    state_ = nullptr;
+  }
+  ~StreamStay() {
+    if (state_ != nullptr) state_->stays.fetch_sub(1);
+  }
+  StreamStay(const StreamStay&) = delete;
+  StreamStay& operator=(const StreamStay&) = delete;
+
+  /// False if the stream has ended, or is about to.
+  [[nodiscard]] explicit operator bool() const noexcept { return state_ != nullptr; }
+
+ private:
+  StreamState* state_;
 };
 
 /// A failure with the call site of the user's line.

@@ -7,6 +7,7 @@
 
 #include "support/copy_places.hpp"
 #include "support/gate.hpp"
+#include "support/refused.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/stream.hpp"
@@ -39,14 +40,6 @@ class Copy : public testing::Test {
 };
 
 // --- Refusals
-
-template <class T>
-Failure refused(const Result<T>& result, ErrorCode code) {
-  EXPECT_FALSE(result);
-  if (result) return Failure(ErrorCode::violation);
-  EXPECT_EQ(name(result.failure().code()), name(code)) << result.failure().text();
-  return result.failure();
-}
 
 TEST_F(Copy, NamesBothSizesWhereTheyDiffer) {
   const Buffer to = empty(40), from = holding(Bytes(41));

@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <set>
 #include <thread>
 #include <vector>
 
+#include "support/fake_backend.hpp"
+#include "support/gate.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/buffer.hpp"
@@ -579,6 +582,31 @@ TEST_F(StorageTest, CountsWritesForThoseWhoAsk) {
   EXPECT_EQ(storage->try_count_writes().value(), 2u);
   whole.fill(std::byte{1}, a);
   EXPECT_EQ(storage->try_count_writes().value(), 3u);
+}
+
+TEST(StorageEnd, IsNotBehindTheLastMarkOfAStreamThatEndsMeanwhile) {
+  const test::FakeDevice fake;
+  Stream ending(fake.device);
+  const Stream other(fake.device);
+  Buffer buffer =
+      Buffer::allocate(fake.device, Shape{4096}, DType::byte, {.contents = Contents::unspecified});
+  test::Gate gate;
+  for (const StreamRef stream : {StreamRef(other), StreamRef(ending)}) {
+    gate.hold(stream);
+    StorageUse use = buffer.try_use(stream, Access::read).value();
+    use.end();
+  }
+  static_cast<void>(ending.mark());
+  const std::size_t before = fake.ledger->count(test::Call::wait);
+  std::thread dropper;
+  // The stream has its last mark by then, and still is one.
+  fake.ledger->run_after(test::Call::record, [&] {
+    dropper = std::thread([&] { buffer = Buffer(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  });
+  ending = Stream();
+  dropper.join();
+  EXPECT_EQ(fake.ledger->count(test::Call::wait) - before, 2u) << "by another stream, for both";
 }
 
 }  // namespace

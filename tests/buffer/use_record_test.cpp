@@ -238,6 +238,18 @@ TEST_F(UseRecordTest, WhatIsStillToComeIsCoveredWhoeverMarksItsStreamMeanwhile) 
   sim::let_go(device, other);
 }
 
+TEST_F(UseRecordTest, WhatIsSettledIsNotBehindLaterWork) {
+  const std::uint64_t early = sim::hold(c);
+  record.end(record.try_begin(c, Access::read_write).value(), c, {}, Access::read_write);
+  record.settle();
+  ASSERT_TRUE(device.try_record_mark(c.id()));
+  const std::uint64_t later = sim::hold(c);
+  EXPECT_FALSE(*record.try_is_ready(Access::read));
+  sim::let_go(device, early);
+  EXPECT_TRUE(record.try_wait(Access::discard));
+  sim::let_go(device, later);
+}
+
 TEST_F(UseRecordTest, WhatIsStillToComeIsNotForgottenUntilItsStreamHasEnded) {
   const Device eager = sim::open({});
   {

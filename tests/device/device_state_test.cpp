@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
@@ -149,15 +150,64 @@ TEST_F(DeviceStateTest, KnowsNextMarksToBeDoneOnceTheHostHasWaited) {
   EXPECT_EQ(fake.ledger->total(), waited);
 }
 
-TEST_F(DeviceStateTest, RecordsAMarkEarlyIfThereIsRoom) {
-  Gate gate;
-  gate.hold(stream);
-  for (int i = 0; i < 10; ++i) EXPECT_TRUE(fake.device.try_record_mark(stream.id()));
-  EXPECT_EQ(fake.ledger->count(Call::record), 4u);
-  const Mark last{stream.id(), 4};
-  EXPECT_FALSE(Device::is_done(last));
-  EXPECT_EQ(fake.ledger->count(Call::record), 4u) << "it was there already";
-  gate.open();
+TEST_F(DeviceStateTest, RecordsMarksEarlyAndWaitsForNothingBehindThem) {
+  std::vector<std::unique_ptr<Gate>> gates;
+  std::vector<Mark> marks;
+  for (int i = 0; i < 32; ++i) {
+    gates.push_back(std::make_unique<Gate>());
+    gates.back()->hold(stream);
+    marks.push_back(*stream.try_next_mark());
+    EXPECT_TRUE(fake.device.try_record_mark(stream.id()));
+  }
+  EXPECT_EQ(fake.ledger->count(Call::record), 32u);
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    EXPECT_FALSE(Device::is_done(marks[i]));
+    gates[i]->open();
+    Device::wait(marks[i]);
+  }
+  EXPECT_EQ(fake.ledger->count(Call::record), 32u) << "they were there already";
+}
+
+TEST_F(DeviceStateTest, RecordsMarksEarlyHoweverManyThereAreAndThenMoreCoarsely) {
+  constexpr std::size_t count = 300;
+  std::vector<std::unique_ptr<Gate>> gates;
+  std::vector<Mark> marks;
+  for (std::size_t i = 0; i < count; ++i) {
+    gates.push_back(std::make_unique<Gate>());
+    gates.back()->hold(stream);
+    marks.push_back(*stream.try_next_mark());
+    EXPECT_TRUE(fake.device.try_record_mark(stream.id()));
+  }
+  EXPECT_EQ(fake.ledger->count(Call::record), count);
+  EXPECT_LE(fake.ledger->live_events(), 33u);
+  // The latest wait for nothing behind them, the earliest for a little.
+  for (std::size_t i = 0; i < count - 8; ++i) gates[i]->open();
+  for (const std::size_t i : {std::size_t{0}, count / 2, count - 9}) Device::wait(marks[i]);
+  for (std::size_t i = count - 8; i < count; ++i) {
+    EXPECT_FALSE(Device::is_done(marks[i])) << i;
+    gates[i]->open();
+    Device::wait(marks[i]);
+  }
+  EXPECT_EQ(fake.ledger->count(Call::record), count) << "no others were needed";
+}
+
+TEST_F(DeviceStateTest, KeepsTheEventsThatHostsWaitForWhenItThinsOut) {
+  Gate first, rest;
+  first.hold(stream);
+  const Mark awaited = *stream.try_next_mark();
+  EXPECT_TRUE(fake.device.try_record_mark(stream.id()));
+  std::thread host([&] { Device::wait(awaited); });
+  while (fake.ledger->count(Call::synchronize_event) == 0) std::this_thread::yield();
+  rest.hold(stream);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE(stream.try_next_mark());
+    EXPECT_TRUE(fake.device.try_record_mark(stream.id()));
+  }
+  first.open();
+  host.join();
+  EXPECT_TRUE(Device::is_done(awaited));
+  EXPECT_FALSE(Device::is_done({stream.id(), awaited.sequence + 100}));
+  rest.open();
   stream.synchronize();
 }
 
@@ -172,6 +222,35 @@ TEST_F(DeviceStateTest, SealsAStreamThatEndsWithItsNextMarkOut) {
   gate.open();
   Device::wait(next);
   EXPECT_TRUE(Device::is_done(next));
+}
+
+TEST_F(DeviceStateTest, AStreamDoesNotEndWhileSomebodyStays) {
+  const StreamRef ref = stream;
+  std::optional<StreamStay> stay(std::in_place, ref);
+  EXPECT_TRUE(*stay);
+  std::thread owner([&] { stream = Stream(); });
+  while (StreamStay(ref)) std::this_thread::yield();  // until it is about to end
+  EXPECT_EQ(fake.ledger->live_streams(), 2u);
+  other.wait(fake.device.next_mark(ref.id()));  // so it can be asked, and used
+  EXPECT_TRUE(ref.is_usable());
+  stay.reset();
+  owner.join();
+  EXPECT_EQ(fake.ledger->live_streams(), 1u);
+  EXPECT_FALSE(StreamStay(ref));
+  EXPECT_FALSE(StreamStay(StreamRef()));
+  // Whoever has its place next is asked by another name.
+  const Stream next(fake.device);
+  EXPECT_TRUE(StreamStay(next));
+  EXPECT_FALSE(StreamStay(ref));
+}
+
+TEST_F(DeviceStateTest, NobodyStaysOnAStreamThatIsBeingSealed) {
+  static_cast<void>(stream.mark());
+  const StreamRef ref = stream;
+  bool could_stay = true;
+  fake.ledger->run_after(Call::record, [&] { could_stay = bool(StreamStay(ref)); });
+  stream = Stream();
+  EXPECT_FALSE(could_stay);
 }
 
 TEST_F(DeviceStateTest, RecordsOneEventForAllMarksBeforeIt) {

@@ -67,6 +67,9 @@ class BriefLock {
   void lock() noexcept {
     while (is_taken_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
   }
+  [[nodiscard]] bool try_lock() noexcept {
+    return !is_taken_.exchange(true, std::memory_order_acquire);
+  }
   void unlock() noexcept { is_taken_.store(false, std::memory_order_release); }
 
  private:
@@ -139,6 +142,10 @@ class TERN_EXPORT UseRecord {
   [[nodiscard]] Result<void> try_wait(Access access) const noexcept;
   /// Could try_wait() return at once? Never blocks.
   [[nodiscard]] Result<bool> try_is_ready(Access access) const noexcept;
+
+  /// What is still to come is what its stream has now, as if somebody had to wait for it: whoever
+  /// does so later does not wait for what the stream does from here on.
+  void settle() noexcept;
 
   /// A use that was made elsewhere: memory that was adopted is ready at a mark.
   [[nodiscard]] Result<void> try_note(StreamRef stream, Mark mark, Access access) noexcept;

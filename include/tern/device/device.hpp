@@ -132,7 +132,8 @@ class TERN_EXPORT Device {
   /// A stream of this device that never took one, and is gone, is not known to be done.
   [[nodiscard]] Mark next_mark(StreamId stream) const noexcept;
   /// Takes that mark and records its event now, so that whoever waits for it waits for nothing
-  /// later. With many unfinished ones on the stream it is left to whoever asks.
+  /// later. With many unfinished ones on the stream, those of the past become fewer: who waits for
+  /// one of them may wait for a little more.
   Result<void> try_record_mark(StreamId stream) const noexcept;
 
   /// Blocks the host until everything submitted to any stream of the device is complete.

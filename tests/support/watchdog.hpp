@@ -1,0 +1,41 @@
+// A Watchdog ends a test that waits for ever: the process, because what hangs cannot be stopped.
+
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
+namespace tern::test {
+
+class Watchdog {
+ public:
+  explicit Watchdog(std::chrono::seconds most = std::chrono::seconds(120))
+      : thread_([this, most] {
+          std::unique_lock lock(mutex_);
+          if (over_.wait_for(lock, most, [this] { return is_over_; })) return;
+          std::fputs("the test hangs\n", stderr);
+          std::abort();
+        }) {}
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+  ~Watchdog() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    over_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable over_;
+  bool is_over_ = false;  // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace tern::test
