@@ -75,6 +75,8 @@ const char* name(HintSkip skip) noexcept {
       return "skipped: host and device cannot use managed memory at the same time";
     case HintSkip::not_supported:
       return "skipped: the device takes no such hints";
+    case HintSkip::already_there:
+      return "skipped: all of it is there";
   }
   return "unknown";
 }
@@ -274,9 +276,16 @@ Result<HintState> Hints::try_query(std::optional<HintRange> asked, CallSite site
   if (!range) return range.failure();
   HintState state;
   if (range->bytes == 0) return state;
-  const Result<HintSkip> able =
-      check_able(buffer_.device(), Capability::advice, {.strict = true}, site);
-  if (!able) return able.failure();
+  const Device& device = buffer_.device();
+  const bool is_concurrent = device.can(Capability::concurrent_managed);
+  if (!is_concurrent || !device.can(Capability::advice)) {
+    return Failure(ErrorCode::unsupported,
+                   "'{device}' lacks {what}: it was told nothing about this memory, so there is "
+                   "nothing to ask it for. Ask only devices that can() do that.",
+                   site)
+        .with("what", name(is_concurrent ? Capability::advice : Capability::concurrent_managed))
+        .with("device", device.spec());
+  }
   const Result<std::vector<Part>> parts = try_parts(*range, site);
   if (!parts) return parts.failure();
   bool is_first = true;

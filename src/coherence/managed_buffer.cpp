@@ -8,12 +8,11 @@ namespace {
 
 Failure no_managed_memory(const Device& device, CallSite site) noexcept {
   return Failure(ErrorCode::unsupported,
-                 "'{device}' has no managed memory. Use a buffer with a copy in each place instead "
-                 "(fallback: {fallback}).",
+                 "'{device}' has no managed memory. Use a UnifiedBuffer, which has a copy in each "
+                 "place.",
                  site)
       .with("what", name(Capability::managed_memory))
-      .with("device", device.spec())
-      .with("fallback", "unified");
+      .with("device", device.spec());
 }
 
 /// May streams of both use managed memory of either?

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <map>
 #include <new>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "coherence/hint_checks.hpp"
 #include "core/no_host_memory.hpp"
@@ -25,6 +27,8 @@ bool continues(const Entry& before, const Entry& next) noexcept {
          before.target->identity() == next.target->identity() && before.place == next.place &&
          before.range.offset_bytes + before.range.bytes == next.range.offset_bytes;
 }
+
+constexpr std::size_t least_lane_bytes = 4 * mib;
 
 /// What a stream is sent at once: managed memory that goes as pages.
 class Sender {
@@ -59,8 +63,8 @@ class Sender {
       begun = try_begin(*entry, ranges, tickets);
       if (!begun) break;
     }
-    const Result<void> sent = run_stream_.try_prefetch_batch(ranges, site_);
-    const std::size_t count = sent ? ranges.size() : sent.failure().number("submitted").value_or(0);
+    std::size_t count = 0;
+    const Result<void> sent = try_prefetch(ranges, count);
     for (std::size_t i = 0; i < tickets.size(); ++i) {
       UseRecord& uses = run_[i]->target->managed()->storage()->uses();
       if (i < count) {
@@ -89,6 +93,45 @@ class Sender {
   [[nodiscard]] const PrefetchPlan::Report& report() const noexcept { return report_; }
 
  private:
+  /// Large ranges go on two streams in turn, between two points of the stream they were asked for
+  /// on: a driver that prepares one range while another is on its way is faster than one that is
+  /// given all of them in one call. Gives how many are on their way.
+  [[nodiscard]] Result<void> try_prefetch(std::span<const PrefetchRange> ranges,
+                                          std::size_t& count) noexcept {
+    const Stream lane = second_lane(ranges);
+    if (!lane.is_usable()) {
+      const Result<void> sent = run_stream_.try_prefetch_batch(ranges, site_);
+      count = sent ? ranges.size() : sent.failure().number("submitted").value_or(0);
+      return sent;
+    }
+    Result<void> sent;
+    for (const PrefetchRange& one : ranges) {
+      const StreamRef next = count % 2 == 0 ? run_stream_ : StreamRef(lane);
+      sent = next.try_prefetch(one.address, one.bytes, one.destination, site_);
+      if (!sent) break;
+      ++count;
+    }
+    const Result<Mark> end = lane.try_mark();
+    if (!end || !run_stream_.try_wait(*end, site_)) {
+      // What follows on the stream must not run beside it.
+      static_cast<void>(lane.try_synchronize());
+    }
+    return sent;
+  }
+
+  /// Behind what the stream has now. None where there is too little to gain, or it cannot be had.
+  [[nodiscard]] Stream second_lane(std::span<const PrefetchRange> ranges) const noexcept {
+    std::size_t bytes = 0;
+    for (const PrefetchRange& one : ranges) bytes += one.bytes;
+    if (ranges.size() < 2 || bytes < least_lane_bytes) return {};
+    const Result<bool> is_captured = run_stream_.try_is_capturing();
+    const Result<Mark> begin = run_stream_.try_mark();
+    if (!is_captured || *is_captured || !begin) return {};
+    Result<Stream> lane = Stream::try_make(run_stream_.device(), {.name = "prefetch"});
+    if (!lane || !lane->try_wait(*begin, site_)) return {};
+    return *std::move(lane);
+  }
+
   Result<void> skip(const Entry& entry) noexcept {
     report_.skipped += entry.count;
     return {};
@@ -101,7 +144,7 @@ class Sender {
     if (!sent) return refusal(entry, sent.failure());
     if (!sent->is_sent()) return skip(entry);
     report_.sent += entry.count;
-    report_.bytes += entry.range.bytes;
+    report_.bytes += sent->moved_bytes.value_or(entry.range.bytes);
     return {};
   }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -70,10 +71,20 @@ class UnifiedTarget final : public PrefetchTarget {
     // It may have become smaller since.
     const Result<RawUnified> part = whole_.try_view(range.offset_bytes, range.bytes, site);
     if (!part) return part.failure();
+    const UnifiedStatistics before = whole_.stats();
     if (Result<void> queued = part->try_prefetch_to(place, stream, site); !queued) {
       return queued.failure();
     }
-    return HintReport{.range = {range.offset_bytes, range.bytes}};
+    // Of what this buffer was asked to bring meanwhile, by whomever: one plan at a time is the
+    // rule.
+    const UnifiedStatistics after = whole_.stats();
+    const std::uint64_t brought =
+        after.of(TransferReason::prefetch).bytes - before.of(TransferReason::prefetch).bytes;
+    const std::uint64_t elided = after.elided.bytes - before.elided.bytes;
+    const std::size_t moved = brought - std::min(brought, elided);
+    return HintReport{.skipped = moved == 0 ? HintSkip::already_there : HintSkip::none,
+                      .range = {range.offset_bytes, range.bytes},
+                      .moved_bytes = moved};
   }
 
  private:

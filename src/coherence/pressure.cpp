@@ -1,6 +1,6 @@
 #include "tern/coherence/pressure.hpp"
 
-#include "coherence/pressure_totals.hpp"
+#include "coherence/totals.hpp"
 
 namespace tern {
 
@@ -16,15 +16,6 @@ std::string_view name(Eviction kind) noexcept {
   return "unknown";
 }
 
-PressureTotals& PressureTotals::instance() noexcept {
-  static PressureTotals totals;
-  return totals;
-}
-
-PressureStatistics pressure_totals() noexcept {
-  PressureTotals& totals = PressureTotals::instance();
-  const std::lock_guard lock(totals.mutex);
-  return totals.statistics;
-}
+PressureStatistics pressure_totals() noexcept { return PressureTotals::instance().now(); }
 
 }  // namespace tern

@@ -8,9 +8,11 @@
 
 #include "coherence/host_heap.hpp"
 #include "coherence/unified_core.hpp"
+#include "coherence/unified_options.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/core/config.hpp"
 
 namespace tern {
 
@@ -139,6 +141,14 @@ Result<void> UnifiedCore::check() const noexcept {
   return validity_.check(existing);
 }
 
+Failure no_pending_read(CallSite site) noexcept {
+  return Failure(ErrorCode::not_allocated,
+                 "there is no read under way to get: it was got before, moved from, or made by "
+                 "default. Keep the lease that the first get() gave, or read again.",
+                 site)
+      .with("id", std::uint64_t{0});
+}
+
 // --- The handle
 
 RawUnified::RawUnified(const RawUnified& other) noexcept
@@ -177,7 +187,12 @@ Result<RawUnified> RawUnified::try_make(Shape shape, DType dtype, std::size_t el
         .with("count", *count)
         .with("bytes", element_bytes);
   }
-  return RawUnified(new UnifiedCore(std::move(shape), dtype, element_bytes, *bytes, options));
+  // One that cannot be read is refused where devices are opened.
+  static const Config unreadable;
+  const Result<const Config*> config = try_config();
+  const Result<UnifiedOptions> decided = try_decide(options, config ? **config : unreadable);
+  if (!decided) return decided.failure();
+  return RawUnified(new UnifiedCore(std::move(shape), dtype, element_bytes, *bytes, *decided));
 } catch (const std::bad_alloc&) {
   return no_host_memory("a unified buffer", options.site);
 }

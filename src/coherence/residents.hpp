@@ -94,12 +94,41 @@ class Residents {
   Resident* first_ = nullptr;  // guarded by mutex_
 };
 
-inline void Resident::touch() noexcept {
+[[gnu::always_inline]] inline void Resident::touch() noexcept {
   // Two threads may read one clock, and stamp one number: they used it at the same time.
   if (last_use() == where_->time_.load(std::memory_order_relaxed)) return;
   last_use_.store(where_->time_.fetch_add(1, std::memory_order_relaxed) + 1,
                   std::memory_order_relaxed);
 }
+
+/// While one lives, memory of the thread's may be on its way: charged to a budget, and on no list.
+/// Whoever adds up what copies have looks whether there were any.
+class Transit {
+ public:
+  Transit() noexcept {
+    begun_.fetch_add(1);
+    active_.fetch_add(1);
+    ++own_;
+  }
+  Transit(const Transit&) = delete;
+  Transit& operator=(const Transit&) = delete;
+  ~Transit() {
+    active_.fetch_sub(1);
+    --own_;
+  }
+
+  /// How many have begun so far.
+  [[nodiscard]] static std::uint64_t begun() noexcept { return begun_.load(); }
+  /// Have others than this thread's lived since so many had begun?
+  [[nodiscard]] static bool were_others(std::uint64_t begun) noexcept {
+    return active_.load() != own_ || begun_.load() != begun;
+  }
+
+ private:
+  alignas(64) static constinit inline std::atomic<std::uint64_t> begun_ = 0;
+  static constinit inline std::atomic<std::uint64_t> active_ = 0;
+  static constinit inline thread_local std::uint64_t own_ = 0;
+};
 
 /// A copy that may go.
 struct Candidate {

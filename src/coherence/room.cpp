@@ -5,7 +5,7 @@
 #include <cstring>
 #include <new>
 
-#include "coherence/pressure_totals.hpp"
+#include "coherence/totals.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/text.hpp"
 #include "tern/core/bytes.hpp"
@@ -80,7 +80,7 @@ class ShortList {
       std::memcpy(text_.data() + length_, ", ...", 5);
       return {text_.data(), length_ + 5};
     }
-    return length_ == 0 ? std::string_view("nobody") : std::string_view(text_.data(), length_);
+    return length_ == 0 ? std::string_view("no copies") : std::string_view(text_.data(), length_);
   }
   [[nodiscard]] bool is_full() const noexcept { return is_full_; }
 
@@ -117,6 +117,12 @@ bool is_shortage(const Failure& failure) noexcept {
          failure.code() == ErrorCode::out_of_budget;
 }
 
+bool may_fit_later(const Failure& failure) noexcept {
+  // A budget has its own word for it, where no unified buffer has anything.
+  return is_shortage(failure) && (failure.number("fits_later").value_or(0) != 0 ||
+                                  failure.number("fits_after_pending").value_or(0) != 0);
+}
+
 std::vector<TagResidency> residents_by_tag(Place place) { return by_tag(*Residents::of(place)); }
 
 Room::Room(Residents& where, const RoomWanted& wanted) noexcept
@@ -148,6 +154,13 @@ class Room::Shared {
 
   std::vector<Candidate> all;
 };
+
+void Room::part_uses() noexcept {
+  if (!wanted_.stream.is_usable()) return;
+  where_.visit([](const Resident& one) { one.owner()->settle_uses(); });
+  // Where that fails, whoever waits records it, and waits for more.
+  static_cast<void>(wanted_.stream.device().try_record_mark(wanted_.stream.id()));
+}
 
 void Room::find(bool is_for_device, Shared& found) const {
   where_.visit([&](const Resident& one) {
@@ -215,6 +228,44 @@ bool Room::free(std::size_t bytes, const Failure& why) noexcept try {
   return false;
 }
 
+bool Room::fits_later(const Failure& why) const noexcept {
+  // Above a limit that nobody else uses any of: whatever moves is not in its way.
+  const bool is_too_large = visit_budgets(wanted_.resource, [&](const Budget& level) {
+    return level.has_limit() && wanted_.bytes > level.state().limit_bytes;
+  });
+  if (is_too_large) return false;
+  const std::uint64_t begun = Transit::begun();
+  // What was on its way meanwhile is in no sum, and may be where it helps the next time.
+  return would_fit_later(why) || Transit::were_others(begun);
+}
+
+bool Room::would_fit_later(const Failure& why) const noexcept {
+  // Where a copy could not be written, none of those helps that could go now.
+  const bool can_evict = !last_failure_ || may_fit_later(*last_failure_);
+  const auto bytes_of = [&](const Budget* level) {
+    std::size_t later = 0;
+    where_.visit([&](const Resident& one) {
+      const UnifiedCore::Standing standing = one.owner()->standing(one.memory());
+      if (!standing.could_go || standing.kind > wanted_.most) return;
+      if (standing.can_go && (!can_evict || level == nullptr)) return;
+      if (level == nullptr || is_under(standing.resource, *level)) later += standing.bytes;
+    });
+    return later;
+  };
+  if (why.code() == ErrorCode::out_of_memory) {
+    // Nobody knows how much a device lacks: anything may be enough.
+    const std::size_t pending =
+        wanted_.resource != nullptr ? wanted_.resource->statistics().pending_bytes : 0;
+    return freed_bytes_ + pending + bytes_of(nullptr) != 0;
+  }
+  return !visit_budgets(wanted_.resource, [&](const Budget& level) {
+    if (!level.has_limit()) return false;
+    const BudgetState now = level.state();
+    const std::size_t staying = minus(now.charged_bytes, now.pending_bytes + bytes_of(&level));
+    return wanted_.bytes > minus(now.limit_bytes, staying);
+  });
+}
+
 Failure Room::refusal(const Failure& why) const noexcept {
   {
     PressureTotals& totals = PressureTotals::instance();
@@ -268,6 +319,7 @@ Failure Room::refusal(const Failure& why) const noexcept {
       .with_bytes("limit", is_hopeless_ ? limit_bytes_ : why.number("limit").value_or(0))
       .with_bytes("pending", why.number("pending").value_or(0))
       .with("hopeless", std::uint64_t{is_hopeless_})
+      .with("fits_later", std::uint64_t{fits_later(why)})
       .with("tag", wanted_.tag.name())
       .with("device", wanted_.place)
       .with("cause", name(why.code()));

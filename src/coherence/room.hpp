@@ -41,6 +41,9 @@ class Room {
   Room& operator=(const Room&) = delete;
   ~Room();
 
+  /// What goes to the host waits for the copy's last use, and no more: fetches that the stream is
+  /// asked for from here on run beside it. Before anything goes.
+  void part_uses() noexcept;
   /// Did another make room meanwhile?
   [[nodiscard]] bool has_waited() const noexcept { return has_waited_; }
   /// Is there a limit that the request is above, whatever goes? Then nothing should.
@@ -49,6 +52,8 @@ class Room {
   [[nodiscard]] std::size_t missing_bytes() const noexcept;
   /// Frees so many bytes, or what it can: false if nothing went.
   [[nodiscard]] bool free(std::size_t bytes, const Failure& why) noexcept;
+  /// Would there be, once other threads have closed their leases and all that was freed is free?
+  [[nodiscard]] bool fits_later(const Failure& why) const noexcept;
   /// Why there is no room, with who has it.
   [[nodiscard]] Failure refusal(const Failure& why) const noexcept;
 
@@ -57,6 +62,7 @@ class Room {
     std::size_t evictable_bytes = 0, leased_bytes = 0, kept_bytes = 0;
   };
   class Shared;
+  [[nodiscard]] bool would_fit_later(const Failure& why) const noexcept;
   /// Those that help. Throws std::bad_alloc.
   void find(bool is_for_device, Shared& found) const;
 
@@ -73,5 +79,7 @@ class Room {
 
 /// Is it for want of memory that it was refused?
 [[nodiscard]] bool is_shortage(const Failure& failure) noexcept;
+/// And is it worth asking again?
+[[nodiscard]] bool may_fit_later(const Failure& failure) noexcept;
 
 }  // namespace tern

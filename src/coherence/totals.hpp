@@ -1,19 +1,31 @@
-// What all unified buffers of the process have moved. Its lock is taken when bytes move, and not
-// otherwise.
+// What all unified buffers of the process have done: what they moved, and what pressure took from
+// them. A lock of it is taken when bytes move or a copy goes, and not otherwise.
 
 #pragma once
 
 #include <mutex>
 
+#include "tern/coherence/pressure.hpp"
 #include "tern/coherence/transfer.hpp"
 
 namespace tern {
 
-struct UnifiedTotals {
-  [[nodiscard]] static UnifiedTotals& instance() noexcept;
+template <class Statistics>
+struct Totals {
+  [[nodiscard]] static Totals& instance() noexcept {
+    static Totals totals;
+    return totals;
+  }
+  [[nodiscard]] Statistics now() noexcept {
+    const std::lock_guard lock(mutex);
+    return statistics;
+  }
 
   std::mutex mutex;
-  UnifiedStatistics statistics;  // guarded by mutex
+  Statistics statistics;  // guarded by mutex
 };
+
+using UnifiedTotals = Totals<UnifiedStatistics>;
+using PressureTotals = Totals<PressureStatistics>;
 
 }  // namespace tern

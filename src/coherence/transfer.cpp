@@ -38,15 +38,6 @@ void UnifiedStatistics::add(const Transfer& transfer) noexcept {
   }
 }
 
-UnifiedTotals& UnifiedTotals::instance() noexcept {
-  static UnifiedTotals totals;
-  return totals;
-}
-
-UnifiedStatistics unified_totals() noexcept {
-  UnifiedTotals& totals = UnifiedTotals::instance();
-  const std::lock_guard lock(totals.mutex);
-  return totals.statistics;
-}
+UnifiedStatistics unified_totals() noexcept { return UnifiedTotals::instance().now(); }
 
 }  // namespace tern

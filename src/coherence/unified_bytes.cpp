@@ -86,7 +86,7 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
       return held;
     }
     if (Result<void> written = check_written(range, site); !written) return written;
-    if (Result<void> back = try_unspill_now(site); !back) return back;
+    if (Result<void> ended = try_let_others_end(site); !ended) return ended;
     bool is_sticky = false;
     {
       const std::lock_guard lock(mutex_);
@@ -97,8 +97,18 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
         slots_[hold.slot()].place = static_cast<std::uint8_t>(everywhere.first());
       }
     }
-    if (!everywhere.empty() && !is_sticky) {
-      return try_exchange(everywhere.first(), range, Access::read, to, site);
+    while (!everywhere.empty() && !is_sticky) {
+      const Result<void> loaded = try_exchange(everywhere.first(), range, Access::read, to, site);
+      if (loaded || loaded.failure().number("cause_code") !=
+                        static_cast<std::uint64_t>(ErrorCode::device_lost)) {
+        return loaded;
+      }
+      // What is lost with one place another may have, unless that has gone meanwhile.
+      const std::lock_guard lock(mutex_);
+      everywhere = everywhere.without(everywhere.first()) &
+                   validity_.valid_everywhere(range.begin, range.end);
+      if (everywhere.empty()) return loaded;
+      slots_[hold.slot()].place = static_cast<std::uint8_t>(everywhere.first());
     }
   }
   // Its bytes are in pieces.
@@ -117,7 +127,7 @@ Result<void> UnifiedCore::try_store(ByteRange range, const void* from, CallSite 
         !held) {
       return held;
     }
-    if (Result<void> back = try_unspill_now(site); !back) return back;
+    if (Result<void> ended = try_let_others_end(site); !ended) return ended;
     PlaceSet places, somewhere;
     std::array<unsigned, PlaceSet::most> memory_numbers = {};
     {
@@ -199,10 +209,14 @@ Result<void> UnifiedCore::try_fill_on(unsigned place, ByteRange range, const Pat
                                       StreamRef stream, CallSite site) noexcept {
   const std::size_t bytes = range.end - range.begin;
   const Mover mover(*this);
-  if (Result<void> there = try_ensure(place, stream, site); !there) return there;
+  const bool is_own = stream.id() && stream.device_id() == places_[place].place.device_id();
+  // It may have gone since it was chosen.
+  if (Result<void> there = try_ensure(place, is_own ? stream : StreamRef{}, site); !there) {
+    return there;
+  }
   const StorageHandle storage = memory_of(place).storage;
   Result<Runner> runner = Runner{{}, stream};
-  if (!stream.id() || stream.device_id() != places_[place].place.device_id()) {
+  if (!is_own) {
     runner = try_runner(places_[place].device, *storage, Access::discard);
     if (!runner) return Failure(runner.failure()).at(site);
   }

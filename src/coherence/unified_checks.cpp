@@ -115,10 +115,12 @@ void UnifiedCore::close_pages() noexcept {
 }
 
 void UnifiedCore::guard_again() noexcept {
-  // The share that the lease had is still there.
+  if (!options_.guard) return;
+  ++shares_;  // the lease it had lived by is closed
   mutex_.unlock();
   { const Mover mover(*this); }
   mutex_.lock();
+  --shares_;
 }
 
 // --- Everywhere: comparison
@@ -127,6 +129,8 @@ Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept t
   constexpr std::size_t most_at_once = 1 * mib;
   Hold hold;
   if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) return held;
+  // Whoever makes copies go, and does not know of the hold, has ended then.
+  { const Mover turn(*this); }
   struct Piece {
     ByteRange range = {};
     PlaceSet places = {};  // one for each memory

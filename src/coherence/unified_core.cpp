@@ -7,33 +7,14 @@
 #include <new>
 #include <utility>
 
+#include "coherence/thread_number.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
+#include "launch/last_mark.hpp"
 #include "tern/core/bytes.hpp"
-#include "tern/core/config.hpp"
 
 namespace tern {
 namespace {
-
-/// Tells threads apart, also from those that have ended: an address would be another's then.
-std::uint64_t this_thread() noexcept {
-  static constinit std::atomic<std::uint64_t> last = 0;
-  static constinit thread_local std::uint64_t own = 0;
-  if (own == 0) [[unlikely]]
-    own = last.fetch_add(1, std::memory_order_relaxed) + 1;
-  return own;
-}
-
-/// StreamRef::is_usable, where it is inlined.
-bool is_usable(StreamRef stream) noexcept {
-  const StreamState* const state = DeviceState::state_of(stream);
-  return state != nullptr && state->is_open_as(stream.id()) && state->device->is_in_its_process();
-}
-
-void promise_next_mark(StreamRef stream) noexcept {
-  StreamState* const state = DeviceState::state_of(stream);
-  if (state->is_open_as(stream.id())) static_cast<void>(state->promise_next());
-}
 
 std::uint64_t next_number() noexcept {
   static constinit std::atomic<std::uint64_t> last = 0;
@@ -47,27 +28,19 @@ TransferReason reason_of(const UnifiedCore::Wanted& wanted) noexcept {
   return wanted.access == Access::read ? TransferReason::device_read : TransferReason::device_rw;
 }
 
-bool is_checked_by_config() noexcept {
-  try {
-    const Result<const Config*> config = try_config();
-    return config && (*config)->checked;
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-}
-
 }  // namespace
 
 UnifiedCore::UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, std::size_t bytes,
                          const UnifiedOptions& options)
-    : number_(next_number()),
+    : is_watched_(options.checked.value_or(false) || options.guard || options.compare),
+      is_checked_(options.checked.value_or(false)),
+      bytes_(bytes),
+      validity_(bytes),
+      shape_(std::move(shape)),
+      number_(next_number()),
       options_(options),
       dtype_(dtype),
-      element_bytes_(element_bytes),
-      is_checked_(options.checked ? *options.checked : is_checked_by_config()),
-      bytes_(bytes),
-      shape_(std::move(shape)),
-      validity_(bytes) {
+      element_bytes_(element_bytes) {
   places_.reserve(2);
   memories_.reserve(2);
   slots_.reserve(8);
@@ -81,9 +54,11 @@ UnifiedCore::UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, st
 }
 
 UnifiedCore::~UnifiedCore() {
+  const Transit transit;
   // Whoever looks through a list finds all of a buffer, or does not find it.
   for (Memory& memory : memories_) memory.resident.reset();
   forget_spilled();
+  memories_.clear();
 }
 
 void UnifiedCore::add_share() noexcept {
@@ -93,24 +68,19 @@ void UnifiedCore::add_share() noexcept {
 
 void UnifiedCore::drop_share() noexcept {
   mutex_.lock();
-  const bool is_last = --shares_ == 0;
+  const bool is_last = --shares_ == 0 && open_count_ == 0;
   mutex_.unlock();
   if (is_last) delete this;
 }
 
 // --- The leases that are open
 
-// What a lease goes through that moves nothing is inlined into three functions: two that open it,
-// and the one that closes it.
-
-[[gnu::always_inline]] inline bool UnifiedCore::collides(const Open& open, ByteRange range,
-                                                         Access access) noexcept {
+bool UnifiedCore::collides(const Open& open, ByteRange range, Access access) noexcept {
   if (!open.is_open || !open.overlaps(range)) return false;
   return is_write(access) || (is_write(open.access) && open.kind != Kind::escape);
 }
 
-[[gnu::always_inline]] inline const UnifiedCore::Open* UnifiedCore::conflict(
-    ByteRange range, Access access) const noexcept {
+const UnifiedCore::Open* UnifiedCore::conflict(ByteRange range, Access access) const noexcept {
   if (open_count_ == 0) [[likely]]
     return nullptr;
   for (const Open& open : slots_) {
@@ -119,48 +89,30 @@ void UnifiedCore::drop_share() noexcept {
   return nullptr;
 }
 
-[[gnu::always_inline]] inline UnifiedCore::Open* UnifiedCore::take_slot(
-    ByteRange range, Access access, Kind kind, unsigned place, StreamRef stream,
-    const CallSite& site) noexcept {
-  Open* slot = nullptr;
-  if (first_free_ != 0) [[likely]] {
-    slot = &slots_[first_free_ - 1];
-    first_free_ = slot->next_free;
-  } else {
-    slot = add_slot();
-    if (slot == nullptr) return nullptr;
-  }
-  slot->begin = range.begin;
-  slot->end = range.end;
-  slot->site = site;
-  slot->thread = this_thread();
-  slot->stream = stream;
-  slot->access = access;
-  slot->kind = kind;
-  slot->place = static_cast<std::uint8_t>(place);
-  slot->is_open = true;
-  slot->has_use = slot->is_ahead = false;
-  slot->is_sticky = slot->is_unlisted = false;
-  ++open_count_;
-  ++shares_;
-  return slot;
+std::uint32_t UnifiedCore::take_slot(ByteRange range, Access access, Kind kind, unsigned place,
+                                     StreamRef stream, const CallSite& site) noexcept {
+  if (first_free_ == 0 && !add_slot()) return no_lease;
+  const std::uint32_t number = first_free_ - 1;
+  begin_slot(number, range, access, kind, place, stream, this_thread(), site);
+  return number;
 }
 
-UnifiedCore::Open* UnifiedCore::add_slot() noexcept {
+bool UnifiedCore::add_slot() noexcept {
   try {
-    return &slots_.emplace_back();
+    slots_.emplace_back();
   } catch (const std::bad_alloc&) {
-    return nullptr;
+    return false;
   }
+  first_free_ = static_cast<std::uint32_t>(slots_.size());
+  return true;
 }
 
-[[gnu::always_inline]] inline void UnifiedCore::free_slot(std::uint32_t slot) noexcept {
+void UnifiedCore::free_slot(std::uint32_t slot) noexcept {
   Open& open = slots_[slot];
   if (open.is_sticky) --sticky_count_;
   open.is_open = false;
   open.next_free = std::exchange(first_free_, slot + 1);
   --open_count_;
-  ++closes_;
 }
 
 Failure UnifiedCore::refused(const Open& open, const Wanted& wanted) const noexcept {
@@ -195,12 +147,12 @@ Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place
       }
       const Open* const other = conflict(wanted.range, wanted.access);
       if (other == nullptr) {
-        const Open* const slot =
+        const std::uint32_t slot =
             take_slot(wanted.range, wanted.access, wanted.kind, place, wanted.stream, wanted.site);
-        if (slot == nullptr) {
+        if (slot == no_lease) {
           return no_host_memory("the directory of a unified buffer", wanted.site);
         }
-        return number_of(*slot);
+        return slot;
       }
       if (wanted.wait.is_never() || is_over) return refused(*other, wanted);
       // Behind the first of another thread there may be one of this.
@@ -230,30 +182,25 @@ Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place
 }
 
 [[gnu::noinline]] void UnifiedCore::notify() noexcept {
-  // The caller's share is still there: who waited may be gone a moment later, with the last other.
+  ++closes_;
+  ++shares_;  // who waited may be gone a moment later, with the last other share
   mutex_.unlock();
   { const std::lock_guard lock(wait_mutex_); }
   closed_.notify_all();
   mutex_.lock();
+  --shares_;
 }
 
 void UnifiedCore::cancel(std::uint32_t slot) noexcept {
   mutex_.lock();
   free_slot(slot);
   if (waiters_ != 0) notify();
-  const bool is_last = --shares_ == 0;
+  const bool is_last = shares_ == 0 && open_count_ == 0;
   mutex_.unlock();
   if (is_last) delete this;
 }
 
 // --- Opening
-
-unsigned UnifiedCore::find_place(DeviceId device) const noexcept {
-  for (unsigned place = 1; place < places_.size(); ++place) {
-    if (places_[place].place.device_id() == device) return place;
-  }
-  return PlaceSet::most;
-}
 
 std::optional<unsigned> UnifiedCore::find(Place place) const noexcept {
   if (place.is_host()) return host;
@@ -279,119 +226,113 @@ void UnifiedCore::Memory::set(StorageHandle made) noexcept {
   ahead = {};
 }
 
-[[gnu::always_inline]] inline bool UnifiedCore::is_ready_at(unsigned place, ByteRange range,
-                                                            Access access) noexcept {
-  if (movers_ != 0 || sticky_count_ != 0 || is_checked_ || !takes_part(place)) return false;
+bool UnifiedCore::is_ready_at(unsigned place, const Memory& memory, ByteRange range,
+                              Access access) noexcept {
+  if (is_watched_ || (movers_ | sticky_count_) != 0 || !memory.parts.has(place)) return false;
   if (place == host && !spilled_.empty()) return false;
-  if (options_.guard || (options_.compare && !is_write(access))) return false;
-  if (access == Access::discard) {
-    return validity_.is_only(range.begin, range.end, place) ||
-           (validity_.size() < most_intervals && make_room());
+  if (access == Access::read) [[likely]]
+    return validity_.is_valid(range.begin, range.end, place);
+  if (validity_.is_only(range.begin, range.end, place)) return true;
+  if (access == Access::read_write && !validity_.is_valid(range.begin, range.end, place)) {
+    return false;
   }
-  if (!validity_.is_valid(range.begin, range.end, place)) return false;
-  return !is_write(access) || validity_.is_only(range.begin, range.end, place) ||
-         (validity_.size() < most_intervals && make_room());
+  return validity_.size() < most_intervals && make_room();
 }
 
-[[gnu::always_inline]] inline void UnifiedCore::give(const Open& slot, Memory& memory,
-                                                     RawLease& lease) noexcept {
-  lease.core_ = this;
-  lease.slot_ = number_of(slot);
-  lease.bytes_ = slot.end - slot.begin;
-  memory.touch();
-  lease.address_ = memory.address + slot.begin;
-  if (slot.access == Access::discard) lease.kept_exceptions_ = std::uncaught_exceptions();
-}
-
-[[gnu::always_inline]] inline void UnifiedCore::note_write(unsigned place, ByteRange range,
-                                                           Access access) noexcept {
+void UnifiedCore::note_write(unsigned place, ByteRange range, Access access) noexcept {
   // Where it would change nothing there may be no room for it either.
   if (is_write(access) && !validity_.is_only(range.begin, range.end, place)) {
     validity_.apply(access, range.begin, range.end, place);
   }
 }
 
-[[gnu::always_inline]] inline bool UnifiedCore::open_host_at_once(ByteRange range, Access access,
-                                                                  const CallSite& site,
-                                                                  RawLease& lease) noexcept {
+UnifiedCore::Opened UnifiedCore::open_host_at_once(ByteRange range, Access access,
+                                                   const CallSite& site) noexcept {
   const std::lock_guard lock(mutex_);
+  Memory& memory = memories_[host];
   if (range.end > bytes() || range.begin == range.end || conflict(range, access) != nullptr ||
-      !is_ready_at(host, range, access)) {
-    return false;
+      !is_ready_at(host, memory, range, access)) {
+    return {};
   }
-  Memory& memory = memory_of(host);
   const bool is_clear = is_write(access) ? memory.is_write_clear : memory.is_read_clear;
-  if (!is_clear || memory.wants_notes) return false;
-  const Open* const slot = take_slot(range, access, Kind::lease, host, {}, site);
-  if (slot == nullptr) return false;
+  if (!is_clear || memory.wants_notes) return {};
+  const std::uint32_t slot = take_slot(range, access, Kind::lease, host, {}, site);
+  if (slot == no_lease) return {};
   note_write(host, range, access);
-  give(*slot, memory, lease);
-  return true;
+  memory.touch();
+  return {memory.address + range.begin, slot};
 }
 
-[[gnu::always_inline]] inline bool UnifiedCore::open_device_at_once(ByteRange range, Access access,
-                                                                    StreamRef stream,
-                                                                    const CallSite& site,
-                                                                    RawLease& lease) noexcept {
-  if (!is_usable(stream)) return false;
+UnifiedCore::Opened UnifiedCore::open_device_at_once(ByteRange range, Access access,
+                                                     StreamRef stream,
+                                                     const CallSite& site) noexcept {
+  if (!stream.is_usable()) return {};
   const std::lock_guard lock(mutex_);
   const unsigned place = find_place(stream.device_id());
   if (place == PlaceSet::most || range.end > bytes() || range.begin == range.end ||
-      conflict(range, access) != nullptr || !is_ready_at(place, range, access)) {
-    return false;
+      conflict(range, access) != nullptr) {
+    return {};
   }
   Memory& memory = memory_of(place);
+  if (!is_ready_at(place, memory, range, access)) return {};
   const bool is_ahead = memory.ahead == stream.id() && (memory.ahead_writes || !is_write(access));
-  std::optional<UseRecord::Ticket> ticket;
-  if (!is_ahead) {
-    ticket = begin_without_waits(memory, access, stream, site);
-    if (!ticket) return false;
+  UseRecord::Ticket ticket;
+  if (!is_ahead && !begin_without_waits(memory, access, stream, ticket, site)) return {};
+  const std::uint32_t slot = take_slot(range, access, Kind::lease, place, stream, site);
+  if (slot == no_lease) {
+    if (!is_ahead) memory.storage->uses().cancel(ticket);
+    return {};
   }
-  Open* const slot = take_slot(range, access, Kind::lease, place, stream, site);
-  if (slot == nullptr) {
-    if (ticket) memory.storage->uses().cancel(*ticket);
-    return false;
+  Open& open = slots_[slot];
+  if (is_ahead) {
+    open.is_ahead = true;
+  } else {
+    open.ticket = ticket;
+    open.has_use = true;
+    note_stream_use(memory, access);
+    open.stream_uses = memory.stream_uses;
   }
-  note_stream_use(memory, access);
-  if (ticket) slot->ticket = *ticket;
-  slot->has_use = !is_ahead;
-  slot->is_ahead = is_ahead;
-  slot->stream_uses = memory.stream_uses;
   note_write(place, range, access);
-  give(*slot, memory, lease);
-  return true;
+  memory.touch();
+  return {memory.address + range.begin, slot};
 }
 
-[[gnu::noinline]] std::optional<UseRecord::Ticket> UnifiedCore::begin_without_waits(
-    Memory& memory, Access access, StreamRef stream, const CallSite& site) noexcept {
-  if (memory.device != stream.device_id()) return std::nullopt;
+RawLease UnifiedCore::lease_of(const Opened& opened, ByteRange range, Access access) noexcept {
+  return {this, opened.address, range.end - range.begin, opened.slot,
+          access == Access::discard ? std::uncaught_exceptions() : RawLease::no_discard};
+}
+
+[[gnu::noinline]] bool UnifiedCore::begin_without_waits(Memory& memory, Access access,
+                                                        StreamRef stream, UseRecord::Ticket& ticket,
+                                                        const CallSite& site) noexcept {
+  if (memory.device != stream.device_id()) return false;
   memory.ahead = {};
   MarkSet waits;
   UseRecord& uses = memory.storage->uses();
   const Result<UseRecord::Ticket> begun = uses.try_begin(stream, access, waits, site);
-  if (!begun) return std::nullopt;
+  if (!begun) return false;
   if (!waits.all().empty()) {
     uses.cancel(*begun);
-    return std::nullopt;
+    return false;
   }
-  return *begun;
+  ticket = *begun;
+  return true;
 }
 
 RawLease UnifiedCore::lease(std::uint32_t slot) noexcept {
-  RawLease lease;
-  give(slots_[slot], memory_of(slots_[slot].place), lease);
-  return lease;
+  const Open& open = slots_[slot];
+  Memory& memory = memory_of(open.place);
+  memory.touch();
+  return lease_of({memory.address + open.begin, slot}, {open.begin, open.end}, open.access);
 }
 
 Result<RawLease> UnifiedCore::try_open(const Wanted& wanted) noexcept {
   const auto& [range, access, kind, is_host, is_async, stream, wait, site] = wanted;
   if (!is_host && !stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
   if (kind == Kind::lease) {
-    RawLease lease;
-    if (is_host ? open_host_at_once(range, access, site, lease)
-                : open_device_at_once(range, access, stream, site, lease)) {
-      return lease;
-    }
+    const Opened opened = is_host ? open_host_at_once(range, access, site)
+                                  : open_device_at_once(range, access, stream, site);
+    if (opened) return lease_of(opened, range, access);
   }
   unsigned place = host;
   {
@@ -403,48 +344,44 @@ Result<RawLease> UnifiedCore::try_open(const Wanted& wanted) noexcept {
     if (!is_host) place = find_place(stream.device_id());
   }
   if (Result<void> sound = check_before_access(range, site); !sound) return sound.failure();
+  return wait.is_never() ? try_open_once(wanted, place) : try_open_with_time(wanted, place);
+}
+
+Result<RawLease> UnifiedCore::try_open_once(const Wanted& wanted, unsigned place) noexcept {
   const Result<std::uint32_t> slot = try_take(wanted, place == PlaceSet::most ? 0 : place);
   if (!slot) return slot.failure();
-  if (options_.compare && access == Access::read) {
-    if (Result<void> same = try_compare(range, site); !same) {
+  if (options_.compare && wanted.access == Access::read) {
+    if (Result<void> same = try_compare(wanted.range, wanted.site); !same) {
       cancel(*slot);
       return same.failure();
     }
   }
-  Result<RawLease> opened = is_host ? try_open_host(*slot, wanted) : try_open_device(*slot, wanted);
+  Result<RawLease> opened =
+      wanted.is_host ? try_open_host(*slot, wanted) : try_open_device(*slot, wanted);
   if (!opened) cancel(*slot);
   return opened;
 }
 
-// --- Opening, from outside
-
-inline ByteRange RawUnified::range() const noexcept {
-  return {offset_, offset_ + (bytes_ != whole ? bytes_ : core_->bytes())};
-}
-
-// Apart, so that the short way needs no room for failures.
-[[gnu::noinline, gnu::cold]] void RawUnified::open_the_long_way(RawLease& lease, Access access,
-                                                                bool is_host, StreamRef stream,
-                                                                LeaseWait wait,
-                                                                const CallSite& site) const {
-  lease = (is_host ? try_host(access, wait, site) : try_device(access, stream, wait, site)).value();
-}
-
-RawLease RawUnified::open_host(Access access, LeaseWait wait, const CallSite& site) const {
-  RawLease lease;
-  if (core_ == nullptr || !core_->open_host_at_once(range(), access, site, lease)) {
-    open_the_long_way(lease, access, true, {}, wait, site);
+// Apart, so that the simplest cases need no room for anything else.
+[[gnu::noinline]] RawLease RawUnified::open_host_fully(Access access, LeaseWait wait,
+                                                       const CallSite& site) const {
+  if (core_ != nullptr) {
+    const ByteRange all = range();
+    const UnifiedCore::Opened opened = core_->open_host_at_once(all, access, site);
+    if (opened) return core_->lease_of(opened, all, access);
   }
-  return lease;
+  return try_host(access, wait, site).value();
 }
 
-RawLease RawUnified::open_device(Access access, StreamRef stream, LeaseWait wait,
-                                 const CallSite& site) const {
-  RawLease lease;
-  if (core_ == nullptr || !core_->open_device_at_once(range(), access, stream, site, lease)) {
-    open_the_long_way(lease, access, false, stream, wait, site);
+[[gnu::noinline]] RawLease RawUnified::open_device_fully(Access access, StreamRef stream,
+                                                         LeaseWait wait,
+                                                         const CallSite& site) const {
+  if (core_ != nullptr) {
+    const ByteRange all = range();
+    const UnifiedCore::Opened opened = core_->open_device_at_once(all, access, stream, site);
+    if (opened) return core_->lease_of(opened, all, access);
   }
-  return lease;
+  return try_device(access, stream, wait, site).value();
 }
 
 // --- Opening, the long way
@@ -538,19 +475,31 @@ Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallS
       if (there.end != 0 && storage != own) sources[count++] = {storage, place, there};
     }
   }
-  const auto failed = [&](unsigned place, ByteRange what, const Failure& cause) {
-    const std::lock_guard lock(mutex_);  // of the list of places
-    return sync_failed(place, host, what, cause, site);
-  };
+  PlaceSet lost;
   for (std::size_t i = 0; i < count; ++i) {
     const Holder& source = sources[i];
-    if (Result<void> ready = source.storage->uses().try_wait(Access::read); !ready) {
-      return failed(source.place, source.range, ready.failure());
+    const Result<void> ready = source.storage->uses().try_wait(Access::read);
+    if (ready) continue;
+    ByteRange what = source.range;
+    const std::lock_guard lock(mutex_);
+    if (ready.failure().code() == ErrorCode::device_lost) {
+      // What others have too comes from them.
+      lost = lost.with(source.place);
+      what = only_in(lost, range);
+      if (what.begin == what.end) continue;
     }
+    return sync_failed(source.place, host, what, ready.failure(), site);
   }
   if (count == 0 || !own) return {};
   if (Result<void> ready = own->uses().try_wait(Access::discard); !ready) {
-    return failed(sources[0].place, range, ready.failure());
+    const bool is_lost = ready.failure().code() == ErrorCode::device_lost;
+    // What a lost device only read of it is over; what it wrote has not come.
+    const bool is_only_read = is_lost && own->uses().try_wait(Access::read);
+    if (is_lost) own->uses().forget_lost();
+    if (is_only_read) return {};
+    const std::lock_guard lock(mutex_);
+    return is_lost ? not_arrived(range, ready.failure(), site)
+                   : sync_failed(sources[0].place, host, range, ready.failure(), site);
   }
   return {};
 }
@@ -646,17 +595,20 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
 }
 
 Failure UnifiedCore::not_arrived(ByteRange range, const Failure& cause, CallSite site) noexcept {
-  for (const ByteRange& one : under_way_) {
-    if (make_room()) validity_.remove_copy(one.begin, one.end, host);
+  const unsigned source = source_under_way(range);
+  for (const UnderWay& one : under_way_) {
+    if (make_room()) validity_.remove_copy(one.range.begin, one.range.end, host);
   }
   under_way_.clear();
   if (cause.code() != ErrorCode::device_lost) {
     // What nobody else has may still come; whoever is next waits for it again.
-    return sync_failed(PlaceSet::most, host, range, cause, site);
+    return not_completed(source, host, range, cause, site);
   }
   ByteRange lost;
   std::size_t lost_bytes = 0;
-  for (const ByteRange& one : homeless_) {
+  unsigned lost_with = source;
+  for (const UnderWay& left : homeless_) {
+    const ByteRange& one = left.range;
     for (std::size_t at = one.begin; at < one.end && make_room();) {
       ByteRange next{one.end, one.end};
       validity_.visit(at, one.end, [&](std::size_t begin, std::size_t end, PlaceSet valid) {
@@ -667,17 +619,18 @@ Failure UnifiedCore::not_arrived(ByteRange range, const Failure& cause, CallSite
         lost = lost_bytes == 0
                    ? next
                    : ByteRange{std::min(lost.begin, next.begin), std::max(lost.end, next.end)};
+        lost_with = lost_bytes == 0 || lost_with == left.source ? left.source : PlaceSet::most;
       }
       lost_bytes += next.end - next.begin;
       at = next.end;
     }
   }
   homeless_.clear();
-  if (lost_bytes == 0) return sync_failed(PlaceSet::most, host, range, cause, site);
+  if (lost_bytes == 0) return not_completed(source, host, range, cause, site);
   return Failure(
              ErrorCode::sync_failed,
              "{lost} of bytes {begin} to {end} of buffer '{tag}' are lost: they were on their way "
-             "to the host when their copy on a device had to go, and did not arrive ({cause}). "
+             "to the host when their copy on '{a}' had to go, and did not arrive ({cause}). "
              "They count as never written; write them again.",
              site)
       .with("begin", lost.begin)
@@ -686,6 +639,7 @@ Failure UnifiedCore::not_arrived(ByteRange range, const Failure& cause, CallSite
       .with("cause_code", static_cast<std::uint64_t>(cause.code()))
       .with("direction", "to the host")
       .with("tag", options_.tag.name())
+      .with("a", name_of(lost_with))
       .with("cause", name(cause.code()));
 }
 
@@ -752,38 +706,47 @@ void UnifiedCore::spread(std::uint32_t slot) noexcept {
   mutex_.lock();
 }
 
-[[gnu::always_inline]] inline void UnifiedCore::close(std::uint32_t slot,
-                                                      std::size_t kept) noexcept {
+[[gnu::noinline]] bool UnifiedCore::try_end_late(Open& open) noexcept {
+  Memory& memory = memory_of(open.place);
+  // The stream may have ended before the lease: what it did until then is on record all the same.
+  const Result<void> noted =
+      memory.storage->uses().try_note(open.stream, last_mark(open.stream), open.access);
+  memory.ahead = {};
+  note_stream_use(memory, open.access);
+  return static_cast<bool>(noted);
+}
+
+void UnifiedCore::close(std::uint32_t slot, std::size_t kept) noexcept {
   mutex_.lock();
   Open& open = slots_[slot];
-  bool must_wait = false;
-  const StreamRef stream = DeviceState::load_words(open.stream);
+  StreamRef late;
   if (open.has_use) {
     end_use(open);
   } else if (open.is_ahead) {
-    Memory& memory = memory_of(open.place);
+    const Memory& memory = memory_of(open.place);
+    const StreamRef stream = DeviceState::load_words(open.stream);
     if (memory.ahead == stream.id() && (memory.ahead_writes || !is_write(open.access))) [[likely]] {
-      promise_next_mark(stream);  // so that the stream does not end without it
-    } else {
-      // Somebody has looked meanwhile, and what came behind that is not on record, or only as
-      // reads.
-      must_wait = !memory.storage->uses().try_note(stream, stream.next_mark(), open.access);
-      memory.ahead = {};
+      static_cast<void>(stream.next_mark());  // so that the stream does not end without it
+    } else if (!try_end_late(open)) {
+      late = stream;
     }
-    note_stream_use(memory, open.access);
-    open.is_ahead = false;
   }
   if (is_write(open.access) && (open.access == Access::discard || write_through_ || is_checked_)) {
     after_write(slot, kept);
   }
-  if (is_checked_) seal(slot);
+  if (is_checked_) [[unlikely]]
+    seal(slot);
   free_slot(slot);
-  if (options_.guard) guard_again();
-  if (waiters_ != 0) notify();
-  const bool is_last = --shares_ == 0;
+  if (is_watched_) [[unlikely]]
+    guard_again();
+  if (waiters_ != 0) [[unlikely]]
+    notify();
+  const bool is_last = (shares_ | open_count_) == 0;
   mutex_.unlock();
-  if (must_wait) static_cast<void>(stream.try_synchronize());
-  if (is_last) delete this;
+  if (late.id()) [[unlikely]]
+    static_cast<void>(late.try_synchronize());
+  if (is_last) [[unlikely]]
+    delete this;
 }
 
 Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexcept {
@@ -800,7 +763,7 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
       // It waits for nobody, so it is not behind more than the write was.
       ticket->version = open.is_ahead ? 0 : open.ticket.version;
       if (open.is_ahead) {
-        if (Result<void> noted = uses.try_note(open.stream, open.stream.next_mark(), open.access);
+        if (Result<void> noted = uses.try_note(open.stream, last_mark(open.stream), open.access);
             !noted) {
           uses.cancel(*ticket);
           return noted;
@@ -818,7 +781,6 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
     if (open.is_sticky) --sticky_count_;
     open.is_sticky = false;
     open.access = Access::read;
-    ++closes_;
     if (was_write) spread(slot);
     if (waiters_ != 0) notify();
   }
@@ -828,11 +790,11 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
 
 // --- The lease itself
 
-void RawLease::end() noexcept {
+[[gnu::noinline]] void RawLease::end_fully(UnifiedCore* core, std::uint32_t slot, std::size_t bytes,
+                                           int kept_exceptions) noexcept {
   const bool was_left =
-      kept_exceptions_ != no_discard && std::uncaught_exceptions() > kept_exceptions_;
-  UnifiedCore* const core = std::exchange(core_, nullptr);
-  core->close(slot_, was_left ? 0 : bytes_);
+      kept_exceptions != no_discard && std::uncaught_exceptions() > kept_exceptions;
+  core->close(slot, was_left ? 0 : bytes);
 }
 
 void RawLease::close() noexcept {

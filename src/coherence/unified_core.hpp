@@ -27,6 +27,7 @@
 
 #include "coherence/host_seal.hpp"
 #include "coherence/residents.hpp"
+#include "coherence/thread_number.hpp"
 #include "tern/buffer/use_record.hpp"
 #include "tern/coherence/raw_unified.hpp"
 #include "tern/coherence/spill_file.hpp"
@@ -74,12 +75,27 @@ class UnifiedCore final : public LaunchMemory {
     CallSite site = {};
   };
   [[nodiscard]] Result<RawLease> try_open(const Wanted& wanted) noexcept;
-  /// The short way: the bytes are there, nobody is to be waited for, and nothing is asked. False:
-  /// nothing has happened, and try_open() knows why.
-  [[nodiscard]] bool open_host_at_once(ByteRange range, Access access, const CallSite& site,
-                                       RawLease& lease) noexcept;
-  [[nodiscard]] bool open_device_at_once(ByteRange range, Access access, StreamRef stream,
-                                         const CallSite& site, RawLease& lease) noexcept;
+  /// The short way: the bytes are there, nobody is to be waited for, and nothing is asked. Without
+  /// an address nothing has happened, and try_open() knows why.
+  struct Opened {
+    std::byte* address = nullptr;
+    std::uint32_t slot = 0;
+    [[nodiscard]] explicit operator bool() const noexcept { return address != nullptr; }
+  };
+  /// Its simplest cases, without calling anybody: the buffer is the same all over, and nobody else
+  /// has a lease.
+  [[nodiscard]] Opened open_host_simply(ByteRange range, Access access,
+                                        const CallSite& site) noexcept;
+  [[nodiscard]] Opened open_device_simply(ByteRange range, Access access, StreamRef stream,
+                                          const CallSite& site) noexcept;
+  /// False if there is more to do: close() does it.
+  [[nodiscard]] bool close_simply(std::uint32_t slot) noexcept;
+  [[nodiscard]] Opened open_host_at_once(ByteRange range, Access access,
+                                         const CallSite& site) noexcept;
+  [[nodiscard]] Opened open_device_at_once(ByteRange range, Access access, StreamRef stream,
+                                           const CallSite& site) noexcept;
+  [[nodiscard]] RawLease lease_of(const Opened& opened, ByteRange range, Access access) noexcept;
+  [[nodiscard]] RawLease lease_of_simple(const Opened& opened, ByteRange range) noexcept;
   /// Of what was to be written, so many bytes are; more than there are means all.
   void close(std::uint32_t slot, std::size_t kept) noexcept;
   [[nodiscard]] Result<void> try_downgrade(std::uint32_t slot, CallSite site) noexcept;
@@ -143,9 +159,14 @@ class UnifiedCore final : public LaunchMemory {
     bool can_go = false;
     bool is_leased = false;  // or moved, or claimed
     bool is_kept = false;    // or adopted
+    /// May it go as soon as other threads let it? What this thread itself holds nobody else ends.
+    bool could_go = false;
     const Resource* resource = nullptr;
   };
   [[nodiscard]] Standing standing(unsigned memory) const noexcept;
+  /// Its uses are what the streams have now, and no later work of theirs. With the list of a place
+  /// locked, or a share.
+  void settle_uses() noexcept;
   /// A share for somebody who found the buffer on a list; false if it is about to end.
   [[nodiscard]] bool try_share() noexcept;
   /// The copy goes, in the order of the stream: gives its bytes, or 0 if it may not go any more.
@@ -180,9 +201,10 @@ class UnifiedCore final : public LaunchMemory {
 
  private:
   struct PlaceEntry {
-    Device device;  // none for the host
-    Place place;
+    DeviceId id = {};     // none for the host
     unsigned memory = 0;  // its own number, or the host's
+    Device device = {};
+    Place place = {};
   };
   struct Memory {
     StorageHandle storage;
@@ -212,7 +234,7 @@ class UnifiedCore final : public LaunchMemory {
       clock = resident ? &resident->where().now() : nullptr;
     }
     /// It was used just now.
-    void touch() noexcept {
+    [[gnu::always_inline]] void touch() noexcept {
       if (last_use == clock->load(std::memory_order_relaxed)) return;
       resident->touch();
       last_use = resident->last_use();
@@ -225,16 +247,17 @@ class UnifiedCore final : public LaunchMemory {
     StreamRef stream = {};
     UseRecord::Ticket ticket = {};
     std::uint64_t stream_uses = 0;  // of the memory, when this one began
-    std::uint32_t next_free = 0;
+    // Side by side, so that most of them are set at once.
     Access access = Access::read;
-    Kind kind = Kind::lease;
     std::uint8_t place = 0;
+    Kind kind = Kind::lease;
     bool is_open = false;
     bool has_use = false;
-    bool is_promised = false;  // of a launch, which will change the directory
     bool is_ahead = false;     // covered by what the record has of its stream
     bool is_sticky = false;    // an escape that writes when it likes
     bool is_unlisted = false;  // reads beside one: the directory does not know of its bytes
+    bool is_promised = false;  // of a launch, which will change the directory
+    std::uint32_t next_free = 0;
 
     [[nodiscard]] bool overlaps(ByteRange range) const noexcept {
       return begin < range.end && range.begin < end;
@@ -256,20 +279,26 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] bool make_room(std::size_t ranges = 1) noexcept {
     return validity_.make_room(ranges + promised_);
   }
-  /// Of a lease that begins; null if the host has no memory for one more.
-  [[nodiscard]] Open* take_slot(ByteRange range, Access access, Kind kind, unsigned place,
-                                StreamRef stream, const CallSite& site) noexcept;
+  /// Of a lease that begins; no_lease if the host has no memory for one more.
+  [[nodiscard]] std::uint32_t take_slot(ByteRange range, Access access, Kind kind, unsigned place,
+                                        StreamRef stream, const CallSite& site) noexcept;
   [[nodiscard]] std::uint32_t number_of(const Open& open) const noexcept {
     return static_cast<std::uint32_t>(&open - slots_.data());
   }
-  [[nodiscard]] Open* add_slot() noexcept;
+  /// The same of one that is free, by a thread that has a number.
+  void begin_slot(std::uint32_t number, ByteRange range, Access access, Kind kind, unsigned place,
+                  StreamRef stream, std::uint64_t thread, const CallSite& site) noexcept;
+  [[nodiscard]] bool is_simple(ByteRange range, Access access, const Memory& memory,
+                               unsigned place) const noexcept;
+  static void end(UnifiedCore* core) noexcept;
+  /// Puts one on the list of those that are free.
+  [[nodiscard]] bool add_slot() noexcept;
   void free_slot(std::uint32_t slot) noexcept;
-  /// The memory of an open one.
-  void give(const Open& slot, Memory& memory, RawLease& lease) noexcept;
   void note_write(unsigned place, ByteRange range, Access access) noexcept;
   /// On record, if the stream has nobody to wait for.
-  [[nodiscard]] static std::optional<UseRecord::Ticket> begin_without_waits(
-      Memory& memory, Access access, StreamRef stream, const CallSite& site) noexcept;
+  [[nodiscard]] static bool begin_without_waits(Memory& memory, Access access, StreamRef stream,
+                                                UseRecord::Ticket& ticket,
+                                                const CallSite& site) noexcept;
   [[nodiscard]] unsigned find_place(DeviceId device) const noexcept;
   [[nodiscard]] std::optional<unsigned> find(Place place) const noexcept;
   [[nodiscard]] Memory& memory_of(unsigned place) noexcept {
@@ -286,8 +315,13 @@ class UnifiedCore final : public LaunchMemory {
   /// What was on its way to the host has not come: what somebody else still has is there, and the
   /// rest is lost.
   [[nodiscard]] Failure not_arrived(ByteRange range, const Failure& cause, CallSite site) noexcept;
+  /// What of the range was written and is in these places alone, from the first byte to the last.
+  [[nodiscard]] ByteRange only_in(PlaceSet places, ByteRange range) const noexcept;
   /// Of a lease that is on record, and closes.
   void end_use(Open& open) noexcept;
+  /// Of one that was covered by what the record had, if somebody has looked at that meanwhile.
+  /// False if it cannot be put on record: then the host has to wait for the stream.
+  [[nodiscard]] bool try_end_late(Open& open) noexcept;
   /// What was not kept is forgotten, and what was goes where it shall; for that the lock is given
   /// up and taken again.
   void after_write(std::uint32_t slot, std::size_t kept) noexcept;
@@ -295,7 +329,8 @@ class UnifiedCore final : public LaunchMemory {
   /// it is open for reading from here on. The lock is given up and taken again.
   void spread(std::uint32_t slot) noexcept;
   static void note_stream_use(Memory& memory, Access access) noexcept;
-  [[nodiscard]] bool is_ready_at(unsigned place, ByteRange range, Access access) noexcept;
+  [[nodiscard]] bool is_ready_at(unsigned place, const Memory& memory, ByteRange range,
+                                 Access access) noexcept;
   [[nodiscard]] BufferState state_of(PlaceSet valid) const noexcept;
   /// As standing(), for somebody who counts as so many movers.
   [[nodiscard]] Standing standing_of(unsigned memory, std::uint32_t own_movers) const noexcept;
@@ -303,6 +338,9 @@ class UnifiedCore final : public LaunchMemory {
 
   // --- Opening, the long way
 
+  [[nodiscard]] Result<RawLease> try_open_once(const Wanted& wanted, unsigned place) noexcept;
+  /// The same again and again while there is no room, and waiting may help.
+  [[nodiscard]] Result<RawLease> try_open_with_time(Wanted wanted, unsigned place) noexcept;
   [[nodiscard]] Result<std::uint32_t> try_take(const Wanted& wanted, unsigned place) noexcept;
   [[nodiscard]] Failure refused(const Open& open, const Wanted& wanted) const noexcept;
   void cancel(std::uint32_t slot) noexcept;
@@ -315,8 +353,10 @@ class UnifiedCore final : public LaunchMemory {
                                               CallSite site) noexcept;
   [[nodiscard]] Result<void> check_written(ByteRange range, CallSite site) const noexcept;
 
-  /// try_unspill() for somebody who moves nothing. Not with a lock held.
-  [[nodiscard]] Result<void> try_unspill_now(CallSite site) noexcept;
+  /// For somebody who looks where bytes are before it is his turn, with a lease on the list:
+  /// whoever moves them and does not know of that has ended on return, and what was in a file is
+  /// back. Not with a lock held.
+  [[nodiscard]] Result<void> try_let_others_end(CallSite site) noexcept;
 
   // --- With transfer_mutex_ held, and not mutex_
 
@@ -340,9 +380,13 @@ class UnifiedCore final : public LaunchMemory {
   /// What only this memory has goes to the host.
   [[nodiscard]] Result<void> try_write_back(unsigned memory, CallSite site) noexcept;
   /// These are on their way to the host, and their source goes. Throws std::bad_alloc.
-  void note_homeless(std::span<const ByteRange> ranges);
-  /// What only the host has goes to the file, which stands in for its copy then. The host waits.
-  [[nodiscard]] Result<void> try_spill(CallSite site) noexcept;
+  void note_homeless(std::span<const ByteRange> ranges, unsigned source);
+  /// Where what is on its way to this range of the host comes from; PlaceSet::most if that is not
+  /// one place. With mutex_ held.
+  [[nodiscard]] unsigned source_under_way(ByteRange range) const noexcept;
+  /// What only the host has goes to the file, which stands in for its copy then; the memory is the
+  /// caller's. The host waits.
+  [[nodiscard]] Result<void> try_spill(StorageHandle& gone, CallSite site) noexcept;
   /// The host's copy has memory again, if it is in a file.
   [[nodiscard]] Result<void> try_unspill(CallSite site) noexcept;
   /// Nobody needs what is in the file.
@@ -381,9 +425,17 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_begin_use(unsigned place, StreamRef stream, Access access,
                                            ByteRange range, UseRecord::Ticket& ticket,
                                            CallSite site) noexcept;
+  /// Brings what is small to every copy that lacks it, as far as it can. Refused with violation.
+  /// Throws std::bad_alloc.
+  [[nodiscard]] Result<void> even_out(unsigned place, StreamRef stream, std::uint32_t own,
+                                      CallSite site);
   [[nodiscard]] Result<void> try_reconcile(unsigned place, StreamRef stream, std::uint32_t own,
                                            CallSite site) noexcept;
   [[nodiscard]] CopyCosts costs_at(unsigned place) const noexcept;
+  /// The same for these ranges: a device that is lost gives only what nobody else has. Devices are
+  /// asked where there is a choice, and only those that would be taken.
+  [[nodiscard]] CopyCosts costs_at(unsigned place,
+                                   std::span<const ByteRange> wanted) const noexcept;
   /// What of it is in this memory and not up to date there; or all of it.
   [[nodiscard]] Result<void> try_poison(unsigned place, ByteRange range, bool all, StreamRef stream,
                                         CallSite site) noexcept;
@@ -418,41 +470,54 @@ class UnifiedCore final : public LaunchMemory {
 
   [[nodiscard]] Failure sync_failed(unsigned from, unsigned to, ByteRange range,
                                     const Failure& cause, CallSite site) const noexcept;
+  /// The same of a copy that was queued: others may have what it should have brought.
+  [[nodiscard]] Failure not_completed(unsigned from, unsigned to, ByteRange range,
+                                      const Failure& cause, CallSite site) const noexcept;
+  [[nodiscard]] Failure copy_failed(const char* sentence, unsigned from, unsigned to,
+                                    ByteRange range, const Failure& cause,
+                                    CallSite site) const noexcept;
   [[nodiscard]] std::string_view name_of(unsigned place) const noexcept;
-  /// With mutex_ held, which is given up and taken again.
+  /// A lease has closed, or lets others read. With mutex_ held, which is given up and taken again.
   void notify() noexcept;
 
+  // What the short way looks at comes first.
   mutable BriefLock mutex_;
-  std::mutex transfer_mutex_;
+  // Looked after in one way or another, so that there is no short way.
+  const bool is_watched_;
+  const bool is_checked_;
+  // Guarded by mutex_, as all of these. It lives while it has shares or open leases.
+  std::uint32_t shares_ = 1;
+  std::uint32_t open_count_ = 0;
+  std::uint32_t movers_ = 0;  // calls that move bytes, or wait to
+  std::uint32_t sticky_count_ = 0;
+  std::uint32_t waiters_ = 0;
+  std::uint32_t first_free_ = 0;    // and 1 more; 0 for none
+  std::atomic<std::size_t> bytes_;  // read without it too
+  std::vector<Open> slots_;
+  std::vector<Memory> memories_;
+  std::vector<PlaceEntry> places_;
+  std::optional<unsigned> write_through_ = {};
+  Validity validity_;
+  std::uint32_t promised_ = 0;  // changes that launches will make
+  std::uint64_t closes_ = 0;    // counted while somebody waits for one
+  Shape shape_;
+  PlaceSet kept_ = {};  // places whose copies do not go by themselves
+  UnifiedStatistics statistics_;
 
+  std::mutex transfer_mutex_;
+  std::atomic<std::uint64_t> moving_thread_ = 0;  // who has it; read without a lock
   const std::uint64_t number_;
   const UnifiedOptions options_;
   const DType dtype_;
   const std::size_t element_bytes_;
-  bool is_checked_ = false;
-
-  // Guarded by mutex_, as all of these.
-  std::uint32_t shares_ = 1;  // handles and leases
-  std::uint32_t movers_ = 0;  // calls that move bytes, or wait to
-  std::uint32_t open_count_ = 0;
-  std::uint32_t sticky_count_ = 0;
-  std::uint32_t waiters_ = 0;
-  std::uint32_t promised_ = 0;    // changes that launches will make
-  std::uint32_t first_free_ = 0;  // and 1 more; 0 for none
-  std::uint64_t closes_ = 0;
-  std::atomic<std::size_t> bytes_;  // read without it too
-  Shape shape_;
-  Validity validity_;
-  std::vector<PlaceEntry> places_;
-  std::vector<Memory> memories_;
-  std::vector<Open> slots_;
-  std::optional<unsigned> write_through_ = {};
-  PlaceSet kept_ = {};  // places whose copies do not go by themselves
-  UnifiedStatistics statistics_;
   /// What came to the host, and nobody has waited for yet: it may not arrive.
-  std::vector<ByteRange> under_way_;
+  struct UnderWay {
+    ByteRange range = {};
+    unsigned source = PlaceSet::most;  // most: several
+  };
+  std::vector<UnderWay> under_way_;
   /// The same of bytes that nobody else has any more: if they do not arrive, they are lost.
-  std::vector<ByteRange> homeless_;
+  std::vector<UnderWay> homeless_;
   /// What of the host's copy is in the file; then the copy has no memory. Changes under both locks.
   struct Spilled {
     ByteRange range = {};
@@ -468,6 +533,37 @@ class UnifiedCore final : public LaunchMemory {
   std::mutex wait_mutex_;
   std::condition_variable closed_;
 };
+
+[[gnu::always_inline]] inline unsigned UnifiedCore::find_place(DeviceId device) const noexcept {
+  for (unsigned place = 1; place < places_.size(); ++place) {
+    if (places_[place].id == device) return place;
+  }
+  return PlaceSet::most;
+}
+
+[[gnu::always_inline]] inline void UnifiedCore::begin_slot(std::uint32_t number, ByteRange range,
+                                                           Access access, Kind kind, unsigned place,
+                                                           StreamRef stream, std::uint64_t thread,
+                                                           const CallSite& site) noexcept {
+  Open& slot = slots_[number];
+  first_free_ = slot.next_free;
+  slot.begin = range.begin;
+  slot.end = range.end;
+  slot.site = site;
+  slot.thread = thread;
+  slot.stream = stream;
+  slot.access = access;
+  slot.place = static_cast<std::uint8_t>(place);
+  slot.kind = kind;
+  slot.is_open = true;
+  slot.has_use = slot.is_ahead = false;
+  slot.is_sticky = slot.is_unlisted = false;
+  ++open_count_;
+}
+
+inline ByteRange RawUnified::range() const noexcept {
+  return {offset_, offset_ + (bytes_ != whole ? bytes_ : core_->bytes())};
+}
 
 template <class Fits>
 std::vector<ByteRange> UnifiedCore::ranges_where(ByteRange range, Fits fits) const {
@@ -505,7 +601,8 @@ class UnifiedCore::Pause {
 class UnifiedCore::Mover {
  public:
   explicit Mover(UnifiedCore& core) noexcept
-      : core_(core), pause_(core), lock_(core.transfer_mutex_) {
+      : core_(core), transit_(), pause_(core), lock_(core.transfer_mutex_) {
+    core_.moving_thread_.store(this_thread(), std::memory_order_relaxed);
     if (core_.options_.guard) core_.open_pages();
   }
   Mover(const Mover&) = delete;
@@ -513,10 +610,12 @@ class UnifiedCore::Mover {
   ~Mover() {
     core_.list_copies();
     if (core_.options_.guard) core_.close_pages();
+    core_.moving_thread_.store(0, std::memory_order_relaxed);
   }
 
  private:
   UnifiedCore& core_;
+  const Transit transit_;
   Pause pause_;
   std::lock_guard<std::mutex> lock_;
 };
@@ -533,6 +632,7 @@ class UnifiedCore::TryMover {
 
  private:
   UnifiedCore& core_;
+  const Transit transit_;
   std::unique_lock<std::mutex> lock_;
 };
 

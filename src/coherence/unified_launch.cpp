@@ -68,6 +68,7 @@ Result<void> UnifiedCore::try_make_room(std::size_t bytes, StreamRef stream, Cal
   if (missing == 0) return {};
   const Failure why(ErrorCode::out_of_budget);
   if (room.is_hopeless(why)) return room.refusal(why);
+  room.part_uses();
   // Should it not be enough, whoever finds that out makes more, or is refused.
   static_cast<void>(room.free(missing, why));
   return {};
@@ -129,6 +130,7 @@ Result<void> UnifiedCore::try_bring(std::span<const LaunchPart> parts, StreamRef
 
 void UnifiedCore::finish(std::span<const LaunchPart> parts, StreamRef stream, bool is_submitted,
                          bool was_new) noexcept {
+  const Transit transit;
   StorageHandle gone;
   {
     const Mover mover(*this);

@@ -15,6 +15,7 @@
 #include "coherence/totals.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
+#include "launch/last_mark.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/memory/default_resource.hpp"
 
@@ -23,6 +24,13 @@ namespace {
 
 bool shares_host_memory(const Device& device) noexcept {
   return device.info().is_host || device.can(Capability::host_access);
+}
+
+/// Does it say so when it is asked? By a stream of the library's, which nobody captures.
+bool is_lost(const Device& device) noexcept {
+  const Result<StreamRef> stream = device.try_copy_stream();
+  const Result<bool> is_idle = stream ? stream->try_is_idle() : Result<bool>(stream.failure());
+  return !is_idle && is_idle.failure().code() == ErrorCode::device_lost;
 }
 
 ResourceHandle find_resource(const UnifiedOptions& options, DeviceId device,
@@ -50,22 +58,30 @@ std::string_view UnifiedCore::name_of(unsigned place) const noexcept {
 
 Failure UnifiedCore::sync_failed(unsigned from, unsigned to, ByteRange range, const Failure& cause,
                                  CallSite site) const noexcept {
-  const bool from_host = from == host, to_host = to == host;
-  const bool is_lost = cause.code() == ErrorCode::device_lost;
-  const char* sentence =
-      "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' to '{b}'): "
-      "{cause}. The buffer is as it was; try again.";
-  if (is_lost && from != host && from != PlaceSet::most) {
-    sentence =
-        "bytes {begin} to {end} of buffer '{tag}' are lost with '{a}', which had them alone. Drop "
-        "its copy with Drop::discard, and write them again elsewhere. ({cause})";
-  } else if (is_lost) {
-    sentence =
-        "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' to "
-        "'{b}'): "
-        "{cause}. What only a lost device has is lost: drop its copy with Drop::discard, and write "
-        "that again.";
+  if (cause.code() != ErrorCode::device_lost || from == host || from == PlaceSet::most) {
+    return not_completed(from, to, range, cause, site);
   }
+  return copy_failed(
+      "bytes {begin} to {end} of buffer '{tag}' are lost with '{a}', which had them alone. Drop "
+      "its copy with Drop::discard, and write them again elsewhere. ({cause})",
+      from, to, range, cause, site);
+}
+
+Failure UnifiedCore::not_completed(unsigned from, unsigned to, ByteRange range,
+                                   const Failure& cause, CallSite site) const noexcept {
+  const bool is_lost = cause.code() == ErrorCode::device_lost;
+  return copy_failed(
+      is_lost ? "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' "
+                "to '{b}'): {cause}. What only a lost device has is lost: drop its copy with "
+                "Drop::discard, and write that again."
+              : "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' "
+                "to '{b}'): {cause}. The buffer is as it was; try again.",
+      from, to, range, cause, site);
+}
+
+Failure UnifiedCore::copy_failed(const char* sentence, unsigned from, unsigned to, ByteRange range,
+                                 const Failure& cause, CallSite site) const noexcept {
+  const bool from_host = from == host, to_host = to == host;
   return Failure(ErrorCode::sync_failed, sentence, site)
       .with("begin", range.begin)
       .with("end", range.end)
@@ -121,7 +137,7 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
   try {
     memories_.emplace_back();
     memories_.back().set_resident(std::move(resident));
-    places_.push_back({device, device.place(), is_shared ? host : place});
+    places_.push_back({device.id(), is_shared ? host : place, device, device.place()});
   } catch (const std::bad_alloc&) {
     memories_.resize(places_.size());
     return no_host_memory("a place of a unified buffer", site);
@@ -243,6 +259,52 @@ CopyCosts UnifiedCore::costs_at(unsigned place) const noexcept {
   return costs;
 }
 
+CopyCosts UnifiedCore::costs_at(unsigned place, std::span<const ByteRange> wanted) const noexcept {
+  CopyCosts costs = costs_at(place);
+  PlaceSet asked = PlaceSet::of(host);
+  for (unsigned one = 0; one < places_.size(); ++one) {
+    if (places_[one].memory == host) asked = asked.with(one);
+  }
+  while (true) {
+    PlaceSet taken;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const ByteRange& range : wanted) {
+        validity_.visit(range.begin, range.end, [&](std::size_t, std::size_t, PlaceSet valid) {
+          if (!valid.has(place) && valid.size() > 1) taken = taken.with(costs.cheapest(valid));
+        });
+      }
+    }
+    bool is_new = false;
+    for (; !taken.empty(); taken = taken.without(taken.first())) {
+      const unsigned source = taken.first();
+      if (asked.has(source)) continue;
+      asked = asked.with(source);
+      is_new = true;
+      if (is_lost(places_[source].device)) costs.of_source[source] = CopyCosts::last_resort;
+    }
+    if (!is_new) return costs;
+  }
+}
+
+ByteRange UnifiedCore::only_in(PlaceSet places, ByteRange range) const noexcept {
+  ByteRange found;
+  validity_.visit(range.begin, range.end, [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+    if (valid.empty() || (valid & places) != valid) return;
+    found = {found.end == 0 ? begin : found.begin, end};
+  });
+  return found;
+}
+
+unsigned UnifiedCore::source_under_way(ByteRange range) const noexcept {
+  std::optional<unsigned> found;
+  for (const UnderWay& one : under_way_) {
+    if (one.range.end <= range.begin || range.end <= one.range.begin) continue;
+    found = !found || *found == one.source ? one.source : PlaceSet::most;
+  }
+  return found.value_or(PlaceSet::most);
+}
+
 Result<UnifiedCore::Runner> UnifiedCore::try_runner(const Device& device, Storage& storage,
                                                     Access access, Storage* written) noexcept {
   Result<bool> is_ready = storage.uses().try_is_ready(access);
@@ -308,7 +370,7 @@ Result<void> UnifiedCore::try_note_escape(const Open& open) noexcept {
   if (!open.is_sticky || !open.has_use) return {};
   Memory& memory = memory_of(open.place);
   note_stream_use(memory, Access::discard);
-  return memory.storage->uses().try_note(open.stream, open.stream.next_mark(), Access::discard);
+  return memory.storage->uses().try_note(open.stream, last_mark(open.stream), Access::discard);
 }
 
 Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
@@ -328,7 +390,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   }
   {
     std::vector<ByteRange> leased;
-    CopyCosts costs = costs_at(place);
+    CopyCosts costs = costs_at(place, wanted);
     const std::lock_guard lock(mutex_);
     for (std::uint32_t i = 0; i < slots_.size(); ++i) {
       const Open& open = slots_[i];
@@ -365,6 +427,13 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   // them have it.
   std::ranges::stable_sort(runs, {}, &CopyRun::source);
   std::vector<Transfer> moves;
+  // What was queued moves, whatever becomes of the rest: it is counted, and nobody has it. With
+  // mutex_ held.
+  const auto count_queued = [&](std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!moves[i].is_elided) log(moves[i]);
+    }
+  };
   for (std::size_t first = 0; first < runs.size();) {
     const unsigned source = runs[first].source;
     std::size_t behind = first;
@@ -387,7 +456,11 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     const StorageHandle& from = memory_of(source).storage;
     if (is_checked_ && places_[source].memory == host) {
       for (const CopyRun& run : some) {
-        if (Result<void> sound = check_sealed({run.begin, run.end}, site); !sound) return sound;
+        if (Result<void> sound = check_sealed({run.begin, run.end}, site); !sound) {
+          const std::lock_guard lock(mutex_);
+          count_queued(moves.size() - 1);
+          return sound;
+        }
       }
     }
     Result<Runner> runner = Runner{{}, stream};
@@ -403,22 +476,27 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     note_stream_use(memory_of(place), Access::discard);
     note_stream_use(memory_of(source), Access::read);
     if (!queued) {
+      count_queued(moves.size() - 1);
       return sync_failed(source, place, {moved.begin, moved.end}, queued.failure(), site);
     }
   }
   const std::lock_guard lock(mutex_);
   // Others may have used the room meanwhile; nothing has changed yet.
-  if (!make_room(runs.size() + sticky.size())) return no_host_memory("a directory", site);
+  if (!make_room(runs.size() + sticky.size())) {
+    count_queued(moves.size());
+    return no_host_memory("a directory", site);
+  }
   for (const CopyRun& run : runs) {
     validity_.apply(Access::read, run.begin, run.end, place);
     if (place == host && places_[run.source].memory != host) {
-      under_way_.push_back({run.begin, run.end});
+      under_way_.push_back({{run.begin, run.end}, run.source});
     }
   }
   if (under_way_.size() > most_under_way) {
-    ByteRange all = under_way_[0];
-    for (const ByteRange& one : under_way_) {
-      all = {std::min(all.begin, one.begin), std::max(all.end, one.end)};
+    UnderWay all = under_way_[0];
+    for (const auto& [one, source] : under_way_) {
+      all.range = {std::min(all.range.begin, one.begin), std::max(all.range.end, one.end)};
+      if (all.source != source) all.source = PlaceSet::most;
     }
     under_way_.assign(1, all);
   }
@@ -444,30 +522,6 @@ Result<void> UnifiedCore::try_begin_use(unsigned place, StreamRef stream, Access
     return noted;
   }
   ticket = *begun;
-  return {};
-}
-
-Result<void> UnifiedCore::try_reconcile(unsigned place, StreamRef stream, std::uint32_t own,
-                                        CallSite site) noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    // Others' bytes are theirs: it is done when nobody else has any.
-    if (validity_.size() < most_intervals || open_count_ > 1) return {};
-  }
-  if (Result<void> fetched =
-          try_fetch({{0, bytes_}, place, stream, TransferReason::reconcile, own, site});
-      !fetched) {
-    return fetched;
-  }
-  // What the place has, it alone has: forgetting copies is safe, and makes neighbours alike.
-  const std::lock_guard lock(mutex_);
-  std::size_t at = 0;
-  while (at < bytes()) {
-    const ByteRange gap = validity_.first_unwritten(at, bytes());
-    const std::size_t end = gap.begin == gap.end ? bytes() : gap.begin;
-    validity_.apply(Access::discard, at, end, place);
-    at = gap.begin == gap.end ? bytes() : gap.end;
-  }
   return {};
 }
 
@@ -524,6 +578,8 @@ Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, 
     if (!stream.id()) runner = try_runner(places_[place].device, storage, Access::discard);
     if (!runner) return runner.failure();
     const StreamRef on = runner->stream;
+    // It is a use of its own, on record when the turn to move bytes is over: nobody is told that
+    // the memory is free between this and the lease that it is for.
     Result<StorageUse> use = storage.try_use(on, Access::discard, one.begin, bytes, site);
     if (!use) return use.failure();
     Pattern pattern;

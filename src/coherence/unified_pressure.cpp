@@ -4,8 +4,8 @@
 #include <new>
 #include <utility>
 
-#include "coherence/pressure_totals.hpp"
 #include "coherence/room.hpp"
+#include "coherence/totals.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 
@@ -28,7 +28,7 @@ void free_on(StorageHandle storage, StreamRef stream, CallSite site) noexcept {
 
 }  // namespace
 
-UnifiedCore::TryMover::TryMover(UnifiedCore& core) noexcept : core_(core) {
+UnifiedCore::TryMover::TryMover(UnifiedCore& core) noexcept : core_(core), transit_() {
   {
     // Whoever moves bytes counts as a mover: so a thread never tries a lock that it has.
     const std::lock_guard lock(core_.mutex_);
@@ -37,6 +37,7 @@ UnifiedCore::TryMover::TryMover(UnifiedCore& core) noexcept : core_(core) {
     for (Memory& memory : core_.memories_) memory.ahead = {};
   }
   lock_ = std::unique_lock(core_.transfer_mutex_, std::try_to_lock);
+  if (lock_) core_.moving_thread_.store(this_thread(), std::memory_order_relaxed);
   if (lock_ && core_.options_.guard) core_.open_pages();
   if (lock_) return;
   const std::lock_guard lock(core_.mutex_);
@@ -47,6 +48,7 @@ UnifiedCore::TryMover::~TryMover() {
   if (!lock_) return;
   core_.list_copies();
   if (core_.options_.guard) core_.close_pages();
+  core_.moving_thread_.store(0, std::memory_order_relaxed);
   lock_.unlock();
   const std::lock_guard lock(core_.mutex_);
   --core_.movers_;
@@ -72,9 +74,17 @@ void UnifiedCore::list_copies() noexcept {
 
 bool UnifiedCore::try_share() noexcept {
   const std::lock_guard lock(mutex_);
-  if (shares_ == 0) return false;
+  if (shares_ == 0 && open_count_ == 0) return false;
   ++shares_;
   return true;
+}
+
+void UnifiedCore::settle_uses() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Memory& memory : memories_) {
+    memory.ahead = {};
+    if (memory.storage) memory.storage->uses().settle();
+  }
 }
 
 UnifiedCore::Standing UnifiedCore::standing(unsigned number) const noexcept {
@@ -86,7 +96,7 @@ UnifiedCore::Standing UnifiedCore::standing_of(unsigned number,
                                                std::uint32_t own_movers) const noexcept {
   Standing found;
   const Memory& memory = memories_[number];
-  if (shares_ == 0 || !memory.storage) return found;
+  if ((shares_ == 0 && open_count_ == 0) || !memory.storage) return found;
   const Result<Block> block = memory.storage->try_block();
   found.bytes = block && *block ? block->bytes : memory.storage->bytes();
   found.resource = memory.storage->resource().get();
@@ -100,14 +110,21 @@ UnifiedCore::Standing UnifiedCore::standing_of(unsigned number,
   found.kind = is_alone ? Eviction::dirty : is_used ? Eviction::clean : Eviction::stale;
   // Somebody else's handle would keep the memory.
   found.is_leased = movers_ != own_movers || memory.storage->shares() != 1;
+  const std::uint64_t own_thread = this_thread();
+  bool is_own =
+      movers_ != own_movers && moving_thread_.load(std::memory_order_relaxed) == own_thread;
   for (const Open& open : slots_) {
     // A claim of no place yet may be of this one. What is written home must be nobody's.
-    found.is_leased |= open.is_open && (open.place == nowhere || memory.parts.has(open.place) ||
-                                        found.kind == Eviction::dirty);
+    const bool is_in_use =
+        open.is_open && (open.place == nowhere || open.place == all_memories ||
+                         memory.parts.has(open.place) || found.kind == Eviction::dirty);
+    found.is_leased |= is_in_use;
+    is_own |= is_in_use && open.thread == own_thread;
   }
   // The last copy of the host can only go to a file.
-  found.can_go = !found.is_leased && !found.is_kept &&
-                 (found.kind != Eviction::dirty || number != host || options_.spill);
+  found.could_go = !is_own && !found.is_kept &&
+                   (found.kind != Eviction::dirty || number != host || options_.spill);
+  found.can_go = !found.is_leased && found.could_go;
   return found;
 }
 
@@ -127,7 +144,7 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
       !saved) {
     return saved;
   }
-  note_homeless(alone);
+  note_homeless(alone, number);
   PressureTotals& totals = PressureTotals::instance();
   const std::lock_guard lock(totals.mutex);
   totals.statistics.written_back_bytes += statistics_.of(TransferReason::evict).bytes - before;
@@ -136,13 +153,13 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
   return no_host_memory("the directory of a unified buffer", site);
 }
 
-void UnifiedCore::note_homeless(std::span<const ByteRange> ranges) {
+void UnifiedCore::note_homeless(std::span<const ByteRange> ranges, unsigned source) {
   const std::lock_guard lock(mutex_);
   for (const ByteRange& one : ranges) {
-    const auto covers = [&](const ByteRange& other) {
-      return other.begin <= one.begin && one.end <= other.end;
+    const auto covers = [&](const UnderWay& other) {
+      return other.source == source && other.range.begin <= one.begin && one.end <= other.range.end;
     };
-    if (std::ranges::none_of(homeless_, covers)) homeless_.push_back(one);
+    if (std::ranges::none_of(homeless_, covers)) homeless_.push_back({one, source});
   }
 }
 
@@ -163,11 +180,11 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
   }
   if (!before.can_go || before.kind > most) return 0;
   const bool is_spilled = before.kind == Eviction::dirty && number == host;
+  StorageHandle gone;
   if (before.kind == Eviction::dirty) {
-    Result<void> saved = is_spilled ? try_spill(site) : try_write_back(number, site);
+    Result<void> saved = is_spilled ? try_spill(gone, site) : try_write_back(number, site);
     if (!saved) return failed(saved.failure());
   }
-  StorageHandle gone;
   {
     const std::lock_guard lock(mutex_);
     Memory& memory = memories_[number];
@@ -178,8 +195,8 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
         validity_.remove(0, bytes_, rest.first());
       }
       memory.parts = {};
+      gone = std::exchange(memory.storage, {});
     }
-    gone = std::exchange(memory.storage, {});
     statistics_.evicted.copies += 1;
     statistics_.evicted.bytes += before.bytes;
   }
@@ -218,6 +235,7 @@ Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t b
       if (made || !is_shortage(made.failure())) return made;
     }
     if (round == 0 && room.is_hopeless(made.failure())) break;
+    if (round == 0) room.part_uses();
     // At first what is missing; if that was not enough, as much as is wanted.
     const std::size_t missing = round == 0 ? room.missing_bytes() : 0;
     if (!room.free(missing != 0 ? missing : need, made.failure())) break;

@@ -7,7 +7,7 @@
 #include <new>
 #include <utility>
 
-#include "coherence/pressure_totals.hpp"
+#include "coherence/totals.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 #include "tern/coherence/spill_file.hpp"
@@ -18,7 +18,7 @@ std::byte* UnifiedCore::host_bytes(Storage& storage) noexcept {
   return static_cast<std::byte*>(storage.try_memory()->host_address);
 }
 
-Result<void> UnifiedCore::try_spill(CallSite site) noexcept try {
+Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept try {
   SpillFile& file = *options_.spill;
   const StorageHandle storage = memories_[host].storage;
   const ByteRange all{0, bytes()};
@@ -70,6 +70,7 @@ Result<void> UnifiedCore::try_spill(CallSite site) noexcept try {
     }
     memories_[host].parts = PlaceSet::of(host);
     spilled_ = std::move(written);
+    gone = std::exchange(memories_[host].storage, {});
     under_way_.clear();
     homeless_.clear();
     log(moved);
@@ -151,10 +152,10 @@ Result<void> UnifiedCore::try_unspill(CallSite site) noexcept {
   return {};
 }
 
-Result<void> UnifiedCore::try_unspill_now(CallSite site) noexcept {
+Result<void> UnifiedCore::try_let_others_end(CallSite site) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (spilled_.empty()) return {};
+    if (movers_ == 0 && spilled_.empty()) return {};
   }
   const Mover mover(*this);
   return try_unspill(site);

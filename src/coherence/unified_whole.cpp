@@ -9,6 +9,7 @@
 #include "buffer/copy_route.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
+#include "launch/last_mark.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern {
@@ -57,7 +58,7 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
           !saved) {
         return saved;
       }
-      if (target == host) note_homeless(alone);
+      if (target == host) note_homeless(alone, *place);
     }
   }
   StorageHandle gone;
@@ -148,7 +149,8 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
       transfer.bytes += one.end - one.begin;
     }
     const Device& device = i == host ? memory.storage->device() : places_[i].device;
-    const bool is_own = stream.id() && (i == host || stream.device_id() == device.id());
+    // The host's copy may be memory of a device that it shares, which others do not reach.
+    const bool is_own = stream.id() && reaches(stream.device_id(), *memory.storage);
     Result<Runner> runner = Runner{{}, stream};
     if (!is_own) runner = try_runner(device, *memory.storage, Access::read);
     Result<void> queued = runner ? try_issue(runs, *larger, memory.storage, runner->stream, site)
@@ -212,11 +214,12 @@ Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offse
   if (open.place != host) {
     const StreamRef writer = stream.id() ? stream : open.stream;
     if (Result<void> noted =
-            memory.storage->uses().try_note(writer, writer.next_mark(), Access::discard);
+            memory.storage->uses().try_note(writer, last_mark(writer), Access::discard);
         !noted) {
       return Failure(noted.failure()).at(site);
     }
     note_stream_use(memory, Access::discard);
+    memory.ahead = {};  // whoever it was is not ahead of this
   }
   if (open.is_sticky) --sticky_count_;
   open.is_sticky = false;
@@ -329,7 +332,8 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
   // As if to a place that has nothing yet: this one stays as it is.
   std::vector<CopyRun> runs;
   {
-    const CopyCosts costs = costs_at(*here);
+    const ByteRange all{0, bytes()};
+    const CopyCosts costs = costs_at(*here, std::span(&all, 1));
     const std::lock_guard lock(mutex_);
     for (const Open& open : slots_) {
       if (!open.is_open) continue;

@@ -19,14 +19,6 @@ bool overlaps_any(std::span<const ByteRange> ranges, std::size_t begin, std::siz
       ranges, [&](const ByteRange& one) { return one.begin < end && begin < one.end; });
 }
 
-unsigned cheapest(PlaceSet sources, const CopyCosts& costs) noexcept {
-  unsigned best = sources.first();
-  for (PlaceSet rest = sources; !rest.empty(); rest = rest.without(rest.first())) {
-    if (costs.of_source[rest.first()] < costs.of_source[best]) best = rest.first();
-  }
-  return best;
-}
-
 }  // namespace
 
 Validity::Validity(Validity&& other) noexcept { *this = std::move(other); }
@@ -88,7 +80,7 @@ std::size_t Validity::plan(std::size_t begin, std::size_t end, unsigned place,
       since = since & valid;
       return;
     }
-    CopyRun run{from, to, cheapest(valid, costs)};
+    CopyRun run{from, to, costs.cheapest(valid)};
     if (runs.size() > first_run) {
       CopyRun& last = runs.back();
       // Staying with the source costs less than another copy does.

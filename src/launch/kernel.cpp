@@ -297,7 +297,8 @@ Result<void> check_memory(const KernelState& kernel, const LaunchArgument& argum
         .with("kernel", kernel.name);
   }
   Storage& storage = *argument.storage();
-  if (storage.device().id() != kernel.device.id()) {
+  const bool is_brought = argument.is_brought();
+  if (!is_brought && storage.device().id() != kernel.device.id()) {
     return Failure(ErrorCode::device_mismatch,
                    "buffer {id} on '{a}' cannot be used by kernel '{kernel}' on '{b}'. Copy it "
                    "there, or launch on its device.",
@@ -316,7 +317,7 @@ Result<void> check_memory(const KernelState& kernel, const LaunchArgument& argum
         .with("kernel", kernel.name);
   }
   const Reach reach = storage.reach();
-  if (!reach.kernels_read || (writes && !reach.kernels_write)) {
+  if (!is_brought && (!reach.kernels_read || (writes && !reach.kernels_write))) {
     return Failure(ErrorCode::unsupported,
                    "work on a device cannot use {what} in place. Copy it to the device first.",
                    site)
@@ -465,8 +466,12 @@ Result<Mark> Kernel::try_launch_with(LaunchStream on, const LaunchExtent& extent
         return right.failure();
       }
     }
-    const Result<std::size_t> added = uses.try_add_borrowed(
-        argument.storage(), argument.offset_bytes(), argument.bytes(), argument.access(), site);
+    Storage* const storage = argument.storage();
+    const std::size_t offset = argument.offset_bytes(), bytes = argument.bytes();
+    const Access access = argument.access();
+    const Result<std::size_t> added =
+        argument.is_brought() ? uses.try_add_brought(storage, offset, bytes, access, site)
+                              : uses.try_add_borrowed(storage, offset, bytes, access, site);
     if (!added) return added.failure();
   }
   if (Result<void> begun = uses.try_begin(site); !begun) {

@@ -3,6 +3,7 @@
 #include <memory>
 #include <new>
 
+#include "buffer/copy_route.hpp"
 #include "buffer/stream_order.hpp"
 #include "core/no_host_memory.hpp"
 #include "launch/last_mark.hpp"
@@ -73,6 +74,18 @@ Result<std::size_t> UseScope::try_add(const StorageHandle& storage, std::size_t 
   return index;
 }
 
+Result<std::size_t> UseScope::try_add_brought(Storage* storage, std::size_t offset,
+                                              std::size_t bytes, Access access,
+                                              CallSite site) noexcept {
+  const Result<std::size_t> index = try_put(storage, offset, bytes, access, site);
+  if (index) data()[*index].is_brought = true;
+  return index;
+}
+
+std::byte* UseScope::brought_address(const Use& use) const noexcept {
+  return address_for(*use.storage, stream_.device_id());
+}
+
 Result<void> UseScope::check(CallSite site) noexcept {
   if (phase_ != Phase::open) return misuse(stream_, "they were begun before. Make others", site);
   // Memory of one resource is in one place: what holds for the first of its storages, the device
@@ -81,6 +94,14 @@ Result<void> UseScope::check(CallSite site) noexcept {
   for (const Use& use : uses()) {
     if (!use.storage) continue;
     Storage& storage = *use.storage;
+    if (use.is_brought) {
+      if (Result<void> sound = storage.check_use(stream_, use.access, use.offset, use.bytes,
+                                                 use.site, Storage::Streams::any_device);
+          !sound) {
+        return sound;
+      }
+      continue;
+    }
     const bool is_known = known != nullptr && storage.resource().get() == known;
     if (!is_known) {
       if (Result<void> able = storage.check_kernels_reach(use.access, use.site); !able) return able;
@@ -119,6 +140,15 @@ Result<void> UseScope::try_begin(CallSite site) noexcept {
     if (Result<void> queued = order_behind(stream_, mark, site); !queued) {
       cancel_first(count_);
       return queued;
+    }
+  }
+  for (const Use& use : uses()) {
+    if (!use.storage || !use.is_brought) continue;
+    if (Result<void> noted =
+            note_foreign_use(*use.storage, stream_, use.access, use.offset, use.bytes, use.site);
+        !noted) {
+      cancel_first(count_);
+      return noted;
     }
   }
   promise_last_mark(stream_);

@@ -3,7 +3,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
+#include <memory>
 #include <string>
+#include <thread>
+
+#include "support/forked_child.hpp"
 
 namespace tern {
 namespace {
@@ -83,6 +88,27 @@ TEST_F(GuardedHeapTest, AllowsTheMostThatAnybodyMayDoWithAPage) {
   heap.pages.close({});
   heap.first[page - 1] = 1;
   EXPECT_EQ(heap.first[page], 0);
+}
+
+TEST_F(GuardedHeapTest, EndsInAChildWhileAnotherThreadOfTheParentClosesPages) {
+  Heap busy;
+  auto heap = std::make_unique<Heap>();
+  std::atomic<bool> is_over = false;
+  std::thread other([&] {
+    while (!is_over) busy.close_all_but({0, 1}, Allowed::reading);
+  });
+  // A fork that finds the other thread at it is not far off.
+  for (int i = 0; i < 100 && !HasFailure(); ++i) {
+    EXPECT_EQ(test::in_a_forked_child([&] {
+                heap->pages.open();
+                heap->first[0] = 1;
+                heap.reset();
+                return true;
+              }),
+              0);
+  }
+  is_over = true;
+  other.join();
 }
 
 TEST_F(GuardedHeapTest, IsRefusedWhereTheHostHasNoRoom) {

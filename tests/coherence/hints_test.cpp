@@ -48,6 +48,8 @@ class HintsOfDriver : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(EveryShape, HintsOfDriver, testing::Values(13000, 12010));
 
+// --- H-02, H-05, H-07: what reaches the driver
+
 TEST_P(HintsOfDriver, ReachItWithCodeRangeAndPlaceOfAllSix) {
   const Place second = bench.devices[1].place();
   EXPECT_TRUE(hints.set_read_mostly().is_sent());
@@ -111,6 +113,8 @@ TEST_P(HintsOfDriver, KnowNumaNodesOnlySince12_2) {
   }
 }
 
+// --- H-06: policies
+
 TEST_P(HintsOfDriver, ApplyThePolicyWhateverIsCurrent) {
   const cuda::ManagedDevices::Elsewhere elsewhere(bench, 0);
   EXPECT_TRUE(hints.apply(Policy::prefer_device(bench.devices[1])).report().is_sent());
@@ -154,6 +158,8 @@ TEST_P(HintsOfDriver, RefuseAPlaceThatContradictsThePolicy) {
   EXPECT_TRUE(hints.apply_at(Policy::prefer_host(), Place::host()).report().is_sent());
   EXPECT_TRUE(hints.apply_at(Policy::read_mostly(), Place::host()).report().is_sent());
 }
+
+// --- H-02, H-07: what is refused or skipped
 
 TEST_P(HintsOfDriver, RefuseDevicesThatAreNotThere) {
   for (const Place place :
@@ -218,6 +224,8 @@ TEST_P(HintsOfDriver, SkipWhatHasNoBytes) {
   EXPECT_EQ(empty.prefetch(Place::host(), stream).skipped, HintSkip::zero_bytes);
   EXPECT_EQ(ManagedCalls::total, before);
 }
+
+// --- H-09: what is in force, and was
 
 TEST_P(HintsOfDriver, RestoreWhatWasThereLevelByLevel) {
   const Place first = bench.devices[0].place(), second = bench.devices[1].place();
@@ -301,6 +309,8 @@ TEST_P(HintsOfDriver, GiveBytesUp) {
   EXPECT_EQ(cuda::code(strict.try_discard(stream)), can_discard ? "success" : "unsupported");
 }
 
+// --- H-04: whose memory it is
+
 TEST_P(HintsOfDriver, HoldTheMemoryTheyAreAbout) {
   buffer = Buffer();
   EXPECT_TRUE(hints.set_read_mostly().is_sent());
@@ -368,6 +378,8 @@ TEST(Hints, TakeMemoryOfOthersWithItsOwner) {
   device.release(block);
 }
 
+// --- H-08: what the device would not do, and whole pages
+
 TEST(Hints, SayWhichNeighboursSharePages) {
   ManagedDevices bench;
   const Hints hints(managed(bench.devices[0], 8 * page));
@@ -403,10 +415,15 @@ TEST(Hints, AreSkippedWhereTheDeviceWouldNotHaveThem) {
   }
   EXPECT_EQ(strict.try_prefetch(device.place(), stream).failure().string("what"),
             "concurrent_managed");
+  EXPECT_EQ(lenient.try_query().failure().string("what"), "concurrent_managed");
   // The host device has pages to bring, and no advice to take.
   const Device host = open_device("host");
   const Hints on_host(managed(host, page));
   EXPECT_EQ(on_host.set_read_mostly().skipped, HintSkip::not_supported);
+  EXPECT_EQ(
+      on_host.try_query().failure().text(),
+      "'host' lacks advice: it was told nothing about this memory, so there is nothing to ask "
+      "it for. Ask only devices that can() do that.");
   EXPECT_TRUE(on_host.prefetch(Place::host(), host.default_stream()).is_sent());
   host.synchronize();
 }

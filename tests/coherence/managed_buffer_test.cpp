@@ -42,6 +42,8 @@ class ManagedBufferOn : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(EveryDevice, ManagedBufferOn, testing::ValuesIn(test::managed_specs()),
                          test::managed_spec_name);
 
+// --- H-12: one pointer, and who waits for whom
+
 TEST_P(ManagedBufferOn, IsOnePointerForHostAndDevice) {
   ManagedBuffer<std::uint32_t> buffer(device, {1000});
   EXPECT_FALSE(buffer.is_allocated());
@@ -146,6 +148,8 @@ TEST_P(ManagedBufferOn, SharesItsMemoryWithItsViews) {
   EXPECT_EQ(part.read_host()[5], 6u);
 }
 
+// --- H-02, H-05, H-09: what the driver says of its advice
+
 TEST_P(ManagedBufferOn, TakesWhatIsAskedOfItsAdvice) {
   ManagedBuffer<std::uint8_t> buffer(device, {4 * mib});
   { std::ranges::fill(buffer.discard_host(), std::uint8_t{1}); }
@@ -186,6 +190,70 @@ TEST_P(ManagedBufferOn, TakesWhatIsAskedOfItsAdvice) {
   EXPECT_EQ(buffer.read_host()[4 * mib - 1], 2);
 }
 
+/// What a driver that does as it is told says is in force.
+HintState in_force(const MigrationPolicy& policy) {
+  HintState state;
+  for (const AdvicePair& one : policy.advice()) {
+    if (one.advice == Advice::set_read_mostly) state.read_mostly.value = true;
+    if (one.advice == Advice::set_preferred_location) state.preferred.value = one.place;
+    if (one.advice == Advice::set_accessed_by) state.accessed_by.value.push_back(one.place);
+  }
+  return state;
+}
+
+TEST_P(ManagedBufferOn, HasTheAdviceOfEveryPolicyInForce) {
+  if (!device.can(Capability::advice)) GTEST_SKIP() << "takes no advice";
+  using Policy = MigrationPolicy;
+  const Place here = device.place(), host = Place::host();
+  ManagedBuffer<std::uint8_t> buffer(device, {4 * mib});
+  { std::ranges::fill(buffer.discard_host(), std::uint8_t{1}); }
+  const Hints hints = buffer.hints();
+  const auto expect_in_force = [&](const Policy& policy) {
+    HintState expected = in_force(policy);
+    HintState found = hints.query();
+    EXPECT_EQ(found.read_mostly.value, expected.read_mostly.value);
+    // And it may take a preference for a NUMA node without naming it.
+    const bool is_node =
+        expected.preferred.value && expected.preferred.value->kind() == Place::Kind::host_numa;
+    if (!test::is_simulated(device) && is_node && !found.preferred.value) {
+      expected.preferred.value = std::nullopt;
+    }
+    EXPECT_EQ(found.preferred.value, expected.preferred.value);
+    std::ranges::sort(found.accessed_by.value);
+    // A real driver may list devices only.
+    if (!test::is_simulated(device) && !std::ranges::count(found.accessed_by.value, host)) {
+      std::erase(expected.accessed_by.value, host);
+    }
+    EXPECT_EQ(found.accessed_by.value, expected.accessed_by.value);
+    EXPECT_FALSE(found.read_mostly.is_mixed || found.preferred.is_mixed ||
+                 found.accessed_by.is_mixed);
+  };
+  for (const Policy& policy :
+       {Policy::none(), Policy::read_mostly(), Policy::prefer_device(device), Policy::prefer_host(),
+        Policy::prefer_host_numa(0), Policy::none().accessed_by(here),
+        Policy::none().accessed_by(host), Policy::read_mostly().accessed_by(here),
+        Policy::prefer_device(device).accessed_by(host), Policy::prefer_host().accessed_by(here),
+        Policy::prefer_host_numa(0).accessed_by(here),
+        Policy::prefer_host().accessed_by(host).accessed_by(here)}) {
+    SCOPED_TRACE(policy.text());
+    const Result<HintUndo> undo = hints.try_apply(policy);
+    if (!undo) {
+      // Drivers before CUDA 12.2 have no word for a NUMA node.
+      EXPECT_EQ(cuda::code(undo), "unsupported");
+      EXPECT_TRUE(policy.preferred() == Place::host_numa(0)) << undo.failure().text();
+      expect_in_force(Policy::none());
+      continue;
+    }
+    EXPECT_EQ(undo->report().is_sent(), !policy.is_default());
+    expect_in_force(policy);
+    undo->restore();
+    expect_in_force(Policy::none());
+  }
+  EXPECT_EQ(buffer.read_host()[4 * mib - 1], 1);
+}
+
+// --- H-12: what is refused, and what shares
+
 TEST(ManagedBuffer, MayBeNothing) {
   const auto fake = std::make_shared<test::FakeDevice>();
   const Stream stream(fake->device);
@@ -209,7 +277,8 @@ TEST(ManagedBuffer, NeedsADeviceWithManagedMemory) {
   ASSERT_EQ(cuda::code(refused), "unsupported");
   EXPECT_EQ(refused.failure().string("what"), "managed_memory");
   EXPECT_EQ(refused.failure().string("device"), "fake:0");
-  EXPECT_EQ(refused.failure().string("fallback"), "unified");
+  EXPECT_EQ(refused.failure().text(),
+            "'fake:0' has no managed memory. Use a UnifiedBuffer, which has a copy in each place.");
   EXPECT_THROW(ManagedBuffer<float>(fake.device, {16}), Unsupported);
   EXPECT_EQ(cuda::code(ManagedBuffer<float>::try_make(Device(), {16})), "invalid_device");
 }

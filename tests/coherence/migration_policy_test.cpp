@@ -28,6 +28,8 @@ const std::vector<Policy> different = {
         .accessed_by(Place::device(DeviceId{1})),
 };
 
+// --- H-01: policies are values
+
 TEST(MigrationPolicy, EqualsOnlyItself) {
   std::unordered_set<std::size_t> hashes;
   for (std::size_t i = 0; i < different.size(); ++i) {
@@ -63,6 +65,8 @@ TEST(MigrationPolicy, SaysWhatItIsAndWhatIsOverridden) {
   EXPECT_EQ(Policy::prefer_device(DeviceId{2}).accessed_by(Place::host()).text(),
             "prefer device 2, accessed by host (overridden by prefer device 2)");
 }
+
+// --- H-03: what a policy tells the driver
 
 TEST(MigrationPolicy, AdvisesInPairsOfWhatAndWhere) {
   using Pairs = std::vector<AdvicePair>;

@@ -13,6 +13,7 @@
 #include "support/managed_calls.hpp"
 #include "support/managed_places.hpp"
 #include "support/simulated.hpp"
+#include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/coherence/managed_buffer.hpp"
 #include "tern/coherence/unified_buffer.hpp"
@@ -46,6 +47,8 @@ class PrefetchPlanOfDriver : public testing::TestWithParam<int> {
   Stream stream{first};
 };
 INSTANTIATE_TEST_SUITE_P(EveryShape, PrefetchPlanOfDriver, testing::Values(13000, 12020, 12010));
+
+// --- H-11: carrying a plan out
 
 TEST_P(PrefetchPlanOfDriver, SendsItsEntriesInOrder) {
   PrefetchPlan plan;
@@ -106,6 +109,52 @@ TEST_P(PrefetchPlanOfDriver, StopsAtTheFirstThatIsRefusedAndSaysWhich) {
   stream.synchronize();
 }
 
+TEST_P(PrefetchPlanOfDriver, SendsLargeRangesOnTwoStreamsInTurn) {
+  std::vector<ManagedBuffer<std::uint8_t>> all;
+  PrefetchPlan plan;
+  for (int i = 0; i < 5; ++i) {
+    all.emplace_back(first, Shape{1 * mib});
+    { std::ranges::fill(all.back().discard_host(), std::uint8_t{1}); }
+    plan.add(all.back(), first.place());
+  }
+  const char* const slot = GetParam() == 12010 ? "cuMemPrefetchAsync_8000" : "cuMemPrefetchAsync";
+  static_cast<void>(ManagedCalls::take());
+  EXPECT_EQ(plan.execute(stream).sent, 5u);
+  EXPECT_EQ(ManagedCalls::take().size(), 5u) << "none of them was one for many";
+  stream.synchronize();
+  for (const ManagedBuffer<std::uint8_t>& one : all) {
+    EXPECT_EQ(one.hints().query().last_prefetch.value, first.place());
+  }
+  // One that is refused is told by its place in the plan, as ever.
+  ManagedCalls::fail(slot, 4);
+  const auto refused = plan.try_execute(stream);
+  ASSERT_EQ(cuda::code(refused), "driver");
+  EXPECT_EQ(refused.failure().number("index"), 3u);
+  EXPECT_EQ(refused.failure().number("enqueued"), 3u);
+  stream.synchronize();
+}
+
+TEST(PrefetchPlan, HasAllOfItBehindItsStreamWhicheverWayItWent) {
+  // Nothing runs there until somebody waits for it.
+  const Device device = open_device("sim?schedule=lazy");
+  const Stream stream(device);
+  std::vector<ManagedBuffer<std::uint8_t>> all;
+  PrefetchPlan plan;
+  for (int i = 0; i < 4; ++i) {
+    all.emplace_back(device, Shape{1 * mib});
+    { std::ranges::fill(all.back().discard_host(), std::uint8_t{1}); }
+    plan.add(all.back(), device.place());
+  }
+  sim::set_faults(device, "");
+  EXPECT_EQ(plan.execute(stream).sent, 4u);
+  const std::uint64_t waits = sim::calls(device, "wait");
+  EXPECT_EQ(waits, 2u) << "there and back";
+  stream.synchronize();
+  for (const ManagedBuffer<std::uint8_t>& one : all) {
+    EXPECT_EQ(one.hints().query().last_prefetch.value, device.place());
+  }
+}
+
 TEST_P(PrefetchPlanOfDriver, UsesOneStreamForEachDevice) {
   const Stream elsewhere(second);
   PrefetchPlan plan;
@@ -134,6 +183,8 @@ TEST_P(PrefetchPlanOfDriver, IsCarriedOutOnTheDefaultStreamToo) {
   EXPECT_EQ(ManagedCalls::take().size(), 2u);
   first.synchronize();
 }
+
+// --- H-10: the list
 
 TEST(PrefetchPlan, IsEmptyAtFirst) {
   const PrefetchPlan plan;
@@ -399,8 +450,18 @@ TEST(PrefetchPlanUnified, BringsWhatIsStaleInTheOrderOfTheStream) {
   static_cast<void>(input.view(100, 210).read_device(stream));
   EXPECT_EQ(weights.stats().moved().bytes, 4000u);
   EXPECT_EQ(input.stats().moved().bytes, 840u);
-  plan.execute(stream);
+  // What is there already does not go again, and is not counted as if it did.
+  const PrefetchPlan::Report again = plan.execute(stream);
+  EXPECT_EQ(again.sent, 0u);
+  EXPECT_EQ(again.skipped, 4u);
+  EXPECT_EQ(again.bytes, 0u);
   EXPECT_EQ(weights.stats().moved().bytes, 4000u);
+  std::ranges::fill(weights.view(10, 5).discard_host(), 1);
+  const PrefetchPlan::Report part = plan.execute(stream);
+  EXPECT_EQ(part.sent, 1u);
+  EXPECT_EQ(part.skipped, 3u);
+  EXPECT_EQ(part.bytes, 20u);
+  EXPECT_EQ(weights.stats().moved().bytes, 4020u);
 
   // Home, where the plan says so.
   { const DeviceLease<int> lease = weights.rw_device(stream); }
@@ -411,6 +472,20 @@ TEST(PrefetchPlanUnified, BringsWhatIsStaleInTheOrderOfTheStream) {
   EXPECT_EQ(weights.read_host()[999], 1);
   EXPECT_EQ(weights.stats().to_host.bytes, 4000u);
   test::expect_no_findings(device);
+}
+
+TEST(PrefetchPlanUnified, MovesNothingWhereMemoryIsShared) {
+  const Device host = open_device("host");
+  const Stream stream(host);
+  UnifiedBuffer<int> buffer(Shape{1000}, {.device = host});
+  std::ranges::fill(buffer.discard_host(), 1);
+  PrefetchPlan plan;
+  plan.add(buffer, host.place());
+  const PrefetchPlan::Report report = plan.execute(stream);
+  EXPECT_EQ(report.sent, 0u);
+  EXPECT_EQ(report.skipped, 1u);
+  EXPECT_EQ(report.bytes, 0u);
+  EXPECT_EQ(buffer.stats().elided.bytes, 4000u);
 }
 
 TEST(PrefetchPlanUnified, GoesToSeveralDevicesFromOneStream) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -89,6 +90,17 @@ TEST_F(Pressed, LeasedEscapedKeptAndClaimedCopiesStay) {
   write_on_device(more, s, 1);
   EXPECT_FALSE(is_there(kept));
   EXPECT_TRUE(is_there(leased) && is_there(escaped));
+}
+
+TEST_F(Pressed, CopiesThatAnotherThreadHasLeasedStay) {
+  const UnifiedBuffer<int> a = dirty(1), b = dirty(2), c = dirty(3);
+  DeviceLease<const int> theirs;
+  std::thread([&] { theirs = a.read_device(s); }).join();
+  use(b);
+  use(c);
+  const UnifiedBuffer<int> d = dirty(4);
+  EXPECT_TRUE(is_there(a));
+  EXPECT_FALSE(is_there(b));
 }
 
 TEST_F(Pressed, KeepingWantsAPlaceThatTakesPart) {
@@ -199,10 +211,47 @@ TEST_F(Pressed, MemoryGoesInStreamOrderAndNobodyWaits) {
   write_on_device(d, s, 4);  // returns, behind the gate
   EXPECT_FALSE(is_there(a));
   EXPECT_EQ(budget->used_bytes(), 3 * pressed_bytes);
+  // Its bytes and their charge have passed on, so nothing is left to come free.
+  EXPECT_EQ(budget->state().pending_bytes, 0u);
+  {
+    const DeviceLease<int> lease = c.rw_device(t);
+    t.fill(lease.data(), lease.size(), 12);
+  }
+  c.free();  // nobody takes what this leaves
+  EXPECT_EQ(budget->state().pending_bytes, pressed_bytes);
+  EXPECT_EQ(budget->used_bytes(), 3 * pressed_bytes);
   gate.open();
   EXPECT_EQ(a.to_vector(), std::vector<int>(pressed_ints, 11));
   EXPECT_EQ(d.to_vector(), std::vector<int>(pressed_ints, 4));
+  t.synchronize();
+  budget->drain();
+  EXPECT_EQ(budget->state().pending_bytes, 0u);
+  EXPECT_EQ(budget->used_bytes(), 2 * pressed_bytes);
   expect_sound(*budget);
+}
+
+/// Is what was written home there, whatever is held? A simulated device refuses to wait for ever.
+bool has_come_home(const UnifiedBuffer<int>& buffer, int value) {
+  const Result<int> last = buffer.try_load_host(pressed_ints - 1);
+  return last && *last == value;
+}
+
+TEST_F(Pressed, WhatIsWrittenHomeWaitsForItsOwnUsesOnly) {
+  const UnifiedBuffer<int> a = dirty(1), b = dirty(2), c = dirty(3);
+  const UnifiedBuffer<int> d = dirty(4);  // for which a goes
+  Gate gate;
+  gate.hold(s);
+  const UnifiedBuffer<int> e = dirty(5), f = dirty(6);
+  EXPECT_FALSE(is_there(a) || is_there(b) || is_there(c));
+  // What goes was used before the gate, whoever asked for its room behind it.
+  EXPECT_TRUE(has_come_home(a, 1));
+  EXPECT_TRUE(has_come_home(b, 2));
+  EXPECT_TRUE(has_come_home(c, 3));
+  const UnifiedBuffer<int> g = dirty(7), h = dirty(8);
+  EXPECT_FALSE(is_there(d) || is_there(e));
+  gate.open();
+  EXPECT_EQ(d.to_vector(), std::vector<int>(pressed_ints, 4));
+  EXPECT_EQ(e.to_vector(), std::vector<int>(pressed_ints, 5));
 }
 
 TEST_F(Pressed, WhatWentComesBackWithTheNextAccess) {
@@ -266,6 +315,15 @@ TEST_F(Pressed, WhatCannotFitIsRefusedBeforeAnythingGoes) {
   EXPECT_STATE(large, uninitialized);
   EXPECT_EQ(since().refused_requests, 1u);
   EXPECT_EQ(budget->used_bytes(), 2 * pressed_bytes);
+}
+
+TEST_F(Pressed, WhatCannotFitIntoAnEmptyPlaceIsSaidToo) {
+  UnifiedBuffer<int> large = pressed("large", 4);
+  const Failure refusal = refused(large.try_discard_device(s), ErrorCode::out_of_budget);
+  EXPECT_EQ(refusal.string("by_tag"), "no copies");
+  EXPECT_NE(refusal.text().find("0 B are kept; there are no copies. Close leases"),
+            std::string::npos)
+      << refusal.text();
 }
 
 TEST_F(Pressed, WhatDoesNotFitBesideLeasesIsRefusedBeforeAnythingGoes) {
@@ -354,6 +412,27 @@ TEST_F(Pressed, ALaunchMakesRoomForAllItNeedsAtOnce) {
   EXPECT_FALSE(is_there(x) || is_there(y) || is_there(z));
   EXPECT_EQ(sum.load_host(1), 2 + 101);
   EXPECT_EQ(x.load_host(1), 1);
+}
+
+void set_to_nine(View<int> out) {
+  for (int& one : out) one = 9;
+}
+
+TEST_F(Pressed, WhatALaunchDisplacesWaitsForItsOwnUsesOnly) {
+  const Kernel kernel = Kernel::from_function(device, "set_to_nine", set_to_nine);
+  const UnifiedBuffer<int> a = dirty(1), b = dirty(2), c = dirty(3);
+  UnifiedBuffer<int> d = pressed(), e = pressed(), f = pressed();
+  kernel.launch(s, LaunchSize{}, out(d));
+  Gate gate;
+  gate.hold(s);
+  kernel.launch(s, LaunchSize{}, out(e));
+  kernel.launch(s, LaunchSize{}, out(f));
+  EXPECT_FALSE(is_there(a) || is_there(b) || is_there(c));
+  EXPECT_TRUE(has_come_home(a, 1));
+  EXPECT_TRUE(has_come_home(b, 2));
+  EXPECT_TRUE(has_come_home(c, 3));
+  gate.open();
+  EXPECT_EQ(f.to_vector(), std::vector<int>(pressed_ints, 9));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -32,7 +33,7 @@ void touch(View<int> values) {
   for (int& value : values) value = -value;
 }
 
-// --- Elements, fills, copies
+// --- U-09, U-10: elements, fills, copies
 
 TEST_F(Unified, LoadsAndStoresOneElementWithoutMovingTheRest) {
   UnifiedBuffer<int> buffer = make(1000);
@@ -103,13 +104,26 @@ TEST_F(Unified, CopiesInWhatHasItsShapeAndNothingElse) {
   EXPECT_EQ(buffer.shape(), (Shape{2, 3}));
 }
 
+// --- U-07: short names, and copies that are asked for
+
 TEST_F(Unified, ShortNamesAreLeases) {
   UnifiedBuffer<int> buffer = make(10);
   std::ranges::fill(buffer.host(), 3);
   EXPECT_STATE(buffer, host_only);
   { const DeviceLease<const int> lease = buffer.device(s); }
   EXPECT_STATE(buffer, synchronized);
-  EXPECT_THROW(buffer.metal(), Unsupported);
+  try {
+    buffer.metal(CallSite{"here.cpp", "f", 12});
+    ADD_FAILURE() << "there is a Metal backend";
+  } catch (const Unsupported& error) {
+    EXPECT_NE(std::string_view(error.text())
+                  .find("there is no Metal backend. Use device() with a "
+                        "stream of a device there is."),
+              std::string_view::npos)
+        << error.text();
+    EXPECT_EQ(error.failure().string("what"), "Metal");
+    EXPECT_EQ(error.failure().site().line, 12u);
+  }
   buffer.sync_to_device();
   EXPECT_EQ(moved(buffer), 40u);
 }
@@ -340,6 +354,18 @@ TEST_F(Unified, ReadsBehindAnEscapedPointerOfTheSameDevice) {
   const EscapedPointer<int> escape = buffer.escape_device(s);
   s.fill(escape.data(), 100, 2);
   EXPECT_EQ(on_device(buffer, t)[0], 2);
+}
+
+TEST_F(Unified, ReadsBehindEveryCommitOfTheSameDevice) {
+  UnifiedBuffer<int> buffer = make(100);
+  write_on_device(buffer, s, 1);
+  EscapedPointer<int> escape = buffer.escape_device(s);
+  for (int value = 2; value < 5; ++value) {
+    s.fill(escape.data(), 100, value);
+    escape.commit(0, 100, s);
+    // What the stream read last time is not the same use.
+    EXPECT_EQ(on_device(buffer, t)[99], value);
+  }
 }
 
 TEST_F(Unified, CopiesNothingUnderOneWhoReads) {
@@ -573,26 +599,27 @@ TEST_F(Unified, MergesGapsThatNobodyHolds) {
   EXPECT_EQ(sim::calls(device, "copy"), 1u);
 }
 
-TEST_F(Unified, ReconcilesADirectoryThatHasTooManyPieces) {
-  UnifiedBuffer<int> buffer = make(20000, {.merge_below_bytes = 0});
-  buffer.copy_from(counting(20000));
-  buffer.sync_to_device();
-  std::size_t most = 0;
-  for (std::size_t i = 0; i < 6000; ++i) {
-    std::ranges::fill(buffer.view(3 * i, 1).discard_host(), -1);
-    std::size_t pieces = 0;
-    if (i % 500 == 499) buffer.for_each_interval([&](auto...) { ++pieces; });
-    most = std::max(most, pieces);
+TEST_F(Unified, WaitsForALeaseThatClosesBehindTheEndOfItsStream) {
+  UnifiedBuffer<int> buffer = make(100);
+  UnifiedView<int> one = buffer.view(0, 50), other = buffer.view(50, 50);
+  for (const bool is_downgraded : {false, true}) {
+    std::optional<Stream> ending(device);
+    write_on_device(buffer, *ending, 1);
+    DeviceLease<int> lease = one.rw_device(*ending);
+    // Somebody else looks at what the stream has done so far.
+    write_on_device(other, t, 2);
+    ending->fill(lease.data(), lease.size(), 3);
+    ending.reset();
+    if (is_downgraded) {
+      std::move(lease).downgrade().close();
+    } else {
+      lease.close();
+    }
+    EXPECT_EQ(on_device(one, s), std::vector<int>(50, 3));
   }
-  EXPECT_LE(most, 4097u);
-  std::vector<int> expected = counting(20000);
-  for (std::size_t i = 0; i < 6000; ++i) expected[3 * i] = -1;
-  EXPECT_EQ(buffer.to_vector(), expected);
-  EXPECT_EQ(on_device(buffer, s), expected);
-  EXPECT_TRUE(buffer.check());
 }
 
-// --- U-11: several places
+// --- U-03, U-11: several places
 
 TEST_F(Unified, HasCopiesOnSeveralDevices) {
   const Stream far(devices[1]);
@@ -655,6 +682,29 @@ TEST_F(Unified, SharesOneMemoryWithTheHostDeviceAndKeepsTheOrder) {
   EXPECT_EQ(buffer.load_host(3), 6);
   buffer.free();
   EXPECT_FALSE(buffer.has_copy(host.place()));
+}
+
+TEST_F(Unified, WhatAPlaceThatSharesTheHostsMemoryWritesIsStaleElsewhereUntilTouched) {
+  const Device host = open_device("host");
+  const Stream own(host);
+  UnifiedBuffer<int> buffer = make(100);
+  buffer.copy_from(counting(100));
+  buffer.prefetch(s);
+  EXPECT_FALSE(buffer.is_stale_on(device.place()));
+  write_on_device(buffer.view(0, 50), own, 9);
+  EXPECT_TRUE(buffer.is_stale_on(device.place()));
+  EXPECT_EQ(buffer.valid_places(0, 50), std::vector{host.place()});
+  // The host has those bytes without a copy, and that brings nothing to the other one.
+  const std::vector<int> seen = buffer.to_vector();
+  EXPECT_EQ(seen[49], 9);
+  EXPECT_EQ(seen[50], 51);
+  EXPECT_EQ(moved(buffer), 400u);
+  EXPECT_EQ(buffer.stats().elided, (MoveCount{1, 200}));
+  EXPECT_TRUE(buffer.is_stale_on(device.place()));
+  EXPECT_EQ(buffer.valid_places(0, 50), (std::vector{Place::host(), host.place()}));
+  EXPECT_EQ(on_device(buffer, s), seen);
+  EXPECT_EQ(moved(buffer), 600u);
+  EXPECT_FALSE(buffer.is_stale_on(device.place()));
 }
 
 TEST_F(Unified, MovesBetweenDevicesOfDifferentBackendsAndTheHostDevice) {
@@ -875,6 +925,50 @@ TEST_F(Unified, IsAnArgumentOfKernels) {
   EXPECT_EQ(b.load_host(10), 1002 + 20);
   UnifiedBuffer<int> none = make(0);
   negate.launch(s, LaunchSize{}, inout(none));
+}
+
+TEST_F(Unified, IsAnArgumentOfKernelsOfTheHostDevice) {
+  const Device host = open_device("host");
+  const Stream own(host);
+  const Kernel negate = Kernel::from_function(host, "touch", touch);
+  const Kernel sum = Kernel::from_function(host, "add", add);
+  // On the heap, and page-locked.
+  for (const std::size_t count : {std::size_t{100}, std::size_t{40000}}) {
+    UnifiedBuffer<int> buffer = make(count);
+    buffer.copy_from(counting(count));
+    EXPECT_EQ(buffer.is_pinned(), count == 40000);
+    const int* const address = buffer.read_host().data();
+    negate.launch(own, LaunchSize{}, inout(buffer));
+    EXPECT_EQ(moved(buffer), 0u);
+    EXPECT_EQ(buffer.read_host().data(), address);
+    EXPECT_EQ(buffer.read_host()[99], -100);
+    // It comes from a device behind its work, and goes to one behind the kernel.
+    write_on_device(buffer, s, 5);
+    negate.launch(own, LaunchSize{}, inout(buffer));
+    EXPECT_EQ(moved(buffer), 4 * count);
+    EXPECT_EQ(on_device(buffer, t), std::vector<int>(count, -5));
+    {
+      Gate gate;
+      gate.hold(own);
+      negate.launch(own, LaunchSize{}, inout(buffer));
+      std::thread opener([&] { gate.open(); });
+      EXPECT_EQ(buffer.read_host()[count - 1], 5);
+      opener.join();
+    }
+    // Beside what is the host device's own, and with two of them.
+    const Array<int> ones = Array<int>::from(host, std::vector<int>(count, 1));
+    UnifiedBuffer<int> more = make(count);
+    sum.launch(own, LaunchSize{}, in(buffer), in(ones), out(more));
+    EXPECT_EQ(on_device(more, s), std::vector<int>(count, 6));
+    EXPECT_TRUE(buffer.check());
+    EXPECT_TRUE(more.check());
+  }
+  // What stays where it is has to be the kernel's.
+  const Array<int> far = Array<int>::from(device, std::vector<int>(100, 1));
+  UnifiedBuffer<int> a = make(100), b = make(100);
+  a.copy_from(counting(100));
+  refused(sum.try_launch(own, LaunchSize{}, in(a), in(far), out(b)), ErrorCode::device_mismatch);
+  EXPECT_STATE(b, uninitialized);
 }
 
 TEST_F(Unified, MergesArgumentsThatOverlapByteByByte) {

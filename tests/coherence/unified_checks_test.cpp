@@ -28,6 +28,24 @@ class UnifiedChecks : public Unified {
   }
 };
 
+TEST_F(UnifiedChecks, WhatADiscardSpoilsIsOnRecordBeforeTheLeaseIs) {
+  UnifiedBuffer<int> buffer = make(100, {.checked = true});
+  UnifiedView<int> one = buffer.view(0, 50), other = buffer.view(50, 50);
+  write_on_device(buffer, t, 1);
+  Gate gate;
+  gate.hold(s);
+  DeviceLease<int> lease = one.discard_device(s);
+  // The lease is open, and has no mark yet; what spoilt its bytes has one.
+  write_on_device(other, t, 2);
+  const Mark mark = t.mark();
+  EXPECT_FALSE(Device::is_done(mark));
+  lease.abandon();
+  write_on_device(one, t, 3);  // behind what spoilt it
+  gate.open();
+  EXPECT_EQ(on_device(one, s), std::vector<int>(50, 3));
+  EXPECT_EQ(on_device(other, s), std::vector<int>(50, 2));
+}
+
 TEST_F(UnifiedChecks, FindWhoWroteThroughAPointerOfALeaseThatIsClosed) {
   UnifiedBuffer<int> buffer = checked(100);
   int* kept = nullptr;
@@ -45,6 +63,31 @@ TEST_F(UnifiedChecks, FindWhoWroteThroughAPointerOfALeaseThatIsClosed) {
   EXPECT_NE(failure.text().find("'u'"), std::string::npos) << failure.text();
   // Once: whoever knows of it may go on.
   EXPECT_EQ(buffer.read_host()[40], 5);
+}
+
+TEST_F(UnifiedChecks, FindItWhenADirectoryIsMadeSmaller) {
+  constexpr std::size_t pieces = 2100, piece = 16;  // as large as what is sealed
+  UnifiedBuffer<int> buffer = make(2 * piece * pieces, {.merge_below_bytes = 0, .checked = true});
+  int* kept = nullptr;
+  {
+    const HostLease<int> lease = buffer.discard_host();
+    std::ranges::fill(lease, 1);
+    kept = lease.data();
+  }
+  buffer.prefetch(s);
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < pieces; ++i) {
+    if (i == 1000) kept[2 * piece * 10] = 5;
+    const Result<HostLease<int>> lease = buffer.view(2 * piece * i, piece).try_discard_host();
+    if (lease) {
+      std::ranges::fill(*lease, 2);
+    } else {
+      EXPECT_EQ(lease.failure().code(), ErrorCode::violation) << lease.failure().text();
+      EXPECT_EQ(lease.failure().number("begin"), 2 * piece * 10 * sizeof(int));
+      ++found;
+    }
+  }
+  EXPECT_EQ(found, 1u);
 }
 
 TEST_F(UnifiedChecks, FindItBeforeTheBytesGoAnywhere) {
@@ -87,16 +130,12 @@ TEST_F(UnifiedChecks, FindItWhateverTheNextAccessIs) {
 }
 
 TEST_F(UnifiedChecks, FindItInMemoryThatCannotBeGuarded) {
+  std::vector<int> mine(100, 1);
   UnifiedBuffer<int> buffer =
-      make(100, {.pinned = Pinned::required, .checked = true, .guard = true});
-  int* kept = nullptr;
-  {
-    const HostLease<int> lease = buffer.discard_host();
-    std::ranges::fill(lease, 1);
-    kept = lease.data();
-  }
+      UnifiedBuffer<int>::adopt_host(mine, {}, {.device = device, .checked = true, .guard = true});
+  std::ranges::fill(buffer.discard_host(), 1);
   EXPECT_FALSE(buffer.is_guarded());
-  kept[3] = 9;
+  mine[3] = 9;
   refused(buffer.try_read_host(), ErrorCode::violation);
 }
 
@@ -360,11 +399,9 @@ TEST_F(UnifiedGuard, LetsThreadsWorkBesideEachOther) {
 
 TEST_F(UnifiedGuard, LeavesMemoryAloneThatIsNotItsOwn) {
   const Device device = sim::open({});
-  UnifiedBuffer<int> pinned(Shape{10000},
-                            {.device = device, .pinned = Pinned::required, .guard = true});
-  volatile int* const first = pinned.discard_host().data();
-  EXPECT_FALSE(pinned.is_guarded());
-  first[0] = 1;
+  refused(UnifiedBuffer<int>::try_make(
+              Shape{10000}, {.device = device, .pinned = Pinned::required, .guard = true}),
+          ErrorCode::invalid_argument);
   std::vector<int> mine(100, 1);
   UnifiedBuffer<int> adopted =
       UnifiedBuffer<int>::adopt_host(mine, {}, {.device = device, .guard = true});

@@ -22,7 +22,7 @@
 namespace tern::test {
 namespace {
 
-// --- U-01, U-04, U-05, U-06: what leases fetch, and what they make of the state
+// --- U-01, U-03 to U-06: what leases fetch, and what they make of the state
 
 TEST_F(Unified, IsMadeWithoutMemoryAndWritten) {
   sim::set_faults(device, "");
@@ -261,6 +261,17 @@ TEST_F(Unified, ReachesNoDeviceForNoElements) {
   UnifiedBuffer<int> some = make(10);
   some.copy_from(counting(10));
   EXPECT_TRUE(some.view(10, 0).read_device(s).empty());
+  UnifiedBuffer<int> unwritten = make(10);
+  for (const UnifiedBuffer<int>* one : {&some, &unwritten}) {
+    const UnifiedView<int> none = one->view(5, 0);
+    none.prefetch(s);
+    none.prefetch_host();
+    none.sync_to_device();
+    none.sync_to_host();
+    EXPECT_FALSE(one->has_copy(device.place()));
+    EXPECT_TRUE(one->transfers().empty());
+  }
+  EXPECT_FALSE(unwritten.has_copy(Place::host()));
   for (const char* one : {"copy", "allocate", "pin", "record", "wait"}) {
     EXPECT_EQ(sim::calls(device, one), 0u) << one;
   }
@@ -332,6 +343,31 @@ TEST_F(Unified, AnAsyncReadOverlapsAndIsALeaseFromTheBeginning) {
   const HostLease<const int> lease = pending.get();
   EXPECT_EQ(std::vector(lease.begin(), lease.end()), std::vector<int>(100, 4));
   EXPECT_STATE(buffer, synchronized);
+}
+
+TEST_F(Unified, AnAsyncReadIsGotOnce) {
+  UnifiedBuffer<int> buffer = make(100);
+  write_on_device(buffer, s, 4);
+  PendingRead<int> pending = buffer.read_host_async();
+  PendingRead<int> other = std::move(pending);
+  refused(pending.try_get(), ErrorCode::not_allocated);
+  EXPECT_FALSE(pending.is_pending());
+  EXPECT_TRUE(other.is_pending());
+  const HostLease<const int> lease = other.get();
+  EXPECT_EQ(lease[99], 4);
+  EXPECT_FALSE(other.is_pending());
+  const Failure failure = refused(other.try_get(), ErrorCode::not_allocated);
+  EXPECT_NE(failure.text().find("got before"), std::string::npos) << failure.text();
+  EXPECT_THROW(static_cast<void>(other.get()), NotAllocated);
+  EXPECT_EQ(lease[99], 4);
+  refused(PendingRead<int>().try_get(), ErrorCode::not_allocated);
+  other = buffer.read_host_async();
+  EXPECT_EQ(other.get()[99], 4);
+  // One of no elements has a lease too, and has it once.
+  UnifiedBuffer<int> none = make(0);
+  PendingRead<int> nothing = none.read_host_async();
+  EXPECT_TRUE(nothing.try_get());
+  refused(nothing.try_get(), ErrorCode::not_allocated);
 }
 
 TEST_F(Unified, AHostReadNeedsNoStreamOfItsOwn) {
@@ -685,6 +721,8 @@ TEST_F(Unified, ThreadsThatMeetAreRefusedOrWaitAndNeverHang) {
   const std::vector<int> values = buffer.to_vector();
   EXPECT_EQ(std::accumulate(values.begin(), values.end(), 0), written);
 }
+
+// --- U-17: types that a place lacks
 
 TEST(UnifiedTypes, ThatADeviceLacksAreRefusedThereAndNeverConverted) {
   const Device device = sim::open({.float64 = false});

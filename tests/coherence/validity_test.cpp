@@ -265,7 +265,7 @@ TEST(Validity, OfNoBytesHasNothingToSay) {
   EXPECT_TRUE(validity.check({}));
 }
 
-// --- The oracle: what each byte should be, whatever was moved
+// --- U-02, the oracle: what each byte should be, whatever was moved
 
 /// The right one, a harmless variation, and the wrong ones that others have shipped.
 enum class Rule {

@@ -32,6 +32,7 @@ inline PressureStatistics operator-(PressureStatistics a, const PressureStatisti
   a.unspilled_bytes -= b.unspilled_bytes;
   a.failed_evictions -= b.failed_evictions;
   a.refused_requests -= b.refused_requests;
+  a.waited_requests -= b.waited_requests;
   return a;
 }
 

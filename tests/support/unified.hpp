@@ -11,18 +11,11 @@
 #include <vector>
 
 #include "support/copy_places.hpp"
+#include "support/refused.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/coherence/unified_buffer.hpp"
 
 namespace tern::test {
-
-template <class T>
-Failure refused(const Result<T>& result, ErrorCode code) {
-  EXPECT_FALSE(result);
-  if (result) return Failure(ErrorCode::violation);
-  EXPECT_EQ(name(result.failure().code()), name(code)) << result.failure().text();
-  return result.failure();
-}
 
 inline std::vector<int> counting(std::size_t count, int first = 1) {
   std::vector<int> made(count);

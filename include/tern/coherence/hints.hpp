@@ -66,12 +66,16 @@ enum class HintSkip : std::uint8_t {
   default_policy,  // there is nothing to tell
   not_concurrent,  // host and device cannot use the memory at the same time
   not_supported,   // the device takes no such hints
+  already_there,   // nothing of it is stale there, or nothing has to move (unified memory)
 };
 [[nodiscard]] TERN_EXPORT const char* name(HintSkip skip) noexcept;
 
 struct HintReport {
   HintSkip skipped = HintSkip::none;
   EffectiveRange range = {};
+  /// How many bytes move, where that is known: of unified memory. What drivers do with pages is
+  /// not.
+  std::optional<std::size_t> moved_bytes = {};
 
   [[nodiscard]] bool is_sent() const noexcept { return skipped == HintSkip::none; }
 };

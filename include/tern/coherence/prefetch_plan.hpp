@@ -9,7 +9,8 @@
 // exist (invalid_device, device_mismatch) and its memory must be one that can go there
 // (invalid_argument). Entries hold their memory. Carrying it out sends neighbours that touch and go
 // to one place as one, and many at a time where the driver takes them so; order is kept on each
-// stream. What the devices would not do, and zero bytes, is skipped and counted.
+// stream. What the devices would not do, what is there already as far as Tern knows, and zero
+// bytes, is skipped and counted.
 //
 // If an entry is refused then, those before it stay on their way, being only hints. The failure is
 // that of its cause, and says `index`, the entry as it was added, `enqueued`, how many entries were
@@ -73,11 +74,13 @@ class TERN_EXPORT PrefetchPlan {
     friend constexpr bool operator==(const Peak&, const Peak&) noexcept = default;
   };
 
-  /// What was done, in entries as they were added.
+  /// What was done, in entries as they were added; those that went as one count together.
   struct Report {
     std::size_t sent = 0;
+    /// Of these unified buffers nothing had to move, or the device would not do it.
     std::size_t skipped = 0;
-    std::size_t bytes = 0;  // sent
+    /// Of managed memory those that were sent, of unified buffers those that move.
+    std::size_t bytes = 0;
   };
 
   /// Empty.
@@ -137,7 +140,7 @@ class TERN_EXPORT PrefetchPlan {
     return try_check(place, budget, site).value();
   }
 
-  /// All of it on one stream.
+  /// All of it in the order of one stream.
   Result<Report> try_execute(StreamRef stream, HintOptions options = {},
                              CallSite site = CallSite::here()) const noexcept;
   Report execute(StreamRef stream, HintOptions options = {},

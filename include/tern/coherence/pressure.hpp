@@ -11,7 +11,9 @@
 // A device's copy is freed in the order of the stream that needs the memory, behind all that uses
 // it: no device lease waits for it on the host, and the budget shows it as pending. Copies of the
 // host are waited for, and so is the disk. What cannot fit, whatever went, is refused before
-// anything goes. Nothing here has to be switched on. Thread-safe.
+// anything goes; a lease that was given time (LeaseWait) waits for leases of other threads to close
+// and for frees that are under way, unless it could not fit even then. Nothing here has to be
+// switched on. Thread-safe.
 
 #pragma once
 
@@ -57,6 +59,8 @@ struct PressureStatistics {
   std::uint64_t failed_evictions = 0;
   /// Requests for which no room could be made.
   std::uint64_t refused_requests = 0;
+  /// Leases that waited for room, because they were given the time (LeaseWait).
+  std::uint64_t waited_requests = 0;
 
   [[nodiscard]] const EvictionCount& on_device(Eviction kind) const noexcept {
     return device[static_cast<std::size_t>(kind)];

@@ -38,10 +38,11 @@ namespace tern {
 class SpillFile;
 class UnifiedCore;
 
-/// What an access does that finds the bytes in use.
+/// What an access does that finds the bytes in use, or no room for them because of what others
+/// have.
 class LeaseWait {
  public:
-  /// It is refused with access_conflict, at once.
+  /// It is refused with access_conflict, or as memory is, at once.
   [[nodiscard]] static constexpr LeaseWait never() noexcept { return LeaseWait(0); }
   /// It waits so long, and is refused then. Waiting for a lease of the same thread is refused at
   /// once: nobody could end it.
@@ -63,9 +64,28 @@ class LeaseWait {
 
 /// Whether the host's copy is page-locked.
 enum class Pinned : std::uint8_t {
-  prefer,    // from 64 KiB on, while there is such memory; else pageable
-  required,  // or the access is refused, as the memory was
+  prefer,  // from 64 KiB on, while there is such memory; else pageable
+  /// Or the access is refused, as the memory was. Pageable on the host device, where nothing is
+  /// copied, unless a resource gives such memory; refused with unsupported, when the buffer is
+  /// made, on any other device that uses the host's memory itself: there is no copy to be
+  /// page-locked.
+  required,
   never,
+};
+
+/// Whether something is checked: as the program says, or else as TERN_CHECK does.
+class CheckOption {
+ public:
+  constexpr CheckOption() noexcept = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): an option is set to true or false
+  constexpr CheckOption(bool is_on) noexcept : is_set_(true), is_on_(is_on) {}
+
+  [[nodiscard]] constexpr bool is_set() const noexcept { return is_set_; }
+  /// Of one that is not set: no.
+  [[nodiscard]] constexpr explicit operator bool() const noexcept { return is_on_; }
+
+ private:
+  bool is_set_ = false, is_on_ = false;
 };
 
 /// What becomes of bytes that only the copy has which is dropped.
@@ -87,16 +107,19 @@ struct UnifiedOptions {
   /// source and in nobody's hands.
   std::size_t merge_below_bytes = 128 * 1024;
   /// Bytes that are stale, never written or about to be written are 0xCB, to be seen, and an access
-  /// to what the host wrote without a lease is refused (violation). Unset: as TERN_CHECKED says.
+  /// to what the host wrote without a lease is refused (violation). Unset: as TERN_CHECKED says, or
+  /// TERN_CHECK with the words poison or checksum.
   std::optional<bool> checked = {};
   /// Before every lease for reading, the copies that should be the same are compared (violation):
   /// finds who writes on a device without a lease. Every read costs a copy.
-  bool compare = false;
+  CheckOption compare = {};
   /// The host may touch its copy only while it has a lease: pages that are stale cannot be read,
   /// and pages without a lease for writing not written; who does so ends with a report. Every call
-  /// that moves bytes waits until they are there. Only for pageable memory of the library's own, so
-  /// not with Pinned::required, a named resource of host memory, or a device that shares the copy.
-  bool guard = false;
+  /// that moves bytes waits until they are there. Only for pageable memory of the library's own: it
+  /// is refused with Pinned::required or a named resource of host memory (invalid_argument) and on
+  /// a device that shares the host's memory (unsupported), where TERN_CHECK leaves it off; memory
+  /// that was adopted has none.
+  CheckOption guard = {};
   CallSite site = CallSite::here();
 };
 
@@ -143,7 +166,16 @@ class TERN_EXPORT RawLease {
  private:
   friend class UnifiedCore;
   static constexpr int no_discard = -1;
+  RawLease(UnifiedCore* core, void* address, std::size_t bytes, std::uint32_t slot,
+           int kept_exceptions) noexcept
+      : core_(core),
+        address_(address),
+        bytes_(bytes),
+        slot_(slot),
+        kept_exceptions_(kept_exceptions) {}
   void end() noexcept;
+  static void end_fully(UnifiedCore* core, std::uint32_t slot, std::size_t bytes,
+                        int kept_exceptions) noexcept;
 
   UnifiedCore* core_ = nullptr;
   void* address_ = nullptr;
@@ -152,6 +184,9 @@ class TERN_EXPORT RawLease {
   /// Exceptions under way when a discard was opened: one more at its end, and it was not finished.
   int kept_exceptions_ = no_discard;
 };
+
+/// Of a read that was got before, moved from or made by default.
+[[nodiscard]] TERN_EXPORT Failure no_pending_read(CallSite site) noexcept;
 
 class TERN_EXPORT RawUnified {
  public:
@@ -280,8 +315,9 @@ class TERN_EXPORT RawUnified {
                                             CallSite site) const noexcept;
   /// Of one that is there.
   [[nodiscard]] ByteRange range() const noexcept;
-  void open_the_long_way(RawLease& lease, Access access, bool is_host, StreamRef stream,
-                         LeaseWait wait, const CallSite& site) const;
+  [[nodiscard]] RawLease open_host_fully(Access access, LeaseWait wait, const CallSite& site) const;
+  [[nodiscard]] RawLease open_device_fully(Access access, StreamRef stream, LeaseWait wait,
+                                           const CallSite& site) const;
 
   UnifiedCore* core_ = nullptr;
   std::size_t offset_ = 0;

@@ -134,11 +134,25 @@ template <class T>
 class [[nodiscard]] PendingRead {
  public:
   PendingRead() noexcept = default;
-  explicit PendingRead(RawLease raw) noexcept : raw_(std::move(raw)) {}
+  explicit PendingRead(RawLease raw) noexcept : raw_(std::move(raw)), is_pending_(true) {}
+  PendingRead(PendingRead&& other) noexcept
+      : raw_(std::move(other.raw_)), is_pending_(std::exchange(other.is_pending_, false)) {}
+  PendingRead& operator=(PendingRead&& other) noexcept {
+    raw_ = std::move(other.raw_);
+    std::swap(is_pending_, other.is_pending_);
+    return *this;
+  }
+  ~PendingRead() = default;
 
-  /// Waits for the bytes; once.
+  /// Is there something to get?
+  [[nodiscard]] bool is_pending() const noexcept { return is_pending_; }
+  /// Waits for the bytes, and gives the lease away: a second call finds none and is refused with
+  /// not_allocated, as is the first of one that was moved from or made by default. Refused with
+  /// sync_failed it may be called again.
   [[nodiscard]] Result<HostLease<const T>> try_get(CallSite site = CallSite::here()) noexcept {
+    if (!is_pending_) return no_pending_read(site);
     if (Result<void> ready = raw_.try_wait(site); !ready) return ready.failure();
+    is_pending_ = false;
     return HostLease<const T>(std::move(raw_));
   }
   [[nodiscard]] HostLease<const T> get(CallSite site = CallSite::here()) {
@@ -146,7 +160,8 @@ class [[nodiscard]] PendingRead {
   }
 
  private:
-  RawLease raw_;
+  RawLease raw_;  // none for no bytes
+  bool is_pending_ = false;
 };
 
 /// A pointer that leaves: a lease that may be long, whose holder says what has changed.
@@ -303,7 +318,7 @@ class UnifiedView {
     return HostLease<T>(raw_, Access::discard, wait, site);
   }
 
-  // --- Devices: the stream's. They never block.
+  // --- Devices: the stream's. They never block, unless they are given time to wait.
 
   [[nodiscard]] Result<DeviceLease<const T>> try_read_device(
       StreamRef stream, LeaseWait wait = LeaseWait::never(),

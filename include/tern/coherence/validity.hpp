@@ -80,6 +80,17 @@ struct CopyCosts {
   /// in nobody's hands: bytes of `leased` are never written, be it with what they are.
   std::size_t merge_below = 0;
   std::span<const ByteRange> leased = {};
+
+  /// Of a source that is taken only if there is no other.
+  static constexpr std::uint8_t last_resort = 255;
+  /// Which of them a copy comes from.
+  [[nodiscard]] unsigned cheapest(PlaceSet sources) const noexcept {
+    unsigned best = sources.first();
+    for (PlaceSet rest = sources; !rest.empty(); rest = rest.without(rest.first())) {
+      if (of_source[rest.first()] < of_source[best]) best = rest.first();
+    }
+    return best;
+  }
 };
 
 class TERN_EXPORT Validity {
@@ -115,6 +126,10 @@ class TERN_EXPORT Validity {
     if (count_ == 1) [[likely]]
       return begin >= end || data()[0].valid.has(place);
     return valid_everywhere(begin, end).has(place);
+  }
+  /// The places that have all bytes, if those are the same for every byte; else none.
+  [[nodiscard]] PlaceSet uniform() const noexcept {
+    return count_ == 1 ? data()[0].valid : PlaceSet{};
   }
   /// Is it up to date there and nowhere else? Then writing it there changes nothing.
   [[nodiscard]] bool is_only(std::size_t begin, std::size_t end, unsigned place) const noexcept {

@@ -93,8 +93,12 @@ class LaunchArgument {
   [[nodiscard]] LaunchMemory* movable() const noexcept { return movable_; }
   /// The same argument, now that its memory is there.
   [[nodiscard]] LaunchArgument on(Storage* storage) const noexcept {
-    return LaunchArgument(storage, offset_, bytes_, access_, type_);
+    LaunchArgument made(storage, offset_, bytes_, access_, type_);
+    made.is_brought_ = true;
+    return made;
   }
+  /// Did its memory come to the launch? Then the launch reaches it, whose ever it is.
+  [[nodiscard]] bool is_brought() const noexcept { return is_brought_; }
   /// An array of no elements, which needs no storage.
   [[nodiscard]] bool is_empty_array() const noexcept { return is_empty_array_; }
 
@@ -116,6 +120,7 @@ class LaunchArgument {
   ArgumentType type_;
   Access access_ = Access::read;
   bool is_empty_array_ = false;
+  bool is_brought_ = false;
 };
 
 /// The kernel reads it.

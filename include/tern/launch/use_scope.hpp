@@ -81,6 +81,11 @@ class TERN_EXPORT UseScope {
                                                      CallSite site = CallSite::here()) noexcept {
     return try_put(storage, offset, bytes, access, site);
   }
+  /// The same of memory that a LaunchMemory has brought to the stream. It may be another device's:
+  /// the host's copy of a unified buffer is the host device's too.
+  [[nodiscard]] Result<std::size_t> try_add_brought(Storage* storage, std::size_t offset,
+                                                    std::size_t bytes, Access access,
+                                                    CallSite site = CallSite::here()) noexcept;
   template <class Used>
   std::size_t add(const Used& used, Access access, CallSite site = CallSite::here()) {
     return try_add(used, access, site).value();
@@ -98,7 +103,8 @@ class TERN_EXPORT UseScope {
   [[nodiscard]] void* pointer(std::size_t index) const noexcept {
     if (phase_ != Phase::begun || index >= count_) return nullptr;
     const Use& use = uses()[index];
-    return use.storage != nullptr ? use.storage->first_byte() + use.offset : nullptr;
+    if (use.storage == nullptr) return nullptr;
+    return (use.is_brought ? brought_address(use) : use.storage->first_byte()) + use.offset;
   }
 
   /// The work is submitted. Nothing if the scope has not begun.
@@ -120,6 +126,7 @@ class TERN_EXPORT UseScope {
     std::uint32_t first = 0;  // the first use of the same storage, which stands for all of them
     Access access = Access::read;
     Access merged = Access::read;
+    bool is_brought = false;
   };
 
   [[nodiscard]] std::span<Use> uses() noexcept { return {data(), count_}; }
@@ -131,6 +138,7 @@ class TERN_EXPORT UseScope {
   [[nodiscard]] Result<std::size_t> try_put(Storage* storage, std::size_t offset, std::size_t bytes,
                                             Access access, const CallSite& site) noexcept;
   [[nodiscard]] Result<void> check(CallSite site) noexcept;
+  [[nodiscard]] std::byte* brought_address(const Use& use) const noexcept;
   void cancel_first(std::size_t count) noexcept;
   /// Begun, and not begun after all: it may begin again.
   void reopen() noexcept;

@@ -1,0 +1,144 @@
+// The simplest leases of a unified buffer: the buffer is up to date all over where it is wanted,
+// nobody else has a lease, and no device is asked.
+//
+// Nearly all leases are like that, so three functions do nothing else, and call nobody: two that
+// open one, and one that closes it. For whatever else there is they hand over to those that know
+// all cases, before anything has happened. They have no arrays, and a guard of their frames would
+// be a tenth of their work.
+
+#include <utility>
+
+#include "coherence/thread_number.hpp"
+#include "coherence/unified_core.hpp"
+#include "device/device_state.hpp"
+
+#define TERN_SHORT_WAY __attribute__((no_stack_protector))
+
+namespace tern {
+namespace {
+
+/// StreamRef::is_usable, where it is inlined.
+bool is_usable(StreamRef stream) noexcept {
+  const StreamState* const state = DeviceState::state_of(stream);
+  return state != nullptr && state->is_open_as(stream.id()) && state->device->is_in_its_process();
+}
+
+void promise_next_mark(StreamRef stream) noexcept {
+  StreamState* const state = DeviceState::state_of(stream);
+  if (state->is_open_as(stream.id())) state->hold_next();
+}
+
+}  // namespace
+
+// --- Opening
+
+[[gnu::always_inline]] inline bool UnifiedCore::is_simple(ByteRange range, Access access,
+                                                          const Memory& memory,
+                                                          unsigned place) const noexcept {
+  if ((movers_ | sticky_count_ | open_count_) != 0 || is_watched_ || first_free_ == 0) return false;
+  if (range.end > bytes() || range.begin >= range.end || !memory.parts.has(place)) return false;
+  const PlaceSet there = validity_.uniform();
+  return access == Access::read ? there.has(place)
+                                : access == Access::read_write && there == PlaceSet::of(place);
+}
+
+[[gnu::always_inline]] inline UnifiedCore::Opened UnifiedCore::open_host_simply(
+    ByteRange range, Access access, const CallSite& site) noexcept {
+  const std::uint64_t thread = thread_number;
+  if (thread == 0 || !mutex_.try_lock()) return {};
+  Memory& memory = memories_[host];
+  const bool is_clear = access == Access::read ? memory.is_read_clear : memory.is_write_clear;
+  Opened opened;
+  if (is_simple(range, access, memory, host) && is_clear && !memory.wants_notes && spilled_.empty())
+      [[likely]] {
+    memory.touch();
+    opened = {memory.address + range.begin, first_free_ - 1};
+    begin_slot(opened.slot, range, access, Kind::lease, host, {}, thread, site);
+  }
+  mutex_.unlock();
+  return opened;
+}
+
+[[gnu::always_inline]] inline UnifiedCore::Opened UnifiedCore::open_device_simply(
+    ByteRange range, Access access, StreamRef stream, const CallSite& site) noexcept {
+  const std::uint64_t thread = thread_number;
+  if (thread == 0 || !is_usable(stream) || !mutex_.try_lock()) return {};
+  Opened opened;
+  if (const unsigned place = find_place(stream.device_id()); place != PlaceSet::most) [[likely]] {
+    Memory& memory = memory_of(place);
+    // What is ahead is also noted as a use: whoever takes that back looks, and then none is ahead.
+    if (is_simple(range, access, memory, place) && memory.ahead == stream.id() &&
+        (access == Access::read || memory.ahead_writes)) [[likely]] {
+      memory.touch();
+      opened = {memory.address + range.begin, first_free_ - 1};
+      begin_slot(opened.slot, range, access, Kind::lease, place, stream, thread, site);
+      slots_[opened.slot].is_ahead = true;
+    }
+  }
+  mutex_.unlock();
+  return opened;
+}
+
+[[gnu::always_inline]] inline RawLease UnifiedCore::lease_of_simple(const Opened& opened,
+                                                                    ByteRange range) noexcept {
+  return {this, opened.address, range.end - range.begin, opened.slot, RawLease::no_discard};
+}
+
+TERN_SHORT_WAY RawLease RawUnified::open_host(Access access, LeaseWait wait,
+                                              const CallSite& site) const {
+  if (core_ != nullptr) [[likely]] {
+    const ByteRange all = range();
+    const UnifiedCore::Opened opened = core_->open_host_simply(all, access, site);
+    if (opened) [[likely]]
+      return core_->lease_of_simple(opened, all);
+  }
+  return open_host_fully(access, wait, site);
+}
+
+TERN_SHORT_WAY RawLease RawUnified::open_device(Access access, StreamRef stream, LeaseWait wait,
+                                                const CallSite& site) const {
+  if (core_ != nullptr) [[likely]] {
+    const ByteRange all = range();
+    const UnifiedCore::Opened opened = core_->open_device_simply(all, access, stream, site);
+    if (opened) [[likely]]
+      return core_->lease_of_simple(opened, all);
+  }
+  return open_device_fully(access, stream, wait, site);
+}
+
+// --- Closing
+
+[[gnu::noinline, gnu::cold]] void UnifiedCore::end(UnifiedCore* core) noexcept { delete core; }
+
+[[gnu::always_inline]] inline bool UnifiedCore::close_simply(std::uint32_t slot) noexcept {
+  if (!mutex_.try_lock()) return false;
+  Open& open = slots_[slot];
+  bool is_simple = !is_watched_ && waiters_ == 0 && !open.has_use && !open.is_sticky &&
+                   (!is_write(open.access) || !write_through_);
+  if (open.is_ahead) {
+    const Memory& memory = memory_of(open.place);
+    const StreamRef stream = DeviceState::load_words(open.stream);
+    is_simple &= memory.ahead == stream.id() && (memory.ahead_writes || !is_write(open.access));
+    if (is_simple) promise_next_mark(stream);  // so that the stream does not end without it
+  }
+  if (!is_simple) {
+    mutex_.unlock();
+    return false;
+  }
+  open.is_open = false;
+  open.next_free = std::exchange(first_free_, slot + 1);
+  const bool is_last = (--open_count_ | shares_) == 0;
+  mutex_.unlock();
+  if (is_last) [[unlikely]]
+    end(this);
+  return true;
+}
+
+TERN_SHORT_WAY void RawLease::end() noexcept {
+  UnifiedCore* const core = std::exchange(core_, nullptr);
+  if (kept_exceptions_ == no_discard && core->close_simply(slot_)) [[likely]]
+    return;
+  end_fully(core, slot_, bytes_, kept_exceptions_);
+}
+
+}  // namespace tern

@@ -1,0 +1,115 @@
+#include "coherence/unified_options.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "support/unified.hpp"
+#include "tern/backends/catalog.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/coherence/unified_buffer.hpp"
+#include "tern/memory/direct_resource.hpp"
+
+namespace tern::test {
+namespace {
+
+struct Decided {
+  bool checked = false, compare = false, guard = false;
+
+  friend bool operator==(const Decided&, const Decided&) = default;
+};
+
+Decided decide(UnifiedOptions asked, const Config& config) {
+  const Result<UnifiedOptions> made = try_decide(asked, config);
+  EXPECT_TRUE(made) << made.failure().text();
+  if (!made) return {};
+  EXPECT_TRUE(made->checked && made->compare.is_set() && made->guard.is_set());
+  return {*made->checked, static_cast<bool>(made->compare), static_cast<bool>(made->guard)};
+}
+
+Config configured(Config::Checks checks, bool checked = false) {
+  Config config;
+  config.checks = checks;
+  config.checked = checked;
+  return config;
+}
+
+TEST(UnifiedOptions, AreTheConfigurationsWhereTheProgramSaysNothing) {
+  const UnifiedOptions plain{.device = sim::open({})};
+  EXPECT_EQ(decide(plain, {}), (Decided{}));
+  EXPECT_EQ(decide(plain, configured({}, true)), (Decided{.checked = true}));
+  EXPECT_EQ(decide(plain, configured({.poison = true})), (Decided{.checked = true}));
+  EXPECT_EQ(decide(plain, configured({.checksum = true})), (Decided{.checked = true}));
+  EXPECT_EQ(decide(plain, configured({.compare = true})), (Decided{.compare = true}));
+  EXPECT_EQ(decide(plain, configured({.guard = true})), (Decided{.guard = true}));
+}
+
+TEST(UnifiedOptions, AreTheProgramsWhereItSaysSomething) {
+  const Config everything =
+      configured({.poison = true, .guard = true, .checksum = true, .compare = true}, true);
+  UnifiedOptions said{.device = sim::open({}), .checked = false, .compare = false, .guard = false};
+  EXPECT_EQ(decide(said, everything), (Decided{}));
+  said.checked = true;
+  said.compare = said.guard = true;
+  EXPECT_EQ(decide(said, {}), (Decided{true, true, true}));
+}
+
+/// What the program asks for in vain is refused, what the configuration does is left off.
+Failure refuse_guard(UnifiedOptions asked, ErrorCode code) {
+  EXPECT_EQ(decide(asked, configured({.guard = true})), (Decided{}));
+  asked.guard = true;
+  return refused(try_decide(asked, {}), code);
+}
+
+TEST(UnifiedOptions, GuardOnlyWhatCanBe) {
+  const Device device = sim::open({}), host = open_device("host");
+  EXPECT_EQ(refuse_guard({.device = host, .tag = "u"}, ErrorCode::unsupported).text(),
+            "the pages of buffer 'u' cannot be guarded: 'host' uses the host's memory itself, at "
+            "any time. Leave UnifiedOptions::guard off, or use 'sim'.");
+  EXPECT_EQ(refuse_guard({.device = device, .tag = "u", .pinned = Pinned::required},
+                         ErrorCode::invalid_argument)
+                .text(),
+            "the pages of buffer 'u' cannot be guarded with Pinned::required: only pageable memory "
+            "of Tern's own can. Leave that out, or UnifiedOptions::guard off.");
+  refuse_guard({.device = device, .resources = {{}, std::make_shared<DirectResource>(host)}},
+               ErrorCode::invalid_argument);
+  const UnifiedOptions named{.device = device,
+                             .resources = {std::make_shared<DirectResource>(device)}};
+  EXPECT_EQ(decide(named, configured({.guard = true})), (Decided{.guard = true}));
+}
+
+TEST(UnifiedOptions, LockNoPagesOfADeviceThatUsesTheHosts) {
+  EXPECT_TRUE(try_decide({.device = open_device("host"), .pinned = Pinned::required}, {}));
+  const Result<Device> opened = try_open_device("opencl:0");
+  if (!opened || !opened->can(Capability::host_access)) GTEST_SKIP() << "there is none";
+  const Failure no =
+      refused(try_decide({.device = *opened, .tag = "u", .pinned = Pinned::required}, {}),
+              ErrorCode::unsupported);
+  EXPECT_EQ(no.text(),
+            "buffer 'u' has no copy that could be page-locked: 'opencl:0' uses the host's memory "
+            "itself. Ask for Pinned::prefer.");
+  EXPECT_TRUE(try_decide({.device = *opened}, {}));
+  refuse_guard({.device = *opened}, ErrorCode::unsupported);
+}
+
+/// In a process of its own, because the configuration is read once in a process.
+TEST(UnifiedOptionsDeathTest, ComeFromTheEnvironment) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        setenv("TERN_CHECK", "guard,poison", 1);
+        const Device device = sim::open({});
+        UnifiedBuffer<int> plain(Shape{10000}, {.device = device});
+        const int poison = plain.discard_host()[0];
+        UnifiedBuffer<int> told(Shape{10000}, {.device = device, .guard = false});
+        static_cast<void>(told.discard_host());
+        const bool is_right = plain.is_guarded() && !told.is_guarded() &&
+                              static_cast<unsigned>(poison) == 0xCBCBCBCBu;
+        std::_Exit(is_right ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace tern::test
