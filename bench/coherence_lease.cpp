@@ -1,18 +1,14 @@
 // What a unified buffer costs: a lease that moves nothing, a small part of a large buffer that
-// changes, ping-pong that mostly reads, and the rate at which it fills a device.
+// changes, ping-pong that mostly reads, and the rate at which it brings bytes to a device and home.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "bench/contestants.hpp"
+#include "bench/copy_stage.hpp"
 #include "bench/measure.hpp"
-#include "tern/buffer/buffer.hpp"
-#include "tern/buffer/copy.hpp"
 #include "tern/coherence/unified_buffer.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -22,12 +18,11 @@ namespace {
 constexpr double goal_lease_ns = 40;
 constexpr double goal_share_percent = 1.1;
 constexpr double goal_ping_pong_percent = 10;
-constexpr double goal_rate_ratio = 0.95;
 
-void add_leases(Context& context, const Stage& stage) {
+void add_leases(Context& context, const CopyStage& stage) {
   constexpr std::size_t rounds = 1000;
-  UnifiedBuffer<float> buffer(Shape{1024}, {.device = stage.device, .tag = "bench"});
-  const StreamRef stream = stage.streams[0];
+  UnifiedBuffer<float> buffer(Shape{1024}, {.device = stage.device(), .tag = "bench"});
+  const StreamRef stream = stage.stream();
   std::ranges::fill(buffer.discard_host(), 1.0f);
   buffer.sync_to_device();
   const auto add = [&](const std::string& name, const auto& lease) {
@@ -52,10 +47,10 @@ void add_leases(Context& context, const Stage& stage) {
   add("a host rw, opened and closed", [&] { static_cast<void>(buffer.rw_host()); });
 }
 
-void add_small_part(Context& context, const Stage& stage) {
+void add_small_part(Context& context, const CopyStage& stage) {
   const std::size_t bytes = context.usual_or_quick(1 * gib, 32 * mib);
   context.step("a hundredth of it changes");
-  UnifiedBuffer<std::uint8_t> buffer(Shape{bytes}, {.device = stage.device, .tag = "bench"});
+  UnifiedBuffer<std::uint8_t> buffer(Shape{bytes}, {.device = stage.device(), .tag = "bench"});
   buffer.fill(1);
   buffer.sync_to_device();
   const std::uint64_t before = buffer.stats().moved().bytes + buffer.stats().elided.bytes;
@@ -73,12 +68,12 @@ void add_small_part(Context& context, const Stage& stage) {
                .goal = goal_share_percent});
 }
 
-void add_ping_pong(Context& context, const Stage& stage) {
+void add_ping_pong(Context& context, const CopyStage& stage) {
   constexpr std::size_t rounds = 100, bytes = 1 * mib;
   context.step("ping-pong");
-  const StreamRef stream = stage.streams[0];
+  const StreamRef stream = stage.stream();
   const auto moved = [&](bool reads) {
-    UnifiedBuffer<std::uint8_t> buffer(Shape{bytes}, {.device = stage.device, .tag = "bench"});
+    UnifiedBuffer<std::uint8_t> buffer(Shape{bytes}, {.device = stage.device(), .tag = "bench"});
     buffer.fill(1);
     for (std::size_t i = 0; i < rounds; ++i) {
       if (reads && i % 20 != 0) {
@@ -98,55 +93,74 @@ void add_ping_pong(Context& context, const Stage& stage) {
                .goal = goal_ping_pong_percent});
 }
 
-void add_rate(Context& context, const Stage& stage, Pinned pinned) {
-  const std::size_t bytes = context.usual_or_quick(256 * mib, 1 * mib);
+/// The host's bytes have changed and a device reads them, or the other way about.
+void add_rates(const CopyStage& stage, Pinned pinned) {
+  Context& context = stage.context();
   const bool is_pinned = pinned == Pinned::required;
-  const std::string kind = is_pinned ? "page-locked" : "pageable";
-  context.step(kind + " to the device");
-  const StreamRef stream = stage.streams[0];
+  // Where the driver has nothing to be compared with, the largest tells nothing more.
+  const std::size_t usual = is_pinned ? 256 * mib : stage.raw() != nullptr ? gib : 64 * mib;
+  const std::size_t bytes = context.usual_or_quick(usual, 1 * mib);
+  const StreamRef stream = stage.stream();
   UnifiedBuffer<std::uint8_t> buffer(Shape{bytes},
-                                     {.device = stage.device, .tag = "bench", .pinned = pinned});
+                                     {.device = stage.device(), .tag = "bench", .pinned = pinned});
   buffer.fill(1);
-  const Buffer device = Buffer::allocate(stage.device, Shape{bytes}, DType::byte);
-  std::vector<std::byte> pageable(is_pinned ? 0 : bytes);
-  const Buffer host =
-      is_pinned ? Buffer::allocate(stage.device, Shape{bytes}, DType::byte,
-                                   {.kind = MemoryKind::pinned, .contents = Contents::zero})
-                : Buffer();
-  const void* const from =
-      is_pinned ? reinterpret_cast<const void*>(host.address()) : pageable.data();
-  void* const to = reinterpret_cast<void*>(device.address());
-  const std::vector<double> seconds =
-      median_seconds({[&] {
-                        buffer.mark_host_dirty();
-                        static_cast<void>(buffer.read_device(stream));
-                        stream.synchronize();
-                      },
-                      [&] {
-                        stream.copy(to, from, bytes);
-                        stream.synchronize();
-                      }},
-                     context.seconds_per_figure());
-  const auto rate = [bytes](double of) { return static_cast<double>(bytes) / of / 1e9; };
-  context.add({.name = fmt::format("{} {} to the device", format_bytes(bytes), kind),
-               .value = rate(seconds[0]),
-               .unit = "GB/s",
-               .baseline_name = "one copy of the stream's",
-               .baseline = rate(seconds[1]),
-               .goal_ratio = goal_rate_ratio});
+  const DeviceMemory device = stage.memory(MemoryKind::device, bytes);
+  const DeviceMemory locked =
+      is_pinned ? stage.memory(MemoryKind::pinned, bytes) : DeviceMemory(nullptr, {stage.device()});
+  const HeapMemory heap = is_pinned ? nullptr : heap_memory(bytes, 1);
+  std::byte* const host = is_pinned ? locked.get() : heap.get();
+  const auto add = [&](const char* direction, std::byte* to, const std::byte* from,
+                       const Body& ours) {
+    CopyFigure figure = {.name = fmt::format("{} {} to the {}", format_bytes(bytes),
+                                             is_pinned ? "page-locked" : "pageable", direction),
+                         .bytes = bytes,
+                         .raw_name = "cuMemcpyAsync",
+                         .plain_name = "one copy of the stream's"};
+    if (is_pinned) {
+      figure.goal_ratio = goal_pinned_ratio;
+    } else if (to == host) {
+      figure.goal = goal_staged_to_host;
+      figure.goal_ratio = goal_staged_ratio_to_host;
+    } else {
+      figure.goal = goal_staged_to_device;
+      figure.goal_ratio = goal_staged_ratio_to_device;
+    }
+    stage.compare(
+        figure, ours,
+        [&] {
+          stage.raw()->copy(to, from, bytes);
+          stage.raw()->synchronize();
+        },
+        [&] {
+          stream.copy(to, from, bytes);
+          stream.synchronize();
+        });
+  };
+  add("device", device.get(), host, [&] {
+    buffer.mark_host_dirty();
+    static_cast<void>(buffer.read_device(stream));
+    stream.synchronize();
+  });
+  add("host", host, device.get(), [&] {
+    buffer.mark_device_dirty(stream);
+    static_cast<void>(buffer.read_host());
+  });
 }
 
 void run(Context& context) {
-  const Stage stage(context);
+  const CopyStage stage(context);
   add_leases(context, stage);
   add_small_part(context, stage);
   add_ping_pong(context, stage);
-  if (stage.device.info().is_host) {
-    context.note("the host device shares memory with the host: nothing is copied to it.");
+  if (stage.device().can(Capability::host_access)) {
+    context.note(
+        fmt::format("'{}' uses the host's own memory: nothing is copied, so there is no "
+                    "rate.",
+                    stage.device().spec()));
     return;
   }
-  if (stage.device.can(Capability::pinned_memory)) add_rate(context, stage, Pinned::required);
-  add_rate(context, stage, Pinned::never);
+  if (stage.device().can(Capability::pinned_memory)) add_rates(stage, Pinned::required);
+  add_rates(stage, Pinned::never);
 }
 
 const Registration registered({"coherence.lease", "leases, parts and copies of unified buffers",

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +22,7 @@ struct Set {
   std::size_t count = 0, bytes = 0;
 };
 
-void add_set(Context& context, const CopyStage& stage, Set set, std::optional<double> goal_ratio) {
+void add_set(Context& context, const CopyStage& stage, Set set) {
   const StreamRef stream = stage.stream();
   const std::size_t rounds = context.usual_or_quick<std::size_t>(7, 2);
   std::vector<ManagedBuffer<std::byte>> buffers;
@@ -73,7 +72,7 @@ void add_set(Context& context, const CopyStage& stage, Set set, std::optional<do
       .baseline = rate(demand),
       .others = {{"kernels on resident pages", rate(resident)}}};
   // Elsewhere there are no pages to move.
-  if (stage.raw() != nullptr) figure.goal_ratio = goal_ratio;
+  if (stage.raw() != nullptr) figure.goal_ratio = goal_ratio_of_demand;
   context.add(std::move(figure));
   context.add({.name = fmt::format("a plan of {} entries, already there", set.count),
                .value = median(submission) * 1e6,
@@ -89,8 +88,8 @@ void run(Context& context) {
   }
   // More than a card has free of it can hang the card, so this stays small.
   const std::size_t large = context.usual_or_quick(64 * mib, 512 * kib);
-  add_set(context, stage, {4, large}, goal_ratio_of_demand);
-  add_set(context, stage, {32, large / 8}, std::nullopt);
+  add_set(context, stage, {4, large});
+  add_set(context, stage, {32, large / 8});
 }
 
 const Registration registered({"coherence.managed",

@@ -12,9 +12,6 @@
 namespace tern::bench {
 namespace {
 
-constexpr double goal_to_device = 45, goal_ratio_to_device = 6;
-constexpr double goal_to_host = 40, goal_ratio_to_host = 2.5;
-
 /// Memory as the system gives it: every page is still to be made.
 class UntouchedMemory {
  public:
@@ -91,10 +88,10 @@ void run(Context& context) {
     CopyFigure in = {.name = fmt::format("{} to the device", format_bytes(bytes)), .bytes = bytes};
     CopyFigure out = {.name = fmt::format("{} to the host", format_bytes(bytes)), .bytes = bytes};
     if (bytes == gib) {
-      in.goal = goal_to_device;
-      in.goal_ratio = goal_ratio_to_device;
-      out.goal = goal_to_host;
-      out.goal_ratio = goal_ratio_to_host;
+      in.goal = goal_staged_to_device;
+      in.goal_ratio = goal_staged_ratio_to_device;
+      out.goal = goal_staged_to_host;
+      out.goal_ratio = goal_staged_ratio_to_host;
     }
     stage.compare_copy(in, device.get(), heap.get());
     stage.compare_copy(out, heap.get(), device.get());

@@ -17,6 +17,12 @@
 
 namespace tern::bench {
 
+/// What copies have to reach beside the driver's: those of page-locked memory lose nothing, and
+/// those of ordinary memory are much faster. Rates are GB/s, of 1 GiB.
+inline constexpr double goal_pinned_ratio = 0.95;
+inline constexpr double goal_staged_to_device = 45, goal_staged_ratio_to_device = 6;
+inline constexpr double goal_staged_to_host = 40, goal_staged_ratio_to_host = 2.5;
+
 /// How a figure is called and what it has to reach.
 struct CopyFigure {
   std::string name = {};

@@ -43,6 +43,13 @@ done:
 }
 )";
 
+/// The same in the only language that an OpenCL device takes.
+constexpr std::string_view touch_text = R"(
+__kernel void tern_touch(__global uint* words, ulong count) {
+  for (ulong i = get_global_id(0); i < count; i += get_global_size(0)) words[i] += 1;
+}
+)";
+
 void touch(const KernelCall& call) {
   auto* const words = call.argument<std::uint32_t*>(0);
   for (std::uint64_t i = 0; i < call.argument<std::uint64_t>(1); ++i) ++words[i];
@@ -52,7 +59,7 @@ void touch(const KernelCall& call) {
 
 TouchKernel::TouchKernel(const CopyStage& stage) : device_(stage.device()) {
   const auto* image = reinterpret_cast<const std::byte*>(touch_ptx.data());
-  KernelSource source = {.entry = "tern_touch", .body = touch};
+  KernelSource source = {.entry = "tern_touch", .body = touch, .text = touch_text};
   if (device_.info().backend == "cuda") {
     // A simulated driver runs no image of a real one.
     if (stage.raw() == nullptr) return;

@@ -21,10 +21,12 @@ struct Measured {
   bench::Figure figure;
 };
 
-/// A filter is a name or the beginning of one, up to a point: "host" is not "hosted.copy".
+/// A filter is a whole group ("host", which is not "hosted.copy") or, after its point, the
+/// beginning of a case ("coherence.over").
 bool matches(std::string_view name, std::string_view filter) {
   if (!name.starts_with(filter)) return false;
-  return filter.empty() || name.size() == filter.size() || name[filter.size()] == '.';
+  const bool names_a_case = filter.find('.') != filter.npos;
+  return filter.empty() || names_a_case || name[filter.size()] == '.';
 }
 
 /// Three figures that mean something: 28.4, 1.06, 152.

@@ -28,8 +28,9 @@ int run(int argc, char** argv) {
   BenchOptions bench;
   CLI::App* bench_command = app.add_subcommand(
       "bench", "Measure: figures beside what they are compared with, in one run");
-  bench_command->add_option("cases", bench.filter,
-                            "only cases whose name begins with this, such as host or host.copy");
+  bench_command->add_option(
+      "cases", bench.filter,
+      "only cases of this group, such as host, or that begin so, such as host.co");
   bench_command->add_flag("--json", bench.json, "as JSON, for programs");
   bench_command->add_flag("--list", bench.list, "name the cases and run none");
   bench_command->add_flag("--check", bench.check, "fail if a figure misses its goal");

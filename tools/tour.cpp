@@ -237,8 +237,9 @@ class Tour {
         }
       }
       for (std::size_t i = 0; i < tiles; ++i) {
-        const int own = static_cast<int>(i);
-        is_right = is_right && all[i].load_host(0) == own && all[i].load_host(1) == own + 1;
+        std::vector<int> expected(count, static_cast<int>(i) + 1);
+        expected[0] = static_cast<int>(i);
+        is_right = is_right && all[i].to_vector() == expected;
       }
     }
     const PressureStatistics after = pressure_totals();
@@ -250,7 +251,7 @@ class Tour {
                     format_bytes(after.written_back_bytes - before.written_back_bytes),
                     format_bytes(after.spilled_bytes - before.spilled_bytes)));
     check(is_right && budget->peak_bytes() <= bytes / 4,
-          "every tile came back as it was, and the budget was kept");
+          "every element came back as it was, and the budget was kept");
   }
 
   void load_a_file() {

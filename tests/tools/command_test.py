@@ -97,6 +97,21 @@ class Bench(unittest.TestCase):
         self.assertEqual(cases, {"copy.device", "copy.fill", "copy.managed", "copy.pageable",
                                  "copy.pinned", "copy.slab", "copy.small"})
 
+    def test_the_coherence_cases_run_on_every_kind_of_device(self):
+        backends = json.loads(tern("info", "--json").stdout)["backends"]
+        available = {backend["name"] for backend in backends if backend["available"]}
+        cases = {"coherence.lease", "coherence.managed", "coherence.oversubscribed"}
+        for device in ("host", "sim", "opencl:0"):
+            if device.split(":")[0] not in available:
+                continue
+            run = tern("bench", "coherence", "--json", "--quick", "--device", device)
+            self.assertEqual(run.returncode, 0, device + ": " + run.stderr)
+            figures = json.loads(run.stdout)
+            self.assertEqual({figure["case"] for figure in figures}, cases, device)
+            copies = [figure for figure in figures if re.search("pageable|page-locked", figure["name"])]
+            # Nothing is copied to a device that uses the host's own memory, so there is no rate.
+            self.assertEqual(len(copies), 4 if device == "sim" else 0, device)
+
     def test_a_quick_run_has_no_goals_and_a_whole_one_says_whether_they_are_met(self):
         quick = json.loads(tern("bench", "pool.hit", "--json", "--quick").stdout)
         self.assertFalse([figure for figure in quick if "goal" in figure])
@@ -112,8 +127,11 @@ class Bench(unittest.TestCase):
         self.assertEqual(run.returncode, 2)
         self.assertRegex(run.stderr, ABSENT)
 
-    def test_a_filter_is_a_whole_part_of_the_name(self):
+    def test_a_filter_is_a_whole_group_or_the_beginning_of_a_case(self):
         self.assertIn("host.copy", tern("bench", "host", "--list").stdout)
+        for filter in ("coherence.over", "coherence.oversubscribed"):
+            listed = tern("bench", filter, "--list").stdout.splitlines()
+            self.assertEqual([line.split()[0] for line in listed], ["coherence.oversubscribed"])
         run = tern("bench", "hos", "--list")
         self.assertEqual(run.returncode, 2)
         self.assertIn("no case is called 'hos'", run.stderr)
