@@ -2,11 +2,14 @@
 
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <vector>
 
+#include "tern/core/error.hpp"
 #include "tern/interop/arrow_abi.h"
 
 namespace tern::test {
@@ -86,5 +89,20 @@ struct ArrowStranger {
   ArrowArray array = {};
   std::atomic<int> array_released = 0, schema_released = 0;
 };
+
+/// For a stream of a Source that lacks each of the callbacks in turn which nobody can do without:
+/// its import is refused, and lets the stream go if it can. Calls also(source) behind that.
+template <class Source, class Import, class Also>
+void expect_callbacks_needed(Import import, Also also) {
+  for (int which = 0; which < 3; ++which) {
+    Source null(1);
+    if (which == 0) null.stream.get_schema = nullptr;
+    if (which == 1) null.stream.get_next = nullptr;
+    if (which == 2) null.stream.release = nullptr;
+    EXPECT_EQ(import(&null.stream).failure().code(), ErrorCode::arrow_rejected) << which;
+    EXPECT_EQ(null.released, which == 2 ? 0 : 1) << which;
+    also(null);
+  }
+}
 
 }  // namespace tern::test
