@@ -641,7 +641,7 @@ bool Storage::try_end_origin() noexcept {
   if (this->rare() == nullptr) return true;  // it was never made
   Rare& rare = *this->rare();
   const StreamRef stream = rare.origin->end_stream();
-  if (!rare.is_end_queued && stream.is_usable()) {
+  if (const StreamStay stay(stream); stay && !rare.is_end_queued) {
     // Refused, it is tried again, until the uses are done and there is nothing to wait for.
     rare.is_end_queued = bool(try_queue_waits(stream, site_));
   }

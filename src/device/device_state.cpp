@@ -283,6 +283,7 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
       stream.issued.fetch_add(1, std::memory_order_acq_rel);
     }
     const std::uint64_t issued = stream.issued.load(std::memory_order_acquire);
+    stream.sealed = issued;
     const std::uint64_t recorded =
         stream.record_count == 0 ? 0 : stream.records[stream.record_count - 1].sequence;
     // Seal: after this nobody can record on the stream, so its last mark needs a record now. Where
@@ -545,11 +546,12 @@ Result<DeviceState::Covering> DeviceState::cover(StreamState& stream, Mark mark)
 
 namespace {
 
-/// A mark that was promised by name while the stream ended: what it stands for was sealed.
+/// A mark that was taken or promised while the stream ended: what it stands for was sealed. With
+/// the stream's mutex held.
 Mark within_seal(const StreamState& stream, Mark mark) noexcept {
   if (stream.id.load(std::memory_order_acquire) == mark.stream.value() &&
       stream.has_ended.load(std::memory_order_acquire)) {
-    mark.sequence = std::min(mark.sequence, stream.issued.load(std::memory_order_acquire));
+    mark.sequence = std::min(mark.sequence, stream.sealed);
   }
   return mark;
 }

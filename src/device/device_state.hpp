@@ -92,6 +92,9 @@ struct StreamState {
   std::mutex mutex;
   std::array<Record, early_records + 1> records = {};  // guarded by mutex
   std::size_t record_count = 0;                        // guarded by mutex
+  // The last mark it had as it ended. One that somebody took at that moment is beyond, and stands
+  // for nothing that was not before.
+  std::uint64_t sealed = 0;  // guarded by mutex
 };
 
 /// What a stream carries for the library until it gets there. If it never does, because its device

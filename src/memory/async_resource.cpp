@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "device/device_state.hpp"
+
 namespace tern {
 
 AsyncResource::AsyncResource(Device device)
@@ -31,8 +33,11 @@ void AsyncResource::put_back(const Piece& piece, StreamRef stream, const CallSit
   static_cast<void>(stream.try_release(piece.address, site));
 }
 
-Result<Mark> AsyncResource::give(const Piece& piece, StreamRef stream, const CallSite& site) noexcept {
-  if (!stream.try_mark()) {
+Result<Mark> AsyncResource::give(const Piece& piece, StreamRef stream,
+                                 const CallSite& site) noexcept {
+  // Its owner may end it meanwhile, in another thread.
+  const StreamStay stay(stream);
+  if (!stay) {
     // The stream has ended: its work is waited for, and any stream may free then.
     if (Result<void> waited = device().try_synchronize();
         !waited && waited.failure().code() != ErrorCode::device_lost) {

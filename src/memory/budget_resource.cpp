@@ -304,11 +304,12 @@ void BudgetResource::end(Record record, StreamRef stream) noexcept {
   record->resource_pending = &pending_bytes_;
   const bool is_free = !stream.id() && frees_for_host_at_once_;
   if (frees_without_waiting_ && !is_free) {
-    // The mark comes after the free, so that it covers it. A stream that has ended has no more
-    // marks: there the upstream has waited.
+    // The mark comes after the free, so that it covers it. Of a stream that has ended it is the
+    // last; if there is none the upstream has waited.
     if (!stream.id()) stream = device().default_stream();
-    if (const Result<Mark> mark = stream.try_mark()) {
-      record->mark = *mark;
+    const Result<Mark> mark = stream.try_mark();
+    record->mark = mark ? *mark : device().next_mark(stream.id());
+    if (record->mark) {
       budget_->frees_->add(record.release());
       return;
     }

@@ -54,7 +54,8 @@ void DirectResource::put_back(const Piece& piece, StreamRef, const CallSite& sit
   static_cast<void>(device().try_release(piece.address, site));
 }
 
-Result<Mark> DirectResource::give(const Piece& piece, StreamRef stream, const CallSite& site) noexcept {
+Result<Mark> DirectResource::give(const Piece& piece, StreamRef stream,
+                                  const CallSite& site) noexcept {
   // What was submitted to the stream may still use it.
   if (Result<void> waited = wait_for(stream); !waited) return waited.failure();
   if (Result<void> released = device().try_release(piece.address, site); !released) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "device/device_state.hpp"
 #include "memory/block_table.hpp"
 
 namespace tern {
@@ -40,9 +41,10 @@ StreamRef DriverResource::ordered_by(StreamRef stream) const noexcept {
 
 Result<void> DriverResource::wait_for(StreamRef stream) const noexcept {
   if (!stream.id()) return {};
+  Mark mark;
+  if (const StreamStay stay(stream); stay) mark = stream.next_mark();
   // One that has ended is waited for as a whole.
-  const Result<Mark> mark = stream.try_mark();
-  const Result<void> waited = mark ? Device::try_wait(*mark) : device_.try_synchronize();
+  const Result<void> waited = mark ? Device::try_wait(mark) : device_.try_synchronize();
   if (!waited && waited.failure().code() != ErrorCode::device_lost) return waited;
   return {};
 }

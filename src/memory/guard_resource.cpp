@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/device_state.hpp"
 #include "memory/block_table.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -89,18 +90,30 @@ std::size_t GuardResource::good_size(const Request& request) const noexcept {
   return request.bytes;
 }
 
+Result<void> GuardResource::check_device(StreamRef stream) const noexcept {
+  if (!stream.id() || stream.device_id() == device().id()) return {};
+  return Failure(ErrorCode::device_mismatch,
+                 "memory of '{a}' was freed on a stream of {b}. Free it on a stream of its own "
+                 "device.")
+      .with("a", device().spec())
+      .with("b", Place::device(stream.device_id()).text());
+}
+
 Result<StreamRef> GuardResource::usable(StreamRef stream) noexcept {
-  if (!stream.id()) return StreamRef(state_->own);
-  if (stream.device_id() != device().id()) {
-    return Failure(ErrorCode::device_mismatch,
-                   "memory of '{a}' was freed on a stream of {b}. Free it on a stream of its own "
-                   "device.")
-        .with("a", device().spec())
-        .with("b", Place::device(stream.device_id()).text());
-  }
+  if (Result<void> fits = check_device(stream); !fits) return fits.failure();
   if (stream.try_mark()) return stream;
-  // It has ended: its work is waited for, and ours comes after that.
-  if (Result<void> waited = device().try_synchronize(); !waited) return waited.failure();
+  return behind(stream);
+}
+
+Result<StreamRef> GuardResource::behind(StreamRef stream) noexcept {
+  if (Result<void> fits = check_device(stream); !fits) return fits.failure();
+  Mark mark;
+  if (const StreamStay stay(stream); stay) mark = stream.next_mark();
+  if (mark || stream.id()) {
+    // One that has ended is waited for as a whole.
+    const Result<void> waited = mark ? state_->own.try_wait(mark) : device().try_synchronize();
+    if (!waited) return waited.failure();
+  }
   return StreamRef(state_->own);
 }
 
@@ -281,37 +294,39 @@ Result<void> GuardResource::try_deallocate(const Block& block, StreamRef stream,
     unclaim_block(block.generation);
     return Result<void>(Failure(failure).at(site));
   };
-  const Result<StreamRef> on = usable(stream);
-  if (on) {
-    if (!guarded->was_reported) {
-      if (Result<void> whole = look(*guarded, *on, site); !whole) {
-        // Other failures, a checker's violation among them, leave the bands to be looked at again.
-        guarded->was_reported = whole.failure().number("offset").has_value();
-        if (whole.failure().code() != ErrorCode::device_lost) return fail(whole.failure());
-      }
+  const Result<StreamRef> on = behind(stream);
+  if (!on && on.failure().code() != ErrorCode::device_lost) return fail(on.failure());
+  if (on && !guarded->was_reported) {
+    if (Result<void> whole = look(*guarded, *on, site); !whole) {
+      // Other failures, a checker's violation among them, leave the bands to be looked at again.
+      guarded->was_reported = whole.failure().number("offset").has_value();
+      if (whole.failure().code() != ErrorCode::device_lost) return fail(whole.failure());
     }
-    if (options_.poison) {
-      if (Result<void> done = on->try_fill(bytes_of(block), block.bytes, poison_byte, site);
+  }
+  StreamRef last = stream;
+  Mark mark;
+  {
+    // In the order of the stream that frees: what it does to the block from now on shows.
+    const StreamStay stay(stream);
+    if (on && !stay) last = *on;
+    if (on && options_.poison) {
+      if (Result<void> done = last.try_fill(bytes_of(block), block.bytes, poison_byte, site);
           !done && done.failure().code() != ErrorCode::device_lost) {
         return fail(done.failure());
       }
     }
-  } else if (on.failure().code() != ErrorCode::device_lost) {
-    return fail(on.failure());
+    mark = last.next_mark();
   }
-  const StreamRef last = on ? *on : stream;
   if (options_.quarantine_bytes == 0 || guarded->whole.bytes > options_.quarantine_bytes) {
     if (Result<void> freed = upstream()->try_deallocate(guarded->whole, last, site); !freed) {
       return fail(freed.failure());
     }
     counters().note_free(block.bytes);
-    const Result<Mark> mark = last.try_mark();
-    end_block(block.generation, mark ? *mark : Mark{});
+    end_block(block.generation, mark);
     delete guarded;
     return {};
   }
-  const Result<Mark> mark = last.try_mark();
-  guarded->mark = mark ? *mark : Mark{};
+  guarded->mark = mark;
   guarded->freed = site;
   counters().note_free(block.bytes);
   quarantine_block(block.generation);

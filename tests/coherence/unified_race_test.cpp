@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <memory>
+#include <random>
 #include <stop_token>
 #include <thread>
+#include <vector>
 
 #include "support/gate.hpp"
 #include "support/pressed.hpp"
@@ -15,6 +19,7 @@
 #include "tern/coherence/spill_file.hpp"
 #include "tern/coherence/unified_buffer.hpp"
 #include "tern/memory/direct_resource.hpp"
+#include "tern/trace/finding.hpp"
 
 namespace tern::test {
 namespace {
@@ -167,6 +172,103 @@ TEST_F(UnifiedRace, AFillByAStreamOfAnotherDeviceWhileTheCopyGoes) {
   gate.open();
   evicts.join();
   fills.join();
+}
+
+/// Buffers of one thread, of which each has one value throughout, and streams that come and go.
+class RandomUser {
+ public:
+  RandomUser(const UnifiedOptions& options, unsigned seed) : options_(options), random_(seed) {
+    for (Stream& stream : streams_) stream = Stream(options.device);
+    for (Known& known : buffers_) begin(known);
+  }
+
+  /// Refusals for want of room are part of it, since another thread has some.
+  void step() {
+    Known& known = buffers_[random_() % buffers_.size()];
+    Stream& stream = streams_[random_() % streams_.size()];
+    const int value = static_cast<int>(random_() % 1000);
+    switch (random_() % 8) {
+      case 0:
+        write(known, stream, value, known.buffer.try_discard_device(stream));
+        break;
+      case 1:
+        write(known, stream, value, known.buffer.try_rw_device(stream));
+        break;
+      case 2:
+        check(known, known.buffer.try_read_host());
+        break;
+      case 3:
+        expect_room(known.buffer.try_prefetch(stream));
+        break;
+      case 4:
+        expect_room(known.buffer.try_drop_device(options_.device));
+        break;
+      case 5:
+        if (const Result<UnifiedBuffer<int>> copy = known.buffer.try_clone(stream)) {
+          check(known, copy->try_read_host());
+        } else {
+          expect_room(copy);
+        }
+        break;
+      case 6:
+        begin(known);
+        break;
+      default:
+        stream = Stream();
+        stream = Stream(options_.device);
+    }
+  }
+
+ private:
+  struct Known {
+    UnifiedBuffer<int> buffer;
+    int value = 0;
+  };
+
+  void begin(Known& known) {
+    known = {UnifiedBuffer<int>(Shape{pressed_ints}, options_)};
+    std::ranges::fill(known.buffer.discard_host(), known.value);
+  }
+  template <class T>
+  static void expect_room(const Result<T>& result) {
+    if (result) return;
+    const ErrorCode code = result.failure().code();
+    EXPECT_TRUE(code == ErrorCode::out_of_budget || code == ErrorCode::out_of_memory)
+        << result.failure().text();
+  }
+  static void write(Known& known, StreamRef stream, int value, Result<DeviceLease<int>> lease) {
+    expect_room(lease);
+    if (!lease) return;
+    const Result<void> filled = stream.try_fill(lease->data(), lease->size(), value);
+    EXPECT_TRUE(filled) << filled.failure().text();
+    known.value = value;
+  }
+  static void check(const Known& known, Result<HostLease<const int>> lease) {
+    expect_room(lease);
+    if (!lease) return;
+    EXPECT_EQ(std::ranges::count(*lease, known.value), std::ssize(*lease));
+  }
+
+  UnifiedOptions options_;
+  std::mt19937 random_;
+  std::array<Stream, 3> streams_;
+  std::array<Known, 4> buffers_;
+};
+
+TEST_F(UnifiedRace, StreamsThatEndWhileOthersMakeRoom) {
+  const ResourceHandle some = std::make_shared<BudgetResource>(pool, limited(5 * pressed_bytes));
+  UnifiedOptions users = options();
+  users.resources = {some};
+  RandomUser one(users, 1), two(users, 2);
+  // Findings would come in every round from then on.
+  const auto run = [this](RandomUser& user) {
+    for (int i = 0; i < rounds && !HasFailure(); ++i) user.step();
+  };
+  std::thread other([&] { run(two); });
+  run(one);
+  other.join();
+  const std::vector<Finding> findings = sim::findings(device);
+  EXPECT_TRUE(findings.empty()) << findings.size() << ", first " << findings.front().text();
 }
 
 }  // namespace

@@ -74,7 +74,11 @@ class TERN_EXPORT GuardResource final : public WrappingResource {
                                                                std::size_t bytes,
                                                                std::byte expected, StreamRef stream,
                                                                const CallSite& site) noexcept;
+  [[nodiscard]] Result<void> check_device(StreamRef stream) const noexcept;
+  /// The stream itself; if it is none or has ended, the guard's own.
   [[nodiscard]] Result<StreamRef> usable(StreamRef stream) noexcept;
+  /// The guard's own stream, behind all that the stream has: its owner may end it meanwhile.
+  [[nodiscard]] Result<StreamRef> behind(StreamRef stream) noexcept;
   [[nodiscard]] Failure hit(const Guarded& guarded, std::int64_t offset, CallSite site,
                             const char* sentence) noexcept;
   /// Takes the oldest out of quarantine and gives its bytes back; 0 if there is none that may go.

@@ -427,6 +427,10 @@ Result<void> Pool::free_elsewhere(Descriptor& range, StreamCache& home, StreamRe
                                   Mark last_use, const Block& block,
                                   const CallSite& site) noexcept {
   const StreamId id = stream.id();
+  // Its owner may know nothing of this, and end it meanwhile. A mark must be behind its work then,
+  // and what it is told before its end.
+  const StreamStay stay(stream);
+  if (id && !stay) return free_with_care(block, range.place, stream, site);
   if (id && !try_cache(id.slot())) {
     // No memory to remember the stream by, so it is waited for.
     if (Result<void> waited = Device::try_wait(last_use);

@@ -333,7 +333,9 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
   auto& range = *reinterpret_cast<Descriptor*>(place->note.load(std::memory_order_relaxed));
   // The place's stream will not do: another thread that frees the block is changing it.
   StreamCache& home = *range.home.load(std::memory_order_relaxed);
-  if (!is_plain_ || home_of(id) != home.slot) {
+  // A stream that did not allocate it may have no mark yet, and is about to end, perhaps.
+  if (!is_plain_ || home_of(id) != home.slot ||
+      place->stream.load(std::memory_order_relaxed) != id) {
     return free_elsewhere(range, home, stream, last_use, block, site);
   }
   Descriptor* leaving = nullptr;
