@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <thread>
 
 #include "buffer/stream_order.hpp"
 #include "core/no_host_memory.hpp"
@@ -17,6 +18,12 @@ bool must_wait(Access access, const UseRecord::Entry& earlier) noexcept {
 }
 
 }  // namespace
+
+void BriefLock::lock_among_others() noexcept {
+  do {
+    std::this_thread::yield();
+  } while (!try_lock());
+}
 
 bool MarkSet::try_add(Mark mark) noexcept {
   Mark* const marks = more_ ? more_.get() : inline_;

@@ -1,5 +1,7 @@
 #include "tern/device/backend.hpp"
 
+#include <algorithm>
+
 namespace tern {
 namespace {
 
@@ -14,6 +16,10 @@ Failure missing(const Backend& backend, const char* what) noexcept {
 }
 
 }  // namespace
+
+bool ManagedInfo::is_accessed_by(Place place) const noexcept {
+  return std::ranges::find(accessed_by, place) != accessed_by.end();
+}
 
 Result<LaunchSize> LaunchSize::try_for_elements(std::uint64_t count, std::uint32_t block_threads,
                                                 CallSite site) noexcept {

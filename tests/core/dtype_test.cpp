@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <complex>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -12,6 +13,17 @@ struct Half {
   std::uint16_t bits;
 };
 struct Nothing {};
+/// As libraries have their own.
+template <class T>
+struct Complex {
+  using value_type = T;
+  [[nodiscard]] T real() const { return parts[0]; }
+  [[nodiscard]] T imag() const { return parts[1]; }
+  T parts[2];
+};
+struct Quaternion : Complex<float> {
+  float rest[2];
+};
 }  // namespace mine
 
 template <>
@@ -135,6 +147,8 @@ TEST(DType, OfACppTypeGoesByWidthAndSign) {
   static_assert(dtype_of<double>() == DType::f64);
   static_assert(dtype_of<std::complex<float>>() == DType::complex64);
   static_assert(dtype_of<std::complex<double>>() == DType::complex128);
+  static_assert(dtype_of<const mine::Complex<float>>() == DType::complex64);
+  static_assert(dtype_of<mine::Complex<double>>() == DType::complex128);
 }
 
 TEST(DType, OfACppTypeIgnoresConstAndVolatile) {
@@ -149,6 +163,7 @@ TEST(DType, IsNotThereForTextLongDoublesPointersOrStructures) {
   static_assert(!HasDType<char> && !HasDType<wchar_t> && !HasDType<char8_t>);
   static_assert(!HasDType<char16_t> && !HasDType<char32_t>);
   static_assert(!HasDType<long double> && !HasDType<std::complex<long double>>);
+  static_assert(!HasDType<mine::Complex<int>> && !HasDType<mine::Quaternion>);
   static_assert(!HasDType<int*> && !HasDType<void*> && !HasDType<void> && !HasDType<int&>);
   static_assert(!HasDType<int[2]> && !HasDType<mine::Nothing> && !HasDType<DType>);
 }

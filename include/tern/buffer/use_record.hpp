@@ -23,7 +23,6 @@
 #include <mutex>
 #include <new>
 #include <span>
-#include <thread>
 #include <type_traits>
 
 #include "tern/core/access.hpp"
@@ -65,7 +64,8 @@ class TERN_EXPORT MarkSet {
 class BriefLock {
  public:
   void lock() noexcept {
-    while (is_taken_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
+    if (!try_lock()) [[unlikely]]
+      lock_among_others();
   }
   [[nodiscard]] bool try_lock() noexcept {
     return !is_taken_.exchange(true, std::memory_order_acquire);
@@ -73,6 +73,8 @@ class BriefLock {
   void unlock() noexcept { is_taken_.store(false, std::memory_order_release); }
 
  private:
+  TERN_EXPORT void lock_among_others() noexcept;
+
   std::atomic<bool> is_taken_ = false;
 };
 

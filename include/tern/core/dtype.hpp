@@ -7,7 +7,6 @@
 
 #pragma once
 
-#include <complex>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -119,13 +118,20 @@ template <>
 struct DTypeOf<double> {
   static constexpr DType value = DType::f64;
 };
-template <>
-struct DTypeOf<std::complex<float>> {
-  static constexpr DType value = DType::complex64;
+
+/// std::complex and whatever is made like it: two floats or doubles, which real() and imag() give.
+/// By what it has and not by name, so that only those pay for <complex> who use it.
+template <class T>
+concept ComplexLike = requires(const T& number) {
+  requires std::same_as<typename T::value_type, float> ||
+      std::same_as<typename T::value_type, double>;
+  requires sizeof(T) == 2 * sizeof(typename T::value_type);
+  { number.real() } -> std::same_as<typename T::value_type>;
+  { number.imag() } -> std::same_as<typename T::value_type>;
 };
-template <>
-struct DTypeOf<std::complex<double>> {
-  static constexpr DType value = DType::complex128;
+template <ComplexLike T>
+struct DTypeOf<T> {
+  static constexpr DType value = sizeof(T) == 8 ? DType::complex64 : DType::complex128;
 };
 
 /// All integers go by width and sign, so that long, long long and the fixed-width names agree.

@@ -18,7 +18,6 @@
 
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -167,9 +166,7 @@ struct ManagedInfo {
   std::optional<Place> preferred = {};      // where its pages should be
   std::optional<Place> last_prefetch = {};  // where they were last sent
 
-  [[nodiscard]] bool is_accessed_by(Place place) const noexcept {
-    return std::find(accessed_by.begin(), accessed_by.end(), place) != accessed_by.end();
-  }
+  [[nodiscard]] TERN_EXPORT bool is_accessed_by(Place place) const noexcept;
 };
 
 /// Called once by the stream, in its order. Must not call the device, and must not throw.

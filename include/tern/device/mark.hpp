@@ -11,7 +11,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <string_view>  // std::hash, for less than <functional>
 
 #include "tern/core/place.hpp"
 
