@@ -11,7 +11,8 @@
 //
 // Sizes of zero are no-ops that reach no backend. Each x() throws what try_x() returns. Submitting
 // from several threads is safe; their order is then the order of the calls. Ending a Stream must
-// not race with calls through references to it.
+// not race with calls of the program's through references to it. What the library does there by
+// itself may come at any time: buffers free their memory on streams that used it.
 
 #pragma once
 
