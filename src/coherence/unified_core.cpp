@@ -572,13 +572,18 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
     }
   }
   const std::lock_guard lock(mutex_);
+  // Somebody else was told that they did not arrive: there is nothing to wait for any more.
+  if (slots_[slot].is_missing) {
+    return not_completed(PlaceSet::most, host, range, Failure(ErrorCode::device_lost), site);
+  }
   if (is_write(access) && !make_room())
     return no_host_memory("the directory of a unified buffer", site);
   Memory& own = memory_of(host);
+  const auto has_arrived = [&](const UnderWay& one) { return one.stream_uses <= stream_uses; };
+  std::erase_if(under_way_, has_arrived);
+  std::erase_if(homeless_, has_arrived);
   if (own.stream_uses == stream_uses) {
     own.is_read_clear = true;
-    under_way_.clear();
-    homeless_.clear();
     if (is_write(access)) own.is_write_clear = true;
   }
   if (is_checked_ && is_write(access)) {
@@ -596,11 +601,22 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
 
 Failure UnifiedCore::not_arrived(ByteRange range, const Failure& cause, CallSite site) noexcept {
   const unsigned source = source_under_way(range);
+  const PlaceSet own = memories_[host].parts;  // the host, and devices that share its memory
+  const bool is_lost = cause.code() == ErrorCode::device_lost;
+  const auto tell_readers = [&](ByteRange what) {
+    for (Open& open : slots_) {
+      if (!open.is_open || open.place != host || !open.overlaps(what)) continue;
+      (is_lost ? open.is_missing : open.is_unlisted) = true;
+    }
+  };
   for (const UnderWay& one : under_way_) {
-    if (make_room()) validity_.remove_copy(one.range.begin, one.range.end, host);
+    for (PlaceSet rest = own; !rest.empty(); rest = rest.without(rest.first())) {
+      if (make_room()) validity_.remove_copy(one.range.begin, one.range.end, rest.first());
+    }
+    tell_readers(one.range);
   }
   under_way_.clear();
-  if (cause.code() != ErrorCode::device_lost) {
+  if (!is_lost) {
     // What nobody else has may still come; whoever is next waits for it again.
     return not_completed(source, host, range, cause, site);
   }
@@ -609,10 +625,12 @@ Failure UnifiedCore::not_arrived(ByteRange range, const Failure& cause, CallSite
   unsigned lost_with = source;
   for (const UnderWay& left : homeless_) {
     const ByteRange& one = left.range;
+    tell_readers(one);
     for (std::size_t at = one.begin; at < one.end && make_room();) {
       ByteRange next{one.end, one.end};
       validity_.visit(at, one.end, [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-        if (next.begin == one.end && valid == PlaceSet::of(host)) next = {begin, end};
+        if (valid.empty() || (valid & own) != valid) return;
+        if (next.begin == one.end) next = {begin, end};
       });
       validity_.forget(next.begin, next.end);
       if (next.begin != next.end) {

@@ -256,12 +256,19 @@ class UnifiedCore final : public LaunchMemory {
     bool is_ahead = false;     // covered by what the record has of its stream
     bool is_sticky = false;    // an escape that writes when it likes
     bool is_unlisted = false;  // reads beside one: the directory does not know of its bytes
+    bool is_missing = false;   // of the host, whose bytes did not arrive
     bool is_promised = false;  // of a launch, which will change the directory
     std::uint32_t next_free = 0;
 
     [[nodiscard]] bool overlaps(ByteRange range) const noexcept {
       return begin < range.end && range.begin < end;
     }
+  };
+  /// What came to the host's memory, and nobody has waited for yet: it may not arrive.
+  struct UnderWay {
+    ByteRange range = {};
+    unsigned source = PlaceSet::most;  // most: several
+    std::uint64_t stream_uses = 0;     // of the memory: whoever waits for those waits for this
   };
   /// While it lives, nobody takes the short way, and records of uses may be looked at.
   class Pause;
@@ -381,6 +388,10 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_write_back(unsigned memory, CallSite site) noexcept;
   /// These are on their way to the host, and their source goes. Throws std::bad_alloc.
   void note_homeless(std::span<const ByteRange> ranges, unsigned source);
+  void add_homeless(const UnderWay& left);
+  /// The same of all that is under way, and that nobody but the host has without these places.
+  /// With mutex_ held. Throws std::bad_alloc.
+  void note_homeless_without(PlaceSet going);
   /// Where what is on its way to this range of the host comes from; PlaceSet::most if that is not
   /// one place. With mutex_ held.
   [[nodiscard]] unsigned source_under_way(ByteRange range) const noexcept;
@@ -510,11 +521,6 @@ class UnifiedCore final : public LaunchMemory {
   const UnifiedOptions options_;
   const DType dtype_;
   const std::size_t element_bytes_;
-  /// What came to the host, and nobody has waited for yet: it may not arrive.
-  struct UnderWay {
-    ByteRange range = {};
-    unsigned source = PlaceSet::most;  // most: several
-  };
   std::vector<UnderWay> under_way_;
   /// The same of bytes that nobody else has any more: if they do not arrive, they are lost.
   std::vector<UnderWay> homeless_;
@@ -557,7 +563,7 @@ class UnifiedCore final : public LaunchMemory {
   slot.kind = kind;
   slot.is_open = true;
   slot.has_use = slot.is_ahead = false;
-  slot.is_sticky = slot.is_unlisted = false;
+  slot.is_sticky = slot.is_unlisted = slot.is_missing = false;
   ++open_count_;
 }
 

@@ -153,13 +153,37 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
   return no_host_memory("the directory of a unified buffer", site);
 }
 
+void UnifiedCore::add_homeless(const UnderWay& left) {
+  const auto covers = [&](const UnderWay& other) {
+    return other.source == left.source && other.range.begin <= left.range.begin &&
+           left.range.end <= other.range.end;
+  };
+  if (const auto found = std::ranges::find_if(homeless_, covers); found != homeless_.end()) {
+    found->stream_uses = std::max(found->stream_uses, left.stream_uses);
+  } else {
+    homeless_.push_back(left);
+  }
+}
+
 void UnifiedCore::note_homeless(std::span<const ByteRange> ranges, unsigned source) {
   const std::lock_guard lock(mutex_);
   for (const ByteRange& one : ranges) {
-    const auto covers = [&](const UnderWay& other) {
-      return other.source == source && other.range.begin <= one.begin && one.end <= other.range.end;
-    };
-    if (std::ranges::none_of(homeless_, covers)) homeless_.push_back({one, source});
+    add_homeless({one, source, memories_[host].stream_uses});
+  }
+}
+
+void UnifiedCore::note_homeless_without(PlaceSet going) {
+  const PlaceSet own = memories_[host].parts;
+  for (const UnderWay& one : under_way_) {
+    validity_.visit(one.range.begin, one.range.end,
+                    [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+                      PlaceSet left = valid;
+                      for (unsigned place = 0; place < places_.size(); ++place) {
+                        if (going.has(place)) left = left.without(place);
+                      }
+                      if (left == valid || left.empty() || (left & own) != left) return;
+                      add_homeless({{begin, end}, one.source, one.stream_uses});
+                    });
   }
 }
 
@@ -185,8 +209,9 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
     Result<void> saved = is_spilled ? try_spill(gone, site) : try_write_back(number, site);
     if (!saved) return failed(saved.failure());
   }
-  {
+  try {
     const std::lock_guard lock(mutex_);
+    if (number != host) note_homeless_without(memories_[number].parts);
     Memory& memory = memories_[number];
     // Leases that came meanwhile wait for this, and find out then. The file stands in for what is
     // in it.
@@ -199,6 +224,8 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
     }
     statistics_.evicted.copies += 1;
     statistics_.evicted.bytes += before.bytes;
+  } catch (const std::bad_alloc&) {
+    return failed(no_host_memory("the directory of a unified buffer", site));
   }
   free_on(std::move(gone), stream, site);
   PressureTotals& totals = PressureTotals::instance();

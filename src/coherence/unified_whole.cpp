@@ -65,6 +65,7 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
   const std::lock_guard lock(mutex_);
   // Who looks at a few bytes needs no turn for that, and may have come meanwhile.
   if (const Open* const user = find_user()) return refused(*user, all);
+  if (places_[*place].memory != host) note_homeless_without(PlaceSet::of(*place));
   validity_.remove(0, bytes_, *place);
   gone = leave(*place);
   return {};
@@ -181,8 +182,11 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     }
   }
   validity_ = std::move(validity);
-  under_way_.clear();
-  homeless_.clear();
+  // What was on its way to the memory that was copied has as far to go.
+  for (std::vector<UnderWay>* const some : {&under_way_, &homeless_}) {
+    for (UnderWay& one : *some) one.range.end = std::min(one.range.end, kept.end);
+    std::erase_if(*some, [](const UnderWay& one) { return one.range.begin >= one.range.end; });
+  }
   bytes_ = *bytes;
   shape_ = Shape::flat(count);
   for (const Transfer& one : moved) log(one);
@@ -308,6 +312,8 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
     memories_[i].parts = {};
   }
   validity_.forget(0, bytes_);
+  under_way_.clear();
+  homeless_.clear();
   return buffer;
 } catch (const Error& error) {
   return Failure(error.failure()).at(site);  // of the host, for a shape of many dimensions
@@ -371,10 +377,17 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
   const std::lock_guard lock(other.mutex_);
   if (!other.make_room(runs.size()))
     return no_host_memory("the directory of a unified buffer", site);
+  note_stream_use(other.memory_of(*there), Access::discard);
+  if (other.places_[*there].memory == host) {
+    // Nobody else will have them, so they are lost with where they come from.
+    for (const CopyRun& run : runs) {
+      other.add_homeless(
+          {{run.begin, run.end}, PlaceSet::most, other.memory_of(*there).stream_uses});
+    }
+  }
   for (const CopyRun& run : runs) {
     other.validity_.apply(Access::discard, run.begin, run.end, *there);
   }
-  note_stream_use(other.memory_of(*there), Access::discard);
   for (const Transfer& moved : moves) other.log(moved);
   return made;
 } catch (const std::bad_alloc&) {
