@@ -10,6 +10,7 @@
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/request_checks.hpp"
+#include "launch/last_mark.hpp"
 
 namespace tern {
 
@@ -266,8 +267,9 @@ Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, St
 
 Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef stream,
                                          CallSite site) noexcept {
-  // One that has ended cannot be asked how far it is.
-  if (stream.id() && !stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
+  // One that has ended cannot be asked how far it is. One that ends while this waits for its turn
+  // can, because it was asked here.
+  if (stream.id() && !stream.next_mark()) return Failure(stream.try_native().failure()).at(site);
   Hold hold;
   if (Result<void> held =
           hold.try_take(*this, {.range = range, .access = Access::read_write, .site = site});
@@ -314,7 +316,7 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
     if (*place != host) {
       if (!writer.id()) writer = places_[*place].device.default_stream();
       if (Result<void> noted =
-              memory.storage->uses().try_note(writer, writer.next_mark(), Access::discard);
+              memory.storage->uses().try_note(writer, last_mark(writer), Access::discard);
           !noted) {
         return Failure(noted.failure()).at(site);
       }

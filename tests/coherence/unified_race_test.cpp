@@ -174,6 +174,36 @@ TEST_F(UnifiedRace, AFillByAStreamOfAnotherDeviceWhileTheCopyGoes) {
   fills.join();
 }
 
+TEST_F(UnifiedRace, ADirtyMarkOfAStreamThatEnds) {
+  // Every call that moves bytes of a guarded buffer waits for them, and others for it.
+  UnifiedBuffer<int> buffer = make(64 * pressed_ints, {.guard = true});
+  buffer.copy_from(counting(buffer.size()));
+  const std::size_t half = buffer.size() / 2;
+  UnifiedView<int> front = buffer.view(0, half), back = buffer.view(half, half);
+  write_on_device(front, s, 3);
+  int* const there = const_cast<int*>(back.read_device(t).data());
+  Gate first, second;
+  first.hold(s);
+  static_cast<void>(front.rw_device(s));
+  Stream writer(device);
+  second.hold(writer);
+  writer.fill(there, half, 9);
+  const auto let_come = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
+  std::thread moves([&] { front.prefetch_host(); });
+  let_come();
+  std::thread marks([&, stream = StreamRef(writer)] { back.mark_device_dirty(stream); });
+  let_come();
+  writer = Stream();
+  first.open();
+  moves.join();
+  marks.join();
+  const std::jthread opens([&] {
+    let_come();
+    second.open();
+  });
+  EXPECT_EQ(back.read_host()[7], 9);
+}
+
 /// Buffers of one thread, of which each has one value throughout, and streams that come and go.
 class RandomUser {
  public:
