@@ -94,7 +94,13 @@ bool UnifiedCore::needs_spilled(ByteRange range, PlaceSet has) const noexcept {
 
 Result<void> UnifiedCore::try_unspill(CallSite site) noexcept {
   if (spilled_.empty()) return {};
-  if (!needs_spilled({0, bytes()}, {})) {
+  bool is_needed = false;
+  {
+    // A lease that closes, or an escape that says what has changed, needs no turn for that.
+    const std::lock_guard lock(mutex_);
+    is_needed = needs_spilled({0, bytes()}, {});
+  }
+  if (!is_needed) {
     // All of it was written elsewhere since.
     forget_spilled();
     return {};

@@ -37,7 +37,6 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
   if (*place == host && what == Drop::save) {
     if (Result<void> back = try_unspill(site); !back) return back;
   }
-  if (*place == host) forget_spilled();
   if (what == Drop::save) {
     const std::vector<ByteRange> alone =
         ranges_where(all.range, [&](PlaceSet valid) { return valid == PlaceSet::of(*place); });

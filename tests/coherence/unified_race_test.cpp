@@ -174,6 +174,28 @@ TEST_F(UnifiedRace, AFillByAStreamOfAnotherDeviceWhileTheCopyGoes) {
   fills.join();
 }
 
+TEST_F(UnifiedRace, AFileThatIsComparedWhileItIsDropped) {
+  const UnifiedOptions small = on_a_small_host();
+  UnifiedBuffer<int> buffer(Shape{pressed_ints}, small), more(Shape{pressed_ints}, small);
+  run_beside(
+      [&] {
+        static_cast<void>(buffer.try_compare());
+        std::this_thread::yield();
+      },
+      [&] {
+        for (int i = 1; i <= rounds / 10; ++i) {
+          while (!buffer.try_copy_from(std::vector<int>(pressed_ints, i))) {
+          }
+          while (!more.try_discard_host()) {
+          }
+          if (buffer.try_drop_host(Drop::discard)) continue;
+          // Somebody compares it: it is still there.
+          ASSERT_TRUE(buffer.check()) << i;
+          ASSERT_EQ(buffer.load_host(3), i);
+        }
+      });
+}
+
 TEST_F(UnifiedRace, ADirtyMarkOfAStreamThatEnds) {
   // Every call that moves bytes of a guarded buffer waits for them, and others for it.
   UnifiedBuffer<int> buffer = make(64 * pressed_ints, {.guard = true});
