@@ -121,7 +121,7 @@ Failure UnifiedCore::refused(const Open& open, const Wanted& wanted) const noexc
                  "the lease of {a_file}:{a_line} is open. Close that one first.",
                  wanted.site)
       .with("begin", std::max(open.begin, wanted.range.begin))
-      .with("end", std::min(open.end, wanted.range.end))
+      .with("end", std::min({open.end, wanted.range.end, bytes()}))
       .with("a_line", open.site.line)
       .with("b_line", wanted.site.line)
       .with("tag", options_.tag.name())
@@ -141,7 +141,7 @@ Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place
     std::uint64_t closes = 0;
     {
       const std::lock_guard lock(mutex_);
-      if (wanted.range.end > bytes_) {
+      if (wanted.range.end > bytes_ && wanted.range.end != everything.end) {
         return outside(wanted.range.begin, wanted.range.end - wanted.range.begin, bytes_,
                        wanted.site);
       }

@@ -46,6 +46,8 @@ class UnifiedCore final : public LaunchMemory {
   /// Of one that needs whatever memories there are.
   static constexpr unsigned all_memories = 254;
   static constexpr std::uint32_t no_lease = ~std::uint32_t{0};
+  /// All of it, however large it is: a buffer that somebody holds like that is not resized.
+  static constexpr ByteRange everything{0, ~std::size_t{0}};
   static constexpr std::size_t least_pinned_bytes = 64 * 1024;
   static constexpr std::size_t most_intervals = 4096;
   static constexpr std::size_t logged_transfers = 64;

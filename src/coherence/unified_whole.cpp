@@ -16,9 +16,10 @@ namespace tern {
 // --- Copies that go
 
 Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexcept try {
-  Wanted all{.range = {0, bytes()}, .site = site};
+  Wanted all{.range = everything, .site = site};
   Hold hold;
   if (Result<void> held = hold.try_take(*this, all); !held) return held;
+  all.range = {0, bytes()};
   const Mover mover(*this);
   std::optional<unsigned> place;
   const auto find_user = [&]() -> const Open* {
@@ -83,7 +84,7 @@ StorageHandle UnifiedCore::leave(unsigned place) noexcept {
 Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
   Hold hold;
   if (Result<void> held =
-          hold.try_take(*this, {.range = {0, bytes()}, .access = Access::discard, .site = site});
+          hold.try_take(*this, {.range = everything, .access = Access::discard, .site = site});
       !held) {
     return held;
   }
@@ -116,8 +117,8 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
         .with("bytes", element_bytes_);
   }
   Hold hold;
-  if (Result<void> held = hold.try_take(
-          *this, {.range = {0, this->bytes()}, .access = Access::discard, .site = site});
+  if (Result<void> held =
+          hold.try_take(*this, {.range = everything, .access = Access::discard, .site = site});
       !held) {
     return held;
   }
@@ -287,7 +288,7 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
   if (Result<void> home = try_flush_host(site); !home) return home.failure();
   Hold hold;
   if (Result<void> held =
-          hold.try_take(*this, {.range = {0, bytes()}, .access = Access::discard, .site = site});
+          hold.try_take(*this, {.range = everything, .access = Access::discard, .site = site});
       !held) {
     return held.failure();
   }
@@ -320,12 +321,12 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
 
 Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexcept try {
   if (!stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
-  Result<RawUnified> made = RawUnified::try_make(shape(), dtype_, element_bytes_, options_);
-  if (!made) return made;
   Hold hold;
-  if (Result<void> held = hold.try_take(*this, {.range = {0, bytes()}, .site = site}); !held) {
+  if (Result<void> held = hold.try_take(*this, {.range = everything, .site = site}); !held) {
     return held.failure();
   }
+  Result<RawUnified> made = RawUnified::try_make(shape(), dtype_, element_bytes_, options_);
+  if (!made) return made;
   UnifiedCore& other = *made->core_;
   const Mover mover(*this);
   if (Result<void> back = try_unspill(site); !back) return back.failure();

@@ -323,5 +323,64 @@ TEST_F(UnifiedRace, StreamsThatEndWhileOthersMakeRoom) {
   EXPECT_TRUE(findings.empty()) << findings.size() << ", first " << findings.front().text();
 }
 
+/// Two threads that resize a buffer at the same time as this one uses it.
+class UnifiedResizeRace : public UnifiedRace {
+ protected:
+  template <class Work>
+  void run_beside_resizes(UnifiedBuffer<int>& buffer, Work work) {
+    const auto resize = [&](std::size_t count) {
+      return [&buffer, count](const std::stop_token& stop) {
+        while (!stop.stop_requested()) {
+          static_cast<void>(buffer.try_resize_discard(count));
+          static_cast<void>(buffer.try_fill(7));
+          std::this_thread::yield();  // who has a lease meanwhile keeps it
+          static_cast<void>(buffer.try_resize_discard(0));
+        }
+      };
+    };
+    const std::jthread one(resize(pressed_ints)), other(resize(2 * pressed_ints));
+    work();
+  }
+};
+
+TEST_F(UnifiedResizeRace, NobodyResizesWhatIsLeased) {
+  UnifiedBuffer<int> buffer = make(0);
+  run_beside_resizes(buffer, [&] {
+    for (int had = 0; had < rounds / 5;) {
+      const std::size_t count = buffer.size();
+      const Result<UnifiedView<int>> last =
+          buffer.try_view(count - std::min<std::size_t>(count, 8), std::min<std::size_t>(count, 8));
+      if (!last) continue;
+      const Result<HostLease<int>> lease = UnifiedView<int>(*last).try_discard_host();
+      if (!lease || lease->empty()) continue;
+      ++had;
+      const std::size_t leased = buffer.size();
+      for (int k = 0; k < 3; ++k) std::this_thread::yield();
+      ASSERT_EQ(buffer.size(), leased);
+    }
+  });
+}
+
+TEST_F(UnifiedResizeRace, ACloneIsOfOneSize) {
+  UnifiedBuffer<int> buffer = make(0);
+  run_beside_resizes(buffer, [&] {
+    for (int had = 0; had < rounds / 5;) {
+      const Result<UnifiedBuffer<int>> same = buffer.try_clone(s);
+      if (!same) {
+        ASSERT_EQ(same.failure().code(), ErrorCode::access_conflict) << same.failure().text();
+        continue;
+      }
+      ASSERT_TRUE(same->check());
+      const Result<HostLease<const int>> all = same->try_read_host();
+      if (!all) {
+        ASSERT_EQ(all.failure().code(), ErrorCode::never_written) << all.failure().text();
+        continue;
+      }
+      ASSERT_EQ(std::ranges::count(*all, 7), std::ssize(*all));
+      ++had;
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tern::test
