@@ -135,13 +135,14 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
   }
   const std::lock_guard lock(mutex_);
   try {
-    memories_.emplace_back();
-    memories_.back().set_resident(std::move(resident));
-    places_.push_back({device.id(), is_shared ? host : place, device, device.place()});
+    // Both before either is longer: a resident that ends under the lock would want its list's.
+    memories_.reserve(place + std::size_t{1});
+    places_.reserve(place + std::size_t{1});
   } catch (const std::bad_alloc&) {
-    memories_.resize(places_.size());
     return no_host_memory("a place of a unified buffer", site);
   }
+  memories_.emplace_back().set_resident(std::move(resident));
+  places_.push_back({device.id(), is_shared ? host : place, device, device.place()});
   return place;
 }
 
