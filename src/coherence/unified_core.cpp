@@ -147,8 +147,11 @@ Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place
       }
       const Open* const other = conflict(wanted.range, wanted.access);
       if (other == nullptr) {
+        // An escape for writing lets others read when it is granted, and not before: until then
+        // nobody knows that what they read has to be copied again.
+        const Kind kind = is_write(wanted.access) ? Kind::lease : wanted.kind;
         const std::uint32_t slot =
-            take_slot(wanted.range, wanted.access, wanted.kind, place, wanted.stream, wanted.site);
+            take_slot(wanted.range, wanted.access, kind, place, wanted.stream, wanted.site);
         if (slot == no_lease) {
           return no_host_memory("the directory of a unified buffer", wanted.site);
         }
@@ -319,6 +322,14 @@ RawLease UnifiedCore::lease_of(const Opened& opened, ByteRange range, Access acc
   return true;
 }
 
+void UnifiedCore::begin_escape(std::uint32_t slot) noexcept {
+  Open& open = slots_[slot];
+  open.kind = Kind::escape;
+  open.is_sticky = true;
+  ++sticky_count_;
+  if (waiters_ != 0) notify();
+}
+
 RawLease UnifiedCore::lease(std::uint32_t slot) noexcept {
   const Open& open = slots_[slot];
   Memory& memory = memory_of(open.place);
@@ -438,14 +449,9 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
   open.has_use = true;
   note_stream_use(memory, access);
   open.stream_uses = memory.stream_uses;
-  if (is_write(access)) {
-    validity_.apply(access, range.begin, range.end, *place);
-    if (kind == Kind::escape) {
-      open.is_sticky = true;
-      ++sticky_count_;
-    }
-  }
+  if (is_write(access)) validity_.apply(access, range.begin, range.end, *place);
   open.is_unlisted = !validity_.is_valid(range.begin, range.end, *place);
+  if (kind == Kind::escape && is_write(access)) begin_escape(slot);
   return lease(slot);
 }
 
@@ -523,6 +529,10 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
         return fetched.failure();
       }
     }
+    // Known to whoever moves bytes next, and not only when this one has waited for its own.
+    const std::lock_guard lock(mutex_);
+    slots_[slot].is_unlisted =
+        !is_write(access) && !validity_.is_valid(range.begin, range.end, host);
   }
   if (is_write(access)) seal_.forget(range);
   if (!is_async) {
@@ -531,11 +541,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
     }
   }
   const std::lock_guard lock(mutex_);
-  if (kind == Kind::escape && is_write(access)) {
-    slots_[slot].is_sticky = true;
-    ++sticky_count_;
-  }
-  slots_[slot].is_unlisted = !validity_.is_valid(range.begin, range.end, host);
+  if (kind == Kind::escape && is_write(access)) begin_escape(slot);
   last_host_lease_ = site;
   return lease(slot);
 }

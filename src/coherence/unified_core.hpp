@@ -304,6 +304,9 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] bool add_slot() noexcept;
   void free_slot(std::uint32_t slot) noexcept;
   void note_write(unsigned place, ByteRange range, Access access) noexcept;
+  /// Its holder may write from here on when he likes, and others read. The lock is given up and
+  /// taken again.
+  void begin_escape(std::uint32_t slot) noexcept;
   /// On record, if the stream has nobody to wait for.
   [[nodiscard]] static bool begin_without_waits(Memory& memory, Access access, StreamRef stream,
                                                 UseRecord::Ticket& ticket,

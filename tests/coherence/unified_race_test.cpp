@@ -9,6 +9,7 @@
 #include <random>
 #include <stop_token>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/gate.hpp"
@@ -224,6 +225,38 @@ TEST_F(UnifiedRace, ADirtyMarkOfAStreamThatEnds) {
     second.open();
   });
   EXPECT_EQ(back.read_host()[7], 9);
+}
+
+TEST_F(UnifiedRace, NobodyHasWhatIsEscapedMeanwhile) {
+  UnifiedBuffer<int> buffer = make(pressed_ints);
+  buffer.copy_from(counting(pressed_ints));
+  run_beside([&] { static_cast<void>(buffer.try_prefetch(t)); },
+             [&] {
+               for (int had = 0; had < rounds;) {
+                 const Result<EscapedPointer<int>> escape = buffer.try_escape_host();
+                 if (!escape) continue;
+                 ++had;
+                 // What its holder writes, and when, nobody knows.
+                 ASSERT_EQ(buffer.valid_places(), std::vector<Place>{Place::host()});
+               }
+             });
+}
+
+TEST_F(UnifiedRace, ReadersOfWhatIsEscapedTakeTurns) {
+  UnifiedBuffer<int> buffer = make(pressed_ints);
+  write_on_device(buffer, s, 7);
+  const EscapedPointer<int> escape = buffer.escape_device(s);
+  const auto read = [&] {
+    const Result<HostLease<const int>> lease = std::as_const(buffer).try_read_host();
+    if (lease) {
+      EXPECT_EQ((*lease)[3], 7);
+    } else {
+      EXPECT_EQ(lease.failure().code(), ErrorCode::access_conflict) << lease.failure().text();
+    }
+  };
+  run_beside(read, [&] {
+    for (int i = 0; i < rounds && !HasFailure(); ++i) read();
+  });
 }
 
 /// Buffers of one thread, of which each has one value throughout, and streams that come and go.
