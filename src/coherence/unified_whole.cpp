@@ -156,6 +156,11 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     if (!is_own) runner = try_runner(device, *memory.storage, Access::read);
     Result<void> queued = runner ? try_issue(runs, *larger, memory.storage, runner->stream, site)
                                  : Result<void>(runner.failure());
+    {
+      // Whatever comes of the others: it is read, and stays if they are refused.
+      const std::lock_guard lock(mutex_);
+      note_stream_use(memories_[i], Access::read);
+    }
     if (!queued) return sync_failed(i, i, kept, queued.failure(), site);
     made[i] = *std::move(larger);
     moved.push_back(transfer);
