@@ -54,11 +54,14 @@ UnifiedCore::UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, st
 }
 
 UnifiedCore::~UnifiedCore() {
-  const Transit transit;
+  begin_transits();
   // Whoever looks through a list finds all of a buffer, or does not find it.
-  for (Memory& memory : memories_) memory.resident.reset();
+  for (Memory& memory : memories_) {
+    if (memory.resident) memory.resident->leave();
+  }
   forget_spilled();
-  memories_.clear();
+  for (Memory& memory : memories_) memory.storage = {};
+  for (; !transits_.empty();) end_transit(transits_.first());
 }
 
 void UnifiedCore::add_share() noexcept {

@@ -408,8 +408,15 @@ class UnifiedCore final : public LaunchMemory {
   /// Nobody needs what is in the file.
   void forget_spilled() noexcept;
   [[nodiscard]] static std::byte* host_bytes(Storage& storage) noexcept;
-  /// Puts copies on the lists of their places, and takes those off that are gone.
+  /// Puts copies on the lists of their places, and takes those off that are gone. Nothing of them
+  /// is on its way any more.
   void list_copies() noexcept;
+  /// Before memory is made, and before it is given up: it is on its way until it is listed. False
+  /// if it was so before.
+  bool begin_transit(unsigned memory) noexcept;
+  void end_transit(unsigned memory) noexcept;
+  /// Of all that have memory.
+  void begin_transits() noexcept;
   /// What is stale there comes from elsewhere. The stream is of the place; without one the copies
   /// go behind whoever uses the bytes.
   struct Fetch {
@@ -521,6 +528,7 @@ class UnifiedCore final : public LaunchMemory {
   UnifiedStatistics statistics_;
 
   std::mutex transfer_mutex_;
+  PlaceSet transits_ = {};  // memories that are on their way; guarded by transfer_mutex_
   std::atomic<std::uint64_t> moving_thread_ = 0;  // who has it; read without a lock
   const std::uint64_t number_;
   const UnifiedOptions options_;
@@ -612,7 +620,7 @@ class UnifiedCore::Pause {
 class UnifiedCore::Mover {
  public:
   explicit Mover(UnifiedCore& core) noexcept
-      : core_(core), transit_(), pause_(core), lock_(core.transfer_mutex_) {
+      : core_(core), pause_(core), lock_(core.transfer_mutex_) {
     core_.moving_thread_.store(this_thread(), std::memory_order_relaxed);
     if (core_.options_.guard) core_.open_pages();
   }
@@ -626,7 +634,6 @@ class UnifiedCore::Mover {
 
  private:
   UnifiedCore& core_;
-  const Transit transit_;
   Pause pause_;
   std::lock_guard<std::mutex> lock_;
 };
@@ -643,7 +650,6 @@ class UnifiedCore::TryMover {
 
  private:
   UnifiedCore& core_;
-  const Transit transit_;
   std::unique_lock<std::mutex> lock_;
 };
 

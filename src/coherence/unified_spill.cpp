@@ -56,6 +56,7 @@ Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept
     written.push_back({one, *extent});
     moved.bytes += part.size();
   }
+  begin_transit(host);
   {
     const std::lock_guard lock(mutex_);
     if (!make_room(alone.size())) {

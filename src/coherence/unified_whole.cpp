@@ -62,6 +62,7 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
     }
   }
   StorageHandle gone;
+  begin_transit(places_[*place].memory);
   const std::lock_guard lock(mutex_);
   // Who looks at a few bytes needs no turn for that, and may have come meanwhile.
   if (const Open* const user = find_user()) return refused(*user, all);
@@ -91,6 +92,7 @@ Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
   const Mover mover(*this);
   forget_spilled();
   std::array<StorageHandle, PlaceSet::most> gone;  // behind the lock
+  begin_transits();
   const std::lock_guard lock(mutex_);
   validity_.forget(0, bytes_);
   under_way_.clear();
@@ -176,6 +178,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   });
   if (!has_room) return no_host_memory("the directory of a unified buffer", site);
   forget_spilled();
+  begin_transits();
   const std::lock_guard lock(mutex_);
   for (unsigned i = 0; i < memories_.size(); ++i) {
     Memory& memory = memories_[i];
@@ -311,6 +314,7 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
   Result<Buffer> buffer = Buffer::try_over(memories_[host].storage, 0, shape_, dtype_, site);
   if (!buffer) return buffer;
   std::array<StorageHandle, PlaceSet::most> gone;
+  begin_transits();
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < memories_.size(); ++i) {
     gone[i] = std::exchange(memories_[i].storage, {});
