@@ -13,6 +13,12 @@
 #include "launch/last_mark.hpp"
 
 namespace tern {
+namespace {
+
+/// A device that is not lost, and never can be waited for, is none.
+constexpr int most_waits = 64;
+
+}  // namespace
 
 Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access access, void* bytes,
                                        CallSite site, TransferReason reason) noexcept {
@@ -73,8 +79,14 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
          .reason = reason,
          .site = site});
   }
-  // The caller's bytes are nobody's but the caller's: the copy is done on return.
-  if (Result<void> done = Device::try_wait(mark); !done) return failed(done.failure());
+  // The caller's bytes are nobody's but the caller's: the copy is done on return. A wait that fails
+  // leaves it under way, so others are tried; on a device that is lost nothing is.
+  Result<void> done = Device::try_wait(mark);
+  for (int i = 0; i < most_waits && !done; ++i) {
+    if (done.failure().code() == ErrorCode::device_lost) break;
+    done = storage->device().try_synchronize();
+  }
+  if (!done) return failed(done.failure());
   return {};
 }
 

@@ -504,7 +504,7 @@ Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallS
     const bool is_lost = ready.failure().code() == ErrorCode::device_lost;
     // What a lost device only read of it is over; what it wrote has not come.
     const bool is_only_read = is_lost && own->uses().try_wait(Access::read);
-    if (is_lost) own->uses().forget_lost();
+    if (is_lost) forget_lost(*own);
     if (is_only_read) return {};
     const std::lock_guard lock(mutex_);
     return is_lost ? not_arrived(range, ready.failure(), site)
@@ -566,7 +566,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   }
   if (!is_clear) {
     if (Result<void> ready = storage->uses().try_wait(access); !ready) {
-      storage->uses().forget_lost();
+      forget_lost(*storage);
       const std::lock_guard lock(mutex_);
       return not_arrived(range, ready.failure(), site);
     }
@@ -606,6 +606,14 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   if (is_write(access)) validity_.apply(access, range.begin, range.end, host);
   slots_[slot].place = host;
   return {};
+}
+
+void UnifiedCore::forget_lost(Storage& storage) noexcept {
+  // Whoever moves bytes has copies on record that nobody knows to be under way yet. Without their
+  // marks they would count as arrived; with them, the next one is told again.
+  if (const std::unique_lock turn(transfer_mutex_, std::try_to_lock); turn) {
+    storage.uses().forget_lost();
+  }
 }
 
 Failure UnifiedCore::not_arrived(ByteRange range, const Failure& cause, CallSite site) noexcept {

@@ -206,6 +206,24 @@ TEST_F(UnifiedLost, WhatHasArrivedStaysWhateverIsLostLater) {
   EXPECT_EQ(buffer.view(10, 90).read_host()[0], 7);
 }
 
+TEST_F(UnifiedLost, NobodyTouchesTheBytesOfAnElementAfterwards) {
+  UnifiedBuffer<int> buffer = make();
+  write_on_device(buffer, a, 7);
+  a.synchronize();
+  // The copy is queued, and the wait for it fails.
+  for (const char* const plan : {"sync#1=fail", "record#1=fail", "query#1=fail"}) {
+    sim::set_faults(first, plan);
+    int value = 0;
+    const Result<void> loaded =
+        buffer.raw().try_load(3 * sizeof(int), &value, sizeof value, CallSite::here());
+    const int on_return = value;
+    sim::set_faults(first, "");
+    first.synchronize();
+    EXPECT_EQ(value, on_return) << plan;
+    EXPECT_TRUE(!loaded || value == 7) << plan;
+  }
+}
+
 // --- Where it came from
 
 TEST_F(UnifiedLost, TheFinalWaitNamesTheDeviceThatDidNotDeliver) {
