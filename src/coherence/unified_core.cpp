@@ -501,14 +501,17 @@ Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallS
   }
   if (count == 0 || !own) return {};
   if (Result<void> ready = own->uses().try_wait(Access::discard); !ready) {
-    const bool is_lost = ready.failure().code() == ErrorCode::device_lost;
+    if (ready.failure().code() != ErrorCode::device_lost) {
+      const std::lock_guard lock(mutex_);
+      return sync_failed(sources[0].place, host, range, ready.failure(), site);
+    }
     // What a lost device only read of it is over; what it wrote has not come.
-    const bool is_only_read = is_lost && own->uses().try_wait(Access::read);
-    if (is_lost) forget_lost(*own);
-    if (is_only_read) return {};
-    const std::lock_guard lock(mutex_);
-    return is_lost ? not_arrived(range, ready.failure(), site)
-                   : sync_failed(sources[0].place, host, range, ready.failure(), site);
+    if (!own->uses().try_wait(Access::read)) {
+      return tell_not_arrived(*own, range, ready.failure(), site);
+    }
+    if (const std::unique_lock turn(transfer_mutex_, std::try_to_lock); turn) {
+      own->uses().forget_lost();
+    }
   }
   return {};
 }
@@ -566,9 +569,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   }
   if (!is_clear) {
     if (Result<void> ready = storage->uses().try_wait(access); !ready) {
-      forget_lost(*storage);
-      const std::lock_guard lock(mutex_);
-      return not_arrived(range, ready.failure(), site);
+      return tell_not_arrived(*storage, range, ready.failure(), site);
     }
   }
   const Result<StorageOrigin::Memory> memory = storage->try_memory();
@@ -608,12 +609,18 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   return {};
 }
 
-void UnifiedCore::forget_lost(Storage& storage) noexcept {
+Failure UnifiedCore::tell_not_arrived(Storage& storage, ByteRange range, const Failure& cause,
+                                      CallSite site) noexcept {
   // Whoever moves bytes has copies on record that nobody knows to be under way yet. Without their
   // marks they would count as arrived; with them, the next one is told again.
-  if (const std::unique_lock turn(transfer_mutex_, std::try_to_lock); turn) {
-    storage.uses().forget_lost();
-  }
+  const std::unique_lock turn(transfer_mutex_, std::try_to_lock);
+  const Failure told = [&] {
+    const std::lock_guard lock(mutex_);
+    return not_arrived(range, cause, site);
+  }();
+  // Behind that: those who wait for the same bytes find out one way or the other.
+  if (turn) storage.uses().forget_lost();
+  return told;
 }
 
 Failure UnifiedCore::not_arrived(ByteRange range, const Failure& cause, CallSite site) noexcept {

@@ -364,9 +364,10 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_wait_sources(ByteRange range, Access access,
                                               CallSite site) noexcept;
   [[nodiscard]] Result<void> check_written(ByteRange range, CallSite site) const noexcept;
-  /// Uses of the host's copy by devices that are lost need not be waited for again: somebody is
-  /// told. Not with a lock held.
-  void forget_lost(Storage& storage) noexcept;
+  /// As not_arrived(); and uses of the host's copy by devices that are lost need not be waited for
+  /// again. Not with a lock held.
+  [[nodiscard]] Failure tell_not_arrived(Storage& storage, ByteRange range, const Failure& cause,
+                                         CallSite site) noexcept;
 
   /// For somebody who looks where bytes are before it is his turn, with a lease on the list:
   /// whoever moves them and does not know of that has ended on return, and what was in a file is
