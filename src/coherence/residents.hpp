@@ -85,11 +85,25 @@ class Residents {
   /// Held by whoever makes room, so that nobody else takes it before the memory is there.
   [[nodiscard]] std::mutex& turn() noexcept { return turn_; }
 
+  /// Memory of a copy is on its way between the two: charged to a budget, and on the list as none.
+  /// Whoever adds up what copies have looks whether there was any.
+  void begin_transit() noexcept {
+    transits_begun_.fetch_add(1);
+    transits_.fetch_add(1);
+  }
+  void end_transit() noexcept { transits_.fetch_sub(1); }
+  [[nodiscard]] std::uint64_t transits_begun() const noexcept { return transits_begun_.load(); }
+  /// Has there been any since so many had begun?
+  [[nodiscard]] bool had_transits_since(std::uint64_t begun) const noexcept {
+    return transits_.load() != 0 || transits_begun_.load() != begun;
+  }
+
  private:
   friend class Resident;
 
   alignas(64) std::atomic<std::uint64_t> time_ = 1;  // 0 is before everything
   alignas(64) std::mutex turn_;
+  std::atomic<std::uint64_t> transits_begun_ = 0, transits_ = 0;
   std::mutex mutex_;
   Resident* first_ = nullptr;  // guarded by mutex_
 };
@@ -100,35 +114,6 @@ class Residents {
   last_use_.store(where_->time_.fetch_add(1, std::memory_order_relaxed) + 1,
                   std::memory_order_relaxed);
 }
-
-/// While one lives, memory of the thread's may be on its way: charged to a budget, and on no list.
-/// Whoever adds up what copies have looks whether there were any.
-class Transit {
- public:
-  Transit() noexcept {
-    begun_.fetch_add(1);
-    active_.fetch_add(1);
-    ++own_;
-  }
-  Transit(const Transit&) = delete;
-  Transit& operator=(const Transit&) = delete;
-  ~Transit() {
-    active_.fetch_sub(1);
-    --own_;
-  }
-
-  /// How many have begun so far.
-  [[nodiscard]] static std::uint64_t begun() noexcept { return begun_.load(); }
-  /// Have others than this thread's lived since so many had begun?
-  [[nodiscard]] static bool were_others(std::uint64_t begun) noexcept {
-    return active_.load() != own_ || begun_.load() != begun;
-  }
-
- private:
-  alignas(64) static constinit inline std::atomic<std::uint64_t> begun_ = 0;
-  static constinit inline std::atomic<std::uint64_t> active_ = 0;
-  static constinit inline thread_local std::uint64_t own_ = 0;
-};
 
 /// A copy that may go.
 struct Candidate {

@@ -42,6 +42,9 @@ bool share_a_budget(const Resource* a, const Resource* b) {
 /// Rooms that this thread is making: a copy that goes to the host may need one there.
 thread_local int turns = 0;
 
+/// Requests of this thread that were refused.
+thread_local std::uint64_t refusals = 0;
+
 std::size_t minus(std::size_t a, std::size_t b) noexcept { return a - std::min(a, b); }
 
 /// "rho 4.0 MiB (2.0 MiB leased), grid 1.0 MiB, 3 more": as much as there is room for.
@@ -136,6 +139,8 @@ Room::Room(Residents& where, const RoomWanted& wanted) noexcept
 }
 
 Room::~Room() { --turns; }
+
+std::uint64_t Room::refused_by_thread() noexcept { return refusals; }
 
 /// Copies that may go, with a share of each buffer.
 class Room::Shared {
@@ -234,9 +239,9 @@ bool Room::fits_later(const Failure& why) const noexcept {
     return level.has_limit() && wanted_.bytes > level.state().limit_bytes;
   });
   if (is_too_large) return false;
-  const std::uint64_t begun = Transit::begun();
+  const std::uint64_t begun = where_.transits_begun();
   // What was on its way meanwhile is in no sum, and may be where it helps the next time.
-  return would_fit_later(why) || Transit::were_others(begun);
+  return would_fit_later(why) || where_.had_transits_since(begun);
 }
 
 bool Room::would_fit_later(const Failure& why) const noexcept {
@@ -271,6 +276,7 @@ Failure Room::refusal(const Failure& why) const noexcept {
     PressureTotals& totals = PressureTotals::instance();
     const std::lock_guard lock(totals.mutex);
     ++totals.statistics.refused_requests;
+    ++refusals;
   }
   Sums sums;
   ShortList list;

@@ -54,6 +54,9 @@ class Room {
   [[nodiscard]] bool free(std::size_t bytes, const Failure& why) noexcept;
   /// Would there be, once other threads have closed their leases and all that was freed is free?
   [[nodiscard]] bool fits_later(const Failure& why) const noexcept;
+  /// How many requests of this thread were refused so far, for those who ask again: one that finds
+  /// no room may have made another, on the host.
+  [[nodiscard]] static std::uint64_t refused_by_thread() noexcept;
   /// Why there is no room, with who has it.
   [[nodiscard]] Failure refusal(const Failure& why) const noexcept;
 

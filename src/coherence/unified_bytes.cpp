@@ -10,8 +10,15 @@
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/request_checks.hpp"
+#include "launch/last_mark.hpp"
 
 namespace tern {
+namespace {
+
+/// A device that is not lost, and never can be waited for, is none.
+constexpr int most_waits = 64;
+
+}  // namespace
 
 Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access access, void* bytes,
                                        CallSite site, TransferReason reason) noexcept {
@@ -72,8 +79,14 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
          .reason = reason,
          .site = site});
   }
-  // The caller's bytes are nobody's but the caller's: the copy is done on return.
-  if (Result<void> done = Device::try_wait(mark); !done) return failed(done.failure());
+  // The caller's bytes are nobody's but the caller's: the copy is done on return. A wait that fails
+  // leaves it under way, so others are tried; on a device that is lost nothing is.
+  Result<void> done = Device::try_wait(mark);
+  for (int i = 0; i < most_waits && !done; ++i) {
+    if (done.failure().code() == ErrorCode::device_lost) break;
+    done = storage->device().try_synchronize();
+  }
+  if (!done) return failed(done.failure());
   return {};
 }
 
@@ -266,8 +279,9 @@ Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, St
 
 Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef stream,
                                          CallSite site) noexcept {
-  // One that has ended cannot be asked how far it is.
-  if (stream.id() && !stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
+  // One that has ended cannot be asked how far it is. One that ends while this waits for its turn
+  // can, because it was asked here.
+  if (stream.id() && !stream.next_mark()) return Failure(stream.try_native().failure()).at(site);
   Hold hold;
   if (Result<void> held =
           hold.try_take(*this, {.range = range, .access = Access::read_write, .site = site});
@@ -314,7 +328,7 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
     if (*place != host) {
       if (!writer.id()) writer = places_[*place].device.default_stream();
       if (Result<void> noted =
-              memory.storage->uses().try_note(writer, writer.next_mark(), Access::discard);
+              memory.storage->uses().try_note(writer, last_mark(writer), Access::discard);
           !noted) {
         return Failure(noted.failure()).at(site);
       }

@@ -54,11 +54,14 @@ UnifiedCore::UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, st
 }
 
 UnifiedCore::~UnifiedCore() {
-  const Transit transit;
+  begin_transits();
   // Whoever looks through a list finds all of a buffer, or does not find it.
-  for (Memory& memory : memories_) memory.resident.reset();
+  for (Memory& memory : memories_) {
+    if (memory.resident) memory.resident->leave();
+  }
   forget_spilled();
-  memories_.clear();
+  for (Memory& memory : memories_) memory.storage = {};
+  for (; !transits_.empty();) end_transit(transits_.first());
 }
 
 void UnifiedCore::add_share() noexcept {
@@ -121,7 +124,7 @@ Failure UnifiedCore::refused(const Open& open, const Wanted& wanted) const noexc
                  "the lease of {a_file}:{a_line} is open. Close that one first.",
                  wanted.site)
       .with("begin", std::max(open.begin, wanted.range.begin))
-      .with("end", std::min(open.end, wanted.range.end))
+      .with("end", std::min({open.end, wanted.range.end, bytes()}))
       .with("a_line", open.site.line)
       .with("b_line", wanted.site.line)
       .with("tag", options_.tag.name())
@@ -141,14 +144,17 @@ Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place
     std::uint64_t closes = 0;
     {
       const std::lock_guard lock(mutex_);
-      if (wanted.range.end > bytes_) {
+      if (wanted.range.end > bytes_ && wanted.range.end != everything.end) {
         return outside(wanted.range.begin, wanted.range.end - wanted.range.begin, bytes_,
                        wanted.site);
       }
       const Open* const other = conflict(wanted.range, wanted.access);
       if (other == nullptr) {
+        // An escape for writing lets others read when it is granted, and not before: until then
+        // nobody knows that what they read has to be copied again.
+        const Kind kind = is_write(wanted.access) ? Kind::lease : wanted.kind;
         const std::uint32_t slot =
-            take_slot(wanted.range, wanted.access, wanted.kind, place, wanted.stream, wanted.site);
+            take_slot(wanted.range, wanted.access, kind, place, wanted.stream, wanted.site);
         if (slot == no_lease) {
           return no_host_memory("the directory of a unified buffer", wanted.site);
         }
@@ -319,6 +325,14 @@ RawLease UnifiedCore::lease_of(const Opened& opened, ByteRange range, Access acc
   return true;
 }
 
+void UnifiedCore::begin_escape(std::uint32_t slot) noexcept {
+  Open& open = slots_[slot];
+  open.kind = Kind::escape;
+  open.is_sticky = true;
+  ++sticky_count_;
+  if (waiters_ != 0) notify();
+}
+
 RawLease UnifiedCore::lease(std::uint32_t slot) noexcept {
   const Open& open = slots_[slot];
   Memory& memory = memory_of(open.place);
@@ -438,14 +452,9 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
   open.has_use = true;
   note_stream_use(memory, access);
   open.stream_uses = memory.stream_uses;
-  if (is_write(access)) {
-    validity_.apply(access, range.begin, range.end, *place);
-    if (kind == Kind::escape) {
-      open.is_sticky = true;
-      ++sticky_count_;
-    }
-  }
+  if (is_write(access)) validity_.apply(access, range.begin, range.end, *place);
   open.is_unlisted = !validity_.is_valid(range.begin, range.end, *place);
+  if (kind == Kind::escape && is_write(access)) begin_escape(slot);
   return lease(slot);
 }
 
@@ -492,14 +501,17 @@ Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallS
   }
   if (count == 0 || !own) return {};
   if (Result<void> ready = own->uses().try_wait(Access::discard); !ready) {
-    const bool is_lost = ready.failure().code() == ErrorCode::device_lost;
+    if (ready.failure().code() != ErrorCode::device_lost) {
+      const std::lock_guard lock(mutex_);
+      return sync_failed(sources[0].place, host, range, ready.failure(), site);
+    }
     // What a lost device only read of it is over; what it wrote has not come.
-    const bool is_only_read = is_lost && own->uses().try_wait(Access::read);
-    if (is_lost) own->uses().forget_lost();
-    if (is_only_read) return {};
-    const std::lock_guard lock(mutex_);
-    return is_lost ? not_arrived(range, ready.failure(), site)
-                   : sync_failed(sources[0].place, host, range, ready.failure(), site);
+    if (!own->uses().try_wait(Access::read)) {
+      return tell_not_arrived(*own, range, ready.failure(), site);
+    }
+    if (const std::unique_lock turn(transfer_mutex_, std::try_to_lock); turn) {
+      own->uses().forget_lost();
+    }
   }
   return {};
 }
@@ -523,6 +535,10 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
         return fetched.failure();
       }
     }
+    // Known to whoever moves bytes next, and not only when this one has waited for its own.
+    const std::lock_guard lock(mutex_);
+    slots_[slot].is_unlisted =
+        !is_write(access) && !validity_.is_valid(range.begin, range.end, host);
   }
   if (is_write(access)) seal_.forget(range);
   if (!is_async) {
@@ -531,11 +547,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
     }
   }
   const std::lock_guard lock(mutex_);
-  if (kind == Kind::escape && is_write(access)) {
-    slots_[slot].is_sticky = true;
-    ++sticky_count_;
-  }
-  slots_[slot].is_unlisted = !validity_.is_valid(range.begin, range.end, host);
+  if (kind == Kind::escape && is_write(access)) begin_escape(slot);
   last_host_lease_ = site;
   return lease(slot);
 }
@@ -557,9 +569,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   }
   if (!is_clear) {
     if (Result<void> ready = storage->uses().try_wait(access); !ready) {
-      storage->uses().forget_lost();
-      const std::lock_guard lock(mutex_);
-      return not_arrived(range, ready.failure(), site);
+      return tell_not_arrived(*storage, range, ready.failure(), site);
     }
   }
   const Result<StorageOrigin::Memory> memory = storage->try_memory();
@@ -572,13 +582,18 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
     }
   }
   const std::lock_guard lock(mutex_);
+  // Somebody else was told that they did not arrive: there is nothing to wait for any more.
+  if (slots_[slot].is_missing) {
+    return not_completed(PlaceSet::most, host, range, Failure(ErrorCode::device_lost), site);
+  }
   if (is_write(access) && !make_room())
     return no_host_memory("the directory of a unified buffer", site);
   Memory& own = memory_of(host);
+  const auto has_arrived = [&](const UnderWay& one) { return one.stream_uses <= stream_uses; };
+  std::erase_if(under_way_, has_arrived);
+  std::erase_if(homeless_, has_arrived);
   if (own.stream_uses == stream_uses) {
     own.is_read_clear = true;
-    under_way_.clear();
-    homeless_.clear();
     if (is_write(access)) own.is_write_clear = true;
   }
   if (is_checked_ && is_write(access)) {
@@ -594,13 +609,38 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   return {};
 }
 
+Failure UnifiedCore::tell_not_arrived(Storage& storage, ByteRange range, const Failure& cause,
+                                      CallSite site) noexcept {
+  // Whoever moves bytes has copies on record that nobody knows to be under way yet. Without their
+  // marks they would count as arrived; with them, the next one is told again.
+  const std::unique_lock turn(transfer_mutex_, std::try_to_lock);
+  const Failure told = [&] {
+    const std::lock_guard lock(mutex_);
+    return not_arrived(range, cause, site);
+  }();
+  // Behind that: those who wait for the same bytes find out one way or the other.
+  if (turn) storage.uses().forget_lost();
+  return told;
+}
+
 Failure UnifiedCore::not_arrived(ByteRange range, const Failure& cause, CallSite site) noexcept {
   const unsigned source = source_under_way(range);
+  const PlaceSet own = memories_[host].parts;  // the host, and devices that share its memory
+  const bool is_lost = cause.code() == ErrorCode::device_lost;
+  const auto tell_readers = [&](ByteRange what) {
+    for (Open& open : slots_) {
+      if (!open.is_open || open.place != host || !open.overlaps(what)) continue;
+      (is_lost ? open.is_missing : open.is_unlisted) = true;
+    }
+  };
   for (const UnderWay& one : under_way_) {
-    if (make_room()) validity_.remove_copy(one.range.begin, one.range.end, host);
+    for (PlaceSet rest = own; !rest.empty(); rest = rest.without(rest.first())) {
+      if (make_room()) validity_.remove_copy(one.range.begin, one.range.end, rest.first());
+    }
+    tell_readers(one.range);
   }
   under_way_.clear();
-  if (cause.code() != ErrorCode::device_lost) {
+  if (!is_lost) {
     // What nobody else has may still come; whoever is next waits for it again.
     return not_completed(source, host, range, cause, site);
   }
@@ -609,10 +649,12 @@ Failure UnifiedCore::not_arrived(ByteRange range, const Failure& cause, CallSite
   unsigned lost_with = source;
   for (const UnderWay& left : homeless_) {
     const ByteRange& one = left.range;
+    tell_readers(one);
     for (std::size_t at = one.begin; at < one.end && make_room();) {
       ByteRange next{one.end, one.end};
       validity_.visit(at, one.end, [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-        if (next.begin == one.end && valid == PlaceSet::of(host)) next = {begin, end};
+        if (valid.empty() || (valid & own) != valid) return;
+        if (next.begin == one.end) next = {begin, end};
       });
       validity_.forget(next.begin, next.end);
       if (next.begin != next.end) {

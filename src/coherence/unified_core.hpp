@@ -46,6 +46,8 @@ class UnifiedCore final : public LaunchMemory {
   /// Of one that needs whatever memories there are.
   static constexpr unsigned all_memories = 254;
   static constexpr std::uint32_t no_lease = ~std::uint32_t{0};
+  /// All of it, however large it is: a buffer that somebody holds like that is not resized.
+  static constexpr ByteRange everything{0, ~std::size_t{0}};
   static constexpr std::size_t least_pinned_bytes = 64 * 1024;
   static constexpr std::size_t most_intervals = 4096;
   static constexpr std::size_t logged_transfers = 64;
@@ -256,12 +258,19 @@ class UnifiedCore final : public LaunchMemory {
     bool is_ahead = false;     // covered by what the record has of its stream
     bool is_sticky = false;    // an escape that writes when it likes
     bool is_unlisted = false;  // reads beside one: the directory does not know of its bytes
+    bool is_missing = false;   // of the host, whose bytes did not arrive
     bool is_promised = false;  // of a launch, which will change the directory
     std::uint32_t next_free = 0;
 
     [[nodiscard]] bool overlaps(ByteRange range) const noexcept {
       return begin < range.end && range.begin < end;
     }
+  };
+  /// What came to the host's memory, and nobody has waited for yet: it may not arrive.
+  struct UnderWay {
+    ByteRange range = {};
+    unsigned source = PlaceSet::most;  // most: several
+    std::uint64_t stream_uses = 0;     // of the memory: whoever waits for those waits for this
   };
   /// While it lives, nobody takes the short way, and records of uses may be looked at.
   class Pause;
@@ -295,6 +304,9 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] bool add_slot() noexcept;
   void free_slot(std::uint32_t slot) noexcept;
   void note_write(unsigned place, ByteRange range, Access access) noexcept;
+  /// Its holder may write from here on when he likes, and others read. The lock is given up and
+  /// taken again.
+  void begin_escape(std::uint32_t slot) noexcept;
   /// On record, if the stream has nobody to wait for.
   [[nodiscard]] static bool begin_without_waits(Memory& memory, Access access, StreamRef stream,
                                                 UseRecord::Ticket& ticket,
@@ -352,6 +364,10 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_wait_sources(ByteRange range, Access access,
                                               CallSite site) noexcept;
   [[nodiscard]] Result<void> check_written(ByteRange range, CallSite site) const noexcept;
+  /// As not_arrived(); and uses of the host's copy by devices that are lost need not be waited for
+  /// again. Not with a lock held.
+  [[nodiscard]] Failure tell_not_arrived(Storage& storage, ByteRange range, const Failure& cause,
+                                         CallSite site) noexcept;
 
   /// For somebody who looks where bytes are before it is his turn, with a lease on the list:
   /// whoever moves them and does not know of that has ended on return, and what was in a file is
@@ -381,6 +397,10 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_write_back(unsigned memory, CallSite site) noexcept;
   /// These are on their way to the host, and their source goes. Throws std::bad_alloc.
   void note_homeless(std::span<const ByteRange> ranges, unsigned source);
+  void add_homeless(const UnderWay& left);
+  /// The same of all that is under way, and that nobody but the host has without these places.
+  /// With mutex_ held. Throws std::bad_alloc.
+  void note_homeless_without(PlaceSet going);
   /// Where what is on its way to this range of the host comes from; PlaceSet::most if that is not
   /// one place. With mutex_ held.
   [[nodiscard]] unsigned source_under_way(ByteRange range) const noexcept;
@@ -392,8 +412,15 @@ class UnifiedCore final : public LaunchMemory {
   /// Nobody needs what is in the file.
   void forget_spilled() noexcept;
   [[nodiscard]] static std::byte* host_bytes(Storage& storage) noexcept;
-  /// Puts copies on the lists of their places, and takes those off that are gone.
+  /// Puts copies on the lists of their places, and takes those off that are gone. Nothing of them
+  /// is on its way any more.
   void list_copies() noexcept;
+  /// Before memory is made, and before it is given up: it is on its way until it is listed. False
+  /// if it was so before.
+  bool begin_transit(unsigned memory) noexcept;
+  void end_transit(unsigned memory) noexcept;
+  /// Of all that have memory.
+  void begin_transits() noexcept;
   /// What is stale there comes from elsewhere. The stream is of the place; without one the copies
   /// go behind whoever uses the bytes.
   struct Fetch {
@@ -505,16 +532,12 @@ class UnifiedCore final : public LaunchMemory {
   UnifiedStatistics statistics_;
 
   std::mutex transfer_mutex_;
+  PlaceSet transits_ = {};  // memories that are on their way; guarded by transfer_mutex_
   std::atomic<std::uint64_t> moving_thread_ = 0;  // who has it; read without a lock
   const std::uint64_t number_;
   const UnifiedOptions options_;
   const DType dtype_;
   const std::size_t element_bytes_;
-  /// What came to the host, and nobody has waited for yet: it may not arrive.
-  struct UnderWay {
-    ByteRange range = {};
-    unsigned source = PlaceSet::most;  // most: several
-  };
   std::vector<UnderWay> under_way_;
   /// The same of bytes that nobody else has any more: if they do not arrive, they are lost.
   std::vector<UnderWay> homeless_;
@@ -557,7 +580,7 @@ class UnifiedCore final : public LaunchMemory {
   slot.kind = kind;
   slot.is_open = true;
   slot.has_use = slot.is_ahead = false;
-  slot.is_sticky = slot.is_unlisted = false;
+  slot.is_sticky = slot.is_unlisted = slot.is_missing = false;
   ++open_count_;
 }
 
@@ -601,7 +624,7 @@ class UnifiedCore::Pause {
 class UnifiedCore::Mover {
  public:
   explicit Mover(UnifiedCore& core) noexcept
-      : core_(core), transit_(), pause_(core), lock_(core.transfer_mutex_) {
+      : core_(core), pause_(core), lock_(core.transfer_mutex_) {
     core_.moving_thread_.store(this_thread(), std::memory_order_relaxed);
     if (core_.options_.guard) core_.open_pages();
   }
@@ -615,7 +638,6 @@ class UnifiedCore::Mover {
 
  private:
   UnifiedCore& core_;
-  const Transit transit_;
   Pause pause_;
   std::lock_guard<std::mutex> lock_;
 };
@@ -632,7 +654,6 @@ class UnifiedCore::TryMover {
 
  private:
   UnifiedCore& core_;
-  const Transit transit_;
   std::unique_lock<std::mutex> lock_;
 };
 

@@ -130,10 +130,9 @@ Result<void> UnifiedCore::try_bring(std::span<const LaunchPart> parts, StreamRef
 
 void UnifiedCore::finish(std::span<const LaunchPart> parts, StreamRef stream, bool is_submitted,
                          bool was_new) noexcept {
-  const Transit transit;
-  StorageHandle gone;
   {
     const Mover mover(*this);
+    StorageHandle gone;  // without the lock, and before anybody else's turn
     const std::lock_guard lock(mutex_);
     const unsigned place = find_place(stream.device_id());
     for (const LaunchPart& part : parts) {
@@ -151,6 +150,7 @@ void UnifiedCore::finish(std::span<const LaunchPart> parts, StreamRef stream, bo
     });
     if (!is_submitted && was_new && place != PlaceSet::most && takes_part(place) && !is_used &&
         !validity_.valid_somewhere(0, bytes()).has(place)) {
+      begin_transit(places_[place].memory);
       gone = leave(place);
     }
   }

@@ -135,13 +135,14 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
   }
   const std::lock_guard lock(mutex_);
   try {
-    memories_.emplace_back();
-    memories_.back().set_resident(std::move(resident));
-    places_.push_back({device.id(), is_shared ? host : place, device, device.place()});
+    // Both before either is longer: a resident that ends under the lock would want its list's.
+    memories_.reserve(place + std::size_t{1});
+    places_.reserve(place + std::size_t{1});
   } catch (const std::bad_alloc&) {
-    memories_.resize(places_.size());
     return no_host_memory("a place of a unified buffer", site);
   }
+  memories_.emplace_back().set_resident(std::move(resident));
+  places_.push_back({device.id(), is_shared ? host : place, device, device.place()});
   return place;
 }
 
@@ -421,7 +422,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       }
     }
     if (!make_room(runs.size() + 1)) return no_host_memory("a directory", site);
-    if (place == host) under_way_.reserve(under_way_.size() + runs.size());
+    if (places_[place].memory == host) under_way_.reserve(under_way_.size() + runs.size());
   }
   // One source after the other; most often there is one. What they have is true only when all of
   // them have it.
@@ -488,14 +489,15 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   }
   for (const CopyRun& run : runs) {
     validity_.apply(Access::read, run.begin, run.end, place);
-    if (place == host && places_[run.source].memory != host) {
-      under_way_.push_back({{run.begin, run.end}, run.source});
+    if (places_[place].memory == host && places_[run.source].memory != host) {
+      under_way_.push_back({{run.begin, run.end}, run.source, memory_of(host).stream_uses});
     }
   }
   if (under_way_.size() > most_under_way) {
     UnderWay all = under_way_[0];
-    for (const auto& [one, source] : under_way_) {
+    for (const auto& [one, source, stream_uses] : under_way_) {
       all.range = {std::min(all.range.begin, one.begin), std::max(all.range.end, one.end)};
+      all.stream_uses = std::max(all.stream_uses, stream_uses);
       if (all.source != source) all.source = PlaceSet::most;
     }
     under_way_.assign(1, all);

@@ -28,7 +28,7 @@ void free_on(StorageHandle storage, StreamRef stream, CallSite site) noexcept {
 
 }  // namespace
 
-UnifiedCore::TryMover::TryMover(UnifiedCore& core) noexcept : core_(core), transit_() {
+UnifiedCore::TryMover::TryMover(UnifiedCore& core) noexcept : core_(core) {
   {
     // Whoever moves bytes counts as a mover: so a thread never tries a lock that it has.
     const std::lock_guard lock(core_.mutex_);
@@ -63,6 +63,7 @@ void UnifiedCore::list_copies() noexcept {
       memory.resident->leave();
     }
   }
+  while (!transits_.empty()) end_transit(transits_.first());
   if (spilled_.empty()) return;
   bool is_needed = false;
   {
@@ -70,6 +71,25 @@ void UnifiedCore::list_copies() noexcept {
     is_needed = needs_spilled({0, bytes()}, {});
   }
   if (!is_needed) forget_spilled();
+}
+
+bool UnifiedCore::begin_transit(unsigned number) noexcept {
+  const Memory& memory = memories_[number];
+  if (transits_.has(number) || !memory.resident) return false;
+  transits_ = transits_.with(number);
+  memory.resident->where().begin_transit();
+  return true;
+}
+
+void UnifiedCore::end_transit(unsigned number) noexcept {
+  transits_ = transits_.without(number);
+  memories_[number].resident->where().end_transit();
+}
+
+void UnifiedCore::begin_transits() noexcept {
+  for (unsigned i = 0; i < memories_.size(); ++i) {
+    if (memories_[i].storage) begin_transit(i);
+  }
 }
 
 bool UnifiedCore::try_share() noexcept {
@@ -153,13 +173,37 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
   return no_host_memory("the directory of a unified buffer", site);
 }
 
+void UnifiedCore::add_homeless(const UnderWay& left) {
+  const auto covers = [&](const UnderWay& other) {
+    return other.source == left.source && other.range.begin <= left.range.begin &&
+           left.range.end <= other.range.end;
+  };
+  if (const auto found = std::ranges::find_if(homeless_, covers); found != homeless_.end()) {
+    found->stream_uses = std::max(found->stream_uses, left.stream_uses);
+  } else {
+    homeless_.push_back(left);
+  }
+}
+
 void UnifiedCore::note_homeless(std::span<const ByteRange> ranges, unsigned source) {
   const std::lock_guard lock(mutex_);
   for (const ByteRange& one : ranges) {
-    const auto covers = [&](const UnderWay& other) {
-      return other.source == source && other.range.begin <= one.begin && one.end <= other.range.end;
-    };
-    if (std::ranges::none_of(homeless_, covers)) homeless_.push_back({one, source});
+    add_homeless({one, source, memories_[host].stream_uses});
+  }
+}
+
+void UnifiedCore::note_homeless_without(PlaceSet going) {
+  const PlaceSet own = memories_[host].parts;
+  for (const UnderWay& one : under_way_) {
+    validity_.visit(one.range.begin, one.range.end,
+                    [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+                      PlaceSet left = valid;
+                      for (unsigned place = 0; place < places_.size(); ++place) {
+                        if (going.has(place)) left = left.without(place);
+                      }
+                      if (left == valid || left.empty() || (left & own) != left) return;
+                      add_homeless({{begin, end}, one.source, one.stream_uses});
+                    });
   }
 }
 
@@ -185,8 +229,10 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
     Result<void> saved = is_spilled ? try_spill(gone, site) : try_write_back(number, site);
     if (!saved) return failed(saved.failure());
   }
-  {
+  begin_transit(number);
+  try {
     const std::lock_guard lock(mutex_);
+    if (number != host) note_homeless_without(memories_[number].parts);
     Memory& memory = memories_[number];
     // Leases that came meanwhile wait for this, and find out then. The file stands in for what is
     // in it.
@@ -199,6 +245,8 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
     }
     statistics_.evicted.copies += 1;
     statistics_.evicted.bytes += before.bytes;
+  } catch (const std::bad_alloc&) {
+    return failed(no_host_memory("the directory of a unified buffer", site));
   }
   free_on(std::move(gone), stream, site);
   PressureTotals& totals = PressureTotals::instance();
@@ -215,7 +263,14 @@ Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t b
                                                    StreamRef stream, CallSite site,
                                                    Eviction most) noexcept {
   ResourceHandle asked;
-  Result<StorageHandle> made = try_make_at_once(place, bytes, stream, asked, site);
+  const unsigned number = places_[place].memory;
+  const auto try_once = [&] {
+    const bool is_first = begin_transit(number);
+    Result<StorageHandle> made = try_make_at_once(place, bytes, stream, asked, site);
+    if (!made && is_first) end_transit(number);
+    return made;
+  };
+  Result<StorageHandle> made = try_once();
   if (made || !is_shortage(made.failure())) return made;
   // What was given up before may be free by now.
   poll_storages();
@@ -231,7 +286,7 @@ Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t b
   for (int round = 0; round < most_rounds; ++round) {
     // While this one waited for its turn, others may have made more room than they needed.
     if (round != 0 || room.has_waited()) {
-      made = try_make_at_once(place, bytes, stream, asked, site);
+      made = try_once();
       if (made || !is_shortage(made.failure())) return made;
     }
     if (round == 0 && room.is_hopeless(made.failure())) break;

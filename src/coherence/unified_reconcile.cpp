@@ -62,6 +62,11 @@ Result<void> UnifiedCore::try_reconcile(unsigned place, StreamRef stream, std::u
   }
   // What the place has, it alone has: forgetting copies is safe, and makes neighbours alike.
   const std::lock_guard lock(mutex_);
+  PlaceSet others;
+  for (unsigned other = 0; other < places_.size(); ++other) {
+    if (other != place) others = others.with(other);
+  }
+  note_homeless_without(others);
   std::size_t at = 0;
   while (at < bytes()) {
     const ByteRange gap = validity_.first_unwritten(at, bytes());

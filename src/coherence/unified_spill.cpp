@@ -56,6 +56,7 @@ Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept
     written.push_back({one, *extent});
     moved.bytes += part.size();
   }
+  begin_transit(host);
   {
     const std::lock_guard lock(mutex_);
     if (!make_room(alone.size())) {
@@ -94,7 +95,13 @@ bool UnifiedCore::needs_spilled(ByteRange range, PlaceSet has) const noexcept {
 
 Result<void> UnifiedCore::try_unspill(CallSite site) noexcept {
   if (spilled_.empty()) return {};
-  if (!needs_spilled({0, bytes()}, {})) {
+  bool is_needed = false;
+  {
+    // A lease that closes, or an escape that says what has changed, needs no turn for that.
+    const std::lock_guard lock(mutex_);
+    is_needed = needs_spilled({0, bytes()}, {});
+  }
+  if (!is_needed) {
     // All of it was written elsewhere since.
     forget_spilled();
     return {};

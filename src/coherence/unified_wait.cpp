@@ -33,6 +33,7 @@ Result<RawLease> UnifiedCore::try_open_with_time(Wanted wanted, unsigned place) 
   int hopeless = 0;  // in a row
   for (std::chrono::nanoseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
     // Between two attempts nothing is claimed: two who wait do not keep each other from going on.
+    const std::uint64_t refused_before = Room::refused_by_thread();
     Result<RawLease> opened = try_open_once(wanted, place);
     if (opened || !is_shortage(opened.failure())) return opened;
     // A budget is read while others charge it: twice the same is true.
@@ -44,7 +45,8 @@ Result<RawLease> UnifiedCore::try_open_with_time(Wanted wanted, unsigned place) 
       PressureTotals& totals = PressureTotals::instance();
       const std::lock_guard lock(totals.mutex);
       if (!has_waited && hopeless == 0) ++totals.statistics.waited_requests;
-      --totals.statistics.refused_requests;  // it was not the last word
+      // It was not the last word.
+      totals.statistics.refused_requests -= Room::refused_by_thread() - refused_before;
     }
     has_waited |= hopeless == 0;
     std::this_thread::sleep_for(deadline ? std::min(pause, *deadline - now) : pause);

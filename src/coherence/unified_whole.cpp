@@ -16,9 +16,10 @@ namespace tern {
 // --- Copies that go
 
 Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexcept try {
-  Wanted all{.range = {0, bytes()}, .site = site};
+  Wanted all{.range = everything, .site = site};
   Hold hold;
   if (Result<void> held = hold.try_take(*this, all); !held) return held;
+  all.range = {0, bytes()};
   const Mover mover(*this);
   std::optional<unsigned> place;
   const auto find_user = [&]() -> const Open* {
@@ -37,7 +38,6 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
   if (*place == host && what == Drop::save) {
     if (Result<void> back = try_unspill(site); !back) return back;
   }
-  if (*place == host) forget_spilled();
   if (what == Drop::save) {
     const std::vector<ByteRange> alone =
         ranges_where(all.range, [&](PlaceSet valid) { return valid == PlaceSet::of(*place); });
@@ -62,9 +62,11 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
     }
   }
   StorageHandle gone;
+  begin_transit(places_[*place].memory);
   const std::lock_guard lock(mutex_);
   // Who looks at a few bytes needs no turn for that, and may have come meanwhile.
   if (const Open* const user = find_user()) return refused(*user, all);
+  if (places_[*place].memory != host) note_homeless_without(PlaceSet::of(*place));
   validity_.remove(0, bytes_, *place);
   gone = leave(*place);
   return {};
@@ -83,13 +85,14 @@ StorageHandle UnifiedCore::leave(unsigned place) noexcept {
 Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
   Hold hold;
   if (Result<void> held =
-          hold.try_take(*this, {.range = {0, bytes()}, .access = Access::discard, .site = site});
+          hold.try_take(*this, {.range = everything, .access = Access::discard, .site = site});
       !held) {
     return held;
   }
   const Mover mover(*this);
   forget_spilled();
   std::array<StorageHandle, PlaceSet::most> gone;  // behind the lock
+  begin_transits();
   const std::lock_guard lock(mutex_);
   validity_.forget(0, bytes_);
   under_way_.clear();
@@ -116,8 +119,8 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
         .with("bytes", element_bytes_);
   }
   Hold hold;
-  if (Result<void> held = hold.try_take(
-          *this, {.range = {0, this->bytes()}, .access = Access::discard, .site = site});
+  if (Result<void> held =
+          hold.try_take(*this, {.range = everything, .access = Access::discard, .site = site});
       !held) {
     return held;
   }
@@ -155,6 +158,11 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     if (!is_own) runner = try_runner(device, *memory.storage, Access::read);
     Result<void> queued = runner ? try_issue(runs, *larger, memory.storage, runner->stream, site)
                                  : Result<void>(runner.failure());
+    {
+      // Whatever comes of the others: it is read, and stays if they are refused.
+      const std::lock_guard lock(mutex_);
+      note_stream_use(memories_[i], Access::read);
+    }
     if (!queued) return sync_failed(i, i, kept, queued.failure(), site);
     made[i] = *std::move(larger);
     moved.push_back(transfer);
@@ -170,6 +178,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   });
   if (!has_room) return no_host_memory("the directory of a unified buffer", site);
   forget_spilled();
+  begin_transits();
   const std::lock_guard lock(mutex_);
   for (unsigned i = 0; i < memories_.size(); ++i) {
     Memory& memory = memories_[i];
@@ -181,8 +190,11 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     }
   }
   validity_ = std::move(validity);
-  under_way_.clear();
-  homeless_.clear();
+  // What was on its way to the memory that was copied has as far to go.
+  for (std::vector<UnderWay>* const some : {&under_way_, &homeless_}) {
+    for (UnderWay& one : *some) one.range.end = std::min(one.range.end, kept.end);
+    std::erase_if(*some, [](const UnderWay& one) { return one.range.begin >= one.range.end; });
+  }
   bytes_ = *bytes;
   shape_ = Shape::flat(count);
   for (const Transfer& one : moved) log(one);
@@ -284,7 +296,7 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
   if (Result<void> home = try_flush_host(site); !home) return home.failure();
   Hold hold;
   if (Result<void> held =
-          hold.try_take(*this, {.range = {0, bytes()}, .access = Access::discard, .site = site});
+          hold.try_take(*this, {.range = everything, .access = Access::discard, .site = site});
       !held) {
     return held.failure();
   }
@@ -302,12 +314,15 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
   Result<Buffer> buffer = Buffer::try_over(memories_[host].storage, 0, shape_, dtype_, site);
   if (!buffer) return buffer;
   std::array<StorageHandle, PlaceSet::most> gone;
+  begin_transits();
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < memories_.size(); ++i) {
     gone[i] = std::exchange(memories_[i].storage, {});
     memories_[i].parts = {};
   }
   validity_.forget(0, bytes_);
+  under_way_.clear();
+  homeless_.clear();
   return buffer;
 } catch (const Error& error) {
   return Failure(error.failure()).at(site);  // of the host, for a shape of many dimensions
@@ -315,12 +330,12 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
 
 Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexcept try {
   if (!stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
-  Result<RawUnified> made = RawUnified::try_make(shape(), dtype_, element_bytes_, options_);
-  if (!made) return made;
   Hold hold;
-  if (Result<void> held = hold.try_take(*this, {.range = {0, bytes()}, .site = site}); !held) {
+  if (Result<void> held = hold.try_take(*this, {.range = everything, .site = site}); !held) {
     return held.failure();
   }
+  Result<RawUnified> made = RawUnified::try_make(shape(), dtype_, element_bytes_, options_);
+  if (!made) return made;
   UnifiedCore& other = *made->core_;
   const Mover mover(*this);
   if (Result<void> back = try_unspill(site); !back) return back.failure();
@@ -371,10 +386,17 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
   const std::lock_guard lock(other.mutex_);
   if (!other.make_room(runs.size()))
     return no_host_memory("the directory of a unified buffer", site);
+  note_stream_use(other.memory_of(*there), Access::discard);
+  if (other.places_[*there].memory == host) {
+    // Nobody else will have them, so they are lost with where they come from.
+    for (const CopyRun& run : runs) {
+      other.add_homeless(
+          {{run.begin, run.end}, PlaceSet::most, other.memory_of(*there).stream_uses});
+    }
+  }
   for (const CopyRun& run : runs) {
     other.validity_.apply(Access::discard, run.begin, run.end, *there);
   }
-  note_stream_use(other.memory_of(*there), Access::discard);
   for (const Transfer& moved : moves) other.log(moved);
   return made;
 } catch (const std::bad_alloc&) {

@@ -295,9 +295,10 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
         const Result<bool> is_captured = backend_->is_capturing(stream.native);
         const bool may_wait = !is_captured || !*is_captured;
         if (!may_wait || !backend_->synchronize(stream.native)) {
-          static_cast<void>(backend_->synchronize());
+          const Result<void> waited = backend_->synchronize();
+          stream.is_lost = !waited && waited.failure().code() == ErrorCode::device_lost;
         }
-        stream.see_done(issued);
+        if (!stream.is_lost) stream.see_done(issued);
       }
     }
     backend_->destroy_stream(stream.native);
@@ -309,7 +310,7 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
 
 void DeviceState::recycle_if_done(StreamState& stream) noexcept {
   const std::lock_guard lock(stream.mutex);
-  if (!stream.has_ended.load(std::memory_order_relaxed)) return;
+  if (!stream.has_ended.load(std::memory_order_relaxed) || stream.is_lost) return;
   if (const Result<void> polled = poll(stream);
       !polled && polled.failure().code() == ErrorCode::stream_misuse) {
     // Recorded into a graph, of which nobody can say that it is done; the stream has ended.
@@ -539,6 +540,10 @@ Result<DeviceState::Covering> DeviceState::cover(StreamState& stream, Mark mark)
   }
   for (std::size_t i = 0; i < stream.record_count; ++i) {
     if (stream.records[i].sequence >= mark.sequence) return Covering{stream.records[i].event, true};
+  }
+  if (stream.is_lost) {
+    const Result<void> waited = backend_->synchronize();
+    return waited ? Failure(ErrorCode::device_lost) : waited.failure();
   }
   // Never on an ended stream: it was sealed, and its last record covers every mark it issued.
   return record_now(stream, StreamState::asked_records);

@@ -95,6 +95,8 @@ struct StreamState {
   // The last mark it had as it ended. One that somebody took at that moment is beyond, and stands
   // for nothing that was not before.
   std::uint64_t sealed = 0;  // guarded by mutex
+  // It ended on a lost device, without a record: its work was left undone, and it is not recycled.
+  bool is_lost = false;  // guarded by mutex
 };
 
 /// What a stream carries for the library until it gets there. If it never does, because its device

@@ -299,6 +299,17 @@ TEST(PressureModel, NothingIsLostWhicheverCallFails) {
 
 // --- A device that is lost
 
+TEST_F(Pressed, WhatARefusedResizeReadsIsWaitedFor) {
+  UnifiedBuffer<int> buffer = clean();
+  buffer.view(0, 1).rw_host()[0] = 5;  // the host has waited for all that used its copy
+  // The host's copy is on its way to its larger one by then.
+  refused(buffer.try_resize_keep(4 * pressed_ints, t), ErrorCode::out_of_budget);
+  const std::uint64_t waits = buffer.stats().host_waits;
+  std::ranges::fill(buffer.discard_host(), 5);
+  EXPECT_EQ(buffer.stats().host_waits, waits + 1);
+  EXPECT_EQ(on_device(buffer, s), std::vector<int>(pressed_ints, 5));
+}
+
 TEST_F(Pressed, WhatIsLostWithADeviceIsSaidByNameAndRange) {
   UnifiedBuffer<int> rho = pressed("rho");
   rho.copy_from(counting(pressed_ints));

@@ -50,6 +50,19 @@ TEST(Residents, AreInTheOrderOfTheirLastUse) {
   EXPECT_EQ(listed(*all), (std::vector<const Resident*>{&c, &a, &b}));
 }
 
+TEST(Residents, RememberThatSomethingWasOnItsWay) {
+  const auto all = std::make_shared<Residents>(), others = std::make_shared<Residents>();
+  const std::uint64_t before = all->transits_begun(), elsewhere = others->transits_begun();
+  EXPECT_FALSE(all->had_transits_since(before));
+  all->begin_transit();
+  EXPECT_TRUE(all->had_transits_since(before));
+  EXPECT_TRUE(all->had_transits_since(all->transits_begun()));  // it still is
+  all->end_transit();
+  EXPECT_TRUE(all->had_transits_since(before));
+  EXPECT_FALSE(all->had_transits_since(all->transits_begun()));
+  EXPECT_FALSE(others->had_transits_since(elsewhere));
+}
+
 TEST(Residents, DoNotMoveTheClockByBeingUsedAgain) {
   const auto all = std::make_shared<Residents>();
   Resident a(all, nullptr, 0), b(all, nullptr, 1);

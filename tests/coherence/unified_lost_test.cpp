@@ -3,14 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "support/budgets.hpp"
 #include "support/gate.hpp"
 #include "support/unified.hpp"
+#include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/coherence/unified_buffer.hpp"
+#include "tern/memory/budget_resource.hpp"
+#include "tern/memory/pool_resource.hpp"
 
 namespace tern::test {
 namespace {
@@ -99,6 +104,124 @@ TEST_F(UnifiedLost, ACopyThatALostDeviceWasReadingCanBeWritten) {
   lose(first);
   EXPECT_EQ(buffer.read_host()[99], 5);
   EXPECT_EQ(last_source(buffer), second.place());
+}
+
+// --- What did not arrive
+
+TEST_F(UnifiedLost, AReadThatDidNotArriveIsNeverGiven) {
+  UnifiedBuffer<int> buffer = make();
+  write_on_device(buffer, a, 7);
+  PendingRead<int> one = buffer.read_host_async(), other = buffer.read_host_async();
+  lose(first);
+  refused(one.try_get(), ErrorCode::sync_failed);
+  // Somebody was told, and the lost device does nothing any more: there is nothing to wait for.
+  refused(one.try_get(), ErrorCode::sync_failed);
+  refused(other.try_get(), ErrorCode::sync_failed);
+  EXPECT_TRUE(buffer.check());
+}
+
+TEST_F(UnifiedLost, WhatDidNotArriveIsNotThereInALargerBuffer) {
+  UnifiedBuffer<int> buffer = make();
+  write_on_device(buffer, a, 7);
+  buffer.drop_device();
+  buffer.resize_keep(200);
+  lose(first);
+  refused(buffer.view(0, 100).try_read_host(), ErrorCode::sync_failed);
+  refused(buffer.view(0, 100).try_read_host(), ErrorCode::never_written);
+  EXPECT_TRUE(buffer.check());
+}
+
+TEST_F(UnifiedLost, WhatDidNotArriveIsNotThereInASmallerBuffer) {
+  UnifiedBuffer<int> buffer = make();
+  write_on_device(buffer, a, 7);
+  buffer.drop_device();
+  buffer.resize_keep(50);
+  lose(first);
+  const Failure failure = refused(buffer.try_read_host(), ErrorCode::sync_failed);
+  EXPECT_EQ(failure.number("end"), 200u) << failure.text();
+  refused(buffer.try_read_host(), ErrorCode::never_written);
+  EXPECT_TRUE(buffer.check());
+}
+
+TEST_F(UnifiedLost, WhatDidNotArriveIsNotThereThoughItsSourceWasDroppedAsClean) {
+  UnifiedBuffer<int> buffer = make();
+  write_on_device(buffer, a, 7);
+  buffer.prefetch_host();
+  buffer.drop_device();  // with nothing that only it has
+  lose(first);
+  refused(buffer.try_read_host(), ErrorCode::sync_failed);
+  refused(buffer.try_read_host(), ErrorCode::never_written);
+  EXPECT_TRUE(buffer.check());
+}
+
+TEST_F(UnifiedLost, WhatDidNotArriveIsNotThereThoughItsSourceHadToGo) {
+  const ResourceHandle small =
+      std::make_shared<BudgetResource>(std::make_shared<PoolResource>(first), limited(512));
+  const auto make_small = [&] {
+    return UnifiedBuffer<int>(Shape{100}, {.device = first, .resources = {small}});
+  };
+  UnifiedBuffer<int> buffer = make_small(), more = make_small();
+  write_on_device(buffer, a, 7);
+  buffer.prefetch_host();
+  static_cast<void>(more.discard_device(a));
+  ASSERT_FALSE(buffer.has_copy(first.place()));
+  lose(first);
+  refused(buffer.try_read_host(), ErrorCode::sync_failed);
+  refused(buffer.try_read_host(), ErrorCode::never_written);
+  EXPECT_TRUE(buffer.check());
+}
+
+TEST_F(UnifiedLost, WhatDidNotArriveIsNotInACloneOnTheHost) {
+  UnifiedBuffer<int> buffer = make();
+  write_on_device(buffer, a, 7);
+  const Stream own(open_device("host"));
+  const UnifiedBuffer<int> same = buffer.clone(own);
+  lose(first);
+  refused(same.try_read_host(), ErrorCode::sync_failed);
+  refused(same.try_read_host(), ErrorCode::never_written);
+  EXPECT_TRUE(same.check());
+}
+
+TEST_F(UnifiedLost, WhatDidNotArriveForTheHostDeviceIsNotThereForTheHostEither) {
+  UnifiedBuffer<int> buffer = make();
+  write_on_device(buffer, a, 7);
+  const Stream own(open_device("host"));
+  buffer.prefetch(own);
+  lose(first);
+  refused(buffer.try_read_host(), ErrorCode::sync_failed);
+  refused(buffer.try_read_host(), ErrorCode::sync_failed);
+  EXPECT_EQ(buffer.valid_places(), std::vector<Place>{first.place()});
+  EXPECT_TRUE(buffer.check());
+}
+
+TEST_F(UnifiedLost, WhatHasArrivedStaysWhateverIsLostLater) {
+  UnifiedBuffer<int> buffer = make();
+  write_on_device(buffer, a, 7);
+  buffer.drop_device();
+  EXPECT_EQ(buffer.view(0, 50).read_host()[0], 7);
+  write_on_device(buffer.view(0, 10), a, 8);
+  PendingRead<int> pending = buffer.view(0, 10).read_host_async();
+  lose(first);
+  refused(pending.try_get(), ErrorCode::sync_failed);
+  EXPECT_EQ(buffer.view(10, 90).read_host()[0], 7);
+}
+
+TEST_F(UnifiedLost, NobodyTouchesTheBytesOfAnElementAfterwards) {
+  UnifiedBuffer<int> buffer = make();
+  write_on_device(buffer, a, 7);
+  a.synchronize();
+  // The copy is queued, and the wait for it fails.
+  for (const char* const plan : {"sync#1=fail", "record#1=fail", "query#1=fail"}) {
+    sim::set_faults(first, plan);
+    int value = 0;
+    const Result<void> loaded =
+        buffer.raw().try_load(3 * sizeof(int), &value, sizeof value, CallSite::here());
+    const int on_return = value;
+    sim::set_faults(first, "");
+    first.synchronize();
+    EXPECT_EQ(value, on_return) << plan;
+    EXPECT_TRUE(!loaded || value == 7) << plan;
+  }
 }
 
 // --- Where it came from

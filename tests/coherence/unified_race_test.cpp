@@ -9,6 +9,7 @@
 #include <random>
 #include <stop_token>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/gate.hpp"
@@ -174,6 +175,90 @@ TEST_F(UnifiedRace, AFillByAStreamOfAnotherDeviceWhileTheCopyGoes) {
   fills.join();
 }
 
+TEST_F(UnifiedRace, AFileThatIsComparedWhileItIsDropped) {
+  const UnifiedOptions small = on_a_small_host();
+  UnifiedBuffer<int> buffer(Shape{pressed_ints}, small), more(Shape{pressed_ints}, small);
+  run_beside(
+      [&] {
+        static_cast<void>(buffer.try_compare());
+        std::this_thread::yield();
+      },
+      [&] {
+        for (int i = 1; i <= rounds / 10; ++i) {
+          while (!buffer.try_copy_from(std::vector<int>(pressed_ints, i))) {
+          }
+          while (!more.try_discard_host()) {
+          }
+          if (buffer.try_drop_host(Drop::discard)) continue;
+          // Somebody compares it: it is still there.
+          ASSERT_TRUE(buffer.check()) << i;
+          ASSERT_EQ(buffer.load_host(3), i);
+        }
+      });
+}
+
+TEST_F(UnifiedRace, ADirtyMarkOfAStreamThatEnds) {
+  // Every call that moves bytes of a guarded buffer waits for them, and others for it.
+  UnifiedBuffer<int> buffer = make(64 * pressed_ints, {.guard = true});
+  buffer.copy_from(counting(buffer.size()));
+  const std::size_t half = buffer.size() / 2;
+  UnifiedView<int> front = buffer.view(0, half), back = buffer.view(half, half);
+  write_on_device(front, s, 3);
+  int* const there = const_cast<int*>(back.read_device(t).data());
+  Gate first, second;
+  first.hold(s);
+  static_cast<void>(front.rw_device(s));
+  Stream writer(device);
+  second.hold(writer);
+  writer.fill(there, half, 9);
+  const auto let_come = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
+  std::thread moves([&] { front.prefetch_host(); });
+  let_come();
+  std::thread marks([&, stream = StreamRef(writer)] { back.mark_device_dirty(stream); });
+  let_come();
+  writer = Stream();
+  first.open();
+  moves.join();
+  marks.join();
+  const std::jthread opens([&] {
+    let_come();
+    second.open();
+  });
+  EXPECT_EQ(back.read_host()[7], 9);
+}
+
+TEST_F(UnifiedRace, NobodyHasWhatIsEscapedMeanwhile) {
+  UnifiedBuffer<int> buffer = make(pressed_ints);
+  buffer.copy_from(counting(pressed_ints));
+  run_beside([&] { static_cast<void>(buffer.try_prefetch(t)); },
+             [&] {
+               for (int had = 0; had < rounds;) {
+                 const Result<EscapedPointer<int>> escape = buffer.try_escape_host();
+                 if (!escape) continue;
+                 ++had;
+                 // What its holder writes, and when, nobody knows.
+                 ASSERT_EQ(buffer.valid_places(), std::vector<Place>{Place::host()});
+               }
+             });
+}
+
+TEST_F(UnifiedRace, ReadersOfWhatIsEscapedTakeTurns) {
+  UnifiedBuffer<int> buffer = make(pressed_ints);
+  write_on_device(buffer, s, 7);
+  const EscapedPointer<int> escape = buffer.escape_device(s);
+  const auto read = [&] {
+    const Result<HostLease<const int>> lease = std::as_const(buffer).try_read_host();
+    if (lease) {
+      EXPECT_EQ((*lease)[3], 7);
+    } else {
+      EXPECT_EQ(lease.failure().code(), ErrorCode::access_conflict) << lease.failure().text();
+    }
+  };
+  run_beside(read, [&] {
+    for (int i = 0; i < rounds && !HasFailure(); ++i) read();
+  });
+}
+
 /// Buffers of one thread, of which each has one value throughout, and streams that come and go.
 class RandomUser {
  public:
@@ -269,6 +354,65 @@ TEST_F(UnifiedRace, StreamsThatEndWhileOthersMakeRoom) {
   other.join();
   const std::vector<Finding> findings = sim::findings(device);
   EXPECT_TRUE(findings.empty()) << findings.size() << ", first " << findings.front().text();
+}
+
+/// Two threads that resize a buffer at the same time as this one uses it.
+class UnifiedResizeRace : public UnifiedRace {
+ protected:
+  template <class Work>
+  void run_beside_resizes(UnifiedBuffer<int>& buffer, Work work) {
+    const auto resize = [&](std::size_t count) {
+      return [&buffer, count](const std::stop_token& stop) {
+        while (!stop.stop_requested()) {
+          static_cast<void>(buffer.try_resize_discard(count));
+          static_cast<void>(buffer.try_fill(7));
+          std::this_thread::yield();  // who has a lease meanwhile keeps it
+          static_cast<void>(buffer.try_resize_discard(0));
+        }
+      };
+    };
+    const std::jthread one(resize(pressed_ints)), other(resize(2 * pressed_ints));
+    work();
+  }
+};
+
+TEST_F(UnifiedResizeRace, NobodyResizesWhatIsLeased) {
+  UnifiedBuffer<int> buffer = make(0);
+  run_beside_resizes(buffer, [&] {
+    for (int had = 0; had < rounds / 5;) {
+      const std::size_t count = buffer.size();
+      const Result<UnifiedView<int>> last =
+          buffer.try_view(count - std::min<std::size_t>(count, 8), std::min<std::size_t>(count, 8));
+      if (!last) continue;
+      const Result<HostLease<int>> lease = UnifiedView<int>(*last).try_discard_host();
+      if (!lease || lease->empty()) continue;
+      ++had;
+      const std::size_t leased = buffer.size();
+      for (int k = 0; k < 3; ++k) std::this_thread::yield();
+      ASSERT_EQ(buffer.size(), leased);
+    }
+  });
+}
+
+TEST_F(UnifiedResizeRace, ACloneIsOfOneSize) {
+  UnifiedBuffer<int> buffer = make(0);
+  run_beside_resizes(buffer, [&] {
+    for (int had = 0; had < rounds / 5;) {
+      const Result<UnifiedBuffer<int>> same = buffer.try_clone(s);
+      if (!same) {
+        ASSERT_EQ(same.failure().code(), ErrorCode::access_conflict) << same.failure().text();
+        continue;
+      }
+      ASSERT_TRUE(same->check());
+      const Result<HostLease<const int>> all = same->try_read_host();
+      if (!all) {
+        ASSERT_EQ(all.failure().code(), ErrorCode::never_written) << all.failure().text();
+        continue;
+      }
+      ASSERT_EQ(std::ranges::count(*all, 7), std::ssize(*all));
+      ++had;
+    }
+  });
 }
 
 }  // namespace

@@ -181,6 +181,49 @@ TEST_F(UnifiedWait, NotForWhatCannotFitWhileOthersMove) {
   EXPECT_EQ(since().waited_requests, 0u);
 }
 
+TEST_F(UnifiedWait, NotForWhatCannotFitWhileAnotherMovesForLong) {
+  // Its calls wait for the bytes they move, which stand at the gate.
+  UnifiedBuffer<int> far(Shape{pressed_ints}, {.device = devices[1], .guard = true});
+  const Stream own(devices[1]);
+  Gate gate;
+  gate.hold(own);
+  write_on_device(far, own, 1);
+  const std::jthread other([&] { far.prefetch_host(); });
+  while (far.stats().to_host.copies == 0) std::this_thread::yield();
+  UnifiedBuffer<int> kept = clean("kept");
+  kept.keep_on(device.place());
+  UnifiedBuffer<int> more = pressed("more");
+  const Failure refusal =
+      refused(more.try_discard_device(s, LeaseWait::forever()), ErrorCode::out_of_budget);
+  EXPECT_EQ(refusal.number("fits_later"), 0u) << refusal.text();
+  EXPECT_EQ(since().waited_requests, 0u);
+  gate.open();
+}
+
+TEST_F(UnifiedWait, ARefusalCountsOnceHoweverOftenItWasTried) {
+  const ResourceHandle host = std::make_shared<BudgetResource>(
+      std::make_shared<DirectResource>(open_device("host")), limited(pressed_bytes, "host"));
+  const auto make_small = [&] {
+    return UnifiedBuffer<int>(
+        Shape{pressed_ints},
+        {.device = device, .pinned = Pinned::never, .resources = {resource, host}});
+  };
+  UnifiedBuffer<int> at_home = make_small(), there = make_small(), more = make_small();
+  at_home.copy_from(counting(pressed_ints));
+  const Stream far(devices[1]);
+  at_home.prefetch(far);  // so that the host's copy may go
+  const HostLease<const int> lease =
+      by_another_thread([&] { return std::as_const(at_home).read_host(); });
+  write_on_device(there, s, 3);
+  // It would have to go home, where there is no room either.
+  refused(more.try_discard_device(s), ErrorCode::out_of_budget);
+  const std::uint64_t once = since().refused_requests;
+  refused(more.try_discard_device(s, LeaseWait::up_to(std::chrono::milliseconds(5))),
+          ErrorCode::out_of_budget);
+  EXPECT_EQ(since().waited_requests, 1u);
+  EXPECT_EQ(since().refused_requests, 2 * once);
+}
+
 TEST_F(UnifiedWait, ManyTakeTurnsAndNobodyIsRefused) {
   constexpr std::size_t threads = 4;
   constexpr int turns = 200;

@@ -11,6 +11,7 @@
 
 #include "support/fake_backend.hpp"
 #include "support/gate.hpp"
+#include "tern/backends/sim.hpp"
 #include "tern/device/event.hpp"
 
 namespace tern {
@@ -608,6 +609,22 @@ TEST(DeviceCompanion, KnowsIfItCameTooLate) {
   EXPECT_EQ(CountingCompanion::told, 0);
   EXPECT_EQ(CountingCompanion::ended, 1);
   EXPECT_TRUE(fake.ledger->has_closed());
+}
+
+TEST(LostDevice, WhatAStreamThatEndsThereLeftUndoneIsNotDone) {
+  const Device device = sim::open({.policy = sim::Policy::lazy});
+  Stream brief(device);
+  brief.call([](void*) {}, nullptr);
+  const Mark mark = brief.next_mark();
+  sim::set_faults(device, "info#1=lost");
+  EXPECT_FALSE(device.try_memory());
+  brief = Stream();
+  const Result<void> waited = Device::try_wait(mark);
+  ASSERT_FALSE(waited);
+  EXPECT_EQ(waited.failure().code(), ErrorCode::device_lost);
+  const Result<bool> done = Device::try_is_done(mark);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.failure().code(), ErrorCode::device_lost);
 }
 
 }  // namespace

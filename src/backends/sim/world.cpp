@@ -254,7 +254,7 @@ void World::lose(std::uint32_t index, const Failure& cause) noexcept {
   for (const std::unique_ptr<SimStream>& stream : streams_) {
     if (stream->device != index) continue;
     stream->queue.clear();
-    stream->lost_at = stream->passed;
+    if (stream->passed != stream->submitted) stream->lost_at = stream->passed;
     stream->passed = stream->submitted;
     // Nor does it use memory any more: releases need no wait, and are no findings.
     judge_later({.kind = RecordKind::host_wait_mark,
@@ -541,8 +541,10 @@ Result<std::size_t> World::add_stream(std::uint32_t device, ActorKind kind, std:
     streams_.push_back(std::make_unique<SimStream>());
     streams_.back()->actor = next_actor_++;
   } else {
+    // Nor may anybody ask later what a loss has left undone there.
     const auto old = std::ranges::find_if(ended_, [&](std::size_t i) {
-      return streams_[i]->queue.empty() && is_settled(streams_[i]->actor);
+      return streams_[i]->queue.empty() && streams_[i]->lost_at == SimStream::not_lost &&
+             is_settled(streams_[i]->actor);
     });
     if (old == ended_.end()) {
       return Failure(ErrorCode::capacity,

@@ -57,8 +57,9 @@ struct SimStream {
   std::deque<Operation> queue;
   std::uint64_t submitted = 0;
   std::uint64_t passed = 0;
-  std::uint64_t lost_at = ~std::uint64_t{0};  // what a loss has left undone begins behind this
-  std::uint64_t last_step = 0;                // of the world, when it ran last
+  static constexpr std::uint64_t not_lost = ~std::uint64_t{0};
+  std::uint64_t lost_at = not_lost;  // what a loss has left undone begins behind this
+  std::uint64_t last_step = 0;       // of the world, when it ran last
   std::uint64_t time_ns = 0;
   unsigned unready_answers = 0;
   // Rounds of unready answers in which nothing could run, and when the first of them was.

@@ -824,5 +824,22 @@ TEST(SimWorld, ButNotMoreThanThereAreNumbersForWhileNobodyWaits) {
   EXPECT_TRUE(Stream::try_make(device));
 }
 
+TEST(SimWorld, ANumberOfALostStreamIsNotGivenToAPeer) {
+  const std::vector<Device> devices = sim::open_peers({.policy = sim::Policy::lazy}, 2);
+  {
+    const Stream undone(devices[0]);
+    undone.call([](void*) {}, nullptr);
+    sim::set_faults(devices[0], "info#1=lost");
+    EXPECT_FALSE(devices[0].try_memory());
+  }
+  const Stream stays(devices[1]);
+  for (ActorId i = 0; i < max_actors; ++i) {
+    const Stream brief(devices[1]);
+    brief.call([](void*) {}, nullptr);
+    stays.wait(brief.mark());
+    ASSERT_TRUE(stays.try_synchronize()) << i;
+  }
+}
+
 }  // namespace
 }  // namespace tern
