@@ -71,7 +71,7 @@ struct StorageOptions {
   Contents contents = Contents::uninitialized;
   /// A power of two up to 256 MiB; 0: what the resource gives.
   std::size_t alignment = 0;
-  /// Who uses it first. None: whoever comes first.
+  /// Who is to use it first, unless another stream comes before. None: whoever comes first.
   StreamRef stream = {};
   Tag tag = {};
   /// Host accesses that collide are refused (access_conflict). Unset: as TERN_CHECKED says.
@@ -352,6 +352,9 @@ class TERN_EXPORT Storage {
   [[nodiscard]] bool try_end_origin() noexcept;
   [[nodiscard]] Result<void> try_queue_waits(StreamRef stream, CallSite site) noexcept;
   [[nodiscard]] Result<void> take_memory(StreamRef first_user, CallSite site) noexcept;
+  /// For the stream of whoever comes first, or else for the one that was named.
+  [[nodiscard]] Result<void> take_block_for(StreamRef first_user, CallSite site) noexcept;
+  [[nodiscard]] Result<void> take_block(StreamRef stream, CallSite site) noexcept;
   [[nodiscard]] Result<void> put_contents(StreamRef first_user, CallSite site) noexcept;
   [[nodiscard]] Result<void> check_range(std::size_t offset, std::size_t bytes,
                                          CallSite site) const noexcept;
