@@ -618,24 +618,36 @@ bool Storage::are_uses_done() const noexcept {
   return done ? *done : done.failure().code() == ErrorCode::device_lost;
 }
 
+[[gnu::cold, gnu::noinline]] bool Storage::try_give_again(StreamRef stream) noexcept {
+  {
+    const StreamStay stay(stream);
+    const Result<bool> is_captured = stay ? stream.try_is_capturing() : Result<bool>(false);
+    if (is_captured && *is_captured) return false;
+  }
+  // One that fails is tried once more, and counted there.
+  resource_->deallocate(block_, stream, site_);
+  return true;
+}
+
+[[gnu::always_inline]] inline bool Storage::try_give(StreamRef stream) noexcept {
+  if (!resource_->try_deallocate(block_, stream, site_)) [[unlikely]] {
+    return try_give_again(stream);
+  }
+  return true;
+}
+
 bool Storage::try_end_block() noexcept {
   if (!block_) return true;
   // Nobody else knows it any more.
   const std::span<const UseRecord::Entry> uses = uses_.unshared();
-  if (uses.empty()) {
-    resource_->deallocate(block_, {}, site_);
-    return true;
-  }
+  if (uses.empty()) return try_give({});
   const DeviceId own = resource_->device().id();
   // One that has ended cannot free without making the host wait for it.
   const auto can_free = [own](StreamRef stream) {
     return stream.device_id() == own && stream.is_usable();
   };
   // A stream's own uses are in its order: nothing to wait for.
-  if (uses.size() == 1 && can_free(uses[0].stream)) {
-    resource_->deallocate(block_, uses[0].stream, site_);
-    return true;
-  }
+  if (uses.size() == 1 && can_free(uses[0].stream)) return try_give(uses[0].stream);
   StreamRef stream = resource_->device().default_stream();
   for (const UseRecord::Entry& use : uses) {
     if (can_free(use.stream)) stream = use.stream;
@@ -650,8 +662,7 @@ bool Storage::try_end_block() noexcept {
     static_cast<void>(stream.next_mark());
   }
   if (!queued && !are_uses_done()) return false;
-  resource_->deallocate(block_, stream, site_);
-  return true;
+  return try_give(stream);
 }
 
 bool Storage::try_end_origin() noexcept {
@@ -714,9 +725,9 @@ void Storage::end() noexcept {
   if (const std::span<const UseRecord::Entry> uses = uses_.unshared();
       uses.size() == 1 && uses[0].stream == first_stream_ && block_ && rare() == nullptr &&
       is_open(first_stream_) && phase_.load(std::memory_order_relaxed) == ready) {
-    // One that fails is tried once more, and counted there.
-    if (!resource_->try_deallocate(block_, first_stream_, site_)) [[unlikely]] {
-      resource_->deallocate(block_, first_stream_, site_);
+    if (!try_give(first_stream_)) [[unlikely]] {
+      KeptStorages::keep(this);
+      return;
     }
     delete this;
     return;

@@ -348,6 +348,10 @@ class TERN_EXPORT Storage {
   /// for what the device has.
   [[nodiscard]] std::size_t end_escape() noexcept;
   [[nodiscard]] bool is_behind_strangers() const noexcept;
+  /// The block, in the order of the stream. False if its owner captures that into a graph: nothing
+  /// can be ordered by it until he has. What else is refused the resource tries again.
+  [[nodiscard]] bool try_give(StreamRef stream) noexcept;
+  [[nodiscard]] bool try_give_again(StreamRef stream) noexcept;
   [[nodiscard]] bool try_end_block() noexcept;
   [[nodiscard]] bool try_end_origin() noexcept;
   [[nodiscard]] Result<void> try_queue_waits(StreamRef stream, CallSite site) noexcept;
