@@ -355,8 +355,7 @@ Result<void> Storage::try_ensure(StreamRef first_user, CallSite site) noexcept {
       continue;
     }
     if (!phase_.compare_exchange_strong(phase, busy, std::memory_order_acquire)) continue;
-    const StreamRef stream = first_stream_.is_usable() ? first_stream_ : first_user;
-    Result<void> taken = take_memory(stream, site);
+    Result<void> taken = take_memory(first_user, site);
     phase_.store(taken ? ready : empty, std::memory_order_release);
     phase_.notify_all();
     return taken;
@@ -376,18 +375,36 @@ Result<void> Storage::take_memory(StreamRef first_user, CallSite site) noexcept 
     set_memory(*memory);
     return {};
   }
-  const std::size_t bytes = this->bytes();
-  if (bytes == 0) return {};
-  // A stream of another device can be the first to read and not the first to own.
-  const StreamRef stream = first_user.id() && first_user.device_id() == resource_->device().id()
-                               ? first_user
-                               : StreamRef{};
-  const Request request = {
-      .bytes = bytes, .alignment = alignment_, .stream = stream, .tag = tag_, .site = site};
-  Result<Block> block = resource_->try_allocate(request);
-  if (!block && could_be_reclaimed(block.failure()) && try_reclaim_escaped()) {
-    block = resource_->try_allocate(request);
+  if (bytes() == 0) return {};
+  Result<void> taken = take_block_for(first_user, site);
+  if (!taken && could_be_reclaimed(taken.failure()) && try_reclaim_escaped()) {
+    taken = take_block_for(first_user, site);
   }
+  return taken;
+}
+
+Result<void> Storage::take_block_for(StreamRef first_user, CallSite site) noexcept {
+  const Device& device = resource_->device();
+  const bool is_own = first_user.id() && first_user.device_id() == device.id();
+  // A stream of another device can be the first to read and not the first to own, and the library's
+  // own copies for others.
+  const auto is_for_others = [&] {
+    const Result<StreamRef> copies = device.try_copy_stream();
+    return copies && *copies == first_user;
+  };
+  if (is_own && (!first_stream_.id() || first_stream_ == first_user || !is_for_others())) {
+    return take_block(first_user, site);
+  }
+  // Whoever comes with that, or with none, knows nothing of the stream that was named, which its
+  // owner may end meanwhile, in another thread.
+  const StreamStay stay(first_stream_);
+  const bool is_there = stay && first_stream_.is_usable();
+  return take_block(is_there ? first_stream_ : is_own ? first_user : StreamRef{}, site);
+}
+
+Result<void> Storage::take_block(StreamRef stream, CallSite site) noexcept {
+  const Result<Block> block = resource_->try_allocate(
+      {.bytes = bytes(), .alignment = alignment_, .stream = stream, .tag = tag_, .site = site});
   if (!block) return block.failure();
   block_ = *block;
   set_memory({block->address, block->address, block->bytes});
@@ -601,24 +618,36 @@ bool Storage::are_uses_done() const noexcept {
   return done ? *done : done.failure().code() == ErrorCode::device_lost;
 }
 
+[[gnu::cold, gnu::noinline]] bool Storage::try_give_again(StreamRef stream) noexcept {
+  {
+    const StreamStay stay(stream);
+    const Result<bool> is_captured = stay ? stream.try_is_capturing() : Result<bool>(false);
+    if (is_captured && *is_captured) return false;
+  }
+  // One that fails is tried once more, and counted there.
+  resource_->deallocate(block_, stream, site_);
+  return true;
+}
+
+[[gnu::always_inline]] inline bool Storage::try_give(StreamRef stream) noexcept {
+  if (!resource_->try_deallocate(block_, stream, site_)) [[unlikely]] {
+    return try_give_again(stream);
+  }
+  return true;
+}
+
 bool Storage::try_end_block() noexcept {
   if (!block_) return true;
   // Nobody else knows it any more.
   const std::span<const UseRecord::Entry> uses = uses_.unshared();
-  if (uses.empty()) {
-    resource_->deallocate(block_, {}, site_);
-    return true;
-  }
+  if (uses.empty()) return try_give({});
   const DeviceId own = resource_->device().id();
   // One that has ended cannot free without making the host wait for it.
   const auto can_free = [own](StreamRef stream) {
     return stream.device_id() == own && stream.is_usable();
   };
   // A stream's own uses are in its order: nothing to wait for.
-  if (uses.size() == 1 && can_free(uses[0].stream)) {
-    resource_->deallocate(block_, uses[0].stream, site_);
-    return true;
-  }
+  if (uses.size() == 1 && can_free(uses[0].stream)) return try_give(uses[0].stream);
   StreamRef stream = resource_->device().default_stream();
   for (const UseRecord::Entry& use : uses) {
     if (can_free(use.stream)) stream = use.stream;
@@ -633,8 +662,7 @@ bool Storage::try_end_block() noexcept {
     static_cast<void>(stream.next_mark());
   }
   if (!queued && !are_uses_done()) return false;
-  resource_->deallocate(block_, stream, site_);
-  return true;
+  return try_give(stream);
 }
 
 bool Storage::try_end_origin() noexcept {
@@ -697,9 +725,9 @@ void Storage::end() noexcept {
   if (const std::span<const UseRecord::Entry> uses = uses_.unshared();
       uses.size() == 1 && uses[0].stream == first_stream_ && block_ && rare() == nullptr &&
       is_open(first_stream_) && phase_.load(std::memory_order_relaxed) == ready) {
-    // One that fails is tried once more, and counted there.
-    if (!resource_->try_deallocate(block_, first_stream_, site_)) [[unlikely]] {
-      resource_->deallocate(block_, first_stream_, site_);
+    if (!try_give(first_stream_)) [[unlikely]] {
+      KeptStorages::keep(this);
+      return;
     }
     delete this;
     return;

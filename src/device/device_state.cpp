@@ -142,7 +142,9 @@ std::shared_ptr<DeviceState> DeviceState::begin_handles(std::shared_ptr<DeviceSt
 
 Device DeviceState::handle() {
   std::shared_ptr<DeviceState> another = first_handle_.lock();
-  return another ? Device(std::move(another)) : inner_handle();
+  // None at all if it is being closed, which a visit does not keep it from.
+  if (!another) another = weak_from_this().lock();
+  return Device(std::move(another));
 }
 
 void DeviceState::publish() {

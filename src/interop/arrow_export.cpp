@@ -12,6 +12,7 @@
 
 #include "buffer/escape_batch.hpp"
 #include "core/no_host_memory.hpp"
+#include "device/device_state.hpp"
 #include "interop/arrow_rejected.hpp"
 #include "interop/arrow_shipment.hpp"
 #include "interop/device_ordinal.hpp"
@@ -212,8 +213,10 @@ bool has_first_offset(const Buffer& offsets, std::size_t width) noexcept {
 
 class Packer {
  public:
-  Packer(bool is_for_host, const ArrowExport& options) noexcept
-      : is_for_host_(is_for_host), options_(options) {}
+  /// `standing`: a stream that was named long before, and may have ended since, or end meanwhile,
+  /// by its owner in another thread.
+  Packer(bool is_for_host, const ArrowExport& options, StreamRef standing = {}) noexcept
+      : is_for_host_(is_for_host), options_(options), standing_(standing) {}
 
   [[nodiscard]] Result<void> try_pack(Piece& piece, std::size_t rows, const Column& column) {
     const ColumnParts& parts = column.parts();
@@ -260,25 +263,34 @@ class Packer {
       }
       return {};
     }
-    StreamRef stream = options_.stream;
-    if (!stream.id()) {
-      const Result<StreamRef> own = where_.device->try_copy_stream();
-      if (!own) return own.failure();
-      stream = *own;
-    }
-    for (const Mark mark : waits_.all()) {
-      if (mark.stream == stream.id()) continue;
-      Result<void> queued = stream.try_wait(mark, options_.site);
-      // Marks of other backends are the host's to wait for.
-      if (!queued && queued.failure().code() == ErrorCode::device_mismatch) {
-        queued = Device::try_wait(mark);
-      }
-      if (!queued) return queued;
-    }
     Result<Event> event = Event::try_make(*where_.device);
     if (!event) return event.failure();
-    if (Result<void> recorded = stream.try_record(*event, options_.site); !recorded) {
-      return recorded;
+    MarkSet others;
+    {
+      // One of another device is not even looked at: that may be closed.
+      const StreamStay stay(standing_.device_id() == where_.device->id() ? standing_ : StreamRef{});
+      StreamRef stream = stay ? standing_ : options_.stream;
+      if (!stream.id()) {
+        const Result<StreamRef> own = where_.device->try_copy_stream();
+        if (!own) return own.failure();
+        stream = *own;
+      }
+      for (const Mark mark : waits_.all()) {
+        if (mark.stream == stream.id()) continue;
+        Result<void> queued = stream.try_wait(mark, options_.site);
+        // Marks of other backends are the host's to wait for, while no stream stays for it.
+        if (!queued && queued.failure().code() == ErrorCode::device_mismatch) {
+          queued = others.try_add(mark) ? Result<void>()
+                                        : no_host_memory("an Arrow array", options_.site);
+        }
+        if (!queued) return queued;
+      }
+      if (Result<void> recorded = stream.try_record(*event, options_.site); !recorded) {
+        return recorded;
+      }
+    }
+    for (const Mark mark : others.all()) {
+      if (Result<void> done = Device::try_wait(mark); !done) return done;
     }
     shipment.event = *std::move(event);
     shipment.event_slot = reinterpret_cast<void*>(shipment.event.native().value);
@@ -368,6 +380,7 @@ class Packer {
 
   const bool is_for_host_;
   const ArrowExport& options_;
+  const StreamRef standing_;
   Whereabouts where_;
   StorageKind last_kind_ = StorageKind::file;  // once a place is known
   MarkSet waits_;
@@ -381,8 +394,8 @@ struct Packed {
   void** event = nullptr;
 };
 
-Result<Packed> try_pack_table(const Table& table, bool is_for_host,
-                              const ArrowExport& options) noexcept try {
+Result<Packed> try_pack_table(const Table& table, bool is_for_host, const ArrowExport& options,
+                              StreamRef standing = {}) noexcept try {
   const Result<std::uint64_t> rows = table.try_rows_host(options.site);
   if (!rows) return rows.failure();
   if (*rows > max_request_bytes) {
@@ -394,7 +407,7 @@ Result<Packed> try_pack_table(const Table& table, bool is_for_host,
   ShipmentOwner shipment = make_shipment(table.arity());
   shipment->table = table;
   shipment->rows = static_cast<std::size_t>(*rows);
-  Packer packer(is_for_host, options);
+  Packer packer(is_for_host, options, standing);
   for (std::size_t i = 0; i < table.arity(); ++i) {
     const Column& column = shipment->table.columns()[i];
     if (Result<void> packed = packer.try_pack(shipment->pieces[i], shipment->rows, column);
@@ -492,16 +505,14 @@ Result<void> try_next(Chunks& chunks, ArrowArray* out) noexcept {
   return try_export_arrow(chunks.tables[chunks.next], out, chunks.options);
 }
 Result<void> try_next(Chunks& chunks, ArrowDeviceArray* out) noexcept {
-  ArrowExport options = chunks.options;
-  // The stream was named long before the other side asks.
-  if (!options.stream.is_usable()) options.stream = {};
-  const Table& table = chunks.tables[chunks.next];
-  // It is one of some device, and a later table may be of another of its kind.
-  if (table.device().is_open() && options.stream.id() &&
-      options.stream.device_id() != table.device().id()) {
-    options.stream = {};
-  }
-  Result<void> made = try_export_arrow(table, out, options);
+  const CallSite site = chunks.options.site;
+  if (out == nullptr) return no_structure(site);
+  *out = {};
+  // The stream was named long before the other side asks. It is one of some device, and a later
+  // table may be of another of its kind.
+  Result<void> made =
+      put(try_pack_table(chunks.tables[chunks.next], false, {.site = site}, chunks.options.stream),
+          *out);
   if (made && out->sync_event == nullptr) {
     out->device_type = chunks.type;
     out->device_id = chunks.id;

@@ -77,7 +77,16 @@ GuardResource::~GuardResource() {
   while (evict(true) != 0) {
   }
   // What could not be waited for then has its last chance now.
+  for (int attempt = 0; attempt < most_attempts && state_->oldest != nullptr; ++attempt) {
+    static_cast<void>(device().try_synchronize());
+    while (evict(true) != 0) {
+    }
+  }
   if (!state_->kept.empty()) static_cast<void>(device().try_synchronize());
+  // Of the rest nobody knows who writes it: it stays live.
+  while (state_->oldest != nullptr) {
+    delete std::exchange(state_->oldest, state_->oldest->next);
+  }
 }
 
 ResourceTraits GuardResource::traits() const noexcept {
@@ -363,7 +372,17 @@ std::size_t GuardResource::evict(bool may_wait) noexcept {
     state_->held_bytes -= oldest->whole.bytes;
   }
   if (may_wait) {
-    static_cast<void>(Device::try_wait(oldest->mark));
+    if (const Result<void> waited = Device::try_wait(oldest->mark);
+        !waited && waited.failure().code() != ErrorCode::device_lost &&
+        waited.failure().code() != ErrorCode::after_fork) {
+      // Its stream may be about to write it: another time, when it can be waited for.
+      const std::lock_guard lock(state_->mutex);
+      state_->held_bytes += oldest->whole.bytes;
+      oldest->next = state_->oldest;
+      if (state_->newest == nullptr) state_->newest = oldest.get();
+      state_->oldest = oldest.release();
+      return 0;
+    }
     // The host has waited for its last use, so the guard's own stream comes after that.
     if (!oldest->was_reported) static_cast<void>(look(*oldest, state_->own, oldest->freed));
     if (options_.poison) {

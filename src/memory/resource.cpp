@@ -19,10 +19,11 @@ void Resource::deallocate(const Block& block, StreamRef stream, const CallSite& 
   const std::lock_guard lock(failed_mutex_);
   free_failure_ = freed.failure();
   ++failed_frees_;
-  // A mistake of the caller's stays one; what the driver refused may work later.
+  // A mistake of the caller's stays one. What the driver refused may work later, also by a stream
+  // that is being captured into a graph; one that has ended is no mistake.
   const ErrorCode code = freed.failure().code();
   const bool is_mistake = code == ErrorCode::use_after_free || code == ErrorCode::out_of_bounds ||
-                          code == ErrorCode::device_mismatch || code == ErrorCode::stream_misuse;
+                          code == ErrorCode::device_mismatch;
   if (is_mistake) return;
   failed_free_bytes_ += block.bytes;
   try {

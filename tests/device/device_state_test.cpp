@@ -508,6 +508,28 @@ TEST_F(DeviceStateTest, AnswersMarksTruthfullyWhileTheDeviceCloses) {
   EXPECT_EQ(ledger->violations(), 0u);
 }
 
+TEST_F(DeviceStateTest, HasNoHandleForWhoComesWhileTheDeviceCloses) {
+  auto closing = std::make_unique<FakeDevice>();
+  const std::shared_ptr<test::Ledger> ledger = closing->ledger;
+  const DeviceId id = closing->device.id();
+  Gate gate;
+  {
+    const Stream brief(closing->device);
+    gate.hold(brief);
+    static_cast<void>(brief.mark());
+  }
+  std::thread closer([&] { closing.reset(); });
+  ledger->wait_for(Call::synchronize, 1);
+  {
+    const DeviceVisit visit(id);
+    EXPECT_TRUE(visit);
+    EXPECT_NO_THROW(EXPECT_FALSE(visit->handle().is_open()));
+  }
+  gate.open();
+  closer.join();
+  EXPECT_FALSE(DeviceVisit(id));
+}
+
 TEST_F(DeviceStateTest, DoesNotEndTheDeviceUnderAHostThatWaitsForItsMark) {
   auto closing = std::make_unique<FakeDevice>();
   const std::shared_ptr<test::Ledger> ledger = closing->ledger;

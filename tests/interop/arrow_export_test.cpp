@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -12,6 +13,7 @@
 
 #include "support/ladder.hpp"
 #include "support/on_device.hpp"
+#include "support/thorough.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/copy.hpp"
@@ -22,6 +24,7 @@
 #include "tern/interop/dlpack_table.hpp"
 #include "tern/launch/transfer_audit.hpp"
 #include "tern/table/bitmap.hpp"
+#include "tern/trace/finding.hpp"
 
 namespace tern {
 namespace {
@@ -602,6 +605,68 @@ TEST(ArrowStreamOut, SaysWhyAChunkCannotBe) {
   ASSERT_NE(stream.get_last_error(&stream), nullptr);
   EXPECT_NE(std::string(stream.get_last_error(&stream)).find("no address for the host"),
             std::string::npos);
+  stream.release(&stream);
+}
+
+TEST(ArrowStreamOut, TheStreamItWasMadeForMayEndWhileAChunkIsAskedFor) {
+  const Device device = sim::open({});
+  const std::array<std::int32_t, 3> numbers = {1, 2, 3};
+  const Table one =
+      Table::make(Schema({{"n", TypeKind::i32}}), {Column::from<std::int32_t>(device, numbers)});
+  const std::vector<Table> chunks(8, one);
+  const int rounds = test::in_full() ? 100'000 : 5'000;
+  const Stream writer(device);
+  Stream named;
+  std::barrier<> both(2);
+  std::thread ends([&] {
+    for (int i = 0; i < rounds; ++i) {
+      both.arrive_and_wait();
+      // A little later each time, to meet every moment.
+      for (int j = 0; j < i % 64; ++j) static_cast<void>(writer.next_mark());
+      named = Stream();
+      both.arrive_and_wait();
+    }
+  });
+  std::string error;
+  for (int i = 0; i < rounds; ++i) {
+    named = Stream(device);
+    Buffer values = one.column(0)->values();
+    values.fill(std::int32_t{i}, writer);
+    ArrowDeviceArrayStream stream;
+    export_arrow(std::span<const Table>(chunks), &stream, {.stream = named});
+    both.arrive_and_wait();
+    for (std::size_t j = 0; j < chunks.size(); ++j) {
+      ArrowDeviceArray next;
+      if (stream.get_next(&stream, &next) == 0) {
+        next.array.release(&next.array);
+      } else {
+        error = stream.get_last_error(&stream);
+      }
+    }
+    stream.release(&stream);
+    both.arrive_and_wait();
+  }
+  ends.join();
+  EXPECT_EQ(error, "");
+  const std::vector<Finding> findings = sim::findings(device);
+  EXPECT_TRUE(findings.empty()) << findings.size() << ", first " << findings.front().text();
+}
+
+TEST(ArrowStreamOut, TheDeviceOfTheStreamItWasMadeForMayBeClosed) {
+  const Device device = sim::open({});
+  const std::array<std::int32_t, 3> numbers = {1, 2, 3};
+  const Table one =
+      Table::make(Schema({{"n", TypeKind::i32}}), {Column::from<std::int32_t>(device, numbers)});
+  ArrowDeviceArrayStream stream;
+  {
+    const Device other = sim::open({});
+    const Stream named(other);
+    export_arrow(std::span<const Table>(&one, 1), &stream, {.stream = named});
+  }
+  ArrowDeviceArray next;
+  ASSERT_EQ(stream.get_next(&stream, &next), 0);
+  EXPECT_NE(next.sync_event, nullptr);
+  next.array.release(&next.array);
   stream.release(&stream);
 }
 

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +18,10 @@
 #include "tern/buffer/foreign.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/launch/launch_recorder.hpp"
+#include "tern/memory/async_resource.hpp"
+#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/guard_resource.hpp"
+#include "tern/memory/pool_resource.hpp"
 
 namespace tern {
 namespace {
@@ -223,6 +230,48 @@ TEST_F(ForeignStreamTest, MayEndInTheMiddleOfACapture) {
   }
   EXPECT_TRUE(bench.is_capturing(theirs));
   bench.fake.end_capture(theirs);
+}
+
+// --- The end of what it has used
+
+/// A buffer that was used on a stream of others, which they capture into a graph as it ends.
+void end_while_captured(const std::function<ResourceHandle(const Device&)>& make) {
+  cuda::CudaBench bench;
+  const cuda::CUstream theirs = bench.foreign_stream();
+  const Device device(bench.open(0).value());
+  {
+    const ResourceHandle resource = make(device);
+    const Stream stream =
+        Stream::borrow(device, NativeStream{reinterpret_cast<std::uintptr_t>(theirs)});
+    for (const StreamRef first : {StreamRef(stream), StreamRef()}) {
+      Buffer buffer(device, Shape{256}, DType::u32, {.resource = resource, .stream = first});
+      buffer.ensure_allocated();
+      buffer.fill(std::uint32_t{1}, stream);
+      bench.capture(theirs, cuda::CU_STREAM_CAPTURE_MODE_RELAXED);
+      buffer = Buffer();
+      EXPECT_EQ(poll_storages().storages, 1u);
+      EXPECT_TRUE(bench.is_capturing(theirs));
+      bench.fake.end_capture(theirs);
+      EXPECT_EQ(poll_storages().storages, 0u);
+      EXPECT_EQ(resource->statistics().live_bytes, 0u);
+      EXPECT_EQ(resource->statistics().failed_frees, 0u);
+    }
+  }
+  bench.end_foreign(theirs);
+}
+
+TEST(CapturedStream, OrdersNoFreeOfADriverThatWaitsUntilItIsNot) {
+  end_while_captured([](const Device& device) { return std::make_shared<DirectResource>(device); });
+}
+
+TEST(CapturedStream, OrdersNoFreeOfADriverUntilItIsNot) {
+  end_while_captured([](const Device& device) { return std::make_shared<AsyncResource>(device); });
+}
+
+TEST(CapturedStream, OrdersNoFreeOfAGuardUntilItIsNot) {
+  end_while_captured([](const Device& device) {
+    return std::make_shared<GuardResource>(std::make_shared<PoolResource>(device));
+  });
 }
 
 }  // namespace

@@ -164,6 +164,40 @@ TEST_F(GuardResourceTest, FindsAUseAfterTheFree) {
   EXPECT_EQ(holding.hits(), 1u);
 }
 
+TEST_F(GuardResourceTest, HoldsBackWhatItCouldNotWaitFor) {
+  const Stream other(device);
+  // Whichever wait of the free that is one too many is refused: poison may still be on its way.
+  for (int wait = 1; wait <= 8; ++wait) {
+    const Block first = holding.allocate({.bytes = 1024, .stream = stream});
+    const Block second = holding.allocate({.bytes = 1024, .stream = other});
+    const Block third = holding.allocate({.bytes = 1024, .stream = other});
+    holding.deallocate(first, stream);
+    holding.deallocate(second, other);
+    sim::set_faults(device, "sync#" + std::to_string(wait) + "=fail");
+    holding.deallocate(third, other);
+    sim::set_faults(device, "");
+    EXPECT_TRUE(sim::findings(device).empty()) << wait;
+    holding.retry_failed_frees();
+    device.synchronize();
+    EXPECT_EQ(holding.statistics().live_bytes, 0u) << wait;
+    holding.trim(0);
+    EXPECT_EQ(holding.quarantined_bytes(), 0u) << wait;
+    EXPECT_EQ(upstream->statistics().live_bytes, 0u) << wait;
+  }
+}
+
+TEST_F(GuardResourceTest, GivesQuarantineBackAtItsEndThoughItCouldNotWaitForIt) {
+  for (const char* plan : {"sync#1=fail", "sync#1=fail, sync#2=fail"}) {
+    {
+      GuardResource brief(upstream, {.quarantine_bytes = mib});
+      EXPECT_TRUE(brief.try_deallocate(brief.allocate({.bytes = 64, .stream = stream}), stream));
+      sim::set_faults(device, plan);
+    }
+    sim::set_faults(device, "");
+    EXPECT_EQ(upstream->statistics().live_bytes, 0u) << plan;
+  }
+}
+
 TEST_F(GuardResourceTest, GivesQuarantineBackAtItsEnd) {
   {
     GuardResource brief(upstream, {.quarantine_bytes = mib});

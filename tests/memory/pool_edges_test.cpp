@@ -7,7 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include "device/device_state.hpp"
 #include "memory/block_table.hpp"
+#include "memory/pool/stream_cache.hpp"
 #include "support/allocation_counter.hpp"
 #include "support/fake_backend.hpp"
 #include "support/few_addresses.hpp"
@@ -77,6 +79,45 @@ TEST(PoolEdges, WaitsForTheStreamThatFreedAndNotForTheOneBeforeItInItsSlot) {
   gate.open();
   fresh.synchronize();
   EXPECT_EQ(pool.trim(0), block.bytes);
+}
+
+/// A stream as whoever frees has seen it, just before its owner ended it in another thread.
+class SeenOpen final : public StreamRef {
+ public:
+  explicit SeenOpen(StreamRef stream) noexcept : StreamRef(&then_, stream.id()) {
+    then_.id.store(stream.id().value());
+  }
+
+ private:
+  StreamState then_;
+};
+
+TEST(PoolEdges, WaitsForTheStreamThatFreedAndNotForTheOneThatFreesTooLateInItsSlot) {
+  // The last one is kept with what the next stream has freed, or makes the older half of it leave.
+  for (const std::size_t count : {std::size_t{1}, pool::StreamCache::most_per_class}) {
+    test::FakeDevice fake;
+    PoolResource pool(fake.device);
+    auto old = std::make_unique<Stream>(fake.device);
+    const Block late = pool.allocate({.bytes = 4 * kib, .stream = *old});
+    const SeenOpen ended(*old);
+    old.reset();
+    fake.device.synchronize();
+    const Stream fresh(fake.device);
+    ASSERT_EQ(fresh.id().slot(), ended.id().slot());
+    std::vector<Block> blocks;
+    for (std::size_t i = 0; i < count; ++i) {
+      blocks.push_back(pool.allocate({.bytes = 4 * kib, .stream = fresh}));
+    }
+    test::Gate gate;
+    gate.hold(fresh);
+    for (const Block& block : blocks) pool.deallocate(block, fresh);
+    pool.deallocate(late, ended);
+    EXPECT_EQ(pool.poll(), 0u);
+    EXPECT_EQ(pool.trim(0), 0u);
+    gate.open();
+    fake.device.synchronize();
+    EXPECT_GT(pool.trim(0), 0u);
+  }
 }
 
 TEST(PoolEdges, HasDescriptorsLeftForWhoAsksTheDriver) {

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include "support/allocation_counter.hpp"
+#include "support/cuda_bench.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/device/stream.hpp"
 #include "tern/memory/direct_resource.hpp"
 
 namespace tern {
@@ -38,6 +40,25 @@ TEST(Resource, CountsAFreeThatItHasNoRoomToRemember) {
   EXPECT_EQ(resource.failed_free_bytes(), 4096u);
   EXPECT_EQ(resource.retry_failed_frees(), 0u);  // nobody remembers it
   EXPECT_TRUE(resource.try_deallocate(block, {}));
+}
+
+TEST(Resource, RemembersAFreeByAStreamThatIsBeingCaptured) {
+  cuda::CudaBench bench;
+  const cuda::CUstream theirs = bench.foreign_stream();
+  const Device device(bench.open(0).value());
+  {
+    DirectResource resource(device);
+    const Stream stream =
+        Stream::borrow(device, NativeStream{reinterpret_cast<std::uintptr_t>(theirs)});
+    const Block block = resource.allocate({.bytes = 4096});
+    bench.capture(theirs, cuda::CU_STREAM_CAPTURE_MODE_RELAXED);
+    resource.deallocate(block, stream);
+    EXPECT_EQ(resource.failed_free_bytes(), 4096u);
+    bench.fake.end_capture(theirs);
+    EXPECT_EQ(resource.retry_failed_frees(), 1u);
+    EXPECT_EQ(resource.statistics().live_bytes, 0u);
+  }
+  bench.end_foreign(theirs);
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ struct StorageOptions {
   Contents contents = Contents::uninitialized;
   /// A power of two up to 256 MiB; 0: what the resource gives.
   std::size_t alignment = 0;
-  /// Who uses it first. None: whoever comes first.
+  /// Who is to use it first, unless another stream comes before. None: whoever comes first.
   StreamRef stream = {};
   Tag tag = {};
   /// Host accesses that collide are refused (access_conflict). Unset: as TERN_CHECKED says.
@@ -348,10 +348,17 @@ class TERN_EXPORT Storage {
   /// for what the device has.
   [[nodiscard]] std::size_t end_escape() noexcept;
   [[nodiscard]] bool is_behind_strangers() const noexcept;
+  /// The block, in the order of the stream. False if its owner captures that into a graph: nothing
+  /// can be ordered by it until he has. What else is refused the resource tries again.
+  [[nodiscard]] bool try_give(StreamRef stream) noexcept;
+  [[nodiscard]] bool try_give_again(StreamRef stream) noexcept;
   [[nodiscard]] bool try_end_block() noexcept;
   [[nodiscard]] bool try_end_origin() noexcept;
   [[nodiscard]] Result<void> try_queue_waits(StreamRef stream, CallSite site) noexcept;
   [[nodiscard]] Result<void> take_memory(StreamRef first_user, CallSite site) noexcept;
+  /// For the stream of whoever comes first, or else for the one that was named.
+  [[nodiscard]] Result<void> take_block_for(StreamRef first_user, CallSite site) noexcept;
+  [[nodiscard]] Result<void> take_block(StreamRef stream, CallSite site) noexcept;
   [[nodiscard]] Result<void> put_contents(StreamRef first_user, CallSite site) noexcept;
   [[nodiscard]] Result<void> check_range(std::size_t offset, std::size_t bytes,
                                          CallSite site) const noexcept;

@@ -339,20 +339,22 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
     return free_elsewhere(range, home, stream, last_use, block, site);
   }
   Descriptor* leaving = nullptr;
+  StreamId newest = id;
   {
     const std::lock_guard lock(home.lock);
     // Of two that free it and came this far, one is too late.
     if (!place->is_live(count)) return refuse_free(block, place, site);
     place->retire(count, last_use);
     home.note_free(block.bytes);
-    // A block may be older than the stream in its slot.
-    home.stream = id;
+    // The stream was here to allocate it. There may be another one in its slot, if its owner has
+    // ended it meanwhile; what that has freed is not done with this one.
     if (!home.try_put(range, class_bound_.load(std::memory_order_relaxed)) &&
         !home.try_put_newest(range, bounds())) {
       leaving = put_with_care(home, range);
+      newest = home.stream;
     }
   }
-  if (leaving != nullptr) retire(leaving, home, id);
+  if (leaving != nullptr) retire(leaving, home, newest);
   return {};
 }
 
