@@ -346,7 +346,7 @@ TEST_F(UnifiedRace, StreamsThatEndWhileOthersMakeRoom) {
   users.resources = {some};
   RandomUser one(users, 1), two(users, 2);
   // Findings would come in every round from then on.
-  const auto run = [this](RandomUser& user) {
+  const auto run = [](RandomUser& user) {
     for (int i = 0; i < rounds && !HasFailure(); ++i) user.step();
   };
   std::thread other([&] { run(two); });
