@@ -28,7 +28,7 @@ constexpr std::size_t count = 1024;
 /// Gives a buffer that was made for a stream its memory while that ends, again and again. The first
 /// to use it is another stream, or nobody yet.
 void race(const Device& device, const ResourceHandle& resource) {
-  const int rounds = test::in_full() ? 100'000 : 2'000;
+  const int rounds = test::races(2'000);
   const Stream other(device);
   std::barrier<> both(2);
   Stream ending;

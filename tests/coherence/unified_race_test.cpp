@@ -15,6 +15,7 @@
 #include "support/gate.hpp"
 #include "support/pressed.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/thorough.hpp"
 #include "support/watchdog.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/coherence/spill_file.hpp"
@@ -54,7 +55,7 @@ class UnifiedRace : public Pressed {
   const Watchdog watchdog;
 };
 
-constexpr int rounds = 10000;
+const int rounds = races(10'000);
 
 TEST_F(UnifiedRace, ElementsOfACopyThatGoesHome) {
   UnifiedBuffer<int> buffer = dirty(0), more = pressed("more");

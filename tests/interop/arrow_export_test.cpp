@@ -614,7 +614,7 @@ TEST(ArrowStreamOut, TheStreamItWasMadeForMayEndWhileAChunkIsAskedFor) {
   const Table one =
       Table::make(Schema({{"n", TypeKind::i32}}), {Column::from<std::int32_t>(device, numbers)});
   const std::vector<Table> chunks(8, one);
-  const int rounds = test::in_full() ? 100'000 : 5'000;
+  const int rounds = test::races(5'000);
   const Stream writer(device);
   Stream named;
   std::barrier<> both(2);

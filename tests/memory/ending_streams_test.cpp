@@ -27,7 +27,7 @@ constexpr std::size_t bytes = 4096;
 
 /// Frees a block on a stream while that ends, and uses its memory on another, again and again.
 void race(const Device& device, Resource& resource) {
-  const int rounds = test::in_full() ? 100'000 : 2'000;
+  const int rounds = test::races(2'000);
   const Stream other(device);
   std::barrier<> both(2);
   Block block;

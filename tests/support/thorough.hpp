@@ -32,4 +32,11 @@ inline constexpr bool is_thorough = false;
 /// Was the longest form asked for?
 inline bool in_full() { return std::getenv("TESTS_IN_FULL") != nullptr; }
 
+/// How often two threads race for a moment that most tries miss. Under a sanitizer tries are slow,
+/// and what it looks for shows in each.
+inline int races(int usual) {
+  if (in_full()) return 20 * usual;
+  return is_sanitized ? usual / 8 : usual;
+}
+
 }  // namespace tern::test
