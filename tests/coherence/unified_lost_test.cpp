@@ -38,6 +38,12 @@ class UnifiedLost : public testing::Test {
     sim::set_faults(device, "info#1=lost");
     EXPECT_FALSE(device.try_memory());
   }
+  /// Who reads first is told why; from then on there is nothing to read.
+  static void expect_lost(const UnifiedBuffer<int>& buffer) {
+    refused(buffer.try_read_host(), ErrorCode::sync_failed);
+    refused(buffer.try_read_host(), ErrorCode::never_written);
+    EXPECT_TRUE(buffer.check());
+  }
   /// What the last copy came from.
   [[nodiscard]] static Place last_source(const UnifiedBuffer<int>& buffer) {
     return buffer.transfers().back().from;
@@ -149,9 +155,7 @@ TEST_F(UnifiedLost, WhatDidNotArriveIsNotThereThoughItsSourceWasDroppedAsClean) 
   buffer.prefetch_host();
   buffer.drop_device();  // with nothing that only it has
   lose(first);
-  refused(buffer.try_read_host(), ErrorCode::sync_failed);
-  refused(buffer.try_read_host(), ErrorCode::never_written);
-  EXPECT_TRUE(buffer.check());
+  expect_lost(buffer);
 }
 
 TEST_F(UnifiedLost, WhatDidNotArriveIsNotThereThoughItsSourceHadToGo) {
@@ -166,9 +170,7 @@ TEST_F(UnifiedLost, WhatDidNotArriveIsNotThereThoughItsSourceHadToGo) {
   static_cast<void>(more.discard_device(a));
   ASSERT_FALSE(buffer.has_copy(first.place()));
   lose(first);
-  refused(buffer.try_read_host(), ErrorCode::sync_failed);
-  refused(buffer.try_read_host(), ErrorCode::never_written);
-  EXPECT_TRUE(buffer.check());
+  expect_lost(buffer);
 }
 
 TEST_F(UnifiedLost, WhatDidNotArriveIsNotInACloneOnTheHost) {
@@ -177,9 +179,7 @@ TEST_F(UnifiedLost, WhatDidNotArriveIsNotInACloneOnTheHost) {
   const Stream own(open_device("host"));
   const UnifiedBuffer<int> same = buffer.clone(own);
   lose(first);
-  refused(same.try_read_host(), ErrorCode::sync_failed);
-  refused(same.try_read_host(), ErrorCode::never_written);
-  EXPECT_TRUE(same.check());
+  expect_lost(same);
 }
 
 TEST_F(UnifiedLost, WhatDidNotArriveForTheHostDeviceIsNotThereForTheHostEither) {
