@@ -40,15 +40,15 @@ class UnifiedRace : public Pressed {
     work();
   }
 
-  /// With room for one buffer on the host, and a file for the others.
-  [[nodiscard]] UnifiedOptions on_a_small_host() const {
-    return {
-        .device = device,
-        .pinned = Pinned::never,
-        .resources = {std::make_shared<BudgetResource>(
-            std::make_shared<DirectResource>(open_device("host")), limited(pressed_bytes, "host"))},
-        .spill = SpillFile::open(
-            {.directory = folder / "", .limit_bytes = 64 * SpillFile::block_bytes})};
+  /// With room for so many buffers on the host, and a file for the others.
+  [[nodiscard]] UnifiedOptions on_a_small_host(std::size_t buffers = 1) const {
+    return {.device = device,
+            .pinned = Pinned::never,
+            .resources = {std::make_shared<BudgetResource>(
+                std::make_shared<DirectResource>(open_device("host")),
+                limited(buffers * pressed_bytes, "host"))},
+            .spill = SpillFile::open(
+                {.directory = folder / "", .limit_bytes = 64 * SpillFile::block_bytes})};
   }
 
   const TemporaryFolder folder;
@@ -103,11 +103,8 @@ TEST_F(UnifiedRace, ADirectoryThatIsCheckedWhileTheCopyGoesToAFile) {
 }
 
 TEST_F(UnifiedRace, AnElementThatIsStoredWhileTheCopyGoesToAFile) {
-  const ResourceHandle host = std::make_shared<BudgetResource>(
-      std::make_shared<DirectResource>(open_device("host")), limited(2 * pressed_bytes, "host"));
-  UnifiedOptions small{.device = device, .pinned = Pinned::never, .resources = {resource, host}};
-  small.spill =
-      SpillFile::open({.directory = folder / "", .limit_bytes = 64 * SpillFile::block_bytes});
+  UnifiedOptions small = on_a_small_host(2);
+  small.resources.push_back(resource);
   UnifiedBuffer<int> buffer(Shape{pressed_ints}, small), last(Shape{pressed_ints}, small),
       more(Shape{pressed_ints}, small);
   buffer.copy_from(counting(pressed_ints));
@@ -145,11 +142,8 @@ TEST_F(UnifiedRace, ComparedCopiesThatGo) {
 }
 
 TEST_F(UnifiedRace, AFillByAStreamOfAnotherDeviceWhileTheCopyGoes) {
-  const ResourceHandle host = std::make_shared<BudgetResource>(
-      std::make_shared<DirectResource>(open_device("host")), limited(2 * pressed_bytes, "host"));
-  UnifiedOptions small{.device = device, .pinned = Pinned::never, .resources = {resource, host}};
-  small.spill =
-      SpillFile::open({.directory = folder / "", .limit_bytes = 64 * SpillFile::block_bytes});
+  UnifiedOptions small = on_a_small_host(2);
+  small.resources.push_back(resource);
   small.checked = true;
   UnifiedBuffer<int> other(Shape{pressed_ints}, small), last(Shape{pressed_ints}, small),
       buffer(Shape{pressed_ints}, small), more(Shape{pressed_ints}, small);
