@@ -4,6 +4,7 @@
 
 #include "buffer/copy_engine.hpp"
 #include "buffer/copy_route.hpp"
+#include "buffer/sure_wait.hpp"
 #include "buffer/transfer_counts.hpp"
 #include "device/request_checks.hpp"
 #include "tern/buffer/buffer.hpp"
@@ -27,16 +28,6 @@ Failure null_memory(const char* name, CallSite site) noexcept {
       .with("value", "null");
 }
 
-/// The stream has the copy, of memory that nobody keeps alive but the caller: it must be done when
-/// the call returns, whatever it returns.
-Result<void> wait_for(StreamRef stream, CallSite site) noexcept {
-  const Result<Mark> mark = stream.try_mark();
-  Result<void> done = mark ? Device::try_wait(*mark) : Result<void>(mark.failure());
-  if (done) return done;
-  static_cast<void>(stream.try_synchronize());
-  return Failure(done.failure()).at(site);
-}
-
 /// Between a storage and the caller's memory, by a stream.
 Result<void> exchange(Storage& storage, std::size_t offset, std::size_t bytes, Access access,
                       void* memory, CallSite site) noexcept {
@@ -55,10 +46,13 @@ Result<void> exchange(Storage& storage, std::size_t offset, std::size_t bytes, A
   std::byte* const inside = address_for(storage, stream->device_id()) + offset;
   Result<void> queued = is_download ? stream->try_copy(memory, inside, bytes, site)
                                     : stream->try_copy(inside, memory, bytes, site);
+  const Mark mark = stream->next_mark();
+  if (queued) use->end();
+  // Nobody but the caller keeps its memory alive: also of a copy that was refused, no part is under
+  // way when the call returns.
+  const Result<void> done = try_wait_surely(*stream, mark);
   if (!queued) return queued;
-  use->end();
-  Result<void> done = wait_for(*stream, site);
-  if (!done) return done;
+  if (!done) return Failure(done.failure()).at(site);
   count_transfer(
       is_download ? TransferDirection::device_to_host : TransferDirection::host_to_device,
       storage.tag(), bytes);

@@ -1,0 +1,53 @@
+#include "buffer/sure_wait.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include "tern/device/device.hpp"
+
+namespace tern {
+namespace {
+
+using std::chrono::microseconds;
+
+/// A device that does not answer is asked again soon at first, and then less often.
+constexpr microseconds longest_pause = microseconds(100);
+
+/// A simulated device reports that a wait cannot end; then it does not end here either.
+constexpr int max_findings = 16;
+
+/// Is the work over? Unset: the device did not say, or said not yet. Counts its findings.
+std::optional<Result<void>> ask(StreamRef stream, Mark mark, int& findings) noexcept {
+  const auto is_lost = [](const Failure& why) { return why.code() == ErrorCode::device_lost; };
+  const Result<bool> is_done = Device::try_is_done(mark);
+  if (is_done && *is_done) return Result<void>();
+  if (!is_done && is_lost(is_done.failure())) return Result<void>(is_done.failure());
+  // A mark needs an event; a stream can be asked without one.
+  const Result<bool> is_idle = stream.try_is_idle();
+  if (is_idle && *is_idle) return Result<void>();
+  if (!is_idle && is_lost(is_idle.failure())) return Result<void>(is_idle.failure());
+  Result<void> waited = stream.try_synchronize();
+  if (waited || is_lost(waited.failure())) return waited;
+  if (waited.failure().code() == ErrorCode::violation && ++findings == max_findings) return waited;
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<void> try_wait_surely(StreamRef stream, Mark mark) noexcept {
+  const Result<void> first = Device::try_wait(mark);
+  if (first || first.failure().code() == ErrorCode::device_lost) return first;
+  int findings = 0;
+  for (microseconds pause(1);; pause = std::min(2 * pause, longest_pause)) {
+    if (const std::optional<Result<void>> answer = ask(stream, mark, findings)) {
+      if (!*answer) return *answer;
+      // The copy is complete. A finding is reported all the same.
+      return first.failure().code() == ErrorCode::violation ? first : Result<void>();
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+}  // namespace tern
