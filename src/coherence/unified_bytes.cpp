@@ -7,18 +7,13 @@
 #include <string>
 
 #include "buffer/copy_route.hpp"
+#include "buffer/sure_wait.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/request_checks.hpp"
 #include "launch/last_mark.hpp"
 
 namespace tern {
-namespace {
-
-/// A device that is not lost, and never can be waited for, is none.
-constexpr int most_waits = 64;
-
-}  // namespace
 
 Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access access, void* bytes,
                                        CallSite site, TransferReason reason) noexcept {
@@ -34,14 +29,26 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     return sync_failed(is_read ? place : host, is_read ? host : place, range, cause, site);
   };
   // The host waits for what must come before, and the library's stream for nobody.
+  const bool is_by_host = is_host_memory(*storage) || storage->reach().host_writes;
+  std::uint64_t stream_uses = 0;
   {
     const Pause pause(*this);
-    if (Result<void> ready = storage->uses().try_wait(access); !ready) {
+    {
+      const std::lock_guard lock(mutex_);
+      stream_uses = memory_of(place).stream_uses;
+    }
+    if (Result<void> ready =
+            is_by_host ? try_wait_host_copy(*storage, access) : storage->uses().try_wait(access);
+        !ready) {
       return failed(ready.failure());
     }
   }
-  if (is_host_memory(*storage) || storage->reach().host_writes) {
+  if (is_by_host) {
     const Mover mover(*this);
+    if (storage == memories_[host].storage) {
+      const std::lock_guard lock(mutex_);
+      note_arrived(stream_uses);
+    }
     std::byte* const address = address_for(*storage, {}) + range.begin;
     if (Result<void> noted = storage->device().try_note_host_access(address, count, access, site);
         !noted) {
@@ -56,6 +63,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     return {};
   }
   Mark mark;
+  StreamRef on;
   {
     const Mover mover(*this);
     const Result<StreamRef> stream = storage->device().try_copy_stream();
@@ -65,9 +73,13 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     std::byte* const address = address_for(*storage, stream->device_id()) + range.begin;
     Result<void> queued = access == Access::read ? stream->try_copy(bytes, address, count, site)
                                                  : stream->try_copy(address, bytes, count, site);
-    if (!queued) return failed(queued.failure());
-    use->end();
+    on = *stream;
     mark = stream->next_mark();
+    if (!queued) {
+      static_cast<void>(try_wait_surely(on, mark));  // for the part that a driver may have begun
+      return failed(queued.failure());
+    }
+    use->end();
     const std::lock_guard lock(mutex_);
     note_stream_use(memory_of(place), access);
     log({.from = access == Access::read ? places_[place].place : Place::host(),
@@ -79,14 +91,8 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
          .reason = reason,
          .site = site});
   }
-  // The caller's bytes are nobody's but the caller's: the copy is done on return. A wait that fails
-  // leaves it under way, so others are tried; on a device that is lost nothing is.
-  Result<void> done = Device::try_wait(mark);
-  for (int i = 0; i < most_waits && !done; ++i) {
-    if (done.failure().code() == ErrorCode::device_lost) break;
-    done = storage->device().try_synchronize();
-  }
-  if (!done) return failed(done.failure());
+  // The caller's bytes are nobody's but the caller's: the copy is over on return.
+  if (const Result<void> done = try_wait_surely(on, mark); !done) return failed(done.failure());
   return {};
 }
 
@@ -131,6 +137,61 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
   return {};
 }
 
+Result<void> UnifiedCore::try_store_everywhere(ByteRange range, const void* from, PlaceSet places,
+                                               CallSite site) noexcept {
+  // One memory after the other. The host's comes last: it is the least likely to fail.
+  std::array<PlaceSet, PlaceSet::most> memories;
+  {
+    const std::lock_guard lock(mutex_);
+    for (PlaceSet rest = places; !rest.empty(); rest = rest.without(rest.first())) {
+      PlaceSet& sharing = memories[places_[rest.first()].memory];
+      sharing = sharing.with(rest.first());
+    }
+  }
+  // Every place of a memory goes with it, or one of them would still count as having the old value.
+  const auto forget = [&](PlaceSet gone) {
+    const std::lock_guard lock(mutex_);
+    for (; !gone.empty(); gone = gone.without(gone.first())) {
+      // Without host memory for the change the bytes count as never written: an error, and no wrong
+      // value.
+      if (!make_room()) {
+        validity_.forget(0, bytes_);
+        return;
+      }
+      validity_.remove(range.begin, range.end, gone.first());
+    }
+  };
+  PlaceSet written;
+  for (unsigned memory = PlaceSet::most; memory-- > 0;) {
+    const PlaceSet sharing = memories[memory];
+    if (sharing.empty()) continue;
+    const Result<void> stored = try_exchange(sharing.first(), range, Access::read_write,
+                                             const_cast<void*>(from), site);
+    if (stored) {
+      written = written | sharing;
+      continue;
+    }
+    PlaceSet others = places;
+    for (PlaceSet rest = sharing; !rest.empty(); rest = rest.without(rest.first())) {
+      others = others.without(rest.first());
+    }
+    const bool is_lost = stored.failure().number("cause_code") ==
+                         static_cast<std::uint64_t>(ErrorCode::device_lost);
+    if (is_lost && memory != host && !others.empty()) {
+      // Nobody reads what a lost device has, if others have the value.
+      forget(sharing);
+      places = others;
+      continue;
+    }
+    const bool is_changed = stored.failure().number("cause_code") ==
+                            static_cast<std::uint64_t>(ErrorCode::violation);
+    // The old value is where nothing was written, or where this copy was refused.
+    forget(is_changed && (written | sharing) != places ? written | sharing : written);
+    return stored;
+  }
+  return {};
+}
+
 Result<void> UnifiedCore::try_store(ByteRange range, const void* from, CallSite site) noexcept {
   if (Result<void> sound = check_before_access(range, site); !sound) return sound;
   {
@@ -142,36 +203,13 @@ Result<void> UnifiedCore::try_store(ByteRange range, const void* from, CallSite 
     }
     if (Result<void> ended = try_let_others_end(site); !ended) return ended;
     PlaceSet places, somewhere;
-    std::array<unsigned, PlaceSet::most> memory_numbers = {};
     {
       const std::lock_guard lock(mutex_);
       places = validity_.valid_everywhere(range.begin, range.end);
       somewhere = validity_.valid_somewhere(range.begin, range.end);
-      for (unsigned place = 0; place < places_.size(); ++place) {
-        memory_numbers[place] = places_[place].memory;
-      }
     }
     if (!places.empty() && places == somewhere) {
-      // Devices first: what the host has is the least likely to fail.
-      PlaceSet written, memories;
-      for (unsigned place = PlaceSet::most; place-- > 0;) {
-        if (!places.has(place)) continue;
-        if (!memories.has(memory_numbers[place])) {
-          Result<void> stored =
-              try_exchange(place, range, Access::read_write, const_cast<void*>(from), site);
-          if (!stored) {
-            // The old value is where it was not overwritten.
-            const std::lock_guard lock(mutex_);
-            for (PlaceSet rest = written; !rest.empty(); rest = rest.without(rest.first())) {
-              if (make_room()) validity_.remove(range.begin, range.end, rest.first());
-            }
-            return stored;
-          }
-          memories = memories.with(memory_numbers[place]);
-        }
-        written = written.with(place);
-      }
-      return {};
+      return try_store_everywhere(range, from, places, site);
     }
   }
   Result<RawLease> lease = try_open({.range = range, .access = Access::discard, .site = site});

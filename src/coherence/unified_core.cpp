@@ -568,7 +568,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
     if (!is_clear) ++statistics_.host_waits;
   }
   if (!is_clear) {
-    if (Result<void> ready = storage->uses().try_wait(access); !ready) {
+    if (Result<void> ready = try_wait_host_copy(*storage, access); !ready) {
       return tell_not_arrived(*storage, range, ready.failure(), site);
     }
   }
@@ -589,9 +589,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   if (is_write(access) && !make_room())
     return no_host_memory("the directory of a unified buffer", site);
   Memory& own = memory_of(host);
-  const auto has_arrived = [&](const UnderWay& one) { return one.stream_uses <= stream_uses; };
-  std::erase_if(under_way_, has_arrived);
-  std::erase_if(homeless_, has_arrived);
+  note_arrived(stream_uses);
   if (own.stream_uses == stream_uses) {
     own.is_read_clear = true;
     if (is_write(access)) own.is_write_clear = true;
@@ -609,21 +607,50 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   return {};
 }
 
+Result<void> UnifiedCore::try_wait_host_copy(Storage& own, Access access) noexcept {
+  Result<void> ready = own.uses().try_wait(access);
+  if (ready || ready.failure().code() != ErrorCode::device_lost || !is_write(access)) return ready;
+  // What a lost device only read of it is over; what it wrote has not come.
+  if (!own.uses().try_wait(Access::read)) return ready;
+  const std::unique_lock turn(transfer_mutex_, std::try_to_lock);
+  if (!turn) return ready;
+  own.uses().forget_lost();
+  return own.uses().try_wait(access);
+}
+
+void UnifiedCore::note_arrived(std::uint64_t stream_uses) noexcept {
+  const auto has_arrived = [&](const UnderWay& one) { return one.stream_uses <= stream_uses; };
+  std::erase_if(under_way_, has_arrived);
+  std::erase_if(homeless_, has_arrived);
+}
+
 Failure UnifiedCore::tell_not_arrived(Storage& storage, ByteRange range, const Failure& cause,
                                       CallSite site) noexcept {
   // Whoever moves bytes has copies on record that nobody knows to be under way yet. Without their
   // marks they would count as arrived; with them, the next one is told again.
   const std::unique_lock turn(transfer_mutex_, std::try_to_lock);
+  // Devices are asked without the lock.
+  std::array<Device, PlaceSet::most> devices;
+  unsigned count = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const PlaceEntry& place : places_) devices[count++] = place.device;
+  }
+  PlaceSet alive;
+  for (unsigned place = host + 1; place < count; ++place) {
+    if (!is_device_lost(devices[place])) alive = alive.with(place);
+  }
   const Failure told = [&] {
     const std::lock_guard lock(mutex_);
-    return not_arrived(range, cause, site);
+    return not_arrived(range, alive, cause, site);
   }();
   // Behind that: those who wait for the same bytes find out one way or the other.
   if (turn) storage.uses().forget_lost();
   return told;
 }
 
-Failure UnifiedCore::not_arrived(ByteRange range, const Failure& cause, CallSite site) noexcept {
+Failure UnifiedCore::not_arrived(ByteRange range, PlaceSet alive, const Failure& cause,
+                                 CallSite site) noexcept {
   const unsigned source = source_under_way(range);
   const PlaceSet own = memories_[host].parts;  // the host, and devices that share its memory
   const bool is_lost = cause.code() == ErrorCode::device_lost;
@@ -633,13 +660,17 @@ Failure UnifiedCore::not_arrived(ByteRange range, const Failure& cause, CallSite
       (is_lost ? open.is_missing : open.is_unlisted) = true;
     }
   };
+  const auto may_arrive = [&](const UnderWay& one) {
+    return is_lost && one.source != PlaceSet::most && alive.has(one.source);
+  };
   for (const UnderWay& one : under_way_) {
+    if (may_arrive(one)) continue;
     for (PlaceSet rest = own; !rest.empty(); rest = rest.without(rest.first())) {
       if (make_room()) validity_.remove_copy(one.range.begin, one.range.end, rest.first());
     }
     tell_readers(one.range);
   }
-  under_way_.clear();
+  std::erase_if(under_way_, [&](const UnderWay& one) { return !may_arrive(one); });
   if (!is_lost) {
     // What nobody else has may still come; whoever is next waits for it again.
     return not_completed(source, host, range, cause, site);
@@ -649,6 +680,7 @@ Failure UnifiedCore::not_arrived(ByteRange range, const Failure& cause, CallSite
   unsigned lost_with = source;
   for (const UnderWay& left : homeless_) {
     const ByteRange& one = left.range;
+    if (may_arrive(left)) continue;
     tell_readers(one);
     for (std::size_t at = one.begin; at < one.end && make_room();) {
       ByteRange next{one.end, one.end};
@@ -667,7 +699,7 @@ Failure UnifiedCore::not_arrived(ByteRange range, const Failure& cause, CallSite
       at = next.end;
     }
   }
-  homeless_.clear();
+  std::erase_if(homeless_, [&](const UnderWay& one) { return !may_arrive(one); });
   if (lost_bytes == 0) return not_completed(source, host, range, cause, site);
   return Failure(
              ErrorCode::sync_failed,

@@ -326,7 +326,11 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] bool needs_spilled(ByteRange range, PlaceSet has) const noexcept;
   /// What was on its way to the host has not come: what somebody else still has is there, and the
   /// rest is lost.
-  [[nodiscard]] Failure not_arrived(ByteRange range, const Failure& cause, CallSite site) noexcept;
+  /// Of what a device that is not lost sends, nothing is known yet.
+  [[nodiscard]] Failure not_arrived(ByteRange range, PlaceSet alive, const Failure& cause,
+                                    CallSite site) noexcept;
+  /// The host has waited for so many uses of its copy: what they brought is there.
+  void note_arrived(std::uint64_t stream_uses) noexcept;
   /// What of the range was written and is in these places alone, from the first byte to the last.
   [[nodiscard]] ByteRange only_in(PlaceSet places, ByteRange range) const noexcept;
   /// Of a lease that is on record, and closes.
@@ -364,6 +368,11 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_wait_sources(ByteRange range, Access access,
                                               CallSite site) noexcept;
   [[nodiscard]] Result<void> check_written(ByteRange range, CallSite site) const noexcept;
+  /// Does the device say so when it is asked? By a stream of the library's, which nobody captures.
+  [[nodiscard]] static bool is_device_lost(const Device& device) noexcept;
+  /// The host waits until it may use its copy in this way. A device that is lost and only read it
+  /// does so no more. Not with a lock held.
+  [[nodiscard]] Result<void> try_wait_host_copy(Storage& own, Access access) noexcept;
   /// As not_arrived(); and uses of the host's copy by devices that are lost need not be waited for
   /// again. Not with a lock held.
   [[nodiscard]] Failure tell_not_arrived(Storage& storage, ByteRange range, const Failure& cause,
@@ -412,6 +421,11 @@ class UnifiedCore final : public LaunchMemory {
   /// Nobody needs what is in the file.
   void forget_spilled() noexcept;
   [[nodiscard]] static std::byte* host_bytes(Storage& storage) noexcept;
+  /// The host copies from one memory of its own to another, if it has to wait for nobody; false if
+  /// it had to.
+  [[nodiscard]] Result<bool> try_copy_by_host(Storage& to, Storage& from,
+                                              std::span<const ByteRange> ranges,
+                                              CallSite site) noexcept;
   /// Puts copies on the lists of their places, and takes those off that are gone. Nothing of them
   /// is on its way any more.
   void list_copies() noexcept;
@@ -490,6 +504,10 @@ class UnifiedCore final : public LaunchMemory {
   /// The ranges of [0, bytes_) whose set of places fits. Throws std::bad_alloc.
   template <class Fits>
   [[nodiscard]] std::vector<ByteRange> ranges_where(ByteRange range, Fits fits) const;
+  /// To all of these places, which have the old value. Refused, the value is the old one or the new
+  /// one, and the same wherever it counts as up to date.
+  [[nodiscard]] Result<void> try_store_everywhere(ByteRange range, const void* from,
+                                                  PlaceSet places, CallSite site) noexcept;
   /// Between a memory and a few bytes of the caller's, complete on return. Not with a lock held.
   [[nodiscard]] Result<void> try_exchange(unsigned place, ByteRange range, Access access,
                                           void* bytes, CallSite site,

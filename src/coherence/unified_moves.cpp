@@ -26,13 +26,6 @@ bool shares_host_memory(const Device& device) noexcept {
   return device.info().is_host || device.can(Capability::host_access);
 }
 
-/// Does it say so when it is asked? By a stream of the library's, which nobody captures.
-bool is_lost(const Device& device) noexcept {
-  const Result<StreamRef> stream = device.try_copy_stream();
-  const Result<bool> is_idle = stream ? stream->try_is_idle() : Result<bool>(stream.failure());
-  return !is_idle && is_idle.failure().code() == ErrorCode::device_lost;
-}
-
 ResourceHandle find_resource(const UnifiedOptions& options, DeviceId device,
                              MemoryKind kind) noexcept {
   for (const ResourceHandle& resource : options.resources) {
@@ -50,6 +43,12 @@ ResourceHandle find_resource(const UnifiedOptions& options, DeviceId device,
 }
 
 }  // namespace
+
+bool UnifiedCore::is_device_lost(const Device& device) noexcept {
+  const Result<StreamRef> stream = device.try_copy_stream();
+  const Result<bool> is_idle = stream ? stream->try_is_idle() : Result<bool>(stream.failure());
+  return !is_idle && is_idle.failure().code() == ErrorCode::device_lost;
+}
 
 std::string_view UnifiedCore::name_of(unsigned place) const noexcept {
   if (place == host) return "host";
@@ -282,7 +281,7 @@ CopyCosts UnifiedCore::costs_at(unsigned place, std::span<const ByteRange> wante
       if (asked.has(source)) continue;
       asked = asked.with(source);
       is_new = true;
-      if (is_lost(places_[source].device)) costs.of_source[source] = CopyCosts::last_resort;
+      if (is_device_lost(places_[source].device)) costs.of_source[source] = CopyCosts::last_resort;
     }
     if (!is_new) return costs;
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -58,7 +59,8 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
           !saved) {
         return saved;
       }
-      if (target == host) note_homeless(alone, *place);
+      // What shares the host's memory is there already.
+      if (target == host && places_[*place].memory != host) note_homeless(alone, *place);
     }
   }
   StorageHandle gone;
@@ -107,6 +109,26 @@ Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
 
 // --- Sizes that change
 
+Result<bool> UnifiedCore::try_copy_by_host(Storage& to, Storage& from,
+                                           std::span<const ByteRange> ranges,
+                                           CallSite site) noexcept {
+  const Result<bool> is_there = from.uses().try_is_ready(Access::read);
+  const Result<bool> is_free = to.uses().try_is_ready(Access::discard);
+  if (!is_there || !*is_there || !is_free || !*is_free) return false;
+  for (const ByteRange& one : ranges) {
+    std::byte* const target = host_bytes(to) + one.begin;
+    const std::byte* const source = host_bytes(from) + one.begin;
+    const std::size_t bytes = one.end - one.begin;
+    Result<void> noted = from.device().try_note_host_access(source, bytes, Access::read, site);
+    if (noted) {
+      noted = to.device().try_note_host_access(target, bytes, Access::discard, site);
+    }
+    if (!noted) return noted.failure();
+    std::memcpy(target, source, bytes);
+  }
+  return true;
+}
+
 Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef stream,
                                      CallSite site) noexcept try {
   const std::optional<std::size_t> bytes = checked_multiply(count, element_bytes_);
@@ -132,12 +154,20 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   Validity validity(*bytes);
   std::vector<StorageHandle> made(memories_.size());
   std::vector<Transfer> moved;
+  std::vector<ByteRange> on_stream;  // what a stream brings to the host's new memory
   for (unsigned i = 0; keep && i < memories_.size(); ++i) {
     const Memory& memory = memories_[i];
     const std::vector<ByteRange> valid =
         ranges_where(kept, [&](PlaceSet places) { return !(places & memory.parts).empty(); });
     if (!memory.storage || valid.empty()) continue;
-    Result<StorageHandle> larger = try_make_memory(i, *bytes, stream, site);
+    // What only the host has must not depend on a device: the host copies it if it can at once.
+    bool is_by_host = i == host && is_host_memory(*memory.storage);
+    if (is_by_host) {
+      const Result<bool> is_there = memory.storage->uses().try_is_ready(Access::read);
+      is_by_host = is_there && *is_there;
+    }
+    Result<StorageHandle> larger =
+        try_make_memory(i, *bytes, is_by_host ? StreamRef{} : stream, site);
     if (!larger) return larger.failure();
     std::vector<CopyRun> runs;
     Transfer transfer{.from = places_[i].place,
@@ -151,6 +181,17 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
       runs.push_back({one.begin, one.end, i});
       transfer.bytes += one.end - one.begin;
     }
+    if (is_by_host) {
+      const Result<bool> copied = try_copy_by_host(**larger, *memory.storage, valid, site);
+      if (!copied) return copied.failure();
+      is_by_host = *copied;
+    }
+    if (is_by_host) {
+      made[i] = *std::move(larger);
+      moved.push_back(transfer);
+      continue;
+    }
+    if (i == host) on_stream = valid;
     const Device& device = i == host ? memory.storage->device() : places_[i].device;
     // The host's copy may be memory of a device that it shares, which others do not reach.
     const bool is_own = stream.id() && reaches(stream.device_id(), *memory.storage);
@@ -177,6 +218,11 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     }
   });
   if (!has_room) return no_host_memory("the directory of a unified buffer", site);
+  std::vector<UnderWay> under_way;
+  for (const ByteRange& one : on_stream) {
+    under_way.push_back({one, PlaceSet::most, memories_[host].stream_uses + 1});
+  }
+  std::vector<UnderWay> homeless = under_way;
   forget_spilled();
   begin_transits();
   const std::lock_guard lock(mutex_);
@@ -190,11 +236,10 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     }
   }
   validity_ = std::move(validity);
-  // What was on its way to the memory that was copied has as far to go.
-  for (std::vector<UnderWay>* const some : {&under_way_, &homeless_}) {
-    for (UnderWay& one : *some) one.range.end = std::min(one.range.end, kept.end);
-    std::erase_if(*some, [](const UnderWay& one) { return one.range.begin >= one.range.end; });
-  }
+  // All of it is on its way with the stream, or all of it is there. What others have comes from
+  // them if it does not arrive, and the rest is lost.
+  under_way_ = std::move(under_way);
+  homeless_ = std::move(homeless);
   bytes_ = *bytes;
   shape_ = Shape::flat(count);
   for (const Transfer& one : moved) log(one);

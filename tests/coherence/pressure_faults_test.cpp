@@ -299,11 +299,27 @@ TEST(PressureModel, NothingIsLostWhicheverCallFails) {
 
 // --- A device that is lost
 
-TEST_F(Pressed, WhatARefusedResizeReadsIsWaitedFor) {
+TEST_F(Pressed, ARefusedResizeLeavesTheHostNothingToWaitFor) {
   UnifiedBuffer<int> buffer = clean();
   buffer.view(0, 1).rw_host()[0] = 5;  // the host has waited for all that used its copy
-  // The host's copy is on its way to its larger one by then.
+  // By then the host has copied its bytes itself.
   refused(buffer.try_resize_keep(4 * pressed_ints, t), ErrorCode::out_of_budget);
+  const std::uint64_t waits = buffer.stats().host_waits;
+  std::ranges::fill(buffer.discard_host(), 5);
+  EXPECT_EQ(buffer.stats().host_waits, waits);
+  EXPECT_EQ(on_device(buffer, s), std::vector<int>(pressed_ints, 5));
+}
+
+TEST_F(Pressed, WhatARefusedResizeReadsIsWaitedFor) {
+  const Result<Device> shared = try_open_device("opencl:0");
+  if (!shared) GTEST_SKIP() << shared.failure().text();
+  const Stream on_shared(*shared);
+  UnifiedBuffer<int> buffer(Shape{pressed_ints}, {.device = *shared, .resources = {resource}});
+  buffer.copy_from(counting(pressed_ints));
+  buffer.prefetch(s);
+  buffer.view(0, 1).rw_host()[0] = 5;  // the host has waited for all that used its copy
+  // The memory that the host shares is on its way to the larger one by then.
+  refused(buffer.try_resize_keep(4 * pressed_ints, on_shared), ErrorCode::out_of_budget);
   const std::uint64_t waits = buffer.stats().host_waits;
   std::ranges::fill(buffer.discard_host(), 5);
   EXPECT_EQ(buffer.stats().host_waits, waits + 1);

@@ -224,6 +224,140 @@ TEST_F(UnifiedLost, NobodyTouchesTheBytesOfAnElementAfterwards) {
   }
 }
 
+// --- Stores that fail
+
+/// Valid on the host, on a stream's device, and for the device that is the host, which shares the
+/// host's memory.
+UnifiedBuffer<int> on_host_and_device(const Device& device, StreamRef stream, StreamRef on_host) {
+  UnifiedBuffer<int> made(Shape{16}, {.device = device});
+  made.fill(7);
+  static_cast<void>(on_device(made, stream));
+  static_cast<void>(made.read_device(on_host));
+  made.synchronize();
+  return made;
+}
+
+TEST_F(UnifiedLost, AStoreThatFailsLeavesNoTwoValues) {
+  const Stream own(open_device("host"));
+  for (const char* const plan : {"copy#1=fail", "copy#1+=fail", "copy#1=lost", "sync#1=lost",
+                                 "sync#1=fail", "sync#1+=fail", "stream#1+=fail"}) {
+    SCOPED_TRACE(plan);
+    for (const bool host_first : {true, false}) {
+      const std::vector<Device> one = sim::open_peers({.policy = sim::Policy::lazy}, 1);
+      const Stream stream(one[0]);
+      UnifiedBuffer<int> buffer = [&] {
+        if (host_first) return on_host_and_device(one[0], stream, own);
+        UnifiedBuffer<int> made(Shape{16}, {.device = one[0]});
+        made.fill(7);
+        static_cast<void>(made.read_device(own));
+        static_cast<void>(on_device(made, stream));
+        made.synchronize();
+        return made;
+      }();
+      sim::set_faults(one[0], plan);
+      const Result<void> stored = buffer.try_store_host(3, 42);
+      const bool is_lost = !one[0].try_memory();
+      if (!is_lost) sim::set_faults(one[0], "");
+      const int seen = buffer.read_host()[3];
+      EXPECT_EQ(seen, stored ? 42 : seen == 42 ? 42 : 7);
+      {
+        const DeviceLease<const int> lease = buffer.read_device(own);
+        own.synchronize();
+        EXPECT_EQ(lease.data()[3], seen);
+      }
+      if (!is_lost) {
+        EXPECT_EQ(on_device(buffer, stream)[3], seen);
+      }
+      EXPECT_TRUE(buffer.check());
+    }
+  }
+}
+
+TEST_F(UnifiedLost, AStoreThatFailsBeforeTheHostWasWrittenChangesNothing) {
+  const Stream own(open_device("host"));
+  UnifiedBuffer<int> buffer = on_host_and_device(first, a, own);
+  sim::set_faults(first, "copy#1=fail");
+  refused(buffer.try_store_host(3, 42), ErrorCode::sync_failed);
+  EXPECT_EQ(buffer.read_host()[3], 7);
+  EXPECT_EQ(on_device(buffer, a)[3], 7);
+}
+
+TEST_F(UnifiedLost, AStoreGoesToTheCopiesThatAreLeft) {
+  UnifiedBuffer<int> buffer = on_both(7);
+  EXPECT_EQ(buffer.read_host()[3], 7);
+  lose(second);
+  buffer.store_host(3, 42);
+  EXPECT_EQ(buffer.read_host()[3], 42);
+  EXPECT_EQ(on_device(buffer, a)[3], 42);
+  EXPECT_TRUE(buffer.check());
+}
+
+// --- What only the host has
+
+TEST_F(UnifiedLost, WhatOnlyTheHostHadIsNotLostByAResizeOnAStream) {
+  UnifiedBuffer<int> buffer = make(1000);
+  buffer.copy_from(counting(1000));
+  buffer.resize_keep(2000, a);
+  lose(first);
+  const HostLease<const int> lease = buffer.view(0, 1000).read_host();
+  EXPECT_EQ(std::vector<int>(lease.begin(), lease.end()), counting(1000));
+}
+
+TEST_F(UnifiedLost, AResizeOnAStreamThatIsLostNeverReadsAsSomethingElse) {
+  for (const bool is_elsewhere : {false, true}) {
+    const std::vector<Device> two = sim::open_peers({.policy = sim::Policy::lazy}, 2);
+    const Stream one(two[0]), other(two[1]);
+    UnifiedBuffer<int> buffer(Shape{1000}, {.device = two[0]});
+    buffer.copy_from(std::vector<int>(1000, 3));
+    if (is_elsewhere) static_cast<void>(on_device(buffer, other));
+    // What comes to the host is not there yet, so the stream has to do it.
+    write_on_device(buffer.view(900, 50), one, 5);
+    PendingRead<int> pending = buffer.view(900, 50).read_host_async();
+    { PendingRead<int> gone = std::move(pending); }
+    buffer.resize_keep(2000, one);
+    lose(two[0]);
+    for (int i = 0; i < 3; ++i) {
+      SCOPED_TRACE(i);
+      for (const std::size_t at : {std::size_t{0}, std::size_t{900}, std::size_t{990}}) {
+        const Result<HostLease<const int>> lease = buffer.view(at, 10).try_read_host();
+        if (lease) {
+          EXPECT_EQ((*lease)[0], at == 900 ? 5 : 3) << at;
+        }
+      }
+    }
+    if (is_elsewhere) {
+      EXPECT_EQ(buffer.view(0, 900).read_host()[899], 3);
+    }
+    EXPECT_TRUE(buffer.check());
+  }
+}
+
+TEST_F(UnifiedLost, WhatOnlyTheHostHadIsNotLostThoughALostDeviceWasReadingIt) {
+  const Stream own(open_device("host"));
+  UnifiedBuffer<int> buffer = make();
+  {
+    const DeviceLease<int> lease = buffer.discard_device(own);
+    own.fill(lease.data(), lease.size(), 9);
+  }
+  buffer.drop_device(own.device());
+  Gate gate;
+  gate.hold(a);
+  static_cast<void>(buffer.read_device(a));  // an upload that does not come to its end
+  lose(first);
+  EXPECT_EQ(buffer.rw_host()[99], 9);
+}
+
+TEST_F(UnifiedLost, WhatTheHostStoredOverWhatHadArrivedIsNotLost) {
+  UnifiedBuffer<int> buffer = make();
+  write_on_device(buffer, a, 7);
+  buffer.prefetch_host();
+  buffer.store_host(3, 8);  // waits for what was on its way
+  buffer.drop_device();
+  lose(first);
+  EXPECT_EQ(buffer.read_host()[3], 8);
+  EXPECT_EQ(buffer.read_host()[4], 7);
+}
+
 // --- Where it came from
 
 TEST_F(UnifiedLost, TheFinalWaitNamesTheDeviceThatDidNotDeliver) {
