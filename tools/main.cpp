@@ -77,6 +77,17 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    const bool is_unknown = argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty();
+    if (argc == 1 || is_unknown) {
+      fmt::print(
+          stderr, "tern: {}. The commands are:\n\n",
+          is_unknown ? fmt::format("there is no command '{}'", argv[1]) : "a command is needed");
+      for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+        fmt::print(stderr, "  {:<6} {}\n", command->get_name(), command->get_description());
+      }
+      fmt::print(stderr, "\n`tern COMMAND --help` explains a command.\n");
+      return 2;
+    }
     // CLI11 has exit codes of its own in the hundreds; wrong use is 2 everywhere in Tern.
     return app.exit(error) == 0 ? 0 : 2;
   }

@@ -137,8 +137,6 @@ Result<Device> try_open_device(std::string_view text) try {
   return no_memory();
 }
 
-Device open_device(std::string_view spec) { return try_open_device(spec).value(); }
-
 Result<Device> try_open_best_device() try {
   const Result<const Config*> config = try_config();
   if (!config) return config.failure();
@@ -159,7 +157,5 @@ Result<Device> try_open_best_device() try {
 } catch (const std::bad_alloc&) {
   return no_memory();
 }
-
-Device open_best_device() { return try_open_best_device().value(); }
 
 }  // namespace tern

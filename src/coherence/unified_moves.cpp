@@ -26,6 +26,13 @@ bool shares_host_memory(const Device& device) noexcept {
   return device.info().is_host || device.can(Capability::host_access);
 }
 
+/// Can the same copy succeed later, with nothing changed by the program but what it holds?
+bool may_pass(ErrorCode cause) noexcept {
+  return cause == ErrorCode::driver || cause == ErrorCode::out_of_memory ||
+         cause == ErrorCode::out_of_budget || cause == ErrorCode::capacity ||
+         cause == ErrorCode::file || cause == ErrorCode::timeout;
+}
+
 ResourceHandle find_resource(const UnifiedOptions& options, DeviceId device,
                              MemoryKind kind) noexcept {
   for (const ResourceHandle& resource : options.resources) {
@@ -68,14 +75,20 @@ Failure UnifiedCore::sync_failed(unsigned from, unsigned to, ByteRange range, co
 
 Failure UnifiedCore::not_completed(unsigned from, unsigned to, ByteRange range,
                                    const Failure& cause, CallSite site) const noexcept {
-  const bool is_lost = cause.code() == ErrorCode::device_lost;
-  return copy_failed(
-      is_lost ? "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' "
-                "to '{b}'): {cause}. What only a lost device has is lost: drop its copy with "
-                "Drop::discard, and write that again."
-              : "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' "
-                "to '{b}'): {cause}. The buffer is as it was; try again.",
-      from, to, range, cause, site);
+  const char* sentence =
+      "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' to '{b}'): "
+      "{cause}. The buffer is as it was.";
+  if (cause.code() == ErrorCode::device_lost) {
+    sentence =
+        "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' to "
+        "'{b}'): {cause}. What only a lost device has is lost: drop its copy with Drop::discard, "
+        "and write that again.";
+  } else if (may_pass(cause.code())) {
+    sentence =
+        "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' to "
+        "'{b}'): {cause}. The buffer is as it was; try again.";
+  }
+  return copy_failed(sentence, from, to, range, cause, site);
 }
 
 Failure UnifiedCore::copy_failed(const char* sentence, unsigned from, unsigned to, ByteRange range,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "core/text.hpp"
 #include "tern/core/result.hpp"
@@ -97,9 +98,8 @@ const char* default_sentence(ErrorCode code) noexcept {
     case ErrorCode::after_shutdown:
       return "{what} was asked for after shutdown(). Keep the library open while it is in use.";
     case ErrorCode::device_lost:
-      return "device '{device}' is lost since {call} returned {name} ({code}). Close it and open "
-             "it "
-             "again.";
+      return "device '{device}' is lost since {call} returned {name} ({code}). It takes no more "
+             "work: go on with another device, or start the program again.";
     case ErrorCode::file:
       return "file '{path}': {call} failed: {why}.";
     case ErrorCode::bad_format:
@@ -164,6 +164,29 @@ class Writer {
   std::size_t capacity_;
   std::size_t used_ = 0;
 };
+
+/// Writes "file:line: ", at most Error::max_site_bytes, and returns how much; nothing if the site
+/// is not known.
+std::size_t write_site(char* buffer, const CallSite& site) noexcept {
+  if (!site.is_known()) return 0;
+  constexpr std::size_t line_bytes = std::size(":4294967295: ") - 1;
+  constexpr std::size_t path_bytes = Error::max_site_bytes - line_bytes;
+  std::string_view path = site.file == nullptr ? "" : site.file;
+  Writer out(buffer, Error::max_site_bytes);
+  if (path.size() > path_bytes) {
+    path.remove_prefix(path.size() - (path_bytes - ellipsis.size()));
+    // Not in the middle of a character.
+    while (!path.empty() && (static_cast<unsigned char>(path.front()) & 0xc0) == 0x80) {
+      path.remove_prefix(1);
+    }
+    out.append(ellipsis);
+  }
+  out.append(path);
+  out.append(":");
+  out.append(Failure::Field{"", Unit::count, site.line, ""});
+  out.append(": ");
+  return out.used();
+}
 
 }  // namespace
 
@@ -277,7 +300,8 @@ std::string Failure::text() const {
 }
 
 Error::Error(const Failure& failure) noexcept : failure_(failure) {
-  failure_.render(text_.data(), text_.size());
+  site_bytes_ = static_cast<std::uint16_t>(write_site(text_.data(), failure_.site()));
+  failure_.render(text_.data() + site_bytes_, max_text_bytes);
 }
 
 Error::~Error() = default;
@@ -291,6 +315,10 @@ void raise(const Failure& failure) {
 #undef TERN_CODE
   }
   throw DriverError(failure);
+}
+
+void raise(const Failure& failure, CallSite site) {
+  raise(failure.site().is_known() ? failure : Failure(failure).at(site));
 }
 
 void raise_no_failure() {

@@ -6,8 +6,8 @@
 
 namespace tern {
 
-Event::Event(const Device& device, const EventOptions& options)
-    : Event(try_make(device, options).value()) {}
+Event::Event(const Device& device, const EventOptions& options, CallSite site)
+    : Event(try_make(device, options).value(site)) {}
 
 Event::Event(std::shared_ptr<DeviceState> device, NativeEvent native, bool has_timing) noexcept
     : device_(std::move(device)), native_(native), has_timing_(has_timing) {}

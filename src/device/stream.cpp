@@ -483,8 +483,8 @@ Result<void> StreamRef::try_synchronize() const noexcept {
   return waited;
 }
 
-Stream::Stream(const Device& device, const StreamOptions& options)
-    : Stream(try_make(device, options).value()) {}
+Stream::Stream(const Device& device, const StreamOptions& options, CallSite site)
+    : Stream(try_make(device, options).value(site)) {}
 
 Stream::Stream(std::shared_ptr<DeviceState> device, StreamRef ref) noexcept
     : StreamRef(ref), device_(std::move(device)) {}

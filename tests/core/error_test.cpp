@@ -148,6 +148,11 @@ TEST(ErrorCode, ReadsAsAnUnknownErrorIfItIsNoneOfOurs) {
   EXPECT_THROW(raise(failure), DriverError);
 }
 
+std::string site_of(const Failure& failure) {
+  if (!failure.site().is_known()) return "";
+  return std::string(failure.site().file) + ":" + std::to_string(failure.site().line) + ": ";
+}
+
 template <class Exception, class Standard>
 void expect_caught_in_every_way(ErrorCode code) {
   // A second std::exception among the bases would make a handler for it skip the exception.
@@ -166,7 +171,7 @@ void expect_caught_in_every_way(ErrorCode code) {
     raise(failure);
   } catch (const std::exception& caught) {
     EXPECT_EQ(typeid(caught), typeid(Exception));
-    EXPECT_EQ(caught.what(), failure.text());
+    EXPECT_EQ(caught.what(), site_of(failure) + failure.text());
     const Error& error = dynamic_cast<const Error&>(caught);
     EXPECT_EQ(error.text(), failure.text());
     EXPECT_EQ(error.code(), code);
@@ -220,7 +225,49 @@ TEST(Error, CopiesWithoutThrowingAndKeepsItsText) {
 TEST(Error, CutsASentenceThatIsLongerThanItsText) {
   static const std::string long_sentence(2 * Error::max_text_bytes, 'a');
   const InvalidArgument error(Failure(ErrorCode::invalid_argument, long_sentence.c_str()));
-  EXPECT_EQ(std::strlen(error.what()), Error::max_text_bytes - 1);
+  EXPECT_EQ(std::strlen(error.text()), Error::max_text_bytes - 1);
+  EXPECT_STREQ(error.what(), error.text());
+}
+
+TEST(Error, PutsTheLineOfTheCallBeforeTheSentenceInWhatAndNotInText) {
+  const Failure failure(ErrorCode::capacity, "all are in use.", {"src/app.cpp", "main", 17});
+  const CapacityReached error(failure);
+  EXPECT_STREQ(error.what(), "src/app.cpp:17: all are in use.");
+  EXPECT_STREQ(error.text(), "all are in use.");
+  EXPECT_EQ(failure.text(), "all are in use.");
+
+  const CapacityReached copy = error;
+  EXPECT_STREQ(copy.what(), "src/app.cpp:17: all are in use.");
+  EXPECT_STREQ(copy.text(), "all are in use.");
+
+  const CapacityReached nowhere(Failure(ErrorCode::capacity, "all are in use."));
+  EXPECT_STREQ(nowhere.what(), "all are in use.");
+}
+
+TEST(Error, KeepsTheEndOfALongPathAndTheWholeSentence) {
+  static const std::string sentence(Error::max_text_bytes - 1, 's');
+  for (const char* filler : {"p", "\xc3\xa9", "\xe2\x82\xac"}) {
+    for (std::size_t more = 0; more < 4; ++more) {
+      std::string folder(more, '/');
+      while (folder.size() < 2 * Error::max_site_bytes) folder += filler;
+      const std::string path = folder + "/app.cpp";
+      const InvalidArgument error(Failure(ErrorCode::invalid_argument, sentence.c_str(),
+                                          {path.c_str(), "main", 0xffffffffu}));
+      const std::string what = error.what();
+      EXPECT_EQ(what.substr(0, 3), "...");
+      EXPECT_NE(what.find("/app.cpp:4294967295: sss"), what.npos) << what;
+      EXPECT_EQ(error.text(), sentence);
+      EXPECT_NE(static_cast<unsigned char>(what[3]) & 0xc0, 0x80) << "a character was cut";
+      EXPECT_LE(what.size(), Error::max_site_bytes + sentence.size());
+    }
+  }
+}
+
+TEST(ErrorDeathTest, IsNamedAsTheProgramWritesItIfNobodyCatchesIt) {
+  const auto uncaught = []() noexcept {
+    raise(Failure(ErrorCode::out_of_memory, "nothing is left.", CallSite::here()));
+  };
+  EXPECT_DEATH(uncaught(), "'tern::OutOfMemory'(.|\n)*error_test.cpp:[0-9]+: nothing is left");
 }
 
 TEST(Error, IsRaisedWhenTheHeapIsExhausted) {

@@ -293,6 +293,16 @@ class Manners(unittest.TestCase):
             self.assertIn(command, run.stdout)
             self.assertEqual(tern(command, "--help").returncode, 0)
 
+    def test_a_missing_or_unknown_command_is_answered_with_those_there_are(self):
+        for arguments, said in (([], "tern: a command is needed. The commands are:\n"),
+                                (["nonsense"], "tern: there is no command 'nonsense'. The commands are:\n")):
+            run = tern(*arguments)
+            self.assertEqual(run.returncode, 2)
+            self.assertEqual(run.stdout, "")
+            self.assertTrue(run.stderr.startswith(said), run.stderr)
+            for command in ("info", "bench", "check", "tour"):
+                self.assertRegex(run.stderr, rf"(?m)^  {command} +[A-Z]")
+
     def test_colour_is_for_terminals_only(self):
         self.assertNotIn("\033", tern("info").stdout)
         reader, writer = pty.openpty()

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tern/backends/device_spec.hpp"
+#include "tern/core/call_site.hpp"
 #include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/device.hpp"
@@ -36,11 +37,15 @@ struct BackendListing {
 [[nodiscard]] TERN_EXPORT std::vector<BackendListing> list_backends();
 
 [[nodiscard]] TERN_EXPORT Result<Device> try_open_device(std::string_view spec);
-[[nodiscard]] TERN_EXPORT Device open_device(std::string_view spec);
+[[nodiscard]] inline Device open_device(std::string_view spec, CallSite site = CallSite::here()) {
+  return try_open_device(spec).value(site);
+}
 
 /// TERN_DEVICE if that is set, else the first device of the first available backend. An OpenCL
 /// device that is the host's processor under another name is passed over: it is opened by its spec.
 [[nodiscard]] TERN_EXPORT Result<Device> try_open_best_device();
-[[nodiscard]] TERN_EXPORT Device open_best_device();
+[[nodiscard]] inline Device open_best_device(CallSite site = CallSite::here()) {
+  return try_open_best_device().value(site);
+}
 
 }  // namespace tern

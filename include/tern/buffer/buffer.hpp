@@ -87,7 +87,9 @@ class TERN_EXPORT Buffer {
   /// Where it is in the device's memory, to tell it from others. Work that uses it is given
   /// device_ptr(). Refused with not_allocated.
   [[nodiscard]] Result<std::uintptr_t> try_address() const noexcept;
-  [[nodiscard]] std::uintptr_t address() const { return try_address().value(); }
+  [[nodiscard]] std::uintptr_t address(CallSite site = CallSite::here()) const {
+    return try_address().value(site);
+  }
   /// The same bytes: one storage, one range, one type and shape.
   friend TERN_EXPORT bool operator==(const Buffer& a, const Buffer& b) noexcept;
   /// "f32 {2, 3} at 24 of buffer 7 on 'sim:0', device memory".
@@ -262,7 +264,7 @@ class TERN_EXPORT Buffer {
 
   /// Blocks the host until nobody uses the storage any more.
   Result<void> try_synchronize() const noexcept;
-  void synchronize() const { try_synchronize().value(); }
+  void synchronize(CallSite site = CallSite::here()) const { try_synchronize().value(site); }
 
  private:
   /// Bytes, made where they are wanted: a shape that is moved costs as much as all the rest.

@@ -58,6 +58,8 @@ struct EscapedCount {
 /// Waits for everything the devices have whose memory escaped and was let go, and gives it back.
 /// (It keeps its device open until then, as all memory does.)
 TERN_EXPORT Result<KeptStorageCount> try_reclaim_escaped() noexcept;
-inline KeptStorageCount reclaim_escaped() { return try_reclaim_escaped().value(); }
+inline KeptStorageCount reclaim_escaped(CallSite site = CallSite::here()) {
+  return try_reclaim_escaped().value(site);
+}
 
 }  // namespace tern

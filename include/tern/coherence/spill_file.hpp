@@ -66,8 +66,9 @@ class TERN_EXPORT SpillFile {
   /// Refused with file (there is no such directory, or nothing may be made in it), invalid_argument
   /// for a limit of 0, out_of_memory.
   [[nodiscard]] static Result<SpillHandle> try_open(const SpillOptions& options) noexcept;
-  [[nodiscard]] static SpillHandle open(const SpillOptions& options) {
-    return try_open(options).value();
+  [[nodiscard]] static SpillHandle open(const SpillOptions& options,
+                                        CallSite site = CallSite::here()) {
+    return try_open(options).value(site);
   }
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;

@@ -8,7 +8,8 @@
 // Each code has one exception class, named after it, that is both an Error and exactly one
 // standard exception: std::bad_alloc for OutOfMemory and OutOfBudget (which is an OutOfMemory),
 // std::invalid_argument for wrong arguments, std::runtime_error for the rest. Error does not derive
-// from std::exception, which would make that base ambiguous: catch by any of the three.
+// from std::exception, which would make that base ambiguous: catch by any of the three. text() is
+// the sentence, and what() puts `file:line: ` of the call before it where that is known.
 
 #pragma once
 
@@ -27,8 +28,8 @@
 
 namespace tern {
 
-/// One line per code: TERN_CODE(enumerator, exception class, standard base). The list is a macro so
-/// that names, classes and tests can walk it and never miss one.
+/// One line per code: TERN_CODE(enumerator, exception class, its base besides Error). The list is a
+/// macro so that names, classes and tests can walk it and never miss one.
 #define TERN_FOR_EACH_ERROR_CODE(TERN_CODE)                             \
   TERN_CODE(size_overflow, SizeOverflow, std::invalid_argument)         \
   TERN_CODE(invalid_argument, InvalidArgument, std::invalid_argument)   \
@@ -42,7 +43,7 @@ namespace tern {
   TERN_CODE(not_host_accessible, NotHostAccessible, std::runtime_error) \
   TERN_CODE(read_only, ReadOnly, std::invalid_argument)                 \
   TERN_CODE(out_of_memory, OutOfMemory, std::bad_alloc)                 \
-  TERN_CODE(out_of_budget, OutOfBudget, std::bad_alloc)                 \
+  TERN_CODE(out_of_budget, OutOfBudget, OutOfMemory)                    \
   TERN_CODE(use_after_free, UseAfterFree, std::runtime_error)           \
   TERN_CODE(out_of_bounds, OutOfBounds, std::invalid_argument)          \
   TERN_CODE(stream_misuse, StreamMisuse, std::runtime_error)            \
@@ -142,54 +143,71 @@ static_assert(sizeof(Failure) <= 544, "every Result is this large");
 class TERN_EXPORT Error {
  public:
   static constexpr std::size_t max_text_bytes = 640;
+  static constexpr std::size_t max_site_bytes = 192;
 
   virtual ~Error();
 
   [[nodiscard]] ErrorCode code() const noexcept { return failure_.code(); }
   [[nodiscard]] const Failure& failure() const noexcept { return failure_; }
-  /// The sentence. what() of the concrete exception is the same text.
-  [[nodiscard]] const char* text() const noexcept { return text_.data(); }
+  /// The sentence.
+  [[nodiscard]] const char* text() const noexcept { return text_.data() + site_bytes_; }
 
  protected:
   explicit Error(const Failure& failure) noexcept;
   Error(const Error&) = default;
   Error& operator=(const Error&) = default;
 
+  /// "file:line: " of the call if it is known, and the sentence: what() of each exception. Of a
+  /// path that is too long, the end is kept.
+  [[nodiscard]] const char* site_and_text() const noexcept { return text_.data(); }
+
  private:
   Failure failure_;
+  std::uint16_t site_bytes_ = 0;
   // Inside the exception rather than on the heap: copying must not throw, and bad_alloc must work
   // when nothing can be allocated.
-  std::array<char, max_text_bytes> text_;
+  std::array<char, max_site_bytes + max_text_bytes> text_;
 };
 
-/// One exception class for one code; use the names below.
-template <ErrorCode, class Standard>
-class TERN_EXPORT ErrorOf : public Standard, public Error {
+/// What the exception classes share: an Error that is also a `Base`.
+template <class Base>
+class TERN_EXPORT ErrorAnd : public Base, public Error {
  public:
-  explicit ErrorOf(const Failure& failure) : Standard(""), Error(failure) {}
-  [[nodiscard]] const char* what() const noexcept override { return text(); }
-};
+  [[nodiscard]] const char* what() const noexcept override { return site_and_text(); }
 
-template <ErrorCode code>
-class TERN_EXPORT ErrorOf<code, std::bad_alloc> : public std::bad_alloc, public Error {
- public:
-  explicit ErrorOf(const Failure& failure) noexcept : Error(failure) {}
-  [[nodiscard]] const char* what() const noexcept override { return text(); }
+ protected:
+  explicit ErrorAnd(const Failure& failure) : Base(""), Error(failure) {}
 };
-
-using OutOfMemory = ErrorOf<ErrorCode::out_of_memory, std::bad_alloc>;
 
 template <>
-class TERN_EXPORT ErrorOf<ErrorCode::out_of_budget, std::bad_alloc> : public OutOfMemory {
+class TERN_EXPORT ErrorAnd<std::bad_alloc> : public std::bad_alloc, public Error {
  public:
-  using OutOfMemory::OutOfMemory;
+  [[nodiscard]] const char* what() const noexcept override { return site_and_text(); }
+
+ protected:
+  explicit ErrorAnd(const Failure& failure) noexcept : Error(failure) {}
 };
 
-#define TERN_CODE(code, name, base) using name = ErrorOf<ErrorCode::code, base>;
+template <class Base>
+requires std::is_base_of_v<Error, Base>
+class TERN_EXPORT ErrorAnd<Base> : public Base {
+ protected:
+  using Base::Base;
+};
+
+// Classes rather than other names of a template: the runtime prints the name of an exception that
+// nobody caught.
+#define TERN_CODE(code, name, base)                                    \
+  class TERN_EXPORT name : public ErrorAnd<base> {                     \
+   public:                                                             \
+    explicit name(const Failure& failure) : ErrorAnd<base>(failure) {} \
+  };
 TERN_FOR_EACH_ERROR_CODE(TERN_CODE)
 #undef TERN_CODE
 
 /// Throws the exception class of the failure's code.
 [[noreturn]] TERN_EXPORT void raise(const Failure& failure);
+/// The same, at `site` if the failure does not know its own.
+[[noreturn]] TERN_EXPORT void raise(const Failure& failure, CallSite site);
 
 }  // namespace tern

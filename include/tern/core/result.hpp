@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "tern/core/call_site.hpp"
 #include "tern/core/error.hpp"
 
 namespace tern {
@@ -75,6 +76,16 @@ class [[nodiscard]] Result {
     return std::move(value_);
   }
 
+  /// The same; a failure that does not know its call is said to come from `site`.
+  T& value(CallSite site) & {
+    if (!has_value_) raise(failure_, site);
+    return value_;
+  }
+  T value(CallSite site) && {
+    if (!has_value_) raise(failure_, site);
+    return std::move(value_);
+  }
+
   /// Why there is no value. Of a success: throws InvalidArgument.
   [[nodiscard]] const Failure& failure() const {
     if (has_value_) raise_no_failure();
@@ -111,6 +122,10 @@ class [[nodiscard]] Result<void> {
   /// Returns if this is a success, else throws what failure() describes.
   void value() const {
     if (!has_value_) raise(failure_);
+  }
+  /// The same; a failure that does not know its call is said to come from `site`.
+  void value(CallSite site) const {
+    if (!has_value_) raise(failure_, site);
   }
 
   /// Why there is no value. Of a success: throws InvalidArgument.

@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
 #include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
@@ -69,9 +70,13 @@ class TERN_EXPORT Shape {
 
   /// A zero extent makes the count zero whatever the others are. Refused with size_overflow.
   [[nodiscard]] Result<std::size_t> try_element_count() const noexcept;
-  [[nodiscard]] std::size_t element_count() const { return try_element_count().value(); }
+  [[nodiscard]] std::size_t element_count(CallSite site = CallSite::here()) const {
+    return try_element_count().value(site);
+  }
   [[nodiscard]] Result<std::size_t> try_byte_count(DType dtype) const noexcept;
-  [[nodiscard]] std::size_t byte_count(DType dtype) const { return try_byte_count(dtype).value(); }
+  [[nodiscard]] std::size_t byte_count(DType dtype, CallSite site = CallSite::here()) const {
+    return try_byte_count(dtype).value(site);
+  }
   [[nodiscard]] bool is_empty() const noexcept;
 
   /// Elements between neighbours in each dimension, as a shape of the same rank; an empty shape has

@@ -57,7 +57,9 @@ class TERN_EXPORT Device {
 
   /// Free and total bytes now. Others use the device too, so free is no promise.
   [[nodiscard]] Result<MemoryInfo> try_memory() const noexcept;
-  [[nodiscard]] MemoryInfo memory() const { return try_memory().value(); }
+  [[nodiscard]] MemoryInfo memory(CallSite site = CallSite::here()) const {
+    return try_memory().value(site);
+  }
 
   // --- Memory: device, pinned or managed
 
@@ -73,8 +75,9 @@ class TERN_EXPORT Device {
     try_release(address, site).value();
   }
   [[nodiscard]] Result<PointerInfo> try_pointer_info(const void* address) const noexcept;
-  [[nodiscard]] PointerInfo pointer_info(const void* address) const {
-    return try_pointer_info(address).value();
+  [[nodiscard]] PointerInfo pointer_info(const void* address,
+                                         CallSite site = CallSite::here()) const {
+    return try_pointer_info(address).value(site);
   }
   [[nodiscard]] Result<void*> try_register_host(void* address, std::size_t bytes) const noexcept;
   Result<void> try_unregister_host(void* address) const noexcept;
@@ -123,10 +126,12 @@ class TERN_EXPORT Device {
   /// Has the work up to the mark completed? Never blocks. A mark of a stream or device that is gone
   /// is done.
   [[nodiscard]] static Result<bool> try_is_done(Mark mark) noexcept;
-  [[nodiscard]] static bool is_done(Mark mark) { return try_is_done(mark).value(); }
+  [[nodiscard]] static bool is_done(Mark mark, CallSite site = CallSite::here()) {
+    return try_is_done(mark).value(site);
+  }
   /// Blocks the host until it has.
   static Result<void> try_wait(Mark mark) noexcept;
-  static void wait(Mark mark) { try_wait(mark).value(); }
+  static void wait(Mark mark, CallSite site = CallSite::here()) { try_wait(mark).value(site); }
 
   /// StreamRef::try_next_mark by name, of a stream that may have ended: then the last one it took.
   /// A stream of this device that never took one, and is gone, is not known to be done.

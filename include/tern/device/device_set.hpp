@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "tern/core/call_site.hpp"
 #include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/device.hpp"
@@ -26,11 +27,13 @@ class TERN_EXPORT DeviceSet {
   [[nodiscard]] const Device& next() noexcept;
   /// The device with the most free memory now; of several, the first. Fails if none can be asked.
   [[nodiscard]] Result<Device> try_most_free() const noexcept;
-  [[nodiscard]] Device most_free() const { return try_most_free().value(); }
+  [[nodiscard]] Device most_free(CallSite site = CallSite::here()) const {
+    return try_most_free().value(site);
+  }
 
   /// Completes the work of all devices, and returns the first failure after trying each.
   Result<void> try_synchronize() const noexcept;
-  void synchronize() const { try_synchronize().value(); }
+  void synchronize(CallSite site = CallSite::here()) const { try_synchronize().value(site); }
 
  private:
   std::vector<Device> devices_;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "tern/core/call_site.hpp"
 #include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/backend.hpp"
@@ -21,7 +22,8 @@ namespace tern {
 class TERN_EXPORT Event {
  public:
   Event() noexcept = default;
-  explicit Event(const Device& device, const EventOptions& options = {});
+  explicit Event(const Device& device, const EventOptions& options = {},
+                 CallSite site = CallSite::here());
   [[nodiscard]] static Result<Event> try_make(const Device& device,
                                               const EventOptions& options = {}) noexcept;
   /// An event that somebody else made on the device and has recorded, by the driver's own handle:
@@ -40,16 +42,19 @@ class TERN_EXPORT Event {
 
   /// Never blocks.
   [[nodiscard]] Result<bool> try_is_done() const noexcept;
-  [[nodiscard]] bool is_done() const { return try_is_done().value(); }
+  [[nodiscard]] bool is_done(CallSite site = CallSite::here()) const {
+    return try_is_done().value(site);
+  }
   /// Blocks the host until the latest record is complete.
   Result<void> try_synchronize() const noexcept;
-  void synchronize() const { try_synchronize().value(); }
+  void synchronize(CallSite site = CallSite::here()) const { try_synchronize().value(site); }
 
   /// From `start` to this event; both made with timing on one device, recorded and complete, else
   /// stream_misuse.
   [[nodiscard]] Result<std::uint64_t> try_elapsed_ns(const Event& start) const noexcept;
-  [[nodiscard]] std::uint64_t elapsed_ns(const Event& start) const {
-    return try_elapsed_ns(start).value();
+  [[nodiscard]] std::uint64_t elapsed_ns(const Event& start,
+                                         CallSite site = CallSite::here()) const {
+    return try_elapsed_ns(start).value(site);
   }
 
  private:

@@ -169,7 +169,7 @@ class TERN_EXPORT StreamRef {
 
   /// Everything submitted so far, as a value. No driver call.
   [[nodiscard]] Result<Mark> try_mark() const noexcept;
-  [[nodiscard]] Mark mark() const { return try_mark().value(); }
+  [[nodiscard]] Mark mark(CallSite site = CallSite::here()) const { return try_mark().value(site); }
   /// The same point in one load: the mark that is taken next, by whoever first asks about this one.
   /// For bookkeeping at every call; an allocator frees with it.
   [[nodiscard]] Result<Mark> try_next_mark() const noexcept;
@@ -199,12 +199,16 @@ class TERN_EXPORT StreamRef {
   /// streams. The capture stays as it is. An Event of one's own is recorded and waited for as the
   /// driver does it.
   [[nodiscard]] Result<bool> try_is_capturing() const noexcept;
-  [[nodiscard]] bool is_capturing() const { return try_is_capturing().value(); }
+  [[nodiscard]] bool is_capturing(CallSite site = CallSite::here()) const {
+    return try_is_capturing().value(site);
+  }
 
   [[nodiscard]] Result<bool> try_is_idle() const noexcept;
-  [[nodiscard]] bool is_idle() const { return try_is_idle().value(); }
+  [[nodiscard]] bool is_idle(CallSite site = CallSite::here()) const {
+    return try_is_idle().value(site);
+  }
   Result<void> try_synchronize() const noexcept;
-  void synchronize() const { try_synchronize().value(); }
+  void synchronize(CallSite site = CallSite::here()) const { try_synchronize().value(site); }
 
   friend bool operator==(const StreamRef& a, const StreamRef& b) noexcept { return a.id_ == b.id_; }
 
@@ -225,7 +229,8 @@ class TERN_EXPORT Stream : public StreamRef {
   /// No stream.
   Stream() noexcept = default;
   /// Throws what try_make returns.
-  explicit Stream(const Device& device, const StreamOptions& options = {});
+  explicit Stream(const Device& device, const StreamOptions& options = {},
+                  CallSite site = CallSite::here());
   /// At most 4,095 streams exist on a device at once (capacity).
   [[nodiscard]] static Result<Stream> try_make(const Device& device,
                                                const StreamOptions& options = {}) noexcept;
@@ -236,8 +241,9 @@ class TERN_EXPORT Stream : public StreamRef {
   /// driver's default stream is the device's. (borrowed_streams)
   [[nodiscard]] static Result<Stream> try_borrow(const Device& device,
                                                  NativeStream handle) noexcept;
-  [[nodiscard]] static Stream borrow(const Device& device, NativeStream handle) {
-    return try_borrow(device, handle).value();
+  [[nodiscard]] static Stream borrow(const Device& device, NativeStream handle,
+                                     CallSite site = CallSite::here()) {
+    return try_borrow(device, handle).value(site);
   }
 
   Stream(Stream&& other) noexcept;

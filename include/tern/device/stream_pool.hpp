@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "tern/core/call_site.hpp"
 #include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/stream.hpp"
@@ -50,7 +51,9 @@ class TERN_EXPORT StreamPool {
   StreamPool& operator=(const StreamPool&) noexcept = default;
 
   [[nodiscard]] Result<StreamLease> try_acquire() noexcept;
-  [[nodiscard]] StreamLease acquire() { return try_acquire().value(); }
+  [[nodiscard]] StreamLease acquire(CallSite site = CallSite::here()) {
+    return try_acquire().value(site);
+  }
 
   /// The pool's stream of that id, lent or not; stream_misuse if it has none.
   [[nodiscard]] Result<StreamRef> try_find(StreamId id) const noexcept;

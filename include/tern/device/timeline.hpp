@@ -41,8 +41,9 @@ class TERN_EXPORT Timeline {
   /// Blocks the host until the value is reached, at most `timeout_ns` (0: for ever). Refused with
   /// timeout, which carries the target and the value reached by then.
   Result<void> try_wait(std::uint64_t value, std::uint64_t timeout_ns = 0) const noexcept;
-  void wait(std::uint64_t value, std::uint64_t timeout_ns = 0) const {
-    try_wait(value, timeout_ns).value();
+  void wait(std::uint64_t value, std::uint64_t timeout_ns = 0,
+            CallSite site = CallSite::here()) const {
+    try_wait(value, timeout_ns).value(site);
   }
 
  private:

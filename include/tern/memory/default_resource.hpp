@@ -11,6 +11,7 @@
 
 #pragma once
 
+#include "tern/core/call_site.hpp"
 #include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/device.hpp"
@@ -25,8 +26,9 @@ namespace tern {
 [[nodiscard]] TERN_EXPORT Result<ResourceHandle> try_default_resource(
     const Device& device, MemoryKind kind = MemoryKind::device) noexcept;
 [[nodiscard]] inline ResourceHandle default_resource(const Device& device,
-                                                     MemoryKind kind = MemoryKind::device) {
-  return try_default_resource(device, kind).value();
+                                                     MemoryKind kind = MemoryKind::device,
+                                                     CallSite site = CallSite::here()) {
+  return try_default_resource(device, kind).value(site);
 }
 
 /// That of device memory without a share in it, for the price of two loads. It is there while the

@@ -9,6 +9,7 @@
 
 #include <string>
 
+#include "tern/core/call_site.hpp"
 #include "tern/memory/resource.hpp"
 
 namespace tern {
@@ -34,7 +35,9 @@ class TERN_EXPORT OwnedBlock {
   [[nodiscard]] explicit operator bool() const noexcept { return resource_ != nullptr; }
   /// Refused with not_allocated if there is none, as all of these.
   [[nodiscard]] Result<Block> try_block() const noexcept;
-  [[nodiscard]] Block block() const { return try_block().value(); }
+  [[nodiscard]] Block block(CallSite site = CallSite::here()) const {
+    return try_block().value(site);
+  }
   [[nodiscard]] void* address() const { return block().address; }
   [[nodiscard]] std::size_t bytes() const { return block().bytes; }
   [[nodiscard]] const ResourceHandle& resource() const noexcept { return resource_; }

@@ -90,7 +90,9 @@ class TERN_EXPORT Table {
   [[nodiscard]] std::size_t capacity() const noexcept;
   /// What all columns take, with room for all rows. Refused with size_overflow.
   [[nodiscard]] Result<std::size_t> try_estimated_bytes() const noexcept;
-  [[nodiscard]] std::size_t estimated_bytes() const { return try_estimated_bytes().value(); }
+  [[nodiscard]] std::size_t estimated_bytes(CallSite site = CallSite::here()) const {
+    return try_estimated_bytes().value(site);
+  }
 
   // --- How many rows there are
 

@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 
+#include "tern/core/call_site.hpp"
 #include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
 #include "tern/trace/record.hpp"
@@ -36,8 +37,9 @@ class TERN_EXPORT TraceWriter {
   /// somebody is writing a trace to it now.
   [[nodiscard]] static Result<TraceWriter> try_open(const std::string& path,
                                                     const Options& options);
-  [[nodiscard]] static TraceWriter open(const std::string& path, const Options& options) {
-    return try_open(path, options).value();
+  [[nodiscard]] static TraceWriter open(const std::string& path, const Options& options,
+                                        CallSite site = CallSite::here()) {
+    return try_open(path, options).value(site);
   }
   /// Keeps the bytes; see bytes(). Throws only for want of memory.
   [[nodiscard]] static TraceWriter to_memory(const Options& options);

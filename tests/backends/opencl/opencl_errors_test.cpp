@@ -39,7 +39,7 @@ TEST(OpenClErrors, OfALostDeviceNameIt) {
   EXPECT_EQ(failure.code(), ErrorCode::device_lost);
   EXPECT_EQ(failure.text(),
             "device 'opencl:0' is lost since clWaitForEvents returned CL_DEVICE_NOT_AVAILABLE "
-            "(-2). Close it and open it again.");
+            "(-2). It takes no more work: go on with another device, or start the program again.");
 }
 
 }  // namespace
