@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "backends/opencl/opencl_opener.hpp"
 #include "support/forked_child.hpp"
+#include "support/thread.hpp"
 #include "tern/core/config.hpp"
 #include "tern/device/device_set.hpp"
 #include "tern/device/stream.hpp"
@@ -74,11 +74,11 @@ TEST(Catalog, GivesOneDeviceForAllSpellingsOfItsSpec) {
 
 TEST(Catalog, GivesOneDeviceToEightThreads) {
   std::array<Device, 8> devices;
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (Device& device : devices) {
     threads.emplace_back([&device] { device = open_device("host?threads=5"); });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   for (const Device& device : devices) EXPECT_EQ(device, devices[0]);
 }
 

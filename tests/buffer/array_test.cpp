@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <numeric>
-#include <thread>
 #include <vector>
 
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/memory/budget_resource.hpp"
@@ -229,9 +229,9 @@ TEST_F(ArrayTest, OfThoseThatGrowAtOnceOneStays) {
   constexpr std::size_t threads = 8;
   std::vector<Array<int>> arrays(threads, first);
   const std::uintptr_t address = first.address();
-  std::vector<std::thread> running;
+  std::vector<test::Thread> running;
   for (Array<int>& array : arrays) running.emplace_back([&] { array.resize(8, stream); });
-  for (std::thread& thread : running) thread.join();
+  for (test::Thread& thread : running) thread.join();
   EXPECT_EQ(std::ranges::count(arrays, address, &Array<int>::address), 1);
 }
 

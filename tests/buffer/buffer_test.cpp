@@ -13,6 +13,7 @@
 
 #include "support/allocation_counter.hpp"
 #include "support/ladder.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
@@ -434,7 +435,7 @@ TEST_P(BufferOnEveryDevice, SixtyFourThreadsGetOneAllocation) {
     const Buffer buffer(device, {1000}, DType::f32, {.resource = pool});
     std::atomic<int> waiting = 0;
     std::array<std::uintptr_t, threads> seen = {};
-    std::vector<std::thread> running;
+    std::vector<test::Thread> running;
     for (std::size_t i = 0; i < threads; ++i) {
       running.emplace_back([&, i] {
         waiting.fetch_add(1);
@@ -444,7 +445,7 @@ TEST_P(BufferOnEveryDevice, SixtyFourThreadsGetOneAllocation) {
         seen[i] = mine.address();
       });
     }
-    for (std::thread& thread : running) thread.join();
+    for (test::Thread& thread : running) thread.join();
     for (const std::uintptr_t address : seen) EXPECT_EQ(address, seen[0]);
     EXPECT_EQ(pool->statistics().live_blocks, 1u);
     EXPECT_EQ(pool->statistics().requests, static_cast<std::uint64_t>(round) + 1);

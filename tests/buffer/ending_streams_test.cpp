@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "support/thorough.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/buffer.hpp"
 #include "tern/device/stream.hpp"
@@ -32,7 +32,7 @@ void race(const Device& device, const ResourceHandle& resource) {
   const Stream other(device);
   std::barrier<> both(2);
   Stream ending;
-  std::thread ends([&] {
+  test::Thread ends([&] {
     for (int i = 0; i < rounds; ++i) {
       both.arrive_and_wait();
       // A little later each time, to meet every moment.

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <memory>
 #include <span>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "buffer/escape_batch.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
@@ -151,7 +151,7 @@ TEST_F(EscapeTest, MemoryOfTheHostIsFreeAtOnce) {
 TEST_F(EscapeTest, EndsOnAnyThreadOnce) {
   Array<float> array = make(100);
   constexpr int threads = 8, each = 1000;
-  std::vector<std::thread> running;
+  std::vector<test::Thread> running;
   for (int i = 0; i < threads; ++i) {
     running.emplace_back([&] {
       for (int n = 0; n < each; ++n) {
@@ -162,7 +162,7 @@ TEST_F(EscapeTest, EndsOnAnyThreadOnce) {
       }
     });
   }
-  for (std::thread& thread : running) thread.join();
+  for (test::Thread& thread : running) thread.join();
   EXPECT_EQ(array.storage()->shares(), 1u);
 }
 

@@ -9,13 +9,13 @@
 #include <filesystem>
 #include <limits>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "support/allocation_counter.hpp"
 #include "support/forked_child.hpp"
 #include "support/ladder.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -282,7 +282,7 @@ TEST_P(OneFileTest, ReadsOnceForAllWhoComeAtOnce) {
   const Buffer buffer = open_file(file());
   std::vector<const std::byte*> addresses(16);
   {
-    std::vector<std::jthread> threads;
+    std::vector<test::Thread> threads;
     for (const std::byte*& address : addresses) {
       threads.emplace_back([&] { address = buffer.read_host<std::byte>().data(); });
     }

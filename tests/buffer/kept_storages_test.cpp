@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <thread>
 #include <vector>
 
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/buffer.hpp"
@@ -95,11 +95,11 @@ TEST_F(KeptStoragesTest, ThreadsMayAskAtOnce) {
   for (int i = 0; i < 200; ++i) use_and_drop(64);
   sim::let_go(device, hold);
   stream.synchronize();
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([] { static_cast<void>(poll_storages()); });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   EXPECT_EQ(poll_storages().storages, 0u);
   EXPECT_EQ(memory->statistics().frees, 200u);
   hold = sim::hold(stream);

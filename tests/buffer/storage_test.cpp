@@ -13,6 +13,7 @@
 
 #include "support/fake_backend.hpp"
 #include "support/gate.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/buffer.hpp"
@@ -50,13 +51,13 @@ TEST_F(StorageTest, HasAnIdentityOfItsOwnBeforeItHasMemory) {
 TEST_F(StorageTest, GivesEveryThreadOtherIdentities) {
   constexpr std::size_t threads = 8, each = 10'000;
   std::vector<std::vector<std::uint64_t>> ids(threads);
-  std::vector<std::thread> running;
+  std::vector<test::Thread> running;
   for (std::vector<std::uint64_t>& mine : ids) {
     running.emplace_back([&] {
       for (std::size_t i = 0; i < each; ++i) mine.push_back(make(8)->id().value);
     });
   }
-  for (std::thread& thread : running) thread.join();
+  for (test::Thread& thread : running) thread.join();
   std::set<std::uint64_t> all;
   for (const auto& mine : ids) {
     EXPECT_TRUE(std::ranges::is_sorted(mine));
@@ -85,7 +86,7 @@ TEST_F(StorageTest, AllocatesOnceHoweverManyThreadsRace) {
     const StorageHandle storage = make(1000 + static_cast<std::size_t>(round));
     std::atomic<int> waiting = 0;
     std::array<void*, threads> seen = {};
-    std::vector<std::thread> running;
+    std::vector<test::Thread> running;
     for (int i = 0; i < threads; ++i) {
       running.emplace_back([&, i] {
         waiting.fetch_add(1);
@@ -94,7 +95,7 @@ TEST_F(StorageTest, AllocatesOnceHoweverManyThreadsRace) {
         seen[static_cast<std::size_t>(i)] = storage->try_block()->address;
       });
     }
-    for (std::thread& thread : running) thread.join();
+    for (test::Thread& thread : running) thread.join();
     for (void* address : seen) EXPECT_EQ(address, seen[0]);
     EXPECT_EQ(now().requests, before.requests + 1);
   }
@@ -106,7 +107,7 @@ TEST_F(StorageTest, OthersMayWaitForUsesWhileItIsFirstUsed) {
   for (int round = 0; round < 50; ++round) {
     const StorageHandle storage = make(4096);
     std::atomic<int> waiting = 0;
-    std::vector<std::thread> running;
+    std::vector<test::Thread> running;
     for (int i = 0; i < threads; ++i) {
       running.emplace_back([&, i] {
         waiting.fetch_add(1);
@@ -115,7 +116,7 @@ TEST_F(StorageTest, OthersMayWaitForUsesWhileItIsFirstUsed) {
                                : storage->uses().try_wait(Access::discard));
       });
     }
-    for (std::thread& thread : running) thread.join();
+    for (test::Thread& thread : running) thread.join();
   }
 }
 
@@ -138,7 +139,7 @@ TEST_F(StorageTest, RacersBehindAFailureTryAgainThemselves) {
     faulty->set_rules({{.nth = 1}});
     const StorageHandle storage = make(4096, {.resource = faulty});
     std::atomic<int> waiting = 0, refused = 0;
-    std::vector<std::thread> running;
+    std::vector<test::Thread> running;
     for (int i = 0; i < threads; ++i) {
       running.emplace_back([&] {
         waiting.fetch_add(1);
@@ -146,7 +147,7 @@ TEST_F(StorageTest, RacersBehindAFailureTryAgainThemselves) {
         if (!storage->try_ensure({}, {})) refused.fetch_add(1);
       });
     }
-    for (std::thread& thread : running) thread.join();
+    for (test::Thread& thread : running) thread.join();
     EXPECT_EQ(refused.load(), 1) << "only the one whose request it was";
     EXPECT_TRUE(storage->is_allocated());
     EXPECT_EQ(faulty->statistics().live_blocks, 1u);
@@ -479,7 +480,7 @@ TEST_F(StorageTest, WhatGrowsWhileItIsWrittenIsNotAllWritten) {
       ++ready;
       while (ready.load() < 2) std::this_thread::yield();
     };
-    std::thread writer([&] {
+    test::Thread writer([&] {
       meet();
       storage->note_written(0, 100);
     });
@@ -598,10 +599,10 @@ TEST(StorageEnd, IsNotBehindTheLastMarkOfAStreamThatEndsMeanwhile) {
   }
   static_cast<void>(ending.mark());
   const std::size_t before = fake.ledger->count(test::Call::wait);
-  std::thread dropper;
+  test::Thread dropper;
   // The stream has its last mark by then, and still is one.
   fake.ledger->run_after(test::Call::record, [&] {
-    dropper = std::thread([&] { buffer = Buffer(); });
+    dropper = test::Thread([&] { buffer = Buffer(); });
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   });
   ending = Stream();

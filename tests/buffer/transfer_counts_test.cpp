@@ -6,10 +6,10 @@
 #include <array>
 #include <cstddef>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "support/allocation_counter.hpp"
+#include "support/thread.hpp"
 
 namespace tern {
 namespace {
@@ -40,13 +40,13 @@ TEST(TransferCounts, PutFurtherTagsTogetherAndLoseNone) {
   const std::uint64_t others = transfer_counts_of_others().host_to_device().calls;
   std::vector<Tag> tags;
   for (int i = 0; i < 300; ++i) tags.emplace_back("tag " + std::to_string(i));
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (const Tag tag : tags) count_transfer(up, tag, 10);
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   EXPECT_EQ((transfer_counts_of_all() - before).host_to_device(), (TransferCount{1200, 12'000}));
 
   std::array<Tag, max_counted_tags> own;

@@ -6,9 +6,9 @@
 #include <atomic>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "support/forked_child.hpp"
+#include "support/thread.hpp"
 
 namespace tern {
 namespace {
@@ -94,7 +94,7 @@ TEST_F(GuardedHeapTest, EndsInAChildWhileAnotherThreadOfTheParentClosesPages) {
   Heap busy;
   auto heap = std::make_unique<Heap>();
   std::atomic<bool> is_over = false;
-  std::thread other([&] {
+  test::Thread other([&] {
     while (!is_over) busy.close_all_but({0, 1}, Allowed::reading);
   });
   // A fork that finds the other thread at it is not far off.

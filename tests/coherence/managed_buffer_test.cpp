@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <limits>
-#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "support/fake_backend.hpp"
 #include "support/gate.hpp"
 #include "support/managed_places.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/default_resource.hpp"
@@ -353,7 +353,7 @@ TEST(ManagedDeviceLease, CoversWhatIsSubmittedWhileItIsOpen) {
   ManagedDeviceLease<std::uint32_t> moved = std::move(lease);
   EXPECT_EQ(lease.data(), nullptr);  // NOLINT: what it is then is promised
   EXPECT_EQ(cuda::code(buffer.try_read_host()), "never_written");
-  std::thread([&] { moved.close(); }).join();
+  test::Thread([&] { moved.close(); }).join();
   EXPECT_EQ(moved.data(), nullptr);
   moved.close();
   EXPECT_EQ(buffer.read_host()[5], 1u);

@@ -17,6 +17,7 @@
 #include "support/pressed.hpp"
 #include "support/spilled_bytes.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/thread.hpp"
 #include "tern/coherence/spill_file.hpp"
 #include "tern/coherence/unified_buffer.hpp"
 #include "tern/memory/fault_resource.hpp"
@@ -401,7 +402,7 @@ TEST_F(Pressed, ALostDeviceKeepsWhatItCannotGiveAndOthersGo) {
 TEST(PressureThreads, MeetInOneBudgetAndEachReadsItsOwn) {
   const Device device = sim::open({});
   const Small small({device});
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   std::atomic<int> refusals = 0;
   for (int thread = 0; thread < 3; ++thread) {
     threads.emplace_back([&, thread] {
@@ -439,7 +440,7 @@ TEST(PressureThreads, MeetInOneBudgetAndEachReadsItsOwn) {
       }
     });
   }
-  for (std::thread& one : threads) one.join();
+  for (test::Thread& one : threads) one.join();
   small.expect_empty();
   expect_no_findings(device);
 }

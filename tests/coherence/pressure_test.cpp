@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "support/gate.hpp"
 #include "support/pressed.hpp"
+#include "support/thread.hpp"
 #include "tern/coherence/unified_buffer.hpp"
 #include "tern/launch/kernel.hpp"
 
@@ -95,7 +95,7 @@ TEST_F(Pressed, LeasedEscapedKeptAndClaimedCopiesStay) {
 TEST_F(Pressed, CopiesThatAnotherThreadHasLeasedStay) {
   const UnifiedBuffer<int> a = dirty(1), b = dirty(2), c = dirty(3);
   DeviceLease<const int> theirs;
-  std::thread([&] { theirs = a.read_device(s); }).join();
+  test::Thread([&] { theirs = a.read_device(s); }).join();
   use(b);
   use(c);
   const UnifiedBuffer<int> d = dirty(4);

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <memory>
-#include <thread>
 #include <vector>
+
+#include "support/thread.hpp"
 
 namespace tern::test {
 namespace {
@@ -87,7 +88,7 @@ TEST(Residents, OfAPlaceAreOneListWhileSomebodyHasIt) {
 
 TEST(Residents, MayBeUsedWhileOthersLookAndComeAndGo) {
   const auto all = std::make_shared<Residents>();
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 3; ++i) {
     threads.emplace_back([&] {
       for (int k = 0; k < 300; ++k) {
@@ -100,7 +101,7 @@ TEST(Residents, MayBeUsedWhileOthersLookAndComeAndGo) {
       }
     });
   }
-  for (std::thread& one : threads) one.join();
+  for (test::Thread& one : threads) one.join();
   EXPECT_TRUE(listed(*all).empty());
 }
 

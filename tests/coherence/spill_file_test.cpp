@@ -9,12 +9,12 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "support/copy_places.hpp"
 #include "support/spilled_bytes.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/thread.hpp"
 #include "support/unified.hpp"
 
 namespace tern::test {
@@ -171,7 +171,7 @@ TEST_F(SpillFileTest, WhatReadsBackWrongIsAnError) {
 
 TEST_F(SpillFileTest, IsSafeToUseFromSeveralThreads) {
   const SpillHandle file = open(1024 * block);
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (unsigned thread = 0; thread < 3; ++thread) {
     threads.emplace_back([&, thread] {
       for (unsigned i = 0; i < 50; ++i) {
@@ -182,7 +182,7 @@ TEST_F(SpillFileTest, IsSafeToUseFromSeveralThreads) {
       }
     });
   }
-  for (std::thread& one : threads) one.join();
+  for (test::Thread& one : threads) one.join();
   EXPECT_EQ(file->statistics().used_bytes, 0u);
 }
 

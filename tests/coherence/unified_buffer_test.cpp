@@ -12,6 +12,7 @@
 
 #include "support/copy_places.hpp"
 #include "support/gate.hpp"
+#include "support/thread.hpp"
 #include "support/unified.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
@@ -339,7 +340,7 @@ TEST_F(Unified, WaitsForWhatAnEscapedPointerWritesInSharedMemory) {
   Gate gate;
   gate.hold(own);
   own.fill(escape.data(), 50, 2);
-  std::thread opener([&] {
+  test::Thread opener([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     gate.open();
   });
@@ -662,7 +663,7 @@ TEST_F(Unified, SharesOneMemoryWithTheHostDeviceAndKeepsTheOrder) {
   Gate gate;
   gate.hold(own);
   write_on_device(buffer, own, 5);
-  std::thread opener([&] { gate.open(); });
+  test::Thread opener([&] { gate.open(); });
   EXPECT_EQ(buffer.read_host()[99], 5);
   opener.join();
   EXPECT_EQ(buffer.stats().elided, (MoveCount{2, 800}));
@@ -671,7 +672,7 @@ TEST_F(Unified, SharesOneMemoryWithTheHostDeviceAndKeepsTheOrder) {
   second.hold(own);
   const Kernel negate = Kernel::from_function(host, "touch", touch);
   negate.launch(own, LaunchSize{}, inout(buffer));
-  std::thread let_go([&] { second.open(); });
+  test::Thread let_go([&] { second.open(); });
   EXPECT_EQ(buffer.read_host()[99], -5);
   let_go.join();
   negate.launch(own, LaunchSize{}, inout(buffer));
@@ -951,7 +952,7 @@ TEST_F(Unified, IsAnArgumentOfKernelsOfTheHostDevice) {
       Gate gate;
       gate.hold(own);
       negate.launch(own, LaunchSize{}, inout(buffer));
-      std::thread opener([&] { gate.open(); });
+      test::Thread opener([&] { gate.open(); });
       EXPECT_EQ(buffer.read_host()[count - 1], 5);
       opener.join();
     }

@@ -4,11 +4,11 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "support/gate.hpp"
+#include "support/thread.hpp"
 #include "support/unified.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
@@ -391,9 +391,9 @@ TEST_F(UnifiedGuard, LetsThreadsWorkBesideEachOther) {
       EXPECT_EQ(part.load_host(3), i);
     }
   };
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (std::size_t i = 0; i < 4; ++i) threads.emplace_back(work, 1024 * i);
-  for (std::thread& one : threads) one.join();
+  for (test::Thread& one : threads) one.join();
   EXPECT_TRUE(buffer.is_guarded());
 }
 

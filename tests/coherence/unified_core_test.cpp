@@ -14,6 +14,7 @@
 
 #include "support/copy_places.hpp"
 #include "support/gate.hpp"
+#include "support/thread.hpp"
 #include "support/unified.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/coherence/unified_buffer.hpp"
@@ -301,7 +302,7 @@ TEST_F(Unified, AHostWriteWaitsForTheUploadThatStillReadsTheCopy) {
   Gate gate;
   gate.hold(s);
   { const DeviceLease<const int> lease = buffer.read_device(s); }
-  std::thread opener([&] {
+  test::Thread opener([&] {
     std::this_thread::yield();
     gate.open();
   });
@@ -521,7 +522,7 @@ TEST_F(Unified, RefusesWhatCollidesAndNamesBothLines) {
           EXPECT_EQ(failure.string("tag"), "u");
         };
         try_second();
-        std::thread(try_second).join();
+        test::Thread(try_second).join();
       }
     }
   }
@@ -557,7 +558,7 @@ TEST_F(Unified, WaitsForALeaseOfAnotherThreadIfAsked) {
   // One's own is never waited for.
   refused(buffer.try_read_host(LeaseWait::forever()), ErrorCode::access_conflict);
   std::atomic<bool> has_begun = false;
-  std::thread other([&] {
+  test::Thread other([&] {
     refused(buffer.try_read_host(LeaseWait::up_to(std::chrono::milliseconds(1))),
             ErrorCode::access_conflict);
     has_begun = true;
@@ -573,7 +574,7 @@ TEST_F(Unified, DoesNotWaitForItsOwnLeaseBehindThatOfAnotherThread) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
   HostLease<const int> theirs;
-  std::thread([&] { theirs = buffer.read_host(); }).join();
+  test::Thread([&] { theirs = buffer.read_host(); }).join();
   const HostLease<const int> own = buffer.read_host();
   refused(buffer.try_rw_host(LeaseWait::forever()), ErrorCode::access_conflict);
 }
@@ -582,9 +583,9 @@ TEST_F(Unified, WaitsAsLongAsAnyClockGoes) {
   UnifiedBuffer<int> buffer = make(100, {.compare = true});
   buffer.copy_from(counting(100));
   HostLease<int> held;
-  std::thread([&] { held = buffer.rw_host(); }).join();
-  std::thread other([&] { EXPECT_EQ(buffer.read_host(LeaseWait::forever())[0], 42); });
-  std::thread third([&] {
+  test::Thread([&] { held = buffer.rw_host(); }).join();
+  test::Thread other([&] { EXPECT_EQ(buffer.read_host(LeaseWait::forever())[0], 42); });
+  test::Thread third([&] {
     EXPECT_EQ(buffer.read_host(LeaseWait::up_to(std::chrono::nanoseconds::max()))[0], 42);
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -598,7 +599,7 @@ TEST_F(Unified, EndsWithTheLastOfThoseWhoWaited) {
   for (int i = 0; i < 100; ++i) {
     auto buffer = std::make_unique<UnifiedBuffer<int>>(make(100));
     HostLease<int> held = buffer->discard_host();
-    std::thread other([view = UnifiedView<int>(*buffer)]() mutable {
+    test::Thread other([view = UnifiedView<int>(*buffer)]() mutable {
       static_cast<void>(view.try_rw_host(LeaseWait::up_to(std::chrono::microseconds(50))));
     });
     buffer.reset();
@@ -611,7 +612,7 @@ TEST_F(Unified, EndsWithTheLastOfThoseWhoWaited) {
 /// Both again and again, at the same time.
 template <class A, class B>
 void race(A a, B b) {
-  std::thread other([&] {
+  test::Thread other([&] {
     for (int i = 0; i < 1000; ++i) b();
   });
   for (int i = 0; i < 1000; ++i) a();
@@ -652,7 +653,7 @@ TEST_F(Unified, DowngradesWithoutAGap) {
 TEST_F(Unified, ManyThreadsReadAndWriteTheirParts) {
   UnifiedBuffer<int> buffer = make(800);
   buffer.copy_from(counting(800));
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (std::size_t i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       const Stream own(device);
@@ -663,7 +664,7 @@ TEST_F(Unified, ManyThreadsReadAndWriteTheirParts) {
       }
     });
   }
-  for (std::thread& one : threads) one.join();
+  for (test::Thread& one : threads) one.join();
   EXPECT_EQ(buffer.to_vector(), counting(800, 21));
   EXPECT_TRUE(buffer.check());
 }
@@ -672,7 +673,7 @@ TEST_F(Unified, ThreadsThatMeetAreRefusedOrWaitAndNeverHang) {
   UnifiedBuffer<int> buffer = make(400);
   buffer.fill(0);
   std::atomic<int> written = 0, refusals = 0;
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (unsigned i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       const Stream own(devices[i % 2]);
@@ -716,7 +717,7 @@ TEST_F(Unified, ThreadsThatMeetAreRefusedOrWaitAndNeverHang) {
       }
     });
   }
-  for (std::thread& one : threads) one.join();
+  for (test::Thread& one : threads) one.join();
   EXPECT_TRUE(buffer.check());
   const std::vector<int> values = buffer.to_vector();
   EXPECT_EQ(std::accumulate(values.begin(), values.end(), 0), written);

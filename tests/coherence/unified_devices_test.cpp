@@ -19,6 +19,7 @@
 #include "support/copy_places.hpp"
 #include "support/gate.hpp"
 #include "support/thorough.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/coherence/unified_buffer.hpp"
@@ -564,7 +565,7 @@ void see_the_host_wait(const std::vector<Device>& devices, bool drops) {
     // Whoever reads beside it waits for nobody; that is no reason for a writer not to.
     EXPECT_EQ(buffer.read_host()[0], 2);
     std::atomic<bool> is_open = false;
-    std::thread opener([&] {
+    test::Thread opener([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       is_open = true;
       gate.open();

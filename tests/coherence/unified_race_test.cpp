@@ -16,6 +16,7 @@
 #include "support/pressed.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/thorough.hpp"
+#include "support/thread.hpp"
 #include "support/watchdog.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/coherence/spill_file.hpp"
@@ -34,7 +35,7 @@ class UnifiedRace : public Pressed {
   /// Calls make_room() on another thread, again and again, while there is `work`.
   template <class MakeRoom, class Work>
   static void run_beside(MakeRoom make_room, Work work) {
-    const std::jthread other([&](const std::stop_token& stop) {
+    const test::Thread other([&](const std::stop_token& stop) {
       while (!stop.stop_requested()) make_room();
     });
     work();
@@ -116,9 +117,9 @@ TEST_F(UnifiedRace, AnElementThatIsStoredWhileTheCopyGoesToAFile) {
   buffer.drop_device();
   // Both come to where they wait for it. (Should they not, nothing is shown.)
   const auto let_come = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
-  std::thread evicts([&] { static_cast<void>(more.discard_host()); });
+  test::Thread evicts([&] { static_cast<void>(more.discard_host()); });
   let_come();
-  std::thread stores([&] { buffer.store_host(3, -1); });
+  test::Thread stores([&] { buffer.store_host(3, -1); });
   let_come();
   gate.open();
   evicts.join();
@@ -157,9 +158,9 @@ TEST_F(UnifiedRace, AFillByAStreamOfAnotherDeviceWhileTheCopyGoes) {
   other.prefetch(held);
   other.drop_device(devices[1]);
   const auto let_come = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
-  std::thread evicts([&] { write_on_device(more, t, 2); });
+  test::Thread evicts([&] { write_on_device(more, t, 2); });
   let_come();
-  std::thread fills([&] {
+  test::Thread fills([&] {
     const Result<void> filled = buffer.try_fill(3, far);
     EXPECT_TRUE(filled || filled.failure().code() == ErrorCode::out_of_budget)
         << filled.failure().text();
@@ -207,15 +208,15 @@ TEST_F(UnifiedRace, ADirtyMarkOfAStreamThatEnds) {
   second.hold(writer);
   writer.fill(there, half, 9);
   const auto let_come = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
-  std::thread moves([&] { front.prefetch_host(); });
+  test::Thread moves([&] { front.prefetch_host(); });
   let_come();
-  std::thread marks([&, stream = StreamRef(writer)] { back.mark_device_dirty(stream); });
+  test::Thread marks([&, stream = StreamRef(writer)] { back.mark_device_dirty(stream); });
   let_come();
   writer = Stream();
   first.open();
   moves.join();
   marks.join();
-  const std::jthread opens([&] {
+  const test::Thread opens([&] {
     let_come();
     second.open();
   });
@@ -344,7 +345,7 @@ TEST_F(UnifiedRace, StreamsThatEndWhileOthersMakeRoom) {
   const auto run = [](RandomUser& user) {
     for (int i = 0; i < rounds && !HasFailure(); ++i) user.step();
   };
-  std::thread other([&] { run(two); });
+  test::Thread other([&] { run(two); });
   run(one);
   other.join();
   const std::vector<Finding> findings = sim::findings(device);
@@ -366,7 +367,7 @@ class UnifiedResizeRace : public UnifiedRace {
         }
       };
     };
-    const std::jthread one(resize(pressed_ints)), other(resize(2 * pressed_ints));
+    const test::Thread one(resize(pressed_ints)), other(resize(2 * pressed_ints));
     work();
   }
 };

@@ -13,6 +13,7 @@
 
 #include "support/gate.hpp"
 #include "support/pressed.hpp"
+#include "support/thread.hpp"
 #include "support/watchdog.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/coherence/unified_buffer.hpp"
@@ -30,7 +31,7 @@ class UnifiedWait : public Pressed {
   template <class Open>
   [[nodiscard]] static auto by_another_thread(Open open) {
     decltype(open()) lease;
-    std::thread([&] { lease = open(); }).join();
+    test::Thread([&] { lease = open(); }).join();
     return lease;
   }
   /// Returns when as many requests wait for room.
@@ -48,7 +49,7 @@ TEST_F(UnifiedWait, ForLeasesOfOtherThreadsOnADevice) {
   const Failure refusal = refused(more.try_discard_device(s), ErrorCode::out_of_budget);
   EXPECT_EQ(refusal.number("fits_later"), 1u) << refusal.text();
   EXPECT_EQ(since().waited_requests, 0u);
-  std::thread waiter([&] {
+  test::Thread waiter([&] {
     const DeviceLease<int> got = more.discard_device(s, LeaseWait::forever());
     s.fill(got.data(), got.size(), 5);
   });
@@ -73,7 +74,7 @@ TEST_F(UnifiedWait, ForLeasesOfOtherThreadsOnTheHost) {
   for (UnifiedBuffer<int>* const one : {&a, &b}) write_on_device(*one, s, 3);
   HostLease<const int> lease = by_another_thread([&] { return std::as_const(a).read_host(); });
   EXPECT_EQ(refused(b.try_read_host(), ErrorCode::out_of_budget).number("fits_later"), 1u);
-  std::thread waiter(
+  test::Thread waiter(
       [&] { EXPECT_EQ(b.read_host(LeaseWait::up_to(std::chrono::minutes(1)))[7], 3); });
   wait_until_waiting();
   lease.close();
@@ -87,7 +88,7 @@ TEST_F(UnifiedWait, ForAWriterWhoseBytesHaveToGoHomeFirst) {
   t.fill(lease.data(), lease.size(), 9);
   UnifiedBuffer<int> more = pressed("more");
   more.copy_from(counting(pressed_ints));
-  std::thread waiter([&] {
+  test::Thread waiter([&] {
     const DeviceLease<const int> got = more.read_device(s, LeaseWait::forever());
     EXPECT_EQ(got.size(), pressed_ints);
   });
@@ -112,7 +113,7 @@ TEST_F(UnifiedWait, ForFreesThatAreUnderWay) {
   UnifiedBuffer<int> more = make_small();
   const Failure refusal = refused(more.try_discard_device(s), ErrorCode::out_of_budget);
   EXPECT_EQ(refusal.number("pending"), pressed_bytes) << refusal.text();
-  std::thread waiter([&] {
+  test::Thread waiter([&] {
     const DeviceLease<int> got = more.discard_device(s, LeaseWait::forever());
     s.fill(got.data(), got.size(), 2);
   });
@@ -163,7 +164,7 @@ TEST_F(UnifiedWait, NotForWhatCannotFitOrStays) {
 }
 
 TEST_F(UnifiedWait, NotForWhatCannotFitWhileOthersMove) {
-  const std::jthread other([&](const std::stop_token& stop) {
+  const test::Thread other([&](const std::stop_token& stop) {
     UnifiedBuffer<int> far(Shape{pressed_ints}, {.device = devices[1]});
     far.copy_from(counting(pressed_ints));
     const Stream own(devices[1]);
@@ -188,7 +189,7 @@ TEST_F(UnifiedWait, NotForWhatCannotFitWhileAnotherMovesForLong) {
   Gate gate;
   gate.hold(own);
   write_on_device(far, own, 1);
-  const std::jthread other([&] { far.prefetch_host(); });
+  const test::Thread other([&] { far.prefetch_host(); });
   while (far.stats().to_host.copies == 0) std::this_thread::yield();
   UnifiedBuffer<int> kept = clean("kept");
   kept.keep_on(device.place());
@@ -233,7 +234,7 @@ TEST_F(UnifiedWait, ManyTakeTurnsAndNobodyIsRefused) {
     all.back().copy_from(std::vector<int>(pressed_ints, 0));
   }
   std::latch start(threads);
-  std::vector<std::thread> workers;
+  std::vector<test::Thread> workers;
   for (std::size_t i = 0; i < threads; ++i) {
     workers.emplace_back([&, i] {
       const Stream own(device);
@@ -250,7 +251,7 @@ TEST_F(UnifiedWait, ManyTakeTurnsAndNobodyIsRefused) {
       }
     });
   }
-  for (std::thread& one : workers) one.join();
+  for (test::Thread& one : workers) one.join();
   EXPECT_EQ(since().refused_requests, 0u);
   for (const UnifiedBuffer<int>& one : all) {
     const std::vector<int> values = one.to_vector();

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "support/ladder.hpp"
+#include "support/thread.hpp"
 
 namespace tern::test {
 namespace {
@@ -143,7 +144,7 @@ TEST_P(AnswersMarks, ManyAtOnceWhileOthersWait) {
   // More marks asked about than the device keeps records of, and hosts that wait for some.
   std::vector<std::unique_ptr<Gate>> gates;
   std::vector<Mark> marks;
-  std::vector<std::thread> hosts;
+  std::vector<test::Thread> hosts;
   for (int i = 0; i < 10; ++i) {
     gates.push_back(std::make_unique<Gate>());
     gates.back()->hold(stream);
@@ -158,12 +159,12 @@ TEST_P(AnswersMarks, ManyAtOnceWhileOthersWait) {
     EXPECT_FALSE(Device::is_done(marks[i]));
     gates[i]->open();
   }
-  for (std::thread& host : hosts) host.join();
+  for (test::Thread& host : hosts) host.join();
   for (const Mark& mark : marks) EXPECT_TRUE(Device::is_done(mark));
 }
 
 TEST_P(AnswersMarks, FromSeveralThreadsWhileTheStreamIsBusy) {
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int k = 0; k < 200; ++k) {
@@ -179,7 +180,7 @@ TEST_P(AnswersMarks, FromSeveralThreadsWhileTheStreamIsBusy) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
 }
 
 }  // namespace

@@ -2,9 +2,9 @@
 
 #include <atomic>
 #include <mutex>
-#include <thread>
 
 #include "support/ladder.hpp"
+#include "support/thread.hpp"
 
 namespace tern::test {
 namespace {
@@ -159,13 +159,13 @@ TEST_P(OrdersStreams, WhenSeveralThreadsSubmitToOne) {
   const auto count = [](void* context) {
     static_cast<std::atomic<int>*>(context)->fetch_add(1, std::memory_order_relaxed);
   };
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int k = 0; k < each; ++k) stream.call(count, &calls);
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   stream.synchronize();
   EXPECT_EQ(calls, 4 * each);
 }

@@ -6,11 +6,11 @@
 #include <atomic>
 #include <cstring>
 #include <random>
-#include <thread>
 
 #include "memory/block_table.hpp"
 #include "support/resources.hpp"
 #include "support/simulated.hpp"
+#include "support/thread.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
 
@@ -253,7 +253,7 @@ TEST_P(EveryResource, SurvivesEveryFailureOfTheDriver) {
 
 TEST_P(EveryResource, ServesManyThreads) {
   constexpr int threads = 4, steps = 300;
-  std::vector<std::thread> workers;
+  std::vector<test::Thread> workers;
   for (int t = 0; t < threads; ++t) {
     workers.emplace_back([&, t] {
       const Stream own(device);
@@ -271,7 +271,7 @@ TEST_P(EveryResource, ServesManyThreads) {
       own.synchronize();
     });
   }
-  for (std::thread& worker : workers) worker.join();
+  for (test::Thread& worker : workers) worker.join();
   const Statistics end = resource->statistics();
   EXPECT_EQ(end.requests - end.refusals, end.frees);
   EXPECT_GT(end.peak_live_bytes, 0u);

@@ -7,9 +7,9 @@
 #include <chrono>
 #include <future>
 #include <mutex>
-#include <thread>
 
 #include "support/forked_child.hpp"
+#include "support/thread.hpp"
 
 namespace tern {
 namespace {
@@ -140,7 +140,7 @@ TEST_F(FaultHandlerTest, WhoeverWasThereBeforeIsCalledAsTheSystemWould) {
 
 TEST_F(FaultHandlerTest, AChildFindsTheLockWholeThatAnotherThreadHad) {
   std::promise<void> is_held, is_over;
-  std::thread holder([&] {
+  test::Thread holder([&] {
     const std::lock_guard lock(handler);
     is_held.set_value();
     // The fork waits for the lock; it had its time to do without.

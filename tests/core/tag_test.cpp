@@ -8,10 +8,10 @@
 #include <cstdlib>
 #include <latch>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "support/allocation_counter.hpp"
+#include "support/thread.hpp"
 
 namespace tern {
 namespace {
@@ -71,7 +71,7 @@ TEST(Tag, IsTheSameFromEveryThread) {
   std::vector<std::vector<Tag>> tags(thread_count, std::vector<Tag>(name_count));
   std::atomic<std::size_t> wrong_names = 0;
   std::latch all_started(thread_count);
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (std::size_t t = 0; t < thread_count; ++t) {
     threads.emplace_back([&, t] {
       all_started.arrive_and_wait();
@@ -84,7 +84,7 @@ TEST(Tag, IsTheSameFromEveryThread) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   EXPECT_EQ(wrong_names, 0u);
   for (std::size_t t = 1; t < thread_count; ++t) EXPECT_EQ(tags[t], tags[0]) << "thread " << t;
 }
@@ -145,7 +145,7 @@ TEST(TagDeathTest, WorksInAChildForkedWhileAnotherThreadInterns) {
     std::atomic<bool> done = false;
     const std::string name(Tag::max_name_bytes, 'a');
     static_cast<void>(Tag(std::string_view(name)));  // the first use makes the table
-    std::thread busy([&] {
+    test::Thread busy([&] {
       while (!done) static_cast<void>(Tag(std::string_view(name)));
     });
     bool all_well = true;

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <thread>
 
 #include "support/fake_backend.hpp"
+#include "support/thread.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {
@@ -28,7 +28,7 @@ TEST(DeviceSet, TakesTurnsFairlyAmongThreads) {
   const std::array<FakeDevice, 3> fakes;
   DeviceSet set({fakes[0].device, fakes[1].device, fakes[2].device});
   std::array<std::atomic<int>, 3> turns = {};
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int k = 0; k < 300; ++k) {
@@ -37,7 +37,7 @@ TEST(DeviceSet, TakesTurnsFairlyAmongThreads) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   for (const auto& count : turns) EXPECT_EQ(count, 400);
 }
 

@@ -11,6 +11,7 @@
 
 #include "support/fake_backend.hpp"
 #include "support/gate.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/event.hpp"
 
@@ -197,7 +198,7 @@ TEST_F(DeviceStateTest, KeepsTheEventsThatHostsWaitForWhenItThinsOut) {
   first.hold(stream);
   const Mark awaited = *stream.try_next_mark();
   EXPECT_TRUE(fake.device.try_record_mark(stream.id()));
-  std::thread host([&] { Device::wait(awaited); });
+  test::Thread host([&] { Device::wait(awaited); });
   while (fake.ledger->count(Call::synchronize_event) == 0) std::this_thread::yield();
   rest.hold(stream);
   for (int i = 0; i < 100; ++i) {
@@ -229,7 +230,7 @@ TEST_F(DeviceStateTest, AStreamDoesNotEndWhileSomebodyStays) {
   const StreamRef ref = stream;
   std::optional<StreamStay> stay(std::in_place, ref);
   EXPECT_TRUE(*stay);
-  std::thread owner([&] { stream = Stream(); });
+  test::Thread owner([&] { stream = Stream(); });
   while (StreamStay(ref)) std::this_thread::yield();  // until it is about to end
   EXPECT_EQ(fake.ledger->live_streams(), 2u);
   other.wait(fake.device.next_mark(ref.id()));  // so it can be asked, and used
@@ -341,7 +342,7 @@ TEST_F(DeviceStateTest, NeverMovesAnEventThatAHostWaitsFor) {
   constexpr std::size_t hosts = 6;
   std::array<Gate, hosts> gates;
   std::array<std::atomic<bool>, hosts> has_returned = {};
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   std::vector<Mark> marks;
   for (std::size_t i = 0; i < hosts; ++i) {
     gates[i].hold(stream);
@@ -392,7 +393,7 @@ TEST_F(DeviceStateTest, KeepsTheSlotOfAnEndedStreamWhileAHostWaitsForIt) {
   gate.hold(*brief);
   const Mark mark = brief->mark();
   std::atomic<bool> has_returned = false;
-  std::thread host([&] {
+  test::Thread host([&] {
     Device::wait(mark);
     has_returned = true;
   });
@@ -492,10 +493,10 @@ TEST_F(DeviceStateTest, AnswersMarksTruthfullyWhileTheDeviceCloses) {
     gate.hold(brief);
     mark = brief.mark();
   }
-  std::thread closer([&] { closing.reset(); });
+  test::Thread closer([&] { closing.reset(); });
   ledger->wait_for(Call::synchronize, 1);
   EXPECT_FALSE(Device::is_done(mark));
-  std::thread host([&] { Device::wait(mark); });
+  test::Thread host([&] { Device::wait(mark); });
   ledger->wait_for(Call::synchronize_event, 1);
   gate.open();
   host.join();
@@ -518,7 +519,7 @@ TEST_F(DeviceStateTest, HasNoHandleForWhoComesWhileTheDeviceCloses) {
     gate.hold(brief);
     static_cast<void>(brief.mark());
   }
-  std::thread closer([&] { closing.reset(); });
+  test::Thread closer([&] { closing.reset(); });
   ledger->wait_for(Call::synchronize, 1);
   {
     const DeviceVisit visit(id);
@@ -547,9 +548,9 @@ TEST_F(DeviceStateTest, DoesNotEndTheDeviceUnderAHostThatWaitsForItsMark) {
     for (int i = 0; i < 1000; ++i) std::this_thread::yield();
     has_closed = ledger->has_closed();
   });
-  std::thread host([&] { Device::wait(mark); });
+  test::Thread host([&] { Device::wait(mark); });
   ledger->wait_for(Call::synchronize_event, 1);
-  std::thread closer([&] { closing.reset(); });
+  test::Thread closer([&] { closing.reset(); });
   gate.open();
   host.join();
   closer.join();
@@ -558,7 +559,7 @@ TEST_F(DeviceStateTest, DoesNotEndTheDeviceUnderAHostThatWaitsForItsMark) {
 }
 
 TEST_F(DeviceStateTest, AnswersMarksWhileStreamsComeAndGoOnSeveralThreads) {
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int k = 0; k < 200; ++k) {
@@ -576,7 +577,7 @@ TEST_F(DeviceStateTest, AnswersMarksWhileStreamsComeAndGoOnSeveralThreads) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   EXPECT_EQ(fake.ledger->live_streams(), 2u);
 }
 

@@ -9,6 +9,7 @@
 #include "support/fake_backend.hpp"
 #include "support/forked_child.hpp"
 #include "support/gate.hpp"
+#include "support/thread.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
 #include "tern/device/stream.hpp"
@@ -249,7 +250,7 @@ TEST(Device, CompletesItsWorkBeforeItCloses) {
     gate.hold(stream);
     stream.call([](void* context) { *static_cast<std::atomic<bool>*>(context) = true; }, &has_run);
   }
-  std::thread closer([&] { fake.reset(); });
+  test::Thread closer([&] { fake.reset(); });
   gate.open();
   closer.join();
   EXPECT_TRUE(has_run);

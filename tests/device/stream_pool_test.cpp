@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <set>
-#include <thread>
 
 #include "support/fake_backend.hpp"
 #include "support/gate.hpp"
+#include "support/thread.hpp"
 
 namespace tern {
 namespace {
@@ -143,7 +143,7 @@ TEST_F(StreamPoolTest, NeverLendsOneStreamTwiceToEightThreads) {
   StreamPool pool(fake.device, 4);
   std::array<std::atomic<int>, 8> users = {};
   std::atomic<int> refusals = 0, shared = 0;
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&] {
       for (int k = 0; k < 500; ++k) {
@@ -158,7 +158,7 @@ TEST_F(StreamPoolTest, NeverLendsOneStreamTwiceToEightThreads) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   EXPECT_EQ(shared, 0);
   EXPECT_EQ(pool.lent(), 0u);
   EXPECT_LE(fake.ledger->live_streams(), 4u);

@@ -8,6 +8,7 @@
 
 #include "support/fake_backend.hpp"
 #include "support/gate.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 
 namespace tern {
@@ -52,11 +53,11 @@ TEST(Timeline, IsSharedByItsCopies) {
 
 TEST(Timeline, WaitsTheLongestTimeoutsAsForEver) {
   Timeline timeline;
-  std::thread setter([&] { timeline.set(1); });
+  test::Thread setter([&] { timeline.set(1); });
   EXPECT_TRUE(timeline.try_wait(1, std::numeric_limits<std::uint64_t>::max()));
   setter.join();
   Timeline second;
-  setter = std::thread([&] { second.set(1); });
+  setter = test::Thread([&] { second.set(1); });
   EXPECT_TRUE(second.try_wait(1, std::numeric_limits<std::int64_t>::max() / 2));
   setter.join();
 }
@@ -124,7 +125,7 @@ TEST(Timeline, NeedsHostFunctions) {
 TEST(Timeline, LosesNoWakeUp) {
   constexpr std::uint64_t rounds = 100'000;
   Timeline there, back;
-  std::thread other([&] {
+  test::Thread other([&] {
     for (std::uint64_t i = 1; i <= rounds; ++i) {
       there.wait(i);
       back.set(i);
@@ -143,7 +144,7 @@ TEST(Timeline, WakesAllWhoWaitForOneValue) {
   constexpr std::uint64_t rounds = 2000;
   Timeline timeline;
   std::atomic<std::uint64_t> arrived = 0;
-  std::vector<std::thread> waiters;
+  std::vector<test::Thread> waiters;
   for (int i = 0; i < 3; ++i) {
     waiters.emplace_back([&] {
       for (std::uint64_t round = 1; round <= rounds; ++round) {
@@ -156,15 +157,15 @@ TEST(Timeline, WakesAllWhoWaitForOneValue) {
     while (arrived < 3 * round) std::this_thread::yield();
     timeline.set(round);
   }
-  for (std::thread& waiter : waiters) waiter.join();
+  for (test::Thread& waiter : waiters) waiter.join();
 }
 
 TEST(Timeline, WakesEachAtItsOwnValue) {
   Timeline timeline;
-  std::vector<std::thread> waiters;
+  std::vector<test::Thread> waiters;
   for (std::uint64_t i = 1; i <= 8; ++i) waiters.emplace_back([&, i] { timeline.wait(i); });
   for (std::uint64_t i = 1; i <= 8; ++i) timeline.set(i);
-  for (std::thread& waiter : waiters) waiter.join();
+  for (test::Thread& waiter : waiters) waiter.join();
 }
 
 TEST(Timeline, IsTheSameOneInEveryCopyAlsoOfAMovedOne) {

@@ -8,12 +8,12 @@
 #include <numeric>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "support/ladder.hpp"
 #include "support/on_device.hpp"
 #include "support/thorough.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/copy.hpp"
@@ -401,7 +401,7 @@ TEST_P(ArrowOut, AChildThatWasMovedOutKeepsItsMemoryAndNoMore) {
   std::memcpy(&moved, &given.array, sizeof moved);
   std::memset(&given, 0xCD, sizeof given);
   EXPECT_EQ(escaped_memory().escapes, 5u);
-  std::thread([&] { moved.release(&moved); }).join();
+  test::Thread([&] { moved.release(&moved); }).join();
   EXPECT_EQ(moved.release, nullptr);
   EXPECT_EQ(escaped_memory().escapes, 2u);
   EXPECT_EQ(child.length, 5);
@@ -473,8 +473,8 @@ TEST(ArrowMoved, AChildThatWasMovedOutDoesNotKeepTheOthers) {
   for (int i = 0; i < 200; ++i) {
     ship(out);
     a = move_out(out, 0), b = move_out(out, 2);
-    std::thread other([&] { a.release(&a); });
-    std::thread another([&] { b.release(&b); });
+    test::Thread other([&] { a.release(&a); });
+    test::Thread another([&] { b.release(&b); });
     out.release(&out);
     other.join();
     another.join();
@@ -618,7 +618,7 @@ TEST(ArrowStreamOut, TheStreamItWasMadeForMayEndWhileAChunkIsAskedFor) {
   const Stream writer(device);
   Stream named;
   std::barrier<> both(2);
-  std::thread ends([&] {
+  test::Thread ends([&] {
     for (int i = 0; i < rounds; ++i) {
       both.arrive_and_wait();
       // A little later each time, to meet every moment.

@@ -12,11 +12,11 @@
 #include <numeric>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "support/ladder.hpp"
 #include "support/on_device.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
@@ -611,7 +611,7 @@ TEST_P(DlpackDevices, IsNotUsedAgainBeforeTheDeviceWasWaitedFor) {
 
 TEST_P(DlpackDevices, DeletersMayComeFromAnyThread) {
   const Buffer buffer = count_up({16});
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&] {
       for (int n = 0; n < 1000; ++n) {
@@ -620,7 +620,7 @@ TEST_P(DlpackDevices, DeletersMayComeFromAnyThread) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   EXPECT_EQ(buffer.storage()->shares(), 1u);
 }
 

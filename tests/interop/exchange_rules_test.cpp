@@ -13,7 +13,6 @@
 #include <new>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,6 +22,7 @@
 #include "support/gate.hpp"
 #include "support/ladder.hpp"
 #include "support/on_device.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/copy.hpp"
@@ -342,7 +342,7 @@ TEST(ExchangeLate, ADeleterMayComeWhenNobodyElseIsLeft) {
   }
   EXPECT_EQ(escaped_memory().bytes, 4000u);
   EXPECT_EQ(given->dl_tensor.shape[0], 1000);
-  std::thread([given] { let_go(given); }).join();
+  test::Thread([given] { let_go(given); }).join();
   EXPECT_EQ(escaped_memory().bytes, 0u);
   EXPECT_EQ(reclaim_escaped().storages, 0u);
 }

@@ -25,6 +25,7 @@
 #include "support/fake_backend.hpp"
 #include "support/gate.hpp"
 #include "support/heap_resource.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
@@ -291,7 +292,7 @@ TEST(PmrAdapter, ServesManyThreads) {
   std::uint64_t mistakes = 0;
   {
     PmrAdapter adapters[] = {PmrAdapter(resource), PmrAdapter(resource)};
-    std::vector<std::thread> threads;
+    std::vector<test::Thread> threads;
     for (std::size_t t = 0; t < 4; ++t) {
       threads.emplace_back([&, t] {
         std::pmr::memory_resource& memory = adapters[t % 2];
@@ -311,7 +312,7 @@ TEST(PmrAdapter, ServesManyThreads) {
         EXPECT_EQ(use_containers(&memory), used_size);
       });
     }
-    for (std::thread& thread : threads) thread.join();
+    for (test::Thread& thread : threads) thread.join();
     for (const auto& [address, bytes] : handed) adapters[0].deallocate(address, bytes);
     mistakes = adapters[0].mistaken_frees();
   }
@@ -415,13 +416,13 @@ TEST_F(PmrUpstreamTest, FreesWhenTheStreamHasPassed) {
 TEST_F(PmrUpstreamTest, LetsOneThreadAtATimeIn) {
   // Others get the chance to come in meanwhile.
   heap.in_allocate = heap.in_deallocate = [] { std::this_thread::yield(); };
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < 2000; ++i) resource.deallocate(resource.allocate({.bytes = 64}), {});
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   EXPECT_EQ(resource.failed_frees(), 0u);
 }
 

@@ -5,12 +5,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "launch/block_uses.hpp"
 #include "support/cuda_bench.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/buffer.hpp"
@@ -116,7 +116,7 @@ TEST_F(LaunchRecorderTest, KeepsAUseThatOthersBeginBetweenPreflightAndCommit) {
   LaunchRecorder writer(a);
   writer.use(*used, Access::discard);
   writer.preflight();
-  std::thread([&] { launch(b, *used, Access::read); }).join();
+  test::Thread([&] { launch(b, *used, Access::read); }).join();
   writer.commit();
   std::vector<UseRecord::Entry> left(4);
   ASSERT_EQ(used->storage()->uses().list(left), 2u);

@@ -9,11 +9,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "bench/random.hpp"
 #include "support/thorough.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/buffer.hpp"
@@ -107,7 +107,7 @@ constexpr int runs = test::is_sanitized ? 2 : 10;
 int right_rounds_of_threads(const Device& device) {
   const auto pool = std::make_shared<PoolResource>(device);
   std::atomic<int> right = 0;
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < thread_count; ++i) {
     threads.emplace_back([&, i] {
       const Stream a(device), b(device);
@@ -120,7 +120,7 @@ int right_rounds_of_threads(const Device& device) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   return right;
 }
 

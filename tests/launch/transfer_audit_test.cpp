@@ -8,12 +8,12 @@
 #include <functional>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "support/allocation_counter.hpp"
 #include "support/copy_places.hpp"
 #include "support/fake_backend.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
@@ -203,7 +203,7 @@ TEST_F(TransferAudit, CountsNothingThatTheHostCouldNotWaitFor) {
 
 TEST_F(TransferAudit, CountsOnManyThreadsAndListsTheTags) {
   constexpr std::uint64_t rounds = 200;
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&] {
       Buffer buffer = on_device(100);
@@ -214,7 +214,7 @@ TEST_F(TransferAudit, CountsOnManyThreadsAndListsTheTags) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   EXPECT_EQ(moved().host_to_device(), times(8 * rounds, 100));
   EXPECT_EQ(moved().device_to_host(), times(8 * rounds, 100));
   const std::vector<TaggedTransfers> all = transfer_counts_by_tag();
@@ -392,7 +392,7 @@ TEST_F(TransferAudit, IsOneThreadsOwnAndEndsWithItsScope) {
   Bytes host(5000);
   {
     const TransferGate gate;
-    std::thread([&] { EXPECT_TRUE(buffer.try_copy_to(host.data(), 5000)); }).join();
+    test::Thread([&] { EXPECT_TRUE(buffer.try_copy_to(host.data(), 5000)); }).join();
     EXPECT_FALSE(buffer.try_copy_to(host.data(), 5000));
   }
   EXPECT_TRUE(buffer.try_copy_to(host.data(), 5000));

@@ -4,9 +4,9 @@
 
 #include <atomic>
 #include <set>
-#include <thread>
 #include <vector>
 
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/stream.hpp"
 
@@ -146,7 +146,7 @@ TEST(BlockTable, LetsOneOfManyThreadsFreeABlock) {
   for (int round = 0; round < 200; ++round) {
     const Block block = begin();
     std::atomic<int> winners = 0;
-    std::vector<std::thread> threads;
+    std::vector<test::Thread> threads;
     for (int i = 0; i < 3; ++i) {
       threads.emplace_back([&] {
         if (!try_claim_block(block, owner)) return;
@@ -154,7 +154,7 @@ TEST(BlockTable, LetsOneOfManyThreadsFreeABlock) {
         end_block(block.generation, {});
       });
     }
-    for (std::thread& thread : threads) thread.join();
+    for (test::Thread& thread : threads) thread.join();
     EXPECT_EQ(winners, 1);
   }
 }

@@ -11,12 +11,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "support/allocation_counter.hpp"
 #include "support/budgets.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/memory/async_resource.hpp"
 #include "tern/memory/direct_resource.hpp"
@@ -750,7 +750,7 @@ TEST_F(BudgetResourceTest, KeepsExactBooksUnderThreads) {
   for (int i = 0; i < 4; ++i) streams.emplace_back(device);
   std::atomic<bool> is_over = false;
   std::atomic<std::size_t> above = 0, grants = 0;
-  std::thread watcher([&] {
+  test::Thread watcher([&] {
     while (!is_over) above += root->used_bytes() > 8 * kib || root->charged_bytes() > 8 * kib;
   });
   // Blocks are handed on, so that they are freed by other threads.
@@ -761,7 +761,7 @@ TEST_F(BudgetResourceTest, KeepsExactBooksUnderThreads) {
     StreamRef on = {};
   };
   std::deque<Handed> handed;
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < thread_count; ++i) {
     threads.emplace_back([&, i] {
       for (int step = 0; step < steps; ++step) {
@@ -785,7 +785,7 @@ TEST_F(BudgetResourceTest, KeepsExactBooksUnderThreads) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   is_over = true;
   watcher.join();
   for (const auto& [block, from, on] : handed) from->deallocate(block, on);
@@ -802,7 +802,7 @@ TEST_F(BudgetResourceTest, KeepsExactBooksUnderThreads) {
 TEST_F(BudgetResourceTest, DrainsWhileOthersFree) {
   use(1 * mib);
   std::atomic<int> running = 4;
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int step = 0; step < 200; ++step) {
@@ -814,7 +814,7 @@ TEST_F(BudgetResourceTest, DrainsWhileOthersFree) {
     });
   }
   while (running > 0) budget->drain();
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   stream.synchronize();
   budget->drain();
   EXPECT_EQ(budget->live_bytes(), 0u);
@@ -828,7 +828,7 @@ TEST_F(BudgetResourceTest, LetsOneOfTwoThreadsFreeABlock) {
     const Block block = take(512).value();
     std::atomic<int> freed = 0;
     const auto free = [&] { freed += bool(resource->try_deallocate(block, stream)); };
-    std::thread thread(free);
+    test::Thread thread(free);
     free();
     thread.join();
     EXPECT_EQ(freed, 1);
@@ -845,7 +845,7 @@ TEST_F(BudgetResourceTest, HoldsNoLockWhileItWaits) {
   full.deallocate(full.allocate({.bytes = 1024, .stream = other}), other);
   std::optional<Result<Block>> late;
   std::atomic<bool> is_late = false;
-  std::thread waiting([&] {
+  test::Thread waiting([&] {
     late.emplace(full.try_allocate({.bytes = 1024, .stream = stream}));
     is_late = true;
   });

@@ -17,6 +17,7 @@
 
 #include "support/allocation_counter.hpp"
 #include "support/budgets.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 
 namespace tern {
@@ -396,7 +397,7 @@ TEST(BudgetThreads, NeverPassTheLimit) {
   std::atomic<bool> is_over = false;
   std::atomic<std::uint64_t> refusals = 0, grants = 0;
   std::size_t most = 0;
-  std::thread watcher([&] {
+  test::Thread watcher([&] {
     while (!is_over) {
       for (const Budget* level : {root.get(), leaves[0].get(), leaves[1].get()}) {
         const std::size_t used = level->used_bytes(), charged = level->charged_bytes();
@@ -406,7 +407,7 @@ TEST(BudgetThreads, NeverPassTheLimit) {
       }
     }
   });
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < thread_count; ++i) {
     threads.emplace_back([&, i] {
       const Tag tag("thread" + std::to_string(i % 5));
@@ -426,7 +427,7 @@ TEST(BudgetThreads, NeverPassTheLimit) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   is_over = true;
   watcher.join();
   EXPECT_EQ(most, 0u) << "a level was above its limit";
@@ -443,7 +444,7 @@ TEST(BudgetThreads, NeverPassTheLimit) {
 TEST(BudgetThreads, HaveTheLastByteOneAtATime) {
   const BudgetHandle budget = limited(1);
   std::atomic<int> holders = 0, most = 0;
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int step = 0; step < 2'000'000; ++step) {
@@ -455,7 +456,7 @@ TEST(BudgetThreads, HaveTheLastByteOneAtATime) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   EXPECT_EQ(most, 0);
   EXPECT_EQ(budget->peak_bytes(), 1u);
   EXPECT_EQ(budget->charged_bytes(), 0u);
@@ -467,14 +468,14 @@ TEST(BudgetThreads, GiveOneOfTwoFullReservationsEveryRound) {
   for (int round = 0; round < 300; ++round) {
     Result<Reservation> won[2] = {Reservation(), Reservation()};
     std::atomic<int> ready = 0;
-    std::vector<std::thread> threads;
+    std::vector<test::Thread> threads;
     for (int i = 0; i < 2; ++i) {
       threads.emplace_back([&, i] {
         for (++ready; ready < 2;) std::this_thread::yield();
         won[i] = leaves[i]->try_reserve(4096);
       });
     }
-    for (std::thread& thread : threads) thread.join();
+    for (test::Thread& thread : threads) thread.join();
     // Both may have claimed their leaf, but the root has room for one.
     EXPECT_EQ(bool(won[0]) + bool(won[1]), 1);
     EXPECT_EQ(root->charged_bytes(), 4096u);
@@ -491,7 +492,7 @@ void race_growth(const std::function<void(const BudgetHandle&)>& check) {
     const BudgetHandle budget = Budget::make("growing", BudgetLimit::unlimited());
     std::atomic<int> running = thread_count;
     std::vector<std::vector<Charge>> kept(thread_count);
-    std::vector<std::thread> threads;
+    std::vector<test::Thread> threads;
     for (int i = 0; i < thread_count; ++i) {
       threads.emplace_back([&, i] {
         kept[static_cast<std::size_t>(i)].reserve(charges);
@@ -502,7 +503,7 @@ void race_growth(const std::function<void(const BudgetHandle&)>& check) {
       });
     }
     while (running > 0) check(budget);
-    for (std::thread& thread : threads) thread.join();
+    for (test::Thread& thread : threads) thread.join();
     check(budget);
     EXPECT_EQ(budget->used_bytes(), static_cast<std::size_t>(thread_count * charges));
     EXPECT_EQ(budget->peak_bytes(), budget->used_bytes());
@@ -531,7 +532,7 @@ TEST(BudgetThreads, LoseNothingToAReset) {
 TEST(BudgetThreads, LoseNothingToResetsThatRace) {
   std::atomic<std::size_t> misses = 0;
   race_growth([&](const BudgetHandle& budget) {
-    std::thread other([&] { budget->reset_peak(); });
+    test::Thread other([&] { budget->reset_peak(); });
     budget->reset_peak();
     const std::size_t used = budget->used_bytes();
     if (budget->peak_bytes() < used) ++misses;
@@ -544,7 +545,7 @@ TEST(BudgetThreads, RaiseNothingAfterAResetThatCameBefore) {
   // An admission that saw the large charge must not show after the reset that did not.
   const BudgetHandle budget = limited(1 << 20);
   std::atomic<bool> is_over = false;
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 3; ++i) {
     threads.emplace_back([&] {
       while (!is_over) static_cast<void>(budget->try_charge(1));
@@ -561,7 +562,7 @@ TEST(BudgetThreads, RaiseNothingAfterAResetThatCameBefore) {
     wrong += budget->peak_bytes() > 3;
   }
   is_over = true;
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0u);
 }
 
@@ -585,7 +586,7 @@ TEST(BudgetThreads, RaiseNoWindowWithAPeakFromBeforeIt) {
   const BudgetHandle budget = limited(1 << 20);
   std::size_t wrong = 0;
   for (int round = 0; round < 2000; ++round) {
-    std::thread other([&] { const Charge large = budget->charge(1000); });
+    test::Thread other([&] { const Charge large = budget->charge(1000); });
     while (budget->used_bytes() == 0 && budget->peak_bytes() == 0) std::this_thread::yield();
     other.join();
     budget->reset_peak();

@@ -15,6 +15,7 @@
 #include "support/fake_backend.hpp"
 #include "support/forked_child.hpp"
 #include "support/thorough.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/direct_resource.hpp"
@@ -73,7 +74,7 @@ TEST(DefaultResource, IsOneForManyThatAskAtOnce) {
     const Device device = sim::open({});
     std::atomic<int> waiting = 8;
     std::vector<ResourceHandle> got(8);
-    std::vector<std::thread> threads;
+    std::vector<test::Thread> threads;
     for (std::size_t i = 0; i < got.size(); ++i) {
       threads.emplace_back([&, i] {
         --waiting;
@@ -81,7 +82,7 @@ TEST(DefaultResource, IsOneForManyThatAskAtOnce) {
         got[i] = default_resource(device);
       });
     }
-    for (std::thread& thread : threads) thread.join();
+    for (test::Thread& thread : threads) thread.join();
     EXPECT_EQ(std::set(got.begin(), got.end()).size(), 1u);
   }
 }
@@ -288,7 +289,7 @@ TEST(DefaultResource, EndsInAForkedChildWhateverLockWasHeld) {
   std::atomic<bool> is_over = false;
   // By a resource of its own, so that the child has the only handle.
   const Device* const inner = &default_resource_ref(device).device();
-  std::thread other([&] {
+  test::Thread other([&] {
     while (!is_over) static_cast<void>(default_resource(*inner));
   });
   for (int i = 0; i < 20; ++i) {
@@ -306,7 +307,7 @@ TEST(DefaultResource, CanBeSetWhileOthersAsk) {
   const Device device = sim::open({});
   std::atomic<bool> is_over = false;
   std::atomic<int> wrong = 0, asked = 0;
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 3; ++i) {
     threads.emplace_back([&] {
       while (!is_over) {
@@ -320,7 +321,7 @@ TEST(DefaultResource, CanBeSetWhileOthersAsk) {
     set_default_resource(device, i % 3 == 0 ? nullptr : direct(device));
   }
   is_over = true;
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
   set_default_resource(device, nullptr);
 }
@@ -328,7 +329,7 @@ TEST(DefaultResource, CanBeSetWhileOthersAsk) {
 TEST(DefaultResource, GoesWithItsDeviceWhileOthersAsk) {
   for (int round = 0; round < 100; ++round) {
     test::FakeDevice fake;
-    std::thread other([device = fake.device]() mutable {
+    test::Thread other([device = fake.device]() mutable {
       const ResourceHandle held = default_resource(device);
       device = {};
       static_cast<void>(default_resource(held->device()));

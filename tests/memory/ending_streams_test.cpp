@@ -6,11 +6,11 @@
 #include <barrier>
 #include <cstddef>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "support/budgets.hpp"
 #include "support/thorough.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/async_resource.hpp"
@@ -32,7 +32,7 @@ void race(const Device& device, Resource& resource) {
   std::barrier<> both(2);
   Block block;
   StreamRef last;
-  std::thread frees([&] {
+  test::Thread frees([&] {
     for (int i = 0; i < rounds; ++i) {
       both.arrive_and_wait();
       resource.deallocate(block, last);

@@ -2,9 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <thread>
-
 #include "support/allocation_counter.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/memory/direct_resource.hpp"
 
@@ -173,7 +172,7 @@ TEST_F(FaultResourceTest, NeverHitsRequestsForNothing) {
 
 TEST_F(FaultResourceTest, FailsAsManyWhateverTheThreads) {
   resource.set_rules({{.every = 4}});
-  std::vector<std::thread> workers;
+  std::vector<test::Thread> workers;
   for (int t = 0; t < 8; ++t) {
     workers.emplace_back([&] {
       for (int i = 0; i < 100; ++i) {
@@ -183,7 +182,7 @@ TEST_F(FaultResourceTest, FailsAsManyWhateverTheThreads) {
       }
     });
   }
-  for (std::thread& worker : workers) worker.join();
+  for (test::Thread& worker : workers) worker.join();
   EXPECT_EQ(resource.failed_requests(), 200u);
   EXPECT_EQ(resource.statistics().refusals, 200u);
   EXPECT_EQ(resource.statistics().live_bytes, 0u);

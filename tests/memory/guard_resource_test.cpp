@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <thread>
 
 #include "memory/block_table.hpp"
 #include "support/allocation_counter.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
@@ -271,13 +271,13 @@ TEST_F(GuardResourceTest, ServesManyThreadsWithQuarantine) {
   auto direct = std::make_shared<DirectResource>(host);
   {
     GuardResource guard(direct, {.quarantine_bytes = 64 * kib});
-    std::vector<std::thread> workers;
+    std::vector<test::Thread> workers;
     for (int t = 0; t < 8; ++t) {
       workers.emplace_back([&] {
         for (int i = 0; i < 100; ++i) guard.deallocate(guard.allocate({.bytes = 1000}), {});
       });
     }
-    for (std::thread& worker : workers) worker.join();
+    for (test::Thread& worker : workers) worker.join();
     EXPECT_EQ(guard.statistics().live_bytes, 0u);
     EXPECT_LE(guard.quarantined_bytes(), 64 * kib);
     EXPECT_EQ(guard.hits(), 0u);

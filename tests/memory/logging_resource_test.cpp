@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <thread>
 
 #include "support/allocation_counter.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/memory/direct_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
@@ -158,13 +158,13 @@ TEST_F(LoggingResourceTest, LetsASinkAllocateWithoutEnd) {
 }
 
 TEST_F(LoggingResourceTest, NumbersTheCallsOfEightThreads) {
-  std::vector<std::thread> workers;
+  std::vector<test::Thread> workers;
   for (int t = 0; t < 8; ++t) {
     workers.emplace_back([&] {
       for (int i = 0; i < 500; ++i) resource.deallocate(resource.allocate({.bytes = 64}), {});
     });
   }
-  for (std::thread& worker : workers) worker.join();
+  for (test::Thread& worker : workers) worker.join();
   const std::vector<LogRecord> all = ring->records();
   ASSERT_EQ(all.size(), 8000u);
   EXPECT_EQ(resource.dropped_records(), 0u);

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <thread>
 #include <vector>
 
 #include "device/device_state.hpp"
@@ -16,6 +15,7 @@
 #include "support/forked_child.hpp"
 #include "support/gate.hpp"
 #include "support/thorough.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/error.hpp"
@@ -463,7 +463,7 @@ TEST(PoolEdges, AnswersAForkedChildWhateverLockWasHeld) {
   PoolResource pool(device, {.limit_bytes = 32 * mib});
   const Block block = pool.allocate({.bytes = 1000});
   std::atomic<bool> is_over = false;
-  std::thread other([&] {
+  test::Thread other([&] {
     while (!is_over) {
       pool.deallocate(pool.allocate({.bytes = 1000}), {});
       static_cast<void>(pool.statistics());

@@ -16,6 +16,7 @@
 
 #include "support/budgets.hpp"
 #include "support/thorough.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
@@ -55,19 +56,19 @@ class Crowd {
   }
 
   void run(std::uint64_t operations) {
-    std::vector<std::thread> threads;
+    std::vector<test::Thread> threads;
     for (std::size_t i = 0; i < thread_count; ++i) {
       threads.emplace_back([this, i, operations] { work(i, operations); });
     }
     std::atomic<bool> is_over = false;
-    std::thread watcher([&] {
+    test::Thread watcher([&] {
       // Nobody is ever above a limit, whenever one looks.
       while (!is_over.load()) {
         expect_below_limits();
         std::this_thread::yield();
       }
     });
-    for (std::thread& thread : threads) thread.join();
+    for (test::Thread& thread : threads) thread.join();
     is_over = true;
     watcher.join();
     end();
@@ -245,7 +246,7 @@ void race_to_free(PoolResource& pool, StreamRef home, std::array<StreamRef, 2> b
       if (self == 0 && freed != 1) ++wrong;
     }
   };
-  std::thread other(race, 1);
+  test::Thread other(race, 1);
   race(0);
   other.join();
   EXPECT_EQ(wrong.load(), 0);

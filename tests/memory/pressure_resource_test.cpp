@@ -2,9 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <thread>
-
 #include "support/allocation_counter.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/async_resource.hpp"
@@ -218,7 +217,7 @@ TEST_F(PressureResourceTest, UsesNoHeapToRefuse) {
 TEST_F(PressureResourceTest, HelpsManyThreads) {
   resource.add_handler([](const Pressure&) -> std::size_t { return 1; });
   upstream->set_rules({{.every = 3}});
-  std::vector<std::thread> workers;
+  std::vector<test::Thread> workers;
   for (int t = 0; t < 8; ++t) {
     workers.emplace_back([&] {
       for (int i = 0; i < 200; ++i) {
@@ -226,7 +225,7 @@ TEST_F(PressureResourceTest, HelpsManyThreads) {
       }
     });
   }
-  for (std::thread& worker : workers) worker.join();
+  for (test::Thread& worker : workers) worker.join();
   EXPECT_EQ(resource.statistics().live_bytes, 0u);
   EXPECT_GT(resource.rescued_requests(), 0u);
   EXPECT_EQ(resource.failed_frees(), 0u);

@@ -2,10 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <thread>
-
 #include "memory/block_table.hpp"
 #include "support/allocation_counter.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/direct_resource.hpp"
@@ -299,7 +298,7 @@ TEST_F(TrackingResourceTest, ReportsBothRangesOfAnOverlap) {
 
 TEST_F(TrackingResourceTest, AddsUpToTheTotalOnEightThreads) {
   std::atomic<int> working = 8;
-  std::vector<std::thread> workers;
+  std::vector<test::Thread> workers;
   for (int t = 0; t < 8; ++t) {
     workers.emplace_back([&, t] {
       const Tag tag = "tag " + std::to_string(t % 3);
@@ -325,7 +324,7 @@ TEST_F(TrackingResourceTest, AddsUpToTheTotalOnEightThreads) {
     }
     EXPECT_LE(blocks, bytes);
   }
-  for (std::thread& worker : workers) worker.join();
+  for (test::Thread& worker : workers) worker.join();
   EXPECT_EQ(resource.failed_frees(), 0u);
   std::size_t bytes = 0, allocations = 0;
   for (const TagTotal& one : resource.tag_totals()) {
@@ -341,11 +340,11 @@ TEST_F(TrackingResourceTest, FreesABlockOnceForManyThreads) {
   for (int round = 0; round < 50; ++round) {
     const Block block = take(64);
     std::atomic<int> freed = 0;
-    std::vector<std::thread> workers;
+    std::vector<test::Thread> workers;
     for (int t = 0; t < 4; ++t) {
       workers.emplace_back([&] { freed += resource.try_deallocate(block, {}) ? 1 : 0; });
     }
-    for (std::thread& worker : workers) worker.join();
+    for (test::Thread& worker : workers) worker.join();
     EXPECT_EQ(freed, 1);
   }
   EXPECT_EQ(resource.statistics().live_bytes, 0u);

@@ -8,13 +8,13 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "backends/cuda/cuda_backend.hpp"
 #include "backends/cuda/driver.hpp"
 #include "support/driver_with_heap.hpp"
 #include "support/fake_driver_bench.hpp"
+#include "support/thread.hpp"
 
 namespace tern::cuda {
 
@@ -151,7 +151,7 @@ struct CudaBench {
   }
   /// From a thread that is gone afterwards, as another thread of the program would.
   void capture(CUstream stream, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL) {
-    std::thread([&] { fake.begin_capture(stream, mode); }).join();
+    test::Thread([&] { fake.begin_capture(stream, mode); }).join();
   }
   /// Is the capture still good?
   [[nodiscard]] bool is_capturing(CUstream stream) const {

@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <source_location>
 #include <span>
+#include <stdexcept>
+#include <string>
 
 namespace tern::test {
 
@@ -40,8 +42,12 @@ class FuzzBytes {
   std::span<const std::byte> left_;
 };
 
-inline void require_in_fuzz(bool holds) {
-  if (!holds) std::abort();
+/// A fuzzer takes an exception that nobody catches for a crash; a test reports it.
+inline void require_in_fuzz(bool holds,
+                            std::source_location here = std::source_location::current()) {
+  if (holds) return;
+  throw std::logic_error(std::string("a rule of imports is broken, see ") + here.file_name() + ":" +
+                         std::to_string(here.line()));
 }
 
 }  // namespace tern::test

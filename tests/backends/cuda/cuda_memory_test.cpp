@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "support/allocation_counter.hpp"
 #include "support/cuda_bench.hpp"
 #include "support/forked_child.hpp"
+#include "support/thread.hpp"
 
 namespace tern::cuda {
 namespace {
@@ -329,7 +329,7 @@ TEST(CudaMemory, NeedsNoHeapToReleaseAndToKeepWhatIsNotTakenBack) {
 
 TEST(CudaMemory, IsSafeFromManyThreads) {
   CudaBench bench;
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (unsigned i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       for (int n = 0; n < 25; ++n) {
@@ -339,7 +339,7 @@ TEST(CudaMemory, IsSafeFromManyThreads) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   EXPECT_TRUE(sim::leaks(bench.fake.device(0)).empty());
 }
 

@@ -11,6 +11,7 @@
 
 #include "support/allocation_counter.hpp"
 #include "support/cuda_bench.hpp"
+#include "support/thread.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern::cuda {
@@ -203,7 +204,7 @@ TEST(CudaStreams, OfOthersEndByTheLoanOnly) {
   bench.device().destroy_stream(first.native);
   // The other loan still counts: its work is waited for.
   const std::uint64_t hold = bench.hold(second.native);
-  std::thread([&] { bench.fake.let_go(hold); }).join();
+  test::Thread([&] { bench.fake.let_go(hold); }).join();
   bench.synchronize();
   EXPECT_TRUE(bench.is_done(second.native));
   bench.device().destroy_stream(second.native);
@@ -236,7 +237,7 @@ TEST(CudaStreams, OfAThreadsOwnAreRefusedFromAnyOther) {
   bench.fill(bench.memory_, 1000, 1, own.native);
   EXPECT_EQ(why(device.synchronize(own.native)), "");
   void* const pooled = device.allocate_async({own.native}, 100, 256).value();
-  std::thread([&] {
+  test::Thread([&] {
     const NativeEvent event = device.create_event({}).value();
     const Result<void> refused = device.synchronize(own.native);
     ASSERT_EQ(code(refused), "stream_misuse");
@@ -258,7 +259,7 @@ TEST(CudaStreams, OfAThreadsOwnAreRefusedFromAnyOther) {
   EXPECT_EQ(why(device.release_async({own.native}, pooled)), "");
   bench.synchronize();
   // The other thread may end the loan.
-  std::thread([&] { device.destroy_stream(own.native); }).join();
+  test::Thread([&] { device.destroy_stream(own.native); }).join();
   // And one that is never ended ends with the device.
   EXPECT_EQ(why(device.borrow_stream({stream_per_thread})), "");
 }
@@ -272,7 +273,7 @@ TEST(CudaStreams, AreAllWaitedForAlsoThoseThatEnded) {
   bench.device().destroy_stream(stream);
   EXPECT_EQ(bench.fake.live().streams, 0u);
   EXPECT_EQ(bench.fake.live().events, 1u);
-  std::thread other([&] { bench.fake.let_go(hold); });
+  test::Thread other([&] { bench.fake.let_go(hold); });
   bench.synchronize();
   other.join();
   EXPECT_EQ(bench.fake.live().events, 0u);
@@ -333,7 +334,7 @@ TEST(CudaStreams, ThatEndedAreWaitedForByEverybodyWhoWaitsForAll) {
     ++returned;
   };
   const std::uint64_t before = bench.fake.calls("cuEventSynchronize");
-  std::thread first(wait);
+  test::Thread first(wait);
   // Each waits for the default stream, which is done, and then for what was left.
   const auto both_wait = [&](std::uint64_t calls) {
     while (bench.fake.calls("cuEventSynchronize") < before + calls && returned == 0) {
@@ -341,7 +342,7 @@ TEST(CudaStreams, ThatEndedAreWaitedForByEverybodyWhoWaitsForAll) {
     }
   };
   both_wait(2);
-  std::thread second(wait);
+  test::Thread second(wait);
   both_wait(4);
   EXPECT_EQ(returned, 0);
   bench.fake.let_go(hold);
@@ -383,7 +384,7 @@ TEST(CudaStreams, ThatCanLeaveNothingBehindAreWaitedFor) {
     const NativeStream stream = bench.stream();
     const std::uint64_t hold = bench.hold(stream);
     bench.fake.fail_call(failing, 1, CUDA_ERROR_OUT_OF_MEMORY);
-    std::thread other([&] { bench.fake.let_go(hold); });
+    test::Thread other([&] { bench.fake.let_go(hold); });
     bench.device().destroy_stream(stream);
     other.join();
     EXPECT_GE(bench.fake.calls("cuStreamSynchronize"), 1u);
@@ -434,7 +435,7 @@ TEST(CudaStreams, NeedNoHeapToEndAndSayIfTheyWantSomeElsewhere) {
   for (std::size_t left = 0; left < 30; ++left) {
     const NativeStream stream = bench.stream();
     const std::uint64_t hold = bench.hold(stream);
-    std::thread other([&] { bench.fake.let_go(hold); });
+    test::Thread other([&] { bench.fake.let_go(hold); });
     {
       const test::HeapExhausted exhausted(left);
       device.destroy_stream(stream);

@@ -8,10 +8,10 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "support/fake_driver_bench.hpp"
+#include "support/thread.hpp"
 #include "support/thread_famine.hpp"
 #include "tern/core/config.hpp"
 
@@ -276,7 +276,7 @@ TEST(CudaStaging, KeepsTheThreadsApartThatUseItAtOnce) {
   }
   std::vector<std::size_t> wrong(threads);
   {
-    std::vector<std::jthread> all;
+    std::vector<test::Thread> all;
     for (std::size_t i = 0; i < threads; ++i) {
       all.emplace_back([&, i] {
         EXPECT_EQ(bench.cu.cuCtxSetCurrent(bench.contexts[0]), CUDA_SUCCESS);

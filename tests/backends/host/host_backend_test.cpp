@@ -8,6 +8,7 @@
 
 #include "backends/host/machine.hpp"
 #include "support/allocation_counter.hpp"
+#include "support/thread.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::host {
@@ -52,7 +53,7 @@ TEST_F(HostBackendTest, CompletesAllWorkBeforeItEnds) {
   ASSERT_TRUE(backend->call_host({stream, {}, {}}, add_one, &calls));
   ASSERT_TRUE(backend->call_host({backend->default_stream(), {}, {}}, add_one, &calls));
   backend->destroy_stream(stream);
-  std::thread closer([&] { backend.reset(); });
+  test::Thread closer([&] { backend.reset(); });
   latch.is_open = true;
   closer.join();
   EXPECT_EQ(calls, 2);
@@ -69,7 +70,7 @@ TEST_F(HostBackendTest, CompletesAllWorkBeforeItEndsThoughTheHeapIsExhausted) {
     ASSERT_TRUE(backend->call_host({stream, {}, {}}, add_one, &calls));
     backend->destroy_stream(stream);
   }
-  std::thread opener([&] { latch.is_open = true; });
+  test::Thread opener([&] { latch.is_open = true; });
   {
     const test::HeapExhausted exhausted;
     backend.reset();
@@ -135,7 +136,7 @@ TEST_F(HostBackendTest, OrdersBlockingStreamsOnlyWhileThereAreSome) {
 TEST_F(HostBackendTest, LetsBlockingStreamsAndTheDefaultOneInterleaveFromThreads) {
   // Waits always point to earlier work, so they cannot close a circle.
   std::atomic<int> calls = 0;
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       const NativeStream own = *backend->create_stream({.blocking = true});
@@ -146,7 +147,7 @@ TEST_F(HostBackendTest, LetsBlockingStreamsAndTheDefaultOneInterleaveFromThreads
       backend->destroy_stream(own);
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   EXPECT_TRUE(backend->synchronize());
   EXPECT_EQ(calls, 1200);
 }

@@ -4,12 +4,12 @@
 
 #include <atomic>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include "backends/host/machine.hpp"
 #include "support/allocation_counter.hpp"
 #include "support/forked_child.hpp"
+#include "support/thread.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::host {
@@ -103,7 +103,7 @@ TEST_F(HostMemoryTest, ServesNormalPagesToo) {
 }
 
 TEST_F(HostMemoryTest, IsUsedBySeveralThreads) {
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int k = 0; k < 300; ++k) {
@@ -115,14 +115,14 @@ TEST_F(HostMemoryTest, IsUsedBySeveralThreads) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   EXPECT_EQ(memory.live_blocks(), 0u);
 }
 
 TEST_F(HostMemoryTest, WorksInChildrenForkedWhileOthersAllocate) {
   if (!test::children_can_allocate) GTEST_SKIP() << "the sanitizer's allocator is not fork-safe";
   std::atomic<bool> is_over = false;
-  std::thread busy([&] {
+  test::Thread busy([&] {
     while (!is_over) {
       void* address = *memory.allocate(MemoryKind::device, 100, 64);
       ASSERT_TRUE(memory.release(address));

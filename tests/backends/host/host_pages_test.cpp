@@ -5,10 +5,10 @@
 
 #include <cstring>
 #include <filesystem>
-#include <thread>
 #include <vector>
 
 #include "support/allocation_counter.hpp"
+#include "support/thread.hpp"
 
 namespace tern::host {
 namespace {
@@ -149,7 +149,7 @@ TEST_F(HostPagesTest, LosesNothingWhenItsBooksCannotGrow) {
 
 TEST_F(HostPagesTest, IsUsedBySeveralThreads) {
   HostPages shared(64 * page);
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       for (int k = 0; k < 50; ++k) {
@@ -167,7 +167,7 @@ TEST_F(HostPagesTest, IsUsedBySeveralThreads) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "support/allocation_counter.hpp"
+#include "support/thread.hpp"
 #include "support/thread_famine.hpp"
 
 namespace tern::host {
@@ -146,14 +147,14 @@ TEST(HostStream, WakesForEachOperationThoughItSleptBetween) {
 TEST(HostStream, TakesOperationsFromSeveralThreads) {
   const auto stream = make_stream();
   std::atomic<int> calls = 0;
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int k = 0; k < 1000; ++k) ASSERT_TRUE(stream->submit(CallOperation{add_one, &calls}));
       stream->position().wait();
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   EXPECT_EQ(calls, 4000);
   stream->close();
 }

@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <thread>
 #include <vector>
+
+#include "support/thread.hpp"
 
 namespace tern::host {
 namespace {
@@ -26,7 +27,7 @@ TEST(Progress, IsReachedAtOnceByWhoComesLate) {
 TEST(Progress, LosesNoWakeUp) {
   constexpr std::uint64_t rounds = 20'000;
   Progress there, back;
-  std::thread other([&] {
+  test::Thread other([&] {
     for (std::uint64_t i = 1; i <= rounds; ++i) {
       there.wait_for(i);
       back.advance();
@@ -41,7 +42,7 @@ TEST(Progress, LosesNoWakeUp) {
 
 TEST(Progress, WakesEachWaiterAtItsNumber) {
   Progress progress;
-  std::vector<std::thread> waiters;
+  std::vector<test::Thread> waiters;
   for (std::uint64_t i = 1; i <= 8; ++i) {
     waiters.emplace_back([&, i] {
       progress.wait_for(i);
@@ -49,14 +50,14 @@ TEST(Progress, WakesEachWaiterAtItsNumber) {
     });
   }
   for (int i = 0; i < 8; ++i) progress.advance();
-  for (std::thread& waiter : waiters) waiter.join();
+  for (test::Thread& waiter : waiters) waiter.join();
 }
 
 TEST(Progress, ShowsWhatWasWrittenBeforeItAdvanced) {
   for (int round = 0; round < 200; ++round) {
     Progress progress;
     int value = 0;
-    std::thread writer([&] {
+    test::Thread writer([&] {
       value = 7;
       progress.advance();
     });

@@ -5,6 +5,7 @@
 #include <memory>
 #include <thread>
 
+#include "support/thread.hpp"
 #include "support/thread_famine.hpp"
 
 namespace tern::host {
@@ -62,13 +63,13 @@ TEST(WorkerTeam, KeepsToTheCallersThreadWhenItIsAlone) {
 
 TEST(WorkerTeam, RunsLoopsOfSeveralThreadsAtOnce) {
   WorkerTeam team(3);
-  std::vector<std::thread> callers;
+  std::vector<test::Thread> callers;
   for (int i = 0; i < 4; ++i) {
     callers.emplace_back([&] {
       for (int round = 0; round < 50; ++round) expect_each_once(team, 100);
     });
   }
-  for (std::thread& caller : callers) caller.join();
+  for (test::Thread& caller : callers) caller.join();
 }
 
 TEST(WorkerTeam, RunsLoopsInsideLoops) {

@@ -2,9 +2,9 @@
 
 #include <cstring>
 #include <numeric>
-#include <thread>
 
 #include "support/opencl_bench.hpp"
+#include "support/thread.hpp"
 
 namespace tern::opencl {
 namespace {
@@ -266,7 +266,7 @@ TEST_F(OpenClKernel, KeepsTheArgumentsOfTwoThreadsApart) {
   std::array<int*, 2> outs = {out, take()};
   std::array<std::unique_ptr<Stream>, 2> streams = {Stream::make(context, false).value(),
                                                     Stream::make(context, false).value()};
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   std::array<std::vector<int>, 2> results;
   for (std::size_t t = 0; t < 2; ++t) {
     threads.emplace_back([&, t] {
@@ -283,7 +283,7 @@ TEST_F(OpenClKernel, KeepsTheArgumentsOfTwoThreadsApart) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
 }
 
 }  // namespace

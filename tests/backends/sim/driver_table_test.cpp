@@ -7,10 +7,10 @@
 #include <functional>
 #include <iostream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "support/fake_driver_bench.hpp"
+#include "support/thread.hpp"
 
 namespace tern::sim {
 namespace {
@@ -382,7 +382,7 @@ TEST(DriverTable, WantsToBeInitialised) {
 TEST(DriverTable, WantsAContextOfItsOwnOnEveryThread) {
   FakeDriverBench bench;
   CUdeviceptr memory = 0;
-  std::thread([&] {
+  test::Thread([&] {
     EXPECT_EQ(bench.cu.cuMemAlloc(&memory, 64), CUDA_ERROR_INVALID_CONTEXT);
     EXPECT_EQ(bench.cu.cuCtxSynchronize(), CUDA_ERROR_INVALID_CONTEXT);
     EXPECT_EQ(bench.cu.cuCtxPopCurrent(nullptr), CUDA_ERROR_INVALID_CONTEXT);
@@ -565,7 +565,7 @@ TEST(DriverTable, KnowsTheStreamsThatAreNoHandles) {
   EXPECT_EQ(id_of(own), id_of(own));
   EXPECT_NE(id_of(nullptr), id_of(own));
   unsigned long long other = 0;
-  std::thread([&] {
+  test::Thread([&] {
     ASSERT_EQ(bench.cu.cuCtxSetCurrent(bench.contexts[0]), CUDA_SUCCESS);
     other = id_of(own);
   }).join();
@@ -681,7 +681,7 @@ TEST(DriverTable, RefusesWorkOnACapturingStream) {
 TEST(DriverTable, BreaksAGlobalCaptureOfAnotherThreadUnlessRelaxed) {
   FakeDriverBench bench;
   const CUstream stream = bench.stream();
-  std::thread([&] { bench.driver.begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL); }).join();
+  test::Thread([&] { bench.driver.begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL); }).join();
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   ASSERT_EQ(bench.cu.cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
@@ -703,7 +703,7 @@ TEST(DriverTable, BreaksAGlobalCaptureOfAnotherThreadUnlessRelaxed) {
 TEST(DriverTable, LeavesAnotherThreadsLocalCaptureAlone) {
   FakeDriverBench bench;
   const CUstream stream = bench.stream();
-  std::thread([&] {
+  test::Thread([&] {
     bench.driver.begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
   }).join();
   EXPECT_EQ(bench.cu.cuMemFree(bench.memory()), CUDA_SUCCESS);

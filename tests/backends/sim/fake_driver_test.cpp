@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <thread>
 
 #include "support/fake_driver_bench.hpp"
+#include "support/thread.hpp"
 #include "tern/core/error.hpp"
 
 namespace tern::sim {
@@ -190,7 +190,7 @@ TEST(FakeDriver, SharesTheWorldBetweenThreads) {
       ASSERT_EQ(bench.cu.cuStreamDestroy(stream), CUDA_SUCCESS);
     }
   };
-  std::thread other(work);
+  test::Thread other(work);
   work();
   other.join();
   EXPECT_EQ(bench.driver.live(), (LiveHandles{.contexts = 2}));

@@ -9,10 +9,10 @@
 #include <array>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "device/device_state.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/event.hpp"
 
@@ -522,7 +522,7 @@ TEST(SimWorld, AWaitGoesOnWhenAnotherThreadLetsTheStreamGo) {
   const Device device = sim::open({.policy = sim::Policy::lazy});
   const Stream a(device);
   const std::uint64_t hold = sim::hold(a);
-  std::thread other([&] { sim::let_go(device, hold); });
+  test::Thread other([&] { sim::let_go(device, hold); });
   EXPECT_TRUE(a.try_synchronize());
   other.join();
   EXPECT_TRUE(sim::findings(device).empty());
@@ -568,7 +568,7 @@ TEST(SimWorld, ThreadsAreOneHostUnlessTheyShouldBeSeveral) {
     auto* pinned = static_cast<std::byte*>(device.allocate(MemoryKind::pinned, bytes));
     sim::host_write(device, pinned, bytes);
     bool is_refused = false;
-    std::thread([&] {
+    test::Thread([&] {
       try {
         sim::host_read(device, pinned, bytes, at(90));
       } catch (const Violation&) {
@@ -589,7 +589,7 @@ TEST(SimWorld, ReleaseAndAcquireOrderThreads) {
   auto* pinned = static_cast<std::byte*>(device.allocate(MemoryKind::pinned, bytes));
   sim::host_write(device, pinned, bytes);
   sim::release(device, 7);
-  std::thread([&] {
+  test::Thread([&] {
     sim::acquire(device, 7);
     sim::host_write(device, pinned, bytes);
     sim::release(device, 8);
@@ -621,7 +621,7 @@ TEST(SimWorld, AReportRepeatsTheSettingsThatAreNotTheUsualOnes) {
 
 TEST(SimWorld, AReportSaysWhenSeveralThreadsCalled) {
   const Device device = sim::open({.policy = sim::Policy::lazy});
-  std::thread([&] { static_cast<void>(device.memory()); }).join();
+  test::Thread([&] { static_cast<void>(device.memory()); }).join();
   const NativeKernel kernel = device.try_load_kernel({.entry = "k"}).value();
   device.unload_kernel(kernel);
   const Stream a(device);

@@ -6,13 +6,15 @@
 #include <thread>
 #include <vector>
 
+#include "support/thread.hpp"
+
 namespace tern::pool {
 namespace {
 
 TEST(SpinLock, LetsOneInAtATime) {
   SpinLock lock;
   std::uint64_t count = 0;
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int step = 0; step < 50'000; ++step) {
@@ -21,7 +23,7 @@ TEST(SpinLock, LetsOneInAtATime) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   EXPECT_EQ(count, 200'000u);
 }
 
@@ -29,7 +31,7 @@ TEST(SpinLock, LetsOthersRunWhileItsHolderDoesNot) {
   SpinLock lock;
   bool is_in = false;  // guarded by lock
   lock.lock();
-  std::thread other([&] {
+  test::Thread other([&] {
     const std::lock_guard guard(lock);
     is_in = true;
   });

@@ -1,0 +1,509 @@
+// Random programs under the checker against a vector-clock oracle. A program orders its accesses,
+// by events, marks, timelines, host waits and other streams, and now and then leaves an order out.
+// Where the oracle sees a race the checker must report one, and nowhere else. Addresses are used
+// again, there may be two devices, and several host threads.
+//
+// A mark may stand for a little more work than was submitted when it was taken. So there are two
+// oracles, one that believes in the least order and one in the most; programs they disagree about
+// have no verdict.
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "soak/driver.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/device/event.hpp"
+#include "tern/device/timeline.hpp"
+
+namespace tern::soak {
+namespace {
+
+constexpr std::size_t max_actors = 12, cell_bytes = 64;
+using Clock = std::array<std::uint64_t, max_actors>;
+
+void join(Clock& to, const Clock& from) {
+  for (std::size_t i = 0; i < max_actors; ++i) to[i] = std::max(to[i], from[i]);
+}
+
+struct Epoch {
+  std::size_t actor = 0;
+  std::uint64_t count = 0;  // 0: before everything
+};
+
+/// Both oracles: the least order there is for certain, and the most there may be.
+struct Order {
+  Clock least = {}, most = {};
+};
+void join(Order& to, const Order& from) {
+  join(to.least, from.least);
+  join(to.most, from.most);
+}
+
+enum class Verdict : std::uint8_t { ordered, race, unknown };
+
+struct Cell {
+  Epoch writer;
+  std::vector<Epoch> readers;
+  bool is_written = false;
+};
+
+struct Block {
+  std::byte* address = nullptr;
+  std::size_t device = 0;
+  bool is_pinned = false;
+  Epoch begun;  // its allocation, which every use comes behind
+  std::array<Cell, 2> cells;
+};
+
+/// One thread for each host actor; runs what it is given, while the caller waits.
+class Host {
+ public:
+  Host() : thread_([this] { run(); }) {}
+  ~Host() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  void call(const std::function<void()>& work) {
+    std::unique_lock lock(mutex_);
+    work_ = &work;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return work_ == nullptr; });
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return is_over_ || work_ != nullptr; });
+      if (is_over_) return;
+      try {
+        (*work_)();
+      } catch (...) {
+        error_ = std::current_exception();
+      }
+      work_ = nullptr;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const std::function<void()>* work_ = nullptr;  // guarded by mutex_, as all of these
+  std::exception_ptr error_;
+  bool is_over_ = false;
+  std::thread thread_;
+};
+
+class CheckerProgram {
+ public:
+  explicit CheckerProgram(const Program& program) : program_(program), random_(program.seed) {
+    sim::Options options;
+    constexpr std::array policies = {sim::Policy::mix,    sim::Policy::lazy,   sim::Policy::eager,
+                                     sim::Policy::random, sim::Policy::skewed, sim::Policy::pct};
+    options.seed = random_.bits();
+    options.policy = random_.any_of(policies);
+    options.reuse = random_.one_in(3) ? sim::Reuse::friendly : sim::Reuse::hostile;
+    options.mode = sim::Mode::collect;
+    options.memory_bytes = std::size_t{64} << 20;
+    const bool has_threads = random_.one_in(3);
+    options.per_thread_host = has_threads;
+    devices_ = sim::open_peers(options, static_cast<unsigned>(1 + random_.below(2)));
+    for (std::size_t i = 0; i < 3 + random_.below(3); ++i) {
+      stream_devices_.push_back(i % devices_.size());
+      streams_.emplace_back(devices_[stream_devices_.back()]);
+    }
+    actors_.resize(streams_.size() + 1);
+    if (has_threads) {
+      for (std::size_t i = 0; i < 2; ++i) hosts_.push_back(std::make_unique<Host>());
+      actors_.resize(streams_.size() + 1 + hosts_.size());
+    }
+    events_.reserve(max_slots);
+    program.say("{} devices, {} streams, {} hosts{}", devices_.size(), streams_.size(),
+                1 + hosts_.size(),
+                options.reuse == sim::Reuse::hostile ? ", hostile reuse" : ", friendly reuse");
+    add_pinned();
+  }
+
+  void run() {
+    plants_one_in_ = random_.one_in(2) ? 1'000'000 : 12 + random_.below(20);
+    const std::size_t steps = 20 + random_.below(60);
+    for (std::size_t i = 0; i < steps && verdict_ == Verdict::ordered; ++i) step();
+    std::vector<Finding> found;
+    for (const Device& one : devices_) {
+      const std::vector<Finding> some = sim::findings(one);
+      found.insert(found.end(), some.begin(), some.end());
+    }
+    if (verdict_ == Verdict::race && found.empty()) {
+      throw Mismatch("the checker misses a race: " + why_);
+    }
+    if (verdict_ == Verdict::ordered && !found.empty()) {
+      throw Mismatch("the checker reports a correct program: " + found.front().text());
+    }
+  }
+
+ private:
+  static constexpr std::size_t max_slots = 4;
+
+  // --- Actors: streams first, then hosts
+
+  [[nodiscard]] std::size_t host_actor(std::size_t host) const { return streams_.size() + host; }
+  [[nodiscard]] std::size_t any_host() { return random_.below(1 + hosts_.size()); }
+  void on_host(std::size_t host, const std::function<void()>& work) {
+    if (host == 0) {
+      work();
+    } else {
+      hosts_[host - 1]->call(work);
+    }
+  }
+  [[nodiscard]] static bool knows(const Clock& clock, const Epoch& epoch) {
+    return clock[epoch.actor] >= epoch.count;
+  }
+  /// An operation of an actor, submitted by the host where it is a stream's.
+  Epoch tick(std::size_t actor, std::size_t host) {
+    Order& own = actors_[actor];
+    if (actor < streams_.size()) join(own, actors_[host_actor(host)]);
+    ++own.least[actor];
+    ++own.most[actor];
+    return {actor, own.least[actor]};
+  }
+
+  /// The library may record an event on the stream, or wait there, for a mark; what the stream does
+  /// later then comes behind what the host knows.
+  void may_record(std::size_t stream, std::size_t host) {
+    join(actors_[stream].most, actors_[host_actor(host)].most);
+  }
+
+  /// Does the actor come behind the epoch, if this host submits?
+  [[nodiscard]] Verdict ask(std::size_t actor, std::size_t host, const Epoch& epoch) const {
+    if (epoch.count == 0 || epoch.actor == actor) return Verdict::ordered;
+    Order order = actors_[actor];
+    if (actor < streams_.size()) join(order, actors_[host_actor(host)]);
+    if (knows(order.least, epoch)) return Verdict::ordered;
+    return knows(order.most, epoch) ? Verdict::unknown : Verdict::race;
+  }
+  void note(Verdict verdict, const char* what, std::size_t actor, const Epoch& epoch) {
+    if (verdict == Verdict::ordered || verdict_ == Verdict::race) return;
+    if (verdict_ == Verdict::unknown) return;
+    verdict_ = verdict;
+    why_ = fmt::format("{} by actor {} is not behind operation {} of actor {}", what, actor,
+                       epoch.count, epoch.actor);
+    program_.say("{}: {}", verdict == Verdict::race ? "race" : "no verdict", why_);
+  }
+
+  // --- Ways to order
+
+  /// Lets the actor come behind the epoch, by one of the ways there are.
+  void order(std::size_t actor, std::size_t host, const Epoch& epoch) {
+    if (ask(actor, host, epoch) == Verdict::ordered) return;
+    if (epoch.actor >= streams_.size()) return order_hosts(actor, host, epoch.actor);
+    const std::size_t source = epoch.actor;
+    if (actor >= streams_.size()) return wait_on_host(actor - streams_.size(), source);
+    switch (random_.below(5)) {
+      case 0:
+        wait_on_host(host, source);
+        break;
+      case 1:
+      case 2:
+        wait_for_event(actor, host, source);
+        break;
+      default:
+        wait_for_mark(actor, host, source);
+    }
+  }
+  /// What another host thread did: it releases, and this one acquires.
+  void order_hosts(std::size_t actor, std::size_t host, std::size_t source) {
+    const std::size_t to = actor >= streams_.size() ? actor - streams_.size() : host;
+    const std::size_t from = source - streams_.size();
+    const std::uint64_t tag = ++last_tag_;
+    program_.say("host {} acquires what host {} releases", to, from);
+    on_host(from, [&] { sim::release(devices_[0], tag); });
+    on_host(to, [&] { sim::acquire(devices_[0], tag); });
+    join(actors_[host_actor(to)], actors_[source]);
+  }
+  void wait_on_host(std::size_t host, std::size_t source) {
+    Order& own = actors_[host_actor(host)];
+    const Stream& stream = streams_[source];
+    switch (random_.below(4)) {
+      case 0: {
+        program_.say("host {} waits for device {}", host, stream_devices_[source]);
+        on_host(host, [&] { devices_[stream_devices_[source]].synchronize(); });
+        for (std::size_t i = 0; i < streams_.size(); ++i) {
+          if (stream_devices_[i] == stream_devices_[source]) join(own, actors_[i]);
+        }
+        return;
+      }
+      case 1: {
+        program_.say("host {} waits for s{} by a timeline", host, source);
+        const std::uint64_t value = ++last_value_;
+        on_host(host, [&] { timeline_.set(stream, value); });
+        tick(source, host);
+        on_host(host, [&] { timeline_.wait(value); });
+        break;
+      }
+      case 2:
+        program_.say("host {} waits for a mark of s{}", host, source);
+        on_host(host, [&] { Device::wait(stream.mark()); });
+        may_record(source, host);
+        break;
+      default:
+        program_.say("host {} waits for s{}", host, source);
+        on_host(host, [&] { stream.synchronize(); });
+    }
+    join(own, actors_[source]);
+  }
+  void wait_for_event(std::size_t actor, std::size_t host, std::size_t source) {
+    if (stream_devices_[actor] != stream_devices_[source]) {
+      return wait_for_mark(actor, host, source);
+    }
+    program_.say("s{} waits for an event of s{}", actor, source);
+    Event& event = events_.emplace_back(devices_[stream_devices_[source]]);
+    on_host(host, [&] {
+      streams_[source].record(event);
+      streams_[actor].wait(event);
+    });
+    tick(source, host);
+    tick(actor, host);
+    join(actors_[actor], actors_[source]);
+    if (events_.size() == max_slots) events_.clear();
+  }
+  void wait_for_mark(std::size_t actor, std::size_t host, std::size_t source) {
+    program_.say("s{} waits for a mark of s{}", actor, source);
+    on_host(host, [&] { streams_[actor].wait(streams_[source].mark()); });
+    // Where the mark is known to be done there is nothing to submit.
+    may_record(source, host);
+    may_record(actor, host);
+    join(actors_[actor], actors_[source]);
+  }
+
+  // --- Steps
+
+  void step() {
+    const std::size_t host = any_host();
+    switch (random_.below(14)) {
+      case 0:
+        if (blocks_.size() < 6) return allocate(host);
+        return release(host);
+      case 1:
+      case 2:
+      case 3:
+        return random_.one_in(2) ? allocate(host) : release(host);
+      case 4:
+        return keep_mark(host);
+      case 5:
+        return use_mark(host);
+      case 6:
+        return use_on_host(host);
+      default:
+        return use(host);
+    }
+  }
+
+  void add_pinned() {
+    for (std::size_t i = 0; i < 2; ++i) {
+      Block block;
+      block.is_pinned = true;
+      block.begun = tick(host_actor(0), 0);
+      block.address = static_cast<std::byte*>(
+          devices_[0].allocate(MemoryKind::pinned, block.cells.size() * cell_bytes));
+      blocks_.push_back(block);
+    }
+    // Threads that are started come behind what was done before.
+    for (std::size_t i = 0; i < hosts_.size(); ++i) {
+      order_hosts(host_actor(i + 1), i + 1, host_actor(0));
+    }
+  }
+
+  void allocate(std::size_t host) {
+    const std::size_t s = random_.below(streams_.size());
+    Block block;
+    block.device = stream_devices_[s];
+    block.begun = tick(s, host);
+    on_host(host, [&] {
+      block.address =
+          static_cast<std::byte*>(streams_[s].allocate(block.cells.size() * cell_bytes));
+    });
+    program_.say("b at {} = allocate on s{}", static_cast<void*>(block.address), s);
+    blocks_.push_back(block);
+  }
+
+  void release(std::size_t host) {
+    const std::size_t number = random_.below(blocks_.size());
+    Block& block = blocks_[number];
+    if (block.is_pinned) return;
+    std::size_t s = random_.below(streams_.size());
+    while (stream_devices_[s] != block.device) s = random_.below(streams_.size());
+    const bool plants = random_.one_in(plants_one_in_);
+    if (!plants) {
+      order(s, host, block.begun);
+      for (const Cell& cell : block.cells) order_behind(cell, true, s, host);
+    }
+    program_.say("release b at {} on s{}", static_cast<void*>(block.address), s);
+    note(ask(s, host, block.begun), "the release", s, block.begun);
+    for (const Cell& cell : block.cells) judge(cell, true, s, host, "the release");
+    tick(s, host);
+    on_host(host, [&] { streams_[s].release(block.address); });
+    blocks_.erase(blocks_.begin() + static_cast<std::ptrdiff_t>(number));
+  }
+
+  void order_behind(const Cell& cell, bool writes, std::size_t actor, std::size_t host) {
+    order(actor, host, cell.writer);
+    if (!writes) return;
+    for (const Epoch& reader : cell.readers) order(actor, host, reader);
+  }
+  void judge(const Cell& cell, bool writes, std::size_t actor, std::size_t host, const char* what) {
+    note(ask(actor, host, cell.writer), what, actor, cell.writer);
+    if (!writes) return;
+    for (const Epoch& reader : cell.readers) {
+      note(ask(actor, host, reader), what, actor, reader);
+    }
+  }
+  static void record(Cell& cell, bool writes, const Epoch& epoch) {
+    if (writes) {
+      cell = {epoch, {}, true};
+    } else {
+      cell.readers.push_back(epoch);
+    }
+  }
+
+  /// A fill, or a copy of a cell to another.
+  void use(std::size_t host) {
+    Block& block = random_.any_of(blocks_);
+    std::size_t s = random_.below(streams_.size());
+    const std::size_t device = block.device;
+    while (!block.is_pinned && stream_devices_[s] != device) s = random_.below(streams_.size());
+    const std::size_t to = random_.below(block.cells.size());
+    Block* source = nullptr;
+    std::size_t from = 0;
+    if (random_.one_in(2)) {
+      source = &random_.any_of(blocks_);
+      from = random_.below(source->cells.size());
+      const bool fits = source->cells[from].is_written && source != &block &&
+                        (source->is_pinned || source->device == stream_devices_[s]);
+      if (!fits) source = nullptr;
+    }
+    const bool plants = random_.one_in(plants_one_in_);
+    if (!plants) {
+      order(s, host, block.begun);
+      order_behind(block.cells[to], true, s, host);
+      if (source != nullptr) {
+        order(s, host, source->begun);
+        order_behind(source->cells[from], false, s, host);
+      }
+    }
+    std::byte* const address = block.address + to * cell_bytes;
+    program_.say("s{} {} {} by host {}{}", s, source != nullptr ? "copies to" : "fills",
+                 static_cast<void*>(address), host, plants ? ", unordered" : "");
+    note(ask(s, host, block.begun), "a use", s, block.begun);
+    judge(block.cells[to], true, s, host, "a write");
+    if (source != nullptr) {
+      note(ask(s, host, source->begun), "a use", s, source->begun);
+      judge(source->cells[from], false, s, host, "a read");
+    }
+    const Epoch now = tick(s, host);
+    on_host(host, [&] {
+      if (source != nullptr) {
+        streams_[s].copy(address, source->address + from * cell_bytes, cell_bytes);
+      } else {
+        streams_[s].fill(reinterpret_cast<std::uint8_t*>(address), cell_bytes, 1);
+      }
+    });
+    record(block.cells[to], true, now);
+    if (source != nullptr) record(source->cells[from], false, now);
+  }
+
+  void use_on_host(std::size_t host) {
+    Block& block = blocks_[random_.below(2)];
+    Cell& cell = random_.any_of(block.cells);
+    const bool writes = !cell.is_written || random_.one_in(2);
+    const std::size_t actor = host_actor(host);
+    const bool plants = random_.one_in(plants_one_in_);
+    if (!plants) {
+      order(actor, host, block.begun);
+      order_behind(cell, writes, actor, host);
+    }
+    std::byte* const address =
+        block.address + static_cast<std::size_t>(&cell - block.cells.data()) * cell_bytes;
+    program_.say("host {} {} {}{}", host, writes ? "writes" : "reads", static_cast<void*>(address),
+                 plants ? ", unordered" : "");
+    note(ask(actor, host, block.begun), "a use", actor, block.begun);
+    judge(cell, writes, actor, host, writes ? "a write" : "a read");
+    const Epoch now = tick(actor, host);
+    on_host(host, [&] {
+      if (writes) {
+        sim::host_write(devices_[0], address, cell_bytes);
+      } else {
+        sim::host_read(devices_[0], address, cell_bytes);
+      }
+    });
+    record(cell, writes, now);
+  }
+
+  /// A mark that is waited for later: at least what was submitted, at most what there is then.
+  void keep_mark(std::size_t host) {
+    const std::size_t s = random_.below(streams_.size());
+    Mark mark;
+    on_host(host, [&] { mark = streams_[s].mark(); });
+    may_record(s, host);
+    marks_.push_back({s, mark, actors_[s].least});
+    if (marks_.size() > max_slots) marks_.erase(marks_.begin());
+    program_.say("keep a mark of s{}", s);
+  }
+  void use_mark(std::size_t host) {
+    if (marks_.empty()) return;
+    const Kept& kept = random_.any_of(marks_);
+    const std::size_t s = random_.below(streams_.size());
+    program_.say("s{} waits for the mark of s{} that was kept", s, kept.stream);
+    on_host(host, [&] { streams_[s].wait(kept.mark); });
+    may_record(kept.stream, host);
+    may_record(s, host);
+    if (s == kept.stream) return;
+    join(actors_[s].least, kept.least);
+    // Who records the event for it may know more.
+    join(actors_[s].most, actors_[kept.stream].most);
+  }
+
+  struct Kept {
+    std::size_t stream = 0;
+    Mark mark;
+    Clock least = {};
+  };
+
+  const Program& program_;
+  Random random_;
+  std::vector<Device> devices_;
+  std::vector<Stream> streams_;
+  std::vector<std::size_t> stream_devices_;
+  std::vector<std::unique_ptr<Host>> hosts_;
+  std::vector<Event> events_;
+  std::vector<Order> actors_;
+  std::vector<Block> blocks_;  // the first two are pinned
+  std::vector<Kept> marks_;
+  Timeline timeline_;
+  std::uint64_t last_tag_ = 100, last_value_ = 0;
+  std::size_t plants_one_in_ = 1;
+  Verdict verdict_ = Verdict::ordered;
+  std::string why_;
+};
+
+}  // namespace
+
+void run_checker(const Program& program) { CheckerProgram(program).run(); }
+
+}  // namespace tern::soak

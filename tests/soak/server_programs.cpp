@@ -1,0 +1,212 @@
+// A server: a stream for each request, memory from the default pool, unified buffers, exports and a
+// budget, while a long-lived stream works beside them. The device and its pools live as long as the
+// process, so whatever a request leaves behind adds up.
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "soak/byte_model.hpp"
+#include "soak/driver.hpp"
+#include "support/thorough.hpp"
+#include "tern/backends/catalog.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/buffer/array.hpp"
+#include "tern/buffer/buffer.hpp"
+#include "tern/coherence/unified_buffer.hpp"
+#include "tern/interop/dlpack.hpp"
+#include "tern/memory/budget_resource.hpp"
+#include "tern/memory/default_resource.hpp"
+#include "tern/memory/pool_resource.hpp"
+
+namespace tern::soak {
+namespace {
+
+constexpr std::size_t requests_per_program = 500;
+/// Requests that write and do not read: the short ones of a server.
+constexpr std::size_t writes_per_program = 10'000, writes_per_simulated_program = 500;
+/// A request has at most 20 KiB, and there is one at a time.
+constexpr std::size_t max_in_flight_bytes = std::size_t{16} << 20;
+
+class Server {
+ public:
+  explicit Server(Device device)
+      : device_(std::move(device)),
+        stream_(device_),
+        budget_(Budget::make("requests", BudgetLimit::bytes(std::size_t{8} << 20))),
+        pool_(std::make_shared<BudgetResource>(std::make_shared<PoolResource>(device_), budget_)) {}
+
+  static Server& of(const std::string& spec) {
+    static std::map<std::string, std::unique_ptr<Server>> all;
+    std::unique_ptr<Server>& one = all[spec];
+    if (one == nullptr) {
+      one = std::make_unique<Server>(
+          spec == "sim" ? sim::open({.seed = 7, .mode = sim::Mode::collect}) : open_device(spec));
+    }
+    return *one;
+  }
+
+  void run(const Program& program) {
+    Random random(program.seed);
+    const bool is_simulated = device_.info().backend == "sim";
+    if (program.seed % 3 == 0) {
+      const std::size_t count = is_simulated ? writes_per_simulated_program : writes_per_program;
+      program.say("{} requests that write", count);
+      for (std::size_t i = 0; i < count; ++i) serve_write(random, program.seed / 3);
+    } else {
+      // Few waits for the device, or none, in a program.
+      waits_one_in_ = program.seed % 3 == 1 ? 8 : requests_per_program;
+      program.say("{} requests", requests_per_program);
+      for (std::size_t i = 0; i < requests_per_program; ++i) serve(random);
+    }
+    consumers_.clear();
+    device_.synchronize();
+    check_pools(program);
+    check_heap();
+    if (is_simulated) {
+      for (const Finding& found : sim::findings(device_)) {
+        throw Mismatch("the checker reports a correct program: " + found.text());
+      }
+    }
+  }
+
+ private:
+  /// A tensor that somebody else has, with what he should find in it.
+  struct Consumer {
+    abi::DLManagedTensorVersioned* tensor = nullptr;
+    explicit Consumer(abi::DLManagedTensorVersioned* of) noexcept : tensor(of) {}
+    Consumer(Consumer&& other) noexcept : tensor(std::exchange(other.tensor, nullptr)) {}
+    Consumer& operator=(Consumer&& other) noexcept {
+      std::swap(tensor, other.tensor);
+      return *this;
+    }
+    ~Consumer() {
+      if (tensor != nullptr) tensor->deleter(tensor);
+    }
+  };
+
+  /// One buffer on the long-lived stream, one on the request's own.
+  void serve_write(Random& random, std::uint64_t flavour) {
+    const bool works = (flavour & 1) != 0, stays = (flavour & 2) != 0;
+    const auto write = [&](UnifiedBuffer<int>& buffer, StreamRef stream) {
+      buffer.fill(1);
+      const DeviceLease<int> lease = buffer.rw_device(stream);
+      if (works) stream.fill(lease.data(), lease.size(), 2);
+    };
+    UnifiedBuffer<int> large(Shape{100 + random.below(300)}, {.device = device_});
+    write(large, stream_);
+    const Stream stream(device_);
+    UnifiedBuffer<int> small(Shape{10}, {.device = device_});
+    write(small, stream);
+    if (!stays) {
+      large = {};
+      small = {};
+    }
+    device_.synchronize();
+  }
+
+  void serve(Random& random) {
+    const Stream stream(device_);
+    const Byte value = any_byte(random);
+    // What the long-lived stream and the request's own write, in memory of the default pool.
+    UnifiedBuffer<int> shared(Shape{100 + random.below(300)}, {.device = device_});
+    shared.fill(value);
+    {
+      const DeviceLease<int> lease = shared.rw_device(stream_);
+      stream_.fill(lease.data(), lease.size(), value + 1);
+    }
+    UnifiedBuffer<int> small(Shape{10}, {.device = device_});
+    {
+      const DeviceLease<int> lease = small.discard_device(stream);
+      stream.fill(lease.data(), lease.size(), value + 2);
+    }
+    // From the server's own pool, within the budget.
+    Array<Byte> array =
+        Array<Byte>::uninitialized(pool_, 1 + random.below(8000), {.stream = stream});
+    array.fill(value, stream);
+    if (random.one_in(4)) array.resize(1 + random.below(8000), stream);
+    array.fill(value, stream);
+    if (random.one_in(2)) export_to_consumer(array.buffer(), stream);
+    if (random.one_in(2)) array.slice(0, array.size() / 2).fill(value, stream_);
+    if (random.one_in(waits_one_in_)) device_.synchronize();
+    expect(shared.to_vector(), value + 1);
+    expect(small.to_vector(), value + 2);
+    expect(array.to_host(), value);
+  }
+
+  void export_to_consumer(const Buffer& buffer, StreamRef stream) {
+    Result<abi::DLManagedTensorVersioned*> made = try_export_dlpack(buffer, {.consumer = stream});
+    if (!made) {
+      require(made.failure().code() == ErrorCode::dlpack_rejected, "an export fails: {}",
+              made.failure().text());
+      return;
+    }
+    consumers_.emplace_back(*made);
+    while (consumers_.size() > 4) consumers_.pop_front();
+  }
+
+  template <class T>
+  static void expect(const std::vector<T>& seen, int value) {
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      require(seen[i] == static_cast<T>(value), "element {} of {} is {}, and should be {}", i,
+              seen.size(), seen[i], value);
+    }
+  }
+
+  /// Nothing is live now, and every stream was waited for.
+  void check_pools(const Program& program) {
+    static_cast<void>(poll_storages());
+    const ResourceHandle memory = default_resource(device_);
+    if (const auto* pool = dynamic_cast<const PoolResource*>(memory.get())) {
+      const PoolStatistics now = pool->pool_statistics();
+      program.say("default pool: {} live, {} in flight, {} cached, {} held", now.live_bytes,
+                  now.in_flight_bytes, now.cached_bytes, now.held_bytes);
+      require(now.live_bytes == 0, "{} bytes of the default pool are live after the requests",
+              now.live_bytes);
+      require(
+          now.in_flight_bytes <= max_in_flight_bytes,
+          "the default pool has {} bytes in flight of {} it holds, and every stream was waited for",
+          now.in_flight_bytes, now.held_bytes);
+    }
+    budget_->drain();
+    require(budget_->charged_bytes() == 0, "{} bytes stay charged after the requests",
+            budget_->charged_bytes());
+  }
+
+  /// The heap of a server that has been warm for a while does not grow.
+  void check_heap() {
+    if constexpr (test::is_sanitized) return;
+    constexpr std::size_t warm_up = 8, window = 8, max_growth_per_request = 16;
+    heap_.push_back(mallinfo2().uordblks);
+    if (heap_.size() < warm_up + 2 * window) return;
+    const auto least = [&](std::size_t end) {
+      const auto last = heap_.end() - static_cast<std::ptrdiff_t>(end);
+      return *std::min_element(last - static_cast<std::ptrdiff_t>(window), last);
+    };
+    const std::size_t then = least(window), now = least(0);
+    heap_.pop_front();
+    require(now <= then + max_growth_per_request * window * requests_per_program,
+            "the heap grew from {} to {} bytes in {} requests", then, now,
+            window * requests_per_program);
+  }
+
+  const Device device_;
+  Stream stream_;  // lives as long as the server
+  const BudgetHandle budget_;
+  const ResourceHandle pool_;
+  std::size_t waits_one_in_ = 8;
+  std::deque<Consumer> consumers_;
+  std::deque<std::size_t> heap_;
+};
+
+}  // namespace
+
+void run_server(const Program& program) { Server::of(program.device).run(program); }
+
+}  // namespace tern::soak
