@@ -23,6 +23,7 @@
 #include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/device/activity.hpp"
 #include "tern/device/backend.hpp"
 #include "tern/device/mark.hpp"
 
@@ -58,6 +59,9 @@ class TERN_EXPORT Device {
   /// Free and total bytes now. Others use the device too, so free is no promise.
   [[nodiscard]] Result<MemoryInfo> try_memory() const noexcept;
   [[nodiscard]] MemoryInfo memory() const { return try_memory().value(); }
+
+  /// What the device was asked to do since it was opened. Asks no driver.
+  [[nodiscard]] DeviceActivity activity() const noexcept;
 
   // --- Memory: device, pinned or managed
 
