@@ -365,7 +365,7 @@ TEST(ArrayReservation, PaysForAnArrayAndGetsBackWhatFails) {
         {.resource = resource, .stream = device.default_stream(), .reservation = &reservation});
     EXPECT_EQ(reservation.bytes(), 2048u);
     EXPECT_EQ(budget->used_bytes(), 2048u);
-    EXPECT_EQ(zeros.to_vector(), std::vector<int>(256, 0));
+    EXPECT_EQ(zeros.to_host(), std::vector<int>(256, 0));
     const Result<Array<int>> large =
         Array<int>::try_uninitialized(resource, 1024, {.reservation = &reservation});
     ASSERT_FALSE(large);
