@@ -213,6 +213,14 @@ Result<StorageHandle> Storage::try_make_from(const ResourceHandle& resource, std
 
 Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
                                         const StorageOptions& options) noexcept {
+  if (options.reservation != nullptr) {
+    return Failure(ErrorCode::invalid_argument,
+                   "a buffer of {requested} cannot be paid from a reservation: it has its memory "
+                   "with its first use, when the reservation may have ended. Make an Array.",
+                   options.site)
+        .with("name", "reservation")
+        .with_bytes("requested", bytes);
+  }
   if (options.resource) {
     if (device.is_open() && options.resource->device() != device) {
       return Failure(
@@ -268,7 +276,8 @@ namespace {
                                                       .alignment = options.alignment,
                                                       .stream = stream,
                                                       .tag = options.tag,
-                                                      .site = options.site});
+                                                      .site = options.site,
+                                                      .reservation = options.reservation});
   if (!block) {
     if (could_be_reclaimed(block.failure())) {
       // The longer way gives back what is kept, and tries again.
@@ -300,7 +309,15 @@ Storage* Storage::make_prepared(const ResourceHandle& resource, std::size_t byte
     why = Result<void>(storage.failure());
     return nullptr;
   }
-  if (Result<void> there = (*storage)->try_ensure(options.stream, options.site); !there) {
+  Rare* const rare = options.reservation != nullptr ? (*storage)->make_rare() : nullptr;
+  if (options.reservation != nullptr && rare == nullptr) {
+    why = no_host_memory("an array", options.site);
+    return nullptr;
+  }
+  if (rare != nullptr) rare->reservation = options.reservation;
+  const Result<void> there = (*storage)->try_ensure(options.stream, options.site);
+  if (rare != nullptr) rare->reservation = nullptr;
+  if (!there) {
     why = there;
     return nullptr;
   }
@@ -403,8 +420,14 @@ Result<void> Storage::take_block_for(StreamRef first_user, CallSite site) noexce
 }
 
 Result<void> Storage::take_block(StreamRef stream, CallSite site) noexcept {
-  const Result<Block> block = resource_->try_allocate(
-      {.bytes = bytes(), .alignment = alignment_, .stream = stream, .tag = tag_, .site = site});
+  const Rare* const rare = this->rare();
+  const Result<Block> block =
+      resource_->try_allocate({.bytes = bytes(),
+                               .alignment = alignment_,
+                               .stream = stream,
+                               .tag = tag_,
+                               .site = site,
+                               .reservation = rare != nullptr ? rare->reservation : nullptr});
   if (!block) return block.failure();
   block_ = *block;
   set_memory({block->address, block->address, block->bytes});

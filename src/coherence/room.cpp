@@ -129,7 +129,10 @@ bool may_fit_later(const Failure& failure) noexcept {
 std::vector<TagResidency> residents_by_tag(Place place) { return by_tag(*Residents::of(place)); }
 
 Room::Room(Residents& where, const RoomWanted& wanted) noexcept
-    : where_(where), wanted_(wanted), turn_(where.turn(), std::try_to_lock) {
+    : where_(where),
+      wanted_(wanted),
+      reach_(overflow_of(wanted.resource)),
+      turn_(where.turn(), std::try_to_lock) {
   if (!turn_) {
     has_waited_ = true;
     // Without a turn others may take what was freed; waiting for one with one could be for ever.
@@ -139,6 +142,12 @@ Room::Room(Residents& where, const RoomWanted& wanted) noexcept
 }
 
 Room::~Room() { --turns; }
+
+bool Room::may_go(Eviction kind, bool is_for_device) const noexcept {
+  if (kind > wanted_.most) return false;
+  if (is_for_device || reach_ == Overflow::spill) return true;
+  return reach_ == Overflow::evict && kind < Eviction::dirty;
+}
 
 std::uint64_t Room::refused_by_thread() noexcept { return refusals; }
 
@@ -170,7 +179,7 @@ void Room::part_uses() noexcept {
 void Room::find(bool is_for_device, Shared& found) const {
   where_.visit([&](const Resident& one) {
     const UnifiedCore::Standing standing = one.owner()->standing(one.memory());
-    if (!standing.can_go || standing.kind > wanted_.most || standing.bytes == 0) return;
+    if (!standing.can_go || !may_go(standing.kind, is_for_device) || standing.bytes == 0) return;
     if (!is_for_device && !share_a_budget(wanted_.resource, standing.resource)) return;
     found.add({standing.kind, one.last_use(), standing.bytes, one.owner(), one.memory()});
   });
@@ -183,7 +192,7 @@ bool Room::is_hopeless(const Failure& why) noexcept {
     std::size_t evictable = 0;
     where_.visit([&](const Resident& one) {
       const UnifiedCore::Standing standing = one.owner()->standing(one.memory());
-      if (!standing.can_go || standing.kind > wanted_.most) return;
+      if (!standing.can_go || !may_go(standing.kind, false)) return;
       if (is_under(standing.resource, level)) evictable += standing.bytes;
     });
     const BudgetState now = level.state();
@@ -216,10 +225,13 @@ bool Room::free(std::size_t bytes, const Failure& why) noexcept try {
   find(is_for_device, found);
   sort(found.all);
   // Those that turn out to be in use meanwhile, or cannot be written, are left, and the next asked.
+  const Eviction most = may_go(Eviction::dirty, is_for_device)
+                            ? wanted_.most
+                            : std::min(wanted_.most, Eviction::clean);
   for (const Candidate& one : found.all) {
     if (freed >= bytes) break;
     const Result<std::size_t> gone =
-        one.owner->try_evict(one.memory, wanted_.most, wanted_.stream, wanted_.site);
+        one.owner->try_evict(one.memory, most, wanted_.stream, wanted_.site);
     if (!gone) {
       last_failure_ = gone.failure();
       continue;
@@ -251,7 +263,7 @@ bool Room::would_fit_later(const Failure& why) const noexcept {
     std::size_t later = 0;
     where_.visit([&](const Resident& one) {
       const UnifiedCore::Standing standing = one.owner()->standing(one.memory());
-      if (!standing.could_go || standing.kind > wanted_.most) return;
+      if (!standing.could_go || !may_go(standing.kind, level == nullptr)) return;
       if (standing.can_go && (!can_evict || level == nullptr)) return;
       if (level == nullptr || is_under(standing.resource, *level)) later += standing.bytes;
     });

@@ -18,6 +18,7 @@
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/stream.hpp"
+#include "tern/memory/budget.hpp"
 #include "tern/memory/resource.hpp"
 
 namespace tern {
@@ -65,12 +66,15 @@ class Room {
     std::size_t evictable_bytes = 0, leased_bytes = 0, kept_bytes = 0;
   };
   class Shared;
+  /// May a copy of that kind go? Budgets have a word in it where one of them refuses (Overflow).
+  [[nodiscard]] bool may_go(Eviction kind, bool is_for_device) const noexcept;
   [[nodiscard]] bool would_fit_later(const Failure& why) const noexcept;
   /// Those that help. Throws std::bad_alloc.
   void find(bool is_for_device, Shared& found) const;
 
   Residents& where_;
   const RoomWanted wanted_;
+  const Overflow reach_;
   std::unique_lock<std::mutex> turn_;
   bool has_waited_ = false;
   bool is_hopeless_ = false;

@@ -21,7 +21,7 @@ constexpr std::size_t max_threads = 1024;
 constexpr std::size_t max_streams = 1024;
 constexpr std::size_t max_staging_threads = 64;
 
-constexpr std::array<ConfigVariable, 15> variables = {{
+constexpr std::array<ConfigVariable, 16> variables = {{
     {"TERN_DEVICE", "a device spec, such as host or cuda:1", "the device tried first"},
     {"TERN_REQUIRE", "backend names separated by commas", "backends whose absence is a failure"},
     {"TERN_HOST_THREADS", "1 to 1024", "threads of one host copy or fill; unset: one per core"},
@@ -32,6 +32,8 @@ constexpr std::array<ConfigVariable, 15> variables = {{
      "buffers refuse host accesses that collide; unified ones: poison,checksum"},
     {"TERN_CHECK", "poison, guard, checksum or compare, or several of them with commas",
      "what unified buffers check whose options do not say"},
+    {"TERN_MEMORY", "guard, poison or track, or several of them with commas",
+     "what stands around the default resources, to find mistakes"},
     {"TERN_SIM_SEED", "a number such as 7 or 0x1c9f", "what a simulated device draws from"},
     {"TERN_SIM_SCHEDULE", "mix, lazy, pct:3, ...", "who runs next in a simulated device"},
     {"TERN_SIM_REUSE", "hostile or friendly", "which memory a simulated device gives out again"},
@@ -98,38 +100,44 @@ Result<std::vector<std::string>> parse_names(std::string_view name, std::string_
   }
 }
 
-struct CheckWord {
+/// A word that turns something on.
+template <class Checks>
+struct Word {
   std::string_view word;
-  bool Config::Checks::*is_on;
+  bool Checks::*is_on;
 };
-constexpr std::array<CheckWord, 4> check_words = {{{"poison", &Config::Checks::poison},
-                                                   {"guard", &Config::Checks::guard},
-                                                   {"checksum", &Config::Checks::checksum},
-                                                   {"compare", &Config::Checks::compare}}};
+constexpr std::array<Word<Config::Checks>, 4> check_words = {
+    {{"poison", &Config::Checks::poison},
+     {"guard", &Config::Checks::guard},
+     {"checksum", &Config::Checks::checksum},
+     {"compare", &Config::Checks::compare}}};
+constexpr std::array<Word<Config::MemoryChecks>, 3> memory_words = {
+    {{"guard", &Config::MemoryChecks::guard},
+     {"poison", &Config::MemoryChecks::poison},
+     {"track", &Config::MemoryChecks::track}}};
 
-Result<Config::Checks> parse_checks(std::string_view name, std::string_view value) noexcept {
-  Config::Checks checks;
+template <class Checks, std::size_t count>
+Result<Checks> parse_words(std::string_view name, std::string_view value,
+                           const std::array<Word<Checks>, count>& words,
+                           const char* accepts) noexcept {
+  Checks checks;
   for (std::string_view rest = value;;) {
     const std::size_t comma = rest.find(',');
-    const auto* const known =
-        std::ranges::find(check_words, rest.substr(0, comma), &CheckWord::word);
-    if (known == check_words.end()) {
-      return refuse(name, value,
-                    "some of the words poison, guard, checksum and compare, separated by commas "
-                    "without spaces");
-    }
+    const auto* const known = std::ranges::find(words, rest.substr(0, comma), &Word<Checks>::word);
+    if (known == words.end()) return refuse(name, value, accepts);
     checks.*(known->is_on) = true;
     if (comma == rest.npos) return checks;
     rest.remove_prefix(comma + 1);
   }
 }
 
-std::string text_of(const Config::Checks& checks) {
-  std::vector<std::string_view> words;
-  for (const CheckWord& one : check_words) {
-    if (checks.*(one.is_on)) words.push_back(one.word);
+template <class Checks, std::size_t count>
+std::string text_of(const Checks& checks, const std::array<Word<Checks>, count>& words) {
+  std::vector<std::string_view> on;
+  for (const Word<Checks>& one : words) {
+    if (checks.*(one.is_on)) on.push_back(one.word);
   }
-  return fmt::format("{}", fmt::join(words, ","));
+  return fmt::format("{}", fmt::join(on, ","));
 }
 
 std::vector<EnvironmentEntry> process_environment() {
@@ -180,9 +188,19 @@ Result<Config> try_parse_config(std::span<const EnvironmentEntry> environment) {
       if (value != "0" && value != "1") return refuse(name, value, accepted_by(name));
       config.checked = value == "1";
     } else if (name == "TERN_CHECK") {
-      const Result<Config::Checks> checks = parse_checks(name, value);
+      const Result<Config::Checks> checks =
+          parse_words(name, value, check_words,
+                      "some of the words poison, guard, checksum and compare, separated by commas "
+                      "without spaces");
       if (!checks) return checks.failure();
       config.checks = *checks;
+    } else if (name == "TERN_MEMORY") {
+      const Result<Config::MemoryChecks> checks =
+          parse_words(name, value, memory_words,
+                      "some of the words guard, poison and track, separated by commas without "
+                      "spaces");
+      if (!checks) return checks.failure();
+      config.memory = *checks;
     } else if (name == "TERN_STAGING_BYTES") {
       const Result<std::uint64_t> bytes = try_parse_bytes(value);
       if (!bytes || *bytes > max_request_bytes) return refuse(name, value, accepted_by(name));
@@ -217,7 +235,8 @@ std::string effective_value(const Config& config, std::string_view name) {
   if (name == "TERN_STAGING_THREADS") return chosen(config.staging_threads);
   if (name == "TERN_STAGING_BYTES") return chosen(config.staging_bytes);
   if (name == "TERN_CHECKED") return config.checked ? "1" : "0";
-  if (name == "TERN_CHECK") return text_of(config.checks);
+  if (name == "TERN_CHECK") return text_of(config.checks, check_words);
+  if (name == "TERN_MEMORY") return text_of(config.memory, memory_words);
   return "";
 }
 

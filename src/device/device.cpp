@@ -89,6 +89,10 @@ Result<MemoryInfo> Device::try_memory() const noexcept {
   return state_->backend().memory();
 }
 
+DeviceActivity Device::activity() const noexcept {
+  return state_ ? state_->activity() : DeviceActivity{};
+}
+
 Result<void*> Device::try_allocate(MemoryKind kind, std::size_t bytes,
                                    const AllocateOptions& options) const noexcept {
   if (!state_) return at(options.site, not_open("memory"));

@@ -180,6 +180,19 @@ StreamRef DeviceState::default_stream() noexcept {
   return StreamRef(slots_[0].load(std::memory_order_relaxed), StreamId(id_, 0, 0));
 }
 
+DeviceActivity DeviceState::activity() const noexcept {
+  DeviceActivity sum;
+  for (const std::atomic<StreamState*>& slot : slots_) {
+    const StreamState* const stream = slot.load(std::memory_order_acquire);
+    if (stream == nullptr) break;  // filled from the front
+    sum.events += stream->counts.events.load(std::memory_order_relaxed);
+    sum.stream_waits += stream->counts.stream_waits.load(std::memory_order_relaxed);
+    sum.host_waits += stream->counts.host_waits.load(std::memory_order_relaxed);
+    sum.launches += stream->counts.launches.load(std::memory_order_relaxed);
+  }
+  return sum;
+}
+
 Result<void> DeviceState::check_can(Capability capability) const noexcept {
   if (info().capabilities.has(capability)) return {};
   return Failure(ErrorCode::unsupported,
@@ -332,6 +345,16 @@ StreamRef DeviceState::find_stream(StreamId id) noexcept {
   return StreamRef(stream, id);
 }
 
+std::vector<Device> DeviceState::open_handles() {
+  std::vector<Device> all;
+  for (DeviceId id = next_open({}); id.value != 0; id = next_open(id)) {
+    const DeviceVisit visit(id);
+    if (!visit) continue;
+    if (Device device = visit->handle(); device.is_open()) all.push_back(std::move(device));
+  }
+  return all;
+}
+
 Result<void> DeviceState::check_not_elsewhere(const Device& device, const void* address) noexcept {
   for (DeviceId id = next_open({}); id.value != 0; id = next_open(id)) {
     if (id == device.id()) continue;
@@ -457,8 +480,9 @@ Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream,
   if (!event) return event.failure();
   // Read before recording: a mark taken in between may stand for work submitted after the event.
   const std::uint64_t sequence = stream.issued.load(std::memory_order_acquire);
-  if (Result<void> recorded =
-          backend_->record({.stream = stream.native, .stays_out_of_graphs = true}, *event);
+  if (Result<void> recorded = stream.count(
+          &StreamState::Counts::events,
+          backend_->record({.stream = stream.native, .stays_out_of_graphs = true}, *event));
       !recorded) {
     give_event(*event);
     return recorded.failure();
@@ -481,7 +505,9 @@ Result<void> DeviceState::synchronize() noexcept {
                            : stream->last_promised();
   }
   const std::uint64_t barrier = barriers_begun_.fetch_add(1) + 1;
-  Result<void> waited = backend_->synchronize();
+  Result<void> waited = slots_[0]
+                            .load(std::memory_order_relaxed)
+                            ->count(&StreamState::Counts::host_waits, backend_->synchronize());
   // A device that is lost does nothing any more, so nothing is behind.
   if (!waited && waited.failure().code() != ErrorCode::device_lost) return waited;
   std::uint64_t passed = barriers_passed_.load(std::memory_order_relaxed);
@@ -599,7 +625,8 @@ Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
   if (covering->is_listed) ++record_of(covering->event)->waiters;
   lock.unlock();  // others go on using the stream while the host waits
 
-  Result<void> waited = backend_->synchronize(covering->event);
+  Result<void> waited =
+      stream->count(&StreamState::Counts::host_waits, backend_->synchronize(covering->event));
   if (waited) stream->see_done(mark.sequence);
 
   lock.lock();
@@ -622,7 +649,8 @@ Result<void> DeviceState::wait_on_stream(Mark mark, Backend& waiter,
   if (!covering) return covering.failure();
   Submission outside = submission;
   outside.stays_out_of_graphs = true;
-  Result<void> waited = waiter.wait(outside, covering->event);
+  Result<void> waited =
+      stream->count(&StreamState::Counts::stream_waits, waiter.wait(outside, covering->event));
   if (!covering->is_listed) give_event(covering->event);
   return waited;
 }

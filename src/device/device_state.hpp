@@ -85,6 +85,18 @@ struct StreamState {
   std::atomic<std::uint32_t> stays = 0;
   std::atomic<bool> is_ending = false;
 
+  // Calls that succeeded, of all streams that were in this slot (DeviceActivity).
+  struct Counts {
+    std::atomic<std::uint64_t> events = 0, stream_waits = 0, host_waits = 0, launches = 0;
+  };
+  Counts counts;
+  /// Counts a call if it succeeded, and hands its result on.
+  Result<void> count(std::atomic<std::uint64_t> Counts::*what,
+                     const Result<void>& result) noexcept {
+    if (result) (counts.*what).fetch_add(1, std::memory_order_relaxed);
+    return result;
+  }
+
   // Oldest first. Several, so that a stream which is asked often still shows progress; and never
   // recorded anew while listed, which would make older marks wait for newer work. A few are for
   // whoever asks, the more for those who record early; the last place is for the seal.
@@ -168,6 +180,8 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] const DeviceInfo& info() const noexcept { return info_; }
   [[nodiscard]] DeviceId id() const noexcept { return id_; }
   [[nodiscard]] StreamRef default_stream() noexcept;
+  /// The sum over all slots.
+  [[nodiscard]] DeviceActivity activity() const noexcept;
   /// Made when it is first wanted.
   [[nodiscard]] Result<StreamRef> copy_stream() noexcept;
 
@@ -195,6 +209,8 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// By its name; no stream if it is not known any more, and then its marks are done. One that has
   /// ended is found while they are not.
   [[nodiscard]] static StreamRef find_stream(StreamId id) noexcept;
+  /// A handle of each device that is open. Throws std::bad_alloc.
+  [[nodiscard]] static std::vector<Device> open_handles();
   /// Refused with device_mismatch, naming both, if the address lies in the own memory of an open
   /// device other than `device`. Asks each of them; one that cannot say does not know it.
   [[nodiscard]] static Result<void> check_not_elsewhere(const Device& device,
@@ -219,6 +235,12 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   }
 
   // Marks of this device's streams.
+  /// Marks up to this one of the stream, and of those before it in its slot, are done as far as the
+  /// host has seen. Asks nobody.
+  [[nodiscard]] std::uint64_t last_done(StreamId id) const noexcept {
+    const StreamState* stream = slots_[id.slot()].load(std::memory_order_acquire);
+    return stream == nullptr ? 0 : stream->done.load(std::memory_order_acquire);
+  }
   [[nodiscard]] Mark next_mark(StreamId id) noexcept;
   /// An event for the mark now rather than when somebody asks. Where there are many, earlier ones
   /// make room for it.

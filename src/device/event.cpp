@@ -95,7 +95,8 @@ Result<bool> Event::try_is_done() const noexcept {
 Result<void> Event::try_synchronize() const noexcept {
   if (!is_recorded_) return {};
   if (Result<void> usable = device_->check_process(); !usable) return usable;
-  return device_->backend().synchronize(native_);
+  return DeviceState::state_of(device_->default_stream())
+      ->count(&StreamState::Counts::host_waits, device_->backend().synchronize(native_));
 }
 
 Result<std::uint64_t> Event::try_elapsed_ns(const Event& start) const noexcept {

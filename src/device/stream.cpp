@@ -399,7 +399,9 @@ Result<void> StreamRef::try_launch(NativeKernel kernel, const LaunchSize& size,
     // Nothing to compute is legal, as everywhere.
     if (size.grid[axis] == 0 || size.block[axis] == 0) return {};
   }
-  return at(site, state_->device->backend().launch(submit(*state_, site), kernel, size, arguments));
+  return at(site, state_->count(&StreamState::Counts::launches,
+                                state_->device->backend().launch(submit(*state_, site), kernel,
+                                                                 size, arguments)));
 }
 
 Result<Mark> StreamRef::try_mark() const noexcept {
@@ -446,7 +448,9 @@ Result<void> StreamRef::try_record(Event& event, CallSite site) const noexcept {
   if (event.device_.get() != state_->device) {
     return at(site, two_devices(state_->device->info(), event.device_->info()));
   }
-  Result<void> recorded = state_->device->backend().record(submit(*state_, site), event.native_);
+  Result<void> recorded =
+      state_->count(&StreamState::Counts::events,
+                    state_->device->backend().record(submit(*state_, site), event.native_));
   if (recorded) event.is_recorded_ = true;
   return at(site, recorded);
 }
@@ -461,7 +465,8 @@ Result<void> StreamRef::try_wait(const Event& event, CallSite site) const noexce
     }
   }
   const NativeEvent native = event.is_recorded_ ? event.native_ : NativeEvent{};
-  return at(site, own->backend().wait(submit(*state_, site), native));
+  return at(site, state_->count(&StreamState::Counts::stream_waits,
+                                own->backend().wait(submit(*state_, site), native)));
 }
 
 Result<bool> StreamRef::try_is_capturing() const noexcept {
@@ -478,7 +483,8 @@ Result<void> StreamRef::try_synchronize() const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return usable;
   // Marks taken so far need no event any more: the host has just waited for all of them.
   const std::uint64_t covered = state_->last_promised();
-  Result<void> waited = state_->device->backend().synchronize(state_->native);
+  Result<void> waited = state_->count(&StreamState::Counts::host_waits,
+                                      state_->device->backend().synchronize(state_->native));
   if (waited) state_->see_done(covered);
   return waited;
 }

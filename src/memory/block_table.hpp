@@ -120,6 +120,19 @@ void end_block(Generation generation, Mark last_use) noexcept;
 /// It is freed, and held back.
 void quarantine_block(Generation generation) noexcept;
 
+/// Every live block of the process, by its generation; those that come and go meanwhile may be left
+/// out.
+template <class Visit>
+void for_each_live_block(Visit visit) {
+  for (std::uint32_t slot = 0; slot < places_per_chunk * most_place_chunks; ++slot) {
+    const BlockPlace* const place = find_place(slot);
+    if (place == nullptr) return;  // filled from the front
+    const std::uint64_t word = place->word.load(std::memory_order_acquire);
+    const std::uint64_t count = word >> BlockPlace::phase_bits;
+    if (word == BlockPlace::word_of(count, BlockPhase::live)) visit(Generation(slot, count));
+  }
+}
+
 /// What there is to know; nothing if the block is freed.
 [[nodiscard]] Result<BlockFacts> try_find_block(Generation generation) noexcept;
 [[nodiscard]] BlockState state_of(Generation generation) noexcept;

@@ -40,6 +40,20 @@ void check_device(std::string_view name, DeviceId own, DeviceId other) {
 
 }  // namespace
 
+std::string_view name(Overflow overflow) noexcept {
+  switch (overflow) {
+    case Overflow::fail:
+      return "fail";
+    case Overflow::wait:
+      return "wait";
+    case Overflow::evict:
+      return "evict";
+    case Overflow::spill:
+      return "spill";
+  }
+  return "unknown";
+}
+
 BudgetLimit BudgetLimit::fraction_of(const Device& device, double fraction) {
   // Written so that what is not a number is refused, too.
   if (!(fraction > 0 && fraction <= 1)) {
@@ -405,7 +419,10 @@ Charge Budget::charge(std::size_t bytes, Tag tag, CallSite site) {
   return try_charge(bytes, tag, site).value();
 }
 
-Drained Budget::drain() noexcept { return frees_->drain(); }
+Drained Budget::drain() noexcept {
+  frees_->retry_failed_frees();
+  return frees_->drain();
+}
 
 Result<void> Budget::try_wait_for_pending() noexcept {
   Result<void> result;

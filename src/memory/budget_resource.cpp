@@ -49,9 +49,11 @@ BudgetResource::BudgetResource(ResourceHandle upstream, BudgetHandle budget)
   }
   for (Shard& shard : shards_) shard.buckets.resize(16);
   inherited_ = budget_->charge(this->upstream()->statistics().live_bytes);
+  budget_->frees_->add(this);
 }
 
 BudgetResource::~BudgetResource() {
+  budget_->frees_->forget(this);
   budget_->frees_->forget(&pending_bytes_);
   for (Shard& shard : shards_) {
     for (BlockCharge* record : shard.buckets) {
@@ -74,6 +76,7 @@ Statistics BudgetResource::statistics() const noexcept {
 Result<Block> BudgetResource::try_allocate(const Request& request) noexcept {
   counters().note_request();
   if (request.bytes == 0) return Block{};
+  retry_before_allocation();
   const auto allocate = [&]() -> Result<Block> {
     if (Result<void> fits = check(request); !fits) return fits.failure();
     // All host memory the block needs until it is gone is taken first: nothing is to be undone if
@@ -360,6 +363,17 @@ void BudgetResource::erase(BlockCharge* record, Shard& shard) noexcept {
   while (*link != record) link = &(*link)->next;
   *link = record->next;
   --shard.count;
+}
+
+Overflow overflow_of(const Resource* resource) noexcept {
+  Overflow least = Overflow::spill;
+  while (const auto* wrapping = dynamic_cast<const WrappingResource*>(resource)) {
+    if (const auto* limited = dynamic_cast<const BudgetResource*>(wrapping)) {
+      least = std::min(least, limited->budget()->overflow());
+    }
+    resource = wrapping->upstream().get();
+  }
+  return least;
 }
 
 }  // namespace tern

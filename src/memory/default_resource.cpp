@@ -9,14 +9,25 @@
 
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
+#include "memory/default_slots.hpp"
+#include "tern/core/config.hpp"
+#include "tern/memory/guard_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
+#include "tern/memory/tracking_resource.hpp"
 
 namespace tern {
 namespace {
 
-/// The built-in one. The handle is an inner one: whatever is made here keeps it, and no other.
+/// The built-in one: a pool, and around it what TERN_MEMORY asks for. The handle is an inner one:
+/// whatever is made here keeps it, and no other.
 ResourceHandle make_default(const Device& device, MemoryKind kind) {
-  return std::make_shared<PoolResource>(device, PoolOptions{.kind = kind});
+  ResourceHandle made = std::make_shared<PoolResource>(device, PoolOptions{.kind = kind});
+  const Config::MemoryChecks& checks = config().memory;
+  if (checks.guard || checks.poison) {
+    made = std::make_shared<GuardResource>(std::move(made), GuardOptions{.poison = checks.poison});
+  }
+  if (checks.track) made = std::make_shared<TrackingResource>(std::move(made));
+  return made;
 }
 
 Failure shut_down(const DeviceState& state) noexcept {
@@ -88,14 +99,14 @@ class DefaultSlot final : public Companion {
     return old;
   }
 
-  [[nodiscard]] ResourceHandle shut_down_now() noexcept {
-    // What ends here does so after the lock is given up: its end is its own affair.
+  /// What ends with the result does so without the lock: its end is its own affair.
+  [[nodiscard]] std::array<ResourceHandle, kinds> shut_down_now() noexcept {
     std::array<ResourceHandle, kinds> last;
     const std::lock_guard lock(mutex_);
     is_shut_down_ = true;
     current_.store(nullptr, std::memory_order_release);
     last.swap(kept_);
-    return last[0];
+    return last;
   }
 
   void let_go() noexcept override {
@@ -190,11 +201,20 @@ ResourceHandle set_default_resource(const Device& device, ResourceHandle resourc
 }
 
 ResourceHandle shutdown_default_resource(const Device& device) try {
-  return slot_of(device).value()->shut_down_now();
+  return slot_of(device).value()->shut_down_now()[0];
 } catch (const Error&) {
   throw;
 } catch (const std::bad_alloc&) {
   raise(no_host_memory("a default resource"));
+}
+
+std::vector<ResourceHandle> end_default_resources(const Device& device) {
+  std::vector<ResourceHandle> all;
+  all.reserve(kinds);
+  for (ResourceHandle& one : slot_of(device).value()->shut_down_now()) {
+    if (one) all.push_back(std::move(one));
+  }
+  return all;
 }
 
 }  // namespace tern

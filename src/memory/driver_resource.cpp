@@ -52,6 +52,7 @@ Result<void> DriverResource::wait_for(StreamRef stream) const noexcept {
 Result<Block> DriverResource::try_allocate(const Request& request) noexcept {
   counters_.note_request();
   if (request.bytes == 0) return Block{};
+  retry_before_allocation();
   Result<Block> block = begin(request);
   if (block) {
     counters_.note_allocation(block->bytes);

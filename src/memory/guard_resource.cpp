@@ -15,6 +15,7 @@
 #include "device/device_state.hpp"
 #include "memory/block_table.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/memory/failure_callback.hpp"
 
 namespace tern {
 
@@ -141,9 +142,12 @@ Failure GuardResource::hit(const Guarded& guarded, std::int64_t offset, CallSite
           .with("allocated", allocated.data())
           .with("freed", freed.data())
           .with("tag", guarded.tag.name());
-  const std::lock_guard lock(state_->mutex);
-  ++state_->hits;
-  state_->last_hit = failure;
+  {
+    const std::lock_guard lock(state_->mutex);
+    ++state_->hits;
+    state_->last_hit = failure;
+  }
+  report_failure(failure);
   return failure;
 }
 
@@ -233,6 +237,7 @@ Result<void> GuardResource::look(const Guarded& guarded, StreamRef stream,
 Result<Block> GuardResource::try_allocate(const Request& request) noexcept {
   counters().note_request();
   if (request.bytes == 0) return Block{};
+  retry_before_allocation();
   const auto refuse = [&](const Failure& failure) {
     counters().note_refusal();
     return Result<Block>(failure);
@@ -406,6 +411,7 @@ std::size_t GuardResource::evict(bool may_wait) noexcept {
 }
 
 std::size_t GuardResource::trim(std::size_t keep_bytes) noexcept {
+  retry_failed_frees();
   std::size_t given = 0;
   while (quarantined_bytes() > keep_bytes) {
     const std::size_t bytes = evict(false);

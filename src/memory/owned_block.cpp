@@ -6,26 +6,9 @@
 
 #include "memory/block_table.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/memory/block_info.hpp"
 
 namespace tern {
-namespace {
-
-const char* word_for(BlockState state) noexcept {
-  switch (state) {
-    case BlockState::live:
-      return "live";
-    case BlockState::retired:
-      return "retired";
-    case BlockState::quarantined:
-      return "quarantined";
-    case BlockState::freed:
-      break;
-  }
-  return "freed";
-}
-
-}  // namespace
-
 OwnedBlock::OwnedBlock(ResourceHandle resource, const Block& block, StreamRef stream) noexcept
     : resource_(std::move(resource)), block_(block), stream_(stream) {}
 
@@ -108,7 +91,7 @@ std::string OwnedBlock::text() const {
       resource_->device().spec(),
       stream_.id() ? fmt::format("stream '{}'", stream_.name()) : std::string("no stream"),
       facts ? facts->tag.name() : Tag{}.name(), block_.generation.count(), block_.generation.slot(),
-      word_for(state()));
+      name(state()));
 }
 
 }  // namespace tern

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tern/device/device.hpp"
+#include "tern/memory/budget_resource.hpp"
 
 namespace tern {
 namespace {
@@ -227,6 +228,33 @@ void PendingFrees::put_back(const Taken& taken) noexcept {
     *record->resource_pending += record->bytes;
     insert(bucket, record);
     record = next;
+  }
+}
+
+void PendingFrees::add(BudgetResource* resource) {
+  const std::lock_guard lock(resources_mutex_);
+  resources_.push_back({resource});
+}
+
+void PendingFrees::forget(BudgetResource* resource) noexcept {
+  std::unique_lock lock(resources_mutex_);
+  const auto find = [&] { return std::ranges::find(resources_, resource, &Registered::resource); };
+  user_left_.wait(lock, [&] { return find()->users == 0; });
+  resources_.erase(find());
+}
+
+void PendingFrees::retry_failed_frees() noexcept {
+  std::unique_lock lock(resources_mutex_);
+  for (std::size_t i = 0; i < resources_.size(); ++i) {
+    BudgetResource* const resource = resources_[i].resource;
+    if (!resource->has_failed_frees()) continue;
+    // The driver is asked without the lock. Meanwhile the list may change, but not lose this one.
+    ++resources_[i].users;
+    lock.unlock();
+    resource->retry_failed_frees();
+    lock.lock();
+    --std::ranges::find(resources_, resource, &Registered::resource)->users;
+    user_left_.notify_all();
   }
 }
 

@@ -9,10 +9,12 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "tern/core/tag.hpp"
 #include "tern/device/mark.hpp"
@@ -20,6 +22,8 @@
 #include "tern/memory/budget.hpp"
 
 namespace tern {
+
+class BudgetResource;
 
 /// What a block has been charged, from its allocation until its free is done.
 struct BlockCharge {
@@ -69,6 +73,12 @@ class PendingFrees {
                            std::size_t bytes, BlockCharge*& spare) noexcept;
   void put_back(const Taken& taken) noexcept;
 
+  /// A resource that charges to the tree, and whose failed frees drain() tries again; until forget()
+  /// has returned. Throws std::bad_alloc.
+  void add(BudgetResource* resource);
+  void forget(BudgetResource* resource) noexcept;
+  void retry_failed_frees() noexcept;
+
   /// What is pending in a budget that ends is pending in its parent.
   void forget(const Budget* budget) noexcept;
   void forget(const std::atomic<std::size_t>* resource) noexcept;
@@ -98,6 +108,14 @@ class PendingFrees {
 
   std::array<Bucket, bucket_count> buckets_;
   std::atomic<std::uint64_t> orders_ = 0;
+
+  struct Registered {
+    BudgetResource* resource = nullptr;
+    std::size_t users = 0;  // threads that try its frees again
+  };
+  std::mutex resources_mutex_;
+  std::condition_variable user_left_;
+  std::vector<Registered> resources_;  // guarded by resources_mutex_
 };
 
 }  // namespace tern

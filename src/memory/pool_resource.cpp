@@ -101,6 +101,7 @@ Result<Block> PoolResource::try_allocate(const Request& request) noexcept {
     pool_->note_request(false);
     return Block{};
   }
+  retry_before_allocation();
   const Result<void> fits = check(request);
   Result<Block> block = fits ? pool_->try_allocate(request) : Result<Block>(fits.failure());
   if (block) return block;
@@ -114,7 +115,10 @@ Result<void> PoolResource::try_deallocate(const Block& block, StreamRef stream,
   return pool_->try_free(block, stream, site);
 }
 
-std::size_t PoolResource::trim(std::size_t keep_bytes) noexcept { return pool_->trim(keep_bytes); }
+std::size_t PoolResource::trim(std::size_t keep_bytes) noexcept {
+  retry_failed_frees();
+  return pool_->trim(keep_bytes);
+}
 std::size_t PoolResource::poll() noexcept { return pool_->poll(SIZE_MAX); }
 void PoolResource::set_limit(std::size_t limit_bytes) noexcept { pool_->set_limit(limit_bytes); }
 bool PoolResource::is_well() const noexcept { return pool_->is_well(); }

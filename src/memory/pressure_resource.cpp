@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "tern/memory/budget_resource.hpp"
+
 namespace tern {
 namespace {
 
@@ -31,6 +33,7 @@ void render_short(const Failure& failure, ShortText& text) noexcept {
 
 PressureResource::PressureResource(ResourceHandle upstream)
     : WrappingResource("pressure", std::move(upstream)),
+      budget_reach_(overflow_of(this->upstream().get())),
       handlers_(std::make_shared<const Handlers>()) {}
 
 std::uint64_t PressureResource::add_handler(PressureHandler handler) {
@@ -65,23 +68,30 @@ Result<Block> PressureResource::try_allocate(const Request& request) noexcept {
   counters().note_request();
   if (request.bytes == 0) return Block{};
   Result<Block> block = upstream()->try_allocate(request);
-  if (!block && is_shortage(block.failure().code()) && !is_helping) {
+  if (!block && is_shortage(block.failure().code()) && !is_helping &&
+      reach_for(block.failure()) != Overflow::fail) {
     // A copy: what is assigned to must not be read from meanwhile.
     const Failure first = block.failure();
     block = try_under_pressure(request, first);
   }
   if (block) {
     counters().note_allocation(block->bytes);
+    // Not before: under pressure these frees are the first rung, and what they give is counted.
+    retry_before_allocation();
   } else {
     counters().note_refusal();
   }
   return block;
 }
 
+Overflow PressureResource::reach_for(const Failure& refusal) const noexcept {
+  return refusal.code() == ErrorCode::out_of_budget ? budget_reach_ : Overflow::spill;
+}
+
 Result<Block> PressureResource::try_under_pressure(const Request& request,
                                                    const Failure& first) noexcept {
   pressed_.fetch_add(1);
-  const Pressure pressure{good_size(request), device().id(), request.tag};
+  Pressure pressure{good_size(request), device().id(), request.tag};
   const std::shared_ptr<const Handlers> theirs = handlers();
   // Rungs ask without waiting: that comes last, and only if it may.
   Request asked = request;
@@ -117,6 +127,9 @@ Result<Block> PressureResource::try_under_pressure(const Request& request,
   const auto round = [&] {
     if (helps(retry_frees()) || helps(upstream()->trim(0))) return true;
     for (const Numbered& one : *theirs) {
+      // What refuses may change on the way: first the budget, then the device.
+      pressure.reach = reach_for(block.failure());
+      if (pressure.reach < Overflow::evict) return false;
       if (helps(call(one.handler))) return true;
     }
     return false;

@@ -1,39 +1,59 @@
 #include "tern/memory/resource.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <new>
 #include <utility>
 
+#include "memory/failed_free_totals.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/memory/failure_callback.hpp"
 
 namespace tern {
 
+constinit FailedFreeTotals failed_free_totals;
+
 Resource::Resource() noexcept = default;
+
 Resource::~Resource() = default;
 
-std::size_t Resource::trim(std::size_t) noexcept { return 0; }
+std::size_t Resource::trim(std::size_t) noexcept {
+  retry_failed_frees();
+  return 0;
+}
 
 void Resource::deallocate(const Block& block, StreamRef stream, const CallSite& site) noexcept {
   const Result<void> freed = try_deallocate(block, stream, site);
   if (freed) return;
-  const std::lock_guard lock(failed_mutex_);
-  free_failure_ = freed.failure();
-  ++failed_frees_;
   // A mistake of the caller's stays one. What the driver refused may work later, also by a stream
   // that is being captured into a graph; one that has ended is no mistake.
   const ErrorCode code = freed.failure().code();
   const bool is_mistake = code == ErrorCode::use_after_free || code == ErrorCode::out_of_bounds ||
                           code == ErrorCode::device_mismatch;
-  if (is_mistake) return;
-  failed_free_bytes_ += block.bytes;
-  try {
-    failed_.push_back({block, stream, site});
-  } catch (const std::bad_alloc&) {
-    // Not tried again: counted, live and charged to the end.
+  {
+    const std::lock_guard lock(failed_mutex_);
+    free_failure_ = freed.failure();
+    ++failed_frees_;
+    failed_free_totals.frees.fetch_add(1);
+    if (!is_mistake) {
+      failed_free_bytes_ += block.bytes;
+      failed_free_totals.bytes.fetch_add(block.bytes);
+      try {
+        failed_.push_back({block, stream, site});
+        allocations_to_skip_ = skipped_allocations_ = 0;
+        has_failed_.store(true, std::memory_order_relaxed);
+      } catch (const std::bad_alloc&) {
+        // Not tried again: counted, live and charged to the end.
+      }
+    }
   }
+  // What a guard has found it has reported itself.
+  const bool is_reported = code == ErrorCode::violation && freed.failure().number("offset");
+  if (!is_reported) report_failure(freed.failure());
 }
 
 std::size_t Resource::retry_failed_frees() noexcept {
+  if (!has_failed_.load(std::memory_order_relaxed)) return 0;
   std::vector<FailedFree> again;
   {
     const std::lock_guard lock(failed_mutex_);
@@ -45,6 +65,7 @@ std::size_t Resource::retry_failed_frees() noexcept {
     ++freed;
     const std::lock_guard lock(failed_mutex_);
     failed_free_bytes_ -= one.block.bytes;
+    failed_free_totals.bytes.fetch_sub(one.block.bytes);
     one.block = {};
   }
   std::erase_if(again, [](const FailedFree& one) { return !one.block; });
@@ -60,7 +81,24 @@ std::size_t Resource::retry_failed_frees() noexcept {
       }
     }
   }
+  has_failed_.store(!failed_.empty(), std::memory_order_relaxed);
   return freed;
+}
+
+void Resource::retry_now_and_then() noexcept {
+  constexpr std::uint32_t most_skipped = 1024;
+  {
+    const std::lock_guard lock(failed_mutex_);
+    if (skipped_allocations_ < allocations_to_skip_) {
+      ++skipped_allocations_;
+      return;
+    }
+    skipped_allocations_ = 0;
+    allocations_to_skip_ = std::min(2 * allocations_to_skip_ + 1, most_skipped);
+  }
+  if (retry_failed_frees() == 0) return;
+  const std::lock_guard lock(failed_mutex_);
+  allocations_to_skip_ = 0;
 }
 
 std::optional<Failure> Resource::take_free_failure() noexcept {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "tern/core/bytes.hpp"
+#include "tern/memory/failure_callback.hpp"
 
 namespace tern {
 namespace {
@@ -226,14 +228,17 @@ Result<void> TrackingResource::Books::try_list(RangeMap::node_type& node, CallSi
     ranges.insert(std::move(node));
     return {};
   }
-  return Failure(ErrorCode::violation,
-                 "the upstream granted {bytes} at {address} with tag '{tag}', across the live "
-                 "{other_bytes} at {other_address} with tag '{other_tag}'. The upstream is at "
-                 "fault; the new block was given back to it.",
-                 site)
+  return Failure(
+             ErrorCode::violation,
+             "the upstream granted [{address}, {end}) with tag '{tag}', which overlaps the live "
+             "block [{other_address}, {other_end}) with tag '{other_tag}'. The upstream is at "
+             "fault; the new block was given back to it.",
+             site)
       .with("address", begin, Unit::hex)
+      .with("end", begin + bytes, Unit::hex)
       .with_bytes("bytes", bytes)
       .with("other_address", other->first, Unit::hex)
+      .with("other_end", other->first + other->second.bytes, Unit::hex)
       .with_bytes("other_bytes", other->second.bytes)
       .with("tag", node.mapped().tag.name())
       .with("other_tag", other->second.tag.name());
@@ -241,13 +246,15 @@ Result<void> TrackingResource::Books::try_list(RangeMap::node_type& node, CallSi
 
 TrackingResource::TrackingResource(ResourceHandle upstream, const TrackingOptions& options)
     : WrappingResource("tracking", std::move(upstream)),
-      books_(std::make_unique<Books>(options.check_overlap)) {}
+      abort_on_overlap_(options.abort_on_overlap),
+      books_(std::make_unique<Books>(options.check_overlap || options.abort_on_overlap)) {}
 
 TrackingResource::~TrackingResource() = default;
 
 Result<Block> TrackingResource::try_allocate(const Request& request) noexcept {
   counters().note_request();
   if (request.bytes == 0) return Block{};
+  retry_before_allocation();
   std::unique_ptr<Entry> entry;
   TagCounters* of_tag = nullptr;
   RangeMap::node_type range;
@@ -274,6 +281,8 @@ Result<Block> TrackingResource::try_allocate(const Request& request) noexcept {
     range.mapped().bytes = block->bytes;
     if (Result<void> listed = books_->try_list(range, request.site); !listed) {
       counters().note_refusal();
+      report_failure(listed.failure());
+      if (abort_on_overlap_) std::abort();
       upstream()->deallocate(*block, request.stream, request.site);
       return listed.failure();
     }

@@ -24,14 +24,23 @@ Statistics WrappingResource::statistics() const noexcept {
   Statistics now = counters_.read();
   now.reserved_bytes = below.reserved_bytes;
   now.pending_bytes = below.pending_bytes;
+  now.reuses = below.reuses;
+  now.free_bytes = below.free_bytes;
+  now.largest_free_bytes = below.largest_free_bytes;
   now.failed_frees = failed_frees() + below.failed_frees;
   now.failed_free_bytes = failed_free_bytes() + below.failed_free_bytes;
   return now;
 }
 
+std::size_t WrappingResource::trim(std::size_t keep_bytes) noexcept {
+  retry_failed_frees();
+  return upstream_->trim(keep_bytes);
+}
+
 Result<Block> WrappingResource::try_allocate(const Request& request) noexcept {
   counters_.note_request();
   if (request.bytes == 0) return Block{};
+  retry_before_allocation();
   Result<Block> block = upstream_->try_allocate(request);
   if (block) {
     counters_.note_allocation(block->bytes);

@@ -344,7 +344,7 @@ std::optional<Finding> OrderChecker::apply(const TraceRecord& record, OnFinding 
       actors.step(record.host);
       return std::nullopt;
     case RecordKind::shutdown: {
-      std::vector<Finding> found = leaks(1);
+      std::vector<Finding> found = leaks(1, PoolMemory::is_kept);
       if (found.empty()) return std::nullopt;
       return std::move(found.front());
     }
@@ -385,11 +385,14 @@ std::optional<OrderChecker::LiveBlock> OrderChecker::block_at(std::uint32_t spac
   return LiveBlock{{space, begin, block->bytes}, block->note->tag};
 }
 
-std::vector<Finding> OrderChecker::leaks(std::size_t most) const {
+std::vector<Finding> OrderChecker::leaks(std::size_t most, PoolMemory pools) const {
   std::vector<std::pair<const tern::LiveBlock*, const Shadow*>> live;
   for (const auto& [space, memory] : state_->shadows) {
     for (const Shadow::Blocks* blocks : {&memory.blocks(), &memory.pieces()}) {
-      for (const auto& [offset, block] : *blocks) live.emplace_back(&block, &memory);
+      for (const auto& [offset, block] : *blocks) {
+        if (block.is_cut && pools == PoolMemory::is_kept) continue;
+        live.emplace_back(&block, &memory);
+      }
     }
   }
   state_->work += live.size();

@@ -98,7 +98,9 @@ CheckSummary check_trace(TraceReader& reader, const std::function<void(const Fin
     const std::optional<Finding> finding = checker.check(record, OrderChecker::OnFinding::apply);
     if (record.kind == RecordKind::shutdown) {
       if (finding) {
-        for (const Finding& leak : checker.leaks(most_leaks)) report(leak);
+        for (const Finding& leak : checker.leaks(most_leaks, OrderChecker::PoolMemory::is_kept)) {
+          report(leak);
+        }
       }
     } else if (finding) {
       report(*finding);

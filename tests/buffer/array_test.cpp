@@ -349,5 +349,46 @@ TEST_F(ArrayTest, ItsFreeComesBehindItsWork) {
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
+TEST(ArrayReservation, PaysForAnArrayAndGetsBackWhatFails) {
+  const Device device = sim::open({});
+  const BudgetHandle budget = Budget::make("job", BudgetLimit::bytes(4096));
+  const auto resource =
+      std::make_shared<BudgetResource>(std::make_shared<PoolResource>(device), budget);
+  Reservation reservation = budget->reserve(4096);
+  // Without the reservation there is nothing left.
+  EXPECT_FALSE(Array<int>::try_uninitialized(resource, 256));
+  {
+    const auto plain = Array<int>::uninitialized(resource, 256, {.reservation = &reservation});
+    EXPECT_EQ(reservation.bytes(), 3072u);
+    const auto zeros = Array<int>::zeros(
+        device, 256,
+        {.resource = resource, .stream = device.default_stream(), .reservation = &reservation});
+    EXPECT_EQ(reservation.bytes(), 2048u);
+    EXPECT_EQ(budget->used_bytes(), 2048u);
+    EXPECT_EQ(zeros.to_host(), std::vector<int>(256, 0));
+    const Result<Array<int>> large =
+        Array<int>::try_uninitialized(resource, 1024, {.reservation = &reservation});
+    ASSERT_FALSE(large);
+    EXPECT_EQ(large.failure().code(), ErrorCode::out_of_budget);
+    EXPECT_EQ(reservation.bytes(), 2048u);
+  }
+  device.synchronize();
+  budget->drain();
+  EXPECT_EQ(budget->used_bytes(), 0u);
+  EXPECT_EQ(budget->reserved_bytes(), 2048u);
+  reservation = {};
+  EXPECT_EQ(budget->charged_bytes(), 0u);
+}
+
+TEST(ArrayReservation, IsRefusedByABufferThatHasItsMemoryLater) {
+  const Device device = sim::open({});
+  const BudgetHandle budget = Budget::make("job", BudgetLimit::bytes(4096));
+  Reservation reservation = budget->reserve(4096);
+  const Result<StorageHandle> storage =
+      Storage::try_make(device, 1024, {.reservation = &reservation});
+  ASSERT_FALSE(storage);
+  EXPECT_EQ(storage.failure().code(), ErrorCode::invalid_argument);
+}
+
 }  // namespace
 }  // namespace tern

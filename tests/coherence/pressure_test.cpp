@@ -160,6 +160,34 @@ TEST_F(Pressed, OnlyWhatCountsAgainstTheSameLimitGoes) {
   EXPECT_FALSE(is_there(a));
 }
 
+TEST_F(Pressed, CopiesGoAsFarAsThePolicyOfTheBudgetAllows) {
+  for (const Overflow policy : {Overflow::fail, Overflow::wait, Overflow::evict, Overflow::spill}) {
+    const BudgetHandle two = limited(2 * pressed_bytes, "two", {}, policy);
+    const ResourceHandle from = std::make_shared<BudgetResource>(pool, two);
+    const auto make = [&] {
+      return UnifiedBuffer<int>(Shape{pressed_ints}, {.device = device, .resources = {from}});
+    };
+    UnifiedBuffer<int> kept = make(), again = make(), first = make(), second = make();
+    write_on_device(kept, s, 7);
+    again.copy_from(counting(pressed_ints));
+    again.prefetch(s);
+    s.synchronize();
+    // One copy is dirty and one is clean. The first request needs the clean one, the second a
+    // dirty.
+    EXPECT_EQ(bool(first.try_discard_device(s)), policy >= Overflow::evict) << name(policy);
+    EXPECT_EQ(is_there(again), policy < Overflow::evict) << name(policy);
+    EXPECT_TRUE(is_there(kept)) << name(policy);
+    if (policy >= Overflow::evict) write_on_device(first, s, 8);
+    s.synchronize();
+    EXPECT_EQ(bool(second.try_discard_device(s)), policy == Overflow::spill) << name(policy);
+    EXPECT_EQ(is_there(kept) && (policy < Overflow::evict || is_there(first)),
+              policy < Overflow::spill)
+        << name(policy);
+    EXPECT_EQ(kept.to_vector(), std::vector<int>(pressed_ints, 7));
+    EXPECT_EQ(again.to_vector(), counting(pressed_ints));
+  }
+}
+
 TEST_F(Pressed, WhatIsUnderACommonLimitGoesToo) {
   const BudgetHandle parent = limited(2 * pressed_bytes, "process");
   const auto child = [&](const char* name) -> ResourceHandle {

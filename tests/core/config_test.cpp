@@ -167,6 +167,7 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_STAGING_BYTES", "64MiB"},
                                 {"TERN_CHECKED", "1"},
                                 {"TERN_CHECK", "compare,poison"},
+                                {"TERN_MEMORY", "track,guard"},
                                 {"TERN_SIM_SEED", "0x7"},
                                 {"TERN_SIM_SCHEDULE", "pct:3"},
                                 {"TERN_SIM_REUSE", "friendly"},
@@ -174,10 +175,10 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_SIM_PROFILE", "small"},
                                 {"TERN_SIM_FAULTS", "copy#1=fail"},
                                 {"TERN_SIM_TRACE", "run.trace"}});
-  const std::vector<std::string> values = {"cuda:1", "cuda,sim",    "8",        "32",
-                                           "4",      "67108864",    "1",        "poison,compare",
-                                           "0x7",    "pct:3",       "friendly", "collect",
-                                           "small",  "copy#1=fail", "run.trace"};
+  const std::vector<std::string> values = {
+      "cuda:1",  "cuda,sim",       "8",           "32",       "4",     "67108864",
+      "1",       "poison,compare", "guard,track", "0x7",      "pct:3", "friendly",
+      "collect", "small",          "copy#1=fail", "run.trace"};
   ASSERT_EQ(config_variables().size(), values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     const ConfigVariable& variable = config_variables()[i];
@@ -204,6 +205,16 @@ TEST(Config, ReadsTheWordsOfChecks) {
       refusal("TERN_CHECK", "poisn").text(),
       "TERN_CHECK='poisn' is not accepted: it takes some of the words poison, guard, checksum "
       "and compare, separated by commas without spaces. Correct it, or unset it.");
+}
+
+TEST(Config, ReadsTheWordsOfMemoryChecks) {
+  const Config::MemoryChecks none = parse({})->memory;
+  EXPECT_FALSE(none.guard || none.poison || none.track);
+  const Config::MemoryChecks some = parse({{"TERN_MEMORY", "poison,track"}})->memory;
+  EXPECT_TRUE(!some.guard && some.poison && some.track);
+  for (const char* value : {"", "1", "guards", "guard,", "guard, poison", "Guard"}) {
+    refusal("TERN_MEMORY", value);
+  }
 }
 
 TEST(Config, RefusesAVariableOfTheSimulatedDeviceThatIsEmpty) {

@@ -453,6 +453,71 @@ TEST_F(BudgetResourceTest, RunsALoopOfAHundredTimesTheLimit) {
   }
 }
 
+/// A free fails once; the fault is over, and somebody tries again.
+class FailedFree : public BudgetResourceTest {
+ protected:
+  void fail_once() {
+    use(4096);
+    const Block block = take(4096).value();
+    upstream->arm(TestUpstream::Fault::once, 1);
+    resource->deallocate(block, stream);
+    EXPECT_EQ(budget->used_bytes(), 4096u);
+    EXPECT_EQ(budget->pending_bytes(), 0u);
+    EXPECT_EQ(resource->statistics().failed_frees, 1u);
+    EXPECT_EQ(resource->statistics().failed_free_bytes, 4096u);
+  }
+  void expect_freed() {
+    stream.synchronize();
+    budget->drain();
+    EXPECT_EQ(resource->statistics().failed_free_bytes, 0u);
+    EXPECT_EQ(budget->used_bytes(), 0u);
+  }
+};
+
+TEST_F(FailedFree, IsTriedAgainWhenTheBudgetIsDrained) {
+  fail_once();
+  budget->drain();
+  EXPECT_EQ(budget->pending_bytes(), 4096u);
+  expect_freed();
+}
+
+TEST_F(FailedFree, IsTriedAgainWhenTheResourceIsTrimmed) {
+  fail_once();
+  resource->trim(0);
+  expect_freed();
+}
+
+TEST_F(FailedFree, IsTriedAgainByAnAllocation) {
+  fail_once();
+  // Far from the limit, where nobody drains.
+  budget->set_limit(BudgetLimit::bytes(1 * mib));
+  const Block block = take(16).value();
+  EXPECT_EQ(budget->pending_bytes(), 4096u);
+  resource->deallocate(block, stream);
+  expect_freed();
+}
+
+TEST_F(FailedFree, IsTriedAgainByARequestAtTheLimit) {
+  fail_once();
+  const Result<Block> block = take(4096);
+  ASSERT_TRUE(block) << block.failure().text();
+  resource->deallocate(*block, stream);
+  expect_freed();
+}
+
+TEST_F(FailedFree, IsTriedLessOftenWhileItGoesOnFailing) {
+  fail_once();
+  budget->set_limit(BudgetLimit::bytes(1 * mib));
+  upstream->arm(TestUpstream::Fault::forever, 1);
+  for (int i = 0; i < 1000; ++i) EXPECT_FALSE(take(16));
+  // A thousand refused allocations, and some ten frees.
+  EXPECT_LT(upstream->calls, 1020);
+  EXPECT_GT(upstream->calls, 1005);
+  upstream->arm(TestUpstream::Fault::none, 0);
+  resource->trim(0);
+  expect_freed();
+}
+
 TEST_F(BudgetResourceTest, ForgetsFreesThatAreDoneWithoutALimitToo) {
   resource.reset();
   budget = Budget::make("endless", BudgetLimit::unlimited());

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,10 +18,12 @@
 #include "support/forked_child.hpp"
 #include "support/thorough.hpp"
 #include "support/thread.hpp"
+#include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/direct_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
+#include "tern/memory/guard_resource.hpp"
 #include "tern/memory/owned_block.hpp"
 
 namespace tern {
@@ -339,6 +343,57 @@ TEST(DefaultResource, GoesWithItsDeviceWhileOthersAsk) {
     other.join();
     EXPECT_TRUE(fake.ledger->has_closed());
   }
+}
+
+/// In a process of its own, because the configuration is read once in a process.
+TEST(DefaultResourceDeathTest, HasTheWrappersThatTheEnvironmentAsksFor) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto expect_name = [](const char* words, const char* name) {
+    EXPECT_EXIT(
+        {
+          setenv("TERN_MEMORY", words, 1);
+          const ResourceHandle resource = default_resource(sim::open({}));
+          std::_Exit(std::string_view(resource->name()) == name ? 0 : 1);
+        },
+        testing::ExitedWithCode(0), "")
+        << words;
+  };
+  expect_name("guard", "guard(pool)");
+  expect_name("poison", "guard(pool)");
+  expect_name("track", "tracking(pool)");
+  expect_name("track,poison", "tracking(guard(pool))");
+}
+
+TEST(DefaultResourceDeathTest, PoisonsFreshBlocksIfTheEnvironmentSaysSo) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto expect_poisoned = [](const char* words, bool expected) {
+    EXPECT_EXIT(
+        {
+          setenv("TERN_MEMORY", words, 1);
+          const OwnedBlock block(default_resource(open_device("host")), {.bytes = 64});
+          const std::byte fresh = static_cast<const std::byte*>(block.address())[10];
+          std::_Exit((fresh == GuardResource::poison_byte) == expected ? 0 : 1);
+        },
+        testing::ExitedWithCode(0), "")
+        << words;
+  };
+  expect_poisoned("poison", true);
+  expect_poisoned("guard", false);
+}
+
+TEST(DefaultResourceDeathTest, PrintsAWriteBeyondABlockThatNobodyLooksFor) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        setenv("TERN_MEMORY", "guard", 1);
+        const Device device = open_device("host");
+        {
+          const OwnedBlock block(default_resource(device), {.bytes = 100, .tag = "short"});
+          static_cast<std::byte*>(block.address())[100] = std::byte{1};
+        }
+        std::_Exit(0);
+      },
+      testing::ExitedWithCode(0), "tern: somebody wrote beyond the block of 100 B .*'short'");
 }
 
 }  // namespace

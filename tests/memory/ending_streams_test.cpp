@@ -3,12 +3,18 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <barrier>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <random>
+#include <thread>
 #include <vector>
 
+#include "device/device_state.hpp"
 #include "support/budgets.hpp"
+#include "support/fake_backend.hpp"
 #include "support/thorough.hpp"
 #include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
@@ -25,20 +31,40 @@ namespace {
 
 constexpr std::size_t bytes = 4096;
 
+/// Two threads that begin something at the same moment, give or take a few steps that differ from
+/// round to round: so each moment of one meets each of the other.
+class Start {
+ public:
+  void arrive(std::uint32_t round, std::uint32_t steps) noexcept {
+    arrived_.fetch_add(1);
+    for (std::uint32_t tries = 0; arrived_.load() < 2 * round; ++tries) {
+      if (tries > 1'000) std::this_thread::yield();
+    }
+    for (std::uint32_t i = 0; i < steps; ++i) step_.fetch_add(1, std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<std::uint32_t> arrived_ = 0, step_ = 0;
+};
+
 /// Frees a block on a stream while that ends, and uses its memory on another, again and again.
 void race(const Device& device, Resource& resource) {
   const int rounds = test::races(2'000);
   const Stream other(device);
   std::barrier<> both(2);
+  Start start;
   Block block;
   StreamRef last;
   test::Thread frees([&] {
+    std::minstd_rand steps(1);
     for (int i = 0; i < rounds; ++i) {
       both.arrive_and_wait();
+      start.arrive(static_cast<std::uint32_t>(i + 1), steps() % 128);
       resource.deallocate(block, last);
       both.arrive_and_wait();
     }
   });
+  std::minstd_rand steps(2);
   // What is wrong shows in what the device finds; the rounds go on, because the other thread does.
   const auto take = [&](StreamRef stream) {
     const Result<Block> taken = resource.try_allocate({.bytes = bytes, .stream = stream});
@@ -55,6 +81,7 @@ void race(const Device& device, Resource& resource) {
     use(block, ending);
     last = ending;
     both.arrive_and_wait();
+    start.arrive(static_cast<std::uint32_t>(i + 1), steps() % 128);
     ending = Stream();
     both.arrive_and_wait();
     const Block again = take(other);
@@ -76,6 +103,31 @@ class EndingStreams : public testing::Test {
 };
 
 TEST_F(EndingStreams, OfAPool) { race(device, *pool); }
+
+/// The owner begins to end the stream at the very moment the pool tells it of a free: the end
+/// waits.
+TEST(EndingStream, WaitsUntilItIsToldOfAFree) {
+  const test::FakeDevice fake({.describe = [](DeviceInfo& info) { info.wants_notes = true; }});
+  PoolResource resource(fake.device);
+  const Stream first(fake.device);
+  auto ending = std::make_unique<Stream>(fake.device);
+  const Block block = resource.allocate({.bytes = bytes, .stream = first});
+  const std::size_t before = fake.ledger->live_streams();
+  test::Thread owner;
+  fake.ledger->run_after(test::Call::note_subrelease, [&] {
+    const StreamState& state = *DeviceState::state_of(*ending);
+    owner = test::Thread([&] { ending.reset(); });
+    while (!state.is_ending.load()) std::this_thread::yield();
+    // Time enough for an end that does not wait.
+    for (int i = 0; i < 20'000 && fake.ledger->live_streams() == before; ++i) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(fake.ledger->live_streams(), before);
+  });
+  resource.deallocate(block, *ending);
+  owner.join();
+  EXPECT_EQ(fake.ledger->live_streams(), before - 1);
+}
 
 TEST_F(EndingStreams, OfADriverThatWaits) {
   DirectResource driver(device);

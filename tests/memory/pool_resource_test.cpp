@@ -152,5 +152,40 @@ TEST_F(Pool, SurvivesARandomProgram) {
               s.remapped_hits, s.host_waits, s.pages_moved);
 }
 
+TEST(PoolRefusal, SaysWhatTheDeviceHasAndWhatTheDriverSaid) {
+  const Device device = sim::open({.memory_bytes = 64 * mib});
+  PoolResource pool(device);
+  const Block most = pool.allocate({.bytes = 48 * mib});
+  const Failure full = pool.try_allocate({.bytes = 32 * mib}).failure();
+  EXPECT_EQ(full.code(), ErrorCode::out_of_memory);
+  EXPECT_EQ(full.number("requested"), 32 * mib);
+  EXPECT_EQ(full.number("free"), 16 * mib);
+  EXPECT_EQ(full.number("total"), 64 * mib);
+  EXPECT_EQ(full.number("code"), 2u);
+  EXPECT_NE(full.text().find("16.0 MiB of 64.0 MiB free"), std::string::npos) << full.text();
+  pool.deallocate(most, {});
+}
+
+TEST(PoolRefusal, SaysWhatTheLimitLeavesWhereThatRefuses) {
+  const Device device = sim::open({.memory_bytes = 64 * mib});
+  PoolResource pool(device, {.limit_bytes = 8 * mib});
+  const Block most = pool.allocate({.bytes = 6 * mib});
+  const Failure full = pool.try_allocate({.bytes = 4 * mib}).failure();
+  EXPECT_EQ(full.number("free"), 2 * mib);
+  EXPECT_EQ(full.number("total"), 8 * mib);
+  EXPECT_FALSE(full.number("code"));
+  pool.deallocate(most, {});
+}
+
+TEST(PoolRefusal, HasTheCallAndCodeOfAnInjectedFault) {
+  const Device device = sim::open({.memory_bytes = 64 * mib, .faults = "allocate#1+=oom"});
+  PoolResource pool(device);
+  const Failure full = pool.try_allocate({.bytes = 4 * mib}).failure();
+  EXPECT_EQ(full.number("code"), 2u);
+  EXPECT_EQ(full.string("call"), "create_pages");
+  EXPECT_EQ(full.number("free"), 64 * mib);
+  EXPECT_EQ(full.number("total"), 64 * mib);
+}
+
 }  // namespace
 }  // namespace tern

@@ -7,12 +7,21 @@
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/async_resource.hpp"
+#include "tern/memory/budget_resource.hpp"
 #include "tern/memory/direct_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
+#include "tern/memory/owned_block.hpp"
 #include "tern/memory/pool_resource.hpp"
 
 namespace tern {
 namespace {
+
+/// Hands everything on to a resource that lives longer.
+class NotOwning final : public WrappingResource {
+ public:
+  explicit NotOwning(Resource& other)
+      : WrappingResource("lent", ResourceHandle(ResourceHandle(), &other)) {}
+};
 
 class PressureResourceTest : public testing::Test {
  protected:
@@ -230,6 +239,66 @@ TEST_F(PressureResourceTest, HelpsManyThreads) {
   EXPECT_GT(resource.rescued_requests(), 0u);
   EXPECT_EQ(resource.failed_frees(), 0u);
 }
+
+/// What a request at the limit of a budget may do, and what handlers are told.
+class PressureOfABudget : public testing::TestWithParam<Overflow> {
+ protected:
+  const Device device = sim::open({.policy = sim::Policy::lazy});
+  const Stream stream{device};
+  const BudgetHandle budget =
+      Budget::make("small", BudgetLimit::bytes(1024), {.overflow = GetParam()});
+  PressureResource resource{
+      std::make_shared<BudgetResource>(std::make_shared<PoolResource>(device), budget)};
+};
+
+TEST_P(PressureOfABudget, CallsHandlersAsFarAsThePolicyAllows) {
+  OwnedBlock cached(std::make_shared<NotOwning>(resource), {.bytes = 1024});
+  std::vector<Overflow> told;
+  resource.add_handler([&](const Pressure& pressure) -> std::size_t {
+    told.push_back(pressure.reach);
+    cached = {};
+    return 1024;
+  });
+  const Result<Block> block = resource.try_allocate({.bytes = 512});
+  const bool may_evict = GetParam() >= Overflow::evict;
+  EXPECT_EQ(bool(block), may_evict);
+  EXPECT_EQ(told, may_evict ? std::vector{GetParam()} : std::vector<Overflow>{});
+  if (block) {
+    resource.deallocate(*block, {});
+  } else {
+    EXPECT_EQ(block.failure().code(), ErrorCode::out_of_budget);
+  }
+}
+
+TEST_P(PressureOfABudget, WaitsForFreesUnlessThePolicyIsToFail) {
+  const Stream other(device);
+  const Block freed = resource.allocate({.bytes = 1024, .stream = other});
+  other.fill(static_cast<std::byte*>(freed.address), 1024, std::byte{1});
+  resource.deallocate(freed, other);
+  const Result<Block> block = resource.try_allocate({.bytes = 1024, .stream = stream});
+  EXPECT_EQ(bool(block), GetParam() != Overflow::fail);
+  if (block) resource.deallocate(*block, stream);
+}
+
+TEST_P(PressureOfABudget, CallsHandlersForAFullDeviceWhateverThePolicy) {
+  auto faulty = std::make_shared<FaultResource>(std::make_shared<PoolResource>(device));
+  PressureResource pressed(std::make_shared<BudgetResource>(faulty, budget));
+  std::vector<Overflow> told;
+  pressed.add_handler([&](const Pressure& pressure) -> std::size_t {
+    told.push_back(pressure.reach);
+    return 1;
+  });
+  faulty->fail_next(1);
+  const Result<Block> block = pressed.try_allocate({.bytes = 512, .wait = Wait::never});
+  ASSERT_TRUE(block) << block.failure().text();
+  EXPECT_EQ(told, std::vector{Overflow::spill});
+  pressed.deallocate(*block, {});
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, PressureOfABudget,
+                         testing::Values(Overflow::fail, Overflow::wait, Overflow::evict,
+                                         Overflow::spill),
+                         [](const auto& one) { return std::string(name(one.param)); });
 
 }  // namespace
 }  // namespace tern

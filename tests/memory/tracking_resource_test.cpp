@@ -8,6 +8,7 @@
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/direct_resource.hpp"
+#include "tern/memory/failure_callback.hpp"
 #include "tern/memory/fault_resource.hpp"
 
 namespace tern {
@@ -294,6 +295,42 @@ TEST_F(TrackingResourceTest, ReportsBothRangesOfAnOverlap) {
   EXPECT_TRUE(guarded.try_allocate({.bytes = 8}));
   static_cast<void>(after);
   static_cast<void>(before);
+}
+
+TEST_F(TrackingResourceTest, TellsTheCallbackOfBothRangesOfAnOverlap) {
+  std::vector<Failure> heard;
+  FailureCallback old =
+      set_failure_callback([&](const Failure& failure) { heard.push_back(failure); });
+  auto faulty = std::make_shared<FaultyUpstream>(device);
+  TrackingResource guarded(faulty, {.check_overlap = true});
+  faulty->next_address = 0x1000;
+  const Block first = guarded.allocate({.bytes = 0x100, .tag = "first"});
+  faulty->next_address = 0x1080;
+  EXPECT_FALSE(guarded.try_allocate({.bytes = 0x100, .tag = "second"}));
+  set_failure_callback(std::move(old));
+  ASSERT_EQ(heard.size(), 1u);
+  EXPECT_EQ(heard[0].number("address"), 0x1080u);
+  EXPECT_EQ(heard[0].number("end"), 0x1180u);
+  EXPECT_EQ(heard[0].number("other_address"), 0x1000u);
+  EXPECT_EQ(heard[0].number("other_end"), 0x1100u);
+  EXPECT_NE(heard[0].text().find("[0x1080, 0x1180)"), std::string::npos) << heard[0].text();
+  EXPECT_NE(heard[0].text().find("[0x1000, 0x1100)"), std::string::npos) << heard[0].text();
+  guarded.deallocate(first, {});
+}
+
+TEST(TrackingResourceDeathTest, EndsTheProcessAtAnOverlapIfItIsTold) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        const Device device = sim::open({});
+        auto faulty = std::make_shared<FaultyUpstream>(device);
+        TrackingResource guarded(faulty, {.abort_on_overlap = true});
+        faulty->next_address = 0x1000;
+        static_cast<void>(guarded.allocate({.bytes = 0x100}));
+        faulty->next_address = 0x1080;
+        static_cast<void>(guarded.try_allocate({.bytes = 0x100}));
+      },
+      "0x1080, 0x1180.*0x1000, 0x1100");
 }
 
 TEST_F(TrackingResourceTest, AddsUpToTheTotalOnEightThreads) {

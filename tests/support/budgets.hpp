@@ -12,7 +12,7 @@
 namespace tern::test {
 
 inline BudgetHandle limited(std::size_t bytes, const char* name = "test", BudgetHandle parent = {},
-                            Overflow overflow = Overflow::wait) {
+                            Overflow overflow = Overflow::spill) {
   return Budget::make(name, BudgetLimit::bytes(bytes),
                       {.parent = std::move(parent), .overflow = overflow});
 }

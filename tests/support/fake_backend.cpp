@@ -343,6 +343,10 @@ class FakeBackend final : public Backend {
     if (const auto failure = ledger_->enter(Call::launch)) return *failure;
     return host_->launch(submission, kernel, size, arguments);
   }
+  void note_subrelease(const Submission&, const Suballocation&) noexcept override {
+    // It cannot fail, and is no call to the driver: only what is to run behind it does.
+    ledger_->leave(Call::note_subrelease);
+  }
 
  private:
   static Failure dead_handle() noexcept {

@@ -37,7 +37,8 @@ namespace tern::test {
                                   TERN_CALL(query_event) TERN_CALL(synchronize_event)              \
                                       TERN_CALL(elapsed_ns) TERN_CALL(call_host)                   \
                                           TERN_CALL(prefetch) TERN_CALL(advise)                    \
-                                              TERN_CALL(load_kernel) TERN_CALL(launch)
+                                              TERN_CALL(load_kernel) TERN_CALL(launch)         \
+                                                  TERN_CALL(note_subrelease)
 
 enum class Call : std::uint8_t {
 #define TERN_CALL(name) name,

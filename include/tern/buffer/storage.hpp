@@ -76,6 +76,9 @@ struct StorageOptions {
   Tag tag = {};
   /// Host accesses that collide are refused (access_conflict). Unset: as TERN_CHECKED says.
   std::optional<bool> checked = {};
+  /// Pays for the memory of an Array, whose resource is a BudgetResource or stands on one
+  /// (Budget::reserve). A buffer has its memory later, and refuses one with invalid_argument.
+  Reservation* reservation = nullptr;
   CallSite site = CallSite::here();
 };
 

@@ -48,6 +48,13 @@ struct Config {
     bool poison = false, guard = false, checksum = false, compare = false;
   };
   Checks checks = {};
+  /// TERN_MEMORY: words, separated by commas, that put wrappers around the built-in default
+  /// resources: guard (bands around each block), poison (bands, and blocks are filled when they are
+  /// given and when they are freed), track (who holds what, and where it was asked for).
+  struct MemoryChecks {
+    bool guard = false, poison = false, track = false;
+  };
+  MemoryChecks memory = {};
 
   /// TERN_SIM_SEED, _SCHEDULE, _REUSE, _MODE, _PROFILE, _FAULTS, _TRACE: what a simulated device is
   /// opened with where its spec says nothing. As text; the device knows the grammar. Empty: unset.

@@ -23,6 +23,7 @@
 #include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/device/activity.hpp"
 #include "tern/device/backend.hpp"
 #include "tern/device/mark.hpp"
 
@@ -60,6 +61,9 @@ class TERN_EXPORT Device {
   [[nodiscard]] MemoryInfo memory(CallSite site = CallSite::here()) const {
     return try_memory().value(site);
   }
+
+  /// What the device was asked to do since it was opened. Asks no driver.
+  [[nodiscard]] DeviceActivity activity() const noexcept;
 
   // --- Memory: device, pinned or managed
 

@@ -76,20 +76,22 @@ class TERN_EXPORT BudgetLimit {
   DeviceId device_;
 };
 
-/// How far a request at the limit may go; each does what those before it do.
+/// How far a request at the limit may go; each policy allows what those before it do. Handlers are
+/// those of a PressureResource around the BudgetResource, and unified buffers.
 enum class Overflow : std::uint8_t {
-  fail,   // frees that are done are noticed, and memory of the same stream is used again
-  wait,   // the host waits for frees that are not done, if the request allows it
-  evict,  // whoever has a handler for pressure may throw out what can be fetched again
-  spill,  // and may move what cannot
+  fail,   // notices frees that are done, and uses memory of the same stream again; no handler runs
+  wait,   // the host waits for frees that are not done, if the request allows it; no handler runs
+  evict,  // handlers may drop what can be fetched again (Pressure::reach)
+  spill,  // handlers may also write elsewhere what cannot
 };
+[[nodiscard]] TERN_EXPORT std::string_view name(Overflow overflow) noexcept;
 
 struct BudgetOptions {
   BudgetHandle parent = {};
   /// Whose memory it counts. None: the parent's, or that of the limit; if these have none, the
   /// budget is neutral and counts bytes of any device.
   DeviceId device = {};
-  Overflow overflow = Overflow::wait;
+  Overflow overflow = Overflow::spill;
 };
 
 /// One moment of a budget; the parts may be off by calls that are under way.
@@ -183,8 +185,9 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
                                           CallSite site = CallSite::here()) noexcept;
   [[nodiscard]] Charge charge(std::size_t bytes, Tag tag = {}, CallSite site = CallSite::here());
 
-  /// Notices which pending frees of the tree are done. Asks every stream at most once more than it
-  /// has something done; never waits. Requests at the limit do this by themselves.
+  /// Notices which pending frees of the tree are done, and tries frees again that failed in a
+  /// BudgetResource of the tree. Asks every stream at most once more than it has something done;
+  /// never waits. Requests at the limit do this by themselves.
   Drained drain() noexcept;
   /// Waits for everything that is pending in the tree. Gives the first failure of a stream, whose
   /// bytes stay pending.

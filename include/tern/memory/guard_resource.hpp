@@ -8,7 +8,9 @@
 // A write beyond the block is an error, violation, that names the block, its tag, both call sites
 // and the first bad byte. The free that found it is refused once, so that the block can be looked
 // at; freeing it again succeeds. Freed blocks can be held back, oldest first out, up to a number of
-// bytes; what was written into one meanwhile is found when it leaves, and told by take_hit().
+// bytes; what was written into one meanwhile is found when it leaves. Each violation goes to the
+// failure callback (failure_callback.hpp), which prints it to standard error if the program has set
+// none, and to take_hit(). TERN_MEMORY=guard or =poison puts a guard around default resources.
 //
 // Blocks are exactly as large as was asked for, so that the first byte beyond is guarded: bands are
 // bytes of the upstream's. Thread-safe; keeps its upstream alive.

@@ -8,6 +8,9 @@
 // that was not enough and the request may wait, the device is waited for, and the request tried a
 // last time. Other failures are handed on as they are, and success costs one branch.
 //
+// If a BudgetResource below refuses, its budget's Overflow says how far this goes: fail hands the
+// refusal on, wait runs no handler, evict and spill run handlers and tell them how far they may go.
+//
 // Handlers are called with no lock held, by whichever thread needs memory, several at once; they
 // may free to this resource and allocate from it. Requests that a handler makes are not helped in
 // their turn. Thread-safe; keeps its upstream alive.
@@ -21,6 +24,7 @@
 #include <mutex>
 #include <vector>
 
+#include "tern/memory/budget.hpp"
 #include "tern/memory/wrapping_resource.hpp"
 
 namespace tern {
@@ -29,6 +33,9 @@ struct Pressure {
   std::size_t need_bytes = 0;
   DeviceId device = {};
   Tag tag = {};
+  /// evict: the handler drops only what can be fetched again. spill: it may write the rest elsewhere
+  /// first. Of a device that is full, spill.
+  Overflow reach = Overflow::spill;
 };
 
 /// Gives the bytes it freed; must not wait for a stream. One that throws has freed nothing.
@@ -63,9 +70,12 @@ class TERN_EXPORT PressureResource final : public WrappingResource {
   using Handlers = std::vector<Numbered>;
 
   [[nodiscard]] std::shared_ptr<const Handlers> handlers() const noexcept;
+  /// How far the request may go that was refused with this.
+  [[nodiscard]] Overflow reach_for(const Failure& refusal) const noexcept;
   [[nodiscard]] Result<Block> try_under_pressure(const Request& request,
                                                  const Failure& first) noexcept;
 
+  const Overflow budget_reach_;  // of the budgets below, the least
   mutable std::mutex mutex_;
   std::shared_ptr<const Handlers> handlers_;  // guarded by mutex_, replaced and never changed
   std::uint64_t last_number_ = 0;             // guarded by mutex_

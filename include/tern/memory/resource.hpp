@@ -6,10 +6,13 @@
 // the block, nothing after it may. Thread-safe, all of them.
 //
 // A free that fails keeps its block live and charged. deallocate() cannot tell its caller, so the
-// resource counts it, tells the handler, and tries again later; try_deallocate() says so at once.
+// resource counts it, calls the failure callback (failure_callback.hpp), and tries again: when it is
+// trimmed, when it allocates without a block at hand, and in Budget::drain() and shutdown().
+// try_deallocate() returns the failure at once.
 
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -83,15 +86,26 @@ class TERN_EXPORT Resource {
   /// How often a silent free failed, and the bytes of the blocks concerned.
   [[nodiscard]] std::uint64_t failed_frees() const noexcept;
   [[nodiscard]] std::size_t failed_free_bytes() const noexcept;
-  /// Tries the frees again that failed for the driver's sake; gives how many succeeded.
+  /// Are there frees to try again?
+  [[nodiscard]] bool has_failed_frees() const noexcept {
+    return has_failed_.load(std::memory_order_relaxed);
+  }
+  /// Tries the frees again that failed because of the driver. Returns how many succeeded.
   std::size_t retry_failed_frees() noexcept;
 
  protected:
+  /// Before an allocation: tries failed frees again, at first every time, and less and less often
+  /// while they go on failing. Costs one load where there are none.
+  void retry_before_allocation() noexcept {
+    if (has_failed_.load(std::memory_order_relaxed)) retry_now_and_then();
+  }
   /// Where a request is checked that has bytes: its stream is of the device or none, its alignment
   /// a power of two up to the traits' largest, its size one that memory can have.
   [[nodiscard]] Result<void> check(const Request& request) const noexcept;
 
  private:
+  void retry_now_and_then() noexcept;
+
   struct FailedFree {
     Block block = {};
     StreamRef stream = {};
@@ -102,6 +116,8 @@ class TERN_EXPORT Resource {
   std::vector<FailedFree> failed_;       // those worth another try
   std::uint64_t failed_frees_ = 0;
   std::size_t failed_free_bytes_ = 0;
+  std::uint32_t allocations_to_skip_ = 0, skipped_allocations_ = 0;
+  std::atomic<bool> has_failed_ = false;  // is failed_ not empty? Written with the lock held
 };
 
 using ResourceHandle = std::shared_ptr<Resource>;

@@ -22,9 +22,12 @@
 namespace tern {
 
 struct TrackingOptions {
-  /// Is a block that the upstream grants clear of all that are live here? If not, it is given back,
-  /// and the request refused with violation, which names both ranges. One ordered map more.
+  /// Checks that a block the upstream grants overlaps no block that is live here. If it does, the
+  /// failure callback gets a violation that names both ranges, the new block goes back, and the
+  /// request is refused with the same violation. One ordered map more.
   bool check_overlap = false;
+  /// Ends the process with the report at the first overlap, for a debugger or a core file.
+  bool abort_on_overlap = false;
 };
 
 /// One live block.
@@ -101,6 +104,7 @@ class TERN_EXPORT TrackingResource final : public WrappingResource {
 
  private:
   struct Books;
+  const bool abort_on_overlap_;
   const std::unique_ptr<Books> books_;
 };
 

@@ -30,7 +30,7 @@ class TERN_EXPORT WrappingResource : public Resource {
   [[nodiscard]] Result<void> try_deallocate(
       const Block& block, StreamRef stream,
       const CallSite& site = CallSite::here()) noexcept override;
-  std::size_t trim(std::size_t keep_bytes) noexcept override { return upstream_->trim(keep_bytes); }
+  std::size_t trim(std::size_t keep_bytes) noexcept override;
 
   [[nodiscard]] const ResourceHandle& upstream() const noexcept { return upstream_; }
 

@@ -71,8 +71,12 @@ class TERN_EXPORT OrderChecker {
   [[nodiscard]] std::optional<LiveBlock> block_at(std::uint32_t space,
                                                   std::uint64_t offset) const noexcept;
 
+  /// Memory that a pool has cut into blocks stays with the pool, which may live to the end of the
+  /// process.
+  enum class PoolMemory : std::uint8_t { is_leaked, is_kept };
   /// Blocks that were never released, oldest first, as findings; at most so many.
-  [[nodiscard]] std::vector<Finding> leaks(std::size_t most = static_cast<std::size_t>(-1)) const;
+  [[nodiscard]] std::vector<Finding> leaks(std::size_t most = static_cast<std::size_t>(-1),
+                                           PoolMemory pools = PoolMemory::is_leaked) const;
   /// How many gaps the trace had so far. Operations behind one are counted, and named in findings,
   /// without those that were lost.
   [[nodiscard]] std::uint64_t gaps() const noexcept;

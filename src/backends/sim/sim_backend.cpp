@@ -221,6 +221,7 @@ class SimBackend final : public Backend {
       return not_live(address);
     }
     if (device().loss) {
+      world_->learn_of_loss(index_);
       note_host(TouchKind::release, OperationKind::release, address, block->bytes);
       give(address);
       return {};
@@ -750,7 +751,9 @@ class SimBackend final : public Backend {
   }
   /// What a lost device is given back is only taken out of the books.
   Result<void> begin_release(const char* call) {
-    return device().loss ? Result<void>() : begin(FaultClass::release, call);
+    if (!device().loss) return begin(FaultClass::release, call);
+    world_->learn_of_loss(index_);
+    return {};
   }
 
   Result<void> judge(const Submission& submission, OperationKind operation,
@@ -833,9 +836,12 @@ class SimBackend final : public Backend {
             OperationKind operation) noexcept {
     const Result<Entry> entry = world_->enter("note", submission.site);
     if (!entry) return;
+    // Work of a lost device is over for whoever asks, and its streams learn nothing any more.
+    const bool is_by_host = submission.stream.value == 0 || device().loss;
+    if (device().loss) world_->learn_of_loss(index_);
     std::vector<Touch>& touches = world_->scratch();
     world_->add_touch(touches, kind, block.address, block.bytes, false, block.generation);
-    if (submission.stream.value == 0) {
+    if (is_by_host) {
       world_->judge_later({.kind = RecordKind::host_access,
                            .operation = operation,
                            .touches = touches,
@@ -874,7 +880,8 @@ class SimBackend final : public Backend {
         .with("device", info_.spec)
         .with_bytes("requested", bytes)
         .with_bytes("free", allocator.free_bytes())
-        .with_bytes("total", allocator.total_bytes());
+        .with_bytes("total", allocator.total_bytes())
+        .with("code", std::uint64_t{2});
   }
 
   Result<void*> take(std::size_t bytes, std::size_t alignment, std::uint64_t generation) {

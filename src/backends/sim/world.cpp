@@ -256,13 +256,19 @@ void World::lose(std::uint32_t index, const Failure& cause) noexcept {
     stream->queue.clear();
     if (stream->passed != stream->submitted) stream->lost_at = stream->passed;
     stream->passed = stream->submitted;
-    // Nor does it use memory any more: releases need no wait, and are no findings.
+  }
+  learn_of_loss(index);
+  std::erase_if(busy_, [&](std::size_t i) { return streams_[i]->queue.empty(); });
+  while (!lost.pending.empty()) finish_release(lost, lost.pending.front().generation);
+}
+
+void World::learn_of_loss(std::uint32_t index) noexcept {
+  for (const std::unique_ptr<SimStream>& stream : streams_) {
+    if (stream->device != index) continue;
     judge_later({.kind = RecordKind::host_wait_mark,
                  .actor = stream->actor,
                  .sequence = checker_.sequence(stream->actor)});
   }
-  std::erase_if(busy_, [&](std::size_t i) { return streams_[i]->queue.empty(); });
-  while (!lost.pending.empty()) finish_release(lost, lost.pending.front().generation);
 }
 
 Result<std::optional<FaultKind>> World::begin(std::uint32_t index, FaultClass fault_class,
@@ -296,6 +302,7 @@ Result<std::optional<FaultKind>> World::begin(std::uint32_t index, FaultClass fa
           .with("call", call)
           .with_bytes("free", *fault == FaultKind::oom ? 0 : device.allocator->free_bytes())
           .with_bytes("total", device.allocator->total_bytes())
+          .with("code", std::uint64_t{2})
           .with("why", *fault == FaultKind::oom ? "Free something" : "No free range is that long");
     case FaultKind::refuse:
     case FaultKind::fail:

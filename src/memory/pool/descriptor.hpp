@@ -54,6 +54,7 @@ struct alignas(64) Descriptor {
   // The other neighbour in the list that offers it.
   Descriptor* previous = nullptr;
   // In flight: neighbours in the order of freeing. Quiescent, with whole pages: others like it.
+  // Held, with slack: others of the same cache, which guards the links.
   Descriptor* older = nullptr;
   Descriptor* newer = nullptr;
   Lane* lane = nullptr;        // in flight: of the stream that freed it

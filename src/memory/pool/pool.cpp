@@ -208,7 +208,11 @@ Descriptor* Pool::find(Search& search) noexcept {
     return nullptr;
   }
   if (exceeds_limit(search.granules)) return nullptr;
-  if (poll(most_questions_per_request) > 0) {
+  // A few streams first; and before the pool holds more, every stream that may have passed enough:
+  // else what nobody asks about would be held for ever.
+  for (const std::size_t most_questions : {most_questions_per_request, SIZE_MAX}) {
+    if (most_questions == SIZE_MAX && !may_have_enough(search.granules)) break;
+    if (poll(most_questions) == 0) continue;
     if (Descriptor* range = take(search, Thoroughness::quick)) return range;
     if (search.failure) return nullptr;
   }
@@ -270,9 +274,15 @@ bool Pool::has_cached() noexcept {
   std::size_t bytes = 0;
   for_each_cache([&](StreamCache& cache) {
     const std::lock_guard lock(cache.lock);
-    bytes += cache.bytes();
+    bytes += cache.bytes() + cache.counts.slack_bytes;
   });
   return bytes > 0;
+}
+
+bool Pool::may_have_enough(std::uint64_t granules) noexcept {
+  const std::lock_guard lock(ranges_mutex_);
+  return ranges_.in_flight_granules() > 0 &&
+         ranges_.in_flight_granules() + ranges_.quiescent().total() >= granules;
 }
 
 bool Pool::exceeds_limit(std::uint64_t granules) noexcept {
@@ -459,6 +469,9 @@ void Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use, const
   if (wants_notes_) {
     if (id && last_use) {
       stream.note_subrelease(as_note(block), site);
+      // Others may have recorded the mark before the stream was told; the next one is behind that.
+      last_use.sequence = DeviceState::state_of(stream)->promise_next();
+      range.place->sequence.store(last_use.sequence, std::memory_order_relaxed);
     } else {
       device_.note_subrelease(as_note(block), site);
     }
@@ -524,8 +537,40 @@ void Pool::put_all_quiescent(Descriptor* list) noexcept {
   note_change();
 }
 
+void Pool::release_slack(StreamCache& cache) noexcept {
+  Descriptor* pieces = nullptr;
+  StreamId stream;
+  {
+    // With both locks: nobody frees the block, and nobody looks at its neighbours.
+    const std::lock_guard cache_lock(cache.lock);
+    stream = cache.stream;
+    if (cache.first_with_slack() == nullptr) return;
+    const std::lock_guard lock(ranges_mutex_);
+    while (Descriptor* const block = cache.first_with_slack()) {
+      // Without memory for a descriptor the slack stays where it is.
+      if (!ranges_.store().try_prepare(Ranges::descriptors_per_take)) break;
+      const std::uint64_t granules = block->size - block->slack;
+      cache.end_slack(*block);
+      ranges_.cut(*block, block->offset, granules,
+                  [&pieces](Descriptor& rest) { rest.next = std::exchange(pieces, &rest); });
+    }
+  }
+  if (pieces == nullptr) return;
+  if (&cache == caches_[host_slot].load(std::memory_order_relaxed)) {
+    put_all_quiescent(pieces);
+    return;
+  }
+  // The stream's earlier work may still use what was a block before.
+  const std::uint64_t sequence = device_.next_mark(stream).sequence;
+  for (Descriptor* piece = pieces; piece != nullptr; piece = piece->next) {
+    piece->place->sequence.store(sequence, std::memory_order_relaxed);
+  }
+  retire(pieces, cache, stream);
+}
+
 void Pool::flush_caches() noexcept {
   for_each_cache([this](StreamCache& cache) {
+    release_slack(cache);
     Descriptor* all = nullptr;
     StreamId stream;
     {
@@ -563,23 +608,41 @@ std::size_t Pool::settle(StreamCache& cache, std::uint64_t sequence) noexcept {
   return granules * granule_bytes;
 }
 
+std::size_t Pool::settle_seen() noexcept {
+  const DeviceState& device = *DeviceState::of(device_);
+  std::uint64_t granules = 0;
+  const std::lock_guard lock(ranges_mutex_);
+  for_each_cache([&](StreamCache& cache) {
+    if (cache.lane.oldest == nullptr) return;
+    granules += ranges_.settle(cache.lane, device.last_done(cache.lane.stream));
+  });
+  if (granules > 0) note_change();
+  return granules * granule_bytes;
+}
+
+std::size_t Pool::ask(StreamCache& cache, std::size_t& questions_left) noexcept {
+  std::size_t settled = 0;
+  while (questions_left > 0) {
+    const Mark oldest = oldest_mark(cache);
+    if (!oldest) break;
+    --questions_left;
+    polls_.fetch_add(1, std::memory_order_relaxed);
+    const Result<bool> is_done = Device::try_is_done(oldest);
+    // What a lost device was doing it does no more.
+    const bool is_over = is_done ? *is_done : is_done.failure().code() == ErrorCode::device_lost;
+    if (!is_over) break;
+    // One answer may tell of many frees: of all that the stream had passed.
+    const std::uint64_t done = DeviceState::of(device_)->last_done(oldest.stream);
+    settled += settle(cache, std::max(oldest.sequence, done));
+  }
+  return settled;
+}
+
 std::size_t Pool::poll(std::size_t most_questions) noexcept {
   if (is_forked()) return 0;
-  std::size_t settled = 0;
+  std::size_t settled = settle_seen();
   std::size_t left = most_questions;
-  for_each_cache([&](StreamCache& cache) {
-    while (left > 0) {
-      const Mark oldest = oldest_mark(cache);
-      if (!oldest) return;
-      --left;
-      polls_.fetch_add(1, std::memory_order_relaxed);
-      const Result<bool> is_done = Device::try_is_done(oldest);
-      // What a lost device was doing it does no more.
-      const bool is_over = is_done ? *is_done : is_done.failure().code() == ErrorCode::device_lost;
-      if (!is_over) return;
-      settled += settle(cache, oldest.sequence);
-    }
-  });
+  for_each_cache([&](StreamCache& cache) { settled += ask(cache, left); });
   return settled;
 }
 

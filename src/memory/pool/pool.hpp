@@ -6,10 +6,10 @@
 // has freed (behind a wait on the device), and in the end everything that waiting can give.
 //
 // Locks: one per stream's cache, one for the ranges, one for growth. Only that for growth is held
-// while the driver is called, and while one of the others is taken; those two are never held
-// together. A hit takes its cache's lock and nothing else. A forked child takes none of them. A
-// block belongs to the cache of the stream it was allocated on until it is freed: whoever frees it
-// claims it under that lock, so of two that try one succeeds.
+// while the driver is called, and while one of the others is taken. Those two are held together,
+// the cache's first, only by release_slack(). A hit takes its cache's lock and nothing else. A
+// forked child takes none of them. A block belongs to the cache of the stream it was allocated on
+// until it is freed: whoever frees it claims it under that lock, so of two that try one succeeds.
 
 #pragma once
 
@@ -139,9 +139,13 @@ class Pool {
   [[nodiscard]] bool is_known_refusal(const Search& search) noexcept;
   /// Does any stream keep blocks for itself?
   [[nodiscard]] bool has_cached() noexcept;
+  /// Could it be enough if streams have passed all that they have freed?
+  [[nodiscard]] bool may_have_enough(std::uint64_t granules) noexcept;
   /// Would the live blocks alone go above the limit?
   [[nodiscard]] bool exceeds_limit(std::uint64_t granules) noexcept;
   [[nodiscard]] Failure refusal(const Search& search) noexcept;
+  void add_free_and_total(const Search& search, const PoolStatistics& now,
+                          Failure& refused) noexcept;
 
   // --- More memory. All of these with the growth lock held
   [[nodiscard]] Descriptor* grow(Search& search) noexcept;
@@ -180,10 +184,17 @@ class Pool {
   /// What has left a stream's cache, or never was in one.
   void retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcept;
   void put_all_quiescent(Descriptor* list) noexcept;
+  /// Empties the caches, and takes the slack from behind live blocks.
   void flush_caches() noexcept;
+  /// Cuts the slack off the cache's live blocks and retires it.
+  void release_slack(StreamCache& cache) noexcept;
   void trim_if_idle() noexcept;
   /// Everything the stream has freed up to this is done.
   std::size_t settle(StreamCache& cache, std::uint64_t sequence) noexcept;
+  /// Settles what the host has seen done, of every stream. Asks no driver.
+  std::size_t settle_seen() noexcept;
+  /// Asks about the stream until something is not done, or the questions are used up.
+  std::size_t ask(StreamCache& cache, std::size_t& questions_left) noexcept;
   /// What the stream has freed first and not passed, as far as is known.
   [[nodiscard]] Mark oldest_mark(StreamCache& cache) noexcept;
   [[nodiscard]] Mark newest_mark(StreamCache& cache) noexcept;

@@ -62,12 +62,15 @@ Statistics Pool::statistics() noexcept {
     now.refusals += counts.refusals;
     now.frees += counts.frees;
     allocations += counts.allocations;
+    now.reuses += counts.allocations - counts.grown_hits - counts.remapped_hits;
     peaks += counts.peak_live_bytes;
   });
   now.live_blocks = allocations - std::min(allocations, now.frees);
   const std::lock_guard lock(ranges_mutex_);
   now.pending_bytes = ranges_.in_flight_granules() * granule_bytes;
   now.reserved_bytes = held_bytes_.load(std::memory_order_relaxed);
+  now.free_bytes = now.reserved_bytes - std::min(now.reserved_bytes, now.live_bytes);
+  now.largest_free_bytes = ranges_.largest_quiescent() * granule_bytes;
   // Each stream's own peak is exact, and so is what all had together when one of them came here:
   // the true peak of all is no higher than either.
   now.peak_live_bytes = std::min<std::uint64_t>(peaks, peak_outside_bytes_);
@@ -133,12 +136,13 @@ Failure Pool::refusal(const Search& search) noexcept {
   } else if (now.limit_bytes == 0) {
     text =
         "a pool on '{device}' cannot allocate {requested}: it holds {held}, of which {live} are in "
-        "use, and the driver gives no more. Free something, or ask for less.";
+        "use, and the driver refuses more with {free} of {total} free. Free something, or ask for "
+        "less.";
   } else if (bytes > most) {
     // Said by how much: with the limit rounded to a tenth of a unit both may look the same.
     text = has_pages_
                ? "a pool on '{device}' cannot allocate {requested}, which takes {would_grant}: its "
-                 "limit of {limit} has room for {most} in pages of {page}, {above} too few, "
+                 "limit of {limit} has room for {most} in pages of 2.0 MiB, {above} too few, "
                  "whatever is freed. Raise the limit, or ask for less."
                : "a pool on '{device}' cannot allocate {requested}, which takes {would_grant}: "
                  "that is {above} above its limit of {limit}, whatever is freed. Raise the "
@@ -153,8 +157,8 @@ Failure Pool::refusal(const Search& search) noexcept {
         "use, and the rest is in pieces of up to {largest_now}. Ask for less at a time, or raise "
         "the limit.";
   }
-  return Failure(ErrorCode::out_of_memory, text, search.request.site)
-      .with("device", device_.spec())
+  Failure refused(ErrorCode::out_of_memory, text, search.request.site);
+  refused.with("device", device_.spec())
       .with_bytes("requested", search.request.bytes)
       .with_bytes("would_grant", bytes)
       .with_bytes("live", now.live_bytes)
@@ -162,13 +166,33 @@ Failure Pool::refusal(const Search& search) noexcept {
       .with_bytes("in_flight", now.in_flight_bytes)
       .with_bytes("held", now.held_bytes)
       .with_bytes("limit", now.limit_bytes)
-      .with_bytes("most", most)
-      .with_bytes("above", bytes - std::min(bytes, most))
-      .with_bytes("page", page_bytes)
       .with_bytes("free_pages", pieces.free_page_bytes)
       .with_bytes("largest_now", pieces.largest_now)
       .with_bytes("largest_satisfiable", pieces.largest_satisfiable)
       .with("tag", search.request.tag.name());
+  add_free_and_total(search, now, refused);
+  if (now.limit_bytes != 0 && bytes > most) {
+    return refused.with_bytes("most", most).with_bytes("above", bytes - std::min(bytes, most));
+  }
+  if (!search.reason) return refused;
+  // What the driver said is as good as its own refusal.
+  if (const auto code = search.reason->number("code")) refused.with("code", *code);
+  if (const auto call = search.reason->string("call")) refused.with("call", *call);
+  return refused;
+}
+
+void Pool::add_free_and_total(const Search& search, const PoolStatistics& now,
+                              Failure& refused) noexcept {
+  // Of the device if that refused, or if there is no limit to refuse; else of the limit, which
+  // spares a driver call.
+  if (now.limit_bytes != 0 && !search.reason) {
+    const std::size_t free = now.limit_bytes - std::min(now.limit_bytes, now.live_bytes);
+    refused.with_bytes("free", free).with_bytes("total", now.limit_bytes);
+    return;
+  }
+  const Result<MemoryInfo> memory = device_.try_memory();
+  refused.with_bytes("free", memory ? memory->free_bytes : 0)
+      .with_bytes("total", memory ? memory->total_bytes : device_.info().total_bytes);
 }
 
 }  // namespace tern::pool

@@ -145,13 +145,22 @@ class alignas(64) StreamCache {
     if (block.size == granules) return;
     block.slack = static_cast<std::uint32_t>(block.size - granules);
     counts.slack_bytes += block.slack * granule_bytes;
+    block.older = nullptr;
+    block.newer = with_slack_;
+    if (with_slack_ != nullptr) with_slack_->older = &block;
+    with_slack_ = &block;
   }
   /// Of a block that was allocated here and is freed: it is one piece again.
   void end_slack(Descriptor& block) noexcept {
     if (block.slack == 0) return;
     counts.slack_bytes -= block.slack * granule_bytes;
     block.slack = 0;
+    (block.older != nullptr ? block.older->newer : with_slack_) = block.newer;
+    if (block.newer != nullptr) block.newer->older = block.older;
+    block.older = block.newer = nullptr;
   }
+  /// A live block of this cache that has slack; null if there is none.
+  [[nodiscard]] Descriptor* first_with_slack() const noexcept { return with_slack_; }
 
   // What every hit and free needs is in one line: the first.
   SpinLock lock;
@@ -202,6 +211,7 @@ class alignas(64) StreamCache {
   // The same for those in the middle, of up to a class's size.
   std::array<Stack, middle_class_count> middle_ = {};
   std::size_t middle_hand_ = 0;
+  Descriptor* with_slack_ = nullptr;  // linked by newer
 
  public:
   Lane lane;  // guarded by the lock of the ranges

@@ -1,0 +1,63 @@
+#include "tern/memory/failure_callback.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace tern {
+namespace {
+
+struct Callback {
+  std::mutex mutex;
+  std::shared_ptr<const FailureCallback> function;  // guarded by mutex
+};
+
+/// Immortal: frees may fail in destructors of static objects.
+Callback& callback() {
+  static Callback& one = *new Callback;
+  return one;
+}
+
+void print(const Failure& failure) noexcept {
+  constexpr std::size_t room = 1024;
+  std::array<char, room> line = {"tern: "};
+  constexpr std::size_t prefix = 6;
+  std::size_t end = prefix + failure.render(line.data() + prefix, room - prefix - 1);
+  line[end++] = '\n';
+  // One call, so that lines of several threads stay whole.
+  if (write(STDERR_FILENO, line.data(), end) < 0) return;
+}
+
+}  // namespace
+
+FailureCallback set_failure_callback(FailureCallback function) {
+  auto made = function ? std::make_shared<const FailureCallback>(std::move(function)) : nullptr;
+  {
+    const std::lock_guard lock(callback().mutex);
+    callback().function.swap(made);
+  }
+  return made ? *made : FailureCallback();
+}
+
+void report_failure(const Failure& failure) noexcept {
+  std::shared_ptr<const FailureCallback> function;
+  {
+    const std::lock_guard lock(callback().mutex);
+    function = callback().function;
+  }
+  if (!function) {
+    if (failure.code() == ErrorCode::violation) print(failure);
+    return;
+  }
+  try {
+    (*function)(failure);
+  } catch (...) {
+    // There is nobody to tell that telling failed.
+  }
+}
+
+}  // namespace tern

@@ -1,0 +1,150 @@
+#include "tern/memory/shutdown.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "device/device_state.hpp"
+#include "memory/block_table.hpp"
+#include "memory/default_slots.hpp"
+#include "memory/failed_free_totals.hpp"
+#include "tern/core/bytes.hpp"
+#include "tern/memory/tracking_resource.hpp"
+
+namespace tern {
+namespace {
+
+using Leak = ShutdownReport::Leak;
+using Sites = std::map<Generation, CallSite>;
+
+/// Where blocks were asked for, as far as a resource of the stack has kept that.
+void add_sites(const Resource* resource, Sites& sites) {
+  while (const auto* wrapping = dynamic_cast<const WrappingResource*>(resource)) {
+    if (const auto* tracking = dynamic_cast<const TrackingResource*>(wrapping)) {
+      for (const LiveBlock& one : tracking->live_blocks()) {
+        sites.emplace(one.block.generation, one.site);
+      }
+    }
+    resource = wrapping->upstream().get();
+  }
+}
+
+struct Live {
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
+  Leak leak = {};
+};
+
+bool is_same_line(const Leak& a, const Leak& b) noexcept {
+  return a.device == b.device && a.tag == b.tag && a.site.line == b.site.line &&
+         std::string_view(a.site.file) == b.site.file;
+}
+
+void add_to(std::vector<Leak>& leaks, const Leak& leak) {
+  const auto same =
+      std::ranges::find_if(leaks, [&](const Leak& one) { return is_same_line(one, leak); });
+  if (same == leaks.end()) {
+    leaks.push_back(leak);
+  } else {
+    same->bytes += leak.bytes;
+    ++same->blocks;
+  }
+}
+
+std::vector<Leak> find_leaks(const std::vector<Device>& devices, const Sites& sites) {
+  std::vector<Live> live;
+  for_each_live_block([&](Generation generation) {
+    const Result<BlockFacts> facts = try_find_block(generation);
+    if (!facts) return;
+    const auto device = std::ranges::find(devices, facts->device, &Device::id);
+    if (device == devices.end()) return;
+    const auto site = sites.find(generation);
+    const auto begin = reinterpret_cast<std::uintptr_t>(facts->address);
+    live.push_back({begin,
+                    begin + facts->bytes,
+                    {std::string(device->spec()), facts->tag,
+                     site == sites.end() ? CallSite{} : site->second, facts->bytes, 1}});
+  });
+  // A guard's block lies inside one of its upstream's, and is what the program has.
+  std::ranges::sort(live, [](const Live& a, const Live& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+  });
+  std::vector<Leak> leaks;
+  for (std::size_t i = 0; i < live.size(); ++i) {
+    const bool has_inner = i + 1 < live.size() && live[i + 1].end <= live[i].end &&
+                           live[i + 1].leak.device == live[i].leak.device;
+    if (!has_inner) add_to(leaks, live[i].leak);
+  }
+  std::ranges::stable_sort(leaks, [](const Leak& a, const Leak& b) { return a.bytes > b.bytes; });
+  return leaks;
+}
+
+std::string blocks_text(std::size_t blocks) {
+  return blocks == 1 ? "1 block" : fmt::format("{} blocks", blocks);
+}
+
+}  // namespace
+
+std::string ShutdownReport::text() const {
+  std::string text;
+  for (const Leak& leak : leaks) {
+    text += fmt::format("{} in {} on '{}' with tag '{}' were never freed", format_bytes(leak.bytes),
+                        blocks_text(leak.blocks), leak.device, leak.tag.name());
+    text += leak.site.is_known()
+                ? fmt::format("; allocated at {}:{}\n", leak.site.file, leak.site.line)
+                : std::string("; TERN_MEMORY=track tells where from\n");
+  }
+  if (failed_frees != 0) {
+    text += fmt::format("{} frees failed; {} are live because of that\n", failed_frees,
+                        format_bytes(failed_free_bytes));
+  }
+  if (pending_bytes != 0) {
+    text += fmt::format("{} were pending when shutdown began\n", format_bytes(pending_bytes));
+  }
+  for (const Failure& one : unfinished) text += fmt::format("not waited for: {}\n", one.text());
+  if (text.empty()) return "nothing was left behind";
+  text.pop_back();
+  return text;
+}
+
+ShutdownReport shutdown() {
+  static std::mutex& one_at_a_time = *new std::mutex;
+  // In a forked child another thread of the parent may have held it.
+  static const std::uint64_t process = process_generation();
+  if (!is_same_process(process)) return {};
+  const std::lock_guard lock(one_at_a_time);
+  ShutdownReport report;
+  std::vector<Device> devices = DeviceState::open_handles();
+  std::erase_if(devices,
+                [](const Device& one) { return !DeviceState::of(one)->is_in_its_process(); });
+  // Blocks must not outlive their resource, so one with live blocks stays to the next call.
+  static std::vector<ResourceHandle>& ended = *new std::vector<ResourceHandle>;
+  Sites sites;
+  for (const Device& device : devices) {
+    const std::vector<ResourceHandle> defaults = end_default_resources(device);
+    for (const ResourceHandle& one : defaults) {
+      report.pending_bytes += one->statistics().pending_bytes;
+    }
+    if (const Result<void> waited = device.try_synchronize(); !waited) {
+      report.unfinished.push_back(waited.failure());
+    }
+    ended.insert(ended.end(), defaults.begin(), defaults.end());
+  }
+  for (const ResourceHandle& one : ended) {
+    one->trim(0);
+    add_sites(one.get(), sites);
+  }
+  std::erase_if(ended,
+                [](const ResourceHandle& one) { return one->statistics().live_blocks == 0; });
+  report.leaks = find_leaks(devices, sites);
+  report.failed_frees = failed_free_totals.frees.load();
+  report.failed_free_bytes = failed_free_totals.bytes.load();
+  return report;
+}
+
+}  // namespace tern

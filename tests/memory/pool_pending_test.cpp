@@ -1,0 +1,169 @@
+// Frees that streams have passed become free for everybody without a call of poll(), so a program
+// that runs for long holds no more memory than it needs at a time.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "support/thorough.hpp"
+#include "tern/backends/catalog.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/core/bytes.hpp"
+#include "tern/device/stream.hpp"
+#include "tern/memory/pool_resource.hpp"
+
+namespace tern {
+namespace {
+
+/// The host if there is no such device here; then the test is left out.
+Device open_or_host(const char* spec) {
+  const Result<Device> opened = try_open_device(spec);
+  return opened ? *opened : open_device("host");
+}
+
+class PoolPending : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (const Result<Device> opened = try_open_device(GetParam()); !opened) {
+      GTEST_SKIP() << opened.failure().text();
+    }
+  }
+
+  const Device device = open_or_host(GetParam());
+  PoolResource pool{device};
+
+  /// The host allocates, a stream uses the block and frees it.
+  void use_once(std::size_t bytes, StreamRef stream) {
+    const Block block = pool.allocate({.bytes = bytes});
+    stream.fill(static_cast<std::byte*>(block.address), bytes, std::byte{1});
+    pool.deallocate(block, stream);
+  }
+  [[nodiscard]] std::size_t held_bytes() const { return pool.pool_statistics().held_bytes; }
+};
+
+TEST_P(PoolPending, OfAStreamPerRoundDoNotHideThoseOfALongStream) {
+  const Stream steady(device);
+  const int rounds = test::in_full() ? 100'000 : 20'000;
+  std::size_t held_early = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const Stream brief(device);
+    use_once(400 + static_cast<std::size_t>(round % 7) * 200, steady);
+    use_once(40, brief);
+    device.synchronize();
+    if (round == 2'000) held_early = held_bytes();
+  }
+  EXPECT_LE(held_bytes(), held_early);
+  EXPECT_EQ(pool.statistics().live_bytes, 0u);
+}
+
+TEST_P(PoolPending, OfAnIdleStreamAreFoundBehindManyBusyOnes) {
+  // More streams than one request asks about.
+  std::vector<Stream> streams;
+  for (int i = 0; i < 40; ++i) streams.emplace_back(device);
+  std::size_t held_early = 0;
+  for (int round = 0; round < 2'000; ++round) {
+    for (const Stream& stream : streams) {
+      use_once(256 + static_cast<std::size_t>(round % 5) * 256, stream);
+    }
+    for (const Stream& stream : streams) stream.synchronize();
+    if (round == 200) held_early = held_bytes();
+  }
+  EXPECT_LE(held_bytes(), held_early);
+}
+
+/// Requests come and go: each has a stream, some buffers, and results that outlive it.
+TEST_P(PoolPending, OfAServerStayBounded) {
+  constexpr std::size_t most_results = 32;
+  std::vector<Block> results(most_results);
+  const Stream copies(device);
+  const int requests = test::in_full() ? 50'000 : 10'000;
+  std::size_t held_early = 0;
+  for (int request = 0; request < requests; ++request) {
+    const auto number = static_cast<std::size_t>(request);
+    const Stream stream(device);
+    const Block input = pool.allocate({.bytes = 1'000 + number * 37 % 9'000, .stream = stream});
+    const Block scratch = pool.allocate({.bytes = 5'000 + number * 91 % 50'000, .stream = stream});
+    stream.fill(static_cast<std::byte*>(input.address), input.bytes, std::byte{1});
+    stream.fill(static_cast<std::byte*>(scratch.address), scratch.bytes, std::byte{2});
+    Block& result = results[number % most_results];
+    pool.deallocate(result, copies);
+    result = pool.allocate({.bytes = 500 + number * 13 % 4'000, .stream = copies});
+    copies.fill(static_cast<std::byte*>(result.address), result.bytes, std::byte{3});
+    copies.wait(stream.mark());
+    pool.deallocate(input, copies);
+    pool.deallocate(scratch, stream);
+    if (request % 8 == 0) copies.synchronize();
+    if (request == 1'000) held_early = held_bytes();
+  }
+  EXPECT_LE(held_bytes(), held_early + 2 * mib);
+  for (const Block& result : results) pool.deallocate(result, copies);
+}
+
+/// Streams that have freed and passed that, without the host having seen it.
+class PoolUnseen : public testing::Test {
+ protected:
+  /// Frees blocks of 2 MiB, one after the other, and takes them out of the caches.
+  void free_on(const std::vector<Stream>& streams, int blocks_per_stream) {
+    std::vector<std::uint64_t> holds;
+    for (const Stream& stream : streams) {
+      holds.push_back(sim::hold(stream));
+      std::vector<Block> blocks;
+      for (int i = 0; i < blocks_per_stream; ++i) {
+        blocks.push_back(pool.allocate({.bytes = 2 * mib, .stream = stream}));
+      }
+      for (const Block& block : blocks) {
+        pool.deallocate(block, stream);
+        static_cast<void>(stream.mark());
+      }
+    }
+    pool.trim(SIZE_MAX);
+    in_flight = pool.pool_statistics().in_flight_bytes;
+    for (const std::uint64_t hold : holds) sim::let_go(device, hold);
+  }
+
+  const Device device = sim::open({.policy = sim::Policy::eager, .memory_bytes = 512 * mib});
+  PoolResource pool{device};
+  std::size_t in_flight = 0;
+};
+
+TEST_F(PoolUnseen, AreAllAskedBeforeThePoolHoldsMore) {
+  std::vector<Stream> streams;
+  for (int i = 0; i < 40; ++i) streams.emplace_back(device);
+  free_on(streams, 1);
+  ASSERT_EQ(in_flight, 80 * mib);
+  const std::size_t held = pool.pool_statistics().held_bytes;
+  const Block all = pool.allocate({.bytes = 80 * mib});
+  EXPECT_EQ(pool.pool_statistics().held_bytes, held);
+  EXPECT_EQ(pool.pool_statistics().in_flight_bytes, 0u);
+  pool.deallocate(all, {});
+}
+
+TEST_F(PoolUnseen, TellAllTheyHavePassedInOneAnswer) {
+  std::vector<Stream> streams;
+  streams.emplace_back(device);
+  free_on(streams, 40);
+  ASSERT_EQ(in_flight, 80 * mib);
+  const std::uint64_t before = pool.pool_statistics().polls;
+  EXPECT_EQ(pool.poll(), 80 * mib);
+  EXPECT_LE(pool.pool_statistics().polls, before + 2);
+}
+
+TEST_F(PoolUnseen, AreNotAskedOnceTheHostHasWaited) {
+  std::vector<Stream> streams;
+  for (int i = 0; i < 4; ++i) streams.emplace_back(device);
+  free_on(streams, 2);
+  device.synchronize();
+  const std::uint64_t before = pool.pool_statistics().polls;
+  EXPECT_EQ(pool.poll(), 16 * mib);
+  EXPECT_EQ(pool.pool_statistics().polls, before);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, PoolPending, testing::Values("host", "sim?check=off", "opencl:0"),
+                         [](const auto& one) {
+                           const std::string spec = one.param;
+                           return spec.substr(0, spec.find_first_of("?:"));
+                         });
+
+}  // namespace
+}  // namespace tern
