@@ -142,7 +142,8 @@ class CheckerProgram {
   }
 
   void run() {
-    plants_one_in_ = random_.one_in(2) ? 1'000'000 : 12 + random_.below(20);
+    may_plant_ = random_.one_in(2);
+    plants_one_in_ = may_plant_ ? 12 + random_.below(20) : 1'000'000;
     const std::size_t steps = 20 + random_.below(60);
     for (std::size_t i = 0; i < steps && verdict_ == Verdict::ordered; ++i) step();
     std::vector<Finding> found;
@@ -341,6 +342,9 @@ class CheckerProgram {
     });
     program_.say("b at {} = allocate on s{}", static_cast<void*>(block.address), s);
     blocks_.push_back(block);
+    const bool is_reused = std::ranges::find(freed_, block.address) != freed_.end();
+    // Memory that was another stream's orders this block, and nothing else.
+    if (is_reused && may_plant_ && random_.one_in(3)) use(host, s);
   }
 
   void release(std::size_t host) {
@@ -359,6 +363,7 @@ class CheckerProgram {
     for (const Cell& cell : block.cells) judge(cell, true, s, host, "the release");
     tick(s, host);
     on_host(host, [&] { streams_[s].release(block.address); });
+    freed_.push_back(block.address);
     blocks_.erase(blocks_.begin() + static_cast<std::ptrdiff_t>(number));
   }
 
@@ -382,12 +387,15 @@ class CheckerProgram {
     }
   }
 
-  /// A fill, or a copy of a cell to another.
-  void use(std::size_t host) {
+  /// A fill, or a copy of a cell to another. `unordered`: by this stream, without a wait.
+  void use(std::size_t host, std::optional<std::size_t> unordered = {}) {
     Block& block = random_.any_of(blocks_);
-    std::size_t s = random_.below(streams_.size());
     const std::size_t device = block.device;
-    while (!block.is_pinned && stream_devices_[s] != device) s = random_.below(streams_.size());
+    const auto fits_block = [&](std::size_t stream) {
+      return block.is_pinned || stream_devices_[stream] == device;
+    };
+    std::size_t s = unordered.value_or(random_.below(streams_.size()));
+    while (!fits_block(s)) s = random_.below(streams_.size());
     const std::size_t to = random_.below(block.cells.size());
     Block* source = nullptr;
     std::size_t from = 0;
@@ -398,7 +406,7 @@ class CheckerProgram {
                         (source->is_pinned || source->device == stream_devices_[s]);
       if (!fits) source = nullptr;
     }
-    const bool plants = random_.one_in(plants_one_in_);
+    const bool plants = unordered || random_.one_in(plants_one_in_);
     if (!plants) {
       order(s, host, block.begun);
       order_behind(block.cells[to], true, s, host);
@@ -497,7 +505,9 @@ class CheckerProgram {
   std::vector<Kept> marks_;
   Timeline timeline_;
   std::uint64_t last_tag_ = 100, last_value_ = 0;
+  bool may_plant_ = false;
   std::size_t plants_one_in_ = 1;
+  std::vector<std::byte*> freed_;
   Verdict verdict_ = Verdict::ordered;
   std::string why_;
 };

@@ -51,6 +51,8 @@ class ExchangeProgram {
         other_(device_) {}
   ~ExchangeProgram() {
     for (Tensor* const one : away_) one->deleter(one);
+    static_cast<void>(device_.try_synchronize());
+    static_cast<void>(poll_storages());
   }
   ExchangeProgram(const ExchangeProgram&) = delete;
   ExchangeProgram& operator=(const ExchangeProgram&) = delete;

@@ -24,6 +24,7 @@
 #include <thread>
 
 #include "soak/driver.hpp"
+#include "tern/backends/catalog.hpp"
 
 namespace tern::soak {
 namespace {
@@ -218,7 +219,7 @@ int run(const Settings& settings) {
 constexpr std::string_view usage =
     "usage: tern_soak DRIVER [--seed N] [--programs N | --seconds S] [--device SPEC]\n"
     "                 [--verbose] [--max-findings N] [--program-seconds S] [--seed-file FILE]\n"
-    "       tern_soak --list\n"
+    "       tern_soak --list | --can-open SPEC\n"
     "\n"
     "Runs one random program, the one of the seed, unless told how many or how long.\n";
 
@@ -236,6 +237,7 @@ int main_of(int count, char** values) {
       for (const Driver& one : all_drivers) fmt::print("{:10} {}\n", one.name, one.what);
       return 0;
     }
+    if (word == "--can-open") return try_open_device(value_of(i)) ? 0 : 1;
     if (word == "--help") {
       fmt::print("{}", usage);
       return 0;

@@ -64,6 +64,7 @@ class Server {
       waits_one_in_ = program.seed % 3 == 1 ? 8 : requests_per_program;
       program.say("{} requests", requests_per_program);
       for (std::size_t i = 0; i < requests_per_program; ++i) serve(random);
+      if (program.seed % 3 == 2) serve_without_answers();
     }
     consumers_.clear();
     device_.synchronize();
@@ -109,6 +110,15 @@ class Server {
       small = {};
     }
     device_.synchronize();
+  }
+
+  /// More streams than a device can have at once, one after the other; the host waits for none.
+  void serve_without_answers() {
+    const bool is_simulated = device_.info().backend == "sim";
+    for (std::size_t i = 0; i < (is_simulated ? 5000 : 100); ++i) {
+      const Stream stream(device_);
+      Array<Byte>::uninitialized(pool_, 16, {.stream = stream}).fill(Byte{1}, stream);
+    }
   }
 
   void serve(Random& random) {

@@ -72,7 +72,9 @@ class UnifiedProgram {
     UnifiedOptions options;
     options.device = field_.any_device();
     options.resources = field_.resources();
-    if (random_.one_in(4)) options.pinned = Pinned::required;
+    // Devices that use the host's memory itself have no copy that could be page-locked.
+    const bool has_copies = !options.device.can(Capability::host_access);
+    if (has_copies && random_.one_in(4)) options.pinned = Pinned::required;
     if (random_.one_in(4)) options.merge_below_bytes = random_.below(64);
     if (random_.one_in(8)) options.checked = true;
     program_.say("b{} = {} bytes, default {}", buffers_.size(), bytes, options.device.spec());
