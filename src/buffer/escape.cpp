@@ -11,6 +11,13 @@ namespace {
 
 constinit std::atomic<std::size_t> escapes = 0, escaped_bytes = 0;
 
+/// A program that exports and never waits for the device would keep all it has exported. Where the
+/// wait fails, as in a capture, the export goes on, and a later one waits.
+[[gnu::cold, gnu::noinline]] void reclaim_crowd() noexcept {
+  static_cast<void>(try_reclaim_escaped());
+  KeptStorages::see_crowd();
+}
+
 }  // namespace
 
 EscapeBatch::~EscapeBatch() {
@@ -19,6 +26,8 @@ EscapeBatch::~EscapeBatch() {
 }
 
 bool EscapeBatch::try_begin(Storage& storage) noexcept {
+  if (KeptStorages::is_crowded()) [[unlikely]]
+    reclaim_crowd();
   const std::optional<std::size_t> bytes = storage.try_begin_escape();
   if (!bytes) return false;
   ++escapes_;

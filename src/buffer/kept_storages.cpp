@@ -18,7 +18,11 @@ constinit Storage* last = nullptr;
 
 }  // namespace
 
-constinit std::atomic<std::size_t> KeptStorages::count_ = 0;
+constinit std::atomic<std::size_t> KeptStorages::count_ = 0, KeptStorages::crowded_at_ = crowd;
+
+void KeptStorages::see_crowd() noexcept {
+  crowded_at_.store(count_.load(std::memory_order_relaxed) + crowd, std::memory_order_relaxed);
+}
 
 void KeptStorages::keep(Storage* storage) noexcept {
   // Whoever forks holds the lock, so the child never finds it taken by a thread it lacks.

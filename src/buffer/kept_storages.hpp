@@ -21,6 +21,14 @@ class KeptStorages {
     return count_.load(std::memory_order_relaxed) != 0;
   }
   [[nodiscard]] static KeptStorageCount count() noexcept;
+  /// Do so many wait that somebody should wait for their devices?
+  [[nodiscard]] static bool is_crowded() noexcept {
+    return count_.load(std::memory_order_relaxed) >= crowded_at_.load(std::memory_order_relaxed);
+  }
+  /// Somebody did: it is crowded again when `crowd` more wait than now.
+  static void see_crowd() noexcept;
+  static constexpr std::size_t crowd = 1024;
+
   /// Of one that escaped, and for which a wait for that device would do. None: there is none.
   [[nodiscard]] static Device device_behind_strangers() noexcept;
   /// Ends those that can be.
@@ -34,7 +42,7 @@ class KeptStorages {
   [[nodiscard]] static Storage* take(std::size_t most) noexcept;
   static void end(Storage* list) noexcept;
 
-  static std::atomic<std::size_t> count_;
+  static std::atomic<std::size_t> count_, crowded_at_;
 };
 
 }  // namespace tern

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "buffer/escape_batch.hpp"
+#include "buffer/kept_storages.hpp"
 #include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
@@ -138,6 +139,34 @@ TEST_F(EscapeTest, IsReclaimedWhenMemoryRunsOut) {
   EXPECT_EQ(kept_storages().storages, 0u);
   // And nothing is waited for where that would not help.
   EXPECT_FALSE(Array<std::byte>::try_uninitialized(limited, 40 << 10, {.stream = stream}));
+}
+
+TEST_F(EscapeTest, AProgramThatNeverWaitsForTheDeviceKeepsNoMoreThanACrowd) {
+  std::size_t most = 0;
+  for (int i = 0; i < 5000; ++i) {
+    Array<float> array = make(4);
+    Escape::try_begin(array.storage()).value().end();
+    array = {};
+    most = std::max(most, kept_storages().storages);
+  }
+  EXPECT_GT(most, 1u) << "nothing was kept, so nothing was tested";
+  EXPECT_LE(most, KeptStorages::crowd);
+}
+
+TEST_F(EscapeTest, GoesOnWhereTheDeviceCannotBeWaitedForNow) {
+  sim::set_faults(device, "sync#1+=fail");
+  for (std::size_t i = 0; i < KeptStorages::crowd + 100; ++i) {
+    Array<float> array = make(4);
+    Result<Escape> escape = Escape::try_begin(array.storage());
+    ASSERT_TRUE(escape) << escape.failure().text();
+  }
+  EXPECT_GT(kept_storages().storages, KeptStorages::crowd);
+  sim::set_faults(device, "");
+  for (std::size_t i = 0; i < KeptStorages::crowd; ++i) {
+    Array<float> array = make(4);
+    Escape::try_begin(array.storage()).value().end();
+  }
+  EXPECT_LE(kept_storages().storages, KeptStorages::crowd);
 }
 
 TEST_F(EscapeTest, MemoryOfTheHostIsFreeAtOnce) {

@@ -1,13 +1,12 @@
-#include "support/thread.hpp"
 #include "tern/memory/memory_report.hpp"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <numeric>
-#include <thread>
 #include <vector>
 
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"

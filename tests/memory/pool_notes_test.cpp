@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdio>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "support/fake_backend.hpp"

@@ -1,15 +1,14 @@
 // Each in a process of its own: what is shut down stays so.
 
-#include "support/thread.hpp"
 #include "tern/memory/shutdown.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
 #include <vector>
 
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/stream.hpp"

@@ -4,9 +4,10 @@
 // when those streams are. So as long as an Escape lives, its storage lives, stays charged and keeps
 // its address; and when the last one has ended, memory of a device goes back to its resource only
 // behind a wait for everything the device had then: one that Tern makes anyway
-// (Device::synchronize), one by reclaim_escaped(), or one for want of memory, when an allocation
-// would fail otherwise. Until then it is among the kept storages. Memory that was never exported
-// pays nothing for this, and pageable memory of the host is free at once.
+// (Device::synchronize), one by reclaim_escaped(), one for want of memory, when an allocation would
+// fail otherwise, or one by an Escape that begins when a thousand are kept. Until then it is among
+// the kept storages. Memory that was never exported pays nothing for this, and pageable memory of
+// the host is free at once.
 //
 // Moves, does not copy. It may end on any thread, takes no lock that is held across foreign code,
 // and never throws.
