@@ -44,14 +44,14 @@ class PoolPending : public testing::TestWithParam<const char*> {
 
 TEST_P(PoolPending, OfAStreamPerRoundDoNotHideThoseOfALongStream) {
   const Stream steady(device);
-  const int rounds = test::in_full() ? 100'000 : 20'000;
+  const int rounds = test::in_full() ? 100'000 : 6'000;
   std::size_t held_early = 0;
   for (int round = 0; round < rounds; ++round) {
     const Stream brief(device);
     use_once(400 + static_cast<std::size_t>(round % 7) * 200, steady);
     use_once(40, brief);
     device.synchronize();
-    if (round == 2'000) held_early = held_bytes();
+    if (round == 1'000) held_early = held_bytes();
   }
   EXPECT_LE(held_bytes(), held_early);
   EXPECT_EQ(pool.statistics().live_bytes, 0u);
@@ -62,7 +62,7 @@ TEST_P(PoolPending, OfAnIdleStreamAreFoundBehindManyBusyOnes) {
   std::vector<Stream> streams;
   for (int i = 0; i < 40; ++i) streams.emplace_back(device);
   std::size_t held_early = 0;
-  for (int round = 0; round < 2'000; ++round) {
+  for (int round = 0; round < 1'000; ++round) {
     for (const Stream& stream : streams) {
       use_once(256 + static_cast<std::size_t>(round % 5) * 256, stream);
     }
