@@ -2,24 +2,18 @@
 // by events, marks, timelines, host waits and other streams, and now and then leaves an order out.
 // Where the oracle sees a race the checker must report one, and nowhere else. Addresses are used
 // again, there may be two devices, and several host threads.
-//
-// A mark may stand for a little more work than was submitted when it was taken. So there are two
-// oracles, one that believes in the least order and one in the most; programs they disagree about
-// have no verdict.
 
 #include <algorithm>
 #include <array>
-#include <condition_variable>
-#include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "soak/driver.hpp"
+#include "soak/host_thread.hpp"
+#include "soak/race_oracle.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/event.hpp"
 #include "tern/device/timeline.hpp"
@@ -27,28 +21,7 @@
 namespace tern::soak {
 namespace {
 
-constexpr std::size_t max_actors = 12, cell_bytes = 64;
-using Clock = std::array<std::uint64_t, max_actors>;
-
-void join(Clock& to, const Clock& from) {
-  for (std::size_t i = 0; i < max_actors; ++i) to[i] = std::max(to[i], from[i]);
-}
-
-struct Epoch {
-  std::size_t actor = 0;
-  std::uint64_t count = 0;  // 0: before everything
-};
-
-/// Both oracles: the least order there is for certain, and the most there may be.
-struct Order {
-  Clock least = {}, most = {};
-};
-void join(Order& to, const Order& from) {
-  join(to.least, from.least);
-  join(to.most, from.most);
-}
-
-enum class Verdict : std::uint8_t { ordered, race, unknown };
+constexpr std::size_t cell_bytes = 64;
 
 struct Cell {
   Epoch writer;
@@ -62,53 +35,6 @@ struct Block {
   bool is_pinned = false;
   Epoch begun;  // its allocation, which every use comes behind
   std::array<Cell, 2> cells;
-};
-
-/// One thread for each host actor; runs what it is given, while the caller waits.
-class Host {
- public:
-  Host() : thread_([this] { run(); }) {}
-  ~Host() {
-    {
-      const std::lock_guard lock(mutex_);
-      is_over_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-  Host(const Host&) = delete;
-  Host& operator=(const Host&) = delete;
-
-  void call(const std::function<void()>& work) {
-    std::unique_lock lock(mutex_);
-    work_ = &work;
-    changed_.notify_all();
-    changed_.wait(lock, [this] { return work_ == nullptr; });
-    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
-  }
-
- private:
-  void run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [this] { return is_over_ || work_ != nullptr; });
-      if (is_over_) return;
-      try {
-        (*work_)();
-      } catch (...) {
-        error_ = std::current_exception();
-      }
-      work_ = nullptr;
-      changed_.notify_all();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  const std::function<void()>* work_ = nullptr;  // guarded by mutex_, as all of these
-  std::exception_ptr error_;
-  bool is_over_ = false;
-  std::thread thread_;
 };
 
 class CheckerProgram {
@@ -131,7 +57,7 @@ class CheckerProgram {
     }
     actors_.resize(streams_.size() + 1);
     if (has_threads) {
-      for (std::size_t i = 0; i < 2; ++i) hosts_.push_back(std::make_unique<Host>());
+      for (std::size_t i = 0; i < 2; ++i) hosts_.push_back(std::make_unique<HostThread>());
       actors_.resize(streams_.size() + 1 + hosts_.size());
     }
     events_.reserve(max_slots);
@@ -498,7 +424,7 @@ class CheckerProgram {
   std::vector<Device> devices_;
   std::vector<Stream> streams_;
   std::vector<std::size_t> stream_devices_;
-  std::vector<std::unique_ptr<Host>> hosts_;
+  std::vector<std::unique_ptr<HostThread>> hosts_;
   std::vector<Event> events_;
   std::vector<Order> actors_;
   std::vector<Block> blocks_;  // the first two are pinned

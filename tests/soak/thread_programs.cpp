@@ -86,7 +86,13 @@ class ThreadProgram {
     program_.say("{} threads, {} rounds, {} storages{}", threads, rounds, shared_.size(),
                  uses_pool_mostly_ ? ", mostly the pool" : "");
     Crew crew;
-    crew.start(threads, [&](std::size_t self) { work(self, rounds); });
+    crew.start(threads, [&](std::size_t self) {
+      if (uses_pool_mostly_) {
+        self == 0 ? trim_often() : allocate_often(self);
+      } else {
+        work(self, rounds);
+      }
+    });
     crew.join();
     device_.synchronize();
     for (const Buffer& one : shared_) expect_uniform(one.to_vector<Byte>(), "at the end");
@@ -129,7 +135,7 @@ class ThreadProgram {
     for (std::size_t i = 0; i < rounds; ++i) {
       Buffer& buffer = random.any_of(shared);
       const Byte value = any_byte(random);
-      switch (uses_pool_mostly_ ? 5 + random.below(3) : random.below(10)) {
+      switch (random.below(10)) {
         case 0:
         case 1:
           buffer.fill(value, stream);
@@ -151,7 +157,7 @@ class ThreadProgram {
           use_pool(random, stream, value);
           break;
         case 6:
-          pool_->trim(random.below(2) * (std::size_t{4} << 20));
+          pool_->trim(random.one_in(4) ? std::size_t{4} << 20 : 0);
           if (random.one_in(2)) budget_->drain();
           break;
         case 7:
@@ -167,13 +173,43 @@ class ThreadProgram {
     }
   }
 
+  /// Blocks of the pool itself, without arrays around them, beside a thread that trims.
+  void allocate_often(std::size_t self) {
+    Random random(program_.seed * 31 + self);
+    const Stream stream(device_);
+    std::vector<Block> held;
+    for (int i = 0; i < 400; ++i) {
+      if (held.size() < 8 && !random.one_in(3)) {
+        const std::size_t bytes = 1 + random.below(random.one_in(8) ? 3 << 20 : 30'000);
+        held.push_back(pool_->allocate({.bytes = bytes, .stream = stream}));
+        if (random.one_in(4)) stream.fill(static_cast<Byte*>(held.back().address), 1, Byte{1});
+      } else if (!held.empty()) {
+        std::swap(random.any_of(held), held.back());
+        pool_->deallocate(held.back(), stream);
+        held.pop_back();
+        if (random.one_in(4)) stream.synchronize();
+      }
+    }
+    for (const Block& one : held) pool_->deallocate(one, stream);
+  }
+  void trim_often() {
+    for (int i = 0; i < 100; ++i) {
+      pool_->trim(0);
+      std::this_thread::yield();
+    }
+  }
+
   void use_pool(Random& random, StreamRef stream, Byte value) {
     for (std::size_t i = 0; i < 1 + random.below(6); ++i) {
-      Array<Byte> own =
-          Array<Byte>::uninitialized(resource_, 1 + random.below(60'000), {.stream = stream});
-      own.fill(value, stream);
+      // Large ones take whole pages, which trim() gives back.
+      const std::size_t bytes = random.one_in(3) ? (std::size_t{1} << 20) + random.below(3 << 20)
+                                                 : 1 + random.below(60'000);
+      Array<Byte> own = Array<Byte>::uninitialized(resource_, bytes, {.stream = stream});
+      if (random.one_in(4)) continue;
+      Array<Byte> part = own.slice(0, std::min<std::size_t>(bytes, 1000));
+      part.fill(value, stream);
       if (!random.one_in(3)) continue;
-      const std::vector<Byte> seen = own.to_host();
+      const std::vector<Byte> seen = part.to_host();
       require(std::ranges::all_of(seen, [&](Byte one) { return one == value; }),
               "a block of one thread has bytes of another");
     }

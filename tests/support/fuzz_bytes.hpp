@@ -6,10 +6,11 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <source_location>
 #include <span>
 #include <stdexcept>
 #include <string>
+
+#include "tern/core/call_site.hpp"
 
 namespace tern::test {
 
@@ -43,11 +44,10 @@ class FuzzBytes {
 };
 
 /// A fuzzer takes an exception that nobody catches for a crash; a test reports it.
-inline void require_in_fuzz(bool holds,
-                            std::source_location here = std::source_location::current()) {
+inline void require_in_fuzz(bool holds, CallSite site = CallSite::here()) {
   if (holds) return;
-  throw std::logic_error(std::string("a rule of imports is broken, see ") + here.file_name() + ":" +
-                         std::to_string(here.line()));
+  throw std::logic_error(std::string("a rule of imports is broken, see ") + site.file + ":" +
+                         std::to_string(site.line));
 }
 
 }  // namespace tern::test
