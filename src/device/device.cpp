@@ -309,6 +309,28 @@ Result<bool> Device::try_enable_peer_access(const Device& peer) const noexcept {
   if (*this == peer) return true;
   if (info().backend != peer.info().backend) return false;
   return state_->backend().enable_peer_access(peer.state_->backend());
+Result<PeerAccess> Device::try_peer_access(const Device& peer) const noexcept {
+  if (Result<void> usable = check(state_, "peer access"); !usable) return usable.failure();
+  if (Result<void> usable = check(peer.state_, "peer access"); !usable) return usable.failure();
+  if (*this == peer) return PeerAccess::enabled;
+  if (info().backend != peer.info().backend) return PeerAccess::unavailable;
+  return state_->backend().peer_access(peer.state_->backend());
+}
+
+Result<void> Device::try_disable_peer_access(const Device& peer) const noexcept {
+  if (Result<void> usable = check(state_, "peer access"); !usable) return usable;
+  if (Result<void> usable = check(peer.state_, "peer access"); !usable) return usable;
+  if (*this == peer) {
+    return Failure(ErrorCode::invalid_argument,
+                   "a device cannot be kept from its own memory. Name another one than '{value}'.")
+        .with("name", "peer")
+        .with("value", peer.spec())
+        .with("why", "it is the device itself");
+  }
+  if (info().backend != peer.info().backend) return {};
+  return state_->backend().disable_peer_access(peer.state_->backend());
+}
+
 }
 
 }  // namespace tern

@@ -649,6 +649,25 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
         return CUDA_SUCCESS;
       });
 }
+CUresult cuCtxDisablePeerAccess(CUcontext peer) {
+  return call(
+      DriverEntry::cuCtxDisablePeerAccess, Demand::context, [&](const Here& here) -> CUresult {
+        const std::optional<std::uint32_t> other = device_of_context(here, peer);
+        if (!other || *other == here.device) return CUDA_ERROR_INVALID_CONTEXT;
+        {
+          const std::lock_guard lock(here.state.mutex);
+          if (!here.state.peer_access.contains({here.device, *other})) {
+            return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+          }
+        }
+        const Result<void> taken = here.backend().disable_peer_access(here.state.backend(*other));
+        if (!taken) return sim::result_of(taken.failure());
+        const std::lock_guard lock(here.state.mutex);
+        here.state.peer_access.erase({here.device, *other});
+        return CUDA_SUCCESS;
+      });
+}
+
 
 CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
   return call(DriverEntry::cuCtxGetId, Demand::initialised, [&](const Here& here) -> CUresult {
@@ -1699,10 +1718,13 @@ CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CUmemAcces
                                 : flags == CU_MEM_ACCESS_FLAGS_PROT_READ ? PageAccess::read
                                                                          : PageAccess::read_write;
       Backend& backend = here.state.backend(*owner);
-      const Result<void> set = backend.set_access(pointer(address), bytes, access);
-      if (!set) return sim::result_of(set.failure());
       const auto device = static_cast<std::uint32_t>(accesses[i].location.id);
-      if (device != *owner) {
+      // What a peer is kept from, the owner keeps.
+      if (device == *owner || access != PageAccess::none) {
+        const Result<void> set = backend.set_access(pointer(address), bytes, access);
+        if (!set) return sim::result_of(set.failure());
+      }
+      if (device != *owner && access != PageAccess::none) {
         // The simulated device grants peers all of its memory or none.
         const Result<bool> granted = here.state.backend(device).enable_peer_access(backend);
         if (!granted) return sim::result_of(granted.failure());
