@@ -39,7 +39,9 @@ endif()
 
 function(tern_configure_target target)
   target_compile_features(${target} PRIVATE cxx_std_20)
-  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  # Each source is compiled alone, also inside a project that puts its own together: names in
+  # unnamed namespaces are a source's own, and two sources use the same ones.
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF UNITY_BUILD OFF)
   target_compile_options(${target} PRIVATE ${tern_warnings} -fstack-protector-strong)
   if(TERN_WARNINGS_AS_ERRORS)
     target_compile_options(${target} PRIVATE -Werror)

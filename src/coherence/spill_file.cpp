@@ -12,6 +12,7 @@
 #include <new>
 #include <utility>
 
+#include "core/file_limit_signal.hpp"
 #include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -153,6 +154,7 @@ Result<std::size_t> SpillFile::try_claim(std::size_t bytes, CallSite site) noexc
     if (node.mapped() != 0) free_.insert(std::move(node));
   } else {
     // The disk is ours before anything is written to it.
+    const FileLimitSignal blocked;
     int error = EINTR;
     while (error == EINTR) {
       error = ::posix_fallocate(file_, static_cast<off_t>(offset), static_cast<off_t>(bytes));
@@ -211,6 +213,7 @@ Result<SpillFile::Extent> SpillFile::try_write(std::span<const std::byte> bytes,
   if (!offset) return offset.failure();
   extent.offset = *offset;
   extent.checksum = checksum_of(bytes);
+  const FileLimitSignal blocked;
   const int error =
       transfer_all(bytes.size(), *offset, [&](std::size_t done, std::size_t left, off_t at) {
         return ::pwrite(file_, bytes.data() + done, left, at);

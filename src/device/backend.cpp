@@ -98,6 +98,8 @@ Result<BorrowedStream> Backend::borrow_stream(NativeStream) noexcept {
 NativeStream Backend::native_handle(NativeStream stream) noexcept { return stream; }
 Result<bool> Backend::is_capturing(NativeStream) noexcept { return false; }
 Result<bool> Backend::enable_peer_access(Backend&) noexcept { return false; }
+Result<PeerAccess> Backend::peer_access(Backend&) noexcept { return PeerAccess::unavailable; }
+Result<void> Backend::disable_peer_access(Backend&) noexcept { return {}; }
 Result<std::uint64_t> Backend::elapsed_ns(NativeEvent, NativeEvent) noexcept {
   return missing(*this, "event timing");
 }

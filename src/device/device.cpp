@@ -259,14 +259,19 @@ StreamRef Device::default_stream() const noexcept {
 Result<bool> Device::try_is_done(Mark mark) noexcept {
   const DeviceVisit device(mark.stream.device());
   if (!device) return true;
-  if (Result<void> usable = device->check_process(); !usable) return usable.failure();
+  if (Result<void> usable = device->check_process(); !usable) {
+    // What was seen done before the fork is done; of the rest nobody here will hear.
+    return device->is_known_done(mark) ? Result<bool>(true) : usable.failure();
+  }
   return device->is_done(mark);
 }
 
 Result<void> Device::try_wait(Mark mark) noexcept {
   const DeviceVisit device(mark.stream.device());
   if (!device) return {};
-  if (Result<void> usable = device->check_process(); !usable) return usable;
+  if (Result<void> usable = device->check_process(); !usable) {
+    return device->is_known_done(mark) ? Result<void>() : usable;
+  }
   return device->wait_on_host(mark);
 }
 
@@ -287,8 +292,9 @@ Result<void> Device::try_record_mark(StreamId stream) const noexcept {
 
 Result<void> Device::try_note_host_access(const void* address, std::size_t bytes, Access access,
                                           CallSite site) const noexcept {
-  if (Result<void> usable = check(state_, "a note"); !usable) return at(site, usable);
+  if (!state_) return at(site, not_open("a note"));
   if (bytes == 0 || !state_->info().wants_notes) return {};
+  if (Result<void> usable = state_->check_process(); !usable) return at(site, usable);
   return at(site, state_->backend().note_host_access(address, bytes, access, site));
 }
 
@@ -305,6 +311,28 @@ void Device::note_subrelease(const Suballocation& block, CallSite site) const no
 Result<void> Device::try_synchronize() const noexcept {
   if (Result<void> usable = check(state_, "synchronisation"); !usable) return usable;
   return state_->synchronize();
+}
+
+Result<PeerAccess> Device::try_peer_access(const Device& peer) const noexcept {
+  if (Result<void> usable = check(state_, "peer access"); !usable) return usable.failure();
+  if (Result<void> usable = check(peer.state_, "peer access"); !usable) return usable.failure();
+  if (*this == peer) return PeerAccess::enabled;
+  if (info().backend != peer.info().backend) return PeerAccess::unavailable;
+  return state_->backend().peer_access(peer.state_->backend());
+}
+
+Result<void> Device::try_disable_peer_access(const Device& peer) const noexcept {
+  if (Result<void> usable = check(state_, "peer access"); !usable) return usable;
+  if (Result<void> usable = check(peer.state_, "peer access"); !usable) return usable;
+  if (*this == peer) {
+    return Failure(ErrorCode::invalid_argument,
+                   "a device cannot be kept from its own memory. Name another one than '{value}'.")
+        .with("name", "peer")
+        .with("value", peer.spec())
+        .with("why", "it is the device itself");
+  }
+  if (info().backend != peer.info().backend) return {};
+  return state_->backend().disable_peer_access(peer.state_->backend());
 }
 
 Result<bool> Device::try_enable_peer_access(const Device& peer) const noexcept {

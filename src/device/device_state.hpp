@@ -190,6 +190,8 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
     if (is_same_process(generation_)) return {};
     return check_not_forked(generation_);
   }
+  /// Has somebody seen it done? Without a lock, and so in a forked child too.
+  [[nodiscard]] bool is_known_done(Mark mark) noexcept { return pending(mark) == nullptr; }
   [[nodiscard]] bool is_in_its_process() const noexcept { return is_same_process(generation_); }
   /// Unsupported, naming the ability and the device, if it was not declared.
   [[nodiscard]] Result<void> check_can(Capability capability) const noexcept;

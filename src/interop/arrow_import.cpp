@@ -69,10 +69,13 @@ struct Leaf {
   std::size_t buffer_count = 0;
   std::size_t first = 0;  // in the buffers
   std::size_t rows = 0;
-  std::optional<std::size_t> null_count = {};
+  std::optional<std::size_t> null_count = {};  // as it is said, until the host has counted
   // Bytes of the bitmap, the values, the offsets.
   std::size_t bitmap = 0, values = 0, offsets = 0;
 };
+
+/// No address space has more bytes, so nothing has more values or texts so long.
+constexpr std::int64_t most_bytes = std::int64_t{1} << 56;
 
 /// Rows of a struct that its children have to have.
 struct Window {
@@ -90,9 +93,12 @@ Result<Window> try_window(const ArrowArray& array, const ArrowWhere& where,
   if (array.offset < 0) {
     return arrow_rejected(where, "offset", array.offset, "offsets are not negative", site);
   }
-  if (array.length > std::numeric_limits<std::int64_t>::max() - array.offset) {
-    return arrow_rejected(where, "offset", array.offset, "with the length it overflows 64 bits",
-                          site);
+  if (array.length > most_bytes) {
+    return arrow_rejected(where, "length", array.length, "no memory has so many values", site);
+  }
+  if (array.offset > most_bytes - array.length) {
+    return arrow_rejected(where, "offset", array.offset,
+                          "with the length it is more than any memory has", site);
   }
   if (array.null_count < -1 || array.null_count > array.length) {
     return arrow_rejected(where, "null_count", array.null_count,
@@ -127,7 +133,7 @@ Result<void> check_address(const ArrowWhere& where, const char* field, const voi
     return arrow_rejected(where, field, "null", "there are values, which have an address", site);
   }
   const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(address);
-  if (bytes > max_request_bytes || !checked_add(first, bytes)) {
+  if (bytes > static_cast<std::size_t>(most_bytes) || !checked_add(first, bytes)) {
     return arrow_rejected(where, field, bytes, "so many bytes leave the address space", site);
   }
   if (first % alignment != 0) {
@@ -175,7 +181,7 @@ Result<Leaf> try_leaf(const ArrowArray& array, const ArrowWhere& where, const Fi
   }
   const std::size_t end = leaf.first + leaf.rows;
   const bool is_empty = leaf.rows == 0;
-  if (leaf.null_count != 0u) leaf.bitmap = is_empty ? 0 : bitmap_bytes(end);
+  if (array.buffers[0] != nullptr) leaf.bitmap = is_empty ? 0 : bitmap_bytes(end);
   const auto too_long = [&] {
     return arrow_rejected(where, "length", array.length, "its bytes overflow 64 bits", site);
   };
@@ -401,11 +407,24 @@ Result<std::size_t> try_data_bytes(const Leaf& leaf, const Arrival& arrival,
   return static_cast<std::size_t>(ends[1]);
 }
 
-/// Everything that can be known of the contents of a column before memory is made of it.
-Result<void> check_contents(const Leaf& leaf, const Arrival& arrival) noexcept {
-  if (!arrival.is_readable || leaf.is_view) return {};
+std::size_t nulls_in(const void* bits, std::size_t first, std::size_t rows) noexcept {
+  return rows - count_bits(static_cast<const std::byte*>(bits), first, rows);
+}
+
+/// Everything that can be known of the contents of a column before memory is made of it. Nulls are
+/// counted here, whatever was said of them.
+Result<void> check_contents(Leaf& leaf, const Arrival& arrival) noexcept {
+  if (!arrival.is_readable) return {};
   const CallSite site = arrival.options.site;
-  if (leaf.type->is_variable()) {
+  if (leaf.bitmap != 0) {
+    leaf.null_count = nulls_in(leaf.buffers[0], leaf.first, leaf.rows);
+    if (leaf.null_count == 0u) leaf.bitmap = 0;
+    if (!leaf.is_nullable && leaf.null_count != 0u) {
+      return arrow_rejected(leaf.where, "buffers[0]", *leaf.null_count,
+                            "the schema says that there are no nulls", site);
+    }
+  }
+  if (leaf.type->is_variable() && !leaf.is_view) {
     const Result<std::size_t> bytes = try_data_bytes(leaf, arrival, {});
     if (!bytes) return bytes.failure();
     if (Result<void> there =
@@ -418,15 +437,26 @@ Result<void> check_contents(const Leaf& leaf, const Arrival& arrival) noexcept {
                                                      : check_texts<std::int32_t>(leaf, site);
     }
   }
-  if (!leaf.is_nullable && !leaf.null_count && leaf.bitmap != 0) {
-    const std::size_t valid =
-        count_bits(static_cast<const std::byte*>(leaf.buffers[0]), leaf.first, leaf.rows);
-    if (valid != leaf.rows) {
-      return arrow_rejected(leaf.where, "buffers[0]", leaf.rows - valid,
-                            "the schema says that there are no nulls", site);
-    }
-  }
   return {};
+}
+
+/// The bitmap of a struct, whose rows are all there: those of a table have no nulls.
+struct RootBitmap {
+  const void* bits = nullptr;  // null: there is none to look at
+  Window rows = {};
+  std::int64_t said = 0;
+};
+
+Result<void> check_root(const RootBitmap& root, const Arrival& arrival) noexcept {
+  if (root.bits == nullptr || root.rows.rows == 0) return {};
+  // Where the host cannot count, it has to be said that there are none.
+  const std::size_t nulls = arrival.is_readable
+                                ? nulls_in(root.bits, root.rows.first, root.rows.rows)
+                                : static_cast<std::size_t>(root.said);
+  if (nulls == 0) return {};
+  return arrow_rejected({"array"}, arrival.is_readable ? "buffers[0]" : "null_count",
+                        static_cast<std::int64_t>(nulls),
+                        "rows of a table are not null; their values are", arrival.options.site);
 }
 
 /// No values have no memory, but a device.
@@ -445,10 +475,6 @@ Result<Column> try_take(const Leaf& leaf, Arrival& arrival) noexcept try {
   ColumnParts parts;
   parts.first = leaf.first;
   parts.null_count = leaf.null_count;
-  if (leaf.bitmap != 0 && !leaf.null_count && arrival.is_readable) {
-    parts.null_count = leaf.rows - count_bits(static_cast<const std::byte*>(leaf.buffers[0]),
-                                              leaf.first, leaf.rows);
-  }
   if (parts.null_count != 0u) {
     Result<Buffer> validity = try_adopt_part(arrival, leaf.buffers[0], leaf.bitmap, DType::byte);
     if (!validity) return validity.failure();
@@ -570,8 +596,9 @@ bool is_readable(const Origin& origin) noexcept {
 
 /// Moves the array to where its storages keep it, and makes columns of it.
 Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
-                                        const Origin& origin, std::span<const Leaf> leaves,
-                                        const ArrowImport& options) noexcept try {
+                                        const Origin& origin, const RootBitmap& root,
+                                        std::span<Leaf> leaves, const ArrowImport& options) noexcept
+    try {
   std::vector<Column> columns;
   columns.reserve(leaves.size());
   const Result<Mark> ready = try_ready(origin, device, options);
@@ -582,7 +609,8 @@ Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
     if (Result<void> done = Device::try_wait(*ready); !done) return done.failure();
   }
   const Arrival looking = {device, nullptr, can_read, *ready, options};
-  for (const Leaf& leaf : leaves) {
+  if (Result<void> fine = check_root(root, looking); !fine) return fine.failure();
+  for (Leaf& leaf : leaves) {
     if (Result<void> fine = check_contents(leaf, looking); !fine) return fine.failure();
   }
   auto* const holder = new Holder{*array};
@@ -663,18 +691,24 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
     if (!leaf) return leaf.failure();
     leaves.push_back(*leaf);
   }
-  // Only now: a length that no column has is not one to read bits for.
-  if (array->null_count < 0 && array->buffers[0] != nullptr && window->rows != 0) {
-    const std::size_t valid = is_readable(origin) && origin.event == nullptr
-                                  ? count_bits(static_cast<const std::byte*>(array->buffers[0]),
-                                               window->first, window->rows)
-                                  : 0;
-    if (valid != window->rows) {
-      return arrow_rejected(root, "null_count", array->null_count,
-                            "rows of a table are not null; their values are", site);
-    }
+  RootBitmap bitmap = {array->buffers[0], *window, array->null_count};
+  if (Result<void> there = check_address(root, "buffers[0]", bitmap.bits,
+                                         bitmap.bits == nullptr || window->rows == 0
+                                             ? 0
+                                             : bitmap_bytes(window->first + window->rows),
+                                         1, site);
+      !there) {
+    return there.failure();
   }
-  Result<std::vector<Column>> columns = try_columns(device, array, origin, leaves, options);
+  if (arity == 0) {
+    // A length that no column has is not one to read bits for.
+    if (bitmap.bits != nullptr && array->null_count < 0 && window->rows != 0) {
+      return arrow_rejected(root, "null_count", array->null_count,
+                            "a struct without fields says how many rows are null: 0", site);
+    }
+    bitmap.bits = nullptr;
+  }
+  Result<std::vector<Column>> columns = try_columns(device, array, origin, bitmap, leaves, options);
   if (!columns) return columns.failure();
   return Table::try_make(fields.schema, *std::move(columns), {.rows = window->rows, .site = site});
 } catch (const std::bad_alloc&) {
@@ -684,8 +718,7 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
 Result<Column> try_column(const Device& device, ArrowArray* array, const ArrowField& field,
                           const Origin& origin, const ArrowImport& options) noexcept {
   const CallSite site = options.site;
-  const Result<Leaf> leaf =
-      try_leaf(*array, {"array"}, field.field, field.is_view, std::nullopt, site);
+  Result<Leaf> leaf = try_leaf(*array, {"array"}, field.field, field.is_view, std::nullopt, site);
   if (!leaf) return leaf.failure();
   if (Result<void> here = check_place(origin, device, site); !here) return here.failure();
   if (const ExportedColumn ours = exported_column(*array); ours.column) {
@@ -694,7 +727,8 @@ Result<Column> try_column(const Device& device, ArrowArray* array, const ArrowFi
       return ours.column->try_slice(0, ours.rows, site);
     }
   }
-  Result<std::vector<Column>> columns = try_columns(device, array, origin, {&*leaf, 1}, options);
+  Result<std::vector<Column>> columns =
+      try_columns(device, array, origin, {}, {&*leaf, 1}, options);
   if (!columns) return columns.failure();
   return std::move(columns->front());
 }

@@ -363,7 +363,7 @@ Result<void> try_read(const DLTensor& tensor, Numbers& numbers, CallSite site) n
     if (extents[i] < 0) return rejected("shape[i]", extents[i], "extents are not negative", site);
   }
   Result<Shape> shape = Shape::try_from({extents.data(), rank});
-  if (!shape) return Failure(shape.failure()).at(site);
+  if (!shape) return Failure(shape.failure()).at(site);  // for want of memory
   numbers.shape = *std::move(shape);
   if (tensor.strides != nullptr && rank != 0) {
     std::memcpy(numbers.strides.data(), tensor.strides, rank * sizeof(std::int64_t));
@@ -375,6 +375,31 @@ Result<void> try_read(const DLTensor& tensor, Numbers& numbers, CallSite site) n
     numbers.strides[i] = static_cast<std::int64_t>(dense->extents()[i]);
   }
   return {};
+}
+
+/// May two elements be one, or do they run backwards, which few expect? Then nobody writes them.
+/// The numbers were judged before: their products fit.
+bool is_for_reading(const Shape& shape, std::span<const std::int64_t> strides) noexcept {
+  if (shape.is_empty()) return false;
+  const std::span<const std::size_t> extents = shape.extents();
+  std::array<std::size_t, Shape::max_rank> axes;
+  std::size_t count = 0;
+  for (std::size_t i = extents.size(); i-- > 0;) {
+    if (extents[i] < 2) continue;
+    if (strides[i] <= 0) return true;
+    // By stride, the least first; mostly they come so.
+    std::size_t at = count++;
+    for (; at > 0 && strides[axes[at - 1]] > strides[i]; --at) axes[at] = axes[at - 1];
+    axes[at] = i;
+  }
+  // Each step is longer than all that lies inside it.
+  std::size_t inside = 1;
+  for (std::size_t k = 0; k < count; ++k) {
+    const std::size_t stride = static_cast<std::size_t>(strides[axes[k]]);
+    if (stride < inside) return true;
+    inside += (extents[axes[k]] - 1) * stride;
+  }
+  return false;
 }
 
 /// What is to be done with the structure when nobody needs it any more.
@@ -417,10 +442,7 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
                       site);
     }
   }
-  bool is_read_only = offer.is_read_only;
-  for (std::size_t i = 0; i < rank; ++i) {
-    if (!is_empty && strides[i] <= 0 && numbers.shape.extents()[i] > 1) is_read_only = true;
-  }
+  const bool is_read_only = offer.is_read_only || is_for_reading(numbers.shape, strides);
   Result<Buffer> adopted =
       try_adopt(device, is_empty ? nullptr : reinterpret_cast<void*>(*first - reach->before),
                 is_empty ? 0 : reach->before + reach->behind,
@@ -479,13 +501,23 @@ Result<StridedBuffer> try_changed(const StridedBuffer& ours, const DLTensor& ten
     }
     offset = *first - begin;
   }
-  return StridedBuffer::try_over(hull, offset, *dtype, std::move(numbers.shape), strides, site);
+  Result<StridedBuffer> changed =
+      StridedBuffer::try_over(hull, offset, *dtype, std::move(numbers.shape), strides, site);
+  if (changed || changed.failure().code() == ErrorCode::out_of_memory) return changed;
+  return changed.failure().code() == ErrorCode::misaligned
+             ? rejected("data + byte_offset", offset,
+                        "it came back with elements that are not at multiples of their width", site)
+             : rejected("shape and strides", "too large",
+                        "it came back with elements that did not go out", site);
 }
 
-/// Ours comes back: what it was, with the share it had.
-Result<StridedBuffer> try_return(Shipment& shipment, const DLTensor& tensor, const Device& device,
-                                 const DlpackImport& options) noexcept {
+/// Ours comes back: what it was, with the share it had. No tensor: it may only be read, and our
+/// storage could be written, so it is to be taken as others are.
+Result<std::optional<StridedBuffer>> try_return(Shipment& shipment, const Offer& offer,
+                                                const Device& device,
+                                                const DlpackImport& options) noexcept {
   const CallSite site = options.site;
+  const DLTensor& tensor = offer.tensor;
   Storage& storage = *shipment.tensor.hull().storage();
   if (storage.device() != device) {
     return Failure(ErrorCode::device_mismatch,
@@ -501,10 +533,20 @@ Result<StridedBuffer> try_return(Shipment& shipment, const DLTensor& tensor, con
       return Failure(noted.failure()).at(site);
     }
   }
-  if (!is_untouched(shipment.tensor, tensor)) return try_changed(shipment.tensor, tensor, site);
-  EscapeBatch().end(storage);
-  shipment.has_escaped = false;
-  return std::move(shipment.tensor);
+  const bool is_said = (offer.flags & abi::DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+  if (is_untouched(shipment.tensor, tensor)) {
+    if (is_said && !storage.is_read_only()) return std::optional<StridedBuffer>();
+    EscapeBatch().end(storage);
+    shipment.has_escaped = false;
+    return std::optional(std::move(shipment.tensor));
+  }
+  Result<StridedBuffer> changed = try_changed(shipment.tensor, tensor, site);
+  if (!changed) return changed.failure();
+  if (!storage.is_read_only() &&
+      (is_said || is_for_reading(changed->shape(), changed->strides()))) {
+    return std::optional<StridedBuffer>();
+  }
+  return std::optional(*std::move(changed));
 }
 
 Failure no_tensor(CallSite site) noexcept {
@@ -522,13 +564,16 @@ void release(void* structure) {
 
 /// Taken, or refused and let go: once, in either case.
 template <class Managed>
-Result<StridedBuffer> try_import(const Device& device, Managed* managed, const Offer& offer,
+Result<StridedBuffer> try_import(const Device& device, Managed* managed, Offer offer,
                                  void (*ours)(Managed*), const DlpackImport& options) noexcept {
   if (managed->deleter == ours) {
     Shipment& shipment = *static_cast<Shipment*>(managed->manager_ctx);
-    Result<StridedBuffer> back = try_return(shipment, offer.tensor, device, options);
-    ours(managed);
-    return back;
+    Result<std::optional<StridedBuffer>> back = try_return(shipment, offer, device, options);
+    if (!back || *back) {
+      ours(managed);
+      return back ? Result<StridedBuffer>(**std::move(back)) : back.failure();
+    }
+    offer.is_read_only = true;
   }
   Owner owner = {&release<Managed>, managed};
   Result<StridedBuffer> taken = try_take(device, offer, owner, options);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/file_limit_signal.hpp"
 #include "tern/core/place.hpp"
 
 namespace tern {
@@ -97,6 +98,7 @@ FileSink::~FileSink() { ::close(file_); }
 
 bool FileSink::write(const LogRecord& record) {
   const std::string line = record.text() + '\n';
+  const FileLimitSignal blocked;
   ssize_t written = -1;
   do {
     written = ::write(file_, line.data(), line.size());

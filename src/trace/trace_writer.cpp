@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/file_limit_signal.hpp"
 #include "core/text.hpp"
 #include "tern/core/process.hpp"
 #include "tern/core/version.hpp"
@@ -86,6 +87,7 @@ struct TraceWriter::State {
     if (file < 0) {
       kept.insert(kept.end(), bytes.begin(), bytes.end());
     } else {
+      const FileLimitSignal blocked;
       for (std::span<const std::byte> rest = bytes; !rest.empty() && !failure;) {
         const ssize_t done = ::write(file, rest.data(), rest.size());
         if (done >= 0) {

@@ -1,11 +1,9 @@
 #include "tern/coherence/spill_file.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <filesystem>
 #include <optional>
 #include <string>

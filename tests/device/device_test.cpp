@@ -53,6 +53,8 @@ TEST(Device, ThatIsNotOpenRefusesEverything) {
   refused(none.try_load_kernel({}));
   refused(none.try_synchronize());
   refused(none.try_enable_peer_access(none));
+  refused(none.try_peer_access(none));
+  refused(none.try_disable_peer_access(none));
   refused(Stream::try_make(none));
   refused(Event::try_make(none));
   none.unload_kernel({});
@@ -239,6 +241,63 @@ TEST(Device, RegistersAdvisesAndPeersWhereItsBackendCan) {
   EXPECT_EQ(fake.ledger->count(Call::enable_peer_access), 1u);
   EXPECT_FALSE(*fake.device.try_enable_peer_access(foreign.device));
   expect_code(fake.device.try_enable_peer_access(Device()), ErrorCode::invalid_device);
+}
+
+TEST(Device, SaysWhichPeersItMayUseAndStopsWhenItIsTold) {
+  const FakeDevice fake, peer, foreign({.backend = "other"});
+  EXPECT_EQ(fake.device.peer_access(peer.device), PeerAccess::disabled);
+  EXPECT_TRUE(fake.device.enable_peer_access(peer.device));
+  EXPECT_EQ(fake.device.peer_access(peer.device), PeerAccess::enabled);
+  fake.device.disable_peer_access(peer.device);
+  EXPECT_EQ(fake.device.peer_access(peer.device), PeerAccess::disabled);
+  EXPECT_EQ(fake.ledger->count(Call::disable_peer_access), 1u);
+
+  EXPECT_EQ(fake.device.peer_access(fake.device), PeerAccess::enabled);
+  expect_code(fake.device.try_disable_peer_access(fake.device), ErrorCode::invalid_argument);
+  EXPECT_EQ(fake.device.peer_access(foreign.device), PeerAccess::unavailable);
+  EXPECT_TRUE(fake.device.try_disable_peer_access(foreign.device));
+  EXPECT_EQ(fake.ledger->count(Call::disable_peer_access), 1u);
+  expect_code(fake.device.try_peer_access(Device()), ErrorCode::invalid_device);
+  expect_code(fake.device.try_disable_peer_access(Device()), ErrorCode::invalid_device);
+  fake.ledger->fail_next(Call::peer_access);
+  expect_code(fake.device.try_peer_access(peer.device), ErrorCode::driver);
+  fake.ledger->fail_next(Call::disable_peer_access);
+  expect_code(fake.device.try_disable_peer_access(peer.device), ErrorCode::driver);
+}
+
+/// Does what() of what it throws begin with the line of the call?
+template <class Call>
+void expect_line(Call call, std::uint32_t line) {
+  try {
+    call();
+    ADD_FAILURE() << "line " << line << " throws nothing";
+  } catch (const std::exception& error) {
+    const std::string begin = std::string(__FILE__) + ":" + std::to_string(line) + ": ";
+    EXPECT_EQ(std::string(error.what()).substr(0, begin.size()), begin);
+  }
+}
+
+TEST(Device, SaysOnWhichLineACallThatFailsWasMade) {
+  const Device none;
+  const StreamRef no_stream;
+  const FakeDevice fake;
+  const Event event(fake.device);
+  expect_line([&] { static_cast<void>(none.memory()); }, __LINE__);
+  expect_line([&] { static_cast<void>(none.pointer_info(nullptr)); }, __LINE__);
+  expect_line([&] { static_cast<void>(none.allocate(MemoryKind::device, 1)); }, __LINE__);
+  expect_line([&] { none.release(nullptr); }, __LINE__);
+  expect_line([&] { none.synchronize(); }, __LINE__);
+  expect_line([&] { static_cast<void>(none.peer_access(none)); }, __LINE__);
+  expect_line([&] { static_cast<void>(none.enable_peer_access(none)); }, __LINE__);
+  expect_line([&] { none.disable_peer_access(none); }, __LINE__);
+  expect_line([&] { Stream stream(none); }, __LINE__);
+  expect_line([&] { Event other(none); }, __LINE__);
+  expect_line([&] { static_cast<void>(Stream::borrow(none, {})); }, __LINE__);
+  expect_line([&] { no_stream.synchronize(); }, __LINE__);
+  expect_line([&] { static_cast<void>(no_stream.mark()); }, __LINE__);
+  expect_line([&] { static_cast<void>(no_stream.is_idle()); }, __LINE__);
+  expect_line([&] { no_stream.copy(nullptr, nullptr, 1); }, __LINE__);
+  expect_line([&] { static_cast<void>(event.elapsed_ns(event)); }, __LINE__);
 }
 
 TEST(Device, CompletesItsWorkBeforeItCloses) {

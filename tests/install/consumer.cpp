@@ -2,7 +2,6 @@
 // interface. Both test projects beside this file build it.
 
 #include <cstdio>
-
 #include <tern/backends/catalog.hpp>
 #include <tern/core/error.hpp>
 #include <tern/core/version.hpp>
@@ -11,6 +10,11 @@ int main() {
   try {
     tern::Device device = tern::open_device("host");
     if (device.spec() != "host") return 1;
+    // Looks for the drivers of the machine, and says of each that is not there why.
+    for (const tern::BackendListing& backend : tern::list_backends()) {
+      if (backend.is_available != backend.reason.empty()) return 1;
+      if (!backend.is_available) std::printf("%s\n", backend.reason.c_str());
+    }
   } catch (const tern::Error& error) {
     std::printf("opening 'host' failed: %s\n", error.text());
     return 1;

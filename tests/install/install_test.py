@@ -1,5 +1,5 @@
-"""Tern works installed, moved, as a subproject, static and shared; and a shared library exports
-namespace tern only.
+"""Tern works installed, moved, as a subproject of a unity build, static, shared and in a program
+that is linked without shared libraries; and a shared library exports namespace tern only.
 
 The build under test is installed and used. The other kind of library (static or shared) comes from
 the subproject, whose build is then installed and used too. Both kinds are made of the same objects,
@@ -70,8 +70,26 @@ def use_installed(kind, build, cache, work, scratch):
     path = ";".join(filter(None, [str(prefix), cache.get("CMAKE_PREFIX_PATH")]))
     configure_and_build("installed", consumer, cache, CMAKE_PREFIX_PATH=path)
     print(f"installed {kind}:", run(consumer / "consumer").strip())
+    if kind == "static" and can_link_statically(cache["CMAKE_CXX_COMPILER"], scratch):
+        static = work / "installed-without-shared-libraries"
+        shutil.rmtree(static, ignore_errors=True)
+        configure_and_build("installed", static, cache, CMAKE_PREFIX_PATH=path,
+                            CONSUMER_IS_STATIC="ON")
+        said = run(static / "consumer")
+        for backend in ("cuda", "opencl"):
+            check(f"backend '{backend}' is not available: this program is linked without shared "
+                  "libraries" in said, f"the program that is linked with -static says: {said}")
+        print("installed static, linked with -static: no driver is loaded")
     if (prefix / "bin/tern").exists():
         run(prefix / "bin/tern", "--help")
+
+
+def can_link_statically(compiler, scratch):
+    """Has the machine the static C and C++ libraries?"""
+    empty = subprocess.run([compiler, "-static", "-x", "c++", "-", "-o", scratch / "empty"],
+                           input="#include <iostream>\nint main() { std::cout << 1; }",
+                           capture_output=True, text=True, check=False)
+    return empty.returncode == 0
 
 
 def check_package(kind, prefix, absent):
@@ -134,7 +152,9 @@ def main():
         notes = scratch / "objects.json"
         compiled.write_notes(notes, options.build)
         launcher = [sys.executable, "-B", HERE / "compiled.py", notes]
+        # A parent that puts its sources together does not put ours together.
         configure_and_build("subproject", subproject, cache, TERN_INSTALL="ON",
+                            CMAKE_UNITY_BUILD="ON",
                             BUILD_SHARED_LIBS="OFF" if is_shared else "ON",
                             CMAKE_CXX_COMPILER_LAUNCHER=";".join(map(str, launcher)))
         print(f"subproject {other}:", run(subproject / "consumer").strip())

@@ -144,6 +144,12 @@ struct Views : ArrowStranger {
     views[3] = {20, 0, 0, 5};
     view_buffers = {nullptr, views.data(), text.data(), sizes.data()};
   }
+  /// Two are missing, which the schema rules out; how many is said may be anything.
+  void deny_nulls(std::int64_t said) {
+    columns[1].null_count = said;
+    view_buffers[0] = validity.data();
+    fields[1].flags = 0;
+  }
   std::array<View, 10> views;
   std::string text = "..... pole to pole, and back";
   std::array<std::int64_t, 1> sizes = {28};
@@ -235,6 +241,15 @@ std::vector<Hostile> hostile_tables() {
       s.buffers[c][0] = s.validity.data();
       s.fields[c].flags = 0;
     });
+    add(of + "denied nulls where none may be", [=](S& s) {
+      s.columns[c].null_count = 0;
+      s.buffers[c][0] = s.validity.data();
+      s.fields[c].flags = 0;
+    });
+    add(of + "bitmap at the end of all addresses", [=](S& s) {
+      s.columns[c].null_count = 1;
+      s.buffers[c][0] = reinterpret_cast<const void*>(~std::uintptr_t{0});
+    });
     const std::int64_t right = c == 1 ? 3 : 2;
     for (const std::int64_t count :
          {std::int64_t{0}, std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, std::int64_t{4},
@@ -306,6 +321,13 @@ std::vector<Hostile> hostile_tables() {
     s.array.null_count = -1;
     s.no_buffer[0] = s.validity.data();
   });
+  add("rows that are null and said not to be", [](S& s) { s.no_buffer[0] = s.validity.data(); });
+  for (const std::int64_t count : {std::int64_t{0}, std::int64_t{-1}}) {
+    add("bitmap at the end of all addresses", [=](S& s) {
+      s.array.null_count = count;
+      s.no_buffer[0] = reinterpret_cast<const void*>(~std::uintptr_t{0});
+    });
+  }
   for (const std::int64_t count :
        {std::int64_t{0}, std::int64_t{2}, std::int64_t{-1}, std::int64_t{1} << 40}) {
     add("n_buffers", [=](S& s) { s.array.n_buffers = count; });
@@ -344,6 +366,88 @@ TEST_F(ArrowIn, RefusesEveryHostileTableByFieldAndLetsItGoOnce) {
   RecordProperty("refused", static_cast<int>(refused));
   std::printf("%zu hostile tables refused\n", refused);
   EXPECT_GE(refused, 500u);
+}
+
+TEST_F(ArrowIn, CountsNullsInsteadOfBelievingWhatIsSaid) {
+  for (const std::int64_t said : {-1, 0, 1, 2, 9}) {
+    SCOPED_TRACE(said);
+    ArrowStranger stranger;
+    stranger.columns[2].null_count = said;
+    const Table taken = import_arrow(host, &stranger.array, &stranger.schema);
+    EXPECT_EQ(taken.column(2)->null_count(), 2u);
+    EXPECT_FALSE(taken.column(2)->to_valid()[3]);
+    ArrowArray again;
+    export_arrow(taken, &again);
+    EXPECT_EQ(again.children[2]->null_count, 2);
+    again.release(&again);
+
+    ArrowStranger alone;
+    alone.columns[2].null_count = said;
+    EXPECT_EQ(import_arrow_column(host, &alone.columns[2], &alone.fields[2]).null_count(), 2u);
+  }
+}
+
+/// Without fields only the length says how many rows there are.
+struct NoFields : ArrowStranger {
+  explicit NoFields(std::int64_t length, std::int64_t null_count, bool has_bitmap) {
+    schema.n_children = array.n_children = 0;
+    array.length = length;
+    array.null_count = null_count;
+    if (has_bitmap) no_buffer[0] = validity.data();
+  }
+};
+
+TEST_F(ArrowIn, ReadsNoBitmapWhoseLengthNobodyVouchesFor) {
+  for (const std::int64_t length : {std::int64_t{1} << 40, std::int64_t{1} << 62, most}) {
+    NoFields stranger(length, -1, true);
+    const Result<Table> taken = try_import_arrow(host, &stranger.array, &stranger.schema);
+    ASSERT_FALSE(taken) << length;
+    EXPECT_EQ(taken.failure().code(), ErrorCode::arrow_rejected);
+    EXPECT_EQ(stranger.array_released, 1);
+  }
+  NoFields counted(7, 0, false);
+  EXPECT_EQ(import_arrow(host, &counted.array, &counted.schema).rows(), 7u);
+  NoFields without_bitmap(7, -1, false);
+  EXPECT_EQ(import_arrow(host, &without_bitmap.array, &without_bitmap.schema).rows(), 7u);
+}
+
+TEST_F(ArrowIn, RefusesLengthsThatNoMemoryHas) {
+  for (const std::int64_t length : {std::int64_t{1} << 57, std::int64_t{1} << 62, most - 1, most}) {
+    SCOPED_TRACE(length);
+    for (const std::int64_t offset : {std::int64_t{0}, length}) {
+      NoFields stranger(length - offset, 0, false);
+      stranger.array.offset = offset;
+      const Result<Table> taken = try_import_arrow(host, &stranger.array, &stranger.schema);
+      ASSERT_FALSE(taken);
+      EXPECT_EQ(taken.failure().code(), ErrorCode::arrow_rejected);
+    }
+    for (const std::size_t c : {0u, 1u, 2u}) {
+      ArrowStranger stranger;
+      stranger.columns[c].length = length;
+      stranger.columns[c].null_count = 0;
+      stranger.buffers[c][0] = nullptr;
+      const Result<Column> taken =
+          try_import_arrow_column(host, &stranger.columns[c], &stranger.fields[c]);
+      ASSERT_FALSE(taken) << c;
+      EXPECT_EQ(taken.failure().code(), ErrorCode::arrow_rejected);
+    }
+  }
+}
+
+TEST_F(ArrowIn, RefusesTextsThatNoMemoryHas) {
+  for (const std::int64_t last : {most, most - 8, std::int64_t{1} << 62, std::int64_t{1} << 57}) {
+    for (const char* format : {"U", "Z"}) {
+      ArrowStranger stranger;
+      stranger.fields[1].format = format;
+      std::array<std::int64_t, 16> offsets = {};
+      offsets[10] = last;
+      stranger.buffers[1][1] = offsets.data();
+      const Result<Table> taken = try_import_arrow(host, &stranger.array, &stranger.schema);
+      ASSERT_FALSE(taken) << last;
+      EXPECT_EQ(taken.failure().code(), ErrorCode::arrow_rejected);
+      EXPECT_EQ(stranger.array_released, 1);
+    }
+  }
 }
 
 TEST_F(ArrowIn, NamesThePathOfTheFieldAndWhatIsThere) {
@@ -439,6 +543,9 @@ TEST_F(ArrowIn, RefusesHostileViews) {
       {"two buffers", [](Views& v) { v.columns[1].n_buffers = 2; }},
       {"too many buffers", [](Views& v) { v.columns[1].n_buffers = std::int64_t{1} << 40; }},
       {"bad text", [](Views& v) { v.views[0].prefix = 0xFF; }},
+      {"nulls where none may be", [](Views& v) { v.deny_nulls(2); }},
+      {"uncounted nulls where none may be", [](Views& v) { v.deny_nulls(-1); }},
+      {"denied nulls where none may be", [](Views& v) { v.deny_nulls(0); }},
   };
   for (const auto& hostile : all) {
     Views stranger;

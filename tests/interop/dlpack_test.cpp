@@ -546,6 +546,84 @@ TEST_P(DlpackDevices, ComesBehindTheWriters) {
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
+TEST_P(DlpackDevices, ComesBackReadOnlyIfItWentOutSo) {
+  Buffer buffer = count_up({10});
+  DLManagedTensorVersioned* const given = try_export_dlpack(buffer, {.is_read_only = true}).value();
+  {
+    const StridedBuffer back = import_dlpack(device, given);
+    EXPECT_TRUE(back.hull().storage()->is_read_only());
+    EXPECT_EQ(back.hull().address(), buffer.address());
+    EXPECT_EQ(back.contiguous(stream).to_vector<float>()[9], 9.0f);
+    EXPECT_EQ(back.buffer().try_fill(1.0f, stream).failure().code(), ErrorCode::read_only);
+    EXPECT_EQ(escaped_memory().escapes, 1u) << "it is held as others hold it";
+  }
+  static_cast<void>(poll_storages());
+  EXPECT_EQ(escaped_memory().escapes, 0u);
+  buffer.fill(1.0f, stream);
+  EXPECT_EQ(buffer.to_vector<float>()[9], 1.0f);
+}
+
+TEST_P(DlpackDevices, ComesBackReadOnlyIfElementsShareBytesOrRunBackwards) {
+  struct Change {
+    std::vector<std::int64_t> shape, strides;
+    std::int64_t first;
+    bool is_read_only;
+  };
+  const Change changes[] = {{{5, 2}, {0, 1}, 0, true},  {{5, 2}, {2, 0}, 0, true},
+                            {{5, 2}, {-2, 1}, 8, true}, {{5, 2}, {2, -1}, 1, true},
+                            {{5, 3}, {1, 1}, 0, true},  {{4, 4}, {2, 1}, 0, true},
+                            {{2, 5}, {1, 2}, 0, false}, {{5, 2}, {2, 1}, 0, false},
+                            {{3, 2}, {4, 1}, 0, false}, {{1, 2}, {0, 1}, 0, false}};
+  for (const bool is_ours : {true, false}) {
+    for (const Change& change : changes) {
+      SCOPED_TRACE(testing::PrintToString(change.shape) + testing::PrintToString(change.strides));
+      const Buffer buffer = count_up({10});
+      DLManagedTensorVersioned* const given =
+          try_export_dlpack(buffer.reshape(Shape{5, 2})).value();
+      // Somebody else's is one whose deleter is not Tern's.
+      static void (*deleter)(DLManagedTensorVersioned*) = nullptr;
+      deleter = given->deleter;
+      if (!is_ours) given->deleter = [](DLManagedTensorVersioned* self) { deleter(self); };
+      std::ranges::copy(change.shape, given->dl_tensor.shape);
+      std::ranges::copy(change.strides, given->dl_tensor.strides);
+      given->dl_tensor.byte_offset = static_cast<std::uint64_t>(change.first) * sizeof(float);
+      const StridedBuffer back = import_dlpack(device, given);
+      EXPECT_EQ(back.hull().storage()->is_read_only(), change.is_read_only);
+      EXPECT_EQ(back.hull().is_external(), !is_ours || change.is_read_only);
+    }
+    static_cast<void>(poll_storages());
+    device.synchronize();
+  }
+}
+
+TEST_P(DlpackDevices, ComesBackRefusedWithAWrongShape) {
+  const Buffer buffer = count_up({4, 3});
+  struct Wrong {
+    std::int64_t rows, columns, row_stride, column_stride;
+    std::uint64_t byte_offset;
+  };
+  for (const Wrong& wrong :
+       {Wrong{5, 3, 3, 1, 0}, Wrong{4, 4, 3, 1, 0}, Wrong{-1, 3, 3, 1, 0},
+        Wrong{std::numeric_limits<std::int64_t>::max(), 3, 3, 1, 0}, Wrong{4, 3, 4, 1, 0},
+        Wrong{4, 3, std::numeric_limits<std::int64_t>::max(), 1, 0},
+        Wrong{4, 3, std::numeric_limits<std::int64_t>::min(), 1, 0}, Wrong{4, 3, -3, 1, 0},
+        Wrong{4, 3, 3, 1, 4}, Wrong{1, 1, 3, 1, 2}, Wrong{4, 3, 3, 1, ~std::uint64_t{0}}}) {
+    SCOPED_TRACE(testing::PrintToString(wrong.rows) + " by " +
+                 testing::PrintToString(wrong.columns));
+    DLManagedTensorVersioned* const given = try_export_dlpack(buffer).value();
+    given->dl_tensor.shape[0] = wrong.rows;
+    given->dl_tensor.shape[1] = wrong.columns;
+    given->dl_tensor.strides[0] = wrong.row_stride;
+    given->dl_tensor.strides[1] = wrong.column_stride;
+    given->dl_tensor.byte_offset = wrong.byte_offset;
+    const Result<StridedBuffer> back = try_import_dlpack(device, given);
+    ASSERT_FALSE(back);
+    EXPECT_EQ(back.failure().code(), ErrorCode::dlpack_rejected) << back.failure().text();
+    EXPECT_TRUE(back.failure().string("field")) << back.failure().text();
+    EXPECT_EQ(escaped_memory().escapes, 0u);
+  }
+}
+
 TEST_P(DlpackDevices, ComesBackBehindTheirWriters) {
   const Stream theirs(device);
   Buffer buffer = count_up({1000});

@@ -4,6 +4,9 @@
 
 #include <fstream>
 
+#include "support/file_limit.hpp"
+#include "support/temporary_folder.hpp"
+
 namespace tern {
 namespace {
 
@@ -66,6 +69,17 @@ TEST(FileSink, SaysWhatItCannotWrite) {
   EXPECT_THROW(FileSink("/no/such/folder/log"), FileError);
   FileSink full("/dev/full");
   EXPECT_FALSE(full.write(record_of(1)));
+}
+
+TEST(FileSink, SaysThatItMayNotGrowAndDoesNotEndTheProcess) {
+  const test::TemporaryFolder folder;
+  FileSink sink(folder / "log");
+  EXPECT_TRUE(sink.write(record_of(1)));
+  {
+    const test::FileLimit limit(1);
+    EXPECT_FALSE(sink.write(record_of(2)));
+  }
+  EXPECT_TRUE(sink.write(record_of(3)));
 }
 
 TEST(CallbackSink, CallsItsFunction) {

@@ -1,5 +1,6 @@
 // What the fuzz target of Arrow does with bytes: makes a table of them, imports it, reads all of
 // it, and gives it away again. Lengths that somebody must believe stay inside memory that exists.
+// What comes out is compared with what went in: nulls are those of the bitmaps, whatever was said.
 
 #pragma once
 
@@ -15,6 +16,7 @@
 #include "support/fuzz_bytes.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/interop/arrow.hpp"
+#include "tern/table/bitmap.hpp"
 
 namespace tern::test {
 
@@ -43,15 +45,14 @@ class FuzzedTable {
       ++static_cast<FuzzedTable*>(self->private_data)->schema_released;
       self->release = nullptr;
     };
-    array.length = rows(from);
-    array.offset = rows(from);
+    array.length = root_rows(from);
+    array.offset = root_rows(from);
     array.null_count = from.chance(10) ? from.number(400) : 0;
     array.n_buffers = from.chance(40) ? from.number(3) : 1;
     array.buffers = from.chance(60) ? nullptr : root_buffers_.data();
     if (from.chance(8)) {
-      // Whoever has a bitmap has a bit for each row.
+      // It has a bit for each row that a column has; without columns nobody can know.
       root_buffers_[0] = contents_(from).data();
-      if (array.length > most_rows) array.length = most_rows;
     }
     array.n_children = static_cast<std::int64_t>(count) + (from.chance(30) ? 1 : 0);
     array.children = from.chance(60) ? nullptr : arrays_.data();
@@ -64,21 +65,59 @@ class FuzzedTable {
   FuzzedTable(const FuzzedTable&) = delete;
   FuzzedTable& operator=(const FuzzedTable&) = delete;
 
+  /// Of a table that was taken: is a row of it said to be missing?
+  [[nodiscard]] bool has_missing_rows() const {
+    return !pieces_.empty() && nulls_in(root_buffers_[0], offset_, rows_) != 0;
+  }
+  /// Of a column of a table that was taken.
+  [[nodiscard]] std::size_t nulls_of(std::size_t column) const {
+    const Piece& piece = pieces_[column];
+    return nulls_in(piece.buffers[0], offset_ + piece.offset, rows_);
+  }
+  [[nodiscard]] bool is_nullable(std::size_t column) const {
+    return (pieces_[column].schema.flags & ARROW_FLAG_NULLABLE) != 0;
+  }
+  /// Before it is taken, and with it the numbers.
+  void remember() {
+    rows_ = array.length;
+    offset_ = array.offset;
+    for (Piece& piece : pieces_) piece.offset = piece.array.offset;
+  }
+
   ArrowSchema schema = {};
   ArrowArray array = {};
   int schema_released = 0, array_released = 0;
 
  private:
+  static std::size_t nulls_in(const void* bits, std::int64_t first, std::int64_t count) {
+    std::size_t nulls = 0;
+    for (std::int64_t i = first; bits != nullptr && i < first + count; ++i) {
+      nulls += bit_at(static_cast<const std::byte*>(bits), static_cast<std::size_t>(i)) ? 0u : 1u;
+    }
+    return nulls;
+  }
   struct Piece {
     std::string format, metadata;
     std::array<const void*, 6> buffers = {};
     ArrowSchema schema = {};
     ArrowArray array = {};
+    std::int64_t offset = 0;
   };
+
+  // More than any memory has, so that nobody may believe it.
+  static constexpr std::int64_t too_many = (std::int64_t{1} << 56) + 1;
 
   static std::int64_t rows(FuzzBytes& from) {
     const std::int64_t value = from.number(most_rows);
-    return value <= most_rows || value == std::numeric_limits<std::int64_t>::max() ? value : 0;
+    return value <= most_rows || value >= too_many ? value : 0;
+  }
+  /// A struct has as many as its columns, and whoever has none may say anything.
+  static std::int64_t root_rows(FuzzBytes& from) {
+    constexpr std::array<std::int64_t, 6> many = {
+        std::int64_t{1} << 40, too_many - 1,          too_many,
+        std::int64_t{1} << 57, std::int64_t{1} << 62, std::numeric_limits<std::int64_t>::max()};
+    if (from.chance(12)) return many[from.take<std::uint8_t>() % many.size()];
+    return from.number(most_rows);
   }
   std::vector<std::byte>& contents_(FuzzBytes& from) {
     std::vector<std::byte>& made = memory_.emplace_back(buffer_bytes);
@@ -102,7 +141,10 @@ class FuzzedTable {
     for (std::size_t i = 0; i < changes; ++i) {
       const std::size_t at = from.take<std::uint16_t>() % 320;
       Offset value = from.take<Offset>();
-      if (value > static_cast<Offset>(buffer_bytes)) value %= static_cast<Offset>(buffer_bytes);
+      const bool is_absurd = sizeof value == 8 && static_cast<std::int64_t>(value) >= too_many;
+      if (value > static_cast<Offset>(buffer_bytes) && !(is_absurd && from.chance(2))) {
+        value %= static_cast<Offset>(buffer_bytes);
+      }
       std::memcpy(made.data() + at * sizeof value, &value, sizeof value);
     }
     return made.data();
@@ -172,7 +214,20 @@ class FuzzedTable {
   std::vector<ArrowSchema*> schemas_;
   std::vector<ArrowArray*> arrays_;
   std::array<const void*, 4> root_buffers_ = {};
+  std::int64_t rows_ = 0, offset_ = 0;
 };
+
+/// Nulls are those of the bitmaps, whatever the structure said of them.
+inline void compare(const Table& taken, const FuzzedTable& made) {
+  require_in_fuzz(!made.has_missing_rows());
+  for (std::size_t i = 0; i < taken.arity(); ++i) {
+    const std::size_t nulls = made.nulls_of(i);
+    require_in_fuzz(nulls == 0 || made.is_nullable(i));
+    require_in_fuzz(taken.column(i)->null_count() == nulls);
+    const std::vector<bool> valid = taken.column(i)->to_valid();
+    require_in_fuzz(static_cast<std::size_t>(std::ranges::count(valid, false)) == nulls);
+  }
+}
 
 inline void read_all(const Table& table) {
   for (const Column& column : table.columns()) {
@@ -242,12 +297,14 @@ struct FuzzedStream {
 inline void fuzz_arrow_stream(const Device& host, FuzzBytes& from, FuzzedTable& made,
                               const ArrowImport& options) {
   FuzzedStream stream(from, made);
+  made.remember();
   {
     const Result<Table> taken = try_import_arrow(host, &stream.stream, options);
     require_in_fuzz(stream.released == 1);
     require_in_fuzz(made.schema_released == (stream.has_given_schema ? 1 : 0));
     if (taken) {
       read_all(*taken);
+      if (stream.has_given) compare(*taken, made);
     } else {
       require_in_fuzz(taken.failure().text().size() > 20);
     }
@@ -263,6 +320,7 @@ inline void fuzz_arrow(std::span<const std::byte> bytes) {
   const bool is_streamed = from.take<std::uint8_t>() % 3 == 1;
   const auto made = std::make_unique<FuzzedTable>(from);
   if (is_streamed) return fuzz_arrow_stream(host, from, *made, options);
+  made->remember();
   {
     const Result<Table> taken = try_import_arrow(host, &made->array, &made->schema, options);
     require_in_fuzz(made->schema_released == 1);
@@ -270,9 +328,14 @@ inline void fuzz_arrow(std::span<const std::byte> bytes) {
       require_in_fuzz(taken.failure().text().size() > 20);
     } else {
       read_all(*taken);
+      compare(*taken, *made);
       ArrowArray again;
       ArrowSchema schema;
       try_export_arrow(*taken, &again).value();
+      for (std::size_t i = 0; i < taken->arity(); ++i) {
+        require_in_fuzz(again.children[i]->null_count ==
+                        static_cast<std::int64_t>(made->nulls_of(i)));
+      }
       try_export_arrow_schema(taken->schema(), &schema).value();
       const Table back = try_import_arrow(host, &again, &schema).value();
       require_in_fuzz(back.schema() == taken->schema() && back.rows() == taken->rows());

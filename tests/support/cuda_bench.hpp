@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -175,6 +176,33 @@ struct CudaBench {
     return own_[on];
   }
   std::vector<std::unique_ptr<NativeStream>> own_;
+};
+
+/// Two devices, which may or may not be let use the memory of each other.
+struct PeerBench : CudaBench {
+  explicit PeerBench(bool has_access) : CudaBench(with_access(has_access)) {}
+  static sim::FakeDriverOptions with_access(bool has_access) {
+    sim::FakeDriverOptions options = sim::bench_options();
+    options.has_peer_access = has_access;
+    return options;
+  }
+  /// Runs add_one on a device; what became of the launch.
+  Result<void> add_one(std::size_t on, void* values) {
+    const std::string_view names[] = {"add_one"};
+    const std::string image = sim::FakeDriver::image(names);
+    const NativeKernel kernel =
+        device(on)
+            .load_kernel({.entry = "add_one",
+                          .image = std::as_bytes(std::span(image.data(), image.size() + 1))})
+            .value();
+    const NativeStream stream_of_it = stream(false, on);
+    const std::uint32_t count = 4;
+    const KernelArgument arguments[] = {{&values, sizeof values}, {&count, sizeof count}};
+    Result<void> launched = device(on).launch({stream_of_it}, kernel, {}, arguments);
+    if (launched) launched = device(on).synchronize(stream_of_it);
+    device(on).unload_kernel(kernel);
+    return launched;
+  }
 };
 
 }  // namespace tern::cuda

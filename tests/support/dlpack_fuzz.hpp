@@ -5,10 +5,12 @@
 
 #include <array>
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "support/fuzz_bytes.hpp"
 #include "tern/backends/catalog.hpp"
+#include "tern/buffer/escape.hpp"
 #include "tern/interop/dlpack.hpp"
 #include "tern/interop/dlpack_table.hpp"
 
@@ -19,10 +21,67 @@ struct FuzzedTensor {
   int deleted = 0;
 };
 
+/// Does an element share its bytes with another one, or run backwards? Of few elements.
+inline bool is_for_reading(const StridedBuffer& tensor) {
+  const std::span<const std::size_t> extents = tensor.shape().extents();
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    if (extents[i] > 1 && tensor.strides()[i] <= 0) return true;
+  }
+  std::set<std::int64_t> seen;
+  for (std::size_t n = 0; n < tensor.element_count(); ++n) {
+    std::int64_t at = 0;
+    std::size_t rest = n;
+    for (std::size_t i = extents.size(); i-- > 0; rest /= extents[i]) {
+      at += static_cast<std::int64_t>(rest % extents[i]) * tensor.strides()[i];
+    }
+    if (!seen.insert(at).second) return true;
+  }
+  return false;
+}
+
+/// A tensor of ours that comes back with other numbers than it went out with.
+inline void fuzz_returned_dlpack(const Device& host, FuzzBytes& from) {
+  static const Buffer own = [&] {
+    Buffer made(host, Shape{8, 8}, DType::f32);
+    const std::vector<float> ones(64, 1.0f);
+    made.copy_from(std::span<const float>(ones));
+    return made;
+  }();
+  const bool is_read_only = from.chance(2);
+  abi::DLManagedTensorVersioned* const given =
+      try_export_dlpack(own, {.is_read_only = is_read_only}).value();
+  abi::DLTensor& tensor = given->dl_tensor;
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (from.chance(2)) tensor.shape[i] = from.number(9);
+    if (from.chance(2)) {
+      tensor.strides[i] = from.chance(3) ? -(from.take<std::int8_t>() % 9) : from.number(9);
+    }
+  }
+  if (from.chance(3)) tensor.byte_offset = static_cast<std::uint64_t>(from.number(300));
+  if (from.chance(9)) tensor.ndim = static_cast<std::int32_t>(from.take<std::uint8_t>() % 3);
+  if (from.chance(9)) tensor.dtype = {2, 64, 1};
+  if (from.chance(20)) tensor.data = nullptr;
+  {
+    const Result<StridedBuffer> back = try_import_dlpack(host, given);
+    if (!back) {
+      require_in_fuzz(back.failure().code() == ErrorCode::dlpack_rejected);
+      require_in_fuzz(back.failure().string("field").has_value());
+    } else if (back->element_count() != 0) {
+      const Buffer& hull = back->hull();
+      require_in_fuzz(hull.address() >= own.address());
+      require_in_fuzz(is_within(hull.address() - own.address(), hull.bytes(), own.bytes()));
+      if (is_read_only || is_for_reading(*back)) require_in_fuzz(hull.storage()->is_read_only());
+    }
+  }
+  static_cast<void>(poll_storages());
+  require_in_fuzz(escaped_memory().escapes == 0);
+}
+
 inline void fuzz_dlpack(std::span<const std::byte> bytes) {
   static const Device host = open_device("host");
   static std::vector<std::byte> arena(std::size_t{1} << 20);
   FuzzBytes from(bytes);
+  if (from.take<std::uint8_t>() % 4 == 1) return fuzz_returned_dlpack(host, from);
   FuzzedTensor made;
   abi::DLTensor tensor = {};
   const std::uint8_t rank = from.take<std::uint8_t>();
@@ -75,8 +134,9 @@ inline void fuzz_dlpack(std::span<const std::byte> bytes) {
     return;
   }
   {
+    const bool is_legacy = from.chance(3);
     const Result<StridedBuffer> taken =
-        from.chance(3) ? try_import_dlpack(host, &legacy) : try_import_dlpack(host, &versioned);
+        is_legacy ? try_import_dlpack(host, &legacy) : try_import_dlpack(host, &versioned);
     if (!taken) {
       require_in_fuzz(taken.failure().text().size() > 20);
     } else if (taken->element_count() != 0) {
@@ -84,6 +144,10 @@ inline void fuzz_dlpack(std::span<const std::byte> bytes) {
       const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(arena.data());
       const bool is_inside =
           first >= begin && is_within(first - begin, taken->hull().bytes(), arena.size());
+      const bool is_read_only = taken->hull().storage()->is_read_only();
+      const bool is_said = (versioned.flags & abi::DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+      require_in_fuzz(is_read_only || !(is_legacy || is_said));
+      if (taken->element_count() <= 4096) require_in_fuzz(is_read_only || !is_for_reading(*taken));
       if (is_inside && taken->element_count() <= 4096) {
         static const Stream stream(host);
         const Result<Buffer> dense = taken->try_contiguous(stream);

@@ -1,5 +1,6 @@
 #include "support/fake_backend.hpp"
 
+#include <atomic>
 #include <utility>
 
 #include "backends/host/host_backend.hpp"
@@ -231,7 +232,17 @@ class FakeBackend final : public Backend {
   }
   Result<bool> enable_peer_access(Backend&) noexcept override {
     if (const auto failure = ledger_->enter(Call::enable_peer_access)) return *failure;
+    has_peer_access_ = true;
     return true;
+  }
+  Result<PeerAccess> peer_access(Backend&) noexcept override {
+    if (const auto failure = ledger_->enter(Call::peer_access)) return *failure;
+    return has_peer_access_ ? PeerAccess::enabled : PeerAccess::disabled;
+  }
+  Result<void> disable_peer_access(Backend&) noexcept override {
+    if (const auto failure = ledger_->enter(Call::disable_peer_access)) return *failure;
+    has_peer_access_ = false;
+    return {};
   }
 
   NativeStream default_stream() noexcept override { return host_->default_stream(); }
@@ -380,6 +391,7 @@ class FakeBackend final : public Backend {
   const std::optional<std::size_t> free_bytes_;
   const std::ptrdiff_t registered_offset_;
   std::unique_ptr<Backend> host_;
+  std::atomic<bool> has_peer_access_ = false;
   DeviceInfo info_;
 };
 

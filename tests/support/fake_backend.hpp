@@ -23,22 +23,22 @@
 namespace tern::test {
 
 /// One line per primitive of the contract that is counted.
-#define TERN_FOR_EACH_CALL(TERN_CALL)                                                              \
-  TERN_CALL(memory)                                                                                \
-  TERN_CALL(synchronize)                                                                           \
-  TERN_CALL(allocate) TERN_CALL(release) TERN_CALL(pointer_info) TERN_CALL(allocate_async)         \
-      TERN_CALL(release_async) TERN_CALL(register_host) TERN_CALL(unregister_host)                 \
-          TERN_CALL(reserve) TERN_CALL(unreserve) TERN_CALL(create_pages) TERN_CALL(release_pages) \
-              TERN_CALL(map) TERN_CALL(unmap) TERN_CALL(set_access) TERN_CALL(copy)                \
-                  TERN_CALL(copy_2d) TERN_CALL(fill) TERN_CALL(copy_from_peer)                     \
-                      TERN_CALL(enable_peer_access) TERN_CALL(create_stream)                       \
-                          TERN_CALL(query_stream) TERN_CALL(synchronize_stream)                    \
-                              TERN_CALL(create_event) TERN_CALL(record) TERN_CALL(wait)            \
-                                  TERN_CALL(query_event) TERN_CALL(synchronize_event)              \
-                                      TERN_CALL(elapsed_ns) TERN_CALL(call_host)                   \
-                                          TERN_CALL(prefetch) TERN_CALL(advise)                    \
-                                              TERN_CALL(load_kernel) TERN_CALL(launch)         \
-                                                  TERN_CALL(note_subrelease)
+// clang-format off
+#define TERN_FOR_EACH_CALL(TERN_CALL) \
+  TERN_CALL(memory) TERN_CALL(synchronize) TERN_CALL(allocate) \
+  TERN_CALL(release) TERN_CALL(pointer_info) TERN_CALL(allocate_async) \
+  TERN_CALL(release_async) TERN_CALL(register_host) TERN_CALL(unregister_host) \
+  TERN_CALL(reserve) TERN_CALL(unreserve) TERN_CALL(create_pages) \
+  TERN_CALL(release_pages) TERN_CALL(map) TERN_CALL(unmap) \
+  TERN_CALL(set_access) TERN_CALL(copy) TERN_CALL(copy_2d) \
+  TERN_CALL(fill) TERN_CALL(copy_from_peer) TERN_CALL(enable_peer_access) \
+  TERN_CALL(peer_access) TERN_CALL(disable_peer_access) TERN_CALL(create_stream) \
+  TERN_CALL(query_stream) TERN_CALL(synchronize_stream) TERN_CALL(create_event) \
+  TERN_CALL(record) TERN_CALL(wait) TERN_CALL(query_event) \
+  TERN_CALL(synchronize_event) TERN_CALL(elapsed_ns) TERN_CALL(call_host) \
+  TERN_CALL(prefetch) TERN_CALL(advise) TERN_CALL(load_kernel) \
+  TERN_CALL(launch) TERN_CALL(note_subrelease)
+// clang-format on
 
 enum class Call : std::uint8_t {
 #define TERN_CALL(name) name,

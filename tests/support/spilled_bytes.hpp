@@ -4,13 +4,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstddef>
 #include <filesystem>
 #include <string>
+
+#include "support/file_limit.hpp"
 
 namespace tern::test {
 
@@ -40,24 +40,6 @@ inline void change_spilled_byte(const std::string& directory, std::size_t offset
 }
 
 /// While it lives, no file of the process grows beyond this: a disk that is full.
-class SmallFiles {
- public:
-  explicit SmallFiles(std::size_t bytes) {
-    handler_ = std::signal(SIGXFSZ, SIG_IGN);
-    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before_), 0);
-    const rlimit small{bytes, before_.rlim_max};
-    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  }
-  SmallFiles(const SmallFiles&) = delete;
-  SmallFiles& operator=(const SmallFiles&) = delete;
-  ~SmallFiles() {
-    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before_), 0);
-    std::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  rlimit before_ = {};
-  void (*handler_)(int) = nullptr;
-};
+using SmallFiles = FileLimit;
 
 }  // namespace tern::test

@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -118,7 +117,6 @@ TEST(TraceWriter, RemembersAFullDiskAndCountsWhatIsLost) {
   const TempFile file;
   const pid_t child = fork();
   if (child == 0) {
-    std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{100'000, 100'000};
     setrlimit(RLIMIT_FSIZE, &limit);
     TraceWriter writer = TraceWriter::open(file.path, {});

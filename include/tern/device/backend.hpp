@@ -83,6 +83,13 @@ struct PointerInfo {
   std::size_t bytes = 0;
 };
 
+/// May kernels of one device use memory of another?
+enum class PeerAccess : std::uint8_t {
+  unavailable,  // and it cannot be enabled
+  disabled,
+  enabled,
+};
+
 /// Which stream an operation is submitted to, and on whose behalf.
 struct Submission {
   NativeStream stream = {};
@@ -333,6 +340,10 @@ class TERN_EXPORT Backend {
                                                     std::size_t bytes) noexcept;
   /// Lets kernels here use memory of `peer`; true if they may. Repeating it is harmless.
   [[nodiscard]] virtual Result<bool> enable_peer_access(Backend& peer) noexcept;
+  /// What enable_peer_access() would find. `peer` is another device of the same backend.
+  [[nodiscard]] virtual Result<PeerAccess> peer_access(Backend& peer) noexcept;
+  /// Takes it back. Repeating it is harmless.
+  [[nodiscard]] virtual Result<void> disable_peer_access(Backend& peer) noexcept;
 
   // --- Streams and events
 

@@ -147,10 +147,26 @@ class TERN_EXPORT Device {
 
   /// Blocks the host until everything submitted to any stream of the device is complete.
   Result<void> try_synchronize() const noexcept;
-  void synchronize() const { try_synchronize().value(); }
+  void synchronize(CallSite site = CallSite::here()) const { try_synchronize().value(site); }
 
+  // --- Peers: kernels of this device on memory of another one. Copies need none of it.
+
+  /// unavailable between backends, and always enabled for the device itself.
+  [[nodiscard]] Result<PeerAccess> try_peer_access(const Device& peer) const noexcept;
+  [[nodiscard]] PeerAccess peer_access(const Device& peer, CallSite site = CallSite::here()) const {
+    return try_peer_access(peer).value(site);
+  }
   /// May kernels of this device use memory of `peer`? Enables it where they may.
   [[nodiscard]] Result<bool> try_enable_peer_access(const Device& peer) const noexcept;
+  bool enable_peer_access(const Device& peer, CallSite site = CallSite::here()) const {
+    return try_enable_peer_access(peer).value(site);
+  }
+  /// From now on they may not; work that was submitted must not need it any more. Where it is not
+  /// enabled, nothing changes. Refused with invalid_argument for the device itself.
+  Result<void> try_disable_peer_access(const Device& peer) const noexcept;
+  void disable_peer_access(const Device& peer, CallSite site = CallSite::here()) const {
+    try_disable_peer_access(peer).value(site);
+  }
 
   friend bool operator==(const Device& a, const Device& b) noexcept { return a.state_ == b.state_; }
 

@@ -85,7 +85,8 @@ struct ArrowImport {
 inline constexpr std::size_t max_arrow_children = std::size_t{1} << 20;
 
 /// A struct without nulls, as a table of its rows in memory of `device` (device_mismatch, naming
-/// both). Offsets are all looked at where the host can read them, else the first and the last.
+/// both). Offsets are all looked at where the host can read them, else the first and the last; so
+/// are bitmaps, whose nulls are counted there, and elsewhere are as many as the structure says.
 /// Refused with arrow_rejected, and as adoption is.
 [[nodiscard]] TERN_EXPORT Result<Table> try_import_arrow(const Device& device, ArrowArray* array,
                                                          ArrowSchema* schema,

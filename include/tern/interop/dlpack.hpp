@@ -95,9 +95,10 @@ struct DlpackImport {
   CallSite site = CallSite::here();
 };
 
-/// Memory of `device` (device_mismatch, naming both). Zero strides make it read-only, because
-/// elements share their bytes, and negative ones, which few expect. Refused with dlpack_rejected,
-/// and as adoption is.
+/// Memory of `device` (device_mismatch, naming both). Elements that may share their bytes make it
+/// read-only, as with zero strides, and so do negative strides, which few expect. A tensor of ours
+/// that comes back is the buffer that went out, unless it may only be read: then it is held as
+/// those of others are. Refused with dlpack_rejected, and as adoption is.
 [[nodiscard]] TERN_EXPORT Result<StridedBuffer> try_import_dlpack(
     const Device& device, abi::DLManagedTensorVersioned* tensor,
     const DlpackImport& options = {}) noexcept;

@@ -10,6 +10,7 @@
 #include "backends/cuda/cuda_managed.hpp"
 #include "backends/cuda/cuda_memory.hpp"
 #include "backends/cuda/cuda_pages.hpp"
+#include "backends/cuda/cuda_peers.hpp"
 #include "backends/cuda/cuda_streams.hpp"
 #include "backends/cuda/suballocation_notes.hpp"
 #include "backends/no_memory.hpp"
@@ -85,6 +86,7 @@ class CudaBackend final : public Backend {
         notes_(std::move(notes)),
         memory_(*context_),
         pages_(*context_, info_.page_bytes),
+        peers_(*context_),
         streams_(*context_),
         copies_(*context_, std::move(staging)),
         managed_(*context_),
@@ -203,29 +205,16 @@ class CudaBackend final : public Backend {
   Result<bool> enable_peer_access(Backend& backend) noexcept override {
     if (Result<void> same = check_driver(backend); !same) return same.failure();
     CudaBackend& peer = peer_of(backend);
-    if (peer.context_->device() == context_->device()) return true;
-    const Context::Visit visit(*context_);
-    if (!visit) return visit.failure();
-    const DriverTable& cu = context_->cu();
-    int can_access = 0;
-    if (Result<void> asked = context_->check(
-            cu.cuDeviceCanAccessPeer(&can_access, context_->device(), peer.context_->device()),
-            "cuDeviceCanAccessPeer");
-        !asked) {
-      return asked.failure();
-    }
-    if (can_access == 0) return false;
-    const CUresult enabled = cu.cuCtxEnablePeerAccess(peer.context_->handle(), 0);
-    if (enabled != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
-      if (Result<void> done = context_->check(enabled, "cuCtxEnablePeerAccess"); !done) {
-        return done.failure();
-      }
-    }
-    // That is for plain memory; what the peer has mapped is said page by page.
-    if (peer.info_.page_bytes != 0) {
-      if (Result<void> done = peer.pages_.let_in(context_->device()); !done) return done.failure();
-    }
-    return true;
+    return peers_.enable(*peer.context_, peer.pages_);
+  }
+  Result<PeerAccess> peer_access(Backend& backend) noexcept override {
+    if (!check_driver(backend)) return PeerAccess::unavailable;
+    return peers_.access_to(*peer_of(backend).context_);
+  }
+  Result<void> disable_peer_access(Backend& backend) noexcept override {
+    if (!check_driver(backend)) return {};
+    CudaBackend& peer = peer_of(backend);
+    return peers_.disable(*peer.context_, peer.pages_);
   }
 
   // --- Streams and events
@@ -393,6 +382,7 @@ class CudaBackend final : public Backend {
   DeviceId id_;
   CudaMemory memory_;
   CudaPages pages_;
+  CudaPeers peers_;
   CudaStreams streams_;
   CudaCopies copies_;
   CudaManaged managed_;

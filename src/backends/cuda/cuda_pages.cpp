@@ -281,6 +281,7 @@ std::optional<PointerInfo> CudaPages::find(const void* address) {
 Result<void> CudaPages::let_in(CUdevice peer) {
   const Context::Visit visit(context_);
   if (!visit) return visit.failure();
+  if (page_bytes_ == 0) return {};
   const std::lock_guard lock(mutex_);
   const auto is_peer = [&](const CUmemAccessDesc& one) { return one.location.id == peer; };
   if (std::ranges::any_of(users_, is_peer)) return {};
@@ -303,6 +304,28 @@ Result<void> CudaPages::let_in(CUdevice peer) {
     users_.pop_back();
     return done;
   }
+  return {};
+}
+
+Result<void> CudaPages::shut_out(CUdevice peer) {
+  const Context::Visit visit(context_);
+  if (!visit) return visit.failure();
+  const std::lock_guard lock(mutex_);
+  const auto is_peer = [&](const CUmemAccessDesc& one) { return one.location.id == peer; };
+  const auto found = std::ranges::find_if(users_, is_peer);
+  if (found == users_.end()) return {};
+  const std::span<CUmemAccessDesc> one(&*found, 1);
+  for (auto mapping = mappings_.begin(); mapping != mappings_.end(); ++mapping) {
+    const auto& [address, mapped] = *mapping;
+    if (mapped.access == PageAccess::none) continue;
+    Result<void> done = grant(address, mapped.bytes, PageAccess::none, one);
+    if (done) continue;
+    for (auto undone = mappings_.begin(); undone != mapping; ++undone) {
+      static_cast<void>(grant(undone->first, undone->second.bytes, undone->second.access, one));
+    }
+    return done;
+  }
+  users_.erase(found);
   return {};
 }
 

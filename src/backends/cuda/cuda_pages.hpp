@@ -44,6 +44,8 @@ class CudaPages {
   [[nodiscard]] std::optional<PointerInfo> find(const void* address);
   /// Lets another device use what is mapped here, now and later.
   [[nodiscard]] Result<void> let_in(CUdevice peer);
+  /// Takes that back, for all of it or for nothing.
+  [[nodiscard]] Result<void> shut_out(CUdevice peer);
 
  private:
   struct Pages {

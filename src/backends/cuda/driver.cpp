@@ -1,16 +1,18 @@
 #include "backends/cuda/driver.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <pthread.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <list>
+#include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "backends/cuda/driver_result.hpp"
+#include "backends/shared_library.hpp"
 
 namespace tern::cuda {
 namespace {
@@ -124,6 +126,14 @@ struct Loaded {
   std::atomic<bool> has_begun = false;
   bool parent_has_driver = false;   // set before anybody else sees this
   const Loaded* parents = nullptr;  // the same; kept, because its driver is looked at for ever
+  std::map<std::string, Driver> absences;  // guarded by mutex; by what is the matter
+
+  /// No driver now, and whoever asks next looks again. With the mutex held.
+  [[nodiscard]] const Driver& without(const std::string& why) {
+    const auto [entry, is_new] = absences.try_emplace(why);
+    if (is_new) entry->second = absent(why);
+    return entry->second;
+  }
 
   /// Has CUDA been initialised, or may a thread be about to? Where there is none, nothing was.
   [[nodiscard]] bool is_used() const noexcept {
@@ -158,18 +168,13 @@ Loaded& loaded() {
 
 void* open_library() {
   for (const char* name : {"libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"}) {
-    if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
+    if (void* library = open_shared_library(name)) return library;
   }
   return nullptr;
 }
 
-Driver load_from_machine() {
-  void* library = open_library();
-  if (library == nullptr) {
-    return absent("no libcuda.so.1 was found, so there is no NVIDIA driver.");
-  }
-  Driver driver =
-      load_driver({[](void* context, const char* name) { return dlsym(context, name); }, library});
+Driver load_from_machine(void* library) {
+  Driver driver = load_driver({find_symbol, library});
   // Behind the driver's own hook, which was registered by cuInit, and so called before it.
   if (driver.is_present()) std::atexit([] { is_ending.store(true, std::memory_order_release); });
   return driver;
@@ -216,13 +221,20 @@ const Driver& driver() {
   if (const Driver* known = process.driver.load(std::memory_order_acquire)) return *known;
   const std::lock_guard lock(process.mutex);
   if (const Driver* known = process.driver.load(std::memory_order_acquire)) return *known;
+  if (process.parent_has_driver) {
+    return process.without(
+        "this process was forked from one that uses CUDA, which the driver does not support. Open "
+        "devices after the fork, or start the child with exec.");
+  }
+  if (const char* why = why_no_libraries()) return process.without(fmt::format("{}.", why));
   process.has_begun.store(true);
+  void* const library = open_library();
+  if (library == nullptr) {
+    process.has_begun.store(false);
+    return process.without("no libcuda.so.1 was found, so there is no NVIDIA driver.");
+  }
   // Immortal, as the devices that call it are.
-  const auto* made = new Driver(
-      process.parent_has_driver
-          ? absent("this process was forked from one that uses CUDA, which the driver does not "
-                   "support. Open devices after the fork, or start the child with exec.")
-          : load_from_machine());
+  const auto* made = new Driver(load_from_machine(library));
   process.driver.store(made, std::memory_order_release);
   return *made;
 }

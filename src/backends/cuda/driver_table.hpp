@@ -63,6 +63,8 @@ namespace tern::cuda {
                     (int* least, int* greatest))                                                   \
   TERN_DRIVER_ENTRY(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, 4000, required,                  \
                     (CUcontext peer, unsigned flags))                                              \
+  TERN_DRIVER_ENTRY(cuCtxDisablePeerAccess, cuCtxDisablePeerAccess, 4000, required,                \
+                    (CUcontext peer))                                                              \
   TERN_DRIVER_ENTRY(cuCtxGetId, cuCtxGetId, 12000, optional,                                       \
                     (CUcontext context, unsigned long long* id))                                   \
   /* streams */                                                                                    \

@@ -1,6 +1,5 @@
 #include "backends/cuda/nvrtc.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +8,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "backends/shared_library.hpp"
 
 namespace tern::cuda {
 namespace {
@@ -119,16 +120,19 @@ Nvrtc load_nvrtc(const DriverLibrary& library) {
 
 Nvrtc find_nvrtc(const char* const* names) {
   for (; *names != nullptr; ++names) {
-    if (void* library = dlopen(*names, RTLD_NOW | RTLD_LOCAL)) {
-      return load_nvrtc(
-          {[](void* context, const char* name) { return dlsym(context, name); }, library});
-    }
+    if (void* library = open_shared_library(*names)) return load_nvrtc({find_symbol, library});
   }
   return absent("no run-time compiler (libnvrtc.so) was found.");
 }
 
 const Nvrtc& nvrtc() {
   if (const Nvrtc* other = installed.load(std::memory_order_acquire)) return *other;
+  if (const char* why = why_no_libraries()) {
+    // Not remembered: there may be descriptors again when the next one asks.
+    thread_local Nvrtc now;
+    now = absent(fmt::format("{}.", why));
+    return now;
+  }
   // Immortal, as the driver is.
   static const Nvrtc& machines = *[] {
     constexpr const char* names[] = {"libnvrtc.so.13",

@@ -1,11 +1,11 @@
 #include "backends/cuda/suballocation_notes.hpp"
 
-#include <dlfcn.h>
-
 #include <array>
 #include <list>
 #include <new>
 #include <utility>
+
+#include "backends/shared_library.hpp"
 
 namespace tern::cuda {
 namespace {
@@ -56,11 +56,11 @@ void* create_domain(nvtx::InitializeCore* initialize) {
 
 std::unique_ptr<SuballocationNotes> SuballocationNotes::attach(const std::string& library) {
   if (library.empty()) return nullptr;
-  void* tool = dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  void* tool = open_shared_library(library.c_str());
   if (tool == nullptr) return nullptr;
   return attach(
-      reinterpret_cast<nvtx::Initialize*>(dlsym(tool, "InitializeInjectionNvtxExtension")),
-      reinterpret_cast<nvtx::InitializeCore*>(dlsym(tool, "InitializeInjectionNvtx2")));
+      reinterpret_cast<nvtx::Initialize*>(find_symbol(tool, "InitializeInjectionNvtxExtension")),
+      reinterpret_cast<nvtx::InitializeCore*>(find_symbol(tool, "InitializeInjectionNvtx2")));
 }
 
 std::unique_ptr<SuballocationNotes> SuballocationNotes::attach(

@@ -1,16 +1,15 @@
 #include "backends/opencl/opencl_library.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <bit>
 
+#include "backends/shared_library.hpp"
+
 namespace tern::opencl {
 
 const Linker& system_linker() {
-  static const Linker& linker = *new Linker{
-      [](const char* name) { return dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); },
-      [](void* library, const char* symbol) { return dlsym(library, symbol); }};
+  static const Linker& linker = *new Linker{open_shared_library, find_symbol};
   return linker;
 }
 

@@ -1,7 +1,6 @@
 // Finds OpenCL on this machine: the loader library, and in it every entry of the table.
 //
-// Nothing is loaded before somebody asks, nothing is linked, and what was loaded is never unloaded,
-// because implementations have threads that would go on running in it.
+// Nothing is loaded before somebody asks, and nothing is linked.
 
 #pragma once
 

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "backends/opencl/opencl_backend.hpp"
 #include "backends/opencl/opencl_library.hpp"
+#include "backends/shared_library.hpp"
 #include "tern/core/process.hpp"
 
 namespace tern::opencl {
@@ -23,15 +26,24 @@ std::mutex& search_mutex() {
   return mutex;
 }
 
+/// One that is kept for the sentence that it carries: there are few, and no devices in them.
+const Found* without_devices(std::string why) {
+  static std::map<std::string, Found>& kept = *new std::map<std::string, Found>;
+  const auto [entry, is_new] = kept.try_emplace(std::move(why));
+  if (is_new) entry->second.devices.absence = entry->first;
+  return &entry->second;
+}
+
+/// With the lock held.
 const Found* search() {
+  if (const char* why = why_no_libraries()) return without_devices(why);
   auto result = std::make_unique<Found>();
   Library library = load_library(system_linker());
   result->table = library.table;
-  if (library.absence.empty()) {
-    result->devices = find_devices(result->table);
-  } else {
-    result->devices.absence = std::move(library.absence);
-  }
+  if (!library.absence.empty()) return without_devices(std::move(library.absence));
+  result->devices = find_devices(result->table);
+  // Its threads may run, whatever it has found.
+  found.store(result.get(), std::memory_order_release);
   return result.release();
 }
 
@@ -90,9 +102,7 @@ const Found* find_opencl() {
   if (const Found* known = found.load(std::memory_order_acquire)) return known;
   const std::lock_guard lock(search_mutex());
   if (const Found* known = found.load(std::memory_order_acquire)) return known;
-  const Found* result = search();
-  found.store(result, std::memory_order_release);
-  return result;
+  return search();
 }
 
 Opener opener() { return {"opencl", absence, device_count, {}, open, passed_over, is_preferred}; }

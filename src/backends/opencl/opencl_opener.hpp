@@ -1,6 +1,7 @@
 // How the catalog finds and opens OpenCL devices.
 //
-// The library is loaded, and the devices are listed, once and by whoever asks first. A forked child
+// The library is loaded, and the devices are listed, once and by whoever asks first; where there is
+// none to load, whoever asks next looks again. A forked child
 // of a process that had begun with that finds the backend absent: the threads of the driver are not
 // there, and a lock of its may be held for ever. Thread-safe.
 
@@ -23,7 +24,8 @@ struct Found {
 /// The sentence for a reason that find_devices() or load_library() gave.
 [[nodiscard]] std::string absence_sentence(const std::string& why);
 
-/// Loads OpenCL if nobody has yet; null in a forked child of a process that did.
+/// Loads OpenCL if nobody has yet; null in a forked child of a process that did. Without devices it
+/// says why.
 [[nodiscard]] const Found* find_opencl();
 
 }  // namespace tern::opencl

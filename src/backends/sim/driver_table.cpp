@@ -50,7 +50,7 @@ CUresult run(FakeDriverState& state, Here& here, Demand demand, const char* name
     return sim::result_of(entry.failure());
   }
   if (demand == Demand::initialised) return body(here);
-  const std::vector<std::uint32_t>& stack = state.thread().contexts;
+  const FakeContexts& stack = state.thread().contexts;
   if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   here.device = stack.back();
   {
@@ -563,7 +563,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* is_ac
 CUresult cuCtxGetCurrent(CUcontext* context) {
   return call(DriverEntry::cuCtxGetCurrent, Demand::initialised, [&](const Here& here) -> CUresult {
     if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    const std::vector<std::uint32_t>& stack = here.state.thread().contexts;
+    const FakeContexts& stack = here.state.thread().contexts;
     *context = stack.empty() ? nullptr : context_of(stack.back());
     return CUDA_SUCCESS;
   });
@@ -571,29 +571,28 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
 
 CUresult cuCtxSetCurrent(CUcontext context) {
   return call(DriverEntry::cuCtxSetCurrent, Demand::initialised, [&](const Here& here) -> CUresult {
-    std::vector<std::uint32_t>& stack = here.state.thread().contexts;
+    FakeContexts& stack = here.state.thread().contexts;
     const std::optional<std::uint32_t> device = device_of_context(here, context);
     if (context != nullptr && !device) return CUDA_ERROR_INVALID_CONTEXT;
     if (!stack.empty()) stack.pop_back();
-    if (device) stack.push_back(*device);
+    if (device && !stack.push(*device)) return CUDA_ERROR_OUT_OF_MEMORY;
     return CUDA_SUCCESS;
   });
 }
 
 CUresult cuCtxPushCurrent(CUcontext context) {
-  return call(DriverEntry::cuCtxPushCurrent, Demand::initialised,
-              [&](const Here& here) -> CUresult {
-                const std::optional<std::uint32_t> device = device_of_context(here, context);
-                if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                if (!device) return CUDA_ERROR_INVALID_CONTEXT;
-                here.state.thread().contexts.push_back(*device);
-                return CUDA_SUCCESS;
-              });
+  return call(
+      DriverEntry::cuCtxPushCurrent, Demand::initialised, [&](const Here& here) -> CUresult {
+        const std::optional<std::uint32_t> device = device_of_context(here, context);
+        if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+        if (!device) return CUDA_ERROR_INVALID_CONTEXT;
+        return here.state.thread().contexts.push(*device) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+      });
 }
 
 CUresult cuCtxPopCurrent(CUcontext* context) {
   return call(DriverEntry::cuCtxPopCurrent, Demand::initialised, [&](const Here& here) -> CUresult {
-    std::vector<std::uint32_t>& stack = here.state.thread().contexts;
+    FakeContexts& stack = here.state.thread().contexts;
     if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
     if (context != nullptr) *context = context_of(stack.back());
     stack.pop_back();
@@ -650,11 +649,30 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
       });
 }
 
+CUresult cuCtxDisablePeerAccess(CUcontext peer) {
+  return call(
+      DriverEntry::cuCtxDisablePeerAccess, Demand::context, [&](const Here& here) -> CUresult {
+        const std::optional<std::uint32_t> other = device_of_context(here, peer);
+        if (!other || *other == here.device) return CUDA_ERROR_INVALID_CONTEXT;
+        {
+          const std::lock_guard lock(here.state.mutex);
+          if (!here.state.peer_access.contains({here.device, *other})) {
+            return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+          }
+        }
+        const Result<void> taken = here.backend().disable_peer_access(here.state.backend(*other));
+        if (!taken) return sim::result_of(taken.failure());
+        const std::lock_guard lock(here.state.mutex);
+        here.state.peer_access.erase({here.device, *other});
+        return CUDA_SUCCESS;
+      });
+}
+
 CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
   return call(DriverEntry::cuCtxGetId, Demand::initialised, [&](const Here& here) -> CUresult {
     if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
     std::optional<std::uint32_t> device = device_of_context(here, context);
-    const std::vector<std::uint32_t>& stack = here.state.thread().contexts;
+    const FakeContexts& stack = here.state.thread().contexts;
     if (context == nullptr && !stack.empty()) device = stack.back();
     if (!device) return CUDA_ERROR_INVALID_CONTEXT;
     const std::lock_guard lock(here.state.mutex);
@@ -1561,7 +1579,7 @@ bool is_paged(const Here& here, std::size_t value) {
 
 /// Addresses belong to no context, so a thread without one may ask for them, too.
 void choose_device(Here& here) {
-  const std::vector<std::uint32_t>& stack = here.state.thread().contexts;
+  const FakeContexts& stack = here.state.thread().contexts;
   here.device = stack.empty() ? 0 : stack.back();
 }
 
@@ -1699,10 +1717,13 @@ CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CUmemAcces
                                 : flags == CU_MEM_ACCESS_FLAGS_PROT_READ ? PageAccess::read
                                                                          : PageAccess::read_write;
       Backend& backend = here.state.backend(*owner);
-      const Result<void> set = backend.set_access(pointer(address), bytes, access);
-      if (!set) return sim::result_of(set.failure());
       const auto device = static_cast<std::uint32_t>(accesses[i].location.id);
-      if (device != *owner) {
+      // What a peer is kept from, the owner keeps.
+      if (device == *owner || access != PageAccess::none) {
+        const Result<void> set = backend.set_access(pointer(address), bytes, access);
+        if (!set) return sim::result_of(set.failure());
+      }
+      if (device != *owner && access != PageAccess::none) {
         // The simulated device grants peers all of its memory or none.
         const Result<bool> granted = here.state.backend(device).enable_peer_access(backend);
         if (!granted) return sim::result_of(granted.failure());

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <type_traits>
 
 #include "backends/sim/driver_table.hpp"
 #include "backends/sim/fake_driver_state.hpp"
@@ -195,7 +196,9 @@ FakePool* FakeDriverState::find_pool(cuda::CUmemoryPool handle) noexcept {
 }
 
 FakeThread& FakeDriverState::thread() const {
-  thread_local FakeThread own;
+  // Buffers with static storage end behind what a thread has, and still call the driver.
+  constinit thread_local FakeThread own;
+  static_assert(std::is_trivially_destructible_v<FakeThread>);
   // What an earlier driver kept for this thread went with it.
   if (own.driver != number) own = FakeThread{number, {}, cuda::CU_STREAM_CAPTURE_MODE_GLOBAL};
   return own;

@@ -127,9 +127,28 @@ struct FakeStaging {
 };
 
 /// What the driver keeps for a thread.
+/// Devices whose contexts a thread has pushed, the current one last.
+class FakeContexts {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
+  [[nodiscard]] std::uint32_t back() const noexcept { return devices_[count_ - 1]; }
+  [[nodiscard]] std::uint32_t& back() noexcept { return devices_[count_ - 1]; }
+  /// False if there is no room for one more.
+  [[nodiscard]] bool push(std::uint32_t device) noexcept {
+    if (count_ == devices_.size()) return false;
+    devices_[count_++] = device;
+    return true;
+  }
+  void pop_back() noexcept { --count_; }
+
+ private:
+  std::array<std::uint32_t, 64> devices_ = {};
+  std::size_t count_ = 0;
+};
+
 struct FakeThread {
-  std::uint64_t driver = 0;             // which one it belongs to
-  std::vector<std::uint32_t> contexts;  // devices, the current one last
+  std::uint64_t driver = 0;  // which one it belongs to
+  FakeContexts contexts = {};
   cuda::CUstreamCaptureMode capture_mode = cuda::CU_STREAM_CAPTURE_MODE_GLOBAL;
 };
 

@@ -8,6 +8,7 @@
 #include "backends/sim/fake_driver_state.hpp"
 #include "backends/sim/sim_backend.hpp"
 #include "backends/sim/sim_options.hpp"
+#include "core/file_limit_signal.hpp"
 #include "device/device_state.hpp"
 #include "tern/backends/device_spec.hpp"
 
@@ -219,6 +220,7 @@ std::uint64_t save_trace(const Device& device, const std::string& path) {
   trace->write({.kind = RecordKind::shutdown});
   // A trace cut short at its limit says so itself.
   static_cast<void>(trace->close());
+  const FileLimitSignal blocked;
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   const std::span<const std::byte> bytes = trace->bytes();
   file.write(reinterpret_cast<const char*>(bytes.data()),

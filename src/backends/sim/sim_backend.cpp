@@ -412,6 +412,27 @@ class SimBackend final : public Backend {
     return true;
   }
 
+  Result<PeerAccess> peer_access(Backend& peer) noexcept override {
+    const Result<Entry> entry = world_->enter("peer_access");
+    if (!entry) return entry.failure();
+    if (Result<void> begun = begin(FaultClass::info, "peer_access"); !begun) {
+      return begun.failure();
+    }
+    if (world_of(peer) != world_.get()) return PeerAccess::unavailable;
+    return world_->has_peer_access(index_, static_cast<SimBackend&>(peer).index_)
+               ? PeerAccess::enabled
+               : PeerAccess::disabled;
+  }
+
+  Result<void> disable_peer_access(Backend& peer) noexcept override {
+    const Result<Entry> entry = world_->enter("disable_peer_access");
+    if (!entry) return entry.failure();
+    if (Result<void> begun = begin(FaultClass::info, "disable_peer_access"); !begun) return begun;
+    if (world_of(peer) != world_.get()) return {};
+    world_->take_peer_access(index_, static_cast<SimBackend&>(peer).index_);
+    return {};
+  }
+
   // --- Streams and events
   // -------------------------------------------------------------------------
 

@@ -246,6 +246,14 @@ void World::grant_peer_access(std::uint32_t device, std::uint32_t peer) {
   peer_access_.emplace(device, peer);
 }
 
+void World::take_peer_access(std::uint32_t device, std::uint32_t peer) noexcept {
+  peer_access_.erase({device, peer});
+}
+
+bool World::has_peer_access(std::uint32_t device, std::uint32_t peer) const noexcept {
+  return peer_access_.contains({device, peer});
+}
+
 void World::lose(std::uint32_t index, const Failure& cause) noexcept {
   SimDevice& lost = *devices_[index];
   if (lost.loss) return;
@@ -390,7 +398,7 @@ std::optional<Finding> World::judge_places(const TraceRecord& record, Crossing c
   for (const Touch& touch : record.touches) {
     if (touch.range.space == 0 || touch.range.space == record.device + 1) continue;
     const std::uint32_t owner = touch.range.space - 1;
-    if (crossing == Crossing::granted && peer_access_.contains({record.device, owner})) continue;
+    if (crossing == Crossing::granted && has_peer_access(record.device, owner)) continue;
     TraceRecord about = record;
     about.touches = {&touch, 1};
     const std::string& here = devices_[record.device]->name;

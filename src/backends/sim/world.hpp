@@ -169,6 +169,8 @@ class World {
   [[nodiscard]] ManagedPages& managed() noexcept { return managed_; }
   [[nodiscard]] std::uint64_t migrated_bytes() const noexcept { return migrated_bytes_; }
   void grant_peer_access(std::uint32_t device, std::uint32_t peer);
+  void take_peer_access(std::uint32_t device, std::uint32_t peer) noexcept;
+  [[nodiscard]] bool has_peer_access(std::uint32_t device, std::uint32_t peer) const noexcept;
   /// The device with that number in the process, if it is in this world.
   [[nodiscard]] bool has_device(DeviceId id) const noexcept;
   /// How long a wait or poll stays quiet for other threads to let a held stream go.

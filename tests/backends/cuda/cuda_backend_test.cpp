@@ -140,75 +140,6 @@ TEST(CudaBackend, OpensWhereItsNumberCannotBeRemembered) {
   for (std::uint32_t i = 1; i < 100; ++i) bench.device().opened_as(DeviceId{7000 + i});
 }
 
-// --- Peers
-
-struct PeerBench : CudaBench {
-  explicit PeerBench(bool has_access) : CudaBench(with_access(has_access)) {}
-  static sim::FakeDriverOptions with_access(bool has_access) {
-    sim::FakeDriverOptions options = sim::bench_options();
-    options.has_peer_access = has_access;
-    return options;
-  }
-  /// Runs add_one on a device; what became of the launch.
-  Result<void> add_one(std::size_t on, void* values) {
-    const std::string_view names[] = {"add_one"};
-    const std::string image = sim::FakeDriver::image(names);
-    const NativeKernel kernel =
-        device(on)
-            .load_kernel({.entry = "add_one",
-                          .image = std::as_bytes(std::span(image.data(), image.size() + 1))})
-            .value();
-    const NativeStream stream_of_it = stream(false, on);
-    const std::uint32_t count = 4;
-    const KernelArgument arguments[] = {{&values, sizeof values}, {&count, sizeof count}};
-    Result<void> launched = device(on).launch({stream_of_it}, kernel, {}, arguments);
-    if (launched) launched = device(on).synchronize(stream_of_it);
-    device(on).unload_kernel(kernel);
-    return launched;
-  }
-};
-
-TEST(CudaBackend, LetsKernelsUseMemoryOfAPeer) {
-  PeerBench bench(true);
-  void* const there = bench.memory(16);
-  bench.write(there, std::vector<std::byte>(16));
-  EXPECT_TRUE(bench.device(1).enable_peer_access(bench.device()).value());
-  EXPECT_TRUE(bench.device(1).enable_peer_access(bench.device()).value());
-  EXPECT_EQ(why(bench.add_one(1, there)), "");
-  EXPECT_EQ(bench.read(there, 1)[0], std::byte{1});
-  // And its pages, mapped before or after.
-  EXPECT_TRUE(bench.device().enable_peer_access(bench.device(1)).value());
-  void* const base = bench.device().reserve(sim::page_bytes).value();
-  const NativePages pages = bench.device().create_pages(sim::page_bytes).value();
-  ASSERT_EQ(why(bench.device().map(base, pages)), "");
-  ASSERT_EQ(why(bench.device().set_access(base, sim::page_bytes, PageAccess::read_write)), "");
-  bench.write(base, std::vector<std::byte>(16));
-  EXPECT_EQ(why(bench.add_one(1, base)), "");
-  EXPECT_EQ(bench.read(base, 1)[0], std::byte{1});
-}
-
-TEST(CudaBackend, SaysThatADeviceIsNoPeer) {
-  PeerBench bench(false);
-  const Result<bool> enabled = bench.device(1).enable_peer_access(bench.device());
-  ASSERT_EQ(why(enabled), "");
-  EXPECT_FALSE(*enabled);
-  EXPECT_EQ(bench.fake.calls("cuCtxEnablePeerAccess"), 0u);
-  // Its own memory a device can always use, however often it was opened.
-  const auto again = bench.open(1);
-  ASSERT_EQ(why(again), "");
-  EXPECT_TRUE(bench.device(1).enable_peer_access(**again).value());
-}
-
-TEST(CudaBackend, NamesTheCallThatAPeerWasNotLetInBy) {
-  PeerBench bench(true);
-  for (const char* call : {"cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess"}) {
-    bench.fake.fail_call(call, 1, CUDA_ERROR_UNKNOWN);
-    const Result<bool> refused = bench.device(1).enable_peer_access(bench.device());
-    ASSERT_EQ(code(refused), "driver");
-    EXPECT_EQ(refused.failure().string("call"), call);
-  }
-}
-
 // --- The whole contract, once
 
 /// A program that uses every primitive and gives everything back, whatever fails on the way. What
@@ -348,7 +279,10 @@ class Program {
     later([this] { return a_->unmap(base_, sim::page_bytes); });
     wait_later(*a_);
     TERN_STEP(a_->set_access(base_, sim::page_bytes, PageAccess::read_write));
+    TERN_STEP(b_->peer_access(*a_));
     TERN_STEP(b_->enable_peer_access(*a_));
+    // For the next program, which may fail at the same call: no memory is given back by it.
+    undo_.push_back({[this] { return b_->disable_peer_access(*a_); }, false});
     return copies();
   }
 
@@ -630,6 +564,8 @@ struct Belongings {
     add("fill", device_.fill({stream}, blocks[0], 8, {}));
     add("copy_from_peer", device_.copy_from_peer({stream}, blocks[0], bench_.device(1), pooled, 8));
     add("enable_peer_access", device_.enable_peer_access(bench_.device(1)));
+    add("peer_access", device_.peer_access(bench_.device(1)));
+    add("disable_peer_access", device_.disable_peer_access(bench_.device(1)));
     add("create_stream", device_.create_stream({}));
     add("borrow_stream", device_.borrow_stream(stream));
     add("query stream", device_.query(stream));

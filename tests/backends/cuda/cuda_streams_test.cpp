@@ -491,6 +491,8 @@ TEST(CudaStreams, LeaveACaptureOfSomebodyElseAlone) {
     unharmed("synchronize a stream", device.synchronize(*stream));
     unharmed("synchronize", device.synchronize());
     unharmed("enable_peer_access", device.enable_peer_access(bench.device(1)));
+    unharmed("peer_access", device.peer_access(bench.device(1)));
+    unharmed("disable_peer_access", device.disable_peer_access(bench.device(1)));
     device.destroy_stream(*stream);
     EXPECT_TRUE(bench.is_capturing(captured));
     device.destroy_event(event);

@@ -7,6 +7,7 @@
 
 #include "support/cuda_bench.hpp"
 #include "support/forked_child.hpp"
+#include "support/no_descriptors.hpp"
 
 namespace tern::cuda {
 namespace {
@@ -153,6 +154,16 @@ TEST(CudaDriver, IsOneOfTheProcessUnlessATestInstallsAnother) {
     EXPECT_EQ(&driver(), &driver());
   }
   EXPECT_EQ(&driver(), own);
+}
+
+TEST(CudaDriver, IsLookedForAgainIfThereWereNoDescriptorsToLoadItWith) {
+  if (driver().is_present()) GTEST_SKIP() << "it is loaded already";
+  const std::string absence = driver().absence;
+  {
+    const test::NoDescriptors none;
+    EXPECT_TRUE(says(driver(), "no file descriptors left")) << driver().absence;
+  }
+  EXPECT_EQ(driver().absence, absence);
 }
 
 TEST(CudaDriver, IsLookedForAgainInAChildOfAProcessThatHasNone) {

@@ -1,8 +1,12 @@
 #include "backends/opencl/opencl_opener.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <string>
 
 #include "support/forked_child.hpp"
+#include "support/no_descriptors.hpp"
 #include "support/opencl_bench.hpp"
 #include "tern/backends/catalog.hpp"
 
@@ -58,6 +62,25 @@ TEST_F(OpenClOpener, IsAbsentInAForkedChildOfAProcessThatLoadedIt) {
            open_best_device().info().backend != "opencl";
   });
   EXPECT_EQ(outcome, 0);
+}
+
+// In a process of its own, which has not looked for OpenCL yet.
+TEST(OpenClOpenerDeathTest, LooksAgainIfThereWereNoDescriptorsToLookWith) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto in_a_fresh_process = [] {
+    const DeviceSpec spec{"opencl", 0, {}, {}};
+    const Opener row = opener();
+    std::string absence;
+    {
+      const test::NoDescriptors none;
+      absence = row.absence(spec);
+      const Result<Device> refused = try_open_device("opencl");
+      if (refused || refused.failure().code() != ErrorCode::invalid_device) return 1;
+    }
+    if (absence.find("no file descriptors left") == std::string::npos) return 2;
+    return row.absence(spec).find("descriptors") == std::string::npos ? 0 : 3;
+  };
+  EXPECT_EXIT(_exit(in_a_fresh_process()), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -91,6 +91,7 @@ class Walk {
     TERN_STEP(cuCtxGetDevice(&device));
     TERN_STEP(cuCtxGetStreamPriorityRange(&least, &greatest));
     TERN_STEP(cuCtxEnablePeerAccess(peer, 0));
+    TERN_STEP(cuCtxDisablePeerAccess(peer));
     TERN_STEP(cuCtxGetId(context_, &id));
     return streams(peer);
   }
@@ -1301,6 +1302,10 @@ TEST(DriverTable, GivesKernelsTheMemoryOfPeersOnlyWithAccess) {
   EXPECT_EQ(bench.cu.cuCtxEnablePeerAccess(bench.contexts[1], 0),
             CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
   EXPECT_EQ(bench.launch(kernel, nullptr, {&abroad, &count}), CUDA_SUCCESS);
+  EXPECT_EQ(bench.cu.cuCtxDisablePeerAccess(bench.contexts[0]), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(bench.cu.cuCtxDisablePeerAccess(bench.contexts[1]), CUDA_SUCCESS);
+  EXPECT_EQ(bench.cu.cuCtxDisablePeerAccess(bench.contexts[1]), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+  EXPECT_EQ(bench.launch(kernel, nullptr, {&abroad, &count}), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
 }
 
 TEST(DriverTable, CopiesBetweenPeersEitherWay) {

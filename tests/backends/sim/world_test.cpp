@@ -106,12 +106,19 @@ TEST(SimWorld, S402AKernelUsesMemoryOfAPeerWithoutAccess) {
   fix     call enable_peer_access on sim:0 with sim:1 first, or copy the bytes over
   replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
+  EXPECT_EQ(p.devices[0].peer_access(p.devices[1]), PeerAccess::disabled);
   EXPECT_TRUE(p.devices[0].try_enable_peer_access(p.devices[1]).value());
+  EXPECT_EQ(p.devices[0].peer_access(p.devices[1]), PeerAccess::enabled);
+  EXPECT_EQ(p.devices[1].peer_access(p.devices[0]), PeerAccess::disabled);
   EXPECT_TRUE(p.a.try_launch(kernel, {}, arguments));
   // Access goes one way.
   const NativeKernel back = p.devices[1].try_load_kernel({.entry = "sum"}).value();
   p.devices[0].synchronize();
   EXPECT_FALSE(p.b.try_launch(back, {}, arguments));
+  // And ends when it is taken back.
+  p.devices[0].disable_peer_access(p.devices[1]);
+  EXPECT_EQ(p.devices[0].peer_access(p.devices[1]), PeerAccess::disabled);
+  EXPECT_FALSE(p.a.try_launch(kernel, {}, arguments));
   p.devices[1].unload_kernel(back);
   p.devices[0].unload_kernel(kernel);
 }

@@ -1,0 +1,64 @@
+#include "backends/shared_library.hpp"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <link.h>
+#include <unistd.h>
+
+#include <array>
+
+namespace tern {
+namespace {
+
+/// Is the program itself started by the dynamic linker? The first object is the program.
+bool has_dynamic_linker() noexcept {
+  bool has = false;
+  dl_iterate_phdr(
+      [](dl_phdr_info* object, std::size_t, void* found) {
+        for (int i = 0; i < object->dlpi_phnum; ++i) {
+          if (object->dlpi_phdr[i].p_type == PT_INTERP) *static_cast<bool*>(found) = true;
+        }
+        return 1;
+      },
+      &has);
+  return has;
+}
+
+/// Enough for a library, those it needs, and the lists of drivers that it reads meanwhile.
+constexpr std::size_t needed_descriptors = 8;
+
+bool has_descriptors() noexcept {
+  std::array<int, needed_descriptors> opened;
+  std::size_t count = 0;
+  while (count < opened.size()) {
+    const int descriptor = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) break;
+    opened[count++] = descriptor;
+  }
+  for (std::size_t i = 0; i < count; ++i) close(opened[i]);
+  return count == opened.size();
+}
+
+}  // namespace
+
+void* open_shared_library(const char* name) noexcept {
+  if (why_no_libraries() != nullptr) return nullptr;
+  return dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+}
+
+void* find_symbol(void* library, const char* name) noexcept { return dlsym(library, name); }
+
+const char* why_no_libraries() noexcept {
+  static const bool is_dynamic = has_dynamic_linker();
+  if (!is_dynamic) {
+    return "this program is linked without shared libraries (-static), and a driver is one. Link "
+           "it dynamically";
+  }
+  if (!has_descriptors()) {
+    return "the process has no file descriptors left to load a driver with. Close files, or raise "
+           "the limit (ulimit -n)";
+  }
+  return nullptr;
+}
+
+}  // namespace tern
