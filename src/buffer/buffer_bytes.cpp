@@ -4,6 +4,7 @@
 
 #include "buffer/copy_engine.hpp"
 #include "buffer/copy_route.hpp"
+#include "buffer/copy_turns.hpp"
 #include "buffer/sure_wait.hpp"
 #include "buffer/transfer_counts.hpp"
 #include "device/request_checks.hpp"
@@ -79,6 +80,8 @@ Result<void> Buffer::try_copy_to(void* destination, std::size_t bytes,
   if (!is_host_memory(*storage_)) {
     return exchange(*storage_, offset_, bytes, Access::read, destination, site);
   }
+  HostTurn turn;
+  if (Result<void> taken = turn.try_take(*storage_, Access::read, site); !taken) return taken;
   const Result<HostMemory> memory = try_host_memory(Access::read, site);
   if (!memory) return memory.failure();
   std::memcpy(destination, memory->address, bytes);
@@ -97,6 +100,8 @@ Result<void> Buffer::try_copy_from(const void* source, std::size_t bytes, CallSi
   if (!is_host_memory(*storage_)) {
     return exchange(*storage_, offset_, bytes, Access::discard, const_cast<void*>(source), site);
   }
+  HostTurn turn;
+  if (Result<void> taken = turn.try_take(*storage_, Access::discard, site); !taken) return taken;
   const Result<HostMemory> memory = try_host_memory(Access::discard, site);
   if (!memory) return memory.failure();
   std::memcpy(memory->address, source, bytes);

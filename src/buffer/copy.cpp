@@ -5,6 +5,8 @@
 
 #include "buffer/copy_engine.hpp"
 #include "buffer/copy_route.hpp"
+#include "buffer/copy_turns.hpp"
+#include "buffer/sure_wait.hpp"
 #include "buffer/transfer_counts.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -19,6 +21,13 @@ Result<void> copy_by_host(const CopyRows& rows, CallSite site) noexcept {
   Storage& to = rows.to;
   Storage& from = rows.from;
   const std::size_t to_offset = rows.to_side.offset, from_offset = rows.from_side.offset;
+  HostTurn to_turn, from_turn;
+  if (Result<void> taken = by_address(
+          to, from, [&] { return to_turn.try_take(to, Access::discard, site); },
+          [&] { return from_turn.try_take(from, Access::read, site); });
+      !taken) {
+    return taken;
+  }
   if (Result<void> ready = from.try_wait_host(Access::read, from_offset, rows.width, site);
       !ready) {
     return ready;
@@ -101,9 +110,10 @@ Result<void> try_copy(const Buffer& destination, const Buffer& source, CallSite 
   }
   const Result<CopyRoute> queued = try_run_copy(rows, *stream, FurtherStreams::library, site);
   if (!queued) return queued.failure();
-  const Result<Mark> mark = stream->try_mark();
-  if (!mark) return Failure(mark.failure()).at(site);
-  if (Result<void> done = Device::try_wait(*mark); !done) return Failure(done.failure()).at(site);
+  // Memory that was borrowed may be the caller's.
+  if (const Result<void> done = try_wait_surely(*stream, stream->next_mark()); !done) {
+    return Failure(done.failure()).at(site);
+  }
   count_transfer(rows.to, rows.from, rows.width, *queued);
   return {};
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 #include <new>
 #include <optional>
 #include <tuple>
@@ -84,24 +85,42 @@ Result<void> check_apart(const std::vector<Numbered>& all, CallSite site) {
 
 /// All of them in one submission. Throws std::bad_alloc.
 Result<void> submit_all(const std::vector<Numbered>& all, StreamRef stream, CallSite site) {
-  struct Uses {
-    StorageUse to, from;
+  // Each storage is used once, and in the order of addresses: batches of two threads do not wait
+  // for each other.
+  struct Used {
+    Storage* storage = nullptr;
+    Access access = Access::read;
+    std::size_t index = 0;  // of the first copy
+    StorageUse use = {};
   };
-  std::vector<Uses> uses(all.size());
+  std::vector<Used> uses;
+  uses.reserve(2 * all.size());
+  for (const auto& [rows, index] : all) {
+    uses.push_back({&rows.to, Access::discard, index, {}});
+    uses.push_back({&rows.from, Access::read, index, {}});
+  }
+  std::ranges::stable_sort(uses, std::less<Storage*>(), &Used::storage);
+  std::size_t distinct = 0;
+  for (std::size_t i = 1; i < uses.size(); ++i) {
+    Used& last = uses[distinct];
+    if (uses[i].storage == last.storage) {
+      if (is_write(uses[i].access)) last.access = Access::discard;
+    } else if (++distinct != i) {
+      uses[distinct] = std::move(uses[i]);
+    }
+  }
+  uses.resize(distinct + 1);
+  for (Used& one : uses) {
+    Result<StorageUse> use = one.storage->try_use(stream, one.access, 0, 0, site, any_device);
+    if (!use) return of(use.failure(), one.index);
+    one.use = *std::move(use);
+  }
   std::vector<CopyRange> ranges;
   ranges.reserve(all.size());
   const DeviceId device = stream.device_id();
   for (std::size_t i = 0; i < all.size(); ++i) {
     const auto& [rows, index] = all[i];
     const std::size_t to = rows.to_side.offset, from = rows.from_side.offset;
-    Result<StorageUse> to_use =
-        rows.to.try_use(stream, Access::discard, to, rows.width, site, any_device);
-    if (!to_use) return of(to_use.failure(), index);
-    uses[i].to = *std::move(to_use);
-    Result<StorageUse> from_use =
-        rows.from.try_use(stream, Access::read, from, rows.width, site, any_device);
-    if (!from_use) return of(from_use.failure(), index);
-    uses[i].from = *std::move(from_use);
     for (const auto& [side, access, offset] :
          {std::tuple{&rows.to, Access::discard, to}, std::tuple{&rows.from, Access::read, from}}) {
       if (Result<void> noted = note_foreign_use(*side, stream, access, offset, rows.width, site);
@@ -121,11 +140,9 @@ Result<void> submit_all(const std::vector<Numbered>& all, StreamRef stream, Call
     }
     return queued;
   }
-  for (Uses& one : uses) {
-    one.from.end();
-    one.to.end();
-  }
+  for (Used& one : uses) one.use.end();
   for (const auto& [rows, index] : all) {
+    rows.to.note_written(rows.to_side.offset, rows.width);
     count_transfer(rows.to, rows.from, rows.width, CopyRoute::direct);
   }
   return {};

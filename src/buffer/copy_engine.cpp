@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "buffer/copy_route.hpp"
+#include "buffer/copy_turns.hpp"
 #include "buffer/staged_transfer.hpp"
 #include "buffer/stream_order.hpp"
 #include "buffer/transfer_counts.hpp"
@@ -67,12 +68,11 @@ class Submitting {
   [[nodiscard]] Result<void> try_begin() noexcept {
     // The ranges were checked, and what is written is noted piece by piece: these are for the
     // order.
-    Result<StorageUse> to_use = to_.try_use(stream_, Access::discard, 0, 0, site_, any_device);
-    if (!to_use) return to_use.failure();
-    Result<StorageUse> from_use = from_.try_use(stream_, Access::read, 0, 0, site_, any_device);
-    if (!from_use) return from_use.failure();
-    to_use_ = *std::move(to_use);
-    from_use_ = *std::move(from_use);
+    if (Result<void> begun =
+            try_use_both({to_, stream_, to_use_}, {from_, stream_, from_use_}, site_);
+        !begun) {
+      return begun;
+    }
     to_address_ = address_for(to_, stream_.device_id());
     from_address_ = address_for(from_, is_peer_ ? from_.device().id() : stream_.device_id());
     return {};
@@ -373,7 +373,9 @@ Result<void> try_read_file(Storage& to, std::size_t to_offset, Storage& from,
                            std::size_t from_offset, std::size_t bytes, CallSite site) noexcept {
   Result<std::uint64_t> ticket = to.try_begin_host_access(Access::discard, to_offset, bytes, site);
   if (!ticket) return ticket.failure();
-  Result<void> read = to.try_wait_host(Access::discard, to_offset, bytes, site);
+  HostTurn turn;
+  Result<void> read = turn.try_take(to, Access::discard, site);
+  if (read) read = to.try_wait_host(Access::discard, to_offset, bytes, site);
   if (read) {
     read =
         from.origin()->try_read(from_offset, bytes, address_for(to, DeviceId{}) + to_offset, site);

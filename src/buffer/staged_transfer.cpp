@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "buffer/copy_route.hpp"
+#include "buffer/copy_turns.hpp"
 #include "buffer/stream_order.hpp"
 #include "tern/memory/default_resource.hpp"
 
@@ -78,14 +79,13 @@ Result<void> StagedTransfer::try_begin(std::size_t most_bytes, std::size_t total
     chunks_[i] = *std::move(chunk);
   }
   // The ranges were checked, and what is written is noted piece by piece: these are for the order.
-  constexpr Storage::Streams any = Storage::Streams::any_device;
-  Result<StorageUse> to_use = to_.try_use(writer_, Access::discard, 0, 0, site_, any);
+  if (reader_.id()) {
+    return try_use_both({to_, writer_, to_use_}, {from_, reader_, from_use_}, site_);
+  }
+  Result<StorageUse> to_use =
+      to_.try_use(writer_, Access::discard, 0, 0, site_, Storage::Streams::any_device);
   if (!to_use) return to_use.failure();
   to_use_ = *std::move(to_use);
-  if (!reader_.id()) return {};
-  Result<StorageUse> from_use = from_.try_use(reader_, Access::read, 0, 0, site_, any);
-  if (!from_use) return from_use.failure();
-  from_use_ = *std::move(from_use);
   return {};
 }
 

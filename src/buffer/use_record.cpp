@@ -1,16 +1,24 @@
 #include "tern/buffer/use_record.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <mutex>
 #include <new>
 #include <thread>
 
 #include "buffer/stream_order.hpp"
 #include "core/no_host_memory.hpp"
+#include "core/thread_number.hpp"
 #include "device/device_state.hpp"
 #include "tern/device/device.hpp"
 
 namespace tern {
 namespace {
+
+/// Whoever has not ended a use for so long does not: a thread that waits for one which waits for it.
+constexpr std::chrono::seconds longest_turn(60);
+constexpr int most_yields = 200;
+constexpr std::chrono::microseconds pause(50);
 
 /// Does a use of one kind have to wait for another?
 bool must_wait(Access access, const UseRecord::Entry& earlier) noexcept {
@@ -64,19 +72,70 @@ bool UseRecord::is_done(Entry& entry) noexcept {
 bool UseRecord::make_room() noexcept {
   if (count_ + begun_ < capacity_) return true;
   // Before it grows: what is done need not be remembered.
-  std::uint32_t kept = 0;
+  std::uint16_t kept = 0;
   for (Entry& entry : entries()) {
     if (!is_done(entry)) data()[kept++] = entry;
   }
   count_ = kept;
   if (count_ + begun_ < capacity_) return true;
-  const std::uint32_t capacity = 2 * (count_ + begun_ + 1);
+  const std::uint32_t capacity = std::min(2 * (count_ + begun_ + 1), max_entries);
+  if (count_ + begun_ >= capacity) return false;
   std::unique_ptr<Entry[]> larger(new (std::nothrow) Entry[capacity]);
   if (!larger) return false;
   std::copy_n(data(), count_, larger.get());
   more_ = std::move(larger);
-  capacity_ = capacity;
+  capacity_ = static_cast<std::uint16_t>(capacity);
   return true;
+}
+
+Result<UseRecord::Ticket> UseRecord::try_lock_in_turn(Access access, Turn turn,
+                                                      CallSite site) noexcept {
+  const bool writes = tern::is_write(access);
+  if (turn == Turn::none) {
+    mutex_.lock();
+    return Ticket{version_, false, writes};
+  }
+  const auto thread = static_cast<std::uint32_t>(this_thread());
+  mutex_.lock();
+  if (is_blocked(thread, writes)) [[unlikely]] {
+    mutex_.unlock();
+    if (turn == Turn::if_free) return Ticket{};
+    const std::chrono::steady_clock::time_point deadline =
+        std::chrono::steady_clock::now() + longest_turn;
+    for (int round = 0;; ++round) {
+      // A use takes as long as a submission: most often others only have to run.
+      if (round < most_yields) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(pause);
+      }
+      mutex_.lock();
+      if (!is_blocked(thread, writes)) break;
+      mutex_.unlock();
+      if (round >= most_yields && std::chrono::steady_clock::now() > deadline) {
+        return Failure(ErrorCode::access_conflict,
+                       "another thread has begun a use of this memory and has not ended it for "
+                       "{seconds} s. End or cancel its scope or lease first.",
+                       site)
+            .with("seconds", static_cast<std::uint64_t>(longest_turn.count()));
+      }
+    }
+  }
+  if (open_uses_ == max_open_uses || (writes && open_writes_ == max_open_writes)) [[unlikely]] {
+    mutex_.unlock();
+    return Failure(ErrorCode::capacity,
+                   "this memory has {max} uses that were begun and not ended. End some of them.",
+                   site)
+        .with("max", std::uint64_t{writes ? max_open_writes : max_open_uses});
+  }
+  if (open_uses_ == 0) {
+    opener_ = thread;
+  } else if (opener_ != thread) {
+    opener_ = several_threads;
+  }
+  ++open_uses_;
+  open_writes_ = static_cast<std::uint8_t>(open_writes_ + (writes ? 1 : 0));
+  return Ticket{version_, true, writes};
 }
 
 bool UseRecord::add_waits(StreamId id, Access access, MarkSet& waits) noexcept {
@@ -102,15 +161,35 @@ bool UseRecord::add_waits(StreamId id, Access access, MarkSet& waits) noexcept {
 }
 
 Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, MarkSet& waits,
-                                               CallSite site) noexcept {
+                                               Turn turn, CallSite site) noexcept {
   // Asked for, so that the stream does not end without a mark behind what it is going to do.
   static_cast<void>(stream.next_mark());
-  const std::lock_guard lock(mutex_);
+  Result<Ticket> ticket = try_lock_in_turn(access, turn, site);
+  if (!ticket || (turn == Turn::if_free && !ticket->has_turn)) [[unlikely]]
+    return ticket;
+  const std::lock_guard lock(mutex_, std::adopt_lock);
   if (!make_room() || !add_waits(stream.id(), access, waits)) {
+    give_turn_back(*ticket);
     return no_host_memory("the record of a buffer's uses", site);
   }
   ++begun_;
-  return Ticket{version_};
+  return ticket;
+}
+
+Result<UseRecord::Ticket> UseRecord::try_begin_on_host(Access access, CallSite site) noexcept {
+  for (;;) {
+    // For devices without the turn: what they have to do may need other threads.
+    if (Result<void> ready = try_wait(access); !ready) return Failure(ready.failure()).at(site);
+    const Result<Ticket> ticket = try_lock_in_turn(access, Turn::wait, site);
+    if (!ticket) return ticket;
+    ++begun_;
+    mutex_.unlock();
+    // Others may have begun and ended meanwhile.
+    const Result<bool> is_ready = try_is_ready(access);
+    if (is_ready && *is_ready) return ticket;
+    cancel(*ticket);
+    if (!is_ready) return Failure(is_ready.failure()).at(site);
+  }
 }
 
 Result<void> UseRecord::try_order(StreamRef stream, Access access, CallSite site) noexcept {
@@ -127,11 +206,11 @@ Result<void> UseRecord::try_order(StreamRef stream, Access access, CallSite site
   return {};
 }
 
-Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access,
-                                               CallSite site) noexcept {
+Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, CallSite site,
+                                               Turn turn) noexcept {
   MarkSet waits;
-  Result<Ticket> ticket = try_begin(stream, access, waits, site);
-  if (!ticket) return ticket;
+  Result<Ticket> ticket = try_begin(stream, access, waits, turn, site);
+  if (!ticket || (turn == Turn::if_free && !ticket->has_turn)) return ticket;
   // Devices are asked without the lock.
   for (const Mark mark : waits.all()) {
     if (Result<void> queued = order_behind(stream, mark, site); !queued) {
@@ -159,7 +238,7 @@ void UseRecord::put(StreamRef stream, std::uint64_t sequence, std::uint64_t bega
 }
 
 void UseRecord::forget_up_to(std::uint64_t version) noexcept {
-  std::uint32_t kept = 0;
+  std::uint16_t kept = 0;
   for (const Entry& entry : entries()) {
     if (entry.version > version) data()[kept++] = entry;
   }
@@ -169,15 +248,17 @@ void UseRecord::forget_up_to(std::uint64_t version) noexcept {
 void UseRecord::end(const Ticket& ticket, StreamRef stream, Mark mark, Access access) noexcept {
   const std::lock_guard lock(mutex_);
   --begun_;
+  give_turn_back(ticket);
   if (is_write(access)) forget_up_to(ticket.version);
   if (stream.id()) {
     put(stream, mark ? mark.sequence : still_to_come, ticket.version, is_write(access));
   }
 }
 
-void UseRecord::cancel(const Ticket&) noexcept {
+void UseRecord::cancel(const Ticket& ticket) noexcept {
   const std::lock_guard lock(mutex_);
   --begun_;
+  give_turn_back(ticket);
 }
 
 Result<void> UseRecord::try_note(StreamRef stream, Mark mark, Access access) noexcept {
@@ -249,7 +330,7 @@ std::size_t UseRecord::size() const noexcept {
 
 void UseRecord::forget_lost() noexcept {
   const std::lock_guard lock(mutex_);
-  std::uint32_t kept = 0;
+  std::uint16_t kept = 0;
   for (Entry& entry : entries()) {
     settle(entry);
     const Result<bool> done = Device::try_is_done(entry.mark());
@@ -260,7 +341,7 @@ void UseRecord::forget_lost() noexcept {
 
 void UseRecord::prune() noexcept {
   const std::lock_guard lock(mutex_);
-  std::uint32_t kept = 0;
+  std::uint16_t kept = 0;
   for (Entry& entry : entries()) {
     if (!is_done(entry)) data()[kept++] = entry;
   }

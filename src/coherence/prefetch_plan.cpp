@@ -174,7 +174,7 @@ class Sender {
       return noted;
     }
     const Result<UseRecord::Ticket> ticket =
-        whole.storage()->uses().try_begin(run_stream_, Access::read, site_);
+        whole.storage()->uses().try_begin(run_stream_, Access::read, site_, UseRecord::Turn::none);
     if (!ticket) return ticket.failure();
     tickets.push_back(*ticket);
     ranges.push_back({whole.storage()->first_byte() + begin, entry.range.bytes, entry.place});

@@ -7,8 +7,8 @@
 #include <new>
 #include <utility>
 
-#include "coherence/thread_number.hpp"
 #include "core/no_host_memory.hpp"
+#include "core/thread_number.hpp"
 #include "device/device_state.hpp"
 #include "launch/last_mark.hpp"
 #include "tern/core/bytes.hpp"
@@ -315,7 +315,7 @@ RawLease UnifiedCore::lease_of(const Opened& opened, ByteRange range, Access acc
   memory.ahead = {};
   MarkSet waits;
   UseRecord& uses = memory.storage->uses();
-  const Result<UseRecord::Ticket> begun = uses.try_begin(stream, access, waits, site);
+  const Result<UseRecord::Ticket> begun = uses.try_begin(stream, access, waits, UseRecord::Turn::none, site);
   if (!begun) return false;
   if (!waits.all().empty()) {
     uses.cancel(*begun);
@@ -832,7 +832,8 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
       // Readers of other places must find the writes on record; the first read is behind them.
       MarkSet waits;
       UseRecord& uses = memory_of(open.place).storage->uses();
-      Result<UseRecord::Ticket> ticket = uses.try_begin(open.stream, Access::read, waits, site);
+      Result<UseRecord::Ticket> ticket =
+          uses.try_begin(open.stream, Access::read, waits, UseRecord::Turn::none, site);
       if (!ticket) return ticket.failure();
       // It waits for nobody, so it is not behind more than the write was.
       ticket->version = open.is_ahead ? 0 : open.ticket.version;

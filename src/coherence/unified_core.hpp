@@ -27,7 +27,7 @@
 
 #include "coherence/host_seal.hpp"
 #include "coherence/residents.hpp"
-#include "coherence/thread_number.hpp"
+#include "core/thread_number.hpp"
 #include "tern/buffer/use_record.hpp"
 #include "tern/coherence/raw_unified.hpp"
 #include "tern/coherence/spill_file.hpp"

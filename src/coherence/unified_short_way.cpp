@@ -8,7 +8,7 @@
 
 #include <utility>
 
-#include "coherence/thread_number.hpp"
+#include "core/thread_number.hpp"
 #include "coherence/unified_core.hpp"
 #include "device/device_state.hpp"
 

@@ -42,7 +42,7 @@ struct KernelState {
   [[nodiscard]] Result<void> try_note_launch(StreamRef stream, CallSite site) noexcept {
     std::atomic<std::uint64_t>& known = known_streams[stream.id().number() % known_streams.size()];
     if (known.load(std::memory_order_relaxed) == stream.id().value()) return {};
-    const Result<UseRecord::Ticket> ticket = launches.try_begin(stream, Access::read, site);
+    const Result<UseRecord::Ticket> ticket = launches.try_begin(stream, Access::read, site, UseRecord::Turn::none);
     if (!ticket) return ticket.failure();
     launches.end(*ticket, stream, {}, Access::read);
     known.store(stream.id().value(), std::memory_order_relaxed);

@@ -1,8 +1,11 @@
 #include "tern/launch/launch_recorder.hpp"
 
+#include <algorithm>
+#include <functional>
 #include <mutex>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "core/no_host_memory.hpp"
 #include "launch/block_uses.hpp"
@@ -172,18 +175,26 @@ Result<void> LaunchRecorder::check_raw(const RawUse& use) const noexcept {
       .with("b", tern::Place::device(stream().device_id()).text());
 }
 
-Result<void> LaunchRecorder::try_begin_raw(CallSite site) noexcept {
+Result<void> LaunchRecorder::try_begin_raw(CallSite site) noexcept try {
+  std::vector<std::pair<std::shared_ptr<UseRecord>, RawUse*>> all;
   for (std::uint32_t i = 0; i < raw_.size(); ++i) {
     RawUse& use = raw_[i];
     if (!use.is_tracked || use.first != i || use.block.bytes == 0) continue;
     Result<std::shared_ptr<UseRecord>> uses = try_uses_of(use.block, site);
     if (!uses) return uses.failure();
-    const Result<UseRecord::Ticket> ticket = (*uses)->try_begin(stream(), use.merged, site);
+    all.emplace_back(*std::move(uses), &use);
+  }
+  // By address, and behind the buffers: recorders of two threads do not wait for each other.
+  std::ranges::sort(all, std::less<UseRecord*>(), [](const auto& one) { return one.first.get(); });
+  for (auto& [uses, use] : all) {
+    const Result<UseRecord::Ticket> ticket = uses->try_begin(stream(), use->merged, site);
     if (!ticket) return ticket.failure();
-    use.uses = *std::move(uses);
-    use.ticket = *ticket;
+    use->uses = std::move(uses);
+    use->ticket = *ticket;
   }
   return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a launch recorder", site);
 }
 
 void LaunchRecorder::finish_raw(bool is_submitted) noexcept {

@@ -1,5 +1,6 @@
 #include "tern/launch/use_scope.hpp"
 
+#include <functional>
 #include <memory>
 #include <new>
 
@@ -128,10 +129,16 @@ Result<void> UseScope::try_begin(CallSite site) noexcept {
     Use& use = data()[i];
     if (!use.storage || use.first != i) continue;
     const Result<UseRecord::Ticket> ticket =
-        use.storage->uses().try_begin(stream_, use.merged, waits, site);
+        use.storage->uses().try_begin(stream_, use.merged, waits, UseRecord::Turn::if_free, site);
     if (!ticket) {
       cancel_first(i);
       return ticket.failure();
+    }
+    if (!ticket->has_turn) [[unlikely]] {
+      // Another thread is using it, and may be waiting for one of those that this scope has.
+      cancel_first(i);
+      if (Result<void> begun = try_begin_in_order(waits, site); !begun) return begun;
+      break;
     }
     use.ticket = *ticket;
   }
@@ -154,6 +161,31 @@ Result<void> UseScope::try_begin(CallSite site) noexcept {
   promise_last_mark(stream_);
   phase_ = Phase::begun;
   return {};
+}
+
+Result<void> UseScope::try_begin_in_order(MarkSet& waits, CallSite site) noexcept {
+  for (Use& use : uses()) use.ticket = {};
+  const std::less<Storage*> comes_before;
+  Storage* last = nullptr;
+  for (;;) {
+    Use* next = nullptr;
+    for (std::uint32_t i = 0; i < count_; ++i) {
+      Use& use = data()[i];
+      if (!use.storage || use.first != i || (last && !comes_before(last, use.storage))) continue;
+      if (next == nullptr || comes_before(use.storage, next->storage)) next = &use;
+    }
+    if (next == nullptr) return {};
+    const Result<UseRecord::Ticket> ticket =
+        next->storage->uses().try_begin(stream_, next->merged, waits, UseRecord::Turn::wait, site);
+    if (!ticket) {
+      for (Use& use : uses()) {
+        if (use.ticket.has_turn) use.storage->uses().cancel(use.ticket);
+      }
+      return ticket.failure();
+    }
+    next->ticket = *ticket;
+    last = next->storage;
+  }
 }
 
 void UseScope::cancel_first(std::size_t count) noexcept {

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "tern/backends/catalog.hpp"
@@ -298,6 +301,88 @@ TEST_F(UseRecordTest, ForgetsALostDeviceOnceSomebodyWasTold) {
   EXPECT_EQ(record.try_wait(Access::read).failure().code(), ErrorCode::device_lost);
   record.forget_lost();
   EXPECT_TRUE(record.try_wait(Access::read));
+}
+
+// --- Several threads
+
+/// Begins in another thread; true if that was over before this one's use ended.
+bool begins_beside(UseRecord& record, StreamRef stream, Access access, const auto& end_own,
+                   MarkSet& waits) {
+  std::atomic<bool> has_begun = false;
+  std::thread other([&] {
+    const Result<UseRecord::Ticket> ticket =
+        record.try_begin(stream, access, waits, UseRecord::Turn::wait);
+    has_begun = true;
+    if (ticket) record.cancel(*ticket);
+    EXPECT_TRUE(ticket);
+  });
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+  while (!has_begun && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  const bool was_beside = has_begun;
+  end_own();
+  other.join();
+  return was_beside;
+}
+
+TEST_F(UseRecordTest, AThreadWaitsForAConflictingUseThatAnotherHasBegun) {
+  constexpr Access ways[] = {Access::read, Access::read_write, Access::discard};
+  for (const Access first : ways) {
+    for (const Access then : ways) {
+      UseRecord own;
+      const UseRecord::Ticket ticket = own.try_begin(a, first).value();
+      MarkSet waits;
+      const bool was_beside = begins_beside(
+          own, b, then, [&] { own.end(ticket, a, a.next_mark(), first); }, waits);
+      const bool conflicts = is_write(first) || is_write(then);
+      EXPECT_EQ(was_beside, !conflicts);
+      EXPECT_EQ(waits.all().size(), conflicts ? 1u : 0u);
+    }
+  }
+}
+
+TEST_F(UseRecordTest, AThreadWaitsUntilAnotherHasCancelled) {
+  const UseRecord::Ticket ticket = record.try_begin(a, Access::discard).value();
+  MarkSet waits;
+  EXPECT_FALSE(begins_beside(record, b, Access::read, [&] { record.cancel(ticket); }, waits));
+  EXPECT_TRUE(waits.all().empty());
+}
+
+TEST_F(UseRecordTest, AThreadDoesNotWaitForItself) {
+  const UseRecord::Ticket write = record.try_begin(a, Access::discard).value();
+  const UseRecord::Ticket read = record.try_begin(b, Access::read).value();
+  record.end(read, b, b.next_mark(), Access::read);
+  record.end(write, a, a.next_mark(), Access::discard);
+  EXPECT_EQ(record.size(), 2u);
+}
+
+TEST_F(UseRecordTest, WithoutATurnNobodyWaits) {
+  const UseRecord::Ticket write = record.try_begin(a, Access::discard).value();
+  std::thread([&] {
+    MarkSet waits;
+    const UseRecord::Ticket beside =
+        record.try_begin(b, Access::discard, waits, UseRecord::Turn::none).value();
+    EXPECT_FALSE(beside.has_turn);
+    record.cancel(beside);
+    // It says that it would have to wait, and has begun nothing.
+    EXPECT_FALSE(
+        record.try_begin(b, Access::discard, waits, UseRecord::Turn::if_free).value().has_turn);
+  }).join();
+  record.end(write, a, a.next_mark(), Access::discard);
+}
+
+TEST_F(UseRecordTest, ManyOpenUsesOfAThreadAreRefusedAndEndedOnesMakeRoom) {
+  std::vector<UseRecord::Ticket> open;
+  for (;;) {
+    const Result<UseRecord::Ticket> ticket = record.try_begin(a, Access::discard);
+    if (!ticket) {
+      EXPECT_EQ(ticket.failure().code(), ErrorCode::capacity);
+      break;
+    }
+    open.push_back(*ticket);
+  }
+  EXPECT_EQ(open.size(), 255u);
+  for (const UseRecord::Ticket& ticket : open) record.cancel(ticket);
+  use(a, Access::discard);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -116,13 +117,30 @@ TEST_F(LaunchRecorderTest, KeepsAUseThatOthersBeginBetweenPreflightAndCommit) {
   LaunchRecorder writer(a);
   writer.use(*used, Access::discard);
   writer.preflight();
-  test::Thread([&] { launch(b, *used, Access::read); }).join();
+  launch(b, *used, Access::read);  // of the same thread, which does not wait for itself
   writer.commit();
   std::vector<UseRecord::Entry> left(4);
   ASSERT_EQ(used->storage()->uses().list(left), 2u);
   const std::uint64_t before = waits();
   used.reset();
   EXPECT_EQ(waits(), before + 1) << "freed on one of the streams, behind the other";
+}
+
+TEST_F(LaunchRecorderTest, AnotherThreadLaunchesBehindTheCommit) {
+  Buffer used = buffer();
+  LaunchRecorder writer(a);
+  writer.use(used, Access::discard);
+  writer.preflight();
+  const std::uint64_t before = waits();
+  std::atomic<bool> is_about_to = false;
+  std::thread reader([&] {
+    is_about_to = true;
+    launch(b, used, Access::read);
+  });
+  while (!is_about_to) std::this_thread::yield();
+  writer.commit();
+  reader.join();
+  EXPECT_EQ(waits(), before + 1) << "the reader's stream waits for the writer's";
 }
 
 TEST_F(LaunchRecorderTest, ABlockAndItsFreeAreInOrderToo) {

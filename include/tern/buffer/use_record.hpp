@@ -5,6 +5,10 @@
 // write for their reads too. What is kept is one mark per stream and way of use, newest first to
 // replace oldest, so nothing grows with the number of uses; no event exists until somebody waits.
 //
+// Between its beginning and its end a use has the turn, so that the uses of several threads come one
+// after the other: another thread that would write the memory, or read what is written, waits until
+// the use has left its mark. Reads do not wait for reads, and a thread never waits for itself.
+//
 // A write makes earlier uses unnecessary to remember, but only those it has waited for: what others
 // began to do between its beginning and its end stays on record. Thread-safe. Invariants:
 //  1. Every use that was ended and may not be done is covered by an entry, or by a write that
@@ -83,6 +87,16 @@ class TERN_EXPORT UseRecord {
   /// A use that has begun: what it waited for. To be ended or cancelled, once.
   struct Ticket {
     std::uint64_t version = 0;
+    bool has_turn = false;
+    bool is_write = false;
+  };
+
+  /// What a use does about the uses that other threads have begun and not ended.
+  enum class Turn : std::uint8_t {
+    wait,     // until they end. Who has the turn of several records asks for them in the order of
+              // their addresses, so that no two threads wait for each other
+    if_free,  // without it there is no ticket (has_turn) if a wait were needed
+    none,     // nothing: the caller keeps conflicting uses apart by itself
   };
 
   /// In place of a mark's sequence: what is used is submitted next.
@@ -118,14 +132,15 @@ class TERN_EXPORT UseRecord {
   ~UseRecord() = default;
 
   /// Queues on the stream the waits that a use needs; the host waits for devices of other backends,
-  /// whose marks no stream can wait for. Refused as waits are, and with out_of_memory; then nothing
-  /// is on record.
+  /// whose marks no stream can wait for. Refused as waits are, with out_of_memory, and with
+  /// access_conflict if another thread has a use begun for a minute; then nothing is on record.
   [[nodiscard]] Result<Ticket> try_begin(StreamRef stream, Access access,
-                                         CallSite site = CallSite::here()) noexcept;
+                                         CallSite site = CallSite::here(),
+                                         Turn turn = Turn::wait) noexcept;
   /// The same, but the caller queues the waits, before the use is ended. Refused with
-  /// out_of_memory.
+  /// out_of_memory, access_conflict.
   [[nodiscard]] Result<Ticket> try_begin(StreamRef stream, Access access, MarkSet& waits,
-                                         CallSite site = CallSite::here()) noexcept;
+                                         Turn turn, CallSite site = CallSite::here()) noexcept;
   /// The use is submitted, up to the mark. Without one it is submitted next, or the stream has
   /// ended meanwhile: it lasts up to what the stream has when somebody must wait for it.
   void end(const Ticket& ticket, StreamRef stream, Mark mark, Access access) noexcept;
@@ -142,6 +157,9 @@ class TERN_EXPORT UseRecord {
 
   /// Blocks the host until it may use the memory in this way.
   [[nodiscard]] Result<void> try_wait(Access access) const noexcept;
+  /// The same, and the host has the turn then, until the ticket is cancelled. Refused as waits are,
+  /// and with access_conflict.
+  [[nodiscard]] Result<Ticket> try_begin_on_host(Access access, CallSite site) noexcept;
   /// Could try_wait() return at once? Never blocks.
   [[nodiscard]] Result<bool> try_is_ready(Access access) const noexcept;
 
@@ -178,7 +196,21 @@ class TERN_EXPORT UseRecord {
  private:
   static constexpr std::size_t inline_entries = 3;
 
+  /// Takes the mutex, and the turn if it is wanted. Refused, or without the turn that was wanted, it
+  /// does not have the mutex.
+  [[nodiscard]] Result<Ticket> try_lock_in_turn(Access access, Turn turn, CallSite site) noexcept;
+
   // All of these with the mutex held.
+  /// Must a use wait until others have ended?
+  [[nodiscard]] bool is_blocked(std::uint32_t thread, bool is_write) const noexcept {
+    if (open_uses_ == 0 || opener_ == thread) return false;
+    return is_write || open_writes_ != 0;
+  }
+  void give_turn_back(const Ticket& ticket) noexcept {
+    if (!ticket.has_turn) return;
+    --open_uses_;
+    open_writes_ = static_cast<std::uint8_t>(open_writes_ - (ticket.is_write ? 1 : 0));
+  }
   [[nodiscard]] std::span<Entry> entries() noexcept { return {data(), count_}; }
   [[nodiscard]] Entry* data() noexcept { return more_ ? more_.get() : inline_; }
   [[nodiscard]] bool make_room() noexcept;
@@ -191,10 +223,18 @@ class TERN_EXPORT UseRecord {
   /// The same, and is the use over?
   static bool is_done(Entry& entry) noexcept;
 
+  static constexpr std::uint32_t several_threads = 0;
+  static constexpr std::uint32_t max_entries = 0xFFFF;
+  static constexpr std::uint32_t max_open_uses = 0xFFFF, max_open_writes = 0xFF;
+
+  // Small, so that the first entry is in the second cache line of a storage.
   mutable BriefLock mutex_;
-  std::uint32_t count_ = 0;  // guarded by mutex_, as all of these
-  std::uint32_t capacity_ = inline_entries;
-  std::uint32_t begun_ = 0;  // uses that will need an entry
+  std::uint8_t open_writes_ = 0;  // guarded by mutex_, as all of these
+  std::uint16_t open_uses_ = 0;   // that have the turn
+  std::uint16_t count_ = 0;
+  std::uint16_t capacity_ = inline_entries;
+  std::uint32_t begun_ = 0;   // uses that will need an entry
+  std::uint32_t opener_ = 0;  // the thread of all open uses, or several_threads
   std::uint64_t version_ = 0;
   std::unique_ptr<Entry[]> more_;
   union {

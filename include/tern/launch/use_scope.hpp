@@ -5,7 +5,8 @@
 // none: everything is checked first (device, reach, range, bytes that nobody wrote, read-only and
 // released memory), then memory is there, then exactly the waits that are needed are queued on the
 // stream, one for each other stream. Between that and the end the addresses are valid for work of
-// the stream. The end leaves a mark with every storage, which other streams, the host and the free
+// the stream, and other threads that would write the same storages, or read what is written, wait
+// for the end. The end leaves a mark with every storage, which other streams, the host and the free
 // wait for.
 //
 // A storage that is added twice is used once: reading one part and discarding another is
@@ -139,6 +140,8 @@ class TERN_EXPORT UseScope {
                                             Access access, const CallSite& site) noexcept;
   [[nodiscard]] Result<void> check(CallSite site) noexcept;
   [[nodiscard]] std::byte* brought_address(const Use& use) const noexcept;
+  /// One storage after the other by their addresses, waiting for other threads that use them.
+  [[nodiscard]] Result<void> try_begin_in_order(MarkSet& waits, CallSite site) noexcept;
   void cancel_first(std::size_t count) noexcept;
   /// Begun, and not begun after all: it may begin again.
   void reopen() noexcept;

@@ -1,4 +1,4 @@
-// A number for every thread that takes leases.
+// A number for every thread that uses memory.
 //
 // It tells threads apart, also from those that have ended: an address would be another's then.
 
