@@ -21,7 +21,7 @@ constexpr std::size_t max_threads = 1024;
 constexpr std::size_t max_streams = 1024;
 constexpr std::size_t max_staging_threads = 64;
 
-constexpr std::array<ConfigVariable, 16> variables = {{
+constexpr std::array<ConfigVariable, 17> variables = {{
     {"TERN_DEVICE", "a device spec, such as host or cuda:1", "the device tried first"},
     {"TERN_REQUIRE", "backend names separated by commas", "backends whose absence is a failure"},
     {"TERN_HOST_THREADS", "1 to 1024", "threads of one host copy or fill; unset: one per core"},
@@ -38,6 +38,7 @@ constexpr std::array<ConfigVariable, 16> variables = {{
     {"TERN_SIM_SCHEDULE", "mix, lazy, pct:3, ...", "who runs next in a simulated device"},
     {"TERN_SIM_REUSE", "hostile or friendly", "which memory a simulated device gives out again"},
     {"TERN_SIM_MODE", "throw, collect or abort", "what a finding of the checker does"},
+    {"TERN_SIM_REPORT", "print or quiet", "whether findings go to standard error too"},
     {"TERN_SIM_PROFILE", "h200, small or a file", "what kind of device is simulated"},
     {"TERN_SIM_FAULTS", "a plan such as allocate#3=oom", "which simulated calls fail"},
     {"TERN_SIM_TRACE", "a path such as run.trace", "the file a simulated device is traced to"},
@@ -50,6 +51,7 @@ std::string* text_of(Config& config, std::string_view name) noexcept {
   if (name == "TERN_SIM_SCHEDULE") return &config.sim_schedule;
   if (name == "TERN_SIM_REUSE") return &config.sim_reuse;
   if (name == "TERN_SIM_MODE") return &config.sim_mode;
+  if (name == "TERN_SIM_REPORT") return &config.sim_report;
   if (name == "TERN_SIM_PROFILE") return &config.sim_profile;
   if (name == "TERN_SIM_FAULTS") return &config.sim_faults;
   if (name == "TERN_SIM_TRACE") return &config.sim_trace;

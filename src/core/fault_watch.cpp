@@ -69,6 +69,7 @@ void on_fault(int, siginfo_t* info, void* context) {
     const bool may_go_on =
         hit != nullptr && hit->explain.load()({.address = info->si_addr,
                                                .offset = address - hit->begin,
+                                               .bytes = hit->end - hit->begin,
                                                .name = hit->name.data(),
                                                .site = {hit->file, "", hit->line}});
     errno = error;

@@ -19,6 +19,7 @@ namespace tern {
 struct Fault {
   void* address = nullptr;
   std::uint64_t offset = 0;  // from the first watched address
+  std::size_t bytes = 0;     // that are watched with it
   const char* name = "";
   CallSite site = {};
 };

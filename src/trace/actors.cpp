@@ -7,18 +7,25 @@ namespace tern {
 
 void Actors::begin(ActorId id, ActorKind kind, std::uint32_t device, std::string name,
                    ActorId creator) {
-  const VectorClock inherited = at(creator).clock;
+  VectorClock inherited = at(creator).clock;
   Actor& actor = at(id);
-  // A number that is used again goes on counting, so that old operations stay distinct.
-  actor.clock.join(inherited);
+  // A number that is used again goes on counting, so that old operations stay distinct; but its new
+  // owner knows nothing of what the last one waited for, and nobody asks for old marks any more.
+  const std::uint64_t done = actor.clock.at(id);
+  inherited.set(id, std::max(done, inherited.at(id)));
+  actor.clock = std::move(inherited);
+  snapshot_count_ -= actor.snapshots.size();
+  actor.snapshots.clear();
   actor.name = std::move(name);
   actor.kind = kind;
   actor.device = device;
   actor.is_alive = true;
   actor.is_begun = true;
   work_ += 3 * actor.clock.size();
-  actor.snapshots.push_back({actor.clock.at(id), actor.clock});
+  // From its first operation on: the last one of an earlier owner knew other things.
+  actor.snapshots.push_back({done == 0 ? 0 : done + 1, actor.clock});
   ++snapshot_count_;
+  actor.begun_after = done;
   actor.last_record = 0;
   actor.idle_wait.reset();
 }

@@ -34,6 +34,7 @@ struct Actor {
   bool is_begun = false;  // somebody said what it is
   VectorClock clock;
   std::vector<Snapshot> snapshots;         // by sequence
+  std::uint64_t begun_after = 0;           // the last operation of an earlier owner of its number
   std::uint64_t last_record = 0;           // the sequence of its last recorded event; 0: none
   std::optional<std::uint64_t> idle_wait;  // where it last waited for an event never recorded
 };

@@ -17,18 +17,43 @@ void append_line(std::string& text, std::string_view label, std::string_view con
   text += '\n';
 }
 
+/// The bytes of the UTF-8 character that the text begins with; 0 if it begins with none.
+std::size_t utf8_character_bytes(std::string_view text) noexcept {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  const std::size_t bytes = first < 0xc2   ? 0
+                            : first < 0xe0 ? 2
+                            : first < 0xf0 ? 3
+                            : first < 0xf5 ? 4
+                                           : 0;
+  if (bytes == 0 || text.size() < bytes) return 0;
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  // Neither longer than it need be, nor a surrogate, nor beyond the last character.
+  const bool is_wrong = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) > 0x9f) ||
+                        (first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) > 0x8f);
+  return is_wrong ? 0 : bytes;
+}
+
 void append_json_string(std::string& json, std::string_view text) {
   json += '"';
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
+  while (!text.empty()) {
+    const std::size_t bytes = utf8_character_bytes(text);
+    const char c = text[0];
+    if (bytes == 0) {
+      // Names may be any bytes; JSON is UTF-8.
+      json += "\\ufffd";
+    } else if (c == '"' || c == '\\') {
       json += '\\';
       json += c;
-    } else if (byte < 0x20) {
-      json += fmt::format("\\u{:04x}", byte);
+    } else if (bytes == 1 && static_cast<unsigned char>(c) < 0x20) {
+      json += fmt::format("\\u{:04x}", static_cast<unsigned char>(c));
     } else {
-      json += c;
+      json += text.substr(0, bytes);
     }
+    text.remove_prefix(bytes == 0 ? 1 : bytes);
   }
   json += '"';
 }

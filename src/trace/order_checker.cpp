@@ -191,12 +191,9 @@ struct OrderChecker::State {
       note.generation = one.generation;
       note.reuse = memory.reuse_of(one.range) + 1;
     }
-    if (one.kind == TouchKind::allocate) {
-      // The driver has ordered its reuse of these bytes after their release.
-      for (const Epoch& release : memory.releases_in(one.range)) {
-        actors.learn(toucher.actor, actors.clock_at(release.actor, release.clock));
-      }
-    }
+    // The driver has ordered its reuse of these bytes after their release. That orders the block
+    // and nothing else: the allocation stands for all that was done to these bytes, and whoever
+    // made it learns nothing of the stream that released them.
     const Epoch epoch{toucher.actor, sequence, notes.make(note)};
     if (one.kind == TouchKind::read) {
       memory.apply_read(one, epoch, view_of(toucher, record.operation));
@@ -416,6 +413,18 @@ bool OrderChecker::is_settled(const SpaceRange& range) const noexcept {
   return memory->second.is_ordered_throughout(range, [&](ActorId actor, std::uint64_t clock) {
     return state_->actors.is_settled(actor, clock);
   });
+}
+
+std::vector<bool> OrderChecker::remembered_actors(bool with_names) const {
+  std::vector<bool> remembered(state_->actors.count());
+  for (const auto& [space, memory] : state_->shadows) {
+    memory.visit_epochs([&](const Epoch& epoch, bool is_moot) {
+      if (epoch.actor >= remembered.size() || remembered[epoch.actor]) return;
+      if (is_moot && !with_names) return;
+      remembered[epoch.actor] = !state_->actors.is_settled(epoch.actor, epoch.clock);
+    });
+  }
+  return remembered;
 }
 
 std::uint64_t OrderChecker::sequence(ActorId actor) const noexcept {

@@ -81,6 +81,11 @@ std::string OrderReport::name(ActorId actor) const {
 }
 
 std::string OrderReport::mark(ActorId actor, std::uint64_t sequence) const {
+  const Actor* found = actors_.find(actor);
+  // Its number was given to another stream since.
+  if (found != nullptr && sequence > 0 && sequence <= found->begun_after) {
+    return fmt::format("ended-stream-{}@{}", actor, sequence);
+  }
   return fmt::format("{}@{}", name(actor), sequence);
 }
 

@@ -158,21 +158,6 @@ std::optional<std::uint64_t> Shadow::first_unowned(const SpaceRange& range) cons
   return std::nullopt;
 }
 
-std::vector<Epoch> Shadow::releases_in(const SpaceRange& range) const {
-  std::vector<Epoch> releases;
-  segments_.visit(
-      range.offset, end_of(range), [&](std::uint64_t, std::uint64_t, const Segment* segment) {
-        if (segment == nullptr) return true;
-        ++work_;
-        const NoteRef& last = segment->last.note;
-        if (segment->kind == Segment::Kind::released || (last && is_death(last->touch))) {
-          releases.push_back(segment->last);
-        }
-        return true;
-      });
-  return releases;
-}
-
 std::uint32_t Shadow::reuse_of(const SpaceRange& range) const {
   std::uint32_t reuse = 0;
   segments_.visit(range.offset, end_of(range),

@@ -172,8 +172,6 @@ class Shadow {
   void make_undefined(const SpaceRange& range);
   /// The first byte of the range that is in no live block.
   [[nodiscard]] std::optional<std::uint64_t> first_unowned(const SpaceRange& range) const;
-  /// What made the range free: the releases a driver has waited for before it gives it out again.
-  [[nodiscard]] std::vector<Epoch> releases_in(const SpaceRange& range) const;
   /// Is everything that was done to the range ordered, as is_ordered(actor, clock) has it?
   template <class IsOrdered>
   [[nodiscard]] bool is_ordered_throughout(const SpaceRange& range, IsOrdered is_ordered) const {
@@ -187,6 +185,19 @@ class Shadow {
           return is_all;
         });
     return is_all;
+  }
+  /// Visits the last write and the reads of every interval, as visit(epoch, is_moot): nobody is
+  /// ever asked whether he comes after what is moot, the release of a driver's block.
+  template <class Visit>
+  void visit_epochs(Visit visit) const {
+    for (const auto& [begin, interval] : segments_) {
+      const Segment& segment = interval.value;
+      work_ += 1 + segment.reads.size();
+      const bool is_moot = segment.kind == Segment::Kind::released && segment.birth &&
+                           segment.birth->touch == TouchKind::allocate;
+      visit(segment.last, is_moot);
+      segment.reads.visit([&](const Epoch& read) { visit(read, is_moot); });
+    }
   }
   /// How many blocks these bytes have been, at the most.
   [[nodiscard]] std::uint32_t reuse_of(const SpaceRange& range) const;

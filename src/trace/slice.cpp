@@ -260,17 +260,9 @@ class Replay {
       default:
         break;
     }
-    for (const Touch& touch : record.touches) follow_driver(touch, learn);
     follow_events(record, index, learn);
     if (!is_step(record)) return;
-    std::vector<std::size_t>& steps = steps_[self];
-    steps.push_back(index);
-    for (const Touch& touch : record.touches) {
-      if (touch.kind != TouchKind::release || touch.range.bytes == 0) continue;
-      released_[touch.range.space].assign(touch.range.offset,
-                                          touch.range.offset + touch.range.bytes,
-                                          {self, actors.sequence(self), index});
-    }
+    steps_[self].push_back(index);
   }
 
  private:
@@ -278,12 +270,6 @@ class Replay {
     VectorClock clock;
     std::vector<std::size_t> records;
   };
-  struct Release {
-    ActorId actor;
-    std::uint64_t sequence;
-    std::size_t record;
-  };
-
   template <class Listener>
   void submit(const TraceRecord& record, std::size_t index, Listener listen) {
     static_cast<void>(actors.at(std::max(record.actor, record.host)));
@@ -304,19 +290,6 @@ class Replay {
         (a.kind == ActorKind::default_stream && b.kind == ActorKind::blocking_stream) ||
         (a.kind == ActorKind::blocking_stream && b.kind == ActorKind::default_stream);
     return is_pair && a.device == b.device;
-  }
-
-  template <class Learn>
-  void follow_driver(const Touch& touch, Learn learn) {
-    if (touch.kind != TouchKind::allocate || touch.range.bytes == 0) return;
-    IntervalMap<Release>& space = released_[touch.range.space];
-    const std::uint64_t end = touch.range.offset + touch.range.bytes;
-    space.visit(touch.range.offset, end, [&](std::uint64_t, std::uint64_t, const Release* release) {
-      if (release == nullptr) return true;
-      learn(actors.clock_at(release->actor, release->sequence), Source{release->record, 0, 0});
-      return true;
-    });
-    space.erase(touch.range.offset, end);
   }
 
   template <class Learn>
@@ -358,7 +331,6 @@ class Replay {
 
   std::unordered_map<std::uint64_t, Event> events_;
   std::unordered_map<ActorId, std::vector<std::size_t>> steps_;
-  std::map<std::uint32_t, IntervalMap<Release>> released_;
 };
 
 /// The records and waits through which the chosen operations know of each other.

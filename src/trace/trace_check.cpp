@@ -89,6 +89,11 @@ CheckSummary check_trace(TraceReader& reader, const std::function<void(const Fin
   };
   for (TraceRecord record;;) {
     const Result<bool> more = reader.try_next(record);
+    for (Finding& finding : reader.take_findings()) {
+      finding.context = reader.about().context;
+      finding.replay = reader.about().replay;
+      report(finding);
+    }
     if (!more) summary.failure = more.failure();
     if (!more || !*more) break;
     ++summary.records;

@@ -22,6 +22,9 @@ inline constexpr std::uint32_t chunk_end = 3;
 /// A reader that does not know a chunk with this bit in its kind passes it over.
 inline constexpr std::uint32_t skippable = 0x8000'0000;
 
+/// A finding that no record leads to.
+inline constexpr std::uint32_t chunk_finding = skippable | 1;
+
 inline constexpr std::uint8_t entry_string = 1;
 inline constexpr std::uint8_t entry_record = 2;
 inline constexpr std::uint8_t flag_refused = 1;
@@ -30,6 +33,7 @@ inline constexpr std::uint8_t touch_assumed = 0x80;
 inline constexpr std::size_t max_chunk_bytes = 1 << 20;
 inline constexpr std::size_t max_string_bytes = 4096;
 inline constexpr std::size_t max_strings = 1 << 18;
+inline constexpr std::size_t max_lines = 64;  // of a finding, each
 inline constexpr std::size_t max_touches = 4096;
 inline constexpr std::size_t least_touch_bytes = 5;
 

@@ -119,6 +119,9 @@ class Decoder {
   std::optional<Damage> damage_;
 };
 
+/// Kept for whoever does not take them, such as a file of nothing else.
+constexpr std::size_t most_findings = 4096;
+
 }  // namespace
 
 struct TraceReader::State {
@@ -134,6 +137,7 @@ struct TraceReader::State {
   std::deque<std::string> strings;  // never move; by number, from 1
   std::unordered_map<std::uint64_t, Tag> tags;
   std::vector<Touch> touches;
+  std::vector<Finding> findings;  // not taken yet
   std::uint64_t records = 0;
   std::uint64_t tags_left_out = 0;
   bool is_at_end = false;
@@ -285,10 +289,41 @@ struct TraceReader::State {
         return refuse("the kind of a later chunk", begin, **kind, "2, 3, or from 2147483648 on");
       }
       if (**kind == chunk_end) return read_end();
+      if (**kind == chunk_finding) {
+        if (const Result<void> read = read_finding(); !read) return read.failure();
+      }
       if (**kind != chunk_records) continue;
       decoder = payload_decoder();
       if (!decoder.is_at_end()) return true;
     }
+  }
+
+  Result<void> read_finding() {
+    Decoder in = payload_decoder();
+    Finding finding;
+    const std::uint64_t where = in.offset();
+    const std::uint64_t code = in.varint("the code of a finding");
+    finding.code = static_cast<FindingCode>(code);
+    if (code > 0xffff || title(finding.code) == "unknown") {
+      in.refuse("the code of a finding", where, code, "one there is");
+    }
+    finding.step = in.varint("the step of a finding");
+    finding.range.space =
+        static_cast<std::uint32_t>(in.varint("the space of a finding", 0xffff'ffff, "below 2^32"));
+    finding.range.offset = in.varint("the offset of a finding");
+    finding.range.bytes = in.varint("the bytes of a finding");
+    for (std::string* text :
+         {&finding.what, &finding.now, &finding.block, &finding.order, &finding.fix}) {
+      *text = in.string("a line of a finding");
+    }
+    const std::uint64_t lines = in.varint("the lines of a finding", max_lines, "64 at most");
+    for (std::uint64_t i = 0; i < lines && !in.damage(); ++i) {
+      finding.before.emplace_back(in.string("a line of a finding"));
+    }
+    if (!in.is_at_end()) in.refuse("the rest of a chunk", in.offset(), in.left(), "no bytes");
+    if (in.damage()) return refuse(*in.damage());
+    if (findings.size() < most_findings) findings.push_back(std::move(finding));
+    return {};
   }
 
   Result<bool> read_end() {
@@ -463,6 +498,7 @@ Result<TraceReader> TraceReader::try_read_bytes(std::span<const std::byte> bytes
 
 const TraceReader::About& TraceReader::about() const noexcept { return state_->about; }
 Result<bool> TraceReader::try_next(TraceRecord& record) { return state_->next(record); }
+std::vector<Finding> TraceReader::take_findings() { return std::exchange(state_->findings, {}); }
 bool TraceReader::is_complete() const noexcept { return state_->is_complete; }
 std::uint64_t TraceReader::record_count() const noexcept { return state_->records; }
 std::uint64_t TraceReader::bytes_read() const noexcept { return state_->bytes_read; }

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <functional>
@@ -310,6 +311,32 @@ void TraceWriter::write(const TraceRecord& record) noexcept {
     // A reader refuses larger ones.
     if (state.chunk.size() > max_chunk_bytes / 2) state.is_full = true;
   }
+}
+
+void TraceWriter::write_finding(const Finding& finding) noexcept {
+  State& state = *state_;
+  if (state.is_silent() || state.is_closed || state.failure || state.is_full) return;
+  static_cast<void>(state.attempt([&] {
+    std::vector<std::byte> payload;
+    put_varint(payload, static_cast<std::uint64_t>(finding.code));
+    for (const std::uint64_t value : {finding.step, std::uint64_t{finding.range.space},
+                                      finding.range.offset, finding.range.bytes}) {
+      put_varint(payload, value);
+    }
+    for (const std::string* text :
+         {&finding.what, &finding.now, &finding.block, &finding.order, &finding.fix}) {
+      State::put_string(payload, *text);
+    }
+    const std::size_t lines = std::min(finding.before.size(), max_lines);
+    put_varint(payload, lines);
+    for (std::size_t i = 0; i < lines; ++i) State::put_string(payload, finding.before[i]);
+    const std::uint64_t used = state.written_bytes + state.chunk.size() + 2 * chunk_header_bytes +
+                               reserve_bytes + payload.size();
+    if (used > state.limit_bytes) return;
+    // Behind the records that were written before it.
+    state.flush_chunk();
+    if (!state.failure) state.put_chunk(chunk_finding, payload);
+  }));
 }
 
 Result<void> TraceWriter::flush() noexcept {

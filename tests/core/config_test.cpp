@@ -172,13 +172,14 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_SIM_SCHEDULE", "pct:3"},
                                 {"TERN_SIM_REUSE", "friendly"},
                                 {"TERN_SIM_MODE", "collect"},
+                                {"TERN_SIM_REPORT", "quiet"},
                                 {"TERN_SIM_PROFILE", "small"},
                                 {"TERN_SIM_FAULTS", "copy#1=fail"},
                                 {"TERN_SIM_TRACE", "run.trace"}});
   const std::vector<std::string> values = {
-      "cuda:1",  "cuda,sim",       "8",           "32",       "4",     "67108864",
-      "1",       "poison,compare", "guard,track", "0x7",      "pct:3", "friendly",
-      "collect", "small",          "copy#1=fail", "run.trace"};
+      "cuda:1",  "cuda,sim",       "8",           "32",          "4",     "67108864",
+      "1",       "poison,compare", "guard,track", "0x7",         "pct:3", "friendly",
+      "collect", "quiet",          "small",       "copy#1=fail", "run.trace"};
   ASSERT_EQ(config_variables().size(), values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     const ConfigVariable& variable = config_variables()[i];
@@ -219,7 +220,7 @@ TEST(Config, ReadsTheWordsOfMemoryChecks) {
 
 TEST(Config, RefusesAVariableOfTheSimulatedDeviceThatIsEmpty) {
   for (const char* name : {"TERN_SIM_SEED", "TERN_SIM_SCHEDULE", "TERN_SIM_REUSE", "TERN_SIM_MODE",
-                           "TERN_SIM_PROFILE", "TERN_SIM_FAULTS"}) {
+                           "TERN_SIM_REPORT", "TERN_SIM_PROFILE", "TERN_SIM_FAULTS"}) {
     refusal(name, "");
   }
   EXPECT_EQ(refusal("TERN_SIM_SEED", "").text(),

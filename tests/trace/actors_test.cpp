@@ -135,6 +135,18 @@ TEST_F(ActorsTest, CountsOnWhenANumberIsUsedAgain) {
   EXPECT_EQ(actors.sequence(1), 4u);
 }
 
+TEST_F(ActorsTest, TheNextOwnerOfANumberKnowsOnlyWhatItsCreatorKnows) {
+  submit(2, 5);
+  submit(1, 3);
+  actors.learn(1, actors.clock_at(2, 5));
+  actors.begin(1, ActorKind::stream, 0, "C", 0);
+  EXPECT_EQ(actors.known(1, 2), 0u);
+  submit(1);
+  EXPECT_EQ(actors.known(1, 2), 0u);
+  EXPECT_EQ(actors.clock_at(1, 4).at(2), 0u);
+  EXPECT_EQ(actors.clock_at(1, 4).at(1), 4u);
+}
+
 TEST_F(ActorsTest, GrowsForActorsItHasNeverSeen) {
   actors.submit(50, 60);
   EXPECT_EQ(actors.sequence(50), 1u);

@@ -92,5 +92,19 @@ TEST(Finding, LetsNoNameBreakALineOrReachTheTerminal) {
   EXPECT_NE(finding.text().find(" sim:0?]0;x??  step 0\n"), std::string::npos) << finding.text();
 }
 
+TEST(Finding, JsonIsUtf8WhateverTheNamesAre) {
+  Finding finding;
+  // Whole characters stay; bytes that are none, cut ones, surrogates and long forms do not.
+  finding.what = "gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x90\xa6";
+  finding.now = "\xff \xc3 \xe2\x82 \xed\xa0\x80 \xc0\xaf \xf4\x90\x80\x80 end\xc3";
+  const std::string json = finding.json();
+  EXPECT_NE(json.find("gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x90\xa6"), std::string::npos)
+      << json;
+  EXPECT_NE(json.find("\\ufffd \\ufffd \\ufffd\\ufffd \\ufffd\\ufffd\\ufffd \\ufffd\\ufffd "
+                      "\\ufffd\\ufffd\\ufffd\\ufffd end\\ufffd"),
+            std::string::npos)
+      << json;
+}
+
 }  // namespace
 }  // namespace tern

@@ -157,27 +157,6 @@ TEST(Slice, EndsABlockWhereItEndedSoThatTheNextIsNotGivenOutTwice) {
   EXPECT_EQ(findings_of(extract(trace.list.records(), kept).records()).size(), 1u);
 }
 
-TEST(Slice, HasTheOrderThatADriverGivesWhenItUsesMemoryAgain) {
-  Trace trace;
-  trace.touch(a, TouchKind::allocate, 0, 64);
-  trace.write(a, 0, 64);
-  trace.touch(a, TouchKind::allocate, 64, 64);
-  const std::size_t death = trace.touch(a, TouchKind::release, 64, 64);
-  const std::size_t birth = trace.touch(b, TouchKind::allocate, 64, 64);
-  trace.read(b, 0);
-  const std::size_t other = trace.touch(d, TouchKind::allocate, 128, 64);
-  trace.write(a, 32);
-  const std::size_t at = trace.read(b, 0, 64);
-  EXPECT_EQ(findings_of(trace.list.records()).size(), 1u);
-  const Indices kept = trace.slice_at(at);
-  EXPECT_TRUE(std::ranges::find(kept, death) != kept.end());
-  EXPECT_TRUE(std::ranges::find(kept, birth) != kept.end());
-  EXPECT_TRUE(std::ranges::find(kept, other) == kept.end());
-  const auto found = findings_of(extract(trace.list.records(), kept).records());
-  ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(place_of(found.begin()->second), "TERN-S101 1 32+8");
-}
-
 TEST(Slice, HasTheWorkOfADefaultStreamThatOrdersItsPartners) {
   Trace trace(3, ActorKind::blocking_stream);
   trace.touch(b, TouchKind::allocate, 0, 64);

@@ -50,6 +50,12 @@ enum class CreditImplicit : std::uint8_t {
   documented,  // releasing memory waits for the device; copies of pageable memory wait for the copy
 };
 
+/// Who hears of a finding besides the caller.
+enum class Report : std::uint8_t {
+  print,  // standard error, once for each line that is wrong: an exception may be swallowed
+  quiet,  // nobody; for tests that plant mistakes
+};
+
 struct Options {
   std::uint64_t seed = 0;
   Policy policy = Policy::mix;
@@ -57,6 +63,7 @@ struct Options {
   unsigned pct_depth = 3;
   Reuse reuse = Reuse::hostile;
   Mode mode = Mode::raise;
+  Report report = Report::print;
   /// What is simulated: h200, small, or the path of a profile; empty is h200. See
   /// docs/guide/sim.md.
   std::string profile = {};
@@ -83,7 +90,8 @@ struct Options {
 };
 
 /// From the environment: TERN_SIM_SEED, TERN_SIM_SCHEDULE, TERN_SIM_REUSE, TERN_SIM_MODE,
-/// TERN_SIM_PROFILE, TERN_SIM_FAULTS, TERN_SIM_TRACE. Throws InvalidArgument, FileError.
+/// TERN_SIM_REPORT, TERN_SIM_PROFILE, TERN_SIM_FAULTS, TERN_SIM_TRACE. Throws InvalidArgument,
+/// FileError.
 [[nodiscard]] TERN_EXPORT Options options_from_config();
 
 /// A device of its own: two calls give two devices, whatever the options. The catalog's `sim:0` and

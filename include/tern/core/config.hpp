@@ -56,10 +56,11 @@ struct Config {
   };
   MemoryChecks memory = {};
 
-  /// TERN_SIM_SEED, _SCHEDULE, _REUSE, _MODE, _PROFILE, _FAULTS, _TRACE: what a simulated device is
-  /// opened with where its spec says nothing. As text; the device knows the grammar. Empty: unset.
+  /// TERN_SIM_SEED, _SCHEDULE, _REUSE, _MODE, _REPORT, _PROFILE, _FAULTS, _TRACE: what a simulated
+  /// device is opened with where its spec says nothing. As text; the device knows the grammar.
+  /// Empty: unset.
   std::string sim_seed = {}, sim_schedule = {}, sim_reuse = {}, sim_mode = {};
-  std::string sim_profile = {}, sim_faults = {}, sim_trace = {};
+  std::string sim_report = {}, sim_profile = {}, sim_faults = {}, sim_trace = {};
 
   /// NVTX_INJECTION64_PATH, which debugging tools of CUDA set: the library that wants to be told.
   std::string nvtx_injection = {};

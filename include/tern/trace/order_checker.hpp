@@ -85,6 +85,10 @@ class TERN_EXPORT OrderChecker {
   [[nodiscard]] bool knows(ActorId actor, ActorId other, std::uint64_t sequence) const noexcept;
   /// Does everybody who may act know that all that was ever done to the range is done?
   [[nodiscard]] bool is_settled(const SpaceRange& range) const noexcept;
+  /// Which actors have done something to memory that a later operation may collide with, by number.
+  /// Of an actor that is not among them and has ended, the number may be given to another stream.
+  /// Without `with_names`, those too that a later report can only name, as the one that released.
+  [[nodiscard]] std::vector<bool> remembered_actors(bool with_names) const;
   /// How many operations the actor has had: the sequence of its last one.
   [[nodiscard]] std::uint64_t sequence(ActorId actor) const noexcept;
 

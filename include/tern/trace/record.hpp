@@ -19,8 +19,9 @@
 namespace tern {
 
 /// A stream or a host thread, numbered by whoever writes the trace; 0 is the first host thread. The
-/// number of one that ended may be given to another of its kind and device once every host thread
-/// has waited for all its work: the two count as one actor.
+/// number of a stream that ended may be given to another once no memory remembers an operation of
+/// it that a host thread has not waited for, and what it waited for was kept by an event: the new
+/// owner counts on, and knows what its creator knows.
 using ActorId = std::uint32_t;
 
 /// A clock has a component for every actor, so their number bounds what one record can cost. It is

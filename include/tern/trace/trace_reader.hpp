@@ -16,9 +16,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/trace/finding.hpp"
 #include "tern/trace/record.hpp"
 
 namespace tern {
@@ -48,6 +50,10 @@ class TERN_EXPORT TraceReader {
 
   /// The next record; false at the end of the trace. After a failure, that failure again.
   [[nodiscard]] Result<bool> try_next(TraceRecord& record);
+
+  /// Findings that no record leads to, which stood before the record that was read last, or before
+  /// the end. Without context and replay. Each is given once.
+  [[nodiscard]] std::vector<Finding> take_findings();
 
   /// Whether the end of the trace was seen. Known once try_next() has given false.
   [[nodiscard]] bool is_complete() const noexcept;

@@ -19,6 +19,7 @@
 #include "tern/core/call_site.hpp"
 #include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/trace/finding.hpp"
 #include "tern/trace/record.hpp"
 
 namespace tern {
@@ -50,6 +51,8 @@ class TERN_EXPORT TraceWriter {
 
   /// The strings of call sites must live as long as the writer. Strings above 4096 bytes are cut.
   void write(const TraceRecord& record) noexcept;
+  /// A finding that no record leads to, made by whoever ran the work. Its line is not kept.
+  void write_finding(const Finding& finding) noexcept;
 
   /// Hands what was gathered to the file. The first failure of any kind, and every time from then.
   Result<void> flush() noexcept;

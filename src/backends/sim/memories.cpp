@@ -30,4 +30,11 @@ std::uint64_t Memories::migrate(const void* address, std::size_t bytes, Place wh
   return offset ? managed_.touch(*offset, bytes, who, writes) : 0;
 }
 
+void Memories::close_all() const {
+  for (const std::unique_ptr<SimDevice>& device : devices_) {
+    AliasMemory& memory = *device->memory;
+    memory.close_pages(0, memory.bytes() + memory.window_bytes());
+  }
+}
+
 }  // namespace tern::sim

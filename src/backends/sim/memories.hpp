@@ -33,6 +33,9 @@ class Memories {
     return *devices_[index]->memory;
   }
 
+  /// Nobody may touch users' addresses of any device.
+  void close_all() const;
+
   /// The byte as a device reaches it.
   [[nodiscard]] std::byte* reach(const void* address) const noexcept;
   /// Before a device reads it, or writes a part of it: what was never written shows its pattern.

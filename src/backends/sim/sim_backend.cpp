@@ -78,7 +78,8 @@ class SimBackend final : public Backend {
     const Result<Entry> entry = world_->enter("synchronize");
     if (!entry) return entry.failure();
     if (Result<void> begun = begin(FaultClass::sync, "synchronize"); !begun) return begun;
-    return world_->wait_for_all(index_);
+    if (Result<void> waited = world_->wait_for_all(index_); !waited) return waited;
+    return world_->take_kernel_failure();
   }
 
   // --- Memory
@@ -478,7 +479,8 @@ class SimBackend final : public Backend {
     const Result<Entry> entry = world_->enter("synchronize");
     if (!entry) return entry.failure();
     if (Result<void> begun = begin(FaultClass::sync, "synchronize"); !begun) return begun;
-    return wait_and_know(index_of(stream));
+    if (Result<void> waited = wait_and_know(index_of(stream)); !waited) return waited;
+    return world_->take_kernel_failure();
   }
 
   Result<NativeEvent> create_event(const EventOptions&) noexcept override {
@@ -579,7 +581,7 @@ class SimBackend final : public Backend {
       return waited;
     }
     learn(event);
-    return {};
+    return world_->take_kernel_failure();
   }
 
   Result<std::uint64_t> elapsed_ns(NativeEvent start, NativeEvent end) noexcept override {

@@ -46,6 +46,11 @@ struct SimDevice {
   std::vector<PendingRelease> pending;       // oldest first
   std::optional<PageTable> pages;
   std::size_t default_stream = 0;
+  // Events that stand for what ended streams, and ended blocking streams, have waited for, once
+  // their numbers were given to others; 0 before that.
+  std::uint64_t retired_event = 0;
+  std::uint64_t retired_blocking_event = 0;
+  bool default_must_learn = false;                   // of the second, before it does anything else
   std::array<std::uint64_t, 3> engine_time_ns = {};  // copies up, copies down, all else
   std::optional<Failure> loss;                       // why the device is lost
 };

@@ -77,7 +77,8 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
                                                                   {"friendly", Reuse::friendly}};
   static constexpr std::pair<std::string_view, Mode> modes[] = {
       {"throw", Mode::raise}, {"collect", Mode::collect}, {"abort", Mode::abort}};
-
+  static constexpr std::pair<std::string_view, Report> reports[] = {{"print", Report::print},
+                                                                    {"quiet", Report::quiet}};
   static constexpr std::pair<std::string_view, CreditImplicit> credits[] = {
       {"none", CreditImplicit::none}, {"documented", CreditImplicit::documented}};
 
@@ -96,6 +97,10 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
   if (key == "mode") {
     if (choose(value, modes, options.mode)) return {};
     return refuse(key, value, "throw, collect or abort");
+  }
+  if (key == "report") {
+    if (choose(value, reports, options.report)) return {};
+    return refuse(key, value, "print or quiet");
   }
   if (key == "memory") {
     const Result<std::uint64_t> bytes = try_parse_bytes(value);
@@ -150,7 +155,7 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
     return {};
   }
   return refuse(key, value,
-                "seed, schedule, reuse, mode, profile, memory, check, concurrent, float64, "
+                "seed, schedule, reuse, mode, report, profile, memory, check, concurrent, float64, "
                 "strict_kernels, per_thread_host, credit_implicit, faults and trace as keys");
 }
 
@@ -174,6 +179,9 @@ Result<void> check_options(const Options& options) {
   if (options.mode > Mode::abort) {
     return wrong("mode", static_cast<std::uint64_t>(options.mode), "one of sim::Mode");
   }
+  if (options.report > Report::quiet) {
+    return wrong("report", static_cast<std::uint64_t>(options.report), "one of sim::Report");
+  }
   if (options.memory_bytes &&
       (*options.memory_bytes < least_memory_bytes || *options.memory_bytes > most_memory_bytes)) {
     return wrong("memory_bytes", *options.memory_bytes, "2 MiB to 16 TiB");
@@ -194,6 +202,7 @@ Result<Options> try_read_options(const DeviceSpec& spec, const Config& config) {
                                    {"TERN_SIM_SCHEDULE", "schedule", config.sim_schedule},
                                    {"TERN_SIM_REUSE", "reuse", config.sim_reuse},
                                    {"TERN_SIM_MODE", "mode", config.sim_mode},
+                                   {"TERN_SIM_REPORT", "report", config.sim_report},
                                    {"TERN_SIM_PROFILE", "profile", config.sim_profile},
                                    {"TERN_SIM_FAULTS", "faults", config.sim_faults},
                                    {"TERN_SIM_TRACE", "trace", config.sim_trace}}) {
@@ -225,15 +234,16 @@ std::string canonical_text(const Options& options) {
   const auto flag = [](std::optional<bool> value) { return !value ? "-" : *value ? "on" : "off"; };
   // The paths come last, and their lengths first: one may hold anything.
   return fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}\n{}\n{}", options.profile.size(),
+      "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}\n{}\n{}", options.profile.size(),
       options.trace.size(), options.seed, static_cast<unsigned>(options.policy),
       // Depth means something to pct only, and to mix, which may draw it.
       options.policy == Policy::pct || options.policy == Policy::mix ? options.pct_depth : 0,
       static_cast<unsigned>(options.reuse), static_cast<unsigned>(options.mode),
-      options.memory_bytes ? 1 : 0, options.memory_bytes.value_or(0), flag(options.check),
-      flag(options.concurrent_managed), flag(options.float64), flag(options.strict_kernels),
-      flag(options.per_thread_host), static_cast<unsigned>(options.credit_implicit), options.faults,
-      options.profile, options.trace);
+      static_cast<unsigned>(options.report), options.memory_bytes ? 1 : 0,
+      options.memory_bytes.value_or(0), flag(options.check), flag(options.concurrent_managed),
+      flag(options.float64), flag(options.strict_kernels), flag(options.per_thread_host),
+      static_cast<unsigned>(options.credit_implicit), options.faults, options.profile,
+      options.trace);
 }
 
 }  // namespace tern::sim

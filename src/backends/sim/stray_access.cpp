@@ -15,7 +15,7 @@ namespace {
 thread_local TouchRecorder* recorder = nullptr;
 
 bool explain(const Fault& fault) noexcept {
-  if (recorder != nullptr && recorder->note(fault.address)) return true;
+  if (recorder != nullptr && recorder->note(fault.address, fault.offset, fault.bytes)) return true;
   std::array<char, 400> text;
   const auto written = fmt::format_to_n(
       text.data(), text.size(),
@@ -39,8 +39,14 @@ void forget_reservation(const AliasMemory& memory) noexcept { forget_faults(memo
 TouchRecorder::TouchRecorder() noexcept : outer_(std::exchange(recorder, this)) {}
 TouchRecorder::~TouchRecorder() { recorder = outer_; }
 
-bool TouchRecorder::note(void* address) noexcept {
-  if (count_ == most) return false;
+bool TouchRecorder::note(void* address, std::uint64_t offset, std::size_t watched) noexcept {
+  if (count_ == most) {
+    // Enough is known. All of it is opened, because pages one by one are more mappings than a
+    // process may have.
+    has_more_ = true;
+    void* const first = static_cast<std::byte*>(address) - offset;
+    return mprotect(first, watched, PROT_READ | PROT_WRITE) == 0;
+  }
   const std::uintptr_t page = AliasMemory::page_bytes();
   const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(address) / page * page;
   if (mprotect(reinterpret_cast<void*>(at), page, PROT_READ | PROT_WRITE) != 0) return false;

@@ -19,7 +19,8 @@ void watch_reservation(const AliasMemory& memory, std::string_view device) noexc
 void forget_reservation(const AliasMemory& memory) noexcept;
 
 /// While it lives, this thread may touch watched memory: the first touch of each closed page is
-/// noted, the page is opened, and the access goes on. Whoever made it closes the pages again.
+/// noted, the page is opened, and the access goes on; of so many at the most, behind which nothing
+/// is closed any more. Whoever made it closes the pages again.
 class TouchRecorder {
  public:
   static constexpr std::size_t most = 16;
@@ -32,12 +33,15 @@ class TouchRecorder {
   [[nodiscard]] std::span<const void* const> touched() const noexcept {
     return {touched_.data(), count_};
   }
-  /// From the handler: false if there is no room for another, or the page cannot be opened.
-  bool note(void* address) noexcept;
+  /// More pages were touched than are named; then all watched memory may be open.
+  [[nodiscard]] bool has_more() const noexcept { return has_more_; }
+  /// From the handler, with the place and size of what is watched: false if it cannot be opened.
+  bool note(void* address, std::uint64_t offset, std::size_t watched) noexcept;
 
  private:
   std::array<const void*, most> touched_ = {};
   std::size_t count_ = 0;
+  bool has_more_ = false;
   TouchRecorder* const outer_;
 };
 

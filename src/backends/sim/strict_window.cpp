@@ -40,6 +40,7 @@ std::vector<StrictWindow::Undeclared> StrictWindow::close() {
   for (const auto& [begin, interval] : pages_) {
     memories_.of_device(device_of(begin)).close_pages(offset_of(begin), interval.end - begin);
   }
+  if (recorder_.has_more()) memories_.close_all();
   std::vector<Undeclared> found;
   for (const void* address : recorder_.touched()) {
     const auto place = memories_.locate(address);

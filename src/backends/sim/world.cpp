@@ -21,6 +21,9 @@ namespace {
 constexpr unsigned most_unready_answers = 64;
 /// After this many times that in which nothing could run, asking is called endless.
 constexpr unsigned most_idle_rounds = 1024;
+/// With more actors than these, the numbers of ended ones are used again though a report could have
+/// named them.
+constexpr ActorId most_named_actors = 512;
 /// So many worlds may trace to files of one name.
 constexpr unsigned most_traces = 100;
 /// What is found in managed memory whose bytes were given up.
@@ -277,6 +280,7 @@ void World::learn_of_loss(std::uint32_t index) noexcept {
                  .actor = stream->actor,
                  .sequence = checker_.sequence(stream->actor)});
   }
+  host_learns_of_retired(index);
 }
 
 Result<std::optional<FaultKind>> World::begin(std::uint32_t index, FaultClass fault_class,
@@ -288,9 +292,10 @@ Result<std::optional<FaultKind>> World::begin(std::uint32_t index, FaultClass fa
   // Questions and waits are asked in places that cannot raise what was found before.
   const bool is_question = fault_class == FaultClass::query || fault_class == FaultClass::sync ||
                            fault_class == FaultClass::info;
-  if (parked_ && !is_question) {
-    const Failure parked = *parked_;
-    parked_.reset();
+  if ((parked_ || parked_by_kernel_) && !is_question) {
+    const Failure parked = parked_ ? *parked_ : *parked_by_kernel_;
+    (parked_ ? parked_ : parked_by_kernel_).reset();
+    finish_copies();
     return parked;
   }
   // They take no time of the host's, and neither does what a program makes once.
@@ -374,6 +379,10 @@ Failure World::violation(const Finding& finding) const noexcept {
 Result<void> World::judge(const TraceRecord& given, Crossing crossing) {
   TraceRecord record = given;
   record.host = host_actor();
+  const bool acts = record.kind == RecordKind::operation ||
+                    record.kind == RecordKind::record_event ||
+                    record.kind == RecordKind::wait_event;
+  if (acts) let_default_learn(record.actor);
   hash_record(record);
   if (!options_.check) return {};
   if (std::optional<Finding> abroad = judge_places(record, crossing)) {
@@ -389,7 +398,7 @@ Result<void> World::judge(const TraceRecord& given, Crossing crossing) {
     record.was_refused = finding && !must_apply;
     trace_->write(record);
   }
-  return finding ? keep(*std::move(finding)) : Result<void>();
+  return finding ? keep(*std::move(finding), InTrace::yes) : Result<void>();
 }
 
 std::optional<Finding> World::judge_places(const TraceRecord& record, Crossing crossing) {
@@ -441,16 +450,39 @@ std::optional<Finding> World::judge_access(const TraceRecord& record) {
   return std::nullopt;
 }
 
-Result<void> World::keep(Finding finding) {
+Result<void> World::keep(Finding finding, InTrace in_trace) {
+  if (trace_ && in_trace == InTrace::no) trace_->write_finding(finding);
   if (options_.mode == Mode::abort) {
     if (trace_) static_cast<void>(trace_->close());
     // The one place in the library that prints and ends the process: it was asked to.
     std::fputs(finding.text().c_str(), stderr);
     std::abort();
   }
+  if (options_.report == Report::print) printer_.print(finding);
   findings_.push_back(std::move(finding));
   if (options_.mode == Mode::collect) return {};
-  return violation(findings_.back());
+  const Failure failure = violation(findings_.back());
+  finish_copies();
+  return failure;
+}
+
+void World::finish_copies() {
+  // The exception unwinds past vectors that queued copies write to, and must not be lost to a crash
+  // there. A device may go on at any time, so it does now.
+  if (is_running_) return;
+  const auto is_pageable = [&](const void* address) {
+    return address != nullptr && !locate(address) && host_.is_pageable(address);
+  };
+  const auto uses_pageable = [&](const Operation& operation) {
+    return is_pageable(operation.destination) || is_pageable(operation.source) ||
+           is_pageable(operation.copy_2d.destination) || is_pageable(operation.copy_2d.source);
+  };
+  for (const std::size_t index : std::vector(busy_)) {
+    const SimStream& stream = *streams_[index];
+    const auto last = std::find_if(stream.queue.rbegin(), stream.queue.rend(), uses_pageable);
+    if (last == stream.queue.rend()) continue;
+    run_towards(index, stream.submitted - static_cast<std::uint64_t>(last - stream.queue.rbegin()));
+  }
 }
 
 void World::keep_later(Finding finding) {
@@ -549,27 +581,24 @@ bool World::is_settled(ActorId actor) const noexcept {
 }
 
 Result<std::size_t> World::add_stream(std::uint32_t device, ActorKind kind, std::string_view name) {
-  // A number is used again only when there are no others: reports are clearer if each is one
-  // stream. By then the host must have waited for everything its last owner did.
+  // A number is used again only when there are many: reports are clearer if each is one stream.
+  if (retired_.empty() && next_actor_ >= std::min(plenty_of_numbers_, max_actors)) retire_ended();
   std::size_t index = streams_.size();
-  if (next_actor_ < max_actors) {
+  if (!retired_.empty()) {
+    index = retired_.front();
+    retired_.pop_front();
+    retired_time_ns_ = std::max(retired_time_ns_, streams_[index]->time_ns);
+    streams_[index]->time_ns = 0;
+    streams_[index]->unready_answers = streams_[index]->idle_rounds = 0;
+  } else if (next_actor_ < max_actors) {
     streams_.push_back(std::make_unique<SimStream>());
     streams_.back()->actor = next_actor_++;
   } else {
-    // Nor may anybody ask later what a loss has left undone there.
-    const auto old = std::ranges::find_if(ended_, [&](std::size_t i) {
-      return streams_[i]->queue.empty() && streams_[i]->lost_at == SimStream::not_lost &&
-             is_settled(streams_[i]->actor);
-    });
-    if (old == ended_.end()) {
-      return Failure(ErrorCode::capacity,
-                     "a simulated device takes {max} streams and host threads at a time. End "
-                     "streams that are not needed, and let every host thread wait for the device "
-                     "before making more.")
-          .with("max", max_actors);
-    }
-    index = *old;
-    ended_.erase(old);
+    return Failure(ErrorCode::capacity,
+                   "a simulated device takes {max} streams and host threads at a time, and counts "
+                   "an ended stream while memory remembers work of it that no host thread has "
+                   "waited for. End streams that are not needed, or wait for the device.")
+        .with("max", max_actors);
   }
   SimStream& stream = *streams_[index];
   stream.device = device;
@@ -581,6 +610,64 @@ Result<std::size_t> World::add_stream(std::uint32_t device, ActorKind kind, std:
                .device = device,
                .name = name});
   return index;
+}
+
+void World::retire_ended() {
+  // A device goes on by itself; what is still queued on these streams need not wait for the host.
+  for (const std::size_t i : ended_) run_towards(i, streams_[i]->submitted);
+  // With this many, later reports may say less about who released a block: a clock has a component
+  // for each number.
+  const std::vector<bool> remembered = checker_.remembered_actors(next_actor_ < most_named_actors);
+  const std::size_t candidates = ended_.size();
+  std::erase_if(ended_, [&](std::size_t i) {
+    const SimStream& stream = *streams_[i];
+    // Nor may anybody ask later what a loss has left undone there.
+    if (!stream.queue.empty() || stream.lost_at != SimStream::not_lost) return false;
+    if (!is_settled(stream.actor)) {
+      if (stream.actor < remembered.size() && remembered[stream.actor]) return false;
+      // The host must wait for all there is before it touches managed memory: each by its number.
+      if (!shares_managed()) return false;
+      hand_over(stream);
+    }
+    retired_.push_back(i);
+    return true;
+  });
+  // Looking costs as much as there is to look at, so it has to be worth while.
+  if (retired_.size() < candidates / 2 + 1) {
+    plenty_of_numbers_ = std::min(2 * plenty_of_numbers_, max_actors);
+  }
+}
+
+void World::hand_over(const SimStream& stream) {
+  const auto pass_to = [&](std::uint64_t& event) {
+    const bool is_first = event == 0;
+    if (is_first) event = next_event_number();
+    // It stands for all that any of them waited for.
+    if (!is_first) {
+      judge_later({.kind = RecordKind::wait_event, .actor = stream.actor, .event = event});
+    }
+    judge_later({.kind = RecordKind::record_event, .actor = stream.actor, .event = event});
+  };
+  SimDevice& device = *devices_[stream.device];
+  pass_to(device.retired_event);
+  if (stream.kind != ActorKind::blocking_stream) return;
+  pass_to(device.retired_blocking_event);
+  device.default_must_learn = true;
+}
+
+void World::let_default_learn(ActorId actor) {
+  for (const std::unique_ptr<SimDevice>& device : devices_) {
+    if (!device->default_must_learn) continue;
+    if (streams_[device->default_stream]->actor != actor) continue;
+    device->default_must_learn = false;
+    judge_later(
+        {.kind = RecordKind::wait_event, .actor = actor, .event = device->retired_blocking_event});
+  }
+}
+
+void World::host_learns_of_retired(std::uint32_t device) {
+  const std::uint64_t event = devices_[device]->retired_event;
+  if (event != 0) judge_later({.kind = RecordKind::host_wait_event, .event = event});
 }
 
 void World::end_stream(std::size_t index) {
@@ -795,6 +882,7 @@ Result<void> World::wait_for_all(std::uint32_t device) {
                  .actor = streams_[i]->actor,
                  .sequence = checker_.sequence(streams_[i]->actor)});
   }
+  host_learns_of_retired(device);
   return {};
 }
 
@@ -876,7 +964,15 @@ void World::charge(SimStream& stream, const Operation& operation) {
   stream.time_ns = later(start, cost);
 }
 
+Result<void> World::take_kernel_failure() {
+  if (!parked_by_kernel_) return {};
+  const Failure failure = *parked_by_kernel_;
+  parked_by_kernel_.reset();
+  return failure;
+}
+
 void World::run_one(std::size_t index) {
+  const bool is_outermost = !std::exchange(is_running_, true);
   SimStream& stream = *streams_[index];
   Operation operation = std::move(stream.queue.front());
   stream.queue.pop_front();
@@ -886,6 +982,7 @@ void World::run_one(std::size_t index) {
   execute(stream, operation);
   // A loss has already declared everything passed.
   if (stream.passed < stream.submitted) ++stream.passed;
+  if (is_outermost) is_running_ = false;
 }
 
 const std::optional<Failure>* World::peer_loss(const SimStream& stream,
@@ -1009,7 +1106,8 @@ void World::execute_strictly(const SimStream& stream, const Operation& operation
                               : block->tag == Tag() ? "a block"
                                                     : fmt::format("\"{}\"", block->tag.name());
     const char* verb = one.is_written ? "wrote to" : "touched";
-    keep_later(checker_.report(
+    // Nobody is in a call that could fail: whoever waits for the kernel hears of it first.
+    Result<void> kept = keep(checker_.report(
         FindingCode::undeclared_access,
         {.operation = OperationKind::kernel,
          .actor = stream.actor,
@@ -1021,6 +1119,7 @@ void World::execute_strictly(const SimStream& stream, const Operation& operation
          .fix = "declare the range as an argument of the launch, or leave it alone",
          .action = fmt::format("kernel \"{}\" {} [{:#x}, +1 B)", kernel, verb, one.offset)},
         operation.sequence));
+    if (!kept && !parked_by_kernel_) parked_by_kernel_ = kept.failure();
   }
 }
 
@@ -1039,7 +1138,7 @@ std::vector<Finding> World::leaks() const {
 }
 
 std::uint64_t World::time_ns() const noexcept {
-  std::uint64_t latest = host_time_ns_;
+  std::uint64_t latest = std::max(host_time_ns_, retired_time_ns_);
   for (const std::unique_ptr<SimStream>& stream : streams_) {
     latest = std::max(latest, stream->time_ns);
   }

@@ -32,6 +32,7 @@
 #include "backends/sim/memories.hpp"
 #include "backends/sim/operation.hpp"
 #include "backends/sim/profile.hpp"
+#include "backends/sim/report_printer.hpp"
 #include "backends/sim/scheduler.hpp"
 #include "backends/sim/sim_device.hpp"
 #include "tern/backends/sim.hpp"
@@ -114,7 +115,9 @@ class World {
   /// The same for calls that cannot fail: the finding waits for the next one that can.
   void judge_later(const TraceRecord& record);
   /// Keeps a finding made here; a failure if it must stop the call.
-  Result<void> keep(Finding finding);
+  /// The trace has the record a finding of the checker is about; others are written to it.
+  enum class InTrace : std::uint8_t { no, yes };
+  Result<void> keep(Finding finding, InTrace in_trace = InTrace::no);
   void keep_later(Finding finding);
   /// The host touches managed memory of a device that must be idle for that.
   [[nodiscard]] Result<void> judge_managed(const void* address, std::size_t bytes, TouchKind kind,
@@ -140,7 +143,11 @@ class World {
   [[nodiscard]] Result<std::size_t> add_stream(std::uint32_t device, ActorKind kind,
                                                std::string_view name);
   void end_stream(std::size_t stream);
+  /// Numbers of ended streams are used again from so many on, where that changes no verdict.
+  void reuse_numbers_from(ActorId count) noexcept { plenty_of_numbers_ = count; }
   [[nodiscard]] SimStream& stream(std::size_t index) { return *streams_[index]; }
+  /// What a kernel has done wrong while it ran, if nobody was told: for the end of a wait.
+  [[nodiscard]] Result<void> take_kernel_failure();
   void submit(std::size_t stream, Operation&& operation);
   /// Lets others go on until it is the host's turn.
   void run_until_host();
@@ -201,6 +208,8 @@ class World {
     const Operation* operation = nullptr;
   };
 
+  /// Runs queued copies of pageable memory, as far as they can run.
+  void finish_copies();
   [[nodiscard]] Failure refuse_inside(const char* call, CallSite site);
   void note_thread(std::thread::id self);
   /// A touch of memory the operation may not name.
@@ -212,6 +221,13 @@ class World {
   void execute_strictly(const SimStream& stream, const Operation& operation);
   [[nodiscard]] std::string context() const;
   [[nodiscard]] std::string replay() const;
+  /// Finds the ended streams whose numbers may be used again: all they were given is done, and no
+  /// later operation can collide with it.
+  void retire_ended();
+  /// Keeps what the stream waited for, for those who come after it whoever has its number then.
+  void hand_over(const SimStream& stream);
+  void let_default_learn(ActorId actor);
+  void host_learns_of_retired(std::uint32_t device);
   void enqueue(std::size_t stream, Operation&& operation);
   /// The default stream of a device and its blocking streams take turns.
   void wait_for_partners(std::size_t stream);
@@ -245,15 +261,19 @@ class World {
   HostSpace host_;
   std::vector<std::unique_ptr<SimDevice>> devices_;
   std::vector<std::unique_ptr<SimStream>> streams_;
-  std::vector<std::size_t> busy_;   // streams with something queued, ascending
-  std::vector<std::size_t> ended_;  // streams whose places may be used again
+  std::vector<std::size_t> busy_;    // streams with something queued, ascending
+  std::vector<std::size_t> ended_;   // streams whose numbers are not free yet
+  std::deque<std::size_t> retired_;  // and those whose numbers are, oldest first
   std::vector<std::size_t> ready_;
   std::map<std::uint64_t, RecordPoint> holds_;  // closed ones, and where they stand
   std::uint64_t last_hold_ = 0;
   std::condition_variable_any let_go_;
   std::vector<Touch> scratch_;
   std::vector<Finding> findings_;
-  std::optional<Failure> parked_;
+  ReportPrinter printer_;
+  std::optional<Failure> parked_;            // of calls that could not fail
+  std::optional<Failure> parked_by_kernel_;  // of kernels that ran
+  bool is_running_ = false;                  // an operation, just now
   std::uint64_t trace_hash_ = 0;
   std::uint64_t last_event_ = 0;
   std::uint64_t last_generation_ = 0;
@@ -270,6 +290,8 @@ class World {
   DecisionLog* const decisions_;
   std::map<std::thread::id, ActorId> threads_;  // with per_thread_host
   ActorId next_actor_ = 1;                      // 0 is the host
+  ActorId plenty_of_numbers_ = 256;             // ended ones are used again from here on
+  std::uint64_t retired_time_ns_ = 0;           // of streams whose place another has
   std::thread::id first_thread_;
   bool is_shared_ = false;                    // several threads have called
   std::atomic<std::thread::id> runner_ = {};  // the thread that is inside users' code

@@ -52,6 +52,8 @@ TEST(SimOptions, TakeTheOtherKeys) {
   EXPECT_EQ(set("mode", "throw").mode, Mode::raise);
   EXPECT_EQ(set("mode", "collect").mode, Mode::collect);
   EXPECT_EQ(set("mode", "abort").mode, Mode::abort);
+  EXPECT_EQ(set("report", "quiet").report, Report::quiet);
+  EXPECT_EQ(set("report", "print").report, Report::print);
   EXPECT_EQ(set("memory", "2MiB").memory_bytes, 2 * mib);
   EXPECT_EQ(set("memory", "16TiB").memory_bytes, std::size_t{1} << 44);
   EXPECT_EQ(set("memory", "3145728").memory_bytes, 3 * mib);
@@ -73,7 +75,7 @@ TEST(SimOptions, RefuseOtherValuesAndSayWhatTheyTake) {
   constexpr std::string_view schedule =
       "mix, lazy, eager, random, skewed, stall-one, pct or pct:2 to pct:5";
   constexpr std::string_view keys =
-      "seed, schedule, reuse, mode, profile, memory, check, concurrent, float64, "
+      "seed, schedule, reuse, mode, report, profile, memory, check, concurrent, float64, "
       "strict_kernels, per_thread_host, credit_implicit, faults and trace as keys";
   struct Bad {
     std::string_view key, value, accepts;

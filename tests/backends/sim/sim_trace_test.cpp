@@ -88,6 +88,30 @@ TEST_F(SimTrace, FindsTheSameInTheFileAsInTheRun) {
   }
 }
 
+TEST_F(SimTrace, HasWhatAKernelDidWrongWhileItRan) {
+  std::vector<std::string> live;
+  {
+    const Device device =
+        sim::open({.seed = 7, .report = sim::Report::quiet, .strict_kernels = true, .trace = path});
+    const Stream stream(device, {.name = "A"});
+    auto* block = static_cast<std::byte*>(device.allocate(MemoryKind::device, 4096));
+    const auto write_past = [](const KernelCall& call) {
+      call.argument<std::byte*>(0)[100] = std::byte{1};
+    };
+    const NativeKernel kernel =
+        device.try_load_kernel({.entry = "past", .body = write_past}).value();
+    const KernelArgument arguments[] = {{&block, sizeof block, block, 100, Access::discard}};
+    stream.launch(kernel, {}, arguments);
+    EXPECT_FALSE(stream.try_synchronize());
+    device.unload_kernel(kernel);
+    device.release(block);
+    live = texts(sim::findings(device));
+  }
+  ASSERT_EQ(live.size(), 1u);
+  EXPECT_EQ(live[0].substr(0, 27), "TERN-S303 undeclared-access");
+  EXPECT_EQ(check_file(path).texts, live);
+}
+
 TEST_F(SimTrace, TellsOfLeaksWhenTheDeviceIsClosed) {
   { run(sim::open({.mode = sim::Mode::collect, .trace = path}), false); }
   const Checked checked = check_file(path);

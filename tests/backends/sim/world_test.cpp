@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/sim/sim_backend.hpp"
 #include "device/device_state.hpp"
 #include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
@@ -55,6 +56,10 @@ struct Peers {
 template <class T>
 KernelArgument ranged(T*& address, std::size_t size, Access access) {
   return {&address, sizeof address, address, size, access};
+}
+
+sim::World& world_of(const Device& device) {
+  return *sim::world_of(DeviceState::of(device)->backend());
 }
 
 // --- Places
@@ -346,14 +351,15 @@ struct Strict : testing::Test {
     return block;
   }
   /// Runs the body with `input` and `output` declared; it finds `weights` by itself.
-  void run(KernelBody body) {
+  Result<void> run(KernelBody body) {
     const NativeKernel kernel =
         device.try_load_kernel({.entry = "scale", .body = body, .context = this}).value();
     const KernelArgument arguments[] = {ranged(input, bytes, Access::read),
                                         ranged(output, 100, Access::read_write)};
     a.launch(kernel, {}, arguments, at(70));
-    static_cast<void>(a.try_synchronize());
+    Result<void> waited = a.try_synchronize();
     device.unload_kernel(kernel);
+    return waited;
   }
   [[nodiscard]] std::vector<Finding> found() const { return sim::findings(device); }
   [[nodiscard]] std::byte read(const std::byte* source) const {
@@ -368,62 +374,105 @@ struct Strict : testing::Test {
   std::byte* input = allocate("input", bytes);
   std::byte* output = allocate("output", bytes);
   std::byte* weights = allocate("weights", 64 * 1024);
+  std::byte* many = allocate("many", 1'000 * 4096);
 };
 
 TEST_F(Strict, KernelsThatKeepToWhatTheyDeclaredAreQuiet) {
-  run([](const KernelCall& call) {
+  const Result<void> waited = run([](const KernelCall& call) {
     const auto* in = call.argument<std::byte*>(0);
     auto* out = call.argument<std::byte*>(1);
     for (int i = 0; i < 100; ++i) out[i] = std::byte(std::to_integer<int>(in[i]) + 4);
   });
+  EXPECT_TRUE(waited);
   EXPECT_TRUE(found().empty());
   EXPECT_EQ(read(output + 99), std::byte{5});
   EXPECT_EQ(read(output + 100), std::byte{1});
 }
 
 TEST_F(Strict, S303AKernelTouchesWhatItDidNotDeclare) {
-  run([](const KernelCall& call) {
+  const Result<void> waited = run([](const KernelCall& call) {
     auto& self = *static_cast<Strict*>(call.context);
     *call.argument<std::byte*>(1) = self.weights[0x2010];
   });
+  // Whoever waits for the kernel hears of it; then everything goes on.
+  ASSERT_FALSE(waited);
+  EXPECT_EQ(waited.failure().code(), ErrorCode::violation);
   ASSERT_EQ(found().size(), 1u);
   EXPECT_EQ(
       found().front().text(),
-      R"(TERN-S303 undeclared-access                     sim:0  seed 0x0  schedule lazy  step 9
+      R"(TERN-S303 undeclared-access                     sim:0  seed 0x0  schedule lazy  step 11
   what    kernel "scale" touched "weights", which it did not declare
-  now     A@4   kernel "scale" touched [0x4010, +1 B)  src/app.cpp:70 in run
+  now     A@5   kernel "scale" touched [0x4010, +1 B)  src/app.cpp:70 in run
   block   generation 1, 64 KiB by H0@3  tag "weights"  src/app.cpp:10 in run
   fix     declare the range as an argument of the launch, or leave it alone
   replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
-  // The next call that can fail says so; then everything goes on.
-  EXPECT_FALSE(a.try_fill(output, 8, std::byte{0}));
   EXPECT_TRUE(a.try_fill(output, 8, std::byte{0}));
   EXPECT_EQ(read(output + 8), std::byte{1});
 }
 
 TEST_F(Strict, S303AKernelWritesWhatItDeclaredToRead) {
-  run([](const KernelCall& call) { call.argument<std::byte*>(0)[7] = std::byte{9}; });
+  EXPECT_FALSE(run([](const KernelCall& call) { call.argument<std::byte*>(0)[7] = std::byte{9}; }));
   ASSERT_EQ(found().size(), 1u);
   EXPECT_EQ(found().front().what, "kernel \"scale\" touched \"input\", which it did not declare");
 }
 
 TEST_F(Strict, S303AKernelWritesBesideWhatItDeclaredOnTheSamePage) {
-  run([](const KernelCall& call) { call.argument<std::byte*>(1)[100] = std::byte{9}; });
+  EXPECT_FALSE(
+      run([](const KernelCall& call) { call.argument<std::byte*>(1)[100] = std::byte{9}; }));
   ASSERT_EQ(found().size(), 1u);
   EXPECT_EQ(found().front().what, "kernel \"scale\" wrote to \"output\", which it did not declare");
   EXPECT_EQ(found().front().range.offset, 0x1064u);
 }
 
 TEST_F(Strict, S303ClosesThePagesAgain) {
-  run([](const KernelCall& call) {
+  EXPECT_FALSE(run([](const KernelCall& call) {
     auto& self = *static_cast<Strict*>(call.context);
     self.weights[0] = self.weights[8192];
-  });
+  }));
   EXPECT_EQ(found().size(), 2u);
   EXPECT_DEATH(static_cast<volatile std::byte*>(weights)[0] = std::byte{0}, "TERN-S304");
   EXPECT_DEATH(static_cast<volatile std::byte*>(output)[0] = std::byte{0}, "TERN-S304");
   EXPECT_DEATH(std::printf("%d", std::to_integer<int>(weights[8192])), "TERN-S304");
+}
+
+TEST_F(Strict, S303IsSaidByTheWaitThoughTheKernelRanBefore) {
+  // On an eager schedule it has run before anybody waits.
+  const Device eager = sim::open(
+      {.policy = sim::Policy::eager, .report = sim::Report::quiet, .strict_kernels = true});
+  const Stream stream(eager);
+  auto* block = static_cast<std::byte*>(eager.allocate(MemoryKind::device, bytes));
+  const NativeKernel kernel =
+      eager
+          .try_load_kernel({.entry = "past",
+                            .body =
+                                [](const KernelCall& call) {
+                                  auto& past = call.argument<std::byte*>(0)[100];
+                                  past = std::byte(std::to_integer<int>(past) + 1);
+                                }})
+          .value();
+  const auto launch = [&] {
+    const KernelArgument arguments[] = {ranged(block, 100, Access::discard)};
+    stream.launch(kernel, {}, arguments);
+  };
+  launch();
+  EXPECT_THROW(stream.synchronize(), Violation);
+  EXPECT_TRUE(stream.try_synchronize());
+  launch();
+  EXPECT_THROW(eager.synchronize(), Violation);
+}
+
+TEST_F(Strict, S303OfMorePagesThanAreNamedIsStillThat) {
+  EXPECT_FALSE(run([](const KernelCall& call) {
+    auto& self = *static_cast<Strict*>(call.context);
+    for (std::size_t at = 0; at < 1'000 * 4096; at += 4096) self.many[at] = std::byte{7};
+  }));
+  EXPECT_EQ(found().size(), 16u);
+  for (const Finding& one : found()) EXPECT_EQ(one.code, FindingCode::undeclared_access);
+  // What it wrote is written, and everything is closed again.
+  EXPECT_EQ(read(many + 999 * 4096), std::byte{7});
+  EXPECT_DEATH(static_cast<volatile std::byte*>(many)[500 * 4096] = std::byte{0}, "TERN-S304");
+  EXPECT_DEATH(static_cast<volatile std::byte*>(weights)[0] = std::byte{0}, "TERN-S304");
 }
 
 TEST_F(Strict, S303AnAddressWithoutARangeIsRefused) {
@@ -433,7 +482,7 @@ TEST_F(Strict, S303AnAddressWithoutARangeIsRefused) {
   ASSERT_EQ(found().size(), 1u);
   EXPECT_EQ(found().front().what, "kernel \"bare\" is given an address without a range");
   EXPECT_EQ(found().front().now,
-            "A@4   kernel \"bare\" reads and writes [0x2000, +64 KiB)  src/app.cpp:80 in run");
+            "A@5   kernel \"bare\" reads and writes [0x2000, +64 KiB)  src/app.cpp:80 in run");
 }
 
 TEST_F(Strict, MappedPagesAreWatchedToo) {
@@ -817,18 +866,103 @@ TEST(SimWorld, StreamsMayComeAndGoForEver) {
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
-TEST(SimWorld, ButNotMoreThanThereAreNumbersForWhileNobodyWaits) {
+TEST(SimWorld, NumbersComeBackThoughNobodyWaits) {
   const Device device = sim::open({.policy = sim::Policy::lazy});
-  Result<void> outcome;
-  for (ActorId i = 0; i < max_actors + 1 && outcome; ++i) {
+  const Stream stays(device);
+  for (int i = 0; i < 100'000; ++i) {
     Result<Stream> brief = Stream::try_make(device);
-    outcome = brief ? brief->try_call([](void*) {}, nullptr) : Result<void>(brief.failure());
+    ASSERT_TRUE(brief) << i << ": " << brief.failure().text();
+    ASSERT_TRUE(brief->try_call([](void*) {}, nullptr)) << i;
+    stays.wait(brief->mark());
+  }
+  EXPECT_TRUE(sim::findings(device).empty());
+}
+
+TEST(SimWorld, NumbersComeBackFromStreamsThatAllocateAndFree) {
+  for (const sim::Reuse reuse : {sim::Reuse::hostile, sim::Reuse::friendly}) {
+    const Device device = sim::open({.policy = sim::Policy::lazy, .reuse = reuse});
+    for (int i = 0; i < 20'000; ++i) {
+      Result<Stream> request = Stream::try_make(device);
+      ASSERT_TRUE(request) << i << ": " << request.failure().text();
+      auto* block = static_cast<std::byte*>(request->allocate(bytes));
+      request->fill(block, bytes, std::byte(i));
+      request->release(block);
+    }
+    EXPECT_TRUE(sim::findings(device).empty());
+  }
+}
+
+TEST(SimWorld, ThereAreNumbersForSoManyStreamsAtATime) {
+  const Device device = sim::open({.policy = sim::Policy::lazy});
+  std::vector<Stream> streams;
+  Result<void> outcome;
+  while (outcome && streams.size() <= max_actors) {
+    Result<Stream> made = Stream::try_make(device);
+    outcome = made ? Result<void>() : Result<void>(made.failure());
+    if (made) streams.push_back(*std::move(made));
   }
   ASSERT_FALSE(outcome);
   EXPECT_EQ(outcome.failure().code(), ErrorCode::capacity);
   EXPECT_EQ(outcome.failure().number("max"), max_actors);
-  device.synchronize();
+  streams.pop_back();
   EXPECT_TRUE(Stream::try_make(device));
+}
+
+TEST(SimWorld, TheOwnerOfANumberKnowsNothingOfTheLastOne) {
+  // The first stream writes and ends; nothing orders the next with it or with what it waited for.
+  const Device device = sim::open({.policy = sim::Policy::lazy});
+  world_of(device).reuse_numbers_from(1);
+  auto* block = static_cast<std::byte*>(device.allocate(MemoryKind::device, bytes));
+  auto* other = static_cast<std::byte*>(device.allocate(MemoryKind::device, bytes));
+  const Stream writer(device, {.name = "writer"});
+  writer.fill(other, bytes, std::byte{1});
+  {
+    const Stream first(device, {.name = "first"});
+    first.wait(writer.mark());
+    first.fill(block, bytes, std::byte{1});
+  }
+  {
+    const Stream second(device, {.name = "second"});
+    EXPECT_FALSE(second.try_fill(block, bytes, std::byte{2})) << "first was not waited for";
+    EXPECT_FALSE(second.try_fill(other, bytes, std::byte{2})) << "writer was not waited for";
+  }
+  for (int i = 0; i < 3; ++i) {
+    const Stream brief(device);
+    brief.wait(writer.mark());
+  }
+  const Stream third(device, {.name = "third"});
+  EXPECT_FALSE(third.try_fill(other, bytes, std::byte{2})) << "only ended streams waited for it";
+  third.wait(writer.mark());
+  EXPECT_TRUE(third.try_fill(other, bytes, std::byte{2}));
+}
+
+TEST(SimWorld, WhatEndedStreamsWaitedForIsKnownToWhomTheyComeBefore) {
+  const std::vector<Device> devices = sim::open_peers({.policy = sim::Policy::lazy}, 2);
+  world_of(devices[0]).reuse_numbers_from(1);
+  auto* block = static_cast<std::byte*>(devices[1].allocate(MemoryKind::device, bytes));
+  const Stream writer(devices[1], {.name = "writer"});
+  for (const bool by_default : {true, false}) {
+    writer.fill(block, bytes, std::byte{1});
+    for (int i = 0; i < 3; ++i) {
+      const Stream brief(devices[0], {.blocking = by_default});
+      brief.wait(writer.mark());
+    }
+    const Stream owns_the_number(devices[0]);
+    owns_the_number.call([](void*) {}, nullptr);
+    const Stream waits(devices[1], {.name = "waits"});
+    if (by_default) {
+      // The default stream comes after every blocking stream, also after those that have ended.
+      const StreamRef default_stream = devices[0].default_stream();
+      default_stream.call([](void*) {}, nullptr);
+      waits.wait(default_stream.mark());
+    } else {
+      // And so does the host, when it waits for the device.
+      devices[0].synchronize();
+    }
+    EXPECT_TRUE(waits.try_fill(block, bytes, std::byte{2})) << by_default;
+    writer.wait(waits.mark());
+  }
+  EXPECT_TRUE(sim::findings(devices[0]).empty());
 }
 
 TEST(SimWorld, ANumberOfALostStreamIsNotGivenToAPeer) {

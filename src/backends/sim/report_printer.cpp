@@ -1,0 +1,44 @@
+#include "backends/sim/report_printer.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <new>
+
+namespace tern::sim {
+namespace {
+
+/// A program with more wrong lines than these is told that there are more.
+constexpr std::size_t most_reports = 100;
+
+/// What makes two findings one: the code and the line, or all of it where the line is not known.
+std::string key_of(const Finding& finding) {
+  if (!finding.site.is_known()) return finding.text();
+  return fmt::format("{} {}:{} {}", code_text(finding.code), finding.site.file, finding.site.line,
+                     finding.context);
+}
+
+void write_all(std::string_view text) noexcept {
+  while (!text.empty()) {
+    const ssize_t done = ::write(STDERR_FILENO, text.data(), text.size());
+    if (done <= 0) return;
+    text.remove_prefix(static_cast<std::size_t>(done));
+  }
+}
+
+}  // namespace
+
+void ReportPrinter::print(const Finding& finding) noexcept {
+  try {
+    if (printed_.size() > most_reports || !printed_.insert(key_of(finding)).second) return;
+    if (printed_.size() > most_reports) {
+      return write_all(
+          "tern: more findings follow that are not printed; sim::findings() has them\n");
+    }
+    write_all(finding.text());
+  } catch (const std::bad_alloc&) {
+    write_all("tern: a finding could not be printed for want of memory; sim::findings() has it\n");
+  }
+}
+
+}  // namespace tern::sim

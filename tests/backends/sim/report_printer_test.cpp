@@ -1,0 +1,102 @@
+// Every finding is heard on standard error, whatever becomes of the exception.
+
+#include "backends/sim/report_printer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tern/backends/sim.hpp"
+#include "tern/core/error.hpp"
+
+namespace tern {
+namespace {
+
+std::size_t count_of(const std::string& text, std::string_view part) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
+/// Two streams race; the exception is swallowed.
+void race(const Device& device, int times = 1) {
+  const Stream a(device, {.name = "A"}), b(device, {.name = "B"});
+  auto* block = static_cast<std::byte*>(device.allocate(MemoryKind::device, 64));
+  a.fill(block, 64, std::byte{1});
+  for (int i = 0; i < times; ++i) static_cast<void>(b.try_fill(block, 64, std::byte{2}));
+  device.synchronize();
+  device.release(block);
+}
+
+std::string printed_by(const sim::Options& options, int times = 1) {
+  testing::internal::CaptureStderr();
+  race(sim::open(options), times);
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(ReportPrinter, AFindingIsHeardThoughTheExceptionIsSwallowed) {
+  const std::string text = printed_by({});
+  EXPECT_EQ(count_of(text, "TERN-S101 missing-wait"), 1u) << text;
+  EXPECT_NE(text.find("  fix     let B wait for A@1"), std::string::npos) << text;
+}
+
+TEST(ReportPrinter, ALineThatIsWrongIsReportedOnce) {
+  EXPECT_EQ(count_of(printed_by({}, 10), "TERN-S101"), 1u);
+  EXPECT_EQ(count_of(printed_by({.mode = sim::Mode::collect}, 10), "TERN-S101"), 1u);
+}
+
+TEST(ReportPrinter, TestsThatPlantMistakesCanSilenceIt) {
+  EXPECT_EQ(printed_by({.report = sim::Report::quiet}), "");
+}
+
+TEST(ReportPrinter, AFindingInADestructorIsHeard) {
+  testing::internal::CaptureStderr();
+  {
+    const Device device = sim::open({.policy = sim::Policy::lazy});
+    const Stream a(device), b(device);
+    void* slab = device.allocate(MemoryKind::device, 64);
+    a.note_suballocate({slab, 64, 1}, "piece");
+    // Calls that cannot fail: nothing follows that could throw.
+    b.note_subrelease({slab, 64, 1});
+  }
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count_of(text, "TERN-S102"), 1u) << text;
+}
+
+TEST(ReportPrinter, ManyFindingsAreCutShort) {
+  sim::ReportPrinter printer;
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 300; ++i) {
+    Finding finding;
+    finding.what = std::to_string(i);
+    printer.print(finding);
+  }
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count_of(text, "TERN-S101"), 100u);
+  EXPECT_EQ(count_of(text, "more findings follow"), 1u);
+}
+
+TEST(ReportPrinter, TheExceptionSurvivesAPendingCopyIntoADestroyedVector) {
+  for (const std::size_t bytes : {std::size_t{4096}, std::size_t{16} << 20}) {
+    const Device device = sim::open({.policy = sim::Policy::lazy, .report = sim::Report::quiet});
+    const Stream a(device, {.name = "A"}), b(device, {.name = "B"});
+    auto* block = static_cast<std::byte*>(device.allocate(MemoryKind::device, bytes));
+    EXPECT_THROW(
+        {
+          std::vector<std::byte> got(bytes);
+          a.fill(block, bytes, std::byte{1});
+          a.copy(got.data(), block, bytes);
+          b.fill(block, bytes, std::byte{2});  // races, and unwinds past the vector
+        },
+        Violation);
+    device.synchronize();
+    EXPECT_EQ(sim::findings(device).size(), 1u);
+    device.release(block);
+  }
+}
+
+}  // namespace
+}  // namespace tern
