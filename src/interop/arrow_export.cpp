@@ -16,6 +16,7 @@
 #include "interop/arrow_rejected.hpp"
 #include "interop/arrow_shipment.hpp"
 #include "interop/device_ordinal.hpp"
+#include "interop/release_of_others.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
 #include "tern/interop/arrow.hpp"
@@ -153,7 +154,7 @@ void release_table(ArrowArray* self) {
       Piece* const piece =
           child->release == release_column ? static_cast<Piece*>(child->private_data) : nullptr;
       if (piece == nullptr || piece->shipment != shipment) {
-        child->release(child);  // somebody put another one there
+        release_of_others(*child);  // somebody put another one there
         continue;
       }
       let_go(*piece, batch);

@@ -17,6 +17,7 @@
 #include "interop/arrow_schema_parts.hpp"
 #include "interop/arrow_shipment.hpp"
 #include "interop/device_ordinal.hpp"
+#include "interop/release_of_others.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
@@ -38,7 +39,7 @@ struct Holder {
 void drop(void* context) noexcept {
   Holder* const holder = static_cast<Holder*>(context);
   if (holder->shares.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  if (holder->array.release != nullptr) holder->array.release(&holder->array);
+  release_of_others(holder->array);
   delete holder;
 }
 
@@ -50,7 +51,7 @@ class Owned {
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
   ~Owned() {
-    if (structure_ != nullptr && structure_->release != nullptr) structure_->release(structure_);
+    if (structure_ != nullptr) release_of_others(*structure_);
   }
 
  private:

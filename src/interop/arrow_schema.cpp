@@ -13,6 +13,7 @@
 #include "core/no_host_memory.hpp"
 #include "interop/arrow_rejected.hpp"
 #include "interop/arrow_schema_parts.hpp"
+#include "interop/release_of_others.hpp"
 #include "tern/interop/arrow.hpp"
 
 namespace tern {
@@ -177,7 +178,7 @@ void release_struct(ArrowSchema* self) {
       child->release = nullptr;
       ++shares;
     } else {
-      child->release(child);  // somebody put another one there
+      release_of_others(*child);  // somebody put another one there
     }
   }
   self->release = nullptr;
@@ -367,14 +368,14 @@ Result<ArrowField> try_read_arrow_field(const ArrowSchema* schema, CallSite site
 
 Result<Schema> try_import_arrow_schema(ArrowSchema* schema, CallSite site) noexcept {
   Result<ArrowFields> read = try_read_arrow_schema(schema, site);
-  if (schema != nullptr && schema->release != nullptr) schema->release(schema);
+  if (schema != nullptr) release_of_others(*schema);
   if (!read) return read.failure();
   return std::move(read->schema);
 }
 
 Result<Field> try_import_arrow_field(ArrowSchema* schema, CallSite site) noexcept {
   Result<ArrowField> read = try_read_arrow_field(schema, site);
-  if (schema != nullptr && schema->release != nullptr) schema->release(schema);
+  if (schema != nullptr) release_of_others(*schema);
   if (!read) return read.failure();
   return std::move(read->field);
 }

@@ -15,6 +15,7 @@
 #include "core/no_host_memory.hpp"
 #include "core/spare_records.hpp"
 #include "interop/device_ordinal.hpp"
+#include "interop/release_of_others.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -558,8 +559,7 @@ Failure no_tensor(CallSite site) noexcept {
 
 template <class Managed>
 void release(void* structure) {
-  Managed* const managed = static_cast<Managed*>(structure);
-  if (managed->deleter != nullptr) managed->deleter(managed);
+  delete_of_others(*static_cast<Managed*>(structure));
 }
 
 /// Taken, or refused and let go: once, in either case.
@@ -679,7 +679,7 @@ Result<StridedBuffer> try_import_dlpack(const Device& device, DLManagedTensorVer
   if (tensor->version.major != dlpack_version.major) {
     // Nothing behind the flags is where it is in version 1.
     const std::uint32_t major = tensor->version.major;
-    if (tensor->deleter != nullptr) tensor->deleter(tensor);
+    delete_of_others(*tensor);
     return rejected("version.major", major, "version 1 is understood", options.site);
   }
   const Offer offer = {tensor->dl_tensor, tensor->flags,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/no_host_memory.hpp"
+#include "interop/release_of_others.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern {
@@ -236,7 +237,7 @@ Result<Column> try_column(Result<StridedBuffer> taken, const DlpackColumn& optio
 
 /// Refused before it could be taken, and let go all the same.
 void let_go(abi::DLManagedTensorVersioned* tensor) noexcept {
-  if (tensor != nullptr && tensor->deleter != nullptr) tensor->deleter(tensor);
+  if (tensor != nullptr) delete_of_others(*tensor);
 }
 
 }  // namespace

@@ -450,6 +450,33 @@ TEST_F(ArrowIn, RefusesTextsThatNoMemoryHas) {
   }
 }
 
+TEST_F(ArrowIn, ACallbackThatThrowsHasLetGo) {
+  const auto make_throw = [](ArrowStranger& stranger) {
+    stranger.array.release = [](ArrowArray* self) {
+      ++static_cast<ArrowStranger*>(self->private_data)->array_released;
+      self->release = nullptr;
+      throw 1;
+    };
+    stranger.schema.release = [](ArrowSchema* self) {
+      ++static_cast<ArrowStranger*>(self->private_data)->schema_released;
+      self->release = nullptr;
+      throw 1;
+    };
+  };
+  ArrowStranger taken;
+  make_throw(taken);
+  EXPECT_EQ(import_arrow(host, &taken.array, &taken.schema).rows(), 10u);
+  static_cast<void>(poll_storages());
+  EXPECT_EQ(taken.array_released, 1);
+  EXPECT_EQ(taken.schema_released, 1);
+  ArrowStranger refused;
+  make_throw(refused);
+  refused.columns[0].length = -1;
+  EXPECT_FALSE(try_import_arrow(host, &refused.array, &refused.schema));
+  EXPECT_EQ(refused.array_released, 1);
+  EXPECT_EQ(refused.schema_released, 1);
+}
+
 TEST_F(ArrowIn, NamesThePathOfTheFieldAndWhatIsThere) {
   ArrowStranger stranger;
   stranger.columns[1].n_buffers = 7;

@@ -154,6 +154,29 @@ TEST_F(DlpackHost, SharedElementsCannotBeWritten) {
   EXPECT_FALSE(nothing.hull().storage()->is_read_only()) << "no two elements share anything";
 }
 
+TEST_F(DlpackHost, ADeleterThatThrowsHasLetGo) {
+  const auto make_throw = [](Stranger& stranger) {
+    stranger.managed.deleter = [](DLManagedTensorVersioned* self) {
+      ++static_cast<Stranger*>(self->manager_ctx)->deleted;
+      throw 1;
+    };
+  };
+  Stranger taken;
+  make_throw(taken);
+  EXPECT_EQ(import_dlpack(host, &taken.managed).element_count(), 6u);
+  EXPECT_EQ(taken.deleted, 1);
+  Stranger refused;
+  make_throw(refused);
+  refused.managed.dl_tensor.ndim = -1;
+  EXPECT_FALSE(try_import_dlpack(host, &refused.managed));
+  EXPECT_EQ(refused.deleted, 1);
+  Stranger of_another_version;
+  make_throw(of_another_version);
+  of_another_version.managed.version.major = 2;
+  EXPECT_FALSE(try_import_dlpack(host, &of_another_version.managed));
+  EXPECT_EQ(of_another_version.deleted, 1);
+}
+
 TEST_F(DlpackHost, MisalignedElementsComeAsBytesAndNoFurther) {
   for (const std::size_t shift : {1u, 2u, 3u}) {
     Stranger stranger({3}, {1});
