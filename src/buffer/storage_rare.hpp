@@ -32,7 +32,7 @@ struct Storage::Rare {
   std::set<std::pair<Advice, Place>> advice;  // what takes it back
   BriefLock escapes_lock;                     // of these two
   std::uint32_t escapes = 0;
-  std::size_t escaped_bytes = 0;  // as many as there were with the first: it may grow since
+  std::size_t escaped_bytes = 0;       // as many as there were with the first: it may grow since
   Reservation* reservation = nullptr;  // while an array is being made, by who makes it
   // Constant from the beginning, where there is no resource.
   std::unique_ptr<StorageOrigin> origin;

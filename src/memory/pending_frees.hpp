@@ -73,8 +73,8 @@ class PendingFrees {
                            std::size_t bytes, BlockCharge*& spare) noexcept;
   void put_back(const Taken& taken) noexcept;
 
-  /// A resource that charges to the tree, and whose failed frees drain() tries again; until forget()
-  /// has returned. Throws std::bad_alloc.
+  /// A resource that charges to the tree, and whose failed frees drain() tries again; until
+  /// forget() has returned. Throws std::bad_alloc.
   void add(BudgetResource* resource);
   void forget(BudgetResource* resource) noexcept;
   void retry_failed_frees() noexcept;

@@ -129,6 +129,21 @@ TEST(EndingStream, WaitsUntilItIsToldOfAFree) {
   EXPECT_EQ(fake.ledger->live_streams(), before - 1);
 }
 
+/// Once its owner has begun to end it, a stream may be sealed already: a mark promised then would
+/// be behind the seal, and stand for nothing.
+TEST(EndingStream, IsWaitedForWithItsDeviceOnceItsOwnerHasBegunToEndIt) {
+  const test::FakeDevice fake;
+  DirectResource resource(fake.device);
+  const Stream stream(fake.device);
+  const Block block = resource.allocate({.bytes = bytes, .stream = stream});
+  StreamState& state = *DeviceState::state_of(stream);
+  state.is_ending.store(true);
+  const std::size_t before = fake.ledger->count(test::Call::synchronize);
+  EXPECT_TRUE(resource.try_deallocate(block, stream));
+  state.is_ending.store(false);
+  EXPECT_EQ(fake.ledger->count(test::Call::synchronize), before + 1);
+}
+
 TEST_F(EndingStreams, OfADriverThatWaits) {
   DirectResource driver(device);
   race(device, driver);

@@ -1,7 +1,7 @@
 // What is known of a block beside what it carries itself, found by its generation.
 //
-// A block passes through up to four states, and each is visible here: live, retired while its stream
-// may still use it, quarantined by a guard, freed. Thread-safe; takes no lock.
+// A block passes through up to four states, and each is visible here: live, retired while its
+// stream may still use it, quarantined by a guard, freed. Thread-safe; takes no lock.
 
 #pragma once
 

@@ -88,8 +88,8 @@ class TERN_EXPORT BudgetResource final : public WrappingResource {
   std::array<Shard, 16> shards_;
 };
 
-/// How far a request may go that a budget of the stack refuses: the least policy of the budgets that
-/// its BudgetResources charge; spill without one, and for null.
+/// How far a request may go that a budget of the stack refuses: the least policy of the budgets
+/// that its BudgetResources charge; spill without one, and for null.
 [[nodiscard]] TERN_EXPORT Overflow overflow_of(const Resource* resource) noexcept;
 
 }  // namespace tern

@@ -1,8 +1,8 @@
 // Who hears of failures that no caller can be told of.
 //
 // A free that fails in a destructor, a write beyond a guarded block, two live blocks that overlap:
-// nobody is there to catch an exception, so the library calls one function of the program's. Without
-// one, violations are printed to standard error, each once, and the rest is only counted.
+// nobody is there to catch an exception, so the library calls one function of the program's.
+// Without one, violations are printed to standard error, each once, and the rest is only counted.
 //
 // The callback runs in the thread that met the failure, with no lock held, in several threads at
 // once. It may use the library. What it throws is dropped. Thread-safe.

@@ -1,8 +1,9 @@
 // A MemoryReport is what a resource and its device did so far, as data and as text.
 //
 // It holds what is used, the peak, the hit rate, fragmentation, pending bytes, events, waits and
-// launches, and live bytes per tag. The tags add up to the total of the report whatever other threads
-// do meanwhile, because the total is their sum. Making one looks at every live block of the process.
+// launches, and live bytes per tag. The tags add up to the total of the report whatever other
+// threads do meanwhile, because the total is their sum. Making one looks at every live block of the
+// process.
 
 #pragma once
 

@@ -33,8 +33,8 @@ struct Pressure {
   std::size_t need_bytes = 0;
   DeviceId device = {};
   Tag tag = {};
-  /// evict: the handler drops only what can be fetched again. spill: it may write the rest elsewhere
-  /// first. Of a device that is full, spill.
+  /// evict: the handler drops only what can be fetched again. spill: it may write the rest
+  /// elsewhere first. Of a device that is full, spill.
   Overflow reach = Overflow::spill;
 };
 

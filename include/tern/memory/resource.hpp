@@ -6,8 +6,8 @@
 // the block, nothing after it may. Thread-safe, all of them.
 //
 // A free that fails keeps its block live and charged. deallocate() cannot tell its caller, so the
-// resource counts it, calls the failure callback (failure_callback.hpp), and tries again: when it is
-// trimmed, when it allocates without a block at hand, and in Budget::drain() and shutdown().
+// resource counts it, calls the failure callback (failure_callback.hpp), and tries again: when it
+// is trimmed, when it allocates without a block at hand, and in Budget::drain() and shutdown().
 // try_deallocate() returns the failure at once.
 
 #pragma once

@@ -6,8 +6,8 @@
 // resources of the program's own stay usable, so that what is live can still be freed.
 //
 // May be called again, and from several threads: one call runs at a time, and each returns what is
-// live when it ends. A device that is lost or cannot be waited for is named, and the rest goes on. In
-// a forked child there is nothing to shut down.
+// live when it ends. A device that is lost or cannot be waited for is named, and the rest goes on.
+// In a forked child there is nothing to shut down.
 
 #pragma once
 

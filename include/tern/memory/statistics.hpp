@@ -21,8 +21,8 @@ struct Statistics {
 
   /// Requests that were served without asking upstream or the driver for memory.
   std::uint64_t reuses = 0;
-  /// Held and not live, and the largest block that is there in one piece. 0 where the resource holds
-  /// nothing itself.
+  /// Held and not live, and the largest block that is there in one piece. 0 where the resource
+  /// holds nothing itself.
   std::size_t free_bytes = 0;
   std::size_t largest_free_bytes = 0;
 
@@ -40,9 +40,9 @@ struct Statistics {
   }
   /// 0: all free memory is one block; towards 1: it is in pieces.
   [[nodiscard]] double fragmentation() const noexcept {
-    return free_bytes == 0 ? 0
-                           : 1 - static_cast<double>(largest_free_bytes) /
-                                     static_cast<double>(free_bytes);
+    return free_bytes == 0
+               ? 0
+               : 1 - static_cast<double>(largest_free_bytes) / static_cast<double>(free_bytes);
   }
 };
 

@@ -198,8 +198,8 @@ class World {
     return memories_.locate(address);
   }
   void lose(std::uint32_t device, const Failure& cause) noexcept;
-  /// The calling thread knows that the work of a lost device is over: its releases need no wait, and
-  /// are no findings.
+  /// The calling thread knows that the work of a lost device is over: its releases need no wait,
+  /// and are no findings.
   void learn_of_loss(std::uint32_t device) noexcept;
 
  private:
