@@ -107,8 +107,6 @@ class BufferProgram {
     if (random_.one_in(4)) options.contents = Contents::zero;
     if (options.kind == MemoryKind::managed && !device.can(Capability::managed_memory)) return;
     if (options.kind == MemoryKind::pinned && !device.can(Capability::pinned_memory)) return;
-    program_.say("o{} = {} bytes of {} on {}", objects_.size(), bytes, name(options.kind),
-                 device.spec());
     Object made;
     made.model = ByteModel(bytes);
     if (random_.one_in(2)) {
@@ -121,6 +119,8 @@ class BufferProgram {
       if (!buffer) return field_.expect_reason(buffer.failure(), "making a buffer");
       made.buffer = *std::move(buffer);
     }
+    program_.say("buffer {} = {} bytes of {} on {}", made.buffer.id().value, bytes,
+                 name(options.kind), device.spec());
     if (options.contents == Contents::zero) made.model.write({0, bytes}, Byte{0});
     objects_.push_back(std::move(made));
     if (!random_.one_in(3)) copy_from(objects_.back(), {0, bytes});
@@ -150,8 +150,8 @@ class BufferProgram {
     const Byte value = any_byte(random_);
     const StreamRef stream = field_.any_stream_of(one.buffer.device());
     const auto say = [&](const char* what) {
-      program_.say("o{} [{}, {}) {} {:#04x} on {}", number, range.begin, range.end(), what, value,
-                   stream.name());
+      program_.say("buffer {} [{}, {}) {} {:#04x} on {}", one.buffer.id().value, range.begin,
+                   range.end(), what, value, stream.name());
     };
     switch (random_.below(20)) {
       case 0:
@@ -362,16 +362,16 @@ class BufferProgram {
   void resize(Object& one, StreamRef stream) {
     if (!one.is_array()) return;
     const std::size_t before = one.model.size(), bytes = 1 + random_.below(max_bytes);
-    program_.say("  to {}", bytes);
     one.buffer = {};
     const Result<void> resized = one.array.try_resize(bytes, stream);
     const std::size_t expected = resized ? bytes : before;
     one.buffer = one.array.buffer();
+    program_.say("  from {} to {}, now buffer {}", before, bytes, one.buffer.id().value);
     require(one.array.size() == expected,
             "the array has {} bytes after a resize, and should have {}", one.array.size(),
             expected);
     if (!resized) return expect_reason(one, {0, before}, resized.failure(), "resizing");
-    one.model.resize(bytes);
+    one.model.resize_with_any(bytes);
   }
 
   void clone(Object& one, StreamRef stream) {
@@ -380,6 +380,7 @@ class BufferProgram {
     Result<Buffer> made = one.buffer.try_clone(stream);
     if (!made) return expect_reason(one, all, made.failure(), "cloning");
     Object copy{{}, *std::move(made), one.model};
+    program_.say("  as buffer {}", copy.buffer.id().value);
     if (objects_.size() < 6) {
       objects_.push_back(std::move(copy));
     } else {

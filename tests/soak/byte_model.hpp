@@ -39,7 +39,10 @@ class ByteModel {
   explicit ByteModel(std::size_t bytes = 0) : cells_(bytes) {}
 
   [[nodiscard]] std::size_t size() const noexcept { return cells_.size(); }
+  /// New bytes were never written.
   void resize(std::size_t bytes) { cells_.resize(bytes); }
+  /// New bytes have any value, as those of an array that grew.
+  void resize_with_any(std::size_t bytes) { cells_.resize(bytes, Cell{.is_any = true}); }
 
   /// Was every byte of the range written for certain?
   [[nodiscard]] bool is_written(Range range) const noexcept {
@@ -125,7 +128,7 @@ class ByteModel {
   struct Cell {
     std::array<Byte, 4> values = {};
     std::uint8_t count = 0;  // 0: never written
-    bool is_any = false;     // more values than there is room for
+    bool is_any = false;     // any value, or more than there is room for
     bool may_be_unwritten = false;
     bool may_fail = false;
 
