@@ -1,5 +1,7 @@
 #include "tern/buffer/array.hpp"
 
+#include <algorithm>
+
 #include "buffer/copy_route.hpp"
 #include "buffer/transfer_counts.hpp"
 #include "tern/buffer/copy.hpp"
@@ -151,14 +153,23 @@ Result<void> RawArray::try_resize(std::size_t count, std::size_t element_bytes, 
   // New elements have no values here either, so nothing is filled with zeros.
   const Contents contents =
       storage_->contents() == Contents::zero ? Contents::uninitialized : storage_->contents();
-  Result<RawArray> larger = try_allocate(storage_->resource(), count, element_bytes,
-                                         {.contents = contents,
-                                          .alignment = storage_->alignment(),
-                                          .stream = stream,
-                                          .tag = storage_->tag(),
-                                          .checked = storage_->is_checked(),
-                                          .site = site});
+  const auto try_make = [&](std::size_t capacity) {
+    return try_allocate(storage_->resource(), capacity, element_bytes,
+                        {.contents = contents,
+                         .alignment = storage_->alignment(),
+                         .stream = stream,
+                         .tag = storage_->tag(),
+                         .checked = storage_->is_checked(),
+                         .site = site});
+  };
+  // By half at least, so that many small steps move each element a few times. Where there is no
+  // room for that, as much as is asked for.
+  const std::size_t before = bytes_ / element_bytes;
+  const std::size_t capacity = std::max(count, before + before / 2);
+  Result<RawArray> larger = try_make(capacity);
+  if (!larger && capacity != count) larger = try_make(count);
   if (!larger) return larger.failure();
+  larger->bytes_ = *bytes;
   // What nobody wrote stays unwritten.
   const Result<std::vector<ByteRange>> written = storage_->try_written_ranges(0, bytes_);
   if (!written) return Failure(written.failure()).at(site);

@@ -21,6 +21,8 @@ namespace {
 
 constexpr std::size_t most_alignment = 256 * mib;
 constexpr unsigned char poison_byte = 0xDD;
+/// Ends of storages that may be inside each other on the stack.
+constexpr unsigned most_nested_ends = 16;
 
 /// Threads take numbers a few at a time, so that those who make storages do not meet.
 StorageId next_id() noexcept {
@@ -755,6 +757,31 @@ void Storage::end() noexcept {
     delete this;
     return;
   }
+  if (resource_) {
+    end_now();
+    return;
+  }
+  // What an owner does at the end may be the end of another storage, and so on: a long chain is
+  // ended one by one, and not one inside the other.
+  static constinit thread_local unsigned depth = 0;
+  static constinit thread_local Storage* later = nullptr;
+  if (depth == most_nested_ends) {
+    next_ = std::exchange(later, this);
+    return;
+  }
+  ++depth;
+  end_now();
+  --depth;
+  while (depth == 0 && later != nullptr) {
+    Storage* const next = later;
+    later = next->next_;
+    ++depth;
+    next->end_now();
+    --depth;
+  }
+}
+
+void Storage::end_now() noexcept {
   if (!try_end()) {
     KeptStorages::keep(this);
     return;

@@ -15,7 +15,8 @@
 namespace tern {
 namespace {
 
-/// Whoever has not ended a use for so long does not: a thread that waits for one which waits for it.
+/// Whoever has not ended a use for so long does not: a thread that waits for one which waits for
+/// it.
 constexpr std::chrono::seconds longest_turn(60);
 constexpr int most_yields = 200;
 constexpr std::chrono::microseconds pause(50);

@@ -53,7 +53,11 @@ class AdoptedHost final : public StorageOrigin {
     return Memory{address_, address_, bytes_};
   }
   [[nodiscard]] bool try_end() noexcept override {
-    if (release_) std::exchange(release_, {})();
+    try {
+      if (release_) std::exchange(release_, {})();
+    } catch (...) {
+      // As of all adopted memory: it was told not to, and there is nobody to tell.
+    }
     return true;
   }
   /// Before anybody else knows of it: what is refused has taken nothing over.

@@ -165,8 +165,8 @@ Result<void> UnifiedCore::try_store_everywhere(ByteRange range, const void* from
   for (unsigned memory = PlaceSet::most; memory-- > 0;) {
     const PlaceSet sharing = memories[memory];
     if (sharing.empty()) continue;
-    const Result<void> stored = try_exchange(sharing.first(), range, Access::read_write,
-                                             const_cast<void*>(from), site);
+    const Result<void> stored =
+        try_exchange(sharing.first(), range, Access::read_write, const_cast<void*>(from), site);
     if (stored) {
       written = written | sharing;
       continue;
@@ -175,16 +175,16 @@ Result<void> UnifiedCore::try_store_everywhere(ByteRange range, const void* from
     for (PlaceSet rest = sharing; !rest.empty(); rest = rest.without(rest.first())) {
       others = others.without(rest.first());
     }
-    const bool is_lost = stored.failure().number("cause_code") ==
-                         static_cast<std::uint64_t>(ErrorCode::device_lost);
+    const bool is_lost =
+        stored.failure().number("cause_code") == static_cast<std::uint64_t>(ErrorCode::device_lost);
     if (is_lost && memory != host && !others.empty()) {
       // Nobody reads what a lost device has, if others have the value.
       forget(sharing);
       places = others;
       continue;
     }
-    const bool is_changed = stored.failure().number("cause_code") ==
-                            static_cast<std::uint64_t>(ErrorCode::violation);
+    const bool is_changed =
+        stored.failure().number("cause_code") == static_cast<std::uint64_t>(ErrorCode::violation);
     // The old value is where nothing was written, or where this copy was refused.
     forget(is_changed && (written | sharing) != places ? written | sharing : written);
     return stored;
@@ -307,12 +307,16 @@ Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, St
   const Mover mover(*this);
   const Result<unsigned> place = device != nullptr ? try_place(*device, site) : Result(host);
   if (!place) return place.failure();
+  NewCopy copy(*this, *place, hold.slot());
   if (Result<void> there = try_ensure(*place, stream, site, most); !there) return there;
   {
     const std::lock_guard lock(mutex_);
     memory_of(*place).touch();
   }
-  return try_fetch({range, *place, stream, TransferReason::prefetch, hold.slot(), site});
+  Result<void> fetched =
+      try_fetch({range, *place, stream, TransferReason::prefetch, hold.slot(), site});
+  if (fetched) copy.keep();
+  return fetched;
 }
 
 Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef stream,

@@ -315,7 +315,8 @@ RawLease UnifiedCore::lease_of(const Opened& opened, ByteRange range, Access acc
   memory.ahead = {};
   MarkSet waits;
   UseRecord& uses = memory.storage->uses();
-  const Result<UseRecord::Ticket> begun = uses.try_begin(stream, access, waits, UseRecord::Turn::none, site);
+  const Result<UseRecord::Ticket> begun =
+      uses.try_begin(stream, access, waits, UseRecord::Turn::none, site);
   if (!begun) return false;
   if (!waits.all().empty()) {
     uses.cancel(*begun);
@@ -420,6 +421,7 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
   const Mover mover(*this);
   const Result<unsigned> place = try_place(stream.device(), site);
   if (!place) return place.failure();
+  NewCopy copy(*this, *place, slot);
   if (Result<void> there = try_ensure(*place, stream, site); !there) return there.failure();
   if (Result<void> sound = try_reconcile(*place, stream, slot, site); !sound) {
     return sound.failure();
@@ -454,6 +456,7 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
   open.stream_uses = memory.stream_uses;
   if (is_write(access)) validity_.apply(access, range.begin, range.end, *place);
   open.is_unlisted = !validity_.is_valid(range.begin, range.end, *place);
+  copy.keep();
   if (kind == Kind::escape && is_write(access)) begin_escape(slot);
   return lease(slot);
 }
@@ -525,8 +528,11 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
     // The host waits for what the copies need, so that they need no stream of their own.
     if (Result<void> ready = try_wait_sources(range, access, site); !ready) return ready.failure();
   }
+  bool is_new = false;
   {
     const Mover mover(*this);
+    is_new = !takes_part(host);
+    NewCopy copy(*this, host, slot);
     if (Result<void> there = try_ensure(host, {}, site); !there) return there.failure();
     if (Result<void> sound = try_reconcile(host, {}, slot, site); !sound) return sound.failure();
     if (needs_old_bytes(access)) {
@@ -539,10 +545,13 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
     const std::lock_guard lock(mutex_);
     slots_[slot].is_unlisted =
         !is_write(access) && !validity_.is_valid(range.begin, range.end, host);
+    copy.keep();
   }
   if (is_write(access)) seal_.forget(range);
   if (!is_async) {
     if (Result<void> ready = try_settle_host(slot, range, access, site); !ready) {
+      const Mover mover(*this);
+      if (is_new) leave_unused(host, slot);
       return ready.failure();
     }
   }
@@ -768,10 +777,12 @@ void UnifiedCore::spread(std::uint32_t slot) noexcept {
   if (is_checked_) poison_stale(range, place, slot, site);
   if (through && *through != place) {
     const Mover mover(*this);
+    NewCopy copy(*this, *through, slot);
     Result<void> copied = try_ensure(*through, {}, site);
     if (copied) {
       copied = try_fetch({range, *through, {}, TransferReason::write_through, slot, site});
     }
+    if (copied) copy.keep();
     if (!copied) {
       const std::lock_guard lock(mutex_);
       ++statistics_.failed_write_throughs;

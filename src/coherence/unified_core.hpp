@@ -277,6 +277,8 @@ class UnifiedCore final : public LaunchMemory {
   /// The same, and bytes may move.
   class Mover;
   class TryMover;
+  /// Memory that a call may have made, which goes again if the call is refused.
+  class NewCopy;
   /// A lease of the call itself, for the time it takes.
   class Hold;
 
@@ -498,6 +500,9 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> check_sealed(ByteRange range, CallSite site) noexcept;
   /// The same for who is about to use it, with no lock held.
   [[nodiscard]] Result<void> check_before_access(ByteRange range, CallSite site) noexcept;
+  /// A place that has nothing, and that nobody but this lease uses, has no memory for a copy any
+  /// more.
+  void leave_unused(unsigned place, std::uint32_t own) noexcept;
   /// A place no longer has its memory for a copy; what nobody has then is given to the caller, to
   /// be let go without the lock. With mutex_ held.
   [[nodiscard]] StorageHandle leave(unsigned place) noexcept;
@@ -658,6 +663,27 @@ class UnifiedCore::Mover {
   UnifiedCore& core_;
   Pause pause_;
   std::lock_guard<std::mutex> lock_;
+};
+
+/// Between the two, nobody else moves bytes: it goes before the Mover.
+class UnifiedCore::NewCopy {
+ public:
+  NewCopy(UnifiedCore& core, unsigned place, std::uint32_t own) noexcept
+      : core_(core), place_(place), own_(own), is_new_(!core.takes_part(place)) {}
+  NewCopy(const NewCopy&) = delete;
+  NewCopy& operator=(const NewCopy&) = delete;
+  ~NewCopy() {
+    if (is_new_ && !is_kept_) core_.leave_unused(place_, own_);
+  }
+  /// The call is not refused.
+  void keep() noexcept { is_kept_ = true; }
+
+ private:
+  UnifiedCore& core_;
+  const unsigned place_;
+  const std::uint32_t own_;
+  const bool is_new_;
+  bool is_kept_ = false;
 };
 
 /// The same, if nobody moves bytes, waits to, or looks at records.

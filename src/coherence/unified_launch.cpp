@@ -25,7 +25,7 @@ Result<void> UnifiedCore::try_claim(std::span<LaunchPart> parts, StreamRef strea
       if (slot) {
         part.claim = *slot;
         ++taken;
-        if (part.access == Access::read) claimed = check_written(range, site);
+        if (part.is_input) claimed = check_written(range, site);
       } else {
         claimed = Result<void>(slot.failure());
       }

@@ -526,7 +526,8 @@ Result<void> UnifiedCore::try_begin_use(unsigned place, StreamRef stream, Access
                                         ByteRange range, UseRecord::Ticket& ticket,
                                         CallSite site) noexcept {
   Storage& storage = *memory_of(place).storage;
-  const Result<UseRecord::Ticket> begun = storage.uses().try_begin(stream, access, site, UseRecord::Turn::none);
+  const Result<UseRecord::Ticket> begun =
+      storage.uses().try_begin(stream, access, site, UseRecord::Turn::none);
   if (!begun) return begun.failure();
   // Memory of another device that the host's own streams use.
   if (Result<void> noted =

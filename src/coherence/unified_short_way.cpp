@@ -8,8 +8,8 @@
 
 #include <utility>
 
-#include "core/thread_number.hpp"
 #include "coherence/unified_core.hpp"
+#include "core/thread_number.hpp"
 #include "device/device_state.hpp"
 
 #define TERN_SHORT_WAY __attribute__((no_stack_protector))

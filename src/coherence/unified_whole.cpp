@@ -49,6 +49,7 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
         if (!device) return device.failure();
         target = *device;
       }
+      NewCopy copy(*this, target, hold.slot());
       if (Result<void> there = try_ensure(target, {}, site); !there) return there;
       if (Result<void> saved = try_fetch({.range = all.range,
                                           .place = target,
@@ -59,6 +60,7 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
           !saved) {
         return saved;
       }
+      copy.keep();
       // What shares the host's memory is there already.
       if (target == host && places_[*place].memory != host) note_homeless(alone, *place);
     }
@@ -74,6 +76,19 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("the directory of a unified buffer", site);
+}
+
+void UnifiedCore::leave_unused(unsigned place, std::uint32_t own) noexcept {
+  if (!takes_part(place)) return;
+  begin_transit(places_[place].memory);
+  StorageHandle gone;
+  const std::lock_guard lock(mutex_);
+  for (const Open& open : slots_) {
+    if (open.is_open && number_of(open) != own && open.place == place) return;
+  }
+  if (!spilled_.empty() && places_[place].memory == host) return;
+  if (validity_.valid_somewhere(0, bytes()).has(place)) return;
+  gone = leave(place);
 }
 
 StorageHandle UnifiedCore::leave(unsigned place) noexcept {

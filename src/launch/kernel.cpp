@@ -42,7 +42,8 @@ struct KernelState {
   [[nodiscard]] Result<void> try_note_launch(StreamRef stream, CallSite site) noexcept {
     std::atomic<std::uint64_t>& known = known_streams[stream.id().number() % known_streams.size()];
     if (known.load(std::memory_order_relaxed) == stream.id().value()) return {};
-    const Result<UseRecord::Ticket> ticket = launches.try_begin(stream, Access::read, site, UseRecord::Turn::none);
+    const Result<UseRecord::Ticket> ticket =
+        launches.try_begin(stream, Access::read, site, UseRecord::Turn::none);
     if (!ticket) return ticket.failure();
     launches.end(*ticket, stream, {}, Access::read);
     known.store(stream.id().value(), std::memory_order_relaxed);
@@ -197,9 +198,25 @@ Result<void> check_untyped(const KernelState& kernel, std::size_t index,
       .with("kernel", kernel.name);
 }
 
+/// A buffer or an array that is none has no type that could be wrong.
+bool is_none(const LaunchArgument& argument) noexcept {
+  return argument.is_memory() && !argument.storage() && !argument.is_empty_array() &&
+         argument.movable() == nullptr;
+}
+
+Failure no_memory(const KernelState& kernel, CallSite site) noexcept {
+  return Failure(ErrorCode::not_allocated,
+                 "a buffer or an array among the arguments of kernel '{kernel}' is none: it was "
+                 "made by default or moved from. Make it with a device.",
+                 site)
+      .with("id", std::uint64_t{0})
+      .with("kernel", kernel.name);
+}
+
 Result<void> check_declared(const KernelState& kernel, std::size_t index,
                             const LaunchArgument& argument, CallSite site) noexcept {
   const DeclaredParameter& parameter = kernel.declared[index];
+  if (parameter.is_memory && is_none(argument)) return no_memory(kernel, site);
   const bool fits = argument.is_memory() == parameter.is_memory &&
                     (parameter.is_memory ? is_element_of(argument.type(), parameter.type)
                                          : is_value_for(argument.type(), parameter.type));
@@ -288,17 +305,12 @@ Result<void> check_arguments(const KernelState& kernel, std::span<const LaunchAr
 Result<void> check_memory(const KernelState& kernel, const LaunchArgument& argument, bool is_used,
                           CallSite site) noexcept {
   if (argument.is_empty_array() || argument.movable() != nullptr) return {};
-  if (!argument.storage()) {
-    return Failure(ErrorCode::not_allocated,
-                   "a buffer among the arguments of kernel '{kernel}' is none: it was made by "
-                   "default or moved from. Make it with a device.",
-                   site)
-        .with("id", std::uint64_t{0})
-        .with("kernel", kernel.name);
-  }
+  if (is_none(argument)) return no_memory(kernel, site);
   Storage& storage = *argument.storage();
   const bool is_brought = argument.is_brought();
-  if (!is_brought && storage.device().id() != kernel.device.id()) {
+  // A file is of no device; what is wrong with it is said below.
+  const bool is_file = storage.kind() == StorageKind::file;
+  if (!is_brought && !is_file && storage.device().id() != kernel.device.id()) {
     return Failure(ErrorCode::device_mismatch,
                    "buffer {id} on '{a}' cannot be used by kernel '{kernel}' on '{b}'. Copy it "
                    "there, or launch on its device.",

@@ -243,6 +243,11 @@ void* LaunchRecorder::pointer(std::size_t index) const noexcept {
 }
 
 Result<void> LaunchRecorder::try_commit(CallSite site) noexcept {
+  if (phase_ == Phase::declaring && places_.empty()) {
+    // It uses nothing: there was nothing to check, and there is nothing to record.
+    phase_ = Phase::over;
+    return {};
+  }
   if (phase_ == Phase::declaring) {
     return misuse(stream(), "commit comes behind preflight and the launch", site);
   }

@@ -24,15 +24,18 @@ std::vector<LaunchPart> merged(const std::vector<LaunchPart>& uses) {
     const std::size_t begin = borders[i], end = borders[i + 1];
     if (begin == end) continue;
     std::optional<Access> access;
+    bool is_input = false;
     for (const LaunchPart& use : uses) {
       if (use.begin > begin || use.end < end) continue;
       access = access ? merge(*access, use.access) : use.access;
+      is_input |= use.access == Access::read;
     }
     if (!access) continue;
-    if (!parts.empty() && parts.back().end == begin && parts.back().access == *access) {
+    if (!parts.empty() && parts.back().end == begin && parts.back().access == *access &&
+        parts.back().is_input == is_input) {
       parts.back().end = end;
     } else {
-      parts.push_back({begin, end, *access});
+      parts.push_back({.begin = begin, .end = end, .access = *access, .is_input = is_input});
     }
   }
   return parts;
@@ -57,8 +60,9 @@ Result<void> MovedArguments::try_acquire(std::span<const LaunchArgument> argumen
       groups_.push_back({.memory = memory, .parts = {}, .storage = {}});
       group = groups_.end() - 1;
     }
-    group->parts.push_back(
-        {argument.offset_bytes(), argument.offset_bytes() + argument.bytes(), argument.access()});
+    group->parts.push_back({.begin = argument.offset_bytes(),
+                            .end = argument.offset_bytes() + argument.bytes(),
+                            .access = argument.access()});
   }
   for (Group& group : groups_) group.parts = merged(group.parts);
   std::ranges::sort(groups_, {}, [](const Group& group) { return group.memory->number(); });

@@ -10,6 +10,7 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/memory/budget_resource.hpp"
+#include "tern/memory/direct_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
 
 namespace tern {
@@ -388,6 +389,36 @@ TEST(ArrayReservation, IsRefusedByABufferThatHasItsMemoryLater) {
       Storage::try_make(device, 1024, {.reservation = &reservation});
   ASSERT_FALSE(storage);
   EXPECT_EQ(storage.failure().code(), ErrorCode::invalid_argument);
+}
+
+TEST(ArrayGrowth, ManySmallStepsMoveEachElementAFewTimes) {
+  const Device device = sim::open({});
+  const Stream stream(device);
+  Array<int> array = Array<int>::from(device, std::vector<int>{1});
+  std::uintptr_t address = array.address();
+  int moves = 0;
+  for (std::size_t size = 2; size <= 20'000; ++size) {
+    array.resize(size, stream);
+    moves += array.address() != address ? 1 : 0;
+    address = array.address();
+    EXPECT_EQ(array.size(), size);
+  }
+  EXPECT_LE(moves, 30);
+  EXPECT_EQ(array.slice(0, 1).to_host(), std::vector<int>{1});
+  std::vector<int> all(20'000);
+  EXPECT_FALSE(array.try_copy_to(all));  // nobody wrote the new ones
+}
+
+TEST(ArrayGrowth, TakesWhatThereIsWhereThereIsNoRoomForMore) {
+  const Device device = sim::open({});
+  const Stream stream(device);
+  const auto budget = Budget::make("small", BudgetLimit::bytes(17 * 1024));
+  const ResourceHandle small =
+      std::make_shared<BudgetResource>(std::make_shared<DirectResource>(device), budget);
+  Array<std::byte> array = Array<std::byte>::uninitialized(small, 8 * 1024, {.stream = stream});
+  array.resize(9 * 1024 - 512, stream);  // 12 KiB more are not there
+  EXPECT_EQ(array.size(), 9u * 1024 - 512);
+  stream.synchronize();
 }
 
 }  // namespace

@@ -74,7 +74,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, TwoThreads,
 
 TEST_P(TwoThreads, FillsComeOneAfterTheOther) {
   for (int i = 0; i < rounds; ++i) {
-    race(1, [&](int) { buffer.fill(1, a); }, [&](int) { same.fill(2, b); });
+    race(
+        1, [&](int) { buffer.fill(1, a); }, [&](int) { same.fill(2, b); });
     EXPECT_TRUE(is_uniform(bytes_now(buffer))) << i;
   }
 }
@@ -146,7 +147,8 @@ TEST_P(TwoThreads, RecordersOfTheSameBufferComeOneAfterTheOther) {
     recorder.commit();
   };
   for (int i = 0; i < rounds; ++i) {
-    race(1, [&](int) { use(a, buffer, 1); }, [&](int) { use(b, same, 2); });
+    race(
+        1, [&](int) { use(a, buffer, 1); }, [&](int) { use(b, same, 2); });
     EXPECT_TRUE(is_uniform(bytes_now(buffer))) << i;
   }
 }

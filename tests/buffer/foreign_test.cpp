@@ -976,5 +976,18 @@ TEST(ForeignRegisterTest, LeavesNothingRegisteredWhenTheHostHasNoMemory) {
   }
 }
 
+TEST(AdoptedChain, IsReleasedWithoutRecursion) {
+  const Device device = open_device("host");
+  constexpr int length = 20'000;
+  int byte = 0, released = 0;
+  Buffer last;
+  for (int i = 0; i < length; ++i) {
+    last = adopt(device, &byte, {1}, DType::byte,
+                 {.on_release = [kept = std::move(last), &released] { ++released; }});
+  }
+  last = {};  // one inside the other they would not fit on the stack
+  EXPECT_EQ(released, length);
+}
+
 }  // namespace
 }  // namespace tern

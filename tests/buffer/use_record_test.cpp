@@ -343,7 +343,8 @@ TEST_F(UseRecordTest, AThreadWaitsForAConflictingUseThatAnotherHasBegun) {
 TEST_F(UseRecordTest, AThreadWaitsUntilAnotherHasCancelled) {
   const UseRecord::Ticket ticket = record.try_begin(a, Access::discard).value();
   MarkSet waits;
-  EXPECT_FALSE(begins_beside(record, b, Access::read, [&] { record.cancel(ticket); }, waits));
+  EXPECT_FALSE(begins_beside(
+      record, b, Access::read, [&] { record.cancel(ticket); }, waits));
   EXPECT_TRUE(waits.all().empty());
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/coherence/unified_buffer.hpp"
+#include "tern/launch/kernel.hpp"
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
 
@@ -290,6 +292,84 @@ TEST_F(UnifiedLost, AStoreGoesToTheCopiesThatAreLeft) {
   EXPECT_EQ(buffer.read_host()[3], 42);
   EXPECT_EQ(on_device(buffer, a)[3], 42);
   EXPECT_TRUE(buffer.check());
+}
+
+// --- Transfers that are refused
+
+TEST_F(UnifiedLost, ARefusedFirstTransferLeavesStateAndCharge) {
+  const BudgetHandle budget = limited(1 * mib);
+  const ResourceHandle resource =
+      std::make_shared<BudgetResource>(std::make_shared<PoolResource>(first), budget);
+  UnifiedBuffer<int> buffer(Shape{100}, {.device = first, .resources = {resource}});
+  buffer.copy_from(counting(100));
+  const auto expect_unchanged = [&] {
+    sim::set_faults(first, "");
+    first.synchronize();
+    poll_storages();
+    EXPECT_TRUE(budget->try_wait_for_pending());
+    EXPECT_EQ(budget->charged_bytes(), 0u);
+    EXPECT_STATE(buffer, host_only);
+    EXPECT_FALSE(buffer.has_copy(first.place()));
+    EXPECT_TRUE(buffer.check());
+  };
+  sim::set_faults(first, "copy#1=fail");
+  refused(buffer.try_read_device(a), ErrorCode::sync_failed);
+  expect_unchanged();
+  sim::set_faults(first, "copy#1=fail");
+  refused(buffer.try_rw_device(a), ErrorCode::sync_failed);
+  expect_unchanged();
+  sim::set_faults(first, "copy#1=fail");
+  refused(buffer.try_prefetch(a), ErrorCode::sync_failed);
+  expect_unchanged();
+  sim::set_faults(first, "copy#1=fail");
+  refused(buffer.try_drop_host(), ErrorCode::sync_failed);
+  expect_unchanged();
+  EXPECT_EQ(on_device(buffer, a), counting(100));
+}
+
+TEST_F(UnifiedLost, ARefusedFirstTransferToTheHostLeavesNoCopyThere) {
+  UnifiedBuffer<int> buffer = make();
+  write_on_device(buffer, a, 7);
+  a.synchronize();
+  for (const char* const plan : {"copy#1=fail", "sync#1=fail"}) {
+    sim::set_faults(first, plan);
+    refused(buffer.try_read_host(), ErrorCode::sync_failed);
+    sim::set_faults(first, "");
+    EXPECT_STATE(buffer, device_only);
+    EXPECT_TRUE(buffer.check());
+  }
+  EXPECT_EQ(buffer.read_host()[99], 7);
+}
+
+TEST_F(UnifiedLost, ALaunchReadsNoBytesThatNobodyWrote) {
+  const Device device = sim::open({});
+  const Stream stream(device);
+  const Kernel kernel = Kernel::from_function(
+      device, "touches", +[](View<const int>, View<int>) {});
+  UnifiedBuffer<int> buffer(Shape{16}, {.device = device});
+  buffer.view(0, 8).fill(1);
+  refused(kernel.try_launch(stream, elements(1), in(buffer), out(buffer)),
+          ErrorCode::never_written);
+  refused(kernel.try_launch(stream, elements(1), in(buffer.view(4, 8)), out(buffer.view(8, 8))),
+          ErrorCode::never_written);
+  EXPECT_TRUE(
+      kernel.try_launch(stream, elements(1), in(buffer.view(0, 8)), inout(buffer.view(4, 4))));
+}
+
+TEST_F(UnifiedLost, ACallbackThatThrowsIsNotHeard) {
+  std::vector<int> memory(16, 3);
+  bool was_called = false;
+  {
+    const UnifiedBuffer<int> adopted =
+        UnifiedBuffer<int>::adopt_host(memory,
+                                       [&] {
+                                         was_called = true;
+                                         throw std::runtime_error("it was told not to");
+                                       },
+                                       {.device = first});
+    EXPECT_EQ(adopted.read_host()[0], 3);
+  }
+  EXPECT_TRUE(was_called);
 }
 
 // --- What only the host has

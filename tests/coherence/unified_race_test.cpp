@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/allocation_counter.hpp"
 #include "support/gate.hpp"
 #include "support/pressed.hpp"
 #include "support/temporary_folder.hpp"
@@ -388,6 +389,36 @@ TEST_F(UnifiedResizeRace, NobodyResizesWhatIsLeased) {
       ASSERT_EQ(buffer.size(), leased);
     }
   });
+}
+
+TEST_F(UnifiedResizeRace, AnEmptyBufferIsNotResizedInTheMiddleOfAClone) {
+  if (!HeapExhausted::is_possible()) GTEST_SKIP() << "operator new is not ours";
+  bool was_refused = false;
+  // Another thread resizes it at each allocation that a clone makes.
+  for (std::size_t at = 0;; ++at) {
+    UnifiedBuffer<int> buffer = make(0);
+    const auto resize = [&] {
+      std::thread([&] {
+        const Result<void> resized = buffer.try_resize_discard(10);
+        was_refused |= !resized && resized.failure().code() == ErrorCode::access_conflict;
+        if (resized) static_cast<void>(buffer.try_fill(7));
+      }).join();
+    };
+    bool is_over = false;
+    std::size_t size = 0;
+    bool is_sound = false;
+    {
+      const CallAtAllocation call(at, resize);
+      const Result<UnifiedBuffer<int>> same = buffer.try_clone(s);
+      is_over = !call.has_called();
+      is_sound = same && same->check();
+      size = same ? same->size() : 0;
+    }
+    ASSERT_TRUE(is_sound) << at;
+    ASSERT_EQ(size, buffer.size()) << at;
+    if (is_over) break;
+  }
+  EXPECT_TRUE(was_refused);
 }
 
 TEST_F(UnifiedResizeRace, ACloneIsOfOneSize) {

@@ -472,7 +472,7 @@ TEST_F(SimKernelTest, RefusesBuffersThatAreGone) {
   auto x = floats({1, 2});
   Buffer none;
   const Result<Mark> empty = kernel.try_launch(first, elements(2), in(x), inout(none), 1.0f, 2u);
-  ASSERT_EQ(code(empty), "type_mismatch") << "it has no type";
+  ASSERT_EQ(code(empty), "not_allocated") << "it has no type that could be wrong";
   const Kernel bytes = Kernel::from_function(device, "raw", [](const KernelCall&) {});
   EXPECT_EQ(code(bytes.try_launch(first, elements(2), inout(none))), "not_allocated");
   // One that was moved from still has its type.
@@ -495,11 +495,14 @@ TEST_F(SimKernelTest, RefusesBuffersThatAreGone) {
   resource->deallocate(block, first);
 }
 
-TEST_F(SimKernelTest, TakesAnArrayThatWasMovedFromForAnEmptyOne) {
-  auto x = floats({1, 2}), y = floats({1, 2});
+TEST_F(SimKernelTest, RefusesArraysThatAreNoneAndTakesEmptyOnes) {
+  auto x = floats({1, 2}), y = floats({1, 2}), empty = floats({});
   const auto taken = std::move(x);
-  const Result<Mark> launched = kernel.try_launch(first, elements(2), in(x), inout(y), 1.0f, 0u);
-  EXPECT_EQ(why(launched), "");
+  EXPECT_EQ(code(kernel.try_launch(first, elements(2), in(x), inout(y), 1.0f, 0u)),
+            "not_allocated");
+  EXPECT_EQ(code(kernel.try_launch(first, elements(2), in(Array<float>()), inout(y), 1.0f, 0u)),
+            "not_allocated");
+  EXPECT_EQ(why(kernel.try_launch(first, elements(2), in(empty), inout(y), 1.0f, 0u)), "");
   UseScope scope(first);
   scope.add(x, Access::read);
   scope.begin();

@@ -83,9 +83,8 @@ TEST_F(LaunchRecorderTest, PutsALaunchInOrder) {
 TEST_F(LaunchRecorderTest, EachCallHasItsTurn) {
   const Buffer used = buffer();
   LaunchRecorder recorder(a);
-  EXPECT_EQ(code(recorder.try_commit()), ErrorCode::stream_misuse) << "without preflight";
   recorder.use(used, Access::read);
-  EXPECT_EQ(code(recorder.try_commit()), ErrorCode::stream_misuse);
+  EXPECT_EQ(code(recorder.try_commit()), ErrorCode::stream_misuse) << "without preflight";
   recorder.preflight();
   EXPECT_EQ(recorder.try_use(used, Access::read).failure().code(), ErrorCode::stream_misuse);
   EXPECT_EQ(recorder.try_use(*pool, Block(), Access::read).failure().code(),
@@ -386,6 +385,13 @@ TEST(LaunchRecorderOnForeignStreams, TheStreamOfOthersIsOneOfOurs) {
   borrowed.fill(static_cast<float*>(recorder.pointer(0)), 64, 1.0f);
   recorder.commit();
   EXPECT_EQ(used.to_vector<float>(), std::vector<float>(64, 1.0f)) << "the fence behind";
+}
+
+TEST_F(LaunchRecorderTest, WithoutUsesItNeedsNoPreflight) {
+  LaunchRecorder recorder(a);
+  EXPECT_TRUE(recorder.try_commit());
+  EXPECT_EQ(recorder.try_commit().failure().code(), ErrorCode::stream_misuse);
+  EXPECT_EQ(waits(), 0u);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 namespace tern::test {
 
@@ -28,9 +29,11 @@ namespace {
 
 thread_local std::size_t allocations = 0;
 thread_local const HeapExhausted* exhausted = nullptr;
+thread_local CallAtAllocation* caller = nullptr;
 
 void* take(std::size_t bytes, std::size_t alignment) noexcept {
   ++allocations;
+  if (caller != nullptr) caller->count();
   if (exhausted != nullptr && HeapRefusal::applies(*exhausted)) return nullptr;
   // Zero bytes need an address of their own, and aligned_alloc a multiple of the alignment.
   if (bytes == 0) bytes = 1;
@@ -46,6 +49,18 @@ void* take_or_throw(std::size_t bytes, std::size_t alignment) {
 }
 
 }  // namespace
+
+CallAtAllocation::CallAtAllocation(std::size_t left, std::function<void()> call) noexcept
+    : outer_(caller), left_(left), call_(std::move(call)) {
+  caller = this;
+}
+CallAtAllocation::~CallAtAllocation() { caller = outer_; }
+
+void CallAtAllocation::count() noexcept {
+  if (has_called_ || left_-- > 0) return;
+  has_called_ = true;  // what it allocates itself is not counted
+  call_();
+}
 
 AllocationCounter::AllocationCounter() noexcept : before_(allocations) {}
 std::size_t AllocationCounter::count() const noexcept { return allocations - before_; }

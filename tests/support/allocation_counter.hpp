@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 namespace tern::test {
 
@@ -21,6 +22,26 @@ class AllocationCounter {
 
  private:
   std::size_t before_;
+};
+
+/// While it lives, operator new of this thread makes a call once, behind the first `left`: so a
+/// test can do something in the middle of an operation that allocates. The innermost one counts.
+class CallAtAllocation {
+ public:
+  CallAtAllocation(std::size_t left, std::function<void()> call) noexcept;
+  ~CallAtAllocation();
+  CallAtAllocation(const CallAtAllocation&) = delete;
+  CallAtAllocation& operator=(const CallAtAllocation&) = delete;
+
+  [[nodiscard]] bool has_called() const noexcept { return has_called_; }
+  /// Before each allocation.
+  void count() noexcept;
+
+ private:
+  CallAtAllocation* const outer_;
+  std::size_t left_;
+  bool has_called_ = false;
+  const std::function<void()> call_;
 };
 
 /// While one lives, every operator new of this thread fails, but for the first `left`; or, of those

@@ -232,8 +232,10 @@ class Array {
 
   /// More or fewer elements; those that stay keep their values, new ones have any. In place where
   /// the memory allows it, and behind the array is nothing that another handle or slice may have;
-  /// else they move in stream order, and the others keep the old memory. For arrays that begin
-  /// where their storage does (invalid_argument).
+  /// else they move in stream order, and the others keep the old memory. Memory that is new has
+  /// room for half as many elements more (capacity()) where there is room for that, so that a
+  /// series of small steps moves each element a few times. For arrays that begin where their
+  /// storage does (invalid_argument).
   Result<void> try_resize(std::size_t count, StreamRef stream,
                           CallSite site = CallSite::here()) noexcept {
     return raw_.try_resize(count, sizeof(T), stream, site);

@@ -339,6 +339,7 @@ class TERN_EXPORT Storage {
   void drop_share() noexcept;
   /// The last handle is gone.
   void end() noexcept;
+  void end_now() noexcept;
   /// What its pages were told does not concern whoever has them next.
   void take_advice_back() noexcept;
   /// Gives the memory back if that can be ordered now.

@@ -5,9 +5,10 @@
 // write for their reads too. What is kept is one mark per stream and way of use, newest first to
 // replace oldest, so nothing grows with the number of uses; no event exists until somebody waits.
 //
-// Between its beginning and its end a use has the turn, so that the uses of several threads come one
-// after the other: another thread that would write the memory, or read what is written, waits until
-// the use has left its mark. Reads do not wait for reads, and a thread never waits for itself.
+// Between its beginning and its end a use has the turn, so that the uses of several threads come
+// one after the other: another thread that would write the memory, or read what is written, waits
+// until the use has left its mark. Reads do not wait for reads, and a thread never waits for
+// itself.
 //
 // A write makes earlier uses unnecessary to remember, but only those it has waited for: what others
 // began to do between its beginning and its end stays on record. Thread-safe. Invariants:
@@ -139,8 +140,8 @@ class TERN_EXPORT UseRecord {
                                          Turn turn = Turn::wait) noexcept;
   /// The same, but the caller queues the waits, before the use is ended. Refused with
   /// out_of_memory, access_conflict.
-  [[nodiscard]] Result<Ticket> try_begin(StreamRef stream, Access access, MarkSet& waits,
-                                         Turn turn, CallSite site = CallSite::here()) noexcept;
+  [[nodiscard]] Result<Ticket> try_begin(StreamRef stream, Access access, MarkSet& waits, Turn turn,
+                                         CallSite site = CallSite::here()) noexcept;
   /// The use is submitted, up to the mark. Without one it is submitted next, or the stream has
   /// ended meanwhile: it lasts up to what the stream has when somebody must wait for it.
   void end(const Ticket& ticket, StreamRef stream, Mark mark, Access access) noexcept;
@@ -196,8 +197,8 @@ class TERN_EXPORT UseRecord {
  private:
   static constexpr std::size_t inline_entries = 3;
 
-  /// Takes the mutex, and the turn if it is wanted. Refused, or without the turn that was wanted, it
-  /// does not have the mutex.
+  /// Takes the mutex, and the turn if it is wanted. Refused, or without the turn that was wanted,
+  /// it does not have the mutex.
   [[nodiscard]] Result<Ticket> try_lock_in_turn(Access access, Turn turn, CallSite site) noexcept;
 
   // All of these with the mutex held.

@@ -64,7 +64,10 @@ class LaunchArgument {
   }
   template <class T>
   [[nodiscard]] static LaunchArgument of_memory(const Array<T>& array, Access access) noexcept {
-    if (array.empty()) return LaunchArgument(nullptr, 0, 0, access, ArgumentType::of<T>(), true);
+    if (array.empty()) {
+      // One that was made by default or moved from is none.
+      return LaunchArgument(nullptr, 0, 0, access, ArgumentType::of<T>(), bool(array.storage()));
+    }
     // Without memory any more there is no offset in it, and the launch will say so.
     const auto first = reinterpret_cast<std::uintptr_t>(array.storage()->first_byte());
     return LaunchArgument(array.storage().get(), first == 0 ? 0 : array.address() - first,

@@ -32,6 +32,8 @@ struct LaunchPart {
   std::size_t begin = 0, end = 0;
   Access access = Access::read;
   std::uint32_t claim = 0;  // for whoever gave it
+  /// An argument reads it as it is, whatever others do there: it must have been written.
+  bool is_input = false;
 };
 
 class TERN_EXPORT LaunchMemory {

@@ -107,7 +107,8 @@ class TERN_EXPORT LaunchRecorder {
   /// Between preflight and commit; else null.
   [[nodiscard]] void* pointer(std::size_t index) const noexcept;
 
-  /// The launch is submitted. Refused with stream_misuse without a preflight; with use_after_free
+  /// The launch is submitted. Refused with stream_misuse without a preflight, unless nothing was
+  /// declared; with use_after_free
   /// if a block was freed meanwhile, and then the other uses are on record.
   Result<void> try_commit(CallSite site = CallSite::here()) noexcept;
   void commit(CallSite site = CallSite::here()) { try_commit(site).value(); }
