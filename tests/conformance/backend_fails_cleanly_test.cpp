@@ -114,13 +114,17 @@ TEST_P(FailsCleanly, InAForkedChild) {
   const Mark mark = stream.mark();
   stream.call([](void*) {}, nullptr);  // the stream has a thread, where streams have threads
   stream.synchronize();
+  ASSERT_TRUE(Device::is_done(mark));
   const Event event(device);
+  const Mark unseen = stream.mark();
   const int outcome = in_a_forked_child([&] {
-    return is_after_fork(stream.try_synchronize()) && is_after_fork(stream.try_is_idle()) &&
-           is_after_fork(stream.try_mark()) && is_after_fork(stream.try_wait(mark)) &&
+    // The parent has seen the first mark done, which is still true in the child.
+    return bool(Device::try_wait(mark)) && Device::is_done(mark) &&
+           is_after_fork(Device::try_wait(unseen)) && is_after_fork(Device::try_is_done(unseen)) &&
+           is_after_fork(stream.try_synchronize()) && is_after_fork(stream.try_is_idle()) &&
+           is_after_fork(stream.try_mark()) && is_after_fork(stream.try_wait(unseen)) &&
            is_after_fork(stream.try_wait(event)) && is_after_fork(device.try_synchronize()) &&
            is_after_fork(Stream::try_make(device)) && is_after_fork(Event::try_make(device)) &&
-           is_after_fork(Device::try_wait(mark)) && is_after_fork(Device::try_is_done(mark)) &&
            is_after_fork(device.try_memory()) && is_after_fork(device.try_pointer_info(&mark)) &&
            is_after_fork(device.try_enable_peer_access(device)) &&
            is_after_fork(device.default_stream().try_synchronize()) &&
