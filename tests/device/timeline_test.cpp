@@ -122,7 +122,7 @@ TEST(Timeline, NeedsHostFunctions) {
 }
 
 TEST(Timeline, OrdersWhatTheHostSubmitsAfterItsWait) {
-  for (const std::uint64_t signals : {1, 100}) {
+  for (const std::uint64_t signals : {1u, 100u}) {
     for (std::uint64_t seed = 0; seed < 200; ++seed) {
       const Device device = sim::open({.seed = seed});
       const Stream first(device), second(device);
