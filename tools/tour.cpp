@@ -381,7 +381,8 @@ class Tour {
 
   void find_a_missing_wait() {
     title("A missing wait, found without a GPU");
-    const Device simulated = sim::open({.seed = 7, .policy = sim::Policy::lazy});
+    const Device simulated = sim::open(
+        {.seed = 7, .policy = sim::Policy::lazy, .report = sim::Report::quiet});
     const Stream produce(simulated, {.name = "produce"});
     const Stream consume(simulated, {.name = "consume"});
     const AllocateOptions column_options{.tag = "column"};

@@ -292,6 +292,8 @@ namespace {
   if (storage == nullptr) {
     resource->deallocate(*block, options.stream, options.site);
     why = no_host_memory("a buffer", options.site);
+  } else if (options.contents == Contents::unspecified) {
+    storage->note_unspecified(0, bytes);
   }
   return storage;
 }
@@ -437,6 +439,8 @@ Result<void> Storage::take_block(StreamRef stream, CallSite site) noexcept {
   Result<void> put = uses_.try_note(stream, stream.next_mark(), Access::discard);
   if (put && (contents_ == Contents::zero || contents_ == Contents::poison)) {
     put = put_contents(stream, site);
+  } else if (put) {
+    note_unspecified(0, bytes());
   }
   if (!put) {
     resource_->deallocate(block_, stream, site);
@@ -444,6 +448,13 @@ Result<void> Storage::take_block(StreamRef stream, CallSite site) noexcept {
     set_memory({});
   }
   return put;
+}
+
+void Storage::note_unspecified(std::size_t offset, std::size_t bytes) const noexcept {
+  if (contents_ != Contents::unspecified) return;
+  // Only a checker asks, and it cannot refuse: whoever reads these bytes takes what is there.
+  static_cast<void>(device().try_note_host_access(static_cast<std::byte*>(device_address_) + offset,
+                                                  bytes, Access::discard, site_));
 }
 
 Result<void> Storage::put_contents(StreamRef first_user, CallSite site) noexcept {
@@ -505,6 +516,7 @@ bool Storage::try_grow(std::size_t end, std::size_t bytes) noexcept {
       return false;
     }
   } while (!bytes_and_written_.compare_exchange_weak(word, grown, std::memory_order_acq_rel));
+  note_unspecified(before, bytes - before);
   return true;
 }
 

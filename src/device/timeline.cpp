@@ -1,6 +1,7 @@
 #include "tern/device/timeline.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -19,8 +20,10 @@ namespace {
 /// know the order on every device. The device may be gone by then, and its work is done.
 class Sent {
  public:
-  Sent(std::uint64_t value, DeviceId device, NativeEvent event) noexcept
-      : value_(value), device_(device), event_(event) {}
+  using Flag = std::shared_ptr<const std::atomic<bool>>;
+
+  Sent(std::uint64_t value, DeviceId device, NativeEvent event, Flag is_delivered) noexcept
+      : value_(value), device_(device), event_(event), is_delivered_(std::move(is_delivered)) {}
   Sent(const Sent&) = delete;
   Sent& operator=(const Sent&) = delete;
   ~Sent() {
@@ -28,6 +31,10 @@ class Sent {
   }
 
   [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
+  /// The stream has got there, so that its event is as good as done.
+  [[nodiscard]] bool is_delivered() const noexcept {
+    return is_delivered_->load(std::memory_order_acquire);
+  }
   [[nodiscard]] Result<bool> is_done() const noexcept {
     const DeviceVisit device(device_);
     if (!device) return true;
@@ -45,10 +52,10 @@ class Sent {
   const std::uint64_t value_;
   const DeviceId device_;
   const NativeEvent event_;
+  const Flag is_delivered_;
 };
 
-/// Signals remembered at a time; older ones have long been delivered, or are waited for without
-/// their event.
+/// Signals remembered at a time; older ones go as soon as their event is done.
 constexpr std::size_t most_sent = 64;
 /// How often a wait with a timeout asks.
 constexpr std::chrono::milliseconds poll_interval{1};
@@ -84,39 +91,46 @@ namespace {
 
 /// What a stream carries until it gets there; keeps the timeline alive.
 struct Signal final : Carried {
-  Signal(DeviceState& on, std::shared_ptr<TimelineState> timeline, std::uint64_t target)
-      : device(on), state(std::move(timeline)), value(target) {}
+  Signal(DeviceState& on, std::shared_ptr<TimelineState> timeline, std::uint64_t target,
+         std::shared_ptr<std::atomic<bool>> flag)
+      : device(on), state(std::move(timeline)), value(target), is_delivered(std::move(flag)) {}
 
   DeviceState& device;  // which completes its work, or ends what never runs, before it goes
   std::shared_ptr<TimelineState> state;
   std::uint64_t value;
+  std::shared_ptr<std::atomic<bool>> is_delivered;
 };
 
 void deliver(void* context) {
   const std::unique_ptr<Signal> signal(static_cast<Signal*>(context));
   signal->device.put_down(*signal);
+  signal->is_delivered->store(true, std::memory_order_release);
   signal->state->raise_to(signal->value);
 }
 
 /// Without an event the value is still reached, and whoever waits for it woken.
 void remember(TimelineState& state, DeviceState& device, const Submission& submission,
-              std::uint64_t value) noexcept {
+              std::uint64_t value, const std::shared_ptr<std::atomic<bool>>& flag) noexcept {
   const Result<NativeEvent> event = device.lend_event();
   if (!event) return;
   if (!device.backend().record(submission, *event)) return device.take_back(*event);
-  std::shared_ptr<const Sent> oldest;  // ends without the lock
+  std::shared_ptr<const Sent> oldest;
   try {
-    auto made = std::make_shared<const Sent>(value, device.id(), *event);
+    auto made = std::make_shared<const Sent>(value, device.id(), *event, flag);
     const std::lock_guard lock(state.mutex);
     state.sent.push_back(std::move(made));
-    if (state.sent.size() > most_sent) {
-      oldest = std::move(state.sent.front());
-      state.sent.pop_front();
-    }
+    if (state.sent.size() > most_sent) oldest = state.sent.front();
   } catch (const std::bad_alloc&) {
     return device.take_back(*event);
   }
   state.changed.notify_all();
+  // One that is not done is how a waiter will come to know the order; there are no more of these
+  // than signals in flight.
+  if (!oldest || !oldest->is_delivered()) return;
+  const Result<bool> is_done = oldest->is_done();
+  if (is_done && !*is_done) return;
+  const std::lock_guard lock(state.mutex);
+  if (!state.sent.empty() && state.sent.front() == oldest) state.sent.pop_front();
 }
 
 /// Longer timeouts than this overflow the clock; three hundred years are for ever.
@@ -141,8 +155,12 @@ Result<void> Timeline::try_set(StreamRef stream, std::uint64_t value,
   // A reference to no stream is refused by the call.
   if (queue == nullptr) return stream.try_call(deliver, nullptr, site);
   DeviceState& device = *queue->device;
-  std::unique_ptr<Signal> signal(new (std::nothrow) Signal(device, state_, value));
-  if (!signal) {
+  std::unique_ptr<Signal> signal;
+  std::shared_ptr<std::atomic<bool>> flag;
+  try {
+    flag = std::make_shared<std::atomic<bool>>(false);
+    signal = std::make_unique<Signal>(device, state_, value, flag);
+  } catch (const std::bad_alloc&) {
     return Failure(ErrorCode::out_of_memory,
                    "the host could not allocate {requested} for a signal. Free host memory.", site)
         .with_bytes("requested", sizeof(Signal));
@@ -156,7 +174,7 @@ Result<void> Timeline::try_set(StreamRef stream, std::uint64_t value,
     delete &carried;
     return queued;
   }
-  remember(*state_, device, {queue->native, site}, value);
+  remember(*state_, device, {queue->native, site}, value, flag);
   return queued;
 }
 
@@ -190,9 +208,19 @@ Result<void> Timeline::try_wait(std::uint64_t value, std::uint64_t timeout_ns) c
   }
   const std::shared_ptr<const Sent> signal = state_->signal_for(value);
   lock.unlock();
-  // It has been reached; the device is asked so that a checker knows that the host knows.
-  if (signal) static_cast<void>(signal->is_done());
-  return {};
+  // It has been reached; the device is asked so that a checker knows that the host knows. The event
+  // stands right behind the signal, and a stream that has passed that may not have passed it yet.
+  // What the host itself or another stream has reached may be far from there.
+  if (!signal) return {};
+  if (signal->is_delivered() && !is_bounded) {
+    static_cast<void>(signal->wait());
+    return {};
+  }
+  for (;;) {
+    const Result<bool> is_done = signal->is_done();
+    if (!is_done || *is_done || !signal->is_delivered()) return {};
+    if (std::chrono::steady_clock::now() >= end) return {};
+  }
 }
 
 }  // namespace tern

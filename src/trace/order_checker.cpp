@@ -48,6 +48,14 @@ CopySides sides_of(const TraceRecord& record) noexcept {
   return is_plain ? CopySides{from, to} : CopySides{};
 }
 
+/// Nobody writes: the contents of these bytes are their reader's affair from now on.
+bool counts_as_written(const TraceRecord& record) noexcept {
+  return !record.was_refused && !record.touches.empty() &&
+         std::ranges::all_of(record.touches, [](const Touch& touch) {
+           return touch.kind == TouchKind::write && touch.is_assumed;
+         });
+}
+
 }  // namespace
 
 struct OrderChecker::State {
@@ -302,6 +310,12 @@ std::optional<Finding> OrderChecker::apply(const TraceRecord& record, OnFinding 
     case RecordKind::operation:
       return state.touch(record, {record.actor, record.host, false}, on_finding);
     case RecordKind::host_access:
+      if (counts_as_written(record)) {
+        for (const Touch& one : record.touches) {
+          if (one.range.bytes > 0) state.shadow(one.range.space).make_defined(one.range);
+        }
+        return std::nullopt;
+      }
       return state.touch(record, {record.host, record.host, true}, on_finding);
     case RecordKind::record_event: {
       actors.submit(record.actor, record.host);

@@ -55,7 +55,8 @@ void Shadow::apply_birth(const Touch& touch, const Epoch& epoch) {
   if (is_piece) cut_blocks_in(touch.range);
   Segment segment;
   segment.kind = Segment::Kind::allocated;
-  segment.is_undefined = true;
+  // Host memory is written by who tells nobody: the program in place, devices of other backends.
+  segment.is_undefined = !is_host_;
   segment.last = epoch;
   segments_.assign(touch.range.offset, end_of(touch.range), std::move(segment));
   erase_all_in(pieces_, touch.range);
@@ -146,6 +147,12 @@ void Shadow::make_undefined(const SpaceRange& range) {
                    [&](std::uint64_t begin, std::uint64_t, Segment& segment) {
                      segment.is_undefined = block_at(begin) != nullptr;
                    });
+}
+
+void Shadow::make_defined(const SpaceRange& range) {
+  segments_.update(range.offset, end_of(range), [](std::uint64_t, std::uint64_t, Segment& segment) {
+    segment.is_undefined = false;
+  });
 }
 
 std::optional<std::uint64_t> Shadow::first_unowned(const SpaceRange& range) const {

@@ -134,7 +134,7 @@ class Shadow {
   /// `work` is where to count what has been looked at, in intervals and reads; it outlives the
   /// shadow, and serves all of them.
   Shadow(bool is_host, bool has_gap, std::uint64_t& work) noexcept
-      : is_open_(is_host || has_gap), has_gap_(has_gap), work_(work) {}
+      : is_host_(is_host), is_open_(is_host || has_gap), has_gap_(has_gap), work_(work) {}
 
   /// What the acting party is, and what it knows: is_ordered(actor, clock).
   template <class Ordered>
@@ -168,6 +168,8 @@ class Shadow {
 
   /// The bytes of the range that nothing has written since their allocation, ascending.
   [[nodiscard]] std::vector<SpaceRange> undefined_in(const SpaceRange& range) const;
+  /// These bytes count as written: whoever reads them takes what is there.
+  void make_defined(const SpaceRange& range);
   /// These bytes of a block are undefined again: they were copied from such.
   void make_undefined(const SpaceRange& range);
   /// The first byte of the range that is in no live block.
@@ -409,6 +411,7 @@ class Shadow {
     return problem;
   }
 
+  const bool is_host_;
   const bool is_open_;  // unknown bytes are somebody's
   const bool has_gap_;
   std::uint64_t& work_;

@@ -122,6 +122,34 @@ TEST(Timeline, NeedsHostFunctions) {
   EXPECT_EQ(refused.failure().code(), ErrorCode::unsupported);
 }
 
+TEST(Timeline, OrdersWhatTheHostSubmitsAfterItsWait) {
+  for (const std::uint64_t signals : {1u, 100u}) {
+    for (std::uint64_t seed = 0; seed < 200; ++seed) {
+      const Device device = sim::open({.seed = seed});
+      const Stream first(device), second(device);
+      auto* block = static_cast<std::byte*>(device.allocate(MemoryKind::device, 64));
+      const Timeline timeline;
+      first.fill(block, 64, std::byte{1});
+      for (std::uint64_t value = 1; value <= signals; ++value) timeline.set(first, value);
+      timeline.wait(1 + seed % signals);
+      const Result<void> filled = second.try_fill(block, 64, std::byte{2});
+      ASSERT_TRUE(filled) << "seed " << seed << ", " << signals << " signals";
+    }
+  }
+}
+
+TEST(Timeline, DoesNotWaitForAStreamWhoseValueTheHostHasSet) {
+  const Device device = sim::open({.policy = sim::Policy::lazy});
+  const Stream held(device);
+  const std::uint64_t hold = sim::hold(held);
+  Timeline timeline;
+  timeline.set(held, 5);
+  timeline.set(5);
+  timeline.wait(5);
+  ASSERT_TRUE(timeline.try_wait(5, 1'000'000));
+  sim::let_go(device, hold);
+}
+
 TEST(Timeline, LosesNoWakeUp) {
   constexpr std::uint64_t rounds = 100'000;
   Timeline there, back;

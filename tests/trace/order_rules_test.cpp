@@ -618,10 +618,20 @@ TEST_F(OrderRules, AReadOfWhatNothingWroteIsUninitialised) {
 }
 
 TEST_F(OrderRules, AHostReadOfWhatNothingWroteIsUninitialised) {
+  // Undefined bytes of a device, copied to a block of host memory, are still that.
+  silent(p.host_allocate(block));
   silent(p.host_allocate(host(0, 64)));
+  silent(p.copy(a, device(0, 64), host(0, 64)));
+  p.host_wait(a);
   finds("TERN-S301", p.host_read(host(0, 64)));
   silent(p.host_write(host(0, 64)));
   silent(p.host_read(host(0, 64)));
+}
+
+TEST_F(OrderRules, HostMemoryMayBeWrittenByWhoTellsNobody) {
+  silent(p.host_allocate(host(0, 64)));
+  silent(p.host_read(host(0, 64)));
+  silent(p.read(a, host(0, 64)));
 }
 
 TEST_F(OrderRules, BytesAreUndefinedAgainWhenTheyAreGivenOutAgain) {

@@ -364,6 +364,8 @@ class TERN_EXPORT Storage {
   [[nodiscard]] Result<void> take_block_for(StreamRef first_user, CallSite site) noexcept;
   [[nodiscard]] Result<void> take_block(StreamRef stream, CallSite site) noexcept;
   [[nodiscard]] Result<void> put_contents(StreamRef first_user, CallSite site) noexcept;
+  /// Tells a checker that nobody need write these bytes, if that is so.
+  void note_unspecified(std::size_t offset, std::size_t bytes) const noexcept;
   [[nodiscard]] Result<void> check_range(std::size_t offset, std::size_t bytes,
                                          CallSite site) const noexcept;
 

@@ -54,7 +54,8 @@ struct Touch {
   /// Which block this is, of all that ever were: said when it begins, and later by whoever uses it
   /// through a handle. 0 where nobody says.
   std::uint64_t generation = 0;
-  /// Nobody declared it: a bare pointer counts as using its whole block.
+  /// Nobody declared it: a bare pointer counts as using its whole block. Of a write in a host
+  /// access: nobody writes, and the contents are their reader's affair from now on.
   bool is_assumed = false;
 };
 

@@ -750,6 +750,12 @@ class SimBackend final : public Backend {
                                 CallSite site) noexcept override {
     const auto entered = world_->enter("host access", site);
     if (!entered) return entered.failure();
+    if (access == Access::discard && world_->locate(address)) {
+      // The host writes no memory of a device: these bytes are what they are, and may be read.
+      std::vector<Touch>& touches = world_->scratch();
+      world_->add_touch(touches, TouchKind::write, address, bytes, true);
+      return world_->judge({.kind = RecordKind::host_access, .touches = touches, .site = site});
+    }
     return world_->judge_host_access(
         address, bytes, access == Access::read ? TouchKind::read : TouchKind::write, site);
   }
