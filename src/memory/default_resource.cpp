@@ -21,8 +21,9 @@ namespace {
 /// The built-in one: a pool, and around it what TERN_MEMORY asks for. The handle is an inner one:
 /// whatever is made here keeps it, and no other.
 ResourceHandle make_default(const Device& device, MemoryKind kind) {
-  ResourceHandle made = std::make_shared<PoolResource>(device, PoolOptions{.kind = kind});
+  // Before the pool is made, so that nothing has to be undone where the settings find no memory.
   const Config::MemoryChecks& checks = config().memory;
+  ResourceHandle made = std::make_shared<PoolResource>(device, PoolOptions{.kind = kind});
   if (checks.guard || checks.poison) {
     made = std::make_shared<GuardResource>(std::move(made), GuardOptions{.poison = checks.poison});
   }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <utility>
 
 namespace tern {
@@ -16,9 +17,11 @@ struct Callback {
   std::shared_ptr<const FailureCallback> function;  // guarded by mutex
 };
 
-/// Immortal: frees may fail in destructors of static objects.
-Callback& callback() {
-  static Callback& one = *new Callback;
+/// Immortal, because frees may fail in destructors of static objects. In static storage, because
+/// they may fail when the host has no memory.
+Callback& callback() noexcept {
+  alignas(Callback) static std::byte storage[sizeof(Callback)];
+  static Callback& one = *new (storage) Callback;
   return one;
 }
 
