@@ -15,8 +15,6 @@
 namespace tern {
 namespace {
 
-constexpr Storage::Streams any_device = Storage::Streams::any_device;
-
 /// Overlapping ranges move in steps of their distance if those are worth a submission, or few.
 constexpr std::size_t least_step_bytes = 256 * kib;
 constexpr std::size_t most_small_steps = 32;
