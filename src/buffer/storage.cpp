@@ -278,8 +278,7 @@ namespace {
                                                       .alignment = options.alignment,
                                                       .stream = stream,
                                                       .tag = options.tag,
-                                                      .site = options.site,
-                                                      .reservation = options.reservation});
+                                                      .site = options.site});
   if (!block) {
     if (could_be_reclaimed(block.failure())) {
       // The longer way gives back what is kept, and tries again.
@@ -330,10 +329,11 @@ Storage* Storage::make_prepared(const ResourceHandle& resource, std::size_t byte
 
 namespace {
 
-/// Nothing to fill, and something to allocate.
-bool is_plain(const ResourceHandle& resource, std::size_t bytes, Contents contents) noexcept {
-  return resource && bytes != 0 &&
-         (contents == Contents::uninitialized || contents == Contents::unspecified);
+/// Nothing to fill, something to allocate, and no reservation that pays for it.
+bool is_plain(const ResourceHandle& resource, std::size_t bytes,
+              const StorageOptions& options) noexcept {
+  return resource && bytes != 0 && options.reservation == nullptr &&
+         (options.contents == Contents::uninitialized || options.contents == Contents::unspecified);
 }
 
 }  // namespace
@@ -341,7 +341,7 @@ bool is_plain(const ResourceHandle& resource, std::size_t bytes, Contents conten
 Result<StorageHandle> Storage::try_allocate(const ResourceHandle& resource, std::size_t bytes,
                                             const StorageOptions& options) noexcept {
   Result<void> why;
-  Storage* const storage = is_plain(resource, bytes, options.contents)
+  Storage* const storage = is_plain(resource, bytes, options)
                                ? make_allocated(resource, bytes, options, why)
                                : make_prepared(resource, bytes, options, why);
   if (storage == nullptr) return why.failure();
@@ -351,7 +351,7 @@ Result<StorageHandle> Storage::try_allocate(const ResourceHandle& resource, std:
 StorageHandle Storage::allocate(const ResourceHandle& resource, std::size_t bytes,
                                 const StorageOptions& options) {
   Result<void> why;
-  Storage* const storage = is_plain(resource, bytes, options.contents)
+  Storage* const storage = is_plain(resource, bytes, options)
                                ? make_allocated(resource, bytes, options, why)
                                : make_prepared(resource, bytes, options, why);
   if (storage == nullptr) raise(why.failure());

@@ -94,13 +94,13 @@ Result<UseRecord::Ticket> UseRecord::try_lock_in_turn(Access access, Turn turn,
   const bool writes = tern::is_write(access);
   if (turn == Turn::none) {
     mutex_.lock();
-    return Ticket{version_, false, writes};
+    return Ticket(version_, false, writes);
   }
   const auto thread = static_cast<std::uint32_t>(this_thread());
   mutex_.lock();
   if (is_blocked(thread, writes)) [[unlikely]] {
     mutex_.unlock();
-    if (turn == Turn::if_free) return Ticket{};
+    if (turn == Turn::if_free) return Ticket();
     const std::chrono::steady_clock::time_point deadline =
         std::chrono::steady_clock::now() + longest_turn;
     for (int round = 0;; ++round) {
@@ -136,7 +136,7 @@ Result<UseRecord::Ticket> UseRecord::try_lock_in_turn(Access access, Turn turn,
   }
   ++open_uses_;
   open_writes_ = static_cast<std::uint8_t>(open_writes_ + (writes ? 1 : 0));
-  return Ticket{version_, true, writes};
+  return Ticket(version_, true, writes);
 }
 
 bool UseRecord::add_waits(StreamId id, Access access, MarkSet& waits) noexcept {
@@ -166,7 +166,7 @@ Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, 
   // Asked for, so that the stream does not end without a mark behind what it is going to do.
   static_cast<void>(stream.next_mark());
   Result<Ticket> ticket = try_lock_in_turn(access, turn, site);
-  if (!ticket || (turn == Turn::if_free && !ticket->has_turn)) [[unlikely]]
+  if (!ticket || (turn == Turn::if_free && !ticket->has_turn())) [[unlikely]]
     return ticket;
   const std::lock_guard lock(mutex_, std::adopt_lock);
   if (!make_room() || !add_waits(stream.id(), access, waits)) {
@@ -211,7 +211,7 @@ Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, 
                                                Turn turn) noexcept {
   MarkSet waits;
   Result<Ticket> ticket = try_begin(stream, access, waits, turn, site);
-  if (!ticket || (turn == Turn::if_free && !ticket->has_turn)) return ticket;
+  if (!ticket || (turn == Turn::if_free && !ticket->has_turn())) return ticket;
   // Devices are asked without the lock.
   for (const Mark mark : waits.all()) {
     if (Result<void> queued = order_behind(stream, mark, site); !queued) {
@@ -250,9 +250,9 @@ void UseRecord::end(const Ticket& ticket, StreamRef stream, Mark mark, Access ac
   const std::lock_guard lock(mutex_);
   --begun_;
   give_turn_back(ticket);
-  if (is_write(access)) forget_up_to(ticket.version);
+  if (is_write(access)) forget_up_to(ticket.version());
   if (stream.id()) {
-    put(stream, mark ? mark.sequence : still_to_come, ticket.version, is_write(access));
+    put(stream, mark ? mark.sequence : still_to_come, ticket.version(), is_write(access));
   }
 }
 

@@ -847,7 +847,7 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
           uses.try_begin(open.stream, Access::read, waits, UseRecord::Turn::none, site);
       if (!ticket) return ticket.failure();
       // It waits for nobody, so it is not behind more than the write was.
-      ticket->version = open.is_ahead ? 0 : open.ticket.version;
+      *ticket = UseRecord::Ticket(open.is_ahead ? 0 : open.ticket.version(), false, false);
       if (open.is_ahead) {
         if (Result<void> noted = uses.try_note(open.stream, last_mark(open.stream), open.access);
             !noted) {

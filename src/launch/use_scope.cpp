@@ -134,7 +134,7 @@ Result<void> UseScope::try_begin(CallSite site) noexcept {
       cancel_first(i);
       return ticket.failure();
     }
-    if (!ticket->has_turn) [[unlikely]] {
+    if (!ticket->has_turn()) [[unlikely]] {
       // Another thread is using it, and may be waiting for one of those that this scope has.
       cancel_first(i);
       if (Result<void> begun = try_begin_in_order(waits, site); !begun) return begun;
@@ -179,7 +179,7 @@ Result<void> UseScope::try_begin_in_order(MarkSet& waits, CallSite site) noexcep
         next->storage->uses().try_begin(stream_, next->merged, waits, UseRecord::Turn::wait, site);
     if (!ticket) {
       for (Use& use : uses()) {
-        if (use.ticket.has_turn) use.storage->uses().cancel(use.ticket);
+        if (use.ticket.has_turn()) use.storage->uses().cancel(use.ticket);
       }
       return ticket.failure();
     }

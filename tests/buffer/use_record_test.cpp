@@ -362,11 +362,11 @@ TEST_F(UseRecordTest, WithoutATurnNobodyWaits) {
     MarkSet waits;
     const UseRecord::Ticket beside =
         record.try_begin(b, Access::discard, waits, UseRecord::Turn::none).value();
-    EXPECT_FALSE(beside.has_turn);
+    EXPECT_FALSE(beside.has_turn());
     record.cancel(beside);
     // It says that it would have to wait, and has begun nothing.
     EXPECT_FALSE(
-        record.try_begin(b, Access::discard, waits, UseRecord::Turn::if_free).value().has_turn);
+        record.try_begin(b, Access::discard, waits, UseRecord::Turn::if_free).value().has_turn());
   }).join();
   record.end(write, a, a.next_mark(), Access::discard);
 }

@@ -85,11 +85,22 @@ class BriefLock {
 
 class TERN_EXPORT UseRecord {
  public:
-  /// A use that has begun: what it waited for. To be ended or cancelled, once.
-  struct Ticket {
-    std::uint64_t version = 0;
-    bool has_turn = false;
-    bool is_write = false;
+  /// A use that has begun: what it waited for. To be ended or cancelled, once. One word, because
+  /// what is stored in parts and loaded as a whole right afterwards makes a processor wait.
+  class Ticket {
+   public:
+    constexpr Ticket() noexcept = default;
+    constexpr Ticket(std::uint64_t version, bool has_turn, bool is_write) noexcept
+        : word_(version << 2 | (has_turn ? turn_bit : 0) | (is_write ? write_bit : 0)) {}
+
+    /// Of the record when the use began.
+    [[nodiscard]] constexpr std::uint64_t version() const noexcept { return word_ >> 2; }
+    [[nodiscard]] constexpr bool has_turn() const noexcept { return (word_ & turn_bit) != 0; }
+    [[nodiscard]] constexpr bool is_write() const noexcept { return (word_ & write_bit) != 0; }
+
+   private:
+    static constexpr std::uint64_t turn_bit = 2, write_bit = 1;
+    std::uint64_t word_ = 0;
   };
 
   /// What a use does about the uses that other threads have begun and not ended.
@@ -208,9 +219,9 @@ class TERN_EXPORT UseRecord {
     return is_write || open_writes_ != 0;
   }
   void give_turn_back(const Ticket& ticket) noexcept {
-    if (!ticket.has_turn) return;
+    if (!ticket.has_turn()) return;
     --open_uses_;
-    open_writes_ = static_cast<std::uint8_t>(open_writes_ - (ticket.is_write ? 1 : 0));
+    open_writes_ = static_cast<std::uint8_t>(open_writes_ - (ticket.is_write() ? 1 : 0));
   }
   [[nodiscard]] std::span<Entry> entries() noexcept { return {data(), count_}; }
   [[nodiscard]] Entry* data() noexcept { return more_ ? more_.get() : inline_; }
