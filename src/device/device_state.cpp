@@ -641,11 +641,17 @@ Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
 
 Result<void> DeviceState::wait_on_stream(Mark mark, Backend& waiter,
                                          const Submission& submission) noexcept {
-  StreamState* stream = pending_or_rely(mark);
-  if (stream == nullptr) return {};
+  const auto done_before = [&]() -> Result<void> {
+    if (host_order_ != nullptr) [[unlikely]] {
+      host_order_->note_known_done(mark.stream.slot(), waiter, submission);
+    }
+    return {};
+  };
+  StreamState* stream = pending(mark);
+  if (stream == nullptr) return done_before();
   const std::lock_guard lock(stream->mutex);
   mark = within_seal(*stream, mark);
-  if (pending_or_rely(mark) == nullptr) return {};
+  if (pending(mark) == nullptr) return done_before();
   const Result<Covering> covering = cover(*stream, mark);
   if (!covering) return covering.failure();
   Submission outside = submission;

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "tern/device/backend.hpp"
+
 namespace tern {
 
 class HostOrder {
@@ -19,6 +21,10 @@ class HostOrder {
   virtual void note_seen_done(std::uint32_t slot) noexcept = 0;
   /// This thread relies on a mark of that stream being done, as somebody has seen before.
   virtual void note_known_done(std::uint32_t slot) noexcept = 0;
+  /// A stream was to wait for such a mark, of `waiter`, which is of the same kind as this backend.
+  /// Later work of it begins behind the mark, whichever thread submits that.
+  virtual void note_known_done(std::uint32_t slot, Backend& waiter,
+                               const Submission& submission) noexcept = 0;
 
  protected:
   HostOrder() = default;

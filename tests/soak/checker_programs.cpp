@@ -47,6 +47,7 @@ class CheckerProgram {
     options.policy = random_.any_of(policies);
     options.reuse = random_.one_in(3) ? sim::Reuse::friendly : sim::Reuse::hostile;
     options.mode = sim::Mode::collect;
+    options.report = sim::Report::quiet;  // a planted race is no news
     options.memory_bytes = std::size_t{64} << 20;
     const bool has_threads = random_.one_in(3);
     options.per_thread_host = has_threads;
@@ -56,6 +57,8 @@ class CheckerProgram {
       streams_.emplace_back(devices_[stream_devices_.back()]);
     }
     actors_.resize(streams_.size() + 1);
+    seen_done_.resize(streams_.size());
+    records_.resize(streams_.size());
     if (has_threads) {
       for (std::size_t i = 0; i < 2; ++i) hosts_.push_back(std::make_unique<HostThread>());
       actors_.resize(streams_.size() + 1 + hosts_.size());
@@ -87,6 +90,7 @@ class CheckerProgram {
 
  private:
   static constexpr std::size_t max_slots = 4;
+  static constexpr std::size_t events_before_asking = 4;  // StreamState::asked_records
 
   // --- Actors: streams first, then hosts
 
@@ -111,10 +115,24 @@ class CheckerProgram {
     return {actor, own.least[actor]};
   }
 
-  /// The library may record an event on the stream, or wait there, for a mark; what the stream does
-  /// later then comes behind what the host knows.
-  void may_record(std::size_t stream, std::size_t host) {
+  /// The library may submit to the stream, for a mark; what the stream does later then comes behind
+  /// what the host knows.
+  void may_submit(std::size_t stream, std::size_t host) {
     join(actors_[stream].most, actors_[host_actor(host)].most);
+  }
+  /// It may record an event there. Before it lists one more than a few of them it asks the oldest
+  /// whether they are done, and then the host knows that.
+  void may_record(std::size_t stream, std::size_t host) {
+    may_submit(stream, host);
+    if (++records_[stream] <= events_before_asking) return;
+    join(actors_[host_actor(host)].most, actors_[stream].most);
+    see_done(stream, host);
+  }
+
+  /// The host sees marks of the stream done. Who waits for one of them later may come behind all
+  /// that this host knows.
+  void see_done(std::size_t stream, std::size_t host) {
+    join(seen_done_[stream], actors_[host_actor(host)].most);
   }
 
   /// Does the actor come behind the epoch, if this host submits?
@@ -174,6 +192,9 @@ class CheckerProgram {
         for (std::size_t i = 0; i < streams_.size(); ++i) {
           if (stream_devices_[i] == stream_devices_[source]) join(own, actors_[i]);
         }
+        for (std::size_t i = 0; i < streams_.size(); ++i) {
+          if (stream_devices_[i] == stream_devices_[source]) see_done(i, host);
+        }
         return;
       }
       case 1: {
@@ -194,6 +215,7 @@ class CheckerProgram {
         on_host(host, [&] { stream.synchronize(); });
     }
     join(own, actors_[source]);
+    see_done(source, host);
   }
   void wait_for_event(std::size_t actor, std::size_t host, std::size_t source) {
     if (stream_devices_[actor] != stream_devices_[source]) {
@@ -215,7 +237,7 @@ class CheckerProgram {
     on_host(host, [&] { streams_[actor].wait(streams_[source].mark()); });
     // Where the mark is known to be done there is nothing to submit.
     may_record(source, host);
-    may_record(actor, host);
+    may_submit(actor, host);
     join(actors_[actor], actors_[source]);
   }
 
@@ -394,7 +416,6 @@ class CheckerProgram {
     const std::size_t s = random_.below(streams_.size());
     Mark mark;
     on_host(host, [&] { mark = streams_[s].mark(); });
-    may_record(s, host);
     marks_.push_back({s, mark, actors_[s].least});
     if (marks_.size() > max_slots) marks_.erase(marks_.begin());
     program_.say("keep a mark of s{}", s);
@@ -406,11 +427,12 @@ class CheckerProgram {
     program_.say("s{} waits for the mark of s{} that was kept", s, kept.stream);
     on_host(host, [&] { streams_[s].wait(kept.mark); });
     may_record(kept.stream, host);
-    may_record(s, host);
+    may_submit(s, host);
     if (s == kept.stream) return;
     join(actors_[s].least, kept.least);
     // Who records the event for it may know more.
     join(actors_[s].most, actors_[kept.stream].most);
+    join(actors_[s].most, seen_done_[kept.stream]);
   }
 
   struct Kept {
@@ -427,6 +449,8 @@ class CheckerProgram {
   std::vector<std::unique_ptr<HostThread>> hosts_;
   std::vector<Event> events_;
   std::vector<Order> actors_;
+  std::vector<std::size_t> records_;  // by stream: events that the library may have recorded
+  std::vector<Clock> seen_done_;  // by stream: at most what hosts knew who saw its marks done
   std::vector<Block> blocks_;  // the first two are pinned
   std::vector<Kept> marks_;
   Timeline timeline_;

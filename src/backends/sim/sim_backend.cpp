@@ -777,6 +777,18 @@ class SimBackend final : public Backend, public HostOrder {
   void note_known_done(std::uint32_t slot) noexcept override {
     note_edge(RecordKind::acquire_edge, slot);
   }
+  void note_known_done(std::uint32_t slot, Backend& waiter,
+                       const Submission& submission) noexcept override {
+    // A world apart has other numbers; there its submitter is all that can know.
+    if (&static_cast<SimBackend&>(waiter).world() != world_.get()) return note_known_done(slot);
+    if (!counts_threads()) return;
+    const Result<Entry> entry = world_->enter("note");
+    if (!entry) return;
+    world_->judge_later({.kind = RecordKind::wait_event,
+                         .actor = world_->stream(index_of(submission.stream)).actor,
+                         .event = edge_of(slot),
+                         .site = submission.site});
+  }
 
  private:
   SimDevice& device() noexcept { return world_->device(index_); }
@@ -911,8 +923,11 @@ class SimBackend final : public Backend, public HostOrder {
   [[nodiscard]] std::uint64_t edge_of(std::uint32_t slot) const noexcept {
     return (std::uint64_t{1} << 62) | (std::uint64_t{index_} << 32) | slot;
   }
+  [[nodiscard]] bool counts_threads() const noexcept {
+    return world_->options().per_thread_host && !world_->runs_in_this_thread();
+  }
   void note_edge(RecordKind kind, std::uint32_t slot) noexcept {
-    if (!world_->options().per_thread_host || world_->runs_in_this_thread()) return;
+    if (!counts_threads()) return;
     const Result<Entry> entry = world_->enter("note");
     if (entry) world_->judge_later({.kind = kind, .event = edge_of(slot)});
   }

@@ -671,6 +671,11 @@ TEST(SimWorld, AMarkThatAnotherThreadHasSeenDoneOrdersWhoWaitsForIt) {
   reader.wait(write_and_wait_elsewhere());
   EXPECT_TRUE(reader.try_fill(pinned, bytes, std::byte{2})) << "a stream waits for the mark";
   writer.wait(reader.mark());
+  reader.wait(write_and_wait_elsewhere());
+  test::Thread([&] {
+    EXPECT_TRUE(reader.try_fill(pinned + 1, 1, std::byte{2})) << "another thread submits";
+  }).join();
+  writer.wait(reader.mark());
   Device::wait(write_and_wait_elsewhere());
   EXPECT_NO_THROW(sim::host_read(device, pinned, bytes)) << "the host waits for the mark";
   EXPECT_TRUE(Device::is_done(write_and_wait_elsewhere()));
