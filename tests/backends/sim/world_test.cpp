@@ -694,7 +694,8 @@ TEST(SimWorld, WhatAnotherThreadHasSeenDoneOrdersNobodyWhoDoesNotAsk) {
   EXPECT_FALSE(reader.try_fill(pinned, 1, std::byte{2})) << "nobody waited here";
   reader.wait(mark);
   EXPECT_TRUE(reader.try_fill(pinned, 1, std::byte{2}));
-  EXPECT_FALSE(reader.try_fill(pinned + 1, bytes - 1, std::byte{2})) << "the mark of another stream";
+  EXPECT_FALSE(reader.try_fill(pinned + 1, bytes - 1, std::byte{2}))
+      << "the mark of another stream";
 }
 
 TEST(SimWorld, AReportRepeatsTheSettingsThatAreNotTheUsualOnes) {
