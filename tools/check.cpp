@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tern/backends/sim_shrink.hpp"
+#include "tools/checked_program.hpp"
 #include "tools/commands.hpp"
 #include "tools/device_program.hpp"
 #include "tools/pool_program.hpp"
@@ -42,7 +43,7 @@ constexpr std::uint64_t mistake_programs = 1000;
 constexpr std::size_t shrunk_programs = 20;
 constexpr std::size_t most_median_steps = 12;
 /// Seeds are shared out among so many device programs.
-constexpr std::uint64_t device_programs = 20;
+constexpr std::uint64_t compared_programs = 20;
 constexpr std::uint64_t programs_with_dropped_waits = 5;
 constexpr std::uint64_t seeds_per_dropped_wait = 3;
 
@@ -129,9 +130,63 @@ bool run_correct_programs(std::uint64_t programs, ProgressLine& progress) {
   return alarms == 0;
 }
 
+// --- Programs for devices, with reuse, timelines, threads and two devices
+
+bool run_correct_device_programs(std::uint64_t programs, ProgressLine& progress) {
+  std::uint64_t alarms = 0, with_threads = 0, with_two_devices = 0, reuses = 0, timeline_waits = 0;
+  for (std::uint64_t seed = 0; seed < programs; ++seed) {
+    if (seed % 100 == 0) progress.show(fmt::format("device programs {}/{}", seed, programs));
+    const CheckedRun run = CheckedProgram{.seed = seed}.run();
+    with_threads += run.threads > 1 ? 1 : 0;
+    with_two_devices += run.devices > 1 ? 1 : 0;
+    reuses += run.reuses;
+    timeline_waits += run.timeline_waits;
+    if (run.findings.empty()) continue;
+    if (++alarms > 1) continue;
+    progress.clear();
+    fmt::print("{}", run.findings.front().text());
+  }
+  progress.clear();
+  fmt::print(
+      "{}\n  {} findings in {} device programs: {} with threads, {} with two devices, {} addresses "
+      "used again, {} waits for timelines  {}\n",
+      bold("Correct programs for devices"), alarms, programs, with_threads, with_two_devices,
+      reuses, timeline_waits, alarms == 0 ? green("ok") : red("FALSE ALARM"));
+  return alarms == 0;
+}
+
+/// Where the oracle of a program is certain of a race, the checker must have found one.
+bool find_omissions(ProgressLine& progress) {
+  bool is_well = true;
+  fmt::print("{}\n", bold(fmt::format("Left out of {} device programs: found in so many of those "
+                                      "that race, and first in which",
+                                      patience)));
+  for (const NamedOmission& one : all_omissions) {
+    for (const sim::Reuse reuse : {sim::Reuse::hostile, sim::Reuse::friendly}) {
+      const char* const reuse_name = reuse == sim::Reuse::hostile ? "hostile" : "friendly";
+      progress.show(fmt::format("{}, {} reuse", one.name, reuse_name));
+      std::uint64_t races = 0, found = 0, first = 0;
+      for (std::uint64_t seed = 0; seed < patience; ++seed) {
+        const CheckedRun run = CheckedProgram{seed, one.omission, reuse}.run();
+        if (run.verdict != Verdict::race) continue;
+        ++races;
+        if (run.findings.empty()) continue;
+        if (++found == 1) first = seed + 1;
+      }
+      progress.clear();
+      const bool is_found = found > 0 && found == races;
+      is_well = is_well && is_found;
+      fmt::print("  {:<26} {:<8} reuse  {:>3} of {:<3} first in program {:<3} {}\n", one.name,
+                 reuse_name, found, races, first,
+                 is_found ? green("ok") : red(found > 0 ? "MISSED" : "NOT FOUND"));
+    }
+  }
+  return is_well;
+}
+
 /// Race-free programs must end with the same bytes, whatever the schedule.
 bool compare_schedules(std::uint64_t seeds, ProgressLine& progress) {
-  const std::uint64_t programs = std::min(seeds, device_programs);
+  const std::uint64_t programs = std::min(seeds, compared_programs);
   const std::uint64_t seeds_each = (seeds + programs - 1) / programs;
   std::size_t wrong = 0;
   for (std::uint64_t i = 0; i < programs; ++i) {
@@ -189,6 +244,8 @@ int run_check(const CheckOptions& options) {
   ProgressLine progress;
   bool is_well = find_planted_mistakes(progress);
   is_well = run_correct_programs(options.programs, progress) && is_well;
+  is_well = find_omissions(progress) && is_well;
+  is_well = run_correct_device_programs(options.device_programs, progress) && is_well;
   is_well = compare_schedules(options.seeds, progress) && is_well;
   is_well = leave_out_waits(progress) && is_well;
   return is_well ? 0 : 1;

@@ -28,6 +28,7 @@ int run_bench(const BenchOptions& options);
 struct CheckOptions {
   bool self_test = false;
   std::uint64_t programs = 100'000;
+  std::uint64_t device_programs = 2000;
   std::uint64_t seeds = 1000;
   std::string show;  // "M1": the shortest program for that mistake, and its report
   std::vector<std::string> files = {};

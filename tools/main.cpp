@@ -57,8 +57,13 @@ int run(int argc, char** argv) {
       "A trace whose program died is checked as far as it goes. Example:\n"
       "  TERN_SIM_TRACE=run.trace TERN_SIM_MODE=collect my_program; tern check run.trace");
   check_command->add_flag("--self-test", check.self_test,
-                          "six planted mistakes must be found, correct programs must be silent");
+                          "planted mistakes must be found, correct programs must be silent");
   check_command->add_option("--programs", check.programs, "how many correct programs to run")
+      ->check(CLI::Range(1, 100'000'000))
+      ->capture_default_str();
+  check_command
+      ->add_option("--device-programs", check.device_programs,
+                   "how many correct programs to run on simulated devices")
       ->check(CLI::Range(1, 100'000'000))
       ->capture_default_str();
   check_command->add_option("--seeds", check.seeds, "seeds for each schedule that must end alike")

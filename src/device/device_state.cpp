@@ -59,6 +59,7 @@ DeviceId next_open(DeviceId before) noexcept {
 DeviceState::DeviceState(std::unique_ptr<Backend> backend)
     : backend_(std::move(backend)),
       info_(backend_->info()),
+      host_order_(dynamic_cast<HostOrder*>(backend_.get())),
       generation_(process_generation()),
       id_(next_device_id()) {
   backend_->opened_as(id_);
@@ -592,16 +593,16 @@ Mark within_seal(const StreamState& stream, Mark mark) noexcept {
 }  // namespace
 
 Result<bool> DeviceState::is_done(Mark mark) noexcept {
-  StreamState* stream = pending(mark);
+  StreamState* stream = pending_or_rely(mark);
   if (stream == nullptr) return true;
   const std::lock_guard lock(stream->mutex);
   mark = within_seal(*stream, mark);
-  if (pending(mark) == nullptr) return true;
+  if (pending_or_rely(mark) == nullptr) return true;
   const Result<Covering> covering = cover(*stream, mark);
   if (!covering) return covering.failure();
   if (covering->is_listed) {
     if (Result<void> polled = poll(*stream); !polled) return polled.failure();
-    return pending(mark) == nullptr;
+    return pending_or_rely(mark) == nullptr;
   }
   const Result<bool> is_complete = backend_->query(covering->event);
   give_event(covering->event);
@@ -610,7 +611,7 @@ Result<bool> DeviceState::is_done(Mark mark) noexcept {
 }
 
 Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
-  StreamState* stream = pending(mark);
+  StreamState* stream = pending_or_rely(mark);
   if (stream == nullptr) return {};
   const auto record_of = [stream](NativeEvent event) {
     return std::ranges::find(stream->records, event.value,
@@ -619,7 +620,7 @@ Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
 
   std::unique_lock lock(stream->mutex);
   mark = within_seal(*stream, mark);
-  if (pending(mark) == nullptr) return {};
+  if (pending_or_rely(mark) == nullptr) return {};
   const Result<Covering> covering = cover(*stream, mark);
   if (!covering) return covering.failure();
   if (covering->is_listed) ++record_of(covering->event)->waiters;
@@ -640,11 +641,17 @@ Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
 
 Result<void> DeviceState::wait_on_stream(Mark mark, Backend& waiter,
                                          const Submission& submission) noexcept {
+  const auto done_before = [&]() -> Result<void> {
+    if (host_order_ != nullptr) [[unlikely]] {
+      host_order_->note_known_done(mark.stream.slot(), waiter, submission);
+    }
+    return {};
+  };
   StreamState* stream = pending(mark);
-  if (stream == nullptr) return {};
+  if (stream == nullptr) return done_before();
   const std::lock_guard lock(stream->mutex);
   mark = within_seal(*stream, mark);
-  if (pending(mark) == nullptr) return {};
+  if (pending(mark) == nullptr) return done_before();
   const Result<Covering> covering = cover(*stream, mark);
   if (!covering) return covering.failure();
   Submission outside = submission;

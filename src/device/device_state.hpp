@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/fork_count.hpp"
+#include "device/host_order.hpp"
 #include "tern/core/process.hpp"
 #include "tern/device/backend.hpp"
 #include "tern/device/device.hpp"
@@ -25,12 +26,7 @@ namespace tern {
 
 struct StreamState {
   /// The host has seen everything up to this mark complete.
-  void see_done(std::uint64_t sequence) noexcept {
-    std::uint64_t seen = done.load(std::memory_order_relaxed);
-    while (seen < sequence &&
-           !done.compare_exchange_weak(seen, sequence, std::memory_order_release)) {
-    }
-  }
+  void see_done(std::uint64_t sequence) noexcept;
 
   /// The last mark anybody holds. One that was promised as the next is taken for it. Not while the
   /// stream may end: behind its seal nothing is counted any more.
@@ -190,6 +186,8 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
     if (is_same_process(generation_)) return {};
     return check_not_forked(generation_);
   }
+  /// Who is told when one thread relies on what another has seen; null unless the backend asks.
+  [[nodiscard]] HostOrder* host_order() const noexcept { return host_order_; }
   /// Has somebody seen it done? Without a lock, and so in a forked child too.
   [[nodiscard]] bool is_known_done(Mark mark) noexcept { return pending(mark) == nullptr; }
   [[nodiscard]] bool is_in_its_process() const noexcept { return is_same_process(generation_); }
@@ -258,6 +256,14 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
 
   /// The stream of the mark if it may still have work before the mark, else null.
   StreamState* pending(Mark mark) noexcept;
+  /// The same for whoever goes on at once if it is null.
+  StreamState* pending_or_rely(Mark mark) noexcept {
+    StreamState* const stream = pending(mark);
+    if (stream == nullptr && host_order_ != nullptr) [[unlikely]] {
+      host_order_->note_known_done(mark.stream.slot());
+    }
+    return stream;
+  }
   /// An event that covers a mark. One that found no room among the stream's records is the
   /// caller's to give back.
   struct Covering {
@@ -291,6 +297,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
 
   std::unique_ptr<Backend> backend_;
   const DeviceInfo& info_;  // the backend's; kept because every call asks it
+  HostOrder* const host_order_;
   const std::uint64_t generation_;
   const DeviceId id_;
   std::size_t visits_ = 0;  // guarded by the mutex of the list of open devices
@@ -317,6 +324,17 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   std::atomic<Companion*> companion_ = nullptr;  // made with companion_mutex_ held, and never again
   bool has_handles_ = true;                      // guarded by companion_mutex_
 };
+
+inline void StreamState::see_done(std::uint64_t sequence) noexcept {
+  std::uint64_t seen = done.load(std::memory_order_relaxed);
+  if (seen >= sequence) return;
+  if (HostOrder* const order = device->host_order(); order != nullptr) [[unlikely]] {
+    order->note_seen_done(StreamId::from(id.load(std::memory_order_relaxed)).slot());
+  }
+  while (seen < sequence &&
+         !done.compare_exchange_weak(seen, sequence, std::memory_order_release)) {
+  }
+}
 
 /// A device found by its number, as marks need it. While a visit lasts the device may begin to
 /// close, which completes its work, but does not end. So a mark is never called done because its

@@ -16,6 +16,16 @@ Failure no_stream(StreamId id, const char* why) noexcept {
       .with("why", why);
 }
 
+/// What a Stream that was moved from refers to: a stream that never takes work. It has no name, as
+/// if there were none.
+StreamState* moved_from() noexcept {
+  struct Ended : StreamState {
+    Ended() noexcept { has_ended.store(true, std::memory_order_relaxed); }
+  };
+  static Ended state;
+  return &state;
+}
+
 /// The answer nearly every call gets, in four loads.
 bool is_usable(const StreamState* stream, StreamId id) noexcept {
   return stream != nullptr && stream->is_open_as(id) && stream->device->is_in_its_process();
@@ -25,6 +35,12 @@ bool is_usable(const StreamState* stream, StreamId id) noexcept {
 [[gnu::noinline, gnu::cold]] Result<void> why_unusable(const StreamState* stream,
                                                        StreamId id) noexcept {
   if (stream == nullptr) return no_stream(id, "the reference names none. Make a Stream first");
+  if (stream == moved_from()) {
+    return Failure(ErrorCode::stream_misuse,
+                   "{why} and cannot take work. Use the Stream that it was moved to.")
+        .with("stream", id.number())
+        .with("why", "the stream was moved from");
+  }
   if (stream->device->is_in_its_process()) {
     return no_stream(id, "it has ended. Keep its Stream until the last submission");
   }
@@ -526,12 +542,15 @@ Result<Stream> Stream::try_borrow(const Device& device, NativeStream handle) noe
 
 Stream::Stream(Stream&& other) noexcept
     : StreamRef(std::exchange(static_cast<StreamRef&>(other), StreamRef())),
-      device_(std::move(other.device_)) {}
+      device_(std::move(other.device_)) {
+  other.state_ = moved_from();
+}
 
 Stream& Stream::operator=(Stream&& other) noexcept {
   if (this == &other) return *this;
   end();
   static_cast<StreamRef&>(*this) = std::exchange(static_cast<StreamRef&>(other), StreamRef());
+  other.state_ = moved_from();
   device_ = std::move(other.device_);
   return *this;
 }

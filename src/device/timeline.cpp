@@ -151,9 +151,9 @@ void Timeline::set(std::uint64_t value) noexcept { state_->raise_to(value); }
 
 Result<void> Timeline::try_set(StreamRef stream, std::uint64_t value,
                                CallSite site) const noexcept {
+  // A reference to a stream that takes no work is refused by the call.
+  if (!stream.is_usable()) return stream.try_call(deliver, nullptr, site);
   StreamState* const queue = DeviceState::state_of(stream);
-  // A reference to no stream is refused by the call.
-  if (queue == nullptr) return stream.try_call(deliver, nullptr, site);
   DeviceState& device = *queue->device;
   std::unique_ptr<Signal> signal;
   std::shared_ptr<std::atomic<bool>> flag;

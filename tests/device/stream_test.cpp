@@ -9,6 +9,7 @@
 #include "support/gate.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
+#include "tern/device/timeline.hpp"
 
 namespace tern {
 namespace {
@@ -235,6 +236,33 @@ TEST_F(StreamTest, MovesWithoutEnding) {
   EXPECT_EQ(fake.ledger->live_streams(), 1u);
   moved = Stream();
   EXPECT_EQ(fake.ledger->live_streams(), 0u);
+}
+
+TEST_F(StreamTest, ThatWasMovedFromSaysSo) {
+  Stream kept(std::move(stream));
+  const auto expect_named = [](const Failure& failure) {
+    EXPECT_EQ(failure.code(), ErrorCode::stream_misuse);
+    EXPECT_NE(failure.text().find("the stream was moved from"), std::string::npos)
+        << failure.text();
+  };
+  expect_named(stream.try_synchronize().failure());
+  expect_named(stream.try_mark().failure());
+  expect_named(stream.try_next_mark().failure());
+  expect_named(stream.try_native().failure());
+  expect_named(StreamRef(stream).try_is_idle().failure());
+  const Timeline timeline;
+  expect_named(timeline.try_set(stream, 1).failure());
+  EXPECT_THROW(static_cast<void>(stream.device()), StreamMisuse);
+  EXPECT_FALSE(stream.is_usable());
+  EXPECT_EQ(stream.name(), "ended");
+  EXPECT_EQ(stream.id(), StreamId());
+
+  Stream again;
+  again = std::move(kept);
+  expect_named(kept.try_synchronize().failure());
+  stream = std::move(again);
+  EXPECT_TRUE(stream.try_synchronize()) << "what was moved from may be assigned to";
+  EXPECT_EQ(Stream().try_synchronize().failure().text().find("moved"), std::string::npos);
 }
 
 TEST_F(StreamTest, EndsInAForkedChildWithoutAskingTheBackend) {

@@ -162,11 +162,20 @@ class Tour(unittest.TestCase):
 
 class Check(unittest.TestCase):
     def test_the_self_test_finds_every_planted_mistake_and_nothing_else(self):
-        run = tern("check", "--self-test", "--programs", "50", "--seeds", "20")
+        run = tern("check", "--self-test", "--programs", "50", "--device-programs", "60",
+                   "--seeds", "20")
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         found = [line for line in run.stdout.splitlines() if "first in program" in line]
-        self.assertEqual(len(found), 6)
-        for line in found:
+        of_devices = [line for line in found if " reuse " in line]
+        self.assertEqual(len(of_devices), 7 * 2)
+        for line in of_devices:
+            self.assertRegex(line, r"(hostile|friendly) +reuse +([1-9]\d*) of \2 +first in program")
+        self.assertRegex(run.stdout, r"0 findings in 60 device programs: [1-9]\d* with threads, "
+                         r"[1-9]\d* with two devices, [1-9]\d* addresses used again, "
+                         r"[1-9]\d* waits for timelines")
+        of_pools = [line for line in found if " reuse " not in line]
+        self.assertEqual(len(of_pools), 6)
+        for line in of_pools:
             self.assertRegex(line, r"shrinks to ([1-9]|1[0-2]) steps")
         self.assertIn("0 findings in 50 programs", run.stdout)
         self.assertIn("0 differences in 20 programs x 10 schedules x 1 seeds", run.stdout)

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backends/handle_table.hpp"
+#include "device/host_order.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::sim {
@@ -55,7 +56,7 @@ Failure not_live(const void* address) noexcept {
       .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex);
 }
 
-class SimBackend final : public Backend {
+class SimBackend final : public Backend, public HostOrder {
  public:
   SimBackend(std::shared_ptr<World> world, std::uint32_t index, std::string spec)
       : world_(std::move(world)),
@@ -767,6 +768,28 @@ class SimBackend final : public Backend {
     note(submission, block, TouchKind::subrelease, OperationKind::release);
   }
 
+  // --- HostOrder
+  // ----------------------------------------------------------------------------------
+
+  void note_seen_done(std::uint32_t slot) noexcept override {
+    note_edge(RecordKind::release_edge, slot);
+  }
+  void note_known_done(std::uint32_t slot) noexcept override {
+    note_edge(RecordKind::acquire_edge, slot);
+  }
+  void note_known_done(std::uint32_t slot, Backend& waiter,
+                       const Submission& submission) noexcept override {
+    // A world apart has other numbers; there its submitter is all that can know.
+    if (&static_cast<SimBackend&>(waiter).world() != world_.get()) return note_known_done(slot);
+    if (!counts_threads()) return;
+    const Result<Entry> entry = world_->enter("note");
+    if (!entry) return;
+    world_->judge_later({.kind = RecordKind::wait_event,
+                         .actor = world_->stream(index_of(submission.stream)).actor,
+                         .event = edge_of(slot),
+                         .site = submission.site});
+  }
+
  private:
   SimDevice& device() noexcept { return world_->device(index_); }
 
@@ -893,6 +916,20 @@ class SimBackend final : public Backend {
     const Result<bool> is_done = world_->answer_query(stream, position);
     if (device().loss) return *device().loss;
     return is_done;
+  }
+
+  /// Names what host threads have seen done of a stream. Events count from 1, and a program's tags
+  /// have the highest bit.
+  [[nodiscard]] std::uint64_t edge_of(std::uint32_t slot) const noexcept {
+    return (std::uint64_t{1} << 62) | (std::uint64_t{index_} << 32) | slot;
+  }
+  [[nodiscard]] bool counts_threads() const noexcept {
+    return world_->options().per_thread_host && !world_->runs_in_this_thread();
+  }
+  void note_edge(RecordKind kind, std::uint32_t slot) noexcept {
+    if (!counts_threads()) return;
+    const Result<Entry> entry = world_->enter("note");
+    if (entry) world_->judge_later({.kind = kind, .event = edge_of(slot)});
   }
 
   void learn(const SimEvent& event) {

@@ -191,7 +191,7 @@ bool World::has_device(DeviceId id) const noexcept {
 
 Result<Entry> World::enter(const char* call, CallSite site) {
   const std::thread::id self = std::this_thread::get_id();
-  if (runner_.load(std::memory_order_relaxed) == self) return refuse_inside(call, site);
+  if (runs_in_this_thread()) return refuse_inside(call, site);
   Entry entry(mutex_);
   if (self != first_thread_) note_thread(self);
   return entry;

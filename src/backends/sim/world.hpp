@@ -100,6 +100,10 @@ class World {
   /// Locks the world for one call. Refused with violation inside a host function or a kernel: the
   /// world is busy running it, and no device may be called from there.
   [[nodiscard]] Result<Entry> enter(const char* call, CallSite site = {});
+  /// Is this call made by a host function or a kernel that the world runs?
+  [[nodiscard]] bool runs_in_this_thread() const noexcept {
+    return runner_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  }
 
   // All of what follows with the world locked.
 

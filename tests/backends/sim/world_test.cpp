@@ -656,6 +656,48 @@ TEST(SimWorld, ReleaseAndAcquireOrderThreads) {
   EXPECT_EQ(sim::findings(device).size(), 1u);
 }
 
+// Whoever waits for a mark comes behind it, also where the library need not ask the device because
+// another thread has seen the mark done.
+TEST(SimWorld, AMarkThatAnotherThreadHasSeenDoneOrdersWhoWaitsForIt) {
+  const Device device = sim::open({.policy = sim::Policy::lazy, .per_thread_host = true});
+  auto* pinned = static_cast<std::byte*>(device.allocate(MemoryKind::pinned, bytes));
+  const Stream writer(device), reader(device);
+  const auto write_and_wait_elsewhere = [&] {
+    writer.fill(pinned, bytes, std::byte{1});
+    const Mark mark = writer.mark();
+    test::Thread([&] { writer.synchronize(); }).join();
+    return mark;
+  };
+  reader.wait(write_and_wait_elsewhere());
+  EXPECT_TRUE(reader.try_fill(pinned, bytes, std::byte{2})) << "a stream waits for the mark";
+  writer.wait(reader.mark());
+  reader.wait(write_and_wait_elsewhere());
+  test::Thread([&] {
+    EXPECT_TRUE(reader.try_fill(pinned + 1, 1, std::byte{2})) << "another thread submits";
+  }).join();
+  writer.wait(reader.mark());
+  Device::wait(write_and_wait_elsewhere());
+  EXPECT_NO_THROW(sim::host_read(device, pinned, bytes)) << "the host waits for the mark";
+  EXPECT_TRUE(Device::is_done(write_and_wait_elsewhere()));
+  EXPECT_NO_THROW(sim::host_read(device, pinned, bytes)) << "the host asks about the mark";
+  EXPECT_TRUE(sim::findings(device).empty());
+}
+
+TEST(SimWorld, WhatAnotherThreadHasSeenDoneOrdersNobodyWhoDoesNotAsk) {
+  const Device device = sim::open({.policy = sim::Policy::lazy, .per_thread_host = true});
+  auto* pinned = static_cast<std::byte*>(device.allocate(MemoryKind::pinned, bytes));
+  const Stream writer(device), other(device), reader(device);
+  other.fill(pinned, 1, std::byte{1});
+  const Mark mark = other.mark();
+  writer.fill(pinned + 1, bytes - 1, std::byte{1});
+  test::Thread([&] { other.synchronize(); }).join();
+  EXPECT_FALSE(reader.try_fill(pinned, 1, std::byte{2})) << "nobody waited here";
+  reader.wait(mark);
+  EXPECT_TRUE(reader.try_fill(pinned, 1, std::byte{2}));
+  EXPECT_FALSE(reader.try_fill(pinned + 1, bytes - 1, std::byte{2}))
+      << "the mark of another stream";
+}
+
 TEST(SimWorld, AReportRepeatsTheSettingsThatAreNotTheUsualOnes) {
   const auto replay = [](const sim::Options& options) {
     const Device device = sim::open(options);

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tern::soak {
+namespace tern::tools {
 
 inline constexpr std::size_t max_actors = 12;
 using Clock = std::array<std::uint64_t, max_actors>;
@@ -36,4 +36,4 @@ inline void join(Order& to, const Order& from) {
 
 enum class Verdict : std::uint8_t { ordered, race, unknown };
 
-}  // namespace tern::soak
+}  // namespace tern::tools

@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-namespace tern::soak {
+namespace tern::tools {
 
 class HostThread {
  public:
@@ -58,4 +58,4 @@ class HostThread {
   std::thread thread_;
 };
 
-}  // namespace tern::soak
+}  // namespace tern::tools
