@@ -309,11 +309,10 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
         // only the device's other streams can be waited for then.
         const Result<bool> is_captured = backend_->is_capturing(stream.native);
         const bool may_wait = !is_captured || !*is_captured;
-        if (!may_wait || !backend_->synchronize(stream.native)) {
-          const Result<void> waited = backend_->synchronize();
-          stream.is_lost = !waited && waited.failure().code() == ErrorCode::device_lost;
-        }
-        if (!stream.is_lost) stream.see_done(issued);
+        // A wait that fails says nothing about the work.
+        stream.is_unsealed =
+            (!may_wait || !backend_->synchronize(stream.native)) && !backend_->synchronize();
+        if (!stream.is_unsealed) stream.see_done(issued);
       }
     }
     backend_->destroy_stream(stream.native);
@@ -323,9 +322,21 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
   recycle_if_done(stream);
 }
 
+Result<void> DeviceState::end_unsealed(StreamState& stream) noexcept {
+  if (!stream.is_unsealed) return {};
+  if (stream.done.load(std::memory_order_acquire) < stream.sealed) {
+    if (Result<void> waited = backend_->synchronize(); !waited) return waited;
+    stream.see_done(stream.sealed);
+  }
+  stream.is_unsealed = false;
+  return {};
+}
+
 void DeviceState::recycle_if_done(StreamState& stream) noexcept {
   const std::lock_guard lock(stream.mutex);
-  if (!stream.has_ended.load(std::memory_order_relaxed) || stream.is_lost) return;
+  if (!stream.has_ended.load(std::memory_order_relaxed)) return;
+  if (stream.is_unsealed && stream.done.load(std::memory_order_acquire) < stream.sealed) return;
+  stream.is_unsealed = false;
   if (const Result<void> polled = poll(stream);
       !polled && polled.failure().code() == ErrorCode::stream_misuse) {
     // Recorded into a graph, of which nobody can say that it is done; the stream has ended.
@@ -569,10 +580,6 @@ Result<DeviceState::Covering> DeviceState::cover(StreamState& stream, Mark mark)
   for (std::size_t i = 0; i < stream.record_count; ++i) {
     if (stream.records[i].sequence >= mark.sequence) return Covering{stream.records[i].event, true};
   }
-  if (stream.is_lost) {
-    const Result<void> waited = backend_->synchronize();
-    return waited ? Failure(ErrorCode::device_lost) : waited.failure();
-  }
   // Never on an ended stream: it was sealed, and its last record covers every mark it issued.
   return record_now(stream, StreamState::asked_records);
 }
@@ -596,6 +603,7 @@ Result<bool> DeviceState::is_done(Mark mark) noexcept {
   if (stream == nullptr) return true;
   const std::lock_guard lock(stream->mutex);
   mark = within_seal(*stream, mark);
+  if (Result<void> over = end_unsealed(*stream); !over) return over.failure();
   if (pending(mark) == nullptr) return true;
   const Result<Covering> covering = cover(*stream, mark);
   if (!covering) return covering.failure();
@@ -619,6 +627,7 @@ Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
 
   std::unique_lock lock(stream->mutex);
   mark = within_seal(*stream, mark);
+  if (Result<void> over = end_unsealed(*stream); !over) return over;
   if (pending(mark) == nullptr) return {};
   const Result<Covering> covering = cover(*stream, mark);
   if (!covering) return covering.failure();
@@ -644,6 +653,7 @@ Result<void> DeviceState::wait_on_stream(Mark mark, Backend& waiter,
   if (stream == nullptr) return {};
   const std::lock_guard lock(stream->mutex);
   mark = within_seal(*stream, mark);
+  if (Result<void> over = end_unsealed(*stream); !over) return over;
   if (pending(mark) == nullptr) return {};
   const Result<Covering> covering = cover(*stream, mark);
   if (!covering) return covering.failure();
