@@ -113,6 +113,16 @@ void DeviceState::put_down(Carried& load) noexcept {
   (load.previous != nullptr ? load.previous->next : carried_) = load.next;
 }
 
+namespace {
+
+constinit std::atomic<void (*)(DeviceState&) noexcept> told_of_last_handles = nullptr;
+
+}  // namespace
+
+void DeviceState::tell_of_last_handles(void (*told)(DeviceState& device) noexcept) noexcept {
+  told_of_last_handles.store(told, std::memory_order_release);
+}
+
 /// Ends with the last handle that is not an inner one.
 struct DeviceState::Handles {
   explicit Handles(std::shared_ptr<DeviceState> device) noexcept : state(std::move(device)) {}
@@ -128,6 +138,7 @@ struct DeviceState::Handles {
       left = state->companion();
     }
     if (left != nullptr) left->let_go();
+    if (auto* const told = told_of_last_handles.load(std::memory_order_acquire)) told(*state);
   }
 
   const std::shared_ptr<DeviceState> state;

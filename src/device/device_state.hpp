@@ -157,6 +157,9 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// companion stays for. Once, after publish().
   [[nodiscard]] static std::shared_ptr<DeviceState> begin_handles(
       std::shared_ptr<DeviceState> state);
+  /// Called whenever the last such handle of a device is gone, by whoever drops it, with no lock
+  /// held: for a layer above that keeps what keeps devices open. One for all devices.
+  static void tell_of_last_handles(void (*told)(DeviceState& device) noexcept) noexcept;
   /// Another such handle; if there are none any more, an inner one.
   [[nodiscard]] Device handle();
   /// Keeps the device open, and nothing else: a companion may hold it.
