@@ -422,6 +422,32 @@ TEST_F(StorageTest, WhatAnotherBackendUsesIsKeptUntilThatIsDone) {
   EXPECT_EQ(memory->statistics().live_blocks, 0u);
 }
 
+TEST_F(StorageTest, WhatALostDeviceUsedIsKeptUntilTheOthersAreDone) {
+  const Device host = open_device("host"), gone = sim::open({});
+  const ResourceHandle memory = std::make_shared<PoolResource>(host);
+  const Stream c(gone);
+  const std::uint64_t hold = sim::hold(a);
+  {
+    const StorageHandle storage =
+        Storage::try_make(host, 64, {.resource = memory, .contents = Contents::zero}).value();
+    for (const StreamRef stream : {StreamRef(c), StreamRef(a)}) {
+      stream.call([](void*) {}, nullptr);
+      Result<StorageUse> use =
+          storage->try_use(stream, Access::read, 0, 64, {}, Storage::Streams::any_device);
+      ASSERT_TRUE(use) << use.failure().text();
+      use->end();
+    }
+    sim::set_faults(gone, "info#1=lost");
+    EXPECT_FALSE(gone.try_memory());
+  }
+  EXPECT_EQ(kept_storages().storages, 1u) << "a still uses it";
+  EXPECT_EQ(memory->statistics().live_blocks, 1u);
+  sim::let_go(device, hold);
+  a.synchronize();
+  EXPECT_EQ(poll_storages().storages, 0u);
+  EXPECT_EQ(memory->statistics().live_blocks, 0u);
+}
+
 TEST_F(StorageTest, AFreeWhoseWaitsCannotBeQueuedIsTriedAgain) {
   const std::uint64_t hold = sim::hold(b);
   {
