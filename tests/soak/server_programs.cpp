@@ -203,7 +203,8 @@ class Server {
   /// The heap of a server that has been warm for a while does not grow.
   void check_heap() {
     if constexpr (test::is_sanitized) return;
-    constexpr std::size_t warm_up = 8, window = 8, max_growth_per_request = 16;
+    // A pool of segments fills one in about 15 programs, and has the most descriptors then.
+    constexpr std::size_t warm_up = 32, window = 16, max_growth_per_request = 16;
     heap_.push_back(mallinfo2().uordblks);
     if (heap_.size() < warm_up + 2 * window) return;
     const auto least = [&](std::size_t end) {
