@@ -6,6 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "device/device_state.hpp"
+
 namespace tern {
 namespace {
 
@@ -29,6 +31,7 @@ void KeptStorages::keep(Storage* storage) noexcept {
   static const int registered =
       pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
   static_cast<void>(registered);
+  DeviceState::tell_of_last_handles([](DeviceState& device) noexcept { let_go_of(device); });
   const std::lock_guard lock(mutex);
   storage->next_ = nullptr;
   (last != nullptr ? last->next_ : first) = storage;
@@ -52,6 +55,20 @@ Device KeptStorages::device_behind_strangers() noexcept {
     if (!storage->is_behind_strangers()) return storage->device();
   }
   return {};
+}
+
+void KeptStorages::let_go_of(DeviceState& device) noexcept {
+  {
+    const std::lock_guard lock(mutex);
+    const Storage* storage = first;
+    while (storage != nullptr && DeviceState::of(storage->device()).get() != &device) {
+      storage = storage->next_;
+    }
+    if (storage == nullptr) return;
+  }
+  // Nobody else can wait for it any more.
+  static_cast<void>(device.synchronize());
+  poll();
 }
 
 Storage* KeptStorages::take(std::size_t most) noexcept {

@@ -14,6 +14,8 @@
 
 namespace tern {
 
+class DeviceState;
+
 class KeptStorages {
  public:
   static void keep(Storage* storage) noexcept;
@@ -40,6 +42,8 @@ class KeptStorages {
  private:
   /// The oldest, no longer in the list.
   [[nodiscard]] static Storage* take(std::size_t most) noexcept;
+  /// Nobody has a handle of the device any more: waits for it, if storages keep it open.
+  static void let_go_of(DeviceState& device) noexcept;
   static void end(Storage* list) noexcept;
 
   static std::atomic<std::size_t> count_, crowded_at_;

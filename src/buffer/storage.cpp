@@ -111,6 +111,12 @@ Failure read_only(const StorageOrigin& origin, CallSite site) noexcept {
       .with("what", origin.what());
 }
 
+/// Host and device cannot use such managed memory at the same time, whoever uses it.
+bool must_be_idle_for_host(const Storage& storage) noexcept {
+  return storage.kind() == StorageKind::managed &&
+         !storage.device().can(Capability::concurrent_managed);
+}
+
 }  // namespace
 
 StorageOrigin::~StorageOrigin() = default;
@@ -452,6 +458,10 @@ Result<void> Storage::take_block(StreamRef stream, CallSite site) noexcept {
 
 void Storage::note_unspecified(std::size_t offset, std::size_t bytes) const noexcept {
   if (contents_ != Contents::unspecified) return;
+  // To a checker the note is an access of the host.
+  if (device().info().wants_notes && must_be_idle_for_host(*this) && !device().try_synchronize()) {
+    return;
+  }
   // Only a checker asks, and it cannot refuse: whoever reads these bytes takes what is there.
   static_cast<void>(device().try_note_host_access(static_cast<std::byte*>(device_address_) + offset,
                                                   bytes, Access::discard, site_));
@@ -461,7 +471,7 @@ Result<void> Storage::put_contents(StreamRef first_user, CallSite site) noexcept
   const unsigned char byte = contents_ == Contents::zero ? 0 : poison_byte;
   const std::size_t bytes = this->bytes();
   // The host fills what it is going to use itself; the rest is filled where it is.
-  if (!first_user.id() && reach().host_writes) {
+  if (!first_user.id() && reach().host_writes && !must_be_idle_for_host(*this)) {
     if (Result<void> judged =
             device().try_note_host_access(host_address_, bytes, Access::discard, site);
         !judged) {
@@ -613,6 +623,11 @@ Result<void> Storage::try_wait_host(Access access, std::size_t offset, std::size
   if (bytes == 0) return {};
   if (Result<void> there = try_ensure({}, site); !there) return there;
   if (Result<void> done = uses_.try_wait(access); !done) return Failure(done.failure()).at(site);
+  if (must_be_idle_for_host(*this)) {
+    if (Result<void> idle = device().try_synchronize(); !idle) {
+      return Failure(idle.failure()).at(site);
+    }
+  }
   if (StorageOrigin* const origin = this->origin()) {
     if (Result<void> usable = origin->try_access(site); !usable) return usable;
     if (kind() == StorageKind::file) return {};

@@ -292,11 +292,15 @@ Result<void> UseRecord::try_wait(Access access) const noexcept {
 Result<bool> UseRecord::try_is_ready(Access access) const noexcept {
   MarkSet earlier;
   if (!try_collect(access, earlier)) return no_host_memory("the record of a buffer's uses", {});
+  Result<bool> ready = true;
   for (const Mark mark : earlier.all()) {
     const Result<bool> done = Device::try_is_done(mark);
-    if (!done || !*done) return done;
+    if (done && *done) continue;
+    // That a device is lost says nothing about the uses of others.
+    if (done || done.failure().code() != ErrorCode::device_lost) return done;
+    ready = done;
   }
-  return true;
+  return ready;
 }
 
 void UseRecord::settle() noexcept {

@@ -70,13 +70,6 @@ HostWaitScope ManagedMemory::host_wait_scope() const noexcept {
                                                                           : HostWaitScope::device;
 }
 
-Result<void> ManagedMemory::try_wait_for_device(CallSite site) const noexcept {
-  if (host_wait_scope() == HostWaitScope::buffer || buffer_.bytes() == 0) return {};
-  const Result<void> idle = buffer_.device().try_synchronize();
-  if (!idle) return Failure(idle.failure()).at(site);
-  return {};
-}
-
 Result<StorageUse> ManagedMemory::try_use(StreamRef stream, Access access,
                                           CallSite site) const noexcept {
   if (!buffer_) return buffer_.try_use(stream, access, site).failure();

@@ -510,7 +510,7 @@ Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallS
     }
     // What a lost device only read of it is over; what it wrote has not come.
     if (!own->uses().try_wait(Access::read)) {
-      return tell_not_arrived(*own, range, ready.failure(), site);
+      return try_wait_without_lost(*own, range, Access::discard, ready.failure(), site);
     }
     if (const std::unique_lock turn(transfer_mutex_, std::try_to_lock); turn) {
       own->uses().forget_lost();
@@ -578,7 +578,8 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   }
   if (!is_clear) {
     if (Result<void> ready = try_wait_host_copy(*storage, access); !ready) {
-      return tell_not_arrived(*storage, range, ready.failure(), site);
+      ready = try_wait_without_lost(*storage, range, access, ready.failure(), site);
+      if (!ready) return ready;
     }
   }
   const Result<StorageOrigin::Memory> memory = storage->try_memory();
@@ -656,6 +657,22 @@ Failure UnifiedCore::tell_not_arrived(Storage& storage, ByteRange range, const F
   // Behind that: those who wait for the same bytes find out one way or the other.
   if (turn) storage.uses().forget_lost();
   return told;
+}
+
+Result<void> UnifiedCore::try_wait_without_lost(Storage& storage, ByteRange range, Access access,
+                                                const Failure& cause, CallSite site) noexcept {
+  const auto concerns = [&](const UnderWay& one) {
+    return one.range.begin < range.end && range.begin < one.range.end;
+  };
+  bool is_concerned = cause.code() != ErrorCode::device_lost;
+  if (!is_concerned) {
+    const std::lock_guard lock(mutex_);
+    is_concerned =
+        std::ranges::any_of(under_way_, concerns) || std::ranges::any_of(homeless_, concerns);
+  }
+  const Failure told = tell_not_arrived(storage, range, cause, site);
+  if (is_concerned || !storage.uses().try_wait(access)) return told;
+  return {};
 }
 
 Failure UnifiedCore::not_arrived(ByteRange range, PlaceSet alive, const Failure& cause,

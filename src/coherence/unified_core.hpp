@@ -379,6 +379,10 @@ class UnifiedCore final : public LaunchMemory {
   /// again. Not with a lock held.
   [[nodiscard]] Failure tell_not_arrived(Storage& storage, ByteRange range, const Failure& cause,
                                          CallSite site) noexcept;
+  /// The same, unless only other bytes of the host's copy were lost on their way: then the rest is
+  /// waited for. Not with a lock held.
+  [[nodiscard]] Result<void> try_wait_without_lost(Storage& storage, ByteRange range, Access access,
+                                                   const Failure& cause, CallSite site) noexcept;
 
   /// For somebody who looks where bytes are before it is his turn, with a lease on the list:
   /// whoever moves them and does not know of that has ended on return, and what was in a file is

@@ -422,7 +422,9 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
   std::vector<Transfer> moves;
   for (const CopyRun& run : runs) {
     const StorageHandle from = memory_of(run.source).storage;
-    const bool is_by_source = is_host_memory(*to) && run.source != host && from != to;
+    // The host's copy may be memory of a device that it shares; the stream has no part there.
+    const bool is_by_source = (is_host_memory(*to) && run.source != host && from != to) ||
+                              !plan_copy(*to, *from, stream.device_id());
     Result<Runner> runner = Runner{{}, stream};
     if (is_by_source) runner = try_runner(from->device(), *from, Access::read);
     Result<void> queued = runner ? try_issue(std::span(&run, 1), to, from, runner->stream, site)

@@ -114,6 +114,16 @@ void DeviceState::put_down(Carried& load) noexcept {
   (load.previous != nullptr ? load.previous->next : carried_) = load.next;
 }
 
+namespace {
+
+constinit std::atomic<void (*)(DeviceState&) noexcept> told_of_last_handles = nullptr;
+
+}  // namespace
+
+void DeviceState::tell_of_last_handles(void (*told)(DeviceState& device) noexcept) noexcept {
+  told_of_last_handles.store(told, std::memory_order_release);
+}
+
 /// Ends with the last handle that is not an inner one.
 struct DeviceState::Handles {
   explicit Handles(std::shared_ptr<DeviceState> device) noexcept : state(std::move(device)) {}
@@ -129,6 +139,7 @@ struct DeviceState::Handles {
       left = state->companion();
     }
     if (left != nullptr) left->let_go();
+    if (auto* const told = told_of_last_handles.load(std::memory_order_acquire)) told(*state);
   }
 
   const std::shared_ptr<DeviceState> state;
@@ -310,11 +321,10 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
         // only the device's other streams can be waited for then.
         const Result<bool> is_captured = backend_->is_capturing(stream.native);
         const bool may_wait = !is_captured || !*is_captured;
-        if (!may_wait || !backend_->synchronize(stream.native)) {
-          const Result<void> waited = backend_->synchronize();
-          stream.is_lost = !waited && waited.failure().code() == ErrorCode::device_lost;
-        }
-        if (!stream.is_lost) stream.see_done(issued);
+        // A wait that fails says nothing about the work.
+        stream.is_unsealed =
+            (!may_wait || !backend_->synchronize(stream.native)) && !backend_->synchronize();
+        if (!stream.is_unsealed) stream.see_done(issued);
       }
     }
     backend_->destroy_stream(stream.native);
@@ -324,9 +334,21 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
   recycle_if_done(stream);
 }
 
+Result<void> DeviceState::end_unsealed(StreamState& stream) noexcept {
+  if (!stream.is_unsealed) return {};
+  if (stream.done.load(std::memory_order_acquire) < stream.sealed) {
+    if (Result<void> waited = backend_->synchronize(); !waited) return waited;
+    stream.see_done(stream.sealed);
+  }
+  stream.is_unsealed = false;
+  return {};
+}
+
 void DeviceState::recycle_if_done(StreamState& stream) noexcept {
   const std::lock_guard lock(stream.mutex);
-  if (!stream.has_ended.load(std::memory_order_relaxed) || stream.is_lost) return;
+  if (!stream.has_ended.load(std::memory_order_relaxed)) return;
+  if (stream.is_unsealed && stream.done.load(std::memory_order_acquire) < stream.sealed) return;
+  stream.is_unsealed = false;
   if (const Result<void> polled = poll(stream);
       !polled && polled.failure().code() == ErrorCode::stream_misuse) {
     // Recorded into a graph, of which nobody can say that it is done; the stream has ended.
@@ -570,10 +592,6 @@ Result<DeviceState::Covering> DeviceState::cover(StreamState& stream, Mark mark)
   for (std::size_t i = 0; i < stream.record_count; ++i) {
     if (stream.records[i].sequence >= mark.sequence) return Covering{stream.records[i].event, true};
   }
-  if (stream.is_lost) {
-    const Result<void> waited = backend_->synchronize();
-    return waited ? Failure(ErrorCode::device_lost) : waited.failure();
-  }
   // Never on an ended stream: it was sealed, and its last record covers every mark it issued.
   return record_now(stream, StreamState::asked_records);
 }
@@ -597,6 +615,7 @@ Result<bool> DeviceState::is_done(Mark mark) noexcept {
   if (stream == nullptr) return true;
   const std::lock_guard lock(stream->mutex);
   mark = within_seal(*stream, mark);
+  if (Result<void> over = end_unsealed(*stream); !over) return over.failure();
   if (pending_or_rely(mark) == nullptr) return true;
   const Result<Covering> covering = cover(*stream, mark);
   if (!covering) return covering.failure();
@@ -620,6 +639,7 @@ Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
 
   std::unique_lock lock(stream->mutex);
   mark = within_seal(*stream, mark);
+  if (Result<void> over = end_unsealed(*stream); !over) return over;
   if (pending_or_rely(mark) == nullptr) return {};
   const Result<Covering> covering = cover(*stream, mark);
   if (!covering) return covering.failure();
@@ -651,6 +671,7 @@ Result<void> DeviceState::wait_on_stream(Mark mark, Backend& waiter,
   if (stream == nullptr) return done_before();
   const std::lock_guard lock(stream->mutex);
   mark = within_seal(*stream, mark);
+  if (Result<void> over = end_unsealed(*stream); !over) return over;
   if (pending(mark) == nullptr) return done_before();
   const Result<Covering> covering = cover(*stream, mark);
   if (!covering) return covering.failure();

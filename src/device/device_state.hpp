@@ -103,8 +103,9 @@ struct StreamState {
   // The last mark it had as it ended. One that somebody took at that moment is beyond, and stands
   // for nothing that was not before.
   std::uint64_t sealed = 0;  // guarded by mutex
-  // It ended on a lost device, without a record: its work was left undone, and it is not recycled.
-  bool is_lost = false;  // guarded by mutex
+  // It ended without a record, on a device that was lost or did not answer: only a wait for the
+  // whole device shows that its work is over, and until then it is not recycled.
+  bool is_unsealed = false;  // guarded by mutex
 };
 
 /// What a stream carries for the library until it gets there. If it never does, because its device
@@ -152,6 +153,9 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// companion stays for. Once, after publish().
   [[nodiscard]] static std::shared_ptr<DeviceState> begin_handles(
       std::shared_ptr<DeviceState> state);
+  /// Called whenever the last such handle of a device is gone, by whoever drops it, with no lock
+  /// held: for a layer above that keeps what keeps devices open. One for all devices.
+  static void tell_of_last_handles(void (*told)(DeviceState& device) noexcept) noexcept;
   /// Another such handle; if there are none any more, an inner one.
   [[nodiscard]] Device handle();
   /// Keeps the device open, and nothing else: a companion may hold it.
@@ -283,6 +287,8 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] Result<void> poll(StreamState& stream) noexcept;
   void erase_record(StreamState& stream, std::size_t index) noexcept;
 
+  /// Waits for the device if the stream ended without a record. With the stream's mutex held.
+  [[nodiscard]] Result<void> end_unsealed(StreamState& stream) noexcept;
   /// Frees the slot of an ended stream whose marks are all done.
   void recycle_if_done(StreamState& stream) noexcept;
   // All of these with streams_mutex_ held.

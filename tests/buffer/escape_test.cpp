@@ -233,6 +233,20 @@ TEST_F(EscapeTest, RefusesNoStorage) {
   EXPECT_EQ(Escape::try_begin({}).failure().code(), ErrorCode::not_allocated);
 }
 
+TEST_F(EscapeTest, WhatWasLetGoEndsWithTheLastHandleOfItsDevice) {
+  for (int i = 0; i < 10; ++i) {
+    const Device other = sim::open({});
+    const Stream work(other);
+    Array<float> array = Array<float>::uninitialized(other, 100);
+    array.fill(1.0f, work);
+    Escape held = Escape::try_begin(array.storage()).value();
+    array = {};
+    held.end();
+    EXPECT_EQ(kept_storages().storages, 1u);
+  }
+  EXPECT_EQ(kept_storages().storages, 0u);
+}
+
 TEST_F(EscapeTest, KeepsItsDeviceUntilItIsReclaimed) {
   Escape held;
   {

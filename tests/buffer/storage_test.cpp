@@ -13,10 +13,14 @@
 
 #include "support/fake_backend.hpp"
 #include "support/gate.hpp"
+#include "support/temporary_folder.hpp"
 #include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/buffer/array.hpp"
 #include "tern/buffer/buffer.hpp"
+#include "tern/buffer/copy.hpp"
+#include "tern/buffer/file.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/default_resource.hpp"
@@ -418,6 +422,32 @@ TEST_F(StorageTest, WhatAnotherBackendUsesIsKeptUntilThatIsDone) {
   EXPECT_EQ(memory->statistics().live_blocks, 0u);
 }
 
+TEST_F(StorageTest, WhatALostDeviceUsedIsKeptUntilTheOthersAreDone) {
+  const Device host = open_device("host"), gone = sim::open({});
+  const ResourceHandle memory = std::make_shared<PoolResource>(host);
+  const Stream c(gone);
+  const std::uint64_t hold = sim::hold(a);
+  {
+    const StorageHandle storage =
+        Storage::try_make(host, 64, {.resource = memory, .contents = Contents::zero}).value();
+    for (const StreamRef stream : {StreamRef(c), StreamRef(a)}) {
+      stream.call([](void*) {}, nullptr);
+      Result<StorageUse> use =
+          storage->try_use(stream, Access::read, 0, 64, {}, Storage::Streams::any_device);
+      ASSERT_TRUE(use) << use.failure().text();
+      use->end();
+    }
+    sim::set_faults(gone, "info#1=lost");
+    EXPECT_FALSE(gone.try_memory());
+  }
+  EXPECT_EQ(kept_storages().storages, 1u) << "a still uses it";
+  EXPECT_EQ(memory->statistics().live_blocks, 1u);
+  sim::let_go(device, hold);
+  a.synchronize();
+  EXPECT_EQ(poll_storages().storages, 0u);
+  EXPECT_EQ(memory->statistics().live_blocks, 0u);
+}
+
 TEST_F(StorageTest, AFreeWhoseWaitsCannotBeQueuedIsTriedAgain) {
   const std::uint64_t hold = sim::hold(b);
   {
@@ -550,6 +580,47 @@ TEST_F(StorageTest, TheSimulatedDeviceSeesAHostAccessThatCameTooEarly) {
   EXPECT_EQ(refused.failure().code(), ErrorCode::violation);
   device.synchronize();
   EXPECT_TRUE(storage->try_wait_host(Access::read_write, 0, 64, {}));
+}
+
+TEST_F(StorageTest, TheHostWaitsForADeviceThatCannotShareManagedMemory) {
+  const Device alone = sim::open({.policy = sim::Policy::lazy, .concurrent_managed = false});
+  const Stream stream(alone);
+  Buffer other(alone, {64}, DType::u8),
+      managed(alone, {64}, DType::u8, {.kind = MemoryKind::managed});
+  // Work that has nothing to do with the managed memory, before each access of the host.
+  const auto work = [&] { other.fill(std::uint8_t{1}, stream); };
+  work();
+  std::ranges::fill(managed.discard_host<std::uint8_t>(), std::uint8_t{2});
+  work();
+  managed.rw_host<std::uint8_t>()[3] = 4;
+  work();
+  EXPECT_EQ(managed.read_host<std::uint8_t>()[3], 4);
+  work();
+  const test::TemporaryFolder folder;
+  copy(managed, open_file(folder.write("file", std::vector<std::byte>(64, std::byte{'x'}))));
+  work();
+  EXPECT_EQ(managed.read_host<std::uint8_t>()[63], 'x');
+  // Memory that the library fills, or says may be read as it is.
+  work();
+  Buffer zeros(alone, {64}, DType::u8, {.kind = MemoryKind::managed, .contents = Contents::zero});
+  EXPECT_EQ(zeros.read_host<std::uint8_t>()[63], 0);
+  work();
+  const Array<std::uint8_t> any = Array<std::uint8_t>::uninitialized(
+      alone, 64, {.kind = MemoryKind::managed, .contents = Contents::unspecified});
+  static_cast<void>(any.buffer().read_host<std::uint8_t>());
+  EXPECT_TRUE(stream.is_idle());
+  EXPECT_TRUE(sim::findings(alone).empty());
+}
+
+TEST_F(StorageTest, TheHostWaitsForTheDeviceOfManagedMemoryAndForNoPeer) {
+  const std::vector<Device> peers =
+      sim::open_peers({.policy = sim::Policy::lazy, .concurrent_managed = false}, 2);
+  Buffer managed(peers[0], {64}, DType::u8, {.kind = MemoryKind::managed});
+  Buffer other(peers[1], {64}, DType::u8);
+  other.fill(std::uint8_t{1}, peers[1].default_stream());
+  std::ranges::fill(managed.discard_host<std::uint8_t>(), std::uint8_t{2});
+  EXPECT_FALSE(peers[1].default_stream().is_idle());
+  EXPECT_TRUE(sim::findings(peers[0]).empty());
 }
 
 TEST_F(StorageTest, EveryKindIsReachedByWhomTheTableSays) {

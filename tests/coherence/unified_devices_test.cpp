@@ -525,6 +525,23 @@ std::vector<Field> fields() {
   return all;
 }
 
+TEST_P(UnifiedOnDevices, AreClonedByStreamsOfOtherDevices) {
+  devices.push_back(open_device("host"));
+  for (const Device& home : devices) {
+    UnifiedBuffer<int> buffer({16}, {.device = home});
+    for (const Device& writer : devices) {
+      for (const Device& cloner : devices) {
+        SCOPED_TRACE(testing::Message()
+                     << home.spec() << " " << writer.spec() << " " << cloner.spec());
+        buffer.fill(static_cast<int>(cloner.id().value), writer.default_stream());
+        const Result<UnifiedBuffer<int>> same = buffer.try_clone(cloner.default_stream());
+        ASSERT_TRUE(same) << same.failure().text();
+        EXPECT_EQ(same->to_vector(), std::vector<int>(16, static_cast<int>(cloner.id().value)));
+      }
+    }
+  }
+}
+
 TEST_P(UnifiedOnDevices, RandomProgramsFindNoWrongByte) {
   Seen seen;
   for (std::uint64_t seed = 1; seed <= 6 && !HasFailure(); ++seed) {

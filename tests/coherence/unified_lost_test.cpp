@@ -56,6 +56,26 @@ class UnifiedLost : public testing::Test {
   const Stream a{first}, b{second}, c{third};
 };
 
+TEST_F(UnifiedLost, WhatTheHostHasIsReadBesideWhatDidNotArrive) {
+  UnifiedBuffer<int> buffer = make();
+  buffer.fill(1);
+  {
+    UnifiedView<int> part = buffer.view(0, 50);
+    const DeviceLease<int> lease = part.discard_device(a);
+    a.fill(lease.data(), lease.size(), 2);
+  }
+  EXPECT_EQ(buffer.view(50, 50).read_host()[0], 1);
+  buffer.view(0, 50).prefetch_host();
+  lose(first);
+  const auto kept = buffer.view(60, 20).try_read_host();
+  ASSERT_TRUE(kept) << kept.failure().text();
+  EXPECT_EQ((*kept)[0], 1);
+  EXPECT_FALSE(buffer.view(0, 50).try_read_host());
+  EXPECT_FALSE(buffer.view(0, 50).try_read_host());
+  EXPECT_EQ(buffer.view(50, 50).read_host()[49], 1);
+  EXPECT_TRUE(buffer.check());
+}
+
 TEST_F(UnifiedLost, AnotherCopyIsTheSource) {
   UnifiedBuffer<int> read = on_both(1), later = on_both(2), element = on_both(3),
                      fetched = on_both(4), there = on_both(5);

@@ -634,6 +634,33 @@ TEST(DeviceCompanion, KnowsIfItCameTooLate) {
   EXPECT_TRUE(fake.ledger->has_closed());
 }
 
+TEST(DeviceState, AStreamThatEndsWhileNothingAnswersIsNotDone) {
+  const Device device = sim::open({.policy = sim::Policy::lazy});
+  auto* const memory = static_cast<std::byte*>(device.allocate(MemoryKind::pinned, 64));
+  Mark first, second;
+  {
+    const Stream a(device), b(device);
+    a.fill(memory, 32, std::byte{7});
+    b.fill(memory + 32, 32, std::byte{8});
+    first = a.next_mark();
+    second = b.next_mark();
+    // No event for a record of the last mark, and no wait.
+    sim::set_faults(device, "stream#1+=fail, sync#1+=fail");
+  }
+  EXPECT_FALSE(Device::try_is_done(first));
+  EXPECT_FALSE(Device::try_wait(first));
+  sim::set_faults(device, "");
+  const Stream behind(device);  // in another slot
+  EXPECT_EQ(Device::try_is_done(first).value(), true);
+  EXPECT_EQ(memory[0], std::byte{7});
+  behind.wait(second);
+  behind.copy(memory, memory + 32, 32);
+  behind.synchronize();
+  EXPECT_EQ(memory[0], std::byte{8});
+  EXPECT_TRUE(sim::findings(device).empty());
+  device.release(memory);
+}
+
 TEST(LostDevice, WhatAStreamThatEndsThereLeftUndoneIsNotDone) {
   const Device device = sim::open({.policy = sim::Policy::lazy});
   Stream brief(device);

@@ -130,6 +130,7 @@ void Field::plant_faults() {
                                                    "fill",  "allocate", "launch", "wait",
                                                    "query", "record",   "free",   "stream"};
   std::string plan;
+  bool is_mute = false;  // answers no question, or ends no wait
   const std::size_t rules = 1 + random_.below(2);
   for (std::size_t i = 0; i < rules; ++i) {
     const char* const name = random_.any_of(classes);
@@ -138,8 +139,15 @@ void Field::plant_faults() {
     const char* const kind = is_lost                                ? "lost"
                              : std::string_view(name) == "allocate" ? "oom"
                                                                     : "fail";
-    plan += fmt::format("{}{}#{}{}={}", i == 0 ? "" : ", ", name, 1 + random_.below(4),
-                        is_persistent ? "+" : "", kind);
+    const std::size_t number = 1 + random_.below(4);
+    const std::string when = fmt::format("#{}{}", number, is_persistent ? "+" : "");
+    // A blocking copy does not return before its device has answered: one that is never lost and
+    // never answers would keep it for ever. So of questions and waits one works now and then.
+    const bool is_answer = is_persistent && !is_lost &&
+                           (std::string_view(name) == "query" || std::string_view(name) == "sync");
+    plan += fmt::format("{}{}{}={}", i == 0 ? "" : ", ", name, is_answer && is_mute ? "~0.9" : when,
+                        kind);
+    is_mute |= is_answer;
     may_lose_ |= is_lost;
   }
   const Device& device = random_.any_of(simulated_);
@@ -189,10 +197,15 @@ void Field::check_memory() {
   static_cast<void>(poll_storages());
   for (const auto& [id, home] : homes_) {
     home.resource->trim(0);
-    home.budget->drain();
-    static_cast<void>(poll_storages());
-    require(home.budget->charged_bytes() == 0, "{} stay charged after everything was dropped",
-            home.budget->charged_bytes());
+    // A storage that was kept is freed in the order of a stream, which comes behind the last wait.
+    if (const Result<void> done = home.budget->try_wait_for_pending(); !done) {
+      expect_reason(done.failure(), "waiting for frees");
+    }
+    require(home.budget->charged_bytes() == 0,
+            "{} bytes stay charged after everything was dropped: {} pending, {} of frees that "
+            "failed, {} of storages that are kept",
+            home.budget->charged_bytes(), home.budget->pending_bytes(),
+            home.resource->failed_free_bytes(), kept_storages().bytes);
     require(home.resource.use_count() == 1, "{} owners of a resource are left",
             home.resource.use_count() - 1);
   }

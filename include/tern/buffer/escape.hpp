@@ -5,9 +5,9 @@
 // its address; and when the last one has ended, memory of a device goes back to its resource only
 // behind a wait for everything the device had then: one that Tern makes anyway
 // (Device::synchronize), one by reclaim_escaped(), one for want of memory, when an allocation would
-// fail otherwise, or one by an Escape that begins when a thousand are kept. Until then it is among
-// the kept storages. Memory that was never exported pays nothing for this, and pageable memory of
-// the host is free at once.
+// fail otherwise, one by an Escape that begins when a thousand are kept, or one with the device's
+// last handle. Until then it is among the kept storages. Memory that was never exported pays
+// nothing for this, and pageable memory of the host is free at once.
 //
 // Moves, does not copy. It may end on any thread, takes no lock that is held across foreign code,
 // and never throws.

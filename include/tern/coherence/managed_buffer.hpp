@@ -77,8 +77,6 @@ class TERN_EXPORT ManagedMemory {
   [[nodiscard]] const Buffer& buffer() const noexcept { return buffer_; }
   [[nodiscard]] HostWaitScope host_wait_scope() const noexcept;
 
-  /// Before the host's turn: what must be waited for besides the uses of the buffer.
-  [[nodiscard]] Result<void> try_wait_for_device(CallSite site) const noexcept;
   /// A use of all of it by a stream: a device's own, or of another one that shares the memory.
   [[nodiscard]] Result<StorageUse> try_use(StreamRef stream, Access access,
                                            CallSite site) const noexcept;
@@ -176,14 +174,12 @@ class ManagedBuffer {
   /// Refused with never_written.
   [[nodiscard]] Result<HostView<const T>> try_read_host(
       CallSite site = CallSite::here()) const noexcept {
-    if (Result<void> idle = memory_.try_wait_for_device(site); !idle) return idle.failure();
     return buffer().template try_read_host<T>(site);
   }
   [[nodiscard]] HostView<const T> read_host(CallSite site = CallSite::here()) const {
     return try_read_host(site).value();
   }
   [[nodiscard]] Result<HostView<T>> try_rw_host(CallSite site = CallSite::here()) noexcept {
-    if (Result<void> idle = memory_.try_wait_for_device(site); !idle) return idle.failure();
     return Buffer(buffer()).template try_rw_host<T>(site);
   }
   [[nodiscard]] HostView<T> rw_host(CallSite site = CallSite::here()) {
@@ -191,7 +187,6 @@ class ManagedBuffer {
   }
   /// To write all of it.
   [[nodiscard]] Result<HostView<T>> try_discard_host(CallSite site = CallSite::here()) noexcept {
-    if (Result<void> idle = memory_.try_wait_for_device(site); !idle) return idle.failure();
     return Buffer(buffer()).template try_discard_host<T>(site);
   }
   [[nodiscard]] HostView<T> discard_host(CallSite site = CallSite::here()) {

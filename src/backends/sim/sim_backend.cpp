@@ -758,7 +758,7 @@ class SimBackend final : public Backend, public HostOrder {
       return world_->judge({.kind = RecordKind::host_access, .touches = touches, .site = site});
     }
     return world_->judge_host_access(
-        address, bytes, access == Access::read ? TouchKind::read : TouchKind::write, site);
+        address, bytes, access == Access::read ? TouchKind::read : TouchKind::write, site, index_);
   }
   void note_suballocate(const Submission& submission,
                         const Suballocation& block) noexcept override {

@@ -490,10 +490,11 @@ void World::keep_later(Finding finding) {
 }
 
 Result<void> World::judge_managed(const void* address, std::size_t bytes, TouchKind kind,
-                                  CallSite site) {
+                                  CallSite site, std::optional<std::size_t> device) {
   if (!options_.check) return {};
   const ActorId host = host_actor();
   for (const std::unique_ptr<SimStream>& stream : streams_) {
+    if (device && stream->device != *device) continue;
     const std::uint64_t last = checker_.sequence(stream->actor);
     if (checker_.knows(host, stream->actor, last)) continue;
     std::vector<Touch>& touches = scratch();
@@ -512,10 +513,10 @@ Result<void> World::judge_managed(const void* address, std::size_t bytes, TouchK
 }
 
 Result<void> World::judge_host_access(const void* address, std::size_t bytes, TouchKind kind,
-                                      CallSite site) {
+                                      CallSite site, std::optional<std::size_t> device) {
   const auto managed = host().managed_offset(address);
   if (managed && !shares_managed()) {
-    if (Result<void> idle = judge_managed(address, bytes, kind, site); !idle) return idle;
+    if (Result<void> idle = judge_managed(address, bytes, kind, site, device); !idle) return idle;
   }
   std::vector<Touch>& touches = scratch();
   add_touch(touches, kind, address, bytes);

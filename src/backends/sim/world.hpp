@@ -123,12 +123,14 @@ class World {
   enum class InTrace : std::uint8_t { no, yes };
   Result<void> keep(Finding finding, InTrace in_trace = InTrace::no);
   void keep_later(Finding finding);
-  /// The host touches managed memory of a device that must be idle for that.
+  /// The host touches managed memory of a device that must be idle for that; unset: nobody said
+  /// which, and all must be.
   [[nodiscard]] Result<void> judge_managed(const void* address, std::size_t bytes, TouchKind kind,
-                                           CallSite site);
+                                           CallSite site, std::optional<std::size_t> device);
   /// The host touches memory that it shares with devices.
   [[nodiscard]] Result<void> judge_host_access(const void* address, std::size_t bytes,
-                                               TouchKind kind, CallSite site);
+                                               TouchKind kind, CallSite site,
+                                               std::optional<std::size_t> device = {});
   /// Somebody freed what is no live block: a finding beside the error that the call returns.
   void note_bad_free(const TraceRecord& record, const void* address);
   /// Somebody used a handle that is gone: a finding beside the error that the call returns.
