@@ -8,11 +8,18 @@
 #include <cstring>
 #include <utility>
 
+/// There in programs that run under AddressSanitizer, however this file was compiled.
+extern "C" [[gnu::weak]] void* __asan_region_is_poisoned(void* begin, std::size_t bytes);
+
 namespace tern::sim {
 namespace {
 
-/// Is there memory at all of these addresses? Asks the system, and touches nothing.
-bool is_mapped(const std::byte* first, std::size_t bytes) noexcept {
+/// Is there memory at all of these addresses? Asks the system, and touches nothing. A freed block
+/// often keeps its pages; AddressSanitizer knows better.
+bool is_usable(std::byte* first, std::size_t bytes) noexcept {
+  if (__asan_region_is_poisoned != nullptr && __asan_region_is_poisoned(first, bytes) != nullptr) {
+    return false;
+  }
   static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   std::array<unsigned char, 1024> pages;
   std::uintptr_t at = reinterpret_cast<std::uintptr_t>(first) / page * page;
@@ -65,7 +72,7 @@ bool HostWatch::compare(Entry& entry, Part& part, std::vector<Finding>& found) {
   const Check check = std::exchange(part.check, Check::none);
   const std::size_t bytes = std::min(part.bytes, most_watched_bytes);
   if (check == Check::none) return true;
-  const bool is_there = is_mapped(part.first, bytes);
+  const bool is_there = is_usable(part.first, bytes);
   const bool is_same =
       is_there && (check == Check::filled ? is_filled(part.first, bytes)
                                           : hash_bytes(part.first, bytes) == part.fingerprint);
@@ -93,7 +100,7 @@ bool HostWatch::meet(const Part& part, std::vector<Finding>& found) {
 
 void HostWatch::watch(Part& part) {
   const std::size_t bytes = std::min(part.bytes, most_watched_bytes);
-  if (!is_mapped(part.first, bytes)) return;
+  if (!is_usable(part.first, bytes)) return;
   if (!part.is_written) {
     part.fingerprint = hash_bytes(part.first, bytes);
     part.check = Check::same;
@@ -130,7 +137,7 @@ std::uint64_t HostWatch::submitted(Operation operation, std::span<const Range> r
 bool HostWatch::runs(std::uint64_t number, std::vector<Finding>& found) {
   Entry* const entry = find(number);
   if (entry == nullptr) return true;
-  bool is_usable = true;
+  bool may_run = true;
   for (Part& part : entry->parts) {
     const bool is_source = !part.is_written;
     const bool was_checked = part.check != Check::none;
@@ -144,10 +151,10 @@ bool HostWatch::runs(std::uint64_t number, std::vector<Finding>& found) {
     }
     // What was written too early may be a block of somebody else by now. What was read may be
     // read, if it is there.
-    if (part.is_written || found.back().change == Change::freed) is_usable = false;
+    if (part.is_written || found.back().change == Change::freed) may_run = false;
     part.ends_with_run = true;
   }
-  return is_usable;
+  return may_run;
 }
 
 void HostWatch::has_run(std::uint64_t number) {
@@ -186,7 +193,7 @@ void HostWatch::lost(std::uint32_t device) {
   std::erase_if(entries_, [&](const Entry& entry) {
     if (entry.operation.device != device) return false;
     for (const Part& part : entry.parts) {
-      if (part.old.empty() || !is_mapped(part.first, part.old.size())) continue;
+      if (part.old.empty() || !is_usable(part.first, part.old.size())) continue;
       // Who wrote it in the meantime has the last word.
       if (!is_filled(part.first, part.old.size())) continue;
       std::memcpy(part.first, part.old.data(), part.old.size());
