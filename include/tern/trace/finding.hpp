@@ -25,6 +25,8 @@ namespace tern {
   TERN_FINDING(use_before_alloc, 104, "use-before-alloc")             \
   TERN_FINDING(host_read_before_sync, 105, "host-read-before-sync")   \
   TERN_FINDING(host_write_before_sync, 106, "host-write-before-sync") \
+  TERN_FINDING(changed_in_flight, 107, "changed-in-flight")           \
+  TERN_FINDING(freed_in_flight, 108, "freed-in-flight")               \
   TERN_FINDING(use_after_free, 201, "use-after-free")                 \
   TERN_FINDING(double_free, 202, "double-free")                       \
   TERN_FINDING(wrong_range_free, 203, "wrong-range-free")             \

@@ -1015,6 +1015,8 @@ CUresult cuMemHostRegister(void* address, std::size_t bytes, unsigned flags) {
     const std::uintptr_t first = as_number(address);
     // Memory of the driver's own counts as registered.
     if (here.state.block_at(address).bytes != 0) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    const Result<Entry> entry = here.state.world->enter("cuMemHostRegister", here.site);
+    if (!entry) return CUDA_ERROR_NOT_PERMITTED;
     const std::lock_guard lock(here.state.mutex);
     std::map<std::uintptr_t, FakeHostBlock>& known_ranges = here.state.registrations;
     const auto next = known_ranges.lower_bound(first);
@@ -1024,6 +1026,7 @@ CUresult cuMemHostRegister(void* address, std::size_t bytes, unsigned flags) {
         before != known_ranges.end() && before->first + before->second.bytes > first;
     if (meets_next || meets_before) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     known_ranges.emplace(first, FakeHostBlock{here.device, bytes, flags});
+    here.state.world->host().begin_registration(address, bytes);
     return CUDA_SUCCESS;
   });
 }
@@ -1032,10 +1035,14 @@ CUresult cuMemHostUnregister(void* address) {
   return call(DriverEntry::cuMemHostUnregister, Demand::release, [&](const Here& here) -> CUresult {
     if (!here.state.may_disturb()) return disturbs_capture;
     if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const Result<Entry> entry = here.state.world->enter("cuMemHostUnregister", here.site);
+    if (!entry) return CUDA_ERROR_NOT_PERMITTED;
     const std::lock_guard lock(here.state.mutex);
-    return here.state.registrations.erase(as_number(address)) != 0
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    if (here.state.registrations.erase(as_number(address)) == 0) {
+      return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
+    here.state.world->host().end_registration(address);
+    return CUDA_SUCCESS;
   });
 }
 

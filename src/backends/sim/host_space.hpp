@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -44,6 +45,20 @@ class HostSpace {
     return find(address, nullptr) == nullptr;
   }
 
+  /// Foreign memory that a driver page-locks where it is, and that devices may then use without
+  /// saying so.
+  void begin_registration(const void* address, std::size_t bytes) {
+    registered_[reinterpret_cast<std::uintptr_t>(address)] = bytes;
+  }
+  void end_registration(const void* address) {
+    registered_.erase(reinterpret_cast<std::uintptr_t>(address));
+  }
+  [[nodiscard]] bool is_registered(const void* address) const noexcept {
+    const auto at = reinterpret_cast<std::uintptr_t>(address);
+    const auto next = registered_.upper_bound(at);
+    return next != registered_.begin() && at - std::prev(next)->first < std::prev(next)->second;
+  }
+
   /// Forgets foreign memory that overlaps the range and of which is_settled(range) says that
   /// nothing is under way: it may be another object by now, and whether it has the same address is
   /// chance.
@@ -68,6 +83,7 @@ class HostSpace {
   std::byte* arena_ = nullptr;  // mapped when first needed
   RangeAllocator allocator_;
   std::map<std::uintptr_t, Block> blocks_;
+  std::map<std::uintptr_t, std::size_t> registered_;
   IntervalMap<std::uint64_t> foreign_;  // address to the offset of the interval's first byte
   std::uint64_t next_foreign_ = foreign_offset;
 };

@@ -57,6 +57,7 @@ struct Operation {
   CallSite site = {};                  // of what runs users' code
   std::uint64_t sequence = 0;          // as the checker counts the operations of the stream
   std::vector<std::byte> staged = {};  // a copy's source, if it was read at once
+  std::uint64_t watch = 0;  // its number among the uses of pageable memory, if it has one
 };
 
 }  // namespace tern::sim

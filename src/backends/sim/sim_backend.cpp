@@ -80,7 +80,7 @@ class SimBackend final : public Backend, public HostOrder {
     if (!entry) return entry.failure();
     if (Result<void> begun = begin(FaultClass::sync, "synchronize"); !begun) return begun;
     if (Result<void> waited = world_->wait_for_all(index_); !waited) return waited;
-    return world_->take_kernel_failure();
+    return world_->take_failure_of_work();
   }
 
   // --- Memory
@@ -364,6 +364,7 @@ class SimBackend final : public Backend, public HostOrder {
     operation.kind = Operation::Kind::copy_2d;
     operation.copy_2d = copy;
     operation.bytes = copy.width_bytes * copy.height;
+    operation.watch = watch_rows(submission, copy);
     world_->submit(index_of(submission.stream), std::move(operation));
     return {};
   }
@@ -383,6 +384,8 @@ class SimBackend final : public Backend, public HostOrder {
     operation.destination = destination;
     operation.bytes = bytes;
     operation.pattern = pattern;
+    const HostWatch::Range written{destination, bytes, true};
+    operation.watch = watch(submission, {&written, 1}, HostWatch::Kind::other);
     world_->submit(index_of(submission.stream), std::move(operation));
     return {};
   }
@@ -481,7 +484,7 @@ class SimBackend final : public Backend, public HostOrder {
     if (!entry) return entry.failure();
     if (Result<void> begun = begin(FaultClass::sync, "synchronize"); !begun) return begun;
     if (Result<void> waited = wait_and_know(index_of(stream)); !waited) return waited;
-    return world_->take_kernel_failure();
+    return world_->take_failure_of_work();
   }
 
   Result<NativeEvent> create_event(const EventOptions&) noexcept override {
@@ -582,7 +585,7 @@ class SimBackend final : public Backend, public HostOrder {
       return waited;
     }
     learn(event);
-    return world_->take_kernel_failure();
+    return world_->take_failure_of_work();
   }
 
   Result<std::uint64_t> elapsed_ns(NativeEvent start, NativeEvent end) noexcept override {
@@ -740,6 +743,7 @@ class SimBackend final : public Backend, public HostOrder {
     operation.kind = Operation::Kind::launch;
     operation.launch = std::move(kept);
     operation.site = submission.site;
+    operation.watch = watch_arguments(submission, *operation.launch);
     world_->submit(index_of(submission.stream), std::move(operation));
     return {};
   }
@@ -837,8 +841,8 @@ class SimBackend final : public Backend, public HostOrder {
     operation.source = source;
     operation.bytes = bytes;
     const std::size_t stream = index_of(submission.stream);
-    const bool is_from_pageable = is_pageable(source);
-    if (!is_from_pageable && !is_pageable(destination)) {
+    const bool is_from_pageable = world_->is_pageable(source);
+    if (!is_from_pageable && !world_->is_pageable(destination)) {
       world_->submit(stream, std::move(operation));
       return {};
     }
@@ -847,6 +851,8 @@ class SimBackend final : public Backend, public HostOrder {
     enum Coin : std::uint64_t { at_once, blocks, stages };
     const std::uint64_t coin = world_->flip(is_from_pageable ? 3 : 2);
     const SimStream& state = world_->stream(stream);
+    const HostWatch::Range ranges[] = {{source, bytes, false}, {destination, bytes, true}};
+    operation.watch = watch(submission, ranges, HostWatch::Kind::copy);
     if (coin == stages) {
       // The stream's earlier work may still write the source, so that comes first.
       world_->drain(stream);
@@ -861,8 +867,30 @@ class SimBackend final : public Backend, public HostOrder {
     return {};
   }
 
-  [[nodiscard]] bool is_pageable(const void* address) {
-    return !world_->locate(address) && world_->host().is_pageable(address);
+  [[nodiscard]] std::uint64_t watch(const Submission& submission,
+                                    std::span<const HostWatch::Range> ranges,
+                                    HostWatch::Kind kind) {
+    return world_->watch(index_of(submission.stream), submission.site, ranges, kind);
+  }
+  [[nodiscard]] std::uint64_t watch_rows(const Submission& submission, const Copy2D& copy) {
+    if (!world_->is_pageable(copy.source) && !world_->is_pageable(copy.destination)) return 0;
+    std::vector<HostWatch::Range> ranges;
+    for (std::size_t row = 0; row < copy.height; ++row) {
+      const auto* from = static_cast<const std::byte*>(copy.source);
+      const auto* to = static_cast<const std::byte*>(copy.destination);
+      ranges.push_back({from + row * copy.source_pitch_bytes, copy.width_bytes, false});
+      ranges.push_back({to + row * copy.destination_pitch_bytes, copy.width_bytes, true});
+    }
+    return watch(submission, ranges, HostWatch::Kind::copy);
+  }
+  [[nodiscard]] std::uint64_t watch_arguments(const Submission& submission,
+                                              const KernelLaunch& launch) {
+    std::vector<HostWatch::Range> ranges;
+    for (const KernelArgument& argument : launch.arguments) {
+      if (argument.range_address == nullptr) continue;
+      ranges.push_back({argument.range_address, argument.range_bytes, is_write(argument.access)});
+    }
+    return watch(submission, ranges, HostWatch::Kind::other);
   }
 
   /// The host waits for all of the stream, and the checker counts it.

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <span>
 #include <utility>
@@ -194,6 +195,8 @@ Result<Entry> World::enter(const char* call, CallSite site) {
   if (runs_in_this_thread()) return refuse_inside(call, site);
   Entry entry(mutex_);
   if (self != first_thread_) note_thread(self);
+  call_ = call;
+  call_site_ = site;
   return entry;
 }
 
@@ -262,8 +265,11 @@ void World::lose(std::uint32_t index, const Failure& cause) noexcept {
   if (lost.loss) return;
   lost.loss = cause;
   // What was queued will never run. It counts as passed, so that nobody waits for ever.
+  watch_.lost(index);
   for (const std::unique_ptr<SimStream>& stream : streams_) {
     if (stream->device != index) continue;
+    queued_functions_ -= static_cast<std::size_t>(
+        std::ranges::count(stream->queue, Operation::Kind::call, &Operation::kind));
     stream->queue.clear();
     if (stream->passed != stream->submitted) stream->lost_at = stream->passed;
     stream->passed = stream->submitted;
@@ -292,9 +298,9 @@ Result<std::optional<FaultKind>> World::begin(std::uint32_t index, FaultClass fa
   // Questions and waits are asked in places that cannot raise what was found before.
   const bool is_question = fault_class == FaultClass::query || fault_class == FaultClass::sync ||
                            fault_class == FaultClass::info;
-  if ((parked_ || parked_by_kernel_) && !is_question) {
-    const Failure parked = parked_ ? *parked_ : *parked_by_kernel_;
-    (parked_ ? parked_ : parked_by_kernel_).reset();
+  if ((parked_ || parked_by_work_) && !is_question) {
+    const Failure parked = parked_ ? *parked_ : *parked_by_work_;
+    (parked_ ? parked_ : parked_by_work_).reset();
     finish_copies();
     return parked;
   }
@@ -398,7 +404,17 @@ Result<void> World::judge(const TraceRecord& given, Crossing crossing) {
     record.was_refused = finding && !must_apply;
     trace_->write(record);
   }
-  return finding ? keep(*std::move(finding), InTrace::yes) : Result<void>();
+  if (finding) return keep(*std::move(finding), InTrace::yes);
+  const bool learns =
+      record.kind == RecordKind::host_wait_mark || record.kind == RecordKind::host_wait_event;
+  if (learns && !watch_.is_empty()) {
+    std::vector<HostWatch::Finding> found;
+    watch_.host_learned(
+        [&](ActorId actor, std::uint64_t last) { return checker_.knows(record.host, actor, last); },
+        found);
+    tell(found);
+  }
+  return {};
 }
 
 std::optional<Finding> World::judge_places(const TraceRecord& record, Crossing crossing) {
@@ -470,18 +486,79 @@ void World::finish_copies() {
   // The exception unwinds past vectors that queued copies write to, and must not be lost to a crash
   // there. A device may go on at any time, so it does now.
   if (is_running_) return;
-  const auto is_pageable = [&](const void* address) {
-    return address != nullptr && !locate(address) && host_.is_pageable(address);
+  const auto is_foreign = [&](const void* address) {
+    return address != nullptr && is_pageable(address);
   };
   const auto uses_pageable = [&](const Operation& operation) {
-    return is_pageable(operation.destination) || is_pageable(operation.source) ||
-           is_pageable(operation.copy_2d.destination) || is_pageable(operation.copy_2d.source);
+    return is_foreign(operation.destination) || is_foreign(operation.source) ||
+           is_foreign(operation.copy_2d.destination) || is_foreign(operation.copy_2d.source);
   };
   for (const std::size_t index : std::vector(busy_)) {
     const SimStream& stream = *streams_[index];
     const auto last = std::find_if(stream.queue.rbegin(), stream.queue.rend(), uses_pageable);
     if (last == stream.queue.rend()) continue;
     run_towards(index, stream.submitted - static_cast<std::uint64_t>(last - stream.queue.rbegin()));
+  }
+}
+
+std::uint64_t World::watch(std::size_t index, CallSite site,
+                           std::span<const HostWatch::Range> ranges, HostWatch::Kind kind) {
+  if (!options_.check) return 0;
+  std::vector<HostWatch::Range> pageable;
+  std::ranges::copy_if(ranges, std::back_inserter(pageable), [&](const HostWatch::Range& range) {
+    return range.bytes > 0 && is_pageable(range.address) && !host_.is_registered(range.address);
+  });
+  if (pageable.empty()) return 0;
+  const SimStream& stream = *streams_[index];
+  std::vector<HostWatch::Finding> found;
+  const std::uint64_t number = watch_.submitted(
+      {stream.device, stream.actor, checker_.sequence(stream.actor), site, scratch_}, pageable,
+      kind, queued_functions_ > 0 ? HostWatch::Queued::anything : HostWatch::Queued::known_ranges,
+      found);
+  tell(found);
+  return number;
+}
+
+void World::tell(const std::vector<HostWatch::Finding>& found) {
+  for (const HostWatch::Finding& one : found) {
+    const HostWatch::Operation& user = one.operation;
+    const bool is_freed = one.change == HostWatch::Change::freed;
+    const FindingCode code =
+        is_freed ? FindingCode::freed_in_flight : FindingCode::changed_in_flight;
+    const std::string mark = checker_.mark_text(user.actor, user.sequence);
+    std::vector<Touch> memory;
+    for (const Touch& touch : user.touches) {
+      const bool is_written = touch.kind == TouchKind::write;
+      if (touch.range.space == 0 && is_written == one.is_written) memory.push_back(touch);
+    }
+    const std::string verb = one.is_written ? "write" : "read";
+    // As the operation would be named in a finding about it.
+    const std::string before = checker_
+                                   .report(code,
+                                           {.operation = OperationKind::copy,
+                                            .actor = user.actor,
+                                            .device = user.device,
+                                            .touches = user.touches,
+                                            .site = user.site},
+                                           {}, user.sequence)
+                                   .now;
+    Finding finding = checker_.report(
+        code,
+        {.kind = RecordKind::host_access,
+         .host = host_actor(),
+         .touches = memory,
+         .site = call_site_},
+        {.what = fmt::format("host memory was {} while {} could still {} it",
+                             is_freed ? "freed" : "changed or freed", mark, verb),
+         .fix = fmt::format("keep the memory as it is until the host has waited for {}", mark),
+         .action = fmt::format("{}() notices it {} {} ran", call_, one.has_run ? "after" : "before",
+                               mark)});
+    finding.before = {before};
+    // The mistake is made between the two lines; the first of them says which memory it is.
+    finding.site = user.site;
+    if (Result<void> kept = keep(std::move(finding)); !kept && !parked_by_work_) {
+      parked_by_work_ = kept.failure();
+    }
   }
 }
 
@@ -686,6 +763,7 @@ void World::enqueue(std::size_t index, Operation&& operation) {
     operation.point->position = stream.submitted;
     operation.point->sequence = operation.sequence;
   }
+  if (operation.kind == Operation::Kind::call) ++queued_functions_;
   if (stream.queue.empty()) busy_.insert(std::ranges::lower_bound(busy_, index), index);
   stream.queue.push_back(std::move(operation));
 }
@@ -965,10 +1043,11 @@ void World::charge(SimStream& stream, const Operation& operation) {
   stream.time_ns = later(start, cost);
 }
 
-Result<void> World::take_kernel_failure() {
-  if (!parked_by_kernel_) return {};
-  const Failure failure = *parked_by_kernel_;
-  parked_by_kernel_.reset();
+Result<void> World::take_failure_of_work() {
+  if (!parked_by_work_) return {};
+  const Failure failure = *parked_by_work_;
+  parked_by_work_.reset();
+  finish_copies();
   return failure;
 }
 
@@ -977,10 +1056,18 @@ void World::run_one(std::size_t index) {
   SimStream& stream = *streams_[index];
   Operation operation = std::move(stream.queue.front());
   stream.queue.pop_front();
+  if (operation.kind == Operation::Kind::call) --queued_functions_;
   if (stream.queue.empty()) note_idle(index);
   stream.last_step = ++steps_;
   charge(stream, operation);
-  execute(stream, operation);
+  if (operation.watch == 0) {
+    execute(stream, operation);
+  } else {
+    std::vector<HostWatch::Finding> found;
+    if (watch_.runs(operation.watch, found)) execute(stream, operation);
+    watch_.has_run(operation.watch);
+    tell(found);
+  }
   // A loss has already declared everything passed.
   if (stream.passed < stream.submitted) ++stream.passed;
   if (is_outermost) is_running_ = false;
@@ -1020,7 +1107,8 @@ void World::execute(SimStream& stream, Operation& operation) {
     case Operation::Kind::fill:
       return note_moved(executor_.fill(operation, here));
     case Operation::Kind::call:
-      return run_users_code(stream, operation);
+      run_users_code(stream, operation);
+      return watch_.forget_contents();
     case Operation::Kind::launch:
       note_moved(executor_.prepare(*operation.launch, here));
       return run_launch(stream, operation);
@@ -1120,7 +1208,7 @@ void World::execute_strictly(const SimStream& stream, const Operation& operation
          .fix = "declare the range as an argument of the launch, or leave it alone",
          .action = fmt::format("kernel \"{}\" {} [{:#x}, +1 B)", kernel, verb, one.offset)},
         operation.sequence));
-    if (!kept && !parked_by_kernel_) parked_by_kernel_ = kept.failure();
+    if (!kept && !parked_by_work_) parked_by_work_ = kept.failure();
   }
 }
 

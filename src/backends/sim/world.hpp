@@ -20,6 +20,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -28,6 +29,7 @@
 #include "backends/sim/executor.hpp"
 #include "backends/sim/fault_plan.hpp"
 #include "backends/sim/host_space.hpp"
+#include "backends/sim/host_watch.hpp"
 #include "backends/sim/managed_pages.hpp"
 #include "backends/sim/memories.hpp"
 #include "backends/sim/operation.hpp"
@@ -152,8 +154,15 @@ class World {
   /// Numbers of ended streams are used again from so many on, where that changes no verdict.
   void reuse_numbers_from(ActorId count) noexcept { plenty_of_numbers_ = count; }
   [[nodiscard]] SimStream& stream(std::size_t index) { return *streams_[index]; }
-  /// What a kernel has done wrong while it ran, if nobody was told: for the end of a wait.
-  [[nodiscard]] Result<void> take_kernel_failure();
+  /// What was found while work ran, if nobody was told: for the end of a wait.
+  [[nodiscard]] Result<void> take_failure_of_work();
+  /// The operation that was judged last uses such ranges of host memory. Those that are pageable
+  /// are watched until the host knows that it is over. Returns what Operation::watch is to be.
+  [[nodiscard]] std::uint64_t watch(std::size_t stream, CallSite site,
+                                    std::span<const HostWatch::Range> ranges, HostWatch::Kind kind);
+  [[nodiscard]] bool is_pageable(const void* address) const noexcept {
+    return !locate(address) && host_.is_pageable(address);
+  }
   void submit(std::size_t stream, Operation&& operation);
   /// Lets others go on until it is the host's turn.
   void run_until_host();
@@ -214,6 +223,8 @@ class World {
     const Operation* operation = nullptr;
   };
 
+  /// Memory that queued work uses was changed or freed: whoever waits for the work hears of it.
+  void tell(const std::vector<HostWatch::Finding>& found);
   /// Runs queued copies of pageable memory, as far as they can run.
   void finish_copies();
   [[nodiscard]] Failure refuse_inside(const char* call, CallSite site);
@@ -275,11 +286,15 @@ class World {
   std::uint64_t last_hold_ = 0;
   std::condition_variable_any let_go_;
   std::vector<Touch> scratch_;
+  HostWatch watch_;
+  std::size_t queued_functions_ = 0;  // of the host
+  const char* call_ = "";             // the one that is under way, and where it was made
+  CallSite call_site_ = {};
   std::vector<Finding> findings_;
   ReportPrinter printer_;
-  std::optional<Failure> parked_;            // of calls that could not fail
-  std::optional<Failure> parked_by_kernel_;  // of kernels that ran
-  bool is_running_ = false;                  // an operation, just now
+  std::optional<Failure> parked_;          // of calls that could not fail
+  std::optional<Failure> parked_by_work_;  // of work that ran
+  bool is_running_ = false;                // an operation, just now
   std::uint64_t trace_hash_ = 0;
   std::uint64_t last_event_ = 0;
   std::uint64_t last_generation_ = 0;
