@@ -321,9 +321,13 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
         // only the device's other streams can be waited for then.
         const Result<bool> is_captured = backend_->is_capturing(stream.native);
         const bool may_wait = !is_captured || !*is_captured;
-        // A wait that fails says nothing about the work.
-        stream.is_unsealed =
-            (!may_wait || !backend_->synchronize(stream.native)) && !backend_->synchronize();
+        if (!may_wait || !backend_->synchronize(stream.native)) {
+          // A wait that fails says nothing about the work. Captured work is the graph's, and a wait
+          // that is refused because of the capture will never say more.
+          const Result<void> waited = backend_->synchronize();
+          stream.is_unsealed =
+              !waited && (may_wait || waited.failure().code() != ErrorCode::stream_misuse);
+        }
         if (!stream.is_unsealed) stream.see_done(issued);
       }
     }

@@ -499,6 +499,8 @@ void World::finish_copies() {
     if (last == stream.queue.rend()) continue;
     run_towards(index, stream.submitted - static_cast<std::uint64_t>(last - stream.queue.rbegin()));
   }
+  // The unwinding destroys those vectors before the host has waited, which is no second mistake.
+  watch_.forget_contents();
 }
 
 std::uint64_t World::watch(std::size_t index, CallSite site,
