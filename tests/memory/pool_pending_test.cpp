@@ -78,7 +78,6 @@ TEST_P(PoolPending, OfAServerStayBounded) {
   std::vector<Block> results(most_results);
   const Stream copies(device);
   const int requests = test::in_full() ? 50'000 : 10'000;
-  std::size_t held_early = 0;
   for (int request = 0; request < requests; ++request) {
     const auto number = static_cast<std::size_t>(request);
     const Stream stream(device);
@@ -94,9 +93,11 @@ TEST_P(PoolPending, OfAServerStayBounded) {
     pool.deallocate(input, copies);
     pool.deallocate(scratch, stream);
     if (request % 8 == 0) copies.synchronize();
-    if (request == 1'000) held_early = held_bytes();
   }
-  EXPECT_LE(held_bytes(), held_early + 2 * mib);
+  // Eight requests of 64 KiB are in flight at most. How streams overlap decides how many pages
+  // they touch; the number of requests does not: these have used hundreds of MiB in total. Without
+  // pages a pool holds whole segments of 64 MiB.
+  EXPECT_LE(held_bytes(), device.can(Capability::virtual_memory) ? 32 * mib : 64 * mib);
   for (const Block& result : results) pool.deallocate(result, copies);
 }
 
