@@ -57,7 +57,9 @@ StagingFailure StagingLane::wait(const DriverTable& driver, StagingSlot& slot) c
 }
 
 bool StagingLane::is_idle(const DriverTable& driver) noexcept {
-  if (is_unsettled_) return false;
+  // A record is missing, so only the stream itself can tell.
+  if (is_unsettled_ && driver.cuStreamQuery(stream_) != CUDA_SUCCESS) return false;
+  is_unsettled_ = false;
   for (StagingSlot& slot : slots_) {
     if (slot.is_pending && driver.cuEventQuery(slot.event) == CUDA_SUCCESS) slot.is_pending = false;
     if (slot.is_pending) return false;

@@ -8,6 +8,7 @@
 #include "support/cuda_bench.hpp"
 #include "support/forked_child.hpp"
 #include "support/no_descriptors.hpp"
+#include "support/thorough.hpp"
 
 namespace tern::cuda {
 namespace {
@@ -158,6 +159,7 @@ TEST(CudaDriver, IsOneOfTheProcessUnlessATestInstallsAnother) {
 
 TEST(CudaDriver, IsLookedForAgainIfThereWereNoDescriptorsToLoadItWith) {
   if (driver().is_present()) GTEST_SKIP() << "it is loaded already";
+  if (test::is_sanitized) GTEST_SKIP() << "the sanitizer needs descriptors too";
   const std::string absence = driver().absence;
   {
     const test::NoDescriptors none;

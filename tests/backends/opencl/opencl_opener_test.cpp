@@ -8,6 +8,7 @@
 #include "support/forked_child.hpp"
 #include "support/no_descriptors.hpp"
 #include "support/opencl_bench.hpp"
+#include "support/thorough.hpp"
 #include "tern/backends/catalog.hpp"
 
 namespace tern::opencl {
@@ -66,6 +67,7 @@ TEST_F(OpenClOpener, IsAbsentInAForkedChildOfAProcessThatLoadedIt) {
 
 // In a process of its own, which has not looked for OpenCL yet.
 TEST(OpenClOpenerDeathTest, LooksAgainIfThereWereNoDescriptorsToLookWith) {
+  if (test::is_sanitized) GTEST_SKIP() << "the sanitizer needs descriptors too";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto in_a_fresh_process = [] {
     const DeviceSpec spec{"opencl", 0, {}, {}};
