@@ -29,16 +29,6 @@ Failure sizes_differ(std::size_t expected, std::size_t actual, CallSite site) no
       .with("actual", actual);
 }
 
-Result<void> check_stream(const Storage& storage, StreamRef stream, CallSite site) noexcept {
-  if (stream.device_id() == storage.device().id()) return {};
-  return Failure(ErrorCode::device_mismatch,
-                 "an array on '{a}' cannot be copied by a stream of '{b}'. Use a stream of its "
-                 "device.",
-                 site)
-      .with("a", storage.device().spec())
-      .with("b", stream.is_usable() ? std::string_view(stream.device().spec()) : "no device");
-}
-
 }  // namespace
 
 Result<RawArray> RawArray::try_allocate(const ResourceHandle& resource, std::size_t count,
@@ -149,7 +139,7 @@ Result<void> RawArray::try_resize(std::size_t count, std::size_t element_bytes, 
     return Failure(ErrorCode::unsupported, "{what} cannot grow. Copy it to an array.", site)
         .with("what", storage_->origin()->what());
   }
-  if (Result<void> own = check_stream(*storage_, stream, site); !own) return own;
+  if (Result<void> own = check_stream_of(*storage_, stream, site); !own) return own;
   // New elements have no values here either, so nothing is filled with zeros.
   const Contents contents =
       storage_->contents() == Contents::zero ? Contents::uninitialized : storage_->contents();
@@ -222,44 +212,20 @@ Result<Mark> RawArray::try_read(void* to, std::size_t bytes, StreamRef stream,
                                 CallSite site) const noexcept {
   if (bytes != bytes_) return sizes_differ(bytes_, bytes, site);
   if (bytes == 0) return Mark{};
-  if (!stream.id()) {
-    const Result<void> copied = buffer(DType::byte, 1).try_copy_to(to, bytes, site);
-    return copied ? Result<Mark>(Mark{}) : Result<Mark>(copied.failure());
-  }
-  if (Result<void> own = check_stream(*storage_, stream, site); !own) return own.failure();
-  const bool is_on_host = is_host_memory(*storage_);
-  if (!is_on_host) {
-    if (Result<void> may = try_download(storage_->tag(), bytes, site); !may) return may.failure();
-  }
-  Result<StorageUse> use = try_use(stream, Access::read, site);
-  if (!use) return use.failure();
-  if (Result<void> queued = stream.try_copy(to, address_, bytes, site); !queued) {
-    return queued.failure();
-  }
-  use->end();
-  if (!is_on_host) count_transfer(TransferDirection::device_to_host, storage_->tag(), bytes);
-  return stream.try_mark();
+  const Buffer all = buffer(DType::byte, 1);
+  if (stream.id()) return all.try_copy_to(to, bytes, stream, site);
+  const Result<void> copied = all.try_copy_to(to, bytes, site);
+  return copied ? Result<Mark>(Mark{}) : Result<Mark>(copied.failure());
 }
 
 Result<Mark> RawArray::try_write(const void* from, std::size_t bytes, StreamRef stream,
                                  CallSite site) noexcept {
   if (bytes != bytes_) return sizes_differ(bytes_, bytes, site);
   if (bytes == 0) return Mark{};
-  if (!stream.id()) {
-    const Result<void> copied = buffer(DType::byte, 1).try_copy_from(from, bytes, site);
-    return copied ? Result<Mark>(Mark{}) : Result<Mark>(copied.failure());
-  }
-  if (Result<void> own = check_stream(*storage_, stream, site); !own) return own.failure();
-  Result<StorageUse> use = try_use(stream, Access::discard, site);
-  if (!use) return use.failure();
-  if (Result<void> queued = stream.try_copy(address_, from, bytes, site); !queued) {
-    return queued.failure();
-  }
-  use->end();
-  if (!is_host_memory(*storage_)) {
-    count_transfer(TransferDirection::host_to_device, storage_->tag(), bytes);
-  }
-  return stream.try_mark();
+  Buffer all = buffer(DType::byte, 1);
+  if (stream.id()) return all.try_copy_from(from, bytes, stream, site);
+  const Result<void> copied = all.try_copy_from(from, bytes, site);
+  return copied ? Result<Mark>(Mark{}) : Result<Mark>(copied.failure());
 }
 
 }  // namespace tern

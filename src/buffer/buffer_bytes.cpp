@@ -60,6 +60,36 @@ Result<void> exchange(Storage& storage, std::size_t offset, std::size_t bytes, A
   return {};
 }
 
+Failure read_only(const Storage& storage, CallSite site) noexcept {
+  return Failure(ErrorCode::read_only, "{what} is read-only. Copy to other memory.", site)
+      .with("what", storage.origin()->what());
+}
+
+/// Between a storage and the caller's memory, in the order of the caller's stream.
+Result<Mark> enqueue_exchange(Storage& storage, std::size_t offset, std::size_t bytes,
+                              Access access, void* memory, StreamRef stream,
+                              CallSite site) noexcept {
+  if (Result<void> own = check_stream_of(storage, stream, site); !own) return own.failure();
+  const bool is_download = access == Access::read;
+  const bool is_on_host = is_host_memory(storage);
+  if (is_download && !is_on_host) {
+    if (Result<void> may = try_download(storage.tag(), bytes, site); !may) return may.failure();
+  }
+  Result<StorageUse> use = storage.try_use(stream, access, offset, bytes, site);
+  if (!use) return use.failure();
+  std::byte* const inside = address_for(storage, stream.device_id()) + offset;
+  Result<void> queued = is_download ? stream.try_copy(memory, inside, bytes, site)
+                                    : stream.try_copy(inside, memory, bytes, site);
+  if (!queued) return queued.failure();
+  use->end();
+  if (!is_on_host) {
+    count_transfer(
+        is_download ? TransferDirection::device_to_host : TransferDirection::host_to_device,
+        storage.tag(), bytes);
+  }
+  return stream.try_mark();
+}
+
 }  // namespace
 
 Result<void> Buffer::check_download(CallSite site) const noexcept {
@@ -90,10 +120,7 @@ Result<void> Buffer::try_copy_to(void* destination, std::size_t bytes,
 
 Result<void> Buffer::try_copy_from(const void* source, std::size_t bytes, CallSite site) noexcept {
   if (Result<void> there = check_there(site); !there) return there;
-  if (storage_->is_read_only()) {
-    return Failure(ErrorCode::read_only, "{what} is read-only. Copy to other memory.", site)
-        .with("what", storage_->origin()->what());
-  }
+  if (storage_->is_read_only()) return read_only(*storage_, site);
   if (bytes != bytes_) return not_as_many(bytes_, bytes, site);
   if (bytes == 0) return {};
   if (source == nullptr) return null_memory("source", site);
@@ -106,6 +133,33 @@ Result<void> Buffer::try_copy_from(const void* source, std::size_t bytes, CallSi
   if (!memory) return memory.failure();
   std::memcpy(memory->address, source, bytes);
   return {};
+}
+
+Result<Mark> Buffer::try_copy_to(void* destination, std::size_t bytes, StreamRef stream,
+                                 CallSite site) const noexcept {
+  if (Result<void> there = check_there(site); !there) return there.failure();
+  if (bytes != bytes_) return not_as_many(bytes_, bytes, site);
+  if (bytes == 0) return mark_of_nothing(stream);
+  if (destination == nullptr) return null_memory("destination", site);
+  if (kind() == StorageKind::file) {
+    return Failure(ErrorCode::unsupported,
+                   "{what} cannot be read by a stream. Copy without a stream, or copy it to another "
+                   "buffer with copy().",
+                   site)
+        .with("what", storage_->origin()->what());
+  }
+  return enqueue_exchange(*storage_, offset_, bytes, Access::read, destination, stream, site);
+}
+
+Result<Mark> Buffer::try_copy_from(const void* source, std::size_t bytes, StreamRef stream,
+                                   CallSite site) noexcept {
+  if (Result<void> there = check_there(site); !there) return there.failure();
+  if (storage_->is_read_only()) return read_only(*storage_, site);
+  if (bytes != bytes_) return not_as_many(bytes_, bytes, site);
+  if (bytes == 0) return mark_of_nothing(stream);
+  if (source == nullptr) return null_memory("source", site);
+  return enqueue_exchange(*storage_, offset_, bytes, Access::discard, const_cast<void*>(source),
+                          stream, site);
 }
 
 Result<Buffer> Buffer::try_clone(StreamRef stream, CallSite site) const noexcept try {

@@ -32,6 +32,15 @@ std::string_view name(CopyRoute route) noexcept {
   return "unknown";
 }
 
+Result<void> check_stream_of(const Storage& storage, StreamRef stream, CallSite site) noexcept {
+  if (stream.device_id() == storage.device().id()) return {};
+  return Failure(ErrorCode::device_mismatch,
+                 "memory on '{a}' cannot be copied by a stream of '{b}'. Use a stream of '{a}'.",
+                 site)
+      .with("a", storage.device().spec())
+      .with("b", stream.is_usable() ? std::string_view(stream.device().spec()) : "no device");
+}
+
 bool is_host_memory(const Storage& storage) noexcept {
   switch (storage.kind()) {
     case StorageKind::host:

@@ -15,6 +15,10 @@
 
 namespace tern {
 
+/// Refuses a stream of another device than the storage's (device_mismatch).
+[[nodiscard]] Result<void> check_stream_of(const Storage& storage, StreamRef stream,
+                                           CallSite site) noexcept;
+
 /// The host's own, page-locked or not: the host and streams of every device use it by its address.
 [[nodiscard]] bool is_host_memory(const Storage& storage) noexcept;
 

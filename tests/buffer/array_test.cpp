@@ -66,6 +66,12 @@ TEST_F(ArrayTest, ZerosAreZero) {
             (std::vector<int>{0, 0, 0}));
 }
 
+TEST_F(ArrayTest, OfBooleansIsReadAsAVector) {
+  const bool values[] = {true, false, true};
+  EXPECT_EQ(Array<bool>::from(device, std::span<const bool>(values)).to_host(),
+            (std::vector<bool>{true, false, true}));
+}
+
 TEST_F(ArrayTest, FillsEveryElementAndNoOther) {
   const Stream other(device);
   auto array = Array<Particle>::uninitialized(pool, 5);

@@ -53,6 +53,47 @@ TEST_P(BufferBytes, MustBeAsManyAsTheViewHas) {
   expect_refused(view.try_copy_to(nullptr, 40), ErrorCode::invalid_argument);
 }
 
+TEST_P(BufferBytes, AreCopiedInStreamOrder) {
+  for (const CopyPlace& place : places_of(device, "")) {
+    Buffer whole = place.holding(Bytes(48, std::byte{7}));
+    Buffer view = whole.view(3, 40);
+    const Stream own(view.device());
+    const Bytes in = counted(40);
+    Bytes out(40);
+    view.try_copy_from(in.data(), 40, own).value();
+    const Mark copied = view.try_copy_to(out.data(), 40, own).value();
+    Device::try_wait(copied).value();
+    EXPECT_TRUE(out == in) << place.name;
+    EXPECT_EQ(bytes_of(whole)[2], std::byte{7}) << place.name;
+    EXPECT_EQ(bytes_of(whole)[43], std::byte{7}) << place.name;
+  }
+}
+
+TEST_P(BufferBytes, CopiedInStreamOrderMustBeAsManyAsTheViewHas) {
+  Buffer view = Buffer(device, {48}, DType::byte).view(0, 40);
+  Bytes memory(48);
+  for (const std::size_t bytes : {0u, 39u, 41u}) {
+    expect_refused(view.try_copy_from(memory.data(), bytes, stream), ErrorCode::size_mismatch);
+    expect_refused(view.try_copy_to(memory.data(), bytes, stream), ErrorCode::size_mismatch);
+  }
+  expect_refused(view.try_copy_from(nullptr, 40, stream), ErrorCode::invalid_argument);
+  expect_refused(view.try_copy_to(memory.data(), 40, stream), ErrorCode::never_written);
+  EXPECT_FALSE(view.is_allocated());
+  std::vector<float> others(10);
+  Buffer typed(device, {10}, DType::i32);
+  expect_refused(typed.try_copy_from(std::span<const float>(others), stream),
+                 ErrorCode::type_mismatch);
+  EXPECT_EQ(Buffer(device, {0}, DType::byte).try_copy_to(nullptr, 0, stream).value().stream,
+            stream.id());
+}
+
+TEST_P(BufferBytes, OfBooleansAreCopiedToAVector) {
+  const bool values[] = {true, false, true, true};
+  Buffer buffer(device, {4}, DType::boolean);
+  buffer.copy_from(std::span<const bool>(values), stream);
+  EXPECT_EQ(buffer.to_vector<bool>(), (std::vector<bool>{true, false, true, true}));
+}
+
 TEST_P(BufferBytes, AreFilledWithPatternsOfEveryWidth) {
   for (const CopyPlace& place : places_of(device, "")) {
     for (std::size_t width = 1; width <= 16; ++width) {
@@ -99,6 +140,21 @@ TEST_F(BufferBytesRules, OfNoBufferAreRefused) {
   EXPECT_EQ(none.try_copy_from(&one, 0).failure().code(), ErrorCode::not_allocated);
   EXPECT_EQ(none.try_clone(stream).failure().code(), ErrorCode::not_allocated);
   EXPECT_EQ(none.try_fill_bytes({}, stream).failure().code(), ErrorCode::not_allocated);
+}
+
+TEST_F(BufferBytesRules, AreNotCopiedByAStreamOfAnotherDeviceOrAFileByAStream) {
+  const Device other = sim::open({});
+  Buffer buffer(device, {8}, DType::byte);
+  Bytes memory(8);
+  const Result<Mark> foreign = buffer.try_copy_from(memory.data(), 8, Stream(other));
+  expect_refused(foreign, ErrorCode::device_mismatch);
+  EXPECT_EQ(foreign.failure().string("a"), device.spec());
+  auto file = std::make_shared<ServedFile>();
+  file->bytes = counted(8);
+  const Device host = open_device("host");
+  Buffer served = open_served(host, file);
+  expect_refused(served.try_copy_to(memory.data(), 8, Stream(host)), ErrorCode::unsupported);
+  expect_refused(served.try_copy_from(memory.data(), 8, Stream(host)), ErrorCode::read_only);
 }
 
 TEST_F(BufferBytesRules, OfAFileAreReadAndNeverWritten) {

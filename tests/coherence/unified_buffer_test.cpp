@@ -107,6 +107,13 @@ TEST_F(Unified, CopiesInWhatHasItsShapeAndNothingElse) {
 
 // --- U-07: short names, and copies that are asked for
 
+TEST_F(Unified, OfBooleansIsReadAsAVector) {
+  const bool values[] = {true, false, true};
+  UnifiedBuffer<bool> buffer(Shape{3}, {.device = device});
+  buffer.copy_from(std::span<const bool>(values));
+  EXPECT_EQ(buffer.to_vector(), (std::vector<bool>{true, false, true}));
+}
+
 TEST_F(Unified, ShortNamesAreLeases) {
   UnifiedBuffer<int> buffer = make(10);
   std::ranges::fill(buffer.host(), 3);

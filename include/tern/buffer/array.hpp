@@ -296,9 +296,7 @@ class Array {
   [[nodiscard]] std::vector<T> to_host(
       CallSite site = CallSite::here()) const requires std::is_default_constructible_v<T> {
     raw_.check_download(site).value();
-    std::vector<T> elements(size());
-    copy_to(elements, site);
-    return elements;
+    return make_vector<T>(size(), [&](std::span<T> elements) { copy_to(elements, site); });
   }
 
   /// The same bytes as elements of another type: block, charge and identity stay. Refused with

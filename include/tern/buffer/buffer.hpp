@@ -204,9 +204,7 @@ class TERN_EXPORT Buffer {
   [[nodiscard]] std::vector<T> to_vector(CallSite site = CallSite::here()) const {
     check_type(dtype_of<T>(), site).value();
     check_download(site).value();
-    std::vector<T> elements(element_count());
-    try_copy_to(elements.data(), bytes_, site).value();
-    return elements;
+    return make_vector<T>(element_count(), [&](std::span<T> elements) { copy_to(elements, site); });
   }
   /// The one element there is (size_mismatch).
   template <HasDType T>
@@ -225,6 +223,34 @@ class TERN_EXPORT Buffer {
 
   // --- In stream order
 
+  /// Copies all bytes to or from host memory (size_mismatch), on a stream of the buffer's device
+  /// (device_mismatch). The host memory must stay valid until the returned mark is done.
+  Result<Mark> try_copy_to(void* destination, std::size_t bytes, StreamRef stream,
+                           CallSite site = CallSite::here()) const noexcept;
+  Result<Mark> try_copy_from(const void* source, std::size_t bytes, StreamRef stream,
+                             CallSite site = CallSite::here()) noexcept;
+  /// Elements of the buffer's type (type_mismatch).
+  template <HasDType T>
+  Result<Mark> try_copy_to(std::span<T> destination, StreamRef stream,
+                           CallSite site = CallSite::here()) const noexcept {
+    if (Result<void> same = check_type(dtype_of<T>(), site); !same) return same.failure();
+    return try_copy_to(destination.data(), destination.size_bytes(), stream, site);
+  }
+  template <HasDType T>
+  Mark copy_to(std::span<T> destination, StreamRef stream,
+               CallSite site = CallSite::here()) const {
+    return try_copy_to(destination, stream, site).value();
+  }
+  template <HasDType T>
+  Result<Mark> try_copy_from(std::span<const T> source, StreamRef stream,
+                             CallSite site = CallSite::here()) noexcept {
+    if (Result<void> same = check_type(dtype_of<T>(), site); !same) return same.failure();
+    return try_copy_from(source.data(), source.size_bytes(), stream, site);
+  }
+  template <HasDType T>
+  Mark copy_from(std::span<const T> source, StreamRef stream, CallSite site = CallSite::here()) {
+    return try_copy_from(source, stream, site).value();
+  }
   /// New memory of the same kind and resource with the same bytes.
   [[nodiscard]] Result<Buffer> try_clone(StreamRef stream,
                                          CallSite site = CallSite::here()) const noexcept;

@@ -437,9 +437,7 @@ class UnifiedView {
   }
   [[nodiscard]] std::vector<T> to_vector(
       CallSite site = CallSite::here()) const requires std::is_default_constructible_v<T> {
-    std::vector<T> elements(size());
-    copy_to_host(elements, site);
-    return elements;
+    return make_vector<T>(size(), [&](std::span<T> elements) { copy_to_host(elements, site); });
   }
 
   // --- Ahead of an access

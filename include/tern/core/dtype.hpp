@@ -10,8 +10,11 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
@@ -155,5 +158,20 @@ requires(std::is_integral_v<T>&& std::is_same_v<T, std::remove_cv_t<T>> &&
     }
   }();
 };
+
+/// Returns a vector of `count` elements that `copy(std::span<T>)` fills. std::vector<bool> packs its
+/// elements into bits, so `bool` goes through an array of bytes.
+template <class T, class Copy>
+[[nodiscard]] std::vector<T> make_vector(std::size_t count, Copy copy) {
+  if constexpr (std::is_same_v<T, bool>) {
+    const auto elements = std::make_unique<bool[]>(count);
+    copy(std::span<bool>(elements.get(), count));
+    return std::vector<bool>(elements.get(), elements.get() + count);
+  } else {
+    std::vector<T> elements(count);
+    copy(std::span<T>(elements));
+    return elements;
+  }
+}
 
 }  // namespace tern
