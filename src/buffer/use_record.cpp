@@ -156,8 +156,8 @@ Result<void> UseRecord::try_wait_for_turn(std::uint32_t thread, bool is_write,
     }
     mutex_.lock();
     const bool is_over = !is_blocked(thread, is_write);
-    const bool is_late = !is_over && round >= most_yields &&
-                         std::chrono::steady_clock::now() > deadline;
+    const bool is_late =
+        !is_over && round >= most_yields && std::chrono::steady_clock::now() > deadline;
     if (is_reader && (is_over || is_late)) others_->has_waiting_reader = false;
     if (is_over) return {};
     mutex_.unlock();

@@ -783,9 +783,11 @@ TEST(Dlpack, ATensorOfADeviceSaysNothingOfPendingWrites) {
   const Device device = sim::open({});
   const Stream stream(device), producer(device);
   void* const memory = device.allocate(MemoryKind::device, 24);
+  const abi::DLDevice there =
+      try_dlpack_device(*Buffer::allocate(device, Shape{1}, DType::f32).storage()).value();
   const auto import = [&](Stranger& stranger, const DlpackImport& options) {
     stranger.managed.dl_tensor.data = memory;
-    stranger.managed.dl_tensor.device = {abi::kDLExtDev, try_dlpack_device(*Buffer::allocate(device, Shape{1}, DType::f32).storage()).value().device_id};
+    stranger.managed.dl_tensor.device = there;
     return import_dlpack(device, &stranger.managed, options).buffer();
   };
   {

@@ -339,12 +339,11 @@ TEST_F(LaunchRecorderTest, StrictTakesAnImportWhoseReadinessWasStatedWithIt) {
       Buffer imported;
       std::uint64_t waits;  // for the producer
     };
-    for (const Case& one :
-         {Case{adopt(device, theirs.address, 256, {.stream = c}), 1},
-          Case{adopt(device, theirs.address, 256, {.ready = c.next_mark()}), 1},
-          Case{adopt(device, theirs.address, 256, {.is_complete = true}), 0},
-          Case{borrow(device, theirs.address, 256, {.stream = c}), 1},
-          Case{borrow(device, theirs.address, 256, {.is_complete = true}), 0}}) {
+    for (const Case& one : {Case{adopt(device, theirs.address, 256, {.stream = c}), 1},
+                            Case{adopt(device, theirs.address, 256, {.ready = c.next_mark()}), 1},
+                            Case{adopt(device, theirs.address, 256, {.is_complete = true}), 0},
+                            Case{borrow(device, theirs.address, 256, {.stream = c}), 1},
+                            Case{borrow(device, theirs.address, 256, {.is_complete = true}), 0}}) {
       const std::uint64_t before = waits();
       LaunchRecorder recorder(b);
       recorder.use(one.imported, Access::read);
