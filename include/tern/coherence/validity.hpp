@@ -106,7 +106,7 @@ class TERN_EXPORT Validity {
 
   /// Creates a directory of `bytes` bytes that were never written.
   explicit Validity(std::size_t bytes = 0) noexcept : bytes_(bytes) {}
-  /// Moving keeps the intervals, but not the room that make_room() has reserved.
+  /// The moved-from directory keeps its size, and counts as never written.
   Validity(Validity&& other) noexcept;
   Validity& operator=(Validity&& other) noexcept;
 
