@@ -1,5 +1,5 @@
-// A GuardedHeap is pageable host memory for a copy of a unified buffer. Its pages are protected
-// unless the host has a lease on them.
+// A GuardedHeap is pageable host memory for a copy of a unified buffer. The buffer decides which
+// pages the host may read and write; all other accesses fault.
 //
 // Protection applies to whole pages of the operating system. Bytes that share a page with
 // accessible bytes are accessible too, so a wrong access to a few bytes may go unnoticed, but an

@@ -631,7 +631,7 @@ class UnifiedCore final : public LaunchMemory {
   /// Returns the protected pages of the host copy, or null. Either lock is enough.
   [[nodiscard]] GuardedHeap* guarded() const noexcept;
   /// Guarded mode: open_pages() makes all pages accessible for a transfer. close_pages() protects
-  /// all pages again except those that a lease is open on.
+  /// them again: the host may read up-to-date pages, and use pages as its open leases allow.
   void open_pages() noexcept;
   void close_pages() noexcept;
   /// Guarded mode: protects the pages of a lease that has closed. The caller holds mutex_, which is

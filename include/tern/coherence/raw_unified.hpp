@@ -115,7 +115,7 @@ struct UnifiedOptions {
   /// Two pieces that are copied together are coalesced if the gap between them is smaller than
   /// this. The bytes of the gap must be up to date at the source, and no lease may be open on them.
   std::size_t merge_below_bytes = 128 * 1024;
-  /// Fills bytes that are stale, never written, or about to be overwritten with 0xCB, so that a
+  /// Writes 0xCB into bytes that are stale, never written, or about to be overwritten, so that a
   /// wrong read is visible. Also detects writes of the host without a lease: the next access to
   /// such bytes fails with violation. If unset, the check is on with TERN_CHECKED=1, or if
   /// TERN_CHECK has the word poison or checksum.
@@ -123,13 +123,13 @@ struct UnifiedOptions {
   /// Compares all copies that should be equal before every read lease, to find writes on a device
   /// without a lease. The read fails with violation. Every read costs a copy.
   CheckOption compare = {};
-  /// Protects the pages of the host copy except while a lease is open: stale pages cannot be read,
-  /// and pages without a write lease cannot be written. An access without a lease stops the program
-  /// with a report. Every call that moves bytes waits until the copies are done. Only pageable
-  /// memory that Tern allocates can be protected. Creating the buffer fails with invalid_argument
-  /// for Pinned::required or a resource of host memory, and with unsupported for a device that
-  /// shares the host's memory; TERN_CHECK leaves such buffers unguarded instead. Adopted memory is
-  /// not protected.
+  /// Protects pages of the host copy: stale pages cannot be read, and pages without a write lease
+  /// cannot be written. A forbidden access stops the program with a report. Up-to-date pages can be
+  /// read without a lease. Every call that moves bytes waits until the copies are done. Only
+  /// pageable memory that Tern allocates can be protected. Creating the buffer fails with
+  /// invalid_argument for Pinned::required or a resource of host memory, and with unsupported for a
+  /// device that shares the host's memory; TERN_CHECK leaves such buffers unguarded instead.
+  /// Adopted memory is not protected.
   CheckOption guard = {};
   CallSite site = CallSite::here();
 };
@@ -335,8 +335,8 @@ class TERN_EXPORT RawUnified {
   void set_unwanted() const noexcept;
   [[nodiscard]] Result<void> try_flush_host(CallSite site) const noexcept;
   [[nodiscard]] Result<RawUnified> try_clone(StreamRef stream, CallSite site) const noexcept;
-  /// Returns the host copy as a Buffer of its own, with all bytes up to date. This buffer keeps no
-  /// copies.
+  /// Returns the host copy as a Buffer of its own, with every written byte up to date. This buffer
+  /// keeps no copies.
   [[nodiscard]] Result<Buffer> try_release_host(CallSite site) const noexcept;
 
  private:

@@ -12,10 +12,10 @@
 // - discard overwrites its whole range. It copies nothing, and makes its range stale elsewhere.
 //
 // Order and threads: a host access waits for the work that uses this buffer, and for no other work.
-// A device lease does not wait. Its addresses are for work that is submitted to its stream while
-// the lease is open; closing the lease leaves a mark, and later accesses wait for that mark.
-// Several threads may access one buffer. One handle, view or lease object belongs to one thread at
-// a time.
+// A device lease does not wait, with a few exceptions (see read_device). Its addresses are for work
+// that is submitted to its stream while the lease is open; closing the lease leaves a mark, and
+// later accesses wait for that mark. Several threads may access one buffer. One handle, view or
+// lease object belongs to one thread at a time.
 //
 // Conflicts: an access that conflicts with an open lease fails with access_conflict and names both
 // source lines, unless the caller passes a LeaseWait. Two leases conflict if their ranges overlap
@@ -23,7 +23,9 @@
 //
 // Failure: each x() throws what try_x() returns. A failed access has not changed the buffer,
 // because the directory is updated only after memory was allocated and copies were queued. If a
-// copy fails, the access fails with sync_failed, the direction and the cause.
+// copy fails, the access fails with sync_failed, which names the direction and the cause. If a
+// device is lost, bytes that nobody else has and that were in flight from it count as never
+// written.
 //
 // Ownership: memory is allocated on first use. A buffer of zero elements reaches no device. Views
 // and leases share ownership, so the UnifiedBuffer object may be destroyed before them. Destroying
@@ -128,7 +130,7 @@ class [[nodiscard]] DeviceLease {
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(raw_.address()); }
   [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
-  /// Returns the elements in the form in which kernels take them.
+  /// Returns a View of the elements, to pass to a kernel.
   [[nodiscard]] View<T> view() const noexcept { return View<T>(data(), size()); }
   [[nodiscard]] StreamRef stream() const noexcept { return stream_; }
 
@@ -202,9 +204,9 @@ class [[nodiscard]] EscapedPointer {
   [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
   void close() noexcept { raw_.close(); }
 
-  /// Says that these elements were written. On a device, the writer is all work submitted to
-  /// `stream` so far; without a stream, to the stream of this lease. Fails with invalid_view if the
-  /// elements are outside of the lease. A closed lease ignores the call.
+  /// Says that these elements were written. On a device, later accesses wait for all work submitted
+  /// to `stream` so far; without a stream, to the stream of this lease. Fails with invalid_view if
+  /// the elements are outside of the lease. A closed lease ignores the call.
   Result<void> try_commit(std::size_t first, std::size_t count, StreamRef stream = {},
                           CallSite site = CallSite::here()) noexcept requires(!std::is_const_v<T>) {
     return raw_.try_commit_range(bytes_of<T>(first), bytes_of<T>(count), stream, site);
@@ -327,6 +329,8 @@ class UnifiedView {
   [[nodiscard]] PendingRead<T> read_host_async(CallSite site = CallSite::here()) const {
     return try_read_host_async(site).value();
   }
+  /// Opens a lease for reading and writing. The range may contain bytes that were never written;
+  /// their values are unspecified.
   [[nodiscard]] Result<HostLease<T>> try_rw_host(LeaseWait wait = LeaseWait::never(),
                                                  CallSite site = CallSite::here()) noexcept {
     return as_host<T>(raw_.try_host(Access::read_write, wait, site));
@@ -443,8 +447,8 @@ class UnifiedView {
   }
 
   /// Sets every element to `value`. The fill runs on a device that has any of the elements up to
-  /// date, preferably on that of `stream` and then in its order. If no device has any, the host
-  /// fills and waits for the work that uses this buffer.
+  /// date. If the device of `stream` is one of them, the fill runs there, in stream order. If no
+  /// device has any, the host fills, and waits for the work that uses this buffer.
   Result<void> try_fill(const T& value, StreamRef stream = {},
                         CallSite site = CallSite::here()) noexcept {
     static_assert(sizeof(T) <= Pattern::max_bytes, "a fill repeats up to 16 bytes");
@@ -517,8 +521,8 @@ class UnifiedView {
     return raw_.try_mark_dirty(Place::host(), {}, site);
   }
   void mark_host_dirty(CallSite site = CallSite::here()) { try_mark_host_dirty(site).value(); }
-  /// The writer is all work submitted to `stream` so far; without a stream, to the default stream
-  /// of the default device.
+  /// Later accesses wait for all work submitted to `stream` so far; without a stream, to the
+  /// default stream of the default device.
   Result<void> try_mark_device_dirty(StreamRef stream = {},
                                      CallSite site = CallSite::here()) noexcept {
     const Place place = stream.id() ? Place::device(stream.device_id()) : raw_.device().place();
@@ -635,7 +639,7 @@ class UnifiedBuffer : public UnifiedView<T> {
   [[nodiscard]] Shape shape() const { return raw_.shape(); }
   /// Returns whether the host copy is page-locked, or false if there is no host copy yet.
   [[nodiscard]] bool is_pinned() const noexcept { return raw_.is_pinned(); }
-  /// Returns whether the pages of the host copy are protected (UnifiedOptions::guard).
+  /// Returns whether pages of the host copy are protected (UnifiedOptions::guard).
   [[nodiscard]] bool is_guarded() const noexcept { return raw_.is_guarded(); }
   /// Returns whether the place has a copy, whether or not its bytes are up to date.
   [[nodiscard]] bool has_copy(Place place) const noexcept { return raw_.has_copy(place); }
@@ -772,8 +776,8 @@ class UnifiedBuffer : public UnifiedView<T> {
     return raw_.try_flush_host(site);
   }
   void flush_host(CallSite site = CallSite::here()) const { try_flush_host(site).value(); }
-  /// Returns the host copy as a Buffer of its own, with all bytes up to date. All other copies are
-  /// freed, and this buffer counts as never written. Waits for the copies. Fails with
+  /// Returns the host copy as a Buffer of its own, with every written byte up to date. All other
+  /// copies are freed, and this buffer counts as never written. Waits for the copies. Fails with
   /// access_conflict if a lease is open.
   [[nodiscard]] Result<Buffer> try_release_host(CallSite site = CallSite::here()) && noexcept {
     return raw_.try_release_host(site);
