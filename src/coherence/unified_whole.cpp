@@ -295,7 +295,8 @@ Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offse
       return Failure(noted.failure()).at(site);
     }
     note_stream_use(memory, Access::discard);
-    memory.ahead = {};  // a deferred use does not cover this write
+    // A deferred use of any stream does not cover this write, so it ends here.
+    memory.ahead = {};  // whoever it was is not ahead of this
   }
   if (open.is_sticky) --sticky_count_;
   open.is_sticky = false;

@@ -80,6 +80,7 @@ class TERN_EXPORT ManagedMemory {
                                                 CallSite site) const noexcept;
 
   [[nodiscard]] const Buffer& buffer() const noexcept { return buffer_; }
+  /// Returns HostWaitScope::buffer if the device supports concurrent access to managed memory.
   [[nodiscard]] HostWaitScope host_wait_scope() const noexcept;
 
   /// Begins a use of the whole buffer on a stream of its device, or of another device that can use
@@ -181,7 +182,7 @@ class ManagedBuffer {
 
   // --- Host leases. Opening one waits as host_wait_scope() says.
 
-  /// Fails with never_written.
+  /// Opens a lease for reading. Fails with never_written.
   [[nodiscard]] Result<HostView<const T>> try_read_host(
       CallSite site = CallSite::here()) const noexcept {
     return buffer().template try_read_host<T>(site);
@@ -189,6 +190,7 @@ class ManagedBuffer {
   [[nodiscard]] HostView<const T> read_host(CallSite site = CallSite::here()) const {
     return try_read_host(site).value();
   }
+  /// Opens a lease for reading and writing.
   [[nodiscard]] Result<HostView<T>> try_rw_host(CallSite site = CallSite::here()) noexcept {
     return Buffer(buffer()).template try_rw_host<T>(site);
   }
@@ -206,6 +208,7 @@ class ManagedBuffer {
   // --- Device leases. Opening one does not wait. Fails with never_written, device_mismatch,
   // stream_misuse.
 
+  /// Opens a lease for reading by work on the stream.
   [[nodiscard]] Result<ManagedDeviceLease<const T>> try_read_device(
       StreamRef stream, CallSite site = CallSite::here()) const noexcept {
     return try_device<const T>(stream, Access::read, site);
@@ -214,6 +217,7 @@ class ManagedBuffer {
                                                         CallSite site = CallSite::here()) const {
     return try_read_device(stream, site).value();
   }
+  /// Opens a lease for reading and writing by work on the stream.
   [[nodiscard]] Result<ManagedDeviceLease<T>> try_rw_device(
       StreamRef stream, CallSite site = CallSite::here()) noexcept {
     return try_device<T>(stream, Access::read_write, site);
@@ -222,6 +226,7 @@ class ManagedBuffer {
                                                 CallSite site = CallSite::here()) {
     return try_rw_device(stream, site).value();
   }
+  /// Opens a lease that overwrites all elements by work on the stream.
   [[nodiscard]] Result<ManagedDeviceLease<T>> try_discard_device(
       StreamRef stream, CallSite site = CallSite::here()) noexcept {
     return try_device<T>(stream, Access::discard, site);

@@ -81,6 +81,7 @@ class [[nodiscard]] HostLease {
   HostLease(const RawUnified& buffer, Access access, LeaseWait wait, const CallSite& site)
       : raw_(buffer.open_host(access, wait, site)) {}
 
+  /// Returns the first element, or null if the lease is closed or has no elements.
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(raw_.address()); }
   /// Returns the number of elements, or 0 if the lease is closed.
   [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
@@ -93,6 +94,7 @@ class [[nodiscard]] HostLease {
   std::span<T> span() && = delete;
 
   [[nodiscard]] bool is_open() const noexcept { return raw_.is_open(); }
+  /// Closes the lease. The destructor does the same.
   void close() noexcept { raw_.close(); }
   /// Closes a discard lease of which only the first `count` elements were written. The other
   /// elements count as never written. On an rw lease, commit() only closes.
@@ -202,6 +204,7 @@ class [[nodiscard]] EscapedPointer {
 
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(raw_.address()); }
   [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
+  /// Closes the lease. The holder must not use the pointer any more.
   void close() noexcept { raw_.close(); }
 
   /// Says that these elements were written. On a device, later accesses wait for all work submitted
@@ -240,9 +243,12 @@ class UnifiedView {
 
   // --- Queries. None of them copies bytes, waits for a device or allocates device memory.
 
+  /// Returns the number of elements, and of bytes: the current size of a buffer, or the size a view
+  /// was made with.
   [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
   [[nodiscard]] bool empty() const noexcept { return raw_.bytes() == 0; }
   [[nodiscard]] std::size_t nbytes() const noexcept { return raw_.bytes(); }
+  /// Returns DType::byte for element types that have no dtype.
   [[nodiscard]] static constexpr DType dtype() noexcept {
     if constexpr (HasDType<T>) {
       return dtype_of<T>();
@@ -253,6 +259,7 @@ class UnifiedView {
   [[nodiscard]] Tag tag() const noexcept { return raw_.tag(); }
   /// Returns the device that is used where no stream is named.
   [[nodiscard]] const Device& default_device() const noexcept { return raw_.device(); }
+  /// Returns which copies of the view are up to date.
   [[nodiscard]] BufferState state() const noexcept { return raw_.state(0, raw_.bytes()); }
   /// Returns the state of some elements, or `uninitialized` if they are outside of the view.
   [[nodiscard]] BufferState state(std::size_t first, std::size_t count) const noexcept {
@@ -275,6 +282,7 @@ class UnifiedView {
       visit(one.begin, one.end, std::span<const Place>(one.places));
     }
   }
+  /// Returns whether both views refer to the same buffer and have a byte in common.
   [[nodiscard]] bool overlaps(const UnifiedView& other) const noexcept {
     return raw_.overlaps(other.raw_);
   }
@@ -311,6 +319,7 @@ class UnifiedView {
   // --- Host leases. Opening one waits until the host may use the bytes. Fails with
   // access_conflict, sync_failed, the failures of an allocation, and for read with never_written.
 
+  /// Opens a lease for reading. Several read leases may be open at the same time, in any places.
   [[nodiscard]] Result<HostLease<const T>> try_read_host(
       LeaseWait wait = LeaseWait::never(), CallSite site = CallSite::here()) const noexcept {
     return as_host<const T>(raw_.try_host(Access::read, wait, site));
@@ -355,6 +364,7 @@ class UnifiedView {
   // copy. It also waits if a LeaseWait allows it. Fails as host leases do, and if the stream takes
   // no work.
 
+  /// Opens a lease for reading by work on the stream.
   [[nodiscard]] Result<DeviceLease<const T>> try_read_device(
       StreamRef stream, LeaseWait wait = LeaseWait::never(),
       CallSite site = CallSite::here()) const noexcept {
@@ -365,6 +375,7 @@ class UnifiedView {
                                                  CallSite site = CallSite::here()) const {
     return {raw_, Access::read, stream, wait, site};
   }
+  /// Opens a lease for reading and writing by work on the stream.
   [[nodiscard]] Result<DeviceLease<T>> try_rw_device(StreamRef stream,
                                                      LeaseWait wait = LeaseWait::never(),
                                                      CallSite site = CallSite::here()) noexcept {
@@ -374,6 +385,8 @@ class UnifiedView {
                                          CallSite site = CallSite::here()) {
     return {raw_, Access::read_write, stream, wait, site};
   }
+  /// Opens a lease that overwrites every element by work on the stream. The old bytes are not
+  /// copied.
   [[nodiscard]] Result<DeviceLease<T>> try_discard_device(
       StreamRef stream, LeaseWait wait = LeaseWait::never(),
       CallSite site = CallSite::here()) noexcept {
@@ -387,6 +400,7 @@ class UnifiedView {
   // --- Pointers for code that Tern cannot observe (EscapedPointer). They fail as leases do, and
   // never wait for conflicting leases.
 
+  /// Opens a lease on the host copy for reading.
   [[nodiscard]] Result<EscapedPointer<const T>> try_escape_read_host(
       CallSite site = CallSite::here()) const noexcept {
     return as_escape<const T>(raw_.try_escape_host(Access::read, site));
@@ -394,6 +408,7 @@ class UnifiedView {
   [[nodiscard]] EscapedPointer<const T> escape_read_host(CallSite site = CallSite::here()) const {
     return try_escape_read_host(site).value();
   }
+  /// Opens a lease on the host copy for reading and writing.
   [[nodiscard]] Result<EscapedPointer<T>> try_escape_host(
       CallSite site = CallSite::here()) noexcept {
     return as_escape<T>(raw_.try_escape_host(Access::read_write, site));
@@ -401,6 +416,7 @@ class UnifiedView {
   [[nodiscard]] EscapedPointer<T> escape_host(CallSite site = CallSite::here()) {
     return try_escape_host(site).value();
   }
+  /// Opens a lease on the copy of the stream's device for reading.
   [[nodiscard]] Result<EscapedPointer<const T>> try_escape_read_device(
       StreamRef stream, CallSite site = CallSite::here()) const noexcept {
     return as_escape<const T>(raw_.try_escape_device(Access::read, stream, site));
@@ -409,6 +425,7 @@ class UnifiedView {
                                                            CallSite site = CallSite::here()) const {
     return try_escape_read_device(stream, site).value();
   }
+  /// Opens a lease on the copy of the stream's device for reading and writing.
   [[nodiscard]] Result<EscapedPointer<T>> try_escape_device(
       StreamRef stream, CallSite site = CallSite::here()) noexcept {
     return as_escape<T>(raw_.try_escape_device(Access::read_write, stream, site));
@@ -479,6 +496,7 @@ class UnifiedView {
   void copy_to_host(std::span<T> elements, CallSite site = CallSite::here()) const {
     try_copy_to_host(elements, site).value();
   }
+  /// Returns all elements, as copy_to_host() does.
   [[nodiscard]] std::vector<T> to_vector(
       CallSite site = CallSite::here()) const requires std::is_default_constructible_v<T> {
     return make_vector<T>(size(), [&](std::span<T> elements) { copy_to_host(elements, site); });
@@ -636,6 +654,7 @@ class UnifiedBuffer : public UnifiedView<T> {
 
   // --- Queries of the whole buffer
 
+  /// Returns the shape that the buffer was made with. A resize makes the shape flat.
   [[nodiscard]] Shape shape() const { return raw_.shape(); }
   /// Returns whether the host copy is page-locked, or false if there is no host copy yet.
   [[nodiscard]] bool is_pinned() const noexcept { return raw_.is_pinned(); }
@@ -643,6 +662,7 @@ class UnifiedBuffer : public UnifiedView<T> {
   [[nodiscard]] bool is_guarded() const noexcept { return raw_.is_guarded(); }
   /// Returns whether the place has a copy, whether or not its bytes are up to date.
   [[nodiscard]] bool has_copy(Place place) const noexcept { return raw_.has_copy(place); }
+  /// Returns what this buffer has copied so far, and why.
   [[nodiscard]] UnifiedStatistics stats() const noexcept { return raw_.stats(); }
   /// Returns the latest 64 transfers, oldest first.
   [[nodiscard]] std::vector<Transfer> transfers() const { return raw_.transfers(); }

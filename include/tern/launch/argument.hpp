@@ -48,6 +48,7 @@ inline constexpr bool is_view = false;
 template <class T>
 inline constexpr bool is_view<View<T>> = true;
 
+/// One argument. Usually made by in(), out(), inout(), or implicitly from a value.
 class LaunchArgument {
  public:
   /// Refers to `value`, which must live as long as the argument.
@@ -92,10 +93,13 @@ class LaunchArgument {
   [[nodiscard]] bool is_memory() const noexcept { return value_ == nullptr; }
   /// Returns the type of the value, or of an element of the memory.
   [[nodiscard]] ArgumentType type() const noexcept { return type_; }
+  /// Returns what the kernel does to the memory. Has no meaning for a value.
   [[nodiscard]] Access access() const noexcept { return access_; }
+  /// Returns the value, or null for memory.
   [[nodiscard]] const void* value() const noexcept { return value_; }
   /// Returns null for a value, an empty array, an empty buffer handle, and for movable() memory.
   [[nodiscard]] Storage* storage() const noexcept { return storage_; }
+  /// Returns the first byte and the number of bytes that the kernel uses.
   [[nodiscard]] std::size_t offset_bytes() const noexcept { return offset_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   /// Returns null for memory that stays where it is.

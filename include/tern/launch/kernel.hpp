@@ -55,6 +55,7 @@ struct Elements {
   std::uint64_t count = 0;
   std::uint32_t block_threads = 0;
 };
+/// Returns the launch size for `count` elements.
 [[nodiscard]] constexpr Elements elements(std::uint64_t count,
                                           std::uint32_t block_threads = 0) noexcept {
   return {count, block_threads};
@@ -139,8 +140,10 @@ template <class... Parameters>
 struct FunctionKernel<void (*)(Parameters...) noexcept> : FunctionKernel<void (*)(Parameters...)> {
 };
 
+/// A handle of a loaded kernel.
 class TERN_EXPORT Kernel {
  public:
+  /// The largest number of arguments of a launch.
   static constexpr std::size_t max_arguments = KernelInfo::max_parameters;
 
   /// Creates an empty handle. Launching it fails with invalid_argument.
@@ -214,6 +217,7 @@ class TERN_EXPORT Kernel {
 
   // --- Queries
 
+  /// Returns false for an empty handle.
   [[nodiscard]] explicit operator bool() const noexcept { return state_ != nullptr; }
   [[nodiscard]] std::string_view name() const noexcept;
   /// Returns the device, or an empty Device for an empty handle.
@@ -252,6 +256,7 @@ class TERN_EXPORT Kernel {
   Mark launch(LaunchStream on, const LaunchExtent& extent, const Arguments&... arguments) const {
     return try_launch(on, extent, arguments...).value();
   }
+  /// Like above, with the grid and the block given as sizes along three axes.
   template <class... Arguments>
   Result<Mark> try_launch(LaunchStream on, Extent3 grid, Extent3 block,
                           const Arguments&... arguments) const noexcept {
