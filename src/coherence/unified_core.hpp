@@ -301,7 +301,8 @@ class UnifiedCore final : public LaunchMemory {
     /// The clock of the place, and its value at the last use of this memory. See Residents.
     const std::atomic<std::uint64_t>* clock = nullptr;
     std::uint64_t last_use = 0;
-    /// The entry in the list of the place. Null if the place shares the memory of another place.
+    /// The entry in the list of the place. It is null if the place shares the memory of another
+    /// place.
     std::unique_ptr<Resident> resident = {};
 
     /// Sets a new storage. The host has to wait before it uses the memory, because a pool may

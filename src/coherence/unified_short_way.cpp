@@ -67,8 +67,8 @@ void promise_next_mark(StreamRef stream) noexcept {
   Opened opened;
   if (const unsigned place = find_place(stream.device_id()); place != PlaceSet::most) [[likely]] {
     Memory& memory = memory_of(place);
-    // A deferred use is also counted in the UseRecord. Whoever ends it inspects the record and
-    // clears `ahead`.
+    // A deferred use is also in the UseRecord. Code that ends it inspects the record, and clears
+    // `ahead` first.
     if (is_simple(range, access, memory, place) && memory.ahead == stream.id() &&
         (access == Access::read || memory.ahead_writes)) [[likely]] {
       memory.touch();

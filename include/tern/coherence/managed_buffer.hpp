@@ -118,8 +118,8 @@ class [[nodiscard]] ManagedDeviceLease {
   }
   ~ManagedDeviceLease() { close(); }
 
-  /// Returns the address of the first element, for kernels. Null if the lease is closed or has no
-  /// elements.
+  /// Returns the address of the first element, for kernels. Returns null if the lease is closed or
+  /// has no elements.
   [[nodiscard]] T* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] StreamRef stream() const noexcept { return stream_; }

@@ -108,8 +108,8 @@ class TERN_EXPORT UseScope {
   [[nodiscard]] Result<void> try_begin(CallSite site = CallSite::here()) noexcept;
   void begin(CallSite site = CallSite::here()) { try_begin(site).value(); }
 
-  /// Returns the address of the first byte of a use, for work on the stream. Null before begin(),
-  /// after end(), and for a use without bytes.
+  /// Returns the address of the first byte of a use, for work on the stream. Returns null before
+  /// begin(), after end(), and for a use without bytes.
   [[nodiscard]] void* pointer(std::size_t index) const noexcept {
     if (phase_ != Phase::begun || index >= count_) return nullptr;
     const Use& use = uses()[index];
