@@ -1,3 +1,5 @@
+// Argument checks in front of pool::Pool.
+
 #include "tern/memory/pool_resource.hpp"
 
 #include <cstdint>
@@ -94,7 +96,7 @@ Result<Block> PoolResource::try_allocate(const Request& request) noexcept {
   return allocate_the_long_way(request);
 }
 
-// Apart, so that the short way needs no room for its failures.
+// A separate function, so that the fast path needs no stack space for failures.
 [[gnu::noinline]] Result<Block> PoolResource::allocate_the_long_way(
     const Request& request) noexcept {
   if (request.bytes == 0) {

@@ -134,7 +134,7 @@ std::uint64_t Ranges::begin_that_spares_pages(const Descriptor& range, std::uint
   if (page_granules_ == 0) return first;
   const std::uint64_t last = (range.end() - granules) / alignment * alignment;
   const auto pages_touched = [&](std::uint64_t begin) {
-    // Whole pages of the range that the block would lie in.
+    // Number of whole pages of the range that the block would occupy.
     const std::uint64_t low = (range.offset + page_granules_ - 1) / page_granules_;
     const std::uint64_t high = range.end() / page_granules_;
     const std::uint64_t from = std::max(begin / page_granules_, low);
@@ -210,7 +210,7 @@ void Ranges::put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence
   const auto is_kin = [&lane](const Descriptor* other) {
     return other != nullptr && other->state == State::in_flight && other->lane == &lane;
   };
-  // A lane stays in the order of its marks. To wait for one that is there already is no loss.
+  // A lane is ordered by mark. Using a later mark than necessary is safe.
   if (lane.newest != nullptr) sequence = std::max(sequence, lane.newest->sequence);
   Descriptor* joined = &range;
   if (Descriptor* left = range.before; is_kin(left)) {
