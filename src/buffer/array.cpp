@@ -95,6 +95,8 @@ std::size_t RawArray::offset() const noexcept {
   return static_cast<std::size_t>(address_ - storage_->first_byte());
 }
 
+// In-place growth needs all bytes behind the array to be unowned: the array must start at the
+// storage's first byte, and end at its last byte or be the only handle.
 std::size_t RawArray::capacity_bytes() const noexcept {
   if (!storage_ || bytes_ == 0 || offset() != 0) return bytes_;
   if (bytes_ != storage_->bytes() && storage_->shares() != 1) return bytes_;
@@ -115,6 +117,8 @@ Result<RawArray> RawArray::try_slice(std::size_t first, std::size_t count,
   return inner(first * element_bytes, count * element_bytes);
 }
 
+// Shrinking only changes the size. Growing first tries the granted block, then copies to new
+// memory.
 Result<void> RawArray::try_resize(std::size_t count, std::size_t element_bytes, StreamRef stream,
                                   CallSite site) noexcept {
   const std::optional<std::size_t> bytes = checked_multiply(count, element_bytes);

@@ -1,3 +1,5 @@
+// Checks of pitched copies; copy_engine.cpp runs them.
+
 #include <optional>
 
 #include "buffer/copy_engine.hpp"

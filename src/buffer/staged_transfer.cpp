@@ -1,3 +1,5 @@
+// Double buffering through host memory.
+
 #include "buffer/staged_transfer.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Lock-free counters of copies, and the rules of TransferGates.
+
 #include "buffer/transfer_counts.hpp"
 
 #include <array>

@@ -169,6 +169,7 @@ bool Budget::fits_after_pending(std::size_t bytes) const noexcept {
 
 // --- Claiming, admitting, releasing
 
+// Charges this level only. The loop makes check and claim one atomic step.
 bool Budget::claim_here(std::size_t bytes) noexcept {
   std::size_t charged = charged_.load();
   do {
@@ -180,6 +181,8 @@ bool Budget::claim_here(std::size_t bytes) noexcept {
   return true;
 }
 
+// Claims level by level, from this budget up. If a level has no room, the levels below it are
+// undone.
 const Budget* Budget::claim(std::size_t bytes, const Budget* end) noexcept {
   for (Budget* level = this; level != end; level = level->parent_.get()) {
     if (level->claim_here(bytes)) {
@@ -207,6 +210,7 @@ const Budget* Budget::claim_or_drain(std::size_t bytes, const Budget* end) noexc
   return claim(bytes, end);
 }
 
+// The memory exists now. The bytes stay charged; they only move from provisional to admitted.
 void Budget::admit(std::size_t bytes, Tag tag) noexcept {
   for (Budget* level = this; level != nullptr; level = level->parent_.get()) {
     level->tag_total(tag) += bytes;
@@ -267,6 +271,8 @@ Result<void> Budget::prepare(Tag tag) noexcept {
   return {};
 }
 
+// Counters of tags are in pages that are allocated on demand and freed with the budget. If two
+// threads allocate the same page, one of them deletes its copy.
 bool Budget::prepare_here(Tag tag) noexcept {
   std::atomic<TagPage*>& place = tag_pages_[tag.number() / tags_per_page];
   if (place.load() != nullptr) return true;
@@ -422,6 +428,7 @@ Charge Budget::charge(std::size_t bytes, Tag tag, CallSite site) {
   return try_charge(bytes, tag, site).value();
 }
 
+// Retries failed frees first: if one succeeds, its bytes may be released right away.
 Drained Budget::drain() noexcept {
   frees_->retry_failed_frees();
   return frees_->drain();
@@ -467,6 +474,7 @@ void Reservation::end() noexcept {
   }
 }
 
+// Takes the bytes from the reservation first, so that two threads cannot draw the same bytes.
 bool Reservation::draw(std::size_t bytes) noexcept {
   std::size_t rest = bytes_.load();
   do {

@@ -56,6 +56,8 @@ BudgetResource::BudgetResource(ResourceHandle upstream, BudgetHandle budget)
   budget_->frees_->add(this);
 }
 
+// Ends the charges of blocks that were never freed through this resource. Pending charges stay with
+// the budget; they only lose their link to pending_bytes_.
 BudgetResource::~BudgetResource() {
   budget_->frees_->forget(this);
   budget_->frees_->forget(&pending_bytes_);
@@ -104,6 +106,7 @@ Result<Block> BudgetResource::try_allocate(const Request& request) noexcept {
   return block;
 }
 
+// The common case: `bytes` are claimed, so allocate, then admit them or undo the claim.
 Result<Block> BudgetResource::allocate_claimed(const Request& request, std::size_t bytes,
                                                Record record) noexcept {
   Request below = request;
@@ -122,6 +125,7 @@ Result<Block> BudgetResource::allocate_claimed(const Request& request, std::size
   return keep(*block, request.tag, std::move(record));
 }
 
+// Adjusts the claim if the upstream granted another size than good_size() promised.
 Result<void> BudgetResource::fit_claim(const Request& request, std::size_t claimed,
                                        std::size_t granted) noexcept {
   // good_size() promises the exact size. If an upstream breaks the promise, the budget still counts
@@ -133,6 +137,7 @@ Result<void> BudgetResource::fit_claim(const Request& request, std::size_t claim
   return refuse(*refused, request, granted);
 }
 
+// Allocates from a reservation. On failure, the reservation gets its bytes back.
 Result<Block> BudgetResource::allocate_drawn(const Request& request, std::size_t bytes,
                                              Record record) noexcept {
   Reservation& reservation = *request.reservation;
@@ -178,6 +183,8 @@ Result<Block> BudgetResource::allocate_drawn(const Request& request, std::size_t
   return block ? Result<Block>(fits.failure()) : block;
 }
 
+// The limit is reached: drain, recycle, wait, in this order, until the request fits or nothing is
+// left.
 Result<Block> BudgetResource::allocate_at_limit(const Request& request, std::size_t bytes,
                                                 Record record) noexcept {
   const bool may_wait = budget_->overflow() != Overflow::fail && request.wait != Wait::never;
@@ -208,6 +215,9 @@ Result<Block> BudgetResource::allocate_at_limit(const Request& request, std::siz
   return allocate_claimed(request, bytes, std::move(record));
 }
 
+// Takes pending charges of the request's own stream, claims the rest, and asks the upstream for
+// memory that the stream has freed. The taken charges are then retagged instead of released and
+// claimed again. On failure the charges become pending again.
 Block BudgetResource::allocate_recycled(const Request& request, std::size_t bytes,
                                         Record& record) noexcept {
   if (!request.stream.id()) return {};
@@ -263,6 +273,8 @@ Failure BudgetResource::refuse(const Budget& level, const Request& request,
 
 // --- Free
 
+// The record is marked before the upstream is called, so that a concurrent second free of the same
+// block fails here.
 Result<void> BudgetResource::try_deallocate(const Block& block, StreamRef stream,
                                             const CallSite& site) noexcept {
   if (!block) return {};

@@ -180,6 +180,7 @@ Result<ResourceHandle> try_default_resource(const Device& device, MemoryKind kin
   return no_host_memory("a default resource");
 }
 
+// The fast path is two loads: the slot of the device, and its current resource.
 Resource& default_resource_ref(const Device& device) {
   if (const std::shared_ptr<DeviceState>& state = DeviceState::of(device)) {
     const DefaultSlot* const slot = find_slot(*state);

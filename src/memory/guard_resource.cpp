@@ -155,6 +155,7 @@ Failure GuardResource::hit(const Guarded& guarded, std::int64_t offset, CallSite
   return failure;
 }
 
+// Fills both bands and, with poison, the block. Three fills on the stream, no wait.
 Result<void> GuardResource::write_bands(const Guarded& guarded, StreamRef stream,
                                         const CallSite& site) noexcept {
   std::byte* const begin = bytes_of(guarded.block);
@@ -216,6 +217,7 @@ Result<std::optional<std::size_t>> GuardResource::first_other(const std::byte* b
   return std::optional<std::size_t>();
 }
 
+// Checks the front band, then the back band. Offsets in the error are relative to the block.
 Result<void> GuardResource::look(const Guarded& guarded, StreamRef stream,
                                  const CallSite& site) noexcept {
   constexpr const char* sentence =
@@ -362,6 +364,8 @@ Result<void> GuardResource::try_deallocate(const Block& block, StreamRef stream,
   return {};
 }
 
+// Without `may_wait`, frees the oldest block only if its mark is done, and does not check its
+// contents, because the check would wait.
 std::size_t GuardResource::evict(bool may_wait) noexcept {
   std::unique_ptr<Guarded> oldest;
   Mark mark;

@@ -45,6 +45,8 @@ BlockCharge** PendingFrees::queue_of(Bucket& bucket, StreamId stream) noexcept {
   return queue;
 }
 
+// Inserts by the number of the free. New frees go to the end; put_back() may insert anywhere. The
+// first record of a queue also stores the queue's last record and the link to the next queue.
 void PendingFrees::insert(Bucket& bucket, BlockCharge* record) noexcept {
   BlockCharge** const queue = queue_of(bucket, record->mark.stream);
   BlockCharge* const first = *queue;
@@ -113,6 +115,8 @@ void PendingFrees::add(BlockCharge* record) noexcept {
   }
 }
 
+// Returns the oldest mark of the stream with the smallest id above `after`. Iterating by id is safe
+// while other threads add and remove queues.
 std::optional<Mark> PendingFrees::next_mark(const Bucket& bucket, StreamId after) noexcept {
   std::optional<Mark> least;
   for (BlockCharge* queue = bucket.queues; queue != nullptr; queue = queue->next_queue) {
@@ -122,6 +126,7 @@ std::optional<Mark> PendingFrees::next_mark(const Bucket& bucket, StreamId after
   return least;
 }
 
+// Ends the charges of one stream up to the mark. Returns the bytes. Call with the bucket locked.
 std::size_t PendingFrees::release_until(Bucket& bucket, Mark mark,
                                         std::uint64_t last_order) noexcept {
   BlockCharge** const queue = queue_of(bucket, mark.stream);
@@ -139,6 +144,8 @@ std::size_t PendingFrees::release_until(Bucket& bucket, Mark mark,
   return released;
 }
 
+// Queries the oldest mark of each stream. As long as a query releases bytes, the same stream is
+// queried again; then the next one.
 void PendingFrees::drain(Bucket& bucket, std::uint64_t last_order, Drained& result) noexcept {
   StreamId seen;
   for (;;) {
@@ -187,6 +194,7 @@ std::optional<PendingFrees::Oldest> PendingFrees::oldest(const Budget* budget,
   return first;
 }
 
+// Skips records of other resources, because only the same upstream can reuse the memory.
 PendingFrees::Taken PendingFrees::take(StreamId stream, const std::atomic<std::size_t>* resource,
                                        std::size_t bytes, BlockCharge*& spare) noexcept {
   Bucket& bucket = bucket_of(stream);

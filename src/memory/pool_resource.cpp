@@ -15,6 +15,7 @@ Capability needed_for(MemoryKind kind) noexcept {
   return kind == MemoryKind::pinned ? Capability::pinned_memory : Capability::managed_memory;
 }
 
+// Checks the options before the pool is made.
 const Device& checked(const Device& device, const PoolOptions& options) {
   if (!device.is_open()) {
     raise(Failure(ErrorCode::invalid_argument, "a pool needs a device, and was given none.")

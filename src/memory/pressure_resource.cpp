@@ -90,6 +90,7 @@ Overflow PressureResource::reach_for(const Failure& refusal) const noexcept {
   return refusal.code() == ErrorCode::out_of_budget ? budget_reach_ : Overflow::spill;
 }
 
+// Runs the rounds that the header describes. `block` always holds the result of the latest attempt.
 Result<Block> PressureResource::try_under_pressure(const Request& request,
                                                    const Failure& first) noexcept {
   pressed_.fetch_add(1);

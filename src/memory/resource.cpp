@@ -52,6 +52,8 @@ void Resource::deallocate(const Block& block, StreamRef stream, const CallSite& 
   if (!is_reported) report_failure(freed.failure());
 }
 
+// Takes the list out, retries without the lock, and puts the remaining frees back. Frees that fail
+// in the meantime are kept, too.
 std::size_t Resource::retry_failed_frees() noexcept {
   if (!has_failed_.load(std::memory_order_relaxed)) return 0;
   std::vector<FailedFree> again;
@@ -85,6 +87,7 @@ std::size_t Resource::retry_failed_frees() noexcept {
   return freed;
 }
 
+// Exponential backoff: skips 1, 3, 7, ... up to 1024 allocations between retries that free nothing.
 void Resource::retry_now_and_then() noexcept {
   constexpr std::uint32_t most_skipped = 1024;
   {

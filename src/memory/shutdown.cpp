@@ -56,6 +56,7 @@ void add_to(std::vector<Leak>& leaks, const Leak& leak) {
   }
 }
 
+// Visits every live block of the given devices and groups them by device, tag and line.
 std::vector<Leak> find_leaks(const std::vector<Device>& devices, const Sites& sites) {
   std::vector<Live> live;
   for_each_live_block([&](Generation generation) {

@@ -215,6 +215,7 @@ struct TrackingResource::Books {
   [[nodiscard]] Result<void> try_list(RangeMap::node_type& node, CallSite site) noexcept;
 };
 
+// Two candidates can overlap a new range: the next range by address and the previous one.
 Result<void> TrackingResource::Books::try_list(RangeMap::node_type& node, CallSite site) noexcept {
   const std::uintptr_t begin = node.key();
   const std::size_t bytes = node.mapped().bytes;
@@ -254,6 +255,8 @@ TrackingResource::TrackingResource(ResourceHandle upstream, const TrackingOption
 
 TrackingResource::~TrackingResource() = default;
 
+// All host memory is allocated before the upstream is called: the entry, the counters of the tag,
+// and the node of the range map.
 Result<Block> TrackingResource::try_allocate(const Request& request) noexcept {
   counters().note_request();
   if (request.bytes == 0) return Block{};
@@ -379,6 +382,7 @@ std::vector<TagTotal> TrackingResource::tag_totals() const {
   return all;
 }
 
+// Groups the live blocks by tag and line, then sorts the groups by size.
 std::vector<Holder> TrackingResource::top_holders(std::size_t most) const {
   std::vector<Holder> lines;
   for (const LiveBlock& one : live_blocks()) {

@@ -264,7 +264,8 @@ class Array {
   /// memory, and other handles keep the old memory. New memory has room for half as many elements
   /// again (capacity()) if that much can be allocated, so repeated small steps copy each element
   /// only a few times. Fails with invalid_argument if the array does not begin at the start of its
-  /// storage.
+  /// storage, not_allocated if it has no storage, unsupported if no resource allocated its memory,
+  /// device_mismatch, and as allocations do.
   Result<void> try_resize(std::size_t count, StreamRef stream,
                           CallSite site = CallSite::here()) noexcept {
     return raw_.try_resize(count, sizeof(T), stream, site);

@@ -96,9 +96,10 @@ class TERN_EXPORT StridedBuffer {
   }
   /// Returns the elements as a buffer without a copy if they are adjacent. Otherwise allocates
   /// memory from the same resource (or from the device's default resource if the memory belongs to
-  /// no resource) and copies the elements in row-major order, in stream order. Adjacent dimensions
-  /// are merged first; one copy then handles two of the remaining dimensions. Fails as copies and
-  /// allocations do.
+  /// no resource) and copies the elements in row-major order, in stream order. Dimensions that form
+  /// one dense dimension are merged first. Each copy covers up to two of the remaining dimensions,
+  /// the innermost ones, so the number of copies is the product of the other extents. Fails as
+  /// copies and allocations do.
   [[nodiscard]] Result<Buffer> try_contiguous(StreamRef stream,
                                               CallSite site = CallSite::here()) const noexcept;
   [[nodiscard]] Buffer contiguous(StreamRef stream, CallSite site = CallSite::here()) const {

@@ -11,7 +11,8 @@
 // inspect the block; freeing the block again succeeds.
 //
 // Freed blocks can be kept in quarantine, up to quarantine_bytes. When a block leaves the
-// quarantine, oldest first, the guard checks whether it was written after its free.
+// quarantine, oldest first, the guard checks its bands and, with `poison`, its contents for writes
+// after the free. Only trim() frees blocks from quarantine unchecked, because trim() must not wait.
 //
 // Every violation goes to the failure callback (failure_callback.hpp), which by default prints it
 // to standard error, and to take_hit(). TERN_MEMORY=guard or =poison puts a guard around the
@@ -66,8 +67,8 @@ class TERN_EXPORT GuardResource final : public WrappingResource {
       const Block& block, StreamRef stream,
       const CallSite& site = CallSite::here()) noexcept override;
   /// Frees blocks from quarantine, oldest first, until at most `keep_bytes` are left or the next
-  /// block's stream has not passed the free. Then trims the upstream. Returns the number of bytes
-  /// freed. Never waits for a stream.
+  /// block's stream has not passed the free. Does not check these blocks. Then trims the upstream.
+  /// Returns the number of bytes freed. Never waits for a stream.
   std::size_t trim(std::size_t keep_bytes) noexcept override;
 
   /// Checks the bands of a live block after the work that the stream has now. Waits for that work.

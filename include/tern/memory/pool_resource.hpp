@@ -58,8 +58,8 @@ struct PoolOptions {
   std::size_t initial_bytes = 0;
   PoolBacking backing = PoolBacking::automatic;
   PoolPreference preference = PoolPreference::automatic;
-  /// Return idle memory to the driver automatically, once more than a quarter of the held memory is
-  /// idle.
+  /// Return idle memory to the driver automatically, once more than a quarter of the held memory,
+  /// and more than 256 MiB, is idle. initial_bytes are never returned this way.
   bool trims_itself = true;
   /// Let each stream cache blocks of up to 16 MiB, so that threads rarely wait for each other. This
   /// costs memory. If false, the pool begins to do so when it observes that threads wait for each
@@ -76,7 +76,7 @@ struct PoolStatistics {
   std::size_t cached_bytes = 0;     // cached by one stream, slack of its live blocks included
   std::size_t in_flight_bytes = 0;  // freed, but the stream may not have passed the free
   std::size_t quiescent_bytes = 0;  // free and available to every stream
-  std::size_t loose_bytes = 0;      // pages that are not mapped to an address
+  std::size_t loose_bytes = 0;      // pages without a usable address
   std::size_t held_bytes = 0;       // allocated from the driver
   std::size_t limit_bytes = 0;
   std::size_t peak_held_bytes = 0;

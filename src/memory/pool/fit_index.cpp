@@ -1,3 +1,5 @@
+// Two-level segregated lists of free ranges.
+
 #include "memory/pool/fit_index.hpp"
 
 #include <algorithm>

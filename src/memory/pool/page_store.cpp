@@ -1,3 +1,5 @@
+// Reserving addresses, and creating, mapping and releasing pages.
+
 #include "memory/pool/page_store.hpp"
 
 #include <algorithm>
@@ -33,6 +35,8 @@ PageStore::~PageStore() {
 
 // --- Addresses
 
+// Reserves a region for at least `pages`. Starts with the configured size and halves it if the
+// driver has no room.
 Result<void> PageStore::try_reserve(std::uint64_t pages) noexcept {
   std::uint64_t wanted = std::max<std::uint64_t>(address_bytes_ / page_bytes, pages);
   try {
@@ -79,6 +83,7 @@ bool PageStore::begins_reservation(std::uint64_t offset) const noexcept {
       regions_, [&](const Region& region) { return region.base == address_of(offset); });
 }
 
+// Uses the last region; if it is too small, reserves another region and tries once more.
 Result<std::uint64_t> PageStore::try_new_addresses(std::uint64_t pages,
                                                    std::uint64_t alignment) noexcept {
   for (int attempt = 0; attempt < 2; ++attempt) {
@@ -154,6 +159,7 @@ Result<void> PageStore::try_have_loose(std::uint64_t pages) noexcept {
   return {};
 }
 
+// Maps page by page, then enables access for the whole range.
 Result<void> PageStore::try_back(std::uint64_t offset, std::uint64_t pages) noexcept {
   Region& region = region_of(offset);
   const auto first = static_cast<std::uint64_t>(address_of(offset) - region.base) / page_bytes;

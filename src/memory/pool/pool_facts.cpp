@@ -119,6 +119,8 @@ bool Pool::is_well() noexcept {
          now.held_bytes;
 }
 
+// Chooses the message by the cause: no recycled memory, device full, above the limit, memory in
+// flight, fragmentation, or limit reached.
 Failure Pool::refusal(const Search& search) noexcept {
   const PoolStatistics now = sums();
   const Fragmentation pieces = fragmentation(now);

@@ -55,6 +55,7 @@ void Pool::note_held() noexcept {
   }
 }
 
+// Call with the lock of the ranges held.
 Descriptor* Pool::cut_out(Descriptor& range, const Search& search) noexcept {
   const std::uint64_t begin = round_up_to(range.offset, search.alignment);
   ranges_.cut(range, begin, search.granules,
@@ -140,6 +141,9 @@ void Pool::give_up_addresses(Descriptor& range) noexcept {
   }
 }
 
+// Gets new pages for the request, plus some extra. If the last range is free, the new pages extend
+// it. The steps: hold the last range, create pages, get addresses, map the pages, cut out the
+// block. If a step fails, the steps before are undone.
 Descriptor* Pool::grow_pages(Search& search) noexcept {
   const std::uint64_t loose = pages_->loose_pages();
   const std::uint64_t held = pages_->held_pages();
@@ -219,6 +223,8 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
   return cut_out(*range, search);
 }
 
+// Allocates a segment that is larger than the block, if possible. If the driver has no memory for
+// it, tries smaller segments, down to the size of the block.
 Descriptor* Pool::grow_segments(Search& search) noexcept {
   const std::size_t bytes = search.granules * granule_bytes;
   const std::size_t alignment =
@@ -253,6 +259,9 @@ Descriptor* Pool::grow_segments(Search& search) noexcept {
   return cut_out(ranges_.add(*offset, size / granule_bytes, nullptr), search);
 }
 
+// Collects free pages from quiescent ranges, creates missing ones, and maps all of them to
+// contiguous addresses. If a step fails, pages that were already unmapped stay loose and serve
+// later requests.
 Descriptor* Pool::remap(Search& search) noexcept {
   const std::uint64_t pages = pages_for(search.granules);
   const std::uint64_t alignment = std::max<std::uint64_t>(search.alignment, page_granules);
@@ -352,6 +361,8 @@ Result<void> Pool::try_hold(std::size_t bytes) noexcept {
 
 // --- Returning memory to the driver
 
+// Returns free pages or segments to the driver until `keep_bytes` are held. Stops at the first
+// error of the driver. Call with the growth lock held.
 std::size_t Pool::release_free(std::size_t keep_bytes) noexcept {
   const auto held = [this] {
     return has_pages_ ? pages_->held_pages() * page_bytes : segments_->held_bytes();

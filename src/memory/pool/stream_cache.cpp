@@ -1,3 +1,5 @@
+// The slow paths of a stream cache: making room, blocks above the size classes, and flushing.
+
 #include "memory/pool/stream_cache.hpp"
 
 #include <algorithm>
@@ -12,12 +14,14 @@ void push(Descriptor& block, Descriptor*& list) noexcept {
   block.next = std::exchange(list, &block);
 }
 
+// Returns whether a block of this size belongs in the middle stacks: above 1 MiB and below 16 MiB.
 bool is_middle(std::size_t granted_bytes) noexcept {
   return granted_bytes > largest_class_bytes && granted_bytes < least_large_bytes;
 }
 
 }  // namespace
 
+// Keeps the upper half of the stack, which was freed last, and adds the rest to `leaving`.
 void StreamCache::shed(Stack& stack, std::size_t& bytes, Descriptor*& leaving) noexcept {
   const std::size_t keep = stack.count / 2;
   Descriptor** cut = &stack.top;
@@ -33,6 +37,7 @@ void StreamCache::shed(Stack& stack, std::size_t& bytes, Descriptor*& leaving) n
   stack.count = keep;
 }
 
+// First enforces bounds that may have shrunk, then makes room for the block.
 Descriptor* StreamCache::put_with_care(Descriptor& block, const CacheBounds& bounds) noexcept {
   Descriptor* leaving = nullptr;
   const std::size_t bytes = bytes_of(block);
@@ -154,6 +159,7 @@ void StreamCache::put_middle(Descriptor& block, std::size_t most_bytes,
   middle_bytes_ += bytes;
 }
 
+// Keeps the block as the newest; older ones leave until the count and the bytes allow it.
 void StreamCache::put_recent(Descriptor& block, std::size_t most_bytes,
                              Descriptor*& leaving) noexcept {
   const std::size_t bytes = bytes_of(block);

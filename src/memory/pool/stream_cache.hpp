@@ -108,7 +108,8 @@ class alignas(64) StreamCache {
     recent_bytes_ += bytes;
     return true;
   }
-  /// Takes a block of any class at a multiple of `alignment` granules.
+  /// Takes a block for `bytes`, of any size, at a multiple of `alignment` granules. Of a size
+  /// class, only the block on top is tried.
   [[nodiscard]] Descriptor* take_aligned(std::size_t bytes, std::uint64_t alignment) noexcept;
   /// Keeps the block with its slack. Returns the blocks that have to leave, perhaps this one,
   /// linked by next.
