@@ -75,9 +75,9 @@ struct StorageOptions {
   Contents contents = Contents::uninitialized;
   /// Alignment, a power of two up to 256 MiB. 0 means the alignment of the resource.
   std::size_t alignment = 0;
-  /// The stream that is expected to use the memory first; the memory is allocated in its order.
-  /// Another stream that really comes first takes its place. No stream means: whichever comes
-  /// first.
+  /// The stream that is expected to use the memory first; the memory is allocated in its order. If
+  /// another stream uses the memory first, that stream takes its place. No stream means the stream
+  /// of the first use.
   StreamRef stream = {};
   Tag tag = {};
   /// Check host accesses: conflicting accesses fail with access_conflict. If unset: as TERN_CHECKED
@@ -120,7 +120,7 @@ class TERN_EXPORT StorageOrigin {
   /// done, even if try_begin() was never called. If it returns false, it is called again later
   /// (poll_storages()).
   [[nodiscard]] virtual bool try_end() noexcept = 0;
-  /// A stream of the owner. When the last handle is gone, waits for all uses are queued on this
+  /// A stream of the owner. When the last handle is gone, the waits for all uses are queued on this
   /// stream, so the host need not wait. Returns no stream if the owner has none.
   [[nodiscard]] virtual StreamRef end_stream() const noexcept { return {}; }
   /// Reads bytes of a file into `to` without allocating memory for the storage. Fails with
@@ -338,8 +338,8 @@ class TERN_EXPORT Storage {
   }
 
   /// Returns the block and gives up ownership; the caller must free it. Only for the last handle
-  /// (access_conflict otherwise). Waits for all uses are queued on `stream`; without a stream, the
-  /// host waits. Fails with unsupported if no resource allocated the memory, and with
+  /// (access_conflict otherwise). The waits for all uses are queued on `stream`; without a stream,
+  /// the host waits for them. Fails with unsupported if no resource allocated the memory, and with
   /// access_conflict if the memory was exported, its device was not synchronized since, and a
   /// stream is given.
   [[nodiscard]] Result<Block> try_release_block(StreamRef stream, CallSite site) noexcept;

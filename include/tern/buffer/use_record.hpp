@@ -20,8 +20,7 @@
 // that began after the write began stay on record. Thread-safe. Invariants:
 //
 //   1. Every use that has ended and may not be done is covered by an entry, or by a write that
-//   waited
-//      for it.
+//      waited for it.
 //   2. There is at most one entry per stream and access (read or write).
 //   3. There is room for every use that has begun and not ended, so end() never allocates.
 //   4. A use whose work is still to come has no mark until another user has to wait for it, even if
@@ -207,8 +206,9 @@ class TERN_EXPORT UseRecord {
     count_ = 1;
   }
 
-  /// Returns the number of uses that have ended, and whether any entry is newer than such a number.
+  /// Returns the number of uses that have ended so far.
   [[nodiscard]] std::uint64_t version() const noexcept;
+  /// Returns whether a use is on record that ended after version() had this value.
   [[nodiscard]] bool has_any_since(std::uint64_t version) const noexcept;
   /// Copies the entries to `out`. Returns the number of entries, which may be larger than `out`.
   /// Gives marks to uses that are still to come.
@@ -231,7 +231,7 @@ class TERN_EXPORT UseRecord {
   /// not available, the mutex is not held.
   [[nodiscard]] Result<Ticket> try_lock_in_turn(Access access, Turn turn, CallSite site) noexcept;
 
-  // All of these with the mutex held.
+  // Call the functions below with the mutex held.
   /// Returns whether a use must wait for open uses of other threads.
   [[nodiscard]] bool is_blocked(std::uint32_t thread, bool is_write) const noexcept {
     if (open_uses_ == 0 || opener_ == thread) return false;

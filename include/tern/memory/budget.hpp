@@ -11,9 +11,8 @@
 //
 // The charged bytes of a budget are the sum of three parts:
 //
-//   admitted     memory that exists. `pending` bytes of it are freed, but their stream has not
-//   passed
-//                the free yet
+//   admitted     memory that exists; the part called `pending` is freed, but its stream has not
+//                passed the free yet
 //   provisional  memory that is being allocated right now
 //   reserved     claimed by a Reservation and not drawn yet
 //
@@ -221,9 +220,9 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   /// failed frees of the BudgetResources in the tree. Queries each stream until a query finds
   /// nothing new; never waits. Requests at the limit call drain() themselves.
   Drained drain() noexcept;
-  /// Waits until no bytes of the tree are pending. If a stream cannot be waited for, its bytes stay
-  /// pending, and the first such failure is returned at the end. The work of a lost device counts
-  /// as completed.
+  /// Waits for everything that is pending in the tree. If a stream cannot be waited for, its bytes
+  /// stay pending, and the first such failure is returned at the end. The work of a lost device
+  /// counts as completed.
   Result<void> try_wait_for_pending() noexcept;
 
  private:

@@ -13,8 +13,8 @@
 //   1. It checks which pending frees have completed.
 //   2. It asks the upstream for memory that the request's own stream has freed, and takes over the
 //      charge of that memory.
-//   3. It waits for the oldest pending frees, if the budget's Overflow and the request's Wait allow
-//   it.
+//   3. It waits for the oldest pending frees, if the budget's Overflow and the request's Wait
+//      allow it.
 //   4. It fails with out_of_budget.
 //
 // The program never has to call Budget::drain().

@@ -10,8 +10,8 @@
 //
 // A free that fails leaves its block live and charged. try_deallocate() returns the failure.
 // deallocate() cannot return it: the resource counts the failure, calls the failure callback
-// (failure_callback.hpp), and retries the free later: when it is trimmed, when an allocation misses
-// the pool's cache, and in Budget::drain() and shutdown().
+// (failure_callback.hpp), and retries the free later: in trim(), before allocations (a pool: before
+// allocations that miss its caches), in Budget::drain() and in shutdown().
 
 #pragma once
 
