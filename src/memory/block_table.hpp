@@ -102,7 +102,7 @@ extern std::array<std::atomic<BlockPlace*>, most_place_chunks> place_chunks;
   BlockPlace* chunk = place_chunks[slot / places_per_chunk].load(std::memory_order_acquire);
   return chunk == nullptr ? nullptr : chunk + slot % places_per_chunk;
 }
-/// Returns a kept place whose block is no longer live. A place that has reached last_count is not
+/// Gives up a kept place whose block is no longer live. A place that has reached last_count is not
 /// reused.
 void drop_place(std::uint32_t slot) noexcept;
 

@@ -84,7 +84,7 @@ class TERN_EXPORT RawArray {
   [[nodiscard]] RawArray inner(std::size_t offset, std::size_t bytes) const noexcept {
     return RawArray(storage_, address_ + offset, bytes);
   }
-  /// The functions below implement the functions of Array<T> with the same names.
+  /// Implements Array<T>::try_slice(). The functions below implement functions of Array<T> as well.
   [[nodiscard]] Result<RawArray> try_slice(std::size_t offset, std::size_t bytes,
                                            std::size_t element_bytes, CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_resize(std::size_t count, std::size_t element_bytes,

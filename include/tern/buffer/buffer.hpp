@@ -6,10 +6,10 @@
 //   std::vector<float> host = x.to_vector<float>();
 //
 // A Buffer is a handle: a copy refers to the same bytes, clone() copies the bytes. Making a buffer
-// allocates no memory. The storage allocates on first use, once, and is freed when the last handle
-// or view is gone, in stream order after all work that uses it. Every use names a stream or belongs
-// to the host, and Tern orders the uses: a read waits for earlier writes, a write also waits for
-// earlier reads.
+// allocates no memory. The storage allocates its memory once, on first use, and frees it when the
+// last handle or view is gone, in stream order after all work that uses it. Every use names a
+// stream or belongs to the host, and Tern orders the uses: a read waits for earlier writes, a write
+// also waits for earlier reads.
 //
 // A view is a range of bytes, a range of elements, or the same bytes with another dtype. A view
 // keeps the storage alive. A view of a view has the sum of their offsets. Invalid operations fail

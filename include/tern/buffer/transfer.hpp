@@ -25,7 +25,7 @@ enum class TransferDirection : std::uint8_t {
 };
 inline constexpr std::size_t transfer_directions = 4;
 
-/// The purpose of a copy, derived from its size.
+/// The purpose of a copy. All purposes except `result` follow from the size.
 enum class TransferPurpose : std::uint8_t {
   scalar,    // one element: up to 16 bytes
   metadata,  // up to 4,096 bytes: sizes, offsets, launch parameters

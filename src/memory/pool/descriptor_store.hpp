@@ -35,7 +35,7 @@ class DescriptorStore {
   [[nodiscard]] Result<void> try_prepare(std::size_t count) noexcept;
   /// Returns a descriptor in state held. Call try_prepare() first.
   [[nodiscard]] Descriptor& take() noexcept;
-  /// Returns a descriptor to the store.
+  /// Puts an unused descriptor back into the store.
   void give(Descriptor& spare) noexcept;
   [[nodiscard]] std::size_t spare_count() const noexcept { return spare_count_; }
   [[nodiscard]] std::size_t used_count() const noexcept { return total_count_ - spare_count_; }

@@ -41,7 +41,7 @@ class PageStore {
   /// Returns whether a reservation begins at `offset`. Two reservations may be adjacent, but one
   /// mapping must not span both.
   [[nodiscard]] bool begins_reservation(std::uint64_t offset) const noexcept;
-  /// Returns the last `pages` of the newest addresses, which were not used.
+  /// Makes the last `pages` of the newest addresses available again. They were never used.
   void give_back_addresses(std::uint64_t offset, std::uint64_t pages) noexcept;
 
   /// Creates pages until `pages` are loose. On failure, releases the pages it has created.

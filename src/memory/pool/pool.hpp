@@ -8,7 +8,8 @@
 //   3. ranges that have become available since, after querying streams
 //   4. free pages mapped to contiguous addresses
 //   5. new memory from the driver
-//   6. ranges that another stream has freed, after a wait on the device
+//   6. ranges that another stream has freed, after a wait on the device (see PoolPreference for the
+//      order of 5 and 6)
 //   7. everything that flushing caches and waiting can recover
 //
 // Locks: one per stream cache, one for the ranges, one for growth. Only the growth lock is held
@@ -175,7 +176,8 @@ class Pool {
   [[nodiscard]] Result<Descriptor*> try_add_addresses(std::uint64_t pages) noexcept;
   [[nodiscard]] Result<Descriptor*> try_take_addresses(std::uint64_t pages,
                                                        std::uint64_t alignment) noexcept;
-  /// Returns addresses that could not be backed with pages.
+  /// Frees addresses that could not be backed with pages. If pages are stuck there, the addresses
+  /// are never used again.
   void give_up_addresses(Descriptor& range) noexcept;
   /// Cuts the requested block out of a held range. The rest becomes available to every stream.
   Descriptor* cut_out(Descriptor& range, const Search& search) noexcept;
@@ -211,8 +213,8 @@ class Pool {
   void trim_if_idle() noexcept;
   /// Makes everything available that the stream has freed up to this sequence number.
   std::size_t settle(StreamCache& cache, std::uint64_t sequence) noexcept;
-  /// Does so for all marks that the host already knows to be done, of every stream. Calls no
-  /// driver.
+  /// Calls settle() for all marks that the host already knows to be done, of every stream. Makes no
+  /// driver call.
   std::size_t settle_seen() noexcept;
   /// Queries a stream until a free is not complete or the queries are used up.
   std::size_t ask(StreamCache& cache, std::size_t& questions_left) noexcept;
@@ -316,7 +318,7 @@ inline Descriptor* Pool::take_cached(StreamCache& cache, std::size_t bytes) noex
     }
   }
   // The place has reached its last count. The slow path gives the block another place.
-  static_cast<void>(cache.put_with_care(*range, boundless));  // nothing leaves for it
+  static_cast<void>(cache.put_with_care(*range, boundless));  // no bounds: no block leaves
   return nullptr;
 }
 

@@ -1,5 +1,4 @@
-// Ranges holds all ranges of a pool that are not held: in flight, quiescent, and addresses without
-// memory.
+// Ranges keeps the free ranges of a pool: in flight, quiescent, or addresses without memory.
 //
 // A range in flight is in the lane of the stream that freed it. That stream can reuse the range
 // immediately, because its work runs in order. Other streams can use the range when the mark after
@@ -94,7 +93,7 @@ class Ranges {
   void put_quiescent(Descriptor& range) noexcept;
   void put_unbacked(Descriptor& range) noexcept;
   void put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;
-  /// Returns a range that was taken from a lane and not used to its position in the lane.
+  /// Puts a range that was taken from a lane, but not used, back to its position in the lane.
   void return_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;
   /// Makes all ranges of the lane up to `done_sequence` available to every stream. Returns their
   /// granules.

@@ -2,14 +2,14 @@
 // asking the rest of the pool.
 //
 // Blocks with a size class are in one stack per class: the block freed last is reused first. Of
-// larger blocks, the two freed last are kept and found by their exact size, because large sizes
-// rarely repeat. If threads contend for the lock of the ranges, blocks below 16 MiB are in stacks
-// too, grouped by similar size. A request may then get a block that is larger by up to an eighth;
-// the unused end, the slack, stays with the block and belongs to the cache.
+// larger blocks only the two freed last are kept, because large sizes rarely repeat. They are found
+// by their exact size. If threads contend for the lock of the ranges, blocks below 16 MiB are in
+// stacks too, grouped by similar size. A request may then get a block that is larger by up to an
+// eighth; the unused end, the slack, stays with the block and belongs to the cache.
 //
 // The cache is bounded in bytes; blocks without room leave, the coldest first. Reuse needs no mark
 // and no event, because the work of one stream runs in order. The cache also counts the operations
-// of the stream. Everything is guarded by `lock`.
+// of the stream. Everything except `lane` is guarded by `lock`.
 
 #pragma once
 
