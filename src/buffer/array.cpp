@@ -1,3 +1,5 @@
+// The untyped functions behind Array<T>.
+
 #include "tern/buffer/array.hpp"
 
 #include <algorithm>
@@ -58,7 +60,7 @@ Result<RawArray> RawArray::try_allocate(const Device& device, std::size_t count,
     if (!device.is_open() || options.resource->device() == device) {
       return try_allocate(options.resource, count, element_bytes, options);
     }
-    // The storage has the words for it.
+    // Storage::try_make() makes the same check and has the error message.
     return Storage::try_make(device, 0, options).failure();
   }
   const Result<ResourceHandle> resource = try_default_resource(device, options.kind);
@@ -93,6 +95,8 @@ std::size_t RawArray::offset() const noexcept {
   return static_cast<std::size_t>(address_ - storage_->first_byte());
 }
 
+// In-place growth needs all bytes behind the array to be unowned: the array must start at the
+// storage's first byte, and end at its last byte or be the only handle.
 std::size_t RawArray::capacity_bytes() const noexcept {
   if (!storage_ || bytes_ == 0 || offset() != 0) return bytes_;
   if (bytes_ != storage_->bytes() && storage_->shares() != 1) return bytes_;
@@ -113,6 +117,8 @@ Result<RawArray> RawArray::try_slice(std::size_t first, std::size_t count,
   return inner(first * element_bytes, count * element_bytes);
 }
 
+// Shrinking only changes the size. Growing first tries the granted block, then copies to new
+// memory.
 Result<void> RawArray::try_resize(std::size_t count, std::size_t element_bytes, StreamRef stream,
                                   CallSite site) noexcept {
   const std::optional<std::size_t> bytes = checked_multiply(count, element_bytes);
@@ -140,7 +146,7 @@ Result<void> RawArray::try_resize(std::size_t count, std::size_t element_bytes, 
         .with("what", storage_->origin()->what());
   }
   if (Result<void> own = check_stream_of(*storage_, stream, site); !own) return own;
-  // New elements have no values here either, so nothing is filled with zeros.
+  // New elements have no values after a resize, so the new memory is not zeroed.
   const Contents contents =
       storage_->contents() == Contents::zero ? Contents::uninitialized : storage_->contents();
   const auto try_make = [&](std::size_t capacity) {
@@ -152,15 +158,15 @@ Result<void> RawArray::try_resize(std::size_t count, std::size_t element_bytes, 
                          .checked = storage_->is_checked(),
                          .site = site});
   };
-  // By half at least, so that many small steps move each element a few times. Where there is no
-  // room for that, as much as is asked for.
+  // Grow by at least half, so that repeated small steps copy each element only a few times. If
+  // there is not enough memory for that, allocate exactly what is needed.
   const std::size_t before = bytes_ / element_bytes;
   const std::size_t capacity = std::max(count, before + before / 2);
   Result<RawArray> larger = try_make(capacity);
   if (!larger && capacity != count) larger = try_make(count);
   if (!larger) return larger.failure();
   larger->bytes_ = *bytes;
-  // What nobody wrote stays unwritten.
+  // Copy only written ranges; the rest stays unwritten.
   const Result<std::vector<ByteRange>> written = storage_->try_written_ranges(0, bytes_);
   if (!written) return Failure(written.failure()).at(site);
   for (const ByteRange& range : *written) {

@@ -1,3 +1,5 @@
+// Construction, views and access of buffers. Functions that move bytes are in buffer_bytes.cpp.
+
 #include "tern/buffer/buffer.hpp"
 
 #include <fmt/format.h>
@@ -11,7 +13,7 @@ namespace tern {
 namespace {
 
 const Device& no_device() noexcept {
-  // Immortal, and not on the heap: whoever asks cannot be refused.
+  // Never destroyed and not on the heap, because device() must not fail.
   alignas(Device) static std::byte storage[sizeof(Device)];
   static const Device& none = *new (storage) Device;
   return none;
@@ -37,8 +39,8 @@ Failure nothing_to_view(CallSite site) noexcept {
       .with("value", name(DType::void_));
 }
 
-/// The first byte must be where an element can be: in the storage, whose own address is aligned for
-/// every type, and at the address itself once there is one.
+/// Checks that an element can be at `offset`. Without memory, checks the offset alone: a storage's
+/// first byte is aligned for every dtype. With memory, checks the address.
 Result<void> check_aligned(const Storage& storage, std::size_t offset, DType dtype,
                            CallSite site) noexcept {
   const std::size_t needed = alignment_bytes(dtype);
@@ -102,7 +104,7 @@ Result<Buffer> Buffer::try_over(StorageHandle storage, std::size_t offset_bytes,
   return Buffer(std::move(storage), offset_bytes, *bytes, std::move(shape), dtype);
 }
 
-// --- What it is
+// --- Properties
 
 const Device& Buffer::device() const noexcept {
   return storage_ ? storage_->device() : no_device();
@@ -210,7 +212,7 @@ Result<Buffer> Buffer::try_reshape(Shape shape, CallSite site) const noexcept {
   if (Result<void> there = check_there(site); !there) return there.failure();
   const Result<std::size_t> bytes = shape.try_byte_count(dtype_);
   if (!bytes) return Failure(bytes.failure()).at(site);
-  // Of void every shape has no bytes: their elements are compared too.
+  // Compare element counts too: every shape of void has 0 bytes.
   const Result<std::size_t> wanted = shape.try_element_count();
   const Result<std::size_t> there = shape_.try_element_count();
   if (*bytes != bytes_ || !wanted || !there || *wanted != *there) {
@@ -242,7 +244,7 @@ Result<Buffer> Buffer::try_as(DType dtype, CallSite site) const noexcept try {
   if (width == tern::size_bytes(dtype_)) return Buffer(storage_, offset_, bytes_, shape_, dtype);
   return Buffer(storage_, offset_, bytes_, Shape::flat(bytes_ / width), dtype);
 } catch (const Error& error) {
-  return Failure(error.failure()).at(site);  // of the host, for a shape of many dimensions
+  return Failure(error.failure()).at(site);  // a Shape of many dimensions needs host memory
 }
 
 // --- The host
@@ -272,7 +274,7 @@ Result<Buffer::HostMemory> Buffer::try_host_memory(Access access, CallSite site)
     try {
   if (Result<void> there = check_there(site); !there) return there.failure();
   if (bytes_ == 0) {
-    // Still refused where the memory could not be used so.
+    // An access of 0 bytes still fails if the memory does not allow this access.
     if (Result<void> ready = storage_->try_wait_host(access, offset_, 0, site); !ready) {
       return ready.failure();
     }
@@ -301,7 +303,7 @@ Result<StorageUse> Buffer::try_use(StreamRef stream, Access access, CallSite sit
     return able.failure();
   }
   if (bytes_ == 0) {
-    // Nothing to use, and no reason to allocate the rest.
+    // 0 bytes: check the use, but allocate nothing.
     const Result<void> sound = storage_->check_use(stream, access, offset_, 0, site);
     return sound ? Result<StorageUse>(StorageUse()) : sound.failure();
   }

@@ -1,4 +1,4 @@
-// The members of Buffer that move bytes: in, out, to a new one, and one pattern everywhere.
+// The functions of Buffer that move bytes: copies in and out, clone, fill.
 
 #include <cstring>
 
@@ -29,7 +29,7 @@ Failure null_memory(const char* name, CallSite site) noexcept {
       .with("value", "null");
 }
 
-/// Between a storage and the caller's memory, by a stream.
+/// Copies between a storage and the caller's host memory on the library's copy stream, and waits.
 Result<void> exchange(Storage& storage, std::size_t offset, std::size_t bytes, Access access,
                       void* memory, CallSite site) noexcept {
   const bool is_download = access == Access::read;
@@ -38,7 +38,8 @@ Result<void> exchange(Storage& storage, std::size_t offset, std::size_t bytes, A
   }
   const Result<StreamRef> stream = storage.device().try_copy_stream();
   if (!stream) return Failure(stream.failure()).at(site);
-  // The host waits for what must come before, not the stream: other copies are behind it there.
+  // The host waits for earlier uses, not the stream: other copies are queued on the stream behind
+  // this one.
   if (Result<void> ready = storage.uses().try_wait(access); !ready) {
     return Failure(ready.failure()).at(site);
   }
@@ -49,8 +50,8 @@ Result<void> exchange(Storage& storage, std::size_t offset, std::size_t bytes, A
                                     : stream->try_copy(inside, memory, bytes, site);
   const Mark mark = stream->next_mark();
   if (queued) use->end();
-  // Nobody but the caller keeps its memory alive: also of a copy that was refused, no part is under
-  // way when the call returns.
+  // The caller may free its memory after the return, so wait even if the copy failed: part of it
+  // may be in flight.
   const Result<void> done = try_wait_surely(*stream, mark);
   if (!queued) return queued;
   if (!done) return Failure(done.failure()).at(site);
@@ -65,7 +66,7 @@ Failure read_only(const Storage& storage, CallSite site) noexcept {
       .with("what", storage.origin()->what());
 }
 
-/// Between a storage and the caller's memory, in the order of the caller's stream.
+/// Copies between a storage and the caller's host memory, in the order of the caller's stream.
 Result<Mark> enqueue_exchange(Storage& storage, std::size_t offset, std::size_t bytes,
                               Access access, void* memory, StreamRef stream,
                               CallSite site) noexcept {
@@ -176,7 +177,8 @@ Result<Buffer> Buffer::try_clone(StreamRef stream, CallSite site) const noexcept
                          .tag = own.tag(),
                          .checked = own.is_checked(),
                          .site = site};
-  // Memory of somebody else is cloned to the nearest that the device itself gives.
+  // Memory that no resource allocated is cloned to the most similar kind that the device can
+  // allocate.
   if (is_pinned()) options.kind = MemoryKind::pinned;
   if (own.kind() == StorageKind::managed) options.kind = MemoryKind::managed;
   if (stream.device_id() == own.device().id()) options.stream = stream;
@@ -190,13 +192,13 @@ Result<Buffer> Buffer::try_clone(StreamRef stream, CallSite site) const noexcept
   }
   return clone;
 } catch (const Error& error) {
-  return Failure(error.failure()).at(site);  // of the host, for a shape of many dimensions
+  return Failure(error.failure()).at(site);  // a Shape of many dimensions needs host memory
 }
 
 Result<Mark> Buffer::try_fill_bytes(const Pattern& pattern, StreamRef stream,
                                     CallSite site) noexcept {
   if (Result<void> there = check_there(site); !there) return there.failure();
-  // Before memory is wanted for it, which the stream's own check would be too late for.
+  // Check the pattern before memory is allocated; the check of the stream would come too late.
   if (Result<void> whole = check_pattern(pattern, bytes_, site); !whole) return whole.failure();
   if (bytes_ == 0) return mark_of_nothing(stream);
   Result<StorageUse> use = storage_->try_use(stream, Access::discard, offset_, bytes_, site);

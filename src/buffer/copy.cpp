@@ -1,3 +1,5 @@
+// The public copy functions. copy_route.cpp chooses the route, copy_engine.cpp runs it.
+
 #include "tern/buffer/copy.hpp"
 
 #include <cstring>
@@ -13,10 +15,10 @@
 namespace tern {
 namespace {
 
-/// From here on a team of threads is faster than one, and worth waking.
+/// From this size on, several threads copy faster than one.
 constexpr std::size_t least_team_bytes = 4 * mib;
 
-/// Host memory to host memory, by the host. The ranges may overlap.
+/// Copies host memory to host memory on the host. The ranges may overlap.
 Result<void> copy_by_host(const CopyRows& rows, CallSite site) noexcept {
   Storage& to = rows.to;
   Storage& from = rows.from;
@@ -41,7 +43,7 @@ Result<void> copy_by_host(const CopyRows& rows, CallSite site) noexcept {
   return {};
 }
 
-/// The device whose streams do a copy that names none.
+/// Returns the device whose copy stream runs a copy without a stream.
 const Device& runner_of(const CopyRows& rows) noexcept {
   if (!is_host_memory(rows.to)) return rows.to.device();
   if (!is_host_memory(rows.from)) return rows.from.device();
@@ -99,7 +101,8 @@ Result<void> try_copy(const Buffer& destination, const Buffer& source, CallSite 
   }
   const Result<StreamRef> stream = runner_of(rows).try_copy_stream();
   if (!stream) return Failure(stream.failure()).at(site);
-  // The host waits for what must come before, not the stream: other copies are behind it there.
+  // The host waits for earlier uses, not the stream: other copies are queued on the stream behind
+  // this one.
   if (rows.from.kind() != StorageKind::file) {
     if (Result<void> ready = rows.from.uses().try_wait(Access::read); !ready) {
       return Failure(ready.failure()).at(site);
@@ -110,7 +113,7 @@ Result<void> try_copy(const Buffer& destination, const Buffer& source, CallSite 
   }
   const Result<CopyRoute> queued = try_run_copy(rows, *stream, FurtherStreams::library, site);
   if (!queued) return queued.failure();
-  // Memory that was borrowed may be the caller's.
+  // Borrowed memory may belong to the caller, so the copy must really be complete.
   if (const Result<void> done = try_wait_surely(*stream, stream->next_mark()); !done) {
     return Failure(done.failure()).at(site);
   }

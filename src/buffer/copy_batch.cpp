@@ -1,3 +1,5 @@
+// Batches of copies: check that no copy conflicts with another, then submit them together.
+
 #include <algorithm>
 #include <functional>
 #include <new>
@@ -21,7 +23,7 @@ Failure of(const Failure& failure, std::size_t index) noexcept {
   return Failure(failure).with("index", index);
 }
 
-/// A range that one of the copies touches.
+/// A byte range that one copy reads or writes.
 struct Touched {
   StorageId storage;
   std::size_t begin = 0, end = 0;
@@ -34,20 +36,20 @@ bool overlaps(const CopyRows& rows) noexcept {
          rows.from_side.offset < rows.to_side.offset + rows.width;
 }
 
-/// A copy that moves bytes, and which one it is of those that were given.
+/// A copy of more than 0 bytes, with its index in the caller's list.
 struct Numbered {
   CopyRows rows;
   std::size_t index = 0;
 };
 
-/// None may write what another one touches. Throws std::bad_alloc.
+/// Checks that no copy writes bytes that another copy touches. Throws std::bad_alloc.
 Result<void> check_apart(const std::vector<Numbered>& all, CallSite site) {
   std::vector<Touched> touched;
   touched.reserve(2 * all.size());
   for (const auto& [rows, index] : all) {
     const std::size_t to = rows.to_side.offset, from = rows.from_side.offset;
     if (overlaps(rows)) {
-      // Its own affair, and one range to the others.
+      // A copy may overlap itself. For the other copies it is one written range.
       touched.push_back(
           {rows.to.id(), std::min(to, from), std::max(to, from) + rows.width, true, index});
       continue;
@@ -58,7 +60,7 @@ Result<void> check_apart(const std::vector<Numbered>& all, CallSite site) {
   std::ranges::sort(touched, [](const Touched& a, const Touched& b) {
     return std::tie(a.storage, a.begin) < std::tie(b.storage, b.begin);
   });
-  // Those before that reach furthest: among all, and among those that are written.
+  // Of the earlier ranges, the one that ends last, among all and among the written ones.
   const Touched* any = nullptr;
   const Touched* written = nullptr;
   for (const Touched& one : touched) {
@@ -83,14 +85,14 @@ Result<void> check_apart(const std::vector<Numbered>& all, CallSite site) {
   return {};
 }
 
-/// All of them in one submission. Throws std::bad_alloc.
+/// Submits all copies at once. Throws std::bad_alloc.
 Result<void> submit_all(const std::vector<Numbered>& all, StreamRef stream, CallSite site) {
-  // Each storage is used once, and in the order of addresses: batches of two threads do not wait
-  // for each other.
+  // Begin one use per storage, in the order of addresses, so that batches of two threads cannot
+  // deadlock.
   struct Used {
     Storage* storage = nullptr;
     Access access = Access::read;
-    std::size_t index = 0;  // of the first copy
+    std::size_t index = 0;  // index of the first copy that uses the storage
     StorageUse use = {};
   };
   std::vector<Used> uses;
@@ -133,7 +135,7 @@ Result<void> submit_all(const std::vector<Numbered>& all, StreamRef stream, Call
   }
   Result<void> queued = stream.try_copy_batch(ranges, site);
   if (!queued) {
-    // Nobody knows which of them were: all count as used, and none as written.
+    // Some copies may have been submitted. Record all as uses, and none as written.
     for (const auto& [rows, index] : all) {
       static_cast<void>(rows.to.uses().try_note(stream, stream.next_mark(), Access::discard));
       static_cast<void>(rows.from.uses().try_note(stream, stream.next_mark(), Access::read));
@@ -148,7 +150,7 @@ Result<void> submit_all(const std::vector<Numbered>& all, StreamRef stream, Call
   return {};
 }
 
-/// As one: small pieces of much are not small.
+/// Asks the TransferGate once for the sum of the batch: many small copies together are not small.
 Result<void> try_download(const std::vector<Numbered>& all, DeviceId device,
                           CallSite site) noexcept {
   if (transfer_rule() == nullptr) return {};

@@ -1,3 +1,5 @@
+// Runs a copy on its route: on the caller's stream, on a stream of another device, or staged.
+
 #include "buffer/copy_engine.hpp"
 
 #include <algorithm>
@@ -15,11 +17,13 @@
 namespace tern {
 namespace {
 
-/// Overlapping ranges move in steps of their distance if those are worth a submission, or few.
+/// Overlapping ranges are moved in steps of their distance if the steps are large enough or few
+/// enough. Otherwise they go through scratch memory.
 constexpr std::size_t least_step_bytes = 256 * kib;
 constexpr std::size_t most_small_steps = 32;
 constexpr std::size_t most_scratch_bytes = 32 * mib;
 
+/// An additional stream for a copy: the library's copy stream of a device, or a new one.
 class FurtherStream {
  public:
   [[nodiscard]] static Result<FurtherStream> try_make(const Device& device,
@@ -44,15 +48,15 @@ class FurtherStream {
   StreamRef stream_;
 };
 
-/// Memory for whoever comes first, which is not the stream that does this one copy.
+/// Allocates the memory of both sides, without a first user: this stream is used for one copy only.
 Result<void> ensure_both(const CopyRows& rows, CallSite site) noexcept {
   if (Result<void> there = rows.to.try_ensure({}, site); !there) return there;
   if (rows.from.kind() == StorageKind::file) return {};
   return rows.from.try_ensure({}, site);
 }
 
-/// A copy as one stream does it. Begun, then its pieces are put, then ended; if it is dropped
-/// before that, the pieces that were put are on record.
+/// Submits a copy to one stream: try_begin(), then the pieces, then end_on(). If the object is
+/// destroyed before end_on(), the submitted pieces are recorded as uses.
 class Submitting {
  public:
   Submitting(Storage& to, Storage& from, StreamRef stream, bool is_peer, CallSite site) noexcept
@@ -64,8 +68,8 @@ class Submitting {
   }
 
   [[nodiscard]] Result<void> try_begin() noexcept {
-    // The ranges were checked, and what is written is noted piece by piece: these are for the
-    // order.
+    // The ranges were checked before, and written pieces are noted one by one. These uses only
+    // order the copy.
     if (Result<void> begun =
             try_use_both({to_, stream_, to_use_}, {from_, stream_, from_use_}, site_);
         !begun) {
@@ -124,6 +128,7 @@ class Submitting {
     return {};
   }
 
+  /// Ends both uses on `carrier`, which is ordered after the copy.
   void end_on(StreamRef carrier) noexcept {
     from_use_.end_on(carrier);
     to_use_.end_on(carrier);
@@ -152,6 +157,7 @@ class Submitting {
   bool has_put_ = false;
 };
 
+// Runs the whole copy on one stream.
 Result<void> run_on(const CopyRows& rows, StreamRef stream, bool is_peer, CallSite site) noexcept {
   Submitting copy(rows.to, rows.from, stream, is_peer, site);
   if (Result<void> begun = copy.try_begin(); !begun) return begun;
@@ -160,7 +166,8 @@ Result<void> run_on(const CopyRows& rows, StreamRef stream, bool is_peer, CallSi
   return {};
 }
 
-/// By a stream of another device: behind the caller's, which goes on behind it.
+/// Runs the copy on a stream of another device: ordered after the caller's stream, and the caller's
+/// stream is ordered after the copy.
 Result<void> run_elsewhere(const CopyRows& rows, StreamRef stream, const Device& runner,
                            bool is_peer, FurtherStreams further, CallSite site) noexcept {
   if (Result<void> there = ensure_both(rows, site); !there) return there;
@@ -179,6 +186,7 @@ Result<void> run_elsewhere(const CopyRows& rows, StreamRef stream, const Device&
   return {};
 }
 
+// Runs the copy through host memory, with one stream per side as needed.
 Result<void> run_staged(const CopyRows& rows, StreamRef stream, StagedTransfer::Between between,
                         FurtherStreams further, CallSite site) noexcept {
   const bool is_file = rows.from.kind() == StorageKind::file;
@@ -194,7 +202,7 @@ Result<void> run_staged(const CopyRows& rows, StreamRef stream, StagedTransfer::
   };
   if (!reaches(stream.device_id(), rows.to)) {
     if (Result<void> taken = take(rows.to.device(), other_writer, writer); !taken) return taken;
-    // A file has no other first half that would be in the caller's order.
+    // A file is read by the host, so the writer itself must be ordered after the caller's stream.
     if (is_file) {
       if (Result<void> behind = order_behind(writer, stream.next_mark(), site); !behind) {
         return behind;
@@ -217,7 +225,7 @@ Result<void> run_staged(const CopyRows& rows, StreamRef stream, StagedTransfer::
   return transfer.try_finish(stream);
 }
 
-/// The same bytes as if they had been copied aside first.
+/// Moves bytes within one storage. The result is as if the source had been copied aside first.
 class MoveWithin {
  public:
   MoveWithin(Storage& storage, StreamRef stream, CallSite site) noexcept
@@ -231,7 +239,8 @@ class MoveWithin {
       step = std::min(bytes, most_scratch_bytes);
       if (Result<void> taken = try_take_scratch(step); !taken) return taken;
     }
-    // From the end that the destination leaves behind, so that nothing is overwritten unread.
+    // Start at the end that the destination moves away from, so that no byte is overwritten before
+    // it is read.
     for (std::size_t done = 0; done < bytes;) {
       const std::size_t now = std::min(step, bytes - done);
       const std::size_t at = to < from ? done : bytes - done - now;
@@ -332,7 +341,8 @@ Result<void> check_stream(StreamRef stream, CallSite site) noexcept {
 }
 
 Result<void> check_rows(const CopyRows& rows, CallSite site) noexcept {
-  // Gaps between the rows need not be written: only if something is missing are rows looked at.
+  // Gaps between rows need not be written, so check row by row only if the whole extent is not
+  // written.
   const Result<void> all =
       rows.from.check_written(rows.from_side.offset, rows.extent(rows.from_side), site);
   if (!all) {
@@ -403,7 +413,7 @@ Result<CopyRoute> try_run_copy(const CopyRows& rows, StreamRef stream, FurtherSt
       const Result<void> copied =
           is_own ? run_on(rows, stream, true, site)
                  : run_elsewhere(rows, stream, *plan->runner, true, further, site);
-      // Devices of one backend that know nothing of each other: simulated apart.
+      // Two simulated devices in separate worlds have one backend but cannot copy to each other.
       if (copied || copied.failure().code() != ErrorCode::device_mismatch) {
         return by(plan->route, copied);
       }

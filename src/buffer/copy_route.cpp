@@ -3,7 +3,7 @@
 namespace tern {
 namespace {
 
-/// Memory that only streams of its own device touch, and that peers copy.
+/// Memory that only streams of its own device can use, and that peer copies can reach.
 bool is_device_memory(const Storage& storage) noexcept {
   return storage.kind() == StorageKind::device || storage.kind() == StorageKind::mapped;
 }
@@ -81,7 +81,7 @@ std::optional<CopyPlan> plan_copy(const Storage& to, const Storage& from,
 std::byte* address_for(const Storage& storage, DeviceId device) noexcept {
   const Result<StorageOrigin::Memory> memory = storage.try_memory();
   if (!memory) return nullptr;
-  // Memory that was page-locked where it was may have another address on its device.
+  // Registered host memory may have a different address on its device.
   const bool is_own = storage.device().id() == device;
   void* const first = is_own ? memory->device_address : memory->host_address;
   void* const second = is_own ? memory->host_address : memory->device_address;

@@ -1,4 +1,5 @@
-// Which way the bytes of a copy go: the one place that looks at kinds, devices and capabilities.
+// Chooses the route of a copy. This is the only place that looks at kinds, devices and
+// capabilities.
 
 #pragma once
 
@@ -15,32 +16,36 @@
 
 namespace tern {
 
-/// Refuses a stream of another device than the storage's (device_mismatch).
+/// Checks that the stream belongs to the storage's device (device_mismatch).
 [[nodiscard]] Result<void> check_stream_of(const Storage& storage, StreamRef stream,
                                            CallSite site) noexcept;
 
-/// The host's own, page-locked or not: the host and streams of every device use it by its address.
+/// Returns true for host memory, page-locked or not: the host and the streams of every device can
+/// use it by its address.
 [[nodiscard]] bool is_host_memory(const Storage& storage) noexcept;
 
-/// Can a stream of the device read and write it?
+/// Returns whether streams of the device can read and write the storage.
 [[nodiscard]] bool reaches(DeviceId device, const Storage& storage) noexcept;
 
+/// The route of a copy and the device that runs it.
 struct CopyPlan {
   CopyRoute route = CopyRoute::direct;
-  /// Whose stream is given the copy. Null where each side has one of its own.
+  /// The device whose stream runs the copy. Null for the caller's stream, or if each side has its
+  /// own.
   const Device* runner = nullptr;
 };
 
-/// For a copy on a stream of the device; the destination is no file. None: the device has nothing
-/// to do with it.
+/// Plans a copy on a stream of `device`. The destination must not be a file. Returns nothing if the
+/// device can take no part in the copy.
 [[nodiscard]] std::optional<CopyPlan> plan_copy(const Storage& to, const Storage& from,
                                                 DeviceId device) noexcept;
 
-/// Where a stream of the device finds the first byte, of memory that is there and that it reaches.
+/// Returns the address of the first byte for a stream of the device. The storage has memory that
+/// the device reaches.
 [[nodiscard]] std::byte* address_for(const Storage& storage, DeviceId device) noexcept;
 
-/// What a checker does not see by itself: host memory of its device is used by a stream of another
-/// backend, which is as if the host did. (The use has begun, so the host has waited.)
+/// Tells the checker of the storage's device that a stream of another backend uses its host memory.
+/// To that checker this is a host access. The use has begun, so the host has already waited.
 [[nodiscard]] Result<void> note_foreign_use(const Storage& storage, StreamRef stream, Access access,
                                             std::size_t offset, std::size_t bytes,
                                             CallSite site) noexcept;

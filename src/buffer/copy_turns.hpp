@@ -1,9 +1,9 @@
-// The turns that a copy has: those of two storages for a copy by a stream, and the host's for a
-// copy by the host. Between them the uses of other threads come one after the other.
+// Takes the turns that a copy needs: of both storages for a copy on streams, or of the host for a
+// copy on the host. A turn serializes conflicting uses of several threads, see UseRecord.
 //
-// Turns of two storages are taken in the order of their addresses, so that two threads which copy
-// in opposite directions do not wait for each other. In one storage the write comes first, and the
-// read is of the same thread.
+// The turns of two storages are taken in the order of their addresses, so that two threads that
+// copy in opposite directions cannot deadlock. Within one storage, the write is begun first; the
+// read then belongs to the same thread and does not wait.
 
 #pragma once
 
@@ -18,14 +18,14 @@
 
 namespace tern {
 
-/// One side of a copy by streams, and where its use goes.
+/// One side of a copy on streams, and where to put its use.
 struct CopyTurn {
   Storage& storage;
   StreamRef stream = {};
   StorageUse& use;
 };
 
-/// Calls both, `to` first unless the other address is lower, until one is refused.
+/// Calls both functions, the one of the lower address first, until one fails.
 template <class To, class From>
 [[nodiscard]] Result<void> by_address(const Storage& to, const Storage& from, To begin_to,
                                       From begin_from) noexcept {
@@ -35,7 +35,7 @@ template <class To, class From>
   return is_from_first ? begin_to() : begin_from();
 }
 
-/// Both or neither. The ranges were checked; these uses are for the order.
+/// Begins both uses or neither. The ranges were checked before; these uses only order the copy.
 [[nodiscard]] inline Result<void> try_use_both(const CopyTurn& to, const CopyTurn& from,
                                                CallSite site) noexcept {
   const auto begin = [&](const CopyTurn& side, Access access) -> Result<void> {
@@ -55,7 +55,7 @@ template <class To, class From>
   return begun;
 }
 
-/// While it lives, the host has the turn: no work of a stream begins that it conflicts with.
+/// Holds the host's turn for its lifetime: no conflicting work of a stream can begin.
 class HostTurn {
  public:
   HostTurn() noexcept = default;
@@ -65,7 +65,8 @@ class HostTurn {
     if (uses_ != nullptr) uses_->cancel(ticket_);
   }
 
-  /// Waits for streams and other threads. Of memory that is not there yet too. Once.
+  /// Takes the turn; waits for streams and other threads. The storage need not have memory yet.
+  /// Call once.
   [[nodiscard]] Result<void> try_take(Storage& storage, Access access, CallSite site) noexcept {
     const Result<UseRecord::Ticket> ticket = storage.uses().try_begin_on_host(access, site);
     if (!ticket) return ticket.failure();

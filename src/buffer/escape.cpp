@@ -1,3 +1,5 @@
+// Counts exports and reclaims exported memory after a device-wide wait.
+
 #include "tern/buffer/escape.hpp"
 
 #include <atomic>
@@ -11,8 +13,8 @@ namespace {
 
 constinit std::atomic<std::size_t> escapes = 0, escaped_bytes = 0;
 
-/// A program that exports and never waits for the device would keep all it has exported. Where the
-/// wait fails, as in a capture, the export goes on, and a later one waits.
+/// Bounds the memory of a program that exports often and never waits for the device. If the wait
+/// fails, for example during a graph capture, the export goes on and a later one waits.
 [[gnu::cold, gnu::noinline]] void reclaim_crowd() noexcept {
   static_cast<void>(try_reclaim_escaped());
   KeptStorages::see_crowd();
@@ -73,7 +75,8 @@ Result<KeptStorageCount> try_reclaim_escaped() noexcept {
         return waited.failure();
       }
     }
-    // An owner that is told now may let go of memory of ours, which wants a wait of its own.
+    // Freeing memory may call an owner that ends other exports, which need a wait of their own. So
+    // repeat.
     const KeptStorageCount left = poll_storages();
     if (!device.is_open() && !KeptStorages::device_behind_strangers().is_open()) return left;
   }

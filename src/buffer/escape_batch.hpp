@@ -1,5 +1,6 @@
-// Escapes that begin and end together, of storages that somebody else keeps alive: a table has
-// hundreds, and its one handle keeps all of them. They are counted all at once, when this ends.
+// Begins and ends many exports together, of storages that the caller keeps alive. A table has
+// hundreds of storages and one handle that keeps all of them. The global counters are updated once,
+// in the destructor.
 
 #pragma once
 
@@ -9,7 +10,7 @@
 
 namespace tern {
 
-/// Confined to a thread, and to the block it stands in.
+/// For one thread and one scope.
 class EscapeBatch {
  public:
   EscapeBatch() noexcept = default;
@@ -17,12 +18,14 @@ class EscapeBatch {
   EscapeBatch& operator=(const EscapeBatch&) = delete;
   ~EscapeBatch();
 
-  /// False if the host has no memory. Whoever begins one ends it, here or in a later batch.
+  /// Begins an export. Returns false if the host has no memory. The caller must end the export, in
+  /// this or a later batch.
   [[nodiscard]] bool try_begin(Storage& storage) noexcept;
+  /// Ends an export.
   void end(Storage& storage) noexcept;
 
  private:
-  // Differences: what ends here has begun elsewhere, so they wrap.
+  // Differences to the global counters. They may wrap below 0 if exports of other batches end here.
   std::size_t escapes_ = 0, bytes_ = 0;
 };
 

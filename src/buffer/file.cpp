@@ -1,3 +1,5 @@
+// Opening, reading and mapping files as storages.
+
 #include "tern/buffer/file.hpp"
 
 #include <fcntl.h>
@@ -20,15 +22,15 @@
 namespace tern {
 namespace {
 
-/// As resources of the host give it.
+/// The alignment that host resources use.
 constexpr std::size_t host_alignment = 64;
-/// What one read takes at most, whatever the system: it may be interrupted between two of them.
+/// Upper bound on the bytes per read call; between two calls a read can be interrupted.
 constexpr std::size_t most_at_once = std::size_t{1} << 30;
 
-/// The path goes in last: it may be of any length, and then takes all the room there is for texts.
+/// The path is added last: it can be long and then takes all remaining space for texts.
 Failure file_failure(std::string_view path, const char* call, int code, CallSite site) noexcept {
   char buffer[128] = "";
-  // The GNU form returns a text that may or may not be in the buffer.
+  // GNU strerror_r returns a text that may or may not be in the buffer.
   const char* why = strerror_r(code, buffer, sizeof buffer);
   return Failure(ErrorCode::file, nullptr, site)
       .with("call", call)
@@ -85,10 +87,10 @@ class FileOrigin final : public StorageOrigin {
     is_mapped_ = options.map;
   }
 
-  /// Opens it, and looks whether the range is there. Once, before anything else.
+  /// Opens the file and checks that it contains the range. Call once, before anything else.
   [[nodiscard]] Result<std::size_t> try_open(const std::optional<std::size_t>& bytes,
                                              CallSite site) noexcept {
-    // A pipe that nobody writes to must not hold us up, and a terminal not become ours.
+    // Do not block on a pipe without a writer, and do not acquire a controlling terminal.
     constexpr int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_LARGEFILE;
     int number = -1;
     do {
@@ -120,7 +122,7 @@ class FileOrigin final : public StorageOrigin {
     return Memory{nullptr, memory_.get(), bytes_};
   }
 
-  /// What was read is there. What was mapped is as long as the file is.
+  /// Bytes that were read stay valid. A mapping depends on the current length of the file.
   [[nodiscard]] Result<void> try_access(CallSite site) noexcept override {
     return mapping_ ? check_length(0, bytes_, "mmap", site) : Result<void>();
   }
@@ -144,7 +146,7 @@ class FileOrigin final : public StorageOrigin {
                                   static_cast<off_t>(offset_ + offset + done));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return file_failure(path_, "pread", errno, site);
-      // Cut since it was looked at.
+      // The file was truncated after its length was checked.
       if (got == 0) {
         return too_short(path_, offset_ + offset, bytes, offset_ + offset + done, "pread", site);
       }
@@ -180,7 +182,7 @@ class FileOrigin final : public StorageOrigin {
     const Result<std::size_t> there = try_length(site);
     if (!there) return there.failure();
     const bool is_there = is_within(offset_ + offset, bytes, *there);
-    // A mapping that was cut shows zeros, even if the file has grown again.
+    // A mapping that was truncated keeps showing zeros, even after the file has grown again.
     if (is_there && mapping_.is_cut()) {
       return Failure(ErrorCode::file,
                      "file '{path}' was shorter for a while when it was read through its mapping, "
@@ -242,7 +244,7 @@ Result<Buffer> try_open(std::string_view path, const FileOptions& options) {
                         {.tag = options.tag, .checked = options.checked, .site = site});
   if (!storage) return storage.failure();
   if (options.map) {
-    // At once, so that it is known what types can live there.
+    // Map now, because the address decides which dtypes are aligned.
     if (Result<void> mapped = (*storage)->try_ensure({}, site); !mapped) return mapped.failure();
   }
   return Buffer::try_over(*std::move(storage), 0, Shape{*bytes / width}, options.dtype, site);

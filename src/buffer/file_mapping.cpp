@@ -1,3 +1,5 @@
+// The SIGBUS handler and the list of mappings that it reads without a lock.
+
 #include "buffer/file_mapping.hpp"
 
 #include <signal.h>
@@ -15,13 +17,13 @@
 
 namespace tern {
 
-/// One mapping, as the handler sees it. `version` is odd while the rest changes: a reader that
-/// found it odd, or another one behind than before, has read a mapping that nobody uses yet or any
-/// more, which is not the one that faulted.
+/// One mapping, as the handler sees it. `version` is odd while the other fields change. If a reader
+/// finds it odd or changed, the mapping was being made or removed, so it is not the one that
+/// faulted.
 struct WatchedRange {
   std::atomic<std::uint32_t> version = 0;
-  std::atomic<std::uintptr_t> begin = 0;  // 0: nothing is watched here
-  std::atomic<std::uintptr_t> end = 0;    // both are at pages
+  std::atomic<std::uintptr_t> begin = 0;  // 0 if the entry is unused
+  std::atomic<std::uintptr_t> end = 0;    // both are page-aligned
   std::atomic<bool> is_cut = false;
 };
 static_assert(std::atomic<std::uintptr_t>::is_always_lock_free &&
@@ -29,7 +31,7 @@ static_assert(std::atomic<std::uintptr_t>::is_always_lock_free &&
 
 namespace {
 
-/// Chunks are added and never freed, so that the handler can read them at any moment.
+/// Chunks are never freed, so that the handler can read them at any time.
 struct Chunk {
   std::array<WatchedRange, 64> ranges;
   std::atomic<Chunk*> next = nullptr;
@@ -43,10 +45,10 @@ std::size_t page_bytes() noexcept {
   static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   return bytes;
 }
-/// The same for the handler, which may not run initialisers.
+/// The page mask for the handler, which must not run initializers of static variables.
 std::atomic<std::uintptr_t> page_mask = 0;
 
-/// Would the fault be in this range, and if so, where does the range end?
+/// Returns the end of the range if the range contains the address, else 0.
 std::uintptr_t end_if_inside(const WatchedRange& range, std::uintptr_t address) noexcept {
   const std::uint32_t before = range.version.load(std::memory_order_acquire);
   const std::uintptr_t begin = range.begin.load(std::memory_order_acquire);
@@ -60,7 +62,7 @@ bool put_zeros(std::uintptr_t address) noexcept {
     for (WatchedRange& range : chunk->ranges) {
       const std::uintptr_t end = end_if_inside(range, address);
       if (end == 0) continue;
-      // To the end: what lies behind a page that the file no longer has is gone as well.
+      // Up to the end of the mapping: pages behind a missing page are missing as well.
       const std::uintptr_t page = address & page_mask.load(std::memory_order_relaxed);
       range.is_cut.store(true, std::memory_order_release);
       return mmap(reinterpret_cast<void*>(page), end - page, PROT_READ,
@@ -71,7 +73,7 @@ bool put_zeros(std::uintptr_t address) noexcept {
 }
 
 void on_fault(int, siginfo_t* info, void* context) {
-  // A damaged page of memory is no short file.
+  // Only BUS_ADRERR means a missing page; a hardware memory error is passed on.
   if (info->si_code == BUS_ADRERR) {
     const int error = errno;
     const bool is_ours = put_zeros(reinterpret_cast<std::uintptr_t>(info->si_addr));
@@ -81,7 +83,7 @@ void on_fault(int, siginfo_t* info, void* context) {
   handler.pass_on(info, context);
 }
 
-/// With the lock held; null if the host has no memory.
+/// Returns a free entry, or null if the host has no memory. Call with the lock held.
 WatchedRange* find_room() noexcept {
   Chunk* last = nullptr;
   for (Chunk* chunk = &first_chunk; chunk != nullptr; chunk = chunk->next.load()) {
@@ -110,7 +112,7 @@ FileMapping::Refusal FileMapping::try_map(int file, std::size_t offset,
                                           std::size_t bytes) noexcept {
   const std::size_t page = page_bytes();
   const std::size_t lead = offset % page;
-  // The file is at least as long, so this cannot wrap.
+  // Cannot wrap, because the file is at least that long.
   const std::size_t mapped = (lead + bytes + page - 1) / page * page;
   const std::lock_guard lock(handler);
   page_mask.store(~(static_cast<std::uintptr_t>(page) - 1));

@@ -1,12 +1,12 @@
-// A FileMapping is a range of a file in the address space, which survives that the file shrinks.
+// A FileMapping maps a range of a file and survives truncation of the file.
 //
-// Reading pages that a file no longer has raises SIGBUS, which ends a process. With the first
-// mapping a handler is installed, for good: a fault inside a mapping of Tern's is answered with
-// pages of zeros from there to the end of the mapping, and the mapping is marked as cut. All other
-// faults go to the handler that was there before. One that is installed later has to pass on what
-// is not its own, as is usual.
+// Reading a page that the file no longer has raises SIGBUS, which normally ends the process. The
+// first mapping installs a SIGBUS handler for the life of the process. On a fault inside one of
+// Tern's mappings, the handler maps zero pages from the faulting page to the end of the mapping and
+// marks the mapping as cut. All other faults go to the previous handler. A handler that is
+// installed later must forward foreign faults, as is usual.
 //
-// The handler takes no lock and calls nothing but mmap. Thread-safe; one object has one owner.
+// The handler takes no lock and calls only mmap. Thread-safe; one object has one owner.
 
 #pragma once
 
@@ -31,18 +31,19 @@ class FileMapping {
   }
   ~FileMapping();
 
-  /// Any offset, and at least one byte. Refused with the number of the error, 0 where the host has
-  /// no memory for the record.
+  /// The error of try_map(): the failed call and its errno. os_code is 0 if the host has no memory
+  /// for the bookkeeping.
   struct Refusal {
-    const char* call = nullptr;  // null: it is there
+    const char* call = nullptr;  // null on success
     int os_code = 0;
   };
+  /// Maps at least one byte from any offset.
   [[nodiscard]] Refusal try_map(int file, std::size_t offset, std::size_t bytes) noexcept;
 
   [[nodiscard]] explicit operator bool() const noexcept { return range_ != nullptr; }
-  /// Of the byte at the offset.
+  /// The address of the first byte of the range.
   [[nodiscard]] void* address() const noexcept { return address_; }
-  /// Were there reads of bytes that the file no longer has?
+  /// Returns whether bytes were read that the file no longer has.
   [[nodiscard]] bool is_cut() const noexcept;
 
  private:

@@ -1,3 +1,5 @@
+// Adopting, releasing, borrowing and registering memory of other libraries.
+
 #include "tern/buffer/foreign.hpp"
 
 #include <cstdint>
@@ -13,7 +15,7 @@
 namespace tern {
 namespace {
 
-/// Before any device is asked. Gives how many bytes there are.
+/// Checks address and size without asking a device. Returns the number of bytes.
 Result<std::size_t> check_range(const void* address, const Shape& shape, DType dtype,
                                 CallSite site) noexcept {
   const Result<std::size_t> bytes = shape.try_byte_count(dtype);
@@ -39,14 +41,14 @@ Result<std::size_t> check_range(const void* address, const Shape& shape, DType d
   return bytes;
 }
 
-/// All of it, and nothing before it.
+/// Returns whether the range is inside the known allocation.
 bool is_inside(const PointerInfo& known, const void* address, std::size_t bytes) noexcept {
   const auto first = reinterpret_cast<std::uintptr_t>(address);
   const auto base = reinterpret_cast<std::uintptr_t>(known.base);
   return known.base != nullptr && first >= base && is_within(first - base, bytes, known.bytes);
 }
 
-/// What the device says the memory is.
+/// Asks the device for the kind of the memory. `known` caches the answer for later calls.
 Result<StorageKind> find_kind(const Device& device, const void* address, std::size_t bytes,
                               PointerInfo& known, CallSite site) noexcept {
   if (bytes != 0 && is_inside(known, address, bytes)) {
@@ -58,7 +60,7 @@ Result<StorageKind> find_kind(const Device& device, const void* address, std::si
   const bool is_host = device.info().is_host;
   if (bytes == 0) return storage_kind_of(MemoryKind::device, is_host);
   if (first->base == nullptr) {
-    // The host's, as far as this device knows; it may be another device's all the same.
+    // To this device it is host memory, but it may belong to another device.
     Result<void> here = DeviceState::check_not_elsewhere(device, address);
     if (!here) return Failure(here.failure()).at(site);
     return StorageKind::host;
@@ -66,7 +68,7 @@ Result<StorageKind> find_kind(const Device& device, const void* address, std::si
   const auto begin = reinterpret_cast<std::uintptr_t>(first->base);
   const std::size_t offset = reinterpret_cast<std::uintptr_t>(address) - begin;
   if (is_within(offset, bytes, first->bytes)) return storage_kind_of(first->kind, is_host);
-  // A range may be made of several mappings, so its last byte is asked about too.
+  // A range may span several mappings, so ask about the last byte, too.
   const Result<PointerInfo> last =
       device.try_pointer_info(static_cast<const std::byte*>(address) + (bytes - 1));
   if (!last) return Failure(last.failure()).at(site);
@@ -83,11 +85,12 @@ Result<StorageKind> find_kind(const Device& device, const void* address, std::si
       .with("device", device.spec());
 }
 
-/// Memory of somebody else, with what becomes of it at the end. That is put in when nothing can be
-/// refused any more, and what it holds of others goes with it, behind the callback.
+/// Memory of another owner, with the callback for its end. The terms are stored last, when nothing
+/// can fail any more, so that a failure never calls the callback. Objects that the terms own are
+/// destroyed after the callback.
 class ForeignOrigin final : public StorageOrigin {
  public:
-  /// Memory of others comes and goes as fast as they hand it over.
+  /// Recycled per thread, because other libraries exchange memory at a high rate.
   static void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept;
   static void operator delete(void* record) noexcept;
   static void operator delete(void* record, const std::nothrow_t&) noexcept;
@@ -106,7 +109,8 @@ class ForeignOrigin final : public StorageOrigin {
       if (adoption_.release != nullptr) adoption_.release(adoption_.context);
       if (adoption_.on_release) adoption_.on_release();
     } catch (...) {
-      // It was told not to. There is nobody to tell, and the memory is no longer ours.
+      // The callback must not throw. There is no caller to report to, and the memory is no longer
+      // ours.
     }
     return true;
   }
@@ -131,6 +135,7 @@ void ForeignOrigin::operator delete(void* record, const std::nothrow_t&) noexcep
   operator delete(record);
 }
 
+/// Host memory that is page-locked in place and unregistered at its end.
 class RegisteredOrigin final : public StorageOrigin {
  public:
   RegisteredOrigin(const Device& device, void* address, std::size_t bytes,
@@ -152,7 +157,8 @@ class RegisteredOrigin final : public StorageOrigin {
     if (!is_registered_) return true;
     const Result<void> done = device_.try_unregister_host(address_);
     if (done) return true;
-    // A forked child has nothing registered, and what somebody else unregistered is no more.
+    // Nothing is left to unregister in a forked child, after somebody else has unregistered the
+    // memory, or on a lost device.
     const ErrorCode code = done.failure().code();
     return code == ErrorCode::after_fork || code == ErrorCode::use_after_free ||
            code == ErrorCode::device_lost;
@@ -166,15 +172,14 @@ class RegisteredOrigin final : public StorageOrigin {
   bool is_registered_ = false;
 };
 
-/// Who used the memory before, and up to where.
+/// The last earlier use of the memory.
 struct Earlier {
   StreamRef stream = {};
   Mark mark = {};
   bool is_stated = false;
 };
 
-/// A buffer over an origin, with its memory. `given`, if it is not null, gets what to do at the
-/// end: last, so that a refusal never does it.
+/// Makes a buffer with memory over an origin and records the earlier use.
 template <class Terms>
 Result<Buffer> try_make(const Device& device, std::size_t bytes, StorageKind kind,
                         std::unique_ptr<StorageOrigin> origin, Shape shape, DType dtype,
@@ -195,6 +200,7 @@ Result<Buffer> try_make(const Device& device, std::size_t bytes, StorageKind kin
   return Buffer::try_over(*std::move(storage), 0, std::move(shape), dtype, terms.site);
 }
 
+/// Checks the memory, makes the buffer, and stores `terms` only after everything has succeeded.
 template <class Terms>
 Result<Buffer> try_take(const Device& device, void* address, Shape shape, DType dtype,
                         const Earlier& earlier, Terms&& terms, PointerInfo& known) noexcept {
@@ -218,7 +224,8 @@ Result<Buffer> try_take(const Device& device, void* address, Shape shape, DType 
   return buffer;
 }
 
-/// A stream that takes no work was ended, or never was one.
+/// Returns the current end of the stream's work. Fails if the stream was destroyed or never
+/// existed.
 Result<Earlier> now_on(StreamRef stream, CallSite site) noexcept {
   if (!stream.id()) return Earlier{};
   const Result<Mark> mark = stream.try_next_mark();
@@ -321,7 +328,8 @@ Released::~Released() { end(); }
 
 void Released::end() noexcept {
   if (!block_ || block_.stream().is_usable() || !mark_) return;
-  // The stream has ended, and its work may not be done: another one waits for it.
+  // The stream was destroyed and its work may not be done. Free on the default stream, after a
+  // wait.
   const StreamRef stream = device_.default_stream();
   if (stream.try_wait(mark_)) block_.set_stream(stream);
 }

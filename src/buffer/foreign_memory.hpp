@@ -1,4 +1,4 @@
-// Many pieces of memory of one owner, adopted one after the other: the buffers of a table.
+// Adopts many pieces of memory of one owner, such as the buffers of a table.
 
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace tern {
 
-/// try_adopt(). `known` is what the device said of the piece before, and of this one then: pieces
-/// of one allocation make it be asked once.
+/// Like the public try_adopt(). `known` caches the device's answer about the previous piece, so
+/// pieces of one allocation cost one query.
 [[nodiscard]] Result<Buffer> try_adopt(const Device& device, void* address, Shape shape,
                                        DType dtype, Adoption&& adoption,
                                        PointerInfo& known) noexcept;

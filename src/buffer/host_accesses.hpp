@@ -1,6 +1,7 @@
-// The host accesses to a storage that are open now, for storages that check them.
+// The open host accesses to a storage that checks them.
 //
-// Readers share, a writer shares with nobody, byte by byte. A plain value; its owner has the lock.
+// Reads may overlap reads. A write may overlap nothing. Not thread-safe: the storage holds its
+// lock.
 
 #pragma once
 
@@ -15,6 +16,7 @@ namespace tern {
 
 class HostAccesses {
  public:
+  /// One open access to bytes [begin, end).
   struct Open {
     std::uint64_t ticket = 0;
     std::size_t begin = 0, end = 0;
@@ -22,7 +24,7 @@ class HostAccesses {
     CallSite site = {};
   };
 
-  /// The first that does not go together with such an access; null if all do.
+  /// Returns the first open access that conflicts with this one, or null.
   [[nodiscard]] const Open* conflict(Access access, std::size_t begin,
                                      std::size_t end) const noexcept {
     for (const Open& one : open_) {
@@ -30,12 +32,13 @@ class HostAccesses {
     }
     return nullptr;
   }
-  /// Throws std::bad_alloc.
+  /// Adds an access and returns its ticket, which is not 0. Throws std::bad_alloc.
   [[nodiscard]] std::uint64_t add(Access access, std::size_t begin, std::size_t end,
                                   CallSite site) {
     open_.push_back({next_ticket_ + 1, begin, end, is_write(access), site});
     return ++next_ticket_;
   }
+  /// Removes an access.
   void remove(std::uint64_t ticket) noexcept {
     std::erase_if(open_, [ticket](const Open& one) { return one.ticket == ticket; });
   }

@@ -1,3 +1,5 @@
+// Index arithmetic of host views.
+
 #include "tern/buffer/host_view.hpp"
 
 namespace tern {

@@ -11,10 +11,11 @@
 namespace tern {
 namespace {
 
+/// Kept storages that are polled when a storage is made.
 constexpr std::size_t asked_at_once = 4;
 
 std::mutex mutex;
-// Guarded by mutex: the oldest first, so that all are asked in turn.
+// Guarded by mutex. Oldest first, so that all storages are polled in turn.
 constinit Storage* first = nullptr;
 constinit Storage* last = nullptr;
 
@@ -27,7 +28,8 @@ void KeptStorages::see_crowd() noexcept {
 }
 
 void KeptStorages::keep(Storage* storage) noexcept {
-  // Whoever forks holds the lock, so the child never finds it taken by a thread it lacks.
+  // The forking thread holds the lock, so the child never finds it locked by a thread that does not
+  // exist there.
   static const int registered =
       pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
   static_cast<void>(registered);
@@ -66,7 +68,7 @@ void KeptStorages::let_go_of(DeviceState& device) noexcept {
     }
     if (storage == nullptr) return;
   }
-  // Nobody else can wait for it any more.
+  // No other code can wait for the device any more.
   static_cast<void>(device.synchronize());
   poll();
 }
@@ -87,14 +89,14 @@ Storage* KeptStorages::take(std::size_t most) noexcept {
 }
 
 void KeptStorages::end(Storage* list) noexcept {
-  // Without the lock: an end may call a foreign owner, who may make storages and end them.
+  // Without the lock: ending a storage may call a foreign owner, which may make and end storages.
   while (list != nullptr) std::exchange(list, list->next_)->end();
 }
 
 void KeptStorages::poll() noexcept { end(take(std::numeric_limits<std::size_t>::max())); }
 
 void KeptStorages::poll_some() noexcept {
-  // A foreign owner that makes storages would end the next few from within, and so on.
+  // A foreign owner that makes storages would poll again from within, and so on.
   static constinit thread_local bool is_polling = false;
   if (std::exchange(is_polling, true)) return;
   end(take(asked_at_once));

@@ -1,9 +1,10 @@
-// The storages whose last handle is gone, and whose uses are not done.
+// The list of storages whose last handle is gone but whose memory cannot be freed yet.
 //
-// Most memory is given back in stream order, at once. What cannot be, because no stream can wait
-// for the device that uses it, or because a foreign owner wants it only when everything is done,
-// waits here, and a few are asked about whenever a storage is made, in turn: however many wait,
-// making one costs the same. The list is immortal. Thread-safe.
+// Most memory is freed in stream order, immediately. A storage is kept if no stream can wait for
+// the device that uses it, if a foreign owner wants the memory back only after all uses, or if
+// exported memory needs a device-wide wait. Whenever a storage is made, a few kept ones are polled
+// in turn, so the cost does not depend on the length of the list. The list is never destroyed.
+// Thread-safe.
 
 #pragma once
 
@@ -18,31 +19,36 @@ class DeviceState;
 
 class KeptStorages {
  public:
+  /// Adds a storage to the list.
   static void keep(Storage* storage) noexcept;
+  /// Returns whether the list is not empty. One load.
   [[nodiscard]] static bool has_any() noexcept {
     return count_.load(std::memory_order_relaxed) != 0;
   }
   [[nodiscard]] static KeptStorageCount count() noexcept;
-  /// Do so many wait that somebody should wait for their devices?
+  /// Returns whether so many storages are kept that somebody should wait for their devices.
   [[nodiscard]] static bool is_crowded() noexcept {
     return count_.load(std::memory_order_relaxed) >= crowded_at_.load(std::memory_order_relaxed);
   }
-  /// Somebody did: it is crowded again when `crowd` more wait than now.
+  /// Call after such a wait. The list is crowded again when `crowd` more storages are kept than
+  /// now.
   static void see_crowd() noexcept;
   static constexpr std::size_t crowd = 1024;
 
-  /// Of one that escaped, and for which a wait for that device would do. None: there is none.
+  /// Returns the device of a kept storage that was exported and needs a device-wide wait, or no
+  /// device.
   [[nodiscard]] static Device device_behind_strangers() noexcept;
-  /// Ends those that can be.
+  /// Frees all kept storages that can be freed.
   static void poll() noexcept;
-  /// More than one storage can have added since the last time, so the list shrinks if it can. Ends
-  /// that make storages ask for no more of it.
+  /// Polls a few storages. That is more than a new storage can add, so the list shrinks if uses
+  /// complete. Does nothing if called from within itself.
   static void poll_some() noexcept;
 
  private:
-  /// The oldest, no longer in the list.
+  /// Removes up to `most` storages from the list, oldest first, and returns them.
   [[nodiscard]] static Storage* take(std::size_t most) noexcept;
-  /// Nobody has a handle of the device any more: waits for it, if storages keep it open.
+  /// Called when the program has no handle of the device any more: if kept storages keep the device
+  /// open, waits for the device and frees them.
   static void let_go_of(DeviceState& device) noexcept;
   static void end(Storage* list) noexcept;
 

@@ -1,3 +1,5 @@
+// Checks of pitched copies; copy_engine.cpp runs them.
+
 #include <optional>
 
 #include "buffer/copy_engine.hpp"
@@ -8,7 +10,7 @@
 namespace tern {
 namespace {
 
-/// The names of one side's parameters, as its refusals say them.
+/// The parameter names of one side, for its error messages.
 struct Names {
   const char* side;
   const char* row;
@@ -34,7 +36,8 @@ Failure overflow(const char* side, CallSite site) noexcept {
       .with("what", side);
 }
 
-/// `count` things of `bytes`, so far apart.
+/// Returns the extent of `count` pieces of `bytes` that are `apart` bytes apart, if it does not
+/// overflow.
 std::optional<std::size_t> span_of(std::size_t count, std::size_t apart,
                                    std::size_t bytes) noexcept {
   const std::optional<std::size_t> before = checked_multiply(count - 1, apart);

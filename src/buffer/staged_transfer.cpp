@@ -1,3 +1,5 @@
+// Double buffering through host memory.
+
 #include "buffer/staged_transfer.hpp"
 
 #include <algorithm>
@@ -13,7 +15,7 @@
 namespace tern {
 namespace {
 
-/// Host memory where no device has any to give.
+/// Host memory from the heap, for devices without pinned memory.
 class HeapMemory final : public StorageOrigin {
  public:
   explicit HeapMemory(std::size_t bytes) noexcept : bytes_(bytes) {}
@@ -44,7 +46,8 @@ StorageOptions options_for_chunk(CallSite site) noexcept {
 }  // namespace
 
 StagedTransfer::~StagedTransfer() {
-  // Cut short: nobody waits for the two streams, so each answers for its own side.
+  // Not finished: no stream is ordered after both streams, so each one records the use of its own
+  // side.
   if (has_read_) from_use_.end();
   if (has_written_) to_use_.end();
 }
@@ -55,7 +58,7 @@ Result<StorageHandle> StagedTransfer::try_make_chunk() noexcept {
       if (!device->can(Capability::pinned_memory)) continue;
       const Result<ResourceHandle> resource = try_default_resource(*device, MemoryKind::pinned);
       if (!resource) continue;
-      // Page-locked memory is scarce, and only faster: without it other memory will do.
+      // Pinned memory is scarce and only faster. Without it, other memory will do.
       Result<StorageHandle> chunk =
           Storage::try_allocate(*resource, size_, options_for_chunk(site_));
       if (chunk) return chunk;
@@ -78,7 +81,8 @@ Result<void> StagedTransfer::try_begin(std::size_t most_bytes, std::size_t total
     if (!chunk) return chunk.failure();
     chunks_[i] = *std::move(chunk);
   }
-  // The ranges were checked, and what is written is noted piece by piece: these are for the order.
+  // The ranges were checked before, and written pieces are noted one by one. These uses only order
+  // the copy.
   if (reader_.id()) {
     return try_use_both({to_, writer_, to_use_}, {from_, reader_, from_use_}, site_);
   }
@@ -139,7 +143,7 @@ Result<void> StagedTransfer::try_add(std::size_t to_offset, std::size_t from_off
   while (bytes > 0) {
     const std::size_t now = std::min(bytes, size_);
     const std::size_t chunk = next_;
-    // The next is read before the last is written, so that both are under way at once.
+    // Read the next piece before the last one is written, so that both halves overlap.
     if (Result<void> read = try_read(*chunks_[chunk], from_offset, now); !read) return read;
     if (Result<void> written = try_write_last(); !written) return written;
     last_ = {chunk, to_offset, now};
@@ -153,7 +157,7 @@ Result<void> StagedTransfer::try_add(std::size_t to_offset, std::size_t from_off
 
 Result<void> StagedTransfer::try_finish(StreamRef stream) noexcept {
   if (Result<void> written = try_write_last(); !written) return written;
-  // The writer has waited for the reader, piece by piece.
+  // The writer is ordered after the reader, piece by piece, so waiting for the writer is enough.
   if (writer_ != stream) {
     if (Result<void> behind = order_behind(stream, writer_.next_mark(), site_); !behind) {
       return behind;

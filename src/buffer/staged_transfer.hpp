@@ -1,14 +1,15 @@
-// A StagedTransfer moves bytes through two pieces of host memory, for sides that no stream reaches
-// both of: devices of different backends, devices that are no peers, and files, which the host
+// A StagedTransfer copies bytes through two chunks of host memory. It is used if no stream reaches
+// both sides: devices of different backends, devices that are not peers, and files, which the host
 // reads.
 //
-// While the second half of one piece is under way, the first half of the next is: each half is
-// ordered by the uses of the memory in between, which is a storage like any other. That is
-// page-locked where one of the devices has such memory, and given back in stream order.
+// Each piece is first read into a chunk and then written from the chunk. While one piece is being
+// written, the next one is read. The uses of the chunk, which is an ordinary storage, order the two
+// halves. Chunks are page-locked if one of the devices has pinned memory, and are freed in stream
+// order.
 //
-// Pieces are added one by one, then the transfer is finished. Where it ends without that, what was
-// submitted is on record on both sides, and the destination counts as written as far as it is. A
-// value for one thread.
+// Call try_begin(), then try_add() for each piece, then try_finish(). If the object is destroyed
+// without try_finish(), the submitted work is recorded as uses of both sides, and the pieces
+// already written count as written. Not thread-safe.
 
 #pragma once
 
@@ -27,12 +28,12 @@ class StagedTransfer {
  public:
   static constexpr std::size_t chunk_bytes = 4 * mib;
 
-  /// What the memory in between may be. Streams that are simulated apart share no page-locked one:
-  /// each checker would miss what the other's streams do there.
+  /// The kind of memory of the chunks. Devices that are simulated in separate worlds must not share
+  /// pinned memory: each checker would miss the accesses of the other's streams.
   enum class Between : std::uint8_t { pinned, pageable };
 
-  /// The reader is a stream that reaches the source, or none, and then that is a file; the writer
-  /// one that reaches the destination. Both storages outlive the transfer.
+  /// `reader` is a stream that reaches the source; no stream means that the source is a file.
+  /// `writer` is a stream that reaches the destination. Both storages must outlive the transfer.
   StagedTransfer(Storage& to, StreamRef writer, Storage& from, StreamRef reader, CallSite site,
                  Between between = Between::pinned) noexcept
       : to_(to), from_(from), writer_(writer), reader_(reader), site_(site), between_(between) {}
@@ -40,13 +41,14 @@ class StagedTransfer {
   StagedTransfer& operator=(const StagedTransfer&) = delete;
   ~StagedTransfer();
 
-  /// Takes the memory in between, for pieces of up to `most_bytes` and so many bytes in all, and
-  /// begins the uses of both sides.
+  /// Allocates the chunks, for pieces of up to `most_bytes` and `total_bytes` in all, and begins
+  /// the uses of both sides.
   [[nodiscard]] Result<void> try_begin(std::size_t most_bytes, std::size_t total_bytes) noexcept;
-  /// Of any size: cut as needed.
+  /// Adds a piece of any size. It is split into chunks.
   [[nodiscard]] Result<void> try_add(std::size_t to_offset, std::size_t from_offset,
                                      std::size_t bytes) noexcept;
-  /// All is submitted, and later work of the stream comes behind it: it carries the uses from here.
+  /// Submits the rest and orders `stream` after the transfer. The uses of both sides end on
+  /// `stream`.
   [[nodiscard]] Result<void> try_finish(StreamRef stream) noexcept;
 
  private:
@@ -57,10 +59,10 @@ class StagedTransfer {
   };
 
   [[nodiscard]] Result<StorageHandle> try_make_chunk() noexcept;
-  /// The first half of a piece.
+  /// Reads a piece from the source into a chunk.
   [[nodiscard]] Result<void> try_read(Storage& chunk, std::size_t offset,
                                       std::size_t bytes) noexcept;
-  /// The second half of the piece that was read last.
+  /// Writes the piece that was read last to the destination.
   [[nodiscard]] Result<void> try_write_last() noexcept;
 
   Storage& to_;
@@ -70,7 +72,7 @@ class StagedTransfer {
   const CallSite site_;
   const Between between_;
 
-  std::size_t size_ = 0;  // of a chunk
+  std::size_t size_ = 0;  // bytes per chunk
   std::size_t count_ = 0;
   std::size_t next_ = 0;
   std::array<StorageHandle, 2> chunks_;

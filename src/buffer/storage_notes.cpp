@@ -1,5 +1,5 @@
-// What a storage notes besides its uses: which bytes were written, which host accesses are open,
-// and where hints begin and end.
+// The facts that a storage records besides its uses: written bytes, open host accesses, memory
+// advice.
 
 #include <algorithm>
 #include <mutex>
@@ -75,12 +75,12 @@ void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
     if (rare == nullptr) throw std::bad_alloc();
     const std::lock_guard lock(rare->mutex);
     rare->written.add(offset, offset + bytes);
-    // Under the lock it does not grow.
+    // The size cannot change under the lock.
     if (rare->written.has_all(this->bytes())) {
       bytes_and_written_.fetch_or(all_written_bit, std::memory_order_acq_rel);
     }
   } catch (const std::bad_alloc&) {
-    // Without memory for the gaps it is better to allow too much than to refuse what was written.
+    // Without memory for the list, allow too much rather than reject a read of written bytes.
     bytes_and_written_.fetch_or(all_written_bit, std::memory_order_acq_rel);
   }
 }
@@ -95,7 +95,7 @@ void Storage::note_unwritten(std::size_t offset, std::size_t bytes) noexcept {
     rare->written.remove(offset, offset + bytes);
     bytes_and_written_.fetch_and(~all_written_bit, std::memory_order_release);
   } catch (const std::bad_alloc&) {
-    // Without memory for the gaps it is better to allow too much.
+    // Without memory for the list, allow too much.
   }
 }
 
@@ -127,7 +127,7 @@ Result<void> Storage::try_note_advice(Advice advice, Place place) noexcept try {
     case Advice::unset_read_mostly:
     case Advice::unset_preferred_location:
     case Advice::unset_accessed_by:
-      // Of a part perhaps: taking back what is not there does no harm.
+      // The unset may cover only a part. Undoing advice that is not there does no harm.
       break;
   }
   return {};
@@ -137,7 +137,7 @@ Result<void> Storage::try_note_advice(Advice advice, Place place) noexcept try {
 
 void Storage::take_advice_back() noexcept {
   Rare* const rare = this->rare();
-  // Memory of somebody else goes back to whoever may have wanted it so.
+  // Memory of another owner keeps its advice, which the owner may want.
   if (rare == nullptr || rare->advice.empty() || !block_) return;
   for (const auto& [advice, place] : rare->advice) {
     static_cast<void>(device().try_advise(device_address_, bytes(), advice, place));

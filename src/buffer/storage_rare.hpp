@@ -1,4 +1,5 @@
-// What few storages have: made when it is first needed, for all time.
+// The state that few storages need. Allocated when it is first needed; lives as long as the
+// storage.
 
 #pragma once
 
@@ -19,30 +20,31 @@
 namespace tern {
 
 struct Storage::Rare {
-  /// As those of storages: memory of others comes and goes, and each piece has one.
+  /// Recycled per thread like storages: memory of other owners comes and goes often, and each piece
+  /// has one.
   static void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept;
   static void operator delete(void* record) noexcept;
   static void operator delete(void* record, const std::nothrow_t&) noexcept;
   static auto& spare_records() noexcept;
 
-  std::mutex mutex;  // of those up to the escapes' lock
+  std::mutex mutex;  // guards the members up to escapes_lock
   WrittenRanges written;
   HostAccesses accesses;
   std::set<std::size_t> edges;
-  std::set<std::pair<Advice, Place>> advice;  // what takes it back
-  BriefLock escapes_lock;                     // of these two
+  std::set<std::pair<Advice, Place>> advice;  // calls that undo the advice
+  BriefLock escapes_lock;                     // guards the next two
   std::uint32_t escapes = 0;
-  std::size_t escaped_bytes = 0;       // as many as there were with the first: it may grow since
-  Reservation* reservation = nullptr;  // while an array is being made, by who makes it
-  // Constant from the beginning, where there is no resource.
+  std::size_t escaped_bytes = 0;       // size at the first export; the storage may grow later
+  Reservation* reservation = nullptr;  // only while an array is being made
+  // Constant after construction, for storages without a resource.
   std::unique_ptr<StorageOrigin> origin;
   Device device;
-  std::uint64_t owners_uses = 0;           // so many on record are the owner's own affair
-  bool is_end_queued = false;              // whoever ends it knows it alone
-  std::atomic<std::uint64_t> barrier = 0;  // of the device, that strangers' work is behind
-  std::atomic<std::uint64_t> writes = 0;   // since somebody wanted them counted
-  /// Of the device, that earlier writes of an import are behind if nothing else is known of them; 0
-  /// if their end was stated.
+  std::uint64_t owners_uses = 0;           // uses up to this version are ordered by the owner
+  bool is_end_queued = false;              // only the thread that ends the storage uses it
+  std::atomic<std::uint64_t> barrier = 0;  // device-wide wait that covers foreign work
+  std::atomic<std::uint64_t> writes = 0;   // counted since try_count_writes() was first called
+  /// The device-wide wait that covers earlier writes of an import whose readiness was not stated; 0
+  /// if the readiness is known.
   std::atomic<std::uint64_t> ready_barrier = 0;
 };
 

@@ -1,4 +1,4 @@
-// Order between two streams, whatever their backends.
+// Orders one stream after another, also across backends.
 
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace tern {
 
-/// Later work of the stream begins after the mark. No stream can wait for a device of another
-/// backend: the host does.
+/// Makes later work of the stream wait for the mark. No stream can wait for a mark of another
+/// backend, so in that case the host waits.
 [[nodiscard]] inline Result<void> order_behind(StreamRef stream, Mark mark,
                                                CallSite site) noexcept {
   Result<void> queued = stream.try_wait(mark, site);

@@ -1,3 +1,5 @@
+// Stride arithmetic, and the copy to contiguous memory.
+
 #include "tern/buffer/strided_buffer.hpp"
 
 #include <algorithm>
@@ -27,13 +29,13 @@ bool are_dense(const Shape& shape, std::span<const std::int64_t> strides) noexce
     const std::size_t extent = shape.extents()[i];
     if (extent == 1) continue;
     if (strides[i] < 0 || static_cast<std::size_t>(strides[i]) != expected) return false;
-    expected *= extent;  // no more than there are elements
+    expected *= extent;  // cannot overflow: at most the number of elements
   }
   return true;
 }
 
-/// As a buffer has them. Those of no elements may be more than can be counted, and nobody looks at
-/// them; but there is one for each dimension.
+/// Returns row-major strides. Strides of an empty shape may overflow; nobody reads them, but there
+/// must be one per dimension.
 Shape dense_strides(const Shape& shape) {
   Result<Shape> strides = shape.try_strides();
   if (strides) return *std::move(strides);
@@ -43,14 +45,13 @@ Shape dense_strides(const Shape& shape) {
   return Shape(std::span<const std::size_t>(ones.data(), shape.rank()));
 }
 
-/// A dimension that a copy has to walk along.
+/// A dimension that the copy iterates over.
 struct Axis {
   std::size_t extent = 1;
   std::int64_t stride_bytes = 0;
 };
 
-/// The dimensions from the outermost to the innermost, with those taken together that are one walk:
-/// what is left has no neighbours that lie as a dense array does.
+/// Returns the dimensions, outermost first. Neighbours that form one dense dimension are merged.
 std::vector<Axis> axes_of(const Shape& shape, std::span<const std::int64_t> strides,
                           std::size_t width) {
   std::vector<Axis> axes;
@@ -93,7 +94,7 @@ Result<StridedBuffer::Reach> StridedBuffer::try_reach(const Shape& shape,
   for (std::size_t i = 0; i < shape.rank(); ++i) {
     const std::size_t extent = shape.extents()[i];
     if (extent < 2) continue;
-    // The magnitude of the least integer has no sign.
+    // Works for the smallest integer, too, whose magnitude does not fit a signed type.
     const std::size_t magnitude = strides[i] < 0 ? ~static_cast<std::size_t>(strides[i]) + 1
                                                  : static_cast<std::size_t>(strides[i]);
     const std::optional<std::size_t> elements = checked_multiply(extent - 1, magnitude);
@@ -162,7 +163,7 @@ Result<StridedBuffer> StridedBuffer::try_over(Buffer&& buffer, std::size_t offse
         .with("address", buffer.offset_bytes() + offset_bytes)
         .with("required", alignment_bytes(dtype));
   }
-  // Both are inside the buffer, so their sum is a size.
+  // Cannot overflow: both parts are inside the buffer.
   Result<Buffer> hull =
       std::move(buffer).try_view(offset_bytes - reach->before, reach->before + reach->behind, site);
   if (!hull) return hull.failure();
@@ -203,7 +204,8 @@ Result<Buffer> StridedBuffer::try_contiguous(StreamRef stream, CallSite site) co
   if (!made) return made.failure();
   const Buffer bytes = made->view(0, made->bytes());
 
-  // The innermost run and the rows of it go in one copy each; the rest is walked through.
+  // One pitched copy handles the innermost contiguous run and one more dimension as rows. The loop
+  // below iterates over the remaining dimensions.
   std::vector<Axis> axes = axes_of(shape_, strides(), width);
   std::size_t run = width;
   if (axes.back().stride_bytes == static_cast<std::int64_t>(width)) {
@@ -222,7 +224,7 @@ Result<Buffer> StridedBuffer::try_contiguous(StreamRef stream, CallSite site) co
   for (;;) {
     std::size_t from = origin_;
     for (std::size_t i = 0; i < axes.size(); ++i) {
-      // May wrap on its way, and is inside the hull at the end.
+      // May wrap in between; the final value is inside the hull.
       from += index[i] * static_cast<std::size_t>(axes[i].stride_bytes);
     }
     const Result<Mark> copied =

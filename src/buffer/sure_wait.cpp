@@ -12,19 +12,20 @@ namespace {
 
 using std::chrono::microseconds;
 
-/// A device that does not answer is asked again soon at first, and then less often.
+/// Longest pause between two queries; pauses start at 1 us and double.
 constexpr microseconds longest_pause = microseconds(100);
 
-/// A simulated device reports that a wait cannot end; then it does not end here either.
+/// After this many violations the wait gives up: a simulated device reports a wait that can never
+/// end.
 constexpr int max_findings = 16;
 
-/// Is the work over? Unset: the device did not say, or said not yet. Counts its findings.
+/// Returns the result if the work is over, or nothing if that is not known yet. Counts violations.
 std::optional<Result<void>> ask(StreamRef stream, Mark mark, int& findings) noexcept {
   const auto is_lost = [](const Failure& why) { return why.code() == ErrorCode::device_lost; };
   const Result<bool> is_done = Device::try_is_done(mark);
   if (is_done && *is_done) return Result<void>();
   if (!is_done && is_lost(is_done.failure())) return Result<void>(is_done.failure());
-  // A mark needs an event; a stream can be asked without one.
+  // Querying a mark needs an event; a stream can be queried without one.
   const Result<bool> is_idle = stream.try_is_idle();
   if (is_idle && *is_idle) return Result<void>();
   if (!is_idle && is_lost(is_idle.failure())) return Result<void>(is_idle.failure());
@@ -43,7 +44,7 @@ Result<void> try_wait_surely(StreamRef stream, Mark mark) noexcept {
   for (microseconds pause(1);; pause = std::min(2 * pause, longest_pause)) {
     if (const std::optional<Result<void>> answer = ask(stream, mark, findings)) {
       if (!*answer) return *answer;
-      // The copy is complete. A finding is reported all the same.
+      // The copy is complete. A violation is reported nevertheless.
       return first.failure().code() == ErrorCode::violation ? first : Result<void>();
     }
     std::this_thread::sleep_for(pause);

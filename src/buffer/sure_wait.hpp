@@ -1,9 +1,8 @@
-// The wait behind a copy whose host memory belongs to the caller.
+// Waits for a copy that uses the caller's host memory.
 //
-// A blocking call must not return while a stream may still touch the caller's memory, also when a
-// wait fails. A failed wait says nothing about the copy: it may be under way. So the stream is
-// asked in every way there is until one of the answers is yes, or the device is lost and does
-// nothing any more.
+// A blocking call must not return while a stream may still touch the caller's memory, even if a
+// wait fails. A failed wait does not mean that the copy is over. So the stream is queried in every
+// possible way until one query confirms completion or the device is lost.
 
 #pragma once
 
@@ -13,8 +12,8 @@
 
 namespace tern {
 
-/// On return all that the stream had up to the mark is over. Fails with device_lost, and with
-/// violation where a simulated device reports a mistake; other failures of a wait are retried.
+/// Returns when all work of the stream up to the mark is over. Fails with device_lost, and with
+/// violation if a simulated device reports a mistake. Other failures are retried.
 [[nodiscard]] Result<void> try_wait_surely(StreamRef stream, Mark mark) noexcept;
 
 }  // namespace tern

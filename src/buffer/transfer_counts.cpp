@@ -1,3 +1,5 @@
+// Lock-free counters of copies, and the rules of TransferGates.
+
 #include "buffer/transfer_counts.hpp"
 
 #include <array>
@@ -25,7 +27,7 @@ struct AtomicCount {
   }
 };
 
-/// The counts of one tag, of some of the threads.
+/// The counters of one tag in one set. A set is shared by some of the threads.
 struct alignas(64) Row {
   AtomicCount counts[transfer_directions][transfer_purposes];
 };
@@ -33,7 +35,7 @@ struct alignas(64) Row {
 constexpr std::size_t row_of_others = max_counted_tags;
 constexpr std::size_t set_count = 8;
 
-// A place is taken once, by a tag's number plus one, and stays.
+// Each place holds a tag's number plus one. A place is taken once and never released.
 constinit std::array<std::atomic<std::uint32_t>, max_counted_tags> places = {};
 constinit Row sets[set_count][max_counted_tags + 1] = {};
 
@@ -47,7 +49,7 @@ struct Violations {
 };
 constinit Violations violations;
 
-/// A tag's numbers come one after the other, so the first look mostly finds it.
+/// Returns the row of a tag. Tag numbers are consecutive, so the first probe usually succeeds.
 std::optional<std::size_t> find_row(Tag tag) noexcept {
   const std::uint32_t name = std::uint32_t{tag.number()} + 1;
   std::size_t place = tag.number() % max_counted_tags;
@@ -106,7 +108,7 @@ bool is_on_host(const Storage& storage) noexcept {
   return is_host_memory(storage) || storage.kind() == StorageKind::file;
 }
 
-/// For this rule and those around it, up to one that makes an exception.
+/// Counts for this rule and the rules around it, up to a rule of Mode::allow.
 void note(TransferCount TransferRule::*count, std::size_t bytes) noexcept {
   for (TransferRule* rule = rule_in_force;
        rule != nullptr && rule->mode != TransferRule::Mode::allow; rule = rule->outer) {
@@ -185,7 +187,7 @@ void count_transfer(const Storage& to, const Storage& from, std::size_t bytes,
   }
   if (ends_on_host) return count_transfer(TransferDirection::device_to_host, from.tag(), bytes);
   if (route == CopyRoute::staged) {
-    // Every byte crosses twice.
+    // A staged copy moves every byte to the host and back.
     count_transfer(TransferDirection::device_to_host, from.tag(), bytes);
     return count_transfer(TransferDirection::host_to_device, to.tag(), bytes);
   }

@@ -1,8 +1,8 @@
-// Where copies are counted, and where those to the host are refused: the inner side of
-// launch/transfer_audit.hpp.
+// Counts copies and rejects copies to the host: the internal side of launch/transfer_audit.hpp.
 //
-// Counting takes no lock and no memory: threads are spread over a few sets of counters, and the
-// number of tags that have counters of their own is bounded. Reading adds the sets up.
+// Counting takes no lock and allocates nothing: threads are distributed over a few sets of
+// counters, and only a bounded number of tags have counters of their own. A reader adds up the
+// sets.
 
 #pragma once
 
@@ -18,33 +18,34 @@
 
 namespace tern {
 
-/// Tags beyond so many are counted together.
+/// Tags beyond this number share one counter.
 inline constexpr std::size_t max_counted_tags = 127;
 
-// --- By copies
+// --- Called by copies
 
-/// The rule in force on this thread; null: none.
+/// The innermost rule of this thread, or null.
 [[nodiscard]] TransferRule* transfer_rule() noexcept;
 
-/// May so many bytes go to the host? Asked before anything is done for the copy. Refused with
-/// download_refused; what passes, and what is only counted, is noted with the rule.
+/// Asks the rule whether `bytes` may be copied to the host, before the copy starts. Fails with
+/// download_refused. Allowed and counted copies are recorded in the rule.
 [[nodiscard]] Result<void> try_download(Tag tag, std::size_t bytes, CallSite site) noexcept;
-/// The same without a note: the copy itself asks again.
+/// Like try_download(), but records nothing, because the copy itself will ask again.
 [[nodiscard]] Result<void> check_download(Tag tag, std::size_t bytes, CallSite site) noexcept;
-/// For a copy on a stream of the device, whichever way that goes.
+/// Like try_download(), for a copy on a stream of `device`. Determines from the route whether bytes
+/// go to the host.
 [[nodiscard]] Result<void> try_download(const Storage& to, const Storage& from, std::size_t bytes,
                                         DeviceId device, CallSite site) noexcept;
-/// How many bytes of the copy go to the host.
+/// Returns how many bytes of the copy go to the host.
 [[nodiscard]] std::size_t download_bytes(const Storage& to, const Storage& from, std::size_t bytes,
                                          DeviceId device) noexcept;
 
-/// The copy is submitted, or done.
+/// Counts a copy that was submitted or is done.
 void count_transfer(TransferDirection direction, Tag tag, std::size_t bytes) noexcept;
-/// The route is the one that was taken.
+/// Counts a copy by the route that it took.
 void count_transfer(const Storage& to, const Storage& from, std::size_t bytes,
                     CopyRoute route) noexcept;
 
-// --- By those who read the counts
+// --- Called by readers of the counters
 
 struct TransferViolations {
   TransferCount refused = {};
@@ -52,13 +53,15 @@ struct TransferViolations {
   CallSite last = {};
 };
 
+/// Sets the innermost rule of this thread.
 void put_rule(TransferRule* rule) noexcept;
 [[nodiscard]] TransferCounts transfer_counts_of(Tag tag) noexcept;
 
-/// Of all tags that found no counters of their own.
+/// The sum of all tags without counters of their own.
 [[nodiscard]] TransferCounts transfer_counts_of_others() noexcept;
 [[nodiscard]] TransferCounts transfer_counts_of_all() noexcept;
-/// Those with counters of their own, as many as there is room for; gives how many there are.
+/// Copies the tags that have their own counters to `tags`. Returns their number, which may be
+/// larger.
 [[nodiscard]] std::size_t list_counted_tags(std::span<Tag> tags) noexcept;
 [[nodiscard]] TransferViolations transfer_violations() noexcept;
 

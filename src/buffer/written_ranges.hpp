@@ -1,7 +1,7 @@
-// Which bytes of a storage were ever written.
+// The byte ranges of a storage that were ever written.
 //
-// Ranges that touch are one, so a storage that is filled from front to back holds one range all the
-// way. A plain value; its owner has the lock.
+// Adjacent ranges are joined, so a storage that is filled from front to back has one range. Not
+// thread-safe: the storage holds its lock.
 
 #pragma once
 
@@ -17,10 +17,10 @@ namespace tern {
 
 class WrittenRanges {
  public:
-  /// Throws std::bad_alloc; then nothing has changed for the worse.
+  /// Marks [begin, end) as written. Throws std::bad_alloc; then earlier marks are unchanged.
   void add(std::size_t begin, std::size_t end) {
     if (begin >= end) return;
-    // What it touches is swallowed, so that no two ranges ever meet.
+    // Join adjacent ranges, so that no two ranges ever touch.
     if (const auto before = ranges_.find(begin == 0 ? 0 : begin - 1); before != ranges_.end()) {
       if (before->second.end >= end) return;
       begin = before->first;
@@ -29,10 +29,10 @@ class WrittenRanges {
     ranges_.assign(begin, end, Nothing{});
   }
 
-  /// Throws std::bad_alloc; then nothing has changed.
+  /// Marks [begin, end) as not written. Throws std::bad_alloc; then nothing has changed.
   void remove(std::size_t begin, std::size_t end) { ranges_.erase(begin, end); }
 
-  /// The first bytes of [begin, end) that nobody wrote.
+  /// Returns the first unwritten part of [begin, end), if there is one.
   [[nodiscard]] std::optional<ByteRange> first_gap(std::size_t begin, std::size_t end) const {
     std::optional<ByteRange> gap;
     ranges_.visit(begin, end, [&gap](std::uint64_t from, std::uint64_t to, const Nothing* written) {
@@ -43,7 +43,7 @@ class WrittenRanges {
     return gap;
   }
 
-  /// The written parts of [begin, end). Throws std::bad_alloc.
+  /// Returns the written parts of [begin, end). Throws std::bad_alloc.
   [[nodiscard]] std::vector<ByteRange> inside(std::size_t begin, std::size_t end) const {
     std::vector<ByteRange> written;
     ranges_.visit(begin, end, [&](std::uint64_t from, std::uint64_t to, const Nothing* one) {

@@ -1,3 +1,5 @@
+// The public lookup of block facts, on top of the block table.
+
 #include "tern/memory/block_info.hpp"
 
 #include <bit>

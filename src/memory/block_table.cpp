@@ -1,3 +1,5 @@
+// The block table: claiming, retiring and reusing places.
+
 #include "memory/block_table.hpp"
 
 #include <pthread.h>
@@ -25,26 +27,27 @@ constexpr Phase phase_of(std::uint64_t word) noexcept {
   return static_cast<Phase>(word & ((1u << Row::phase_bits) - 1));
 }
 
-/// Retired places looked at before a new one is made.
+/// Upper bound on the retired places that are polled per new block.
 constexpr int most_polls = 4;
 
 constexpr std::uint32_t no_slot = ~std::uint32_t{0};
 
 struct Table {
   std::mutex mutex;
-  std::vector<std::uint32_t> free_slots;  // guarded by mutex; room for every place there is
+  std::vector<std::uint32_t> free_slots;  // guarded by mutex; has capacity for every place
   std::size_t chunk_count = 0;            // guarded by mutex
-  // Freed, and their streams may still use them: oldest first, linked by their notes, which their
-  // owners have no more use for. Guarded by mutex.
+  // Places of freed blocks whose streams may still use the memory, oldest first. They are linked
+  // through their note fields, which the owners no longer need. Guarded by mutex.
   std::uint32_t oldest_retired = no_slot;
   std::uint32_t newest_retired = no_slot;
 };
 
 Table& table() {
-  // In place and for ever: it is there without memory, and when everything else is gone.
+  // Never destroyed, and not on the heap: the table must work after main() and without host memory.
   alignas(Table) static std::byte storage[sizeof(Table)];
   static Table& instance = *new (storage) Table;
-  // Whoever forks holds the lock, so the child never finds it taken by a thread it lacks.
+  // The forking thread holds the lock, so the child never finds it locked by a thread that does not
+  // exist there.
   static const int registered = pthread_atfork(
       [] { table().mutex.lock(); }, [] { table().mutex.unlock(); }, [] { table().mutex.unlock(); });
   static_cast<void>(registered);
@@ -56,11 +59,11 @@ Mark last_use_of(const Row& place) noexcept {
           place.sequence.load(std::memory_order_relaxed)};
 }
 
-/// With the table locked.
+/// Call with the table locked.
 void free_place(Table& all, Generation generation) noexcept {
   find_place(generation.slot())
       ->word.store(word_of(generation.count(), Phase::free), std::memory_order_release);
-  // One that would begin to count again is not used any more.
+  // A place that has reached the last count is not reused, because its count would wrap.
   if (generation.count() < Row::last_count) all.free_slots.push_back(generation.slot());
 }
 
@@ -71,8 +74,8 @@ Failure no_host_memory() noexcept {
       .with_bytes("requested", sizeof(Row) * places_per_chunk);
 }
 
-/// Places of blocks that their streams have passed are free again. The device is asked without the
-/// lock, so whoever comes first has the answer.
+/// Frees the places of retired blocks whose streams have passed the free. The device is queried
+/// without the lock, so the place is checked again afterwards: another thread may have freed it.
 void reap(Table& all) noexcept {
   for (int i = 0; i < most_polls; ++i) {
     std::uint32_t slot = no_slot;
@@ -94,7 +97,8 @@ void reap(Table& all) noexcept {
   }
 }
 
-/// With the table locked. All host memory is taken here, so that giving back needs none.
+/// Call with the table locked. Allocates all host memory, including room in free_slots, so that
+/// returning a place never allocates.
 Result<void> grow(Table& all) noexcept {
   if (all.chunk_count == most_place_chunks) {
     return Failure(ErrorCode::capacity,
@@ -106,7 +110,7 @@ Result<void> grow(Table& all) noexcept {
     all.free_slots.reserve((all.chunk_count + 1) * places_per_chunk);
     auto* chunk = new Row[places_per_chunk];
     const auto first = static_cast<std::uint32_t>(all.chunk_count * places_per_chunk);
-    // Slot 0 with count 0 would be no generation, but counts begin at 1.
+    // Slot 0 with count 0 would be the null generation, but counts start at 1.
     for (std::uint32_t i = places_per_chunk; i > 0; --i) all.free_slots.push_back(first + i - 1);
     place_chunks[all.chunk_count++].store(chunk, std::memory_order_release);
     return {};
@@ -257,7 +261,7 @@ Result<BlockFacts> try_find_block(Generation generation) noexcept {
     return not_live(asked);
   }
   const BlockFacts facts = read(*place);
-  // What was read while the place changed hands is nobody's.
+  // If the place changed while the fields were read, they belong to no single block.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (count_of(place->word.load(std::memory_order_relaxed)) != generation.count()) {
     return not_live(asked);
@@ -278,7 +282,7 @@ BlockState state_of(Generation generation) noexcept {
       return BlockState::quarantined;
     case Phase::retired: {
       const Mark mark = last_use_of(*place);
-      // What was read while the place changed hands is nobody's.
+      // If the place changed while the mark was read, the block is gone.
       std::atomic_thread_fence(std::memory_order_acquire);
       if (place->word.load(std::memory_order_relaxed) != word) return BlockState::freed;
       const Result<bool> is_done = Device::try_is_done(mark);

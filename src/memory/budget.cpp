@@ -1,3 +1,5 @@
+// The counters of a budget tree. See pending_frees.cpp for freed bytes that are still charged.
+
 #include "tern/memory/budget.hpp"
 
 #include <algorithm>
@@ -55,7 +57,7 @@ std::string_view name(Overflow overflow) noexcept {
 }
 
 BudgetLimit BudgetLimit::fraction_of(const Device& device, double fraction) {
-  // Written so that what is not a number is refused, too.
+  // Written so that NaN is rejected, too.
   if (!(fraction > 0 && fraction <= 1)) {
     raise(Failure(ErrorCode::invalid_argument,
                   "the fraction of a device's memory must be above 0 and at most 1.")
@@ -97,7 +99,7 @@ Budget::~Budget() {
   for (std::atomic<TagPage*>& page : tag_pages_) delete page.load();
 }
 
-// --- Questions
+// --- Queries
 
 BudgetState Budget::state() const noexcept {
   return {.limit_bytes = limit_bytes(),
@@ -141,7 +143,7 @@ std::vector<Budget::TagUse> Budget::used_by_tag() const {
     for (std::size_t j = 0; j < tags_per_page; ++j) {
       const std::size_t used = (*page)[j].load();
       if (used == 0) continue;
-      // A tag is its number, and this one was given to somebody.
+      // A tag is its number. The counter is not 0, so a tag with this number exists.
       uses.push_back({std::bit_cast<Tag>(static_cast<std::uint16_t>(i * tags_per_page + j)), used});
     }
   }
@@ -165,18 +167,22 @@ bool Budget::fits_after_pending(std::size_t bytes) const noexcept {
   return kept <= limit && bytes <= limit - kept;
 }
 
-// --- The books
+// --- Claiming, admitting, releasing
 
+// Charges this level only. The loop makes check and claim one atomic step.
 bool Budget::claim_here(std::size_t bytes) noexcept {
   std::size_t charged = charged_.load();
   do {
-    // Adding could wrap; so could subtracting, once the limit was lowered below what is charged.
+    // Compared without adding, which could wrap. `charged > limit` happens after the limit was
+    // lowered.
     const std::size_t limit = limit_bytes();
     if (charged > limit || bytes > limit - charged) return false;
   } while (!charged_.compare_exchange_weak(charged, charged + bytes));
   return true;
 }
 
+// Claims level by level, from this budget up. If a level has no room, the levels below it are
+// undone.
 const Budget* Budget::claim(std::size_t bytes, const Budget* end) noexcept {
   for (Budget* level = this; level != end; level = level->parent_.get()) {
     if (level->claim_here(bytes)) {
@@ -200,10 +206,11 @@ const Budget* Budget::claim_or_drain(std::size_t bytes, const Budget* end) noexc
   const Budget* refused = claim(bytes, end);
   if (refused == nullptr) return nullptr;
   drain();
-  // Others may have noticed what is done, so it does not matter how much this drain has found.
+  // Claim again even if this drain released nothing: another thread may have drained in between.
   return claim(bytes, end);
 }
 
+// The memory exists now. The bytes stay charged; they only move from provisional to admitted.
 void Budget::admit(std::size_t bytes, Tag tag) noexcept {
   for (Budget* level = this; level != nullptr; level = level->parent_.get()) {
     level->tag_total(tag) += bytes;
@@ -219,8 +226,8 @@ void Budget::admit_here(std::size_t bytes) noexcept {
     raise_to(lifetime_peak_, admitted + bytes);
     return;
   }
-  // A window is open. Whoever opens one holds the lock, so it has either seen these bytes when it
-  // began, or is in the list now.
+  // A window is open. A window is opened under the lock, so it has either counted these bytes in
+  // its initial value or is in the list now.
   const std::lock_guard lock(window_mutex_);
   const std::size_t now = ((admitted_ += bytes) & ~window_bit);
   raise_to(lifetime_peak_, now);
@@ -264,6 +271,8 @@ Result<void> Budget::prepare(Tag tag) noexcept {
   return {};
 }
 
+// Counters of tags are in pages that are allocated on demand and freed with the budget. If two
+// threads allocate the same page, one of them deletes its copy.
 bool Budget::prepare_here(Tag tag) noexcept {
   std::atomic<TagPage*>& place = tag_pages_[tag.number() / tags_per_page];
   if (place.load() != nullptr) return true;
@@ -282,7 +291,7 @@ std::atomic<std::size_t>& Budget::tag_total(Tag tag) noexcept {
 
 void Budget::open(PeakSlot& slot) noexcept {
   const std::lock_guard lock(window_mutex_);
-  // One step: an admission is either in this value, or finds the bit and waits for the lock.
+  // One atomic step: an admission either is part of this value, or sees the bit and takes the lock.
   slot.peak_bytes = admitted_.fetch_or(window_bit) & ~window_bit;
   if (slot.is_open) return;
   slot.is_open = true;
@@ -298,14 +307,14 @@ void Budget::close(PeakSlot& slot) noexcept {
 }
 
 std::size_t Budget::peak_of(const PeakSlot& slot) const noexcept {
-  // With the lock no admission is between counting and raising.
+  // Under the lock, no admission is between counting its bytes and raising the peak.
   const std::lock_guard lock(window_mutex_);
   return slot.peak_bytes;
 }
 
 std::size_t Budget::peak_bytes() const noexcept {
   if (was_reset_.load()) return peak_of(since_reset_);
-  // What is used now may be about to raise the peak.
+  // An admission may have counted its bytes but not raised the peak yet.
   const std::size_t used = used_bytes(), peak = lifetime_peak_.load();
   return used > peak ? used : peak;
 }
@@ -325,14 +334,14 @@ PeakWindow::PeakWindow(BudgetHandle budget) : budget_(std::move(budget)) {
 
 PeakWindow::~PeakWindow() { budget_->close(slot_); }
 
-// --- Requests
+// --- Requests and failures
 
 Failure Budget::refusal(std::size_t requested, std::size_t would_grant, Tag tag,
                         std::string_view device, CallSite site) const noexcept {
   const BudgetState now = state();
   const std::optional<std::size_t> required = checked_add(now.charged_bytes, would_grant);
   const bool fits = fits_after_pending(would_grant);
-  // What one thing would have made it fit?
+  // Choose the message by the one change that would have made the request fit.
   const char* sentence =
       "budget '{layer}' cannot hold {would_grant} more: {current} of {limit} in use. Free "
       "something, or raise the limit by {missing}.";
@@ -352,8 +361,8 @@ Failure Budget::refusal(std::size_t requested, std::size_t would_grant, Tag tag,
         "of it reserved. Pay from the reservation, or end it.";
   }
   const std::size_t remaining = now.limit_bytes - std::min(now.limit_bytes, now.charged_bytes);
-  // By how much, and not to what: rounded, that may look like the limit there is. What no freeing
-  // helps is measured without what is in use.
+  // Report by how much the limit is exceeded, not the new limit: rounded, the new limit may look
+  // like the old one. If the request alone exceeds the limit, the bytes in use do not matter.
   const std::size_t sum = would_grant > now.limit_bytes
                               ? would_grant
                               : required.value_or(std::numeric_limits<std::size_t>::max());
@@ -419,6 +428,7 @@ Charge Budget::charge(std::size_t bytes, Tag tag, CallSite site) {
   return try_charge(bytes, tag, site).value();
 }
 
+// Retries failed frees first: if one succeeds, its bytes may be released right away.
 Drained Budget::drain() noexcept {
   frees_->retry_failed_frees();
   return frees_->drain();
@@ -431,14 +441,14 @@ Result<void> Budget::try_wait_for_pending() noexcept {
     after = oldest->order;
     const Result<void> waited = Device::try_wait(oldest->mark);
     if (!waited && result && waited.failure().code() != ErrorCode::device_lost) result = waited;
-    // Much else is done by then, and need not be found one by one.
+    // After a wait many other frees are usually complete; drain them at once.
     drain();
   }
   drain();
   return result;
 }
 
-// --- Tokens
+// --- Reservations and charges
 
 Reservation::Reservation(BudgetHandle budget, std::size_t bytes) noexcept
     : budget_(std::move(budget)), bytes_(bytes) {}
@@ -464,6 +474,7 @@ void Reservation::end() noexcept {
   }
 }
 
+// Takes the bytes from the reservation first, so that two threads cannot draw the same bytes.
 bool Reservation::draw(std::size_t bytes) noexcept {
   std::size_t rest = bytes_.load();
   do {

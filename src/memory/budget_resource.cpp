@@ -1,3 +1,6 @@
+// Every block has a BlockCharge record. It is in the table of this resource while the block is
+// live, and moves to the PendingFrees of the budget tree when the block is freed.
+
 #include "tern/memory/budget_resource.hpp"
 
 #include <algorithm>
@@ -9,6 +12,7 @@
 namespace tern {
 namespace {
 
+/// Passes over all pending frees before a request at the limit fails.
 constexpr int most_rounds = 2;
 
 Failure no_host_memory(CallSite site) noexcept {
@@ -52,6 +56,8 @@ BudgetResource::BudgetResource(ResourceHandle upstream, BudgetHandle budget)
   budget_->frees_->add(this);
 }
 
+// Ends the charges of blocks that were never freed through this resource. Pending charges stay with
+// the budget; they only lose their link to pending_bytes_.
 BudgetResource::~BudgetResource() {
   budget_->frees_->forget(this);
   budget_->frees_->forget(&pending_bytes_);
@@ -79,8 +85,8 @@ Result<Block> BudgetResource::try_allocate(const Request& request) noexcept {
   retry_before_allocation();
   const auto allocate = [&]() -> Result<Block> {
     if (Result<void> fits = check(request); !fits) return fits.failure();
-    // All host memory the block needs until it is gone is taken first: nothing is to be undone if
-    // there is none, and freeing needs none.
+    // Allocate all host memory that the block needs until its charge ends. If there is none,
+    // nothing has to be undone, and freeing never allocates.
     Record record(new (std::nothrow) BlockCharge);
     if (!record) return no_host_memory(request.site);
     if (Result<void> prepared = budget_->prepare(request.tag); !prepared) {
@@ -100,6 +106,7 @@ Result<Block> BudgetResource::try_allocate(const Request& request) noexcept {
   return block;
 }
 
+// The common case: `bytes` are claimed, so allocate, then admit them or undo the claim.
 Result<Block> BudgetResource::allocate_claimed(const Request& request, std::size_t bytes,
                                                Record record) noexcept {
   Request below = request;
@@ -118,9 +125,11 @@ Result<Block> BudgetResource::allocate_claimed(const Request& request, std::size
   return keep(*block, request.tag, std::move(record));
 }
 
+// Adjusts the claim if the upstream granted another size than good_size() promised.
 Result<void> BudgetResource::fit_claim(const Request& request, std::size_t claimed,
                                        std::size_t granted) noexcept {
-  // good_size() is exact. Should a resource break that promise, the books still show what it gave.
+  // good_size() promises the exact size. If an upstream breaks the promise, the budget still counts
+  // the granted bytes.
   if (granted < claimed) budget_->unclaim(claimed - granted);
   if (granted <= claimed) return {};
   const Budget* refused = budget_->claim_or_drain(granted - claimed);
@@ -128,6 +137,7 @@ Result<void> BudgetResource::fit_claim(const Request& request, std::size_t claim
   return refuse(*refused, request, granted);
 }
 
+// Allocates from a reservation. On failure, the reservation gets its bytes back.
 Result<Block> BudgetResource::allocate_drawn(const Request& request, std::size_t bytes,
                                              Record record) noexcept {
   Reservation& reservation = *request.reservation;
@@ -141,7 +151,7 @@ Result<Block> BudgetResource::allocate_drawn(const Request& request, std::size_t
         .with("value", from == nullptr ? "no budget" : from->path())
         .with("layer", budget_->path());
   }
-  // Below the reservation's own budget nothing was claimed yet.
+  // The reservation has claimed bytes at its own budget and above. Claim the levels below it now.
   if (const Budget* refused = budget_->claim_or_drain(bytes, from)) {
     return refuse(*refused, request, bytes);
   }
@@ -173,16 +183,19 @@ Result<Block> BudgetResource::allocate_drawn(const Request& request, std::size_t
   return block ? Result<Block>(fits.failure()) : block;
 }
 
+// The limit is reached: drain, recycle, wait, in this order, until the request fits or nothing is
+// left.
 Result<Block> BudgetResource::allocate_at_limit(const Request& request, std::size_t bytes,
                                                 Record record) noexcept {
   const bool may_wait = budget_->overflow() != Overflow::fail && request.wait != Wait::never;
   std::uint64_t waited_for = 0;
-  // What another request had taken, and put back, may be older than what was waited for last.
+  // A second pass, because a request that took pending bytes and put them back may have put them
+  // before the frees already waited for.
   for (int rounds = 0; rounds < most_rounds;) {
     const Budget* refused = budget_->claim_or_drain(bytes);
     if (refused == nullptr) return allocate_claimed(request, bytes, std::move(record));
     if (const Block block = allocate_recycled(request, bytes, record)) return block;
-    // A recycled block that came to nothing may have cost the record.
+    // allocate_recycled() may have used up the record.
     if (!record) record.reset(new (std::nothrow) BlockCharge);
     if (!record || !may_wait || !refused->fits_after_pending(bytes)) {
       return refuse(*refused, request, bytes);
@@ -193,7 +206,7 @@ Result<Block> BudgetResource::allocate_at_limit(const Request& request, std::siz
       ++rounds;
       continue;
     }
-    // A stream that cannot be waited for keeps its bytes, and the next one is asked.
+    // If the wait fails, the stream's bytes stay pending, and the next oldest free is tried.
     waited_for = oldest->order;
     static_cast<void>(Device::try_wait(oldest->mark));
   }
@@ -202,6 +215,9 @@ Result<Block> BudgetResource::allocate_at_limit(const Request& request, std::siz
   return allocate_claimed(request, bytes, std::move(record));
 }
 
+// Takes pending charges of the request's own stream, claims the rest, and asks the upstream for
+// memory that the stream has freed. The taken charges are then retagged instead of released and
+// claimed again. On failure the charges become pending again.
 Block BudgetResource::allocate_recycled(const Request& request, std::size_t bytes,
                                         Record& record) noexcept {
   if (!request.stream.id()) return {};
@@ -257,6 +273,8 @@ Failure BudgetResource::refuse(const Budget& level, const Request& request,
 
 // --- Free
 
+// The record is marked before the upstream is called, so that a concurrent second free of the same
+// block fails here.
 Result<void> BudgetResource::try_deallocate(const Block& block, StreamRef stream,
                                             const CallSite& site) noexcept {
   if (!block) return {};
@@ -283,7 +301,8 @@ Result<void> BudgetResource::try_deallocate(const Block& block, StreamRef stream
 
 Result<void> BudgetResource::free_inherited(const Block& block, StreamRef stream,
                                             const CallSite& site) noexcept {
-  // Not from here: from the upstream's time before, or a mistake, which the upstream knows best.
+  // The block is not in the table: either the upstream allocated it before this wrapper was made,
+  // or the free is a mistake. The upstream can tell.
   Record record(new (std::nothrow) BlockCharge);
   if (!record) return no_host_memory(site);
   {
@@ -307,8 +326,8 @@ void BudgetResource::end(Record record, StreamRef stream) noexcept {
   record->resource_pending = &pending_bytes_;
   const bool is_free = !stream.id() && frees_for_host_at_once_;
   if (frees_without_waiting_ && !is_free) {
-    // The mark comes after the free, so that it covers it. Of a stream that has ended it is the
-    // last; if there is none the upstream has waited.
+    // Take the mark after the free, so that the mark covers the free. A destroyed stream returns
+    // its last mark. If there is no mark, the upstream has already waited.
     if (!stream.id()) stream = device().default_stream();
     const Result<Mark> mark = stream.try_mark();
     record->mark = mark ? *mark : device().next_mark(stream.id());
@@ -343,7 +362,7 @@ void BudgetResource::insert(BlockCharge* record) noexcept {
       }
       shard.buckets = std::move(wider);
     } catch (const std::bad_alloc&) {
-      // Longer lists then.
+      // The lists stay longer; lookups are slower but correct.
     }
   }
   ++shard.count;

@@ -1,3 +1,5 @@
+// The default resources of a device live in a DefaultSlot that the device's state owns.
+
 #include "tern/memory/default_resource.hpp"
 
 #include <array>
@@ -18,10 +20,12 @@
 namespace tern {
 namespace {
 
-/// The built-in one: a pool, and around it what TERN_MEMORY asks for. The handle is an inner one:
-/// whatever is made here keeps it, and no other.
+/// Makes the built-in resource: a pool, plus the wrappers that TERN_MEMORY asks for. `device` is an
+/// inner handle, which does not count as a handle of the program, so the resource does not keep the
+/// device open.
 ResourceHandle make_default(const Device& device, MemoryKind kind) {
-  // Before the pool is made, so that nothing has to be undone where the settings find no memory.
+  // Read the configuration before the pool is made, so that nothing has to be undone if this
+  // throws.
   const Config::MemoryChecks& checks = config().memory;
   ResourceHandle made = std::make_shared<PoolResource>(device, PoolOptions{.kind = kind});
   if (checks.guard || checks.poison) {
@@ -47,7 +51,7 @@ Failure not_kept(const DeviceState& state) noexcept {
       .with("device", state.info().spec);
 }
 
-/// The kinds of memory that a device gives, as places in a row.
+/// Index of each kind of memory in the arrays of DefaultSlot.
 constexpr std::size_t kinds = 3;
 std::size_t index_of(MemoryKind kind) noexcept {
   switch (kind) {
@@ -60,11 +64,12 @@ std::size_t index_of(MemoryKind kind) noexcept {
   }
 }
 
+/// The default resources of one device, for each kind of memory.
 class DefaultSlot final : public Companion {
  public:
   explicit DefaultSlot(bool has_handles) noexcept : has_handles_(has_handles) {}
 
-  /// Of device memory.
+  /// The default resource for device memory, without a lock. Null if there is none yet.
   [[nodiscard]] Resource* current() const noexcept {
     return current_.load(std::memory_order_acquire);
   }
@@ -75,7 +80,7 @@ class DefaultSlot final : public Companion {
   }
 
   [[nodiscard]] Result<ResourceHandle> get(DeviceState& state, MemoryKind kind) {
-    // Held while one is made: those who come meanwhile want the same one.
+    // The lock is held while the resource is made, because concurrent callers want the same one.
     const std::lock_guard lock(mutex_);
     if (is_shut_down_) return shut_down(state);
     const std::size_t index = index_of(kind);
@@ -100,7 +105,7 @@ class DefaultSlot final : public Companion {
     return old;
   }
 
-  /// What ends with the result does so without the lock: its end is its own affair.
+  /// Returns the resources, so that they are destroyed by the caller, without the lock.
   [[nodiscard]] std::array<ResourceHandle, kinds> shut_down_now() noexcept {
     std::array<ResourceHandle, kinds> last;
     const std::lock_guard lock(mutex_);
@@ -119,18 +124,19 @@ class DefaultSlot final : public Companion {
   }
 
  private:
-  /// With the lock held. Nobody's share ends here: the caller has one of the old resource.
+  /// Call with the lock held. No resource is destroyed here: the caller owns a handle to the old
+  /// one.
   void keep(std::size_t index, ResourceHandle resource) noexcept {
     if (!has_handles_) return;
     if (index == 0) current_.store(resource.get(), std::memory_order_release);
     kept_[index] = std::move(resource);
   }
 
-  std::atomic<Resource*> current_ = nullptr;  // kept_[0], for those who take no lock
+  std::atomic<Resource*> current_ = nullptr;  // kept_[0], readable without the lock
   std::mutex mutex_;
-  // Guarded by mutex_, as all of these; null without handles.
+  // Guarded by mutex_, as are the members below. All null once the program has no handles.
   std::array<ResourceHandle, kinds> kept_;
-  // The last that were made, which may be held by others.
+  // The built-in resources made last. They may be alive because memory keeps them.
   std::array<std::weak_ptr<Resource>, kinds> built_in_;
   bool has_handles_;
   bool is_shut_down_ = false;
@@ -148,7 +154,8 @@ Result<DefaultSlot*> slot_of(const Device& device) {
         .with("spec", "")
         .with("what", "a default resource");
   }
-  // Before any lock: in a forked child it may be held by a thread that does not exist there.
+  // Check before taking a lock: in a forked child, a lock may be held by a thread that does not
+  // exist.
   if (Result<void> usable = state->check_process(); !usable) return usable.failure();
   if (DefaultSlot* const slot = find_slot(*state)) return slot;
   return static_cast<DefaultSlot*>(&state->make_companion<DefaultSlot>());
@@ -173,6 +180,7 @@ Result<ResourceHandle> try_default_resource(const Device& device, MemoryKind kin
   return no_host_memory("a default resource");
 }
 
+// The fast path is two loads: the slot of the device, and its current resource.
 Resource& default_resource_ref(const Device& device) {
   if (const std::shared_ptr<DeviceState>& state = DeviceState::of(device)) {
     const DefaultSlot* const slot = find_slot(*state);

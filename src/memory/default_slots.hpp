@@ -1,4 +1,4 @@
-// The end of a device's default resources, for shutdown().
+// Internal access to the default resources of a device, for shutdown().
 
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace tern {
 
-/// As shutdown_default_resource(), for every kind of memory: returns those there were, which end
-/// when the caller drops them and nobody holds a block of them. Once ended, it returns none. Throws
-/// std::bad_alloc.
+/// Like shutdown_default_resource(), for every kind of memory. Returns the last default resources;
+/// each is destroyed when the caller drops it and no memory keeps it alive. A second call returns
+/// none. Throws std::bad_alloc.
 [[nodiscard]] std::vector<ResourceHandle> end_default_resources(const Device& device);
 
 }  // namespace tern

@@ -50,13 +50,13 @@ Result<void*> DirectResource::take(const Request& request, StreamRef) noexcept {
 }
 
 void DirectResource::put_back(const Piece& piece, StreamRef, const CallSite& site) noexcept {
-  // Nobody has used it, so giving it back cannot fail for a stream's sake.
+  // The memory was never used, so there is no stream to wait for.
   static_cast<void>(device().try_release(piece.address, site));
 }
 
 Result<Mark> DirectResource::give(const Piece& piece, StreamRef stream,
                                   const CallSite& site) noexcept {
-  // What was submitted to the stream may still use it.
+  // Work of the stream may still use the memory.
   if (Result<void> waited = wait_for(stream); !waited) return waited.failure();
   if (Result<void> released = device().try_release(piece.address, site); !released) {
     return released.failure();

@@ -1,4 +1,4 @@
-// Frees that failed silently, of all resources of the process: for the report of shutdown().
+// Process-wide totals of failed deallocate() calls, for the report of shutdown().
 
 #pragma once
 
@@ -9,10 +9,10 @@
 namespace tern {
 
 struct FailedFreeTotals {
-  std::atomic<std::uint64_t> frees = 0;  // ever
-  std::atomic<std::size_t> bytes = 0;    // that are live because of it
+  std::atomic<std::uint64_t> frees = 0;  // deallocate() calls that failed so far
+  std::atomic<std::size_t> bytes = 0;    // bytes that are still live because of that
 };
-/// Written by Resource.
+/// Updated by Resource.
 extern FailedFreeTotals failed_free_totals;
 
 }  // namespace tern

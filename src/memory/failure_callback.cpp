@@ -17,8 +17,8 @@ struct Callback {
   std::shared_ptr<const FailureCallback> function;  // guarded by mutex
 };
 
-/// Immortal, because frees may fail in destructors of static objects. In static storage, because
-/// they may fail when the host has no memory.
+/// Never destroyed, because frees may fail in destructors of static objects. In static storage,
+/// because frees may fail when the host has no memory.
 Callback& callback() noexcept {
   alignas(Callback) static std::byte storage[sizeof(Callback)];
   static Callback& one = *new (storage) Callback;
@@ -31,7 +31,7 @@ void print(const Failure& failure) noexcept {
   constexpr std::size_t prefix = 6;
   std::size_t end = prefix + failure.render(line.data() + prefix, room - prefix - 1);
   line[end++] = '\n';
-  // One call, so that lines of several threads stay whole.
+  // One write() call per line, so that lines of several threads do not mix.
   if (write(STDERR_FILENO, line.data(), end) < 0) return;
 }
 
@@ -59,7 +59,7 @@ void report_failure(const Failure& failure) noexcept {
   try {
     (*function)(failure);
   } catch (...) {
-    // There is nobody to tell that telling failed.
+    // There is no caller that could handle an exception of the callback.
   }
 }
 

@@ -7,19 +7,19 @@
 
 namespace tern {
 
-/// Rules with their counts. A call that is under way keeps the plan it began with.
+/// The rules with their counters. A call in progress keeps the plan it started with.
 struct FaultResource::Plan {
   struct Counted {
     explicit Counted(const FaultRule& one) : rule(one) {}
     FaultRule rule;
     std::atomic<std::uint64_t> fitting = 0;
   };
-  std::deque<Counted> rules;  // atomics do not move
+  std::deque<Counted> rules;  // a deque, because atomics cannot be moved
 };
 
 namespace {
 
-/// splitmix64: every number of the count has a draw of its own, so threads do not change it.
+/// splitmix64: the draw depends only on the seed and the number of the call, not on the thread.
 std::uint64_t draw(std::uint64_t seed, std::uint64_t number) noexcept {
   std::uint64_t x = seed + number * 0x9E3779B97F4A7C15u;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -31,7 +31,7 @@ bool is_chosen(const FaultRule& rule, std::uint64_t number) noexcept {
   if (rule.nth == 0 && rule.every == 0 && rule.rate == 0) return true;
   if (rule.nth != 0 && number == rule.nth) return true;
   if (rule.every != 0 && number % rule.every == 0) return true;
-  // The upper 53 bits, which a double holds exactly: [0, 1), so that a rate of 1 hits always.
+  // The upper 53 bits fit a double exactly and give a value in [0, 1), so a rate of 1 always hits.
   const double share = static_cast<double>(draw(rule.seed, number) >> 11) * 0x1.0p-53;
   return share < rule.rate;
 }
@@ -57,7 +57,7 @@ std::shared_ptr<FaultResource::Plan> FaultResource::checked_plan(std::vector<Fau
     if (rule.min_bytes > rule.max_bytes) {
       refuse_rule(i, "fault rule {rule} fits no size: its min_bytes is above its max_bytes.");
     }
-    // A free that happened and says that it did not would have the block freed twice.
+    // If a completed free reported a failure, the caller would free the block twice.
     if (rule.call == FaultCall::free && rule.moment == FaultMoment::after) {
       refuse_rule(i, "fault rule {rule} lets a free fail after it was done. Let it fail before.");
     }
@@ -87,7 +87,7 @@ std::optional<FaultResource::Hit> FaultResource::hit(FaultCall call, std::size_t
     const bool fits = rule.call == call && (!rule.tag || *rule.tag == tag) &&
                       bytes >= rule.min_bytes && bytes <= rule.max_bytes;
     if (!fits) continue;
-    // All rules count, also behind one that hits: what one does must not shift another.
+    // All rules count the call, even after one has hit, so that one rule does not shift another.
     const std::uint64_t number = one.fitting.fetch_add(1) + 1;
     if (first || !is_chosen(rule, number)) continue;
     const ErrorCode usual =
@@ -109,12 +109,12 @@ Result<Block> FaultResource::try_allocate(const Request& request) noexcept {
   counters().note_request();
   if (fault->moment == FaultMoment::after) {
     const Result<Block> block = upstream()->try_allocate(request);
-    // A failure of its own is the one to tell of.
+    // If the upstream fails by itself, return its failure.
     if (!block) {
       counters().note_refusal();
       return block;
     }
-    // Silently: if the upstream cannot take it back, it keeps count of that itself.
+    // If the free fails, the upstream counts and retries it.
     upstream()->deallocate(*block, request.stream, request.site);
   }
   counters().note_refusal();
@@ -132,7 +132,7 @@ Result<Block> FaultResource::try_allocate(const Request& request) noexcept {
 Result<void> FaultResource::try_deallocate(const Block& block, StreamRef stream,
                                            const CallSite& site) noexcept {
   if (!block) return {};
-  // Only frees that could succeed are counted and hit; mistakes are the upstream's to refuse.
+  // Count and fail only frees that could succeed. The upstream rejects mistakes.
   const Result<BlockFacts> facts = try_find_block(block.generation);
   if (!facts || facts->address != block.address || facts->bytes != block.bytes ||
       facts->device != block.device || state_of(block.generation) != BlockState::live) {

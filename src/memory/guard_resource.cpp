@@ -1,3 +1,6 @@
+// Guard bands, poison and quarantine. The record of a block is the note of its row in the block
+// table.
+
 #include "tern/memory/guard_resource.hpp"
 
 #include <fmt/format.h>
@@ -19,34 +22,35 @@
 
 namespace tern {
 
+/// The record of one guarded block.
 struct GuardResource::Guarded {
-  Block whole = {};  // the upstream's
-  Block block = {};  // ours
+  Block whole = {};  // the upstream's block, bands included
+  Block block = {};  // the program's block inside
   Tag tag = {};
   CallSite allocated = {};
   CallSite freed = {};
-  Mark mark = {};             // of the free
-  Guarded* next = nullptr;    // in quarantine
-  bool was_reported = false;  // once is enough
+  Mark mark = {};             // covers the last use, set by the free
+  Guarded* next = nullptr;    // next in quarantine
+  bool was_reported = false;  // a violation is reported once
 };
 
 struct GuardResource::State {
-  Stream own;  // for blocks that have no stream, or whose stream has ended
+  Stream own;  // for blocks without a stream, or whose stream was destroyed
   mutable std::mutex mutex;
-  // Guarded by mutex, as all below: first in, first out.
+  // Guarded by mutex, as are the members below: the quarantine, first in, first out.
   Guarded* oldest = nullptr;
   Guarded* newest = nullptr;
   std::size_t held_bytes = 0;
   std::uint64_t hits = 0;
   std::optional<Failure> last_hit;
 
-  std::vector<std::unique_ptr<std::byte[]>> kept;  // guarded by mutex: a stream may write them yet
+  std::vector<std::unique_ptr<std::byte[]>> kept;  // guarded by mutex; a stream may still write
   void keep(std::unique_ptr<std::byte[]> memory) noexcept {
     try {
       const std::lock_guard lock(mutex);
       kept.push_back(std::move(memory));
     } catch (const std::bad_alloc&) {
-      // Lost, and not written by nobody knows whom.
+      // Leak the memory: freeing it while a stream may still write to it would be worse.
       static_cast<void>(memory.release());
     }
   }
@@ -54,7 +58,7 @@ struct GuardResource::State {
 
 namespace {
 
-/// How often a stream is waited for before its memory is given up for it.
+/// Attempts to wait for a stream before memory that it may write is leaked.
 constexpr int most_attempts = 3;
 constexpr std::size_t look_bytes = 64 * kib;
 
@@ -77,14 +81,14 @@ GuardResource::GuardResource(ResourceHandle upstream, const GuardOptions& option
 GuardResource::~GuardResource() {
   while (evict(true) != 0) {
   }
-  // What could not be waited for then has its last chance now.
+  // Blocks whose stream could not be waited for get another chance after a device-wide wait.
   for (int attempt = 0; attempt < most_attempts && state_->oldest != nullptr; ++attempt) {
     static_cast<void>(device().try_synchronize());
     while (evict(true) != 0) {
     }
   }
   if (!state_->kept.empty()) static_cast<void>(device().try_synchronize());
-  // Of the rest nobody knows who writes it: it stays live.
+  // An unknown stream may still write the remaining blocks, so they stay allocated.
   while (state_->oldest != nullptr) {
     delete std::exchange(state_->oldest, state_->oldest->next);
   }
@@ -120,7 +124,7 @@ Result<StreamRef> GuardResource::behind(StreamRef stream) noexcept {
   Mark mark;
   if (const StreamStay stay(stream); stay) mark = stream.next_mark();
   if (mark || stream.id()) {
-    // One that has ended is waited for as a whole.
+    // A destroyed stream has no mark to wait for; wait for the whole device.
     const Result<void> waited = mark ? state_->own.try_wait(mark) : device().try_synchronize();
     if (!waited) return waited.failure();
   }
@@ -151,6 +155,7 @@ Failure GuardResource::hit(const Guarded& guarded, std::int64_t offset, CallSite
   return failure;
 }
 
+// Fills both bands and, with poison, the block. Three fills on the stream, no wait.
 Result<void> GuardResource::write_bands(const Guarded& guarded, StreamRef stream,
                                         const CallSite& site) noexcept {
   std::byte* const begin = bytes_of(guarded.block);
@@ -165,7 +170,7 @@ Result<void> GuardResource::write_bands(const Guarded& guarded, StreamRef stream
   return stream.try_fill(begin, bytes, poison_byte, site);
 }
 
-/// Where the first byte is that is not as expected, once the stream has come so far.
+/// Waits for the stream, then returns the index of the first byte that is not `expected`, if any.
 Result<std::optional<std::size_t>> GuardResource::first_other(const std::byte* begin,
                                                               std::size_t bytes, std::byte expected,
                                                               StreamRef stream,
@@ -181,7 +186,8 @@ Result<std::optional<std::size_t>> GuardResource::first_other(const std::byte* b
           .with_bytes("requested", std::min(bytes, look_bytes));
     }
   }
-  // The copy's memory must not go while the stream may still write it, whatever the driver says.
+  // `copy` must not be freed while the stream may still write to it, even if the driver reports
+  // errors.
   const auto give_up = [&](const Failure& why) -> Result<std::optional<std::size_t>> {
     for (int attempt = 0; copy && attempt < most_attempts; ++attempt) {
       const Result<void> done = stream.try_synchronize();
@@ -211,6 +217,7 @@ Result<std::optional<std::size_t>> GuardResource::first_other(const std::byte* b
   return std::optional<std::size_t>();
 }
 
+// Checks the front band, then the back band. Offsets in the error are relative to the block.
 Result<void> GuardResource::look(const Guarded& guarded, StreamRef stream,
                                  const CallSite& site) noexcept {
   constexpr const char* sentence =
@@ -243,7 +250,7 @@ Result<Block> GuardResource::try_allocate(const Request& request) noexcept {
     return Result<Block>(failure);
   };
   if (Result<void> fits = check(request); !fits) return refuse(fits.failure());
-  // In front of the block its alignment has to be kept.
+  // The front band is at least as large as the alignment, so that the block stays aligned.
   const std::size_t front = std::max({band_bytes, request.alignment, traits().alignment});
   const std::optional<std::size_t> all = checked_add(request.bytes, front + band_bytes);
   std::unique_ptr<Guarded> guarded(new (std::nothrow) Guarded);
@@ -267,7 +274,8 @@ Result<Block> GuardResource::try_allocate(const Request& request) noexcept {
   guarded->allocated = request.site;
 
   Result<void> ready = write_bands(*guarded, *stream, request.site);
-  // The host comes first: what was written has to be there. So it has if it is given back.
+  // The host uses the block first, so the fills must be complete. The same holds before the block
+  // is freed after a failure.
   if (!ready || !request.stream.id()) {
     if (Result<void> waited = stream->try_synchronize(); ready) ready = waited;
   }
@@ -288,7 +296,7 @@ Result<Block> GuardResource::try_allocate(const Request& request) noexcept {
 Result<void> GuardResource::try_check(const Block& block, StreamRef stream,
                                       const CallSite& site) noexcept {
   if (!block) return {};
-  // Claimed, so that nobody frees it meanwhile.
+  // Claim the block, so that no other thread frees it during the check.
   const Result<BlockFacts> facts = try_claim_block(block, this);
   if (!facts) return Failure(facts.failure()).at(site);
   const auto* guarded = reinterpret_cast<const Guarded*>(facts->note);
@@ -312,7 +320,8 @@ Result<void> GuardResource::try_deallocate(const Block& block, StreamRef stream,
   if (!on && on.failure().code() != ErrorCode::device_lost) return fail(on.failure());
   if (on && !guarded->was_reported) {
     if (Result<void> whole = look(*guarded, *on, site); !whole) {
-      // Other failures, a checker's violation among them, leave the bands to be looked at again.
+      // Only a damaged band has an offset. After any other failure, such as a violation found by a
+      // checker, the next free checks the bands again.
       guarded->was_reported = whole.failure().number("offset").has_value();
       if (whole.failure().code() != ErrorCode::device_lost) return fail(whole.failure());
     }
@@ -320,7 +329,7 @@ Result<void> GuardResource::try_deallocate(const Block& block, StreamRef stream,
   StreamRef last = stream;
   Mark mark;
   {
-    // In the order of the stream that frees: what it does to the block from now on shows.
+    // Poison in the order of the freeing stream, so that later writes of that stream are detected.
     const StreamStay stay(stream);
     if (on && !stay) last = *on;
     if (on && options_.poison) {
@@ -355,6 +364,8 @@ Result<void> GuardResource::try_deallocate(const Block& block, StreamRef stream,
   return {};
 }
 
+// Without `may_wait`, frees the oldest block only if its mark is done, and does not check its
+// contents, because the check would wait.
 std::size_t GuardResource::evict(bool may_wait) noexcept {
   std::unique_ptr<Guarded> oldest;
   Mark mark;
@@ -369,7 +380,7 @@ std::size_t GuardResource::evict(bool may_wait) noexcept {
   }
   {
     const std::lock_guard lock(state_->mutex);
-    // Another thread may have taken it; the next one's turn comes with the next call.
+    // Another thread has taken the oldest block. The caller will try the next one.
     if (state_->oldest == nullptr || (!may_wait && state_->oldest->mark != mark)) return 0;
     oldest.reset(state_->oldest);
     state_->oldest = oldest->next;
@@ -380,7 +391,7 @@ std::size_t GuardResource::evict(bool may_wait) noexcept {
     if (const Result<void> waited = Device::try_wait(oldest->mark);
         !waited && waited.failure().code() != ErrorCode::device_lost &&
         waited.failure().code() != ErrorCode::after_fork) {
-      // Its stream may be about to write it: another time, when it can be waited for.
+      // The stream may still write the block. Put the block back and try again later.
       const std::lock_guard lock(state_->mutex);
       state_->held_bytes += oldest->whole.bytes;
       oldest->next = state_->oldest;
@@ -388,7 +399,7 @@ std::size_t GuardResource::evict(bool may_wait) noexcept {
       state_->oldest = oldest.release();
       return 0;
     }
-    // The host has waited for its last use, so the guard's own stream comes after that.
+    // The host has waited for the last use, so the guard's own stream may read the block.
     if (!oldest->was_reported) static_cast<void>(look(*oldest, state_->own, oldest->freed));
     if (options_.poison) {
       const Result<std::optional<std::size_t>> late = first_other(
@@ -403,8 +414,8 @@ std::size_t GuardResource::evict(bool may_wait) noexcept {
     }
   }
   const std::size_t bytes = oldest->whole.bytes;
-  // Silently: what cannot be freed is the upstream's to count and to try again. Without a stream,
-  // because nothing uses it any more.
+  // If the free fails, the upstream counts and retries it. No stream is needed, because nothing
+  // uses the block any more.
   upstream()->deallocate(oldest->whole, {}, oldest->freed);
   end_block(oldest->block.generation, Mark{});
   return bytes;

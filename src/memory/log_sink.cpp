@@ -15,7 +15,7 @@
 namespace tern {
 namespace {
 
-/// A line is a record, so nothing in it may end the line or be a field of its own.
+/// Replaces control characters, so that a text can neither end the line nor start a new field.
 std::string on_one_line(std::string_view text) {
   std::string line(text);
   std::replace_if(
@@ -103,7 +103,7 @@ bool FileSink::write(const LogRecord& record) {
   do {
     written = ::write(file_, line.data(), line.size());
   } while (written < 0 && errno == EINTR);
-  // Half a line is no record, and writing the rest could mix with another's.
+  // A partial line is a lost record. Writing the rest could mix with another thread's line.
   return written == static_cast<ssize_t>(line.size());
 }
 

@@ -11,7 +11,7 @@ namespace {
 std::atomic<std::uint64_t> last_order = 0;
 std::atomic<std::uint32_t> last_thread = 0;
 thread_local std::uint32_t this_thread = 0;
-/// This thread is inside a sink.
+/// True while this thread is inside a sink.
 thread_local bool is_writing = false;
 
 std::uint64_t next_order() noexcept { return last_order.fetch_add(1) + 1; }
@@ -46,8 +46,8 @@ void LoggingResource::write(LogRecord& record, const Failure* failure) noexcept 
     try {
       is_taken = sink_->write(record);
     } catch (...) {
-      // Whatever it was, it is the sink's affair; the call that is logged has succeeded or failed
-      // already.
+      // The logged call has already succeeded or failed, so an error of the sink must not change
+      // its result.
     }
     is_writing = false;
   }
@@ -77,7 +77,8 @@ Result<void> LoggingResource::try_deallocate(const Block& block, StreamRef strea
   record.bytes = block.bytes;
   record.address = block.address;
   record.generation = block.generation;
-  // Both are gone once the block is, and another thread may have its memory before we are back.
+  // Read the tag and take the number before the free: afterwards the facts are gone, and another
+  // thread may already have the memory.
   if (const Result<BlockFacts> facts = try_find_block(block.generation)) record.tag = facts->tag;
   record.order = next_order();
   const Result<void> freed = WrappingResource::try_deallocate(block, stream, site);

@@ -12,7 +12,7 @@
 namespace tern {
 namespace {
 
-/// Who makes the blocks that a stack hands out: its bottom, or the outermost guard.
+/// Returns the resource that registers the blocks of a stack: the outermost guard, or the bottom.
 const Resource* maker_of(const Resource* resource) noexcept {
   while (const auto* wrapping = dynamic_cast<const WrappingResource*>(resource)) {
     if (dynamic_cast<const GuardResource*>(wrapping) != nullptr) break;

@@ -1,3 +1,5 @@
+// Queues of pending charges. In each queue, records are sorted by the number of their free.
+
 #include "memory/pending_frees.hpp"
 
 #include <algorithm>
@@ -10,11 +12,12 @@
 namespace tern {
 namespace {
 
-/// Where nobody asks for long, so that the list of frees stays short without a limit, too. A stream
-/// that frees is asked about itself, and now and then about the others, which may be idle.
+/// Frees between automatic drains, so that the queues stay short even if no request reaches a
+/// limit. Every 64th free of a bucket drains that bucket, every 4096th free of the tree drains all,
+/// because other streams may be idle.
 constexpr std::uint64_t frees_per_drain = 64, frees_per_full_drain = 4096;
 
-/// The work of a device that is lost, or was the parent process's, will never use memory again.
+/// Work of a lost device, or of the parent process after a fork, will never use memory again.
 bool is_over(const Failure& failure) {
   return failure.code() == ErrorCode::device_lost || failure.code() == ErrorCode::after_fork;
 }
@@ -42,6 +45,8 @@ BlockCharge** PendingFrees::queue_of(Bucket& bucket, StreamId stream) noexcept {
   return queue;
 }
 
+// Inserts by the number of the free. New frees go to the end; put_back() may insert anywhere. The
+// first record of a queue also stores the queue's last record and the link to the next queue.
 void PendingFrees::insert(Bucket& bucket, BlockCharge* record) noexcept {
   BlockCharge** const queue = queue_of(bucket, record->mark.stream);
   BlockCharge* const first = *queue;
@@ -110,6 +115,8 @@ void PendingFrees::add(BlockCharge* record) noexcept {
   }
 }
 
+// Returns the oldest mark of the stream with the smallest id above `after`. Iterating by id is safe
+// while other threads add and remove queues.
 std::optional<Mark> PendingFrees::next_mark(const Bucket& bucket, StreamId after) noexcept {
   std::optional<Mark> least;
   for (BlockCharge* queue = bucket.queues; queue != nullptr; queue = queue->next_queue) {
@@ -119,6 +126,7 @@ std::optional<Mark> PendingFrees::next_mark(const Bucket& bucket, StreamId after
   return least;
 }
 
+// Ends the charges of one stream up to the mark. Returns the bytes. Call with the bucket locked.
 std::size_t PendingFrees::release_until(Bucket& bucket, Mark mark,
                                         std::uint64_t last_order) noexcept {
   BlockCharge** const queue = queue_of(bucket, mark.stream);
@@ -136,6 +144,8 @@ std::size_t PendingFrees::release_until(Bucket& bucket, Mark mark,
   return released;
 }
 
+// Queries the oldest mark of each stream. As long as a query releases bytes, the same stream is
+// queried again; then the next one.
 void PendingFrees::drain(Bucket& bucket, std::uint64_t last_order, Drained& result) noexcept {
   StreamId seen;
   for (;;) {
@@ -160,7 +170,7 @@ void PendingFrees::drain(Bucket& bucket, std::uint64_t last_order, Drained& resu
 
 Drained PendingFrees::drain() noexcept {
   Drained result;
-  // Frees that come while this runs are left for the next time, or it might never end.
+  // Frees that arrive during this call are left for the next one; otherwise it might never end.
   const std::uint64_t last_order = orders_.load(std::memory_order_relaxed);
   for (Bucket& bucket : buckets_) drain(bucket, last_order, result);
   return result;
@@ -184,6 +194,7 @@ std::optional<PendingFrees::Oldest> PendingFrees::oldest(const Budget* budget,
   return first;
 }
 
+// Skips records of other resources, because only the same upstream can reuse the memory.
 PendingFrees::Taken PendingFrees::take(StreamId stream, const std::atomic<std::size_t>* resource,
                                        std::size_t bytes, BlockCharge*& spare) noexcept {
   Bucket& bucket = bucket_of(stream);
@@ -219,7 +230,7 @@ PendingFrees::Taken PendingFrees::take(StreamId stream, const std::atomic<std::s
 
 void PendingFrees::put_back(const Taken& taken) noexcept {
   if (taken.first == nullptr) return;
-  // All are of one stream.
+  // All taken records belong to one stream, and so to one bucket.
   Bucket& bucket = bucket_of(taken.first->mark.stream);
   const std::lock_guard lock(bucket.mutex);
   for (BlockCharge* record = taken.first; record != nullptr;) {
@@ -248,7 +259,8 @@ void PendingFrees::retry_failed_frees() noexcept {
   for (std::size_t i = 0; i < resources_.size(); ++i) {
     BudgetResource* const resource = resources_[i].resource;
     if (!resource->has_failed_frees()) continue;
-    // The driver is asked without the lock. Meanwhile the list may change, but not lose this one.
+    // The driver is called without the lock. The user count keeps this resource in the list
+    // meanwhile; other entries may change.
     ++resources_[i].users;
     lock.unlock();
     resource->retry_failed_frees();

@@ -1,9 +1,10 @@
-// The frees of a tree of budgets that their streams have yet to pass: one queue per stream.
+// PendingFrees holds the charges of freed blocks that their streams have not passed yet: one queue
+// per stream, shared by a tree of budgets.
 //
-// A record is made with its block, before the block is, and moves here when the block is freed, so
-// that freeing needs no memory. Streams are spread over buckets with a lock each, so that threads
-// with streams of their own do not meet. Devices are asked without a lock, and about a stream when
-// it has freed some more; a record leaves once, because it is unlinked under the lock. Thread-safe.
+// A BlockCharge is allocated together with its block and moves here when the block is freed, so
+// freeing never allocates. Streams are distributed over buckets with one lock each, so threads with
+// streams of their own rarely contend. Devices are queried without a lock. A charge is released
+// exactly once, because it is unlinked under the lock. Thread-safe.
 
 #pragma once
 
@@ -25,20 +26,22 @@ namespace tern {
 
 class BudgetResource;
 
-/// What a block has been charged, from its allocation until its free is done.
+/// The charge of one block, from its allocation until its free has completed.
 struct BlockCharge {
   Block block = {};
   std::size_t bytes = 0;
   Tag tag = {};
   Budget* budget = nullptr;
-  /// The count of the resource it is from, which is also who that is; null once that is gone.
+  /// The pending counter of the BudgetResource, which also identifies the resource. Null once the
+  /// resource is destroyed.
   std::atomic<std::size_t>* resource_pending = nullptr;
   bool is_being_freed = false;
   Mark mark = {};
-  std::uint64_t order = 0;  // of all frees of the tree
-  /// In the resource's table, and later in the queue of its stream.
+  std::uint64_t order = 0;  // sequence number of the free in the tree
+  /// Link in the resource's table while the block is live, and in the stream's queue after the
+  /// free.
   BlockCharge* next = nullptr;
-  /// Of the first in a queue only.
+  /// Used only in the first charge of a queue.
   BlockCharge* last = nullptr;
   BlockCharge* next_queue = nullptr;
 };
@@ -50,37 +53,43 @@ class PendingFrees {
   PendingFrees& operator=(const PendingFrees&) = delete;
   ~PendingFrees();
 
-  /// Takes the record, whose bytes are pending from now on, until its mark is done.
+  /// Takes ownership of the record. Its bytes are pending until its mark is done.
   void add(BlockCharge* record) noexcept;
+  /// Releases the charges whose marks are done. Never waits.
   Drained drain() noexcept;
+  /// Returns the pending bytes of a stream.
   [[nodiscard]] std::size_t bytes(StreamId stream) const noexcept;
 
   struct Oldest {
     Mark mark = {};
     std::uint64_t order = 0;
   };
-  /// The first free under the budget after that order.
+  /// Returns the oldest free with a number above `after` that is charged to `budget` or below it. A
+  /// null budget means any.
   [[nodiscard]] std::optional<Oldest> oldest(const Budget* budget,
                                              std::uint64_t after) const noexcept;
 
-  /// Up to so many bytes of one stream and resource, oldest first, as a list: not pending any more,
-  /// and still charged. The last may be cut in two, for which `spare` is used and set to null.
+  /// Removes up to `bytes` pending bytes of one stream and resource, oldest first, and returns them
+  /// as a list. They are no longer pending but still charged. If the last record is larger than
+  /// needed, it is split; the new record is `spare`, which is then set to null.
   struct Taken {
     BlockCharge* first = nullptr;
     std::size_t bytes = 0;
   };
   [[nodiscard]] Taken take(StreamId stream, const std::atomic<std::size_t>* resource,
                            std::size_t bytes, BlockCharge*& spare) noexcept;
+  /// Makes taken bytes pending again.
   void put_back(const Taken& taken) noexcept;
 
-  /// A resource that charges to the tree, and whose failed frees drain() tries again; until
-  /// forget() has returned. Throws std::bad_alloc.
+  /// Registers a resource whose failed frees drain() retries, until forget() returns. Throws
+  /// std::bad_alloc.
   void add(BudgetResource* resource);
   void forget(BudgetResource* resource) noexcept;
   void retry_failed_frees() noexcept;
 
-  /// What is pending in a budget that ends is pending in its parent.
+  /// Moves the pending charges of a destroyed budget to its parent.
   void forget(const Budget* budget) noexcept;
+  /// Detaches the pending charges of a destroyed resource from its counter.
   void forget(const std::atomic<std::size_t>* resource) noexcept;
 
  private:
@@ -88,18 +97,18 @@ class PendingFrees {
 
   struct alignas(64) Bucket {
     mutable std::mutex mutex;
-    BlockCharge* queues = nullptr;  // guarded by mutex; a list of them
+    BlockCharge* queues = nullptr;  // guarded by mutex; a list of queues
     std::uint64_t frees = 0;        // guarded by mutex
   };
 
   [[nodiscard]] Bucket& bucket_of(StreamId stream) noexcept;
-  /// Frees that came after that order are left for another time.
+  /// Leaves frees with a number above `last_order` for another call, so that draining ends.
   void drain(Bucket& bucket, std::uint64_t last_order, Drained& result) noexcept;
-  /// One bucket after the other, each under its lock.
+  /// Calls function(record) for all records, one bucket at a time, under the bucket's lock.
   template <class Function>
   void for_each(Function function) const noexcept;
 
-  // All with the lock of the bucket held.
+  // Call with the lock of the bucket held.
   [[nodiscard]] static BlockCharge** queue_of(Bucket& bucket, StreamId stream) noexcept;
   static void insert(Bucket& bucket, BlockCharge* record) noexcept;
   static void unlink(BlockCharge** queue, BlockCharge* before, BlockCharge* record) noexcept;
@@ -111,7 +120,7 @@ class PendingFrees {
 
   struct Registered {
     BudgetResource* resource = nullptr;
-    std::size_t users = 0;  // threads that try its frees again
+    std::size_t users = 0;  // threads that are retrying its frees
   };
   std::mutex resources_mutex_;
   std::condition_variable user_left_;

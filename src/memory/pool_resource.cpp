@@ -1,3 +1,5 @@
+// Argument checks in front of pool::Pool.
+
 #include "tern/memory/pool_resource.hpp"
 
 #include <cstdint>
@@ -13,6 +15,7 @@ Capability needed_for(MemoryKind kind) noexcept {
   return kind == MemoryKind::pinned ? Capability::pinned_memory : Capability::managed_memory;
 }
 
+// Checks the options before the pool is made.
 const Device& checked(const Device& device, const PoolOptions& options) {
   if (!device.is_open()) {
     raise(Failure(ErrorCode::invalid_argument, "a pool needs a device, and was given none.")
@@ -94,7 +97,7 @@ Result<Block> PoolResource::try_allocate(const Request& request) noexcept {
   return allocate_the_long_way(request);
 }
 
-// Apart, so that the short way needs no room for its failures.
+// A separate function, so that the fast path needs no stack space for failures.
 [[gnu::noinline]] Result<Block> PoolResource::allocate_the_long_way(
     const Request& request) noexcept {
   if (request.bytes == 0) {

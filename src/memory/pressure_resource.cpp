@@ -10,7 +10,8 @@
 namespace tern {
 namespace {
 
-/// This thread runs handlers: what they ask for gets no help, or they would call themselves.
+/// True while this thread runs a handler. Requests of a handler run no handlers, which would
+/// recurse.
 thread_local bool is_helping = false;
 
 bool is_shortage(ErrorCode code) noexcept {
@@ -19,7 +20,7 @@ bool is_shortage(ErrorCode code) noexcept {
 
 using ShortText = std::array<char, 80>;
 
-/// What does not fit is left out from a space on, and shows.
+/// Renders the failure. Text that does not fit is cut at a space and replaced by " ...".
 void render_short(const Failure& failure, ShortText& text) noexcept {
   constexpr std::string_view more = " ...";
   if (failure.render(text.data(), text.size()) + 1 < text.size()) return;
@@ -49,7 +50,7 @@ std::uint64_t PressureResource::add_handler(PressureHandler handler) {
 }
 
 bool PressureResource::remove_handler(std::uint64_t number) {
-  std::shared_ptr<const Handlers> old;  // its functions are destroyed without the lock
+  std::shared_ptr<const Handlers> old;  // destroyed after the lock is released
   const std::lock_guard lock(mutex_);
   auto fewer = std::make_shared<Handlers>(*handlers_);
   if (std::erase_if(*fewer, [&](const Numbered& one) { return one.number == number; }) == 0) {
@@ -70,13 +71,14 @@ Result<Block> PressureResource::try_allocate(const Request& request) noexcept {
   Result<Block> block = upstream()->try_allocate(request);
   if (!block && is_shortage(block.failure().code()) && !is_helping &&
       reach_for(block.failure()) != Overflow::fail) {
-    // A copy: what is assigned to must not be read from meanwhile.
+    // A copy, because `block` is assigned while the failure is read.
     const Failure first = block.failure();
     block = try_under_pressure(request, first);
   }
   if (block) {
     counters().note_allocation(block->bytes);
-    // Not before: under pressure these frees are the first rung, and what they give is counted.
+    // Retried only after a success: under pressure, failed frees are step 1 and their bytes are
+    // counted.
     retry_before_allocation();
   } else {
     counters().note_refusal();
@@ -88,12 +90,13 @@ Overflow PressureResource::reach_for(const Failure& refusal) const noexcept {
   return refusal.code() == ErrorCode::out_of_budget ? budget_reach_ : Overflow::spill;
 }
 
+// Runs the rounds that the header describes. `block` always holds the result of the latest attempt.
 Result<Block> PressureResource::try_under_pressure(const Request& request,
                                                    const Failure& first) noexcept {
   pressed_.fetch_add(1);
   Pressure pressure{good_size(request), device().id(), request.tag};
   const std::shared_ptr<const Handlers> theirs = handlers();
-  // Rungs ask without waiting: that comes last, and only if it may.
+  // During the rounds, requests must not wait; waiting is the last step.
   Request asked = request;
   asked.wait = Wait::never;
   Result<Block> block = first;
@@ -127,7 +130,7 @@ Result<Block> PressureResource::try_under_pressure(const Request& request,
   const auto round = [&] {
     if (helps(retry_frees()) || helps(upstream()->trim(0))) return true;
     for (const Numbered& one : *theirs) {
-      // What refuses may change on the way: first the budget, then the device.
+      // The cause may change from retry to retry: first the budget is full, then the device.
       pressure.reach = reach_for(block.failure());
       if (pressure.reach < Overflow::evict) return false;
       if (helps(call(one.handler))) return true;
@@ -142,7 +145,7 @@ Result<Block> PressureResource::try_under_pressure(const Request& request,
   }
   if (!block && is_shortage(block.failure().code()) && request.wait == Wait::forever &&
       device().try_synchronize()) {
-    // What streams were still using may be free now, and so may what was freed behind their work.
+    // After the wait, memory that streams were using may be free, and failed frees may succeed.
     freed += retry_frees() + upstream()->trim(0);
     block = upstream()->try_allocate(request);
   }
@@ -152,7 +155,7 @@ Result<Block> PressureResource::try_under_pressure(const Request& request,
   }
   const Failure& last = block.failure();
   if (!is_shortage(last.code())) return block;
-  // Texts of a failure share its room, so each error gets its share of it.
+  // The texts of a failure share limited space, so each error gets a part of it.
   ShortText first_text = {}, last_text = {};
   render_short(first, first_text);
   render_short(last, last_text);

@@ -25,8 +25,8 @@ std::size_t Resource::trim(std::size_t) noexcept {
 void Resource::deallocate(const Block& block, StreamRef stream, const CallSite& site) noexcept {
   const Result<void> freed = try_deallocate(block, stream, site);
   if (freed) return;
-  // A mistake of the caller's stays one. What the driver refused may work later, also by a stream
-  // that is being captured into a graph; one that has ended is no mistake.
+  // Retrying cannot fix a mistake of the caller. A failure of the driver may go away, and so may
+  // that of a stream that is being captured into a graph. A destroyed stream is not a mistake.
   const ErrorCode code = freed.failure().code();
   const bool is_mistake = code == ErrorCode::use_after_free || code == ErrorCode::out_of_bounds ||
                           code == ErrorCode::device_mismatch;
@@ -43,15 +43,17 @@ void Resource::deallocate(const Block& block, StreamRef stream, const CallSite& 
         allocations_to_skip_ = skipped_allocations_ = 0;
         has_failed_.store(true, std::memory_order_relaxed);
       } catch (const std::bad_alloc&) {
-        // Not tried again: counted, live and charged to the end.
+        // Without memory for the record, the free is not retried: the block stays live and charged.
       }
     }
   }
-  // What a guard has found it has reported itself.
+  // A GuardResource reports its own violations, which have an offset.
   const bool is_reported = code == ErrorCode::violation && freed.failure().number("offset");
   if (!is_reported) report_failure(freed.failure());
 }
 
+// Takes the list out, retries without the lock, and puts the remaining frees back. Frees that fail
+// in the meantime are kept, too.
 std::size_t Resource::retry_failed_frees() noexcept {
   if (!has_failed_.load(std::memory_order_relaxed)) return 0;
   std::vector<FailedFree> again;
@@ -85,6 +87,7 @@ std::size_t Resource::retry_failed_frees() noexcept {
   return freed;
 }
 
+// Exponential backoff: skips 1, 3, 7, ... up to 1024 allocations between retries that free nothing.
 void Resource::retry_now_and_then() noexcept {
   constexpr std::uint32_t most_skipped = 1024;
   {

@@ -22,7 +22,7 @@ namespace {
 using Leak = ShutdownReport::Leak;
 using Sites = std::map<Generation, CallSite>;
 
-/// Where blocks were asked for, as far as a resource of the stack has kept that.
+/// Collects the call sites of live blocks from the TrackingResources of a stack.
 void add_sites(const Resource* resource, Sites& sites) {
   while (const auto* wrapping = dynamic_cast<const WrappingResource*>(resource)) {
     if (const auto* tracking = dynamic_cast<const TrackingResource*>(wrapping)) {
@@ -56,6 +56,7 @@ void add_to(std::vector<Leak>& leaks, const Leak& leak) {
   }
 }
 
+// Visits every live block of the given devices and groups them by device, tag and line.
 std::vector<Leak> find_leaks(const std::vector<Device>& devices, const Sites& sites) {
   std::vector<Live> live;
   for_each_live_block([&](Generation generation) {
@@ -70,7 +71,8 @@ std::vector<Leak> find_leaks(const std::vector<Device>& devices, const Sites& si
                     {std::string(device->spec()), facts->tag,
                      site == sites.end() ? CallSite{} : site->second, facts->bytes, 1}});
   });
-  // A guard's block lies inside one of its upstream's, and is what the program has.
+  // A guarded block lies inside a block of the guard's upstream. Report only the inner one, which
+  // the program owns: sort so that an inner block follows its outer block.
   std::ranges::sort(live, [](const Live& a, const Live& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
   });
@@ -114,7 +116,7 @@ std::string ShutdownReport::text() const {
 
 ShutdownReport shutdown() {
   static std::mutex& one_at_a_time = *new std::mutex;
-  // In a forked child another thread of the parent may have held it.
+  // In a forked child, the mutex may have been held by another thread of the parent.
   static const std::uint64_t process = process_generation();
   if (!is_same_process(process)) return {};
   const std::lock_guard lock(one_at_a_time);
@@ -122,7 +124,8 @@ ShutdownReport shutdown() {
   std::vector<Device> devices = DeviceState::open_handles();
   std::erase_if(devices,
                 [](const Device& one) { return !DeviceState::of(one)->is_in_its_process(); });
-  // Blocks must not outlive their resource, so one with live blocks stays to the next call.
+  // Blocks must not outlive their resource, so a resource with live blocks is kept until a later
+  // call.
   static std::vector<ResourceHandle>& ended = *new std::vector<ResourceHandle>;
   Sites sites;
   for (const Device& device : devices) {

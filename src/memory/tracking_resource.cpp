@@ -1,3 +1,5 @@
+// The table of live blocks: 16 shards by generation, with per-tag counters beside them.
+
 #include "tern/memory/tracking_resource.hpp"
 
 #include <fmt/format.h>
@@ -23,11 +25,11 @@ namespace {
 struct Entry {
   LiveBlock live;
   Entry* next = nullptr;
-  bool is_leaving = false;  // somebody is freeing it; it is live until that succeeded
+  bool is_leaving = false;  // being freed; still live until the free has succeeded
 };
 
-/// A hash table by generation whose nodes are made beforehand. Growing is an offer: a table that
-/// cannot grow is slower, and no insertion fails.
+/// A hash table by generation. Nodes are allocated by the caller. If the table cannot grow, lookups
+/// get slower, but an insertion never fails.
 class Shard {
  public:
   Shard() : buckets_(first_buckets) {}
@@ -41,7 +43,7 @@ class Shard {
 
   mutable std::mutex mutex;
 
-  // All with the mutex locked.
+  // Call with the mutex locked.
   void insert(Entry* entry) noexcept {
     if (size_ >= buckets_.size()) grow();
     Entry*& head = bucket(entry->live.block.generation);
@@ -71,7 +73,7 @@ class Shard {
   static constexpr std::size_t first_buckets = 64;
 
   [[nodiscard]] Entry*& bucket(Generation generation) noexcept {
-    // Neighbouring places belong to one shard each; what is above them tells a shard's own apart.
+    // The low four bits of a slot select the shard; the bits above them select the bucket.
     return buckets_[(generation.slot() >> 4) & (buckets_.size() - 1)];
   }
   void grow() noexcept {
@@ -98,7 +100,8 @@ class Shard {
 
 constexpr std::size_t shard_count = 16;
 
-/// Changed with the block's shard locked, so that who has locked all of them sees one moment.
+/// Changed only with the block's shard locked, so a thread that has locked all shards sees a
+/// consistent snapshot.
 struct TagCounters {
   std::atomic<std::size_t> bytes = 0;
   std::atomic<std::size_t> blocks = 0;
@@ -136,7 +139,7 @@ Failure not_live(const Block& block) noexcept {
       .with("generation", block.generation.count());
 }
 
-/// May the known block be freed as this one?
+/// Checks that `block`, as passed to a free, matches the recorded block.
 Result<void> check_against(const LiveBlock& known, const Block& block) noexcept {
   if (known.block.device != block.device) {
     return Failure(ErrorCode::device_mismatch,
@@ -161,7 +164,7 @@ Result<void> check_against(const LiveBlock& known, const Block& block) noexcept 
 }
 
 bool is_same_line(const Holder& a, const Holder& b) noexcept {
-  // The same header may be compiled twice, with strings of its own each time.
+  // Compare texts, not pointers: a header that is compiled twice has two copies of its strings.
   return a.tag == b.tag && a.site.line == b.site.line &&
          std::strcmp(a.site.file, b.site.file) == 0 &&
          std::strcmp(a.site.function, b.site.function) == 0;
@@ -192,7 +195,7 @@ struct TrackingResource::Books {
   [[nodiscard]] Shard& shard_of(Generation generation) noexcept {
     return shards[generation.slot() % shard_count];
   }
-  /// Throws bad_alloc.
+  /// Returns the counters of a tag and makes them if needed. Throws std::bad_alloc.
   [[nodiscard]] TagCounters& counters_of(Tag tag) {
     std::atomic<TagPage*>& place = tag_pages[tag.number() / tags_per_page];
     TagPage* page = place.load(std::memory_order_acquire);
@@ -202,16 +205,17 @@ struct TrackingResource::Books {
     }
     return (*page)[tag.number() % tags_per_page];
   }
-  /// One moment of everything.
+  /// Locks all shards, for a consistent snapshot.
   [[nodiscard]] std::array<std::unique_lock<std::mutex>, shard_count> lock_all() const {
     std::array<std::unique_lock<std::mutex>, shard_count> locks;
     for (std::size_t i = 0; i < shard_count; ++i) locks[i] = std::unique_lock(shards[i].mutex);
     return locks;
   }
-  /// Lists the range, or says which it lies across.
+  /// Records the range, or fails with a violation that names the live range it overlaps.
   [[nodiscard]] Result<void> try_list(RangeMap::node_type& node, CallSite site) noexcept;
 };
 
+// Two candidates can overlap a new range: the next range by address and the previous one.
 Result<void> TrackingResource::Books::try_list(RangeMap::node_type& node, CallSite site) noexcept {
   const std::uintptr_t begin = node.key();
   const std::size_t bytes = node.mapped().bytes;
@@ -251,6 +255,8 @@ TrackingResource::TrackingResource(ResourceHandle upstream, const TrackingOption
 
 TrackingResource::~TrackingResource() = default;
 
+// All host memory is allocated before the upstream is called: the entry, the counters of the tag,
+// and the node of the range map.
 Result<Block> TrackingResource::try_allocate(const Request& request) noexcept {
   counters().note_request();
   if (request.bytes == 0) return Block{};
@@ -318,7 +324,8 @@ Result<void> TrackingResource::try_deallocate(const Block& block, StreamRef stre
     }
     entry->is_leaving = true;
   }
-  // The range goes first: the upstream may grant it to another thread before its free returns.
+  // Remove the range before the free: the upstream may grant it to another thread before the free
+  // returns.
   RangeMap::node_type range;
   if (books_->has_ranges) {
     const std::lock_guard lock(books_->ranges_mutex);
@@ -337,7 +344,7 @@ Result<void> TrackingResource::try_deallocate(const Block& block, StreamRef stre
   const std::lock_guard lock(shard.mutex);
   const std::unique_ptr<Entry> gone = shard.take(entry);
   counters().note_free(block.bytes);
-  // The page is there since the block was given.
+  // Cannot throw: the counters were made when the block was allocated.
   TagCounters& of_tag = books_->counters_of(gone->live.tag);
   of_tag.blocks.fetch_sub(1, std::memory_order_relaxed);
   of_tag.bytes.fetch_sub(block.bytes);
@@ -375,12 +382,13 @@ std::vector<TagTotal> TrackingResource::tag_totals() const {
   return all;
 }
 
+// Groups the live blocks by tag and line, then sorts the groups by size.
 std::vector<Holder> TrackingResource::top_holders(std::size_t most) const {
   std::vector<Holder> lines;
   for (const LiveBlock& one : live_blocks()) {
     lines.push_back({one.tag, one.site, one.block.bytes, 1, one.order});
   }
-  // Equal lines next to each other, the oldest block of each first.
+  // Group equal lines; within a group the oldest block comes first.
   std::stable_sort(lines.begin(), lines.end(), [](const Holder& a, const Holder& b) {
     if (a.tag != b.tag) return a.tag.number() < b.tag.number();
     if (a.site.line != b.site.line) return a.site.line < b.site.line;
@@ -457,7 +465,7 @@ std::uint64_t SizeHistogram::total() const noexcept {
 std::size_t SizeHistogram::percentile_bytes(double percent) const noexcept {
   const std::uint64_t all = total();
   if (all == 0) return 0;
-  // The nearest rank: the smallest bucket with at least this many at or below it.
+  // Nearest rank: the smallest bucket with at least this many allocations at or below it.
   const double wanted = std::ceil(static_cast<double>(all) * std::clamp(percent, 0.0, 100.0) / 100);
   const auto rank = std::max<std::uint64_t>(static_cast<std::uint64_t>(wanted), 1);
   std::uint64_t seen = 0;

@@ -1,14 +1,21 @@
-// An Array<T> is elements of a C++ type in memory of a device: the typed handle of a storage.
+// An Array<T> is a typed array in memory of a device.
 //
-// T is any type that may be moved as bytes; it need not have a default constructor. An array has
-// its memory from the beginning. Like every handle it is shared by copies, and ends with the last
-// of them, behind the work that uses it. It adds an address and a count to the storage, nothing
-// else: 24 bytes.
+//   auto x = Array<float>::zeros(device, 1024);
+//   View<float> view = x.view(stream, Access::read_write);  // pass to a kernel on `stream`
+//   std::vector<float> host = x.to_host();
 //
-// An address for kernels comes with the stream they run on and what they do there (view()), so that
-// other streams can be kept in order. What the type does not fix is checked: sizes do not wrap,
-// ranges stay inside, streams are of the array's device. Each x() throws what try_x() returns.
-// Arrays share bytes between threads as buffers do, but one object belongs to one thread.
+// T is any trivially copyable type; a default constructor is not needed. An Array allocates its
+// memory when it is made. An Array is a handle: copies share one storage. When the last handle is
+// gone, the memory is freed in stream order, after all work that uses it. The object itself is 24
+// bytes: a storage handle, an address and a size.
+//
+// To get an address for a kernel, call view() with the stream on which the kernel runs and the
+// access of the kernel. Tern then orders the kernel after conflicting work of other streams.
+// Everything that the type does not guarantee is checked: sizes do not overflow, ranges stay inside
+// the array, streams belong to the array's device.
+//
+// x() throws what try_x() returns. Several threads may use the same bytes through arrays of their
+// own; one Array object must be used by one thread at a time.
 
 #pragma once
 
@@ -34,12 +41,12 @@
 
 namespace tern {
 
-/// The part of an array that does not depend on its type. Sizes are in bytes.
+/// The untyped part of an Array. Sizes are in bytes.
 class TERN_EXPORT RawArray {
  public:
   RawArray() noexcept = default;
   RawArray(const RawArray&) noexcept = default;
-  /// What is moved from has no elements.
+  /// The moved-from array has no elements.
   RawArray(RawArray&& other) noexcept
       : storage_(std::move(other.storage_)),
         address_(std::exchange(other.address_, nullptr)),
@@ -51,28 +58,33 @@ class TERN_EXPORT RawArray {
     return *this;
   }
 
-  /// Memory for `count` elements; from the options' resource, else the device's default.
+  /// Allocates `count` elements from options.resource, or else from the default resource of the
+  /// device.
   [[nodiscard]] static Result<RawArray> try_allocate(const Device& device, std::size_t count,
                                                      std::size_t element_bytes,
                                                      const StorageOptions& options) noexcept;
+  /// Allocates `count` elements from `resource`.
   [[nodiscard]] static Result<RawArray> try_allocate(const ResourceHandle& resource,
                                                      std::size_t count, std::size_t element_bytes,
                                                      const StorageOptions& options) noexcept;
   [[nodiscard]] static RawArray allocate(const ResourceHandle& resource, std::size_t count,
                                          std::size_t element_bytes, const StorageOptions& options);
-  /// The bytes of a buffer, which gets memory now if it has none.
+  /// Returns the bytes of a buffer as an array. Allocates the buffer's memory if it has none yet.
   [[nodiscard]] static Result<RawArray> try_over(const Buffer& buffer, std::size_t alignment,
                                                  std::size_t element_bytes, CallSite site) noexcept;
 
   [[nodiscard]] const StorageHandle& storage() const noexcept { return storage_; }
+  /// Address of the first element. Null if there are no elements.
   [[nodiscard]] std::byte* address() const noexcept { return address_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  /// Bytes up to which the array can grow in place.
   [[nodiscard]] std::size_t capacity_bytes() const noexcept;
 
-  /// A range that is inside.
+  /// Returns a range of the array. The caller guarantees that the range is inside.
   [[nodiscard]] RawArray inner(std::size_t offset, std::size_t bytes) const noexcept {
     return RawArray(storage_, address_ + offset, bytes);
   }
+  /// Implements Array<T>::try_slice(). The functions below implement functions of Array<T> as well.
   [[nodiscard]] Result<RawArray> try_slice(std::size_t offset, std::size_t bytes,
                                            std::size_t element_bytes, CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_resize(std::size_t count, std::size_t element_bytes,
@@ -81,10 +93,15 @@ class TERN_EXPORT RawArray {
                                            CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_view(StreamRef stream, Access access,
                                       CallSite site) const noexcept;
-  /// May all of it be copied to the host? Before the host makes room for it.
+  /// Checks whether a TransferGate allows copying the whole array to the host. Called before the
+  /// host allocates memory for the copy.
   [[nodiscard]] Result<void> check_download(CallSite site) const noexcept;
+  /// Copies the array to host memory. Without a stream, waits for the copy and returns an empty
+  /// mark.
   [[nodiscard]] Result<Mark> try_read(void* to, std::size_t bytes, StreamRef stream,
                                       CallSite site) const noexcept;
+  /// Copies host memory to the array. Without a stream, waits for the copy and returns an empty
+  /// mark.
   [[nodiscard]] Result<Mark> try_write(const void* from, std::size_t bytes, StreamRef stream,
                                        CallSite site) noexcept;
   [[nodiscard]] Result<Mark> try_fill(const Pattern& pattern, StreamRef stream,
@@ -101,6 +118,7 @@ class TERN_EXPORT RawArray {
   std::size_t bytes_ = 0;
 };
 
+/// The typed handle. See the top of this file.
 template <class T>
 class Array {
   static_assert(std::is_trivially_copyable_v<T>, "elements are moved as bytes");
@@ -110,12 +128,13 @@ class Array {
  public:
   using value_type = T;
 
-  /// No elements, no memory.
+  /// Constructs an array without elements or memory.
   Array() noexcept = default;
 
-  // --- Making one. Refused with size_overflow, out_of_memory, out_of_budget, invalid_argument.
+  // --- Construction. Fails with size_overflow, out_of_memory, out_of_budget, invalid_argument.
 
-  /// Elements that are to be written before they are read.
+  /// Allocates elements without a value. Reading an element before it is written fails with
+  /// never_written.
   [[nodiscard]] static Result<Array> try_uninitialized(
       const Device& device, std::size_t count, const StorageOptions& options = {}) noexcept {
     return wrap(RawArray::try_allocate(device, count, sizeof(T), options));
@@ -124,7 +143,7 @@ class Array {
                                            const StorageOptions& options = {}) {
     return try_uninitialized(device, count, options).value();
   }
-  /// The same from a resource of one's own: the shortest way there is.
+  /// Allocates from `resource`. This is the fastest way to make an array.
   [[nodiscard]] static Result<Array> try_uninitialized(
       const ResourceHandle& resource, std::size_t count,
       const StorageOptions& options = {}) noexcept {
@@ -134,6 +153,7 @@ class Array {
                                            const StorageOptions& options = {}) {
     return Array(RawArray::allocate(resource, count, sizeof(T), options));
   }
+  /// Allocates elements whose bytes are all 0.
   [[nodiscard]] static Result<Array> try_zeros(const Device& device, std::size_t count,
                                                StorageOptions options = {}) noexcept {
     options.contents = Contents::zero;
@@ -143,7 +163,8 @@ class Array {
                                    StorageOptions options = {}) {
     return try_zeros(device, count, std::move(options)).value();
   }
-  /// A copy of host memory, which may be changed as soon as the call returns.
+  /// Allocates an array and copies `elements` into it. The caller may change `elements` as soon as
+  /// the call returns.
   [[nodiscard]] static Result<Array> try_from(const Device& device, std::span<const T> elements,
                                               const StorageOptions& options = {}) noexcept {
     Result<Array> array = try_uninitialized(device, elements.size(), options);
@@ -157,8 +178,9 @@ class Array {
                                   const StorageOptions& options = {}) {
     return try_from(device, elements, options).value();
   }
-  /// The bytes of a buffer as elements; the same storage. Refused with type_mismatch where T has a
-  /// dtype and the buffer another that is not byte; with misaligned, size_mismatch.
+  /// Returns the bytes of a buffer as elements of T, in the same storage. Allocates the buffer's
+  /// memory if it has none yet. Fails with type_mismatch if T has a dtype and the buffer's dtype is
+  /// neither that nor byte, with misaligned, and with size_mismatch.
   [[nodiscard]] static Result<Array> try_over(const Buffer& buffer,
                                               CallSite site = CallSite::here()) noexcept {
     if constexpr (HasDType<T>) {
@@ -170,22 +192,24 @@ class Array {
     return wrap(RawArray::try_over(buffer, alignof(T), sizeof(T), site));
   }
 
-  // --- What it is
+  // --- Properties. These functions allocate nothing and do not wait.
 
+  /// Number of elements.
   [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
   [[nodiscard]] bool empty() const noexcept { return raw_.bytes() == 0; }
   [[nodiscard]] std::size_t bytes() const noexcept { return raw_.bytes(); }
-  /// Elements that resize() can reach without moving the others.
+  /// Number of elements up to which resize() can grow the array in place.
   [[nodiscard]] std::size_t capacity() const noexcept { return raw_.capacity_bytes() / sizeof(T); }
+  /// Identity of the storage. 0 if there is none.
   [[nodiscard]] StorageId id() const noexcept {
     return raw_.storage() ? raw_.storage()->id() : StorageId{};
   }
   [[nodiscard]] const StorageHandle& storage() const noexcept { return raw_.storage(); }
-  /// To tell it from others; kernels get a view().
+  /// The address, for comparison and diagnostics. Kernels must get a view() instead.
   [[nodiscard]] std::uintptr_t address() const noexcept {
     return reinterpret_cast<std::uintptr_t>(raw_.address());
   }
-  /// As a buffer of its dtype; of bytes, where T has none.
+  /// Returns the array as a Buffer of T's dtype, or of bytes if T has no dtype.
   [[nodiscard]] Buffer buffer() const {
     if constexpr (HasDType<T>) {
       return raw_.buffer(dtype_of<T>(), sizeof(T));
@@ -194,10 +218,13 @@ class Array {
     }
   }
 
-  // --- Use
+  // --- Use in stream order
 
-  /// For kernels that are submitted to the stream next: waits are queued there, and the use is on
-  /// record, up to what the stream has when somebody first has to wait for it.
+  /// Returns a view for kernels that the caller submits to `stream` next. Queues on the stream the
+  /// waits that the access needs, and records the use. The use covers all work that the stream has
+  /// when another user first has to wait for it. Does not block the host, unless the device of an
+  /// earlier use cannot be waited for by a stream. Fails with device_mismatch, never_written,
+  /// read_only, access_conflict.
   [[nodiscard]] Result<View<T>> try_view(StreamRef stream, Access access,
                                          CallSite site = CallSite::here()) noexcept {
     if (Result<void> begun = raw_.try_view(stream, access, site); !begun) return begun.failure();
@@ -206,7 +233,7 @@ class Array {
   [[nodiscard]] View<T> view(StreamRef stream, Access access, CallSite site = CallSite::here()) {
     return try_view(stream, access, site).value();
   }
-  /// To read.
+  /// Returns a view for kernels that only read.
   [[nodiscard]] Result<View<const T>> try_view(StreamRef stream,
                                                CallSite site = CallSite::here()) const noexcept {
     if (Result<void> begun = raw_.try_view(stream, Access::read, site); !begun) {
@@ -218,7 +245,8 @@ class Array {
     return try_view(stream, site).value();
   }
 
-  /// Elements [first, first + count) of the same storage. Refused with invalid_view.
+  /// Returns elements [first, first + count) as an array that shares the storage. Fails with
+  /// invalid_view.
   [[nodiscard]] Result<Array> try_slice(std::size_t first, std::size_t count,
                                         CallSite site = CallSite::here()) const noexcept {
     return wrap(raw_.try_slice(first, count, sizeof(T), site));
@@ -230,12 +258,14 @@ class Array {
     return Array(raw_.inner(first * sizeof(T), count * sizeof(T)));
   }
 
-  /// More or fewer elements; those that stay keep their values, new ones have any. In place where
-  /// the memory allows it, and behind the array is nothing that another handle or slice may have;
-  /// else they move in stream order, and the others keep the old memory. Memory that is new has
-  /// room for half as many elements more (capacity()) where there is room for that, so that a
-  /// series of small steps moves each element a few times. For arrays that begin where their
-  /// storage does (invalid_argument).
+  /// Changes the number of elements. Existing elements keep their values; new elements have no
+  /// value. The array grows in place if the memory is large enough and no other handle or slice may
+  /// own the bytes behind the array. Otherwise the elements are copied in stream order to new
+  /// memory, and other handles keep the old memory. New memory has room for half as many elements
+  /// again (capacity()) if that much can be allocated, so repeated small steps copy each element
+  /// only a few times. Fails with invalid_argument if the array does not begin at the start of its
+  /// storage, not_allocated if it has no storage, unsupported if no resource allocated its memory,
+  /// device_mismatch, and as allocations do.
   Result<void> try_resize(std::size_t count, StreamRef stream,
                           CallSite site = CallSite::here()) noexcept {
     return raw_.try_resize(count, sizeof(T), stream, site);
@@ -244,8 +274,8 @@ class Array {
     try_resize(count, stream, site).value();
   }
 
-  /// Every element, in stream order, by the device's own fill: elements of up to 16 bytes. Refused
-  /// as a use of the array is (device_mismatch, read_only).
+  /// Sets every element to `value`, in stream order, with the device's fill operation. T may have
+  /// up to 16 bytes. Returns the mark of the fill. Fails like any use (device_mismatch, read_only).
   Result<Mark> try_fill(const T& value, StreamRef stream,
                         CallSite site = CallSite::here()) noexcept {
     static_assert(sizeof(T) <= Pattern::max_bytes, "devices fill with up to 16 bytes");
@@ -258,9 +288,10 @@ class Array {
     return try_fill(value, stream, site).value();
   }
 
-  // --- To and from the host
+  // --- Copies to and from host memory
 
-  /// As many elements as there are (size_mismatch); complete on return.
+  /// Copies all elements to `elements` and waits for the copy. Fails with size_mismatch if the
+  /// number of elements differs.
   Result<void> try_copy_to(std::span<T> elements, CallSite site = CallSite::here()) const noexcept {
     const Result<Mark> copied = raw_.try_read(elements.data(), elements.size_bytes(), {}, site);
     return copied ? Result<void>() : Result<void>(copied.failure());
@@ -268,8 +299,8 @@ class Array {
   void copy_to(std::span<T> elements, CallSite site = CallSite::here()) const {
     try_copy_to(elements, site).value();
   }
-  /// In the order of a stream of the array's device (device_mismatch); the memory must stay until
-  /// the mark is done.
+  /// Copies in stream order and returns the mark of the copy. The stream must belong to the array's
+  /// device (device_mismatch). `elements` must stay valid until the mark is done.
   Result<Mark> try_copy_to(std::span<T> elements, StreamRef stream,
                            CallSite site = CallSite::here()) const noexcept {
     return raw_.try_read(elements.data(), elements.size_bytes(), stream, site);
@@ -277,6 +308,7 @@ class Array {
   Mark copy_to(std::span<T> elements, StreamRef stream, CallSite site = CallSite::here()) const {
     return try_copy_to(elements, stream, site).value();
   }
+  /// Copies `elements` to the array and waits for the copy. Fails with size_mismatch.
   Result<void> try_copy_from(std::span<const T> elements,
                              CallSite site = CallSite::here()) noexcept {
     const Result<Mark> copied = raw_.try_write(elements.data(), elements.size_bytes(), {}, site);
@@ -285,6 +317,8 @@ class Array {
   void copy_from(std::span<const T> elements, CallSite site = CallSite::here()) {
     try_copy_from(elements, site).value();
   }
+  /// Copies in stream order and returns the mark of the copy. `elements` must stay valid until the
+  /// mark is done. Fails with size_mismatch, device_mismatch.
   Result<Mark> try_copy_from(std::span<const T> elements, StreamRef stream,
                              CallSite site = CallSite::here()) noexcept {
     return raw_.try_write(elements.data(), elements.size_bytes(), stream, site);
@@ -292,15 +326,15 @@ class Array {
   Mark copy_from(std::span<const T> elements, StreamRef stream, CallSite site = CallSite::here()) {
     return try_copy_from(elements, stream, site).value();
   }
-  /// A fresh copy of all of it.
+  /// Copies all elements to a new vector and waits for the copy.
   [[nodiscard]] std::vector<T> to_host(
       CallSite site = CallSite::here()) const requires std::is_default_constructible_v<T> {
     raw_.check_download(site).value();
     return make_vector<T>(size(), [&](std::span<T> elements) { copy_to(elements, site); });
   }
 
-  /// The same bytes as elements of another type: block, charge and identity stay. Refused with
-  /// size_mismatch, misaligned.
+  /// Returns the same bytes as elements of another type, in the same storage: nothing is allocated
+  /// or charged. Fails with size_mismatch, misaligned.
   template <class U>
   [[nodiscard]] Result<Array<U>> try_as(CallSite site = CallSite::here()) const noexcept {
     return Array<U>::wrap(

@@ -1,18 +1,23 @@
-// A Buffer is elements of one type in a shape, in memory that it shares with its views.
+// A Buffer is an array of elements with a dtype and a shape, in memory that it shares with its
+// views.
 //
-// It is a handle: a copy of it names the same bytes, clone() makes new ones. Making one allocates
-// nothing; its storage gets memory with its first use, once, and gives it back when the last handle
-// or view is gone, behind everything that still uses it. Uses name a stream or are the host's, and
-// are put in order by themselves: reading waits for the writers of these bytes, writing for their
-// readers too, and for nothing else.
+//   Buffer x(device, {2, 3}, DType::f32);
+//   x.fill(1.0f, stream);
+//   std::vector<float> host = x.to_vector<float>();
 //
-// Views are ranges of bytes, of elements, or the same bytes as another type. They keep the storage,
-// and their offsets add up. What may not be (a range that leaves its parent, a type that cannot
-// live at an address, bytes that nobody wrote, host access to device memory) is refused and changes
-// nothing. Each x() throws what try_x() returns.
+// A Buffer is a handle: a copy refers to the same bytes, clone() copies the bytes. Making a buffer
+// allocates no memory. The storage allocates its memory once, on first use, and frees it when the
+// last handle or view is gone, in stream order after all work that uses it. Every use names a
+// stream or belongs to the host, and Tern orders the uses: a read waits for earlier writes, a write
+// also waits for earlier reads.
 //
-// A Buffer is 80 bytes. It is a value like any other: threads may share the bytes, whose order Tern
-// keeps, but not one object.
+// A view is a range of bytes, a range of elements, or the same bytes with another dtype. A view
+// keeps the storage alive. A view of a view has the sum of their offsets. Invalid operations fail
+// and change nothing: a range outside its parent, a misaligned dtype, a read of bytes that were
+// never written, a host access to device memory.
+//
+// x() throws what try_x() returns. A Buffer object is 80 bytes. Several threads may use the same
+// bytes through Buffer objects of their own; one object must be used by one thread at a time.
 
 #pragma once
 
@@ -40,62 +45,70 @@
 
 namespace tern {
 
+/// The handle. See the top of this file.
 class TERN_EXPORT Buffer {
  public:
-  /// Nothing: no bytes, no device.
+  /// Constructs an empty handle: no bytes, no device. Operations fail with not_allocated.
   Buffer() noexcept = default;
-  /// Throws what try_make returns.
+  /// Makes a buffer without memory. Throws what try_make() returns.
   Buffer(const Device& device, Shape shape, DType dtype, const StorageOptions& options = {});
-  /// Without memory yet. Refused with size_overflow, invalid_argument, device_mismatch,
-  /// out_of_memory (of the host, for the record).
+  /// Makes a buffer; memory is allocated on first use. Fails with size_overflow, invalid_argument,
+  /// device_mismatch, or out_of_memory if the host has no memory for the bookkeeping.
   [[nodiscard]] static Result<Buffer> try_make(const Device& device, Shape shape, DType dtype,
                                                const StorageOptions& options = {}) noexcept;
-  /// With memory.
+  /// Makes a buffer and allocates its memory. Also fails as allocations do.
   [[nodiscard]] static Result<Buffer> try_allocate(const Device& device, Shape shape, DType dtype,
                                                    const StorageOptions& options = {}) noexcept;
   [[nodiscard]] static Buffer allocate(const Device& device, Shape shape, DType dtype,
                                        const StorageOptions& options = {}) {
     return try_allocate(device, std::move(shape), dtype, options).value();
   }
-  /// All of a storage, or a range of it, as that. Refused as views are.
+  /// Returns a range of an existing storage as a buffer. Fails with invalid_argument for no
+  /// storage, size_overflow, invalid_view, misaligned.
   [[nodiscard]] static Result<Buffer> try_over(StorageHandle storage, std::size_t offset_bytes,
                                                Shape shape, DType dtype,
                                                CallSite site = CallSite::here()) noexcept;
 
-  // --- What it is. None of these allocates.
+  // --- Properties. These functions allocate no device memory and do not wait.
 
+  /// Returns false for an empty handle.
   [[nodiscard]] explicit operator bool() const noexcept { return bool(storage_); }
-  /// The storage's: views and copies have the same one. 0 for no buffer.
+  /// Identity of the storage, shared by all views and copies. 0 for an empty handle.
   [[nodiscard]] StorageId id() const noexcept { return storage_ ? storage_->id() : StorageId{}; }
   [[nodiscard]] const StorageHandle& storage() const noexcept { return storage_; }
   [[nodiscard]] const Device& device() const noexcept;
   [[nodiscard]] StorageKind kind() const noexcept;
+  /// Returns whether the host and kernels may read and write the memory in place.
   [[nodiscard]] Reach reach() const noexcept;
+  /// Returns true for pinned and registered host memory.
   [[nodiscard]] bool is_pinned() const noexcept;
+  /// Returns true if other code owns the memory.
   [[nodiscard]] bool is_external() const noexcept { return storage_ && storage_->is_external(); }
   [[nodiscard]] DType dtype() const noexcept { return dtype_; }
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  /// Number of elements; 0 for void.
   [[nodiscard]] std::size_t element_count() const noexcept {
     return size_bytes(dtype_) == 0 ? 0 : bytes_ / size_bytes(dtype_);
   }
-  /// Of the first byte, in the storage.
+  /// Offset of the first byte in the storage.
   [[nodiscard]] std::size_t offset_bytes() const noexcept { return offset_; }
   [[nodiscard]] bool is_allocated() const noexcept { return storage_ && storage_->is_allocated(); }
-  /// Allocated beyond what was asked for; 0 without memory.
+  /// Granted bytes of the storage beyond the requested size. 0 if there is no memory yet.
   [[nodiscard]] std::size_t wasted_bytes() const noexcept;
-  /// Where it is in the device's memory, to tell it from others. Work that uses it is given
-  /// device_ptr(). Refused with not_allocated.
+  /// Returns the address, for comparison and diagnostics. Kernels must get device_ptr() instead.
+  /// Fails with not_allocated.
   [[nodiscard]] Result<std::uintptr_t> try_address() const noexcept;
   [[nodiscard]] std::uintptr_t address(CallSite site = CallSite::here()) const {
     return try_address().value(site);
   }
-  /// The same bytes: one storage, one range, one type and shape.
+  /// Returns true if both refer to the same range of the same storage, with the same dtype and
+  /// shape.
   friend TERN_EXPORT bool operator==(const Buffer& a, const Buffer& b) noexcept;
-  /// "f32 {2, 3} at 24 of buffer 7 on 'sim:0', device memory".
+  /// Returns a description such as "f32 {2, 3} at 24 of buffer 7 on 'sim:0', device memory".
   [[nodiscard]] std::string text() const;
 
-  /// Memory, now; for the stream if one is named.
+  /// Allocates the memory now if there is none yet. `stream` will use the memory first.
   Result<void> try_ensure_allocated(StreamRef stream = {},
                                     CallSite site = CallSite::here()) const noexcept;
   void ensure_allocated(StreamRef stream = {}, CallSite site = CallSite::here()) const {
@@ -104,10 +117,12 @@ class TERN_EXPORT Buffer {
 
   // --- Views
 
-  /// Bytes [offset, offset + size) of this one, as bytes. Refused with invalid_view.
+  /// Returns bytes [offset, offset + size) as a buffer of bytes. Fails with invalid_view, or with
+  /// invalid_argument for a buffer of void.
   [[nodiscard]] Result<Buffer> try_view(std::size_t offset_bytes, std::size_t size_bytes,
                                         CallSite site = CallSite::here()) const& noexcept;
-  /// The same with the share of this one; refused, it is what it was.
+  /// Like the overload above, but reuses the storage handle of this temporary. If the call fails,
+  /// this buffer is unchanged.
   [[nodiscard]] Result<Buffer> try_view(std::size_t offset_bytes, std::size_t size_bytes,
                                         CallSite site = CallSite::here()) && noexcept;
   [[nodiscard]] Buffer view(std::size_t offset_bytes, std::size_t size_bytes,
@@ -117,21 +132,24 @@ class TERN_EXPORT Buffer {
     }
     return try_view(offset_bytes, size_bytes, site).value();
   }
-  /// Elements [first, first + count), flat. Refused with invalid_view, and for void.
+  /// Returns elements [first, first + count) with a one-dimensional shape. Fails with invalid_view,
+  /// or with invalid_argument for a buffer of void.
   [[nodiscard]] Result<Buffer> try_slice(std::size_t first, std::size_t count,
                                          CallSite site = CallSite::here()) const noexcept;
   [[nodiscard]] Buffer slice(std::size_t first, std::size_t count,
                              CallSite site = CallSite::here()) const {
     return try_slice(first, count, site).value();
   }
-  /// The same elements in another shape. Refused with shape_mismatch, size_overflow.
+  /// Returns the same elements with another shape. Fails with shape_mismatch if the number of
+  /// elements differs, and with size_overflow.
   [[nodiscard]] Result<Buffer> try_reshape(Shape shape,
                                            CallSite site = CallSite::here()) const noexcept;
   [[nodiscard]] Buffer reshape(Shape shape, CallSite site = CallSite::here()) const {
     return try_reshape(std::move(shape), site).value();
   }
-  /// The same bytes as another type, flat; in the same shape if the width is the same. Refused with
-  /// misaligned, size_mismatch; with invalid_argument for void.
+  /// Returns the same bytes with another dtype. The shape is kept if both dtypes have the same
+  /// width, else it is one-dimensional. Fails with misaligned, size_mismatch, or invalid_argument
+  /// for void.
   [[nodiscard]] Result<Buffer> try_as(DType dtype, CallSite site = CallSite::here()) const noexcept;
   [[nodiscard]] Buffer as(DType dtype, CallSite site = CallSite::here()) const {
     return try_as(dtype, site).value();
@@ -141,9 +159,11 @@ class TERN_EXPORT Buffer {
     return try_as(dtype_of<T>(), site).value();
   }
 
-  // --- The host's access in place
+  // --- Host access in place
 
-  /// Waits for the writers. Refused with type_mismatch, not_host_accessible, never_written.
+  /// Returns the elements for reading by the host. Waits for the writes of all streams. Fails with
+  /// type_mismatch, not_host_accessible, never_written, and access_conflict if accesses are
+  /// checked.
   template <HasDType T>
   [[nodiscard]] Result<HostView<const T>> try_read_host(
       CallSite site = CallSite::here()) const noexcept {
@@ -153,7 +173,8 @@ class TERN_EXPORT Buffer {
   [[nodiscard]] HostView<const T> read_host(CallSite site = CallSite::here()) const {
     return try_read_host<T>(site).value();
   }
-  /// Waits for readers too. Bytes that nobody wrote are whatever they are. Also read_only.
+  /// Returns the elements for reading and writing by the host. Waits for reads and writes. Bytes
+  /// that were never written have unspecified values. Also fails with read_only.
   template <HasDType T>
   [[nodiscard]] Result<HostView<T>> try_rw_host(CallSite site = CallSite::here()) noexcept {
     return try_host<T>(Access::read_write, site);
@@ -162,7 +183,8 @@ class TERN_EXPORT Buffer {
   [[nodiscard]] HostView<T> rw_host(CallSite site = CallSite::here()) {
     return try_rw_host<T>(site).value();
   }
-  /// To write all of it.
+  /// Returns the elements for overwriting all of them: old values are not needed. Waits for reads
+  /// and writes. Fails as try_rw_host() does.
   template <HasDType T>
   [[nodiscard]] Result<HostView<T>> try_discard_host(CallSite site = CallSite::here()) noexcept {
     return try_host<T>(Access::discard, site);
@@ -172,14 +194,16 @@ class TERN_EXPORT Buffer {
     return try_discard_host<T>(site).value();
   }
 
-  // --- Copies to and from host memory of one's own, complete on return
+  // --- Copies to and from the caller's host memory, complete on return
 
-  /// As many bytes as there are here (size_mismatch). From any kind of memory.
+  /// Copies all bytes and waits for the copy. Works for every kind of memory. Fails with
+  /// size_mismatch if `bytes` differs from bytes().
   Result<void> try_copy_to(void* destination, std::size_t bytes,
                            CallSite site = CallSite::here()) const noexcept;
   Result<void> try_copy_from(const void* source, std::size_t bytes,
                              CallSite site = CallSite::here()) noexcept;
-  /// Of the buffer's type (type_mismatch), as many as it has.
+  /// Copies all elements and waits for the copy. T must be the buffer's dtype (type_mismatch), and
+  /// the number of elements must match (size_mismatch).
   template <HasDType T>
   Result<void> try_copy_to(std::span<T> destination,
                            CallSite site = CallSite::here()) const noexcept {
@@ -199,14 +223,15 @@ class TERN_EXPORT Buffer {
   void copy_from(std::span<const T> source, CallSite site = CallSite::here()) {
     try_copy_from(source, site).value();
   }
-  /// A fresh copy of all elements.
+  /// Copies all elements to a new vector and waits for the copy. Throws TypeMismatch, NeverWritten.
   template <HasDType T>
   [[nodiscard]] std::vector<T> to_vector(CallSite site = CallSite::here()) const {
     check_type(dtype_of<T>(), site).value();
     check_download(site).value();
     return make_vector<T>(element_count(), [&](std::span<T> elements) { copy_to(elements, site); });
   }
-  /// The one element there is (size_mismatch).
+  /// Returns the only element of the buffer; waits for the copy. Fails with size_mismatch if the
+  /// buffer has not exactly one element.
   template <HasDType T>
   [[nodiscard]] Result<T> try_item(CallSite site = CallSite::here()) const noexcept {
     if (Result<void> single = check_item(dtype_of<T>(), site); !single) return single.failure();
@@ -224,12 +249,13 @@ class TERN_EXPORT Buffer {
   // --- In stream order
 
   /// Copies all bytes to or from host memory (size_mismatch), on a stream of the buffer's device
-  /// (device_mismatch). The host memory must stay valid until the returned mark is done.
+  /// (device_mismatch). Returns the mark of the copy. The host memory must stay valid until the
+  /// mark is done.
   Result<Mark> try_copy_to(void* destination, std::size_t bytes, StreamRef stream,
                            CallSite site = CallSite::here()) const noexcept;
   Result<Mark> try_copy_from(const void* source, std::size_t bytes, StreamRef stream,
                              CallSite site = CallSite::here()) noexcept;
-  /// Elements of the buffer's type (type_mismatch).
+  /// Like the overloads above, for elements of the buffer's dtype (type_mismatch).
   template <HasDType T>
   Result<Mark> try_copy_to(std::span<T> destination, StreamRef stream,
                            CallSite site = CallSite::here()) const noexcept {
@@ -251,16 +277,18 @@ class TERN_EXPORT Buffer {
   Mark copy_from(std::span<const T> source, StreamRef stream, CallSite site = CallSite::here()) {
     return try_copy_from(source, stream, site).value();
   }
-  /// New memory of the same kind and resource with the same bytes.
+  /// Allocates a buffer of the same kind from the same resource and copies the bytes in stream
+  /// order.
   [[nodiscard]] Result<Buffer> try_clone(StreamRef stream,
                                          CallSite site = CallSite::here()) const noexcept;
   [[nodiscard]] Buffer clone(StreamRef stream, CallSite site = CallSite::here()) const {
     return try_clone(stream, site).value();
   }
-  /// Repeats a pattern of 1 to 16 bytes, of which there must be a whole number.
+  /// Fills the buffer with a repeated pattern of 1 to 16 bytes, in stream order. The buffer must
+  /// hold a whole number of patterns. Returns the mark of the fill.
   Result<Mark> try_fill_bytes(const Pattern& pattern, StreamRef stream,
                               CallSite site = CallSite::here()) noexcept;
-  /// Every element; of the buffer's type (type_mismatch).
+  /// Sets every element to `value`, in stream order. T must be the buffer's dtype (type_mismatch).
   template <HasDType T>
   Result<Mark> try_fill(const T& value, StreamRef stream,
                         CallSite site = CallSite::here()) noexcept {
@@ -275,12 +303,14 @@ class TERN_EXPORT Buffer {
     return try_fill(value, stream, site).value();
   }
 
-  /// The address for work that the caller submits to the stream at once: what it needs is waited
-  /// for on the stream, and everything submitted up to `StorageUse::end` counts as the use. (The
-  /// kernel must be able to use the memory: not_host_accessible is its counterpart, unsupported.)
+  /// Begins a use for work that the caller submits to the stream now. Queues on the stream the
+  /// waits that the access needs. Everything submitted before StorageUse::end() belongs to the use.
+  /// Fails with unsupported if kernels cannot use this kind of memory in place, and with read_only,
+  /// never_written, device_mismatch.
   [[nodiscard]] Result<StorageUse> try_use(StreamRef stream, Access access,
                                            CallSite site = CallSite::here()) const noexcept;
-  /// The same for work that is submitted next, by one call: the use ends with it.
+  /// Like try_use(), for work that the caller submits with its next call. Returns the address; the
+  /// use ends by itself.
   [[nodiscard]] Result<void*> try_device_ptr(StreamRef stream, Access access,
                                              CallSite site = CallSite::here()) const noexcept;
   [[nodiscard]] void* device_ptr(StreamRef stream, Access access,
@@ -288,12 +318,13 @@ class TERN_EXPORT Buffer {
     return try_device_ptr(stream, access, site).value();
   }
 
-  /// Blocks the host until nobody uses the storage any more.
+  /// Waits until no stream uses the storage any more.
   Result<void> try_synchronize() const noexcept;
   void synchronize(CallSite site = CallSite::here()) const { try_synchronize().value(site); }
 
  private:
-  /// Bytes, made where they are wanted: a shape that is moved costs as much as all the rest.
+  /// Makes a view of bytes. Constructed in place, because moving a Shape costs as much as
+  /// everything else here.
   Buffer(const StorageHandle& storage, std::size_t offset, std::size_t bytes) noexcept
       : storage_(storage),
         offset_(offset),
@@ -313,7 +344,8 @@ class TERN_EXPORT Buffer {
   [[nodiscard]] Result<void> check_there(CallSite site) const noexcept;
   [[nodiscard]] Result<void> check_view(std::size_t offset_bytes, std::size_t size_bytes,
                                         CallSite site) const noexcept;
-  /// May all of it be copied to the host? Before the host makes room for it.
+  /// Checks whether a TransferGate allows copying the whole buffer to the host. Called before the
+  /// host allocates memory for the copy.
   [[nodiscard]] Result<void> check_download(CallSite site) const noexcept;
   struct HostMemory {
     HostAccess access;

@@ -1,17 +1,22 @@
-// Copies between buffers: any kind of memory to any other, on any device.
+// Copies between buffers: from any kind of memory to any other, on any device.
 //
-// A copy takes as many bytes as both sides have; their types and shapes are not compared. It runs
-// in the order of the stream it names, behind the writers of its source and the users of its
-// destination, and both stay alive until it is done. Where streams can move the bytes by themselves
-// the call only submits that. The host takes part where it must: it reads files, and waits for
-// devices that cannot wait for each other; then the call returns when its part is done. Which way a
-// copy goes follows from kinds, devices and capabilities (try_copy_route), and from nothing else.
+//   Mark done = copy(destination, source, stream);  // in stream order
+//   copy(destination, source);                      // complete on return
 //
-// Ranges of one storage may overlap: the result is as if the source had been copied aside first.
-// Zero bytes are copied without a stream. Writing a file is refused with read_only. A copy that is
-// refused has changed nothing; one that fails while it moves piece by piece (staged, from a file,
-// overlapping, pitched, in a batch) has moved the pieces before, and only these count as written.
-// Each x() throws what try_x() returns. Thread-safe, as the buffers' storages are.
+// Both buffers must have the same number of bytes; dtypes and shapes are not compared. A copy runs
+// in the order of its stream, after the writes of its source and all uses of its destination. Both
+// storages stay alive until the copy is done. If streams can move the bytes, the call only submits
+// the copy. The host takes part where it must: it reads files, and it waits for devices that cannot
+// wait for each other. Then the call returns when the host's part is done. The route of a copy
+// depends only on the kinds of memory, the devices and their capabilities (try_copy_route).
+//
+// Ranges of one storage may overlap; the result is as if the source had been copied to a temporary
+// first. A copy of 0 bytes needs no stream. Writing to a file fails with read_only. A copy that is
+// rejected has changed nothing. A copy that runs in pieces (staged, from a file, overlapping,
+// pitched, in a batch) may fail between pieces; then only the pieces already copied count as
+// written.
+//
+// x() throws what try_x() returns. Thread-safe, like the storages of the buffers.
 
 #pragma once
 
@@ -29,33 +34,34 @@
 
 namespace tern {
 
-/// How the bytes of a copy travel.
+/// The route that the bytes of a copy take.
 enum class CopyRoute : std::uint8_t {
   direct,       // submitted to the stream
-  handed_over,  // submitted to a stream of the other device, with waits on both ends
-  peer,         // from a device to another of its backend, by a stream of the destination's
-  staged,       // through host memory in between, piece by piece
-  from_file     // read by the host: into host memory, or staged from there
+  handed_over,  // submitted to a stream of the other side's device, with waits on both ends
+  peer,         // between two devices of one backend, on a stream of the destination's device
+  staged,       // through host memory, piece by piece
+  from_file     // the host reads the file, into host memory or through a staging buffer
 };
+/// Returns the name of the enumerator, such as "direct".
 [[nodiscard]] TERN_EXPORT std::string_view name(CopyRoute route) noexcept;
 
-/// The way a copy on a stream of `device` takes. Refused with not_allocated for no buffer; with
-/// read_only for a file as destination; with device_mismatch if neither side has to do with the
-/// device.
+/// Returns the route of a copy on a stream of `device`. Copies nothing. Fails with not_allocated
+/// for an empty handle, read_only if the destination is a file, and device_mismatch if neither side
+/// belongs to the device, unless the device reaches both sides.
 [[nodiscard]] TERN_EXPORT Result<CopyRoute> try_copy_route(const Buffer& destination,
                                                            const Buffer& source,
                                                            const Device& device) noexcept;
 
-/// In stream order; the mark is the copy's, and one of the stream. The stream is of the
-/// destination's device or of the source's, or of any device where both are memory of the host.
-/// Refused with size_mismatch, never_written, not_allocated, read_only, device_mismatch.
+/// Copies in stream order and returns the mark of the copy, a mark of `stream`. The stream belongs
+/// to the device of the destination or of the source; if both are host memory, it may belong to any
+/// device. Fails with size_mismatch, never_written, not_allocated, read_only, device_mismatch.
 TERN_EXPORT Result<Mark> try_copy(const Buffer& destination, const Buffer& source, StreamRef stream,
                                   CallSite site = CallSite::here()) noexcept;
 inline Mark copy(const Buffer& destination, const Buffer& source, StreamRef stream,
                  CallSite site = CallSite::here()) {
   return try_copy(destination, source, stream, site).value();
 }
-/// Complete on return, behind no work but what it needs.
+/// Copies and waits for the copy. Waits only for the work that the copy depends on.
 TERN_EXPORT Result<void> try_copy(const Buffer& destination, const Buffer& source,
                                   CallSite site = CallSite::here()) noexcept;
 inline void copy(const Buffer& destination, const Buffer& source,
@@ -63,21 +69,24 @@ inline void copy(const Buffer& destination, const Buffer& source,
   try_copy(destination, source, site).value();
 }
 
-/// Rows, and slices of rows, inside a buffer: where they begin and how far they are apart, in
-/// bytes.
+/// The layout of rows, and of slices of rows, inside a buffer, in bytes.
 struct Pitch {
+  /// Offset of the first row in the buffer.
   std::size_t offset_bytes = 0;
-  std::size_t row_bytes = 0;    // from row to row
-  std::size_t slice_bytes = 0;  // from slice to slice; 0 where there is one
+  std::size_t row_bytes = 0;    // distance between the starts of two rows
+  std::size_t slice_bytes = 0;  // distance between the starts of two slices; 0 if there is one
 };
+/// The size of a pitched copy: bytes per row, rows per slice, slices.
 struct Extent {
   std::size_t width_bytes = 0;
   std::size_t height = 1;
   std::size_t depth = 1;
 };
-/// Rows no wider than they are apart, slices no smaller than their rows, all inside their buffers
-/// (invalid_argument, invalid_view, size_overflow); what lies between the rows is left as it is and
-/// need not be written. From first to last byte the two sides must not overlap (invalid_argument).
+/// Copies rows and slices in stream order and returns the mark of the copy. A row must not be wider
+/// than the distance between rows, a slice not larger than the distance between slices, and all
+/// rows must be inside their buffers (invalid_argument, invalid_view, size_overflow). Bytes between
+/// the rows are not changed and need not be written. Source and destination, each from its first to
+/// its last byte, must not overlap (invalid_argument).
 TERN_EXPORT Result<Mark> try_copy_pitched(const Buffer& destination, const Pitch& destination_pitch,
                                           const Buffer& source, const Pitch& source_pitch,
                                           const Extent& extent, StreamRef stream,
@@ -90,13 +99,15 @@ inline Mark copy_pitched(const Buffer& destination, const Pitch& destination_pit
       .value();
 }
 
+/// One copy of a batch.
 struct BufferCopy {
   Buffer destination;
   Buffer source;
 };
-/// Many at once, all or none submitted as far as that can be checked beforehand. They have no order
-/// among each other: none may write what another one touches (invalid_argument). A refusal names
-/// the copy by its `index`.
+/// Submits several copies and returns a mark after all of them. The batch is checked first; if a
+/// check fails, nothing is submitted. The copies have no order among each other, so no copy may
+/// write bytes that another copy touches (invalid_argument). A failure names the copy in its
+/// `index` field.
 TERN_EXPORT Result<Mark> try_copy_batch(std::span<const BufferCopy> copies, StreamRef stream,
                                         CallSite site = CallSite::here()) noexcept;
 inline Mark copy_batch(std::span<const BufferCopy> copies, StreamRef stream,

@@ -1,16 +1,26 @@
-// An Escape is memory in hands that Tern does not know: a tensor or a table that was exported.
+// An Escape keeps memory alive that was exported to code that Tern cannot observe, such as a tensor
+// or a table of another library.
 //
-// Whoever holds it may use it on streams nobody told us of, and lets go when the host is done, not
-// when those streams are. So as long as an Escape lives, its storage lives, stays charged and keeps
-// its address; and when the last one has ended, memory of a device goes back to its resource only
-// behind a wait for everything the device had then: one that Tern makes anyway
-// (Device::synchronize), one by reclaim_escaped(), one for want of memory, when an allocation would
-// fail otherwise, one by an Escape that begins when a thousand are kept, or one with the device's
-// last handle. Until then it is among the kept storages. Memory that was never exported pays
-// nothing for this, and pageable memory of the host is free at once.
+//   Escape escape = Escape::try_begin(buffer.storage()).value();
+//   // ... the other library uses the memory on any stream ...
+//   escape.end();
 //
-// Moves, does not copy. It may end on any thread, takes no lock that is held across foreign code,
-// and never throws.
+// The other code may use the memory on streams that Tern does not know, and it may release the
+// memory before those streams are done. Therefore, while an Escape lives, its storage stays alive,
+// charged and at its address. After the last Escape has ended, device memory is freed only after a
+// wait for all work that the device had at that time. Any of these waits will do:
+//
+// - a Device::synchronize() that happens anyway;
+// - try_reclaim_escaped();
+// - an allocation that would otherwise fail for lack of memory;
+// - a new Escape, when a thousand storages are kept;
+// - the end of the last handle to the device.
+//
+// Until then the storage is one of the kept storages (kept_storages()). Memory that was never
+// exported costs nothing extra, and pageable host memory is freed without such a wait.
+//
+// An Escape can be moved but not copied. It may end on any thread and never throws. Ending it takes
+// no lock that Tern holds while it calls foreign code, so foreign code may end it.
 
 #pragma once
 
@@ -25,9 +35,10 @@
 
 namespace tern {
 
+/// One export of a storage.
 class TERN_EXPORT Escape {
  public:
-  /// Nothing.
+  /// Constructs an Escape that exports nothing.
   Escape() noexcept = default;
   Escape(Escape&&) noexcept = default;
   Escape& operator=(Escape&& other) noexcept {
@@ -37,27 +48,30 @@ class TERN_EXPORT Escape {
   }
   ~Escape() { end(); }
 
-  /// Refused with not_allocated for no storage, with out_of_memory if the host has none.
+  /// Begins an export. Fails with not_allocated for no storage, or with out_of_memory if the host
+  /// has no memory.
   [[nodiscard]] static Result<Escape> try_begin(const StorageHandle& storage,
                                                 CallSite site = CallSite::here()) noexcept;
 
   [[nodiscard]] const StorageHandle& storage() const noexcept { return storage_; }
-  /// They have let go.
+  /// Ends the export: the other code has released the memory. Does nothing the second time.
   void end() noexcept;
 
  private:
   StorageHandle storage_;
 };
 
-/// What is in foreign hands now.
+/// The memory that is exported at the moment.
 struct EscapedCount {
   std::size_t escapes = 0;
-  std::size_t bytes = 0;  // of their storages, each once, as they were when they went out
+  std::size_t bytes = 0;  // each storage counts once, with its size at its first export
 };
+/// Returns the number of open Escapes and the bytes of their storages.
 [[nodiscard]] TERN_EXPORT EscapedCount escaped_memory() noexcept;
 
-/// Waits for everything the devices have whose memory escaped and was let go, and gives it back.
-/// (It keeps its device open until then, as all memory does.)
+/// Waits for every device with kept memory whose exports have ended, and frees that memory. Returns
+/// what is still kept. Fails with the error of the wait. Kept memory keeps its device open until it
+/// is freed.
 TERN_EXPORT Result<KeptStorageCount> try_reclaim_escaped() noexcept;
 inline KeptStorageCount reclaim_escaped(CallSite site = CallSite::here()) {
   return try_reclaim_escaped().value(site);

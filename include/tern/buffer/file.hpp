@@ -1,20 +1,24 @@
-// Files as buffers: read-only bytes, which become memory only when somebody wants them there.
+// open_file() returns a read-only buffer over the bytes of a file.
 //
-// A file is opened and its length is looked at; nothing is read. Copies from it (copy.hpp) read the
-// range they copy. The host's access in place (Buffer::read_host) reads the whole range that was
-// opened into host memory, once, whoever comes first. With `map` the range is mapped instead, and
-// its pages come as they are touched. Such a buffer has no device, no kernel can use it, and
-// writing it is refused with read_only.
+//   Buffer file = open_file("weights.bin", {.dtype = DType::f32});
+//   copy(weights, file, stream);
 //
-// Files change under their readers. Whoever reads looks at the length again, and is refused with
-// `file` (path, call, os_code, why, and where it is too short the bytes that are wanted and those
-// there are) before anything is read; other changes are not noticed. A mapping whose file was cut
-// shows zeros where bytes are missing, and the next access is refused. To be able to, the first
-// file that is mapped installs a handler for SIGBUS, which stays, and passes on all faults that are
-// not in mappings of Tern's.
+// Opening a file checks its length and reads nothing. A copy from the buffer (copy.hpp) reads only
+// the bytes that it copies. Host access in place (Buffer::read_host) reads the whole opened range
+// into host memory, once, at the first access. With `map`, the range is mapped instead, and pages
+// are loaded when they are touched. A file buffer has no device and cannot be used by kernels.
+// Writing to it fails with read_only.
 //
-// The file stays open as long as the buffer, so renaming or deleting it changes nothing. All of it
-// works in a forked child too. Each x() throws what try_x() returns. Thread-safe, as buffers are.
+// Files may change while they are open. Every read checks the length again and fails with `file`
+// before it reads anything. The error has the path, the call, os_code and the reason; if the file
+// is too short, also the wanted and the actual number of bytes. Other changes are not detected. If
+// the file of a mapping is truncated, the missing bytes read as zeros, and the next access fails.
+// For this, the first mapping installs a SIGBUS handler, which stays installed and forwards faults
+// outside of Tern's mappings.
+//
+// The file stays open as long as the buffer lives, so the file may be renamed or deleted.
+// Everything also works in a forked child. x() throws what try_x() returns. Thread-safe, like
+// buffers.
 
 #pragma once
 
@@ -31,33 +35,35 @@
 
 namespace tern {
 
+/// Options of open_file() and open_disk().
 struct FileOptions {
-  /// The first byte. At the end of the file, or with no bytes, the buffer is empty.
+  /// Offset of the first byte. At the end of the file, the buffer is empty.
   std::size_t offset_bytes = 0;
-  /// Unset: to the end.
+  /// Number of bytes. If unset: up to the end of the file.
   std::optional<std::size_t> bytes = {};
-  /// What the bytes are; the buffer has one dimension.
+  /// Type of the elements. The buffer has one dimension.
   DType dtype = DType::byte;
-  /// Into the address space, now, instead of reading.
+  /// Map the range now, instead of reading it on first access.
   bool map = false;
   Tag tag = {};
-  /// As StorageOptions::checked.
+  /// Check host accesses, see StorageOptions::checked.
   std::optional<bool> checked = {};
   CallSite site = CallSite::here();
 };
 
-/// Refused with `file` if it is missing, unreadable, no regular file, or shorter than what is asked
-/// for; with size_mismatch if the bytes are no whole number of elements; with misaligned if they
-/// are mapped where elements cannot be; with invalid_argument for a path with a zero byte, and for
-/// elements without bytes.
+/// Opens a file. Reads nothing. Fails with `file` if the file is missing, unreadable, not a regular
+/// file or shorter than the wanted range; size_mismatch if the range is not a whole number of
+/// elements; misaligned if a mapped range begins at an address that does not fit the dtype;
+/// invalid_argument for a path with a zero byte or a dtype without bytes.
 [[nodiscard]] TERN_EXPORT Result<Buffer> try_open_file(std::string_view path,
                                                        const FileOptions& options = {}) noexcept;
 [[nodiscard]] inline Buffer open_file(std::string_view path, const FileOptions& options = {}) {
   return try_open_file(path, options).value();
 }
 
-/// By the text that names it among devices, "disk:/data/a.bin". "disk" may be in any case; the path
-/// is what follows the colon, as it is. Also refused with invalid_device, for another text.
+/// Opens a file by its device-like name, such as "disk:/data/a.bin". The case of "disk" does not
+/// matter. The path is everything after the colon. Also fails with invalid_device if the text has
+/// another form.
 [[nodiscard]] TERN_EXPORT Result<Buffer> try_open_disk(std::string_view spec,
                                                        const FileOptions& options = {}) noexcept;
 [[nodiscard]] inline Buffer open_disk(std::string_view spec, const FileOptions& options = {}) {

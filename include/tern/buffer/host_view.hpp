@@ -1,9 +1,13 @@
-// A HostView is the host's access to a buffer's bytes in place: a span, for as long as it lives.
+// A HostView gives the host access to the elements of a buffer in place, for as long as it lives.
 //
-// It is made by Buffer::read_host, rw_host and discard_host, which wait for the streams that use
-// the buffer, and for no others. While it lives the buffer is kept, and where accesses are checked,
-// others that collide with it are refused. It has the buffer's shape, so elements are found by one
-// index or by one for each dimension. Moves, does not copy; one object belongs to one thread.
+//   HostView<const float> x = buffer.read_host<float>();
+//   float first = x[0], other = x.at(1, 2);
+//
+// Buffer::read_host(), rw_host() and discard_host() make HostViews. They wait for the streams that
+// use the buffer, and for no others. A HostView keeps the storage alive. If accesses are checked
+// (StorageOptions::checked), conflicting accesses fail while the HostView lives. The HostView has
+// the buffer's shape, so elements are addressed by one index or by one index per dimension. It can
+// be moved but not copied. Use one object from one thread at a time.
 
 #pragma once
 
@@ -18,10 +22,11 @@
 
 namespace tern {
 
-/// The part that does not depend on the type: it keeps the storage, and ends the access.
+/// The untyped part of a HostView: keeps the storage alive and ends the access in its destructor.
 class TERN_EXPORT HostAccess {
  public:
   HostAccess() noexcept = default;
+  /// `ticket` comes from Storage::try_begin_host_access(); 0 means that the access is not checked.
   HostAccess(StorageHandle storage, std::uint64_t ticket) noexcept
       : storage_(std::move(storage)), ticket_(ticket) {}
   HostAccess(HostAccess&& other) noexcept
@@ -40,11 +45,12 @@ class TERN_EXPORT HostAccess {
   std::uint64_t ticket_ = 0;
 };
 
-/// Where an element of a dense row-major array is. Throws ShapeMismatch for another number of
-/// indices than dimensions, OutOfBounds for one that is too large.
+/// Returns the index of an element in a dense row-major array. Throws ShapeMismatch if the number
+/// of indices is not the number of dimensions, OutOfBounds if an index is too large.
 [[nodiscard]] TERN_EXPORT std::size_t element_offset(const Shape& shape,
                                                      std::span<const std::size_t> indices);
 
+/// The typed access; a contiguous range of T.
 template <class T>
 class HostView {
  public:
@@ -60,12 +66,13 @@ class HostView {
   [[nodiscard]] T* begin() const noexcept { return data(); }
   [[nodiscard]] T* end() const noexcept { return data() + size(); }
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
-  /// Being a range, it is one too wherever a span is taken.
+  /// The elements as a span. A HostView is a contiguous range, so it also converts to std::span
+  /// implicitly.
   [[nodiscard]] std::span<T> span() const noexcept { return elements_; }
 
-  /// Unchecked, as in a span.
+  /// Returns an element by its flat index. The index is not checked.
   [[nodiscard]] T& operator[](std::size_t index) const noexcept { return elements_[index]; }
-  /// By one index for each dimension; checked.
+  /// Returns an element by one index per dimension. Throws ShapeMismatch, OutOfBounds.
   template <class... Index>
   [[nodiscard]] T& at(Index... index) const {
     const std::array<std::size_t, sizeof...(Index)> indices = {static_cast<std::size_t>(index)...};

@@ -1,13 +1,16 @@
-// A Storage is one piece of memory, shared by all buffers and views of it.
+// A Storage is one piece of memory, shared by all buffers, arrays and views of it.
 //
-// It has an identity from the beginning and memory from its first use on: however many threads come
-// at once, one of them allocates, the others wait for it, and a failure leaves it as it was, to be
-// tried again. It knows which streams use it (UseRecord) and which bytes were ever written. When
-// the last handle goes, the memory is given back once, in stream order behind all recorded uses,
-// without making the host wait. Where that order cannot be queued, the storage is kept until its
-// uses are done (poll_storages).
+// A Storage has an identity from the start and gets its memory on first use. If several threads use
+// it first at the same time, one thread allocates and the others wait. If the allocation fails, the
+// storage is unchanged and the next use tries again. A Storage knows which streams use it
+// (UseRecord) and which bytes were ever written.
 //
-// Thread-safe. It keeps its resource, and so its device, alive.
+// When the last handle is gone, the memory is freed once, in stream order, after all recorded uses.
+// The host does not wait. If no stream can be ordered after the uses, the storage is kept until
+// they are done (kept_storages(), poll_storages()).
+//
+// Thread-safe. A Storage keeps its resource, and thereby its device, alive. Programs normally use
+// Buffer or Array instead of this class.
 
 #pragma once
 
@@ -38,7 +41,8 @@ namespace tern {
 class EscapeBatch;
 class Storage;
 
-/// Names a storage, once: from 1, rising in the order a thread makes them, and never used again.
+/// Identifies a storage for the life of the process. Ids start at 1, are never reused, and increase
+/// in the order in which one thread makes storages.
 struct StorageId {
   std::uint64_t value = 0;
 
@@ -54,41 +58,46 @@ struct ByteRange {
   friend constexpr bool operator==(const ByteRange&, const ByteRange&) noexcept = default;
 };
 
-/// What new memory holds.
+/// The initial contents of memory.
 enum class Contents : std::uint8_t {
-  uninitialized,  // reading it before it is written is refused
-  unspecified,    // the same bytes, and reading them is the reader's affair
-  zero,
-  poison,  // 0xDD, to be seen in a debugger; not written
+  uninitialized,  // no values; a read before the first write fails with never_written
+  unspecified,    // no values; reads are allowed and return arbitrary bytes
+  zero,           // all bytes 0; counts as written
+  poison,         // all bytes 0xDD, for debugging; does not count as written
 };
 
-/// How memory is wanted.
+/// Options for making buffers and arrays.
 struct StorageOptions {
-  /// Where it comes from. None: the device's default resource for the kind.
+  /// The resource to allocate from. Null means the device's default resource for `kind`.
   ResourceHandle resource = {};
-  /// Of the default resource: device, pinned or managed.
+  /// The kind of memory if `resource` is null: device, pinned or managed.
   MemoryKind kind = MemoryKind::device;
   Contents contents = Contents::uninitialized;
-  /// A power of two up to 256 MiB; 0: what the resource gives.
+  /// Alignment, a power of two up to 256 MiB. 0 means the alignment of the resource.
   std::size_t alignment = 0;
-  /// Who is to use it first, unless another stream comes before. None: whoever comes first.
+  /// The stream that is expected to use the memory first; the memory is allocated in its order. If
+  /// another stream uses the memory first, that stream takes its place. No stream means the stream
+  /// of the first use.
   StreamRef stream = {};
   Tag tag = {};
-  /// Host accesses that collide are refused (access_conflict). Unset: as TERN_CHECKED says.
+  /// Check host accesses: conflicting accesses fail with access_conflict. If unset: as TERN_CHECKED
+  /// says.
   std::optional<bool> checked = {};
-  /// Pays for the memory of an Array, whose resource is a BudgetResource or stands on one
-  /// (Budget::reserve). A buffer has its memory later, and refuses one with invalid_argument.
+  /// A reservation (Budget::reserve) from which the memory of an Array is charged. The array's
+  /// resource must be a BudgetResource or wrap one. Buffers reject a reservation with
+  /// invalid_argument, because they allocate later, when the reservation may no longer exist.
   Reservation* reservation = nullptr;
   CallSite site = CallSite::here();
 };
 
-/// Where a storage's memory comes from when it is no block of a resource: a file, memory that was
-/// page-locked where it was, memory of somebody else. Made for one storage, which ends it.
+/// The source of memory that no resource allocated: a file, memory that was page-locked in place,
+/// memory of another library. A StorageOrigin belongs to one storage, which ends it.
 class TERN_EXPORT StorageOrigin {
  public:
+  /// The addresses of the memory.
   struct Memory {
-    void* device_address = nullptr;  // null if kernels cannot use it
-    void* host_address = nullptr;    // null if the host cannot
+    void* device_address = nullptr;  // null if kernels cannot use the memory
+    void* host_address = nullptr;    // null if the host cannot use the memory
     std::size_t bytes = 0;
   };
 
@@ -97,30 +106,33 @@ class TERN_EXPORT StorageOrigin {
   StorageOrigin& operator=(const StorageOrigin&) = delete;
   virtual ~StorageOrigin();
 
-  /// "file 'a.bin'", "memory of somebody else": for errors.
+  /// Describes the memory in errors, such as "file 'a.bin'".
   [[nodiscard]] virtual const char* what() const noexcept = 0;
+  /// Returns true if other code owns the memory.
   [[nodiscard]] virtual bool is_external() const noexcept { return false; }
-  /// Nobody may write it, whatever its kind allows.
+  /// Returns true if the memory must not be written, even if its kind allows writing.
   [[nodiscard]] virtual bool is_read_only() const noexcept { return false; }
-  /// The memory itself, on first use. Only one caller at a time.
+  /// Returns the memory. Called on first use, by one thread at a time.
   [[nodiscard]] virtual Result<Memory> try_begin(CallSite site) noexcept = 0;
-  /// May the host use the memory now? Asked before each of its accesses.
+  /// Checks whether the host may use the memory now. Called before each host access.
   [[nodiscard]] virtual Result<void> try_access(CallSite) noexcept { return {}; }
-  /// The last handle is gone, and all uses are done; also where it was never begun. Under no lock.
-  /// False: it could not be given back, and is asked again later (poll_storages).
+  /// Releases the memory. Called with no lock held, after the last handle is gone and all uses are
+  /// done, even if try_begin() was never called. If it returns false, it is called again later
+  /// (poll_storages()).
   [[nodiscard]] virtual bool try_end() noexcept = 0;
-  /// A stream whose later work comes behind all uses: when the last handle goes, the waits for them
-  /// are queued there, and the host waits for nothing. None: nobody's does.
+  /// A stream of the owner. When the last handle is gone, the waits for all uses are queued on this
+  /// stream, so the host need not wait. Returns no stream if the owner has none.
   [[nodiscard]] virtual StreamRef end_stream() const noexcept { return {}; }
-  /// Bytes of a file, without making it memory. Refused with unsupported elsewhere.
+  /// Reads bytes of a file into `to` without allocating memory for the storage. Fails with
+  /// unsupported if the origin is not a file.
   [[nodiscard]] virtual Result<void> try_read(std::size_t offset, std::size_t bytes, void* to,
                                               CallSite site) noexcept;
 };
 
-/// Owns a share of a storage.
+/// A counted reference to a storage.
 class TERN_EXPORT StorageHandle {
  public:
-  /// None.
+  /// Constructs an empty handle.
   constexpr StorageHandle() noexcept = default;
   StorageHandle(const StorageHandle& other) noexcept;
   StorageHandle(StorageHandle&& other) noexcept
@@ -146,8 +158,8 @@ class TERN_EXPORT StorageHandle {
   Storage* storage_ = nullptr;
 };
 
-/// A use that has begun on a stream: `end` it behind the submission. Dropped without that, nothing
-/// was submitted.
+/// A use of a storage that has begun on a stream. Call end() after the work has been submitted. If
+/// the object is destroyed without that, the use is cancelled, as if nothing had been submitted.
 class TERN_EXPORT StorageUse {
  public:
   StorageUse() noexcept = default;
@@ -155,14 +167,15 @@ class TERN_EXPORT StorageUse {
   StorageUse& operator=(StorageUse&& other) noexcept;
   ~StorageUse();
 
-  /// Where kernels and copies of the stream find the storage's first byte.
+  /// The address of the storage's first byte, for kernels and copies on the stream.
   [[nodiscard]] void* address() const noexcept { return address_; }
-  /// The work is submitted.
+  /// Ends the use: the work has been submitted.
   void end() noexcept { end_on(stream_); }
-  /// The same, where another stream has queued a wait for it: its work from now on counts as the
-  /// use, and the stream that did it may be gone.
+  /// Ends the use on behalf of another stream, which has queued a wait for the work. The use is
+  /// then recorded for `stream`, and the stream that did the work may be destroyed.
   void end_on(StreamRef stream) noexcept;
-  /// The work is submitted next: what the stream has when somebody must wait counts as the use.
+  /// Ends the use before its work is submitted. The use covers all work that the stream has when
+  /// another user first has to wait for it.
   void end_ahead() noexcept;
 
  private:
@@ -175,25 +188,30 @@ class TERN_EXPORT StorageUse {
   Access access_ = Access::read;
 };
 
+/// One piece of memory. See the top of this file.
 class TERN_EXPORT Storage {
  public:
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
-  /// Nothing is allocated. Refused with invalid_argument, device_mismatch, size_overflow,
-  /// out_of_memory.
+  /// Makes a storage; its memory is allocated on first use. Fails with invalid_argument,
+  /// device_mismatch, size_overflow, out_of_memory (of the host), and as try_default_resource()
+  /// does.
   [[nodiscard]] static Result<StorageHandle> try_make(const Device& device, std::size_t bytes,
                                                       const StorageOptions& options) noexcept;
-  /// Of memory that is no resource's; all its bytes count as written.
+  /// Makes a storage over memory that no resource allocated. All bytes count as written. Fails with
+  /// invalid_argument, size_overflow, out_of_memory (of the host).
   [[nodiscard]] static Result<StorageHandle> try_make(const Device& device, std::size_t bytes,
                                                       StorageKind kind,
                                                       std::unique_ptr<StorageOrigin> origin,
                                                       const StorageOptions& options) noexcept;
-  /// With memory, for the least that can be. As try_make() and try_ensure() refuse.
+  /// Makes a storage and allocates its memory. This is the fastest way. Fails as try_make() and
+  /// try_ensure() do.
   [[nodiscard]] static Result<StorageHandle> try_allocate(const ResourceHandle& resource,
                                                           std::size_t bytes,
                                                           const StorageOptions& options) noexcept;
 
+  /// Like try_allocate(), but throws the failure.
   [[nodiscard]] static StorageHandle allocate(const ResourceHandle& resource, std::size_t bytes,
                                               const StorageOptions& options);
 
@@ -203,65 +221,79 @@ class TERN_EXPORT Storage {
     const std::uint8_t known = kind_.load(std::memory_order_relaxed);
     return known != unknown_kind ? static_cast<StorageKind>(known) : find_kind();
   }
+  /// Returns who may use the memory in place; nobody may write read-only memory.
   [[nodiscard]] Reach reach() const noexcept;
   [[nodiscard]] std::size_t bytes() const noexcept {
     return bytes_and_written_.load(std::memory_order_relaxed) & ~all_written_bit;
   }
   [[nodiscard]] Contents contents() const noexcept { return contents_; }
   [[nodiscard]] Tag tag() const noexcept { return tag_; }
-  /// The line that made it.
+  /// The source line that made the storage.
   [[nodiscard]] CallSite site() const noexcept { return site_; }
-  /// As asked for; 0: what the resource gives.
+  /// The requested alignment; 0 for the alignment of the resource.
   [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
-  /// Null for memory that is no resource's.
+  /// The resource; null if no resource allocated the memory.
   [[nodiscard]] const ResourceHandle& resource() const noexcept { return resource_; }
+  /// The origin; null if a resource allocates the memory.
   [[nodiscard]] StorageOrigin* origin() const noexcept;
   [[nodiscard]] bool is_external() const noexcept { return origin() && origin()->is_external(); }
   [[nodiscard]] bool is_read_only() const noexcept {
-    // What a resource gave is to be written.
+    // Memory of a resource is always writable.
     return !resource_ && (kind() == StorageKind::file || origin()->is_read_only());
   }
+  /// Returns true if conflicting host accesses are detected.
   [[nodiscard]] bool is_checked() const noexcept { return is_checked_; }
 
+  /// Returns true once the storage has memory.
   [[nodiscard]] bool is_allocated() const noexcept {
     return phase_.load(std::memory_order_acquire) == ready;
   }
-  /// Memory, now. Of those who ask at once, one allocates, for the stream it names.
+  /// Allocates the memory if there is none. If several threads call at once, one allocates for the
+  /// stream it names, and the others wait for it. Under memory pressure the call may wait for
+  /// devices to reclaim exported memory. Fails with out_of_memory, out_of_budget, or not_allocated
+  /// if the block was released.
   [[nodiscard]] Result<void> try_ensure(StreamRef first_user, CallSite site) noexcept;
-  /// As granted; refused with not_allocated. Empty for memory that is no resource's.
+  /// Returns the block as granted. Returns an empty block if no resource allocated the memory.
+  /// Fails with not_allocated.
   [[nodiscard]] Result<Block> try_block() const noexcept;
+  /// Returns the addresses and the size. Fails with not_allocated.
   [[nodiscard]] Result<StorageOrigin::Memory> try_memory() const noexcept;
-  /// Where kernels find the first byte, or the host, if it is not for kernels. Null without memory.
+  /// The address of the first byte for kernels; the host address if kernels cannot use the memory.
+  /// Null if there is no memory.
   [[nodiscard]] std::byte* first_byte() const noexcept {
     if (!is_allocated()) return nullptr;
     return static_cast<std::byte*>(device_address_ != nullptr ? device_address_ : host_address_);
   }
 
-  /// Makes it larger in place, as far as the block that was granted goes, for a handle whose bytes
-  /// end at `end`. False: it does not go, or what lies behind may be another handle's.
+  /// Grows the storage in place within the granted block, for a handle whose range ends at `end`.
+  /// Returns false if the block is too small or another handle may own the bytes behind `end`.
   [[nodiscard]] bool try_grow(std::size_t end, std::size_t bytes) noexcept;
 
-  /// Work on the stream that uses a range: memory is there, what may not be is refused, and waits
-  /// are queued. Never-written bytes may not be read (never_written), files and what is lent for
-  /// reading not written (read_only). The stream is one of the storage's device (device_mismatch),
-  /// unless the caller knows better: copies do.
+  /// Begins a use of a byte range by work on `stream`. Allocates the memory if needed and queues
+  /// the waits that the use needs. Fails with never_written for a read of bytes that were never
+  /// written, read_only for a write to a file or to memory lent for reading, and device_mismatch
+  /// for a stream of another device. With Streams::any_device, any stream is accepted; copies use
+  /// this.
   enum class Streams : std::uint8_t { own_device, any_device };
   [[nodiscard]] Result<StorageUse> try_use(StreamRef stream, Access access, std::size_t offset,
                                            std::size_t bytes, CallSite site,
                                            Streams streams = Streams::own_device) noexcept;
-  /// What try_use() refuses before it does anything: for work that uses several storages, all of
-  /// them or none.
+  /// Makes the checks of try_use() without beginning a use. For work that uses several storages:
+  /// check all of them first, then begin all uses.
   [[nodiscard]] Result<void> check_use(StreamRef stream, Access access, std::size_t offset,
                                        std::size_t bytes, CallSite site,
                                        Streams streams = Streams::own_device) noexcept;
-  /// May kernels use it in this way? Refused with unsupported, read_only.
+  /// Checks whether kernels may use the memory in place. Fails with unsupported, read_only.
   [[nodiscard]] Result<void> check_kernels_reach(Access access, CallSite site) const noexcept;
-  /// The host's turn: waits for what the access needs. For memory the host can use.
+  /// Waits until the host may access the range. Allocates the memory if needed. Fails with
+  /// not_host_accessible, read_only, never_written, invalid_view.
   [[nodiscard]] Result<void> try_wait_host(Access access, std::size_t offset, std::size_t bytes,
                                            CallSite site) noexcept;
+  /// The record of streams that use the memory.
   [[nodiscard]] UseRecord& uses() noexcept { return uses_; }
-  /// What is on record now need not be done for memory to go back to its origin: before it has any
-  /// other use, and by somebody who is the only one to know the storage.
+  /// Declares that the uses recorded so far need not complete before the memory goes back to its
+  /// origin: the owner orders them itself. Call it before any other use, while no other thread
+  /// knows the storage.
   void leave_uses_to_owner() noexcept;
   /// Is it known when earlier writes of memory of others are complete? Its import or somebody since
   /// has stated that (try_state_ready), or the device was synchronized since. True of memory that
@@ -271,43 +303,52 @@ class TERN_EXPORT Storage {
   void leave_readiness_unstated() noexcept;
   void note_readiness_stated() noexcept;
 
-  /// Refused with never_written, naming the first such range inside this one.
+  /// Checks that all bytes of the range were written. Fails with never_written, which names the
+  /// first gap.
   [[nodiscard]] Result<void> check_written(std::size_t offset, std::size_t bytes,
                                            CallSite site) const noexcept;
+  /// Marks a range as written.
   void note_written(std::size_t offset, std::size_t bytes) noexcept;
-  /// Nobody needs the bytes any more: they count as never written, except where what new memory
-  /// holds is the reader's affair (Contents::unspecified). For those who end a write of them.
+  /// Marks a range as never written, because its contents are no longer needed. Has no effect for
+  /// Contents::unspecified. Call it at the end of a write of the range.
   void note_unwritten(std::size_t offset, std::size_t bytes) noexcept;
-  /// How many writes were noted since somebody first asked: who keeps a copy of what is here asks
-  /// before he reads it, and again before he believes it. Refused with out_of_memory.
+  /// Returns the number of writes since the first call of this function. A caller that caches the
+  /// contents compares the counts before it reads and before it trusts its copy. Fails with
+  /// out_of_memory.
   [[nodiscard]] Result<std::uint64_t> try_count_writes() noexcept;
-  /// The parts of a range that were written, in order. Refused with out_of_memory.
+  /// Returns the written parts of a range, in order. Fails with out_of_memory.
   [[nodiscard]] Result<std::vector<ByteRange>> try_written_ranges(std::size_t offset,
                                                                   std::size_t bytes) const noexcept;
 
-  /// Where what its pages were told may change: the ends of the ranges that were advised or sent
-  /// somewhere. Refused with out_of_memory.
+  /// Remembers both ends of a range of managed memory that was advised or prefetched: there, the
+  /// attributes of pages may change. Fails with out_of_memory.
   [[nodiscard]] Result<void> try_note_edges(ByteRange range) noexcept;
-  /// Those inside of a range, in order; its own ends are none of them. Refused with out_of_memory.
+  /// Returns the remembered ends strictly inside a range, in order. Fails with out_of_memory.
   [[nodiscard]] Result<std::vector<std::size_t>> try_edges(ByteRange range) const noexcept;
 
-  /// Advice was given about its pages, in the given way: it is taken back with the memory, which
-  /// others have next. Refused with out_of_memory.
+  /// Remembers that memory advice was given. The advice is undone before the memory is freed,
+  /// because the next user of the pages must not inherit it. Fails with out_of_memory.
   [[nodiscard]] Result<void> try_note_advice(Advice advice, Place place) noexcept;
 
-  /// Checked host accesses, B-20. Refused with access_conflict, naming both lines.
+  /// Begins a checked host access and returns a ticket. Returns 0 if accesses are not checked.
+  /// Fails with access_conflict if another open access overlaps and one of them writes; the error
+  /// names both lines.
   [[nodiscard]] Result<std::uint64_t> try_begin_host_access(Access access, std::size_t offset,
                                                             std::size_t bytes,
                                                             CallSite site) noexcept;
+  /// Ends a checked host access. Does nothing for ticket 0.
   void end_host_access(std::uint64_t ticket) noexcept;
 
-  /// Handles there are; a picture of one moment.
+  /// The number of handles at this moment. Other threads may change it at any time.
   [[nodiscard]] std::uint32_t shares() const noexcept {
     return shares_.load(std::memory_order_relaxed);
   }
 
-  /// Gives the block away: the caller frees it. For the only handle (access_conflict otherwise);
-  /// waits for uses are queued on the stream.
+  /// Returns the block and gives up ownership; the caller must free it. Only for the last handle
+  /// (access_conflict otherwise). The waits for all uses are queued on `stream`; without a stream,
+  /// the host waits for them. Fails with unsupported if no resource allocated the memory, and with
+  /// access_conflict if the memory was exported, its device was not synchronized since, and a
+  /// stream is given.
   [[nodiscard]] Result<Block> try_release_block(StreamRef stream, CallSite site) noexcept;
 
  private:
@@ -317,20 +358,22 @@ class TERN_EXPORT Storage {
   friend class EscapeBatch;
   enum Phase : std::uint32_t { empty, busy, ready, given_away };
 
-  /// For those made by a resource the kind is found when somebody asks.
+  /// The kind is not known yet. For memory of a resource, it is looked up on the first call of
+  /// kind().
   static constexpr std::uint8_t unknown_kind = 0xFF;
 
   Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t bytes,
           const StorageOptions& options) noexcept;
-  /// With its block, which the options' stream uses first.
+  /// Makes a storage that owns `block`; the stream of the options uses the block first.
   Storage(const ResourceHandle& resource, const Block& block, std::size_t bytes,
           const StorageOptions& options) noexcept;
-  /// Records are used again by the thread that ended one, because arrays come and go.
+  /// Storage objects are recycled per thread, because arrays are made and destroyed often.
   static void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept;
   static void operator delete(void* record) noexcept;
   static void operator delete(void* record, const std::nothrow_t&) noexcept;
   [[nodiscard]] StorageKind find_kind() const noexcept;
-  // Null, and why: what is neither filled nor empty, and the rest.
+  // Both return null and set `why` on failure. make_allocated() is the fast path, for memory
+  // without initial contents or reservation. make_prepared() handles all other cases.
   [[nodiscard]] static Storage* make_allocated(const ResourceHandle& resource, std::size_t bytes,
                                                const StorageOptions& options,
                                                Result<void>& why) noexcept;
@@ -344,42 +387,45 @@ class TERN_EXPORT Storage {
 
   void add_share() noexcept { shares_.fetch_add(1, std::memory_order_relaxed); }
   void drop_share() noexcept;
-  /// The last handle is gone.
+  /// Called when the last handle is gone. Frees the memory, or keeps the storage for later.
   void end() noexcept;
   void end_now() noexcept;
-  /// What its pages were told does not concern whoever has them next.
+  /// Undoes memory advice, so that the next user of the pages does not inherit it.
   void take_advice_back() noexcept;
-  /// Gives the memory back if that can be ordered now.
+  /// Frees the memory if the free can be ordered after all uses now. Returns false if it cannot.
   [[nodiscard]] bool try_end() noexcept;
   [[nodiscard]] bool are_uses_done() const noexcept;
-  /// It goes to hands nobody knows: its bytes if they are the first, else 0. Nothing if the host
-  /// has no memory.
+  /// Begins an export. Returns the bytes of the storage for its first export, else 0. Returns
+  /// nothing if the host has no memory.
   [[nodiscard]] std::optional<std::size_t> try_begin_escape() noexcept;
-  /// They have let go: the bytes that went out if they were the last, else 0. From now on it waits
-  /// for what the device has.
+  /// Ends an export. Returns the bytes counted at the first export if this was the last one, else
+  /// 0. From now on, the memory is freed only after a wait for the work that the device has now.
   [[nodiscard]] std::size_t end_escape() noexcept;
+  /// Returns true if the device has completed all work that foreign code may have submitted to it.
   [[nodiscard]] bool is_behind_strangers() const noexcept;
   [[nodiscard]] bool is_import_ready() const noexcept;
-  /// The block, in the order of the stream. False if its owner captures that into a graph: nothing
-  /// can be ordered by it until he has. What else is refused the resource tries again.
+  /// Frees the block in stream order. Returns false if the stream is being captured into a graph,
+  /// because nothing can be ordered by it until the capture ends. Other failures are retried by the
+  /// resource.
   [[nodiscard]] bool try_give(StreamRef stream) noexcept;
   [[nodiscard]] bool try_give_again(StreamRef stream) noexcept;
   [[nodiscard]] bool try_end_block() noexcept;
   [[nodiscard]] bool try_end_origin() noexcept;
   [[nodiscard]] Result<void> try_queue_waits(StreamRef stream, CallSite site) noexcept;
   [[nodiscard]] Result<void> take_memory(StreamRef first_user, CallSite site) noexcept;
-  /// For the stream of whoever comes first, or else for the one that was named.
+  /// Allocates for the stream of the first use, or else for the stream of the options.
   [[nodiscard]] Result<void> take_block_for(StreamRef first_user, CallSite site) noexcept;
   [[nodiscard]] Result<void> take_block(StreamRef stream, CallSite site) noexcept;
   [[nodiscard]] Result<void> put_contents(StreamRef first_user, CallSite site) noexcept;
-  /// Tells a checker that nobody need write these bytes, if that is so.
+  /// For Contents::unspecified, tells a checker that these bytes may be read without a write.
   void note_unspecified(std::size_t offset, std::size_t bytes) const noexcept;
   [[nodiscard]] Result<void> check_range(std::size_t offset, std::size_t bytes,
                                          CallSite site) const noexcept;
 
   void set_memory(const StorageOrigin::Memory& memory) noexcept;
 
-  // What every use looks at is in the first two cache lines, up to the first entry of the record.
+  // Everything that a use reads is in the first two cache lines, up to the first entry of the
+  // record.
   alignas(64) std::atomic<std::uint32_t> shares_ = 1;
   std::atomic<std::uint32_t> phase_ = empty;
   mutable std::atomic<std::uint8_t> kind_;
@@ -387,13 +433,14 @@ class TERN_EXPORT Storage {
   const Tag tag_;
   const bool is_checked_;
   std::atomic<bool> are_writes_counted_ = false;
-  /// The size, and with it whether all of that is written: it may grow while somebody notes so.
+  /// The size, and in the highest bit whether all bytes are written. Both are in one word, because
+  /// the storage may grow while another thread sets the bit.
   static constexpr std::size_t all_written_bit = ~(~std::size_t{0} >> 1);
   std::atomic<std::size_t> bytes_and_written_;
   [[nodiscard]] bool is_all_written() const noexcept {
     return (bytes_and_written_.load(std::memory_order_acquire) & all_written_bit) != 0;
   }
-  void* device_address_ = nullptr;  // set before phase_ is ready, as all of the memory
+  void* device_address_ = nullptr;  // both addresses are set before phase_ becomes ready
   void* host_address_ = nullptr;
   const ResourceHandle resource_;
   UseRecord uses_;
@@ -401,17 +448,17 @@ class TERN_EXPORT Storage {
   const StorageId id_;
   std::size_t memory_bytes_ = 0;
   Block block_ = {};
-  // What few storages have: made when it is first needed, for all time.
+  // State that few storages need. Allocated when it is first needed; then it stays.
   struct Rare;
   [[nodiscard]] Rare* rare() const noexcept { return rare_.load(std::memory_order_acquire); }
-  /// Null if the host has no memory.
+  /// Returns the rare state and makes it if needed. Returns null if the host has no memory.
   [[nodiscard]] Rare* make_rare() noexcept;
   std::atomic<Rare*> rare_ = nullptr;
 
   const std::size_t alignment_;
   const StreamRef first_stream_;
   const CallSite site_;
-  Storage* next_;  // among those that are kept until their uses are done, and set there
+  Storage* next_;  // link in the list of kept storages
 };
 
 inline StorageHandle::StorageHandle(const StorageHandle& other) noexcept
@@ -422,20 +469,23 @@ inline StorageHandle::~StorageHandle() {
   if (storage_ != nullptr) storage_->drop_share();
 }
 inline void Storage::drop_share() noexcept {
-  // The only handle there is cannot be copied meanwhile, so nothing has to be counted.
+  // If this is the only handle, nobody can copy it at the same time, so the atomic decrement is not
+  // needed.
   if (shares_.load(std::memory_order_acquire) == 1 ||
       shares_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     end();
   }
 }
 
-/// Storages whose last handle is gone, and whose memory could not be given back yet.
+/// The storages whose last handle is gone but whose memory could not be freed yet.
 struct KeptStorageCount {
   std::size_t storages = 0;
   std::size_t bytes = 0;
 };
+/// Returns how many storages are kept, and their bytes.
 [[nodiscard]] TERN_EXPORT KeptStorageCount kept_storages() noexcept;
-/// Gives back what it can; every new storage does so for a few of them. Never blocks.
+/// Frees all kept storages whose uses are done, and returns what is still kept. Never blocks.
+/// Making a storage also does this for a few of them.
 TERN_EXPORT KeptStorageCount poll_storages() noexcept;
 
 }  // namespace tern

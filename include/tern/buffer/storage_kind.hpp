@@ -1,8 +1,8 @@
-// What kind of memory a storage is, and the one table that says who may touch it.
+// The kinds of memory, and the one table that says who may use each kind in place.
 //
-// Every accessor asks reach_of(), and nothing else, whether it may. Pinned memory is mapped too:
-// kernels use it by the same address. Memory that somebody else allocated is of one of these kinds
-// as well; whose it is, is another question (Storage::is_external).
+// Every accessor calls reach_of() to decide whether an access is allowed, and uses nothing else.
+// Pinned memory is also mapped: kernels use it by the same address. Memory that other code
+// allocated has one of these kinds too; Storage::is_external() tells who owns it.
 
 #pragma once
 
@@ -14,16 +14,18 @@
 
 namespace tern {
 
+/// The kind of a storage's memory.
 enum class StorageKind : std::uint8_t {
-  host,        // ordinary, pageable
-  pinned,      // page-locked by allocation
-  registered,  // page-locked where it was
-  file,        // the bytes of a file, never written
-  device,      // a device's own
-  managed,     // one pointer for host and device
-  mapped,      // pages behind an address range of the device
+  host,        // ordinary pageable memory
+  pinned,      // page-locked when it was allocated
+  registered,  // existing memory, page-locked later
+  file,        // the bytes of a file, read-only
+  device,      // memory of a device
+  managed,     // one address for host and device; the driver moves pages
+  mapped,      // pages mapped to an address range of the device
 };
 
+/// Returns the name of the enumerator.
 [[nodiscard]] constexpr std::string_view name(StorageKind kind) noexcept {
   switch (kind) {
     case StorageKind::host:
@@ -44,7 +46,7 @@ enum class StorageKind : std::uint8_t {
   return "unknown";
 }
 
-/// Who may do what with memory in place, without a copy.
+/// Who may read and write memory in place, without a copy.
 struct Reach {
   bool host_reads = false;
   bool host_writes = false;
@@ -54,10 +56,11 @@ struct Reach {
   friend constexpr bool operator==(const Reach&, const Reach&) noexcept = default;
 };
 
+/// Returns who may use memory of this kind, on a device with these capabilities.
 [[nodiscard]] constexpr Reach reach_of(StorageKind kind, Capabilities device) noexcept {
   switch (kind) {
     case StorageKind::host: {
-      // Kernels run on the host device only.
+      // Kernels can use pageable host memory only if they run on the host device.
       const bool kernels = device.has(Capability::host_access);
       return {true, true, kernels, kernels};
     }
@@ -76,7 +79,7 @@ struct Reach {
   return {};
 }
 
-/// The kind of what a device calls `kind`; `is_host` is DeviceInfo::is_host.
+/// Returns the storage kind for a device's memory kind. `is_host` is DeviceInfo::is_host.
 [[nodiscard]] constexpr StorageKind storage_kind_of(MemoryKind kind, bool is_host) noexcept {
   switch (kind) {
     case MemoryKind::host:

@@ -1,15 +1,17 @@
-// A StridedBuffer is elements of a buffer that are not side by side: what other libraries make by
-// slicing, transposing and broadcasting, and hand over as it is.
+// A StridedBuffer describes elements of a buffer that need not be adjacent, as other libraries
+// produce by slicing, transposing and broadcasting.
 //
-// It has a shape and a stride for every dimension, in elements: any, also zero and negative ones.
-// What it adds to a buffer is the arithmetic. All of its elements were found inside the buffer when
-// it was made, so nothing that is done with it later can leave it. Kernels that know strides use
-// hull(), the bytes from the first to the last element; everything else in Tern wants elements side
-// by side, and gets them by buffer(), where they are, or by contiguous(), a copy where they are
-// not.
+//   StridedBuffer t = StridedBuffer::over(buffer, 0, DType::f32, {3, 2}, strides);
+//   Buffer dense = t.contiguous(stream);
 //
-// A value of shared memory, as a Buffer is: copies share it. Thread-safe as that. Each x() throws
-// what try_x() returns.
+// It has a shape and one stride per dimension, in elements. Strides may be zero or negative. All
+// elements were checked to be inside the buffer when the object was made, so later operations
+// cannot leave the buffer. Kernels that understand strides use hull(), the bytes from the first to
+// the last element. Everything else in Tern needs adjacent elements: buffer() returns them without
+// a copy if they are adjacent, contiguous() copies them if they are not.
+//
+// Like a Buffer, a StridedBuffer is a handle: copies share the memory, and the same thread rules
+// apply. x() throws what try_x() returns.
 
 #pragma once
 
@@ -27,23 +29,25 @@
 
 namespace tern {
 
+/// The handle. See the top of this file.
 class TERN_EXPORT StridedBuffer {
  public:
-  /// No buffer: rank 0, type void.
+  /// Constructs an empty handle: rank 0, dtype void.
   StridedBuffer() = default;
-  /// As a buffer has them: side by side.
+  /// Describes the elements of `buffer`, which are adjacent.
   explicit StridedBuffer(const Buffer& buffer);
 
-  /// Elements of a buffer, whose type does not matter, from the one at `offset_bytes` on; a stride
-  /// for each dimension, of which those of dimensions of one element are not looked at. Refused
-  /// with shape_mismatch for another number of strides; with misaligned; with invalid_view, naming
-  /// what the elements would need; with size_overflow; with invalid_argument for void.
+  /// Describes elements of type `dtype` in a buffer of any dtype. The element with all indices 0 is
+  /// at `offset_bytes`. There is one stride per dimension; strides of dimensions with one element
+  /// are ignored. Fails with shape_mismatch if the number of strides is wrong, misaligned,
+  /// invalid_view if an element is outside the buffer (the error has the bytes that would be
+  /// needed), size_overflow, or invalid_argument for void.
   [[nodiscard]] static Result<StridedBuffer> try_over(const Buffer& buffer,
                                                       std::size_t offset_bytes, DType dtype,
                                                       Shape shape,
                                                       std::span<const std::int64_t> strides,
                                                       CallSite site = CallSite::here()) noexcept;
-  /// The same with the buffer's share.
+  /// Like the overload above, but reuses the storage handle of the temporary.
   [[nodiscard]] static Result<StridedBuffer> try_over(Buffer&& buffer, std::size_t offset_bytes,
                                                       DType dtype, Shape shape,
                                                       std::span<const std::int64_t> strides,
@@ -55,11 +59,12 @@ class TERN_EXPORT StridedBuffer {
     return try_over(buffer, offset_bytes, dtype, std::move(shape), strides, site).value();
   }
 
-  /// How many bytes elements of such a shape need before and from the one with all indices 0. None
-  /// for no elements. Refused with size_overflow, shape_mismatch.
+  /// The bytes that elements of a shape need in front of the element with all indices 0, and from
+  /// that element on. Both are 0 if there are no elements.
   struct Reach {
     std::size_t before = 0, behind = 0;
   };
+  /// Returns the bytes that a shape needs. Fails with size_overflow, shape_mismatch.
   [[nodiscard]] static Result<Reach> try_reach(const Shape& shape,
                                                std::span<const std::int64_t> strides, DType dtype,
                                                CallSite site = CallSite::here()) noexcept;
@@ -67,29 +72,34 @@ class TERN_EXPORT StridedBuffer {
   [[nodiscard]] explicit operator bool() const noexcept { return bool(hull_); }
   [[nodiscard]] DType dtype() const noexcept { return dtype_; }
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
-  /// In elements, one for each dimension.
+  /// The strides in elements, one per dimension.
   [[nodiscard]] std::span<const std::int64_t> strides() const noexcept {
     const std::span<const std::size_t> bits = strides_.extents();
     return {reinterpret_cast<const std::int64_t*>(bits.data()), bits.size()};
   }
   [[nodiscard]] std::size_t element_count() const noexcept { return count_; }
-  /// Are they side by side, in row-major order? Fewer than two always are.
+  /// Returns true if the elements are adjacent and in row-major order. Fewer than two elements
+  /// always are.
   [[nodiscard]] bool is_contiguous() const noexcept { return is_contiguous_; }
-  /// The bytes from the first element in memory to the last, as bytes: what a use declares.
+  /// The bytes from the first to the last element in memory, as a buffer of bytes. A use of the
+  /// elements declares this range.
   [[nodiscard]] const Buffer& hull() const noexcept { return hull_; }
-  /// Where in the hull the element is that has all indices 0. Not 0 if a stride is negative.
+  /// Offset in hull() of the element with all indices 0. Greater than 0 only if a stride is
+  /// negative.
   [[nodiscard]] std::size_t origin_bytes() const noexcept { return origin_; }
 
-  /// The same memory as a buffer. Refused with unsupported where the elements are not side by side;
-  /// contiguous() is the way then.
+  /// Returns the elements as a buffer without a copy. Fails with unsupported if they are not
+  /// adjacent; use contiguous() then.
   [[nodiscard]] Result<Buffer> try_buffer(CallSite site = CallSite::here()) const noexcept;
   [[nodiscard]] Buffer buffer(CallSite site = CallSite::here()) const {
     return try_buffer(site).value();
   }
-  /// The same memory if the elements are side by side, else new memory of the same resource (of
-  /// memory that is no resource's: the device's default) in row-major order: by copies in stream
-  /// order, of which there is one for each two dimensions that are left when neighbours are taken
-  /// together. Refused as copies and allocations are.
+  /// Returns the elements as a buffer without a copy if they are adjacent. Otherwise allocates
+  /// memory from the same resource (or from the device's default resource if the memory belongs to
+  /// no resource) and copies the elements in row-major order, in stream order. Dimensions that form
+  /// one dense dimension are merged first. Each copy covers up to two of the remaining dimensions,
+  /// the innermost ones, so the number of copies is the product of the other extents. Fails as
+  /// copies and allocations do.
   [[nodiscard]] Result<Buffer> try_contiguous(StreamRef stream,
                                               CallSite site = CallSite::here()) const noexcept;
   [[nodiscard]] Buffer contiguous(StreamRef stream, CallSite site = CallSite::here()) const {
@@ -110,7 +120,7 @@ class TERN_EXPORT StridedBuffer {
   Buffer hull_;
   std::size_t origin_ = 0;
   Shape shape_;
-  Shape strides_;  // their bits: no heap up to four dimensions
+  Shape strides_;  // holds the bits of the strides; no heap up to four dimensions
   std::size_t count_ = 0;
   DType dtype_ = DType::void_;
   bool is_contiguous_ = true;

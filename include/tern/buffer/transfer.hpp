@@ -1,9 +1,9 @@
-// Copies between host and devices, as they are counted: which way they go, and what they are for.
+// The counters of copies between host and devices, by direction and purpose.
 //
-// Every copy that buffers and arrays make is counted (launch/transfer_audit.hpp reads the counts),
-// behind its success: one that was refused or failed moved nothing. Memory that the host reaches by
-// its address (the host's own, pinned, registered) is the host's side, and so are files; managed
-// memory is its device's. What does not leave the host is not counted.
+// Every copy of buffers and arrays is counted after it succeeded; a copy that failed moved nothing
+// and is not counted. launch/transfer_audit.hpp reads the counters. Memory that the host reaches by
+// its address (pageable, pinned, registered) and files belong to the host side. Managed memory
+// belongs to its device. Copies within the host are not counted.
 
 #pragma once
 
@@ -16,26 +16,29 @@
 
 namespace tern {
 
+/// The direction of a copy.
 enum class TransferDirection : std::uint8_t {
   host_to_device,
   device_to_host,
-  device_to_device,  // within one
-  between_devices    // and not through the host
+  device_to_device,  // within one device
+  between_devices    // from one device to another, not through the host
 };
 inline constexpr std::size_t transfer_directions = 4;
 
-/// What a copy is for, as far as its size tells.
+/// The purpose of a copy. All purposes except `result` follow from the size.
 enum class TransferPurpose : std::uint8_t {
   scalar,    // one element: up to 16 bytes
-  metadata,  // up to 4,096 bytes: sizes, offsets, what a launch has to know
-  data,
-  result  // to the host, where a TransferGate allows it in so many words
+  metadata,  // up to 4,096 bytes: sizes, offsets, launch parameters
+  data,      // anything larger
+  result     // to the host, explicitly allowed by a TransferGate
 };
 inline constexpr std::size_t transfer_purposes = 4;
 
+/// Upper bounds of the sizes that count as scalar and as metadata.
 inline constexpr std::size_t max_scalar_bytes = 16;
 inline constexpr std::size_t max_metadata_bytes = 4096;
 
+/// Number of copies and their bytes.
 struct TransferCount {
   std::uint64_t calls = 0;
   std::uint64_t bytes = 0;
@@ -45,7 +48,7 @@ struct TransferCount {
     bytes += other.bytes;
     return *this;
   }
-  /// Since then.
+  /// Returns the difference between two readings.
   friend constexpr TransferCount operator-(const TransferCount& now,
                                            const TransferCount& then) noexcept {
     return {now.calls - then.calls, now.bytes - then.bytes};
@@ -53,9 +56,10 @@ struct TransferCount {
   friend constexpr bool operator==(const TransferCount&, const TransferCount&) noexcept = default;
 };
 
-/// Calls and bytes by direction and purpose.
+/// The counters of all directions and purposes.
 class TransferCounts {
  public:
+  /// The counter of one direction and purpose.
   [[nodiscard]] constexpr TransferCount& at(TransferDirection direction,
                                             TransferPurpose purpose) noexcept {
     return counts_[static_cast<std::size_t>(direction)][static_cast<std::size_t>(purpose)];
@@ -64,7 +68,7 @@ class TransferCounts {
                                                   TransferPurpose purpose) const noexcept {
     return counts_[static_cast<std::size_t>(direction)][static_cast<std::size_t>(purpose)];
   }
-  /// For whatever purpose.
+  /// Returns the sum over all purposes of a direction.
   [[nodiscard]] constexpr TransferCount at(TransferDirection direction) const noexcept {
     TransferCount sum;
     for (const TransferCount& one : counts_[static_cast<std::size_t>(direction)]) sum += one;
@@ -83,7 +87,7 @@ class TransferCounts {
     return at(TransferDirection::between_devices);
   }
 
-  /// Since then.
+  /// Returns the difference between two readings.
   friend constexpr TransferCounts operator-(const TransferCounts& now,
                                             const TransferCounts& then) noexcept {
     TransferCounts since;
@@ -100,16 +104,18 @@ class TransferCounts {
   std::array<std::array<TransferCount, transfer_purposes>, transfer_directions> counts_ = {};
 };
 
-/// What a thread has said about copies to the host; a TransferGate puts it in force.
+/// A thread's rule for copies to the host. A TransferGate installs it; rules nest.
 struct TransferRule {
-  enum class Mode : std::uint8_t { allow, count, refuse };  // the stricter the later
+  /// From lenient to strict. Of nested rules the strictest applies, except inside a rule of
+  /// Mode::allow.
+  enum class Mode : std::uint8_t { allow, count, refuse };
 
   Mode mode = Mode::allow;
   TransferRule* outer = nullptr;
   CallSite site = {};
-  // What met the rule, and those inside it that are no exceptions.
-  TransferCount violations = {};  // data, refused or counted
-  TransferCount small = {};       // scalars and metadata, which pass
+  // Copies to the host under this rule and the rules inside it, up to a rule of Mode::allow.
+  TransferCount violations = {};  // copies of data, counted or refused
+  TransferCount small = {};       // scalars and metadata, which are always allowed
 };
 
 }  // namespace tern

@@ -1,24 +1,32 @@
-// A UseRecord knows which streams may still be using a piece of memory, and in which way.
+// A UseRecord remembers which streams may still use a piece of memory, and whether they read or
+// write.
 //
-// A use is begun before its work is submitted, which queues exactly the waits it needs on its
-// stream, and ended behind it, which leaves a mark. A read waits for the writes of other streams, a
-// write for their reads too. What is kept is one mark per stream and way of use, newest first to
-// replace oldest, so nothing grows with the number of uses; no event exists until somebody waits.
+//   auto ticket = record.try_begin(stream, Access::read);       // queues the waits that are needed
+//   // ... submit the work to the stream ...
+//   record.end(*ticket, stream, stream.next_mark(), Access::read);
 //
-// Between its beginning and its end a use has the turn, so that the uses of several threads come
-// one after the other: another thread that would write the memory, or read what is written, waits
-// until the use has left its mark. Reads do not wait for reads, and a thread never waits for
-// itself: one that reads and begins to write waits for the other readers only. Two threads that
-// both do so would wait for each other, so the second is refused.
+// A use begins before its work is submitted: try_begin() queues exactly the waits that the use
+// needs on its stream. A use ends after the submission: end() leaves a mark. A read waits for the
+// writes of other streams, a write also waits for their reads. The record keeps one mark per stream
+// and access, and newer marks replace older ones, so the record does not grow with the number of
+// uses. No event is recorded until a user has to wait.
 //
-// A write makes earlier uses unnecessary to remember, but only those it has waited for: what others
-// began to do between its beginning and its end stays on record. Thread-safe. Invariants:
-//  1. Every use that was ended and may not be done is covered by an entry, or by a write that
-//     waited for it.
-//  2. There is at most one entry for a stream and way of use.
-//  3. There is room for every use that was begun and not ended: ending never needs memory.
-//  4. A use whose work is still to come has no mark, whoever marks its stream meanwhile, until
-//     somebody has to wait for it. It is not forgotten as long as its stream takes work.
+// Between begin and end, a use holds the turn, which serializes conflicting uses of several
+// threads: another thread that wants to write the memory, or to read while it is being written,
+// waits until the use has left its mark. Reads do not wait for reads, and a thread never waits for
+// itself: a thread that reads and begins to write waits for the other readers only. If two threads
+// do so, they would wait for each other, so the second one fails.
+//
+// A write makes the record forget earlier uses, but only those that the write has waited for. Uses
+// that began after the write began stay on record. Thread-safe. Invariants:
+//
+//   1. Every use that has ended and may not be done is covered by an entry, or by a write that
+//      waited for it.
+//   2. There is at most one entry per stream and access (read or write).
+//   3. There is room for every use that has begun and not ended, so end() never allocates.
+//   4. A use whose work is still to come has no mark until another user has to wait for it, even if
+//      the stream gets marks for other reasons. Such a use is not forgotten as long as its stream
+//      accepts work.
 
 #pragma once
 
@@ -41,15 +49,15 @@
 
 namespace tern {
 
-/// Marks to wait for, the latest of each stream: uses that begin together wait once. Up to eight
-/// streams need no heap memory. Confined.
+/// A set of marks to wait for, with only the latest mark of each stream, so that uses that begin
+/// together wait once per stream. Up to eight streams need no heap memory. Not thread-safe.
 class TERN_EXPORT MarkSet {
  public:
   MarkSet() noexcept {}
   MarkSet(const MarkSet&) = delete;
   MarkSet& operator=(const MarkSet&) = delete;
 
-  /// False if the host has no memory.
+  /// Adds a mark. Returns false if the host has no memory.
   [[nodiscard]] bool try_add(Mark mark) noexcept;
   [[nodiscard]] std::span<const Mark> all() const noexcept {
     return {more_ ? more_.get() : inline_, count_};
@@ -66,8 +74,8 @@ class TERN_EXPORT MarkSet {
   };
 };
 
-/// A lock for a few instructions, taken twice by every use of every buffer: half the price of a
-/// mutex. Whoever finds it taken lets others run.
+/// A spin lock that yields while another thread holds it. Every use of every buffer takes it twice
+/// for a few instructions, and it costs half as much as a mutex.
 class BriefLock {
  public:
   void lock() noexcept {
@@ -85,10 +93,11 @@ class BriefLock {
   std::atomic<bool> is_taken_ = false;
 };
 
+/// The record of one piece of memory.
 class TERN_EXPORT UseRecord {
  public:
-  /// A use that has begun: what it waited for. To be ended or cancelled, once. One word, because
-  /// what is stored in parts and loaded as a whole right afterwards makes a processor wait.
+  /// A use that has begun. Pass it to end() or cancel(), exactly once. The ticket is one word,
+  /// because storing it in parts and loading it as a whole stalls the processor.
   class Ticket {
    public:
     constexpr Ticket() noexcept = default;
@@ -97,8 +106,9 @@ class TERN_EXPORT UseRecord {
         : word_(version << 8 | std::uint64_t{slot} << 2 | (has_turn ? turn_bit : 0) |
                 (is_write ? write_bit : 0)) {}
 
-    /// Of the record when the use began.
+    /// The version of the record when the use began. The use has waited for everything up to it.
     [[nodiscard]] constexpr std::uint64_t version() const noexcept { return word_ >> 8; }
+    /// Returns true if the use holds the turn.
     [[nodiscard]] constexpr bool has_turn() const noexcept { return (word_ & turn_bit) != 0; }
     [[nodiscard]] constexpr bool is_write() const noexcept { return (word_ & write_bit) != 0; }
     /// Where the use is counted among those of other threads (OtherUsers). 0: it is the first
@@ -114,19 +124,21 @@ class TERN_EXPORT UseRecord {
     std::uint64_t word_ = 0;
   };
 
-  /// What a use does about the uses that other threads have begun and not ended.
+  /// What try_begin() does if another thread holds the turn. A thread that takes the turn of
+  /// several records must take them in the order of their addresses; otherwise two threads could
+  /// deadlock.
   enum class Turn : std::uint8_t {
-    wait,     // until they end. Who has the turn of several records asks for them in the order of
-              // their addresses, so that no two threads wait for each other
-    if_free,  // without it there is no ticket (has_turn) if a wait were needed
-    none,     // nothing: the caller keeps conflicting uses apart by itself
+    wait,     // wait until the other uses end
+    if_free,  // if a wait is needed, begin nothing; the ticket then has no turn (has_turn())
+    none,     // ignore the turn: the caller keeps conflicting uses apart
   };
 
-  /// In place of a mark's sequence: what is used is submitted next.
+  /// Stands for the sequence of a mark: the work of the use is submitted later.
   static constexpr std::uint64_t still_to_come = ~std::uint64_t{0};
 
-  /// One stream's latest use of a kind. Small, so that a record with one of them is in as few cache
-  /// lines as can be: a launch comes to its buffers when the driver has filled the cache.
+  /// The latest read or the latest write of one stream. Small, so that a record with one entry
+  /// occupies few cache lines: a launch usually finds its buffers evicted from the cache by the
+  /// driver.
   class Entry {
    public:
     Entry() noexcept = default;
@@ -138,10 +150,11 @@ class TERN_EXPORT UseRecord {
           began_and_is_write_(began << 1 | std::uint64_t{is_write}) {}
 
     StreamRef stream = {};
-    std::uint64_t sequence = 0;  // of the mark
-    std::uint64_t version = 0;   // counts the uses that were ended
+    std::uint64_t sequence = 0;  // of the mark, or still_to_come
+    std::uint64_t version = 0;   // version of the record after this use ended
     [[nodiscard]] Mark mark() const noexcept { return {stream.id(), sequence}; }
-    /// The version at its beginning: all writes up to it are behind.
+    /// The version of the record when the use began. The use comes after all writes up to this
+    /// version.
     [[nodiscard]] std::uint64_t began() const noexcept { return began_and_is_write_ >> 1; }
     [[nodiscard]] bool is_write() const noexcept { return (began_and_is_write_ & 1) != 0; }
 
@@ -154,78 +167,84 @@ class TERN_EXPORT UseRecord {
   UseRecord& operator=(const UseRecord&) = delete;
   ~UseRecord() = default;
 
-  /// Queues on the stream the waits that a use needs; the host waits for devices of other backends,
-  /// whose marks no stream can wait for. Refused as waits are, with out_of_memory, and with
-  /// access_conflict if another thread has a use begun for a minute, or at once if this thread has
-  /// a read begun and another one that has too waits to write; then nothing is on record.
+  /// Begins a use and queues the waits it needs on the stream. The host waits for devices of other
+  /// backends, because no stream can wait for their marks. Fails as waits do, with out_of_memory,
+  /// with capacity if too many uses are open, and with access_conflict if another thread has held
+  /// the turn for a minute, or immediately if this thread has an open read and another thread with
+  /// an open read already waits to write. On failure nothing is recorded.
   [[nodiscard]] Result<Ticket> try_begin(StreamRef stream, Access access,
                                          CallSite site = CallSite::here(),
                                          Turn turn = Turn::wait) noexcept;
-  /// The same, but the caller queues the waits, before the use is ended. Refused with
-  /// out_of_memory, access_conflict.
+  /// Begins a use but only collects the waits; the caller must queue them before it ends the use.
+  /// Fails with out_of_memory, capacity, access_conflict.
   [[nodiscard]] Result<Ticket> try_begin(StreamRef stream, Access access, MarkSet& waits, Turn turn,
                                          CallSite site = CallSite::here()) noexcept;
-  /// The use is submitted, up to the mark. Without one it is submitted next, or the stream has
-  /// ended meanwhile: it lasts up to what the stream has when somebody must wait for it.
+  /// Ends a use whose work was submitted before `mark`. Pass an empty mark if the work is submitted
+  /// next or the stream has been destroyed meanwhile: the use then covers all work that the stream
+  /// has when another user has to wait for it.
   void end(const Ticket& ticket, StreamRef stream, Mark mark, Access access) noexcept;
-  /// Nothing was submitted.
+  /// Cancels a use: nothing was submitted.
   void cancel(const Ticket& ticket) noexcept;
 
-  /// Queues on the stream the waits that a use needs, and nothing is on record: it is a stranger's,
-  /// who says nothing of its end. Refused as waits are, and with out_of_memory.
+  /// Queues on the stream the waits that a use needs, but records no use. For foreign code that
+  /// does not report the end of its use. Fails as waits do, and with out_of_memory.
   [[nodiscard]] Result<void> try_order(StreamRef stream, Access access,
                                        CallSite site = CallSite::here()) noexcept;
-  /// All that a use of somebody who has no stream here waits for: devices are asked without the
-  /// lock. False if the host has no memory.
+  /// Collects all marks that a use without a stream has to wait for. The caller waits for them
+  /// without the lock. Returns false if the host has no memory.
   [[nodiscard]] bool try_collect(Access access, MarkSet& earlier) const noexcept;
 
-  /// Blocks the host until it may use the memory in this way.
+  /// Waits until the host may access the memory in this way.
   [[nodiscard]] Result<void> try_wait(Access access) const noexcept;
-  /// The same, and the host has the turn then, until the ticket is cancelled. Refused as waits are,
-  /// and with access_conflict.
+  /// Like try_wait(), and begins a use by the host, which holds the turn until the ticket is
+  /// cancelled. Fails as waits do, and with access_conflict.
   [[nodiscard]] Result<Ticket> try_begin_on_host(Access access, CallSite site) noexcept;
-  /// Could try_wait() return at once? Never blocks.
+  /// Returns whether try_wait() would return immediately. Never blocks.
   [[nodiscard]] Result<bool> try_is_ready(Access access) const noexcept;
 
-  /// What is still to come is what its stream has now, as if somebody had to wait for it: whoever
-  /// does so later does not wait for what the stream does from here on.
+  /// Gives a mark to every use that is still to come, as if another user had to wait for it now.
+  /// Work that the streams submit later no longer belongs to these uses.
   void settle() noexcept;
 
-  /// A use that was made elsewhere: memory that was adopted is ready at a mark.
+  /// Records a use that was made elsewhere. For example, adopted memory is ready at a mark.
   [[nodiscard]] Result<void> try_note(StreamRef stream, Mark mark, Access access) noexcept;
 
-  /// The first entry, by somebody who is the only one to know the record.
+  /// Records the first use, a write. Takes no lock: no other thread may know the record yet.
   void begin_with(StreamRef stream, Mark mark) noexcept {
     if (!mark) return;
-    // In place: loading what was just stored in smaller parts is slow, and moving it would do that.
+    // Constructed in place: moving an Entry would load values right after they were stored in
+    // smaller parts, which is slow.
     ::new (static_cast<void*>(inline_)) Entry(stream, mark.sequence, ++version_, 0, true);
     count_ = 1;
   }
 
-  /// How many uses were ended. Have there been any behind that many, of which something is left?
+  /// Returns the number of uses that have ended so far.
   [[nodiscard]] std::uint64_t version() const noexcept;
+  /// Returns whether a use is on record that ended after version() had this value.
   [[nodiscard]] bool has_any_since(std::uint64_t version) const noexcept;
-  /// All there is, into `out`; gives how many there are, which may be more than were put there.
+  /// Copies the entries to `out`. Returns the number of entries, which may be larger than `out`.
+  /// Gives marks to uses that are still to come.
   std::size_t list(std::span<Entry> out) const noexcept;
   [[nodiscard]] std::size_t size() const noexcept;
-  /// The same for somebody who is the only one to know the record.
+  /// Returns the entries without a lock. No other thread may know the record.
   [[nodiscard]] std::span<const Entry> unshared() const noexcept {
     return {more_ ? more_.get() : inline_, count_};
   }
-  /// Forgets uses that are done.
+  /// Removes uses that are done.
   void prune() noexcept;
-  /// Forgets uses by devices that are lost, once somebody has been told: they do nothing any more.
+  /// Removes uses by lost devices, which do nothing any more. Call it after the loss has been
+  /// reported.
   void forget_lost() noexcept;
 
  private:
   static constexpr std::size_t inline_entries = 3;
 
-  /// Takes the mutex, and the turn if it is wanted. Refused, or without the turn that was wanted,
-  /// it does not have the mutex.
+  /// Takes the mutex, and the turn if `turn` wants it. On failure, or if the turn was wanted and
+  /// not available, the mutex is not held.
   [[nodiscard]] Result<Ticket> try_lock_in_turn(Access access, Turn turn, CallSite site) noexcept;
 
-  // All of these with the mutex held.
-  /// Must a use wait until others have ended?
+  // Call the functions below with the mutex held.
+  /// Returns whether a use must wait for open uses of other threads.
   [[nodiscard]] bool is_blocked(std::uint32_t thread, bool is_write) const noexcept {
     if (open_uses_ == 0 || opener_ == thread) return false;
     if (!is_write && open_writes_ == 0) return false;
@@ -251,11 +270,12 @@ class TERN_EXPORT UseRecord {
   [[nodiscard]] bool make_room() noexcept;
   void put(StreamRef stream, std::uint64_t sequence, std::uint64_t began, bool is_write) noexcept;
   void forget_up_to(std::uint64_t version) noexcept;
-  /// What a use of the stream has to wait for. False if the host has no memory.
+  /// Collects the marks that a use of the stream has to wait for. Returns false if the host has no
+  /// memory.
   [[nodiscard]] bool add_waits(StreamId stream, Access access, MarkSet& waits) noexcept;
-  /// What is still to come is what the stream has now.
+  /// Gives a mark to a use that is still to come.
   static void settle(Entry& entry) noexcept;
-  /// The same, and is the use over?
+  /// Returns whether the use is done. Gives it a mark if its stream no longer accepts work.
   static bool is_done(Entry& entry) noexcept;
 
   /// Whose the open uses are, while they are of several threads: made when that first happens. Uses
@@ -278,13 +298,13 @@ class TERN_EXPORT UseRecord {
   static constexpr std::uint32_t max_entries = 0xFFFF;
   static constexpr std::uint32_t max_open_uses = 0xFFFF, max_open_writes = 0xFF;
 
-  // Small, so that the first entry is in the second cache line of a storage.
+  // Small members first, so that the first entry is in the second cache line of a Storage.
   mutable BriefLock mutex_;
-  std::uint8_t open_writes_ = 0;  // guarded by mutex_, as all of these
-  std::uint16_t open_uses_ = 0;   // that have the turn
+  std::uint8_t open_writes_ = 0;  // guarded by mutex_, as are the members below
+  std::uint16_t open_uses_ = 0;   // uses that hold the turn
   std::uint16_t count_ = 0;
   std::uint16_t capacity_ = inline_entries;
-  std::uint32_t begun_ = 0;   // uses that will need an entry
+  std::uint32_t begun_ = 0;   // uses that have begun and will need an entry
   std::uint32_t opener_ = 0;  // the thread of all open uses, or several_threads
   std::uint64_t version_ = 0;
   std::unique_ptr<Entry[]> more_;

@@ -1,8 +1,11 @@
-// A View is an address and a number of elements: what a kernel gets of an array.
+// A View is a pointer and a number of elements: the argument that a kernel gets for an array.
 //
-// It owns nothing, checks nothing and costs nothing: two words that are copied into a launch, and
-// access through it is access through a pointer. It is valid for the work it was made for; who
-// makes one (Array::view) names the stream and what is done there.
+//   __global__ void scale(View<float> x) { x[threadIdx.x] *= 2; }
+//   scale<<<1, 32, 0, cuda_stream>>>(x.view(stream, Access::read_write));
+//
+// A View owns nothing and checks nothing. It is two words that are copied into the launch, and
+// access through it costs as much as access through a pointer. A View is valid only for the work it
+// was made for: Array::view() names the stream and the access.
 
 #pragma once
 
@@ -13,6 +16,7 @@
 
 namespace tern {
 
+/// A non-owning range of elements, usable on host and device.
 template <class T>
 class View {
  public:
@@ -20,7 +24,7 @@ class View {
 
   View() noexcept = default;
   TERN_HOST_DEVICE constexpr View(T* data, std::size_t size) noexcept : data_(data), size_(size) {}
-  /// Who may write may read.
+  /// Converts a view for writing to a view for reading.
   template <class U>
   requires(std::is_same_v<const U, T>) TERN_HOST_DEVICE constexpr View(View<U> other) noexcept
       : data_(other.data()), size_(other.size()) {}
@@ -28,6 +32,7 @@ class View {
   [[nodiscard]] TERN_HOST_DEVICE constexpr T* data() const noexcept { return data_; }
   [[nodiscard]] TERN_HOST_DEVICE constexpr std::size_t size() const noexcept { return size_; }
   [[nodiscard]] TERN_HOST_DEVICE constexpr bool empty() const noexcept { return size_ == 0; }
+  /// Returns an element. The index is not checked.
   [[nodiscard]] TERN_HOST_DEVICE constexpr T& operator[](std::size_t index) const noexcept {
     return data_[index];
   }
@@ -39,7 +44,7 @@ class View {
   std::size_t size_ = 0;
 };
 
-/// What a kernel's side relies on: two words, in this order, moved as bytes.
+/// The layout that kernels rely on: a pointer, then a size, trivially copyable.
 template <class T>
 inline constexpr bool view_has_fixed_layout =
     std::is_standard_layout_v<View<T>>&& std::is_trivially_copyable_v<View<T>> &&

@@ -1,7 +1,11 @@
-// What is known of a block beside what it carries itself, found by its generation.
+// Looks up what the library knows about a block, given its generation.
 //
-// A block passes through up to four states, and each is visible here: live, retired while its
-// stream may still use it, quarantined by a guard, freed. Thread-safe; takes no lock.
+//   if (block_state(block.generation) == BlockState::live) { ... }
+//   Tag tag = try_block_info(block.generation).value().tag;
+//
+// A block goes through up to four states: live; retired, while its stream may still use the memory;
+// quarantined, while a GuardResource keeps it; freed. All functions are thread-safe and take no
+// lock.
 
 #pragma once
 
@@ -19,25 +23,30 @@ namespace tern {
 
 class Resource;
 
+/// The facts about one block.
 struct BlockInfo {
   void* address = nullptr;
   std::size_t bytes = 0;
-  /// Of the address as it is: the largest power of two that divides it.
+  /// The largest power of two that divides the address. May be larger than the requested alignment.
   std::size_t alignment = 0;
   DeviceId device = {};
-  /// The resource that made the block: at the bottom of a stack, or a guard. Valid while it lives.
+  /// The resource that allocated the block: the bottom of a stack of wrappers, or a GuardResource.
+  /// The pointer is valid while the resource lives.
   const Resource* resource = nullptr;
-  /// The stream that uses it first; once freed, the one that used it last.
+  /// The stream of the request, which uses the block first. After the free: the stream of the free,
+  /// which used the block last.
   StreamId stream = {};
   Tag tag = {};
   BlockState state = BlockState::freed;
 };
 
-/// "live", "retired", "quarantined" or "freed".
+/// Returns "live", "retired", "quarantined" or "freed".
 [[nodiscard]] TERN_EXPORT std::string_view name(BlockState state) noexcept;
-/// freed for a generation that was never issued. Asks the device about a retired block.
+/// Returns the state of the block, or `freed` for a generation that was never issued. For a retired
+/// block, the call queries the device whether the stream has passed the free. Does not wait.
 [[nodiscard]] TERN_EXPORT BlockState block_state(Generation generation) noexcept;
-/// Refused with use_after_free once the block's place has a new owner, or if it never had one.
+/// Returns the facts about the block. Fails with use_after_free if the slot now belongs to a newer
+/// block or the generation was never issued.
 [[nodiscard]] TERN_EXPORT Result<BlockInfo> try_block_info(Generation generation) noexcept;
 
 }  // namespace tern

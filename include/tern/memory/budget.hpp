@@ -1,19 +1,27 @@
-// A Budget is a named limit on bytes: of a process, a tenant, a task, a scope.
+// A Budget is a named limit on bytes, for example of a process, a tenant or a task.
 //
-// Budgets form trees. Bytes are charged to a leaf and to everything above it, or to none of them:
-// check and claim are one step at each level, so no instant sees a budget above its limit, whatever
-// other threads do. Exactly the limit is granted, one byte more is refused with out_of_budget by
-// the level that has no room, and a refusal has changed nothing.
+//   BudgetHandle process = Budget::make("process", BudgetLimit::fraction_of(device));
+//   BudgetHandle task = Budget::make("task", BudgetLimit::bytes(256 * mib), {.parent = process});
+//   auto resource = std::make_shared<BudgetResource>(pool, task);
 //
-// Four parts make up what is charged:
-//   admitted     memory that exists; `pending` of it is freed, but its stream has yet to pass it
-//   provisional  memory that is being asked for
-//   reserved     claimed by a Reservation, and not drawn yet
-// The sum holds whenever no call is under way. Peaks are of admitted bytes only.
+// Budgets form trees. A charge applies to a budget and to all budgets above it, or to none of them.
+// At each level, check and claim are one atomic step, so a budget never exceeds its limit, whatever
+// other threads do. A request that exactly reaches the limit succeeds. A request for one byte more
+// fails with out_of_budget, names the level that has no room, and changes nothing.
 //
-// Nobody edits the books: they follow the life of blocks (BudgetResource), of reservations, and of
-// Charge tokens for memory that others own. Thread-safe, all of it. Held by handle; a child keeps
-// its parent alive, and what is pending in a child that ends is pending in its parent.
+// The charged bytes of a budget are the sum of three parts:
+//
+//   admitted     memory that exists; the part called `pending` is freed, but its stream has not
+//                passed the free yet
+//   provisional  memory that is being allocated right now
+//   reserved     claimed by a Reservation and not drawn yet
+//
+// The sum is exact whenever no call is in progress. Peaks count admitted bytes only.
+//
+// A program cannot edit the counts directly. They follow the lifetimes of blocks (BudgetResource),
+// of Reservations, and of Charges for memory that other code owns. All functions are thread-safe.
+// Budgets are owned through handles, and a child keeps its parent alive. When a child is destroyed,
+// its pending bytes stay charged to its parent.
 
 #pragma once
 
@@ -46,24 +54,27 @@ class PendingFrees;
 class Reservation;
 using BudgetHandle = std::shared_ptr<Budget>;
 
-/// How much a budget allows. There is no default: no limit is a decision too.
+/// The limit of a budget. There is no default: a budget without a limit must say unlimited().
 class TERN_EXPORT BudgetLimit {
  public:
-  /// More than max_request_bytes counts as that. 0 allows nothing.
+  /// A limit of `bytes`, capped at max_request_bytes. 0 allows nothing.
   [[nodiscard]] static constexpr BudgetLimit bytes(std::size_t bytes) noexcept {
     return BudgetLimit(bytes < max_request_bytes ? bytes : max_request_bytes, {});
   }
-  /// Of all the memory the device has, above 0 and at most 1. The budget is of that device then.
-  /// Throws InvalidArgument, and what the device says when asked.
+  /// A fraction of the total memory of `device`. The budget then counts memory of that device only.
+  /// Throws InvalidArgument unless 0 < fraction <= 1, and any error of querying the device.
   [[nodiscard]] static BudgetLimit fraction_of(const Device& device, double fraction = 0.8);
-  /// Counts and never refuses. Reservations need a limit somewhere above them.
+  /// No limit: the budget counts bytes and never refuses. A reservation needs a finite limit at
+  /// this level or above.
   [[nodiscard]] static constexpr BudgetLimit unlimited() noexcept { return BudgetLimit(none, {}); }
 
+  /// Returns false for unlimited().
   [[nodiscard]] constexpr bool is_finite() const noexcept { return bytes_ != none; }
-  /// What is admitted at most: of no limit, all that can be counted.
+  /// The largest number of bytes that may be charged. For unlimited(): max_request_bytes.
   [[nodiscard]] constexpr std::size_t value_bytes() const noexcept {
     return is_finite() ? bytes_ : max_request_bytes;
   }
+  /// The device of fraction_of(), or no device.
   [[nodiscard]] constexpr DeviceId device() const noexcept { return device_; }
 
  private:
@@ -76,25 +87,30 @@ class TERN_EXPORT BudgetLimit {
   DeviceId device_;
 };
 
-/// How far a request at the limit may go; each policy allows what those before it do. Handlers are
-/// those of a PressureResource around the BudgetResource, and unified buffers.
+/// What a request may do when it reaches the limit of a budget. Each policy also allows everything
+/// that the policies before it allow. Handlers are the handlers of a PressureResource around the
+/// BudgetResource, and the eviction of unified buffers.
 enum class Overflow : std::uint8_t {
-  fail,   // notices frees that are done, and uses memory of the same stream again; no handler runs
-  wait,   // the host waits for frees that are not done, if the request allows it; no handler runs
-  evict,  // handlers may drop what can be fetched again (Pressure::reach)
-  spill,  // handlers may also write elsewhere what cannot
+  fail,   // checks for completed frees and reuses memory of the same stream; runs no handler
+  wait,   // the host waits for pending frees if the request allows it; runs no handler
+  evict,  // handlers may drop data that can be fetched again (Pressure::reach)
+  spill,  // handlers may also write data elsewhere that has no other copy
 };
+/// Returns "fail", "wait", "evict" or "spill".
 [[nodiscard]] TERN_EXPORT std::string_view name(Overflow overflow) noexcept;
 
+/// Options of Budget::make().
 struct BudgetOptions {
+  /// The budget above. Null makes a root.
   BudgetHandle parent = {};
-  /// Whose memory it counts. None: the parent's, or that of the limit; if these have none, the
-  /// budget is neutral and counts bytes of any device.
+  /// The device whose memory the budget counts. If unset: the device of the limit, else the device
+  /// of the parent. If there is none, the budget is neutral and counts bytes of any device.
   DeviceId device = {};
+  /// What requests at the limit may do.
   Overflow overflow = Overflow::spill;
 };
 
-/// One moment of a budget; the parts may be off by calls that are under way.
+/// The counts of a budget at one moment. The parts may be off by the calls in progress.
 struct BudgetState {
   std::size_t limit_bytes = 0;
   std::size_t charged_bytes = 0;
@@ -107,25 +123,26 @@ struct BudgetState {
   friend bool operator==(const BudgetState&, const BudgetState&) noexcept = default;
 };
 
-/// What drain() has found.
+/// The result of Budget::drain().
 struct Drained {
+  /// Bytes that are no longer charged.
   std::size_t released_bytes = 0;
-  /// Streams that could not be asked; their bytes stay pending.
+  /// The number of streams whose query failed. Their bytes stay pending.
   std::size_t failed_streams = 0;
 };
 
-/// The most that was admitted while a window is open, and how it is kept: a place in the list of
-/// its budget.
+/// The peak of an open PeakWindow, and its link in the list of the budget's windows. Internal.
 struct PeakSlot {
   std::size_t peak_bytes = 0;
   PeakSlot* next = nullptr;
   bool is_open = false;
 };
 
+/// A node in a tree of limits.
 class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
  public:
-  /// Throws InvalidArgument for an empty name, DeviceMismatch if the parent or the limit is of
-  /// another device, OutOfMemory.
+  /// Makes a budget. Throws InvalidArgument for an empty name, DeviceMismatch if the parent or the
+  /// limit belongs to another device, OutOfMemory if the host has no memory.
   [[nodiscard]] static BudgetHandle make(std::string_view name, BudgetLimit limit,
                                          const BudgetOptions& options = {});
   Budget(const Budget&) = delete;
@@ -133,64 +150,79 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   ~Budget();
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// The names from the root on, "process/tenant/task".
+  /// The names from the root to this budget, such as "process/tenant/task".
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] const BudgetHandle& parent() const noexcept { return parent_; }
-  /// None: neutral.
+  /// The device whose memory the budget counts. No device if the budget is neutral.
   [[nodiscard]] DeviceId device() const noexcept { return device_; }
   [[nodiscard]] Overflow overflow() const noexcept { return overflow_; }
 
+  /// Returns all counts.
   [[nodiscard]] BudgetState state() const noexcept;
+  /// The limit; max_request_bytes if there is none.
   [[nodiscard]] std::size_t limit_bytes() const noexcept { return limit().value_bytes(); }
   [[nodiscard]] bool has_limit() const noexcept { return limit().is_finite(); }
+  /// Admitted, provisional and reserved bytes together.
   [[nodiscard]] std::size_t charged_bytes() const noexcept { return charged_.load(); }
+  /// Admitted bytes, including pending ones.
   [[nodiscard]] std::size_t used_bytes() const noexcept { return admitted_.load() & ~window_bit; }
+  /// Admitted bytes that are not pending.
   [[nodiscard]] std::size_t live_bytes() const noexcept;
+  /// Bytes that are freed but still charged, because their stream has not passed the free.
   [[nodiscard]] std::size_t pending_bytes() const noexcept { return pending_.load(); }
-  /// Of one stream, in the whole tree.
+  /// Pending bytes of one stream, summed over the whole tree.
   [[nodiscard]] std::size_t pending_bytes(StreamId stream) const noexcept;
+  /// Bytes of allocations in progress.
   [[nodiscard]] std::size_t provisional_bytes() const noexcept { return provisional_.load(); }
+  /// Bytes of reservations that are not drawn yet.
   [[nodiscard]] std::size_t reserved_bytes() const noexcept { return reserved_.load(); }
-  /// Of this level; 0 where more is charged than a lowered limit allows.
+  /// The bytes that this level can still charge. 0 if a lowered limit is below the charged bytes.
+  /// Budgets above may have less.
   [[nodiscard]] std::size_t remaining_bytes() const noexcept;
-  /// Would all levels take so much more now? Changes nothing, and promises nothing.
+  /// Returns whether `bytes` more would fit at every level now. Claims nothing, so a later request
+  /// may still fail.
   [[nodiscard]] bool would_fit(std::size_t bytes) const noexcept;
 
-  /// Admitted bytes under a tag. The sum over all tags is what is used.
+  /// Admitted bytes with this tag. The sum over all tags is used_bytes().
   [[nodiscard]] std::size_t used_bytes(Tag tag) const noexcept;
+  /// Admitted bytes of one tag.
   struct TagUse {
     Tag tag = {};
     std::size_t used_bytes = 0;
   };
-  /// Those that are not 0. Throws std::bad_alloc.
+  /// Returns the tags with more than 0 admitted bytes. Throws std::bad_alloc.
   [[nodiscard]] std::vector<TagUse> used_by_tag() const;
 
-  /// From the next request on. Below what is charged it revokes nothing, and admits nothing before
-  /// enough has gone. A limit of another device is refused with DeviceMismatch.
+  /// Sets the limit for later requests. A limit below the charged bytes revokes nothing; requests
+  /// fail until enough bytes are freed. Throws DeviceMismatch for a limit of another device.
   void set_limit(BudgetLimit limit);
 
-  /// The most that was used since the budget was made, or since the last reset.
+  /// The high-water mark of used_bytes() since the budget was made or since the last reset_peak().
   [[nodiscard]] std::size_t peak_bytes() const noexcept;
-  /// Begins again at what is used now. From then on an admission takes a small lock, as it does
-  /// while a PeakWindow is open.
+  /// Restarts the high-water mark at the bytes in use now. From the first call on, every admission
+  /// takes a short lock, as it does while a PeakWindow is open.
   void reset_peak() noexcept;
 
-  /// Claims bytes here and above for requests to come. Refused with out_of_budget, and with
-  /// unsupported where no level has a limit: it would promise nothing.
+  /// Claims bytes at this level and above for later requests. Before it fails, the call drains
+  /// completed frees. Fails with out_of_budget, or with unsupported if neither this budget nor one
+  /// above has a limit: then a reservation would guarantee nothing.
   [[nodiscard]] Result<Reservation> try_reserve(std::size_t bytes,
                                                 CallSite site = CallSite::here()) noexcept;
   [[nodiscard]] Reservation reserve(std::size_t bytes, CallSite site = CallSite::here());
-  /// Counts memory that somebody else owns, for as long as the token lives.
+  /// Charges memory that other code owns, for as long as the returned Charge lives. Drains
+  /// completed frees before it fails. Fails with out_of_budget, or with out_of_memory if the host
+  /// has no memory.
   [[nodiscard]] Result<Charge> try_charge(std::size_t bytes, Tag tag = {},
                                           CallSite site = CallSite::here()) noexcept;
   [[nodiscard]] Charge charge(std::size_t bytes, Tag tag = {}, CallSite site = CallSite::here());
 
-  /// Notices which pending frees of the tree are done, and tries frees again that failed in a
-  /// BudgetResource of the tree. Asks every stream at most once more than it has something done;
-  /// never waits. Requests at the limit do this by themselves.
+  /// Checks which pending frees of the tree have completed and ends their charges. Also retries
+  /// failed frees of the BudgetResources in the tree. Queries each stream until a query finds
+  /// nothing new; never waits. Requests at the limit call drain() themselves.
   Drained drain() noexcept;
-  /// Waits for everything that is pending in the tree. Gives the first failure of a stream, whose
-  /// bytes stay pending.
+  /// Waits for everything that is pending in the tree. If a stream cannot be waited for, its bytes
+  /// stay pending, and the first such failure is returned at the end. The work of a lost device
+  /// counts as completed.
   Result<void> try_wait_for_pending() noexcept;
 
  private:
@@ -200,7 +232,8 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   friend class PendingFrees;
   friend class Reservation;
 
-  // "A window is open", in admitted_: then admissions take window_mutex_ and raise every window.
+  // Set in admitted_ while a window is open. Admissions then take window_mutex_ and update every
+  // window.
   static constexpr std::size_t window_bit = std::size_t{1} << 63;
   static constexpr std::size_t tags_per_page = 256;
   using TagPage = std::array<std::atomic<std::size_t>, tags_per_page>;
@@ -209,18 +242,21 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
 
   [[nodiscard]] BudgetLimit limit() const noexcept { return BudgetLimit(limit_.load(), {}); }
   [[nodiscard]] bool claim_here(std::size_t bytes) noexcept;
-  // The level without room, or null: claimed at every level up to `end`, and provisional.
+  // Claims bytes, as provisional, at every level from this one up to but excluding `end`. Returns
+  // null on success, else the level that has no room; then nothing is claimed.
   [[nodiscard]] const Budget* claim(std::size_t bytes, const Budget* end = nullptr) noexcept;
   void unclaim(std::size_t bytes, const Budget* end = nullptr) noexcept;
-  // As claim, after a look at what is done. What a check must do before it refuses.
+  // Like claim(), but if that fails, drains completed frees and claims again. A check must do this
+  // before it refuses.
   [[nodiscard]] const Budget* claim_or_drain(std::size_t bytes,
                                              const Budget* end = nullptr) noexcept;
-  void admit(std::size_t bytes, Tag tag) noexcept;  // what was provisional
+  /// Turns provisional bytes into admitted ones.
+  void admit(std::size_t bytes, Tag tag) noexcept;
   void release(std::size_t bytes, Tag tag) noexcept;
   void retag(std::size_t bytes, Tag from, Tag to) noexcept;
   void add_pending(std::size_t bytes) noexcept;
   void remove_pending(std::size_t bytes) noexcept;
-  // A place to count the tag at every level, so that admitting cannot fail.
+  // Makes a counter for the tag at every level, so that admitting cannot fail later.
   [[nodiscard]] Result<void> prepare(Tag tag) noexcept;
   [[nodiscard]] bool prepare_here(Tag tag) noexcept;
   [[nodiscard]] std::atomic<std::size_t>& tag_total(Tag tag) noexcept;
@@ -230,7 +266,7 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   void close(PeakSlot& slot) noexcept;
   [[nodiscard]] std::size_t peak_of(const PeakSlot& slot) const noexcept;
   [[nodiscard]] bool is_under(const Budget* ancestor) const noexcept;
-  // Whether so much would fit if nothing were pending here.
+  // Returns whether `bytes` would fit at this level if nothing were pending.
   [[nodiscard]] bool fits_after_pending(std::size_t bytes) const noexcept;
   [[nodiscard]] Failure refusal(std::size_t requested, std::size_t would_grant, Tag tag,
                                 std::string_view device, CallSite site) const noexcept;
@@ -240,10 +276,11 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   const std::string path_;
   const DeviceId device_;
   const Overflow overflow_;
-  const std::shared_ptr<PendingFrees> frees_;  // one for the tree
+  const std::shared_ptr<PendingFrees> frees_;  // shared by the whole tree
 
-  // charged_ rises before its parts and falls after them, so they are never above the limit.
-  std::atomic<std::size_t> limit_;  // BudgetLimit::none for none
+  // charged_ is raised before its parts and lowered after them, so the parts never add up to more
+  // than the limit.
+  std::atomic<std::size_t> limit_;  // BudgetLimit::none if there is no limit
   std::atomic<std::size_t> charged_ = 0;
   std::atomic<std::size_t> admitted_ = 0;
   std::atomic<std::size_t> pending_ = 0;
@@ -259,16 +296,18 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   std::array<std::atomic<TagPage*>, 65'536 / tags_per_page> tag_pages_ = {};
 };
 
-/// The most a budget had admitted since the window was opened, beginning with what it had then. Any
-/// number may be open, nested or not. While one is, admissions to the budget take a small lock.
-/// Thread-safe.
+/// Measures the high-water mark of a budget's admitted bytes from the window's construction on. The
+/// bytes in use at construction count. Any number of windows may be open, nested or not. While a
+/// window is open, admissions to the budget take a short lock. Thread-safe.
 class TERN_EXPORT PeakWindow {
  public:
+  /// Opens the window. Throws InvalidArgument if `budget` is null.
   explicit PeakWindow(BudgetHandle budget);
   PeakWindow(const PeakWindow&) = delete;
   PeakWindow& operator=(const PeakWindow&) = delete;
   ~PeakWindow();
 
+  /// The high-water mark so far.
   [[nodiscard]] std::size_t peak_bytes() const noexcept { return budget_->peak_of(slot_); }
 
  private:
@@ -276,18 +315,24 @@ class TERN_EXPORT PeakWindow {
   PeakSlot slot_;
 };
 
-/// Bytes claimed before they are needed. Requests that name it (Request::reservation) are paid from
-/// it, and pay back if they fail; the rest is released when it ends. Move-only. Requests may draw
-/// from several threads; moving or ending it must not race with them.
+/// Bytes that are claimed before they are needed.
+///
+///   Reservation reserved = budget->reserve(64 * mib);
+///   Block block = resource->allocate({.bytes = 1 * mib, .reservation = &reserved});
+///
+/// A request that names the reservation (Request::reservation) draws its bytes from it and returns
+/// them if it fails. The destructor releases the bytes that were not drawn. A Reservation can be
+/// moved but not copied. Requests of several threads may draw at the same time. Moving or
+/// destroying the reservation must not race with them.
 class TERN_EXPORT Reservation {
  public:
-  /// Of nothing.
+  /// Constructs a reservation of 0 bytes without a budget.
   Reservation() noexcept = default;
   Reservation(Reservation&& other) noexcept;
   Reservation& operator=(Reservation&& other) noexcept;
   ~Reservation();
 
-  /// Not drawn yet.
+  /// The bytes that are not drawn yet.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_.load(); }
   [[nodiscard]] const BudgetHandle& budget() const noexcept { return budget_; }
 
@@ -295,7 +340,8 @@ class TERN_EXPORT Reservation {
   friend class Budget;
   friend class BudgetResource;
   Reservation(BudgetHandle budget, std::size_t bytes) noexcept;
-  // From reserved to provisional, at the budget's level and above; false if there is too little.
+  // Turns reserved bytes into provisional ones at the level of budget() and above. Returns false if
+  // fewer than `bytes` are left.
   [[nodiscard]] bool draw(std::size_t bytes) noexcept;
   void put_back(std::size_t bytes) noexcept;
   void end() noexcept;
@@ -304,11 +350,11 @@ class TERN_EXPORT Reservation {
   std::atomic<std::size_t> bytes_ = 0;
 };
 
-/// Says that memory owned by somebody else counts: admitted while this lives. Move-only; one value
-/// is for one thread at a time.
+/// Charges memory that other code owns to a budget: the bytes are admitted while the Charge lives.
+/// A Charge can be moved but not copied. Use one object from one thread at a time.
 class TERN_EXPORT Charge {
  public:
-  /// Of nothing.
+  /// Constructs a charge of 0 bytes without a budget.
   Charge() noexcept = default;
   Charge(Charge&& other) noexcept;
   Charge& operator=(Charge&& other) noexcept;

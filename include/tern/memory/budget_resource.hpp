@@ -1,18 +1,28 @@
-// A BudgetResource refuses any request that would take its Budget above a limit.
+// A BudgetResource fails every request that would push its Budget above a limit.
 //
-// It charges the bytes the upstream grants, not the bytes asked for, so that the budget equals the
-// footprint, and before the upstream is asked. A freed block stays charged, as pending, until its
-// stream has passed the free; where the upstream's frees wait for the stream, the charge ends at
-// once. A failed call leaves the budget as it was: a block whose free failed is live and charged.
+//   auto limited = std::make_shared<BudgetResource>(pool, Budget::make("task", limit));
 //
-// At the limit a request first looks which frees are done, then asks the upstream for memory that
-// its own stream has freed and takes over that charge, then waits for the oldest frees, if the
-// budget's Overflow and the request's Wait allow it, and only then is refused. Nobody has to drain.
+// Charging: the resource charges the size that the upstream grants, not the requested size, so the
+// budget equals the footprint. It charges before it calls the upstream. A freed block stays
+// charged, as pending, until its stream has passed the free. If the upstream's frees wait for the
+// stream, the charge ends with the free. A failed call leaves the budget unchanged: a block whose
+// free failed is still live and charged.
 //
-// The budget is of the upstream's device, or neutral. Blocks that the upstream has given out before
-// count from the beginning, in one sum, and must be freed here. Whoever frees a block of this
-// resource elsewhere leaves its charge until the resource ends, which ends all it has charged but
-// what is pending. Thread-safe.
+// At the limit, a request takes these steps and stops at the first success:
+//
+//   1. It checks which pending frees have completed.
+//   2. It asks the upstream for memory that the request's own stream has freed, and takes over the
+//      charge of that memory.
+//   3. It waits for the oldest pending frees, if the budget's Overflow and the request's Wait
+//      allow it.
+//   4. It fails with out_of_budget.
+//
+// The program never has to call Budget::drain().
+//
+// The budget must be neutral or belong to the upstream's device. Blocks that the upstream had live
+// before the wrapper was made are charged as one sum, and must be freed through this resource. If a
+// block of this resource is freed elsewhere, its charge stays until the resource is destroyed. The
+// destructor ends all charges of the resource except pending ones. Thread-safe.
 
 #pragma once
 
@@ -29,20 +39,25 @@ namespace tern {
 
 struct BlockCharge;
 
+/// Charges every block of its upstream to a budget.
 class TERN_EXPORT BudgetResource final : public WrappingResource {
  public:
-  /// Keeps both alive. Several resources may share one budget. Throws InvalidArgument for null,
-  /// DeviceMismatch, and OutOfBudget if what the upstream has given out does not fit.
+  /// Wraps `upstream`. Keeps the upstream and the budget alive. Several resources may share one
+  /// budget. Throws InvalidArgument if either is null, DeviceMismatch if the budget belongs to
+  /// another device, and OutOfBudget if the upstream's live bytes do not fit.
   BudgetResource(ResourceHandle upstream, BudgetHandle budget);
   ~BudgetResource() override;
 
   [[nodiscard]] const BudgetHandle& budget() const noexcept { return budget_; }
 
-  /// Pending bytes are those freed here that the budget still counts.
+  /// Pending bytes are bytes that were freed through this resource and are still charged.
   [[nodiscard]] Statistics statistics() const noexcept override;
-  /// Refused with out_of_budget, and with invalid_argument if it names a reservation of a budget
-  /// that is neither this one nor above it.
+  /// Allocates a block. Fails with out_of_budget; with invalid_argument if the request names a
+  /// reservation of a budget that is neither this one nor above it; or with the upstream's error.
+  /// May wait, see above.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
+  /// Frees the block in the upstream. Fails as the upstream does, or with use_after_free if another
+  /// thread is freeing the block at the moment.
   [[nodiscard]] Result<void> try_deallocate(
       const Block& block, StreamRef stream,
       const CallSite& site = CallSite::here()) noexcept override;
@@ -50,7 +65,7 @@ class TERN_EXPORT BudgetResource final : public WrappingResource {
  private:
   struct Shard {
     std::mutex mutex;
-    std::vector<BlockCharge*> buckets;  // guarded by mutex; lists of blocks
+    std::vector<BlockCharge*> buckets;  // guarded by mutex; each bucket is a linked list
     std::size_t count = 0;              // guarded by mutex
   };
   using Record = std::unique_ptr<BlockCharge>;
@@ -61,7 +76,7 @@ class TERN_EXPORT BudgetResource final : public WrappingResource {
                                                 Record record) noexcept;
   [[nodiscard]] Result<Block> allocate_claimed(const Request& request, std::size_t bytes,
                                                Record record) noexcept;
-  // Nothing, or what the upstream gave of what this stream has freed.
+  // Tries step 2 above. Returns an empty block if the stream's freed memory does not suffice.
   [[nodiscard]] Block allocate_recycled(const Request& request, std::size_t bytes,
                                         Record& record) noexcept;
   [[nodiscard]] Result<void> fit_claim(const Request& request, std::size_t claimed,
@@ -71,7 +86,7 @@ class TERN_EXPORT BudgetResource final : public WrappingResource {
                                std::size_t bytes) const noexcept;
   [[nodiscard]] Result<void> free_inherited(const Block& block, StreamRef stream,
                                             const CallSite& site) noexcept;
-  // The block is freed: its charge ends when the stream has passed that.
+  // Ends the charge of a freed block, at once or when the stream has passed the free.
   void end(Record record, StreamRef stream) noexcept;
 
   [[nodiscard]] Shard& shard_of(Generation generation) noexcept;
@@ -84,12 +99,12 @@ class TERN_EXPORT BudgetResource final : public WrappingResource {
   const bool frees_for_host_at_once_;
   std::atomic<std::size_t> pending_bytes_ = 0;
   std::mutex inherited_mutex_;
-  Charge inherited_;  // guarded by inherited_mutex_; of blocks that were there before
+  Charge inherited_;  // guarded by inherited_mutex_; charge of blocks that existed before
   std::array<Shard, 16> shards_;
 };
 
-/// How far a request may go that a budget of the stack refuses: the least policy of the budgets
-/// that its BudgetResources charge; spill without one, and for null.
+/// Returns the strictest Overflow policy among the budgets of a stack of wrappers. Returns
+/// Overflow::spill if the stack has no BudgetResource, or for null.
 [[nodiscard]] TERN_EXPORT Overflow overflow_of(const Resource* resource) noexcept;
 
 }  // namespace tern

@@ -1,8 +1,9 @@
-// A DirectResource asks the driver for every block: one call to allocate it, one to free it.
+// A DirectResource calls the driver for every block: one call to allocate, one call to free.
 //
-// Slow, and exact: what a sanitizer wants to see, and what pools stand on. Drivers free in the
-// order of the host, so freeing waits for the block's stream. The memory is device, pinned or
-// managed. Thread-safe; keeps its device open.
+// It is slow but exact: every block is an allocation that a sanitizer or profiler can see. Drivers
+// free memory immediately, not in stream order, so freeing a block waits until the stream has
+// finished its work. Blocks are device, pinned or managed memory. Thread-safe. Keeps its device
+// open.
 
 #pragma once
 
@@ -11,9 +12,11 @@
 
 namespace tern {
 
+/// Allocates and frees each block with one driver call.
 class TERN_EXPORT DirectResource final : public DriverResource {
  public:
-  /// Throws InvalidArgument, and Unsupported if the device has no such memory.
+  /// Throws InvalidArgument if the device is not open or the kind is none of device, pinned and
+  /// managed. Throws Unsupported if the device has no memory of that kind.
   explicit DirectResource(Device device, MemoryKind kind = MemoryKind::device);
 
   [[nodiscard]] const char* name() const noexcept override { return "direct"; }

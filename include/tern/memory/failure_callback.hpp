@@ -1,11 +1,13 @@
-// Who hears of failures that no caller can be told of.
+// The failure callback receives failures that cannot be returned to a caller.
 //
-// A free that fails in a destructor, a write beyond a guarded block, two live blocks that overlap:
-// nobody is there to catch an exception, so the library calls one function of the program's.
-// Without one, violations are printed to standard error, each once, and the rest is only counted.
+// Examples: a free that fails in a destructor, a write beyond a guarded block, two live blocks that
+// overlap. No caller could catch an exception there, so the library calls one function that the
+// program sets. Without a callback, the library prints each violation to standard error and only
+// counts other failures.
 //
-// The callback runs in the thread that met the failure, with no lock held, in several threads at
-// once. It may use the library. What it throws is dropped. Thread-safe.
+// The callback runs on the thread that met the failure, with no lock held. Several threads may call
+// it at the same time. It may use the library. Exceptions from the callback are ignored. All
+// functions are thread-safe.
 
 #pragma once
 
@@ -16,13 +18,15 @@
 
 namespace tern {
 
+/// A function that receives one failure per call.
 using FailureCallback = std::function<void(const Failure&)>;
 
-/// Replaces the callback and returns the one before. An empty one restores the default. Throws
-/// std::bad_alloc.
+/// Sets the callback and returns the previous one. An empty function restores the default
+/// behaviour. Throws std::bad_alloc.
 TERN_EXPORT FailureCallback set_failure_callback(FailureCallback callback);
 
-/// Calls it, for resources of one's own.
+/// Calls the current callback with `failure`. Without a callback, prints violations to standard
+/// error. For user-defined resources that have a failure to report.
 TERN_EXPORT void report_failure(const Failure& failure) noexcept;
 
 }  // namespace tern

@@ -1,9 +1,13 @@
-// A FaultResource makes requests and frees fail on purpose, to test whoever has to cope with it.
+// A FaultResource makes allocations and frees fail on purpose, to test error handling.
 //
-// Rules say which calls fail: those with a tag or of a size, and of these the n-th, every n-th, or
-// a share of them that a seed chooses. The same rules and the same calls give the same failures; of
-// several threads, the same numbers of the count fail, whoever draws them. A refused request has
-// changed nothing. Without rules it only hands on. Thread-safe; keeps its upstream alive.
+//   auto faulty = std::make_shared<FaultResource>(upstream, std::vector<FaultRule>{{.nth = 3}});
+//   // the third allocation fails with out_of_memory
+//
+// Rules choose the calls that fail. A rule filters by tag and size, and then picks the n-th
+// matching call, every n-th, or a pseudo-random share. The same rules and the same sequence of
+// calls give the same failures. With several threads, the same call numbers fail; which thread
+// makes the call with that number may vary. A failed allocation has changed nothing. Without rules,
+// all calls go to the upstream. Thread-safe. Keeps its upstream alive.
 
 #pragma once
 
@@ -18,51 +22,57 @@
 
 namespace tern {
 
+/// The operation that a rule makes fail.
 enum class FaultCall : std::uint8_t { allocate, free };
 
+/// When the call fails, relative to the call of the upstream.
 enum class FaultMoment : std::uint8_t {
-  before,  // the upstream is not asked
-  after,   // the upstream allocates, and the block is given back to it; not for frees
+  before,  // the upstream is not called
+  after,   // the upstream allocates and the block is freed again; not allowed for frees
 };
 
-/// A call is hit if it fits all of the filters and is chosen by one of nth, every and rate; with
-/// none of these, every one that fits is hit.
+/// One rule. A call fails if it passes all filters and is selected by `nth`, `every` or `rate`. If
+/// none of the three is set, every call that passes the filters fails.
 struct FaultRule {
   FaultCall call = FaultCall::allocate;
   FaultMoment moment = FaultMoment::before;
-  /// Filters. Calls that do not fit are not counted by this rule. Sizes are those asked for, and of
-  /// frees those granted.
+  /// Filters. A rule does not count calls that fail its filters. For allocations, sizes are
+  /// requested sizes; for frees, granted sizes.
   std::optional<Tag> tag = {};
   std::size_t min_bytes = 0;
   std::size_t max_bytes = SIZE_MAX;
-  /// The n-th that fits, from 1; 0: not chosen by number.
+  /// Fails the n-th matching call, counted from 1. 0 turns this selection off.
   std::uint64_t nth = 0;
-  /// Every n-th that fits: n, 2n, 3n; 0: not chosen so.
+  /// Fails matching calls n, 2n, 3n and so on. 0 turns this selection off.
   std::uint64_t every = 0;
-  /// This share of them, 0 to 1, as the seed decides.
+  /// Fails this share of the matching calls, 0 to 1. `seed` determines which ones.
   double rate = 0;
   std::uint64_t seed = 0;
-  /// What they fail with; unset: out_of_memory for requests, driver for frees.
+  /// The error code of the failure. If unset: out_of_memory for allocations, driver for frees.
   std::optional<ErrorCode> code = {};
 };
 
+/// Passes calls on to its upstream and makes the selected ones fail.
 class TERN_EXPORT FaultResource final : public WrappingResource {
  public:
-  /// Throws InvalidArgument for rules that cannot be.
+  /// Throws InvalidArgument if there is no upstream or a rule is invalid: a rate outside 0 to 1,
+  /// min_bytes above max_bytes, or a free that fails after it was done.
   explicit FaultResource(ResourceHandle upstream, std::vector<FaultRule> rules = {});
 
-  /// Counts from the beginning again. Throws InvalidArgument; then the old rules stay.
+  /// Replaces the rules and restarts their counts at 0. Throws InvalidArgument for an invalid rule;
+  /// then the old rules stay in force.
   void set_rules(std::vector<FaultRule> rules);
-  /// The next requests fail with out_of_memory, whatever the rules say.
+  /// Makes the next `count` allocations fail with out_of_memory, whatever the rules say.
   void fail_next(std::uint64_t count = 1) noexcept { fail_next_.store(count); }
 
-  /// How many were made to fail so far.
+  /// The number of allocations and frees that were made to fail so far.
   [[nodiscard]] std::uint64_t failed_requests() const noexcept { return failed_requests_.load(); }
   [[nodiscard]] std::uint64_t refused_frees() const noexcept { return refused_frees_.load(); }
 
-  /// A request that is hit is refused with the rule's code. Requests for nothing are never hit.
+  /// Fails with the code of the first rule that selects the call. Requests for 0 bytes never fail.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
-  /// One that is hit keeps the block live. Mistakes are refused as such by the upstream.
+  /// Frees the block, or fails with the rule's code and leaves the block live. Invalid frees, such
+  /// as a double free, are not counted by any rule; the upstream rejects them.
   [[nodiscard]] Result<void> try_deallocate(
       const Block& block, StreamRef stream,
       const CallSite& site = CallSite::here()) noexcept override;
@@ -72,8 +82,8 @@ class TERN_EXPORT FaultResource final : public WrappingResource {
   struct Hit {
     FaultMoment moment = FaultMoment::before;
     ErrorCode code = ErrorCode::out_of_memory;
-    std::uint64_t rule = 0;    // from 1; 0: fail_next
-    std::uint64_t number = 0;  // of the calls that fit the rule, from 1
+    std::uint64_t rule = 0;    // number of the rule, from 1; 0 for fail_next()
+    std::uint64_t number = 0;  // number of the call among those that match the rule, from 1
   };
   [[nodiscard]] static std::shared_ptr<Plan> checked_plan(std::vector<FaultRule> rules);
   [[nodiscard]] std::optional<Hit> hit(FaultCall call, std::size_t bytes, Tag tag) noexcept;

@@ -1,8 +1,9 @@
-// A LogSink takes the records of a LoggingResource: what was asked of it, and what came of it.
+// A LogSink receives the records of a LoggingResource.
 //
-// Records are plain values, so a sink may keep them. write() is called by whichever thread made the
-// call, by several at once, and with no lock of Tern's held; what a sink needs to protect is its
-// own. False or an exception means that the record is lost, and nothing else.
+// Records are plain values, so a sink may keep them. The thread that made the logged call calls
+// write(), so several threads may call it at once. Tern holds no lock during the call; a sink must
+// protect its own state. If write() returns false or throws, the record is lost and the
+// LoggingResource counts it as dropped. There is no other effect.
 
 #pragma once
 
@@ -26,44 +27,50 @@
 
 namespace tern {
 
+/// The logged operation.
 enum class LogAction : std::uint8_t { allocate, free, trim };
 
-/// "allocate", "free", "trim".
+/// Returns "allocate", "free" or "trim".
 [[nodiscard]] TERN_EXPORT std::string_view name(LogAction action) noexcept;
 
+/// One logged call.
 struct LogRecord {
   static constexpr std::size_t max_message_bytes = 256;
 
-  /// Increases over all resources and threads of the process. A free is numbered before it is
-  /// done, anything else after: read in this order, no address is given out twice.
+  /// Sequence number over all resources and threads of the process. A free gets its number before
+  /// the block is freed, every other call after it has returned. In this order, no address is
+  /// allocated twice without a free in between.
   std::uint64_t order = 0;
-  /// Of a clock that never goes back.
+  /// Time of the record, in nanoseconds of a monotonic clock.
   std::uint64_t time_ns = 0;
-  /// Counts the threads that ever logged, from 1.
+  /// Number of the calling thread, from 1, in the order in which threads first logged.
   std::uint32_t thread = 0;
   LogAction action = LogAction::allocate;
   DeviceId device = {};
   StreamId stream = {};
   const void* address = nullptr;
-  /// Granted; of a refused request: asked for; of a trim: given back.
+  /// The granted size. For a failed request: the requested size. For a trim: the bytes returned to
+  /// the upstream.
   std::size_t bytes = 0;
   Tag tag = {};
   Generation generation = {};
   CallSite site = {};
-  /// What it failed with; nothing if it succeeded.
+  /// The error code, or nothing if the call succeeded.
   std::optional<ErrorCode> failure = {};
   std::uint16_t message_bytes = 0;
   std::array<char, max_message_bytes + 1> message_text = {};
 
-  /// The sentence of the failure, cut between two characters if it is too long.
+  /// The message of the failure, truncated between two characters if it is longer than
+  /// max_message_bytes.
   [[nodiscard]] std::string_view message() const noexcept {
     return {message_text.data(), message_bytes};
   }
-  /// One line, without its end: the fields in the order above, with tabs between them. Control
-  /// characters of names and messages become spaces.
+  /// Returns the record as one line without a line end: the fields in the order above, separated by
+  /// tabs. Control characters in names and messages become spaces.
   [[nodiscard]] TERN_EXPORT std::string text() const;
 };
 
+/// The interface of all sinks.
 class TERN_EXPORT LogSink {
  public:
   LogSink() = default;
@@ -71,26 +78,27 @@ class TERN_EXPORT LogSink {
   LogSink& operator=(const LogSink&) = delete;
   virtual ~LogSink();
 
+  /// Consumes one record. Returns false if the record was lost.
   [[nodiscard]] virtual bool write(const LogRecord& record) = 0;
 };
 
 using LogSinkHandle = std::shared_ptr<LogSink>;
 
-/// Takes everything and keeps nothing: what logging costs by itself.
+/// Discards all records. Useful to measure the cost of logging itself.
 class TERN_EXPORT NullSink final : public LogSink {
  public:
   [[nodiscard]] bool write(const LogRecord& record) override;
 };
 
-/// Keeps the latest records in memory that it takes once, at the beginning.
+/// Keeps the latest records in a ring that is allocated once, in the constructor.
 class TERN_EXPORT RingSink final : public LogSink {
  public:
-  /// Throws InvalidArgument for no records, OutOfMemory.
+  /// Throws InvalidArgument if `most_records` is 0, and std::bad_alloc.
   explicit RingSink(std::size_t most_records = 1024);
   [[nodiscard]] bool write(const LogRecord& record) override;
-  /// What is there, by increasing order.
+  /// Returns the kept records, sorted by LogRecord::order. Throws std::bad_alloc.
   [[nodiscard]] std::vector<LogRecord> records() const;
-  /// All that were ever written, also those that later ones took the place of.
+  /// The number of records ever written, including overwritten ones.
   [[nodiscard]] std::uint64_t written() const noexcept;
 
  private:
@@ -99,11 +107,11 @@ class TERN_EXPORT RingSink final : public LogSink {
   std::uint64_t written_ = 0;
 };
 
-/// Appends each record to a file as one line, by one call, so that nothing is lost in a buffer when
-/// the process ends. Lines of several threads may stand in another order than their numbers.
+/// Appends each record to a file as one line. Each line is one system call, so no record is lost in
+/// a buffer when the process ends. With several threads, lines may appear out of LogRecord::order.
 class TERN_EXPORT FileSink final : public LogSink {
  public:
-  /// Makes the file if there is none. Throws FileError.
+  /// Opens the file for appending and creates it if needed. Throws FileError.
   explicit FileSink(const std::string& path);
   ~FileSink() override;
   [[nodiscard]] bool write(const LogRecord& record) override;
@@ -112,11 +120,12 @@ class TERN_EXPORT FileSink final : public LogSink {
   int file_ = -1;
 };
 
-/// Calls a function with each record; it may throw.
+/// Calls a function with each record. If the function throws, the record counts as dropped.
 class TERN_EXPORT CallbackSink final : public LogSink {
  public:
-  /// Throws InvalidArgument for no function.
+  /// Throws InvalidArgument if the function is empty.
   explicit CallbackSink(std::function<void(const LogRecord&)> function);
+  /// Writes one line. Returns false if the line was not written completely.
   [[nodiscard]] bool write(const LogRecord& record) override;
 
  private:

@@ -1,9 +1,13 @@
-// A LoggingResource writes one record for every call to it: what was asked, and what came of it.
+// A LoggingResource writes one log record for every allocate, free and trim.
 //
-// Failures are recorded too. A log never changes what it describes: a sink that fails or throws
-// costs its record, which is counted, and nothing else; and a sink that itself allocates from the
-// resource gets its memory and no record of that, so that it cannot call itself for ever. What a
-// record costs is bounded: no heap is used here. Thread-safe; keeps its upstream and its sink.
+//   auto ring = std::make_shared<RingSink>(1000);
+//   auto logged = std::make_shared<LoggingResource>(upstream, ring);
+//
+// Failed calls are logged too. Logging never changes the result of a call. If the sink fails or
+// throws, the record is lost and counted in dropped_records(). If the sink itself allocates from a
+// LoggingResource, the allocation works, but its record is dropped; otherwise the sink would call
+// itself forever. Writing a record allocates no heap memory in this class. Thread-safe. Keeps its
+// upstream and its sink alive.
 
 #pragma once
 
@@ -14,9 +18,10 @@
 
 namespace tern {
 
+/// Passes every call on to its upstream and logs the result.
 class TERN_EXPORT LoggingResource final : public WrappingResource {
  public:
-  /// Throws InvalidArgument without an upstream or a sink.
+  /// Throws InvalidArgument if the upstream or the sink is null.
   LoggingResource(ResourceHandle upstream, LogSinkHandle sink);
 
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
@@ -25,7 +30,7 @@ class TERN_EXPORT LoggingResource final : public WrappingResource {
       const CallSite& site = CallSite::here()) noexcept override;
   std::size_t trim(std::size_t keep_bytes) noexcept override;
 
-  /// Those that the sink did not take.
+  /// The number of records that the sink did not accept.
   [[nodiscard]] std::uint64_t dropped_records() const noexcept { return dropped_.load(); }
   [[nodiscard]] const LogSinkHandle& sink() const noexcept { return sink_; }
 

@@ -1,9 +1,11 @@
-// A MemoryReport is what a resource and its device did so far, as data and as text.
+// A MemoryReport summarizes the memory use of a resource and the activity of its device.
 //
-// It holds what is used, the peak, the hit rate, fragmentation, pending bytes, events, waits and
-// launches, and live bytes per tag. The tags add up to the total of the report whatever other
-// threads do meanwhile, because the total is their sum. Making one looks at every live block of the
-// process.
+//   std::puts(memory_report(*resource).text().c_str());
+//
+// The report has live and peak bytes, hit rate, fragmentation, pending bytes, live bytes per tag,
+// and the device's events, waits and launches. The bytes per tag always add up to `tagged_bytes`,
+// even while other threads allocate, because the total is computed as their sum. Making a report
+// visits every live block of the process, so it is slow if there are many.
 
 #pragma once
 
@@ -19,26 +21,30 @@
 
 namespace tern {
 
+/// A snapshot of one resource and its device.
 struct MemoryReport {
+  /// Live blocks of the resource with one tag.
   struct TagUse {
     Tag tag = {};
     std::size_t bytes = 0;
     std::size_t blocks = 0;
   };
 
-  std::string resource;  // its name
-  std::string device;    // its spec
+  std::string resource;  // Resource::name()
+  std::string device;    // the device's spec, such as "cuda:0"
   Statistics statistics = {};
   DeviceActivity activity = {};
-  /// Live blocks of the resource by tag, the largest first, and their sum.
+  /// Live blocks of the resource by tag, largest first, and the sum of their bytes.
   std::vector<TagUse> tags;
   std::size_t tagged_bytes = 0;
 
+  /// Returns the report as several lines of text. Throws std::bad_alloc.
   [[nodiscard]] std::string text() const;
 };
 
-/// Of a stack of wrappers: the tags are those of the blocks that the program has. Throws
-/// std::bad_alloc.
+/// Returns a report on `resource`. For a stack of wrappers, the tags are those of the blocks that
+/// the program holds: the blocks of the outermost GuardResource if there is one, else the blocks of
+/// the resource at the bottom. Throws std::bad_alloc.
 [[nodiscard]] TERN_EXPORT MemoryReport memory_report(const Resource& resource);
 
 }  // namespace tern

@@ -1,9 +1,12 @@
-// An OwnedBlock owns a block of any resource, and gives it back there when it ends.
+// An OwnedBlock owns a block of any resource and frees it in its destructor.
 //
-// It keeps the resource alive, and frees in the order of its stream: work that was submitted to the
-// stream before still finds the memory. It moves and does not copy; what was moved from owns
-// nothing and says not_allocated. Freeing at the end is silent: what fails is counted by the
-// resource. One object belongs to one thread at a time.
+//   OwnedBlock block(resource, {.bytes = 1 * mib, .stream = stream});
+//
+// An OwnedBlock keeps the resource alive. The free is stream-ordered: work submitted to stream()
+// before the free may still use the memory. An OwnedBlock can be moved but not copied. A moved-from
+// OwnedBlock owns nothing; its accessors fail with not_allocated. A free that fails in the
+// destructor is not reported to the caller; the resource counts it and tries again. Not
+// thread-safe: use one object from one thread at a time.
 
 #pragma once
 
@@ -14,26 +17,29 @@
 
 namespace tern {
 
+/// The owner of one block.
 class TERN_EXPORT OwnedBlock {
  public:
-  /// Nothing.
+  /// Constructs an OwnedBlock without a block.
   OwnedBlock() noexcept = default;
-  /// Throws what try_allocate returns.
+  /// Allocates a block. Throws what try_allocate() returns.
   OwnedBlock(ResourceHandle resource, const Request& request);
-  /// Refused as the resource refuses; invalid_argument without a resource.
+  /// Allocates a block. Fails with the error of the resource, or with invalid_argument if
+  /// `resource` is null.
   [[nodiscard]] static Result<OwnedBlock> try_allocate(ResourceHandle resource,
                                                        const Request& request) noexcept;
-  /// Takes over a block that the resource gave, to free it on the stream.
+  /// Takes ownership of a block that `resource` has allocated. The block will be freed on `stream`.
   [[nodiscard]] static OwnedBlock adopt(ResourceHandle resource, const Block& block,
                                         StreamRef stream) noexcept;
 
   OwnedBlock(OwnedBlock&& other) noexcept;
   OwnedBlock& operator=(OwnedBlock&& other) noexcept;
+  /// Frees the block, if there is one.
   ~OwnedBlock();
 
-  /// Is there a block? One of no bytes is one.
+  /// Returns true if there is a block. A block of 0 bytes counts.
   [[nodiscard]] explicit operator bool() const noexcept { return resource_ != nullptr; }
-  /// Refused with not_allocated if there is none, as all of these.
+  /// Returns the block. Fails with not_allocated if there is none, as the following accessors do.
   [[nodiscard]] Result<Block> try_block() const noexcept;
   [[nodiscard]] Block block(CallSite site = CallSite::here()) const {
     return try_block().value(site);
@@ -42,21 +48,24 @@ class TERN_EXPORT OwnedBlock {
   [[nodiscard]] std::size_t bytes() const { return block().bytes; }
   [[nodiscard]] const ResourceHandle& resource() const noexcept { return resource_; }
 
-  /// Whose order the free will be in.
+  /// The stream on which the block will be freed.
   [[nodiscard]] StreamRef stream() const noexcept { return stream_; }
-  /// What other streams still do must be waited for by this one.
+  /// Sets the stream on which the block will be freed. If other streams still use the memory, the
+  /// caller must make this stream wait for them before the free.
   void set_stream(StreamRef stream) noexcept { stream_ = stream; }
 
-  /// freed where there is none.
+  /// Returns the state of the block, or BlockState::freed if there is none.
   [[nodiscard]] BlockState state() const noexcept;
 
-  /// Frees it now. Refused: the block is still owned, and the end will try again.
+  /// Frees the block now. If the free fails, the OwnedBlock still owns the block and the destructor
+  /// tries again. Fails with not_allocated if there is no block.
   [[nodiscard]] Result<void> try_free(CallSite site = CallSite::here()) noexcept;
-  /// Gives the block up without freeing it: the caller does.
+  /// Returns the block and gives up ownership without freeing it; the caller must free it. Throws
+  /// NotAllocated if there is no block.
   [[nodiscard]] Block release();
 
-  /// "64.0 KiB at 0x7f0000001000 on 'sim:0', stream 'copy', tag 'weights', generation 12 of place
-  /// 3, live", or "no block".
+  /// Returns a description such as "64.0 KiB at 0x7f0000001000 on 'sim:0', stream 'copy', tag
+  /// 'weights', generation 12 of place 3, live", or "no block".
   [[nodiscard]] std::string text() const;
 
  private:

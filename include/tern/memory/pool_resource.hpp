@@ -1,19 +1,23 @@
-// A PoolResource keeps memory it has from the driver, and hands it out again in nanoseconds.
+// A PoolResource keeps memory from the driver and reuses it, so most allocations cost nanoseconds.
 //
-// A block that a stream frees is given to the same stream again without asking anybody: work on one
-// stream is in order. What another stream may have is first waited for, by that stream or by a look
-// at what is done. So nothing is used before its last user is through, and neither allocating nor
-// freeing waits for the device, unless memory has run out and the request allows it.
+//   auto pool = std::make_shared<PoolResource>(device, PoolOptions{.limit_bytes = 4 * gib});
 //
-// Device memory is held as pages of 2 MiB behind one range of addresses (virtual memory), where a
-// device has that: free pages from anywhere are put together behind new addresses, so that a
-// request fails only if there is not enough free memory in whole pages. Elsewhere it is held in
-// segments. Pinned and managed memory, which the host writes too, is given out again only when its
-// last use is done. What the pool knows lies in host memory; the device's holds no headers.
+// A block that a stream has freed can be reused by the same stream immediately, because the work of
+// a stream runs in order. Another stream gets the block only after the pool has seen that the free
+// has completed, or after it has made the new stream wait for the free. So memory is never reused
+// before its last user is done. Allocating and freeing never wait for the device, unless memory has
+// run out and the request allows waiting.
 //
-// Sizes are rounded up: to 256 bytes up to 2 KiB, then by at most an eighth. Thread-safe: streams
-// do not share a lock as long as they reuse their own blocks. Keeps its device open; a block must
-// not outlive its pool (OwnedBlock sees to that). Contents are not cleared.
+// If the device has virtual memory, the pool holds device memory as 2 MiB pages in one address
+// range. It can map free pages from anywhere to new contiguous addresses, so a request fails only
+// if there are too few free whole pages. On other devices the pool holds segments. Pinned and
+// managed memory is also used by the host, so the pool reuses it only after its last use has
+// completed. All metadata is in host memory; device memory contains no headers.
+//
+// Sizes are rounded up: to a multiple of 256 bytes up to 2 KiB, and above that by at most an
+// eighth. Contents are not cleared. Streams share no lock as long as they reuse their own blocks.
+// The pool keeps its device open. A block must not outlive its pool; OwnedBlock ensures that.
+// Thread-safe.
 
 #pragma once
 
@@ -30,123 +34,141 @@ namespace pool {
 class Pool;
 }
 
-/// Where a pool's memory comes from.
+/// How a pool holds its memory.
 enum class PoolBacking : std::uint8_t {
-  automatic,  // pages where the device has virtual memory and the kind is device, else segments
-  pages,
-  segments,
+  automatic,  // pages for device memory with virtual memory, else segments
+  pages,      // 2 MiB pages that can be remapped
+  segments,   // contiguous allocations of the driver
 };
 
-/// What a request gets whose stream has no memory of its own free.
+/// What the pool does first if the request's stream has no free memory of its own.
 enum class PoolPreference : std::uint8_t {
-  automatic,     // independence, and reuse once three quarters of the limit are held
-  independence,  // more memory from the driver: streams never wait for each other
-  reuse,         // what another stream has freed, behind a wait on the device
+  automatic,     // independence; reuse once the pool holds three quarters of its limit
+  independence,  // get more memory from the driver, so that streams never wait for each other
+  reuse,         // use memory that another stream freed, after a wait on the device
 };
 
+/// Options of a PoolResource.
 struct PoolOptions {
   MemoryKind kind = MemoryKind::device;
-  /// The most that is held from the driver, in whole pages where it is pages; 0: whatever the
-  /// device gives.
+  /// Upper bound on the memory held from the driver, in whole pages if the pool uses pages. 0 means
+  /// no limit but the device's memory.
   std::size_t limit_bytes = 0;
-  /// Held from the beginning.
+  /// Memory that the constructor allocates from the driver.
   std::size_t initial_bytes = 0;
   PoolBacking backing = PoolBacking::automatic;
   PoolPreference preference = PoolPreference::automatic;
-  /// Idle memory goes back to the driver by itself, from a quarter of what is held on.
+  /// Return idle memory to the driver automatically, once more than a quarter of the held memory,
+  /// and more than 256 MiB, is idle. initial_bytes are never returned this way.
   bool trims_itself = true;
-  /// Streams keep blocks of up to 16 MiB for themselves, so that threads need not wait for each
-  /// other, at the price of more memory. Otherwise once threads have been seen to wait.
+  /// Let each stream cache blocks of up to 16 MiB, so that threads rarely wait for each other. This
+  /// costs memory. If false, the pool begins to do so when it observes that threads wait for each
+  /// other.
   bool expects_threads = false;
 };
 
-/// What a pool did, beside the Statistics that every resource has. All of it since it was made.
+/// Counters of a pool, in addition to the Statistics of every resource. Event counts are totals
+/// since the pool was made.
 struct PoolStatistics {
-  // Bytes, by where they are. Together: held, or a little less while calls are under way.
+  // Bytes by state. live, cached, in flight, quiescent and loose bytes add up to held_bytes, or to
+  // slightly less while calls are in progress.
   std::size_t live_bytes = 0;
-  std::size_t cached_bytes = 0;     // kept by a stream for itself, or behind its larger blocks
-  std::size_t in_flight_bytes = 0;  // freed, and their stream may not have passed that
-  std::size_t quiescent_bytes = 0;  // free for everybody
-  std::size_t loose_bytes = 0;      // pages without an address
-  std::size_t held_bytes = 0;
+  std::size_t cached_bytes = 0;     // cached by one stream, slack of its live blocks included
+  std::size_t in_flight_bytes = 0;  // freed, but the stream may not have passed the free
+  std::size_t quiescent_bytes = 0;  // free and available to every stream
+  std::size_t loose_bytes = 0;      // pages without a usable address
+  std::size_t held_bytes = 0;       // allocated from the driver
   std::size_t limit_bytes = 0;
   std::size_t peak_held_bytes = 0;
-  /// Asked for, of the live bytes; the rest is what rounding costs.
+  /// Requested bytes of the live blocks. live_bytes minus requested_bytes is the cost of rounding.
   std::size_t requested_bytes = 0;
 
-  // Where blocks came from.
-  std::uint64_t cache_hits = 0;
-  std::uint64_t own_in_flight_hits = 0;
-  std::uint64_t quiescent_hits = 0;
-  std::uint64_t steals = 0;  // from another stream, behind a wait
-  std::uint64_t grown_hits = 0;
-  std::uint64_t remapped_hits = 0;
+  // How requests were served.
+  std::uint64_t cache_hits = 0;          // by the stream's own cache
+  std::uint64_t own_in_flight_hits = 0;  // by memory that the same stream freed
+  std::uint64_t quiescent_hits = 0;      // by memory available to every stream
+  std::uint64_t steals = 0;      // by memory that another stream freed, after a wait on the device
+  std::uint64_t grown_hits = 0;  // by new memory from the driver
+  std::uint64_t remapped_hits = 0;  // by free pages mapped to new addresses
 
-  std::uint64_t polls = 0;  // questions whether a stream has passed a free
-  std::uint64_t seals = 0;  // events recorded behind freed blocks
-  std::uint64_t host_waits = 0;
+  std::uint64_t polls = 0;       // queries whether a stream has passed a free
+  std::uint64_t seals = 0;       // events recorded after freed blocks
+  std::uint64_t host_waits = 0;  // waits of the host for a stream
   std::uint64_t grows = 0;
   std::uint64_t pages_created = 0;
   std::uint64_t pages_moved = 0;
   std::uint64_t pages_released = 0;
   std::uint64_t trims = 0;
-  std::uint64_t known_refusals = 0;  // the same was refused before, and nothing was freed since
+  std::uint64_t known_refusals = 0;  // failed at once: nothing was freed since the last failure
 
-  /// Calls that reach the driver: all of the above that do.
+  /// The number of calls that reached the driver.
   [[nodiscard]] std::uint64_t driver_calls() const noexcept {
     return polls + seals + steals + host_waits + page_calls;
   }
-  std::uint64_t page_calls = 0;  // create, map, unmap, set access, release, or a segment's
+  std::uint64_t page_calls = 0;  // create, map, unmap, set access or release of pages or segments
 };
 
-/// What could be allocated, and why not more. What streams keep for themselves, or have yet to
-/// pass, is free but in none of the rest: trim(SIZE_MAX) empties the caches first.
+/// How much of the free memory can be allocated. Memory that streams cache, or whose free has not
+/// completed, counts as free_bytes but in no other field. Call trim(SIZE_MAX) beforehand to empty
+/// the caches.
 struct Fragmentation {
-  std::size_t free_bytes = 0;       // held, and not live
-  std::size_t free_page_bytes = 0;  // of these, in whole pages that any request can have
-  /// The largest block that is there as it is, and the largest that can be made of free pages and
-  /// of what the limit still allows.
+  std::size_t free_bytes = 0;       // held and not live
+  std::size_t free_page_bytes = 0;  // the part in whole pages that any request can use
+  /// The largest block that is free as it is, and the largest block that can be made from free
+  /// pages and from memory that the limit still allows.
   std::size_t largest_now = 0;
   std::size_t largest_satisfiable = 0;
-  /// What rounding costs in live blocks.
+  /// Bytes lost to rounding in live blocks.
   std::size_t waste_bytes = 0;
 
-  /// 0: all free memory is one block; towards 1: it is in pieces.
+  /// How fragmented the free memory is: 0 if it is one block, close to 1 if it is in many small
+  /// pieces.
   [[nodiscard]] double by_block() const noexcept {
     return free_bytes == 0 ? 0
                            : 1 - static_cast<double>(largest_now) / static_cast<double>(free_bytes);
   }
 };
 
+/// Stream-ordered pool over the memory of one device.
 class TERN_EXPORT PoolResource final : public Resource {
  public:
-  /// Throws InvalidArgument; Unsupported if the device has no such memory or no pages; OutOfMemory
-  /// if the initial bytes are not to be had.
+  /// Throws InvalidArgument for a closed device or invalid options, Unsupported if the device lacks
+  /// this kind of memory or pages, OutOfMemory if initial_bytes cannot be allocated.
   explicit PoolResource(Device device, const PoolOptions& options = {});
   ~PoolResource() override;
 
   [[nodiscard]] const char* name() const noexcept override { return "pool"; }
   [[nodiscard]] const Device& device() const noexcept override;
   [[nodiscard]] ResourceTraits traits() const noexcept override;
-  /// peak_live_bytes is exact while one stream is in use, and never too low.
+  /// peak_live_bytes is exact while only one stream is used. With several streams it may be too
+  /// high, never too low.
   [[nodiscard]] Statistics statistics() const noexcept override;
+  /// Returns the pool's own counters. Visits every range of the pool.
   [[nodiscard]] PoolStatistics pool_statistics() const noexcept;
+  /// Returns how much can be allocated. Visits every range of the pool.
   [[nodiscard]] Fragmentation fragmentation() const noexcept;
 
-  /// Refused with out_of_memory, with numbers that say why, once nothing else can be done.
+  /// Allocates a block. If memory has run out, the call waits for pending frees, unless the request
+  /// says Wait::never. Fails with out_of_memory once nothing else can be done; the error has the
+  /// numbers.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
   [[nodiscard]] std::size_t good_size(const Request& request) const noexcept override;
+  /// Frees the block in stream order. Does not wait.
   [[nodiscard]] Result<void> try_deallocate(
       const Block& block, StreamRef stream,
       const CallSite& site = CallSite::here()) noexcept override;
 
-  /// Gives whole free pages, or free segments, back to the driver.
+  /// Returns whole free pages, or free segments, to the driver until at most `keep_bytes` are held.
+  /// Returns the number of bytes. Never waits.
   std::size_t trim(std::size_t keep_bytes) noexcept override;
-  /// Looks which streams have passed what they freed; gives how many bytes that made free for all.
+  /// Checks which pending frees have completed. Returns the number of bytes that became available
+  /// to every stream.
   std::size_t poll() noexcept;
-  /// From now on; below what is held it takes effect as memory comes back. 0: none.
+  /// Sets the limit. If the pool already holds more, it shrinks as blocks are freed. 0 removes the
+  /// limit.
   void set_limit(std::size_t limit_bytes) noexcept;
-  /// Asserts that the books agree with a look at every range; for tests, when nobody is inside.
+  /// Checks the internal invariants against a visit of every range. For tests; no other call may be
+  /// in progress.
   [[nodiscard]] bool is_well() const noexcept;
 
  private:

@@ -1,4 +1,6 @@
-// A Request is what somebody wants of a resource, with all that reports need to know.
+// A Request describes one allocation: size, alignment, stream, and labels for reports.
+//
+//   resource->allocate({.bytes = 1 * mib, .stream = stream, .tag = Tag("weights")});
 
 #pragma once
 
@@ -13,27 +15,30 @@ namespace tern {
 
 class Reservation;
 
-/// Which memory will do.
+/// Restricts the memory that may serve a request.
 enum class Source : std::uint8_t {
-  any,
-  recycled,  // only what the request's stream has freed itself: it can be given without a wait
+  any,       // no restriction
+  recycled,  // only memory that the request's stream freed itself, which needs no wait
 };
 
-/// May the host wait for a stream so that the request succeeds?
+/// Whether the host may wait for streams in order to serve the request.
 enum class Wait : std::uint8_t { forever, never };
 
+/// The arguments of Resource::try_allocate().
 struct Request {
-  /// None is legal: the block is empty, and nothing is charged.
+  /// The size in bytes. A request for 0 bytes succeeds with an empty block and is not charged.
   std::size_t bytes = 0;
-  /// A power of two; 0: whatever the resource gives.
+  /// The alignment in bytes, a power of two. 0 means the default alignment of the resource.
   std::size_t alignment = 0;
-  /// Who uses it first. No stream: the host does, and the block is ready when the call returns.
+  /// The stream that uses the block first. Without a stream the host uses the block first, and the
+  /// block is ready when the call returns.
   StreamRef stream = {};
   Tag tag = {};
   CallSite site = CallSite::here();
   Source source = Source::any;
   Wait wait = Wait::forever;
-  /// Bytes claimed before (Budget::try_reserve), from which this request is paid.
+  /// Bytes reserved earlier with Budget::try_reserve(). The request draws its charge from them
+  /// instead of claiming new bytes. Null means no reservation.
   Reservation* reservation = nullptr;
 };
 

@@ -1,14 +1,17 @@
-// A Resource gives out memory and takes it back: drivers, pools, and the wrappers around them.
+// A Resource allocates and frees memory: drivers, pools, and the wrappers around them.
 //
-// All have this one interface, so that a budget, a log or a guard can be put around anything.
-// Wrappers own their upstream. A refused request has changed nothing and uses no heap memory to say
-// so. Freeing is stream-ordered: everything submitted to the stream before the call may still use
-// the block, nothing after it may. Thread-safe, all of them.
+//   Block block = resource->allocate({.bytes = 4096, .stream = stream, .tag = "scratch"});
+//   resource->deallocate(block, stream);
 //
-// A free that fails keeps its block live and charged. deallocate() cannot tell its caller, so the
-// resource counts it, calls the failure callback (failure_callback.hpp), and tries again: when it
-// is trimmed, when it allocates without a block at hand, and in Budget::drain() and shutdown().
-// try_deallocate() returns the failure at once.
+// All resources have this interface, so a budget, a log or a guard can wrap any resource. Wrappers
+// own their upstream. A failed request has changed nothing, and reporting it uses no heap memory.
+// Freeing is stream-ordered: work submitted to the stream before the free may still use the block,
+// work submitted later must not. All resources are thread-safe.
+//
+// A free that fails leaves its block live and charged. try_deallocate() returns the failure.
+// deallocate() cannot return it: the resource counts the failure, calls the failure callback
+// (failure_callback.hpp), and retries the free later: in trim(), before allocations (a pool: before
+// allocations that miss its caches), in Budget::drain() and in shutdown().
 
 #pragma once
 
@@ -31,25 +34,30 @@
 
 namespace tern {
 
-/// What a resource is and can do; constant for its life. Wrappers hand on what is below.
+/// The properties of a resource. They are constant for its life. Wrappers usually return the traits
+/// of their upstream.
 struct ResourceTraits {
-  /// What its blocks are made of: device, pinned or managed memory, or the host's own.
+  /// The kind of memory: device, pinned, managed, or host.
   MemoryKind kind = MemoryKind::device;
+  /// Kernels can use the blocks.
   bool is_device_accessible = false;
+  /// The host can use the blocks by their address.
   bool is_host_accessible = false;
-  /// Blocks are ready in the order of their stream, not of the host.
+  /// A block is ready in the order of its stream. If false, a block is ready when the call returns.
   bool is_stream_ordered = false;
   /// Frees return without waiting for the device.
   bool frees_without_waiting = false;
-  /// What is freed without a stream is free at once, behind no other stream's work.
+  /// A block that is freed without a stream can be reused immediately; no stream's work has to
+  /// complete.
   bool frees_for_host_at_once = false;
-  /// Blocks that are freed twice, or late, are told apart by their generation.
+  /// Double and stale frees are detected by the block's generation.
   bool tracks_use = true;
-  /// What every block has, and the most that may be asked for.
+  /// The alignment of every block, and the largest alignment that a request may ask for.
   std::size_t alignment = 256;
   std::size_t max_alignment = 256;
 };
 
+/// The interface of all resources.
 class TERN_EXPORT Resource {
  public:
   Resource() noexcept;
@@ -57,50 +65,65 @@ class TERN_EXPORT Resource {
   Resource& operator=(const Resource&) = delete;
   virtual ~Resource();
 
-  /// "pool", "budget(pool)": for errors and reports.
+  /// The name of the resource, such as "pool" or "budget(pool)". For errors and reports.
   [[nodiscard]] virtual const char* name() const noexcept = 0;
+  /// The device whose memory the resource allocates.
   [[nodiscard]] virtual const Device& device() const noexcept = 0;
   [[nodiscard]] virtual ResourceTraits traits() const noexcept = 0;
   [[nodiscard]] virtual Statistics statistics() const noexcept = 0;
 
+  /// Allocates a block. Returns an empty block for 0 bytes. Fails with size_overflow, misaligned,
+  /// device_mismatch, out_of_memory, and further codes of the derived class. May wait for a stream,
+  /// unless the request says Wait::never.
   [[nodiscard]] virtual Result<Block> try_allocate(const Request& request) noexcept = 0;
+  /// Like try_allocate(), but throws the failure.
   [[nodiscard]] Block allocate(const Request& request) { return try_allocate(request).value(); }
 
-  /// Exactly what would be granted for the request; pure. A budget charges it beforehand.
+  /// Returns exactly the size that would be granted for the request. Allocates nothing. A
+  /// BudgetResource charges this size before it allocates.
   [[nodiscard]] virtual std::size_t good_size(const Request& request) const noexcept = 0;
 
-  /// Refused with use_after_free (freed before, or not from here), device_mismatch, out_of_bounds
-  /// (an address inside the block), stream_misuse; then nothing has changed. An empty block is
-  /// taken back without a word.
+  /// Frees a block in stream order: the stream's earlier work may still use the block. Without a
+  /// stream, the host used the block last. Fails with use_after_free (already freed, or of another
+  /// resource), device_mismatch, out_of_bounds (an address inside the block), stream_misuse, or the
+  /// driver's error; a failed free changes nothing. Freeing an empty block succeeds and does
+  /// nothing.
   [[nodiscard]] virtual Result<void> try_deallocate(
       const Block& block, StreamRef stream, const CallSite& site = CallSite::here()) noexcept = 0;
+  /// Like try_deallocate(), for callers that cannot handle a failure, such as destructors. A
+  /// failure is counted, reported to the failure callback and, unless the caller made a mistake,
+  /// retried later.
   void deallocate(const Block& block, StreamRef stream,
                   const CallSite& site = CallSite::here()) noexcept;
 
-  /// Gives back to upstream or the driver what is not in use, down to `keep_bytes` held. Gives how
-  /// much that was. Never waits.
+  /// Returns unused memory to the upstream or the driver until at most `keep_bytes` are held.
+  /// Returns the number of bytes. Never waits. Also retries failed frees.
   virtual std::size_t trim(std::size_t keep_bytes) noexcept;
 
-  /// The last free that failed silently, if there was one since this was last asked.
+  /// Returns the latest failure of deallocate() and clears it. Returns nothing if there was none
+  /// since the last call.
   [[nodiscard]] std::optional<Failure> take_free_failure() noexcept;
-  /// How often a silent free failed, and the bytes of the blocks concerned.
+  /// The number of deallocate() calls that failed, and the bytes of blocks that are still live
+  /// because of that.
   [[nodiscard]] std::uint64_t failed_frees() const noexcept;
   [[nodiscard]] std::size_t failed_free_bytes() const noexcept;
-  /// Are there frees to try again?
+  /// Returns whether there are failed frees to retry.
   [[nodiscard]] bool has_failed_frees() const noexcept {
     return has_failed_.load(std::memory_order_relaxed);
   }
-  /// Tries the frees again that failed because of the driver. Returns how many succeeded.
+  /// Retries the frees that failed because of the driver. Returns how many succeeded.
   std::size_t retry_failed_frees() noexcept;
 
  protected:
-  /// Before an allocation: tries failed frees again, at first every time, and less and less often
-  /// while they go on failing. Costs one load where there are none.
+  /// Call before an allocation. Retries failed frees: at first before every allocation, then less
+  /// and less often while the retries keep failing, at least once in about a thousand allocations.
+  /// Costs one load if there are none.
   void retry_before_allocation() noexcept {
     if (has_failed_.load(std::memory_order_relaxed)) retry_now_and_then();
   }
-  /// Where a request is checked that has bytes: its stream is of the device or none, its alignment
-  /// a power of two up to the traits' largest, its size one that memory can have.
+  /// Checks a request of more than 0 bytes. Fails with size_overflow if the size is above
+  /// max_request_bytes, misaligned if the alignment is not a power of two up to
+  /// traits().max_alignment, and device_mismatch if the stream belongs to another device.
   [[nodiscard]] Result<void> check(const Request& request) const noexcept;
 
  private:
@@ -112,14 +135,15 @@ class TERN_EXPORT Resource {
     CallSite site = {};
   };
   mutable std::mutex failed_mutex_;
-  std::optional<Failure> free_failure_;  // guarded by failed_mutex_, as all of these
-  std::vector<FailedFree> failed_;       // those worth another try
+  std::optional<Failure> free_failure_;  // guarded by failed_mutex_, as are the members below
+  std::vector<FailedFree> failed_;       // frees that are worth a retry
   std::uint64_t failed_frees_ = 0;
   std::size_t failed_free_bytes_ = 0;
   std::uint32_t allocations_to_skip_ = 0, skipped_allocations_ = 0;
-  std::atomic<bool> has_failed_ = false;  // is failed_ not empty? Written with the lock held
+  std::atomic<bool> has_failed_ = false;  // failed_ is not empty; written with the lock held
 };
 
+/// Shared ownership of a resource. Wrappers and memory keep their resource alive through it.
 using ResourceHandle = std::shared_ptr<Resource>;
 
 }  // namespace tern

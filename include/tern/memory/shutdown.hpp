@@ -1,13 +1,17 @@
-// shutdown() ends the library's own use of memory, and reports what the program left behind.
+// shutdown() ends the library's own use of memory and reports what the program has not freed.
 //
-// It waits for every open device, tries failed frees again, gives back what the default resources
-// hold, and returns the blocks that are still live, the frees that failed and the work that was
-// pending. From then on default resources are refused with AfterShutdown; devices, streams and
-// resources of the program's own stay usable, so that what is live can still be freed.
+//   ShutdownReport report = tern::shutdown();
+//   if (!report.is_clean()) std::puts(report.text().c_str());
 //
-// May be called again, and from several threads: one call runs at a time, and each returns what is
-// live when it ends. A device that is lost or cannot be waited for is named, and the rest goes on.
-// In a forked child there is nothing to shut down.
+// shutdown() waits for every open device, retries failed frees and trims the default resources. It
+// returns the blocks that are still live, the frees that failed and the bytes that were pending.
+// After shutdown(), asking for a default resource fails with AfterShutdown. Devices, streams and
+// the program's own resources stay usable, so the program can still free its blocks.
+//
+// shutdown() may be called more than once and from several threads. One call runs at a time, and
+// each call returns the blocks that are live at its end. A device that is lost or cannot be waited
+// for is listed in the report, and the shutdown of the other devices goes on. In a forked child
+// shutdown() does nothing and returns an empty report.
 
 #pragma once
 
@@ -23,35 +27,41 @@
 
 namespace tern {
 
+/// The result of shutdown().
 struct ShutdownReport {
-  /// Live blocks of one device with one tag, from one line.
+  /// Live blocks that share a device, a tag and an allocating source line.
   struct Leak {
     std::string device;
     Tag tag = {};
-    /// Known for blocks of default resources if TERN_MEMORY has the word track; else not
-    /// (CallSite::is_known).
+    /// The line that allocated the blocks. Known only for blocks of default resources, and only if
+    /// TERN_MEMORY contains "track"; check CallSite::is_known().
     CallSite site = {};
     std::size_t bytes = 0;
     std::size_t blocks = 0;
   };
-  /// The largest first.
+  /// Live blocks, grouped; the largest group first.
   std::vector<Leak> leaks;
-  /// Frees that failed silently so far, and the bytes that are still live because of it.
+  /// The number of frees that failed without a caller to tell, and the bytes that are still live
+  /// because of such failures.
   std::uint64_t failed_frees = 0;
   std::size_t failed_free_bytes = 0;
-  /// Freed to default resources, and not passed by its stream when shutdown() began.
+  /// Bytes that default resources had pending when shutdown() began: freed, but their stream had
+  /// not passed the free.
   std::size_t pending_bytes = 0;
-  /// Devices that could not be waited for, and why.
+  /// One failure for each device that could not be waited for.
   std::vector<Failure> unfinished;
 
+  /// Returns true if nothing is live, no failed free is outstanding and every device was waited
+  /// for.
   [[nodiscard]] bool is_clean() const noexcept {
     return leaks.empty() && failed_free_bytes == 0 && unfinished.empty();
   }
-  /// One line for each fact, or "nothing was left behind".
+  /// Returns one line per fact, or "nothing was left behind".
   [[nodiscard]] std::string text() const;
 };
 
-/// Throws std::bad_alloc.
+/// Shuts the library down and returns the report. Waits for every open device. Throws
+/// std::bad_alloc.
 TERN_EXPORT ShutdownReport shutdown();
 
 }  // namespace tern

@@ -1,12 +1,16 @@
-// A TrackingResource knows every live block: who asked for it, where, and how much it is.
+// A TrackingResource records every live block: its tag, the line that allocated it, and its size.
 //
-// It is the outermost of a stack: it sees what the program asked for, and refuses a bad free before
-// anything below hears of it. Per tag it knows what is live and what was at most; the tags' bytes
-// add up to the total in every report, whatever other threads do. Reports are data, and text.
+//   auto tracked = std::make_shared<TrackingResource>(pool);
+//   std::puts(tracked->leak_report().c_str());
 //
-// Its books are host memory, taken before the upstream is asked: where there is none, the request
-// is refused with out_of_memory and nothing has happened. Requests for nothing are counted only.
-// Thread-safe; keeps its upstream alive.
+// Put it outermost in a stack of wrappers: it then sees the program's own requests, and rejects a
+// bad free before any resource below sees it. For each tag it keeps the live bytes and their
+// high-water mark. In every report the bytes of the tags add up to the total, even while other
+// threads allocate. Reports are available as data and as text.
+//
+// Bookkeeping uses host memory, which is allocated before the upstream is called. If there is none,
+// the request fails with out_of_memory and changes nothing. Requests for 0 bytes are only counted.
+// Thread-safe. Keeps its upstream alive.
 
 #pragma once
 
@@ -21,12 +25,14 @@
 
 namespace tern {
 
+/// Options of a TrackingResource.
 struct TrackingOptions {
-  /// Checks that a block the upstream grants overlaps no block that is live here. If it does, the
-  /// failure callback gets a violation that names both ranges, the new block goes back, and the
-  /// request is refused with the same violation. One ordered map more.
+  /// Check that no block from the upstream overlaps a live block. On an overlap, the failure
+  /// callback gets a violation that names both ranges, the new block is freed, and the request
+  /// fails with the same violation. Costs an update of an ordered map per call.
   bool check_overlap = false;
-  /// Ends the process with the report at the first overlap, for a debugger or a core file.
+  /// Abort the process after the report of the first overlap, for a debugger or a core file.
+  /// Implies check_overlap.
   bool abort_on_overlap = false;
 };
 
@@ -37,11 +43,11 @@ struct LiveBlock {
   Tag tag = {};
   CallSite site = {};
   StreamId stream = {};
-  /// Counts the blocks in the order they were given.
+  /// Sequence number of the allocation.
   std::uint64_t order = 0;
 };
 
-/// What is live by one tag.
+/// The blocks of one tag.
 struct TagTotal {
   Tag tag = {};
   std::size_t live_bytes = 0;
@@ -50,56 +56,65 @@ struct TagTotal {
   std::uint64_t allocations = 0;
 };
 
-/// Everything live that one line of the program asked for with one tag.
+/// All live blocks with one tag that were allocated on one source line.
 struct Holder {
   Tag tag = {};
   CallSite site = {};
   std::size_t bytes = 0;
   std::size_t blocks = 0;
-  /// The order of its oldest block.
+  /// LiveBlock::order of the oldest of these blocks.
   std::uint64_t oldest = 0;
 };
 
-/// How often each size was given, as it was asked for: bucket 0 has sizes up to 16, bucket i those
-/// up to 16 << i, and the last everything above.
+/// Counts allocations by requested size. Bucket 0 counts sizes up to 16 bytes, bucket i sizes up to
+/// 16 << i, and the last bucket all larger sizes.
 struct SizeHistogram {
   static constexpr std::size_t bucket_count = 32;
   std::array<std::uint64_t, bucket_count> counts = {};
 
-  /// The largest size of a bucket; SIZE_MAX for the last.
+  /// The upper bound of a bucket; SIZE_MAX for the last.
   [[nodiscard]] static constexpr std::size_t bound_bytes(std::size_t bucket) noexcept {
     return bucket + 1 < bucket_count ? std::size_t{16} << bucket : SIZE_MAX;
   }
+  /// Returns the bucket that counts this size.
   [[nodiscard]] static std::size_t bucket_of(std::size_t bytes) noexcept;
+  /// Returns the number of allocations in all buckets.
   [[nodiscard]] std::uint64_t total() const noexcept;
-  /// No more than so many of a hundred are larger than this: the bound of a bucket. 0 if empty.
+  /// Returns the bound of the smallest bucket such that at least `percent` percent of the
+  /// allocations are in this bucket or below. Returns 0 if there were none.
   [[nodiscard]] std::size_t percentile_bytes(double percent) const noexcept;
 };
 
+/// Records every live block of its upstream.
 class TERN_EXPORT TrackingResource final : public WrappingResource {
  public:
-  /// Throws InvalidArgument, OutOfMemory.
+  /// Throws InvalidArgument if `upstream` is null, and std::bad_alloc.
   explicit TrackingResource(ResourceHandle upstream, const TrackingOptions& options = {});
   ~TrackingResource() override;
 
+  /// Allocates from the upstream and records the block.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
-  /// Mistakes are refused here; the upstream does not hear of them.
+  /// Frees a recorded block. Rejects mistakes (use_after_free, device_mismatch, out_of_bounds)
+  /// without calling the upstream.
   [[nodiscard]] Result<void> try_deallocate(
       const Block& block, StreamRef stream,
       const CallSite& site = CallSite::here()) noexcept override;
 
-  /// Oldest first. All reports throw OutOfMemory if the host has no room for them.
+  /// Returns the live blocks, oldest first. All reports throw std::bad_alloc if the host has no
+  /// memory.
   [[nodiscard]] std::vector<LiveBlock> live_blocks() const;
-  /// Of tags that were ever used, the largest first; of one moment.
+  /// Returns one consistent snapshot of all tags that were ever used, sorted by live bytes, largest
+  /// first.
   [[nodiscard]] std::vector<TagTotal> tag_totals() const;
-  /// The largest first, at most so many.
+  /// Returns at most `most` holders, sorted by live bytes, largest first.
   [[nodiscard]] std::vector<Holder> top_holders(std::size_t most = SIZE_MAX) const;
+  /// Returns the counts of requested sizes since the resource was made.
   [[nodiscard]] SizeHistogram histogram() const noexcept;
 
-  /// What is live, by tag and call site; "no live blocks" if that is nothing. At the end of a
-  /// program that is its leaks.
+  /// Returns the live blocks by tag and call site, or "no live blocks". At the end of a program
+  /// these are its leaks.
   [[nodiscard]] std::string leak_report() const;
-  /// Statistics, tags and percentiles.
+  /// Returns statistics, tags and size percentiles as text.
   [[nodiscard]] std::string text() const;
 
  private:
@@ -108,13 +123,15 @@ class TERN_EXPORT TrackingResource final : public WrappingResource {
   const std::unique_ptr<Books> books_;
 };
 
-/// Counts the requests that a resource is asked for while it lives: refused ones and those for
-/// nothing too, of all threads. `EXPECT_EQ(window.requests(), 0u)` is "no allocation here".
+/// Counts the requests to a resource during its own lifetime, of all threads, including failed
+/// requests and those for 0 bytes. `EXPECT_EQ(window.requests(), 0u)` asserts that nothing was
+/// allocated.
 class RequestWindow {
  public:
-  /// The resource must outlive the window.
+  /// Starts counting. The resource must outlive the window.
   explicit RequestWindow(const Resource& resource) noexcept
       : resource_(resource), before_(resource.statistics().requests) {}
+  /// The number of requests since construction.
   [[nodiscard]] std::uint64_t requests() const noexcept {
     return resource_.statistics().requests - before_;
   }

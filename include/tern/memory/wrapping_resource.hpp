@@ -1,9 +1,9 @@
-// A WrappingResource stands around another and hands on what it does not change.
+// A WrappingResource is the base class of resources that wrap another resource, their upstream.
 //
-// It is the ground of the wrappers: it owns its upstream, forwards device, traits, sizes and trims,
-// and counts what passes through it. Blocks are the upstream's own, unless a wrapper says
-// otherwise. Frees reach the upstream through try_deallocate(), so that one that fails is on record
-// where it was asked for, and only there. Thread-safe; keeps its upstream alive.
+// It owns the upstream, forwards device(), traits(), good_size() and trim(), and counts the calls
+// that pass through. Blocks are the upstream's blocks unless a derived class says otherwise. Frees
+// go to the upstream's try_deallocate(), not deallocate(), so a failed free is recorded once: in
+// the resource on which deallocate() was called. Thread-safe. Keeps its upstream alive.
 
 #pragma once
 
@@ -14,28 +14,33 @@
 
 namespace tern {
 
+/// Forwards everything to its upstream. Derived classes override what they change.
 class TERN_EXPORT WrappingResource : public Resource {
  public:
-  /// "fault(direct)".
+  /// The name of the wrapper with the upstream's name in parentheses, such as "fault(direct)".
   [[nodiscard]] const char* name() const noexcept override { return name_.c_str(); }
   [[nodiscard]] const Device& device() const noexcept override { return upstream_->device(); }
   [[nodiscard]] ResourceTraits traits() const noexcept override { return upstream_->traits(); }
-  /// What passed through here; reserved and pending bytes are the upstream's, and so are failed
-  /// frees that were the upstream's own affair.
+  /// Returns the counts of calls and live bytes of this wrapper. Reserved, pending and free bytes
+  /// and reuses are the upstream's. Failed frees are the sum of this wrapper's and the upstream's.
   [[nodiscard]] Statistics statistics() const noexcept override;
+  /// Allocates from the upstream and fails as the upstream does. Retries earlier failed frees
+  /// first.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
   [[nodiscard]] std::size_t good_size(const Request& request) const noexcept override {
     return upstream_->good_size(request);
   }
+  /// Frees the block in the upstream and fails as the upstream does.
   [[nodiscard]] Result<void> try_deallocate(
       const Block& block, StreamRef stream,
       const CallSite& site = CallSite::here()) noexcept override;
+  /// Retries failed frees, then trims the upstream.
   std::size_t trim(std::size_t keep_bytes) noexcept override;
 
   [[nodiscard]] const ResourceHandle& upstream() const noexcept { return upstream_; }
 
  protected:
-  /// Throws InvalidArgument if there is no upstream.
+  /// `what` is the first part of name(). Throws InvalidArgument if `upstream` is null.
   WrappingResource(const char* what, ResourceHandle upstream);
 
   [[nodiscard]] LiveCounters& counters() noexcept { return counters_; }

@@ -1,10 +1,9 @@
-// A descriptor stands for a range of the pool's addresses: a block, or a piece of free memory.
+// A Descriptor describes one range of the pool's addresses: a block or a piece of free memory.
 //
-// Device memory holds no headers; what the pool knows of it lies here, in host memory. Ranges that
-// touch are linked in the order of their addresses, so that free ones can be joined; free ones are
-// also linked into the list that offers them. A range that is held, by a user or by a stream's
-// cache, keeps its offset and size; everything else of it belongs to whoever holds the lock of the
-// ranges.
+// Descriptors are in host memory; device memory holds no headers. Adjacent ranges are linked in
+// address order, so that free neighbours can be joined. Free ranges are also linked into the list
+// that offers them. While a range is held, by the program or by a stream's cache, its offset and
+// size do not change. All other fields belong to the thread that holds the lock of the ranges.
 
 #pragma once
 
@@ -21,44 +20,47 @@ namespace tern::pool {
 class StreamCache;
 struct Lane;
 
+/// The state of a range.
 enum class State : std::uint8_t {
-  spare,      // the descriptor itself is free
-  held,       // live, in a cache, or on the way
-  in_flight,  // freed, and its stream may still use it
-  quiescent,  // free for everybody
+  spare,      // the descriptor describes no range
+  held,       // live, in a cache, or in transit
+  in_flight,  // freed, but the stream may still use it
+  quiescent,  // free and available to every stream
   unbacked,   // addresses without memory
-  stuck,      // addresses with pages that the driver did not take away: out of use
+  stuck,      // the driver failed to unmap the pages: never used again
 };
 
-/// Aligned, so that streams which write to their blocks do not share a line. All that a cache reads
-/// and writes of a block it gives or gets is in the first one.
+/// Aligned, so that streams that write to their own blocks share no cache line. Everything that a
+/// cache reads or writes when it takes or keeps a block is in the first line.
 struct alignas(64) Descriptor {
-  std::uint64_t offset = 0;  // in granules; the address divided by their size
+  std::uint64_t offset = 0;  // in granules: the address divided by 256
   std::uint64_t size = 0;    // in granules
-  // The next in the list that offers it; of a held range, in its holder's.
+  // Next in the list that offers the range; for a held range, next in the holder's list.
   Descriptor* next = nullptr;
-  // Held: the block it is, guarded by the cache of the stream that has it.
+  // Held: row of the block in the block table, guarded by the cache that has the block.
   BlockPlace* place = nullptr;
-  std::atomic<std::uint64_t> requested_bytes = 0;  // read by whoever wants to know the waste
-  // Of the cache the block was allocated from, which guards it. Read by whoever frees it, before
-  // the lock is taken.
+  std::atomic<std::uint64_t> requested_bytes = 0;  // read without a lock, to compute the waste
+  // The cache from which the block was allocated and whose lock guards it. A thread that frees the
+  // block reads this before it takes the lock.
   std::atomic<StreamCache*> home = nullptr;
-  std::uint32_t slot = 0;  // of the place
-  /// Live: granules behind the block's end that came with it from a cache; guarded like the place.
+  std::uint32_t slot = 0;  // slot of the place
+  /// Live: unused granules at the end of a cached block that was larger than the request. Guarded
+  /// like the place.
   std::uint32_t slack = 0;
   State state = State::spare;
 
-  // Neighbours by address; null at the ends.
+  // Neighbours by address; null at both ends of a mapping.
   alignas(64) Descriptor* before = nullptr;
   Descriptor* after = nullptr;
-  // The other neighbour in the list that offers it.
+  // Previous in the list that offers the range.
   Descriptor* previous = nullptr;
-  // In flight: neighbours in the order of freeing. Quiescent, with whole pages: others like it.
-  // Held, with slack: others of the same cache, which guards the links.
+  // In flight: neighbours in the order of the frees. Quiescent, with whole pages: other ranges with
+  // whole pages. Held, with slack: other blocks with slack of the same cache, which guards the
+  // links.
   Descriptor* older = nullptr;
   Descriptor* newer = nullptr;
-  Lane* lane = nullptr;        // in flight: of the stream that freed it
-  std::uint64_t sequence = 0;  // in flight: of the mark behind its last use
+  Lane* lane = nullptr;        // in flight: lane of the stream that freed it
+  std::uint64_t sequence = 0;  // in flight: mark that covers its last use
 
   [[nodiscard]] std::uint64_t end() const noexcept { return offset + size; }
 };

@@ -34,6 +34,7 @@ Result<void> DescriptorStore::try_prepare(std::size_t count) noexcept {
   return {};
 }
 
+// Adds one slab. Each descriptor gets a place in the block table, unless the store has no owner.
 Result<void> DescriptorStore::try_grow() noexcept {
   try {
     auto slab = std::make_unique<Slab>();

@@ -1,8 +1,9 @@
-// The descriptors of a pool: made in slabs, used again, and given back when the pool ends.
+// The DescriptorStore owns the descriptors of a pool: allocated in slabs, reused, freed with the
+// pool.
 //
-// Whoever changes the ranges makes sure of all the descriptors it needs first, so that a host
-// without memory refuses before anything has changed. Each has a place in the table of blocks for
-// its life. Confined.
+// Code that changes ranges first calls try_prepare() for all descriptors it may need, so a shortage
+// of host memory is reported before anything has changed. Each descriptor keeps one place in the
+// block table for its life. Not thread-safe: the pool holds its lock.
 
 #pragma once
 
@@ -22,17 +23,19 @@ namespace tern::pool {
 
 class DescriptorStore {
  public:
-  /// `owner` may be null: then the descriptors have no places, and stand for no blocks.
+  /// If `owner` is null, the descriptors have no places and cannot describe blocks.
   DescriptorStore(const Resource* owner, DeviceId device) noexcept
       : owner_(owner), device_(device) {}
   ~DescriptorStore();
   DescriptorStore(const DescriptorStore&) = delete;
   DescriptorStore& operator=(const DescriptorStore&) = delete;
 
-  /// After this so many take() succeed.
+  /// Makes sure that the next `count` calls of take() succeed. Fails with out_of_memory or
+  /// capacity.
   [[nodiscard]] Result<void> try_prepare(std::size_t count) noexcept;
-  /// After try_prepare.
+  /// Returns a descriptor in state held. Call try_prepare() first.
   [[nodiscard]] Descriptor& take() noexcept;
+  /// Puts an unused descriptor back into the store.
   void give(Descriptor& spare) noexcept;
   [[nodiscard]] std::size_t spare_count() const noexcept { return spare_count_; }
   [[nodiscard]] std::size_t used_count() const noexcept { return total_count_ - spare_count_; }
@@ -42,7 +45,7 @@ class DescriptorStore {
       for (const Descriptor& one : slab->descriptors) visit(one);
     }
   }
-  /// Another place for a descriptor whose own has counted to the end.
+  /// Gives the descriptor a new place, because its place has reached the last count.
   [[nodiscard]] Result<void> try_replace_place(Descriptor& descriptor) noexcept;
 
  private:

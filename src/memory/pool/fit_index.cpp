@@ -1,3 +1,5 @@
+// Two-level segregated lists of free ranges.
+
 #include "memory/pool/fit_index.hpp"
 
 #include <algorithm>
@@ -33,8 +35,9 @@ Descriptor* FitIndex::find(std::uint64_t granules, std::uint64_t alignment,
   auto [octave, part] = list_of(granules);
   if (octave >= octaves) return nullptr;
   int looks = effort == Effort::quick ? most_looks : std::numeric_limits<int>::max();
-  // From the next list on everything is large enough; with an alignment, what is larger by that
-  // much. Between the two a range may fit by luck, and a quick look tries each list's first.
+  // All ranges from the next list on are large enough; with an alignment, only those that are
+  // larger by the alignment. In the lists between, a range may happen to fit, so a quick search
+  // tries the first of each.
   while (true) {
     for (Descriptor* at = lists_[octave][part]; at != nullptr && looks > 0; at = at->next) {
       if (fits(*at, granules, alignment)) return at;
@@ -68,7 +71,8 @@ Descriptor* FitIndex::find_lowest(std::uint64_t granules, std::uint64_t alignmen
     for (; later != 0; later &= later - 1) {
       Descriptor* at = lists_[octave][static_cast<std::size_t>(std::countr_zero(later))];
       for (; at != nullptr; at = at->next) {
-        // From here on all are as large or larger, but for those of the same list.
+        // Sizes only increase from list to list, so nothing below `below_granules` follows, apart
+        // from ranges of this list.
         if (looks-- == 0 || at->size >= below_granules) return lowest;
         if (lowest != nullptr && lowest->offset < at->offset) continue;
         if (fits(*at, granules, alignment)) lowest = at;

@@ -1,9 +1,11 @@
-// Finds a free range that is large enough, in constant time: lists by size, two levels of bitmaps.
+// A FitIndex finds a free range that is large enough in constant time: lists by size, two bitmap
+// levels.
 //
-// The first level is the octave of the size, the second one of 32 equal parts of it. Every range in
-// a later list is at least as large as any in an earlier one, so the first list behind the one a
-// size belongs to fits without a search. Before that is used, a few ranges of the size's own list
-// are tried, where a tighter one may be. Offers ranges and changes nothing else in them. Confined.
+// The first level is the octave of the size, the second level one of 32 equal parts of the octave.
+// Every range in a later list is at least as large as every range in an earlier one. So the first
+// non-empty list after the list of the requested size fits without a search. Before it uses that
+// list, find() tries a few ranges of the size's own list, which may contain a tighter fit. The
+// index links ranges and changes nothing else. Not thread-safe: the pool holds its lock.
 
 #pragma once
 
@@ -20,32 +22,32 @@ class FitIndex {
  public:
   static constexpr std::size_t octaves = 40;
   static constexpr std::size_t parts = 32;
-  /// How many ranges of a size's own list are looked at.
+  /// Upper bound on the ranges of the size's own list that find() tries.
   static constexpr int most_looks = 8;
-  /// How many ranges the lowest is chosen of.
+  /// Upper bound on the ranges among which find_lowest() chooses.
   static constexpr int most_looks_for_lowest = 32;
 
   void insert(Descriptor& range) noexcept;
   void remove(Descriptor& range) noexcept;
-  /// A range of at least so many granules, in which they fit at an offset that is a multiple of
-  /// `alignment` granules; null if there is none. It stays in the index. A quick look may miss one
-  /// that just fits; a thorough one does not, and takes as long as there are such lists.
+  /// Returns a range that holds `granules` at an offset that is a multiple of `alignment` granules,
+  /// or null. The range stays in the index. A quick search may miss a range that only just fits. A
+  /// thorough search misses nothing, but its time grows with the number of candidate lists.
   enum class Effort : std::uint8_t { quick, thorough };
   [[nodiscard]] Descriptor* find(std::uint64_t granules, std::uint64_t alignment = 1,
                                  Effort effort = Effort::quick) const noexcept;
-  /// Of the ranges that fit and have fewer than `below_granules`, the one with the lowest address
-  /// of the first few; null if there is none. Whoever always takes that one leaves the higher
-  /// addresses to empty, where the tightest fit keeps a little in use everywhere.
+  /// Returns the range with the lowest address among the first few that fit and are smaller than
+  /// `below_granules`, or null. Always choosing the lowest lets higher addresses become empty; the
+  /// tightest fit would keep a little memory in use everywhere.
   [[nodiscard]] Descriptor* find_lowest(std::uint64_t granules, std::uint64_t alignment,
                                         std::uint64_t below_granules) const noexcept;
   [[nodiscard]] bool empty() const noexcept { return octave_bits_ == 0; }
-  /// The size of the largest range, to the part of an octave it lies in: at least this many
-  /// granules can be had. 0 if there are none.
+  /// Returns a lower bound for the size of the largest range: the start of its part of the octave.
+  /// Returns 0 if the index is empty.
   [[nodiscard]] std::uint64_t largest() const noexcept;
-  /// The same to the granule; looks at all ranges of the last list.
+  /// Returns the exact size of the largest range. Visits all ranges of the last list.
   [[nodiscard]] std::uint64_t exact_largest() const noexcept;
   [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
-  /// Are lists, bitmaps and the total what a look at every range says? For tests.
+  /// Checks the lists, the bitmaps and the total against a visit of every range. For tests.
   [[nodiscard]] bool is_well() const noexcept;
 
  private:
@@ -53,7 +55,7 @@ class FitIndex {
     std::size_t octave;
     std::size_t part;
   };
-  /// The list a size belongs to. Sizes below 32 are in the first octave, one list each.
+  /// Returns the list of a size. Sizes below 32 are in octave 0, one list per size.
   [[nodiscard]] static List list_of(std::uint64_t granules) noexcept {
     if (granules < parts) return {0, static_cast<std::size_t>(granules)};
     const auto width = static_cast<std::size_t>(std::bit_width(granules));

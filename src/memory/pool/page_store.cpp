@@ -1,3 +1,5 @@
+// Reserving addresses, and creating, mapping and releasing pages.
+
 #include "memory/pool/page_store.hpp"
 
 #include <algorithm>
@@ -33,6 +35,8 @@ PageStore::~PageStore() {
 
 // --- Addresses
 
+// Reserves a region for at least `pages`. Starts with the configured size and halves it if the
+// driver has no room.
 Result<void> PageStore::try_reserve(std::uint64_t pages) noexcept {
   std::uint64_t wanted = std::max<std::uint64_t>(address_bytes_ / page_bytes, pages);
   try {
@@ -79,6 +83,7 @@ bool PageStore::begins_reservation(std::uint64_t offset) const noexcept {
       regions_, [&](const Region& region) { return region.base == address_of(offset); });
 }
 
+// Uses the last region; if it is too small, reserves another region and tries once more.
 Result<std::uint64_t> PageStore::try_new_addresses(std::uint64_t pages,
                                                    std::uint64_t alignment) noexcept {
   for (int attempt = 0; attempt < 2; ++attempt) {
@@ -124,7 +129,7 @@ PageStore::Region& PageStore::region_of(std::uint64_t offset) noexcept {
 Result<void> PageStore::try_have_loose(std::uint64_t pages) noexcept {
   const std::uint64_t before = loose_.size();
   if (before >= pages) return {};
-  // More than the device has is not to be had, and needs no room to keep account of.
+  // Fail early: the device cannot have that many pages, and the bookkeeping would need host memory.
   if (const std::size_t total = device_.info().total_bytes;
       total != 0 && pages > total / page_bytes) {
     return Failure(ErrorCode::out_of_memory,
@@ -134,7 +139,7 @@ Result<void> PageStore::try_have_loose(std::uint64_t pages) noexcept {
         .with("pages", pages);
   }
   try {
-    // Room for all pages there are, so that one that comes loose always has a place.
+    // Reserve room for all pages, so that unback() never allocates.
     const std::uint64_t most = held_pages_ + (pages - before);
     if (loose_.capacity() < most) loose_.reserve(std::max(most, 2 * loose_.capacity()));
   } catch (const std::bad_alloc&) {
@@ -154,11 +159,12 @@ Result<void> PageStore::try_have_loose(std::uint64_t pages) noexcept {
   return {};
 }
 
+// Maps page by page, then enables access for the whole range.
 Result<void> PageStore::try_back(std::uint64_t offset, std::uint64_t pages) noexcept {
   Region& region = region_of(offset);
   const auto first = static_cast<std::uint64_t>(address_of(offset) - region.base) / page_bytes;
   const auto undo = [&](std::uint64_t mapped, const Failure& failure) {
-    // What cannot be unmapped again stays where it is, and nobody is given it.
+    // Pages that cannot be unmapped stay where they are; the caller retires the addresses.
     static_cast<void>(unback(offset, mapped));
     return Result<void>(failure);
   };

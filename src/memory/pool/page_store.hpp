@@ -1,10 +1,11 @@
-// The pages of a pool and the addresses they are mapped at.
+// A PageStore owns the pages of a pool and the address ranges they are mapped to.
 //
-// A page is created once and then is mapped at one address or loose: held, without an address.
-// Growing makes loose pages and maps them, moving unmaps and maps again, trimming releases loose
-// ones. What fails midway leaves pages loose, never lost; the next call uses those first. Addresses
-// are reserved far beyond what memory there is, and more of them when they run out. Every function
-// but the facts calls the driver. Confined: the pool holds its growth lock.
+// A page is either mapped to one address or loose, that is, held without an address. Growing
+// creates loose pages and maps them; moving unmaps and maps again; trimming releases loose pages.
+// If an operation fails midway, its pages become loose and are never lost; the next call uses them
+// first. Address ranges are reserved far larger than the memory, and more are reserved when they
+// run out. All functions except the getters call the driver. Not thread-safe: the pool holds its
+// growth lock.
 
 #pragma once
 
@@ -24,39 +25,41 @@ class PageStore {
 
   PageStore(Device device, std::size_t address_bytes) noexcept
       : device_(std::move(device)), address_bytes_(address_bytes) {}
-  /// Gives everything back that the driver takes.
+  /// Unmaps and releases everything; errors of the driver are ignored.
   ~PageStore();
   PageStore(const PageStore&) = delete;
   PageStore& operator=(const PageStore&) = delete;
 
-  /// Addresses that were never used, in one piece, at a multiple of `alignment` pages; in granules.
-  /// They follow the last ones given where possible.
+  /// Returns unused contiguous addresses at a multiple of `alignment` pages, as a granule offset.
+  /// They follow the previous ones if possible. Reserves more addresses if needed.
   [[nodiscard]] Result<std::uint64_t> try_new_addresses(std::uint64_t pages,
                                                         std::uint64_t alignment) noexcept;
-  /// How many pages of new addresses there are without a further reservation.
+  /// Number of pages of new addresses that are left in the current reservation.
   [[nodiscard]] std::uint64_t room_pages() const noexcept;
-  /// Where the next new addresses begin if there is room; 0 if nothing is reserved.
+  /// Granule offset where the next new addresses begin; 0 if nothing is reserved.
   [[nodiscard]] std::uint64_t next_address() const noexcept;
-  /// Reservations may lie side by side, but ranges across two of them are nobody's to map.
+  /// Returns whether a reservation begins at `offset`. Two reservations may be adjacent, but one
+  /// mapping must not span both.
   [[nodiscard]] bool begins_reservation(std::uint64_t offset) const noexcept;
-  /// The last `pages` of the newest addresses were not used after all.
+  /// Makes the last `pages` of the newest addresses available again. They were never used.
   void give_back_addresses(std::uint64_t offset, std::uint64_t pages) noexcept;
 
-  /// So many pages are loose after this. Those made on the way to a failure are given back.
+  /// Creates pages until `pages` are loose. On failure, releases the pages it has created.
   [[nodiscard]] Result<void> try_have_loose(std::uint64_t pages) noexcept;
-  /// Maps loose pages behind the addresses. On failure they are loose again, or, if the driver
-  /// refuses even that, stay mapped: then the addresses are out of use (mapped_in).
+  /// Maps loose pages to the addresses. On failure the pages are loose again; if the driver cannot
+  /// even unmap them, they stay mapped and the addresses must not be used (mapped_in()).
   [[nodiscard]] Result<void> try_back(std::uint64_t offset, std::uint64_t pages) noexcept;
-  /// The pages behind these addresses become loose, from the first on, until the driver refuses.
+  /// Unmaps pages, first to last, until the driver fails. Returns how many became loose, and the
+  /// failure.
   struct Unbacked {
     std::uint64_t pages = 0;
     Result<void> result = {};
   };
   [[nodiscard]] Unbacked unback(std::uint64_t offset, std::uint64_t pages) noexcept;
-  /// Up to so many loose pages go back to the driver. Gives how many did.
+  /// Releases up to `most_pages` loose pages to the driver. Returns the number released.
   std::uint64_t release_loose(std::uint64_t most_pages) noexcept;
 
-  /// How many pages are mapped in the range.
+  /// Returns the number of pages that are mapped in the range.
   [[nodiscard]] std::uint64_t mapped_in(std::uint64_t offset, std::uint64_t pages) noexcept;
 
   [[nodiscard]] std::uint64_t held_pages() const noexcept { return held_pages_; }
@@ -70,7 +73,7 @@ class PageStore {
     std::byte* base = nullptr;
     std::uint64_t pages = 0;
     std::uint64_t used = 0;
-    std::vector<NativePages> mapped;  // by page; zero where nothing is
+    std::vector<NativePages> mapped;  // by page; zero if the page is not mapped
   };
   [[nodiscard]] Result<void> try_reserve(std::uint64_t pages) noexcept;
   [[nodiscard]] Region& region_of(std::uint64_t offset) noexcept;
@@ -81,7 +84,7 @@ class PageStore {
   const Device device_;
   const std::size_t address_bytes_;
   std::vector<Region> regions_;
-  std::vector<NativePages> loose_;  // has room for every page that is held
+  std::vector<NativePages> loose_;  // has capacity for every held page
   std::uint64_t held_pages_ = 0;
   std::uint64_t created_pages_ = 0;
   std::uint64_t released_pages_ = 0;

@@ -1,15 +1,25 @@
-// The pool behind PoolResource: caches per stream, the ranges they share, and the memory below.
+// The implementation of PoolResource: one cache per stream, the free ranges shared by all streams,
+// and the pages or segments below.
 //
-// A request goes down a ladder and stops at the first rung that serves it: its stream's cache, what
-// its stream has freed, what is free for everybody, what has become free since (a question to each
-// stream), pages from here and there put together, more memory from the driver, what another stream
-// has freed (behind a wait on the device), and in the end everything that waiting can give.
+// A request tries these sources in order and stops at the first success:
 //
-// Locks: one per stream's cache, one for the ranges, one for growth. Only that for growth is held
-// while the driver is called, and while one of the others is taken. Those two are held together,
-// the cache's first, only by release_slack(). A hit takes its cache's lock and nothing else. A
-// forked child takes none of them. A block belongs to the cache of the stream it was allocated on
-// until it is freed: whoever frees it claims it under that lock, so of two that try one succeeds.
+//   1. the cache of its stream
+//   2. ranges available to every stream, then ranges that its own stream has freed
+//   3. ranges that have become available since, after querying streams
+//   4. free pages mapped to contiguous addresses
+//   5. new memory from the driver
+//   6. ranges that another stream has freed, after a wait on the device (see PoolPreference for the
+//      order of 5 and 6)
+//   7. everything that flushing caches and waiting can recover
+//
+// Locks: one per stream cache, one for the ranges, one for growth. Only the growth lock is held
+// during driver calls and while another of these locks is taken. The other two are held together
+// only by release_slack(), the cache's lock first. A cache hit takes the lock of its cache and
+// nothing else. A forked child takes none of them.
+//
+// A block belongs to the cache of the stream on which it was allocated, until it is freed. The
+// thread that frees the block claims it under the lock of that cache, so of two threads that free
+// it, one succeeds.
 
 #pragma once
 
@@ -35,6 +45,7 @@
 
 namespace tern::pool {
 
+/// See the top of this file, and docs/architecture.md for the main paths.
 class Pool {
  public:
   Pool(const Resource& owner, Device device, const PoolOptions& options);
@@ -44,13 +55,15 @@ class Pool {
 
   [[nodiscard]] const Device& device() const noexcept { return device_; }
   [[nodiscard]] MemoryKind kind() const noexcept { return options_.kind; }
-  /// In a forked child a lock may be held by a thread that does not exist there.
+  /// Returns true in a forked child, where a lock may be held by a thread that does not exist.
   [[nodiscard]] bool is_forked() const noexcept { return !is_same_process(process_); }
 
-  /// A block from the stream's cache, or null. For requests of any size and origin.
+  /// The fast path: takes a block from the stream's cache. Returns null on a miss. Accepts any
+  /// request, checked or not.
   [[nodiscard]] const Descriptor* try_hit(const Request& request) noexcept;
-  /// What the caller has, by its range: nobody else can end it. Put together in the result, because
-  /// a block that is written word by word and copied at once costs as much as a lock.
+  /// Returns the block of a range that the caller has just allocated, so no other thread can free
+  /// it. The block is built inside the result, because a block that is written word by word and
+  /// then copied at once costs as much as a lock.
   [[nodiscard]] Result<Block> result_of(const Descriptor& range) const noexcept {
     void* const address = reinterpret_cast<void*>(range.offset * granule_bytes);
     const std::size_t bytes = range.place->bytes.load(std::memory_order_relaxed);
@@ -62,15 +75,19 @@ class Pool {
     result->generation = generation;
     return result;
   }
-  /// For checked requests of at least a byte.
+  /// The slow path. The request has been checked and has at least one byte.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept;
   [[nodiscard]] [[gnu::always_inline]] Result<void> try_free(const Block& block, StreamRef stream,
                                                              const CallSite& site) noexcept;
+  /// Counts a request that allocated nothing: an empty or a failed one.
   void note_request(bool is_refused) noexcept;
 
   std::size_t trim(std::size_t keep_bytes) noexcept;
+  /// Queries streams whether their frees have completed, at most `most_questions` times. Returns
+  /// the bytes that became available to every stream.
   std::size_t poll(std::size_t most_questions) noexcept;
   void set_limit(std::size_t limit_bytes) noexcept;
+  /// Allocates `bytes` from the driver in advance.
   [[nodiscard]] Result<void> try_hold(std::size_t bytes) noexcept;
 
   [[nodiscard]] Statistics statistics() noexcept;
@@ -79,29 +96,30 @@ class Pool {
   [[nodiscard]] bool is_well() noexcept;
 
  private:
-  /// A request on its way down the ladder.
+  /// A request on the slow path.
   struct Search {
     const Request& request;
     std::uint64_t granules;
     std::uint64_t alignment;  // in granules
     StreamCache& cache;
-    /// Which rung it was.
+    /// The counter of the source that served the request.
     std::uint64_t StreamCache::Counts::*rung = nullptr;
-    /// Ends it.
+    /// Set if the request must fail now.
     std::optional<Failure> failure = {};
-    /// Why a rung did not hold; said if none does.
+    /// Why a source failed; added to the error if all sources fail.
     std::optional<Failure> reason = {};
 
-    /// A rung did not hold. On a device that is lost none will.
+    /// Records the failure of a source. If the device is lost, all other sources would fail, too.
     void fail_for(const Failure& why) noexcept {
       (why.code() == ErrorCode::device_lost ? failure : reason) = why;
     }
   };
+  /// How long a search for a fitting range may take, see FitIndex::Effort.
   enum class Thoroughness : std::uint8_t { quick, thorough };
 
   static constexpr CacheBounds boundless{SIZE_MAX, SIZE_MAX, SIZE_MAX};
   static constexpr std::size_t stream_slots = std::size_t{1} << StreamId::slot_bits;
-  /// The cache of blocks that nobody but the host has used last.
+  /// The cache of blocks that the host used last.
   static constexpr std::size_t host_slot = stream_slots;
 
   [[nodiscard]] std::size_t home_of(StreamId stream) const noexcept {
@@ -114,52 +132,54 @@ class Pool {
             middle_bound_.load(std::memory_order_relaxed)};
   }
 
-  /// All but what takes a look at every range.
+  /// Returns all counters except those that need a visit of every range.
   [[nodiscard]] PoolStatistics sums() noexcept;
   [[nodiscard]] Fragmentation fragmentation(const PoolStatistics& all) noexcept;
 
   // --- Allocating
   [[nodiscard]] Descriptor* find(Search& search) noexcept;
-  /// Of what is free for all, and of what the request's stream has freed itself.
+  /// Takes a range that is available to every stream, or one that the request's stream has freed.
   [[nodiscard]] Descriptor* take(Search& search, Thoroughness how) noexcept;
   [[nodiscard]] Descriptor* steal(Search& search) noexcept;
   [[nodiscard]] Descriptor* reclaim(Search& search) noexcept;
-  /// With the lock of the cache held.
+  /// Starts a block in a held range. Call with the lock of the cache held.
   void begin_block(Descriptor& range, StreamCache& cache, const Request& request) noexcept;
-  /// Of a cache whose last stream is the request's, or that the host shares.
+  /// Takes a block from a cache whose last stream is the request's, or that the host shares.
   [[nodiscard]] Descriptor* begin_cached(StreamCache& cache, const Request& request) noexcept;
-  /// A cached block, ready to begin. With the lock of the cache held.
+  /// Takes a block from the cache. Call with the lock of the cache held.
   [[nodiscard]] static Descriptor* take_cached(StreamCache& cache, std::size_t bytes) noexcept;
-  /// A cached block without a class, ready to begin. With the lock of the cache held.
+  /// Takes a block above the size classes from the cache. Call with the lock of the cache held.
   [[nodiscard]] static Descriptor* take_larger(StreamCache& cache, std::size_t bytes) noexcept;
-  /// Of a range that was not in a cache.
+  /// Starts a block in a range that did not come from a cache.
   [[nodiscard]] Result<Block> try_begin_block(Descriptor& range, Search& search) noexcept;
   void note_begin(const Descriptor& range, const Request& request) noexcept;
-  /// Was as much refused before, with nothing freed since?
+  /// Returns whether a request that was no harder has failed before and nothing was freed since.
   [[nodiscard]] bool is_known_refusal(const Search& search) noexcept;
-  /// Does any stream keep blocks for itself?
+  /// Returns whether any stream cache has blocks.
   [[nodiscard]] bool has_cached() noexcept;
-  /// Could it be enough if streams have passed all that they have freed?
+  /// Returns whether the request could succeed once all streams have passed their frees.
   [[nodiscard]] bool may_have_enough(std::uint64_t granules) noexcept;
-  /// Would the live blocks alone go above the limit?
+  /// Returns whether the live blocks and this request alone would exceed the limit.
   [[nodiscard]] bool exceeds_limit(std::uint64_t granules) noexcept;
   [[nodiscard]] Failure refusal(const Search& search) noexcept;
   void add_free_and_total(const Search& search, const PoolStatistics& now,
                           Failure& refused) noexcept;
 
-  // --- More memory. All of these with the growth lock held
+  // --- Growth. Call these with the growth lock held.
   [[nodiscard]] Descriptor* grow(Search& search) noexcept;
   [[nodiscard]] Descriptor* grow_pages(Search& search) noexcept;
   [[nodiscard]] Descriptor* grow_segments(Search& search) noexcept;
   [[nodiscard]] Descriptor* remap(Search& search) noexcept;
-  /// Addresses without memory, held: so many pages behind the last ones, or pages at a multiple of
-  /// `alignment` pages from where there are any, and new ones only if there are none.
+  /// Both return a held range of addresses without memory. try_add_addresses() appends new
+  /// addresses to the last ones. try_take_addresses() returns existing addresses at a multiple of
+  /// `alignment` pages and adds new ones only if there are none.
   [[nodiscard]] Result<Descriptor*> try_add_addresses(std::uint64_t pages) noexcept;
   [[nodiscard]] Result<Descriptor*> try_take_addresses(std::uint64_t pages,
                                                        std::uint64_t alignment) noexcept;
-  /// Addresses that were not backed after all.
+  /// Frees addresses that could not be backed with pages. If pages are stuck there, the addresses
+  /// are never used again.
   void give_up_addresses(Descriptor& range) noexcept;
-  /// Cuts what is asked for out of a held range; the rest is free for all.
+  /// Cuts the requested block out of a held range. The rest becomes available to every stream.
   Descriptor* cut_out(Descriptor& range, const Search& search) noexcept;
   void put_back(Descriptor* list) noexcept;
   [[nodiscard]] std::uint64_t limit_pages() const noexcept;
@@ -167,41 +187,44 @@ class Pool {
   std::size_t release_free(std::size_t keep_bytes) noexcept;
 
   // --- Freeing
-  /// Of a block that is not live or not of this pool, or on a stream that takes no work.
+  /// The slow path of a free: the block is not live or not of this pool, or the stream accepts no
+  /// work.
   [[nodiscard]] Result<void> free_with_care(const Block& block, const BlockPlace* place,
                                             StreamRef stream, const CallSite& site) noexcept;
   [[nodiscard]] static Result<void> refuse_free(const Block& block, const BlockPlace* place,
                                                 const CallSite& site) noexcept;
-  /// What has to leave for it. With the lock of the cache held.
+  /// Puts a block into a full cache. Returns the blocks that have to leave. Call with the cache's
+  /// lock held.
   [[nodiscard]] Descriptor* put_with_care(StreamCache& cache, Descriptor& range) noexcept;
-  /// On another stream than it was allocated on, or with somebody to tell.
+  /// Frees a block on another stream than it was allocated on, or with a checker to notify.
   [[nodiscard]] Result<void> free_elsewhere(Descriptor& range, StreamCache& home, StreamRef stream,
                                             Mark last_use, const Block& block,
                                             const CallSite& site) noexcept;
   [[nodiscard]] bool can_use(StreamRef stream) const noexcept;
   void finish_free(Descriptor& range, StreamRef stream, Mark last_use, const Block& block,
                    CallSite site) noexcept;
-  /// What has left a stream's cache, or never was in one.
+  /// Makes ranges in flight that left a stream's cache or never were in one.
   void retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcept;
   void put_all_quiescent(Descriptor* list) noexcept;
-  /// Empties the caches, and takes the slack from behind live blocks.
+  /// Empties all caches and takes the slack of live blocks.
   void flush_caches() noexcept;
   /// Cuts the slack off the cache's live blocks and retires it.
   void release_slack(StreamCache& cache) noexcept;
   void trim_if_idle() noexcept;
-  /// Everything the stream has freed up to this is done.
+  /// Makes everything available that the stream has freed up to this sequence number.
   std::size_t settle(StreamCache& cache, std::uint64_t sequence) noexcept;
-  /// Settles what the host has seen done, of every stream. Asks no driver.
+  /// Calls settle() for all marks that the host already knows to be done, of every stream. Makes no
+  /// driver call.
   std::size_t settle_seen() noexcept;
-  /// Asks about the stream until something is not done, or the questions are used up.
+  /// Queries a stream until a free is not complete or the queries are used up.
   std::size_t ask(StreamCache& cache, std::size_t& questions_left) noexcept;
-  /// What the stream has freed first and not passed, as far as is known.
+  /// The mark of the oldest free of the stream that is not known to be complete.
   [[nodiscard]] Mark oldest_mark(StreamCache& cache) noexcept;
   [[nodiscard]] Mark newest_mark(StreamCache& cache) noexcept;
 
-  /// With the lock of the ranges held, after any change of them.
+  /// Call after every change of the ranges, with their lock held.
   void note_change() noexcept;
-  /// Do threads wait for each other at the lock of the ranges?
+  /// Returns whether threads contend for the lock of the ranges.
   [[nodiscard]] bool is_crowded() noexcept;
   [[nodiscard]] std::uint64_t epoch() noexcept;
   template <class Visit>
@@ -218,26 +241,27 @@ class Pool {
   const PoolOptions options_;
   const std::uint64_t process_;
   const bool wants_notes_;
-  /// The host uses this memory too, so a block is given out when its last use is done, not before.
+  /// The host uses this memory too (pinned, managed), so a block is reused only after its last use
+  /// is done.
   const bool host_shares_;
   const bool has_pages_;
-  /// Neither of the first two: blocks stay with their streams, and nobody is told.
+  /// No checker and not shared with the host: the fast path applies.
   const bool is_plain_;
 
   std::array<std::atomic<StreamCache*>, stream_slots + 1> caches_ = {};
   std::atomic<StreamCache*> newest_cache_ = nullptr;
-  std::mutex caches_mutex_;  // for making one
+  std::mutex caches_mutex_;  // held while a cache is made
 
-  // On lines of their own, as all that is written often: hits read what is above.
+  // Members that are written often have cache lines of their own: hits read the members above.
   alignas(64) SpinLock ranges_mutex_;
   Ranges ranges_;                         // guarded by ranges_mutex_
   std::uint64_t peak_outside_bytes_ = 0;  // guarded by ranges_mutex_
-  // A request of so many granules at such an alignment failed, and will again as long as the epoch
-  // is this.
+  // The last request that failed. A request that is at least as hard fails at once while the epoch
+  // is the same.
   std::uint64_t refused_granules_ = 0;   // guarded by ranges_mutex_
   std::uint64_t refused_alignment_ = 0;  // guarded by ranges_mutex_
   std::uint64_t refused_epoch_ = 0;      // guarded by ranges_mutex_
-  // How many threads come here, by how often one waits.
+  // Measures contention: the share of changes during which a thread had to wait.
   std::uint32_t changes_of_window_ = 0;  // guarded by ranges_mutex_
   std::uint32_t waits_before_ = 0;       // guarded by ranges_mutex_
   std::uint32_t crowded_windows_ = 0;    // guarded by ranges_mutex_
@@ -248,7 +272,7 @@ class Pool {
   std::uint64_t stuck_pages_ = 0;                         // guarded by growth_mutex_
   std::chrono::steady_clock::time_point last_trim_ = {};  // guarded by growth_mutex_
 
-  // Written by whoever holds a lock above, read by anybody.
+  // Written with one of the locks above held, read without a lock.
   alignas(64) std::atomic<bool> is_tight_ = false;
   std::atomic<std::size_t> class_bound_ = 0, recent_bound_ = 0,
                            middle_bound_ = 0;  // of each stream's cache
@@ -260,7 +284,7 @@ class Pool {
                              page_calls_ = 0;
 };
 
-// --- The short way, which nearly every call takes
+// --- The fast path, which nearly every call takes
 
 inline void Pool::begin_block(Descriptor& range, StreamCache& cache,
                               const Request& request) noexcept {
@@ -276,8 +300,8 @@ inline bool Pool::can_use(StreamRef stream) const noexcept {
   return !id || (id.device() == device_id_ && DeviceState::state_of(stream)->is_open_as(id));
 }
 
-// Hits and frees give nobody the address of a local variable, which would cost them a watched
-// frame. Whatever needs one is a function of its own.
+// Hits and frees never take the address of a local variable, which would make the compiler add a
+// stack guard. Code that needs an address is in a function of its own.
 
 inline Descriptor* Pool::take_cached(StreamCache& cache, std::size_t bytes) noexcept {
   Descriptor* range = nullptr;
@@ -293,19 +317,19 @@ inline Descriptor* Pool::take_cached(StreamCache& cache, std::size_t bytes) noex
       return range;
     }
   }
-  // Its place has counted to the end; the long way gives it another.
-  static_cast<void>(cache.put_with_care(*range, boundless));  // nothing leaves for it
+  // The place has reached its last count. The slow path gives the block another place.
+  static_cast<void>(cache.put_with_care(*range, boundless));  // no bounds: no block leaves
   return nullptr;
 }
 
 inline Descriptor* Pool::begin_cached(StreamCache& cache, const Request& request) noexcept {
   const StreamId id = request.stream.id();
   const std::lock_guard lock(cache.lock);
-  // A stream that was here is of this device.
+  // If the stream has used this cache before, it belongs to this device.
   if (cache.stream != id) {
     if (!host_shares_ || id.device() != device_id_) return nullptr;
-    // The cache is the host's, so it does not tell whether the stream was here before. If it ends
-    // before the block is freed, there must be a mark behind its work.
+    // The cache is shared, so the stream may never have been seen. Request a mark now: if the
+    // stream is destroyed before the block is freed, there must be a mark after its work.
     static_cast<void>(DeviceState::state_of(request.stream)->promise_next());
   }
   Descriptor* const range = take_cached(cache, request.bytes);
@@ -315,7 +339,7 @@ inline Descriptor* Pool::begin_cached(StreamCache& cache, const Request& request
 
 inline const Descriptor* Pool::try_hit(const Request& request) noexcept {
   const StreamId id = request.stream.id();
-  // No bytes wrap to the most there are.
+  // 0 bytes wrap around to the largest value and miss.
   if (request.bytes - 1 >= max_request_bytes || request.alignment > granule_bytes ||
       !is_same_process(process_) ||
       (id && !DeviceState::state_of(request.stream)->is_open_as(id))) {
@@ -342,9 +366,10 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
   }
   const Mark last_use = id ? Mark{id, DeviceState::state_of(stream)->promise_next()} : Mark{};
   auto& range = *reinterpret_cast<Descriptor*>(place->note.load(std::memory_order_relaxed));
-  // The place's stream will not do: another thread that frees the block is changing it.
+  // Do not use place->stream for this: another thread that frees the block may be changing it.
   StreamCache& home = *range.home.load(std::memory_order_relaxed);
-  // A stream that did not allocate it may have no mark yet, and is about to end, perhaps.
+  // The freeing stream did not allocate the block, so it may have no mark yet and may be about to
+  // be destroyed.
   if (!is_plain_ || home_of(id) != home.slot ||
       place->stream.load(std::memory_order_relaxed) != id) {
     return free_elsewhere(range, home, stream, last_use, block, site);
@@ -353,12 +378,12 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
   StreamId newest = id;
   {
     const std::lock_guard lock(home.lock);
-    // Of two that free it and came this far, one is too late.
+    // If two threads free the block and both came this far, the second one fails.
     if (!place->is_live(count)) return refuse_free(block, place, site);
     place->retire(count, last_use);
     home.note_free(block.bytes);
-    // The stream was here to allocate it. There may be another one in its slot, if its owner has
-    // ended it meanwhile; what that has freed is not done with this one.
+    // The stream used this cache when it allocated. Since then its owner may have destroyed it and
+    // its slot may have a new stream, whose frees complete independently.
     if (!home.try_put(range, class_bound_.load(std::memory_order_relaxed)) &&
         !home.try_put_newest(range, bounds())) {
       leaving = put_with_care(home, range);

@@ -1,4 +1,4 @@
-// What a pool says of itself: its statistics, and why it refuses.
+// Statistics of a pool, and the error messages of failed requests.
 
 #include <algorithm>
 
@@ -71,8 +71,8 @@ Statistics Pool::statistics() noexcept {
   now.reserved_bytes = held_bytes_.load(std::memory_order_relaxed);
   now.free_bytes = now.reserved_bytes - std::min(now.reserved_bytes, now.live_bytes);
   now.largest_free_bytes = ranges_.largest_quiescent() * granule_bytes;
-  // Each stream's own peak is exact, and so is what all had together when one of them came here:
-  // the true peak of all is no higher than either.
+  // Two upper bounds of the true peak: the sum of the exact peaks of all streams, and the peak of
+  // the bytes that were live or cached. The smaller one is closer.
   now.peak_live_bytes = std::min<std::uint64_t>(peaks, peak_outside_bytes_);
   return now;
 }
@@ -100,7 +100,7 @@ Fragmentation Pool::fragmentation(const PoolStatistics& all) noexcept {
         std::max(now.largest_now, now.free_page_bytes + room / page_bytes * page_bytes);
   } else {
     now.free_page_bytes = now.largest_now;
-    // Free segments go back to make room for one of another size.
+    // Free segments can be returned to the driver to make room for one of another size.
     const std::size_t whole = ranges_.whole_granules() * granule_bytes;
     now.largest_satisfiable =
         std::max(now.largest_now, room / granule_bytes * granule_bytes + whole);
@@ -119,11 +119,13 @@ bool Pool::is_well() noexcept {
          now.held_bytes;
 }
 
+// Chooses the message by the cause: no recycled memory, device full, above the limit, memory in
+// flight, fragmentation, or limit reached.
 Failure Pool::refusal(const Search& search) noexcept {
   const PoolStatistics now = sums();
   const Fragmentation pieces = fragmentation(now);
   const std::size_t bytes = search.granules * granule_bytes;
-  // All that could ever be held.
+  // The largest number of bytes that the limit allows, in whole pages or granules.
   const std::size_t most = now.limit_bytes / (has_pages_ ? page_bytes : granule_bytes) *
                            (has_pages_ ? page_bytes : granule_bytes);
   const char* text =
@@ -139,7 +141,7 @@ Failure Pool::refusal(const Search& search) noexcept {
         "use, and the driver refuses more with {free} of {total} free. Free something, or ask for "
         "less.";
   } else if (bytes > most) {
-    // Said by how much: with the limit rounded to a tenth of a unit both may look the same.
+    // Report the excess: rounded to a tenth of a unit, size and limit may look the same.
     text = has_pages_
                ? "a pool on '{device}' cannot allocate {requested}, which takes {would_grant}: its "
                  "limit of {limit} has room for {most} in pages of 2.0 MiB, {above} too few, "
@@ -175,7 +177,7 @@ Failure Pool::refusal(const Search& search) noexcept {
     return refused.with_bytes("most", most).with_bytes("above", bytes - std::min(bytes, most));
   }
   if (!search.reason) return refused;
-  // What the driver said is as good as its own refusal.
+  // Report the driver's code and call, as in the driver's own failure.
   if (const auto code = search.reason->number("code")) refused.with("code", *code);
   if (const auto call = search.reason->string("call")) refused.with("call", *call);
   return refused;
@@ -183,8 +185,8 @@ Failure Pool::refusal(const Search& search) noexcept {
 
 void Pool::add_free_and_total(const Search& search, const PoolStatistics& now,
                               Failure& refused) noexcept {
-  // Of the device if that refused, or if there is no limit to refuse; else of the limit, which
-  // spares a driver call.
+  // Report the device's free memory if the driver failed or there is no limit. Otherwise report the
+  // limit, which avoids a driver call.
   if (now.limit_bytes != 0 && !search.reason) {
     const std::size_t free = now.limit_bytes - std::min(now.limit_bytes, now.live_bytes);
     refused.with_bytes("free", free).with_bytes("total", now.limit_bytes);

@@ -1,4 +1,4 @@
-// How a pool gets more memory, puts pages together, and gives memory back.
+// How a pool gets memory from the driver, remaps pages and returns memory.
 
 #include <algorithm>
 #include <utility>
@@ -10,11 +10,12 @@ namespace tern::pool {
 namespace {
 
 constexpr std::uint64_t page_granules = PageStore::page_granules;
-/// Beyond what is needed, so that growing is rare: a share of what is held, and no more than this.
+/// Grow by more than is needed, so that growing is rare: by 1/16 of the held memory, at most 64
+/// MiB.
 constexpr std::uint64_t growth_share = 16;
 constexpr std::uint64_t most_extra_pages = 64 * mib / page_bytes;
-/// Idle memory goes back by itself above a quarter of what is held, down to an eighth, and not more
-/// often than this.
+/// Idle memory is returned automatically if more than 256 MiB and more than a quarter of the held
+/// memory are idle, until an eighth is left, and at most every 100 ms.
 constexpr std::size_t least_idle_bytes = 256 * mib;
 constexpr std::chrono::milliseconds least_time_between_trims{100};
 
@@ -54,6 +55,7 @@ void Pool::note_held() noexcept {
   }
 }
 
+// Call with the lock of the ranges held.
 Descriptor* Pool::cut_out(Descriptor& range, const Search& search) noexcept {
   const std::uint64_t begin = round_up_to(range.offset, search.alignment);
   ranges_.cut(range, begin, search.granules,
@@ -67,7 +69,7 @@ void Pool::put_back(Descriptor* list) noexcept {
 }
 
 Descriptor* Pool::grow(Search& search) noexcept {
-  // Who came before may have brought enough for this one too.
+  // Another thread may have grown the pool while this one waited for the growth lock.
   if (Descriptor* range = take(search, Thoroughness::quick)) return range;
   if (search.failure) return nullptr;
   search.rung = &StreamCache::Counts::grown_hits;
@@ -112,7 +114,8 @@ Result<Descriptor*> Pool::try_take_addresses(std::uint64_t pages,
   };
   Result<Descriptor*> taken = take();
   if (!taken || *taken != nullptr) return taken;
-  // What is left of a reservation may do with what touches it; if not, it is not lost.
+  // The rest of a reservation may suffice together with free addresses next to it. If not, the rest
+  // is still available to smaller requests.
   const std::uint64_t most = pages + alignment - 1;
   if (const std::uint64_t rest = pages_->room_pages(); rest > 0 && rest < most) {
     if (Result<void> added = add(rest); !added) return added.failure();
@@ -130,7 +133,7 @@ void Pool::give_up_addresses(Descriptor& range) noexcept {
   if (stuck > 0) {
     ranges_.put_out_of_use(range);
   } else if (&range == ranges_.last() && range.end() == pages_->next_address()) {
-    // As if they had never been: what is free before them can be extended again.
+    // Return the newest addresses, so that the free range before them can be extended again.
     pages_->give_back_addresses(range.offset, range.size / page_granules);
     ranges_.drop(range);
   } else {
@@ -138,6 +141,9 @@ void Pool::give_up_addresses(Descriptor& range) noexcept {
   }
 }
 
+// Gets new pages for the request, plus some extra. If the last range is free, the new pages extend
+// it. The steps: hold the last range, create pages, get addresses, map the pages, cut out the
+// block. If a step fails, the steps before are undone.
 Descriptor* Pool::grow_pages(Search& search) noexcept {
   const std::uint64_t loose = pages_->loose_pages();
   const std::uint64_t held = pages_->held_pages();
@@ -147,7 +153,7 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
   Descriptor* tail = nullptr;
   std::uint64_t need = pages_for(search.granules);
   {
-    // What is free where new addresses begin is part of what is needed. It is held meanwhile.
+    // A free range at the end of the addresses is part of the block. Hold it while pages are added.
     const std::lock_guard lock(ranges_mutex_);
     if (Result<void> prepared = ranges_.store().try_prepare(Ranges::descriptors_per_growth);
         !prepared) {
@@ -165,7 +171,7 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
         tail = last;
         need = missing;
         ranges_.take_whole(*tail);
-        // A quick look does not see everything that fits.
+        // The quick search of take() may have missed this range although it is large enough.
         if (need == 0) return cut_out(*tail, search);
       }
     }
@@ -217,6 +223,8 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
   return cut_out(*range, search);
 }
 
+// Allocates a segment that is larger than the block, if possible. If the driver has no memory for
+// it, tries smaller segments, down to the size of the block.
 Descriptor* Pool::grow_segments(Search& search) noexcept {
   const std::size_t bytes = search.granules * granule_bytes;
   const std::size_t alignment =
@@ -225,7 +233,7 @@ Descriptor* Pool::grow_segments(Search& search) noexcept {
   const std::size_t held = segments_->held_bytes();
   const std::size_t room = limit == 0 ? SIZE_MAX : limit > held ? limit - held : 0;
   if (bytes > std::min(room, max_request_bytes)) return nullptr;
-  // Large blocks have segments of their own, which come and go with them.
+  // Large blocks get segments of their own, which are returned with them.
   const bool is_own = bytes > SegmentStore::segment_bytes / 2;
   std::size_t size = is_own ? bytes : std::min(SegmentStore::segment_bytes, room);
   size = size / granule_bytes * granule_bytes;
@@ -251,6 +259,9 @@ Descriptor* Pool::grow_segments(Search& search) noexcept {
   return cut_out(ranges_.add(*offset, size / granule_bytes, nullptr), search);
 }
 
+// Collects free pages from quiescent ranges, creates missing ones, and maps all of them to
+// contiguous addresses. If a step fails, pages that were already unmapped stay loose and serve
+// later requests.
 Descriptor* Pool::remap(Search& search) noexcept {
   const std::uint64_t pages = pages_for(search.granules);
   const std::uint64_t alignment = std::max<std::uint64_t>(search.alignment, page_granules);
@@ -262,7 +273,7 @@ Descriptor* Pool::remap(Search& search) noexcept {
   const std::uint64_t loose = found;
   {
     const std::lock_guard lock(ranges_mutex_);
-    // Without a page to move this is growing, which is simpler.
+    // If there is no page to move, growing does the same and is simpler.
     const std::uint64_t free = ranges_.free_pages() + loose;
     if (free == 0 || (free < pages && pages - free > room)) return nullptr;
     while (found < pages && ranges_.free_pages() > 0) {
@@ -286,7 +297,7 @@ Descriptor* Pool::remap(Search& search) noexcept {
     note_change();
     return nullptr;
   };
-  // What is missing is made first: if it is not to be had, nothing has moved.
+  // Create missing pages first: if that fails, nothing has been moved.
   if (found < pages) {
     if (Result<void> made = pages_->try_have_loose(loose + (pages - found)); !made) {
       return fail(made.failure());
@@ -305,7 +316,7 @@ Descriptor* Pool::remap(Search& search) noexcept {
     const std::lock_guard lock(ranges_mutex_);
     if (moved < count) {
       refused = unbacked.result.failure();
-      // A descriptor is spare: the target's taking has left enough.
+      // take() cannot fail here: the preparation for the target left a spare descriptor.
       Descriptor* kept = &run;
       if (moved > 0) {
         ranges_.cut(run, run.offset, moved * page_granules,
@@ -348,8 +359,10 @@ Result<void> Pool::try_hold(std::size_t bytes) noexcept {
   return search.reason ? *search.reason : refusal(search);
 }
 
-// --- Giving back
+// --- Returning memory to the driver
 
+// Returns free pages or segments to the driver until `keep_bytes` are held. Stops at the first
+// error of the driver. Call with the growth lock held.
 std::size_t Pool::release_free(std::size_t keep_bytes) noexcept {
   const auto held = [this] {
     return has_pages_ ? pages_->held_pages() * page_bytes : segments_->held_bytes();

@@ -1,3 +1,6 @@
+// Splitting, joining and listing of ranges. A free range is in exactly one index, given by its
+// state.
+
 #include "memory/pool/ranges.hpp"
 
 #include <algorithm>
@@ -73,6 +76,7 @@ std::uint64_t Ranges::pages_in(const Descriptor& range) const noexcept {
   return last > first ? last - first : 0;
 }
 
+// Also links the range into one of the two lists of ranges with whole pages, if it has any.
 void Ranges::insert_quiescent(Descriptor& range) noexcept {
   range.state = State::quiescent;
   quiescent_.insert(range);
@@ -98,6 +102,7 @@ void Ranges::remove_quiescent(Descriptor& range) noexcept {
   range.older = range.newer = nullptr;
 }
 
+// Joins the range with quiescent neighbours on both sides.
 void Ranges::put_quiescent(Descriptor& range) noexcept {
   Descriptor* left = range.before;
   Descriptor* joined = &range;
@@ -114,6 +119,7 @@ void Ranges::put_quiescent(Descriptor& range) noexcept {
   insert_quiescent(*joined);
 }
 
+// Small blocks first try the lowest range that is smaller than a page, see Placement.
 Descriptor* Ranges::take_quiescent(std::uint64_t granules, std::uint64_t alignment,
                                    FitIndex::Effort effort, Placement placement) noexcept {
   Descriptor* found = nullptr;
@@ -134,7 +140,7 @@ std::uint64_t Ranges::begin_that_spares_pages(const Descriptor& range, std::uint
   if (page_granules_ == 0) return first;
   const std::uint64_t last = (range.end() - granules) / alignment * alignment;
   const auto pages_touched = [&](std::uint64_t begin) {
-    // Whole pages of the range that the block would lie in.
+    // Number of whole pages of the range that the block would occupy.
     const std::uint64_t low = (range.offset + page_granules_ - 1) / page_granules_;
     const std::uint64_t high = range.end() / page_granules_;
     const std::uint64_t from = std::max(begin / page_granules_, low);
@@ -206,11 +212,12 @@ void Ranges::remove_in_flight(Descriptor& range) noexcept {
   in_flight_granules_ -= range.size;
 }
 
+// Joins the range with neighbours of the same lane. The joined range moves to the newest end.
 void Ranges::put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept {
   const auto is_kin = [&lane](const Descriptor* other) {
     return other != nullptr && other->state == State::in_flight && other->lane == &lane;
   };
-  // A lane stays in the order of its marks. To wait for one that is there already is no loss.
+  // A lane is ordered by mark. Using a later mark than necessary is safe.
   if (lane.newest != nullptr) sequence = std::max(sequence, lane.newest->sequence);
   Descriptor* joined = &range;
   if (Descriptor* left = range.before; is_kin(left)) {
@@ -234,6 +241,7 @@ void Ranges::insert_in_flight(Descriptor& range, Lane& lane, std::uint64_t seque
   in_flight_granules_ += range.size;
 }
 
+// Walks from the newest end to the position of the mark; joins nothing.
 void Ranges::return_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept {
   Descriptor* older = lane.newest;
   while (older != nullptr && older->sequence > sequence) older = older->older;
@@ -255,6 +263,7 @@ Descriptor* Ranges::take_in_flight(Lane& lane, std::uint64_t granules,
   return found;
 }
 
+// Pops ranges from the oldest end while their mark is done.
 std::uint64_t Ranges::settle(Lane& lane, std::uint64_t done_sequence) noexcept {
   std::uint64_t settled = 0;
   while (lane.oldest != nullptr && lane.oldest->sequence <= done_sequence) {

@@ -1,14 +1,14 @@
-// All ranges of a pool that nobody holds, joined and offered: what streams have freed and may still
-// use, what is free for everybody, and addresses without memory.
+// Ranges keeps the free ranges of a pool: in flight, quiescent, or addresses without memory.
 //
-// A range in flight is in the lane of the stream that freed it. That stream may have it again at
-// once, because its work is in order; others may when the mark behind it is done, or behind a wait
-// for it. Ranges of one lane that touch are joined, and the later mark counts for both; nothing
-// else is joined with what is in flight. In each lane ranges are in the order of their marks, so
-// looking at the oldest is enough to know how far a stream has come.
+// A range in flight is in the lane of the stream that freed it. That stream can reuse the range
+// immediately, because its work runs in order. Other streams can use the range when the mark after
+// the free is done, or after a wait for the mark. Adjacent ranges of one lane are joined, and the
+// later mark counts for both. Ranges in flight are joined with nothing else. A lane is ordered by
+// mark, so its oldest range shows how far the stream has come.
 //
-// Of the free ranges those with whole pages are listed apart: pages can be moved, so they serve any
-// request. Whoever splits a range prepares descriptors first. Confined: the pool holds its lock.
+// Quiescent ranges with whole pages are also in lists of their own: pages can be moved, so they can
+// serve any request. Code that splits a range must prepare descriptors first. Not thread-safe: the
+// pool holds its lock.
 
 #pragma once
 
@@ -21,103 +21,105 @@
 
 namespace tern::pool {
 
-/// What one stream has freed.
+/// The ranges in flight of one stream.
 struct Lane {
   StreamId stream = {};
   FitIndex index;
   Descriptor* oldest = nullptr;
   Descriptor* newest = nullptr;
-  // Since a mark was last recorded behind them.
+  // Blocks and granules freed since the last event was recorded after the frees.
   std::size_t unsealed_blocks = 0;
   std::uint64_t unsealed_granules = 0;
 };
 
 class Ranges {
  public:
-  /// How many spare descriptors whoever asks the driver needs at most, when it comes back with the
-  /// answer and nobody may fail any more.
+  /// Upper bound on the descriptors that a growth step needs after its driver call, when it must
+  /// not fail.
   static constexpr std::size_t descriptors_per_growth = 4;
-  /// How many a take needs: two at most, and what it leaves for others that are asking the driver.
+  /// Descriptors that a take prepares: two for itself, the rest for threads that are calling the
+  /// driver.
   static constexpr std::size_t descriptors_per_take = 2 + descriptors_per_growth;
-  /// So many whole pages in one piece are worth keeping together.
+  /// From this many contiguous pages on, a run is worth keeping together.
   static constexpr std::uint64_t run_pages = 8;
-  /// Blocks that lie together are at most such a part of a page. Larger ones would leave holes
-  /// between them that nothing fits in.
+  /// Small blocks are at most 1/16 of a page. Larger ones, placed together, would leave unusable
+  /// holes.
   static constexpr std::uint64_t small_share = 16;
 
-  /// Ranges have whole pages of so many granules; 0: memory comes in segments, and what can be
-  /// given back is a range without neighbours.
+  /// `page_granules` is the page size. 0 means that memory comes in segments; then a range without
+  /// neighbours can be returned to the driver.
   Ranges(const Resource* owner, DeviceId device, std::uint64_t page_granules) noexcept
       : store_(owner, device), page_granules_(page_granules) {}
 
   [[nodiscard]] DescriptorStore& store() noexcept { return store_; }
 
-  /// A new range behind `before`, which it touches, or null; held, and the last one now.
+  /// Adds a held range, adjacent to `before` or with `before` null. It becomes last().
   Descriptor& add(std::uint64_t offset, std::uint64_t size, Descriptor* before) noexcept;
-  /// The one that ends where the newest addresses do.
+  /// The range at the end of the newest addresses.
   [[nodiscard]] Descriptor* last() const noexcept { return last_; }
-  /// A held range that is no more; it must be the first or the last of its neighbours, or alone.
+  /// Removes a held range. It must be at the end of its chain of neighbours, or alone.
   void drop(Descriptor& range) noexcept;
 
-  // --- Taking: what is given is held, and what is left over stays where it was
+  // --- Taking: the returned range is held, the rest stays where it was
 
-  /// Where the block is put: into the tightest of the ranges; or, if it is small, beside others
-  /// that are, so that a few pages have them all and the rest can become whole.
+  /// Where to place a block: in the range that fits best, or, if the block is small, next to other
+  /// small blocks, so that they share few pages and the other pages become whole.
   enum class Placement : std::uint8_t { tightest, together };
   [[nodiscard]] Descriptor* take_quiescent(std::uint64_t granules, std::uint64_t alignment,
                                            FitIndex::Effort effort = FitIndex::Effort::quick,
                                            Placement placement = Placement::tightest) noexcept;
   [[nodiscard]] Descriptor* take_in_flight(Lane& lane, std::uint64_t granules,
                                            std::uint64_t alignment) noexcept;
-  /// Misses nothing.
+  /// Takes addresses without memory. The search is thorough.
   [[nodiscard]] Descriptor* take_unbacked(std::uint64_t granules, std::uint64_t alignment) noexcept;
-  /// Up to so many whole pages in one piece out of a quiescent range, small ranges first; null if
-  /// there are none.
+  /// Takes up to `most_pages` contiguous whole pages from a quiescent range, small ranges first.
+  /// Returns null if there are none.
   [[nodiscard]] Descriptor* take_pages(std::uint64_t most_pages) noexcept;
-  /// The quiescent range itself.
+  /// Takes a whole quiescent range.
   void take_whole(Descriptor& range) noexcept;
-  /// Of a range that is held: the granules from `offset` on, as a range of their own; what is
-  /// before and behind them is put where `put` says.
+  /// Cuts a held range down to `granules` from `offset` on. Calls put() with the parts before and
+  /// after.
   template <class Put>
   void cut(Descriptor& range, std::uint64_t offset, std::uint64_t granules, Put put) noexcept {
     if (range.offset + range.size > offset + granules) put(split(range, offset + granules));
     if (offset > range.offset) {
-      // The descriptor stays with what was asked for, and its place with it.
+      // The descriptor, and with it the place, stays with the requested part.
       put(split_front(range, offset));
     }
   }
 
-  // --- Giving back: joins what touches
+  // --- Returning: adjacent ranges are joined
 
   void put_quiescent(Descriptor& range) noexcept;
   void put_unbacked(Descriptor& range) noexcept;
   void put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;
-  /// A piece of what was in flight, taken in vain: into the order where it was.
+  /// Puts a range that was taken from a lane, but not used, back to its position in the lane.
   void return_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;
-  /// The stream has passed everything up to this: free for all from now on. Gives the granules.
+  /// Makes all ranges of the lane up to `done_sequence` available to every stream. Returns their
+  /// granules.
   std::uint64_t settle(Lane& lane, std::uint64_t done_sequence) noexcept;
-  /// Nobody is given a held range any more.
+  /// Takes a held range out of use for good.
   void put_out_of_use(Descriptor& range) noexcept { range.state = State::stuck; }
-  /// Two held ranges that touch become one.
+  /// Joins two adjacent held ranges.
   void join_held(Descriptor& left, Descriptor& right) noexcept { absorb(left, right); }
 
   // --- Facts
 
   [[nodiscard]] const FitIndex& quiescent() const noexcept { return quiescent_; }
   [[nodiscard]] std::uint64_t in_flight_granules() const noexcept { return in_flight_granules_; }
-  /// In quiescent ranges.
+  /// Whole pages in quiescent ranges.
   [[nodiscard]] std::uint64_t free_pages() const noexcept { return free_pages_; }
   /// The exact size of the largest quiescent range.
   [[nodiscard]] std::uint64_t largest_quiescent() const noexcept {
     return quiescent_.exact_largest();
   }
-  /// Of live blocks; looks at every range.
+  /// Requested bytes of all live blocks. Visits every range.
   [[nodiscard]] std::uint64_t requested_bytes() const noexcept;
-  /// A quiescent range that can be given back whole: without neighbours (segments).
+  /// A quiescent range with whole pages; for segments, a whole segment.
   [[nodiscard]] Descriptor* first_holder() noexcept {
     return holders_[0] != nullptr ? holders_[0] : holders_[1];
   }
-  /// Of all that can be given back whole (segments).
+  /// Granules of all whole segments.
   [[nodiscard]] std::uint64_t whole_granules() const noexcept {
     std::uint64_t sum = 0;
     for (const Descriptor* one : holders_) {
@@ -125,7 +127,7 @@ class Ranges {
     }
     return sum;
   }
-  /// Granules by state, counted one by one, if lists and links agree with them; for tests.
+  /// Counts granules by state, one range at a time, and checks lists and links. For tests.
   struct Census {
     bool is_well = true;
     std::uint64_t held = 0, in_flight = 0, quiescent = 0, unbacked = 0;
@@ -133,18 +135,18 @@ class Ranges {
   [[nodiscard]] Census count() const noexcept;
 
  private:
-  /// The part from `offset` on, held.
+  /// Splits a range and returns the part from `offset` on, held.
   Descriptor& split(Descriptor& range, std::uint64_t offset) noexcept;
-  /// The part before `offset`, held.
+  /// Splits a range and returns the part before `offset`, held.
   Descriptor& split_front(Descriptor& range, std::uint64_t offset) noexcept;
-  /// Left takes in right, which is no more.
+  /// Joins `right` into `left` and frees the descriptor of `right`.
   void absorb(Descriptor& left, Descriptor& right) noexcept;
   [[nodiscard]] static std::uint64_t aligned_begin(const Descriptor& range,
                                                    std::uint64_t alignment) noexcept {
     return (range.offset + alignment - 1) / alignment * alignment;
   }
   [[nodiscard]] std::uint64_t pages_in(const Descriptor& range) const noexcept;
-  /// Where to cut a block out of a range: at its end if that leaves more whole pages.
+  /// Returns where to cut a block out of a range: at the end if that leaves more whole pages.
   [[nodiscard]] std::uint64_t begin_that_spares_pages(const Descriptor& range,
                                                       std::uint64_t granules,
                                                       std::uint64_t alignment) const noexcept;
@@ -159,7 +161,7 @@ class Ranges {
   FitIndex quiescent_;
   FitIndex unbacked_;
   Descriptor* last_ = nullptr;
-  Descriptor* holders_[2] = {};  // of whole pages: in small pieces, in runs; linked by newer
+  Descriptor* holders_[2] = {};  // ranges with whole pages: short and long runs, linked by newer
   std::uint64_t free_pages_ = 0;
   std::uint64_t in_flight_granules_ = 0;
 };

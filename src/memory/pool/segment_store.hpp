@@ -1,6 +1,6 @@
-// The memory of a pool without pages: segments, each one allocation of the driver's.
+// A SegmentStore holds the memory of a pool without pages: segments, each one driver allocation.
 //
-// Confined: the pool holds its growth lock.
+// Not thread-safe: the pool holds its growth lock.
 
 #pragma once
 
@@ -19,14 +19,14 @@ class SegmentStore {
   static constexpr std::size_t segment_bytes = std::size_t{64} << 20;
 
   SegmentStore(Device device, MemoryKind kind) noexcept : device_(std::move(device)), kind_(kind) {}
-  /// Gives everything back that the driver takes.
+  /// Releases all segments; errors of the driver are ignored.
   ~SegmentStore();
   SegmentStore(const SegmentStore&) = delete;
   SegmentStore& operator=(const SegmentStore&) = delete;
 
-  /// Begins at this granule.
+  /// Allocates a segment from the driver. Returns its granule offset.
   [[nodiscard]] Result<std::uint64_t> try_add(std::size_t bytes, std::size_t alignment) noexcept;
-  /// A segment that begins there goes back to the driver.
+  /// Releases the segment that begins at `offset` to the driver.
   [[nodiscard]] Result<void> try_release(std::uint64_t offset) noexcept;
 
   [[nodiscard]] std::size_t held_bytes() const noexcept { return held_bytes_; }

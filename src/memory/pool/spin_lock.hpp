@@ -1,8 +1,8 @@
-// A lock for short work on shared books: one atomic step to take it, a store to give it back.
+// A SpinLock is a lock for a few instructions: one atomic exchange to lock, one store to unlock.
 //
-// Whoever finds it taken looks again, less and less often, and then lets other threads run, because
-// its holder may be one of them. Never held across a call that can wait. Not held across fork:
-// whoever uses it asks first whether this is still its process.
+// A thread that finds the lock taken polls it with growing pauses and then yields, because the
+// holder may need the processor. Never hold the lock across a call that can wait, nor across a
+// fork: users first check that they are still in the same process.
 
 #pragma once
 
@@ -19,7 +19,7 @@ class SpinLock {
     wait();
   }
   void unlock() noexcept { is_taken_.store(false, std::memory_order_release); }
-  /// How often somebody found it taken. With the lock held.
+  /// Number of times a thread found the lock taken. Call with the lock held.
   [[nodiscard]] std::uint32_t waits() const noexcept { return waits_; }
 
  private:
@@ -35,7 +35,7 @@ class SpinLock {
         for (unsigned i = 0; i < pauses; ++i) pause();
         pauses *= 2;
       }
-      // Several have seen it free; who is too late begins again at the long pauses.
+      // Several threads may have seen the lock free; those that lose the exchange continue to wait.
     } while (is_taken_.exchange(true, std::memory_order_acquire));
     ++waits_;
   }

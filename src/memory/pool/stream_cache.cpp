@@ -1,3 +1,5 @@
+// The slow paths of a stream cache: making room, blocks above the size classes, and flushing.
+
 #include "memory/pool/stream_cache.hpp"
 
 #include <algorithm>
@@ -12,12 +14,14 @@ void push(Descriptor& block, Descriptor*& list) noexcept {
   block.next = std::exchange(list, &block);
 }
 
+// Returns whether a block of this size belongs in the middle stacks: above 1 MiB and below 16 MiB.
 bool is_middle(std::size_t granted_bytes) noexcept {
   return granted_bytes > largest_class_bytes && granted_bytes < least_large_bytes;
 }
 
 }  // namespace
 
+// Keeps the upper half of the stack, which was freed last, and adds the rest to `leaving`.
 void StreamCache::shed(Stack& stack, std::size_t& bytes, Descriptor*& leaving) noexcept {
   const std::size_t keep = stack.count / 2;
   Descriptor** cut = &stack.top;
@@ -33,6 +37,7 @@ void StreamCache::shed(Stack& stack, std::size_t& bytes, Descriptor*& leaving) n
   stack.count = keep;
 }
 
+// First enforces bounds that may have shrunk, then makes room for the block.
 Descriptor* StreamCache::put_with_care(Descriptor& block, const CacheBounds& bounds) noexcept {
   Descriptor* leaving = nullptr;
   const std::size_t bytes = bytes_of(block);
@@ -54,9 +59,10 @@ Descriptor* StreamCache::put_with_care(Descriptor& block, const CacheBounds& bou
   }
   Stack& stack = stacks_[class_of(bytes)];
   if (stack.count == most_per_class) shed(stack, class_bytes_, leaving);
-  // Stacks take turns, so that no class keeps what it does not use; but those of small blocks,
-  // which are soon missed and make no room, have theirs when they hold their part of the bytes.
-  // Unless memory is short: a small block keeps a page from being whole as well as a large one.
+  // Stacks shed in turn, so that no class keeps blocks that it does not use. A stack of small
+  // blocks sheds only if it holds its share of the bytes, because small blocks are soon missed and
+  // free little memory. If memory is short, small blocks are shed too: a small block keeps a page
+  // in use as well as a large one.
   const bool is_short = bounds.class_bytes <= tight_bounds.class_bytes;
   while (class_bytes_ > 0 && class_bytes_ + bytes > bounds.class_bytes) {
     const std::size_t held = stacks_[hand_].count * class_bytes(hand_);
@@ -81,7 +87,7 @@ Descriptor* StreamCache::take_aligned(std::size_t bytes, std::uint64_t alignment
   return take_classed(bytes);
 }
 
-// --- Without a class
+// --- Blocks above the size classes
 
 Descriptor* StreamCache::take_larger(std::size_t granted_bytes, std::uint64_t alignment) noexcept {
   if (middle_bytes_ > 0 && is_middle(granted_bytes)) {
@@ -91,13 +97,13 @@ Descriptor* StreamCache::take_larger(std::size_t granted_bytes, std::uint64_t al
 }
 
 Descriptor* StreamCache::take_middle(std::size_t granted_bytes, std::uint64_t alignment) noexcept {
-  // Blocks of up to this size are in its own stack and the two behind it.
+  // Blocks of up to this size are in the stack of the size and the two stacks after it.
   const std::size_t most_bytes = granted_bytes + granted_bytes / slack_share;
   const std::size_t first = class_of(granted_bytes) - class_count;
   const std::size_t last = std::min(first + 3, middle_.size());
   for (std::size_t at = first; at < last; ++at) {
     Stack& stack = middle_[at];
-    // The tightest: another may be just what the next request wants.
+    // Choose the tightest fit, so that larger blocks stay for larger requests.
     Descriptor** best = nullptr;
     std::size_t best_bytes = most_bytes + 1;
     for (Descriptor** link = &stack.top; *link != nullptr && best_bytes > granted_bytes;
@@ -153,6 +159,7 @@ void StreamCache::put_middle(Descriptor& block, std::size_t most_bytes,
   middle_bytes_ += bytes;
 }
 
+// Keeps the block as the newest; older ones leave until the count and the bytes allow it.
 void StreamCache::put_recent(Descriptor& block, std::size_t most_bytes,
                              Descriptor*& leaving) noexcept {
   const std::size_t bytes = bytes_of(block);

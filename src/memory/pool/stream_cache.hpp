@@ -1,14 +1,15 @@
-// What one stream keeps of the blocks it has freed, to have them again without asking anybody.
+// A StreamCache keeps blocks that one stream has freed, so that the stream can reuse them without
+// asking the rest of the pool.
 //
-// Blocks of a class are in a stack: the last one freed is used first. Larger ones are in two
-// places for the most recent, and are found by their exact size, which hardly comes twice. Where
-// threads wait for each other at the lock that all streams share, blocks below 16 MiB are in stacks
-// too, by about their size, and a request may have one that is larger by up to an eighth: what it
-// does not use stays behind the block, as its slack, and belongs to the cache.
+// Blocks with a size class are in one stack per class: the block freed last is reused first. Of
+// larger blocks only the two freed last are kept, because large sizes rarely repeat. They are found
+// by their exact size. If threads contend for the lock of the ranges, blocks below 16 MiB are in
+// stacks too, grouped by similar size. A request may then get a block that is larger by up to an
+// eighth; the unused end, the slack, stays with the block and belongs to the cache.
 //
-// All of it is bounded in bytes; what has no room leaves, the coldest first. Reuse needs no mark
-// and no event, because one stream's work is in order. It also counts what the stream did.
-// Everything but the lock is guarded by it.
+// The cache is bounded in bytes; blocks without room leave, the coldest first. Reuse needs no mark
+// and no event, because the work of one stream runs in order. The cache also counts the operations
+// of the stream. Everything except `lane` is guarded by `lock`.
 
 #pragma once
 
@@ -24,33 +25,34 @@
 
 namespace tern::pool {
 
+/// Upper bounds on the bytes in a cache.
 struct CacheBounds {
   std::size_t class_bytes = std::size_t{8} << 20;
   std::size_t recent_bytes = std::size_t{128} << 20;
-  std::size_t middle_bytes = 0;  // in stacks, and without a class
+  std::size_t middle_bytes = 0;  // blocks above the classes, in stacks
 };
 
-/// When memory is short.
+/// The bounds while memory is short.
 inline constexpr CacheBounds tight_bounds{std::size_t{1} << 20, 0, 0};
 
 class alignas(64) StreamCache {
  public:
   static constexpr std::size_t most_per_class = 32;
   static constexpr std::size_t recent_count = 2;
-  /// A block may be larger than what is granted by such a part of that.
+  /// A cached block may be larger than the granted size by 1/8 of it.
   static constexpr std::uint64_t slack_share = 8;
 
   struct Counts {
     std::uint64_t allocations = 0;
     std::uint64_t frees = 0;
-    std::uint64_t live_bytes = 0;  // of blocks that were allocated here
+    std::uint64_t live_bytes = 0;  // blocks that were allocated from this cache
     std::uint64_t peak_live_bytes = 0;
-    // Seldom changed, from here on.
-    std::uint64_t slack_bytes = 0;  // behind those blocks
-    // Where blocks came from that were not in the cache.
+    // The counters below change rarely.
+    std::uint64_t slack_bytes = 0;  // slack of those blocks
+    // Sources of blocks that were not in the cache.
     std::uint64_t own_in_flight_hits = 0, quiescent_hits = 0, steals = 0, grown_hits = 0,
                   remapped_hits = 0;
-    // Requests that were given nothing.
+    // Requests that allocated nothing.
     std::uint64_t empty_requests = 0, refusals = 0, known_refusals = 0;
 
     [[nodiscard]] std::uint64_t requests() const noexcept {
@@ -62,16 +64,16 @@ class alignas(64) StreamCache {
     }
   };
 
-  /// `slot`: of the streams it is for.
+  /// `slot_of_it` is the slot of the streams that use this cache.
   explicit StreamCache(std::size_t slot_of_it = 0) noexcept : slot(slot_of_it) {}
 
-  /// A block for so many bytes, of the size that is granted for them or with some slack; null if
-  /// there is none.
+  /// Takes a block for `bytes`, of exactly the granted size or with slack. Returns null if there is
+  /// none.
   [[nodiscard]] Descriptor* take(std::size_t bytes) noexcept {
     return bytes <= largest_class_bytes ? take_classed(bytes)
                                         : take_larger(granted_bytes(bytes), 1);
   }
-  /// Of at most largest_class_bytes.
+  /// Takes a block of at most largest_class_bytes.
   [[nodiscard]] Descriptor* take_classed(std::size_t bytes) noexcept {
     Stack& stack = stacks_[class_of(bytes)];
     if (stack.count == 0) return nullptr;
@@ -79,11 +81,12 @@ class alignas(64) StreamCache {
     class_bytes_ -= top->size * granule_bytes;
     return top;
   }
-  /// Of more than that, in bytes as they are granted, at a multiple of `alignment` granules.
+  /// Takes a larger block. The size is the granted size; the address is a multiple of `alignment`
+  /// granules.
   [[nodiscard]] Descriptor* take_larger(std::size_t granted_bytes,
                                         std::uint64_t alignment) noexcept;
-  /// Of more than that, if it is the one that was kept last: for who gives a large block back and
-  /// wants it again. It has no slack.
+  /// Takes a larger block if it is the one that was freed last: a stream often wants back the large
+  /// block it has just freed. The block has no slack.
   [[nodiscard]] Descriptor* take_newest(std::size_t granted_bytes) noexcept {
     Descriptor* const newest = recent_.front();
     if (newest == nullptr || newest->size * granule_bytes != granted_bytes) return nullptr;
@@ -92,7 +95,7 @@ class alignas(64) StreamCache {
     recent_bytes_ -= granted_bytes;
     return newest;
   }
-  /// The other way round: true if there is room for it as the newest.
+  /// Keeps a larger block as the newest. Returns false if there is no room.
   [[nodiscard]] bool try_put_newest(Descriptor& block, const CacheBounds& bounds) noexcept {
     const std::size_t bytes = block.size * granule_bytes;
     if (block.slack != 0 || middle_bytes_ != 0 || bytes <= bounds.middle_bytes ||
@@ -105,14 +108,15 @@ class alignas(64) StreamCache {
     recent_bytes_ += bytes;
     return true;
   }
-  /// Any, at a multiple of `alignment` granules.
+  /// Takes a block for `bytes`, of any size, at a multiple of `alignment` granules. Of a size
+  /// class, only the block on top is tried.
   [[nodiscard]] Descriptor* take_aligned(std::size_t bytes, std::uint64_t alignment) noexcept;
-  /// Keeps the block, its slack included. What has to leave for it, perhaps itself, is linked by
-  /// next.
+  /// Keeps the block with its slack. Returns the blocks that have to leave, perhaps this one,
+  /// linked by next.
   [[nodiscard]] Descriptor* put(Descriptor& block, const CacheBounds& bounds) noexcept {
     return try_put(block, bounds.class_bytes) ? nullptr : put_with_care(block, bounds);
   }
-  /// If it has a class and there is room for it.
+  /// Keeps a block that has a class. Returns false if there is no room.
   [[nodiscard]] bool try_put(Descriptor& block, std::size_t most_class_bytes) noexcept {
     const std::size_t bytes = block.size * granule_bytes;
     if (bytes > largest_class_bytes || class_bytes_ + bytes > most_class_bytes) return false;
@@ -122,11 +126,11 @@ class alignas(64) StreamCache {
     class_bytes_ += bytes;
     return true;
   }
-  /// The same as put(), for what there is no room for as it is.
+  /// The slow path of put(), if there is no room.
   [[nodiscard]] Descriptor* put_with_care(Descriptor& block, const CacheBounds& bounds) noexcept;
-  /// Everything, linked by next.
+  /// Takes all blocks, linked by next.
   [[nodiscard]] Descriptor* take_all() noexcept;
-  /// Of blocks that can be taken, or asked to leave.
+  /// Bytes of the cached blocks, without the slack of live blocks.
   [[nodiscard]] std::size_t bytes() const noexcept {
     return class_bytes_ + recent_bytes_ + middle_bytes_;
   }
@@ -140,7 +144,7 @@ class alignas(64) StreamCache {
     ++counts.frees;
     counts.live_bytes -= granted_bytes;
   }
-  /// The block is of so many granules, and the rest of it slack.
+  /// Shortens the block to `granules`; the rest becomes its slack.
   void begin_slack(Descriptor& block, std::uint64_t granules) noexcept {
     if (block.size == granules) return;
     block.slack = static_cast<std::uint32_t>(block.size - granules);
@@ -150,7 +154,7 @@ class alignas(64) StreamCache {
     if (with_slack_ != nullptr) with_slack_->older = &block;
     with_slack_ = &block;
   }
-  /// Of a block that was allocated here and is freed: it is one piece again.
+  /// Ends the slack of a freed block: it is one piece again.
   void end_slack(Descriptor& block) noexcept {
     if (block.slack == 0) return;
     counts.slack_bytes -= block.slack * granule_bytes;
@@ -159,23 +163,23 @@ class alignas(64) StreamCache {
     if (block.newer != nullptr) block.newer->older = block.older;
     block.older = block.newer = nullptr;
   }
-  /// A live block of this cache that has slack; null if there is none.
+  /// Returns a live block of this cache with slack, or null.
   [[nodiscard]] Descriptor* first_with_slack() const noexcept { return with_slack_; }
 
-  // What every hit and free needs is in one line: the first.
+  // Everything that a hit or a free needs is in the first cache line.
   SpinLock lock;
   const std::size_t slot;
-  StreamId stream = {};  // the last that was here
+  StreamId stream = {};  // the last stream that used this cache
 
  private:
   std::size_t class_bytes_ = 0;
 
  public:
   Counts counts;
-  StreamCache* older = nullptr;  // of the pool; never changes once it is known
+  StreamCache* older = nullptr;  // next cache of the pool; constant once published
 
  private:
-  /// Linked by next: what is to be touched of a stack is its top, which is wanted anyway.
+  /// A stack linked by next. Only the top is touched, and the top is the block that is wanted.
   struct Stack {
     Descriptor* top = nullptr;
     std::size_t count = 0;
@@ -198,17 +202,17 @@ class alignas(64) StreamCache {
                                         std::uint64_t alignment) noexcept;
   void put_middle(Descriptor& block, std::size_t most_bytes, Descriptor*& leaving) noexcept;
   void put_recent(Descriptor& block, std::size_t most_bytes, Descriptor*& leaving) noexcept;
-  /// Until there is room in the middle for so many bytes.
+  /// Removes blocks until there is room for `bytes` among the middle blocks.
   void shed_middle(std::size_t bytes, std::size_t most_bytes, Descriptor*& leaving) noexcept;
-  /// The older half of a stack.
+  /// Removes the older half of a stack.
   static void shed(Stack& stack, std::size_t& bytes, Descriptor*& leaving) noexcept;
 
   std::size_t recent_bytes_ = 0;
   std::size_t middle_bytes_ = 0;
-  std::array<Descriptor*, recent_count> recent_ = {};  // the newest first
+  std::array<Descriptor*, recent_count> recent_ = {};  // newest first
   std::array<Stack, class_count> stacks_ = {};
   std::size_t hand_ = 0;  // the stack that sheds next
-  // The same for those in the middle, of up to a class's size.
+  // Stacks of blocks between 1 MiB and 16 MiB.
   std::array<Stack, middle_class_count> middle_ = {};
   std::size_t middle_hand_ = 0;
   Descriptor* with_slack_ = nullptr;  // linked by newer
