@@ -242,7 +242,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   void carry(Carried& load) noexcept;
   void put_down(Carried& load) noexcept;
 
-  /// Return an event from the pool, or a new one, and put an event back into the pool.
+  /// take_event() returns an event from the pool, or a new one. give_event() puts an event back.
   [[nodiscard]] Result<NativeEvent> take_event() noexcept;
   void give_event(NativeEvent event) noexcept;
   /// Returns an event to an object that may outlive the device. The device destroys the event when
@@ -412,7 +412,7 @@ class StreamStay {
   StreamState* state_;
 };
 
-/// Return the failure, or the result, with the call site of the user's line.
+/// These functions return the failure or the result with the call site of the user's line.
 inline Failure at(CallSite site, const Failure& failure) noexcept {
   return Failure(failure).at(site);
 }

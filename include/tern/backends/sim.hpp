@@ -123,9 +123,9 @@ struct Options {
 /// Opens `count` devices, 1 to 64, that are peers of each other. Throws like open().
 [[nodiscard]] TERN_EXPORT std::vector<Device> open_peers(const Options& options, unsigned count);
 
-/// Announce a host access to memory that the checker cannot observe. Throw Violation in Mode::raise
-/// if the access is not ordered after the work on that memory, and InvalidArgument for a null
-/// address.
+/// These functions announce a host access that the checker cannot observe. They throw Violation in
+/// Mode::raise if the access is not ordered after the work on that memory, and InvalidArgument for
+/// a null address.
 TERN_EXPORT void host_read(const Device& device, const void* address, std::size_t bytes,
                            CallSite site = CallSite::here());
 TERN_EXPORT void host_write(const Device& device, void* address, std::size_t bytes,

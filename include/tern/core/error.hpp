@@ -9,7 +9,7 @@
 // memory, so an operation can fail cheaply and even when memory is exhausted.
 //
 // Each code has one exception class, named after the code. The class derives from Error and from
-// exactly one standard exception, and a program can catch it by any of the three:
+// one standard exception, so a program can catch the class, Error, or the standard exception:
 // - std::bad_alloc: OutOfMemory, and OutOfBudget, which is an OutOfMemory.
 // - std::invalid_argument: wrong arguments.
 // - std::runtime_error: everything else.
@@ -84,8 +84,8 @@ enum class ErrorCode : std::uint8_t {
 /// Returns the enumerator as text, such as "out_of_memory", for logs and JSON.
 [[nodiscard]] TERN_EXPORT std::string_view name(ErrorCode code) noexcept;
 
-/// The unit of a field, which decides how the field is printed. 25769803776 as `bytes` is "24.0
-/// GiB".
+/// The unit of a field, which decides how the field is printed: 25769803776 with Unit::bytes is
+/// printed as "24.0 GiB".
 enum class Unit : std::uint8_t { count, signed_count, bytes, nanoseconds, hex, text };
 
 class TERN_EXPORT Failure {
@@ -97,7 +97,8 @@ class TERN_EXPORT Failure {
   /// the code. The template and all field names below must have static storage.
   explicit Failure(ErrorCode code, const char* sentence = nullptr, CallSite site = {}) noexcept;
 
-  /// Add a number. A failure has at most max_fields fields; further fields are dropped.
+  /// These functions add a number. A failure has at most max_fields fields; further fields are
+  /// dropped.
   Failure& with(const char* name, std::uint64_t value, Unit unit = Unit::count) noexcept;
   Failure& with_bytes(const char* name, std::uint64_t value) noexcept;
   Failure& with_signed(const char* name, std::int64_t value) noexcept;
@@ -113,9 +114,9 @@ class TERN_EXPORT Failure {
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }
   [[nodiscard]] CallSite site() const noexcept { return site_; }
 
-  /// Return the value of the field with this name. Return nullopt if there is no such field, or if
-  /// the field is a text (for number()) or a number (for string()). The returned text points into
-  /// this failure.
+  /// These functions return the value of the field with this name. number() returns nullopt for a
+  /// text field, string() for a number, and both if there is no such field. The returned text
+  /// points into this failure.
   [[nodiscard]] std::optional<std::uint64_t> number(std::string_view name) const noexcept;
   [[nodiscard]] std::optional<std::string_view> string(std::string_view name) const noexcept;
 

@@ -15,7 +15,8 @@
 // returns a null address, and releasing null does nothing.
 //
 // Each x() throws the failure that try_x() returns. After a fork, calls in the child fail with
-// after_fork. All functions are safe from any thread.
+// after_fork, except that try_allocate() and try_release() work on a device with
+// Capability::memory_after_fork. All functions are safe from any thread.
 
 #pragma once
 
@@ -117,7 +118,7 @@ class TERN_EXPORT Device {
 
   /// Reserves an address range without memory.
   [[nodiscard]] Result<void*> try_reserve(std::size_t bytes) const noexcept;
-  /// Returns a whole reservation. Nothing may be mapped in it.
+  /// Frees a whole reservation. Nothing may be mapped in it.
   Result<void> try_unreserve(void* address, std::size_t bytes) const noexcept;
   /// Allocates physical memory without an address.
   [[nodiscard]] Result<NativePages> try_create_pages(std::size_t bytes) const noexcept;
@@ -176,12 +177,12 @@ class TERN_EXPORT Device {
   /// created on first use and lives as long as the device.
   [[nodiscard]] Result<StreamRef> try_copy_stream() const noexcept;
 
-  /// Returns true if the work up to the mark has completed. Does not wait. A mark of a stream or
-  /// device that is gone is done. The first question about a pending mark may record an event.
-  /// Fails with stream_misuse for a mark that its stream never issued.
+  /// Returns true if the work up to the mark has completed. A mark of a stream or device that is
+  /// gone is done. The first query of a pending mark may record an event. Fails with stream_misuse
+  /// for a mark that its stream never issued.
   ///
-  /// Exception: if a stream was destroyed on a device that did not answer, so that no event covers
-  /// its last mark, this call waits for the whole device.
+  /// Does not wait, with one exception: if a stream ended on a device that did not answer, no event
+  /// covers its last marks, and a query of such a mark waits for the whole device.
   [[nodiscard]] static Result<bool> try_is_done(Mark mark) noexcept;
   [[nodiscard]] static bool is_done(Mark mark, CallSite site = CallSite::here()) {
     return try_is_done(mark).value(site);

@@ -168,11 +168,11 @@ class TERN_EXPORT StreamRef {
 
   // --- Notes for checkers and tools, for programs with a memory pool of their own
 
-  /// Announce that a pool hands out a block of memory that the pool owns, and that it takes the
-  /// block back. The block is first used by work that is submitted to this stream after
-  /// note_suballocate(), and last used by work submitted before note_subrelease(). A simulated
-  /// device checks the order and reports an error in the next call that can fail. Other devices
-  /// ignore the notes.
+  /// note_suballocate() announces that a pool hands out a block of memory that the pool owns. Work
+  /// that is submitted to this stream afterwards uses the block first. note_subrelease() announces
+  /// that the pool takes the block back, after the work submitted to this stream so far. A
+  /// simulated device checks the order and reports an error in the next call that can fail. Other
+  /// devices ignore the notes.
   void note_suballocate(const Suballocation& block, Tag tag = {},
                         CallSite site = CallSite::here()) const noexcept;
   void note_subrelease(const Suballocation& block, CallSite site = CallSite::here()) const noexcept;
@@ -235,11 +235,10 @@ class TERN_EXPORT StreamRef {
   }
 
   /// Returns true if the stream is being captured into a CUDA graph. Work submitted during a
-  /// capture does not run now; it runs each time the graph is launched. Marks therefore cannot
-  /// describe that work. During a capture, a mark of this stream fails with stream_misuse as soon
-  /// as it would need an event, and so does a wait of this stream for a mark of another stream.
-  /// Such a failure does not end the capture. Recording and waiting for an Event work as in the
-  /// driver.
+  /// capture does not run now; it runs each time the graph is launched. Marks cannot describe such
+  /// work. During a capture, waiting for or querying a mark of this stream fails with stream_misuse
+  /// if it needs a new event, and so does a wait of this stream for a mark of another stream. The
+  /// failure does not end the capture. Recording and waiting for an Event work as in the driver.
   [[nodiscard]] Result<bool> try_is_capturing() const noexcept;
   [[nodiscard]] bool is_capturing(CallSite site = CallSite::here()) const {
     return try_is_capturing().value(site);

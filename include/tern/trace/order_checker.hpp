@@ -108,8 +108,8 @@ class TERN_EXPORT OrderChecker {
   /// operation.
   [[nodiscard]] std::uint64_t sequence(ActorId actor) const noexcept;
 
-  /// Return the number of byte intervals and of earlier clocks that the checker keeps. For tests of
-  /// its memory use.
+  /// These functions return the number of byte intervals and of earlier clocks that the checker
+  /// keeps. For tests of its memory use.
   [[nodiscard]] std::size_t interval_count() const noexcept;
   [[nodiscard]] std::size_t snapshot_count() const noexcept;
   /// work() returns the cost of checking so far, in steps of a few nanoseconds. history_bytes()

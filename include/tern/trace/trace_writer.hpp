@@ -71,8 +71,8 @@ class TERN_EXPORT TraceWriter {
   /// Returns what flush() would return, without writing.
   [[nodiscard]] Result<void> status() const noexcept;
 
-  /// Return the number of records in the trace so far, including gaps, and the number of lost
-  /// records.
+  /// record_count() returns the number of records in the trace so far, including gaps. lost_count()
+  /// returns the number of records that were lost.
   [[nodiscard]] std::uint64_t record_count() const noexcept;
   [[nodiscard]] std::uint64_t lost_count() const noexcept;
   /// For a writer to memory: returns the trace up to the last flush.
