@@ -245,12 +245,13 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// take_event() returns an event from the pool, or a new one. give_event() puts an event back.
   [[nodiscard]] Result<NativeEvent> take_event() noexcept;
   void give_event(NativeEvent event) noexcept;
-  /// Returns an event to an object that may outlive the device. The device destroys the event when
-  /// it closes, unless take_back() was called before.
+  /// Lends an event to an object that may outlive the device. The device destroys the event when it
+  /// closes, unless take_back() was called before.
   [[nodiscard]] Result<NativeEvent> lend_event() noexcept;
   void take_back(NativeEvent event) noexcept;
 
-  /// Waits for all work of the device. All marks issued before are then known to be done.
+  /// Waits for all work of the device. Marks issued before are then known to be done, for streams
+  /// in the first 64 slots. Marks of other streams are queried when needed.
   [[nodiscard]] Result<void> synchronize() noexcept;
   /// A barrier is one wait for the whole device. next_barrier() returns the number of the first
   /// barrier that begins after the call; has_passed() returns true once that barrier or a later one
@@ -312,7 +313,8 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] Result<void> poll(StreamState& stream) noexcept;
   void erase_record(StreamState& stream, std::size_t index) noexcept;
 
-  /// Waits for the device if the stream ended without a last event.
+  /// Waits for the device if the stream ended without a last event. Requires the mutex of the
+  /// stream.
   [[nodiscard]] Result<void> end_unsealed(StreamState& stream) noexcept;
   /// Frees the slot of an ended stream if all its marks are done. Takes the mutex of the stream.
   void recycle_if_done(StreamState& stream) noexcept;
