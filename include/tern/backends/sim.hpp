@@ -49,13 +49,14 @@ enum class Reuse : std::uint8_t {
 };
 
 /// Which actor, the host or a stream, runs next where there is a choice.
-/// - `mix`: the seed selects one of the other policies.
+/// - `mix`: the seed selects one of the other policies, except `eager`.
 /// - `lazy`: streams run only when the host waits.
 /// - `eager`: streams run as soon as work is submitted.
 /// - `random`: each ready actor is equally likely.
 /// - `skewed`: each actor has a random weight.
 /// - `stall_one`: one stream runs only when no other actor can.
-/// - `pct`: random priorities that change a few times (probabilistic concurrency testing).
+/// - `pct`: actors have random priorities that change a few times (probabilistic concurrency
+///   testing).
 enum class Policy : std::uint8_t { mix, lazy, eager, random, skewed, stall_one, pct };
 
 /// Which implicit synchronizations of a driver the checker counts as order. The default is `none`,
@@ -77,7 +78,8 @@ struct Options {
   /// The seed of all random choices.
   std::uint64_t seed = 0;
   Policy policy = Policy::mix;
-  /// For Policy::pct: how many times the running actor is overtaken, 2 to 5.
+  /// For Policy::pct: the depth d, 2 to 5. The running actor drops to the lowest priority d - 1
+  /// times.
   unsigned pct_depth = 3;
   Reuse reuse = Reuse::hostile;
   Mode mode = Mode::raise;
@@ -131,9 +133,10 @@ TERN_EXPORT void host_read(const Device& device, const void* address, std::size_
 TERN_EXPORT void host_write(const Device& device, void* address, std::size_t bytes,
                             CallSite site = CallSite::here());
 
-/// With Options::per_thread_host: everything a thread did before release() is ordered before
-/// everything that another thread does after acquire() with the same tag. Call them where the
-/// program synchronizes its threads with a lock or a flag of its own.
+/// With Options::per_thread_host, these functions declare the order of two threads: everything that
+/// a thread did before release() is ordered before everything that another thread does after
+/// acquire() with the same tag. Call them where the program synchronizes its threads with a lock or
+/// a flag.
 TERN_EXPORT void release(const Device& device, std::uint64_t tag);
 TERN_EXPORT void acquire(const Device& device, std::uint64_t tag);
 
