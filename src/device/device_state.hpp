@@ -158,18 +158,19 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   static const std::shared_ptr<DeviceState>& of(const Device& device) noexcept {
     return device.state_;
   }
-  /// Returns the first handle of a device. As long as this handle, a copy, or a stream or event
-  /// made from one exists, the companion keeps its objects. Call it once, after publish().
+  /// Returns the first program handle of a device. This handle, its copies, and the streams and
+  /// events made from them are the program handles; inner handles are not. The companion keeps its
+  /// objects as long as a program handle exists. Call it once, after publish().
   [[nodiscard]] static std::shared_ptr<DeviceState> begin_handles(
       std::shared_ptr<DeviceState> state);
-  /// Sets a function that is called when the last such handle of any device is gone, by the thread
-  /// that drops it and without a lock held. For a higher layer that holds objects which keep
+  /// Sets a function that is called when the last program handle of any device is gone, by the
+  /// thread that drops it and without a lock held. For a higher layer that holds objects which keep
   /// devices open. There is one function for all devices.
   static void tell_of_last_handles(void (*told)(DeviceState& device) noexcept) noexcept;
-  /// Returns another such handle. If none is left, returns an inner handle.
+  /// Returns another program handle. If none is left, returns an inner handle.
   [[nodiscard]] Device handle();
-  /// Returns a handle that keeps the device open but does not count as a handle of the program. A
-  /// companion may hold it.
+  /// Returns an inner handle: it keeps the device open but is not a program handle. A companion may
+  /// hold it.
   [[nodiscard]] Device inner_handle() { return Device(shared_from_this()); }
 
   /// Returns null until make_companion() was called.

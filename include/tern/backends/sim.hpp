@@ -148,9 +148,9 @@ TERN_EXPORT void acquire(const Device& device, std::uint64_t tag);
 TERN_EXPORT void let_go(const Device& device, std::uint64_t hold);
 /// Runs the stream until it has reached the hold.
 TERN_EXPORT void run_to_hold(const Device& device, std::uint64_t hold);
-/// Sets how long a wait for a held stream gives other threads time to end the hold. After that
-/// time, the wait is reported as a deadlock (TERN-S501) and a poll as endless (TERN-S502). The
-/// default is ten seconds.
+/// Sets how long a wait for a held stream lasts before it is reported. Until then, another thread
+/// can end the hold with let_go(). Afterwards the wait is reported as a deadlock (TERN-S501), and a
+/// polling loop as endless (TERN-S502). The default is ten seconds.
 TERN_EXPORT void set_patience(const Device& device, std::uint64_t milliseconds);
 
 /// The result of for_every_schedule().

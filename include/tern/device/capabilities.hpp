@@ -4,7 +4,7 @@
 //
 // A backend declares the capabilities of a device when it opens the device. They never change
 // afterwards. A call that needs a missing capability fails with ErrorCode::unsupported before it
-// reaches the backend; no such call silently does nothing. A plain value.
+// reaches the backend; it is never ignored silently. A plain value.
 
 #pragma once
 

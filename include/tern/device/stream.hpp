@@ -206,9 +206,10 @@ class TERN_EXPORT StreamRef {
   /// Returns a mark for everything submitted to the stream so far. No driver call.
   [[nodiscard]] Result<Mark> try_mark() const noexcept;
   [[nodiscard]] Mark mark(CallSite site = CallSite::here()) const { return try_mark().value(site); }
-  /// Returns the next mark, which also covers everything submitted so far, at the cost of one load.
-  /// The stream issues this mark when somebody first asks about it, or when the next mark is taken,
-  /// so the mark may cover some later work too. Allocators use it to record every free.
+  /// Returns the mark that the stream will issue next, which covers everything submitted so far, at
+  /// the cost of one load. The stream issues the mark on the first wait for it or query of it, or
+  /// when mark() is next called. The mark also covers work that is submitted until then. Allocators
+  /// use this function to record every free.
   [[nodiscard]] Result<Mark> try_next_mark() const noexcept;
   /// Like try_next_mark(), but returns the empty mark if the stream does not accept work.
   [[nodiscard]] Mark next_mark() const noexcept;
