@@ -170,6 +170,7 @@ class RegisteredOrigin final : public StorageOrigin {
 struct Earlier {
   StreamRef stream = {};
   Mark mark = {};
+  bool is_stated = false;
 };
 
 /// A buffer over an origin, with its memory. `given`, if it is not null, gets what to do at the
@@ -211,7 +212,9 @@ Result<Buffer> try_take(const Device& device, void* address, Shape shape, DType 
   ForeignOrigin& taken = *origin;
   Result<Buffer> buffer =
       try_make(device, *bytes, *kind, std::move(origin), std::move(shape), dtype, earlier, terms);
-  if (buffer) taken.give(std::forward<Terms>(terms));
+  if (!buffer) return buffer;
+  if (!earlier.is_stated && !terms.is_complete) buffer->storage()->leave_readiness_unstated();
+  taken.give(std::forward<Terms>(terms));
   return buffer;
 }
 
@@ -220,7 +223,7 @@ Result<Earlier> now_on(StreamRef stream, CallSite site) noexcept {
   if (!stream.id()) return Earlier{};
   const Result<Mark> mark = stream.try_next_mark();
   if (!mark) return Failure(mark.failure()).at(site);
-  return Earlier{stream, *mark};
+  return Earlier{stream, *mark, true};
 }
 
 }  // namespace
@@ -249,7 +252,7 @@ Result<Buffer> try_adopt(const Device& device, void* address, Shape shape, DType
         .with("name", "ready")
         .with("value", adoption.ready.stream.number());
   }
-  Earlier earlier = {adoption.stream, adoption.ready};
+  Earlier earlier = {adoption.stream, adoption.ready, true};
   if (adoption.ready) {
     earlier.stream = DeviceState::find_stream(adoption.ready.stream);
     if (!earlier.stream.id()) earlier.mark = {};
@@ -352,6 +355,26 @@ Result<Buffer> try_borrow(const Device& device, void* address, Shape shape, DTyp
 Result<Buffer> try_borrow(const Device& device, void* address, std::size_t bytes,
                           Loan&& loan) noexcept {
   return try_borrow(device, address, Shape{bytes}, DType::byte, std::move(loan));
+}
+
+// --- Readiness
+
+Result<void> try_state_ready(const Buffer& buffer, StreamRef producer, CallSite site) noexcept {
+  if (!buffer) {
+    return Failure(ErrorCode::not_allocated,
+                   "a default-constructed buffer has no memory whose readiness could be stated.",
+                   site)
+        .with("id", std::uint64_t{0});
+  }
+  const Result<Earlier> now = now_on(producer, site);
+  if (!now) return now.failure();
+  Storage& storage = *buffer.storage();
+  if (Result<void> noted = storage.uses().try_note(now->stream, now->mark, Access::discard);
+      !noted) {
+    return Failure(noted.failure()).at(site);
+  }
+  storage.note_readiness_stated();
+  return {};
 }
 
 // --- Register

@@ -765,6 +765,24 @@ bool Storage::is_behind_strangers() const noexcept {
   return !device || device->has_passed(barrier);
 }
 
+void Storage::leave_readiness_unstated() noexcept {
+  const std::shared_ptr<DeviceState>& device = DeviceState::of(this->device());
+  // What is imported has its rare part from the beginning.
+  if (device) rare()->ready_barrier.store(device->next_barrier(), std::memory_order_relaxed);
+}
+
+void Storage::note_readiness_stated() noexcept {
+  if (Rare* const rare = this->rare()) rare->ready_barrier.store(0, std::memory_order_release);
+}
+
+bool Storage::is_import_ready() const noexcept {
+  const Rare* const rare = this->rare();
+  const std::uint64_t barrier = rare ? rare->ready_barrier.load(std::memory_order_acquire) : 0;
+  if (barrier == 0) return true;
+  const std::shared_ptr<DeviceState>& device = DeviceState::of(this->device());
+  return !device || device->has_passed(barrier);
+}
+
 bool Storage::try_end() noexcept {
   if (phase_.load(std::memory_order_acquire) == given_away) return true;
   if (!is_behind_strangers()) return false;

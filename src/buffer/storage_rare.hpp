@@ -41,6 +41,9 @@ struct Storage::Rare {
   bool is_end_queued = false;              // whoever ends it knows it alone
   std::atomic<std::uint64_t> barrier = 0;  // of the device, that strangers' work is behind
   std::atomic<std::uint64_t> writes = 0;   // since somebody wanted them counted
+  /// Of the device, that earlier writes of an import are behind if nothing else is known of them; 0
+  /// if their end was stated.
+  std::atomic<std::uint64_t> ready_barrier = 0;
 };
 
 }  // namespace tern

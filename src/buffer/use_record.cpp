@@ -99,27 +99,12 @@ Result<UseRecord::Ticket> UseRecord::try_lock_in_turn(Access access, Turn turn,
   const auto thread = static_cast<std::uint32_t>(this_thread());
   mutex_.lock();
   if (is_blocked(thread, writes)) [[unlikely]] {
-    mutex_.unlock();
-    if (turn == Turn::if_free) return Ticket();
-    const std::chrono::steady_clock::time_point deadline =
-        std::chrono::steady_clock::now() + longest_turn;
-    for (int round = 0;; ++round) {
-      // A use takes as long as a submission: most often others only have to run.
-      if (round < most_yields) {
-        std::this_thread::yield();
-      } else {
-        std::this_thread::sleep_for(pause);
-      }
-      mutex_.lock();
-      if (!is_blocked(thread, writes)) break;
+    if (turn == Turn::if_free) {
       mutex_.unlock();
-      if (round >= most_yields && std::chrono::steady_clock::now() > deadline) {
-        return Failure(ErrorCode::access_conflict,
-                       "another thread has begun a use of this memory and has not ended it for "
-                       "{seconds} s. End or cancel its scope or lease first.",
-                       site)
-            .with("seconds", static_cast<std::uint64_t>(longest_turn.count()));
-      }
+      return Ticket();
+    }
+    if (Result<void> waited = try_wait_for_turn(thread, writes, site); !waited) {
+      return waited.failure();
     }
   }
   if (open_uses_ == max_open_uses || (writes && open_writes_ == max_open_writes)) [[unlikely]] {
@@ -129,14 +114,97 @@ Result<UseRecord::Ticket> UseRecord::try_lock_in_turn(Access access, Turn turn,
                    site)
         .with("max", std::uint64_t{writes ? max_open_writes : max_open_uses});
   }
+  std::uint32_t slot = 0;
   if (open_uses_ == 0) {
     opener_ = thread;
   } else if (opener_ != thread) {
-    opener_ = several_threads;
+    slot = try_take_slot(thread);
+    if (slot == 0) [[unlikely]] {
+      mutex_.unlock();
+      return no_host_memory("the record of a buffer's uses", site);
+    }
   }
   ++open_uses_;
   open_writes_ = static_cast<std::uint8_t>(open_writes_ + (writes ? 1 : 0));
-  return Ticket(version_, true, writes);
+  return Ticket(version_, true, writes, slot);
+}
+
+Result<void> UseRecord::try_wait_for_turn(std::uint32_t thread, bool is_write,
+                                          CallSite site) noexcept {
+  // A use of this thread is open, so no other write is; it waits for readers to become a writer.
+  const bool is_reader = count_own(thread) != 0;
+  if (is_reader) {
+    if (others_->has_waiting_reader) {
+      mutex_.unlock();
+      return Failure(ErrorCode::access_conflict,
+                     "this thread and another one both have a read of this memory begun and would "
+                     "write it: each would wait for the other. End or cancel the read of this "
+                     "thread before it writes, or begin with the write.",
+                     site);
+    }
+    others_->has_waiting_reader = true;
+  }
+  mutex_.unlock();
+  const std::chrono::steady_clock::time_point deadline =
+      std::chrono::steady_clock::now() + longest_turn;
+  for (int round = 0;; ++round) {
+    // A use takes as long as a submission: most often others only have to run.
+    if (round < most_yields) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(pause);
+    }
+    mutex_.lock();
+    const bool is_over = !is_blocked(thread, is_write);
+    const bool is_late =
+        !is_over && round >= most_yields && std::chrono::steady_clock::now() > deadline;
+    if (is_reader && (is_over || is_late)) others_->has_waiting_reader = false;
+    if (is_over) return {};
+    mutex_.unlock();
+    if (!is_late) continue;
+    return Failure(ErrorCode::access_conflict,
+                   "another thread has begun a use of this memory and has not ended it for "
+                   "{seconds} s. End or cancel its scope or lease first.",
+                   site)
+        .with("seconds", static_cast<std::uint64_t>(longest_turn.count()));
+  }
+}
+
+std::uint32_t UseRecord::count_own(std::uint32_t thread) const noexcept {
+  if (opener_ != several_threads) return opener_ == thread ? open_uses_ : 0;
+  std::uint32_t own = others_->first_thread == thread ? open_uses_ - others_->uses : 0;
+  for (std::uint32_t slot = 1; slot < OtherUsers::nameless; ++slot) {
+    if (others_->slots[slot].thread == thread) own += others_->slots[slot].uses;
+  }
+  return own;
+}
+
+std::uint32_t UseRecord::try_take_slot(std::uint32_t thread) noexcept {
+  if (!others_) others_.reset(new (std::nothrow) OtherUsers);
+  if (!others_) return 0;
+  if (opener_ != several_threads) {
+    others_->first_thread = opener_;
+    opener_ = several_threads;
+  }
+  constexpr std::uint32_t named = OtherUsers::nameless - 1;
+  std::uint32_t slot = OtherUsers::nameless;
+  for (std::uint32_t i = 0; i < named; ++i) {
+    const std::uint32_t at = 1 + (thread + i) % named;
+    OtherUsers::Slot& other = others_->slots[at];
+    if (other.uses != 0 && other.thread != thread) continue;
+    other.thread = thread;
+    slot = at;
+    break;
+  }
+  ++others_->slots[slot].uses;
+  ++others_->uses;
+  return slot;
+}
+
+void UseRecord::leave_slot(std::uint32_t slot) noexcept {
+  --others_->slots[slot].uses;
+  // Those that are left, if any, are the first thread's.
+  if (--others_->uses == 0) opener_ = others_->first_thread;
 }
 
 bool UseRecord::add_waits(StreamId id, Access access, MarkSet& waits) noexcept {

@@ -15,6 +15,7 @@
 namespace tern {
 namespace {
 
+/// Prints the report of a fault. Returns false, because the access must not be retried.
 bool explain(const Fault& fault) noexcept {
   std::array<char, 600> text;
   const auto written = fmt::format_to_n(
@@ -111,7 +112,7 @@ void GuardedHeap::close(const CallSite& last_lease) noexcept {
                last = static_cast<std::ptrdiff_t>(behind);
     const bool is_so = std::all_of(now_.begin() + first, now_.begin() + last,
                                    [&](Allowed one) { return one == wanted_[page]; });
-    // What the system refuses to protect stays open.
+    // If the system cannot protect the pages, they stay accessible.
     if (!is_so && mprotect(address_ + page * page_bytes(), (behind - page) * page_bytes(),
                            protection(wanted_[page])) == 0) {
       std::fill(now_.begin() + first, now_.begin() + last, wanted_[page]);

@@ -1,9 +1,10 @@
-// Pageable memory of the host for a copy of a unified buffer, whose pages the host may touch only
-// while it has a lease of them.
+// A GuardedHeap is pageable host memory for a copy of a unified buffer. The buffer decides which
+// pages the host may read and write; all other accesses fault.
 //
-// Pages are the operating system's: what shares one with bytes that may be touched may be touched
-// too, so a mistake of a few bytes can go unseen, and what is allowed never fails. A fault is
-// explained with the buffer's name and the last lease. Not thread-safe: the buffer's lock is.
+// Protection applies to whole pages of the operating system. Bytes that share a page with
+// accessible bytes are accessible too, so a wrong access to a few bytes may go unnoticed, but an
+// allowed access never faults. A fault prints a report with the name of the buffer and the last
+// lease. Not thread-safe: the buffer locks.
 
 #pragma once
 
@@ -30,9 +31,10 @@ class GuardedHeap final : public StorageOrigin {
     return true;
   }
 
-  /// Everything may be touched again.
+  /// Makes all pages accessible.
   void open() noexcept;
-  /// Nothing may be, until allow() says so and close() makes it true.
+  /// Begins new rules, in which no page is accessible. allow() adds access for a range, and close()
+  /// applies the rules. `last_lease` appears in the report of a fault.
   void begin_rules() noexcept;
   void allow(ByteRange range, Allowed allowed) noexcept;
   void close(const CallSite& last_lease) noexcept;
@@ -46,7 +48,7 @@ class GuardedHeap final : public StorageOrigin {
   const std::size_t bytes_;
   const Tag tag_;
   std::byte* address_ = nullptr;
-  std::vector<Allowed> now_, wanted_;  // for each page
+  std::vector<Allowed> now_, wanted_;  // for each page: the protection in force, and the new one
 };
 
 }  // namespace tern

@@ -1,4 +1,4 @@
-// The checks that hints, plans and managed buffers share.
+// Checks that hints, prefetch plans and managed buffers have in common.
 
 #pragma once
 
@@ -13,22 +13,23 @@
 
 namespace tern {
 
-/// Is it a buffer of managed memory? Refused with invalid_argument.
+/// Checks that the buffer is managed memory. Fails with invalid_argument.
 [[nodiscard]] Result<void> check_managed(const Buffer& buffer, CallSite site) noexcept;
 
-/// A place where pages of managed memory can be: the host, a NUMA node, a device that is open.
-/// Refused with invalid_device.
+/// Checks that pages of managed memory can be in the place: the host, a NUMA node, or an open
+/// device. Fails with invalid_device.
 [[nodiscard]] Result<void> check_page_place(Place place, CallSite site) noexcept;
 
-/// Bytes [offset, offset + bytes) of a buffer that has `extent`. Refused with invalid_view.
+/// Checks that the range is within `extent` bytes. Fails with invalid_view.
 [[nodiscard]] Result<void> check_hint_range(HintRange range, std::size_t extent,
                                             CallSite site) noexcept;
 
-/// Would the device do it? If not, why it is skipped, or unsupported where that is wanted.
+/// Returns why the device would skip the hint, or HintSkip::none. With HintOptions::strict, fails
+/// with unsupported instead.
 [[nodiscard]] Result<HintSkip> check_able(const Device& device, Capability capability,
                                           HintOptions options, CallSite site) noexcept;
 
-/// What the system calls a page, and drivers round hints to.
+/// Returns the page size of the system, to which drivers round hints.
 [[nodiscard]] std::size_t hint_page_bytes() noexcept;
 
 }  // namespace tern

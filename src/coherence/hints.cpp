@@ -34,7 +34,7 @@ Result<void> check_advice(AdvicePair advice, CallSite site) noexcept {
   return check_page_place(advice.place, site);
 }
 
-/// What takes an advice back, or gives it again, to have what was there before.
+/// Returns the advice that restores the setting from before `told`.
 AdvicePair opposite_of(AdvicePair told, const ManagedInfo& before) noexcept {
   switch (told.advice) {
     case Advice::set_read_mostly:
@@ -52,6 +52,7 @@ AdvicePair opposite_of(AdvicePair told, const ManagedInfo& before) noexcept {
           told.place};
 }
 
+/// Adds the setting of one part to that of the whole range.
 template <class T>
 void join(InForce<T>& whole, const T& part, bool is_first) {
   if (is_first) {
@@ -139,7 +140,7 @@ Result<void> Hints::try_note_edges(HintRange range, CallSite site) const noexcep
   const Result<EffectiveRange> effective = try_effective_range(range, site);
   if (!effective) return effective.failure();
   const std::size_t begin = buffer_.offset_bytes() + range.offset_bytes;
-  // What lies in front of the storage is another one's, and its notes are there.
+  // Memory before the storage belongs to another storage, which has its own record.
   const std::size_t before = std::min(effective->before_bytes, begin);
   return buffer_.storage()->try_note_edges(
       {begin - before, begin + range.bytes + effective->after_bytes});
@@ -233,7 +234,7 @@ Result<HintUndo> Hints::try_apply(const MigrationPolicy& policy, std::optional<H
   undo.told_.reserve(advice.size());
   for (const AdvicePair& one : advice) {
     if (Result<void> told = try_tell(one, *range, site); !told) {
-      // As it was, as far as the driver lets us; the first refusal is the one to hear of.
+      // Takes back what was applied, as far as the driver allows. The first failure is returned.
       static_cast<void>(undo.try_restore(site));
       return told.failure();
     }
@@ -314,7 +315,7 @@ Result<HintReport> Hints::try_prefetch(Place place, StreamRef stream,
   Result<HintReport> report = try_report(*range, Capability::prefetch, site);
   if (!report || !report->is_sent()) return report;
   if (Result<void> noted = try_note_edges(*range, site); !noted) return noted.failure();
-  // Reading, but not the reader's: pages may go somewhere before anybody wrote them.
+  // Ordered like a read, but does not require that the bytes were written.
   UseRecord& uses = buffer_.storage()->uses();
   const Result<UseRecord::Ticket> ticket = uses.try_begin(stream, Access::read, site);
   if (!ticket) return ticket.failure();
@@ -340,7 +341,7 @@ Result<HintReport> Hints::try_give_up(std::optional<Place> place, StreamRef stre
   const Result<HintReport> report = try_report(*range, Capability::discard, site);
   if (!report || range->bytes == 0) return report;
   const std::size_t offset = buffer_.offset_bytes() + range->offset_bytes;
-  // A write of the range in all but name: it comes behind all uses, and later ones behind it.
+  // Ordered like a write: after all earlier uses, and before all later ones.
   Result<StorageUse> use =
       buffer_.storage()->try_use(stream, Access::discard, offset, range->bytes, site);
   if (!use) return use.failure();

@@ -1,4 +1,5 @@
-// Pageable memory of the host for a copy of a unified buffer, where no resource was named for it.
+// Pageable host memory for copies of unified buffers: allocated from the heap if no resource was
+// named, or adopted from the caller.
 
 #pragma once
 
@@ -11,6 +12,7 @@
 
 namespace tern {
 
+/// Memory from the heap, aligned to 256 bytes.
 class HostHeap final : public StorageOrigin {
  public:
   explicit HostHeap(std::size_t bytes) noexcept : bytes_(bytes) {}
@@ -41,7 +43,7 @@ class HostHeap final : public StorageOrigin {
   void* address_ = nullptr;
 };
 
-/// Memory of the host that somebody else has, and takes back.
+/// Host memory that belongs to the caller. Calls `release` once, when the memory is no longer used.
 class AdoptedHost final : public StorageOrigin {
  public:
   AdoptedHost(void* address, std::size_t bytes, std::function<void()> release) noexcept
@@ -56,11 +58,12 @@ class AdoptedHost final : public StorageOrigin {
     try {
       if (release_) std::exchange(release_, {})();
     } catch (...) {
-      // As of all adopted memory: it was told not to, and there is nobody to tell.
+      // An exception of `release` is ignored, as for all adopted memory: nobody could handle it.
     }
     return true;
   }
-  /// Before anybody else knows of it: what is refused has taken nothing over.
+  /// Sets the callback only after everything else has succeeded, because a failed adoption must not
+  /// call it.
   void set_release(std::function<void()> release) noexcept { release_ = std::move(release); }
 
  private:

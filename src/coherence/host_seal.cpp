@@ -7,7 +7,7 @@
 namespace tern {
 namespace {
 
-/// Never 0.
+/// Never returns 0, which stands for an unknown hash.
 std::uint64_t hash_of(const std::byte* first, std::size_t bytes) noexcept {
   constexpr std::uint64_t prime = 0x9E37'79B9'7F4A'7C15;
   std::uint64_t hash = prime ^ bytes;

@@ -1,8 +1,9 @@
-// A HostSeal remembers what memory of the host had when its last lease was closed, to find who
-// writes it without one.
+// A HostSeal keeps checksums of the host copy while no lease is open, to detect writes of the host
+// without a lease.
 //
-// It keeps a hash for each 64 bytes, which is an eighth of the memory: for checked buffers only. A
-// part that somebody may write is forgotten first; what is not known is not compared. Thread-safe.
+// It keeps a hash for every 64 bytes, which takes an eighth of the memory. It is used for checked
+// buffers only. Parts that may be written are forgotten first, and unknown parts are not compared.
+// All functions may be called from any thread.
 
 #pragma once
 
@@ -21,19 +22,21 @@ class HostSeal {
  public:
   static constexpr std::size_t part_bytes = 64;
 
-  /// From now on nobody may write what lies wholly inside of the range, of so many bytes at
-  /// `first`. Other memory than before has no seals yet. Without room for them there are none.
+  /// Computes the hashes of all parts that lie completely in `range`. `first` is the address of the
+  /// memory and `bytes` its size. If the memory is not the one of the last call, all earlier hashes
+  /// are forgotten. If the host has no memory for the hashes, nothing is kept.
   void set(StorageId memory, const std::byte* first, std::size_t bytes, ByteRange range,
            const CallSite& site) noexcept;
-  /// Somebody may write some of it.
+  /// Forgets the hashes of a range that may be written.
   void forget(ByteRange range) noexcept;
 
+  /// Parts that were written without a lease.
   struct Broken {
     ByteRange range = {};
     CallSite sealed_at = {};
   };
-  /// The first run of parts touching the range that are not what they were; they are forgotten, so
-  /// that one mistake is told once.
+  /// Returns the first run of parts touching the range whose hash has changed, and forgets their
+  /// hashes, so that one write is reported once.
   [[nodiscard]] std::optional<Broken> take_broken(StorageId memory, const std::byte* first,
                                                   ByteRange range) noexcept;
 
@@ -43,7 +46,8 @@ class HostSeal {
   std::mutex mutex_;
   StorageId memory_ = {};
   std::size_t bytes_ = 0;
-  std::vector<std::uint64_t> hashes_;  // 0: not known
+  std::vector<std::uint64_t> hashes_;  // 0: unknown
+  /// Where the last lease that set hashes was opened.
   CallSite site_ = {};
 };
 

@@ -15,7 +15,7 @@ Failure no_managed_memory(const Device& device, CallSite site) noexcept {
       .with("device", device.spec());
 }
 
-/// May streams of both use managed memory of either?
+/// Returns whether streams of both devices may use managed memory of either.
 bool share_managed(const Device& a, const Device& b) noexcept {
   return a.info().backend == b.info().backend && a.can(Capability::concurrent_managed) &&
          b.can(Capability::concurrent_managed);
@@ -30,7 +30,7 @@ Result<ManagedMemory> ManagedMemory::try_make(const Device& device, Shape shape,
   }
   const Result<std::size_t> bytes = shape.try_byte_count(dtype);
   if (!bytes) return Failure(bytes.failure()).at(options.site);
-  // To the end of its last page: whoever comes behind it has pages of his own.
+  // Rounded up to whole pages, so that no other buffer shares the last page.
   const std::optional<std::size_t> whole = checked_round_up(*bytes, hint_page_bytes());
   if (!whole) {
     return Failure(ErrorCode::size_overflow,

@@ -57,7 +57,7 @@ MigrationPolicy MigrationPolicy::prefer_host_numa_current() noexcept {
 MigrationPolicy MigrationPolicy::accessed_by(Place place) const {
   MigrationPolicy policy = *this;
   const auto at = std::ranges::lower_bound(policy.accessors_, place);
-  // Kept in order, so that two policies that mean the same are equal.
+  // Sorted, so that two policies with the same places are equal.
   if (at == policy.accessors_.end() || *at != place) policy.accessors_.insert(at, place);
   return policy;
 }
@@ -93,7 +93,7 @@ std::string MigrationPolicy::text() const {
 std::size_t std::hash<tern::MigrationPolicy>::operator()(
     const tern::MigrationPolicy& policy) const noexcept {
   const auto mix = [](std::size_t seed, std::size_t value) {
-    // Places are small numbers: each has to reach all bits before the next comes.
+    // Places are small numbers, so each value is mixed into all bits before the next one is added.
     std::uint64_t mixed = (seed + value + 1) * 0x9E3779B97F4A7C15u;
     mixed = (mixed ^ (mixed >> 32)) * 0xD6E8FEB86659FD93u;
     return static_cast<std::size_t>(mixed ^ (mixed >> 32));

@@ -21,20 +21,23 @@ namespace {
 
 using Entry = PrefetchPlan::Entry;
 
-/// One of no bytes continues nothing: it is skipped, and counted as that.
+/// Returns whether `next` continues the range of `before` to the same place. An entry without bytes
+/// continues nothing, because it is counted as skipped.
 bool continues(const Entry& before, const Entry& next) noexcept {
   return before.range.bytes != 0 && next.range.bytes != 0 &&
          before.target->identity() == next.target->identity() && before.place == next.place &&
          before.range.offset_bytes + before.range.bytes == next.range.offset_bytes;
 }
 
+/// Smaller batches use one stream.
 constexpr std::size_t least_lane_bytes = 4 * mib;
 
-/// What a stream is sent at once: managed memory that goes as pages.
+/// Collects consecutive entries of managed memory for one stream, and sends them in one batch.
 class Sender {
  public:
   Sender(HintOptions options, CallSite site) noexcept : options_(options), site_(site) {}
 
+  /// Sends an entry, or adds it to the batch.
   [[nodiscard]] Result<void> try_send(const Entry& entry, StreamRef stream) {
     if (entry.range.bytes == 0) return skip(entry);
     if (entry.target->managed() == nullptr) return try_send_alone(entry, stream);
@@ -45,7 +48,7 @@ class Sender {
     Result<HintSkip> able = can_move(entry);
     if (!able) return stop(entry, able.failure());
     if (*able != HintSkip::none) {
-      // Those before it are on their way by then, as the counts say.
+      // The entries before it are sent first, so that the counts of a failure are right.
       if (Result<void> flushed = try_flush(); !flushed) return flushed;
       return skip(entry);
     }
@@ -53,6 +56,7 @@ class Sender {
     return {};
   }
 
+  /// Sends the batch.
   [[nodiscard]] Result<void> try_flush() {
     std::vector<PrefetchRange> ranges;
     std::vector<UseRecord::Ticket> tickets;
@@ -84,7 +88,7 @@ class Sender {
     return {};
   }
 
-  /// Of an entry that cannot even be tried; those before it are sent.
+  /// Sends the batch, and returns the failure of an entry that cannot be tried.
   [[nodiscard]] Result<void> stop(const Entry& entry, const Failure& cause) {
     if (Result<void> flushed = try_flush(); !flushed) return flushed;
     return refusal(entry, cause);
@@ -93,9 +97,9 @@ class Sender {
   [[nodiscard]] const PrefetchPlan::Report& report() const noexcept { return report_; }
 
  private:
-  /// Large ranges go on two streams in turn, between two points of the stream they were asked for
-  /// on: a driver that prepares one range while another is on its way is faster than one that is
-  /// given all of them in one call. Gives how many are on their way.
+  /// Sends large ranges on two streams alternately, ordered between two points of the requested
+  /// stream. A driver that prepares one range while another is in flight is faster than with one
+  /// batch call. Sets `count` to the number of ranges that were sent.
   [[nodiscard]] Result<void> try_prefetch(std::span<const PrefetchRange> ranges,
                                           std::size_t& count) noexcept {
     const Stream lane = second_lane(ranges);
@@ -113,13 +117,15 @@ class Sender {
     }
     const Result<Mark> end = lane.try_mark();
     if (!end || !run_stream_.try_wait(*end, site_)) {
-      // What follows on the stream must not run beside it.
+      // Later work on the stream must not run concurrently with the second stream, so the host
+      // waits.
       static_cast<void>(lane.try_synchronize());
     }
     return sent;
   }
 
-  /// Behind what the stream has now. None where there is too little to gain, or it cannot be had.
+  /// Returns a second stream, ordered after the present work of the first. Returns an empty stream
+  /// if the ranges are too small, the stream is being captured, or no stream can be made.
   [[nodiscard]] Stream second_lane(std::span<const PrefetchRange> ranges) const noexcept {
     std::size_t bytes = 0;
     for (const PrefetchRange& one : ranges) bytes += one.bytes;
@@ -148,7 +154,7 @@ class Sender {
     return {};
   }
 
-  /// Where the pages come from and where they go must both be able to share them.
+  /// Returns whether the device of the memory and the destination both support concurrent access.
   [[nodiscard]] Result<HintSkip> can_move(const Entry& entry) const {
     const Device& own = entry.target->device();
     const Result<HintSkip> able = check_able(own, Capability::prefetch, options_, site_);

@@ -14,6 +14,7 @@
 namespace tern {
 namespace {
 
+/// Managed memory, which the driver moves by pages.
 class ManagedTarget final : public PrefetchTarget {
  public:
   explicit ManagedTarget(Buffer whole) noexcept : whole_(std::move(whole)) {}
@@ -48,6 +49,7 @@ class ManagedTarget final : public PrefetchTarget {
   const Buffer whole_;
 };
 
+/// A unified buffer, whose bytes move by copies.
 class UnifiedTarget final : public PrefetchTarget {
  public:
   explicit UnifiedTarget(RawUnified whole) noexcept : whole_(std::move(whole)) {}
@@ -68,15 +70,15 @@ class UnifiedTarget final : public PrefetchTarget {
 
   Result<HintReport> try_prefetch(HintRange range, Place place, StreamRef stream, HintOptions,
                                   CallSite site) const noexcept override {
-    // It may have become smaller since.
+    // The buffer may have been resized to a smaller size.
     const Result<RawUnified> part = whole_.try_view(range.offset_bytes, range.bytes, site);
     if (!part) return part.failure();
     const UnifiedStatistics before = whole_.stats();
     if (Result<void> queued = part->try_prefetch_to(place, stream, site); !queued) {
       return queued.failure();
     }
-    // Of what this buffer was asked to bring meanwhile, by whomever: one plan at a time is the
-    // rule.
+    // Includes prefetches of the same buffer by other threads meanwhile, so the number is exact
+    // only if one plan runs at a time.
     const UnifiedStatistics after = whole_.stats();
     const std::uint64_t brought =
         after.of(TransferReason::prefetch).bytes - before.of(TransferReason::prefetch).bytes;

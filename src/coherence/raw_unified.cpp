@@ -1,3 +1,5 @@
+// The untyped handle of unified buffers, and the part of UnifiedCore that answers queries.
+
 #include "tern/coherence/raw_unified.hpp"
 
 #include <algorithm>
@@ -16,7 +18,7 @@
 
 namespace tern {
 
-// --- Facts of the buffer
+// --- Queries of the core
 
 Shape UnifiedCore::shape() const {
   const std::lock_guard lock(mutex_);
@@ -117,7 +119,7 @@ UnifiedStatistics UnifiedCore::stats() const noexcept {
 std::vector<Transfer> UnifiedCore::transfers() const {
   const std::lock_guard lock(mutex_);
   std::vector<Transfer> all(log_);
-  // A full one begins where the next goes.
+  // In a full log, the oldest entry is the one that is overwritten next.
   if (all.size() == logged_transfers) {
     std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(log_next_), all.end());
   }
@@ -187,7 +189,7 @@ Result<RawUnified> RawUnified::try_make(Shape shape, DType dtype, std::size_t el
         .with("count", *count)
         .with("bytes", element_bytes);
   }
-  // One that cannot be read is refused where devices are opened.
+  // If the configuration cannot be read, opening a device reports it. The default is used here.
   static const Config unreadable;
   const Result<const Config*> config = try_config();
   const Result<UnifiedOptions> decided = try_decide(options, config ? **config : unreadable);
@@ -226,7 +228,7 @@ Result<RawUnified> RawUnified::try_adopt_host(void* address, Shape shape, DType 
   if (Result<void> adopted = made->core_->try_adopt(*std::move(storage)); !adopted) {
     return adopted.failure();
   }
-  // From here on it is ours to give back.
+  // From here on, the memory belongs to the buffer, which has to release it.
   origin->set_release(std::move(release));
   return made;
 }
@@ -330,7 +332,7 @@ Result<RawUnified> RawUnified::try_view(std::size_t offset, std::size_t bytes,
   return view;
 }
 
-// --- What is asked of a range
+// --- Operations on a range
 
 Result<RawLease> RawUnified::try_host(Access access, LeaseWait wait, CallSite site) const noexcept {
   const Result<ByteRange> range = try_range(0, bytes(), site);
@@ -432,7 +434,7 @@ Result<void> RawUnified::try_prefetch(StreamRef stream, CallSite site) const noe
   if (!range) return range.failure();
   if (!stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
   const Device device = stream.device();
-  // Ahead of its use it is not worth a copy of somebody else's bytes.
+  // A prefetch is not worth writing back the bytes of another buffer.
   return core_->try_prefetch(*range, &device, stream, Eviction::clean, site);
 }
 
@@ -481,7 +483,7 @@ Result<void> RawUnified::try_synchronize(CallSite site) const noexcept {
   return core_ != nullptr ? core_->try_synchronize(site) : Result<void>();
 }
 
-// --- What is asked of all of it
+// --- Operations on the whole buffer
 
 Result<void> RawUnified::try_drop(Place place, Drop what, CallSite site) const noexcept {
   return core_ != nullptr ? core_->try_drop(place, what, site) : Result<void>();

@@ -8,7 +8,7 @@
 namespace tern {
 namespace {
 
-/// Kept for good: buffers may end when the program does.
+/// Never destroyed, because buffers may be destroyed after static objects.
 struct Places {
   std::mutex mutex;
   std::map<Place, std::weak_ptr<Residents>> all;  // guarded by mutex
@@ -22,13 +22,13 @@ Places& places() {
 }  // namespace
 
 std::shared_ptr<Residents> Residents::of(Place place) {
-  if (place.is_host()) place = Place::host();  // wherever its pages are
+  if (place.is_host()) place = Place::host();  // all NUMA nodes of the host count as one place
   Places& known = places();
   const std::lock_guard lock(known.mutex);
   if (const auto found = known.all.find(place); found != known.all.end()) {
     if (std::shared_ptr<Residents> there = found->second.lock()) return there;
   }
-  // Devices come and go, and their numbers are not used again.
+  // Devices are opened and closed, and their numbers are not reused, so old entries are removed.
   std::erase_if(known.all, [](const auto& one) { return one.second.expired(); });
   auto made = std::make_shared<Residents>();
   known.all[place] = made;

@@ -1,13 +1,16 @@
-// Residents are the copies that unified buffers have in one place, with when each was last used.
+// Residents is the list of the copies that unified buffers have in one place, with the time of
+// their last use. Eviction chooses from this list.
 //
-// A use must cost next to nothing, so it takes no lock and moves nothing: it stamps the copy with
-// the place's clock, and advances that only if another copy was used since. Whoever needs memory
-// there pays instead, and looks at all of them. A Resident is on the list of its place while its
-// copy has memory.
+// Recording a use has to be almost free, so it takes no lock and does not reorder the list. It
+// stamps the copy with the clock of the place, and advances the clock only if another copy was used
+// since. An eviction request pays instead: it visits and sorts all copies. A Resident is in the
+// list of its place while its copy has memory.
 //
-// Stamps may be set while others look. Locks: a place's list may be locked by whoever moves bytes
-// of a buffer, and under it a buffer's own brief lock may be taken, never the other way round.
-// Whoever makes room in a place has its turn first; a device's turn comes before the host's.
+// Stamps may be set while another thread visits the list. The lock order is:
+// 1. the transfer lock of the buffer that needs memory,
+// 2. the turn of a device, then the turn of the host (see Room),
+// 3. the mutex of a list,
+// 4. the mutex_ of a buffer (UnifiedCore).
 
 #pragma once
 
@@ -27,9 +30,10 @@ namespace tern {
 class UnifiedCore;
 class Residents;
 
-/// A copy of a buffer, as its place knows it: in which of the buffer's memories it is.
+/// The entry of one copy in the list of its place.
 class Resident {
  public:
+  /// `memory` is the number of the copy's memory in its buffer.
   Resident(std::shared_ptr<Residents> where, UnifiedCore* owner, unsigned memory) noexcept
       : where_(std::move(where)), owner_(owner), memory_(memory) {}
   Resident(const Resident&) = delete;
@@ -40,15 +44,15 @@ class Resident {
   [[nodiscard]] UnifiedCore* owner() const noexcept { return owner_; }
   [[nodiscard]] unsigned memory() const noexcept { return memory_; }
 
-  /// It was used just now.
+  /// Records that the copy is used now.
   void touch() noexcept;
-  /// It is the first of its kind to go, until it is used again.
+  /// Makes the copy the first of its kind to be evicted, until its next use.
   void set_unwanted() noexcept { last_use_.store(0, std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t last_use() const noexcept {
     return last_use_.load(std::memory_order_relaxed);
   }
 
-  /// On the list, as used just now, and off it; either may be said twice.
+  /// Adds the copy to the list, as used now, and removes it. Calling either twice has no effect.
   void enter() noexcept;
   void leave() noexcept;
 
@@ -59,7 +63,7 @@ class Resident {
   UnifiedCore* const owner_;
   const unsigned memory_;
   std::atomic<std::uint64_t> last_use_ = 0;
-  Resident* previous_ = nullptr;  // guarded by the list's mutex, as all of these
+  Resident* previous_ = nullptr;  // guarded by the mutex of the list, as the members below
   Resident* next_ = nullptr;
   bool is_listed_ = false;
 };
@@ -70,30 +74,33 @@ class Residents {
   Residents(const Residents&) = delete;
   Residents& operator=(const Residents&) = delete;
 
-  /// Those of a place: the same for all who ask while somebody has them. Throws std::bad_alloc.
+  /// Returns the list of a place. All callers get the same list while any of them holds it. Throws
+  /// std::bad_alloc.
   [[nodiscard]] static std::shared_ptr<Residents> of(Place place);
 
-  /// Calls visit(Resident&) for each, with the list locked.
+  /// Calls visit(Resident&) for each copy, with the list locked.
   template <class Visit>
   void visit(Visit visit) {
     const std::lock_guard lock(mutex_);
     for (Resident* one = first_; one != nullptr; one = one->next_) visit(*one);
   }
 
-  /// Rises when a copy is used that was not the last one used.
+  /// Returns the clock. It advances when a copy is used that was not the last one used.
   [[nodiscard]] const std::atomic<std::uint64_t>& now() const noexcept { return time_; }
-  /// Held by whoever makes room, so that nobody else takes it before the memory is there.
+  /// Returns the lock of eviction requests. Its holder keeps it until its allocation has succeeded
+  /// or failed, so that no other request takes the memory it has freed.
   [[nodiscard]] std::mutex& turn() noexcept { return turn_; }
 
-  /// Memory of a copy is on its way between the two: charged to a budget, and on the list as none.
-  /// Whoever adds up what copies have looks whether there was any.
+  /// Between these two calls, memory of a copy is being allocated or freed: a budget may count it
+  /// while the list does not. Code that adds up the sizes of copies checks whether there was such a
+  /// transit.
   void begin_transit() noexcept {
     transits_begun_.fetch_add(1);
     transits_.fetch_add(1);
   }
   void end_transit() noexcept { transits_.fetch_sub(1); }
   [[nodiscard]] std::uint64_t transits_begun() const noexcept { return transits_begun_.load(); }
-  /// Has there been any since so many had begun?
+  /// Returns whether there was a transit since transits_begun() returned `begun`.
   [[nodiscard]] bool had_transits_since(std::uint64_t begun) const noexcept {
     return transits_.load() != 0 || transits_begun_.load() != begun;
   }
@@ -101,7 +108,7 @@ class Residents {
  private:
   friend class Resident;
 
-  alignas(64) std::atomic<std::uint64_t> time_ = 1;  // 0 is before everything
+  alignas(64) std::atomic<std::uint64_t> time_ = 1;  // 0 is before every use
   alignas(64) std::mutex turn_;
   std::atomic<std::uint64_t> transits_begun_ = 0, transits_ = 0;
   std::mutex mutex_;
@@ -109,13 +116,14 @@ class Residents {
 };
 
 [[gnu::always_inline]] inline void Resident::touch() noexcept {
-  // Two threads may read one clock, and stamp one number: they used it at the same time.
+  // If two threads read the same clock and store the same stamp, the order of their uses is
+  // unimportant.
   if (last_use() == where_->time_.load(std::memory_order_relaxed)) return;
   last_use_.store(where_->time_.fetch_add(1, std::memory_order_relaxed) + 1,
                   std::memory_order_relaxed);
 }
 
-/// A copy that may go.
+/// A copy that can be evicted.
 struct Candidate {
   Eviction kind = Eviction::stale;
   std::uint64_t last_use = 0;
@@ -124,8 +132,8 @@ struct Candidate {
   unsigned memory = 0;
 };
 
-/// Puts those first that should go first: stale before clean before dirty, and of each kind those
-/// whose last use is longest ago.
+/// Sorts the candidates in eviction order: stale, clean, dirty, and within each kind the least
+/// recently used first.
 void sort(std::vector<Candidate>& candidates) noexcept;
 
 }  // namespace tern

@@ -14,8 +14,8 @@
 namespace tern {
 namespace {
 
-/// Calls visit(Budget&) for all budgets that count what a resource gives, until one says
-/// true.
+/// Calls visit(Budget&) for all budgets that count memory of the resource, until visit() returns
+/// true. Returns whether it did.
 template <class Visit>
 bool visit_budgets(const Resource* resource, Visit visit) {
   while (resource != nullptr) {
@@ -30,24 +30,25 @@ bool visit_budgets(const Resource* resource, Visit visit) {
   return false;
 }
 
+/// Returns whether memory of the resource counts against the budget.
 bool is_under(const Resource* resource, const Budget& budget) {
   return visit_budgets(resource, [&](const Budget& one) { return &one == &budget; });
 }
 
-/// Does what one gives count where the other's does?
+/// Returns whether memory of both resources counts against the same budget.
 bool share_a_budget(const Resource* a, const Resource* b) {
   return a == b || visit_budgets(a, [&](const Budget& one) { return is_under(b, one); });
 }
 
-/// Rooms that this thread is making: a copy that goes to the host may need one there.
+/// The number of Rooms that this thread has. A write-back to the host may need a second one there.
 thread_local int turns = 0;
 
-/// Requests of this thread that were refused.
+/// The number of requests of this thread that have failed.
 thread_local std::uint64_t refusals = 0;
 
 std::size_t minus(std::size_t a, std::size_t b) noexcept { return a - std::min(a, b); }
 
-/// "rho 4.0 MiB (2.0 MiB leased), grid 1.0 MiB, 3 more": as much as there is room for.
+/// Builds a text such as "rho 4.0 MiB (2.0 MiB leased), grid 1.0 MiB, ..." in a fixed size.
 class ShortList {
  public:
   void add(const TagResidency& one) noexcept {
@@ -93,6 +94,7 @@ class ShortList {
   bool is_full_ = false;
 };
 
+/// Returns the copies in a place by tag, the largest tag first.
 std::vector<TagResidency> by_tag(Residents& where) {
   std::vector<TagResidency> all;
   where.visit([&](const Resident& one) {
@@ -115,13 +117,15 @@ std::vector<TagResidency> by_tag(Residents& where) {
 }  // namespace
 
 bool is_shortage(const Failure& failure) noexcept {
-  // Where it is the library's own books that found no memory, no copy of a buffer helps.
+  // If Tern's own data structures could not be allocated ("what" is set), evicting copies does not
+  // help.
   return (failure.code() == ErrorCode::out_of_memory && !failure.string("what")) ||
          failure.code() == ErrorCode::out_of_budget;
 }
 
 bool may_fit_later(const Failure& failure) noexcept {
-  // A budget has its own word for it, where no unified buffer has anything.
+  // If no unified buffer has memory in the place, the failure is the budget's own and has another
+  // field.
   return is_shortage(failure) && (failure.number("fits_later").value_or(0) != 0 ||
                                   failure.number("fits_after_pending").value_or(0) != 0);
 }
@@ -135,7 +139,8 @@ Room::Room(Residents& where, const RoomWanted& wanted) noexcept
       turn_(where.turn(), std::try_to_lock) {
   if (!turn_) {
     has_waited_ = true;
-    // Without a turn others may take what was freed; waiting for one with one could be for ever.
+    // Without the turn, other requests may take the freed memory. But waiting for a turn while
+    // holding another one could deadlock.
     if (turns == 0) turn_.lock();
   }
   ++turns;
@@ -151,7 +156,7 @@ bool Room::may_go(Eviction kind, bool is_for_device) const noexcept {
 
 std::uint64_t Room::refused_by_thread() noexcept { return refusals; }
 
-/// Copies that may go, with a share of each buffer.
+/// Copies that can be evicted, with a reference to each of their buffers.
 class Room::Shared {
  public:
   Shared() noexcept = default;
@@ -172,7 +177,7 @@ class Room::Shared {
 void Room::part_uses() noexcept {
   if (!wanted_.stream.is_usable()) return;
   where_.visit([](const Resident& one) { one.owner()->settle_uses(); });
-  // Where that fails, whoever waits records it, and waits for more.
+  // If recording the mark fails, a write-back waits for more work than necessary.
   static_cast<void>(wanted_.stream.device().try_record_mark(wanted_.stream.id()));
 }
 
@@ -210,7 +215,7 @@ std::size_t Room::missing_bytes() const noexcept {
   visit_budgets(wanted_.resource, [&](Budget& level) {
     if (!level.has_limit()) return false;
     if (level.remaining_bytes() < wanted_.bytes) level.drain();
-    // What the stream itself has freed it can have again.
+    // The stream can reuse memory that it has freed itself.
     const std::size_t own = stream ? level.pending_bytes(stream) : 0;
     missing = std::max(missing, minus(wanted_.bytes, level.remaining_bytes() + own));
     return false;
@@ -224,7 +229,7 @@ bool Room::free(std::size_t bytes, const Failure& why) noexcept try {
   Shared found;
   find(is_for_device, found);
   sort(found.all);
-  // Those that turn out to be in use meanwhile, or cannot be written, are left, and the next asked.
+  // A copy that is in use by now, or that cannot be written back, is skipped.
   const Eviction most = may_go(Eviction::dirty, is_for_device)
                             ? wanted_.most
                             : std::min(wanted_.most, Eviction::clean);
@@ -246,18 +251,18 @@ bool Room::free(std::size_t bytes, const Failure& why) noexcept try {
 }
 
 bool Room::fits_later(const Failure& why) const noexcept {
-  // Above a limit that nobody else uses any of: whatever moves is not in its way.
+  // A request above the limit itself can never fit.
   const bool is_too_large = visit_budgets(wanted_.resource, [&](const Budget& level) {
     return level.has_limit() && wanted_.bytes > level.state().limit_bytes;
   });
   if (is_too_large) return false;
   const std::uint64_t begun = where_.transits_begun();
-  // What was on its way meanwhile is in no sum, and may be where it helps the next time.
+  // Memory in transit is in no sum, and may make room for the next attempt.
   return would_fit_later(why) || where_.had_transits_since(begun);
 }
 
 bool Room::would_fit_later(const Failure& why) const noexcept {
-  // Where a copy could not be written, none of those helps that could go now.
+  // If a write-back has failed, copies that can be evicted now do not help.
   const bool can_evict = !last_failure_ || may_fit_later(*last_failure_);
   const auto bytes_of = [&](const Budget* level) {
     std::size_t later = 0;
@@ -270,7 +275,7 @@ bool Room::would_fit_later(const Failure& why) const noexcept {
     return later;
   };
   if (why.code() == ErrorCode::out_of_memory) {
-    // Nobody knows how much a device lacks: anything may be enough.
+    // Nobody knows how much memory a device lacks, so any amount may be enough.
     const std::size_t pending =
         wanted_.resource != nullptr ? wanted_.resource->statistics().pending_bytes : 0;
     return freed_bytes_ + pending + bytes_of(nullptr) != 0;
@@ -303,9 +308,9 @@ Failure Room::refusal(const Failure& why) const noexcept {
       if (!list.is_full()) list.add(one);
     }
   } catch (const std::bad_alloc&) {
-    // Then with fewer words.
+    // The failure then lists fewer details.
   }
-  // Where no unified buffer has anything, whoever refused has the better words.
+  // If no unified buffer has memory in the place, the original failure is more useful.
   const std::size_t there = sums.leased_bytes + sums.kept_bytes + sums.evictable_bytes;
   if (there + freed_bytes_ == 0 && !is_hopeless_ && !last_failure_) {
     return Failure(why).at(wanted_.site);
@@ -343,7 +348,7 @@ Failure Room::refusal(const Failure& why) const noexcept {
       .with("cause", name(why.code()));
   if (last_failure_) {
     refusal.with("eviction_code", static_cast<std::uint64_t>(last_failure_->code()));
-    // Of one that found no room on the host in its turn, what kept others from going there.
+    // If the failed write-back found no room on the host in turn, report what failed there.
     std::optional<std::string_view> text = last_failure_->string("eviction_error");
     if (!text) text = last_failure_->string("cause");
     refusal.with("eviction_error", text.value_or(name(last_failure_->code())));

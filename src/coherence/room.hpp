@@ -1,10 +1,13 @@
-// Room is memory that copies of unified buffers give up for one that has none.
+// A Room is one eviction request: it frees memory in a place so that a copy of a unified buffer can
+// be allocated there.
 //
-// Whoever was refused memory for a copy makes a Room, and asks it to free bytes until the request
-// succeeds or nothing more can go. It knows which copies would help: those whose memory counts
-// against a limit that the request's does, or, where the device itself has no more, all there. A
-// Room has the turn of its place for as long as it lives, so that nobody else takes what it frees.
-// Confined.
+// A caller whose allocation failed creates a Room and calls free() until the allocation succeeds or
+// free() returns false. A Room evicts only copies that help. If a budget refused the allocation,
+// these are the copies whose memory counts against a budget that the request counts against too. If
+// the device itself has no more memory, all copies on the device help.
+//
+// A Room holds the turn of its place (Residents::turn) while it lives, so that no other request
+// takes the memory it frees. A Room belongs to one thread.
 
 #pragma once
 
@@ -23,11 +26,14 @@
 
 namespace tern {
 
+/// What an eviction request is for.
 struct RoomWanted {
   std::size_t bytes = 0;
-  /// Who was asked; null for the heap.
+  /// The resource that refused the allocation, or null for the heap.
   const Resource* resource = nullptr;
-  StreamRef stream = {};  // in whose order copies go; none: the host's
+  /// The stream in whose order copies are freed. Empty for a copy on the host.
+  StreamRef stream = {};
+  /// The highest kind of copies that may be evicted.
   Eviction most = Eviction::dirty;
   Tag tag = {};
   std::string_view place = {};
@@ -36,29 +42,34 @@ struct RoomWanted {
 
 class Room {
  public:
-  /// Waits for its turn, unless the thread has another one.
+  /// Waits for the turn of the place. If the thread already has a Room in another place, it
+  /// continues without the turn instead of waiting, because two threads could otherwise deadlock.
   Room(Residents& where, const RoomWanted& wanted) noexcept;
   Room(const Room&) = delete;
   Room& operator=(const Room&) = delete;
   ~Room();
 
-  /// What goes to the host waits for the copy's last use, and no more: fetches that the stream is
-  /// asked for from here on run beside it. Before anything goes.
+  /// Call before free(). Resolves the deferred uses of all copies in the place and marks the
+  /// stream. A write-back to the host then waits only for the last use of its copy, and runs
+  /// concurrently with copies that are queued on the stream from now on.
   void part_uses() noexcept;
-  /// Did another make room meanwhile?
+  /// Returns whether another Room had the turn first, and may have freed enough.
   [[nodiscard]] bool has_waited() const noexcept { return has_waited_; }
-  /// Is there a limit that the request is above, whatever goes? Then nothing should.
+  /// Returns whether the request is above a limit even after evicting everything evictable. In that
+  /// case, evict nothing.
   [[nodiscard]] bool is_hopeless(const Failure& why) noexcept;
-  /// What the limits over the resource lack for the request now; nothing where none lacks anything.
+  /// Returns how many bytes the budgets of the resource lack for the request, or 0 if it fits.
   [[nodiscard]] std::size_t missing_bytes() const noexcept;
-  /// Frees so many bytes, or what it can: false if nothing went.
+  /// Evicts copies until `bytes` bytes are freed. Returns false if nothing was evicted.
   [[nodiscard]] bool free(std::size_t bytes, const Failure& why) noexcept;
-  /// Would there be, once other threads have closed their leases and all that was freed is free?
+  /// Returns whether the request could fit after other threads have closed their leases and all
+  /// pending frees are done.
   [[nodiscard]] bool fits_later(const Failure& why) const noexcept;
-  /// How many requests of this thread were refused so far, for those who ask again: one that finds
-  /// no room may have made another, on the host.
+  /// Returns how many requests of this thread have failed so far. A caller that retries needs this
+  /// number, because one failed lease may count two requests: a Room on a device may create another
+  /// on the host.
   [[nodiscard]] static std::uint64_t refused_by_thread() noexcept;
-  /// Why there is no room, with who has it.
+  /// Returns the failure of the request, with a list of who has memory in the place.
   [[nodiscard]] Failure refusal(const Failure& why) const noexcept;
 
  private:
@@ -66,14 +77,16 @@ class Room {
     std::size_t evictable_bytes = 0, leased_bytes = 0, kept_bytes = 0;
   };
   class Shared;
-  /// May a copy of that kind go? Budgets have a word in it where one of them refuses (Overflow).
+  /// Returns whether a copy of this kind may be evicted. If a budget refused the request, the
+  /// budget's Overflow option limits the kinds.
   [[nodiscard]] bool may_go(Eviction kind, bool is_for_device) const noexcept;
   [[nodiscard]] bool would_fit_later(const Failure& why) const noexcept;
-  /// Those that help. Throws std::bad_alloc.
+  /// Collects the copies that help. Throws std::bad_alloc.
   void find(bool is_for_device, Shared& found) const;
 
   Residents& where_;
   const RoomWanted wanted_;
+  /// Which kinds of copies the budgets of the resource allow to evict.
   const Overflow reach_;
   std::unique_lock<std::mutex> turn_;
   bool has_waited_ = false;
@@ -81,12 +94,13 @@ class Room {
   std::size_t limit_bytes_ = 0;
   std::size_t freed_bytes_ = 0;
   std::uint64_t freed_copies_ = 0;
-  std::optional<Failure> last_failure_;  // of a copy that should have gone
+  std::optional<Failure> last_failure_;  // why the last copy could not be written back
 };
 
-/// Is it for want of memory that it was refused?
+/// Returns whether a request failed because memory is short. Eviction does not help against
+/// failures to allocate Tern's own data structures.
 [[nodiscard]] bool is_shortage(const Failure& failure) noexcept;
-/// And is it worth asking again?
+/// Returns whether a request that failed may succeed later.
 [[nodiscard]] bool may_fit_later(const Failure& failure) noexcept;
 
 }  // namespace tern

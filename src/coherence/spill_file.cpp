@@ -19,7 +19,7 @@
 namespace tern {
 namespace {
 
-/// Finds what a disk does wrong, at the speed of memory: four sums of products, mixed at the end.
+/// A fast checksum that detects errors of the disk. It runs at the speed of memory.
 std::uint64_t checksum_of(std::span<const std::byte> bytes) noexcept {
   constexpr std::uint64_t odd = 0x9E3779B97F4A7C15u;
   std::uint64_t lanes[4] = {1, 2, 3, 4};
@@ -36,14 +36,14 @@ std::uint64_t checksum_of(std::span<const std::byte> bytes) noexcept {
   return sum ^ (sum >> 32);
 }
 
-/// A file without a name, or -1 and errno.
+/// Creates a file without a name. Returns -1 and sets errno if this fails.
 int make_file(const std::string& directory) {
 #ifdef O_TMPFILE
   const int nameless = ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (nameless >= 0) return nameless;
 #endif
-  // Not every file system has such files; nobody can open this one before it is gone either, but
-  // the owner.
+  // Not every file system supports O_TMPFILE. The file below has a name for a moment, with mode
+  // 0600, so only the owner could open it.
   std::string path = directory + "/tern-spill-XXXXXX";
   const int file = ::mkostemp(path.data(), O_CLOEXEC);
   if (file < 0) return file;
@@ -56,7 +56,7 @@ int make_file(const std::string& directory) {
   return file;
 }
 
-/// All of it, or what went wrong: an error number; -1 for an end that came too early.
+/// Transfers all bytes. Returns 0, an error number, or -1 if the file ends too early.
 template <class Call>
 int transfer_all(std::size_t bytes, std::size_t offset, Call call) noexcept {
   std::size_t done = 0;
@@ -81,7 +81,7 @@ Result<SpillHandle> SpillFile::try_open(const SpillOptions& options) noexcept tr
         .with("name", "limit_bytes")
         .with("value", std::uint64_t{0});
   }
-  std::string directory = options.directory;  // before there is a file to be closed
+  std::string directory = options.directory;  // copied first, because this may throw
   const int file = make_file(directory);
   if (file < 0) {
     return Failure(ErrorCode::file,
@@ -147,13 +147,13 @@ Result<std::size_t> SpillFile::try_claim(std::size_t bytes, CallSite site) noexc
   std::size_t offset = now.file_bytes;
   if (fits != free_.end()) {
     offset = fits->first;
-    // The node is used again for the rest, so that nothing is allocated.
+    // The node is reused for the rest, so that nothing is allocated.
     auto node = free_.extract(fits);
     node.key() += bytes;
     node.mapped() -= bytes;
     if (node.mapped() != 0) free_.insert(std::move(node));
   } else {
-    // The disk is ours before anything is written to it.
+    // Disk space is allocated before anything is written to it.
     const FileLimitSignal blocked;
     int error = EINTR;
     while (error == EINTR) {
@@ -178,7 +178,7 @@ void SpillFile::give_back(std::size_t offset, std::size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   statistics_.used_bytes -= bytes;
   if (statistics_.used_bytes == 0) {
-    // Where that fails, the disk stays claimed, and is used again from the beginning.
+    // If truncating fails, the disk space stays allocated and is reused from the beginning.
     if (::ftruncate(file_, 0) == 0) {
       free_.clear();
       statistics_.file_bytes = 0;
@@ -200,7 +200,7 @@ void SpillFile::give_back(std::size_t offset, std::size_t bytes) noexcept {
       }
     }
   } catch (const std::bad_alloc&) {
-    // Nobody knows of it until the file is empty.
+    // The range is not reused until the file is empty.
   }
 }
 

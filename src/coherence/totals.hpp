@@ -1,5 +1,5 @@
-// What all unified buffers of the process have done: what they moved, and what pressure took from
-// them. A lock of it is taken when bytes move or a copy goes, and not otherwise.
+// Sums over all unified buffers of the process: transfers and evictions. Their lock is taken only
+// when bytes move or a copy is evicted.
 
 #pragma once
 
@@ -10,6 +10,7 @@
 
 namespace tern {
 
+/// Statistics that are never destroyed before the program ends. Lock `mutex` to change them.
 template <class Statistics>
 struct Totals {
   [[nodiscard]] static Totals& instance() noexcept {

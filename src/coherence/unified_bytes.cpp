@@ -1,5 +1,5 @@
-// The part of a unified buffer that reads and writes a few bytes, fills, fetches ahead and takes
-// note of what others wrote.
+// The part of UnifiedCore that loads and stores a few bytes, fills, prefetches, and records writes
+// that were made without a lease.
 
 #include <array>
 #include <cstring>
@@ -25,10 +25,10 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
   }
   const auto failed = [&](const Failure& cause) {
     const bool is_read = access == Access::read;
-    const std::lock_guard lock(mutex_);  // of the list of places
+    const std::lock_guard lock(mutex_);  // to read places_
     return sync_failed(is_read ? place : host, is_read ? host : place, range, cause, site);
   };
-  // The host waits for what must come before, and the library's stream for nobody.
+  // The host waits for the earlier uses, so that the copy stream of the library does not have to.
   const bool is_by_host = is_host_memory(*storage) || storage->reach().host_writes;
   std::uint64_t stream_uses = 0;
   {
@@ -76,7 +76,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     on = *stream;
     mark = stream->next_mark();
     if (!queued) {
-      static_cast<void>(try_wait_surely(on, mark));  // for the part that a driver may have begun
+      static_cast<void>(try_wait_surely(on, mark));  // for the part that the driver may have begun
       return failed(queued.failure());
     }
     use->end();
@@ -91,7 +91,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
          .reason = reason,
          .site = site});
   }
-  // The caller's bytes are nobody's but the caller's: the copy is over on return.
+  // The caller may reuse its bytes after the return, so the copy has to be done by then.
   if (const Result<void> done = try_wait_surely(on, mark); !done) return failed(done.failure());
   return {};
 }
@@ -111,7 +111,7 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
       const std::lock_guard lock(mutex_);
       everywhere = validity_.valid_everywhere(range.begin, range.end);
       is_sticky = sticky_count_ != 0;
-      // So that nobody drops it meanwhile.
+      // The claim gets the place, so that nobody drops that copy meanwhile.
       if (!everywhere.empty()) {
         slots_[hold.slot()].place = static_cast<std::uint8_t>(everywhere.first());
       }
@@ -122,7 +122,8 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
                         static_cast<std::uint64_t>(ErrorCode::device_lost)) {
         return loaded;
       }
-      // What is lost with one place another may have, unless that has gone meanwhile.
+      // If the device is lost, another place may have the bytes, unless its copy was evicted
+      // meanwhile.
       const std::lock_guard lock(mutex_);
       everywhere = everywhere.without(everywhere.first()) &
                    validity_.valid_everywhere(range.begin, range.end);
@@ -130,7 +131,7 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
       slots_[hold.slot()].place = static_cast<std::uint8_t>(everywhere.first());
     }
   }
-  // Its bytes are in pieces.
+  // No single place has all of the bytes, or an escape may have changed them.
   const Result<RawLease> lease = try_open({.range = range, .site = site});
   if (!lease) return lease.failure();
   std::memcpy(to, lease->address(), range.end - range.begin);
@@ -139,7 +140,7 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
 
 Result<void> UnifiedCore::try_store_everywhere(ByteRange range, const void* from, PlaceSet places,
                                                CallSite site) noexcept {
-  // One memory after the other. The host's comes last: it is the least likely to fail.
+  // Writes one memory after the other. The host comes last, because it is least likely to fail.
   std::array<PlaceSet, PlaceSet::most> memories;
   {
     const std::lock_guard lock(mutex_);
@@ -148,12 +149,13 @@ Result<void> UnifiedCore::try_store_everywhere(ByteRange range, const void* from
       sharing = sharing.with(rest.first());
     }
   }
-  // Every place of a memory goes with it, or one of them would still count as having the old value.
+  // All places that share a memory become stale together. Otherwise one of them would still count
+  // as having the old value.
   const auto forget = [&](PlaceSet gone) {
     const std::lock_guard lock(mutex_);
     for (; !gone.empty(); gone = gone.without(gone.first())) {
-      // Without host memory for the change the bytes count as never written: an error, and no wrong
-      // value.
+      // If the host has no memory for the change, all bytes count as never written. A later read
+      // then fails instead of returning a wrong value.
       if (!make_room()) {
         validity_.forget(0, bytes_);
         return;
@@ -178,14 +180,16 @@ Result<void> UnifiedCore::try_store_everywhere(ByteRange range, const void* from
     const bool is_lost =
         stored.failure().number("cause_code") == static_cast<std::uint64_t>(ErrorCode::device_lost);
     if (is_lost && memory != host && !others.empty()) {
-      // Nobody reads what a lost device has, if others have the value.
+      // The lost device becomes stale, because other places have the value.
       forget(sharing);
       places = others;
       continue;
     }
     const bool is_changed =
         stored.failure().number("cause_code") == static_cast<std::uint64_t>(ErrorCode::violation);
-    // The old value is where nothing was written, or where this copy was refused.
+    // The copies that were written become stale, so that all others have the old value. A write
+    // that failed with violation may have changed its copy too, so that copy also becomes stale if
+    // another one is left.
     forget(is_changed && (written | sharing) != places ? written | sharing : written);
     return stored;
   }
@@ -226,6 +230,7 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
   unsigned place = host;
   {
     const std::lock_guard lock(mutex_);
+    // Prefers a device that has any of the bytes, and of those the device of the stream.
     const PlaceSet devices = validity_.valid_somewhere(range.begin, range.end).without(host);
     if (!devices.empty()) place = devices.first();
     const unsigned wanted = stream.id() ? find_place(stream.device_id()) : PlaceSet::most;
@@ -261,7 +266,7 @@ Result<void> UnifiedCore::try_fill_on(unsigned place, ByteRange range, const Pat
   const std::size_t bytes = range.end - range.begin;
   const Mover mover(*this);
   const bool is_own = stream.id() && stream.device_id() == places_[place].place.device_id();
-  // It may have gone since it was chosen.
+  // The copy may have been evicted since the place was chosen.
   if (Result<void> there = try_ensure(place, is_own ? stream : StreamRef{}, site); !there) {
     return there;
   }
@@ -321,8 +326,8 @@ Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, St
 
 Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef stream,
                                          CallSite site) noexcept {
-  // One that has ended cannot be asked how far it is. One that ends while this waits for its turn
-  // can, because it was asked here.
+  // A stream that has ended cannot be asked for its last mark. A stream that ends while this call
+  // waits for the transfer lock can, because its next mark is requested here.
   if (stream.id() && !stream.next_mark()) return Failure(stream.try_native().failure()).at(site);
   Hold hold;
   if (Result<void> held =

@@ -1,4 +1,4 @@
-// The part of a unified buffer that finds out who wrote without a lease.
+// The part of UnifiedCore that detects writes without a lease.
 
 #include <algorithm>
 #include <cstring>
@@ -12,7 +12,7 @@
 
 namespace tern {
 
-// --- On the host: seals
+// --- Checksums of the host copy (UnifiedOptions::checked)
 
 const UnifiedCore::Memory* UnifiedCore::sealed_memory() const noexcept {
   const Memory& memory = memories_[host];
@@ -23,7 +23,7 @@ void UnifiedCore::seal(std::uint32_t slot) noexcept {
   const Open& open = slots_[slot];
   const Memory* const memory = sealed_memory();
   const ByteRange range{open.begin, open.end};
-  // What is still on its way, or may be written through another pointer, does not stay as it is.
+  // Bytes that are in flight, or that another lease may write, are not stable and get no checksum.
   bool is_settled = memory != nullptr && open.place == host && memory->is_read_clear;
   for (std::uint32_t i = 0; i < slots_.size() && is_settled; ++i) {
     const Open& other = slots_[i];
@@ -33,7 +33,8 @@ void UnifiedCore::seal(std::uint32_t slot) noexcept {
   const StorageHandle storage = memory->storage;
   const std::byte* const first = memory->address;
   const CallSite site = open.site;
-  // Nobody writes it while the lease is open for reading, and a hash takes its time.
+  // Computing the hashes takes long, so mutex_ is released. The slot becomes a read lease, which
+  // keeps writers away.
   slots_[slot].access = Access::read;
   const std::size_t bytes = this->bytes();
   mutex_.unlock();
@@ -69,13 +70,14 @@ Result<void> UnifiedCore::check_sealed(ByteRange range, CallSite site) noexcept 
 Result<void> UnifiedCore::check_before_access(ByteRange range, CallSite site) noexcept {
   if (!is_checked_) return {};
   if (!options_.guard) return check_sealed(range, site);
-  // Pages that are closed cannot be read to see that. Those of memory that cannot be guarded are
-  // never closed, and bytes that share a page with a lease can be written all the same.
+  // Protected pages cannot be read, so the transfer lock makes them accessible. The check is still
+  // needed: memory that cannot be guarded is never protected, and bytes that share a page with a
+  // lease can be written.
   const Mover mover(*this);
   return check_sealed(range, site);
 }
 
-// --- On the host: pages
+// --- Protected pages of the host copy (UnifiedOptions::guard)
 
 GuardedHeap* UnifiedCore::guarded() const noexcept {
   const Memory* const memory = sealed_memory();
@@ -90,7 +92,7 @@ bool UnifiedCore::is_guarded() const noexcept {
 }
 
 void UnifiedCore::open_pages() noexcept {
-  // Of memory that a device shares by now, too.
+  // Also if a device has begun to share the memory.
   const Memory& memory = memories_[host];
   if (!memory.storage || memory.storage->resource()) return;
   if (auto* const pages = dynamic_cast<GuardedHeap*>(memory.storage->origin())) pages->open();
@@ -99,7 +101,8 @@ void UnifiedCore::open_pages() noexcept {
 void UnifiedCore::close_pages() noexcept {
   GuardedHeap* const pages = guarded();
   if (pages == nullptr) return;
-  // Copies do not ask for leases. Where nobody can tell that they are done, the pages stay open.
+  // Copies of the driver must not fault. If it is unknown whether they are done, the pages stay
+  // accessible.
   if (!memories_[host].storage->uses().try_wait(Access::discard)) return;
   const std::lock_guard lock(mutex_);
   pages->begin_rules();
@@ -116,30 +119,30 @@ void UnifiedCore::close_pages() noexcept {
 
 void UnifiedCore::guard_again() noexcept {
   if (!options_.guard) return;
-  ++shares_;  // the lease it had lived by is closed
+  ++shares_;  // keeps the core alive, because its last lease may be closed
   mutex_.unlock();
   { const Mover mover(*this); }
   mutex_.lock();
   --shares_;
 }
 
-// --- Everywhere: comparison
+// --- Comparison of all copies (UnifiedOptions::compare)
 
 Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept try {
   constexpr std::size_t most_at_once = 1 * mib;
   Hold hold;
   if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) return held;
-  // Whoever makes copies go, and does not know of the hold, has ended then.
+  // Waits for an eviction that began before the claim.
   { const Mover turn(*this); }
   struct Piece {
     ByteRange range = {};
-    PlaceSet places = {};  // one for each memory
+    PlaceSet places = {};  // one place for each memory
   };
   std::vector<Piece> pieces;
   {
     const std::lock_guard lock(mutex_);
     slots_[hold.slot()].place = all_memories;
-    // Nobody knows what somebody writes when he likes.
+    // An escape that has not committed may change its bytes at any time.
     if (sticky_count_ != 0) return {};
     validity_.visit(range.begin, range.end,
                     [&](std::size_t begin, std::size_t end, PlaceSet valid) {
@@ -177,7 +180,7 @@ Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept t
       const auto differ = std::ranges::mismatch(expected, actual);
       if (differ.in1 == expected.end()) continue;
       const auto at = static_cast<std::size_t>(differ.in1 - expected.begin());
-      const std::lock_guard lock(mutex_);  // of the list of places
+      const std::lock_guard lock(mutex_);  // to read places_
       return Failure(ErrorCode::violation,
                      "byte {offset} of buffer '{tag}' is {a} on '{place_a}' and {b} on "
                      "'{place_b}', and should be the same: somebody wrote one of them without a "

@@ -1,3 +1,5 @@
+// The part of UnifiedCore that opens and closes leases.
+
 #include "coherence/unified_core.hpp"
 
 #include <algorithm>
@@ -46,7 +48,7 @@ UnifiedCore::UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, st
   slots_.reserve(8);
   places_.push_back({});
   memories_.emplace_back();
-  // Where a device shares the host's memory, that is memory of the device.
+  // If a device shares the host's memory, the host copy is memory of that device.
   const Device& device = options_.device;
   const Place place = !device.info().is_host && is_shared(device) ? device.place() : Place::host();
   memories_[host].set_resident(
@@ -55,7 +57,8 @@ UnifiedCore::UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, st
 
 UnifiedCore::~UnifiedCore() {
   begin_transits();
-  // Whoever looks through a list finds all of a buffer, or does not find it.
+  // Removed from all lists before anything is freed, so that a visitor finds a complete buffer or
+  // none.
   for (Memory& memory : memories_) {
     if (memory.resident) memory.resident->leave();
   }
@@ -78,6 +81,8 @@ void UnifiedCore::drop_share() noexcept {
 
 // --- The leases that are open
 
+// A write conflicts with every overlapping lease. A writing escape that was granted lets others
+// read.
 bool UnifiedCore::collides(const Open& open, ByteRange range, Access access) noexcept {
   if (!open.is_open || !open.overlaps(range)) return false;
   return is_write(access) || (is_write(open.access) && open.kind != Kind::escape);
@@ -137,7 +142,7 @@ Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place
   std::optional<Clock::time_point> deadline;
   if (!wanted.wait.is_never() && !wanted.wait.is_forever()) {
     const Clock::time_point now = Clock::now();
-    // What no clock will show is forever.
+    // If the deadline is beyond the range of the clock, wait forever.
     if (wanted.wait.time() < Clock::time_point::max() - now) deadline = now + wanted.wait.time();
   }
   for (bool is_over = false;;) {
@@ -150,8 +155,9 @@ Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place
       }
       const Open* const other = conflict(wanted.range, wanted.access);
       if (other == nullptr) {
-        // An escape for writing lets others read when it is granted, and not before: until then
-        // nobody knows that what they read has to be copied again.
+        // An escape for writing conflicts with readers until it is granted: before that,
+        // try_fetch() would not know that their bytes have to be copied again. begin_escape() then
+        // lets readers in.
         const Kind kind = is_write(wanted.access) ? Kind::lease : wanted.kind;
         const std::uint32_t slot =
             take_slot(wanted.range, wanted.access, kind, place, wanted.stream, wanted.site);
@@ -161,7 +167,7 @@ Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place
         return slot;
       }
       if (wanted.wait.is_never() || is_over) return refused(*other, wanted);
-      // Behind the first of another thread there may be one of this.
+      // The first conflict belongs to another thread, but a later one may belong to this thread.
       for (const Open& open : slots_) {
         if (open.thread == this_thread() && collides(open, wanted.range, wanted.access)) {
           return refused(open, wanted);
@@ -189,7 +195,7 @@ Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place
 
 [[gnu::noinline]] void UnifiedCore::notify() noexcept {
   ++closes_;
-  ++shares_;  // who waited may be gone a moment later, with the last other share
+  ++shares_;  // a woken thread may drop the last other reference a moment later
   mutex_.unlock();
   { const std::lock_guard lock(wait_mutex_); }
   closed_.notify_all();
@@ -226,7 +232,7 @@ void UnifiedCore::Memory::set(StorageHandle made) noexcept {
   address = storage->first_byte();
   device = storage->device().id();
   wants_notes = storage->device().info().wants_notes;
-  // What a pool gave may be in use until now.
+  // A pool may return memory that is still in flight.
   is_read_clear = is_write_clear = false;
   ++stream_uses;
   ahead = {};
@@ -234,6 +240,7 @@ void UnifiedCore::Memory::set(StorageHandle made) noexcept {
 
 bool UnifiedCore::is_ready_at(unsigned place, const Memory& memory, ByteRange range,
                               Access access) noexcept {
+  // A transfer may change the directory, and an escape may change bytes, at any time.
   if (is_watched_ || (movers_ | sticky_count_) != 0 || !memory.parts.has(place)) return false;
   if (place == host && !spilled_.empty()) return false;
   if (access == Access::read) [[likely]]
@@ -246,7 +253,7 @@ bool UnifiedCore::is_ready_at(unsigned place, const Memory& memory, ByteRange ra
 }
 
 void UnifiedCore::note_write(unsigned place, ByteRange range, Access access) noexcept {
-  // Where it would change nothing there may be no room for it either.
+  // If the write changes nothing, is_ready_at() has not reserved room for it.
   if (is_write(access) && !validity_.is_only(range.begin, range.end, place)) {
     validity_.apply(access, range.begin, range.end, place);
   }
@@ -261,6 +268,7 @@ UnifiedCore::Opened UnifiedCore::open_host_at_once(ByteRange range, Access acces
     return {};
   }
   const bool is_clear = is_write(access) ? memory.is_write_clear : memory.is_read_clear;
+  // The slow path waits for streams, and tells the checker about accesses of the host.
   if (!is_clear || memory.wants_notes) return {};
   const std::uint32_t slot = take_slot(range, access, Kind::lease, host, {}, site);
   if (slot == no_lease) return {};
@@ -311,6 +319,7 @@ RawLease UnifiedCore::lease_of(const Opened& opened, ByteRange range, Access acc
 [[gnu::noinline]] bool UnifiedCore::begin_without_waits(Memory& memory, Access access,
                                                         StreamRef stream, UseRecord::Ticket& ticket,
                                                         const CallSite& site) noexcept {
+  // A device that shares the memory of another device needs the slow path.
   if (memory.device != stream.device_id()) return false;
   memory.ahead = {};
   MarkSet waits;
@@ -377,7 +386,7 @@ Result<RawLease> UnifiedCore::try_open_once(const Wanted& wanted, unsigned place
   return opened;
 }
 
-// Apart, so that the simplest cases need no room for anything else.
+// Not inlined, so that the fastest path needs no stack frame for these cases.
 [[gnu::noinline]] RawLease RawUnified::open_host_fully(Access access, LeaseWait wait,
                                                        const CallSite& site) const {
   if (core_ != nullptr) {
@@ -399,7 +408,7 @@ Result<RawLease> UnifiedCore::try_open_once(const Wanted& wanted, unsigned place
   return try_device(access, stream, wait, site).value();
 }
 
-// --- Opening, the long way
+// --- Opening on the slow path
 
 Result<void> UnifiedCore::check_written(ByteRange range, CallSite site) const noexcept {
   const std::lock_guard lock(mutex_);
@@ -444,6 +453,7 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
   }
   const std::lock_guard lock(mutex_);
   Memory& memory = memory_of(*place);
+  // Nothing was submitted yet, so the use can still be cancelled.
   if (is_write(access) && !make_room()) {
     memory.storage->uses().cancel(ticket);
     return no_host_memory("the directory of a unified buffer", site);
@@ -467,7 +477,8 @@ Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallS
   struct Holder {
     StorageHandle storage;
     unsigned place = 0;
-    ByteRange range = {};  // what it has and the host has not, from the first byte to the last
+    /// The smallest range around the bytes that this place has and the host lacks.
+    ByteRange range = {};
   };
   std::array<Holder, PlaceSet::most> sources;
   StorageHandle own;
@@ -476,7 +487,7 @@ Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallS
     const std::lock_guard lock(mutex_);
     own = memory_of(host).storage;
     for (unsigned place = 1; place < places_.size(); ++place) {
-      // What the host has already is not going to be copied.
+      // Bytes that the host has are not copied.
       ByteRange there;
       validity_.visit(range.begin, range.end,
                       [&](std::size_t begin, std::size_t end, PlaceSet valid) {
@@ -495,7 +506,7 @@ Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallS
     ByteRange what = source.range;
     const std::lock_guard lock(mutex_);
     if (ready.failure().code() == ErrorCode::device_lost) {
-      // What others have too comes from them.
+      // Bytes that other places have too are copied from there.
       lost = lost.with(source.place);
       what = only_in(lost, range);
       if (what.begin == what.end) continue;
@@ -508,7 +519,7 @@ Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallS
       const std::lock_guard lock(mutex_);
       return sync_failed(sources[0].place, host, range, ready.failure(), site);
     }
-    // What a lost device only read of it is over; what it wrote has not come.
+    // Reads by a lost device are over. Writes by it have not arrived.
     if (!own->uses().try_wait(Access::read)) {
       return try_wait_without_lost(*own, range, Access::discard, ready.failure(), site);
     }
@@ -525,7 +536,8 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
     if (Result<void> written = check_written(range, site); !written) return written.failure();
   }
   if (!is_async) {
-    // The host waits for what the copies need, so that they need no stream of their own.
+    // The host waits here for everything the copies depend on, so that the copies need no stream of
+    // their own.
     if (Result<void> ready = try_wait_sources(range, access, site); !ready) return ready.failure();
   }
   bool is_new = false;
@@ -541,7 +553,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
         return fetched.failure();
       }
     }
-    // Known to whoever moves bytes next, and not only when this one has waited for its own.
+    // Set under the transfer lock, so that the next transfer knows it before this call has waited.
     const std::lock_guard lock(mutex_);
     slots_[slot].is_unlisted =
         !is_write(access) && !validity_.is_valid(range.begin, range.end, host);
@@ -563,7 +575,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
 
 Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, Access access,
                                           CallSite site) noexcept {
-  // While the host looks and waits, others go the long way, and none of them is kept.
+  // While the host inspects the uses and waits, other accesses use the slow path.
   const Pause pause(*this);
   StorageHandle storage;
   std::uint64_t stream_uses = 0;
@@ -592,7 +604,8 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
     }
   }
   const std::lock_guard lock(mutex_);
-  // Somebody else was told that they did not arrive: there is nothing to wait for any more.
+  // Another access has found that these bytes did not arrive, and has forgotten the uses of the
+  // lost device. The wait above therefore succeeded without the bytes.
   if (slots_[slot].is_missing) {
     return not_completed(PlaceSet::most, host, range, Failure(ErrorCode::device_lost), site);
   }
@@ -600,6 +613,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
     return no_host_memory("the directory of a unified buffer", site);
   Memory& own = memory_of(host);
   note_arrived(stream_uses);
+  // If a stream has begun another use meanwhile, the next access of the host has to wait again.
   if (own.stream_uses == stream_uses) {
     own.is_read_clear = true;
     if (is_write(access)) own.is_write_clear = true;
@@ -620,7 +634,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
 Result<void> UnifiedCore::try_wait_host_copy(Storage& own, Access access) noexcept {
   Result<void> ready = own.uses().try_wait(access);
   if (ready || ready.failure().code() != ErrorCode::device_lost || !is_write(access)) return ready;
-  // What a lost device only read of it is over; what it wrote has not come.
+  // Reads by a lost device are over. Writes by it have not arrived.
   if (!own.uses().try_wait(Access::read)) return ready;
   const std::unique_lock turn(transfer_mutex_, std::try_to_lock);
   if (!turn) return ready;
@@ -636,10 +650,11 @@ void UnifiedCore::note_arrived(std::uint64_t stream_uses) noexcept {
 
 Failure UnifiedCore::tell_not_arrived(Storage& storage, ByteRange range, const Failure& cause,
                                       CallSite site) noexcept {
-  // Whoever moves bytes has copies on record that nobody knows to be under way yet. Without their
-  // marks they would count as arrived; with them, the next one is told again.
+  // A call that holds the transfer lock may have recorded copies that are not in under_way_ yet. If
+  // their marks were forgotten, they would count as arrived. So marks are forgotten only with the
+  // transfer lock; without it, the next access finds the lost device again.
   const std::unique_lock turn(transfer_mutex_, std::try_to_lock);
-  // Devices are asked without the lock.
+  // Devices are queried without mutex_.
   std::array<Device, PlaceSet::most> devices;
   unsigned count = 0;
   {
@@ -654,7 +669,7 @@ Failure UnifiedCore::tell_not_arrived(Storage& storage, ByteRange range, const F
     const std::lock_guard lock(mutex_);
     return not_arrived(range, alive, cause, site);
   }();
-  // Behind that: those who wait for the same bytes find out one way or the other.
+  // After not_arrived(): accesses that wait for the same bytes then see the slots it has marked.
   if (turn) storage.uses().forget_lost();
   return told;
 }
@@ -698,7 +713,7 @@ Failure UnifiedCore::not_arrived(ByteRange range, PlaceSet alive, const Failure&
   }
   std::erase_if(under_way_, [&](const UnderWay& one) { return !may_arrive(one); });
   if (!is_lost) {
-    // What nobody else has may still come; whoever is next waits for it again.
+    // Bytes that nobody else has may still arrive. The next access waits for them again.
     return not_completed(source, host, range, cause, site);
   }
   ByteRange lost;
@@ -708,6 +723,8 @@ Failure UnifiedCore::not_arrived(ByteRange range, PlaceSet alive, const Failure&
     const ByteRange& one = left.range;
     if (may_arrive(left)) continue;
     tell_readers(one);
+    // A visit must not change the directory, so each pass finds the next lost range and then
+    // forgets it.
     for (std::size_t at = one.begin; at < one.end && make_room();) {
       ByteRange next{one.end, one.end};
       validity_.visit(at, one.end, [&](std::size_t begin, std::size_t end, PlaceSet valid) {
@@ -758,8 +775,8 @@ Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexc
 
 [[gnu::noinline]] void UnifiedCore::end_use(Open& open) noexcept {
   Memory& memory = memory_of(open.place);
-  // If the memory was nobody else's meanwhile, and nobody looks, what comes next on the stream may
-  // count as the same use.
+  // If no other use began meanwhile and nobody inspects the record, the use is deferred: later work
+  // of the stream counts as the same use.
   const bool is_alone = memory.stream_uses == open.stream_uses && movers_ == 0 &&
                         open.kind == Kind::lease && memory.device == open.stream.device_id();
   memory.ahead = {};
@@ -789,7 +806,7 @@ void UnifiedCore::spread(std::uint32_t slot) noexcept {
   const unsigned place = open.place;
   const CallSite site = open.site;
   const std::optional<unsigned> through = write_through_;
-  open.access = Access::read;  // for the time of the copy
+  open.access = Access::read;  // while the lock is released
   mutex_.unlock();
   if (is_checked_) poison_stale(range, place, slot, site);
   if (through && *through != place) {
@@ -810,7 +827,7 @@ void UnifiedCore::spread(std::uint32_t slot) noexcept {
 
 [[gnu::noinline]] bool UnifiedCore::try_end_late(Open& open) noexcept {
   Memory& memory = memory_of(open.place);
-  // The stream may have ended before the lease: what it did until then is on record all the same.
+  // The stream may have ended before the lease. Its work until then still has to be recorded.
   const Result<void> noted =
       memory.storage->uses().try_note(open.stream, last_mark(open.stream), open.access);
   memory.ahead = {};
@@ -828,7 +845,7 @@ void UnifiedCore::close(std::uint32_t slot, std::size_t kept) noexcept {
     const Memory& memory = memory_of(open.place);
     const StreamRef stream = DeviceState::load_words(open.stream);
     if (memory.ahead == stream.id() && (memory.ahead_writes || !is_write(open.access))) [[likely]] {
-      static_cast<void>(stream.next_mark());  // so that the stream does not end without it
+      static_cast<void>(stream.next_mark());  // a stream that ends records promised marks
     } else if (!try_end_late(open)) {
       late = stream;
     }
@@ -857,13 +874,15 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
     Open& open = slots_[slot];
     const bool was_write = is_write(open.access);
     if (open.has_use || open.is_ahead) {
-      // Readers of other places must find the writes on record; the first read is behind them.
+      // Readers in other places must find the writes in the record. The first read of this lease
+      // comes after them.
       MarkSet waits;
       UseRecord& uses = memory_of(open.place).storage->uses();
       Result<UseRecord::Ticket> ticket =
           uses.try_begin(open.stream, Access::read, waits, UseRecord::Turn::none, site);
       if (!ticket) return ticket.failure();
-      // It waits for nobody, so it is not behind more than the write was.
+      // The new use waits for nobody, so its ticket must not claim to come after more than the
+      // write did.
       *ticket = UseRecord::Ticket(open.is_ahead ? 0 : open.ticket.version(), false, false);
       if (open.is_ahead) {
         if (Result<void> noted = uses.try_note(open.stream, last_mark(open.stream), open.access);
@@ -887,6 +906,7 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
     if (was_write) spread(slot);
     if (waiters_ != 0) notify();
   }
+  // Taking and releasing the transfer lock protects the pages again, now against writes.
   if (options_.guard) const Mover mover(*this);
   return {};
 }

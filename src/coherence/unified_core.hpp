@@ -1,14 +1,46 @@
-// A UnifiedCore is what all handles, views and leases of one unified buffer share: the directory,
-// the memories, the leases that are open.
+// A UnifiedCore is the shared state of one unified buffer. All handles, views and leases of the
+// buffer refer to it.
 //
-// Two locks. `mutex_` is brief: it guards all members, and no device is asked under it. Whoever
-// allocates or moves bytes holds `transfer_mutex_` for that, and takes `mutex_` to look and to
-// tell; a lease is on the list before it waits for `transfer_mutex_`, so that its bytes are spoken
-// for. While somebody moves bytes (movers_), nobody takes the short way. The lists of places and
-// memories change under both locks, so that either is enough to read them.
+// The state has four parts:
+// - places_ and memories_. A place is the host or a device, and has a number; the host is 0. A
+//   memory is the storage of a copy. Memory i belongs to place i, but a device that shares the
+//   host's memory uses memory 0 instead of its own. A place takes part while it has a copy
+//   (Memory::parts). Places are added and never removed.
+// - validity_, the directory: for each byte, the places in which the byte is up to date.
+// - slots_: the open leases, and the claims of calls that are in progress.
+// - under_way_, homeless_ and spilled_: bytes of the host copy that are in flight or in a spill
+//   file.
 //
-// A place is the host or a device; a memory is the storage of one place, or of several that share
-// it. Each memory's record of uses has its order.
+// An access runs in these steps:
+// 1. It claims its byte range in a slot (try_take). From then on, conflicting accesses fail or
+//    wait.
+// 2. It takes the transfer lock (Mover).
+// 3. It allocates a copy in its place if there is none (try_ensure). This may evict other copies.
+// 4. It queues copies of the bytes that are stale in its place (try_fetch). The directory lists
+//    them as up to date from then on.
+// 5. A device access begins its use on the stream, records a write in the directory, and releases
+//    the transfer lock. A host access releases the transfer lock, waits for the copies
+//    (try_settle_host), and then records a write.
+//
+// The fast path opens and closes a lease under mutex_ alone, without steps 2 to 4. It applies if no
+// bytes have to move, nothing has to be waited for, and no call is moving bytes (movers_ is 0).
+//
+// There are two locks:
+// - mutex_ is a spin lock that guards all members. It is held for a few instructions, and no device
+//   is called under it.
+// - transfer_mutex_ is held while memory is allocated or bytes are moved. Its holder takes mutex_
+//   to read and to change members. places_ and memories_ change only under both locks, so either
+//   lock is enough to read them.
+//
+// The lock order is: transfer_mutex_, then the turn and the list of a place (residents.hpp), then
+// mutex_. wait_mutex_ comes before mutex_. A thread that evicts only tries the transfer lock of
+// another buffer (TryMover), and so cannot deadlock.
+//
+// The order of the work on each memory is in the UseRecord of its storage. The functions are
+// defined in several files: unified_core.cpp (leases), unified_short_way.cpp (fast path),
+// unified_moves.cpp (memory and copies), unified_bytes.cpp, unified_whole.cpp, unified_launch.cpp,
+// unified_pressure.cpp (eviction), unified_spill.cpp, unified_wait.cpp, unified_reconcile.cpp,
+// unified_checks.cpp, raw_unified.cpp (queries).
 
 #pragma once
 
@@ -41,103 +73,129 @@ class GuardedHeap;
 class UnifiedCore final : public LaunchMemory {
  public:
   static constexpr unsigned host = 0;
-  /// Of a lease that has no memory.
+  /// The place of a claim that does not use a memory yet.
   static constexpr unsigned nowhere = 255;
-  /// Of one that needs whatever memories there are.
+  /// The place of a claim that may use any memory of the buffer.
   static constexpr unsigned all_memories = 254;
   static constexpr std::uint32_t no_lease = ~std::uint32_t{0};
-  /// All of it, however large it is: a buffer that somebody holds like that is not resized.
+  /// The range of a claim on the whole buffer, whatever its size. Such a claim prevents a resize.
   static constexpr ByteRange everything{0, ~std::size_t{0}};
+  /// Pinned::prefer page-locks host copies from this size on.
   static constexpr std::size_t least_pinned_bytes = 64 * 1024;
+  /// When the directory reaches this many intervals, try_reconcile() reduces them.
   static constexpr std::size_t most_intervals = 4096;
+  /// The number of transfers that transfers() returns.
   static constexpr std::size_t logged_transfers = 64;
+  /// If more ranges than this are in flight to the host, they are recorded as one.
   static constexpr std::size_t most_under_way = 64;
+  /// The byte that checked buffers write over bytes nobody may read.
   static constexpr unsigned char poison = 0xCB;
 
+  /// Allocates no memory for copies. Throws std::bad_alloc.
   UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, std::size_t bytes,
               const UnifiedOptions& options);
   UnifiedCore(const UnifiedCore&) = delete;
   UnifiedCore& operator=(const UnifiedCore&) = delete;
   ~UnifiedCore();
 
+  /// Adds a reference, and drops one. The core is deleted when it has no references and no open
+  /// leases.
   void add_share() noexcept;
   void drop_share() noexcept;
 
   // --- Leases
 
+  /// An escape is a lease for code that Tern cannot observe (EscapedPointer).
   enum class Kind : std::uint8_t { lease, escape };
+  /// An access that a caller wants to open.
   struct Wanted {
     ByteRange range = {};
     Access access = Access::read;
     Kind kind = Kind::lease;
     bool is_host = true;
-    bool is_async = false;  // the host waits later
+    /// Opening returns without waiting for the copies; try_wait_host() waits.
+    bool is_async = false;
     StreamRef stream = {};
     LeaseWait wait = LeaseWait::never();
     CallSite site = {};
   };
+  /// Opens a lease: tries the fast path, then the slow path. Returns a closed lease for an empty
+  /// range.
   [[nodiscard]] Result<RawLease> try_open(const Wanted& wanted) noexcept;
-  /// The short way: the bytes are there, nobody is to be waited for, and nothing is asked. Without
-  /// an address nothing has happened, and try_open() knows why.
+  /// The result of the fast path. Without an address, nothing has happened, and the caller has to
+  /// use try_open(), which also determines the failure.
   struct Opened {
     std::byte* address = nullptr;
     std::uint32_t slot = 0;
     [[nodiscard]] explicit operator bool() const noexcept { return address != nullptr; }
   };
-  /// Its simplest cases, without calling anybody: the buffer is the same all over, and nobody else
-  /// has a lease.
+  /// The fastest path, for the most frequent case: the whole buffer is up to date in the same
+  /// places, and no other lease is open. Inlined, and calls no function that is not.
   [[nodiscard]] Opened open_host_simply(ByteRange range, Access access,
                                         const CallSite& site) noexcept;
   [[nodiscard]] Opened open_device_simply(ByteRange range, Access access, StreamRef stream,
                                           const CallSite& site) noexcept;
-  /// False if there is more to do: close() does it.
+  /// Closes a lease on the fast path. Returns false, and does nothing, if close() is needed.
   [[nodiscard]] bool close_simply(std::uint32_t slot) noexcept;
+  /// The fast path for all cases in which no bytes move and nothing has to be waited for. Other
+  /// leases may be open, and parts of the buffer may be in different states.
   [[nodiscard]] Opened open_host_at_once(ByteRange range, Access access,
                                          const CallSite& site) noexcept;
   [[nodiscard]] Opened open_device_at_once(ByteRange range, Access access, StreamRef stream,
                                            const CallSite& site) noexcept;
+  /// Make the RawLease of a lease that a fast path has opened.
   [[nodiscard]] RawLease lease_of(const Opened& opened, ByteRange range, Access access) noexcept;
   [[nodiscard]] RawLease lease_of_simple(const Opened& opened, ByteRange range) noexcept;
-  /// Of what was to be written, so many bytes are; more than there are means all.
+  /// Closes a lease. Of a discard, the first `kept` bytes count as written, and the rest as never
+  /// written.
   void close(std::uint32_t slot, std::size_t kept) noexcept;
+  /// Turns a write lease into a read lease. See RawLease.
   [[nodiscard]] Result<void> try_downgrade(std::uint32_t slot, CallSite site) noexcept;
+  /// Waits for the copies of a host lease that was opened with is_async.
   [[nodiscard]] Result<void> try_wait_host(std::uint32_t slot, CallSite site) noexcept;
+  /// Records that bytes of an escape were written. See RawLease::try_commit_range.
   [[nodiscard]] Result<void> try_commit_range(std::uint32_t slot, std::size_t offset,
                                               std::size_t bytes, StreamRef stream,
                                               CallSite site) noexcept;
 
-  // --- Bytes of a range
+  // --- Operations on a range of bytes. See UnifiedView for their contracts.
 
   [[nodiscard]] Result<void> try_load(ByteRange range, void* to, CallSite site) noexcept;
   [[nodiscard]] Result<void> try_store(ByteRange range, const void* from, CallSite site) noexcept;
   [[nodiscard]] Result<void> try_fill(ByteRange range, const Pattern& pattern, StreamRef stream,
                                       CallSite site) noexcept;
+  /// The part of try_fill() that runs on a device, for a range that the caller has claimed.
   [[nodiscard]] Result<void> try_fill_on(unsigned place, ByteRange range, const Pattern& pattern,
                                          StreamRef stream, CallSite site) noexcept;
-  /// To a place that may have to be added; the stream is of it, or none. What others have there may
-  /// have to go, as far as it is said.
+  /// Copies stale bytes to the host (`device` is null) or to a device, which becomes a place if
+  /// necessary. `stream` belongs to that device or is empty. Evicts copies up to the kind `most`.
   [[nodiscard]] Result<void> try_prefetch(ByteRange range, const Device* device, StreamRef stream,
                                           Eviction most, CallSite site) noexcept;
+  /// Records a write that was made without a lease.
   [[nodiscard]] Result<void> try_mark_dirty(ByteRange range, Place place, StreamRef stream,
                                             CallSite site) noexcept;
-  /// The host waits until nobody uses any of the memories.
+  /// Waits until no stream uses any memory of the buffer.
   [[nodiscard]] Result<void> try_synchronize(CallSite site) noexcept;
-  /// Every byte that was written comes to the host, and is there on return.
+  /// Copies every byte that was written to the host, and waits.
   [[nodiscard]] Result<void> try_flush_host(CallSite site) noexcept;
 
-  // --- All of it
+  // --- Operations on the whole buffer. See UnifiedBuffer for their contracts.
 
   [[nodiscard]] Result<void> try_drop(Place place, Drop what, CallSite site) noexcept;
+  /// Marks all bytes as never written, and frees all copies unless `keep_memory` is set.
   [[nodiscard]] Result<void> try_free(bool keep_memory, CallSite site) noexcept;
   [[nodiscard]] Result<void> try_resize(std::size_t count, bool keep, StreamRef stream,
                                         CallSite site) noexcept;
   [[nodiscard]] Result<void> try_set_write_through(std::optional<Place> place,
                                                    CallSite site) noexcept;
+  /// Returns a new buffer with the same bytes, in memory of the stream's device.
   [[nodiscard]] Result<RawUnified> try_clone(StreamRef stream, CallSite site) noexcept;
+  /// Returns the host copy, and leaves this buffer without copies.
   [[nodiscard]] Result<Buffer> try_release_host(CallSite site) noexcept;
+  /// Makes `storage` the host copy, all of it written. Used once, directly after construction.
   [[nodiscard]] Result<void> try_adopt(StorageHandle storage) noexcept;
 
-  // --- For launches
+  // --- For launches. See LaunchMemory for the contracts.
 
   [[nodiscard]] std::uint64_t number() const noexcept override { return number_; }
   [[nodiscard]] Result<void> try_claim(std::span<LaunchPart> parts, StreamRef stream,
@@ -152,33 +210,41 @@ class UnifiedCore final : public LaunchMemory {
   void finish(std::span<const LaunchPart> parts, StreamRef stream, bool is_submitted,
               bool was_new) noexcept override;
 
-  // --- Under pressure
+  // --- Eviction
 
-  /// May a copy go, and what would be lost by it? With the list of its place locked, or a share.
+  /// Whether a copy can be evicted, and at what cost. The caller has locked the list of the copy's
+  /// place, or holds a reference to the core.
   struct Standing {
     Eviction kind = Eviction::stale;
-    std::size_t bytes = 0;  // as granted
+    std::size_t bytes = 0;  // as granted by the resource
     bool can_go = false;
-    bool is_leased = false;  // or moved, or claimed
-    bool is_kept = false;    // or adopted
-    /// May it go as soon as other threads let it? What this thread itself holds nobody else ends.
+    bool is_leased = false;  // by a lease, a claim, a transfer or another handle of the storage
+    bool is_kept = false;    // with keep_on(), or adopted
+    /// Whether the copy can be evicted now, or could be once other threads have closed their
+    /// leases. False if this thread itself uses the copy, because nobody else could end that use.
     bool could_go = false;
     const Resource* resource = nullptr;
   };
+  /// Returns the evictability of the copy in a memory.
   [[nodiscard]] Standing standing(unsigned memory) const noexcept;
-  /// Its uses are what the streams have now, and no later work of theirs. With the list of a place
-  /// locked, or a share.
+  /// Resolves all deferred uses (see Memory::ahead): they now cover the work that their streams
+  /// have so far, and no later work. The caller has locked the list of a place, or holds a
+  /// reference.
   void settle_uses() noexcept;
-  /// A share for somebody who found the buffer on a list; false if it is about to end.
+  /// Adds a reference for a caller that found the buffer in a list of residents. Returns false if
+  /// the core is about to be deleted.
   [[nodiscard]] bool try_share() noexcept;
-  /// The copy goes, in the order of the stream: gives its bytes, or 0 if it may not go any more.
-  /// Refused as what it has could not be written. With a share.
+  /// Evicts a copy, and frees its memory in the order of `stream`. Dirty bytes are written back
+  /// first. Returns the freed bytes, or 0 if the copy is in use by now or of a kind above `most`.
+  /// Fails if bytes cannot be written back. The caller holds a reference.
   [[nodiscard]] Result<std::size_t> try_evict(unsigned memory, Eviction most, StreamRef stream,
                                               CallSite site) noexcept;
+  /// Excludes the copy of a place from eviction, or allows eviction again.
   [[nodiscard]] Result<void> try_keep_on(Place place, bool keeps, CallSite site) noexcept;
+  /// Makes all copies the first of their kind to be evicted, until their next use.
   void set_unwanted() noexcept;
 
-  // --- Facts
+  // --- Queries
 
   [[nodiscard]] std::size_t bytes() const noexcept {
     return bytes_.load(std::memory_order_relaxed);
@@ -198,121 +264,150 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] std::vector<Transfer> transfers() const;
   [[nodiscard]] Result<void> check() const noexcept;
   [[nodiscard]] Result<void> try_compare(ByteRange range, CallSite site) noexcept;
+  /// Returns the failure (invalid_view) for a range outside of the buffer.
   [[nodiscard]] Failure outside(std::size_t offset, std::size_t bytes, std::size_t extent,
                                 CallSite site) const noexcept;
 
  private:
+  /// A place: the host, or a device that has used the buffer.
   struct PlaceEntry {
-    DeviceId id = {};     // none for the host
-    unsigned memory = 0;  // its own number, or the host's
+    DeviceId id = {};  // empty for the host
+    /// Its own number, or that of the host if the device shares the host's memory.
+    unsigned memory = 0;
     Device device = {};
     Place place = {};
   };
+  /// The storage of a copy, and what the fast path needs to know about it.
   struct Memory {
     StorageHandle storage;
-    PlaceSet parts = {};  // the places that have it for a copy
-    // What does not change while there is a storage.
+    PlaceSet parts = {};  // the places that use this storage as their copy
+    // The next three members do not change while there is a storage.
     std::byte* address = nullptr;
     DeviceId device = {};
     bool wants_notes = false;
-    bool ahead_writes = false;  // see ahead
-    /// Counts uses by streams; the host has waited for those that matter to it.
+    bool ahead_writes = false;  // see `ahead`
+    /// Whether the host may read, and write, without waiting for a stream.
     bool is_read_clear = true, is_write_clear = true;
+    /// The number of uses by streams so far. It tells a thread that has waited whether another use
+    /// began meanwhile.
     std::uint64_t stream_uses = 0;
-    /// The stream whose use is on record as still to come, if nobody else has used the memory
-    /// since: its further leases need no record. Whoever looks at the record clears this first,
-    /// because looking makes what is to come a mark; a lease that is open then is noted when it
-    /// closes.
+    /// The stream of the deferred use, if there is one. When a device lease closes and no other use
+    /// of the memory began meanwhile, its use is recorded without a mark: it covers whatever the
+    /// stream submits later, so further leases of that stream need no record at all. Any code that
+    /// inspects the UseRecord clears this member first (see Pause), because inspecting resolves the
+    /// deferred use to a mark. A lease that is open at that moment records its use when it closes
+    /// (try_end_late).
     StreamId ahead = {};
-    /// The place's clock, and what it said when this was used last.
+    /// The clock of the place, and its value at the last use of this memory. See Residents.
     const std::atomic<std::uint64_t>* clock = nullptr;
     std::uint64_t last_use = 0;
-    /// What the place knows of it; none where another memory stands for this one.
+    /// The entry in the list of the place. It is null if the place shares the memory of another
+    /// place.
     std::unique_ptr<Resident> resident = {};
 
+    /// Sets a new storage. The host has to wait before it uses the memory, because a pool may
+    /// return memory that is in flight.
     void set(StorageHandle made) noexcept;
     void set_resident(std::unique_ptr<Resident> made) noexcept {
       resident = std::move(made);
       clock = resident ? &resident->where().now() : nullptr;
     }
-    /// It was used just now.
+    /// Records that the memory is in use now.
     [[gnu::always_inline]] void touch() noexcept {
       if (last_use == clock->load(std::memory_order_relaxed)) return;
       resident->touch();
       last_use = resident->last_use();
     }
   };
+  /// A slot: an open lease, the claim of a call in progress, or a free entry.
   struct Open {
     std::size_t begin = 0, end = 0;
     CallSite site = {};
     std::uint64_t thread = 0;
     StreamRef stream = {};
     UseRecord::Ticket ticket = {};
-    std::uint64_t stream_uses = 0;  // of the memory, when this one began
-    // Side by side, so that most of them are set at once.
+    std::uint64_t stream_uses = 0;  // value of Memory::stream_uses when the lease began
+    // Adjacent, so that the compiler can set most of them with one store.
     Access access = Access::read;
     std::uint8_t place = 0;
     Kind kind = Kind::lease;
     bool is_open = false;
     bool has_use = false;
-    bool is_ahead = false;     // covered by what the record has of its stream
-    bool is_sticky = false;    // an escape that writes when it likes
-    bool is_unlisted = false;  // reads beside one: the directory does not know of its bytes
-    bool is_missing = false;   // of the host, whose bytes did not arrive
-    bool is_promised = false;  // of a launch, which will change the directory
+    bool is_ahead = false;  // covered by the deferred use of its stream
+    /// An escape whose holder may write at any time, because it has not committed yet.
+    bool is_sticky = false;
+    /// A reader whose bytes the directory does not list as up to date in its place, because an
+    /// escape may have changed them elsewhere.
+    bool is_unlisted = false;
+    bool is_missing = false;   // a host lease whose bytes did not arrive
+    bool is_promised = false;  // a launch that will change the directory; counted in promised_
     std::uint32_t next_free = 0;
 
     [[nodiscard]] bool overlaps(ByteRange range) const noexcept {
       return begin < range.end && range.begin < end;
     }
   };
-  /// What came to the host's memory, and nobody has waited for yet: it may not arrive.
+  /// Bytes that are in flight to the host copy. The directory lists them as up to date, but nobody
+  /// has waited for them yet, and they may fail to arrive.
   struct UnderWay {
     ByteRange range = {};
-    unsigned source = PlaceSet::most;  // most: several
-    std::uint64_t stream_uses = 0;     // of the memory: whoever waits for those waits for this
+    unsigned source = PlaceSet::most;  // PlaceSet::most: several places
+    /// The value of Memory::stream_uses of the host memory. Waiting for that many uses waits for
+    /// these bytes.
+    std::uint64_t stream_uses = 0;
   };
-  /// While it lives, nobody takes the short way, and records of uses may be looked at.
+  /// Blocks the fast path while it lives, and clears Memory::ahead, so that a UseRecord may be
+  /// inspected.
   class Pause;
-  /// The same, and bytes may move.
+  /// The transfer lock: a Pause, and transfer_mutex_. While it lives, bytes may be moved and memory
+  /// may be allocated and freed.
   class Mover;
+  /// A Mover that does not wait for the lock.
   class TryMover;
-  /// Memory that a call may have made, which goes again if the call is refused.
+  /// Frees a copy that the current call has allocated, if the call fails.
   class NewCopy;
-  /// A lease of the call itself, for the time it takes.
+  /// A claim on a byte range for the duration of a call.
   class Hold;
 
-  // --- With mutex_ held
+  // --- The caller holds mutex_
 
+  /// Returns whether an open lease conflicts with an access.
   [[nodiscard]] static bool collides(const Open& open, ByteRange range, Access access) noexcept;
+  /// Returns the first lease that conflicts with an access, or null.
   [[nodiscard]] const Open* conflict(ByteRange range, Access access) const noexcept;
-  /// For the changes to so many ranges, and for those that were promised.
+  /// Reserves room in the directory for changes to that many ranges, and for the changes promised
+  /// to launches. Returns false if the host has no memory.
   [[nodiscard]] bool make_room(std::size_t ranges = 1) noexcept {
     return validity_.make_room(ranges + promised_);
   }
-  /// Of a lease that begins; no_lease if the host has no memory for one more.
+  /// Takes a slot and opens it. Returns no_lease if the host has no memory for another slot.
   [[nodiscard]] std::uint32_t take_slot(ByteRange range, Access access, Kind kind, unsigned place,
                                         StreamRef stream, const CallSite& site) noexcept;
   [[nodiscard]] std::uint32_t number_of(const Open& open) const noexcept {
     return static_cast<std::uint32_t>(&open - slots_.data());
   }
-  /// The same of one that is free, by a thread that has a number.
+  /// Opens the free slot `number`, which must be the first of the free list.
   void begin_slot(std::uint32_t number, ByteRange range, Access access, Kind kind, unsigned place,
                   StreamRef stream, std::uint64_t thread, const CallSite& site) noexcept;
+  /// Returns whether the fastest path applies, apart from the state of the stream's uses.
   [[nodiscard]] bool is_simple(ByteRange range, Access access, const Memory& memory,
                                unsigned place) const noexcept;
+  /// Deletes the core. Not inlined, to keep the fast path short.
   static void end(UnifiedCore* core) noexcept;
-  /// Puts one on the list of those that are free.
+  /// Adds a slot to the free list. Returns false if the host has no memory.
   [[nodiscard]] bool add_slot() noexcept;
   void free_slot(std::uint32_t slot) noexcept;
+  /// Records the write of a fast-path lease in the directory, unless it changes nothing.
   void note_write(unsigned place, ByteRange range, Access access) noexcept;
-  /// Its holder may write from here on when he likes, and others read. The lock is given up and
-  /// taken again.
+  /// Makes a granted write lease an escape: its holder may write at any time, and others may read.
+  /// Releases mutex_ and takes it again.
   void begin_escape(std::uint32_t slot) noexcept;
-  /// On record, if the stream has nobody to wait for.
+  /// Begins a use of the memory on the stream. Returns false, and begins nothing, if the stream
+  /// would have to wait for another stream.
   [[nodiscard]] static bool begin_without_waits(Memory& memory, Access access, StreamRef stream,
                                                 UseRecord::Ticket& ticket,
                                                 const CallSite& site) noexcept;
+  /// Returns PlaceSet::most if the device is not a place of this buffer.
   [[nodiscard]] unsigned find_place(DeviceId device) const noexcept;
   [[nodiscard]] std::optional<unsigned> find(Place place) const noexcept;
   [[nodiscard]] Memory& memory_of(unsigned place) noexcept {
@@ -321,147 +416,181 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] const Memory& memory_of(unsigned place) const noexcept {
     return memories_[places_[place].memory];
   }
+  /// Returns whether the place has a copy.
   [[nodiscard]] bool takes_part(unsigned place) const noexcept {
     return memory_of(place).parts.has(place);
   }
-  /// Is anything of the range in a file, and in none of these places?
+  /// Returns whether a byte of the range is in the spill file and up to date in none of the places
+  /// `has`.
   [[nodiscard]] bool needs_spilled(ByteRange range, PlaceSet has) const noexcept;
-  /// What was on its way to the host has not come: what somebody else still has is there, and the
-  /// rest is lost.
-  /// Of what a device that is not lost sends, nothing is known yet.
+  /// Handles bytes that were in flight to the host and did not arrive. If another place still has
+  /// them, they become stale on the host; otherwise they are lost and count as never written. Bytes
+  /// from devices in `alive` may still arrive and are left as they are. Returns the failure for an
+  /// access to `range`.
   [[nodiscard]] Failure not_arrived(ByteRange range, PlaceSet alive, const Failure& cause,
                                     CallSite site) noexcept;
-  /// The host has waited for so many uses of its copy: what they brought is there.
+  /// Records that the host has waited for that many uses of its copy. The bytes that those uses
+  /// brought have arrived.
   void note_arrived(std::uint64_t stream_uses) noexcept;
-  /// What of the range was written and is in these places alone, from the first byte to the last.
+  /// Returns the smallest range around all bytes of `range` that are up to date in these places and
+  /// nowhere else.
   [[nodiscard]] ByteRange only_in(PlaceSet places, ByteRange range) const noexcept;
-  /// Of a lease that is on record, and closes.
+  /// Ends the use of a device lease that closes. The use is deferred if no other use began
+  /// meanwhile.
   void end_use(Open& open) noexcept;
-  /// Of one that was covered by what the record had, if somebody has looked at that meanwhile.
-  /// False if it cannot be put on record: then the host has to wait for the stream.
+  /// Ends a lease that was covered by a deferred use, if that use was resolved while the lease was
+  /// open. Returns false if the use cannot be recorded. The caller then has to wait for the stream.
   [[nodiscard]] bool try_end_late(Open& open) noexcept;
-  /// What was not kept is forgotten, and what was goes where it shall; for that the lock is given
-  /// up and taken again.
+  /// Completes a write: marks the part of a discard that was not written as never written, and
+  /// calls spread(). Releases mutex_ and takes it again.
   void after_write(std::uint32_t slot, std::size_t kept) noexcept;
-  /// What a lease or a launch wrote goes where it shall, and elsewhere is made to be seen as stale;
-  /// it is open for reading from here on. The lock is given up and taken again.
+  /// Copies what a lease or launch has written to the write-through place, and in checked mode
+  /// overwrites the stale copies with poison. The slot is a read lease from here on. Releases
+  /// mutex_ and takes it again.
   void spread(std::uint32_t slot) noexcept;
+  /// Counts a use by a stream, after which the host has to wait again.
   static void note_stream_use(Memory& memory, Access access) noexcept;
+  /// Returns whether the access needs no transfer, and the directory has room for its change.
   [[nodiscard]] bool is_ready_at(unsigned place, const Memory& memory, ByteRange range,
                                  Access access) noexcept;
   [[nodiscard]] BufferState state_of(PlaceSet valid) const noexcept;
-  /// As standing(), for somebody who counts as so many movers.
+  /// Like standing(), for a caller that has itself increased movers_ by `own_movers`.
   [[nodiscard]] Standing standing_of(unsigned memory, std::uint32_t own_movers) const noexcept;
+  /// Adds a transfer to the statistics and to the log of this buffer.
   void log(const Transfer& transfer) noexcept;
 
-  // --- Opening, the long way
+  // --- Slow path of opening a lease. The caller holds no lock.
 
+  /// Claims the range and opens the lease.
   [[nodiscard]] Result<RawLease> try_open_once(const Wanted& wanted, unsigned place) noexcept;
-  /// The same again and again while there is no room, and waiting may help.
+  /// Repeats try_open_once() while memory is short, waiting may help, and `wanted` has time left.
   [[nodiscard]] Result<RawLease> try_open_with_time(Wanted wanted, unsigned place) noexcept;
+  /// Claims the range of an access, and waits for conflicting leases as `wanted` allows. Returns
+  /// the slot.
   [[nodiscard]] Result<std::uint32_t> try_take(const Wanted& wanted, unsigned place) noexcept;
+  /// Returns the failure (access_conflict) that names both leases.
   [[nodiscard]] Failure refused(const Open& open, const Wanted& wanted) const noexcept;
+  /// Frees a slot without recording a use.
   void cancel(std::uint32_t slot) noexcept;
+  /// Makes the RawLease of a slot. The caller holds mutex_.
   [[nodiscard]] RawLease lease(std::uint32_t slot) noexcept;
   [[nodiscard]] Result<RawLease> try_open_device(std::uint32_t slot, const Wanted& wanted) noexcept;
   [[nodiscard]] Result<RawLease> try_open_host(std::uint32_t slot, const Wanted& wanted) noexcept;
+  /// Waits until the host may use its copy, then records the access in the directory.
   [[nodiscard]] Result<void> try_settle_host(std::uint32_t slot, ByteRange range, Access access,
                                              CallSite site) noexcept;
+  /// Waits for the copies that the host is about to fetch from. Waiting here, without the transfer
+  /// lock, lets other accesses continue, and the fetch then needs no stream of its own.
   [[nodiscard]] Result<void> try_wait_sources(ByteRange range, Access access,
                                               CallSite site) noexcept;
+  /// Fails with never_written.
   [[nodiscard]] Result<void> check_written(ByteRange range, CallSite site) const noexcept;
-  /// Does the device say so when it is asked? By a stream of the library's, which nobody captures.
+  /// Returns whether the device reports that it is lost. Queries a stream of the library, because a
+  /// stream of the program may be in a capture.
   [[nodiscard]] static bool is_device_lost(const Device& device) noexcept;
-  /// The host waits until it may use its copy in this way. A device that is lost and only read it
-  /// does so no more. Not with a lock held.
+  /// Waits until the host may use its copy in this way. Reads by a device that is lost count as
+  /// done.
   [[nodiscard]] Result<void> try_wait_host_copy(Storage& own, Access access) noexcept;
-  /// As not_arrived(); and uses of the host's copy by devices that are lost need not be waited for
-  /// again. Not with a lock held.
+  /// Like not_arrived(). Also determines which devices are alive, and forgets uses of the host copy
+  /// by lost devices, so that nobody waits for them again.
   [[nodiscard]] Failure tell_not_arrived(Storage& storage, ByteRange range, const Failure& cause,
                                          CallSite site) noexcept;
-  /// The same, unless only other bytes of the host's copy were lost on their way: then the rest is
-  /// waited for. Not with a lock held.
+  /// Handles a failed wait for the host copy. If only bytes outside of `range` are lost, waits for
+  /// the rest and succeeds. Otherwise returns the failure of tell_not_arrived().
   [[nodiscard]] Result<void> try_wait_without_lost(Storage& storage, ByteRange range, Access access,
                                                    const Failure& cause, CallSite site) noexcept;
 
-  /// For somebody who looks where bytes are before it is his turn, with a lease on the list:
-  /// whoever moves them and does not know of that has ended on return, and what was in a file is
-  /// back. Not with a lock held.
+  /// For a caller that has claimed a range and reads the directory without the transfer lock. Waits
+  /// until transfers that began before the claim have ended, and reads spilled bytes back into
+  /// memory.
   [[nodiscard]] Result<void> try_let_others_end(CallSite site) noexcept;
 
-  // --- With transfer_mutex_ held, and not mutex_
+  // --- The caller holds transfer_mutex_ (a Mover) and not mutex_
 
+  /// Returns the number of the device's place, and adds the place if it is new. Fails with capacity
+  /// if there are 64 places, with unsupported if the device lacks the dtype, and with
+  /// out_of_memory.
   [[nodiscard]] Result<unsigned> try_place(const Device& device, CallSite site) noexcept;
-  /// What may go so that there is room, at most.
+  /// Gives the place a copy, if it has none: allocates memory, and evicts copies up to the kind
+  /// `most` if necessary. Reads a spilled host copy back.
   [[nodiscard]] Result<void> try_ensure(unsigned place, StreamRef stream, CallSite site,
                                         Eviction most = Eviction::dirty) noexcept;
+  /// Allocates the memory of a copy, and evicts if necessary.
   [[nodiscard]] Result<StorageHandle> try_make_memory(unsigned place, std::size_t bytes,
                                                       StreamRef stream, CallSite site,
                                                       Eviction most = Eviction::dirty) noexcept;
-  /// The same without asking anybody to go; `asked` is the resource that was asked last.
+  /// Like try_make_memory(), without eviction. Sets `asked` to the resource that was asked last.
   [[nodiscard]] Result<StorageHandle> try_make_at_once(unsigned place, std::size_t bytes,
                                                        StreamRef stream, ResourceHandle& asked,
                                                        CallSite site) noexcept;
+  /// Allocates the memory of the host copy, as options_.pinned and options_.resources say.
   [[nodiscard]] Result<StorageHandle> try_make_host(std::size_t bytes, ResourceHandle& asked,
                                                     CallSite site) noexcept;
-  /// Is the host's copy the device's too?
+  /// Returns whether the device uses the host copy directly.
   [[nodiscard]] bool is_shared(const Device& device) const noexcept;
-  /// Of a device that does not share the host's memory.
+  /// Returns the resource for copies on a device that does not share the host's memory.
   [[nodiscard]] Result<ResourceHandle> try_device_resource(const Device& device) const noexcept;
-  /// What only this memory has goes to the host.
+  /// Copies the bytes that only this memory has to the host.
   [[nodiscard]] Result<void> try_write_back(unsigned memory, CallSite site) noexcept;
-  /// These are on their way to the host, and their source goes. Throws std::bad_alloc.
+  /// Records that these ranges are in flight to the host, and that their source is being freed.
+  /// Throws std::bad_alloc.
   void note_homeless(std::span<const ByteRange> ranges, unsigned source);
+  /// Adds an entry to homeless_, or extends an equal one. The caller holds mutex_.
   void add_homeless(const UnderWay& left);
-  /// The same of all that is under way, and that nobody but the host has without these places.
-  /// With mutex_ held. Throws std::bad_alloc.
+  /// Records the in-flight ranges that only the host will have once these places are gone. The
+  /// caller also holds mutex_. Throws std::bad_alloc.
   void note_homeless_without(PlaceSet going);
-  /// Where what is on its way to this range of the host comes from; PlaceSet::most if that is not
-  /// one place. With mutex_ held.
+  /// Returns the place that the bytes in flight to this range of the host come from, or
+  /// PlaceSet::most if they come from several places. The caller also holds mutex_.
   [[nodiscard]] unsigned source_under_way(ByteRange range) const noexcept;
-  /// What only the host has goes to the file, which stands in for its copy then; the memory is the
-  /// caller's. The host waits.
+  /// Writes the bytes that only the host has to the spill file, which then stands in for the host
+  /// copy. Waits for the uses of the copy and for the disk. The caller frees the memory in `gone`.
   [[nodiscard]] Result<void> try_spill(StorageHandle& gone, CallSite site) noexcept;
-  /// The host's copy has memory again, if it is in a file.
+  /// Reads a spilled host copy back into memory. Does nothing if nothing is spilled.
   [[nodiscard]] Result<void> try_unspill(CallSite site) noexcept;
-  /// Nobody needs what is in the file.
+  /// Releases the spilled bytes, which nobody needs any more.
   void forget_spilled() noexcept;
   [[nodiscard]] static std::byte* host_bytes(Storage& storage) noexcept;
-  /// The host copies from one memory of its own to another, if it has to wait for nobody; false if
-  /// it had to.
+  /// Copies ranges between two storages in host memory with memcpy. Returns false, and copies
+  /// nothing, if the host would have to wait.
   [[nodiscard]] Result<bool> try_copy_by_host(Storage& to, Storage& from,
                                               std::span<const ByteRange> ranges,
                                               CallSite site) noexcept;
-  /// Puts copies on the lists of their places, and takes those off that are gone. Nothing of them
-  /// is on its way any more.
+  /// Updates the lists of residents: adds copies that have memory, and removes copies that have
+  /// none. Ends all transits. Releases spilled bytes that nobody needs any more.
   void list_copies() noexcept;
-  /// Before memory is made, and before it is given up: it is on its way until it is listed. False
-  /// if it was so before.
+  /// Announces that the memory of a copy is about to be allocated or freed, until list_copies().
+  /// Returns false if it was announced before. See Residents::begin_transit.
   bool begin_transit(unsigned memory) noexcept;
   void end_transit(unsigned memory) noexcept;
-  /// Of all that have memory.
+  /// Announces all memories that have a storage.
   void begin_transits() noexcept;
-  /// What is stale there comes from elsewhere. The stream is of the place; without one the copies
-  /// go behind whoever uses the bytes.
+  /// What try_fetch() has to copy. `stream` belongs to the place. Without a stream, the copies run
+  /// on a stream of the library, after all work that uses the bytes.
   struct Fetch {
     ByteRange range = {};
     unsigned place = 0;
     StreamRef stream = {};
     TransferReason reason = TransferReason::prefetch;
-    std::uint32_t own = 0;  // the lease it is for
+    std::uint32_t own = 0;  // the slot that the copies are for; it does not conflict with them
     CallSite site = {};
-    std::span<const ByteRange> parts = {};  // of the range, if it is not all of it
+    std::span<const ByteRange> parts = {};  // if not empty, only these parts of the range
   };
+  /// Queues the copies that bring the range up to date in the place, and updates the directory.
+  /// Waits only for a spill file, or if a copy route does. Fails with sync_failed, and with
+  /// access_conflict if a copy would overwrite bytes that an open lease reads.
   [[nodiscard]] Result<void> try_fetch(const Fetch& fetch) noexcept;
-  /// On a device, what is written when the holder likes is what his stream has now. With mutex_
-  /// held.
+  /// For an escape on a device that has not committed yet: records that its stream may have written
+  /// up to now. The caller also holds mutex_.
   [[nodiscard]] Result<void> try_note_escape(const Open& open) noexcept;
+  /// Queues the copies of some runs between two storages, as one pitched copy if they are regular.
   [[nodiscard]] Result<void> try_issue(std::span<const CopyRun> runs, const StorageHandle& to,
                                        const StorageHandle& from, StreamRef stream,
                                        CallSite site) noexcept;
-  /// A stream for work of the buffer's own: the library's if nobody has to be waited for, else a
-  /// fresh one, because on the library's the copies of others would wait too. (Streams of the
-  /// program are its own to end.)
+  /// A stream for copies that the buffer makes on its own. If nothing has to be waited for, this is
+  /// the device's copy stream; else it is a new stream, because copies of other buffers on the copy
+  /// stream would have to wait too. Streams of the program are not used, because the program may
+  /// destroy them.
   struct Runner {
     Stream own = {};
     StreamRef stream = {};
@@ -469,106 +598,128 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] static Result<Runner> try_runner(const Device& device, Storage& storage,
                                                  Access access,
                                                  Storage* written = nullptr) noexcept;
+  /// Begins a use of the memory of a place. The stream waits on the device for earlier uses.
   [[nodiscard]] Result<void> try_begin_use(unsigned place, StreamRef stream, Access access,
                                            ByteRange range, UseRecord::Ticket& ticket,
                                            CallSite site) noexcept;
-  /// Brings what is small to every copy that lacks it, as far as it can. Refused with violation.
-  /// Throws std::bad_alloc.
+  /// Copies small stale ranges to every copy that lacks them, as far as possible, so that
+  /// neighbouring intervals of the directory merge. Fails with violation. Throws std::bad_alloc.
   [[nodiscard]] Result<void> even_out(unsigned place, StreamRef stream, std::uint32_t own,
                                       CallSite site);
+  /// Reduces the number of intervals if the directory has too many and no other lease is open.
   [[nodiscard]] Result<void> try_reconcile(unsigned place, StreamRef stream, std::uint32_t own,
                                            CallSite site) noexcept;
+  /// Returns the cost of copying to the place from each other place.
   [[nodiscard]] CopyCosts costs_at(unsigned place) const noexcept;
-  /// The same for these ranges: a device that is lost gives only what nobody else has. Devices are
-  /// asked where there is a choice, and only those that would be taken.
+  /// Like above, for these ranges: a lost device is used only for bytes that nobody else has.
+  /// Queries a device only if there is a choice and it would be chosen.
   [[nodiscard]] CopyCosts costs_at(unsigned place,
                                    std::span<const ByteRange> wanted) const noexcept;
-  /// What of it is in this memory and not up to date there; or all of it.
+  /// Checked mode: overwrites the bytes of the range that are stale in this memory with poison;
+  /// with `all`, the whole range.
   [[nodiscard]] Result<void> try_poison(unsigned place, ByteRange range, bool all, StreamRef stream,
                                         CallSite site) noexcept;
-  /// The same in all places but the one that was written; not of bytes that others hold, who read
-  /// what was there before an escaped pointer's holder said more.
+  /// Checked mode: poisons the range in all places but the one that was written. Does nothing if
+  /// another lease overlaps the range, because its holder may still read the previous bytes. The
+  /// caller holds no lock.
   void poison_stale(ByteRange range, unsigned written, std::uint32_t own, CallSite site) noexcept;
-  /// The host's copy, if it is only that: nobody else may write it without telling. Null else.
+  /// Returns the host memory if no device shares it, else null. Only then can a write without a
+  /// lease be detected.
   [[nodiscard]] const Memory* sealed_memory() const noexcept;
-  /// A lease of the host's copy closes: from now on its bytes stay what they are.
+  /// Checked mode: computes checksums when a lease of the host closes. The caller holds mutex_,
+  /// which is released and taken again.
   void seal(std::uint32_t slot) noexcept;
-  /// The pages of the host's copy, if they are guarded. With either lock held.
+  /// Returns the protected pages of the host copy, or null. Either lock is enough.
   [[nodiscard]] GuardedHeap* guarded() const noexcept;
-  /// Whoever moves bytes may touch all of them; and when he has, the host only what is leased.
+  /// Guarded mode: open_pages() makes all pages accessible for a transfer. close_pages() protects
+  /// them again: the host may read up-to-date pages, and use pages as its open leases allow.
   void open_pages() noexcept;
   void close_pages() noexcept;
-  /// A lease of guarded memory has closed.
+  /// Guarded mode: protects the pages of a lease that has closed. The caller holds mutex_, which is
+  /// released and taken again.
   void guard_again() noexcept;
-  /// Not with mutex_ held. Refused with violation if the host wrote some of it without a lease.
+  /// Fails with violation if the host has written bytes of the range without a lease. The caller
+  /// does not hold mutex_.
   [[nodiscard]] Result<void> check_sealed(ByteRange range, CallSite site) noexcept;
-  /// The same for who is about to use it, with no lock held.
+  /// Calls check_sealed() for an access that is about to begin. The caller holds no lock.
   [[nodiscard]] Result<void> check_before_access(ByteRange range, CallSite site) noexcept;
-  /// A place that has nothing, and that nobody but this lease uses, has no memory for a copy any
-  /// more.
+  /// Frees the copy of a place that has no up-to-date bytes, unless a lease other than `own` uses
+  /// it.
   void leave_unused(unsigned place, std::uint32_t own) noexcept;
-  /// A place no longer has its memory for a copy; what nobody has then is given to the caller, to
-  /// be let go without the lock. With mutex_ held.
+  /// Ends the part that a place takes in its memory. Returns the storage if no other place uses it;
+  /// the caller releases the storage without the lock. The caller also holds mutex_.
   [[nodiscard]] StorageHandle leave(unsigned place) noexcept;
-  /// The ranges of [0, bytes_) whose set of places fits. Throws std::bad_alloc.
+  /// Returns the parts of the range whose set of up-to-date places satisfies `fits`. Throws
+  /// std::bad_alloc.
   template <class Fits>
   [[nodiscard]] std::vector<ByteRange> ranges_where(ByteRange range, Fits fits) const;
-  /// To all of these places, which have the old value. Refused, the value is the old one or the new
-  /// one, and the same wherever it counts as up to date.
+  /// Writes a value to all of these places, which have the old value. If it fails, every place that
+  /// still counts as up to date has the same value: the old one or the new one. The caller holds no
+  /// lock.
   [[nodiscard]] Result<void> try_store_everywhere(ByteRange range, const void* from,
                                                   PlaceSet places, CallSite site) noexcept;
-  /// Between a memory and a few bytes of the caller's, complete on return. Not with a lock held.
+  /// Copies a few bytes between a memory and the caller, and waits. The caller holds no lock.
   [[nodiscard]] Result<void> try_exchange(unsigned place, ByteRange range, Access access,
                                           void* bytes, CallSite site,
                                           TransferReason reason = TransferReason::element) noexcept;
 
+  /// Returns the failure of a copy. If the source device is lost, says that the bytes only it had
+  /// are lost. Either lock is enough, to read places_.
   [[nodiscard]] Failure sync_failed(unsigned from, unsigned to, ByteRange range,
                                     const Failure& cause, CallSite site) const noexcept;
-  /// The same of a copy that was queued: others may have what it should have brought.
+  /// Returns the failure of a copy that was queued. Other places may still have the bytes.
   [[nodiscard]] Failure not_completed(unsigned from, unsigned to, ByteRange range,
                                       const Failure& cause, CallSite site) const noexcept;
   [[nodiscard]] Failure copy_failed(const char* sentence, unsigned from, unsigned to,
                                     ByteRange range, const Failure& cause,
                                     CallSite site) const noexcept;
   [[nodiscard]] std::string_view name_of(unsigned place) const noexcept;
-  /// A lease has closed, or lets others read. With mutex_ held, which is given up and taken again.
+  /// Wakes all accesses that wait for a conflicting lease. The caller holds mutex_, which is
+  /// released and taken again.
   void notify() noexcept;
 
-  // What the short way looks at comes first.
+  // The members that the fast path reads come first.
   mutable BriefLock mutex_;
-  // Looked after in one way or another, so that there is no short way.
+  // Whether any of checked, guard or compare is on. These buffers never use the fast path.
   const bool is_watched_;
   const bool is_checked_;
-  // Guarded by mutex_, as all of these. It lives while it has shares or open leases.
+  // Guarded by mutex_, as are all members below unless their comment says otherwise. The core lives
+  // while it has references (shares_) or open leases.
   std::uint32_t shares_ = 1;
   std::uint32_t open_count_ = 0;
-  std::uint32_t movers_ = 0;  // calls that move bytes, or wait to
+  std::uint32_t movers_ = 0;  // calls that move bytes, wait to move bytes, or inspect a UseRecord
+  /// Open slots with is_sticky.
   std::uint32_t sticky_count_ = 0;
+  /// Threads that wait in try_take().
   std::uint32_t waiters_ = 0;
-  std::uint32_t first_free_ = 0;    // and 1 more; 0 for none
-  std::atomic<std::size_t> bytes_;  // read without it too
+  /// The first free slot plus 1, or 0 if there is none.
+  std::uint32_t first_free_ = 0;
+  std::atomic<std::size_t> bytes_;  // may also be read without the lock
   std::vector<Open> slots_;
   std::vector<Memory> memories_;
   std::vector<PlaceEntry> places_;
   std::optional<unsigned> write_through_ = {};
   Validity validity_;
-  std::uint32_t promised_ = 0;  // changes that launches will make
-  std::uint64_t closes_ = 0;    // counted while somebody waits for one
+  std::uint32_t promised_ = 0;  // directory changes that launches in progress will make
+  std::uint64_t closes_ = 0;    // number of closed leases, counted while a thread waits for one
   Shape shape_;
-  PlaceSet kept_ = {};  // places whose copies do not go by themselves
+  PlaceSet kept_ = {};  // places whose copies are excluded from eviction
   UnifiedStatistics statistics_;
 
   std::mutex transfer_mutex_;
-  PlaceSet transits_ = {};  // memories that are on their way; guarded by transfer_mutex_
-  std::atomic<std::uint64_t> moving_thread_ = 0;  // who has it; read without a lock
+  PlaceSet transits_ = {};  // announced transits (begin_transit); guarded by transfer_mutex_
+  /// The thread that holds transfer_mutex_, or 0. May be read without a lock.
+  std::atomic<std::uint64_t> moving_thread_ = 0;
   const std::uint64_t number_;
   const UnifiedOptions options_;
   const DType dtype_;
   const std::size_t element_bytes_;
+  /// Bytes that are in flight to the host copy.
   std::vector<UnderWay> under_way_;
-  /// The same of bytes that nobody else has any more: if they do not arrive, they are lost.
+  /// Like under_way_, for bytes whose source has been freed. If they do not arrive, they are lost.
   std::vector<UnderWay> homeless_;
-  /// What of the host's copy is in the file; then the copy has no memory. Changes under both locks.
+  /// A range of the host copy that is in the spill file. While there are any, the host copy has no
+  /// memory. Changes under both locks.
   struct Spilled {
     ByteRange range = {};
     SpillFile::Extent extent = {};
@@ -669,7 +820,8 @@ class UnifiedCore::Mover {
   std::lock_guard<std::mutex> lock_;
 };
 
-/// Between the two, nobody else moves bytes: it goes before the Mover.
+/// Must be constructed after the Mover, so that the copy is freed before the Mover releases the
+/// lock.
 class UnifiedCore::NewCopy {
  public:
   NewCopy(UnifiedCore& core, unsigned place, std::uint32_t own) noexcept
@@ -679,7 +831,7 @@ class UnifiedCore::NewCopy {
   ~NewCopy() {
     if (is_new_ && !is_kept_) core_.leave_unused(place_, own_);
   }
-  /// The call is not refused.
+  /// Keeps the copy, because the call succeeds.
   void keep() noexcept { is_kept_ = true; }
 
  private:
@@ -690,7 +842,8 @@ class UnifiedCore::NewCopy {
   bool is_kept_ = false;
 };
 
-/// The same, if nobody moves bytes, waits to, or looks at records.
+/// A Mover, unless another call moves bytes, waits to, or inspects a UseRecord. In that case it is
+/// empty, and operator bool returns false.
 class UnifiedCore::TryMover {
  public:
   explicit TryMover(UnifiedCore& core) noexcept;
@@ -705,7 +858,7 @@ class UnifiedCore::TryMover {
   std::unique_lock<std::mutex> lock_;
 };
 
-/// Speaks for a range as a lease does.
+/// Claims a byte range as a lease does, and releases the claim at the end of the scope.
 class UnifiedCore::Hold {
  public:
   [[nodiscard]] Result<void> try_take(UnifiedCore& core, const Wanted& wanted) noexcept {

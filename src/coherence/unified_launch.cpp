@@ -1,4 +1,4 @@
-// The part of a unified buffer that brings its bytes to a launch.
+// The part of UnifiedCore that prepares the buffer as an argument of a launch (LaunchMemory).
 
 #include <algorithm>
 #include <memory>
@@ -69,7 +69,7 @@ Result<void> UnifiedCore::try_make_room(std::size_t bytes, StreamRef stream, Cal
   const Failure why(ErrorCode::out_of_budget);
   if (room.is_hopeless(why)) return room.refusal(why);
   room.part_uses();
-  // Should it not be enough, whoever finds that out makes more, or is refused.
+  // If this was not enough, try_make_ready() evicts more, or fails.
   static_cast<void>(room.free(missing, why));
   return {};
 } catch (const std::bad_alloc&) {
@@ -86,7 +86,7 @@ Result<StorageHandle> UnifiedCore::try_make_ready(StreamRef stream, bool& is_new
     is_new = false;
     return there.failure();
   }
-  // The launches of the stream keep it from here on: nobody drops what they are going to use.
+  // From here on, the claims of the stream's launches use this copy, so that nobody drops it.
   const std::lock_guard lock(mutex_);
   for (Open& open : slots_) {
     if (open.is_open && open.place == nowhere && open.stream.id() == stream.id()) {
@@ -115,7 +115,8 @@ Result<void> UnifiedCore::try_bring(std::span<const LaunchPart> parts, StreamRef
   if (!make_room(changes)) {
     return no_host_memory("the directory of a unified buffer", site);
   }
-  // From here on the launch may write: what it does is told when it was submitted, and cannot fail.
+  // From here on, the launch may write. The room for its changes is reserved, so finish() cannot
+  // fail.
   promised_ += changes;
   memory_of(place).touch();
   for (const LaunchPart& part : parts) {
@@ -132,7 +133,7 @@ void UnifiedCore::finish(std::span<const LaunchPart> parts, StreamRef stream, bo
                          bool was_new) noexcept {
   {
     const Mover mover(*this);
-    StorageHandle gone;  // without the lock, and before anybody else's turn
+    StorageHandle gone;  // destroyed after mutex_ is released, and before the transfer lock is
     const std::lock_guard lock(mutex_);
     const unsigned place = find_place(stream.device_id());
     for (const LaunchPart& part : parts) {
@@ -142,7 +143,7 @@ void UnifiedCore::finish(std::span<const LaunchPart> parts, StreamRef stream, bo
       note_stream_use(memory_of(place), part.access);
       if (is_write(part.access)) validity_.apply(part.access, part.begin, part.end, place);
     }
-    // Another launch may have found it meanwhile.
+    // Another launch may use the copy by now.
     const bool is_used = std::ranges::any_of(slots_, [&](const Open& open) {
       return open.is_open && open.place == place &&
              std::ranges::none_of(

@@ -1,4 +1,4 @@
-// The part of a unified buffer that makes memories and moves bytes between them.
+// The part of UnifiedCore that allocates the memory of copies and moves bytes between them.
 
 #include <algorithm>
 #include <array>
@@ -26,20 +26,21 @@ bool shares_host_memory(const Device& device) noexcept {
   return device.info().is_host || device.can(Capability::host_access);
 }
 
-/// Can the same copy succeed later, with nothing changed by the program but what it holds?
+/// Returns whether the same copy may succeed later, without a change to the program.
 bool may_pass(ErrorCode cause) noexcept {
   return cause == ErrorCode::driver || cause == ErrorCode::out_of_memory ||
          cause == ErrorCode::out_of_budget || cause == ErrorCode::capacity ||
          cause == ErrorCode::file || cause == ErrorCode::timeout;
 }
 
+/// Returns the first resource in the options that provides this kind of memory, or null.
 ResourceHandle find_resource(const UnifiedOptions& options, DeviceId device,
                              MemoryKind kind) noexcept {
   for (const ResourceHandle& resource : options.resources) {
     if (!resource) continue;
     MemoryKind given = resource->traits().kind;
     const Device& from = resource->device();
-    // What a device that is the host gives is the host's.
+    // Memory of the host device is host memory.
     if (kind == MemoryKind::host && from.info().is_host && given == MemoryKind::device) {
       given = MemoryKind::host;
     }
@@ -110,7 +111,8 @@ Failure UnifiedCore::copy_failed(const char* sentence, unsigned from, unsigned t
 // --- Places and memories
 
 bool UnifiedCore::is_shared(const Device& device) const noexcept {
-  // If it is memory of that device, or if that device is the host.
+  // The host device always shares it. Another device does if the host copy is memory of that
+  // device.
   return device.info().is_host || (shares_host_memory(device) && device == options_.device);
 }
 
@@ -147,7 +149,8 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
   }
   const std::lock_guard lock(mutex_);
   try {
-    // Both before either is longer: a resident that ends under the lock would want its list's.
+    // Reserves both lists first. If the second one failed after the first had grown, the new
+    // Resident would be destroyed under mutex_ and would lock its list, against the lock order.
     memories_.reserve(place + std::size_t{1});
     places_.reserve(place + std::size_t{1});
   } catch (const std::bad_alloc&) {
@@ -233,6 +236,8 @@ Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite 
     if (Result<void> back = try_unspill(site); !back) return back;
   }
   if (takes_part(place)) return {};
+  // If another place already has this memory, the place joins it: a device that shares the host's
+  // memory.
   StorageHandle storage = memory_of(place).storage;
   const bool is_new = !storage;
   if (is_new) {
@@ -278,6 +283,8 @@ CopyCosts UnifiedCore::costs_at(unsigned place, std::span<const ByteRange> wante
   for (unsigned one = 0; one < places_.size(); ++one) {
     if (places_[one].memory == host) asked = asked.with(one);
   }
+  // Each pass queries the sources that would be chosen. If one of them is lost, other sources may
+  // be chosen instead, so the loop ends when a pass queries no new device.
   while (true) {
     PlaceSet taken;
     {
@@ -344,6 +351,7 @@ Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const Storage
   if (is_checked_ && to == memories_[host].storage) {
     for (const CopyRun& run : runs) seal_.forget({run.begin, run.end});
   }
+  // Runs of equal size at equal distances are one pitched copy. All others are a batch.
   const std::size_t width = runs[0].end - runs[0].begin;
   const std::size_t pitch = runs.size() > 1 ? runs[1].begin - runs[0].begin : 0;
   bool is_regular = true;
@@ -411,7 +419,8 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       leased.push_back({open.begin, open.end});
       if (Result<void> noted = try_note_escape(open); !noted) return noted;
       if (!open.is_sticky || open.place == place) continue;
-      // Copied again, whatever the directory says: nobody knows what has changed there.
+      // Nobody knows what an escape has changed, so its range is copied again, whatever the
+      // directory says.
       sticky.push_back({std::max(open.begin, range.begin), std::min(open.end, range.end)});
       reason = TransferReason::sticky;
       if (!make_room()) return no_host_memory("a directory", site);
@@ -422,7 +431,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       gaps += validity_.plan(one.begin, one.end, place, costs, runs);
     }
     if (runs.empty()) return {};
-    // Nobody writes what somebody reads, not even the same bytes.
+    // Never overwrites bytes that a lease reads, not even with equal bytes.
     for (const Open& open : slots_) {
       if (!open.is_open || !open.is_unlisted || number_of(open) == own) continue;
       if (places_[open.place].memory != places_[place].memory) continue;
@@ -436,12 +445,12 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     if (!make_room(runs.size() + 1)) return no_host_memory("a directory", site);
     if (places_[place].memory == host) under_way_.reserve(under_way_.size() + runs.size());
   }
-  // One source after the other; most often there is one. What they have is true only when all of
-  // them have it.
+  // Queues the copies of one source after the other; usually there is only one. The directory
+  // changes only after all of them are queued.
   std::ranges::stable_sort(runs, {}, &CopyRun::source);
   std::vector<Transfer> moves;
-  // What was queued moves, whatever becomes of the rest: it is counted, and nobody has it. With
-  // mutex_ held.
+  // Counts copies that were queued before another one failed. Their bytes do move, but no place is
+  // listed as up to date because of them. The caller holds mutex_.
   const auto count_queued = [&](std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) {
       if (!moves[i].is_elided) log(moves[i]);
@@ -478,7 +487,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     }
     Result<Runner> runner = Runner{{}, stream};
     if (places_[place].memory == host) {
-      // Only streams of the source reach both.
+      // Only streams of the source device reach both sides.
       runner = try_runner(places_[source].device, *from, Access::read, to.get());
     } else if (!stream.id()) {
       runner = try_runner(places_[place].device, *from, Access::read, to.get());
@@ -494,7 +503,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     }
   }
   const std::lock_guard lock(mutex_);
-  // Others may have used the room meanwhile; nothing has changed yet.
+  // Other calls may have used up the reserved room. Nothing has changed yet.
   if (!make_room(runs.size() + sticky.size())) {
     count_queued(moves.size());
     return no_host_memory("a directory", site);
@@ -505,6 +514,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       under_way_.push_back({{run.begin, run.end}, run.source, memory_of(host).stream_uses});
     }
   }
+  // Limits the list: beyond that, one entry covers all ranges.
   if (under_way_.size() > most_under_way) {
     UnderWay all = under_way_[0];
     for (const auto& [one, source, stream_uses] : under_way_) {
@@ -514,6 +524,8 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     }
     under_way_.assign(1, all);
   }
+  // The bytes of an escape do not count as up to date here, so that the next read copies them
+  // again.
   for (const ByteRange& one : sticky) validity_.remove(one.begin, one.end, place);
   statistics_.merged_gap_bytes += gaps;
   for (const Transfer& moved : moves) log(moved);
@@ -529,7 +541,7 @@ Result<void> UnifiedCore::try_begin_use(unsigned place, StreamRef stream, Access
   const Result<UseRecord::Ticket> begun =
       storage.uses().try_begin(stream, access, site, UseRecord::Turn::none);
   if (!begun) return begun.failure();
-  // Memory of another device that the host's own streams use.
+  // Tells the checker if a stream of another backend uses host memory of this device.
   if (Result<void> noted =
           note_foreign_use(storage, stream, access, range.begin, range.end - range.begin, site);
       !noted) {
@@ -556,7 +568,7 @@ void UnifiedCore::log(const Transfer& transfer) noexcept {
     }
     log_next_ = (log_next_ + 1) % logged_transfers;
   } catch (const std::bad_alloc&) {
-    // It is counted all the same.
+    // The transfer is counted, but does not appear in the log.
   }
 }
 
@@ -571,12 +583,12 @@ Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, 
   }
   const std::vector<ByteRange> spoilt =
       ranges_where(range, [&](PlaceSet valid) { return all || (valid & sharing).empty(); });
-  if (!memories_[memory].storage) return {};  // in a file
+  if (!memories_[memory].storage) return {};  // spilled
   Storage& storage = *memories_[memory].storage;
   for (const ByteRange& one : spoilt) {
     const std::size_t bytes = one.end - one.begin;
     if (memory == host) {
-      // By the host, if nobody has to be waited for: it is for people to see, and no more.
+      // Done by the host, and only if it need not wait: poison is only a debugging aid.
       const Result<bool> is_free = storage.uses().try_is_ready(Access::discard);
       if (!is_free || !*is_free) continue;
       std::byte* const address = address_for(storage, {}) + one.begin;
@@ -593,8 +605,8 @@ Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, 
     if (!stream.id()) runner = try_runner(places_[place].device, storage, Access::discard);
     if (!runner) return runner.failure();
     const StreamRef on = runner->stream;
-    // It is a use of its own, on record when the turn to move bytes is over: nobody is told that
-    // the memory is free between this and the lease that it is for.
+    // A use of its own, recorded before the transfer lock is released, so that nobody finds the
+    // memory free between the poison and the lease that it is for.
     Result<StorageUse> use = storage.try_use(on, Access::discard, one.begin, bytes, site);
     if (!use) return use.failure();
     Pattern pattern;

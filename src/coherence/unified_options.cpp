@@ -12,7 +12,7 @@ bool gives_host_memory(const ResourceHandle& resource) noexcept {
          (kind == MemoryKind::device && resource->device().info().is_host);
 }
 
-/// Why the host's copy cannot be guarded, if it cannot.
+/// Fails if the pages of the host copy cannot be protected.
 Result<void> try_guard(const UnifiedOptions& asked) noexcept {
   const Device& device = asked.device;
   if (device.info().is_host || device.can(Capability::host_access)) {

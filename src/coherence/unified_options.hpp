@@ -1,5 +1,5 @@
-// What a unified buffer is made with: what the program asked for, and where it said nothing what
-// the process is configured to.
+// Decides the options of a unified buffer: the program's options, and the configuration of the
+// process for those that the program left unset.
 
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace tern {
 
-/// With every check decided. Refused with unsupported or invalid_argument, where the program asks
-/// for what its device or its other options rule out; the configuration's wishes are left off
-/// there. The device must be open.
+/// Returns the options with every check decided. Requires an open device. Fails with unsupported or
+/// invalid_argument if the program asks for something that its device or its other options exclude.
+/// A check that only the configuration asks for is left off in that case.
 [[nodiscard]] Result<UnifiedOptions> try_decide(const UnifiedOptions& asked, const Config& config);
 
 }  // namespace tern

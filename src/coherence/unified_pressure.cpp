@@ -1,4 +1,4 @@
-// The part of a unified buffer that gives its copies up, and asks others to.
+// The part of UnifiedCore that evicts copies, and that allocates memory with the help of evictions.
 
 #include <algorithm>
 #include <new>
@@ -12,15 +12,15 @@
 namespace tern {
 namespace {
 
-/// Every round frees as much as the request needs. Where memory is in pieces that may take several;
-/// without end it would be where others take what was freed.
+/// Every round evicts as many bytes as the request needs. If memory is fragmented, several rounds
+/// may be necessary. The bound ends the loop if other code keeps taking the freed memory.
 constexpr int most_rounds = 64;
 
-/// The memory goes in the order of the stream, behind all that uses it.
+/// Frees the memory in the order of the stream, after all of its uses.
 void free_on(StorageHandle storage, StreamRef stream, CallSite site) noexcept {
   const ResourceHandle resource = storage->resource();
   if (!resource || !stream.is_usable() || stream.device_id() != resource->device().id()) return;
-  // Refused, it goes with its last handle, behind its own uses.
+  // If the release fails, the memory is freed with its last handle, after its recorded uses.
   if (const Result<Block> block = storage->try_release_block(stream, site)) {
     resource->deallocate(*block, stream, site);
   }
@@ -30,7 +30,8 @@ void free_on(StorageHandle storage, StreamRef stream, CallSite site) noexcept {
 
 UnifiedCore::TryMover::TryMover(UnifiedCore& core) noexcept : core_(core) {
   {
-    // Whoever moves bytes counts as a mover: so a thread never tries a lock that it has.
+    // The holder of a transfer lock counts in movers_. So a thread never tries a mutex that it
+    // holds itself.
     const std::lock_guard lock(core_.mutex_);
     if (core_.movers_ != 0) return;
     ++core_.movers_;
@@ -64,6 +65,7 @@ void UnifiedCore::list_copies() noexcept {
     }
   }
   while (!transits_.empty()) end_transit(transits_.first());
+  // If all spilled bytes were written elsewhere since, their disk space is released.
   if (spilled_.empty()) return;
   bool is_needed = false;
   {
@@ -128,20 +130,21 @@ UnifiedCore::Standing UnifiedCore::standing_of(unsigned number,
     is_alone |= (valid & memory.parts) == valid;
   });
   found.kind = is_alone ? Eviction::dirty : is_used ? Eviction::clean : Eviction::stale;
-  // Somebody else's handle would keep the memory.
+  // Another handle of the storage would keep the memory alive.
   found.is_leased = movers_ != own_movers || memory.storage->shares() != 1;
   const std::uint64_t own_thread = this_thread();
   bool is_own =
       movers_ != own_movers && moving_thread_.load(std::memory_order_relaxed) == own_thread;
   for (const Open& open : slots_) {
-    // A claim of no place yet may be of this one. What is written home must be nobody's.
+    // A claim without a place may still choose this one. A dirty copy can be written back only if
+    // no lease is open anywhere.
     const bool is_in_use =
         open.is_open && (open.place == nowhere || open.place == all_memories ||
                          memory.parts.has(open.place) || found.kind == Eviction::dirty);
     found.is_leased |= is_in_use;
     is_own |= is_in_use && open.thread == own_thread;
   }
-  // The last copy of the host can only go to a file.
+  // A dirty host copy can only be written to a spill file.
   found.could_go = !is_own && !found.is_kept &&
                    (found.kind != Eviction::dirty || number != host || options_.spill);
   found.can_go = !found.is_leased && found.could_go;
@@ -164,6 +167,7 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
       !saved) {
     return saved;
   }
+  // The device copy is freed while these bytes are in flight. If they do not arrive, they are lost.
   note_homeless(alone, number);
   PressureTotals& totals = PressureTotals::instance();
   const std::lock_guard lock(totals.mutex);
@@ -234,8 +238,8 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
     const std::lock_guard lock(mutex_);
     if (number != host) note_homeless_without(memories_[number].parts);
     Memory& memory = memories_[number];
-    // Leases that came meanwhile wait for this, and find out then. The file stands in for what is
-    // in it.
+    // Leases that claimed their range meanwhile wait for the transfer lock and find the copy gone.
+    // For a spilled copy, try_spill() has already updated the directory.
     if (!is_spilled) {
       for (PlaceSet rest = memory.parts; !rest.empty(); rest = rest.without(rest.first())) {
         validity_.remove(0, bytes_, rest.first());
@@ -272,7 +276,7 @@ Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t b
   };
   Result<StorageHandle> made = try_once();
   if (made || !is_shortage(made.failure())) return made;
-  // What was given up before may be free by now.
+  // Memory that was freed earlier may be available by now.
   poll_storages();
   const std::size_t need =
       asked ? asked->good_size({.bytes = bytes, .stream = stream, .tag = options_.tag}) : bytes;
@@ -284,21 +288,22 @@ Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t b
                                                  .place = name_of(place),
                                                  .site = site});
   for (int round = 0; round < most_rounds; ++round) {
-    // While this one waited for its turn, others may have made more room than they needed.
+    // While this request waited for its turn, another one may have freed more than it needed.
     if (round != 0 || room.has_waited()) {
       made = try_once();
       if (made || !is_shortage(made.failure())) return made;
     }
     if (round == 0 && room.is_hopeless(made.failure())) break;
     if (round == 0) room.part_uses();
-    // At first what is missing; if that was not enough, as much as is wanted.
+    // The first round frees what is missing. If that was not enough, later rounds free the full
+    // size.
     const std::size_t missing = round == 0 ? room.missing_bytes() : 0;
     if (!room.free(missing != 0 ? missing : need, made.failure())) break;
   }
   return room.refusal(made.failure());
 }
 
-// --- What the program says of it
+// --- Policies
 
 Result<void> UnifiedCore::try_keep_on(Place where, bool keeps, CallSite site) noexcept {
   const Mover mover(*this);

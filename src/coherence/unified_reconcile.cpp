@@ -1,9 +1,10 @@
-// The part of a unified buffer that keeps its directory small.
+// The part of UnifiedCore that limits the size of the directory.
 //
-// A directory is never blurred: that would call old bytes new. When it has too many pieces, small
-// ones that a copy lacks are brought there now instead of when they are wanted, so that neighbours
-// become alike and merge. Only if too many are left, because they are large, or because a copy
-// cannot be brought up to date, does one place get everything and have it alone.
+// The directory is never approximated, because old bytes would then count as new. If it has too
+// many intervals, small stale ranges are copied to the copies that lack them, earlier than needed,
+// so that neighbouring intervals become equal and merge. If too many intervals are left, because
+// they are large or because a copy cannot be updated, one place gets all bytes and becomes the only
+// one that is up to date.
 
 #include <new>
 #include <vector>
@@ -14,7 +15,7 @@
 namespace tern {
 namespace {
 
-/// Copying so much costs about as much as beginning to copy.
+/// Up to this size, starting a copy costs about as much as the copy itself.
 constexpr std::size_t most_small_bytes = 128 * 1024;
 
 }  // namespace
@@ -35,8 +36,8 @@ Result<void> UnifiedCore::even_out(unsigned place, StreamRef stream, std::uint32
                                             .own = own,
                                             .site = site,
                                             .parts = small});
-    // Where it is refused, there are as many pieces as before. But what nobody had a lease for is
-    // found once, and somebody has to be told.
+    // If a copy fails, the number of intervals just stays the same. A write without a lease,
+    // however, is detected only once, so that failure has to be returned.
     if (!brought && brought.failure().code() == ErrorCode::violation) return brought;
   }
   return {};
@@ -46,12 +47,12 @@ Result<void> UnifiedCore::try_reconcile(unsigned place, StreamRef stream, std::u
                                         CallSite site) noexcept try {
   {
     const std::lock_guard lock(mutex_);
-    // Others' bytes are theirs: it is done when nobody else has any.
+    // Ranges of other leases must not change, so nothing is done while another lease is open.
     if (validity_.size() < most_intervals || open_count_ > 1) return {};
   }
   if (Result<void> sound = even_out(place, stream, own, site); !sound) return sound;
   {
-    // Only by a half, so that it is not the next one's turn again.
+    // Down to half of the limit, so that the next access does not have to reconcile again.
     const std::lock_guard lock(mutex_);
     if (validity_.size() <= most_intervals / 2) return {};
   }
@@ -60,7 +61,8 @@ Result<void> UnifiedCore::try_reconcile(unsigned place, StreamRef stream, std::u
       !fetched) {
     return fetched;
   }
-  // What the place has, it alone has: forgetting copies is safe, and makes neighbours alike.
+  // The place now has everything. Marking the other copies as stale loses nothing, and makes
+  // neighbouring intervals equal.
   const std::lock_guard lock(mutex_);
   PlaceSet others;
   for (unsigned other = 0; other < places_.size(); ++other) {

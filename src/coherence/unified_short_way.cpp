@@ -1,10 +1,10 @@
-// The simplest leases of a unified buffer: the buffer is up to date all over where it is wanted,
-// nobody else has a lease, and no device is asked.
+// The fastest path: leases for which the whole buffer is up to date in the wanted place, no other
+// lease is open, and no device is called.
 //
-// Nearly all leases are like that, so three functions do nothing else, and call nobody: two that
-// open one, and one that closes it. For whatever else there is they hand over to those that know
-// all cases, before anything has happened. They have no arrays, and a guard of their frames would
-// be a tenth of their work.
+// Most leases are of this kind. Three functions handle only them, and call no other function: two
+// open a lease, and one closes it. In all other cases they do nothing and pass on to the functions
+// that handle every case. They have no arrays on the stack, so the stack protector, which would
+// cost a tenth of their time, is off.
 
 #include <utility>
 
@@ -17,12 +17,13 @@
 namespace tern {
 namespace {
 
-/// StreamRef::is_usable, where it is inlined.
+/// StreamRef::is_usable(), inlined.
 bool is_usable(StreamRef stream) noexcept {
   const StreamState* const state = DeviceState::state_of(stream);
   return state != nullptr && state->is_open_as(stream.id()) && state->device->is_in_its_process();
 }
 
+/// Promises the next mark of the stream, so that the stream records the mark if it ends.
 void promise_next_mark(StreamRef stream) noexcept {
   StreamState* const state = DeviceState::state_of(stream);
   if (state->is_open_as(stream.id())) state->hold_next();
@@ -66,7 +67,8 @@ void promise_next_mark(StreamRef stream) noexcept {
   Opened opened;
   if (const unsigned place = find_place(stream.device_id()); place != PlaceSet::most) [[likely]] {
     Memory& memory = memory_of(place);
-    // What is ahead is also noted as a use: whoever takes that back looks, and then none is ahead.
+    // A deferred use is also in the UseRecord. Code that ends it inspects the record, and clears
+    // `ahead` first.
     if (is_simple(range, access, memory, place) && memory.ahead == stream.id() &&
         (access == Access::read || memory.ahead_writes)) [[likely]] {
       memory.touch();
@@ -119,7 +121,7 @@ TERN_SHORT_WAY RawLease RawUnified::open_device(Access access, StreamRef stream,
     const Memory& memory = memory_of(open.place);
     const StreamRef stream = DeviceState::load_words(open.stream);
     is_simple &= memory.ahead == stream.id() && (memory.ahead_writes || !is_write(open.access));
-    if (is_simple) promise_next_mark(stream);  // so that the stream does not end without it
+    if (is_simple) promise_next_mark(stream);  // a stream that ends records promised marks
   }
   if (!is_simple) {
     mutex_.unlock();

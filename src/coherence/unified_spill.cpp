@@ -1,8 +1,10 @@
-// The part of a unified buffer whose host copy is in a file while its memory is somebody else's.
+// The part of UnifiedCore that keeps the host copy in a spill file while its memory is used
+// elsewhere.
 //
-// The file stands in for the copy: the directory says that the host is up to date where bytes are
-// in the file, and the host takes part, without memory. Whoever needs the memory, or the bytes, has
-// them read back first; all of them, because the host's copy is all or nothing.
+// The file stands in for the copy: the host takes part without memory, and the directory lists the
+// host as up to date for the bytes in the file. An access that needs the memory or the bytes reads
+// the file back first. It reads all of it, because a host copy has memory for all bytes or for
+// none.
 
 #include <new>
 #include <utility>
@@ -26,7 +28,7 @@ Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept
   const std::vector<ByteRange> alone =
       ranges_where(all, [&](PlaceSet valid) { return !valid.empty() && (valid & own) == valid; });
   if (Result<void> ready = storage->uses().try_wait(Access::discard); !ready) {
-    // It stays, for whoever comes next to be told.
+    // The copy stays, so that the next access reports the failure.
     return Failure(ready.failure()).at(site);
   }
   std::vector<Spilled> written;
@@ -72,6 +74,7 @@ Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept
     memories_[host].parts = PlaceSet::of(host);
     spilled_ = std::move(written);
     gone = std::exchange(memories_[host].storage, {});
+    // The host has waited for all uses, so everything that was in flight has arrived.
     under_way_.clear();
     homeless_.clear();
     log(moved);
@@ -97,12 +100,12 @@ Result<void> UnifiedCore::try_unspill(CallSite site) noexcept {
   if (spilled_.empty()) return {};
   bool is_needed = false;
   {
-    // A lease that closes, or an escape that says what has changed, needs no turn for that.
+    // A closing lease or a commit of an escape may change the directory without the transfer lock.
     const std::lock_guard lock(mutex_);
     is_needed = needs_spilled({0, bytes()}, {});
   }
   if (!is_needed) {
-    // All of it was written elsewhere since.
+    // All of the bytes were written elsewhere since.
     forget_spilled();
     return {};
   }

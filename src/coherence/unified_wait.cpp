@@ -1,4 +1,4 @@
-// The part of a unified buffer that waits for room, for leases that were given the time.
+// The part of UnifiedCore that waits for memory, for leases with a LeaseWait.
 
 #include <algorithm>
 #include <chrono>
@@ -14,9 +14,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Room comes from leases of any buffer, streams that pass a free, and whoever else charges the same
-// budget. None of them looks whether somebody waits, so that closing a lease costs what it costs:
-// who waits asks again.
+// Memory becomes available when a lease of any buffer closes, a stream passes a free, or other code
+// releases a charge of the same budget. None of them checks for waiting threads, so that closing a
+// lease stays cheap. A waiting thread therefore polls.
 constexpr std::chrono::nanoseconds first_pause = std::chrono::microseconds(20);
 constexpr std::chrono::nanoseconds longest_pause = std::chrono::milliseconds(2);
 
@@ -26,17 +26,18 @@ Result<RawLease> UnifiedCore::try_open_with_time(Wanted wanted, unsigned place) 
   std::optional<Clock::time_point> deadline;
   if (!wanted.wait.is_forever()) {
     const Clock::time_point now = Clock::now();
-    // What no clock will show is forever.
+    // If the deadline is beyond the range of the clock, wait forever.
     if (wanted.wait.time() < Clock::time_point::max() - now) deadline = now + wanted.wait.time();
   }
   bool has_waited = false;
-  int hopeless = 0;  // in a row
+  int hopeless = 0;  // consecutive attempts that cannot succeed later
   for (std::chrono::nanoseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
-    // Between two attempts nothing is claimed: two who wait do not keep each other from going on.
+    // Nothing is claimed between two attempts, so two waiting threads do not block each other.
     const std::uint64_t refused_before = Room::refused_by_thread();
     Result<RawLease> opened = try_open_once(wanted, place);
     if (opened || !is_shortage(opened.failure())) return opened;
-    // A budget is read while others charge it: twice the same is true.
+    // A budget is read while other threads change it, so one negative answer may be wrong. Two in a
+    // row are taken as final.
     hopeless = may_fit_later(opened.failure()) ? 0 : hopeless + 1;
     if (hopeless == 2) return opened;
     const Clock::time_point now = Clock::now();
@@ -45,7 +46,7 @@ Result<RawLease> UnifiedCore::try_open_with_time(Wanted wanted, unsigned place) 
       PressureTotals& totals = PressureTotals::instance();
       const std::lock_guard lock(totals.mutex);
       if (!has_waited && hopeless == 0) ++totals.statistics.waited_requests;
-      // It was not the last word.
+      // The request continues, so its failures so far do not count as refused.
       totals.statistics.refused_requests -= Room::refused_by_thread() - refused_before;
     }
     has_waited |= hopeless == 0;

@@ -1,5 +1,5 @@
-// The part of a unified buffer that is about all of it: copies that go, sizes that change, pointers
-// that leave, memory that changes hands.
+// The part of UnifiedCore that works on the whole buffer: drop, free, resize, commit of escapes,
+// adopt, release, clone.
 
 #include <algorithm>
 #include <array>
@@ -14,7 +14,7 @@
 #include "tern/core/bytes.hpp"
 
 namespace tern {
-// --- Copies that go
+// --- Drop and free
 
 Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexcept try {
   Wanted all{.range = everything, .site = site};
@@ -23,6 +23,7 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
   all.range = {0, bytes()};
   const Mover mover(*this);
   std::optional<unsigned> place;
+  // Returns a lease that uses the copy, or a claim that may use any copy.
   const auto find_user = [&]() -> const Open* {
     for (const Open& open : slots_) {
       if (!open.is_open || number_of(open) == hold.slot()) continue;
@@ -61,14 +62,14 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
         return saved;
       }
       copy.keep();
-      // What shares the host's memory is there already.
+      // A device that shares the host's memory needs no copy to the host.
       if (target == host && places_[*place].memory != host) note_homeless(alone, *place);
     }
   }
   StorageHandle gone;
   begin_transit(places_[*place].memory);
   const std::lock_guard lock(mutex_);
-  // Who looks at a few bytes needs no turn for that, and may have come meanwhile.
+  // A load of a few bytes does not take the transfer lock, and may have begun meanwhile.
   if (const Open* const user = find_user()) return refused(*user, all);
   if (places_[*place].memory != host) note_homeless_without(PlaceSet::of(*place));
   validity_.remove(0, bytes_, *place);
@@ -94,7 +95,7 @@ void UnifiedCore::leave_unused(unsigned place, std::uint32_t own) noexcept {
 StorageHandle UnifiedCore::leave(unsigned place) noexcept {
   Memory& memory = memory_of(place);
   memory.parts = memory.parts.without(place);
-  // A device that shared it may have written what was sealed before.
+  // A device that shared the memory may have written bytes that have checksums.
   if (places_[place].memory == host) seal_.forget({0, bytes()});
   return memory.parts.empty() ? std::exchange(memory.storage, {}) : StorageHandle();
 }
@@ -108,7 +109,7 @@ Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
   }
   const Mover mover(*this);
   forget_spilled();
-  std::array<StorageHandle, PlaceSet::most> gone;  // behind the lock
+  std::array<StorageHandle, PlaceSet::most> gone;  // destroyed after the lock is released
   begin_transits();
   const std::lock_guard lock(mutex_);
   validity_.forget(0, bytes_);
@@ -122,7 +123,7 @@ Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
   return {};
 }
 
-// --- Sizes that change
+// --- Resize
 
 Result<bool> UnifiedCore::try_copy_by_host(Storage& to, Storage& from,
                                            std::span<const ByteRange> ranges,
@@ -169,13 +170,14 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   Validity validity(*bytes);
   std::vector<StorageHandle> made(memories_.size());
   std::vector<Transfer> moved;
-  std::vector<ByteRange> on_stream;  // what a stream brings to the host's new memory
+  std::vector<ByteRange> on_stream;  // what a stream copies to the new host memory
   for (unsigned i = 0; keep && i < memories_.size(); ++i) {
     const Memory& memory = memories_[i];
     const std::vector<ByteRange> valid =
         ranges_where(kept, [&](PlaceSet places) { return !(places & memory.parts).empty(); });
     if (!memory.storage || valid.empty()) continue;
-    // What only the host has must not depend on a device: the host copies it if it can at once.
+    // Bytes that only the host has must not depend on a device, so the host copies them if it need
+    // not wait.
     bool is_by_host = i == host && is_host_memory(*memory.storage);
     if (is_by_host) {
       const Result<bool> is_there = memory.storage->uses().try_is_ready(Access::read);
@@ -208,14 +210,14 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     }
     if (i == host) on_stream = valid;
     const Device& device = i == host ? memory.storage->device() : places_[i].device;
-    // The host's copy may be memory of a device that it shares, which others do not reach.
+    // The host copy may be memory of a device, which other devices cannot reach.
     const bool is_own = stream.id() && reaches(stream.device_id(), *memory.storage);
     Result<Runner> runner = Runner{{}, stream};
     if (!is_own) runner = try_runner(device, *memory.storage, Access::read);
     Result<void> queued = runner ? try_issue(runs, *larger, memory.storage, runner->stream, site)
                                  : Result<void>(runner.failure());
     {
-      // Whatever comes of the others: it is read, and stays if they are refused.
+      // Recorded also if a later copy fails: the old memory is being read, and stays in use.
       const std::lock_guard lock(mutex_);
       note_stream_use(memories_[i], Access::read);
     }
@@ -223,6 +225,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     made[i] = *std::move(larger);
     moved.push_back(transfer);
   }
+  // The new directory is built separately, so that a failure leaves the old one in place.
   bool has_room = true;
   validity_.visit(kept.begin, kept.end, [&](std::size_t begin, std::size_t end, PlaceSet places) {
     for (bool is_first = true; !places.empty(); is_first = false) {
@@ -240,6 +243,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   std::vector<UnderWay> homeless = under_way;
   forget_spilled();
   begin_transits();
+  // From here on, nothing can fail.
   const std::lock_guard lock(mutex_);
   for (unsigned i = 0; i < memories_.size(); ++i) {
     Memory& memory = memories_[i];
@@ -251,8 +255,8 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     }
   }
   validity_ = std::move(validity);
-  // All of it is on its way with the stream, or all of it is there. What others have comes from
-  // them if it does not arrive, and the rest is lost.
+  // Each range of the new host copy is in flight or already there. If a range in flight does not
+  // arrive, other places may have it; otherwise it is lost.
   under_way_ = std::move(under_way);
   homeless_ = std::move(homeless);
   bytes_ = *bytes;
@@ -263,7 +267,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   return no_host_memory("the directory of a unified buffer", site);
 }
 
-// --- Pointers that leave
+// --- Escapes, write-through
 
 Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offset,
                                            std::size_t bytes, StreamRef stream,
@@ -291,6 +295,7 @@ Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offse
       return Failure(noted.failure()).at(site);
     }
     note_stream_use(memory, Access::discard);
+    // A deferred use of any stream does not cover this write, so it ends here.
     memory.ahead = {};  // whoever it was is not ahead of this
   }
   if (open.is_sticky) --sticky_count_;
@@ -326,7 +331,7 @@ Result<void> UnifiedCore::try_set_write_through(std::optional<Place> place,
   return {};
 }
 
-// --- Memory that changes hands
+// --- Adopt, flush, release, clone
 
 Result<void> UnifiedCore::try_adopt(StorageHandle storage) noexcept {
   if (bytes_ == 0) return {};
@@ -362,7 +367,7 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
   }
   const Mover mover(*this);
   if (Result<void> there = try_ensure(host, {}, site); !there) return there.failure();
-  // Nothing, unless somebody wrote elsewhere between the two.
+  // Copies nothing, unless another thread wrote elsewhere after the flush.
   if (Result<void> home = try_fetch({.range = {0, bytes()},
                                      .place = host,
                                      .reason = TransferReason::host_read,
@@ -385,7 +390,7 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
   homeless_.clear();
   return buffer;
 } catch (const Error& error) {
-  return Failure(error.failure()).at(site);  // of the host, for a shape of many dimensions
+  return Failure(error.failure()).at(site);  // no host memory for the shape
 }
 
 Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexcept try {
@@ -404,7 +409,7 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
   if (!there) return there.failure();
   const Result<unsigned> here = try_place(stream.device(), site);
   if (!here) return here.failure();
-  // As if to a place that has nothing yet: this one stays as it is.
+  // Planned for a place number that has no bytes, so that this buffer stays as it is.
   std::vector<CopyRun> runs;
   {
     const ByteRange all{0, bytes()};
@@ -422,7 +427,7 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
   std::vector<Transfer> moves;
   for (const CopyRun& run : runs) {
     const StorageHandle from = memory_of(run.source).storage;
-    // The host's copy may be memory of a device that it shares; the stream has no part there.
+    // The host copy may be memory of a device that the stream cannot reach.
     const bool is_by_source = (is_host_memory(*to) && run.source != host && from != to) ||
                               !plan_copy(*to, *from, stream.device_id());
     Result<Runner> runner = Runner{{}, stream};
@@ -450,7 +455,8 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
     return no_host_memory("the directory of a unified buffer", site);
   note_stream_use(other.memory_of(*there), Access::discard);
   if (other.places_[*there].memory == host) {
-    // Nobody else will have them, so they are lost with where they come from.
+    // Nobody else will have these bytes. If their source is lost before they arrive, they are lost
+    // too.
     for (const CopyRun& run : runs) {
       other.add_homeless(
           {{run.begin, run.end}, PlaceSet::most, other.memory_of(*there).stream_uses});

@@ -74,7 +74,7 @@ std::size_t Validity::plan(std::size_t begin, std::size_t end, unsigned place,
                            const CopyCosts& costs, std::vector<CopyRun>& runs) const {
   const std::size_t first_run = runs.size();
   std::size_t gaps = 0;
-  PlaceSet since{~std::uint64_t{0}};  // has all between the last run and here
+  PlaceSet since{~std::uint64_t{0}};  // places that have all bytes since the last run
   visit(begin, end, [&](std::size_t from, std::size_t to, PlaceSet valid) {
     if (valid.has(place) || valid.empty()) {
       since = since & valid;
@@ -83,7 +83,7 @@ std::size_t Validity::plan(std::size_t begin, std::size_t end, unsigned place,
     CopyRun run{from, to, costs.cheapest(valid)};
     if (runs.size() > first_run) {
       CopyRun& last = runs.back();
-      // Staying with the source costs less than another copy does.
+      // A longer copy from the same source is cheaper than a second copy.
       if (valid.has(last.source) && costs.of_source[last.source] == costs.of_source[run.source]) {
         run.source = last.source;
       }
@@ -104,6 +104,7 @@ std::size_t Validity::plan(std::size_t begin, std::size_t end, unsigned place,
 }
 
 bool Validity::make_room(std::size_t ranges) noexcept {
+  // A change to one range splits at most two intervals, and so adds at most two.
   const std::size_t needed = count_ + 2 * ranges;
   if (needed <= capacity_) return true;
   const std::size_t capacity = std::max(needed, 2 * capacity_);
@@ -138,7 +139,7 @@ void Validity::change(std::size_t begin, std::size_t end, Change change) noexcep
   std::size_t last = index_of(end - 1);
   if (end_of(last) > end) insert(last + 1, {end, all[last].valid});
   for (std::size_t i = first; i <= last; ++i) all[i].valid = change(all[i].valid);
-  // Neighbours that are equal now are one; only these can be.
+  // Merges neighbours that became equal. Only the changed intervals and their neighbours can be.
   std::size_t kept = first == 0 ? 0 : first - 1;
   const std::size_t stop = std::min(last + 2, count_);
   for (std::size_t i = kept + 1; i < stop; ++i) {

@@ -56,6 +56,18 @@ Result<void*> Backend::allocate_async(const Submission&, std::size_t, std::size_
 Result<void> Backend::release_async(const Submission&, void*) noexcept {
   return missing(*this, "stream-ordered release");
 }
+Result<DriverPoolInfo> Backend::driver_pool() noexcept {
+  return missing(*this, "driver pool settings");
+}
+Result<void> Backend::set_driver_pool(const DriverPoolSettings&) noexcept {
+  return missing(*this, "driver pool settings");
+}
+Result<void> Backend::reset_driver_pool_peaks() noexcept {
+  return missing(*this, "driver pool settings");
+}
+Result<void> Backend::set_driver_pool_access(Backend&, bool) noexcept {
+  return missing(*this, "driver pool settings");
+}
 Result<void*> Backend::register_host(void*, std::size_t) noexcept {
   return missing(*this, "registering host memory");
 }

@@ -340,6 +340,8 @@ Result<Buffer> try_adopt_part(Arrival& arrival, const void* address, std::size_t
                                      {.release = [](void* context) { drop(context); },
                                       .context = arrival.holder,
                                       .ready = arrival.ready,
+                                      // Without an event the structure says that it is complete.
+                                      .is_complete = !arrival.ready,
                                       .owner_awaits_his_writes = true,
                                       .read_only = true,
                                       .tag = arrival.options.tag,

@@ -271,6 +271,7 @@ Result<StridedBuffer> try_import_cuda_array(const Device& device,
       is_empty ? 0 : reach->before + reach->behind,
       {.on_release = [kept] {},
        .stream = producer,
+       .is_complete = options.is_complete || description.version >= 3,
        .read_only = is_read_only,
        .tag = options.tag,
        .site = site});

@@ -450,6 +450,7 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
                 {.release = owner.release,
                  .context = owner.structure,
                  .stream = options.producer,
+                 .is_complete = options.is_complete || tensor.device.device_type == abi::kDLCPU,
                  .owner_awaits_his_writes = true,
                  .read_only = is_read_only,
                  .tag = options.tag,

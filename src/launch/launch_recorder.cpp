@@ -49,6 +49,20 @@ Failure external(void* address, std::size_t bytes, CallSite site) noexcept {
       .with_bytes("bytes", bytes);
 }
 
+Failure unstated(std::size_t argument, const Storage& storage, CallSite site) noexcept {
+  return Failure(ErrorCode::untracked_buffer,
+                 "argument {argument} of a launch, buffer {buffer} of {bytes}, is imported memory, "
+                 "and nobody has stated when its earlier writes are complete. Name their stream or "
+                 "say is_complete with the import, call state_ready(), synchronize '{device}', or "
+                 "take a permissive recorder.",
+                 site)
+      .with("kind", "unstated")
+      .with("argument", argument)
+      .with("buffer", storage.id().value)
+      .with_bytes("bytes", storage.bytes())
+      .with("device", storage.device().spec());
+}
+
 /// Is it live, and the block that it says?
 Result<void> check_live(const Block& block, CallSite site) noexcept {
   const BlockPlace* const place = find_place(block.generation.slot());
@@ -175,6 +189,17 @@ Result<void> LaunchRecorder::check_raw(const RawUse& use) const noexcept {
       .with("b", tern::Place::device(stream().device_id()).text());
 }
 
+Result<void> LaunchRecorder::check_readiness() const noexcept {
+  if (options_.tracking == Tracking::permissive) return {};
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (!places_[i].is_in_scope) continue;
+    const UseScope::Use& use = scope_.uses()[places_[i].index];
+    if (use.storage == nullptr || use.storage->is_readiness_known()) continue;
+    return unstated(i, *use.storage, use.site);
+  }
+  return {};
+}
+
 Result<void> LaunchRecorder::try_begin_raw(CallSite site) noexcept try {
   std::vector<std::pair<std::shared_ptr<UseRecord>, RawUse*>> all;
   for (std::uint32_t i = 0; i < raw_.size(); ++i) {
@@ -221,6 +246,7 @@ Result<void> LaunchRecorder::try_preflight(CallSite site) noexcept {
   if (!places_.empty()) {
     if (Result<void> free = check_not_captured(stream(), site); !free) return free;
   }
+  if (Result<void> ready = check_readiness(); !ready) return ready;
   if (Result<void> begun = scope_.try_begin(site); !begun) return begun;
   if (Result<void> begun = try_begin_raw(site); !begun) {
     finish_raw(false);

@@ -31,7 +31,7 @@ Failure not_of_type(const char* part, DType actual, std::string_view expected,
       .with("expected", expected);
 }
 
-/// Bytes for the first `end` values of a buffer.
+/// Returns the size of the first `end` values in the values buffer.
 std::optional<std::size_t> value_bytes(const LogicalType& type, std::size_t end) noexcept {
   if (type.is_variable()) return 0;
   if (type.is_bits()) return bitmap_bytes(end);
@@ -43,7 +43,7 @@ std::optional<std::size_t> offset_bytes(const LogicalType& type, std::size_t end
   return entries ? checked_multiply(*entries, size_bytes(type.offset_dtype())) : std::nullopt;
 }
 
-/// Is the buffer what it should be? Made to be of the element that is wanted.
+/// Checks the size and element type of a buffer, and views untyped bytes as the wanted type.
 Result<void> check_part(Buffer& buffer, const char* part, std::size_t needed, DType dtype,
                         CallSite site) noexcept {
   if (buffer.bytes() < needed) {
@@ -58,7 +58,7 @@ Result<void> check_part(Buffer& buffer, const char* part, std::size_t needed, DT
   if (!buffer || buffer.dtype() == dtype) return {};
   const bool is_untyped = buffer.dtype() == DType::byte || dtype == DType::byte;
   if (!is_untyped) return not_of_type(part, buffer.dtype(), name(dtype), site);
-  // Room at the end that is no whole element is no part of it.
+  // Bytes at the end that do not make a whole element are ignored.
   const std::size_t width = std::max<std::size_t>(size_bytes(dtype), 1);
   Result<Buffer> whole = buffer.try_as(DType::byte, site);
   if (whole) whole = whole->try_view(0, whole->bytes() / width * width, site);
@@ -71,13 +71,13 @@ Result<void> check_part(Buffer& buffer, const char* part, std::size_t needed, DT
 Result<Buffer> try_new_buffer(const Device& device, DType dtype, std::size_t count,
                               const ColumnOptions& options) noexcept {
   StorageOptions storage = options.storage;
-  // What others ask of columns.
+  // The alignment that Arrow recommends.
   if (storage.alignment == 0) storage.alignment = 64;
   storage.site = options.site;
   return Buffer::try_make(device, Shape::flat(count), dtype, storage);
 }
 
-/// With the bytes of the host.
+/// Allocates a buffer and copies bytes of the host to it.
 Result<Buffer> try_upload(const Device& device, DType dtype, const void* from, std::size_t bytes,
                           const ColumnOptions& options) noexcept {
   Result<Buffer> made = try_new_buffer(device, dtype, bytes / size_bytes(dtype), options);
@@ -103,7 +103,8 @@ Result<std::vector<std::byte>> try_download(const Buffer& buffer, std::size_t of
   return no_host_memory("a column", site);
 }
 
-/// `count` bits from `first` on, as they are, on the host: with the bit they begin at there.
+/// `count` bits beginning with `first`, copied to the host. `first` is the bit of `bytes` at which
+/// they begin.
 struct HostBits {
   std::vector<std::byte> bytes;
   std::size_t first = 0;
@@ -117,7 +118,7 @@ Result<HostBits> try_download_bits(const Buffer& buffer, std::size_t first, std:
   return HostBits{*std::move(bytes), first % 8};
 }
 
-/// Offsets of either width, on the host.
+/// Copies the offsets to the host, as 64-bit numbers.
 Result<std::vector<std::int64_t>> try_download_offsets(const Column& column, std::size_t rows,
                                                        CallSite site) noexcept try {
   if (!column.parts().offsets || rows == 0) return std::vector<std::int64_t>(rows + 1);
@@ -202,7 +203,7 @@ bool is_written(const Buffer& buffer, std::size_t offset, std::size_t bytes) noe
       buffer.storage()->check_written(buffer.offset_bytes() + offset, bytes, {}));
 }
 
-/// Copies bytes of one buffer to the front of another.
+/// Copies bytes from one buffer to another. Waits if there is no stream.
 Result<void> move_bytes(const Buffer& to, std::size_t to_offset, const Buffer& from,
                         std::size_t offset, std::size_t bytes, StreamRef stream,
                         CallSite site) noexcept {
@@ -231,7 +232,7 @@ Result<Column> Column::try_over(LogicalType type, std::size_t capacity, ColumnPa
   if (type.is_variable()) {
     const std::optional<std::size_t> needed = offset_bytes(type, *end);
     if (!needed || *needed > max_request_bytes) return too_large(capacity, site);
-    // Without values nobody needs one.
+    // A column without values needs no offsets.
     const std::size_t least = capacity == 0 && !parts.offsets ? 0 : *needed;
     if (Result<void> fine = check_part(parts.offsets, "offsets", least, type.offset_dtype(), site);
         !fine) {
@@ -303,7 +304,7 @@ Result<Column> Column::try_allocate(const Device& device, LogicalType type, std:
     if (Result<void> added = add_validity(parts, device, capacity, options); !added) {
       return added.failure();
     }
-    // Whoever writes the values says which are there.
+    // The null count is unknown, because the bitmap will be written later.
     if (options.valid.empty()) parts.null_count = {};
   }
   return try_over(std::move(type), capacity, std::move(parts), site);
@@ -446,14 +447,14 @@ Result<Column> Column::try_slice(std::size_t first, std::size_t count, CallSite 
   if (count == 0) part.parts_.null_count = 0;
   return part;
 } catch (const std::bad_alloc&) {
-  return no_host_memory("a column", site);  // for the name of a zone
+  return no_host_memory("a column", site);  // copying the name of a time zone may throw
 }
 
 Result<Column> Column::try_copy_to(const Device& device, std::size_t rows, StreamRef stream,
                                    const ColumnOptions& options) const noexcept try {
   const CallSite site = options.site;
   if (rows > capacity_) rows = capacity_;
-  // Bits begin in the middle of a byte there as they do here, and all else goes with them.
+  // The copy begins at the same bit of a byte as the original, so that bits need not be shifted.
   const std::size_t skipped = parts_.first % 8, base = parts_.first - skipped;
   const std::size_t end = parts_.first + rows, room = skipped + capacity_;
   ColumnParts parts;
@@ -472,7 +473,7 @@ Result<Column> Column::try_copy_to(const Device& device, std::size_t rows, Strea
                      rows == 0 ? 0 : parts_.values.bytes());
     if (done) {
       const std::size_t bytes = parts_.offsets ? (end - base + 1) * width : 0;
-      // Of no texts nobody need have written where they begin.
+      // A column without rows need not have written offsets.
       const bool is_there = rows != 0 || is_written(parts_.offsets, base * width, bytes);
       done = copy_part(parts_.offsets, parts.offsets, type_.offset_dtype(), room + 1, base * width,
                        is_there ? bytes : 0);

@@ -21,7 +21,7 @@ bool is_number_of_32_bits(const LogicalType& type) noexcept {
 bool is_same_or_allowed(const Field& given, const Field& wanted, const SchemaMatch& options) {
   const auto own_type = [](const Field& field) { return field.metadata.find(Field::type_key); };
   if (own_type(given) != own_type(wanted)) {
-    // Of a type of somebody's own nothing is known but that symbols are numbers.
+    // Types of programs match only if they are equal, except that symbols are 32-bit numbers.
     return options.allows_symbol_as_number && (is_symbol(given) || !own_type(given)) &&
            (is_symbol(wanted) || !own_type(wanted)) && is_number_of_32_bits(given.type) &&
            is_number_of_32_bits(wanted.type);

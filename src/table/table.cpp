@@ -21,7 +21,7 @@ Failure too_many_rows(std::uint64_t rows, std::size_t capacity, CallSite site) n
       .with("capacity", capacity);
 }
 
-/// Does the number fit where a device counts?
+/// Checks that the row count fits into the integer on the device.
 Result<void> check_counted(const Buffer& cell, std::uint64_t rows, CallSite site) noexcept {
   constexpr std::uint64_t most = std::numeric_limits<std::uint32_t>::max();
   if (!cell || cell.dtype() != DType::u32 || rows <= most) return {};
@@ -36,13 +36,13 @@ Result<void> check_counted(const Buffer& cell, std::uint64_t rows, CallSite site
 
 }  // namespace
 
-/// The count of rows, which tables that have the same rows share.
+/// The row count. Tables with the same rows share it.
 class Table::Rows {
  public:
   Rows(Buffer cell, std::optional<std::uint64_t> known) noexcept
       : cell_(std::move(cell)), known_(known) {}
 
-  /// Counts the writes of the cell from now on.
+  /// From now on, writes of the integer are counted, so that known() detects them.
   Result<void> try_begin() noexcept {
     if (!cell_) return {};
     const Result<std::uint64_t> writes = cell_.storage()->try_count_writes();
@@ -63,7 +63,7 @@ class Table::Rows {
 
   [[nodiscard]] Result<std::uint64_t> try_read(std::size_t capacity, CallSite site) noexcept {
     if (const std::optional<std::uint64_t> there = known()) return *there;
-    // Before it is read: what is written meanwhile makes it stale.
+    // Counted before the read: a write during the read makes the result stale.
     const Result<std::uint64_t> writes = cell_.storage()->try_count_writes();
     if (!writes) return writes.failure();
     std::uint64_t rows = 0;
@@ -114,9 +114,9 @@ class Table::Rows {
 
  private:
   Buffer cell_;
-  std::mutex mutex_;  // of the two below
+  std::mutex mutex_;  // guards the members below
   std::optional<std::uint64_t> known_;
-  std::uint64_t seen_ = 0;  // writes of the cell when it was read
+  std::uint64_t seen_ = 0;  // number of writes when the integer was last read
 };
 
 struct Table::Body {
@@ -416,7 +416,8 @@ Result<Table> Table::try_copy_to(const Device& device, StreamRef stream,
     if (!copy) return copy.failure();
     Result<void> done;
     if (known) {
-      // What the host knows need not be fetched from where it is.
+      // A count that the host knows is written directly instead of being copied from the other
+      // device.
       if (stream.id() && stream.device_id() == device.id()) {
         const Result<Mark> filled = cell.dtype() == DType::u32
                                         ? copy->try_fill(static_cast<std::uint32_t>(*known), stream)

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -354,6 +355,105 @@ TEST_F(UseRecordTest, AThreadDoesNotWaitForItself) {
   record.end(read, b, b.next_mark(), Access::read);
   record.end(write, a, a.next_mark(), Access::discard);
   EXPECT_EQ(record.size(), 2u);
+}
+
+TEST_F(UseRecordTest, AReaderMayWriteOnceTheOtherReadersHaveEnded) {
+  const UseRecord::Ticket read = record.try_begin(a, Access::read).value();
+  std::thread([&] { use(b, Access::read); }).join();
+  const Result<UseRecord::Ticket> write = record.try_begin(a, Access::read_write);
+  ASSERT_TRUE(write) << write.failure().text();
+  record.end(*write, a, a.next_mark(), Access::read_write);
+  record.end(read, a, a.next_mark(), Access::read);
+}
+
+TEST_F(UseRecordTest, TheSecondReaderMayWriteOnceTheFirstHasEnded) {
+  const UseRecord::Ticket first = record.try_begin(a, Access::read).value();
+  std::atomic<int> step = 0;
+  std::thread second([&] {
+    const UseRecord::Ticket read = record.try_begin(b, Access::read).value();
+    step = 1;
+    while (step < 2) std::this_thread::yield();
+    const Result<UseRecord::Ticket> write = record.try_begin(b, Access::read_write);
+    EXPECT_TRUE(write) << write.failure().text();
+    if (write) record.end(*write, b, b.next_mark(), Access::read_write);
+    record.end(read, b, b.next_mark(), Access::read);
+  });
+  while (step < 1) std::this_thread::yield();
+  record.end(first, a, a.next_mark(), Access::read);
+  step = 2;
+  second.join();
+}
+
+TEST_F(UseRecordTest, AReaderThatWritesWaitsForTheOtherReaders) {
+  const UseRecord::Ticket other = record.try_begin(b, Access::read).value();
+  std::atomic<bool> is_reading = false, has_begun = false;
+  std::thread writer([&] {
+    const UseRecord::Ticket read = record.try_begin(a, Access::read).value();
+    is_reading = true;
+    const Result<UseRecord::Ticket> write = record.try_begin(a, Access::discard);
+    has_begun = true;
+    EXPECT_TRUE(write) << write.failure().text();
+    if (write) record.cancel(*write);
+    record.cancel(read);
+  });
+  while (!is_reading) std::this_thread::yield();
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+  while (!has_begun && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  EXPECT_FALSE(has_begun);
+  record.end(other, b, b.next_mark(), Access::read);
+  writer.join();
+  use(c, Access::discard);
+}
+
+TEST_F(UseRecordTest, OfTwoReadersThatBothWriteTheSecondIsRefusedAtOnce) {
+  std::atomic<int> reading = 0, written = 0, refused = 0;
+  const auto read_and_write = [&](StreamRef stream) {
+    const UseRecord::Ticket read = record.try_begin(stream, Access::read).value();
+    ++reading;
+    while (reading < 2) std::this_thread::yield();
+    const Result<UseRecord::Ticket> write = record.try_begin(stream, Access::discard);
+    if (write) {
+      ++written;
+      record.cancel(*write);
+    } else {
+      ++refused;
+      EXPECT_EQ(write.failure().code(), ErrorCode::access_conflict);
+      const std::string text(write.failure().text());
+      EXPECT_NE(text.find("each would wait for the other"), std::string::npos) << text;
+      EXPECT_NE(text.find("End or cancel the read"), std::string::npos) << text;
+    }
+    record.cancel(read);  // the way out that the sentence names: the other thread goes on
+  };
+  const auto begun = std::chrono::steady_clock::now();
+  std::thread other([&] { read_and_write(b); });
+  read_and_write(a);
+  other.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30));
+  EXPECT_EQ(written, 1);
+  EXPECT_EQ(refused, 1);
+  use(a, Access::discard);
+}
+
+TEST_F(UseRecordTest, MoreReadersThanAreToldApartStillKeepAWriterOut) {
+  constexpr int readers = 100;
+  std::atomic<int> reading = 0;
+  std::atomic<bool> is_over = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < readers; ++i) {
+    threads.emplace_back([&] {
+      const UseRecord::Ticket read = record.try_begin(b, Access::read).value();
+      ++reading;
+      while (!is_over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      record.end(read, b, b.next_mark(), Access::read);
+    });
+  }
+  while (reading < readers) std::this_thread::yield();
+  MarkSet waits;
+  EXPECT_FALSE(
+      record.try_begin(a, Access::discard, waits, UseRecord::Turn::if_free).value().has_turn());
+  is_over = true;
+  for (std::thread& thread : threads) thread.join();
+  use(a, Access::discard);
 }
 
 TEST_F(UseRecordTest, WithoutATurnNobodyWaits) {

@@ -742,6 +742,23 @@ TEST(ArrowInOrder, UsesComeBehindTheEvent) {
   }
 }
 
+TEST(ArrowInOrder, WithoutAnEventTheStructureSaysThatItIsComplete) {
+  const Device device = sim::open({});
+  DeviceNumbers theirs(device);
+  theirs.array.sync_event = nullptr;
+  const Stream reader(device);
+  {
+    const Column taken = import_arrow_column(device, &theirs.array, &theirs.schema);
+    LaunchRecorder recorder(reader);
+    recorder.use(taken.values(), Access::read);
+    EXPECT_TRUE(recorder.try_preflight());
+    recorder.cancel();
+  }
+  device.synchronize();
+  static_cast<void>(poll_storages());
+  EXPECT_EQ(theirs.released, 1);
+}
+
 TEST(ArrowInOrder, ReleaseComesBehindTheLastRecordedUse) {
   const Device device = sim::open({.seed = 3});
   DeviceNumbers theirs(device);

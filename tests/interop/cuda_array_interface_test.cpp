@@ -218,5 +218,29 @@ TEST_F(CudaArray, IsForCudaDevices) {
             ErrorCode::device_mismatch);
 }
 
+TEST_F(CudaArray, OnlyVersionThreeSaysThatNothingIsPending) {
+  const Buffer buffer = count_up({4});
+  device.synchronize();
+  const auto is_known = [&](int version, std::optional<std::uintptr_t> on,
+                            const CudaArrayImportOptions& options) {
+    CudaArrayInterface description;
+    description.shape = {4};
+    description.typestr = "<f4";
+    description.data = buffer.address();
+    description.version = version;
+    description.stream = on;
+    return try_import_cuda_array(device, description, options)
+        .value()
+        .hull()
+        .storage()
+        ->is_readiness_known();
+  };
+  EXPECT_TRUE(is_known(3, {}, {})) << "no stream: no synchronization is needed";
+  EXPECT_TRUE(is_known(3, CudaArrayInterface::legacy_stream, {}));
+  EXPECT_FALSE(is_known(2, {}, {})) << "older versions have no word for it";
+  EXPECT_TRUE(is_known(2, {}, {.producer = stream}));
+  EXPECT_TRUE(is_known(2, {}, {.is_complete = true}));
+}
+
 }  // namespace
 }  // namespace tern

@@ -770,6 +770,43 @@ TEST_P(DlpackDevices, AStrictRecorderTakesWhatWasImported) {
   EXPECT_EQ(escaped_memory().escapes, 0u);
 }
 
+/// Would a strict recorder take it?
+ErrorCode strict_code(StreamRef stream, const Buffer& imported) {
+  LaunchRecorder recorder(stream);
+  recorder.use(imported, Access::read);
+  const Result<void> begun = recorder.try_preflight();
+  recorder.cancel();
+  return begun ? ErrorCode{} : begun.failure().code();
+}
+
+TEST(Dlpack, ATensorOfADeviceSaysNothingOfPendingWrites) {
+  const Device device = sim::open({});
+  const Stream stream(device), producer(device);
+  void* const memory = device.allocate(MemoryKind::device, 24);
+  const abi::DLDevice there =
+      try_dlpack_device(*Buffer::allocate(device, Shape{1}, DType::f32).storage()).value();
+  const auto import = [&](Stranger& stranger, const DlpackImport& options) {
+    stranger.managed.dl_tensor.data = memory;
+    stranger.managed.dl_tensor.device = there;
+    return import_dlpack(device, &stranger.managed, options).buffer();
+  };
+  {
+    Stranger bare, ordered, complete;
+    EXPECT_EQ(strict_code(stream, import(bare, {})), ErrorCode::untracked_buffer);
+    EXPECT_EQ(strict_code(stream, import(ordered, {.producer = producer})), ErrorCode{});
+    EXPECT_EQ(strict_code(stream, import(complete, {.is_complete = true})), ErrorCode{});
+    device.synchronize();
+    static_cast<void>(poll_storages());
+  }
+  device.release(memory);
+}
+
+TEST_F(DlpackHost, ATensorOfTheHostIsComplete) {
+  Stranger stranger;
+  const Buffer taken = import_dlpack(host, &stranger.managed).buffer();
+  EXPECT_TRUE(taken.storage()->is_readiness_known()) << "the protocol has no streams for it";
+}
+
 TEST(Dlpack, GivesTheStructureOfAnOfficialHeader) {
   struct Official {  // laid out as theirs
     abi::DLPackVersion version;

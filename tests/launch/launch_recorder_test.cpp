@@ -286,7 +286,7 @@ TEST_F(LaunchRecorderTest, PermissiveSkipsAndCountsIt) {
 TEST_F(LaunchRecorderTest, AdoptedMemoryIsTracked) {
   const Block theirs = block();
   {
-    Buffer adopted = adopt(device, theirs.address, 256, {});
+    Buffer adopted = adopt(device, theirs.address, 256, {.is_complete = true});
     launch(a, adopted, Access::discard);
     const std::uint64_t before = waits();
     launch(b, adopted, Access::read);
@@ -295,6 +295,120 @@ TEST_F(LaunchRecorderTest, AdoptedMemoryIsTracked) {
   c.wait(a.mark());
   c.wait(b.mark());
   pool->deallocate(theirs, c);
+}
+
+TEST_F(LaunchRecorderTest, StrictRefusesAnImportOfUnstatedReadiness) {
+  const Block theirs = block();
+  c.synchronize();
+  {
+    const Buffer ours = buffer();
+    const Buffer adopted = adopt(device, theirs.address, 256, {});
+    const Buffer lent = borrow(device, theirs.address, 256, {});
+    for (const Buffer& imported : {adopted, lent}) {
+      const std::uint64_t before = waits();
+      LaunchRecorder recorder(a);
+      recorder.use(ours, Access::discard);
+      recorder.use(imported, Access::read);
+      const Result<void> refused = recorder.try_preflight();
+      ASSERT_EQ(code(refused), ErrorCode::untracked_buffer);
+      EXPECT_EQ(refused.failure().number("argument"), 1u) << "the second one";
+      EXPECT_EQ(refused.failure().number("buffer"), imported.storage()->id().value);
+      const std::string text(refused.failure().text());
+      EXPECT_NE(text.find("argument 1"), std::string::npos) << text;
+      EXPECT_NE(text.find("synchronize"), std::string::npos) << text;
+      EXPECT_EQ(waits(), before) << "nothing is queued";
+      EXPECT_TRUE(is_idle(ours)) << "and nothing is on record";
+    }
+    LaunchRecorder permissive(a, {.tracking = Tracking::permissive});
+    permissive.use(adopted, Access::read);
+    permissive.preflight();
+    EXPECT_EQ(permissive.skipped(), 0u) << "its uses are tracked";
+    permissive.commit();
+    EXPECT_FALSE(is_idle(adopted));
+  }
+  c.wait(a.mark());
+  pool->deallocate(theirs, c);
+}
+
+TEST_F(LaunchRecorderTest, StrictTakesAnImportWhoseReadinessWasStatedWithIt) {
+  const Block theirs = block();
+  c.synchronize();
+  const std::uint64_t hold = sim::hold(c);
+  {
+    struct Case {
+      Buffer imported;
+      std::uint64_t waits;  // for the producer
+    };
+    for (const Case& one : {Case{adopt(device, theirs.address, 256, {.stream = c}), 1},
+                            Case{adopt(device, theirs.address, 256, {.ready = c.next_mark()}), 1},
+                            Case{adopt(device, theirs.address, 256, {.is_complete = true}), 0},
+                            Case{borrow(device, theirs.address, 256, {.stream = c}), 1},
+                            Case{borrow(device, theirs.address, 256, {.is_complete = true}), 0}}) {
+      const std::uint64_t before = waits();
+      LaunchRecorder recorder(b);
+      recorder.use(one.imported, Access::read);
+      ASSERT_TRUE(recorder.try_preflight());
+      EXPECT_EQ(waits(), before + one.waits);
+      recorder.cancel();
+    }
+  }
+  sim::let_go(device, hold);
+  pool->deallocate(theirs, c);
+}
+
+TEST_F(LaunchRecorderTest, ReadinessMayBeStatedAfterTheImport) {
+  const Block theirs = block();
+  c.synchronize();
+  const std::uint64_t hold = sim::hold(c);
+  {
+    const Buffer imported = adopt(device, theirs.address, 256, {});
+    LaunchRecorder recorder(b);
+    recorder.use(imported, Access::read);
+    ASSERT_EQ(code(recorder.try_preflight()), ErrorCode::untracked_buffer);
+    state_ready(imported, c);
+    const std::uint64_t before = waits();
+    ASSERT_TRUE(recorder.try_preflight()) << "the same call is made again";
+    EXPECT_EQ(waits(), before + 1) << "behind the stream that was stated";
+    recorder.cancel();
+
+    const Buffer complete = adopt(device, theirs.address, 256, {});
+    state_ready(complete, {});
+    LaunchRecorder another(b);
+    another.use(complete, Access::read);
+    ASSERT_TRUE(another.try_preflight());
+    another.cancel();
+    EXPECT_EQ(try_state_ready(Buffer(), {}).failure().code(), ErrorCode::not_allocated);
+  }
+  sim::let_go(device, hold);
+  pool->deallocate(theirs, c);
+}
+
+TEST_F(LaunchRecorderTest, SynchronizingTheDeviceSettlesReadiness) {
+  const Device other = sim::open({});
+  const Stream stream(other);
+  void* const theirs = other.allocate(MemoryKind::device, 256);
+  {
+    const Buffer earlier = adopt(other, theirs, 256, {});
+    other.synchronize();
+    const Buffer later = adopt(other, theirs, 256, {});
+    LaunchRecorder settled(stream);
+    settled.use(earlier, Access::read);
+    EXPECT_TRUE(settled.try_preflight());
+    settled.cancel();
+    LaunchRecorder unsettled(stream);
+    unsettled.use(later, Access::read);
+    EXPECT_EQ(code(unsettled.try_preflight()), ErrorCode::untracked_buffer)
+        << "the wait was before the import";
+    sim::set_faults(other, "sync#1=fail");
+    EXPECT_FALSE(other.try_synchronize());
+    EXPECT_EQ(code(unsettled.try_preflight()), ErrorCode::untracked_buffer)
+        << "a wait that failed says nothing";
+    other.synchronize();
+    EXPECT_TRUE(unsettled.try_preflight());
+    unsettled.cancel();
+  }
+  static_cast<void>(poll_storages());
+  other.release(theirs);
 }
 
 TEST_F(LaunchRecorderTest, ADroppedRecorderIsCountedAndItsMemoryHeld) {

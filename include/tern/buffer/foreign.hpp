@@ -7,6 +7,11 @@
 // invalid_argument; sizes that do not fit with size_overflow; a range that leaves its allocation
 // with out_of_bounds; elements that cannot be there with misaligned.
 //
+// An import states when earlier writes of the memory are complete: behind a stream or a mark, or
+// now (is_complete). One that states nothing is used as if they were, but a strict LaunchRecorder
+// refuses it (untracked_buffer) until somebody states it (try_state_ready) or the device was
+// synchronized.
+//
 // What is refused has changed nothing: nothing was taken over, no callback is called, and what was
 // to be given stays with the caller. Zero bytes are legal. Each x() throws what try_x() returns.
 // Thread-safe.
@@ -48,6 +53,8 @@ struct Adoption {
   /// Who still writes it: it is ready at the mark, or when the stream has done what it has now.
   Mark ready = {};
   StreamRef stream = {};
+  /// All writes are complete now. Without this, a mark or a stream, readiness is unstated.
+  bool is_complete = false;
   /// It may be released before that, if nobody here has used it: the owner knows what he writes. So
   /// it is with tensors and tables of other libraries (docs/decisions/0019).
   bool owner_awaits_his_writes = false;
@@ -132,9 +139,11 @@ struct Loan {
   /// Kept until our uses are done.
   std::shared_ptr<void> owner = {};
   /// Their stream, of the same device: our uses begin behind what it has now, and its later work
-  /// comes behind our uses when the last handle is gone. The devices do the waiting. None: they are
-  /// done with it, and do not begin before the owner is let go.
+  /// comes behind our uses when the last handle is gone. The devices do the waiting. None: they do
+  /// not use it before the owner is let go.
   StreamRef stream = {};
+  /// All their writes are complete now. Without this or a stream, readiness is unstated.
+  bool is_complete = false;
   bool read_only = false;
   Tag tag = {};
   std::optional<bool> checked = {};
@@ -153,6 +162,18 @@ struct Loan {
 [[nodiscard]] inline Buffer borrow(const Device& device, void* address, std::size_t bytes,
                                    Loan&& loan) {
   return try_borrow(device, address, bytes, std::move(loan)).value();
+}
+
+// --- Readiness of what was imported
+
+/// States when earlier writes of imported memory are complete, for an import that did not: our
+/// later uses come behind what `producer` has now. Without a stream they are complete now. Refused
+/// with not_allocated for a default-constructed buffer, as marks are, and with out_of_memory.
+[[nodiscard]] TERN_EXPORT Result<void> try_state_ready(const Buffer& buffer, StreamRef producer,
+                                                       CallSite site = CallSite::here()) noexcept;
+inline void state_ready(const Buffer& buffer, StreamRef producer,
+                        CallSite site = CallSite::here()) {
+  try_state_ready(buffer, producer, site).value();
 }
 
 // --- Register: memory of the host, page-locked where it is

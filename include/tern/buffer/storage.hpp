@@ -263,6 +263,13 @@ class TERN_EXPORT Storage {
   /// What is on record now need not be done for memory to go back to its origin: before it has any
   /// other use, and by somebody who is the only one to know the storage.
   void leave_uses_to_owner() noexcept;
+  /// Is it known when earlier writes of memory of others are complete? Its import or somebody since
+  /// has stated that (try_state_ready), or the device was synchronized since. True of memory that
+  /// was not imported.
+  [[nodiscard]] bool is_readiness_known() const noexcept { return resource_ || is_import_ready(); }
+  /// The import did not state it. By somebody who is the only one to know the storage.
+  void leave_readiness_unstated() noexcept;
+  void note_readiness_stated() noexcept;
 
   /// Refused with never_written, naming the first such range inside this one.
   [[nodiscard]] Result<void> check_written(std::size_t offset, std::size_t bytes,
@@ -352,6 +359,7 @@ class TERN_EXPORT Storage {
   /// for what the device has.
   [[nodiscard]] std::size_t end_escape() noexcept;
   [[nodiscard]] bool is_behind_strangers() const noexcept;
+  [[nodiscard]] bool is_import_ready() const noexcept;
   /// The block, in the order of the stream. False if its owner captures that into a graph: nothing
   /// can be ordered by it until he has. What else is refused the resource tries again.
   [[nodiscard]] bool try_give(StreamRef stream) noexcept;

@@ -8,7 +8,8 @@
 // Between its beginning and its end a use has the turn, so that the uses of several threads come
 // one after the other: another thread that would write the memory, or read what is written, waits
 // until the use has left its mark. Reads do not wait for reads, and a thread never waits for
-// itself.
+// itself: one that reads and begins to write waits for the other readers only. Two threads that
+// both do so would wait for each other, so the second is refused.
 //
 // A write makes earlier uses unnecessary to remember, but only those it has waited for: what others
 // began to do between its beginning and its end stays on record. Thread-safe. Invariants:
@@ -21,6 +22,7 @@
 
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -90,13 +92,22 @@ class TERN_EXPORT UseRecord {
   class Ticket {
    public:
     constexpr Ticket() noexcept = default;
-    constexpr Ticket(std::uint64_t version, bool has_turn, bool is_write) noexcept
-        : word_(version << 2 | (has_turn ? turn_bit : 0) | (is_write ? write_bit : 0)) {}
+    constexpr Ticket(std::uint64_t version, bool has_turn, bool is_write,
+                     std::uint32_t slot = 0) noexcept
+        : word_(version << 8 | std::uint64_t{slot} << 2 | (has_turn ? turn_bit : 0) |
+                (is_write ? write_bit : 0)) {}
 
     /// Of the record when the use began.
-    [[nodiscard]] constexpr std::uint64_t version() const noexcept { return word_ >> 2; }
+    [[nodiscard]] constexpr std::uint64_t version() const noexcept { return word_ >> 8; }
     [[nodiscard]] constexpr bool has_turn() const noexcept { return (word_ & turn_bit) != 0; }
     [[nodiscard]] constexpr bool is_write() const noexcept { return (word_ & write_bit) != 0; }
+    /// Where the use is counted among those of other threads (OtherUsers). 0: it is the first
+    /// thread's.
+    [[nodiscard]] constexpr std::uint32_t slot() const noexcept {
+      return static_cast<std::uint32_t>(word_ >> 2) & (slots - 1);
+    }
+
+    static constexpr std::uint32_t slots = 64;
 
    private:
     static constexpr std::uint64_t turn_bit = 2, write_bit = 1;
@@ -145,7 +156,8 @@ class TERN_EXPORT UseRecord {
 
   /// Queues on the stream the waits that a use needs; the host waits for devices of other backends,
   /// whose marks no stream can wait for. Refused as waits are, with out_of_memory, and with
-  /// access_conflict if another thread has a use begun for a minute; then nothing is on record.
+  /// access_conflict if another thread has a use begun for a minute, or at once if this thread has
+  /// a read begun and another one that has too waits to write; then nothing is on record.
   [[nodiscard]] Result<Ticket> try_begin(StreamRef stream, Access access,
                                          CallSite site = CallSite::here(),
                                          Turn turn = Turn::wait) noexcept;
@@ -216,12 +228,23 @@ class TERN_EXPORT UseRecord {
   /// Must a use wait until others have ended?
   [[nodiscard]] bool is_blocked(std::uint32_t thread, bool is_write) const noexcept {
     if (open_uses_ == 0 || opener_ == thread) return false;
-    return is_write || open_writes_ != 0;
+    if (!is_write && open_writes_ == 0) return false;
+    return opener_ != several_threads || count_own(thread) != open_uses_;
   }
+  /// How many of the open uses are the thread's.
+  [[nodiscard]] std::uint32_t count_own(std::uint32_t thread) const noexcept;
+  /// Waits with the mutex held, and lets go of it meanwhile; refused, it does not have it.
+  [[nodiscard]] Result<void> try_wait_for_turn(std::uint32_t thread, bool is_write,
+                                               CallSite site) noexcept;
+  /// Where another thread than the first is counted; none if the host has no memory.
+  [[nodiscard]] std::uint32_t try_take_slot(std::uint32_t thread) noexcept;
+  void leave_slot(std::uint32_t slot) noexcept;
   void give_turn_back(const Ticket& ticket) noexcept {
     if (!ticket.has_turn()) return;
     --open_uses_;
     open_writes_ = static_cast<std::uint8_t>(open_writes_ - (ticket.is_write() ? 1 : 0));
+    if (ticket.slot() != 0) [[unlikely]]
+      leave_slot(ticket.slot());
   }
   [[nodiscard]] std::span<Entry> entries() noexcept { return {data(), count_}; }
   [[nodiscard]] Entry* data() noexcept { return more_ ? more_.get() : inline_; }
@@ -234,6 +257,22 @@ class TERN_EXPORT UseRecord {
   static void settle(Entry& entry) noexcept;
   /// The same, and is the use over?
   static bool is_done(Entry& entry) noexcept;
+
+  /// Whose the open uses are, while they are of several threads: made when that first happens. Uses
+  /// that are counted in no slot are those of the thread that came first.
+  struct OtherUsers {
+    struct Slot {
+      std::uint32_t thread = 0;
+      std::uint32_t uses = 0;
+    };
+    /// Slot 0 stands for the first thread, the last one for all who found no other.
+    static constexpr std::uint32_t nameless = Ticket::slots - 1;
+
+    std::uint32_t first_thread = 0;
+    std::uint32_t uses = 0;                 // in all slots
+    bool has_waiting_reader = false;        // one who reads waits for the other readers, to write
+    std::array<Slot, Ticket::slots> slots;  // by the thread's number, or the next free one
+  };
 
   static constexpr std::uint32_t several_threads = 0;
   static constexpr std::uint32_t max_entries = 0xFFFF;
@@ -252,6 +291,7 @@ class TERN_EXPORT UseRecord {
   union {
     Entry inline_[inline_entries];  // the first count_ of them are alive
   };
+  std::unique_ptr<OtherUsers> others_;
 };
 
 }  // namespace tern

@@ -1,8 +1,9 @@
-// A BufferState is where the newest bytes of a unified buffer are, as one word.
+// A BufferState summarizes in one word which copies of a unified buffer are up to date.
 //
-// It follows from two facts of each place: does it take part (has it a copy), and is the copy up to
-// date. Six words are not enough for parts that differ, and for a host and only some devices that
-// are up to date: those are mixed, and valid_places() and for_each_interval() have the whole truth.
+// The word follows from two facts about each place: whether the place has a copy, and whether that
+// copy is up to date. `mixed` covers all cases that the other words cannot express: parts of the
+// buffer have different states, or the host and only some of the devices are up to date.
+// valid_places() and for_each_interval() return the full details.
 
 #pragma once
 
@@ -12,15 +13,16 @@
 namespace tern {
 
 enum class BufferState : std::uint8_t {
-  uninitialized,  // nobody wrote it
-  host_only,      // the host has it, and no device takes part
-  device_only,    // a device has it, and the host does not take part
-  synchronized,   // all that take part have it
-  host_dirty,     // the host has it, the devices are stale
-  device_dirty,   // a device has it, the host is stale
+  uninitialized,  // never written
+  host_only,      // the host is up to date; no device has a copy
+  device_only,    // a device is up to date; the host has no copy
+  synchronized,   // every copy is up to date
+  host_dirty,     // the host is up to date; all device copies are stale
+  device_dirty,   // a device is up to date; the host copy is stale
   mixed,
 };
 
+/// Returns the state in capital letters, such as "HOST_ONLY".
 [[nodiscard]] constexpr std::string_view name(BufferState state) noexcept {
   switch (state) {
     case BufferState::uninitialized:

@@ -1,22 +1,27 @@
-// Hints tell the driver about managed memory: what it is for, where it should be, where it goes
-// next, and when nobody needs its bytes any more.
+// Hints tell the driver how managed memory will be used: where its pages should be, where they are
+// needed next, and when their bytes are no longer needed.
 //
 //   Hints hints(buffer);
 //   HintUndo undo = hints.apply(MigrationPolicy::prefer_device(gpu));
 //   hints.prefetch(gpu.place(), stream);
 //   undo.restore();
 //
-// They are of a managed buffer or a view of one and hold its storage, so they cannot dangle. All of
-// it, or a range of its bytes: one that leaves it is refused with invalid_view. Hints are about
-// whole pages, so neighbours in the first and last page are told too; reports say how many bytes
-// that is. Zero bytes, and what the device would not do, reach no driver and are reported as
-// skipped; HintOptions::strict makes the latter a refusal (unsupported).
+// A Hints object belongs to a managed buffer or a view of one, and shares ownership of its storage.
+// A hint covers all bytes, or a range of them. A range outside of the buffer fails with
+// invalid_view.
 //
-// Advice goes with the memory: when the last handle of a buffer is gone, what its pages were told
-// is taken back, because others have them next. A hint changes no bytes and no result of a program,
-// except discard(). Advice is a host call, in force when it returns; prefetch and discard are in
-// stream order and recorded as uses of the buffer. Each x() throws what try_x() returns. Copies are
-// the same hints; threads may share the memory, but not one object.
+// Drivers apply hints to whole pages, so a hint also affects other bytes in the first and the last
+// page; the report says how many. A hint on zero bytes, or one that the device does not support,
+// does not reach the driver and is reported as skipped. With HintOptions::strict, a hint that the
+// device does not support fails with unsupported.
+//
+// A hint changes no bytes and no result of a program, except discard(). Advice is a host call that
+// takes effect before it returns. Prefetch and discard are stream-ordered, and are recorded as uses
+// of the buffer. When the last handle of a buffer is destroyed, Tern takes back the advice on its
+// pages, because other buffers get those pages next.
+//
+// Each x() throws what try_x() returns. Copies of a Hints object refer to the same memory. Several
+// threads may give hints on the same memory, each through its own object.
 
 #pragma once
 
@@ -39,17 +44,18 @@
 namespace tern {
 
 struct HintOptions {
-  /// Refuse what the device would not do, instead of skipping it.
+  /// Fail if the device does not support a hint, instead of skipping the hint.
   bool strict = false;
 };
 
-/// Bytes of a buffer or view that hints are about.
+/// The bytes of a buffer or view that a hint is about.
 struct HintRange {
   std::size_t offset_bytes = 0;
   std::size_t bytes = 0;
 };
 
-/// What a hint on a range covers: the range, and what else is in its first and last page.
+/// The bytes that a hint affects: the range itself, and the bytes before and after it in its first
+/// and last page.
 struct EffectiveRange {
   std::size_t offset_bytes = 0;
   std::size_t bytes = 0;
@@ -59,54 +65,59 @@ struct EffectiveRange {
   friend constexpr bool operator==(const EffectiveRange&, const EffectiveRange&) noexcept = default;
 };
 
-/// Why the driver was not told.
+/// Why a hint did not reach the driver.
 enum class HintSkip : std::uint8_t {
-  none,            // it was
-  zero_bytes,      // there is nothing to tell about
-  default_policy,  // there is nothing to tell
-  not_concurrent,  // host and device cannot use the memory at the same time
-  not_supported,   // the device takes no such hints
-  already_there,   // nothing of it is stale there, or nothing has to move (unified memory)
+  none,            // the hint was sent
+  zero_bytes,      // the range is empty
+  default_policy,  // the policy is the driver's own, so there is nothing to send
+  not_concurrent,  // host and device cannot use managed memory at the same time
+  not_supported,   // the device does not support this hint
+  already_there,   // unified buffer: nothing has to move
 };
+/// Returns a short sentence for reports.
 [[nodiscard]] TERN_EXPORT const char* name(HintSkip skip) noexcept;
 
+/// What became of a hint.
 struct HintReport {
   HintSkip skipped = HintSkip::none;
   EffectiveRange range = {};
-  /// How many bytes move, where that is known: of unified memory. What drivers do with pages is
-  /// not.
+  /// The number of bytes that move, for a unified buffer. Empty for managed memory, because drivers
+  /// do not report which pages they move.
   std::optional<std::size_t> moved_bytes = {};
 
   [[nodiscard]] bool is_sent() const noexcept { return skipped == HintSkip::none; }
 };
 
-/// What is in force for a range; where that differs from part to part it is mixed, and the value
-/// that of the first part.
+/// A setting that is in force for a range. If parts of the range have different settings,
+/// `is_mixed` is true and `value` is the setting of the first part.
 template <class T>
 struct InForce {
   T value = {};
   bool is_mixed = false;
 };
 
+/// The settings that the driver has for a range.
 struct HintState {
   InForce<bool> read_mostly;
   InForce<std::optional<Place>> preferred;
   InForce<std::vector<Place>> accessed_by;
-  /// Where the pages were last asked to go, which is not always where they are.
+  /// Where the pages were last prefetched to, which is not always where they are.
   InForce<std::optional<Place>> last_prefetch;
 };
 
 class HintUndo;
 
+/// Gives hints on one managed buffer or view.
 class TERN_EXPORT Hints {
  public:
-  /// Throws what try_make returns.
+  /// Throws what try_make() returns.
   explicit Hints(Buffer buffer, HintOptions options = {}, CallSite site = CallSite::here());
-  /// Refused with invalid_argument for memory that is not managed.
+  /// Creates hints on a buffer. Fails with invalid_argument if its memory is not managed.
   [[nodiscard]] static Result<Hints> try_make(Buffer buffer, HintOptions options = {},
                                               CallSite site = CallSite::here()) noexcept;
-  /// Of memory that somebody else allocated: the owner keeps it, and is kept. Refused with
-  /// invalid_argument without one, and if the device does not know the range as managed memory.
+  /// Creates hints on managed memory that another library has allocated. The hints share `owner`,
+  /// which must keep the memory alive. Fails with invalid_argument if `owner` is null, or if the
+  /// device does not know the range as managed memory.
   [[nodiscard]] static Result<Hints> try_over(const Device& device, void* address,
                                               std::size_t bytes, std::shared_ptr<void> owner,
                                               HintOptions options = {},
@@ -120,7 +131,8 @@ class TERN_EXPORT Hints {
   [[nodiscard]] const Buffer& buffer() const noexcept { return buffer_; }
   [[nodiscard]] HintOptions options() const noexcept { return options_; }
 
-  /// What a hint on the range would cover; without one, on all of it. Allocates the memory.
+  /// Returns the bytes that a hint on the range would affect; without a range, on the whole buffer.
+  /// Allocates the memory of the buffer.
   [[nodiscard]] Result<EffectiveRange> try_effective_range(
       std::optional<HintRange> range = {}, CallSite site = CallSite::here()) const noexcept;
   [[nodiscard]] EffectiveRange effective_range(std::optional<HintRange> range = {},
@@ -128,8 +140,9 @@ class TERN_EXPORT Hints {
     return try_effective_range(range, site).value();
   }
 
-  // --- Advice. The place is a device that is open or the host; a preferred one may also be a NUMA
-  // node (invalid_device). Where it means nothing it is ignored.
+  // --- Advice. The place must be the host or an open device; for the preferred location it may
+  // also be a NUMA node. Any other place fails with invalid_device. Advice that needs no place
+  // ignores the place.
 
   Result<HintReport> try_advise(AdvicePair advice, std::optional<HintRange> range = {},
                                 CallSite site = CallSite::here()) const noexcept;
@@ -162,14 +175,15 @@ class TERN_EXPORT Hints {
     return advise({Advice::unset_accessed_by, place}, range, site);
   }
 
-  /// All of a policy, or nothing of it if a part is refused. What was there before is in the undo.
+  /// Applies all advice of a policy, or none: if one part fails, the parts before it are taken
+  /// back. Returns an undo with the settings from before.
   [[nodiscard]] Result<HintUndo> try_apply(const MigrationPolicy& policy,
                                            std::optional<HintRange> range = {},
                                            CallSite site = CallSite::here()) const noexcept;
   [[nodiscard]] HintUndo apply(const MigrationPolicy& policy, std::optional<HintRange> range = {},
                                CallSite site = CallSite::here()) const;
-  /// The same for callers that name the place once more: the policy's counts, and another one is
-  /// refused with device_mismatch. A policy that prefers none takes any.
+  /// Like try_apply(), for callers that name a place as well. Fails with device_mismatch if the
+  /// policy prefers another place. A policy without a preferred place accepts any.
   [[nodiscard]] Result<HintUndo> try_apply_at(const MigrationPolicy& policy, Place place,
                                               std::optional<HintRange> range = {},
                                               CallSite site = CallSite::here()) const noexcept;
@@ -177,7 +191,8 @@ class TERN_EXPORT Hints {
                                   std::optional<HintRange> range = {},
                                   CallSite site = CallSite::here()) const;
 
-  /// What the driver says is in force. Refused with unsupported where it takes no advice.
+  /// Returns the settings that the driver reports. Fails with unsupported if the device takes no
+  /// advice.
   [[nodiscard]] Result<HintState> try_query(std::optional<HintRange> range = {},
                                             CallSite site = CallSite::here()) const noexcept;
   [[nodiscard]] HintState query(std::optional<HintRange> range = {},
@@ -185,9 +200,10 @@ class TERN_EXPORT Hints {
     return try_query(range, site).value();
   }
 
-  // --- In stream order
+  // --- Stream-ordered hints
 
-  /// Brings the pages to a place, ahead of their use there and behind those who write them.
+  /// Moves the pages to a place, after the recorded writes and before later work on the stream.
+  /// Pages that were never written may be prefetched too.
   Result<HintReport> try_prefetch(Place place, StreamRef stream,
                                   std::optional<HintRange> range = {},
                                   CallSite site = CallSite::here()) const noexcept;
@@ -195,16 +211,17 @@ class TERN_EXPORT Hints {
                       CallSite site = CallSite::here()) const {
     return try_prefetch(place, stream, range, site).value();
   }
-  /// Nobody needs the bytes any more: they count as never written, and pages need not move for
-  /// them. Where the device cannot be told, only the former.
+  /// Says that the bytes are no longer needed: they count as never written, and the driver need not
+  /// move their pages. If the device does not support this, the bytes still count as never written.
+  /// Ordered like a write.
   Result<HintReport> try_discard(StreamRef stream, std::optional<HintRange> range = {},
                                  CallSite site = CallSite::here()) const noexcept;
   HintReport discard(StreamRef stream, std::optional<HintRange> range = {},
                      CallSite site = CallSite::here()) const {
     return try_discard(stream, range, site).value();
   }
-  /// For memory that is written next at a place: its pages go there, empty. Where the device cannot
-  /// discard it is a prefetch.
+  /// Discards the bytes and moves the empty pages to a place where they will be written next. If
+  /// the device cannot discard, the pages are prefetched instead.
   Result<HintReport> try_discard_prefetch(Place place, StreamRef stream,
                                           std::optional<HintRange> range = {},
                                           CallSite site = CallSite::here()) const noexcept;
@@ -215,9 +232,10 @@ class TERN_EXPORT Hints {
 
  private:
   friend class HintUndo;
+  /// Skips the checks of try_make().
   Hints(Buffer buffer, HintOptions options, std::nullptr_t) noexcept;
 
-  /// The parts of a range between the edges of earlier hints, and what is in force for each.
+  /// A part of a range between the edges of earlier hints, with the settings of that part.
   struct Part {
     HintRange range;
     ManagedInfo info;
@@ -225,12 +243,15 @@ class TERN_EXPORT Hints {
   [[nodiscard]] Result<std::vector<Part>> try_parts(HintRange range, CallSite site) const noexcept;
   [[nodiscard]] Result<HintRange> try_resolve(std::optional<HintRange> range,
                                               CallSite site) const noexcept;
+  /// Records where this hint begins and ends, so that try_parts() can query each part separately.
   [[nodiscard]] Result<void> try_note_edges(HintRange range, CallSite site) const noexcept;
-  /// What will be done about a range: whether the device can, and which pages it covers.
+  /// Returns whether the device supports the hint, and which bytes the hint would affect.
   [[nodiscard]] Result<HintReport> try_report(HintRange range, Capability wanted,
                                               CallSite site) const noexcept;
+  /// Gives one piece of advice to the driver, and records it so that it can be taken back.
   [[nodiscard]] Result<void> try_tell(AdvicePair advice, HintRange range,
                                       CallSite site) const noexcept;
+  /// Discards the range and, if a place is given, moves the pages there.
   [[nodiscard]] Result<HintReport> try_give_up(std::optional<Place> place, StreamRef stream,
                                                std::optional<HintRange> range,
                                                CallSite site) const noexcept;
@@ -239,15 +260,16 @@ class TERN_EXPORT Hints {
   HintOptions options_;
 };
 
-/// What was in force before a policy was applied, part by part. It restores that when it is told to
-/// and does nothing by itself; undos of several levels are restored in the opposite order of their
-/// applications. A value that holds the storage.
+/// The settings that were in force before a policy was applied, part by part. An undo restores them
+/// only when restore() is called. Restore several undos in the reverse order of their applications.
+/// An undo is a value that shares ownership of the storage.
 class TERN_EXPORT HintUndo {
  public:
-  /// Why the driver was not told, and there is nothing to restore.
+  /// Returns what try_apply() did. If the policy was skipped, there is nothing to restore.
   [[nodiscard]] HintReport report() const noexcept { return report_; }
 
-  /// What the policy had changed is as it was; all parts are tried, and the first refusal returned.
+  /// Restores the settings that the policy has changed. Tries all parts, and returns the first
+  /// failure.
   Result<void> try_restore(CallSite site = CallSite::here()) const noexcept;
   void restore(CallSite site = CallSite::here()) const { try_restore(site).value(); }
 

@@ -1,5 +1,5 @@
-// A ManagedBuffer is one array at one address, for the host and for devices: the driver moves its
-// pages to whoever touches them.
+// A ManagedBuffer is one array at one address, for the host and for devices. The driver moves its
+// pages to whichever processor touches them.
 //
 //   ManagedBuffer<float> b(gpu, {n});
 //   { auto h = b.discard_host();  std::ranges::fill(h, 0.f); }
@@ -7,16 +7,18 @@
 //   { auto d = b.rw_device(stream);  kernel(d.data(), d.size()); }
 //   use(b.read_host()[3]);
 //
-// Access is by lease, as with any buffer: read, rw or discard, by the host or by a stream. Leases
-// put uses in order and move nothing. A host lease waits for this buffer's own uses, whatever other
-// streams do, wherever host and device may use managed memory at the same time; where they may not
-// it waits for the device, and host_wait_scope() says which. A device lease covers what is
-// submitted to its stream while it is open; closing it marks the stream. Streams of other devices
-// of the same kind may use the buffer too.
+// Access is by lease: read, rw or discard, by the host or by a stream. Leases put uses in order and
+// copy nothing. A host lease waits for the uses of this buffer only, if the device supports
+// concurrent access to managed memory; otherwise the lease waits for all work of the device.
+// host_wait_scope() returns which of the two applies. A device lease covers the work that is
+// submitted to its stream while the lease is open, and leaves a mark when it closes. Streams of
+// other devices of the same backend may use the buffer too, if both devices support concurrent
+// access.
 //
-// Memory comes with the first use and has pages of its own, because advice is about pages: 2 MiB
-// are aligned to 2 MiB, less to 64 KiB. Copies and views are the same memory; threads may share it,
-// but not one object. Each x() throws what try_x() returns.
+// Memory is allocated on first use. A buffer has pages of its own, because hints apply to whole
+// pages: buffers of 2 MiB and more are aligned to 2 MiB, smaller ones to 64 KiB. Copies and views
+// share the memory. Several threads may use the memory, each through its own object. Each x()
+// throws what try_x() returns.
 
 #pragma once
 
@@ -43,41 +45,46 @@
 namespace tern {
 
 struct ManagedOptions {
-  /// Of managed memory. None: the device's default resource for it.
+  /// A resource of managed memory. Default: the device's default resource for managed memory.
   ResourceHandle resource = {};
   Contents contents = Contents::uninitialized;
   Tag tag = {};
-  /// Host accesses that collide are refused (access_conflict). Unset: as TERN_CHECKED says.
+  /// Fail with access_conflict if two host accesses conflict. Default: follows TERN_CHECKED.
   std::optional<bool> checked = {};
   CallSite site = CallSite::here();
 };
 
-/// Whose work a host lease waits for.
+/// Which work a host lease waits for.
 enum class HostWaitScope : std::uint8_t {
-  buffer,  // what uses the buffer
-  device,  // everything on the device: it must be idle while the host uses managed memory
+  buffer,  // work that uses the buffer
+  device,  // all work: the device must be idle while the host uses managed memory
 };
 
-/// The part of a managed buffer that does not depend on the type.
+/// The part of a managed buffer that does not depend on the element type.
 class TERN_EXPORT ManagedMemory {
  public:
+  /// The alignment of buffers of at least 2 MiB, and of smaller buffers.
   static constexpr std::size_t usual_alignment = std::size_t{2} << 20;
   static constexpr std::size_t small_alignment = std::size_t{64} << 10;
 
-  /// None.
+  /// Creates an empty handle.
   ManagedMemory() noexcept = default;
-  /// Refused with unsupported where the device has no managed memory, invalid_argument for a
-  /// resource of another kind, and as buffers are.
+  /// Creates a buffer without memory. Fails with unsupported if the device has no managed memory,
+  /// with invalid_argument for a resource of another kind of memory, and with the failures of
+  /// Storage::try_make.
   [[nodiscard]] static Result<ManagedMemory> try_make(const Device& device, Shape shape,
                                                       DType dtype,
                                                       const ManagedOptions& options) noexcept;
+  /// Returns elements [first, first + count). Fails with invalid_view.
   [[nodiscard]] Result<ManagedMemory> try_slice(std::size_t first, std::size_t count,
                                                 CallSite site) const noexcept;
 
   [[nodiscard]] const Buffer& buffer() const noexcept { return buffer_; }
+  /// Returns HostWaitScope::buffer if the device supports concurrent access to managed memory.
   [[nodiscard]] HostWaitScope host_wait_scope() const noexcept;
 
-  /// A use of all of it by a stream: a device's own, or of another one that shares the memory.
+  /// Begins a use of the whole buffer on a stream of its device, or of another device that can use
+  /// the memory.
   [[nodiscard]] Result<StorageUse> try_use(StreamRef stream, Access access,
                                            CallSite site) const noexcept;
 
@@ -87,8 +94,9 @@ class TERN_EXPORT ManagedMemory {
   Buffer buffer_;
 };
 
-/// What is submitted to the stream while it lives uses the buffer. Closes with its end, or when it
-/// is told to. Moves, does not copy; may close on another thread.
+/// An open access by a stream. Work that is submitted to the stream while the lease is open may use
+/// the buffer. The lease closes when it is destroyed, or on close(), on any thread. A lease can be
+/// moved, not copied.
 template <class T>
 class [[nodiscard]] ManagedDeviceLease {
  public:
@@ -110,12 +118,13 @@ class [[nodiscard]] ManagedDeviceLease {
   }
   ~ManagedDeviceLease() { close(); }
 
-  /// Where kernels find the first element; null when it is closed, and for none.
+  /// Returns the address of the first element, for kernels. Returns null if the lease is closed or
+  /// has no elements.
   [[nodiscard]] T* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] StreamRef stream() const noexcept { return stream_; }
 
-  /// What was submitted up to now was the use. The second time nothing.
+  /// Ends the use, which covers all work submitted so far. A second call does nothing.
   void close() noexcept {
     use_.end();
     data_ = nullptr;
@@ -129,25 +138,26 @@ class [[nodiscard]] ManagedDeviceLease {
   StreamRef stream_ = {};
 };
 
+/// A handle of a managed array of T. Copies share the memory.
 template <HasDType T>
 class ManagedBuffer {
  public:
   using value_type = T;
 
-  /// Nothing: no elements, no device.
+  /// Creates an empty handle, without elements and without a device.
   ManagedBuffer() noexcept = default;
-  /// Throws what try_make returns.
+  /// Throws what try_make() returns.
   ManagedBuffer(const Device& device, Shape shape, const ManagedOptions& options = {})
       : ManagedBuffer(try_make(device, std::move(shape), options).value()) {}
-  /// Without memory yet.
+  /// Creates a buffer without memory. Fails as ManagedMemory::try_make() does.
   [[nodiscard]] static Result<ManagedBuffer> try_make(const Device& device, Shape shape,
                                                       const ManagedOptions& options = {}) noexcept {
     return of(ManagedMemory::try_make(device, std::move(shape), dtype_of<T>(), options));
   }
 
-  // --- What it is. None of these allocates.
+  // --- Queries. None of them allocates.
 
-  /// The same memory as a buffer of any type: for copies, kernels and plans.
+  /// Returns the same memory as an untyped Buffer, for copies, kernels and plans.
   [[nodiscard]] const Buffer& buffer() const noexcept { return memory_.buffer(); }
   [[nodiscard]] const Device& device() const noexcept { return buffer().device(); }
   [[nodiscard]] const Shape& shape() const noexcept { return buffer().shape(); }
@@ -156,7 +166,7 @@ class ManagedBuffer {
   [[nodiscard]] bool is_allocated() const noexcept { return buffer().is_allocated(); }
   [[nodiscard]] HostWaitScope host_wait_scope() const noexcept { return memory_.host_wait_scope(); }
 
-  /// Elements [first, first + count). Refused with invalid_view.
+  /// Returns elements [first, first + count) of the same memory. Fails with invalid_view.
   [[nodiscard]] Result<ManagedBuffer> try_view(std::size_t first, std::size_t count,
                                                CallSite site = CallSite::here()) const noexcept {
     return of(memory_.try_slice(first, count, site));
@@ -165,13 +175,14 @@ class ManagedBuffer {
                                    CallSite site = CallSite::here()) const {
     return try_view(first, count, site).value();
   }
+  /// Returns an object to give hints on this memory. Throws what Hints::try_make() returns.
   [[nodiscard]] Hints hints(HintOptions options = {}, CallSite site = CallSite::here()) const {
     return Hints(buffer(), options, site);
   }
 
-  // --- The host's turn: blocks until what it needs is done (host_wait_scope)
+  // --- Host leases. Opening one waits as host_wait_scope() says.
 
-  /// Refused with never_written.
+  /// Opens a lease for reading. Fails with never_written.
   [[nodiscard]] Result<HostView<const T>> try_read_host(
       CallSite site = CallSite::here()) const noexcept {
     return buffer().template try_read_host<T>(site);
@@ -179,13 +190,14 @@ class ManagedBuffer {
   [[nodiscard]] HostView<const T> read_host(CallSite site = CallSite::here()) const {
     return try_read_host(site).value();
   }
+  /// Opens a lease for reading and writing.
   [[nodiscard]] Result<HostView<T>> try_rw_host(CallSite site = CallSite::here()) noexcept {
     return Buffer(buffer()).template try_rw_host<T>(site);
   }
   [[nodiscard]] HostView<T> rw_host(CallSite site = CallSite::here()) {
     return try_rw_host(site).value();
   }
-  /// To write all of it.
+  /// Opens a lease that overwrites all elements.
   [[nodiscard]] Result<HostView<T>> try_discard_host(CallSite site = CallSite::here()) noexcept {
     return Buffer(buffer()).template try_discard_host<T>(site);
   }
@@ -193,8 +205,10 @@ class ManagedBuffer {
     return try_discard_host(site).value();
   }
 
-  // --- A stream's turn: never blocks. Refused with never_written, device_mismatch, stream_misuse
+  // --- Device leases. Opening one does not wait. Fails with never_written, device_mismatch,
+  // stream_misuse.
 
+  /// Opens a lease for reading by work on the stream.
   [[nodiscard]] Result<ManagedDeviceLease<const T>> try_read_device(
       StreamRef stream, CallSite site = CallSite::here()) const noexcept {
     return try_device<const T>(stream, Access::read, site);
@@ -203,6 +217,7 @@ class ManagedBuffer {
                                                         CallSite site = CallSite::here()) const {
     return try_read_device(stream, site).value();
   }
+  /// Opens a lease for reading and writing by work on the stream.
   [[nodiscard]] Result<ManagedDeviceLease<T>> try_rw_device(
       StreamRef stream, CallSite site = CallSite::here()) noexcept {
     return try_device<T>(stream, Access::read_write, site);
@@ -211,6 +226,7 @@ class ManagedBuffer {
                                                 CallSite site = CallSite::here()) {
     return try_rw_device(stream, site).value();
   }
+  /// Opens a lease that overwrites all elements by work on the stream.
   [[nodiscard]] Result<ManagedDeviceLease<T>> try_discard_device(
       StreamRef stream, CallSite site = CallSite::here()) noexcept {
     return try_device<T>(stream, Access::discard, site);

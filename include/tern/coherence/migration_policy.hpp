@@ -1,13 +1,17 @@
-// A MigrationPolicy says where pages of managed memory should be, and who maps them: a plain value
-// that is made once and applied to any number of buffers (Hints::apply).
+// A MigrationPolicy says where pages of managed memory should be, and which places map them. It is
+// a plain value that is made once and applied to any number of buffers with Hints::apply().
 //
 //   MigrationPolicy::prefer_device(gpu).accessed_by(Place::host())
 //
-// Without one the driver moves pages to whoever touches them; that is none(), which never reaches a
-// driver. read_mostly() lets every reader have a copy. prefer_*() names a home. accessed_by() on
-// any of them keeps a place's mapping, so that it need not fault. Drivers let read-mostly override
-// a preferred place, and that override mappings, which text() says. A policy carries its places:
-// whichever device or stream is current plays no part. It is checked where it is applied.
+// - none() is the driver's own policy: pages move to whichever processor touches them. It never
+//   reaches a driver.
+// - read_mostly() lets every reader have its own copy of a page.
+// - prefer_*() names the place where pages should stay.
+// - accessed_by() adds a place that keeps a mapping, so that its accesses do not fault.
+//
+// Drivers let read-mostly override a preferred place, and a preferred place override mappings;
+// text() says so. A policy names its places itself and does not depend on the current device or
+// stream. Places are checked when the policy is applied.
 
 #pragma once
 
@@ -25,10 +29,11 @@
 
 namespace tern {
 
-/// "set read-mostly", "unset preferred location", ...
+/// Returns a name such as "set read-mostly" or "unset preferred location".
 [[nodiscard]] TERN_EXPORT const char* name(Advice advice) noexcept;
 
-/// One advice as the driver is told it. The place of read-mostly means nothing and is the host.
+/// One piece of advice, as the driver receives it. For advice without a place, `place` is the host
+/// and has no meaning.
 struct AdvicePair {
   Advice advice = Advice::set_read_mostly;
   Place place = {};
@@ -38,7 +43,7 @@ struct AdvicePair {
 
 class TERN_EXPORT MigrationPolicy {
  public:
-  /// The driver's own: pages go to whoever touches them.
+  /// The driver's own policy: pages move to whichever processor touches them.
   MigrationPolicy() noexcept = default;
   [[nodiscard]] static MigrationPolicy none() noexcept { return {}; }
   [[nodiscard]] static MigrationPolicy read_mostly() noexcept;
@@ -48,21 +53,24 @@ class TERN_EXPORT MigrationPolicy {
   }
   [[nodiscard]] static MigrationPolicy prefer_host() noexcept;
   [[nodiscard]] static MigrationPolicy prefer_host_numa(std::uint32_t node) noexcept;
-  /// The node of whoever applies it.
+  /// Prefers the NUMA node of the thread that applies the policy.
   [[nodiscard]] static MigrationPolicy prefer_host_numa_current() noexcept;
 
-  /// The same, and the place keeps a mapping. Twice is once.
+  /// Returns this policy with one more place that keeps a mapping. Adding a place twice has no
+  /// effect.
   [[nodiscard]] MigrationPolicy accessed_by(Place place) const;
 
+  /// Returns whether the policy is the driver's own, so that applying it does nothing.
   [[nodiscard]] bool is_default() const noexcept;
   [[nodiscard]] bool is_read_mostly() const noexcept { return is_read_mostly_; }
   [[nodiscard]] std::optional<Place> preferred() const noexcept { return preferred_; }
-  /// In the order of places.
+  /// Returns the places that keep a mapping, sorted.
   [[nodiscard]] const std::vector<Place>& accessors() const noexcept { return accessors_; }
-  /// What the driver is told, in this order; nothing for the default.
+  /// Returns the advice that the driver receives, in this order. Empty for the default policy.
   [[nodiscard]] std::vector<AdvicePair> advice() const;
 
-  /// "Default"; "prefer device 2, accessed by host (overridden by prefer device 2)".
+  /// Returns a text such as "Default" or "prefer device 2, accessed by host (overridden by prefer
+  /// device 2)".
   [[nodiscard]] std::string text() const;
 
   friend bool operator==(const MigrationPolicy&, const MigrationPolicy&) noexcept = default;

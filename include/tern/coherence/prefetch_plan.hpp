@@ -1,21 +1,23 @@
-// A PrefetchPlan is an ordered list of memory and the places it should be at, made once and carried
-// out as often as wanted.
+// A PrefetchPlan is an ordered list of memory and the places it should move to. It is made once and
+// executed any number of times.
 //
 //   PrefetchPlan plan;
 //   plan.add(weights, gpu.place()).add(input, gpu.place(), HintRange{0, half});
 //   plan.execute(stream);
 //
-// An entry is looked at when it is added: its range must be inside (invalid_view), its place must
-// exist (invalid_device, device_mismatch) and its memory must be one that can go there
-// (invalid_argument). Entries hold their memory. Carrying it out sends neighbours that touch and go
-// to one place as one, and many at a time where the driver takes them so; order is kept on each
-// stream. What the devices would not do, what is there already as far as Tern knows, and zero
-// bytes, is skipped and counted.
+// An entry is checked when it is added. Adding fails with invalid_view if the range is outside of
+// the memory, with invalid_device or device_mismatch if the place is not possible, and with
+// invalid_argument if the memory cannot be prefetched. Entries share ownership of their memory.
 //
-// If an entry is refused then, those before it stay on their way, being only hints. The failure is
-// that of its cause, and says `index`, the entry as it was added, `enqueued`, how many entries were
-// sent before it, and `cause`. Prefetching towards the host is done where a plan says so and never
-// by itself. A plan is a value; it is not for several threads at once.
+// execute() joins consecutive entries that continue each other's range and go to one place, and
+// sends many ranges in one driver call where the driver supports it. The order of entries is kept
+// on each stream. Entries are skipped and counted if the device does not support the prefetch, if
+// Tern knows that the bytes are already there, or if they have no bytes.
+//
+// If an entry fails during execute(), the entries before it stay in flight, because they are only
+// hints. The failure has the code of its cause and the fields `index` (the entry, in the order of
+// adding), `enqueued` (the number of entries sent before) and `cause`. Bytes are prefetched to the
+// host only if an entry says so. A plan is a value; one object belongs to one thread at a time.
 
 #pragma once
 
@@ -40,33 +42,36 @@
 
 namespace tern {
 
-/// What has a buffer() is planned by it.
+/// A type whose buffer() is managed memory, such as ManagedBuffer.
 template <class T>
 concept HasBuffer = requires(const T& memory) {
   { memory.buffer() } -> std::same_as<const Buffer&>;
 };
 
-/// So is what is a unified buffer or a view of one.
+/// A unified buffer or a view of one.
 template <class T>
 concept HasRawUnified = requires(const T& memory) {
   { memory.raw() } -> std::same_as<const RawUnified&>;
 };
 
 class TERN_EXPORT PrefetchPlan {
+  /// One entry, or several consecutive entries that were joined.
  public:
   struct Entry {
     std::shared_ptr<const PrefetchTarget> target;
-    HintRange range = {};  // of the target
+    HintRange range = {};  // in bytes of the target
     Place place = {};
-    std::size_t index = 0;  // of the first that was added, of those it stands for
-    std::size_t count = 1;  // how many it stands for
-    CallSite site = {};     // where the first was added
+    /// The position of the first joined entry, in the order of adding.
+    std::size_t index = 0;
+    std::size_t count = 1;  // number of joined entries
+    CallSite site = {};     // where the first joined entry was added
 
-    /// "bytes [0, 4096) of buffer 7 to device 1".
+    /// Returns a text such as "bytes [0, 4096) of buffer 7 to device 1".
     [[nodiscard]] std::string text() const;
   };
 
-  /// The most bytes that a plan has at a place at one time, if nothing else is there.
+  /// The largest number of bytes that the plan has in a place at one time, not counting other
+  /// memory there.
   struct Peak {
     Place place = {};
     std::size_t bytes = 0;
@@ -74,19 +79,19 @@ class TERN_EXPORT PrefetchPlan {
     friend constexpr bool operator==(const Peak&, const Peak&) noexcept = default;
   };
 
-  /// What was done, in entries as they were added; those that went as one count together.
+  /// What execute() did, counted in entries as they were added. Joined entries count one by one.
   struct Report {
     std::size_t sent = 0;
-    /// Of these unified buffers nothing had to move, or the device would not do it.
+    /// Entries of which nothing had to move, or that the device does not support.
     std::size_t skipped = 0;
-    /// Of managed memory those that were sent, of unified buffers those that move.
+    /// For managed memory the bytes that were sent, for unified buffers the bytes that move.
     std::size_t bytes = 0;
   };
 
-  /// Empty.
+  /// Creates an empty plan.
   PrefetchPlan() noexcept = default;
 
-  /// A managed buffer or view, or a range of it. A refusal leaves the plan as it was.
+  /// Adds a managed buffer or view, or a byte range of one. If it fails, the plan stays as it was.
   Result<void> try_add(const Buffer& view, Place place, std::optional<HintRange> range = {},
                        CallSite site = CallSite::here()) noexcept;
   PrefetchPlan& add(const Buffer& view, Place place, std::optional<HintRange> range = {},
@@ -99,8 +104,8 @@ class TERN_EXPORT PrefetchPlan {
                     CallSite site = CallSite::here()) {
     return add(memory.buffer(), place, range, site);
   }
-  /// A unified buffer or view, or a range of bytes of it: what is stale there is copied, in the
-  /// order of the stream if it is that device's.
+  /// Adds a unified buffer or view, or a byte range of one. execute() copies the stale bytes to the
+  /// place, in the order of the stream if the stream belongs to that device.
   Result<void> try_add(const RawUnified& view, Place place, std::optional<HintRange> range = {},
                        CallSite site = CallSite::here()) noexcept;
   template <HasRawUnified T>
@@ -109,7 +114,7 @@ class TERN_EXPORT PrefetchPlan {
     try_add(memory.raw(), place, range, site).value();
     return *this;
   }
-  /// Any other memory that knows how to go somewhere.
+  /// Adds any other memory that implements PrefetchTarget.
   Result<void> try_add(std::shared_ptr<const PrefetchTarget> target, Place place,
                        std::optional<HintRange> range = {},
                        CallSite site = CallSite::here()) noexcept;
@@ -121,34 +126,38 @@ class TERN_EXPORT PrefetchPlan {
 
   [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
   [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
-  /// In the order they were added.
+  /// Returns the entries in the order of adding.
   [[nodiscard]] std::span<const Entry> entries() const noexcept { return entries_; }
-  /// One line for each entry, and one before them.
+  /// Returns a heading and one line for each entry.
   [[nodiscard]] std::string text() const;
 
-  /// The same with as few entries: one for those that follow each other, continue each other's
-  /// range and go to one place. Entries that do not follow each other are not joined, because that
-  /// would change their order.
+  /// Returns an equivalent plan with as few entries as possible: consecutive entries that continue
+  /// each other's range and go to one place are joined. Other entries are not joined, because that
+  /// would change the order.
   [[nodiscard]] PrefetchPlan merged() const;
 
-  /// By place. Bytes that a later entry takes elsewhere are gone from the first place then.
+  /// Returns the peak of each place. Bytes that a later entry moves elsewhere no longer count for
+  /// the earlier place.
   [[nodiscard]] std::vector<Peak> peaks() const;
-  /// Would the plan fit? The peak at the place, or out_of_budget with both numbers.
+  /// Checks whether the plan fits into a budget. Returns the peak of the place, or fails with
+  /// out_of_budget and both numbers.
   [[nodiscard]] Result<std::size_t> try_check(Place place, const Budget& budget,
                                               CallSite site = CallSite::here()) const noexcept;
   std::size_t check(Place place, const Budget& budget, CallSite site = CallSite::here()) const {
     return try_check(place, budget, site).value();
   }
 
-  /// All of it in the order of one stream.
+  /// Executes all entries in the order of one stream. Large runs of managed memory use a second
+  /// stream internally, ordered between two points of this one.
   Result<Report> try_execute(StreamRef stream, HintOptions options = {},
                              CallSite site = CallSite::here()) const noexcept;
   Report execute(StreamRef stream, HintOptions options = {},
                  CallSite site = CallSite::here()) const {
     return try_execute(stream, options, site).value();
   }
-  /// On the stream of the device that an entry goes to, and for the host on that of the memory's
-  /// own. One for each device that is needed (stream_misuse).
+  /// Executes each entry on the stream of the device that it goes to; entries that go to the host
+  /// use the stream of the memory's own device. Needs one stream for each of these devices, else
+  /// fails with stream_misuse.
   Result<Report> try_execute(std::span<const StreamRef> streams, HintOptions options = {},
                              CallSite site = CallSite::here()) const noexcept;
   Report execute(std::span<const StreamRef> streams, HintOptions options = {},

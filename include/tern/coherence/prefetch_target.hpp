@@ -1,9 +1,9 @@
-// A PrefetchTarget is memory whose bytes a plan can bring to a place: what it is, and how it goes.
+// A PrefetchTarget is memory that a PrefetchPlan can move to a place.
 //
-// Managed memory goes by its pages, which a driver may take many at a time; other memory with
-// copies of its own implements the interface and is asked one range after another. A target is
-// shared by the entries that name it and keeps its memory. Its functions may be called from any
-// thread.
+// Managed memory moves as pages, and a driver may accept many ranges in one call. Other memory
+// implements this interface and is called for one range at a time. All entries of a plan that name
+// the same memory may share one target. A target shares ownership of its memory. Its functions may
+// be called from any thread.
 
 #pragma once
 
@@ -31,30 +31,34 @@ class TERN_EXPORT PrefetchTarget {
   PrefetchTarget& operator=(const PrefetchTarget&) = delete;
   virtual ~PrefetchTarget();
 
-  /// The same for targets that are one memory: ranges of them that touch may be joined.
+  /// Returns an address that is equal for all targets of the same memory. Plans join adjacent
+  /// ranges of equal identity.
   [[nodiscard]] virtual const void* identity() const noexcept = 0;
   [[nodiscard]] virtual std::size_t bytes() const noexcept = 0;
-  /// Whose stream brings the bytes to the host.
+  /// Returns the device whose stream moves the bytes to the host.
   [[nodiscard]] virtual const Device& device() const noexcept = 0;
-  /// "buffer 7".
+  /// Returns a name such as "buffer 7".
   [[nodiscard]] virtual std::string text() const = 0;
 
-  /// Can its bytes be there? Refused with invalid_device, device_mismatch.
+  /// Checks whether the bytes can be in this place. Fails with invalid_device or device_mismatch.
   [[nodiscard]] virtual Result<void> check(Place place, CallSite site) const noexcept = 0;
-  /// In stream order. Ranges are inside and not empty, and the place was checked.
+  /// Moves the range in stream order. The range is inside of the memory and not empty, and the
+  /// place was checked.
   [[nodiscard]] virtual Result<HintReport> try_prefetch(HintRange range, Place place,
                                                         StreamRef stream, HintOptions options,
                                                         CallSite site) const noexcept = 0;
-  /// All of the memory, if it is managed: then many ranges go at once, as pages.
+  /// Returns the whole memory if it is managed; a plan then sends many ranges at once. Else returns
+  /// null.
   [[nodiscard]] virtual const Buffer* managed() const noexcept { return nullptr; }
 };
 
-/// The storage of a managed buffer or view, all of it. Refused with invalid_argument for other
-/// memory, and with out_of_memory.
+/// Returns a target of the whole storage of a managed buffer or view. Fails with invalid_argument
+/// for other memory, and with out_of_memory.
 [[nodiscard]] TERN_EXPORT Result<std::shared_ptr<const PrefetchTarget>> try_managed_target(
     const Buffer& buffer, CallSite site = CallSite::here()) noexcept;
-/// All of the unified buffer that a view is of: bytes go by copies, as a lease for reading would
-/// bring them. Refused with not_allocated for none, and with out_of_memory.
+/// Returns a target of the whole unified buffer that `view` belongs to. Its bytes move by copies,
+/// as a read lease would copy them. Fails with not_allocated for an empty handle, and with
+/// out_of_memory.
 [[nodiscard]] TERN_EXPORT Result<std::shared_ptr<const PrefetchTarget>> try_unified_target(
     const RawUnified& view, CallSite site = CallSite::here()) noexcept;
 

@@ -1,19 +1,26 @@
-// Pressure is what happens to the copies of unified buffers when a place is full.
+// Pressure: how copies of unified buffers are evicted when a place is full, and the statistics of
+// it.
 //
-// A copy that finds no memory, in a budget or on a device, takes it from other unified buffers
-// there. First go copies in which nothing is up to date, then those whose bytes are all elsewhere
-// too; neither moves a byte. Then go those that alone have something: a device's is written to the
-// host first, the host's to the buffer's spill file, if it has one. Of each kind the one goes first
-// whose last use is longest ago. What is leased, escaped, adopted, claimed by a launch or kept
-// (UnifiedBuffer::keep_on) stays. A fetch ahead of its use displaces no copy that would have to be
-// written.
+// If a copy cannot be allocated, because a budget or a device is full, Tern evicts copies of other
+// unified buffers in that place, in this order:
+// 1. stale: no byte of the copy is up to date. Nothing is copied.
+// 2. clean: every up-to-date byte is up to date elsewhere too. Nothing is copied.
+// 3. dirty: some bytes are up to date nowhere else. A device copy is written back to the host
+//    first, a host copy to the spill file of its buffer. A host copy without a spill file stays.
 //
-// A device's copy is freed in the order of the stream that needs the memory, behind all that uses
-// it: no device lease waits for it on the host, and the budget shows it as pending. Copies of the
-// host are waited for, and so is the disk. What cannot fit, whatever went, is refused before
-// anything goes; a lease that was given time (LeaseWait) waits for leases of other threads to close
-// and for frees that are under way, unless it could not fit even then. Nothing here has to be
-// switched on. Thread-safe.
+// Within a kind, the least recently used copy goes first. Copies that are leased, escaped, adopted,
+// claimed by a launch or kept (UnifiedBuffer::keep_on) are not evicted. A prefetch never evicts a
+// dirty copy.
+//
+// A device copy is freed in the order of the stream that needs the memory, after all its uses. No
+// device lease waits on the host for that, and the budget shows the memory as pending. Evicting a
+// host copy waits for its uses, and for the disk.
+//
+// If the copy cannot fit even after evicting everything evictable, the request fails immediately
+// and evicts nothing. With a LeaseWait, a lease waits for other threads to close their leases and
+// for pending frees, unless the copy could not fit even then.
+//
+// Eviction is always on. All functions here may be called from any thread.
 
 #pragma once
 
@@ -29,16 +36,17 @@
 
 namespace tern {
 
-/// What a copy was that had to go, in the order in which they go.
+/// The kinds of copies, in the order in which they are evicted.
 enum class Eviction : std::uint8_t {
-  stale,  // nothing in it was up to date
-  clean,  // everything in it was up to date elsewhere too
-  dirty,  // it was written elsewhere first
+  stale,  // no byte was up to date
+  clean,  // every up-to-date byte was up to date elsewhere too
+  dirty,  // had bytes that nobody else had; they were written back first
 };
 inline constexpr std::size_t eviction_kinds = 3;
+/// Returns the name of the enumerator.
 [[nodiscard]] TERN_EXPORT std::string_view name(Eviction kind) noexcept;
 
-/// Copies that had to go, and their bytes.
+/// A number of evicted copies, and their bytes.
 struct EvictionCount {
   std::uint64_t copies = 0;
   std::uint64_t bytes = 0;
@@ -46,20 +54,20 @@ struct EvictionCount {
   friend constexpr bool operator==(const EvictionCount&, const EvictionCount&) noexcept = default;
 };
 
-/// Of all unified buffers of the process so far.
+/// Sums over all unified buffers of the process so far.
 struct PressureStatistics {
-  std::array<EvictionCount, eviction_kinds> device = {};  // copies of devices
-  std::array<EvictionCount, eviction_kinds> host = {};    // copies of the host
-  /// From devices to the host, because only they had them.
+  std::array<EvictionCount, eviction_kinds> device = {};  // evicted device copies, by kind
+  std::array<EvictionCount, eviction_kinds> host = {};    // evicted host copies, by kind
+  /// Bytes copied from devices to the host, because only the evicted copy had them.
   std::uint64_t written_back_bytes = 0;
-  /// From the host to spill files, and back.
+  /// Bytes written to spill files, and bytes read back.
   std::uint64_t spilled_bytes = 0;
   std::uint64_t unspilled_bytes = 0;
-  /// Copies that should have gone, and could not be written.
+  /// Copies that were chosen for eviction, but could not be written back.
   std::uint64_t failed_evictions = 0;
-  /// Requests for which no room could be made.
+  /// Requests that failed because eviction could not free enough memory.
   std::uint64_t refused_requests = 0;
-  /// Leases that waited for room, because they were given the time (LeaseWait).
+  /// Leases that waited for memory, as their LeaseWait allowed.
   std::uint64_t waited_requests = 0;
 
   [[nodiscard]] const EvictionCount& on_device(Eviction kind) const noexcept {
@@ -68,7 +76,7 @@ struct PressureStatistics {
   [[nodiscard]] const EvictionCount& on_host(Eviction kind) const noexcept {
     return host[static_cast<std::size_t>(kind)];
   }
-  /// All that went.
+  /// Returns the sum over both places and all kinds.
   [[nodiscard]] EvictionCount evicted() const noexcept {
     EvictionCount all;
     for (std::size_t i = 0; i < eviction_kinds; ++i) {
@@ -78,18 +86,21 @@ struct PressureStatistics {
     return all;
   }
 };
+/// Returns the statistics of the process.
 [[nodiscard]] TERN_EXPORT PressureStatistics pressure_totals() noexcept;
 
-/// Copies under one tag in one place, and which of them could not go now.
+/// The copies of one tag in one place, and how many of their bytes cannot be evicted now.
 struct TagResidency {
   Tag tag = {};
   std::size_t copies = 0;
   std::size_t bytes = 0;
-  /// Of these, in somebody's hands; adopted, or kept by keep_on().
+  /// Bytes that are in use by a lease, a launch or a transfer.
   std::size_t leased_bytes = 0;
+  /// Bytes that are adopted, or kept with keep_on().
   std::size_t kept_bytes = 0;
 };
-/// Who has memory there, the largest first: what a refusal says in short. Throws std::bad_alloc.
+/// Returns who has memory in the place, the largest tag first. The failure of a request contains
+/// the beginning of this list. Throws std::bad_alloc.
 [[nodiscard]] TERN_EXPORT std::vector<TagResidency> residents_by_tag(Place place);
 
 }  // namespace tern

@@ -1,8 +1,11 @@
-// A RawUnified is a range of bytes with copies in several places: a unified buffer without a type.
+// A RawUnified is a unified buffer without an element type: a range of bytes that can have a copy
+// in several places. UnifiedBuffer<T> and UnifiedView<T> are typed wrappers around it.
 //
-// UnifiedBuffer<T> and its views are thin names for this; what they promise is said there. Offsets
-// and sizes are in bytes here. It is a handle that shares the buffer, and a RawLease keeps it too.
-// Everything may be called from several threads at once; one object belongs to one thread.
+// unified_buffer.hpp states the rules for leases, order and failure; this header adds the options
+// of a buffer, and the untyped handle and lease. All offsets and sizes here are in bytes. A
+// RawUnified is a handle that shares ownership of the buffer, and so does a RawLease. Any function
+// may be called from several threads, but one handle or lease object belongs to one thread at a
+// time.
 
 #pragma once
 
@@ -38,17 +41,19 @@ namespace tern {
 class SpillFile;
 class UnifiedCore;
 
-/// What an access does that finds the bytes in use, or no room for them because of what others
-/// have.
+/// How long an access waits if it conflicts with an open lease, or if there is no memory for its
+/// copy because other threads hold that memory.
 class LeaseWait {
  public:
-  /// It is refused with access_conflict, or as memory is, at once.
+  /// Does not wait. The access fails immediately, with access_conflict or with the failure of the
+  /// allocation.
   [[nodiscard]] static constexpr LeaseWait never() noexcept { return LeaseWait(0); }
-  /// It waits so long, and is refused then. Waiting for a lease of the same thread is refused at
-  /// once: nobody could end it.
+  /// Waits for at most `time`, and then fails. An access that conflicts with a lease of its own
+  /// thread fails immediately, because no other thread could close that lease.
   [[nodiscard]] static constexpr LeaseWait up_to(std::chrono::nanoseconds time) noexcept {
     return LeaseWait(time.count() < 0 ? 0 : time.count());
   }
+  /// Waits until the access succeeds or can no longer succeed.
   [[nodiscard]] static constexpr LeaseWait forever() noexcept { return LeaseWait(-1); }
 
   [[nodiscard]] constexpr bool is_never() const noexcept { return nanoseconds_ == 0; }
@@ -62,18 +67,19 @@ class LeaseWait {
   std::int64_t nanoseconds_;
 };
 
-/// Whether the host's copy is page-locked.
+/// Whether the host copy is page-locked.
 enum class Pinned : std::uint8_t {
-  prefer,  // from 64 KiB on, while there is such memory; else pageable
-  /// Or the access is refused, as the memory was. Pageable on the host device, where nothing is
-  /// copied, unless a resource gives such memory; refused with unsupported, when the buffer is
-  /// made, on any other device that uses the host's memory itself: there is no copy to be
-  /// page-locked.
+  /// Page-locked from 64 KiB upwards if such memory can be allocated, else pageable.
+  prefer,
+  /// Page-locked, or the access fails as the allocation did. On the host device, where nothing is
+  /// copied, the memory is pageable unless UnifiedOptions::resources has a resource of pinned
+  /// memory. Any other device that uses the host's memory directly has no copy that could be
+  /// page-locked; for such a device, creating the buffer fails with unsupported.
   required,
   never,
 };
 
-/// Whether something is checked: as the program says, or else as TERN_CHECK does.
+/// Whether a check is on. An option that the program leaves unset follows TERN_CHECK.
 class CheckOption {
  public:
   constexpr CheckOption() noexcept = default;
@@ -81,50 +87,55 @@ class CheckOption {
   constexpr CheckOption(bool is_on) noexcept : is_set_(true), is_on_(is_on) {}
 
   [[nodiscard]] constexpr bool is_set() const noexcept { return is_set_; }
-  /// Of one that is not set: no.
+  /// Returns false if the option is not set.
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return is_on_; }
 
  private:
   bool is_set_ = false, is_on_ = false;
 };
 
-/// What becomes of bytes that only the copy has which is dropped.
+/// What happens to bytes that only the dropped copy has: `save` copies them to another place first,
+/// `discard` forgets them.
 enum class Drop : std::uint8_t { save, discard };
 
 struct UnifiedOptions {
-  /// Where accesses go that name no stream. Further devices take part when their streams do.
+  /// The device that is used where no stream is named. Other devices join when one of their streams
+  /// first accesses the buffer.
   Device device = {};
   Tag tag = {};
   Pinned pinned = Pinned::prefer;
-  /// Where copies come from: the first that gives device memory of a device, pinned memory or host
-  /// memory, of which a device that is the host gives too. Without one: the default resource; for
-  /// pageable host memory, the heap.
+  /// Resources for the copies. A copy comes from the first resource of the list that provides the
+  /// kind of memory it needs: device memory of the right device, pinned memory, or host memory
+  /// (which a resource of the host device provides too). Without such a resource, a copy comes from
+  /// the default resource of its device; pageable host memory comes from the heap.
   std::vector<ResourceHandle> resources = {};
-  /// Where the host's copy goes when its memory is wanted and nobody else has the bytes. None: it
-  /// stays.
+  /// Where the host copy is written when its memory is evicted and no other place has its bytes.
+  /// Without a spill file, such a host copy is never evicted.
   std::shared_ptr<SpillFile> spill = {};
-  /// Copies with less than this between them are one. What lies between must be up to date at the
-  /// source and in nobody's hands.
+  /// Two pieces that are copied together are coalesced if the gap between them is smaller than
+  /// this. The bytes of the gap must be up to date at the source, and no lease may be open on them.
   std::size_t merge_below_bytes = 128 * 1024;
-  /// Bytes that are stale, never written or about to be written are 0xCB, to be seen, and an access
-  /// to what the host wrote without a lease is refused (violation). Unset: as TERN_CHECKED says, or
-  /// TERN_CHECK with the words poison or checksum.
+  /// Writes 0xCB into bytes that are stale, never written, or about to be overwritten, so that a
+  /// wrong read is visible. Also detects writes of the host without a lease: the next access to
+  /// such bytes fails with violation. If unset, the check is on with TERN_CHECKED=1, or if
+  /// TERN_CHECK has the word poison or checksum.
   std::optional<bool> checked = {};
-  /// Before every lease for reading, the copies that should be the same are compared (violation):
-  /// finds who writes on a device without a lease. Every read costs a copy.
+  /// Compares all copies that should be equal before every read lease, to find writes on a device
+  /// without a lease. The read fails with violation. Every read costs a copy.
   CheckOption compare = {};
-  /// The host may touch its copy only while it has a lease: pages that are stale cannot be read,
-  /// and pages without a lease for writing not written; who does so ends with a report. Every call
-  /// that moves bytes waits until they are there. Only for pageable memory of the library's own: it
-  /// is refused with Pinned::required or a named resource of host memory (invalid_argument) and on
-  /// a device that shares the host's memory (unsupported), where TERN_CHECK leaves it off; memory
-  /// that was adopted has none.
+  /// Protects pages of the host copy: stale pages cannot be read, and pages without a write lease
+  /// cannot be written. A forbidden access stops the program with a report. Up-to-date pages can be
+  /// read without a lease. Every call that moves bytes waits until the copies are done. Only
+  /// pageable memory that Tern allocates can be protected. Creating the buffer fails with
+  /// invalid_argument for Pinned::required or a resource of host memory, and with unsupported for a
+  /// device that shares the host's memory; TERN_CHECK leaves such buffers unguarded instead.
+  /// Adopted memory is not protected.
   CheckOption guard = {};
   CallSite site = CallSite::here();
 };
 
-/// Memory of a buffer that is the holder's to use, until it is closed. Confined, but it may be
-/// closed by another thread.
+/// An open access: a range of memory that the holder may use until the lease is closed. The lease
+/// closes when it is destroyed, on any thread. Otherwise a lease belongs to one thread at a time.
 class TERN_EXPORT RawLease {
  public:
   RawLease() noexcept = default;
@@ -134,6 +145,7 @@ class TERN_EXPORT RawLease {
         bytes_(std::exchange(other.bytes_, 0)),
         slot_(other.slot_),
         kept_exceptions_(other.kept_exceptions_) {}
+  /// Swaps the two leases. The former lease of this object closes when `other` is destroyed.
   RawLease& operator=(RawLease&& other) noexcept {
     std::swap(core_, other.core_);
     std::swap(address_, other.address_);
@@ -146,20 +158,24 @@ class TERN_EXPORT RawLease {
     if (core_ != nullptr) end();
   }
 
-  /// Null when it is closed, and for no bytes; it has none then.
+  /// Returns the first byte, or null if the lease is closed or has no bytes.
   [[nodiscard]] void* address() const noexcept { return address_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] bool is_open() const noexcept { return core_ != nullptr; }
 
+  /// Closes the lease. Does nothing if the lease is closed.
   void close() noexcept;
-  /// Closes it; of what was to be written the first bytes are, and the others are never written.
+  /// Closes the lease. Of a discard lease, the first `bytes` bytes count as written and the others
+  /// as never written.
   void commit(std::size_t bytes) noexcept;
-  /// Others may read what was written, from here on; the holder too.
+  /// Turns a write lease into a read lease. Other readers may open leases from now on.
   [[nodiscard]] Result<void> try_downgrade(CallSite site) noexcept;
-  /// Of one that was opened without waiting: the host may use the memory now.
+  /// Waits until the host may use the memory of a lease that was opened by try_host_async(). Fails
+  /// with sync_failed.
   [[nodiscard]] Result<void> try_wait(CallSite site) noexcept;
-  /// Bytes of an escape have changed, up to what the stream has now. From its first one on, only
-  /// these are new.
+  /// Says that these bytes of an escaped pointer were written, by work submitted to `stream` so
+  /// far. After the first call, only such ranges count as written. Fails with invalid_view and
+  /// read_only.
   [[nodiscard]] Result<void> try_commit_range(std::size_t offset, std::size_t bytes,
                                               StreamRef stream, CallSite site) noexcept;
 
@@ -173,6 +189,7 @@ class TERN_EXPORT RawLease {
         bytes_(bytes),
         slot_(slot),
         kept_exceptions_(kept_exceptions) {}
+  /// Closes the lease on the fast path, or calls end_fully().
   void end() noexcept;
   static void end_fully(UnifiedCore* core, std::uint32_t slot, std::size_t bytes,
                         int kept_exceptions) noexcept;
@@ -181,13 +198,16 @@ class TERN_EXPORT RawLease {
   void* address_ = nullptr;
   std::size_t bytes_ = 0;
   std::uint32_t slot_ = 0;
-  /// Exceptions under way when a discard was opened: one more at its end, and it was not finished.
+  /// std::uncaught_exceptions() when a discard lease was opened. If the number is higher when the
+  /// lease closes, an exception has left the scope, and the range counts as never written.
   int kept_exceptions_ = no_discard;
 };
 
-/// Of a read that was got before, moved from or made by default.
+/// Returns the failure for a PendingRead that has no lease to return.
 [[nodiscard]] TERN_EXPORT Failure no_pending_read(CallSite site) noexcept;
 
+/// A handle of a unified buffer, or of a byte range (view) of one. An empty handle fails every
+/// access with not_allocated.
 class TERN_EXPORT RawUnified {
  public:
   RawUnified() noexcept = default;
@@ -202,21 +222,25 @@ class TERN_EXPORT RawUnified {
   }
   ~RawUnified();
 
-  /// Nothing is allocated. Refused with invalid_device, size_overflow, out_of_memory.
+  /// Creates a buffer without memory. Fails with invalid_device if the device is not open, with
+  /// size_overflow, with out_of_memory, and with unsupported or invalid_argument if options exclude
+  /// each other.
   [[nodiscard]] static Result<RawUnified> try_make(Shape shape, DType dtype,
                                                    std::size_t element_bytes,
                                                    const UnifiedOptions& options) noexcept;
-  /// With memory of the host that somebody else has, whole and written, for its copy there.
+  /// Creates a buffer whose host copy is memory of the caller, all of it written. Tern calls
+  /// `release` once, when Tern no longer uses the memory; if this function fails, Tern does not
+  /// call `release`. Fails as try_make() does, and with invalid_argument for a null address.
   [[nodiscard]] static Result<RawUnified> try_adopt_host(void* address, Shape shape, DType dtype,
                                                          std::size_t element_bytes,
                                                          std::function<void()> release,
                                                          const UnifiedOptions& options) noexcept;
 
-  // --- What it is
+  // --- Queries. None of them waits for a device, except try_compare().
 
   [[nodiscard]] explicit operator bool() const noexcept { return core_ != nullptr; }
   [[nodiscard]] std::size_t offset() const noexcept { return offset_; }
-  /// Of a view as it was made; of a buffer as it is now.
+  /// Returns the size of a view as it was made, or the current size of a whole buffer.
   [[nodiscard]] std::size_t bytes() const noexcept;
   [[nodiscard]] Shape shape() const;
   [[nodiscard]] DType dtype() const noexcept;
@@ -225,50 +249,56 @@ class TERN_EXPORT RawUnified {
   [[nodiscard]] bool is_pinned() const noexcept;
   [[nodiscard]] bool is_guarded() const noexcept;
   [[nodiscard]] bool has_copy(Place place) const noexcept;
+  /// Returns the state of a range of this view, or `uninitialized` if the range is outside of the
+  /// view.
   [[nodiscard]] BufferState state(std::size_t offset, std::size_t bytes) const noexcept;
   [[nodiscard]] std::vector<Place> valid_places(std::size_t offset, std::size_t bytes) const;
   [[nodiscard]] bool is_stale_on(Place place) const noexcept;
-  /// Calls visit(begin, end, places), ascending, over a picture of one moment.
+  /// A run of bytes of this view that are up to date in the same places.
   struct Interval {
     std::size_t begin = 0, end = 0;
     std::vector<Place> places;
   };
+  /// Returns all runs in ascending order, as of one moment.
   [[nodiscard]] std::vector<Interval> intervals() const;
   [[nodiscard]] UnifiedStatistics stats() const noexcept;
+  /// Returns the latest transfers, oldest first.
   [[nodiscard]] std::vector<Transfer> transfers() const;
-  /// Is everything as it should be? Refused with violation.
+  /// Checks the invariants of the buffer. Fails with violation.
   [[nodiscard]] Result<void> check() const noexcept;
-  /// Have the copies that should be the same the same bytes? Waits for them. Refused with
-  /// violation, naming the first place and range that differ.
+  /// Compares the copies that should be equal, and waits for them. Fails with violation, naming the
+  /// first byte that differs and both places.
   [[nodiscard]] Result<void> try_compare(CallSite site) const noexcept;
   [[nodiscard]] bool overlaps(const RawUnified& other) const noexcept;
 
-  /// What a launch is given; null for none.
+  /// Returns the interface that a launch uses, or null for an empty handle.
   [[nodiscard]] LaunchMemory* launch_memory() const noexcept;
 
-  /// Refused with invalid_view.
+  /// Returns bytes [offset, offset + bytes) of this view. Fails with invalid_view.
   [[nodiscard]] Result<RawUnified> try_view(std::size_t offset, std::size_t bytes,
                                             CallSite site) const noexcept;
 
-  /// What it is a view of.
+  /// Returns a handle of the whole buffer that this is a view of.
   [[nodiscard]] RawUnified whole_buffer() const noexcept;
 
-  // --- Access
+  // --- Leases. See UnifiedView for what each of them waits for and fails with.
 
   [[nodiscard]] Result<RawLease> try_host(Access access, LeaseWait wait,
                                           CallSite site) const noexcept;
+  /// Opens a read lease whose copies are queued. Call RawLease::try_wait() before using the memory.
   [[nodiscard]] Result<RawLease> try_host_async(CallSite site) const noexcept;
   [[nodiscard]] Result<RawLease> try_device(Access access, StreamRef stream, LeaseWait wait,
                                             CallSite site) const noexcept;
-  /// The same for the least that can be; they throw what those return.
+  /// Like try_host() and try_device(), but these try the fast path first and throw on failure.
   [[nodiscard]] RawLease open_host(Access access, LeaseWait wait, const CallSite& site) const;
   [[nodiscard]] RawLease open_device(Access access, StreamRef stream, LeaseWait wait,
                                      const CallSite& site) const;
+  /// Opens a lease for code that Tern cannot observe; see EscapedPointer.
   [[nodiscard]] Result<RawLease> try_escape_host(Access access, CallSite site) const noexcept;
   [[nodiscard]] Result<RawLease> try_escape_device(Access access, StreamRef stream,
                                                    CallSite site) const noexcept;
 
-  // --- Bytes
+  // --- Bytes of this view. See the functions of UnifiedView with the same names.
 
   [[nodiscard]] Result<void> try_load(std::size_t offset, void* to, std::size_t bytes,
                                       CallSite site) const noexcept;
@@ -282,8 +312,8 @@ class TERN_EXPORT RawUnified {
                                          CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_prefetch(StreamRef stream, CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_prefetch_host(CallSite site) const noexcept;
-  /// To the host or a device, in the order of the stream if it is that device's. Refused with
-  /// invalid_device.
+  /// Prefetches to the host or a device, in the order of `stream` if the stream belongs to that
+  /// device. Fails with invalid_device if the device is not open.
   [[nodiscard]] Result<void> try_prefetch_to(Place place, StreamRef stream,
                                              CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_sync_to_device(CallSite site) const noexcept;
@@ -291,7 +321,7 @@ class TERN_EXPORT RawUnified {
                                             CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_synchronize(CallSite site) const noexcept;
 
-  // --- The whole buffer
+  // --- The whole buffer, also if this handle is a view. See UnifiedBuffer.
 
   [[nodiscard]] Result<void> try_drop(Place place, Drop what, CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_free(CallSite site) const noexcept;
@@ -301,20 +331,25 @@ class TERN_EXPORT RawUnified {
   [[nodiscard]] Result<void> try_set_write_through(std::optional<Place> place,
                                                    CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_keep_on(Place place, bool keeps, CallSite site) const noexcept;
+  /// Makes all copies the first of their kind to be evicted, until the next access.
   void set_unwanted() const noexcept;
   [[nodiscard]] Result<void> try_flush_host(CallSite site) const noexcept;
   [[nodiscard]] Result<RawUnified> try_clone(StreamRef stream, CallSite site) const noexcept;
-  /// The host's copy, complete, as a buffer of its own; this one has nothing then.
+  /// Returns the host copy as a Buffer of its own, with every written byte up to date. This buffer
+  /// keeps no copies.
   [[nodiscard]] Result<Buffer> try_release_host(CallSite site) const noexcept;
 
  private:
   friend class UnifiedCore;
   static constexpr std::size_t whole = ~std::size_t{0};
   explicit RawUnified(UnifiedCore* core) noexcept : core_(core) {}
+  /// Returns the byte range in the whole buffer. Fails with not_allocated for an empty handle, and
+  /// with invalid_view.
   [[nodiscard]] Result<ByteRange> try_range(std::size_t offset, std::size_t bytes,
                                             CallSite site) const noexcept;
-  /// Of one that is there.
+  /// Requires a handle that is not empty.
   [[nodiscard]] ByteRange range() const noexcept;
+  /// The slow paths of open_host() and open_device().
   [[nodiscard]] RawLease open_host_fully(Access access, LeaseWait wait, const CallSite& site) const;
   [[nodiscard]] RawLease open_device_fully(Access access, StreamRef stream, LeaseWait wait,
                                            const CallSite& site) const;

@@ -1,15 +1,19 @@
-// A SpillFile is disk for what the host has no room for.
+// A SpillFile is disk space for host copies of unified buffers that do not fit into host memory.
 //
-// Unified buffers that name one (UnifiedOptions::spill) write the host's copy there when its memory
-// is wanted and nobody else has the bytes, and read it back with the next access that needs them.
-// The file has no name: it is gone when the last buffer lets go of it, and also when the process
-// ends in any other way. Only its owner could open it (mode 0600). Disk is claimed before it is
-// written, so a full disk is found out while the bytes are still where they were. Every extent has
-// a checksum, and one that does not read back as it was written fails the access: nobody is given
-// zeros, or somebody else's bytes.
+//   auto spill = SpillFile::open({.directory = "/scratch", .limit_bytes = 64 * gib});
+//   UnifiedBuffer<float> rho(Shape{count}, {.device = gpu, .spill = spill});
 //
-// The limit is its budget: what is above is refused with out_of_budget. Reading and writing block
-// the caller. Thread-safe.
+// When the memory of a host copy is needed elsewhere and no other place has its bytes, the buffer
+// writes them to its spill file. The next access that needs the bytes reads them back.
+//
+// The file has no name in its directory and mode 0600. It is deleted when the last buffer releases
+// its handle, and also if the process ends in any other way. Disk blocks are allocated before they
+// are written, so that a full disk is detected while the bytes are still in memory. Every extent
+// has a checksum. If an extent does not read back as it was written, the access fails; no access
+// returns zeros or the bytes of another buffer.
+//
+// A write above the limit fails with out_of_budget. Reading and writing wait for the disk. All
+// functions may be called from any thread. Each x() throws what try_x() returns.
 
 #pragma once
 
@@ -31,40 +35,41 @@ class SpillFile;
 using SpillHandle = std::shared_ptr<SpillFile>;
 
 struct SpillOptions {
-  /// Where the file is; it has no name there.
+  /// The directory in which the file is created, without a name.
   std::string directory = {};
-  /// The most it holds. There is no default: a disk belongs to others too.
+  /// The largest size of the file. It has no default, because the disk belongs to other programs
+  /// too.
   std::size_t limit_bytes = 0;
   CallSite site = CallSite::here();
 };
 
-/// One moment of a file, and what it did so far.
+/// The current state of a spill file, and its totals since it was opened.
 struct SpillStatistics {
   std::size_t limit_bytes = 0;
   std::size_t used_bytes = 0;  // in whole blocks
   std::size_t peak_bytes = 0;
-  std::size_t file_bytes = 0;  // disk that is claimed; 0 again when nothing is in it
+  std::size_t file_bytes = 0;  // allocated disk space; 0 again when the file is empty
   std::uint64_t written_bytes = 0;
   std::uint64_t read_bytes = 0;
-  /// Extents that could not be written, and those that did not read back.
+  /// Extents that could not be written, and extents that could not be read back.
   std::uint64_t failed_writes = 0;
   std::uint64_t failed_reads = 0;
 };
 
 class TERN_EXPORT SpillFile {
  public:
-  /// Extents begin at multiples of this.
+  /// Extents begin at multiples of this size, and their disk space is rounded up to it.
   static constexpr std::size_t block_bytes = 4096;
 
-  /// Bytes in the file. Plain: whoever has it reads it back, and releases it once.
+  /// A range of bytes in the file. It is a plain value: its holder calls release() once.
   struct Extent {
     std::size_t offset = 0;
     std::size_t bytes = 0;
     std::uint64_t checksum = 0;
   };
 
-  /// Refused with file (there is no such directory, or nothing may be made in it), invalid_argument
-  /// for a limit of 0, out_of_memory.
+  /// Opens a spill file. Fails with file if the directory does not exist or cannot be written, with
+  /// invalid_argument if the limit is 0, and with out_of_memory.
   [[nodiscard]] static Result<SpillHandle> try_open(const SpillOptions& options) noexcept;
   [[nodiscard]] static SpillHandle open(const SpillOptions& options,
                                         CallSite site = CallSite::here()) {
@@ -77,12 +82,13 @@ class TERN_EXPORT SpillFile {
   [[nodiscard]] const std::string& directory() const noexcept { return directory_; }
   [[nodiscard]] SpillStatistics statistics() const noexcept;
 
-  /// For those who spill. Refused with out_of_budget, and with file if the disk is full or fails;
-  /// then nothing is in the file that was not before.
+  /// Writes bytes to a new extent; used by unified buffers. Fails with out_of_budget, and with file
+  /// if the disk is full or fails. A failed write leaves the file as it was.
   [[nodiscard]] Result<Extent> try_write(std::span<const std::byte> bytes, CallSite site) noexcept;
-  /// Refused with file if the disk fails, or the bytes are not those that were written: what `to`
-  /// has then is no use.
+  /// Reads an extent back. Fails with file if the disk fails or if the checksum differs; the bytes
+  /// in `to` are then meaningless.
   [[nodiscard]] Result<void> try_read(const Extent& extent, std::byte* to, CallSite site) noexcept;
+  /// Frees the disk space of an extent.
   void release(const Extent& extent) noexcept;
 
  private:
@@ -95,7 +101,8 @@ class TERN_EXPORT SpillFile {
   const int file_;
   const std::string directory_;
   mutable std::mutex mutex_;
-  std::map<std::size_t, std::size_t> free_;  // guarded by mutex_, as all of these; offset, bytes
+  /// Guarded by mutex_, as all members below. Maps the offset of each free range to its size.
+  std::map<std::size_t, std::size_t> free_;
   SpillStatistics statistics_;
 };
 

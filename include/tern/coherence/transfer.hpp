@@ -1,8 +1,9 @@
-// A Transfer is one movement of bytes that a unified buffer made by itself, and why.
+// A Transfer describes one copy that a unified buffer made on its own, and why.
 //
-// Every one is counted, with its reason and the line of the access that caused it: per buffer
-// (UnifiedBuffer::stats, transfers) and in total (unified_totals). A copy between places that share
-// memory is elided: it is counted with the bytes it would have moved, and moves none. Plain values.
+// Every such copy is counted with its reason and the source line of the access that caused it: per
+// buffer (UnifiedBuffer::stats and transfers) and for the process (unified_totals). If two places
+// share memory, the copy between them is elided: it moves no bytes, but is counted with the bytes
+// it would have moved. All types here are plain values.
 
 #pragma once
 
@@ -17,7 +18,10 @@
 
 namespace tern {
 
-/// One line for each reason.
+/// All reasons for a transfer. The names match the access or operation that needed the bytes,
+/// except: `element` (one element was loaded or stored), `sticky` (an escaped pointer may have
+/// changed the bytes), `reconcile` (the directory had too many intervals), `evict` (written back
+/// from a device to the host), `spill` and `unspill` (to and from a spill file).
 #define TERN_FOR_EACH_TRANSFER_REASON(TERN_REASON) \
   TERN_REASON(host_read)                           \
   TERN_REASON(host_rw)                             \
@@ -47,17 +51,19 @@ inline constexpr std::size_t transfer_reasons = 0 TERN_FOR_EACH_TRANSFER_REASON(
 
 [[nodiscard]] TERN_EXPORT std::string_view name(TransferReason reason) noexcept;
 
-/// Bytes [begin, end) of a buffer came from one place to another, in so many pieces.
+/// Bytes within [begin, end) of a buffer were copied from one place to another.
 struct Transfer {
   Place from = {}, to = {};
   std::size_t begin = 0, end = 0;
+  /// The number of pieces, and their size together.
   std::size_t runs = 0;
-  std::size_t bytes = 0;  // of the pieces together
+  std::size_t bytes = 0;
   TransferReason reason = TransferReason::host_read;
   bool is_elided = false;
   CallSite site = {};
 };
 
+/// A number of copied pieces, and their bytes.
 struct MoveCount {
   std::uint64_t copies = 0;  // pieces
   std::uint64_t bytes = 0;
@@ -65,25 +71,26 @@ struct MoveCount {
   friend constexpr bool operator==(const MoveCount&, const MoveCount&) noexcept = default;
 };
 
+/// What a unified buffer has copied, from its creation or, in unified_totals(), from process start.
 struct UnifiedStatistics {
   MoveCount to_host = {};
   MoveCount to_device = {};  // from the host
   MoveCount between_devices = {};
   MoveCount to_file = {};  // spilled
   MoveCount from_file = {};
-  /// Not moved, because the two places share memory.
+  /// Not copied, because the two places share memory.
   MoveCount elided = {};
-  std::array<MoveCount, transfer_reasons> by_reason = {};  // elided ones too
-  /// Moved although up to date, because one copy is cheaper than two.
+  std::array<MoveCount, transfer_reasons> by_reason = {};  // includes elided transfers
+  /// Bytes that were copied although they were up to date, to coalesce two copies into one.
   std::uint64_t merged_gap_bytes = 0;
-  /// Accesses of the host that had something to wait for.
+  /// Accesses of the host that had to wait.
   std::uint64_t host_waits = 0;
-  /// Copies that had to go because memory was short, and their bytes.
+  /// Copies that were evicted, and their bytes.
   MoveCount evicted = {};
-  /// Copies of a write_through policy that could not be made; the bytes are stale there.
+  /// Copies of the write_through policy that failed. The bytes are stale in that place.
   std::uint64_t failed_write_throughs = 0;
 
-  /// Between places; what went to a file and came back is not in it.
+  /// Returns the copies between places, without those to and from spill files.
   [[nodiscard]] MoveCount moved() const noexcept {
     return {to_host.copies + to_device.copies + between_devices.copies,
             to_host.bytes + to_device.bytes + between_devices.bytes};
@@ -91,10 +98,11 @@ struct UnifiedStatistics {
   [[nodiscard]] const MoveCount& of(TransferReason reason) const noexcept {
     return by_reason[static_cast<std::size_t>(reason)];
   }
+  /// Adds one transfer to the counts.
   void add(const Transfer& transfer) noexcept;
 };
 
-/// Of all unified buffers of the process so far.
+/// Returns the sums over all unified buffers of the process so far.
 [[nodiscard]] TERN_EXPORT UnifiedStatistics unified_totals() noexcept;
 
 }  // namespace tern

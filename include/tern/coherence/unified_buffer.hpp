@@ -1,22 +1,36 @@
-// A UnifiedBuffer<T> is one array with copies on the host and on devices, of which Tern keeps
-// track.
+// A UnifiedBuffer<T> is one array that can have a copy on the host and on each device. Tern tracks
+// which bytes of each copy are up to date, and copies bytes only when an access needs them.
 //
-// Bytes move when, and only when, an access needs them. An access is a lease: it names a place and
-// what is done there (read, rw, discard), and gives memory for as long as it lives. Reading brings
-// what is stale and leaves other copies as they are; writing makes its range stale elsewhere;
-// discard writes all of its range and fetches nothing. All of it goes by byte ranges: a view never
-// changes anything outside itself.
+//   UnifiedBuffer<float> rho(Shape{count}, {.device = gpu, .tag = "rho"});  // allocates nothing
+//   { auto h = rho.discard_host();  std::ranges::fill(h, 0.0f); }           // the host writes all
+//   { auto d = rho.rw_device(stream);  kernel(d.view(), stream); }          // copies to the device
+//   { auto h = rho.view(0, 16).read_host();  use(h[3]); }                   // copies 64 bytes back
 //
-// Nothing is allocated before its first use, and zero elements reach no device. Only the host's
-// accesses block, and only on work with this buffer; a device lease covers the submission, and its
-// end leaves a mark on the stream. Leases that collide are refused with access_conflict, naming
-// both lines, unless the caller asks to wait. What is refused has changed nothing: memory and
-// copies come first, then the directory. A copy that fails is sync_failed, with direction and
-// cause. Every implicit copy is counted, with its reason and the line that caused it.
+// An access is a lease. A lease names a place, and what happens to the bytes there:
+// - read copies the stale bytes of its range to the place. Copies in other places stay valid.
+// - rw (read and write) also copies the stale bytes, and makes its range stale in all other places.
+// - discard overwrites its whole range. It copies nothing, and makes its range stale elsewhere.
 //
-// Views and leases keep the buffer; destroying it first is fine, waits for nothing and writes
-// nothing back. All accesses may be made from several threads. Each x() throws what try_x()
-// returns.
+// Order and threads: a host access waits for the work that uses this buffer, and for no other work.
+// A device lease does not wait, with a few exceptions (see read_device). Its addresses are for work
+// that is submitted to its stream while the lease is open; closing the lease leaves a mark, and
+// later accesses wait for that mark. Several threads may access one buffer. One handle, view or
+// lease object belongs to one thread at a time.
+//
+// Conflicts: an access that conflicts with an open lease fails with access_conflict and names both
+// source lines, unless the caller passes a LeaseWait. Two leases conflict if their ranges overlap
+// and one of them writes.
+//
+// Failure: each x() throws what try_x() returns. A failed access has not changed the buffer,
+// because the directory is updated only after memory was allocated and copies were queued. If a
+// copy fails, the access fails with sync_failed, which names the direction and the cause. If a
+// device is lost, bytes that nobody else has and that were in flight from it count as never
+// written.
+//
+// Ownership: memory is allocated on first use. A buffer of zero elements reaches no device. Views
+// and leases share ownership, so the UnifiedBuffer object may be destroyed before them. Destroying
+// a buffer waits for nothing and writes nothing back. Every copy that Tern makes is counted with
+// its reason and the source line that caused it (coherence/transfer.hpp).
 
 #pragma once
 
@@ -46,14 +60,16 @@
 
 namespace tern {
 
-/// So many elements; as many bytes as there can be where that is more, which nothing has.
+/// Returns the size in bytes of `count` elements. If the product overflows, returns the largest
+/// std::size_t, which no buffer can have.
 template <class T>
 [[nodiscard]] constexpr std::size_t bytes_of(std::size_t count) noexcept {
   constexpr std::size_t most = ~std::size_t{0};
   return count > most / sizeof(T) ? most : count * sizeof(T);
 }
 
-/// The host's access: a range of elements. A const T is for reading.
+/// An open access of the host, as a range of elements. HostLease<const T> is for reading. The lease
+/// closes when it is destroyed. Assigning to a lease swaps the two leases.
 template <class T>
 class [[nodiscard]] HostLease {
  public:
@@ -61,28 +77,34 @@ class [[nodiscard]] HostLease {
 
   HostLease() noexcept = default;
   explicit HostLease(RawLease raw) noexcept : raw_(std::move(raw)) {}
-  /// Opens one; throws what RawUnified::try_host() returns.
+  /// Opens a lease. Throws what RawUnified::try_host() returns.
   HostLease(const RawUnified& buffer, Access access, LeaseWait wait, const CallSite& site)
       : raw_(buffer.open_host(access, wait, site)) {}
 
+  /// Returns the first element, or null if the lease is closed or has no elements.
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(raw_.address()); }
+  /// Returns the number of elements, or 0 if the lease is closed.
   [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   [[nodiscard]] T* begin() const noexcept { return data(); }
   [[nodiscard]] T* end() const noexcept { return data() + size(); }
   [[nodiscard]] T& operator[](std::size_t index) const noexcept { return data()[index]; }
-  /// Of a lease that stays: a loop over the span of a temporary would outlive it.
+  /// Only for a lease with a name. A span of a temporary lease would outlive the lease.
   [[nodiscard]] std::span<T> span() const& noexcept { return {data(), size()}; }
   std::span<T> span() && = delete;
 
   [[nodiscard]] bool is_open() const noexcept { return raw_.is_open(); }
+  /// Closes the lease. The destructor does the same.
   void close() noexcept { raw_.close(); }
-  /// Closes a discard of which only the first elements were written, or none.
+  /// Closes a discard lease of which only the first `count` elements were written. The other
+  /// elements count as never written. On an rw lease, commit() only closes.
   void commit(std::size_t count) noexcept requires(!std::is_const_v<T>) {
     raw_.commit(bytes_of<T>(count));
   }
+  /// Closes a discard lease of which no element was written.
   void abandon() noexcept requires(!std::is_const_v<T>) { raw_.commit(0); }
-  /// The same memory for reading, without a gap in between; others may read too.
+  /// Turns a write lease into a read lease on the same memory. No other writer can get in between,
+  /// and other readers may open leases from now on.
   [[nodiscard]] HostLease<const T> downgrade(CallSite site = CallSite::here()) && {
     raw_.try_downgrade(site).value();
     return HostLease<const T>(std::move(raw_));
@@ -92,7 +114,8 @@ class [[nodiscard]] HostLease {
   RawLease raw_;
 };
 
-/// Memory for work that is submitted to the lease's stream while it is open.
+/// An open access of a device: memory for work that is submitted to the lease's stream while the
+/// lease is open. The lease closes when it is destroyed, and does not wait for that work.
 template <class T>
 class [[nodiscard]] DeviceLease {
  public:
@@ -100,21 +123,22 @@ class [[nodiscard]] DeviceLease {
 
   DeviceLease() noexcept = default;
   DeviceLease(RawLease raw, StreamRef stream) noexcept : raw_(std::move(raw)), stream_(stream) {}
-  /// Opens one; throws what RawUnified::try_device() returns.
+  /// Opens a lease. Throws what RawUnified::try_device() returns.
   DeviceLease(const RawUnified& buffer, Access access, StreamRef stream, LeaseWait wait,
               const CallSite& site)
       : raw_(buffer.open_device(access, stream, wait, site)), stream_(stream) {}
 
-  /// Of the device; what the host finds there is not its to know.
+  /// Returns an address for work on the device. The host must not dereference it.
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(raw_.address()); }
   [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
-  /// For kernels.
+  /// Returns a View of the elements, to pass to a kernel.
   [[nodiscard]] View<T> view() const noexcept { return View<T>(data(), size()); }
   [[nodiscard]] StreamRef stream() const noexcept { return stream_; }
 
   [[nodiscard]] bool is_open() const noexcept { return raw_.is_open(); }
   void close() noexcept { raw_.close(); }
+  /// See HostLease::commit(), HostLease::abandon() and HostLease::downgrade().
   void commit(std::size_t count) noexcept requires(!std::is_const_v<T>) {
     raw_.commit(bytes_of<T>(count));
   }
@@ -129,7 +153,7 @@ class [[nodiscard]] DeviceLease {
   StreamRef stream_ = {};
 };
 
-/// A read of the host that is under way.
+/// A read of the host whose copy is in flight. Destroying it closes the lease.
 template <class T>
 class [[nodiscard]] PendingRead {
  public:
@@ -144,11 +168,11 @@ class [[nodiscard]] PendingRead {
   }
   ~PendingRead() = default;
 
-  /// Is there something to get?
+  /// Returns whether get() would return a lease.
   [[nodiscard]] bool is_pending() const noexcept { return is_pending_; }
-  /// Waits for the bytes, and gives the lease away: a second call finds none and is refused with
-  /// not_allocated, as is the first of one that was moved from or made by default. Refused with
-  /// sync_failed it may be called again.
+  /// Waits for the bytes and returns the lease. The lease can be fetched once: a second call fails
+  /// with not_allocated, and so does a call on an object that was moved from or
+  /// default-constructed. If try_get() fails with sync_failed, it may be called again.
   [[nodiscard]] Result<HostLease<const T>> try_get(CallSite site = CallSite::here()) noexcept {
     if (!is_pending_) return no_pending_read(site);
     if (Result<void> ready = raw_.try_wait(site); !ready) return ready.failure();
@@ -160,16 +184,18 @@ class [[nodiscard]] PendingRead {
   }
 
  private:
-  RawLease raw_;  // none for no bytes
+  RawLease raw_;  // empty for a buffer without bytes
   bool is_pending_ = false;
 };
 
-/// A pointer that leaves: a lease that may be long, whose holder says what has changed.
+/// A lease for code that Tern cannot observe: the holder may keep the pointer for a long time, and
+/// says with commit() which elements it has written.
 ///
-/// For reading, others may read, and nobody writes. For writing, others may read: until the first
-/// commit() every such read copies again, because nobody knows what has changed, and is refused
-/// with access_conflict while another one reads the copy that would be written; from then on what
-/// was committed is new, and nothing else.
+/// An EscapedPointer for reading lets others read and lets nobody write. An EscapedPointer for
+/// writing lets others read too. Until its first commit(), Tern does not know what the holder has
+/// written, so every read in another place copies the whole range again. Such a read fails with
+/// access_conflict if its copy would overwrite bytes that another lease is reading. After the first
+/// commit(), only the committed elements count as written.
 template <class T>
 class [[nodiscard]] EscapedPointer {
  public:
@@ -178,10 +204,12 @@ class [[nodiscard]] EscapedPointer {
 
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(raw_.address()); }
   [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
+  /// Closes the lease. The holder must not use the pointer any more.
   void close() noexcept { raw_.close(); }
 
-  /// These elements were written: on a device by work that the stream has now, or without one the
-  /// escape's. Refused with invalid_view.
+  /// Says that these elements were written. On a device, later accesses wait for all work submitted
+  /// to `stream` so far; without a stream, to the stream of this lease. Fails with invalid_view if
+  /// the elements are outside of the lease. A closed lease ignores the call.
   Result<void> try_commit(std::size_t first, std::size_t count, StreamRef stream = {},
                           CallSite site = CallSite::here()) noexcept requires(!std::is_const_v<T>) {
     return raw_.try_commit_range(bytes_of<T>(first), bytes_of<T>(count), stream, site);
@@ -190,6 +218,7 @@ class [[nodiscard]] EscapedPointer {
               CallSite site = CallSite::here()) requires(!std::is_const_v<T>) {
     try_commit(first, count, stream, site).value();
   }
+  /// Says that all elements were written.
   void commit(CallSite site = CallSite::here()) requires(!std::is_const_v<T>) {
     try_commit(0, size(), {}, site).value();
   }
@@ -198,7 +227,8 @@ class [[nodiscard]] EscapedPointer {
   RawLease raw_;
 };
 
-/// A part of a unified buffer, which it shares; a copy of it is the same part.
+/// A range of the elements of a unified buffer. A view shares ownership of the buffer, and a copy
+/// of a view is the same range. The functions of a const view never write elements.
 template <class T>
 class UnifiedView {
   static_assert(std::is_trivially_copyable_v<T>, "elements are moved as bytes");
@@ -207,15 +237,18 @@ class UnifiedView {
  public:
   using value_type = T;
 
-  /// None: every access is refused with not_allocated.
+  /// Creates an empty view. Every access to an empty view fails with not_allocated.
   UnifiedView() noexcept = default;
   explicit UnifiedView(RawUnified raw) noexcept : raw_(std::move(raw)) {}
 
-  // --- What it is. None of these moves or allocates.
+  // --- Queries. None of them copies bytes, waits for a device or allocates device memory.
 
+  /// Returns the number of elements, and of bytes: the current size of a buffer, or the size a view
+  /// was made with.
   [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
   [[nodiscard]] bool empty() const noexcept { return raw_.bytes() == 0; }
   [[nodiscard]] std::size_t nbytes() const noexcept { return raw_.bytes(); }
+  /// Returns DType::byte for element types that have no dtype.
   [[nodiscard]] static constexpr DType dtype() noexcept {
     if constexpr (HasDType<T>) {
       return dtype_of<T>();
@@ -224,41 +257,45 @@ class UnifiedView {
     }
   }
   [[nodiscard]] Tag tag() const noexcept { return raw_.tag(); }
-  /// Where accesses go that name no stream.
+  /// Returns the device that is used where no stream is named.
   [[nodiscard]] const Device& default_device() const noexcept { return raw_.device(); }
+  /// Returns which copies of the view are up to date.
   [[nodiscard]] BufferState state() const noexcept { return raw_.state(0, raw_.bytes()); }
-  /// Of some of the elements; outside there is nothing.
+  /// Returns the state of some elements, or `uninitialized` if they are outside of the view.
   [[nodiscard]] BufferState state(std::size_t first, std::size_t count) const noexcept {
     return raw_.state(bytes_of<T>(first), bytes_of<T>(count));
   }
-  /// The places that are up to date in all of it.
+  /// Returns the places in which every element is up to date.
   [[nodiscard]] std::vector<Place> valid_places() const {
     return raw_.valid_places(0, raw_.bytes());
   }
   [[nodiscard]] std::vector<Place> valid_places(std::size_t first, std::size_t count) const {
     return raw_.valid_places(bytes_of<T>(first), bytes_of<T>(count));
   }
-  /// Was anything written that the place does not have?
+  /// Returns whether the place lacks bytes that were written.
   [[nodiscard]] bool is_stale_on(Place place) const noexcept { return raw_.is_stale_on(place); }
   /// Calls visit(begin, end, places) for each run of bytes that are up to date in the same places.
+  /// The offsets are bytes of this view, ascending, and all from the same moment.
   template <class Visit>
   void for_each_interval(Visit visit) const {
     for (const RawUnified::Interval& one : raw_.intervals()) {
       visit(one.begin, one.end, std::span<const Place>(one.places));
     }
   }
+  /// Returns whether both views refer to the same buffer and have a byte in common.
   [[nodiscard]] bool overlaps(const UnifiedView& other) const noexcept {
     return raw_.overlaps(other.raw_);
   }
   [[nodiscard]] const RawUnified& raw() const noexcept { return raw_; }
-  /// For the length of a launch; in(), out() and inout() make it.
+  /// Returns a kernel argument, valid for one launch. Use in(), out() or inout() instead.
   [[nodiscard]] LaunchArgument as_argument(Access access) const noexcept {
     return LaunchArgument::of_movable(raw_.launch_memory(), raw_.offset(), raw_.bytes(), access,
                                       ArgumentType::of<T>());
   }
 
-  /// Elements [first, first + count). Refused with invalid_view; a view that a resize has left
-  /// outside is so with its next access.
+  /// Returns elements [first, first + count). Fails with invalid_view if they are outside of this
+  /// view. If a later resize leaves a view outside of the buffer, the next access through the view
+  /// fails with invalid_view.
   [[nodiscard]] Result<UnifiedView> try_view(std::size_t first, std::size_t count,
                                              CallSite site = CallSite::here()) const noexcept {
     Result<RawUnified> part = raw_.try_view(bytes_of<T>(first), bytes_of<T>(count), site);
@@ -273,15 +310,16 @@ class UnifiedView {
                                        CallSite site = CallSite::here()) const {
     return try_view(first, count, site).value();
   }
-  /// The same in bytes.
+  /// Returns bytes [offset, offset + bytes). Fails with invalid_view.
   [[nodiscard]] UnifiedView<std::byte> byte_view(std::size_t offset, std::size_t bytes,
                                                  CallSite site = CallSite::here()) {
     return UnifiedView<std::byte>(raw_.try_view(offset, bytes, site).value());
   }
 
-  // --- The host. Refused with never_written (read), access_conflict, sync_failed, and as memory is
-  // refused.
+  // --- Host leases. Opening one waits until the host may use the bytes. Fails with
+  // access_conflict, sync_failed, the failures of an allocation, and for read with never_written.
 
+  /// Opens a lease for reading. Several read leases may be open at the same time, in any places.
   [[nodiscard]] Result<HostLease<const T>> try_read_host(
       LeaseWait wait = LeaseWait::never(), CallSite site = CallSite::here()) const noexcept {
     return as_host<const T>(raw_.try_host(Access::read, wait, site));
@@ -290,7 +328,7 @@ class UnifiedView {
                                              CallSite site = CallSite::here()) const {
     return HostLease<const T>(raw_, Access::read, wait, site);
   }
-  /// The copy is queued and the call returns.
+  /// Queues the copies and returns without waiting for them. PendingRead::get() waits.
   [[nodiscard]] Result<PendingRead<T>> try_read_host_async(
       CallSite site = CallSite::here()) const noexcept {
     Result<RawLease> lease = raw_.try_host_async(site);
@@ -300,6 +338,8 @@ class UnifiedView {
   [[nodiscard]] PendingRead<T> read_host_async(CallSite site = CallSite::here()) const {
     return try_read_host_async(site).value();
   }
+  /// Opens a lease for reading and writing. The range may contain bytes that were never written;
+  /// their values are unspecified.
   [[nodiscard]] Result<HostLease<T>> try_rw_host(LeaseWait wait = LeaseWait::never(),
                                                  CallSite site = CallSite::here()) noexcept {
     return as_host<T>(raw_.try_host(Access::read_write, wait, site));
@@ -308,7 +348,8 @@ class UnifiedView {
                                      CallSite site = CallSite::here()) {
     return HostLease<T>(raw_, Access::read_write, wait, site);
   }
-  /// All of it will be written. Left by an exception, it is never written.
+  /// Opens a lease that overwrites every element. If an exception leaves the scope of the lease,
+  /// its range counts as never written. commit() keeps only the first elements.
   [[nodiscard]] Result<HostLease<T>> try_discard_host(LeaseWait wait = LeaseWait::never(),
                                                       CallSite site = CallSite::here()) noexcept {
     return as_host<T>(raw_.try_host(Access::discard, wait, site));
@@ -318,8 +359,12 @@ class UnifiedView {
     return HostLease<T>(raw_, Access::discard, wait, site);
   }
 
-  // --- Devices: the stream's. They never block, unless they are given time to wait.
+  // --- Device leases, on the device of the stream. Opening one does not wait for a device, except
+  // to read bytes from a spill file, to copy from a device of another backend, or to evict a host
+  // copy. It also waits if a LeaseWait allows it. Fails as host leases do, and if the stream takes
+  // no work.
 
+  /// Opens a lease for reading by work on the stream.
   [[nodiscard]] Result<DeviceLease<const T>> try_read_device(
       StreamRef stream, LeaseWait wait = LeaseWait::never(),
       CallSite site = CallSite::here()) const noexcept {
@@ -330,6 +375,7 @@ class UnifiedView {
                                                  CallSite site = CallSite::here()) const {
     return {raw_, Access::read, stream, wait, site};
   }
+  /// Opens a lease for reading and writing by work on the stream.
   [[nodiscard]] Result<DeviceLease<T>> try_rw_device(StreamRef stream,
                                                      LeaseWait wait = LeaseWait::never(),
                                                      CallSite site = CallSite::here()) noexcept {
@@ -339,6 +385,8 @@ class UnifiedView {
                                          CallSite site = CallSite::here()) {
     return {raw_, Access::read_write, stream, wait, site};
   }
+  /// Opens a lease that overwrites every element by work on the stream. The old bytes are not
+  /// copied.
   [[nodiscard]] Result<DeviceLease<T>> try_discard_device(
       StreamRef stream, LeaseWait wait = LeaseWait::never(),
       CallSite site = CallSite::here()) noexcept {
@@ -349,8 +397,10 @@ class UnifiedView {
     return {raw_, Access::discard, stream, wait, site};
   }
 
-  // --- Pointers that leave. Refused as leases are.
+  // --- Pointers for code that Tern cannot observe (EscapedPointer). They fail as leases do, and
+  // never wait for conflicting leases.
 
+  /// Opens a lease on the host copy for reading.
   [[nodiscard]] Result<EscapedPointer<const T>> try_escape_read_host(
       CallSite site = CallSite::here()) const noexcept {
     return as_escape<const T>(raw_.try_escape_host(Access::read, site));
@@ -358,6 +408,7 @@ class UnifiedView {
   [[nodiscard]] EscapedPointer<const T> escape_read_host(CallSite site = CallSite::here()) const {
     return try_escape_read_host(site).value();
   }
+  /// Opens a lease on the host copy for reading and writing.
   [[nodiscard]] Result<EscapedPointer<T>> try_escape_host(
       CallSite site = CallSite::here()) noexcept {
     return as_escape<T>(raw_.try_escape_host(Access::read_write, site));
@@ -365,6 +416,7 @@ class UnifiedView {
   [[nodiscard]] EscapedPointer<T> escape_host(CallSite site = CallSite::here()) {
     return try_escape_host(site).value();
   }
+  /// Opens a lease on the copy of the stream's device for reading.
   [[nodiscard]] Result<EscapedPointer<const T>> try_escape_read_device(
       StreamRef stream, CallSite site = CallSite::here()) const noexcept {
     return as_escape<const T>(raw_.try_escape_device(Access::read, stream, site));
@@ -373,6 +425,7 @@ class UnifiedView {
                                                            CallSite site = CallSite::here()) const {
     return try_escape_read_device(stream, site).value();
   }
+  /// Opens a lease on the copy of the stream's device for reading and writing.
   [[nodiscard]] Result<EscapedPointer<T>> try_escape_device(
       StreamRef stream, CallSite site = CallSite::here()) noexcept {
     return as_escape<T>(raw_.try_escape_device(Access::read_write, stream, site));
@@ -384,7 +437,9 @@ class UnifiedView {
 
   // --- Elements, fills, copies
 
-  /// One element, from wherever it is; no copy is made up to date. Refused with out_of_bounds.
+  /// Returns one element, read from any place in which it is up to date. Copies in other places
+  /// stay as they are. Waits for the read. Fails with out_of_bounds, never_written,
+  /// access_conflict, sync_failed.
   [[nodiscard]] Result<T> try_load_host(std::size_t index,
                                         CallSite site = CallSite::here()) const noexcept {
     if (index >= size()) return beyond(index, site);
@@ -396,7 +451,9 @@ class UnifiedView {
   [[nodiscard]] T load_host(std::size_t index, CallSite site = CallSite::here()) const {
     return try_load_host(index, site).value();
   }
-  /// To every place that has the element; where nobody wrote it, to the host.
+  /// Writes one element in every place in which it is up to date, so that no copy becomes stale. An
+  /// element that was never written is written on the host. Waits for the writes. If it fails, the
+  /// element has its old or its new value, and the same value wherever it counts as up to date.
   Result<void> try_store_host(std::size_t index, const T& value,
                               CallSite site = CallSite::here()) noexcept {
     if (index >= size()) return beyond(index, site);
@@ -406,8 +463,9 @@ class UnifiedView {
     try_store_host(index, value, site).value();
   }
 
-  /// Every element, where they are: on a device that has any of them, in the order of the stream if
-  /// it is that device's; else on the host.
+  /// Sets every element to `value`. The fill runs on a device that has any of the elements up to
+  /// date. If the device of `stream` is one of them, the fill runs there, in stream order. If no
+  /// device has any, the host fills, and waits for the work that uses this buffer.
   Result<void> try_fill(const T& value, StreamRef stream = {},
                         CallSite site = CallSite::here()) noexcept {
     static_assert(sizeof(T) <= Pattern::max_bytes, "a fill repeats up to 16 bytes");
@@ -420,7 +478,8 @@ class UnifiedView {
     try_fill(value, stream, site).value();
   }
 
-  /// As many elements as there are (shape_mismatch): a discard of the host, and a read.
+  /// Copies all elements in, as a discard lease of the host. Fails with shape_mismatch if the span
+  /// has another number of elements.
   Result<void> try_copy_from(std::span<const T> elements,
                              CallSite site = CallSite::here()) noexcept {
     return raw_.try_copy_from(elements.data(), elements.size_bytes(), site);
@@ -428,6 +487,8 @@ class UnifiedView {
   void copy_from(std::span<const T> elements, CallSite site = CallSite::here()) {
     try_copy_from(elements, site).value();
   }
+  /// Copies all elements out, as a read lease of the host: waits, and leaves the host copy up to
+  /// date. Fails with shape_mismatch if the span has another number of elements.
   Result<void> try_copy_to_host(std::span<T> elements,
                                 CallSite site = CallSite::here()) const noexcept {
     return raw_.try_copy_to(elements.data(), elements.size_bytes(), site);
@@ -435,43 +496,51 @@ class UnifiedView {
   void copy_to_host(std::span<T> elements, CallSite site = CallSite::here()) const {
     try_copy_to_host(elements, site).value();
   }
+  /// Returns all elements, as copy_to_host() does.
   [[nodiscard]] std::vector<T> to_vector(
       CallSite site = CallSite::here()) const requires std::is_default_constructible_v<T> {
     return make_vector<T>(size(), [&](std::span<T> elements) { copy_to_host(elements, site); });
   }
 
-  // --- Ahead of an access
+  // --- Prefetch and synchronize
 
-  /// A read of the stream's device without a lease: what is stale is on its way.
+  /// Queues the copies that a read lease on this stream would need, and returns. Never evicts a
+  /// copy that would have to be written back first.
   Result<void> try_prefetch(StreamRef stream, CallSite site = CallSite::here()) const noexcept {
     return raw_.try_prefetch(stream, site);
   }
   void prefetch(StreamRef stream, CallSite site = CallSite::here()) const {
     try_prefetch(stream, site).value();
   }
+  /// Queues the copies that a read lease of the host would need, and returns.
   Result<void> try_prefetch_host(CallSite site = CallSite::here()) const noexcept {
     return raw_.try_prefetch_host(site);
   }
   void prefetch_host(CallSite site = CallSite::here()) const { try_prefetch_host(site).value(); }
-  /// The same for the default device and for the host, complete on return.
+  /// Like prefetch() to the default device, but evicts as a lease does, and waits for all work that
+  /// uses the buffer.
   Result<void> try_sync_to_device(CallSite site = CallSite::here()) const noexcept {
     return raw_.try_sync_to_device(site);
   }
   void sync_to_device(CallSite site = CallSite::here()) const { try_sync_to_device(site).value(); }
+  /// Copies the stale bytes to the host, and waits for them.
   Result<void> try_sync_to_host(CallSite site = CallSite::here()) const noexcept {
     const Result<RawLease> lease = raw_.try_host(Access::read, LeaseWait::never(), site);
     return lease ? Result<void>() : Result<void>(lease.failure());
   }
   void sync_to_host(CallSite site = CallSite::here()) const { try_sync_to_host(site).value(); }
 
-  // --- What others wrote, through pointers that Tern knows nothing of. Refused with not_allocated
-  // where that place has no copy, with coherence_conflict where another one is newer.
+  // --- Writes that Tern did not see, made through pointers without a lease. These functions mark
+  // the range as up to date in one place and stale in all others. They fail with not_allocated if
+  // the place has no copy, with coherence_conflict if another place has newer bytes, and with
+  // access_conflict.
 
   Result<void> try_mark_host_dirty(CallSite site = CallSite::here()) noexcept {
     return raw_.try_mark_dirty(Place::host(), {}, site);
   }
   void mark_host_dirty(CallSite site = CallSite::here()) { try_mark_host_dirty(site).value(); }
-  /// By work of the stream up to now; without one, of the default device's default stream.
+  /// Later accesses wait for all work submitted to `stream` so far; without a stream, to the
+  /// default stream of the default device.
   Result<void> try_mark_device_dirty(StreamRef stream = {},
                                      CallSite site = CallSite::here()) noexcept {
     const Place place = stream.id() ? Place::device(stream.device_id()) : raw_.device().place();
@@ -498,6 +567,7 @@ class UnifiedView {
     if (!raw) return raw.failure();
     return DeviceLease<U>(*std::move(raw), stream);
   }
+  /// Returns the failure for an index behind the last element.
   [[nodiscard]] Failure beyond(std::size_t index, CallSite site) const noexcept {
     return Failure(ErrorCode::out_of_bounds,
                    "there is no element {index} in unified buffer '{tag}' of {count}.", site)
@@ -510,7 +580,8 @@ class UnifiedView {
   RawUnified raw_;
 };
 
-/// Arguments of kernels: the bytes come to the launch's device first, for all arguments or none.
+/// Kernel arguments. A launch copies the bytes that its device lacks before the kernel runs, for
+/// all arguments or for none.
 template <class T>
 [[nodiscard]] LaunchArgument in(const UnifiedView<T>& view) noexcept {
   return view.as_argument(Access::read);
@@ -532,24 +603,29 @@ template <class T>
   return view.as_argument(Access::read_write);
 }
 
+/// The owner of a unified buffer: everything that a view can do, and the operations on the whole
+/// buffer. A UnifiedBuffer can be moved; clone() makes a deep copy.
 template <class T>
 class UnifiedBuffer : public UnifiedView<T> {
   using Base = UnifiedView<T>;
   using Base::raw_;
 
  public:
-  /// None.
+  /// Creates an empty handle. Every access fails with not_allocated.
   UnifiedBuffer() noexcept = default;
-  /// Throws what try_make returns.
+  /// Throws what try_make() returns.
   explicit UnifiedBuffer(Shape shape, const UnifiedOptions& options)
       : UnifiedBuffer(try_make(std::move(shape), options).value()) {}
-  /// Nothing is allocated. Refused with invalid_device, size_overflow, out_of_memory.
+  /// Creates a buffer without memory. Fails with invalid_device if the device is not open, with
+  /// size_overflow, with out_of_memory, and with unsupported or invalid_argument if the options
+  /// exclude each other (see Pinned and UnifiedOptions::guard).
   [[nodiscard]] static Result<UnifiedBuffer> try_make(Shape shape,
                                                       const UnifiedOptions& options) noexcept {
     return wrap(RawUnified::try_make(std::move(shape), Base::dtype(), sizeof(T), options));
   }
-  /// The host's copy is memory that somebody else has: written, and never allocated anew. `release`
-  /// is called once, when Tern is done with it.
+  /// Creates a buffer whose host copy is memory of the caller. Its elements count as written. The
+  /// memory is never evicted. Tern calls `release` once, when Tern no longer uses the memory; if
+  /// try_adopt_host() fails, Tern does not call `release`.
   [[nodiscard]] static Result<UnifiedBuffer> try_adopt_host(std::span<T> elements,
                                                             std::function<void()> release,
                                                             const UnifiedOptions& options) {
@@ -565,7 +641,9 @@ class UnifiedBuffer : public UnifiedView<T> {
   UnifiedBuffer(UnifiedBuffer&&) noexcept = default;
   UnifiedBuffer& operator=(UnifiedBuffer&&) noexcept = default;
   ~UnifiedBuffer() = default;
-  /// New memory with the same bytes, on the stream's device.
+  /// Returns a new buffer with the same bytes, in memory of the stream's device. The copies are
+  /// queued in stream order, and the host does not wait. Fails with access_conflict, sync_failed,
+  /// and the failures of an allocation.
   [[nodiscard]] Result<UnifiedBuffer> try_clone(StreamRef stream,
                                                 CallSite site = CallSite::here()) const noexcept {
     return wrap(raw_.try_clone(stream, site));
@@ -574,26 +652,30 @@ class UnifiedBuffer : public UnifiedView<T> {
     return try_clone(stream, site).value();
   }
 
-  // --- What it is
+  // --- Queries of the whole buffer
 
+  /// Returns the shape that the buffer was made with. A resize makes the shape flat.
   [[nodiscard]] Shape shape() const { return raw_.shape(); }
-  /// Is the host's copy page-locked? False where there is none yet.
+  /// Returns whether the host copy is page-locked, or false if there is no host copy yet.
   [[nodiscard]] bool is_pinned() const noexcept { return raw_.is_pinned(); }
-  /// Are the pages of the host's copy closed to those who have no lease?
+  /// Returns whether pages of the host copy are protected (UnifiedOptions::guard).
   [[nodiscard]] bool is_guarded() const noexcept { return raw_.is_guarded(); }
+  /// Returns whether the place has a copy, whether or not its bytes are up to date.
   [[nodiscard]] bool has_copy(Place place) const noexcept { return raw_.has_copy(place); }
+  /// Returns what this buffer has copied so far, and why.
   [[nodiscard]] UnifiedStatistics stats() const noexcept { return raw_.stats(); }
-  /// The latest of them, oldest first.
+  /// Returns the latest 64 transfers, oldest first.
   [[nodiscard]] std::vector<Transfer> transfers() const { return raw_.transfers(); }
-  /// Are the invariants kept? Refused with violation.
+  /// Checks the invariants of the buffer. Fails with violation.
   [[nodiscard]] Result<void> check() const noexcept { return raw_.check(); }
-  /// Are the copies that should be the same? Waits for them. Refused with violation, naming the
-  /// first place and bytes that differ.
+  /// Compares all copies that should be equal, and waits for them. Fails with violation, naming the
+  /// first byte that differs and both places.
   Result<void> try_compare(CallSite site = CallSite::here()) const noexcept {
     return raw_.try_compare(site);
   }
   void compare(CallSite site = CallSite::here()) const { try_compare(site).value(); }
-  /// Of exactly this shape (shape_mismatch).
+  /// Like copy_from(), but also fails with shape_mismatch if `shape` is not the shape of the
+  /// buffer.
   Result<void> try_copy_from(std::span<const T> elements, const Shape& shape,
                              CallSite site = CallSite::here()) noexcept {
     if (shape != this->shape()) {
@@ -606,16 +688,18 @@ class UnifiedBuffer : public UnifiedView<T> {
   }
   using Base::try_copy_from;
 
-  // --- The short names
+  // --- Short names
 
+  /// Opens an rw lease of the host.
   [[nodiscard]] HostLease<T> host(CallSite site = CallSite::here()) {
     return Base::rw_host(LeaseWait::never(), site);
   }
+  /// Opens a read lease on the device of the stream.
   [[nodiscard]] DeviceLease<const T> device(StreamRef stream,
                                             CallSite site = CallSite::here()) const {
     return Base::read_device(stream, LeaseWait::never(), site);
   }
-  /// Throws Unsupported: there is no such backend.
+  /// Throws Unsupported, because Tern has no Metal backend.
   [[noreturn]] void metal(CallSite site = CallSite::here()) const {
     raise(Failure(ErrorCode::unsupported,
                   "there is no {what} backend. Use device() with a stream of a device there is.",
@@ -623,10 +707,11 @@ class UnifiedBuffer : public UnifiedView<T> {
               .with("what", "Metal"));
   }
 
-  // --- Copies that go
+  // --- Free memory
 
-  /// What only this copy has is saved first: of the host's on the default device, of a device's on
-  /// the host. Nothing where there is no copy. Refused with access_conflict, and as copies are.
+  /// Frees the copy of one place. With Drop::save, bytes that only this copy has are copied first:
+  /// from the host to the default device, from a device to the host. Does nothing if the place has
+  /// no copy. Fails with access_conflict if a lease uses the copy or writes any byte of the buffer.
   Result<void> try_drop_host(Drop what = Drop::save, CallSite site = CallSite::here()) noexcept {
     return raw_.try_drop(Place::host(), what, site);
   }
@@ -643,25 +728,30 @@ class UnifiedBuffer : public UnifiedView<T> {
   void drop_device(Drop what = Drop::save, CallSite site = CallSite::here()) {
     try_drop_device(raw_.device(), what, site).value();
   }
-  /// Every copy goes, and nothing is written any more.
+  /// Frees all copies. All bytes count as never written. Fails with access_conflict if a lease is
+  /// open.
   Result<void> try_free(CallSite site = CallSite::here()) noexcept { return raw_.try_free(site); }
   void free(CallSite site = CallSite::here()) { try_free(site).value(); }
-  /// Nothing is written any more; the memory stays.
+  /// Marks all bytes as never written, and keeps the memory. Fails with access_conflict if a lease
+  /// is open.
   Result<void> try_invalidate(CallSite site = CallSite::here()) noexcept {
     return raw_.try_invalidate(site);
   }
   void invalidate(CallSite site = CallSite::here()) { try_invalidate(site).value(); }
 
-  // --- Sizes that change; the shape is flat then
+  // --- Change the size. The shape is flat afterwards. Fails with access_conflict if a lease is
+  // open.
 
+  /// Frees all copies and sets the size. All bytes count as never written.
   Result<void> try_resize_discard(std::size_t count, CallSite site = CallSite::here()) noexcept {
     return raw_.try_resize(count, false, {}, site);
   }
   void resize_discard(std::size_t count, CallSite site = CallSite::here()) {
     try_resize_discard(count, site).value();
   }
-  /// Copies that have something move to new memory in the order of the stream; what is new was
-  /// never written.
+  /// Sets the size and keeps the old elements. Each copy with up-to-date bytes moves to new memory,
+  /// in the order of `stream` if that stream can reach the copy. New elements count as never
+  /// written.
   Result<void> try_resize_keep(std::size_t count, StreamRef stream = {},
                                CallSite site = CallSite::here()) noexcept {
     return raw_.try_resize(count, true, stream, site);
@@ -670,10 +760,12 @@ class UnifiedBuffer : public UnifiedView<T> {
     try_resize_keep(count, stream, site).value();
   }
 
-  // --- Policies and the end
+  // --- Policies, and the end of the buffer
 
-  /// What is written elsewhere is copied there when its lease closes, and behind launches and
-  /// fills; nothing: no longer. A copy that fails is counted, and made by the next access.
+  /// Copies everything that is written elsewhere to this place: when a write lease closes, and
+  /// after launches and fills. An empty `place` turns the policy off. If such a copy fails, it is
+  /// counted (UnifiedStatistics::failed_write_throughs) and the next access makes it. Fails with
+  /// invalid_device for a device, other than the default device, that this buffer has never used.
   Result<void> try_write_through(std::optional<Place> place,
                                  CallSite site = CallSite::here()) noexcept {
     return raw_.try_set_write_through(place, site);
@@ -681,8 +773,9 @@ class UnifiedBuffer : public UnifiedView<T> {
   void write_through(std::optional<Place> place, CallSite site = CallSite::here()) {
     try_write_through(place, site).value();
   }
-  /// The copy there does not go when memory is short (coherence/pressure.hpp), or may again.
-  /// Refused with invalid_device for a device that does not take part.
+  /// Excludes the copy of this place from eviction (coherence/pressure.hpp), or with `keeps` false
+  /// allows eviction again. Fails with invalid_device for a device, other than the default device,
+  /// that this buffer has never used.
   Result<void> try_keep_on(Place place, bool keeps = true,
                            CallSite site = CallSite::here()) noexcept {
     return raw_.try_keep_on(place, keeps, site);
@@ -690,20 +783,22 @@ class UnifiedBuffer : public UnifiedView<T> {
   void keep_on(Place place, bool keeps = true, CallSite site = CallSite::here()) {
     try_keep_on(place, keeps, site).value();
   }
-  /// Nobody will use it soon: its copies are the first of their kind to go. The next access takes
-  /// that back.
+  /// Says that the buffer is not needed soon: its copies are evicted before other copies of their
+  /// kind. The next access ends this.
   void wont_use() const noexcept { raw_.set_unwanted(); }
-  /// Blocks the host until nobody uses any of its memory.
+  /// Waits until no stream uses any memory of the buffer.
   Result<void> try_synchronize(CallSite site = CallSite::here()) const noexcept {
     return raw_.try_synchronize(site);
   }
   void synchronize(CallSite site = CallSite::here()) const { try_synchronize(site).value(); }
-  /// Every byte that was written is on the host.
+  /// Copies every byte that was written to the host, and waits for it.
   Result<void> try_flush_host(CallSite site = CallSite::here()) const noexcept {
     return raw_.try_flush_host(site);
   }
   void flush_host(CallSite site = CallSite::here()) const { try_flush_host(site).value(); }
-  /// The host's copy, complete, as a buffer of its own.
+  /// Returns the host copy as a Buffer of its own, with every written byte up to date. All other
+  /// copies are freed, and this buffer counts as never written. Waits for the copies. Fails with
+  /// access_conflict if a lease is open.
   [[nodiscard]] Result<Buffer> try_release_host(CallSite site = CallSite::here()) && noexcept {
     return raw_.try_release_host(site);
   }

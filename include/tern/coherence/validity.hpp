@@ -1,16 +1,18 @@
-// Validity says for each byte of a buffer in which places it is up to date.
+// Validity is the directory of a unified buffer: it says for each byte in which places the byte is
+// up to date.
 //
-// It is a pure value: it computes with offsets and numbers of places, and touches no memory. Bytes
-// are kept as intervals, each with the set of places that hold the newest value; a byte in no place
-// was never written. From that follow the copies an access needs (plan), and what is true once the
-// access was granted (apply).
+// Validity is a pure value. It computes with offsets and place numbers, and touches no memory of
+// the buffer. The bytes are kept as intervals, each with the set of places that have the newest
+// value. A byte that is valid in no place was never written. plan() computes the copies that an
+// access needs, and apply() records that an access was granted.
 //
-// Changing it cannot fail once there is room for it (make_room), so that whoever moves bytes first
-// and tells afterwards never has to undo. That is why it is a sorted list, and no IntervalMap:
-// sixteen intervals need no heap memory. Thread-compatible. Invariants, which check() looks at:
-//  1. Intervals are ascending, begin at 0, and cover all bytes.
-//  2. Neighbours differ.
-//  3. No byte is valid in a place that does not exist.
+// A change cannot fail if make_room() has succeeded before. A caller can therefore move bytes first
+// and update the directory afterwards, and never has to undo a copy. For this reason Validity is a
+// sorted list and not an IntervalMap: up to sixteen intervals need no heap memory. Not
+// synchronized: the owner locks. check() tests these invariants:
+// 1. Intervals are ascending, begin at 0, and cover all bytes.
+// 2. Neighbouring intervals have different sets of places.
+// 3. No byte is valid in a place that does not exist.
 
 #pragma once
 
@@ -29,7 +31,7 @@
 
 namespace tern {
 
-/// Numbers from 0 to 63, each a place of one buffer: 0 is the host.
+/// A set of places of one buffer. Places have numbers from 0 to 63, and 0 is the host.
 struct PlaceSet {
   static constexpr unsigned most = 64;
 
@@ -57,14 +59,14 @@ struct PlaceSet {
   [[nodiscard]] constexpr unsigned size() const noexcept {
     return static_cast<unsigned>(std::popcount(bits));
   }
-  /// The lowest number; of no place 64.
+  /// Returns the lowest place, or 64 if the set is empty.
   [[nodiscard]] constexpr unsigned first() const noexcept {
     return static_cast<unsigned>(std::countr_zero(bits));
   }
   friend constexpr bool operator==(const PlaceSet&, const PlaceSet&) noexcept = default;
 };
 
-/// Bytes [begin, end) to be copied from one place.
+/// Bytes [begin, end) to be copied from the place `source`.
 struct CopyRun {
   std::size_t begin = 0, end = 0;
   unsigned source = 0;
@@ -72,18 +74,20 @@ struct CopyRun {
   friend constexpr bool operator==(const CopyRun&, const CopyRun&) noexcept = default;
 };
 
-/// What a plan takes into account.
+/// What Validity::plan() has to consider.
 struct CopyCosts {
-  /// Of copying from each place; the lowest is taken, of several the lowest number.
+  /// The cost of copying from each place. plan() takes the cheapest source; of several, the lowest
+  /// place.
   std::array<std::uint8_t, PlaceSet::most> of_source = {};
-  /// Two runs are one if the gap between them is smaller than this, up to date at the source, and
-  /// in nobody's hands: bytes of `leased` are never written, be it with what they are.
+  /// Two runs are coalesced if the gap between them is smaller than this, is up to date at the
+  /// source, and does not touch `leased`. Leased bytes are never overwritten, not even with equal
+  /// bytes.
   std::size_t merge_below = 0;
   std::span<const ByteRange> leased = {};
 
-  /// Of a source that is taken only if there is no other.
+  /// The cost of a source that is used only if there is no other.
   static constexpr std::uint8_t last_resort = 255;
-  /// Which of them a copy comes from.
+  /// Returns the source that a copy is taken from.
   [[nodiscard]] unsigned cheapest(PlaceSet sources) const noexcept {
     unsigned best = sources.first();
     for (PlaceSet rest = sources; !rest.empty(); rest = rest.without(rest.first())) {
@@ -100,18 +104,19 @@ class TERN_EXPORT Validity {
     PlaceSet valid = {};
   };
 
-  /// Of so many bytes, never written.
+  /// Creates a directory of `bytes` bytes that were never written.
   explicit Validity(std::size_t bytes = 0) noexcept : bytes_(bytes) {}
-  /// The same without the room for more.
+  /// The moved-from directory keeps its size, and counts as never written.
   Validity(Validity&& other) noexcept;
   Validity& operator=(Validity&& other) noexcept;
 
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-  /// Intervals there are; at least one.
+  /// Returns the number of intervals, which is at least one.
   [[nodiscard]] std::size_t size() const noexcept { return count_; }
+  /// Returns whether all bytes are up to date in the same places.
   [[nodiscard]] bool is_uniform() const noexcept { return count_ == 1; }
 
-  /// Calls visit(begin, end, PlaceSet) over [begin, end) in ascending order.
+  /// Calls visit(begin, end, PlaceSet) for the intervals in [begin, end), in ascending order.
   template <class Visit>
   void visit(std::size_t begin, std::size_t end, Visit visit) const {
     if (begin >= end) return;
@@ -121,50 +126,52 @@ class TERN_EXPORT Validity {
     }
   }
 
-  /// Is every byte of the range up to date there? An empty range is.
+  /// Returns whether every byte of the range is up to date in the place. True for an empty range.
   [[nodiscard]] bool is_valid(std::size_t begin, std::size_t end, unsigned place) const noexcept {
     if (count_ == 1) [[likely]]
       return begin >= end || data()[0].valid.has(place);
     return valid_everywhere(begin, end).has(place);
   }
-  /// The places that have all bytes, if those are the same for every byte; else none.
+  /// Returns the places that are up to date if they are the same for all bytes, else the empty set.
   [[nodiscard]] PlaceSet uniform() const noexcept {
     return count_ == 1 ? data()[0].valid : PlaceSet{};
   }
-  /// Is it up to date there and nowhere else? Then writing it there changes nothing.
+  /// Returns whether every byte is up to date in the place and nowhere else. If so, a write there
+  /// changes nothing.
   [[nodiscard]] bool is_only(std::size_t begin, std::size_t end, unsigned place) const noexcept {
     if (count_ == 1) [[likely]]
       return begin >= end || data()[0].valid == PlaceSet::of(place);
     return are_all_only(begin, end, place);
   }
-  /// The places that have all of the range, and those that have any of it.
+  /// Return the places that have every byte of the range, and the places that have at least one.
   [[nodiscard]] PlaceSet valid_everywhere(std::size_t begin, std::size_t end) const noexcept;
   [[nodiscard]] PlaceSet valid_somewhere(std::size_t begin, std::size_t end) const noexcept;
-  /// The first bytes of the range that nobody wrote; empty if there are none.
+  /// Returns the first run of the range that was never written, or an empty range.
   [[nodiscard]] ByteRange first_unwritten(std::size_t begin, std::size_t end) const noexcept;
 
-  /// The copies that bring the range up to date in a place: ascending, never of bytes that are so
-  /// already but for merged gaps, never of bytes nobody wrote. They are put behind what `runs` has;
-  /// gives the bytes of gaps. Throws std::bad_alloc.
+  /// Computes the copies that bring the range up to date in a place, and appends them to `runs` in
+  /// ascending order. Up-to-date bytes are copied only in coalesced gaps, and bytes that were never
+  /// written are not copied. Returns the number of bytes in coalesced gaps. Throws std::bad_alloc.
   std::size_t plan(std::size_t begin, std::size_t end, unsigned place, const CopyCosts& costs,
                    std::vector<CopyRun>& runs) const;
 
-  /// Room for the changes to so many ranges. False if the host has no memory.
+  /// Reserves memory for changes to that many ranges. Returns false if the host has no memory.
   [[nodiscard]] bool make_room(std::size_t ranges = 1) noexcept;
 
-  // --- Changes to one range, for which there is room; also for one that changes nothing.
+  // --- Changes to one range. Each requires room (make_room), also if it turns out to change
+  // nothing.
 
-  /// An access was granted. Reading brought what was written up to date in the place; writing makes
-  /// the range up to date there, and nowhere else.
+  /// Records that an access was granted. A read makes all written bytes of the range up to date in
+  /// the place too. A write makes the range up to date in the place and stale everywhere else.
   void apply(Access access, std::size_t begin, std::size_t end, unsigned place) noexcept;
-  /// The place no longer counts, or counts no longer for the range.
+  /// Makes the range stale in the place.
   void remove(std::size_t begin, std::size_t end, unsigned place) noexcept;
-  /// The same, but not of bytes that are up to date nowhere else.
+  /// Makes the range stale in the place, except for bytes that are up to date nowhere else.
   void remove_copy(std::size_t begin, std::size_t end, unsigned place) noexcept;
-  /// As if it had never been written.
+  /// Marks the range as never written.
   void forget(std::size_t begin, std::size_t end) noexcept;
 
-  /// Refused with violation, saying which invariant does not hold.
+  /// Checks the invariants. Fails with violation, naming the invariant that does not hold.
   [[nodiscard]] Result<void> check(PlaceSet existing) const noexcept;
 
  private:
@@ -177,9 +184,11 @@ class TERN_EXPORT Validity {
   [[nodiscard]] std::size_t end_of(std::size_t index) const noexcept {
     return index + 1 < count_ ? data()[index + 1].begin : bytes_;
   }
-  /// Of the interval that holds the byte.
+  /// Returns the index of the interval that contains the byte.
   [[nodiscard]] std::size_t index_of(std::size_t offset) const noexcept;
   void insert(std::size_t index, Interval interval) noexcept;
+  /// Splits intervals at the ends of the range, applies `change` to each set of places in between,
+  /// and merges neighbours that became equal.
   template <class Change>
   void change(std::size_t begin, std::size_t end, Change change) noexcept;
 

@@ -83,6 +83,22 @@ struct PointerInfo {
   std::size_t bytes = 0;
 };
 
+/// How the pool behaves that the driver takes stream-ordered memory from. What is unset stays.
+struct DriverPoolSettings {
+  /// The most that the pool holds; can be set only before the pool exists.
+  std::optional<std::size_t> max_bytes = {};
+  /// Freed memory above this goes back to the system when a stream or the device is waited for.
+  std::optional<std::size_t> release_threshold_bytes = {};
+};
+
+/// What is in force, and what the pool holds. Peaks are since the last reset.
+struct DriverPoolInfo {
+  std::size_t max_bytes = 0;  // 0: as the driver decides
+  std::size_t release_threshold_bytes = 0;
+  std::size_t reserved_bytes = 0, peak_reserved_bytes = 0;  // taken from the system
+  std::size_t used_bytes = 0, peak_used_bytes = 0;          // allocated from the pool
+};
+
 /// May kernels of one device use memory of another?
 enum class PeerAccess : std::uint8_t {
   unavailable,  // and it cannot be enabled
@@ -295,6 +311,15 @@ class TERN_EXPORT Backend {
                                                      std::size_t alignment) noexcept;
   [[nodiscard]] virtual Result<void> release_async(const Submission& submission,
                                                    void* address) noexcept;
+
+  /// The pool behind allocate_async, where the driver has one with settings; unsupported elsewhere.
+  /// Settings hold for all who allocate there.
+  [[nodiscard]] virtual Result<DriverPoolInfo> driver_pool() noexcept;
+  [[nodiscard]] virtual Result<void> set_driver_pool(const DriverPoolSettings& settings) noexcept;
+  [[nodiscard]] virtual Result<void> reset_driver_pool_peaks() noexcept;
+  /// May `peer`, another device of the same backend, use memory of the pool? Allocated memory too.
+  [[nodiscard]] virtual Result<void> set_driver_pool_access(Backend& peer,
+                                                            bool is_allowed) noexcept;
 
   /// registered_memory: page-locks [address, address + bytes) and gives the device's address of it.
   [[nodiscard]] virtual Result<void*> register_host(void* address, std::size_t bytes) noexcept;

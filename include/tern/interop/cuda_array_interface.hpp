@@ -75,6 +75,9 @@ struct CudaArrayImportOptions {
   std::shared_ptr<void> owner = {};
   /// Who still writes it, where the description names no stream: older versions have none.
   StreamRef producer = {};
+  /// All writes are complete now. A description of version 3 without a stream says so itself; of an
+  /// older one, readiness is unstated without this or a producer (foreign.hpp).
+  bool is_complete = false;
   Tag tag = {};
   CallSite site = CallSite::here();
 };

@@ -86,8 +86,12 @@ template <class Managed, class Tensor>
 }
 
 struct DlpackImport {
-  /// Who still writes it: our uses come behind what the stream has now. None: it is complete.
+  /// Who still writes it: our uses come behind what the stream has now.
   StreamRef producer = {};
+  /// All writes are complete now. The structure itself says nothing about pending writes: without
+  /// this or a producer, readiness is unstated (foreign.hpp). Tensors of device type CPU are
+  /// complete, because the protocol has no streams for them.
+  bool is_complete = false;
   /// A structure without a version does not say whether it may be written; unless this does, it
   /// may not.
   bool legacy_is_writable = false;

@@ -1,11 +1,15 @@
-// A LaunchArgument is one argument of a kernel: memory with what the kernel does there, or a value.
+// A LaunchArgument is one argument of a kernel: memory together with what the kernel does to it, or
+// a value.
 //
-// in(x) is read, out(x) is written all over without being read, inout(x) is both. What the kernel
-// gets is the address of the first byte. Anything else is a value and goes in as its bytes; a bare
-// address does not, because nobody could keep the streams that use it in order.
+//   kernel.launch(stream, elements(n), in(a), out(b), inout(c), 2.0f);
 //
-// An argument looks at what it was made of, a value as well as a buffer, for the length of the
-// call: make it where it is passed. Not thread-safe, and nothing to share.
+// in(x) is read. out(x) is overwritten completely and not read. inout(x) is both, or is overwritten
+// in part. The kernel receives the address of the first byte. Any other argument is a value and is
+// passed as its bytes. A bare pointer is rejected at compile time, because Tern could not order the
+// streams that use its memory.
+//
+// An argument refers to the buffer or value that it was made of and owns nothing. Make it in the
+// launch expression. It belongs to one thread.
 
 #pragma once
 
@@ -24,7 +28,7 @@
 
 namespace tern {
 
-/// What is known of an element or a value: its width, and its dtype if it has one.
+/// The type of an element or a value: its size, and its dtype if it has one.
 struct ArgumentType {
   std::uint32_t bytes = 0;
   DType dtype = DType::void_;
@@ -44,9 +48,10 @@ inline constexpr bool is_view = false;
 template <class T>
 inline constexpr bool is_view<View<T>> = true;
 
+/// One argument. Usually made by in(), out(), inout(), or implicitly from a value.
 class LaunchArgument {
  public:
-  /// The value must stay as long as the argument.
+  /// Refers to `value`, which must live as long as the argument.
   template <class T>
   [[nodiscard]] static LaunchArgument of_value(const T& value) noexcept {
     static_assert(std::is_trivially_copyable_v<T>, "values are passed as bytes");
@@ -58,6 +63,7 @@ class LaunchArgument {
     made.type_ = ArgumentType::of<T>();
     return made;
   }
+  /// Refers to memory of a buffer or an array, which stays where it is.
   [[nodiscard]] static LaunchArgument of_memory(const Buffer& buffer, Access access) noexcept {
     return LaunchArgument(buffer.storage().get(), buffer.offset_bytes(), buffer.bytes(), access,
                           {static_cast<std::uint32_t>(size_bytes(buffer.dtype())), buffer.dtype()});
@@ -65,16 +71,16 @@ class LaunchArgument {
   template <class T>
   [[nodiscard]] static LaunchArgument of_memory(const Array<T>& array, Access access) noexcept {
     if (array.empty()) {
-      // One that was made by default or moved from is none.
+      // A default-constructed or moved-from array has no storage, and is not an empty array.
       return LaunchArgument(nullptr, 0, 0, access, ArgumentType::of<T>(), bool(array.storage()));
     }
-    // Without memory any more there is no offset in it, and the launch will say so.
+    // If the memory was released, there is no offset to compute. The launch reports the error.
     const auto first = reinterpret_cast<std::uintptr_t>(array.storage()->first_byte());
     return LaunchArgument(array.storage().get(), first == 0 ? 0 : array.address() - first,
                           array.bytes(), access, ArgumentType::of<T>());
   }
 
-  /// Memory that comes to the launch's device.
+  /// Refers to memory that the launch copies to its device, such as a unified buffer.
   [[nodiscard]] static LaunchArgument of_movable(LaunchMemory* memory, std::size_t offset,
                                                  std::size_t bytes, Access access,
                                                  ArgumentType type) noexcept {
@@ -83,26 +89,31 @@ class LaunchArgument {
     return made;
   }
 
+  /// Returns false for a value.
   [[nodiscard]] bool is_memory() const noexcept { return value_ == nullptr; }
-  /// Of the value, or of an element.
+  /// Returns the type of the value, or of an element of the memory.
   [[nodiscard]] ArgumentType type() const noexcept { return type_; }
+  /// Returns what the kernel does to the memory. Has no meaning for a value.
   [[nodiscard]] Access access() const noexcept { return access_; }
+  /// Returns the value, or null for memory.
   [[nodiscard]] const void* value() const noexcept { return value_; }
-  /// None for an empty array, and for a buffer that is none.
+  /// Returns null for a value, an empty array, an empty buffer handle, and for movable() memory.
   [[nodiscard]] Storage* storage() const noexcept { return storage_; }
+  /// Returns the first byte and the number of bytes that the kernel uses.
   [[nodiscard]] std::size_t offset_bytes() const noexcept { return offset_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-  /// Null for memory that stays where it is.
+  /// Returns null for memory that stays where it is.
   [[nodiscard]] LaunchMemory* movable() const noexcept { return movable_; }
-  /// The same argument, now that its memory is there.
+  /// Returns the same argument with the storage that the launch has prepared on its device.
   [[nodiscard]] LaunchArgument on(Storage* storage) const noexcept {
     LaunchArgument made(storage, offset_, bytes_, access_, type_);
     made.is_brought_ = true;
     return made;
   }
-  /// Did its memory come to the launch? Then the launch reaches it, whose ever it is.
+  /// Returns whether on() made this argument. If so, the launch can reach the storage, whichever
+  /// device it belongs to.
   [[nodiscard]] bool is_brought() const noexcept { return is_brought_; }
-  /// An array of no elements, which needs no storage.
+  /// Returns whether this is an array without elements, which needs no storage.
   [[nodiscard]] bool is_empty_array() const noexcept { return is_empty_array_; }
 
  private:
@@ -126,7 +137,7 @@ class LaunchArgument {
   bool is_brought_ = false;
 };
 
-/// The kernel reads it.
+/// The kernel reads the memory.
 [[nodiscard]] inline LaunchArgument in(const Buffer& buffer) noexcept {
   return LaunchArgument::of_memory(buffer, Access::read);
 }
@@ -135,8 +146,8 @@ template <class T>
   return LaunchArgument::of_memory(array, Access::read);
 }
 
-/// The kernel writes all of it, and reads nothing of it. What may be written is no constant, so
-/// that a `const Array` is refused by the compiler.
+/// The kernel overwrites all of the memory and reads none of it. The parameter is not const, so
+/// passing a `const Array` does not compile.
 [[nodiscard]] inline LaunchArgument out(Buffer& buffer) noexcept {
   return LaunchArgument::of_memory(buffer, Access::discard);
 }
@@ -150,7 +161,7 @@ template <class T>
   return out(array);
 }
 
-/// The kernel reads it and writes it, or writes only some of it.
+/// The kernel reads and writes the memory, or writes only a part of it.
 [[nodiscard]] inline LaunchArgument inout(Buffer& buffer) noexcept {
   return LaunchArgument::of_memory(buffer, Access::read_write);
 }
@@ -164,7 +175,7 @@ template <class T>
   return inout(array);
 }
 
-/// What launches make of what they are given.
+/// Converts the arguments of a launch: a LaunchArgument stays as it is, everything else is a value.
 [[nodiscard]] inline const LaunchArgument& as_argument(const LaunchArgument& argument) noexcept {
   return argument;
 }

@@ -1,21 +1,23 @@
-// Fences put work of a stream that somebody else made in order with work of ours, whole streams
-// against whole streams: for a library that works on memory of its own, or that is handed so much
-// that nobody can declare it.
+// Fences order all work of a stream that another library owns against all work of one of our
+// streams. Use them if the other library works on its own memory, or uses more buffers than can be
+// declared.
 //
-//   fence_to(theirs, ours);        // before: their later work comes behind all that ours has now
+//   fence_to(theirs, ours);        // before: their later work runs after all work on ours so far
 //   their_library_call(handle);
-//   fence_from(theirs, ours);      // after: our later work comes behind all that theirs has now
+//   fence_from(theirs, ours);      // after: our later work runs after all work on theirs so far
 //
-// Fences hand out no address. A launch that uses buffers is declared with a LaunchRecorder on their
-// stream, which waits for less, knows the uses afterwards, and gives addresses only between its
-// preflight and its commit.
+// A fence gives out no address. For a launch that uses Tern's buffers, declare the buffers with a
+// LaunchRecorder on the stream of the other library: it waits for less, records the uses, and gives
+// out addresses only between its preflight and its commit.
 //
-// The devices do the waiting. Events are the device's spare ones, so any number of fences makes a
-// few. A stream that is being captured into a graph is refused (stream_misuse) before anything is
-// recorded, and the capture stays good: what it holds runs later and again, and neither waits for
-// work of now nor can be waited for. Fence before the capture begins and behind the launch of the
-// graph. Nothing is recorded where both are the same stream. Each x() throws what try_x() returns.
-// Thread-safe.
+// The devices wait, not the host. Fences use the spare events of the device, so that any number of
+// fences needs only a few events. If one of the streams is being captured into a graph, the fence
+// fails with stream_misuse before anything is recorded, and the capture stays valid. Captured work
+// runs later and repeatedly, so it cannot wait for present work, and present work cannot wait for
+// it. Fence before the capture begins, and after the graph was launched. If both streams are the
+// same, nothing is recorded.
+//
+// Each x() throws what try_x() returns. The functions may be called from any thread.
 
 #pragma once
 
@@ -27,23 +29,25 @@
 
 namespace tern {
 
-/// Later work of theirs comes behind all that ours has now. Refused with stream_misuse for a stream
-/// that takes no work or is being captured; with device_mismatch where the devices' backends
-/// differ.
+/// Makes later work on `theirs` wait for all work on `ours` so far. Fails with stream_misuse if a
+/// stream takes no work or is being captured, and with device_mismatch if the devices have
+/// different backends.
 TERN_EXPORT Result<void> try_fence_to(StreamRef theirs, StreamRef ours,
                                       CallSite site = CallSite::here()) noexcept;
 inline void fence_to(StreamRef theirs, StreamRef ours, CallSite site = CallSite::here()) {
   try_fence_to(theirs, ours, site).value();
 }
-/// Later work of ours comes behind all that theirs has now, whoever submitted it.
+/// Makes later work on `ours` wait for all work on `theirs` so far, including work that Tern did
+/// not submit. Fails as try_fence_to() does.
 TERN_EXPORT Result<void> try_fence_from(StreamRef theirs, StreamRef ours,
                                         CallSite site = CallSite::here()) noexcept;
 inline void fence_from(StreamRef theirs, StreamRef ours, CallSite site = CallSite::here()) {
   try_fence_from(theirs, ours, site).value();
 }
 
-// --- The same by the driver's own handle, of a stream of ours' device, which is borrowed for the
-// length of the call: whoever fences often borrows it once. Also refused as Stream::try_borrow.
+// --- The same functions for a native stream handle of the device of `ours`. Each call borrows the
+// handle with Stream::try_borrow and fails as that function does. To fence often, borrow the stream
+// once and use the functions above.
 
 TERN_EXPORT Result<void> try_fence_to(NativeStream theirs, StreamRef ours,
                                       CallSite site = CallSite::here()) noexcept;

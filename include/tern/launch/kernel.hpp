@@ -1,15 +1,19 @@
-// A Kernel is code that runs on a device, launched with arguments that say what they are for.
+// A Kernel is code that runs on a device. It is launched with arguments that declare how the kernel
+// uses them.
 //
-// It comes from a C++ function (host, sim), from text that the device compiles (OpenCL; CUDA where
-// there is a run-time compiler) or from a compiled image (CUDA). From there on all devices are
-// alike: launch(stream, size, in(a), out(b), inout(c), 2.0f) checks number, types and device of the
-// arguments, queues the waits that the declared uses need, submits, and leaves the uses on record.
-// If anything is refused, nothing was submitted, no wait was queued for an argument that could have
-// been found wrong before, and nothing is on record.
+//   Kernel kernel = Kernel::from_source(gpu, text, "saxpy");
+//   kernel.launch(stream, elements(n), in(x), inout(y), 2.0f);
 //
-// A Kernel is a handle: copies are the same kernel. It keeps its device open, and is unloaded when
-// the last copy is gone and its launches are done, without making the host wait. Each x() throws
-// what try_x() returns. Thread-safe, as far as one object is not changed meanwhile.
+// A kernel comes from a C++ function (host, sim), from text that the device compiles (OpenCL; CUDA
+// if a run-time compiler is installed), or from a compiled image (CUDA). Launches are the same on
+// all devices. A launch checks the number, types and devices of the arguments, queues the waits
+// that the declared uses need, submits the kernel, and records the uses. If a launch fails, nothing
+// was submitted and nothing is recorded. Everything that can be checked is checked before the first
+// wait is queued.
+//
+// A Kernel is a handle: copies refer to the same kernel. A handle keeps the device open. The kernel
+// is unloaded after the last handle is destroyed and all launches are done, without making the host
+// wait. Several threads may launch one kernel. Each x() throws what try_x() returns.
 
 #pragma once
 
@@ -36,7 +40,7 @@ namespace tern {
 
 struct KernelState;
 
-/// Along three axes; one that is left out is 1.
+/// A size along three axes. An axis that is left out is 1.
 struct Extent3 {
   constexpr Extent3(std::uint32_t along_x, std::uint32_t along_y = 1,
                     std::uint32_t along_z = 1) noexcept
@@ -44,25 +48,27 @@ struct Extent3 {
   std::uint32_t x, y, z;
 };
 
-/// A thread for each of so many elements, in blocks of what suits the kernel unless one is named.
-/// The last block may have threads to spare, so the kernel is told the number too.
+/// One thread for each element. If no block size is given, a size that suits the kernel is used.
+/// The last block may have more threads than elements are left, so pass the count to the kernel as
+/// well.
 struct Elements {
   std::uint64_t count = 0;
   std::uint32_t block_threads = 0;
 };
+/// Returns the launch size for `count` elements.
 [[nodiscard]] constexpr Elements elements(std::uint64_t count,
                                           std::uint32_t block_threads = 0) noexcept {
   return {count, block_threads};
 }
 
-/// How large a launch is, said in either way.
+/// The size of a launch: a grid of blocks, or a number of elements.
 class LaunchExtent {
  public:
   constexpr LaunchExtent(const LaunchSize& size) noexcept : size_(size) {}
   constexpr LaunchExtent(Elements count) noexcept : elements_(count), counts_elements_(true) {}
 
-  /// With blocks of `suitable` threads where nobody named another number. Refused as
-  /// LaunchSize::try_for_elements.
+  /// Returns the grid, with blocks of `suitable` threads if no block size was given. Fails as
+  /// LaunchSize::try_for_elements does.
   [[nodiscard]] Result<LaunchSize> try_size(std::uint32_t suitable, CallSite site) const noexcept {
     if (!counts_elements_) return size_;
     const std::uint32_t named = elements_.block_threads;
@@ -75,27 +81,28 @@ class LaunchExtent {
   bool counts_elements_ = false;
 };
 
-/// The stream of a launch, and the line that launches.
+/// The stream of a launch, and the source line of the launch.
 struct LaunchStream {
   LaunchStream(StreamRef on, CallSite from = CallSite::here()) noexcept : stream(on), site(from) {}
   StreamRef stream;
   CallSite site;
 };
 
-/// A parameter of a kernel that is a C++ function.
+/// A parameter of a kernel that is a typed C++ function.
 struct DeclaredParameter {
   ArgumentType type = {};
   bool is_memory = false;
   bool is_written = false;
 };
 
-/// Calls a function whose parameters are views and values with the arguments of a launch.
+/// Calls a C++ function, whose parameters are views and values, with the arguments of a launch.
 template <class Function>
 struct FunctionKernel;
 template <class... Parameters>
 struct FunctionKernel<void (*)(Parameters...)> {
   using Pointer = void (*)(Parameters...);
 
+  /// Describes a parameter, so that a launch can check its argument.
   template <class P>
   static constexpr DeclaredParameter declare() noexcept {
     using T = std::remove_cvref_t<P>;
@@ -110,6 +117,7 @@ struct FunctionKernel<void (*)(Parameters...)> {
       return {ArgumentType::of<T>(), false, false};
     }
   }
+  /// Returns an argument of a launch as the type of the parameter.
   template <class P>
   static std::remove_cvref_t<P> read(const KernelCall& call, std::size_t index) noexcept {
     using T = std::remove_cvref_t<P>;
@@ -132,18 +140,20 @@ template <class... Parameters>
 struct FunctionKernel<void (*)(Parameters...) noexcept> : FunctionKernel<void (*)(Parameters...)> {
 };
 
+/// A handle of a loaded kernel.
 class TERN_EXPORT Kernel {
  public:
+  /// The largest number of arguments of a launch.
   static constexpr std::size_t max_arguments = KernelInfo::max_parameters;
 
-  /// None: a launch is refused with invalid_argument.
+  /// Creates an empty handle. Launching it fails with invalid_argument.
   Kernel() noexcept = default;
 
-  // --- Making one. Refused with unsupported where the device does not take that form, with
-  // not_found (and the names that exist) for an entry that is not there, and with what the
-  // compiler said for text or an image that is not right.
+  // --- Create a kernel. Fails with unsupported if the device does not take this form, with
+  // not_found if there is no such entry (the failure lists the entries that exist), and with the
+  // output of the compiler if the text or image is wrong. Loading may wait for the compiler.
 
-  /// From what the device takes, by its own rules.
+  /// Loads a kernel from any form that the device accepts.
   [[nodiscard]] static Result<Kernel> try_load(const Device& device, const KernelSource& source,
                                                CallSite site = CallSite::here()) noexcept;
   [[nodiscard]] static Kernel load(const Device& device, const KernelSource& source,
@@ -151,9 +161,9 @@ class TERN_EXPORT Kernel {
     return try_load(device, source, site).value();
   }
 
-  /// A function, or a lambda without captures, which does the whole grid in one call: with the
-  /// kernel's parameters, View<const T> for in(), View<T> for out() and inout(), and values; or
-  /// with a KernelCall. It must not throw.
+  /// Makes a kernel of a function, or of a lambda without captures. One call processes the whole
+  /// grid. The function takes the kernel's parameters: View<const T> for in(), View<T> for out()
+  /// and inout(), and values; or it takes a KernelCall. It must not throw.
   template <class Function>
   [[nodiscard]] static Result<Kernel> try_from_function(
       const Device& device, std::string_view name, Function function,
@@ -174,7 +184,7 @@ class TERN_EXPORT Kernel {
     return try_from_function(device, name, function, site).value();
   }
 
-  /// Compiled by the device; the options are its compiler's.
+  /// Compiles the text on the device. `options` are the options of the device's compiler.
   [[nodiscard]] static Result<Kernel> try_from_source(const Device& device, std::string_view text,
                                                       std::string_view entry,
                                                       std::string_view options = {},
@@ -187,7 +197,7 @@ class TERN_EXPORT Kernel {
     return try_from_source(device, text, entry, options, site).value();
   }
 
-  /// PTX or a cubin.
+  /// Loads PTX or a cubin.
   [[nodiscard]] static Result<Kernel> try_from_image(const Device& device,
                                                      std::span<const std::byte> image,
                                                      std::string_view entry,
@@ -205,26 +215,31 @@ class TERN_EXPORT Kernel {
     return try_from_image(device, image, entry, site).value();
   }
 
-  // --- What it is
+  // --- Queries
 
+  /// Returns false for an empty handle.
   [[nodiscard]] explicit operator bool() const noexcept { return state_ != nullptr; }
   [[nodiscard]] std::string_view name() const noexcept;
-  /// No device for no kernel.
+  /// Returns the device, or an empty Device for an empty handle.
   [[nodiscard]] const Device& device() const noexcept;
-  /// What the device knows of it; of a typed function, its parameters too.
+  /// Returns what the device knows about the kernel. For a typed function, this includes its
+  /// parameters.
   [[nodiscard]] const KernelInfo& info() const noexcept;
-  /// For launches that nobody keeps in order. Valid as long as the kernel.
+  /// Returns the driver's handle, for launches that Tern does not order. Valid as long as the
+  /// kernel.
   [[nodiscard]] NativeKernel native() const noexcept;
   friend bool operator==(const Kernel& a, const Kernel& b) noexcept { return a.state_ == b.state_; }
 
-  // --- Launching
+  // --- Launch
 
-  /// The mark stands for the launch. Zero elements, blocks or threads are a launch of nothing: the
-  /// arguments are checked, and none is used. Refused with invalid_argument, device_mismatch,
-  /// stream_misuse; with capacity and unsupported for too many arguments; with shape_mismatch,
-  /// size_mismatch, type_mismatch, misaligned where the kernel's parameters are known; with what a
-  /// use of a buffer is refused with (read_only, never_written, not_allocated, ...); as launches
-  /// are.
+  /// Launches the kernel and returns the mark of the launch. A launch with zero elements, blocks or
+  /// threads checks its arguments and does nothing else. Fails with
+  /// - invalid_argument, device_mismatch, stream_misuse;
+  /// - capacity or unsupported for too many arguments;
+  /// - shape_mismatch, size_mismatch, type_mismatch or misaligned, if the kernel's parameters are
+  ///   known;
+  /// - the failures of a use of a buffer (read_only, never_written, not_allocated and others);
+  /// - the failures of the driver's launch.
   template <class... Arguments>
   Result<Mark> try_launch(LaunchStream on, const LaunchExtent& extent,
                           const Arguments&... arguments) const noexcept {
@@ -241,6 +256,7 @@ class TERN_EXPORT Kernel {
   Mark launch(LaunchStream on, const LaunchExtent& extent, const Arguments&... arguments) const {
     return try_launch(on, extent, arguments...).value();
   }
+  /// Like above, with the grid and the block given as sizes along three axes.
   template <class... Arguments>
   Result<Mark> try_launch(LaunchStream on, Extent3 grid, Extent3 block,
                           const Arguments&... arguments) const noexcept {
@@ -251,7 +267,7 @@ class TERN_EXPORT Kernel {
   Mark launch(LaunchStream on, Extent3 grid, Extent3 block, const Arguments&... arguments) const {
     return try_launch(on, grid, block, arguments...).value();
   }
-  /// The same for arguments that are known at run time.
+  /// Like try_launch(), for arguments that are known only at run time.
   Result<Mark> try_launch_with(LaunchStream on, const LaunchExtent& extent,
                                std::span<const LaunchArgument> arguments) const noexcept;
 
@@ -270,6 +286,7 @@ class TERN_EXPORT Kernel {
         device, {.entry = name, .body = Typed::run, .context = reinterpret_cast<void*>(function)},
         std::span(declared).first(sizeof...(Parameters)), site);
   }
+  /// Loads a kernel and, for a typed function, records the declared parameters.
   [[nodiscard]] static Result<Kernel> try_declare(
       const Device& device, const KernelSource& source,
       std::optional<std::span<const DeclaredParameter>> typed, CallSite site) noexcept;
@@ -277,8 +294,8 @@ class TERN_EXPORT Kernel {
   std::shared_ptr<KernelState> state_;
 };
 
-/// Unloads kernels whose handles are gone and whose launches are done; gives how many still wait.
-/// Loading a kernel and dropping one do it too.
+/// Unloads kernels whose handles are destroyed and whose launches are done. Returns how many
+/// kernels are still waiting. Loading or destroying a kernel does this too.
 TERN_EXPORT std::size_t poll_kernels() noexcept;
 
 }  // namespace tern

@@ -17,8 +17,9 @@
 // It takes buffers, arrays, and blocks of a resource. Blocks have no owner that could be kept, so
 // they are looked at again by commit(); and whoever frees one first makes the freeing stream wait
 // for its uses (try_wait_for_uses). Strict, it refuses memory whose uses cannot be known
-// (untracked_buffer); permissive, it skips and counts it. Memory of others that was adopted is a
-// buffer, and tracked.
+// (untracked_buffer); permissive, it skips and counts it. Imported memory is a buffer, and its uses
+// are tracked; strict, the recorder also wants to know when its earlier writes are complete
+// (foreign.hpp), and refuses it with untracked_buffer if nobody has stated that.
 //
 // It keeps buffers and borrows nothing. One object belongs to one thread; what it does to memory is
 // thread-safe, and a use that others begin between its preflight() and its commit() is not lost.
@@ -140,6 +141,8 @@ class TERN_EXPORT LaunchRecorder {
   [[nodiscard]] Result<void> check_resource(const StorageHandle& storage,
                                             CallSite site) const noexcept;
   [[nodiscard]] Result<void> check_raw(const RawUse& use) const noexcept;
+  /// Of imports, unless the recorder is permissive.
+  [[nodiscard]] Result<void> check_readiness() const noexcept;
   [[nodiscard]] Result<void> try_begin_raw(CallSite site) noexcept;
   void finish_raw(bool is_submitted) noexcept;
 

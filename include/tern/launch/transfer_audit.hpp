@@ -1,5 +1,5 @@
-// The transfer audit: what copies of buffers and arrays moved between host and devices, and a gate
-// that keeps data on the device.
+// The transfer audit counts the bytes that copies of buffers and arrays move between host and
+// devices. A TransferGate makes copies to the host fail, to keep data on the device.
 //
 //   const TransferCounts before = transfer_counts();
 //   {
@@ -8,14 +8,15 @@
 //   }
 //   const TransferCounts moved = transfer_counts() - before;
 //
-// Counting is always on and takes no lock: calls and bytes by direction and purpose
-// (buffer/transfer.hpp), for each tag of the device's side. A copy counts when it was submitted,
-// or, where the call waits for it, when it is done; one that was refused or has failed does not. A
-// call is a copy as it was asked for, in however many pieces it went, and each of a batch is one.
-// Between devices that cannot reach each other bytes go through the host, and count both ways.
+// Counting is always on and takes no lock. There are counts of calls and bytes by direction and
+// purpose (buffer/transfer.hpp), for each tag of the memory on the device's side. A copy counts
+// when it was submitted, or when it is done if the call waits for it. A copy that fails does not
+// count. One call counts once, in however many pieces its bytes move; each copy of a batch counts
+// on its own. Between devices that cannot reach each other, bytes move through the host and count
+// in both directions.
 //
-// Not counted: copies by bare addresses (StreamRef::copy), the host's accesses in place, pages that
-// a driver migrates. Thread-safe.
+// Not counted are copies by bare address (StreamRef::copy), accesses of the host in place, and
+// pages that a driver migrates. All functions may be called from any thread.
 
 #pragma once
 
@@ -30,39 +31,41 @@
 
 namespace tern {
 
-/// Of the process, so far. Copies of other threads under way may be in one number and not yet in
-/// the next.
+/// Returns the counts of the process so far. While other threads copy, one number may already
+/// include a copy that another number does not.
 [[nodiscard]] TERN_EXPORT TransferCounts transfer_counts() noexcept;
-/// Of memory with the tag: the destination's, or the source's on the way to the host. The first 127
-/// tags that move anything have counts of their own.
+/// Returns the counts of memory with this tag: the tag of the destination, or of the source for a
+/// copy to the host. The first 127 tags that move anything have counts of their own.
 [[nodiscard]] TERN_EXPORT TransferCounts transfer_counts(Tag tag) noexcept;
 
+/// A tag and its counts.
 struct TaggedTransfers {
   Tag tag;
   TransferCounts counts;
 };
-/// All tags with counts of their own, in no order. Throws std::bad_alloc.
+/// Returns all tags that have counts of their own, in no particular order. Throws std::bad_alloc.
 [[nodiscard]] TERN_EXPORT std::vector<TaggedTransfers> transfer_counts_by_tag();
-/// Of all further tags together.
+/// Returns the counts of all further tags together.
 [[nodiscard]] TERN_EXPORT TransferCounts transfer_counts_of_other_tags() noexcept;
 
-/// What gates met, on all threads.
+/// What all gates of all threads have refused or counted.
 struct TransferGateStatistics {
   TransferCount refused = {};
   TransferCount counted = {};
-  CallSite last = {};  // the line that would have read, or did
+  CallSite last = {};  // the line that read, or would have read
 };
 [[nodiscard]] TERN_EXPORT TransferGateStatistics transfer_gate_statistics() noexcept;
 
-/// A scope of one thread in which copies to the host are refused: with download_refused, before the
-/// host has made room, before the device is asked for anything, and with nothing changed.
+/// A scope of one thread in which copies to the host fail with download_refused. They fail before
+/// the host allocates memory and before the device is called, and change nothing.
 ///
-/// Up to max_metadata_bytes pass, whatever they are: a scalar (Buffer::item), a count of rows. What
-/// a call copies is judged as a whole, so a batch or rows of a pitched copy are not small one by
-/// one. Where many small reads would be a fault too, look at small_reads().
+/// Copies of up to max_metadata_bytes are allowed, for example a scalar (Buffer::item) or a row
+/// count. A call is judged by its total size, so a batch or the rows of a pitched copy do not pass
+/// one by one. To find many small reads, check small_reads().
 ///
-/// Gates nest, and the strictest holds; inside a gate of Mode::allow it does not, and data that is
-/// read there counts as a result. They end in the reverse order of their beginning, as scopes do.
+/// Gates nest, and the strictest gate applies. Inside a gate of Mode::allow, the outer gates do not
+/// apply, and data that is read counts as a result. Gates must end in the reverse order of their
+/// beginning, as scopes do.
 class TERN_EXPORT TransferGate {
  public:
   using Mode = TransferRule::Mode;
@@ -72,9 +75,9 @@ class TERN_EXPORT TransferGate {
   TransferGate& operator=(const TransferGate&) = delete;
   ~TransferGate();
 
-  /// Data that was refused in this scope, or in mode `count` was let through.
+  /// Returns the data that this gate refused or, in Mode::count, let through.
   [[nodiscard]] TransferCount violations() const noexcept { return rule_.violations; }
-  /// Scalars and metadata that passed.
+  /// Returns the scalars and metadata that passed.
   [[nodiscard]] TransferCount small_reads() const noexcept { return rule_.small; }
 
  private:

@@ -1,21 +1,27 @@
-// A UseScope is the set of buffers that work on one stream uses: declared before the work is
-// submitted, ended behind it.
+// A UseScope declares which buffers the work on one stream uses. Add the buffers, begin the scope,
+// submit the work, and end the scope.
 //
-// Buffers are added with what the work does to them. Then the scope begins, for all of them or for
-// none: everything is checked first (device, reach, range, bytes that nobody wrote, read-only and
-// released memory), then memory is there, then exactly the waits that are needed are queued on the
-// stream, one for each other stream. Between that and the end the addresses are valid for work of
-// the stream, and other threads that would write the same storages, or read what is written, wait
-// for the end. The end leaves a mark with every storage, which other streams, the host and the free
-// wait for.
+//   UseScope scope(stream);
+//   const std::size_t x = scope.add(input, Access::read);
+//   scope.begin();                          // checks everything, allocates, queues the waits
+//   submit(scope.pointer(x), stream);
+//   scope.end();                            // records the use
 //
-// A storage that is added twice is used once: reading one part and discarding another is
-// read_write. Nothing can be added to a scope that has begun. A scope that goes without end() or
-// cancel() counts as ended: its work may have been submitted. It keeps the storages; up to eight
-// uses need no heap memory. One object belongs to one thread, and its stream should outlive it.
+// begin() works for all buffers or for none. It first checks every use (device, reachability,
+// range, bytes that were never written, read-only and released memory), then allocates missing
+// memory, then queues exactly the waits that are needed, at most one for each other stream. From
+// begin() to end(), the addresses are valid for work on the stream. During that time, other threads
+// that would write one of the storages, or read one that is written, wait. end() leaves a mark with
+// every storage; other streams, the host and the free wait for that mark.
 //
-// For work that Tern does not submit, take the same way with a LaunchRecorder, which is strict
-// about the order of the calls and knows memory that is no buffer.
+// A storage that is added twice is used once; reading one part and discarding another counts as
+// read_write. Nothing can be added after begin(). A scope that is destroyed without end() or
+// cancel() counts as ended, because its work may have been submitted. A scope shares ownership of
+// its storages, and needs no heap memory for up to eight uses. One object belongs to one thread,
+// and its stream should outlive it.
+//
+// For work that Tern does not submit, use a LaunchRecorder. It follows the same steps, checks the
+// order of the calls, and accepts memory that is not a buffer.
 
 #pragma once
 
@@ -40,21 +46,22 @@ class TERN_EXPORT UseScope {
  public:
   static constexpr std::size_t inline_uses = 8;
 
-  /// Reaches no device; a stream that takes no work is refused by try_begin().
+  /// Creates an empty scope without calling a device. If the stream takes no work, try_begin()
+  /// fails.
   explicit UseScope(StreamRef stream) noexcept : stream_(stream) {}
   UseScope(const UseScope&) = delete;
   UseScope& operator=(const UseScope&) = delete;
   ~UseScope();
 
   [[nodiscard]] StreamRef stream() const noexcept { return stream_; }
-  /// Uses that were added.
+  /// Returns the number of uses that were added.
   [[nodiscard]] std::size_t size() const noexcept { return count_; }
-  /// Has it begun, and neither ended nor been cancelled?
+  /// Returns whether the scope has begun, and was neither ended nor cancelled.
   [[nodiscard]] bool has_begun() const noexcept { return phase_ == Phase::begun; }
 
-  /// Gives the number to ask pointer() with. No buffer, and one of no bytes, is no use. Refused
-  /// with stream_misuse if the scope has begun, and with out_of_memory; what is wrong with the
-  /// buffer is found by try_begin().
+  /// Adds a use and returns its index, for pointer(). An empty handle or a buffer without bytes
+  /// adds no use of memory. Fails with stream_misuse if the scope has begun, and with
+  /// out_of_memory. Anything wrong with the buffer itself makes try_begin() fail.
   [[nodiscard]] Result<std::size_t> try_add(const Buffer& buffer, Access access,
                                             CallSite site = CallSite::here()) noexcept {
     return try_add(buffer.storage(), buffer.offset_bytes(), buffer.bytes(), access, site);
@@ -71,8 +78,8 @@ class TERN_EXPORT UseScope {
   [[nodiscard]] Result<std::size_t> try_add(const StorageHandle& storage, std::size_t offset,
                                             std::size_t bytes, Access access,
                                             CallSite site = CallSite::here()) noexcept;
-  /// The same without a share of the storage, for whoever keeps the buffer until the scope is over
-  /// anyway: a launch in one call has its arguments.
+  /// Like try_add(), without sharing ownership. The caller keeps the storage alive until the scope
+  /// is over, as a launch in one call does with its arguments.
   [[nodiscard]] Result<std::size_t> try_add_borrowed(const Buffer& buffer, Access access,
                                                      CallSite site = CallSite::here()) noexcept {
     return try_put(buffer.storage().get(), buffer.offset_bytes(), buffer.bytes(), access, site);
@@ -82,8 +89,9 @@ class TERN_EXPORT UseScope {
                                                      CallSite site = CallSite::here()) noexcept {
     return try_put(storage, offset, bytes, access, site);
   }
-  /// The same of memory that a LaunchMemory has brought to the stream. It may be another device's:
-  /// the host's copy of a unified buffer is the host device's too.
+  /// Like try_add_borrowed(), for memory that a LaunchMemory has prepared for the stream. The
+  /// storage may belong to another device, for example if the host device uses the host copy of a
+  /// unified buffer.
   [[nodiscard]] Result<std::size_t> try_add_brought(Storage* storage, std::size_t offset,
                                                     std::size_t bytes, Access access,
                                                     CallSite site = CallSite::here()) noexcept;
@@ -92,15 +100,16 @@ class TERN_EXPORT UseScope {
     return try_add(used, access, site).value();
   }
 
-  /// All or nothing: refused, no wait is queued and nothing is on record (memory that a buffer has
-  /// got stays its own), and the same call may be made again. Refused as Storage::check_use, as
-  /// allocations and waits are; with stream_misuse if it has begun before. Only where a wait fails
-  /// may others have been queued, which do no harm.
+  /// Begins all uses or none. If it fails, no wait is queued and nothing is recorded, and the call
+  /// may be repeated; memory that was allocated stays with its buffer. Fails as Storage::check_use
+  /// does, with the failures of allocations and waits, and with stream_misuse if the scope has
+  /// begun before. Only if queuing a wait fails may earlier waits have been queued, which is
+  /// harmless.
   [[nodiscard]] Result<void> try_begin(CallSite site = CallSite::here()) noexcept;
   void begin(CallSite site = CallSite::here()) { try_begin(site).value(); }
 
-  /// Where work of the stream finds the use's first byte. Null before the beginning, behind the
-  /// end, and for no bytes.
+  /// Returns the address of the first byte of a use, for work on the stream. Returns null before
+  /// begin(), after end(), and for a use without bytes.
   [[nodiscard]] void* pointer(std::size_t index) const noexcept {
     if (phase_ != Phase::begun || index >= count_) return nullptr;
     const Use& use = uses()[index];
@@ -108,9 +117,9 @@ class TERN_EXPORT UseScope {
     return (use.is_brought ? brought_address(use) : use.storage->first_byte()) + use.offset;
   }
 
-  /// The work is submitted. Nothing if the scope has not begun.
+  /// Ends the scope: the work was submitted. Does nothing if the scope has not begun.
   void end() noexcept { finish(Outcome::submitted); }
-  /// Nothing was submitted: as if the scope had never been.
+  /// Ends the scope: nothing was submitted, and nothing is recorded.
   void cancel() noexcept { finish(Outcome::nothing); }
 
  private:
@@ -120,11 +129,13 @@ class TERN_EXPORT UseScope {
 
   struct Use {
     Storage* storage = nullptr;  // null for no bytes
-    StorageHandle owner;         // none if it is borrowed
+    StorageHandle owner;         // empty if the storage is borrowed
     std::size_t offset = 0, bytes = 0;
-    UseRecord::Ticket ticket = {};  // of the first use of the storage, as `merged`
+    /// Of the first use of the storage, with the access `merged`.
+    UseRecord::Ticket ticket = {};
     CallSite site = {};
-    std::uint32_t first = 0;  // the first use of the same storage, which stands for all of them
+    /// The index of the first use of the same storage, which stands for all of them.
+    std::uint32_t first = 0;
     Access access = Access::read;
     Access merged = Access::read;
     bool is_brought = false;
@@ -140,21 +151,25 @@ class TERN_EXPORT UseScope {
                                             Access access, const CallSite& site) noexcept;
   [[nodiscard]] Result<void> check(CallSite site) noexcept;
   [[nodiscard]] std::byte* brought_address(const Use& use) const noexcept;
-  /// One storage after the other by their addresses, waiting for other threads that use them.
+  /// Begins the storages one by one in the order of their addresses, and waits for other threads
+  /// that use them. The common order prevents deadlocks.
   [[nodiscard]] Result<void> try_begin_in_order(MarkSet& waits, CallSite site) noexcept;
   void cancel_first(std::size_t count) noexcept;
-  /// Begun, and not begun after all: it may begin again.
+  /// Returns a scope whose begin() failed to the state before begin(), so that it may begin again.
   void reopen() noexcept;
-  /// With work of unknown fate the memory counts as used, and not as written.
+  /// If it is unknown whether the work was submitted, the memory counts as used, but not as
+  /// written.
   void finish(Outcome outcome) noexcept;
 
   StreamRef stream_;
   std::uint32_t count_ = 0;
   std::uint32_t capacity_ = inline_uses;
   Phase phase_ = Phase::open;
-  Use* more_ = nullptr;  // owned: capacity_ places, of which count_ are alive
+  /// Owned. Has room for capacity_ uses, of which the first count_ are constructed.
+  Use* more_ = nullptr;
   union {
-    Use inline_[inline_uses];  // the first count_ are alive, unless there are more
+    /// The first count_ are constructed, unless more_ is set.
+    Use inline_[inline_uses];
   };
 };
 

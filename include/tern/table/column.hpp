@@ -1,17 +1,23 @@
-// A Column is values of one type, some of which may be missing, in memory of one device.
+// A Column is a sequence of values of one type in memory of one device. Values may be missing
+// (null).
 //
-// It is up to three buffers: the values, of which there is one element each (bits for truth values,
-// bytes for texts); where values may be missing, a bitmap that has a one for each that is there;
-// and for texts and binaries the offsets, one more than there are values. Its first value may be
-// any of theirs, so slices share all of it. How many it has room for is its capacity; how many of
-// these are rows is the table's affair. It knows how many are missing, or that nobody counted.
+// A column has up to three buffers:
+// - values: one element for each value; bits for booleans, bytes for strings and binaries.
+// - validity: a bitmap with a 1 for each value that is present. Only if values may be missing.
+// - offsets: for strings and binaries, where each value begins; one entry more than there are
+//   values.
 //
-// Everything is checked when it is made: sizes do not wrap, the buffers are large enough, of the
-// right element and of one device. What the bytes say (offsets, missing values) is not looked at;
-// memory of others is checked by whoever imports it. The buffers may be Tern's or external.
+// The first value of the column may be any value of the buffers, so slices share all buffers. The
+// capacity is the number of values that the column has room for. How many of them are rows is up to
+// the table. A column knows how many values are missing, or that they were not counted.
 //
-// A value: copies share their buffers, as those do, and may be used by threads in the same way.
-// Each x() throws what try_x() returns.
+// Everything is checked when a column is made: sizes do not overflow, and the buffers are large
+// enough, have the right element type and are on one device. The contents of offsets and validity
+// are not checked; whoever imports memory of another library checks them. The buffers may be Tern's
+// or external.
+//
+// A column is a value: copies share the buffers. Several threads may use a column as they may use
+// its buffers. Each x() throws what try_x() returns.
 
 #pragma once
 
@@ -35,26 +41,26 @@
 
 namespace tern {
 
-/// What a column is made of.
+/// The buffers of a column.
 struct ColumnParts {
   Buffer values = {};
-  /// None: all values are there.
+  /// Empty if all values are present.
   Buffer validity = {};
-  /// For texts and binaries.
+  /// Only for strings and binaries.
   Buffer offsets = {};
-  /// Which of theirs is the column's first value.
+  /// The index, in the buffers, of the column's first value.
   std::size_t first = 0;
-  /// How many are missing, if that is known.
+  /// The number of missing values, if it is known.
   std::optional<std::size_t> null_count = {};
 };
 
-/// How new memory for one is wanted.
+/// How to allocate a new column.
 struct ColumnOptions {
-  /// One for each value: is it there? None: all of them are.
+  /// One entry for each value: not zero if the value is present. Empty if all values are present.
   std::span<const std::uint8_t> valid = {};
-  /// Room for missing values, where nobody says which they are.
+  /// Allocate a validity bitmap even if `valid` is empty.
   bool is_nullable = false;
-  /// For the bytes of texts and binaries.
+  /// The size of the values buffer of a column of strings or binaries.
   std::size_t data_bytes = 0;
   StorageOptions storage = {};
   CallSite site = CallSite::here();
@@ -62,11 +68,11 @@ struct ColumnOptions {
 
 class TERN_EXPORT Column {
  public:
-  /// None: no values, no device.
+  /// Creates a column without values and without a device.
   Column() noexcept = default;
   Column(const Column&) = default;
   Column& operator=(const Column&) = default;
-  /// Leaves one without values.
+  /// The moved-from column has no values.
   Column(Column&& other) noexcept
       : type_(std::move(other.type_)),
         capacity_(std::exchange(other.capacity_, 0)),
@@ -80,12 +86,13 @@ class TERN_EXPORT Column {
   }
   ~Column() = default;
 
-  // --- Making one
+  // --- Create a column
 
-  /// Over buffers that are there. Refused with size_mismatch, naming the buffer, what it has and
-  /// what it needs; with type_mismatch for elements of another type (bytes are taken as any); with
-  /// device_mismatch, misaligned, size_overflow; with invalid_argument for offsets or counts of
-  /// missing values that such a column has not.
+  /// Creates a column over existing buffers. Copies nothing. Fails with
+  /// - size_mismatch for a buffer that is too small, naming the buffer and both sizes;
+  /// - type_mismatch for elements of another type (a buffer of bytes is accepted as any type);
+  /// - device_mismatch, misaligned, size_overflow;
+  /// - invalid_argument for offsets or a null count that a column of this type cannot have.
   [[nodiscard]] static Result<Column> try_over(LogicalType type, std::size_t capacity,
                                                ColumnParts parts,
                                                CallSite site = CallSite::here()) noexcept;
@@ -93,7 +100,8 @@ class TERN_EXPORT Column {
                                    CallSite site = CallSite::here()) {
     return try_over(std::move(type), capacity, std::move(parts), site).value();
   }
-  /// Memory for so many, to be written. Refused as allocations are.
+  /// Allocates a column of `capacity` values, to be written. Fails with the failures of an
+  /// allocation.
   [[nodiscard]] static Result<Column> try_allocate(const Device& device, LogicalType type,
                                                    std::size_t capacity,
                                                    const ColumnOptions& options = {}) noexcept;
@@ -101,7 +109,7 @@ class TERN_EXPORT Column {
                                        const ColumnOptions& options = {}) {
     return try_allocate(device, std::move(type), capacity, options).value();
   }
-  /// A copy of values of the host: numbers and times, of the type's dtype (type_mismatch).
+  /// Copies values from the host. Throws with type_mismatch if T is not the dtype of the type.
   template <HasDType T>
   [[nodiscard]] static Column from(const Device& device, std::span<const T> values,
                                    LogicalType type, const ColumnOptions& options = {}) {
@@ -113,11 +121,12 @@ class TERN_EXPORT Column {
                                    const ColumnOptions& options = {}) {
     return from(device, values, LogicalType::try_of(dtype_of<T>(), options.site).value(), options);
   }
-  /// Untyped. Truth values are bytes here (boolean, u8), and bits in the column.
+  /// Like from(), untyped. Booleans are bytes on the host (boolean, u8) and bits in the column.
   [[nodiscard]] static Result<Column> try_from(const Device& device, const void* values,
                                                std::size_t count, DType dtype, LogicalType type,
                                                const ColumnOptions& options = {}) noexcept;
-  /// Texts or binaries. Refused with size_overflow where their bytes need larger offsets.
+  /// Copies strings or binaries from the host. Fails with size_overflow if their bytes need 64-bit
+  /// offsets and the type has 32-bit offsets.
   [[nodiscard]] static Result<Column> try_from_strings(const Device& device,
                                                        std::span<const std::string_view> values,
                                                        LogicalType type = TypeKind::utf8,
@@ -128,45 +137,50 @@ class TERN_EXPORT Column {
                                            const ColumnOptions& options = {}) {
     return try_from_strings(device, values, std::move(type), options).value();
   }
-  /// Truth values that are bytes in memory of a device, as those of a tensor are, as bits there; by
-  /// way of the host, complete on return. Refused with type_mismatch, and as copies are.
+  /// Converts booleans that are bytes in memory of a device, as in a tensor, to a column of bits
+  /// there. Goes through the host and waits. Fails with type_mismatch, and with the failures of a
+  /// copy.
   [[nodiscard]] static Result<Column> try_pack(const Buffer& booleans,
                                                const ColumnOptions& options = {}) noexcept;
   [[nodiscard]] static Column pack(const Buffer& booleans, const ColumnOptions& options = {}) {
     return try_pack(booleans, options).value();
   }
-  /// The other way round: a byte for each, 0 or 1; what is missing is whatever it is.
+  /// Converts a column of bits to one byte for each value, 0 or 1. The bytes of missing values are
+  /// unspecified. Goes through the host and waits.
   [[nodiscard]] Result<Buffer> try_unpack(CallSite site = CallSite::here()) const noexcept;
   [[nodiscard]] Buffer unpack(CallSite site = CallSite::here()) const {
     return try_unpack(site).value();
   }
 
-  // --- What it is
+  // --- Queries
 
   [[nodiscard]] const LogicalType& type() const noexcept { return type_; }
   [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
-  /// The buffers as they were given; offsets of bits and values count from parts().first on.
+  /// Returns the buffers as they were given. The column's first value is value parts().first of
+  /// them.
   [[nodiscard]] const ColumnParts& parts() const noexcept { return parts_; }
-  /// The elements of this column, for what is neither bits nor variable: what kernels use. Of the
-  /// others, the whole buffer.
+  /// Returns exactly the values of this column, for kernels. For booleans, strings and binaries,
+  /// returns the whole buffer.
   [[nodiscard]] Buffer values() const;
   [[nodiscard]] const Buffer& validity() const noexcept { return parts_.validity; }
-  /// Those of this column: one more than values; or none.
+  /// Returns the offsets of this column, one more than values; an empty Buffer if the type has
+  /// none.
   [[nodiscard]] Buffer offsets() const;
   [[nodiscard]] bool is_nullable() const noexcept { return bool(parts_.validity); }
-  /// 0 without a bitmap; nothing if nobody counted.
+  /// Returns 0 if there is no validity bitmap, and nothing if the missing values were not counted.
   [[nodiscard]] std::optional<std::size_t> null_count() const noexcept { return parts_.null_count; }
-  /// Counted among the first `rows` now, unless it is known: one copy of the bitmap to the host.
+  /// Returns how many of the first `rows` values are missing. If this is unknown, copies the bitmap
+  /// to the host once and waits.
   [[nodiscard]] Result<std::size_t> try_count_nulls(
       std::size_t rows, CallSite site = CallSite::here()) const noexcept;
-  /// No device for a column of no bytes.
+  /// Returns an empty Device for a column without bytes.
   [[nodiscard]] const Device& device() const noexcept;
   [[nodiscard]] bool is_external() const noexcept { return parts_.values.is_external(); }
-  /// What the values, bits and offsets of so many rows take, and the bytes of texts. Refused with
-  /// size_overflow.
+  /// Returns the size of the values, bits and offsets of capacity() values, and of the bytes of
+  /// strings. Fails with size_overflow.
   [[nodiscard]] Result<std::size_t> try_bytes() const noexcept;
 
-  /// Values [first, first + count), of the same memory. Refused with invalid_view.
+  /// Returns values [first, first + count) in the same memory. Fails with invalid_view.
   [[nodiscard]] Result<Column> try_slice(std::size_t first, std::size_t count,
                                          CallSite site = CallSite::here()) const noexcept;
   [[nodiscard]] Column slice(std::size_t first, std::size_t count,
@@ -176,17 +190,19 @@ class TERN_EXPORT Column {
 
   // --- Copies
 
-  /// New memory with the first `rows` values and room for as many as here, in stream order; without
-  /// a stream it is complete on return. Bytes of texts go all together.
+  /// Copies the first `rows` values to new memory on a device, with the same capacity.
+  /// Stream-ordered; without a stream, waits. The bytes of strings are copied as a whole.
   [[nodiscard]] Result<Column> try_copy_to(const Device& device, std::size_t rows, StreamRef stream,
                                            const ColumnOptions& options = {}) const noexcept;
-  /// The values of several columns of one type behind each other, in new memory of the device of
-  /// the first, complete on return: numbers by copies there, bits and offsets by way of the host.
-  /// Refused with type_mismatch, invalid_argument for none, size_overflow, device_mismatch.
+  /// Returns the values of several columns of one type one after the other, in new memory on the
+  /// device of the first column. Waits. Numbers are copied on the device, bits and offsets go
+  /// through the host. Fails with type_mismatch, invalid_argument for no columns, size_overflow,
+  /// device_mismatch.
   [[nodiscard]] static Result<Column> try_concat(std::span<const Column> columns,
                                                  const ColumnOptions& options = {}) noexcept;
 
-  /// On the host, for those who want to look: which values are there, truth values, texts.
+  /// Copy to the host and wait, for inspection: which values are present, booleans, strings. They
+  /// throw.
   [[nodiscard]] std::vector<bool> to_valid(CallSite site = CallSite::here()) const;
   [[nodiscard]] std::vector<bool> to_bools(CallSite site = CallSite::here()) const;
   [[nodiscard]] std::vector<std::string> to_strings(CallSite site = CallSite::here()) const;

@@ -1,10 +1,14 @@
-// A LogicalType says what the values of a column mean: a number, a truth value, a point in time, a
-// text.
+// A LogicalType says what the values of a column mean: a number, a boolean, a point in time, a
+// string.
 //
-// It is a kind, and for times a unit and a zone. How the values lie in memory follows from it:
-// elements of a dtype side by side; single bits, the first in the lowest of a byte, for truth
-// values; or bytes of different lengths behind each other, with offsets that say where each begins,
-// for texts and binaries. A value like any other, immutable once made.
+// A type is a kind and, for times, a unit and a time zone. The layout in memory follows from the
+// type:
+// - elements of a dtype, one after the other;
+// - for booleans, single bits, the lowest bit of each byte first;
+// - for strings and binaries, bytes of different lengths one after the other, and offsets that say
+//   where each value begins.
+//
+// A LogicalType is an immutable value.
 
 #pragma once
 
@@ -20,7 +24,7 @@
 
 namespace tern {
 
-/// One line per kind: TERN_TYPE_KIND(enumerator, name).
+/// One line for each kind: TERN_TYPE_KIND(enumerator, name).
 #define TERN_FOR_EACH_TYPE_KIND(TERN_TYPE_KIND) \
   TERN_TYPE_KIND(boolean, "bool")               \
   TERN_TYPE_KIND(i8, "i8")                      \
@@ -49,23 +53,25 @@ enum class TypeKind : std::uint8_t {
   TERN_FOR_EACH_TYPE_KIND(TERN_TYPE_KIND)
 #undef TERN_TYPE_KIND
 };
+/// Returns the name of the kind, such as "i32".
 [[nodiscard]] TERN_EXPORT std::string_view name(TypeKind kind) noexcept;
 
 enum class TimeUnit : std::uint8_t { second, millisecond, microsecond, nanosecond };
-/// "s", "ms", "us", "ns".
+/// Returns "s", "ms", "us" or "ns".
 [[nodiscard]] TERN_EXPORT std::string_view name(TimeUnit unit) noexcept;
 
 class TERN_EXPORT LogicalType {
  public:
-  /// Of a kind that says everything; times of a kind without a unit count seconds.
+  /// Creates a type of this kind. Times get seconds as their unit.
   LogicalType(TypeKind kind = TypeKind::i32) noexcept : kind_(kind) {}
-  /// Of a day: 32 bits for seconds and milliseconds, 64 for finer ones.
+  /// The time of day: 32 bits for seconds and milliseconds, 64 bits for microseconds and
+  /// nanoseconds.
   [[nodiscard]] static LogicalType time(TimeUnit unit) noexcept;
-  /// Since 1970; in UTC where a zone is named, else in local time of somewhere.
+  /// The time since 1970: in UTC if a zone is given, else local time of an unspecified place.
   [[nodiscard]] static LogicalType timestamp(TimeUnit unit, std::string zone = {}) noexcept;
   [[nodiscard]] static LogicalType duration(TimeUnit unit) noexcept;
-  /// What a dtype means if nobody says more. Truth values are bits here, and bytes there. Refused
-  /// with type_mismatch where columns have no such type.
+  /// Returns the type that a dtype stands for by default. DType::boolean, which is one byte,
+  /// becomes a boolean of one bit. Fails with type_mismatch if columns have no such type.
   [[nodiscard]] static Result<LogicalType> try_of(DType dtype,
                                                   CallSite site = CallSite::here()) noexcept;
 
@@ -73,20 +79,21 @@ class TERN_EXPORT LogicalType {
   [[nodiscard]] TimeUnit unit() const noexcept { return unit_; }
   [[nodiscard]] const std::string& zone() const noexcept { return zone_; }
 
+  /// Returns whether values are single bits.
   [[nodiscard]] bool is_bits() const noexcept { return kind_ == TypeKind::boolean; }
-  /// Texts and binaries: values of different lengths, behind offsets.
+  /// Returns whether values have different lengths and offsets: strings and binaries.
   [[nodiscard]] bool is_variable() const noexcept { return kind_ >= TypeKind::utf8; }
   [[nodiscard]] bool is_text() const noexcept {
     return kind_ == TypeKind::utf8 || kind_ == TypeKind::large_utf8;
   }
-  /// Of the elements in memory; byte for bits and for what is variable.
+  /// Returns the dtype of the elements in memory; DType::byte for bits, strings and binaries.
   [[nodiscard]] DType dtype() const noexcept;
-  /// i32 or i64; void for what has none.
+  /// Returns i32 or i64, or void if the type has no offsets.
   [[nodiscard]] DType offset_dtype() const noexcept;
-  /// Of a value; 0 for what is variable.
+  /// Returns the size of a value in bits, or 0 if values have different lengths.
   [[nodiscard]] std::size_t width_bits() const noexcept;
 
-  /// "timestamp[us, Europe/Berlin]".
+  /// Returns a text such as "timestamp[us, Europe/Berlin]".
   [[nodiscard]] std::string text() const;
 
   friend bool operator==(const LogicalType&, const LogicalType&) noexcept = default;

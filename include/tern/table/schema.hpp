@@ -1,11 +1,11 @@
-// A Schema is what the columns of a table are called and mean, in order.
+// A Schema lists the fields of a table in order: their names, types and metadata.
 //
-// A field has a name, a type, whether it may hold nulls, and metadata: pairs of bytes that Tern
-// carries and does not read, except for `tern.type`, in which programs keep the name of a type of
-// their own (type_key). Names need not differ, because those of others do not; a lookup gives the
-// first.
+// A field has a name, a type, a flag whether it may have nulls, and metadata. Metadata are pairs of
+// strings that Tern keeps and does not interpret. The exception is `tern.type` (Field::type_key),
+// which holds the name of a type that a program has defined. Names need not be unique, because they
+// are not unique in Arrow either; a lookup returns the first field of that name.
 //
-// Immutable: copies share their fields, and threads may share a schema.
+// A schema is immutable. Copies share the fields, and several threads may use one schema.
 
 #pragma once
 
@@ -25,7 +25,7 @@
 
 namespace tern {
 
-/// Pairs of bytes, in the order they came in. A key may be there twice.
+/// Pairs of strings, in their original order. A key may occur more than once.
 class TERN_EXPORT Metadata {
  public:
   using Pair = std::pair<std::string, std::string>;
@@ -36,7 +36,7 @@ class TERN_EXPORT Metadata {
 
   [[nodiscard]] std::span<const Pair> pairs() const noexcept { return pairs_; }
   [[nodiscard]] bool empty() const noexcept { return pairs_.empty(); }
-  /// The value of the first pair with the key; it lives as long as this.
+  /// Returns the value of the first pair with this key. The result is valid as long as this object.
   [[nodiscard]] std::optional<std::string_view> find(std::string_view key) const noexcept;
 
   friend bool operator==(const Metadata&, const Metadata&) noexcept = default;
@@ -45,9 +45,10 @@ class TERN_EXPORT Metadata {
   std::vector<Pair> pairs_;
 };
 
+/// One field of a schema.
 struct Field {
-  /// The key of the metadata in which programs name a type of their own; "symbol" is a number of 32
-  /// bits that stands for a text.
+  /// The metadata key under which programs name their own types. "symbol" is a 32-bit number that
+  /// stands for a string.
   static constexpr std::string_view type_key = "tern.type";
 
   std::string name = {};
@@ -58,31 +59,32 @@ struct Field {
   friend bool operator==(const Field&, const Field&) noexcept = default;
 };
 
-/// What may differ between a field and the one that is wanted.
+/// Which differences check_match() accepts.
 struct SchemaMatch {
-  /// Integers of one width, signed or not.
+  /// Accept signed for unsigned integers of the same width, and the reverse.
   bool allows_sign_change = false;
-  /// Symbols, and integers of 32 bits.
+  /// Accept 32-bit integers for symbols, and the reverse.
   bool allows_symbol_as_number = false;
 };
 
 class TERN_EXPORT Schema {
  public:
-  /// No fields.
+  /// Creates a schema without fields.
   Schema() noexcept = default;
   /// Throws std::bad_alloc.
   explicit Schema(std::vector<Field> fields, Metadata metadata = {});
 
-  /// How many fields.
+  /// Returns the number of fields.
   [[nodiscard]] std::size_t size() const noexcept { return fields().size(); }
   [[nodiscard]] std::span<const Field> fields() const noexcept;
-  /// Null if there are not so many.
+  /// Returns null if there is no such field.
   [[nodiscard]] const Field* field(std::size_t index) const noexcept;
-  /// The first with the name.
+  /// Returns the index of the first field with this name, or nothing.
   [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const noexcept;
   [[nodiscard]] const Metadata& metadata() const noexcept;
 
-  /// These fields, in this order. Refused with out_of_bounds, naming the index; with out_of_memory.
+  /// Returns a schema with these fields, in this order. Fails with out_of_bounds, naming the index,
+  /// and with out_of_memory.
   [[nodiscard]] Result<Schema> try_select(std::span<const std::size_t> indices,
                                           CallSite site = CallSite::here()) const noexcept;
   [[nodiscard]] Schema select(std::span<const std::size_t> indices,
@@ -90,10 +92,11 @@ class TERN_EXPORT Schema {
     return try_select(indices, site).value();
   }
 
-  /// May data of this schema be used as that of another? Names and types are the same, as far as
-  /// the options do not allow more; what may hold nulls does not go where none may be. Floats,
-  /// truth values, texts and times never change. Refused with shape_mismatch for another number of
-  /// fields, with type_mismatch, naming the field and both.
+  /// Checks whether data of this schema can be used as data of the schema `wanted`. Names and types
+  /// must be equal, except as the options allow. A field that may have nulls does not match a field
+  /// that may not. Floats, booleans, strings and times always have to be equal. Fails with
+  /// shape_mismatch if the number of fields differs, and with type_mismatch, naming the field and
+  /// both types.
   [[nodiscard]] Result<void> check_match(const Schema& wanted, const SchemaMatch& options = {},
                                          CallSite site = CallSite::here()) const noexcept;
 

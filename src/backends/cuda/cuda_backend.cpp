@@ -175,6 +175,20 @@ class CudaBackend final : public Backend {
     return pages_.set_access(address, bytes, access);
   }
 
+  // --- The driver's pool
+
+  Result<DriverPoolInfo> driver_pool() noexcept override { return memory_.driver_pool().info(); }
+  Result<void> set_driver_pool(const DriverPoolSettings& settings) noexcept override {
+    return memory_.driver_pool().set(settings);
+  }
+  Result<void> reset_driver_pool_peaks() noexcept override {
+    return memory_.driver_pool().reset_peaks();
+  }
+  Result<void> set_driver_pool_access(Backend& peer, bool is_allowed) noexcept override {
+    if (Result<void> same = check_driver(peer); !same) return same;
+    return memory_.driver_pool().set_access(*peer_of(peer).context_, is_allowed);
+  }
+
   // --- Copies and fills
 
   Result<void> copy(const Submission& submission, void* destination, const void* source,

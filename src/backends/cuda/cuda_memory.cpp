@@ -49,13 +49,6 @@ void keep_from_children(void* address, std::size_t bytes, int advice) noexcept {
 
 }  // namespace
 
-CudaMemory::~CudaMemory() {
-  if (pool_ == nullptr) return;
-  const Context::Visit visit(context_);
-  if (!visit) return;
-  static_cast<void>(context_.cu().cuMemPoolDestroy(pool_));
-}
-
 Result<void> CudaMemory::add(std::uintptr_t address, const Block& block) {
   try {
     const std::lock_guard lock(mutex_);
@@ -147,38 +140,11 @@ Result<void> CudaMemory::release(void* address) {
   return given ? given : keep(std::move(block), given.failure());
 }
 
-Result<CUmemoryPool> CudaMemory::pool() {
-  const std::lock_guard lock(mutex_);
-  if (pool_ != nullptr) return pool_;
-  const DriverTable& cu = context_.cu();
-  // A pool of our own: the device's default one belongs to everybody, and keeping memory there
-  // would take it from them.
-  CUmemPoolProps properties;
-  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, context_.device()};
-  CUmemoryPool made = nullptr;
-  if (Result<void> done = context_.check(cu.cuMemPoolCreate(&made, &properties), "cuMemPoolCreate");
-      !done) {
-    return done.failure();
-  }
-  // By default everything goes back to the system at the next synchronisation.
-  std::uint64_t keep_bytes = ~std::uint64_t{0};
-  if (Result<void> done = context_.check(
-          cu.cuMemPoolSetAttribute(made, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_bytes),
-          "cuMemPoolSetAttribute");
-      !done) {
-    static_cast<void>(cu.cuMemPoolDestroy(made));
-    return done.failure();
-  }
-  pool_ = made;
-  return made;
-}
-
 Result<void*> CudaMemory::allocate_async(CUstream stream, std::size_t bytes,
                                          std::size_t alignment) {
   const Context::Visit visit(context_);
   if (!visit) return visit.failure();
-  const Result<CUmemoryPool> from = pool();
+  const Result<CUmemoryPool> from = pool_.get();
   if (!from) return from.failure();
   const DriverTable& cu = context_.cu();
   Block block{0, bytes, Origin::pool};
@@ -306,10 +272,7 @@ Result<PointerInfo> CudaMemory::find(const void* address) {
   }
   // What our own pool has and the books do not was released, though its stream may not be there
   // yet. A range that lies elsewhere is what is left of memory that was freed.
-  {
-    const std::lock_guard lock(mutex_);
-    if (pool != nullptr && pool == pool_) return PointerInfo{};
-  }
+  if (pool != nullptr && pool_.is(pool)) return PointerInfo{};
   if (type == 0 || number(address) < base || number(address) - base >= bytes) return PointerInfo{};
   // The driver knows the memory of all its devices; another one's is none of this one's.
   const bool is_of_a_device = type != CU_MEMORYTYPE_HOST && is_managed == 0;

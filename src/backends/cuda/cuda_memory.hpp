@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "backends/cuda/context.hpp"
+#include "backends/cuda/cuda_driver_pool.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/backend.hpp"
 
@@ -26,8 +27,7 @@ class CudaMemory {
   /// What the driver aligns at least.
   static constexpr std::size_t least_alignment = 256;
 
-  explicit CudaMemory(Context& context) noexcept : context_(context) {}
-  ~CudaMemory();
+  explicit CudaMemory(Context& context) noexcept : context_(context), pool_(context) {}
 
   [[nodiscard]] Result<void*> allocate(MemoryKind kind, std::size_t bytes, std::size_t alignment);
   [[nodiscard]] Result<void> release(void* address);
@@ -35,6 +35,9 @@ class CudaMemory {
   [[nodiscard]] Result<void*> allocate_async(CUstream stream, std::size_t bytes,
                                              std::size_t alignment);
   [[nodiscard]] Result<void> release_async(CUstream stream, void* address);
+
+  /// Where stream-ordered memory comes from.
+  [[nodiscard]] CudaDriverPool& driver_pool() noexcept { return pool_; }
 
   [[nodiscard]] Result<void*> register_host(void* address, std::size_t bytes);
   [[nodiscard]] Result<void> unregister_host(void* address);
@@ -64,12 +67,11 @@ class CudaMemory {
   [[nodiscard]] Result<void> keep(Blocks::node_type block, const Failure& failure);
   [[nodiscard]] CUresult give(const Block& block, const char*& call) noexcept;
   [[nodiscard]] Failure not_live(const void* address) noexcept;
-  [[nodiscard]] Result<CUmemoryPool> pool();
 
   Context& context_;
   std::mutex mutex_;
-  Blocks blocks_;                // guarded by mutex_
-  CUmemoryPool pool_ = nullptr;  // guarded by mutex_; made when it is first wanted
+  Blocks blocks_;  // guarded by mutex_
+  CudaDriverPool pool_;
 };
 
 }  // namespace tern::cuda

@@ -177,6 +177,8 @@ namespace tern::cuda {
                     (CUmemoryPool pool, CUmemPool_attribute attribute, void* value))               \
   TERN_DRIVER_ENTRY(cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020, required,                 \
                     (CUmemoryPool pool, CUmemPool_attribute attribute, void* value))               \
+  TERN_DRIVER_ENTRY(cuMemPoolSetAccess, cuMemPoolSetAccess, 11020, required,                       \
+                    (CUmemoryPool pool, const CUmemAccessDesc* accesses, std::size_t count))       \
   /* virtual memory */                                                                             \
   TERN_DRIVER_ENTRY(cuMemAddressReserve, cuMemAddressReserve, 10020, required,                     \
                     (CUdeviceptr * address, std::size_t bytes, std::size_t alignment,              \

@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <cstdint>
 #include <map>
-#include <mutex>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -16,14 +17,41 @@
 namespace tern::opencl {
 namespace {
 
-/// Which process began to look for OpenCL, plus one; zero before anybody has. It is written before
-/// the lock is taken, so that a forked child knows without the lock that it must not take it.
+/// The generation, plus one, of the process that has loaded OpenCL or is looking for it now; zero
+/// if nobody does. A search that loads nothing leaves zero, so that a forked child may look too.
 std::atomic<std::uint64_t> searcher = 0;
 std::atomic<const Found*> found = nullptr;
 
-std::mutex& search_mutex() {
-  static constinit std::mutex mutex;
-  return mutex;
+/// One thread of a process searches at a time. The lock is held by a process, not a thread: a child
+/// that was forked while a thread of its parent had it takes it over.
+class SearchLock {
+ public:
+  explicit SearchLock(std::uint64_t self) noexcept {
+    for (;;) {
+      std::uint64_t holder = 0;
+      if (holder_.compare_exchange_strong(holder, self, std::memory_order_acquire)) return;
+      if (holder != self) {
+        if (holder_.compare_exchange_strong(holder, self, std::memory_order_acquire)) return;
+      } else {
+        holder_.wait(holder, std::memory_order_relaxed);
+      }
+    }
+  }
+  SearchLock(const SearchLock&) = delete;
+  SearchLock& operator=(const SearchLock&) = delete;
+  ~SearchLock() {
+    holder_.store(0, std::memory_order_release);
+    holder_.notify_all();
+  }
+
+ private:
+  static inline constinit std::atomic<std::uint64_t> holder_ = 0;
+};
+
+/// Is another process the one that has OpenCL, or looks for it, with threads that this one lacks?
+bool is_anothers(std::uint64_t self) noexcept {
+  const std::uint64_t known = searcher.load(std::memory_order_acquire);
+  return known != 0 && known != self;
 }
 
 /// One that is kept for the sentence that it carries: there are few, and no devices in them.
@@ -51,8 +79,11 @@ std::string absence(const DeviceSpec&) {
   const Found* known = find_opencl();
   if (known == nullptr) {
     return absence_sentence(
-        "this process is a fork of one that had loaded OpenCL, whose threads it does not have. "
-        "Fork first, or start the child with exec");
+        found.load(std::memory_order_acquire) != nullptr
+            ? "this process is a fork of one that had loaded OpenCL, whose threads it does not "
+              "have. Fork first, or start the child with exec"
+            : "this process is a fork of one that was looking for OpenCL at that moment, in a "
+              "thread it does not have. Fork first, or start the child with exec");
   }
   return known->devices.absence.empty() ? std::string() : absence_sentence(known->devices.absence);
 }
@@ -97,12 +128,17 @@ std::string absence_sentence(const std::string& why) {
 
 const Found* find_opencl() {
   const std::uint64_t self = process_generation() + 1;
-  std::uint64_t first = 0;
-  if (!searcher.compare_exchange_strong(first, self) && first != self) return nullptr;
+  if (is_anothers(self)) return nullptr;
   if (const Found* known = found.load(std::memory_order_acquire)) return known;
-  const std::lock_guard lock(search_mutex());
+  const SearchLock lock(self);
   if (const Found* known = found.load(std::memory_order_acquire)) return known;
-  return search();
+  // From here on a child must not look: what it would find may be half loaded.
+  searcher.store(self, std::memory_order_release);
+  const Found* const result = search();
+  if (found.load(std::memory_order_relaxed) == nullptr) {
+    searcher.store(0, std::memory_order_release);
+  }
+  return result;
 }
 
 Opener opener() { return {"opencl", absence, device_count, {}, open, passed_over, is_preferred}; }

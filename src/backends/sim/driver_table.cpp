@@ -1413,16 +1413,24 @@ CUresult allocate_async(const Here& here, CUdeviceptr* address, std::size_t byte
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (bytes > max_request_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
   const FakeStream& stream = *working.stream;
+  const std::size_t index = from.value_or(stream.device);
+  {
+    const std::lock_guard lock(here.state.mutex);
+    const FakePool& pool = here.state.pools[index];
+    if (pool.max_bytes != 0 && !is_within(pool.used_bytes, bytes, pool.max_bytes)) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
   constexpr std::size_t alignment = 512;
   const Result<void*> made = here.backend(stream).allocate_async(here.on(stream), bytes, alignment);
   if (!made) return sim::result_of(made.failure());
   *address = address_of(*made);
   const std::lock_guard lock(here.state.mutex);
-  const std::size_t index = from.value_or(stream.device);
   here.state.pool_blocks[as_number(*made)] = {static_cast<std::uint32_t>(index), bytes};
   FakePool& pool = here.state.pools[index];
   pool.used_bytes += bytes;
   pool.used_high_bytes = std::max(pool.used_high_bytes, pool.used_bytes);
+  pool.reserved_high_bytes = std::max(pool.reserved_high_bytes, pool.used_bytes);
   return CUDA_SUCCESS;
 }
 
@@ -1463,6 +1471,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
     *pool = pool_of(static_cast<std::uint32_t>(here.state.pools.size()));
     FakePool made;
     made.device = static_cast<std::uint32_t>(properties->location.id);
+    made.max_bytes = properties->maxSize;
     here.state.pools.push_back(made);
     return CUDA_SUCCESS;
   });
@@ -1542,11 +1551,13 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
         pool.release_threshold_bytes = bytes;
         return CUDA_SUCCESS;
       case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-      case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-        // A watermark can only be begun anew.
+      case CU_MEMPOOL_ATTR_USED_MEM_HIGH: {
+        // A watermark can only be begun anew, each for itself.
         if (bytes != 0) return CUDA_ERROR_INVALID_VALUE;
-        pool.used_high_bytes = pool.used_bytes;
+        const bool is_used = attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+        (is_used ? pool.used_high_bytes : pool.reserved_high_bytes) = pool.used_bytes;
         return CUDA_SUCCESS;
+      }
       default:
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -1568,6 +1579,8 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
         store(value, pool.used_bytes);
         return CUDA_SUCCESS;
       case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        store(value, pool.reserved_high_bytes);
+        return CUDA_SUCCESS;
       case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
         store(value, pool.used_high_bytes);
         return CUDA_SUCCESS;
@@ -1575,6 +1588,46 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
         return CUDA_ERROR_INVALID_VALUE;
     }
   });
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* accesses,
+                            std::size_t count) {
+  return call(DriverEntry::cuMemPoolSetAccess, Demand::initialised,
+              [&](const Here& here) -> CUresult {
+                std::uint32_t owner = 0;
+                {
+                  const std::lock_guard lock(here.state.mutex);
+                  const FakePool* const pool = here.state.find_pool(handle);
+                  if (pool == nullptr || accesses == nullptr || count == 0) {
+                    return CUDA_ERROR_INVALID_VALUE;
+                  }
+                  owner = pool->device;
+                }
+                for (std::size_t i = 0; i < count; ++i) {
+                  const CUmemLocation location = accesses[i].location;
+                  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+                  if (!here.state.has_device(location.id)) return CUDA_ERROR_INVALID_DEVICE;
+                  const bool is_owner = static_cast<std::uint32_t>(location.id) == owner;
+                  // The device that has the memory keeps its access.
+                  if (is_owner && accesses[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+                    return CUDA_ERROR_INVALID_VALUE;
+                  }
+                  if (!is_owner && !here.state.options.has_peer_access) {
+                    return CUDA_ERROR_INVALID_DEVICE;
+                  }
+                }
+                for (std::size_t i = 0; i < count; ++i) {
+                  const auto device = static_cast<std::uint32_t>(accesses[i].location.id);
+                  if (device == owner || accesses[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+                    continue;
+                  }
+                  // The simulated device grants peers all of its memory or none.
+                  const Result<bool> granted =
+                      here.state.backend(device).enable_peer_access(here.state.backend(owner));
+                  if (!granted) return sim::result_of(granted.failure());
+                }
+                return CUDA_SUCCESS;
+              });
 }
 
 // --- Virtual memory

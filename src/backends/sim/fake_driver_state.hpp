@@ -107,8 +107,10 @@ struct FakePool {
   bool is_alive = true;
   std::array<int, 3> reuse = {1, 1, 1};
   std::uint64_t release_threshold_bytes = 0;
+  std::uint64_t max_bytes = 0;  // 0: as much as the device has
   std::uint64_t used_bytes = 0;
   std::uint64_t used_high_bytes = 0;
+  std::uint64_t reserved_high_bytes = 0;
 };
 
 struct FakeCapture {

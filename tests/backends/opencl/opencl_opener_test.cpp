@@ -85,5 +85,28 @@ TEST(OpenClOpenerDeathTest, LooksAgainIfThereWereNoDescriptorsToLookWith) {
   EXPECT_EXIT(_exit(in_a_fresh_process()), testing::ExitedWithCode(0), "");
 }
 
+// In a process of its own, which has not looked for OpenCL yet.
+TEST(OpenClOpenerDeathTest, AChildOfAProcessThatFoundNoneLooksForItself) {
+  if (test::is_sanitized) GTEST_SKIP() << "the sanitizer needs descriptors too";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto in_a_fresh_process = [] {
+    const DeviceSpec spec{"opencl", 0, {}, {}};
+    const Opener row = opener();
+    {
+      const test::NoDescriptors none;
+      if (row.absence(spec).find("no file descriptors left") == std::string::npos) return 10;
+    }
+    const int in_child = test::in_a_forked_child([&] {
+      const std::string absence = row.absence(spec);
+      return absence.find("fork") == std::string::npos &&
+             absence.find("descriptors") == std::string::npos;
+    });
+    if (in_child != 0) return 20 + in_child;
+    // What the child found is not the parent's, which looks too.
+    return row.absence(spec).find("fork") == std::string::npos ? 0 : 30;
+  };
+  EXPECT_EXIT(_exit(in_a_fresh_process()), testing::ExitedWithCode(0), "");
+}
+
 }  // namespace
 }  // namespace tern::opencl

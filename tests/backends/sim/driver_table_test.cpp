@@ -187,6 +187,9 @@ class Walk {
     TERN_STEP(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
     TERN_STEP(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
     TERN_STEP(cuMemPoolTrimTo(pool, 0));
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0},
+                                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    TERN_STEP(cuMemPoolSetAccess(pool, &access, 1));
     CUmemPoolProps kind;
     kind.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
@@ -924,6 +927,60 @@ TEST(DriverTable, MakesPoolsOfOnesOwn) {
   kind.location.id = 1;
   ASSERT_EQ(bench.cu.cuMemPoolCreate(&pool, &kind), CUDA_SUCCESS);
   EXPECT_EQ(bench.cu.cuMemAllocFromPoolAsync(&memory, 64, pool, nullptr), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST(DriverTable, APoolHoldsNoMoreThanItsMaximum) {
+  FakeDriverBench bench;
+  CUmemPoolProps kind;
+  kind.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  kind.maxSize = 8192;
+  CUmemoryPool pool = nullptr;
+  ASSERT_EQ(bench.cu.cuMemPoolCreate(&pool, &kind), CUDA_SUCCESS);
+  CUdeviceptr memory = 0, more = 0;
+  ASSERT_EQ(bench.cu.cuMemAllocFromPoolAsync(&memory, 8192, pool, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(bench.cu.cuMemAllocFromPoolAsync(&more, 1, pool, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(bench.cu.cuMemFreeAsync(memory, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(bench.cu.cuMemAllocFromPoolAsync(&more, 1, pool, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(bench.cu.cuMemFreeAsync(more, nullptr), CUDA_SUCCESS);
+}
+
+TEST(DriverTable, EachPeakOfAPoolIsResetForItself) {
+  FakeDriverBench bench;
+  CUmemoryPool pool = nullptr;
+  ASSERT_EQ(bench.cu.cuDeviceGetDefaultMemPool(&pool, 0), CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(bench.cu.cuMemAllocAsync(&memory, 4096, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(bench.cu.cuMemFreeAsync(memory, nullptr), CUDA_SUCCESS);
+  std::uint64_t value = 0;
+  ASSERT_EQ(bench.cu.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &value),
+            CUDA_SUCCESS);
+  ASSERT_EQ(bench.cu.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &value),
+            CUDA_SUCCESS);
+  EXPECT_EQ(value, 4096u);
+  ASSERT_EQ(bench.cu.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &value),
+            CUDA_SUCCESS);
+  EXPECT_EQ(value, 0u);
+}
+
+TEST(DriverTable, LetsPeersUseAPool) {
+  for (const bool has_access : {false, true}) {
+    FakeDriverOptions options = bench_options();
+    options.has_peer_access = has_access;
+    FakeDriverBench bench(options);
+    CUmemoryPool pool = nullptr;
+    ASSERT_EQ(bench.cu.cuDeviceGetDefaultMemPool(&pool, 0), CUDA_SUCCESS);
+    const auto set = [&](int device, CUmemAccess_flags flags) {
+      const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, device}, flags};
+      return bench.cu.cuMemPoolSetAccess(pool, &access, 1);
+    };
+    EXPECT_EQ(set(1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
+              has_access ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE);
+    EXPECT_EQ(set(9, CU_MEM_ACCESS_FLAGS_PROT_READWRITE), CUDA_ERROR_INVALID_DEVICE);
+    EXPECT_EQ(set(0, CU_MEM_ACCESS_FLAGS_PROT_NONE), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(bench.cu.cuMemPoolSetAccess(pool, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(bench.cu.cuMemPoolSetAccess(nullptr, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+  }
 }
 
 TEST(DriverTable, ChecksWhatIsCopiedAndFilled) {
