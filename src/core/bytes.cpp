@@ -31,6 +31,7 @@ constexpr std::array<ByteUnit, 14> byte_units = {{
 
 constexpr bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
 
+/// Removes the leading digits from `text` and returns them.
 std::string_view take_digits(std::string_view& text) noexcept {
   std::size_t length = 0;
   while (length < text.size() && is_digit(text[length])) ++length;
@@ -39,7 +40,8 @@ std::string_view take_digits(std::string_view& text) noexcept {
   return digits;
 }
 
-/// The reason goes in before the text, which may be of any length and then takes all the room.
+/// The reason is added before the text: the text may be long and then takes all the remaining
+/// space.
 Failure not_a_size(std::string_view text, const char* why) noexcept {
   return Failure(ErrorCode::invalid_argument,
                  "'{value}' is not a number of bytes: {why}. Write it like 4096, 512MiB or 1.5GB.")
@@ -53,9 +55,9 @@ Failure too_large(std::string_view text) noexcept {
       .with("what", text);
 }
 
-/// The decimal fraction 0.`digits` of `unit` as whole bytes; nothing if that is no whole number.
-/// Long multiplication from the last digit: every decimal of the product must be zero. It is exact
-/// for any number of digits, and 10 * 2^60 fits in 64 bits.
+/// Returns the fraction 0.`digits` of `unit` in bytes, or nullopt if that is not a whole number.
+/// This is a long multiplication from the last digit, in which every decimal of the product must be
+/// zero. It is exact for any number of digits, and 10 * 2^60 fits in 64 bits.
 std::optional<std::uint64_t> fraction_bytes(std::string_view digits, std::uint64_t unit) noexcept {
   std::uint64_t carry = 0;
   for (std::size_t i = digits.size(); i > 0; --i) {

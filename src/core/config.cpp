@@ -15,7 +15,8 @@ namespace tern {
 namespace {
 
 constexpr std::string_view prefix = "TERN_";
-/// Not ours: how a tool that was started around a program makes itself known to libraries in it.
+/// Not a variable of Tern: debugging tools set it to announce themselves to the libraries of a
+/// program.
 constexpr std::string_view tools_variable = "NVTX_INJECTION64_PATH";
 constexpr std::size_t max_threads = 1024;
 constexpr std::size_t max_streams = 1024;
@@ -44,7 +45,7 @@ constexpr std::array<ConfigVariable, 17> variables = {{
     {"TERN_SIM_TRACE", "a path such as run.trace", "the file a simulated device is traced to"},
 }};
 
-/// Variables that are kept as text, because the part that uses them knows their grammar.
+/// Returns the field of a variable that is kept as text, or null. The user of the field parses it.
 std::string* text_of(Config& config, std::string_view name) noexcept {
   if (name == "TERN_DEVICE") return &config.device;
   if (name == "TERN_SIM_SEED") return &config.sim_seed;
@@ -58,7 +59,7 @@ std::string* text_of(Config& config, std::string_view name) noexcept {
   return nullptr;
 }
 
-/// The value goes in last: it may be of any length, and then takes all the room there is for texts.
+/// The value is added last: it may be long and then takes all the remaining space for texts.
 Failure refuse(std::string_view name, std::string_view value, const char* accepts) noexcept {
   return Failure(ErrorCode::invalid_argument,
                  "{name}='{value}' is not accepted: it takes {accepts}. Correct it, or unset it.")
@@ -69,7 +70,7 @@ Failure refuse(std::string_view name, std::string_view value, const char* accept
 
 const char* accepted_by(std::string_view name) noexcept {
   const auto* row = std::ranges::find(variables, name, &ConfigVariable::name);
-  return row->accepts.data();  // a literal, so it ends in a zero
+  return row->accepts.data();  // a string literal, so it is zero-terminated
 }
 
 Result<std::size_t> parse_count(std::string_view name, std::string_view value, std::size_t min,
@@ -77,7 +78,8 @@ Result<std::size_t> parse_count(std::string_view name, std::string_view value, s
   std::size_t count = 0;
   const char* end = value.data() + value.size();
   const auto [stopped, error] = std::from_chars(value.data(), end, count);
-  // from_chars takes no sign and no space; what remains to refuse is trailing text and the range.
+  // from_chars accepts neither a sign nor a space. Trailing text and the range remain to be
+  // checked.
   if (error != std::errc{} || stopped != end || count < min || count > max) {
     return refuse(name, value, accepts);
   }
@@ -102,7 +104,7 @@ Result<std::vector<std::string>> parse_names(std::string_view name, std::string_
   }
 }
 
-/// A word that turns something on.
+/// A word in a list and the check that it turns on.
 template <class Checks>
 struct Word {
   std::string_view word;
@@ -144,7 +146,7 @@ std::string text_of(const Checks& checks, const std::array<Word<Checks>, count>&
 
 std::vector<EnvironmentEntry> process_environment() {
   std::vector<EnvironmentEntry> entries;
-  // What secure_getenv checks: a setuid program must not be steered by its caller.
+  // The same test as in secure_getenv: a setuid program must not be controlled by its caller.
   if (getauxval(AT_SECURE) != 0) return entries;
   for (char** line = environ; line != nullptr && *line != nullptr; ++line) {
     const std::string_view text = *line;
@@ -215,7 +217,7 @@ Result<Config> try_parse_config(std::span<const EnvironmentEntry> environment) {
 }
 
 Result<const Config*> try_config() {
-  // Immortal and read once, so that every part of the process sees the same settings.
+  // Never destroyed, and read once, so that all parts of the process see the same settings.
   static const Result<Config>& parsed =
       *new Result<Config>(try_parse_config(process_environment()));
   if (!parsed) return parsed.failure();

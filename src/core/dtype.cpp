@@ -10,6 +10,7 @@ struct Alias {
   DType dtype;
 };
 
+/// NumPy's names that differ from Tern's.
 constexpr std::array<Alias, 16> numpy_names = {{
     {"int8", DType::i8},
     {"int16", DType::i16},

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::string_view ellipsis = "...";
 
-/// The sentence a failure gets when its site wrote none. Placeholders name the fields that the
-/// code documents; one whose field is absent reads as "?".
+/// Returns the default message template of a code. Its placeholders are the fields that failures
+/// with this code usually have; a placeholder without a field is printed as "?".
 const char* default_sentence(ErrorCode code) noexcept {
   switch (code) {
     case ErrorCode::size_overflow:
@@ -114,7 +114,8 @@ const char* default_sentence(ErrorCode code) noexcept {
   return "an unknown error.";
 }
 
-/// Appends to a caller's buffer until something does not fit; what follows that is dropped too.
+/// Appends text to a caller's buffer. After the first piece that does not fit, it drops everything
+/// else.
 class Writer {
  public:
   Writer(char* buffer, std::size_t capacity) noexcept : buffer_(buffer), capacity_(capacity) {}
@@ -122,9 +123,10 @@ class Writer {
   void append(std::string_view text) noexcept {
     const std::size_t room = capacity_ - used_;
     const std::string_view part = text.substr(0, utf8_prefix_bytes(text, room));
-    // After a cut nothing follows: a short piece that still fits would hide that one is missing.
+    // Append nothing after a cut: a short piece that still fits would hide that another one is
+    // missing.
     if (part.size() < text.size()) capacity_ = used_ + part.size();
-    // memcpy forbids a null source even for zero bytes, and an empty view has one.
+    // memcpy must not get a null pointer even for zero bytes, and an empty view may have one.
     if (!part.empty()) std::memcpy(buffer_ + used_, part.data(), part.size());
     used_ += part.size();
   }
@@ -165,8 +167,8 @@ class Writer {
   std::size_t used_ = 0;
 };
 
-/// Writes "file:line: ", at most Error::max_site_bytes, and returns how much; nothing if the site
-/// is not known.
+/// Writes "file:line: ", at most Error::max_site_bytes, and returns the length. Writes nothing if
+/// the site is unknown.
 std::size_t write_site(char* buffer, const CallSite& site) noexcept {
   if (!site.is_known()) return 0;
   constexpr std::size_t line_bytes = std::size(":4294967295: ") - 1;
@@ -175,7 +177,7 @@ std::size_t write_site(char* buffer, const CallSite& site) noexcept {
   Writer out(buffer, Error::max_site_bytes);
   if (path.size() > path_bytes) {
     path.remove_prefix(path.size() - (path_bytes - ellipsis.size()));
-    // Not in the middle of a character.
+    // Do not start in the middle of a UTF-8 character.
     while (!path.empty() && (static_cast<unsigned char>(path.front()) & 0xc0) == 0x80) {
       path.remove_prefix(1);
     }
@@ -207,7 +209,7 @@ Failure::Failure(ErrorCode code, const char* sentence, CallSite site) noexcept
       code_(code) {}
 
 Failure& Failure::with(const char* name, std::uint64_t value, Unit unit) noexcept {
-  // A field too many is dropped: the sentence and the first sixteen numbers still arrive.
+  // A field above the limit is dropped. The message and the first sixteen fields remain.
   if (count_ == max_fields) return *this;
   names_[count_] = name;
   values_[count_] = value;
@@ -238,7 +240,8 @@ Failure& Failure::with(const char* name, std::string_view text) noexcept {
     std::copy_n(ellipsis.data(), ellipsis.size(), text_ + offset + kept);
     length = kept + ellipsis.size();
   }
-  // The dots of a text without room lie past the end, where only other dots can overwrite them.
+  // The "..." of a text without space is stored past max_text_bytes, where only another "..." can
+  // overwrite it.
   text_bytes_ = static_cast<std::uint16_t>(std::min(offset + length, max_text_bytes));
   return with(name, (static_cast<std::uint64_t>(offset) << 32) | length, Unit::text);
 }

@@ -5,7 +5,7 @@
 namespace tern {
 namespace {
 
-/// Of the list; held for the length of a fork, so that it does not grow meanwhile.
+/// Guards the list of handlers. Held during a fork, so that the list does not change meanwhile.
 constinit std::mutex list_mutex;
 FaultHandler* first = nullptr;  // guarded by list_mutex
 
@@ -23,7 +23,7 @@ void FaultHandler::unlock_all() noexcept {
 
 void FaultHandler::lock() noexcept {
   if (!is_listed_.load(std::memory_order_acquire)) {
-    // Without the memory for it, a child may find the lock taken by a thread that it lacks.
+    // If registration fails for lack of memory, a child may inherit the lock in a locked state.
     static const int registered = pthread_atfork(lock_all, unlock_all, unlock_all);
     static_cast<void>(registered);
     const std::lock_guard lock(list_mutex);
@@ -57,7 +57,8 @@ void FaultHandler::uninstall() noexcept {
 }
 
 void FaultHandler::call_before(siginfo_t* info, void* context) noexcept {
-  // With the signals blocked that the system would have. Ours came first, so its return undoes it.
+  // Block the signals that the system would have blocked for the previous handler. The return from
+  // Tern's handler restores the mask.
   ::pthread_sigmask(SIG_BLOCK, &before_.sa_mask, nullptr);
   if ((before_.sa_flags & SA_NODEFER) != 0 && sigismember(&before_.sa_mask, signal_) == 0) {
     sigset_t own;
@@ -76,12 +77,14 @@ void FaultHandler::pass_on(siginfo_t* info, void* context) noexcept {
   const bool is_once = (static_cast<unsigned>(before_.sa_flags) & unsigned{SA_RESETHAND}) != 0;
   const bool is_function = (before_.sa_flags & SA_SIGINFO) != 0 ||
                            (before_.sa_handler != SIG_DFL && before_.sa_handler != SIG_IGN);
-  // Who wanted to be called once leaves what comes then to the system, and often counts on it.
+  // A handler with SA_RESETHAND is called once. After that the default action applies, and such a
+  // handler often relies on it.
   if (is_function && !(is_once && is_spent_.exchange(true))) {
     call_before(info, context);
   } else if (is_function || !is_sent(*info) || before_.sa_handler == SIG_DFL) {
-    // Return with the default in place: the access faults again, and the process ends with the
-    // signal and the core it would have had. A signal that was sent has to be sent again.
+    // Return with the default action in place: the access faults again, and the process ends with
+    // the signal and the core file that it would have had. A signal that was sent must be sent
+    // again.
     const struct sigaction none = {};
     ::sigaction(signal_, is_function ? &none : &before_, nullptr);
     if (is_sent(*info)) ::raise(signal_);

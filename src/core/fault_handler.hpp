@@ -1,12 +1,13 @@
-// A FaultHandler is our handler of a signal that a bad access raises, in front of whoever handled
-// it before.
+// A FaultHandler installs Tern's handler for a signal that a bad memory access raises, in front of
+// the handler that was there before.
 //
-// Its entry looks whether the fault is one of ours, and passes all others on: to the handler that
-// was there, or to the system, so that the process ends with the signal and the core it would have
-// had. Who keeps books for the entry locks the handler to change them. The lock is whole in a
-// forked child, whichever thread of the parent had it: a fork waits for it.
+// The entry function decides whether the fault is one of Tern's. It passes every other fault on, to
+// the previous handler or to the system, so that the process ends with the same signal and core
+// file as without Tern. Code that changes the data of the entry function locks the handler. A fork
+// waits for the lock, so the lock is free in the child.
 //
-// One for each signal, with static storage. Thread-safe; pass_on() may be called in the entry.
+// There is one object per signal, with static storage. Thread-safe. Only pass_on() and is_sent()
+// may be called in the entry function.
 
 #pragma once
 
@@ -29,18 +30,21 @@ class FaultHandler {
   void lock() noexcept;
   void unlock() noexcept { mutex_.unlock(); }
 
-  /// With the lock held. Once: where somebody has put a handler over ours since, theirs passes
-  /// faults on to ours, and putting ours over theirs would make the two call each other. False if
-  /// the system refuses, with errno.
+  /// Installs the handler, once. Requires the lock. If other code has installed a handler on top
+  /// since then, this function changes nothing: that handler passes faults on to Tern's, and
+  /// installing Tern's handler again would make the two call each other forever. Returns false with
+  /// errno if the system fails.
   bool install() noexcept;
-  /// With the lock held. Ours stays where somebody has put a handler over it: taking it out would
-  /// take out theirs.
+  /// Restores the previous handler. Requires the lock. If other code has installed a handler on
+  /// top, Tern's handler stays, because restoring the previous one would remove the other code's
+  /// handler.
   void uninstall() noexcept;
 
-  /// In the entry, if the fault is not ours: whoever handled the signal before has his turn.
+  /// Passes a fault that is not Tern's on to the previous handler. Call it in the entry function.
   void pass_on(siginfo_t* info, void* context) noexcept;
 
-  /// Somebody sent the signal: it carries no address.
+  /// Returns true if the signal was sent by a process, not raised by an access. It has no address
+  /// then.
   [[nodiscard]] static bool is_sent(const siginfo_t& info) noexcept { return info.si_code <= 0; }
 
  private:
@@ -52,10 +56,10 @@ class FaultHandler {
   const Entry entry_;
   std::mutex mutex_;
   bool is_installed_ = false;           // guarded by mutex_
-  struct sigaction before_ = {};        // written under mutex_, before ours is installed
-  std::atomic<bool> is_spent_ = false;  // that one was to be called once, and was
+  struct sigaction before_ = {};        // written under mutex_ before the handler is installed
+  std::atomic<bool> is_spent_ = false;  // the previous handler had SA_RESETHAND and was called
   std::atomic<bool> is_listed_ = false;
-  FaultHandler* next_ = nullptr;  // those that a fork locks
+  FaultHandler* next_ = nullptr;  // the list of handlers that a fork locks
 };
 
 }  // namespace tern

@@ -13,9 +13,10 @@
 namespace tern {
 namespace {
 
-/// A copy of everything, because what is watched may be gone by the time a handler looks.
+/// One watched range. Holds copies of all data, because the owner of the range may be gone when the
+/// handler reads it.
 struct Watched {
-  std::atomic<std::uintptr_t> begin = 0;  // 0: nothing is watched here
+  std::atomic<std::uintptr_t> begin = 0;  // 0: the entry is free
   std::atomic<std::uintptr_t> end = 0;
   std::atomic<ExplainFault> explain = nullptr;
   std::atomic<const char*> file = "";
@@ -23,7 +24,7 @@ struct Watched {
   std::array<char, 32> name = {};  // written before begin
 };
 
-/// Chunks are added and never freed, so that the handler can read them at any moment.
+/// Chunks are added and never freed, so that the handler can read them at any time without a lock.
 struct Chunk {
   std::array<Watched, 64> watched;
   std::atomic<Chunk*> next = nullptr;
@@ -38,7 +39,7 @@ std::uintptr_t word(const void* address) noexcept {
   return reinterpret_cast<std::uintptr_t>(address);
 }
 
-/// The first place for which matches(place) holds; null if there is none.
+/// Returns the first entry for which matches(entry) returns true, or null.
 template <class Matches>
 Watched* find(Matches matches) noexcept {
   for (Chunk* chunk = &first_chunk; chunk != nullptr; chunk = chunk->next.load()) {
@@ -61,7 +62,7 @@ Watched* find_room() noexcept {
 
 void on_fault(int, siginfo_t* info, void* context) {
   if (!FaultHandler::is_sent(*info)) {
-    // Whoever handled this before may go on behind the access, and would miss its errno.
+    // The previous handler may continue after the access and needs its errno.
     const int error = errno;
     const std::uintptr_t address = word(info->si_addr);
     const Watched* const hit =
@@ -106,7 +107,7 @@ void set_fault_site(const void* first, const CallSite& site) noexcept {
 void forget_faults(const void* first) noexcept {
   const std::lock_guard lock(handler);
   if (Watched* const one = find([&](Watched& some) { return some.begin == word(first); })) {
-    // The end first: until the begin is gone too, nothing lies between them.
+    // Clear the end first. Until the begin is cleared too, the range is empty.
     one->end = 0;
     one->begin = 0;
   }

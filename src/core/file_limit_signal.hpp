@@ -1,7 +1,9 @@
-// Keeps the signal of the file size limit (SIGXFSZ, `ulimit -f`) from ending the process.
+// FileLimitSignal keeps SIGXFSZ, the signal of the file size limit (`ulimit -f`), from ending the
+// process.
 //
-// While it lives, a write of this thread that goes beyond the limit only fails, with EFBIG. The
-// signal that the system raises for it is taken away at the end; one that was pending before stays.
+// While the object exists, a write of this thread beyond the limit only fails with EFBIG. The
+// destructor consumes the signal that such a write raised. A signal that was pending before stays
+// pending.
 
 #pragma once
 
@@ -12,7 +14,7 @@ namespace tern {
 class FileLimitSignal {
  public:
   FileLimitSignal() noexcept;
-  /// Leaves errno as it is.
+  /// Does not change errno.
   ~FileLimitSignal();
   FileLimitSignal(const FileLimitSignal&) = delete;
   FileLimitSignal& operator=(const FileLimitSignal&) = delete;

@@ -1,9 +1,10 @@
-// The code of {fmt}, compiled once. Elsewhere its headers only declare these functions: with all of
-// it in every source that formats a sentence, those took four times as long to compile. They are
-// weak, as they are in a program that uses {fmt} as headers, so another copy does no harm.
+// Compiles the code of {fmt} once. In all other sources the headers of {fmt} only declare these
+// functions; with the full code in every source that formats text, those sources took four times as
+// long to compile. The functions are weak, as in a program that uses {fmt} as headers only, so a
+// second copy in the program does no harm.
 //
-// Where cmake/TernDependencies.cmake says otherwise, every source has the code it uses, and this
-// file none.
+// If cmake/TernDependencies.cmake selects the header-only form, every source contains the code it
+// uses, and this file is empty.
 
 #include <fmt/format.h>
 
@@ -13,7 +14,7 @@
 #define FMT_FUNC __attribute__((weak))
 #include <fmt/format-inl.h>
 
-// What {fmt} instantiates in its own library, for char and double.
+// The explicit instantiations of {fmt}'s own library, for char and double.
 template auto fmt::detail::dragonbox::to_decimal(double) noexcept -> decimal_fp<double>;
 template auto fmt::detail::dragonbox::to_decimal(float) noexcept -> decimal_fp<float>;
 template auto fmt::detail::thousands_sep_impl(locale_ref) -> thousands_sep_result<char>;

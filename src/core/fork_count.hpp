@@ -1,4 +1,4 @@
-// How often this process has been forked since Tern was first used, for checks on hot paths.
+// fork_count counts the forks of this process since Tern was first used, for checks on hot paths.
 
 #pragma once
 
@@ -7,10 +7,11 @@
 
 namespace tern {
 
-/// What process_generation() returns, without making sure that the fork hook is installed: whoever
-/// compares with a generation it was given before need not ask again.
+/// The value of process_generation(), without the check that the fork hook is installed. Code that
+/// compares with a generation from process_generation() needs no second check.
 extern std::atomic<std::uint64_t> fork_count;
 
+/// Returns true if this process has the given generation, so was not forked since.
 [[nodiscard]] inline bool is_same_process(std::uint64_t generation) noexcept {
   return fork_count.load(std::memory_order_relaxed) == generation;
 }

@@ -1,4 +1,5 @@
-// The failure of an operation whose own bookkeeping found no host memory.
+// no_host_memory() is the failure of an operation that found no host memory for its own
+// bookkeeping.
 
 #pragma once
 
@@ -7,7 +8,8 @@
 
 namespace tern {
 
-/// `what` is what it was for: "a list of uses".
+/// Returns an out_of_memory failure. `what` names what the memory was for, such as "a list of
+/// uses".
 [[nodiscard]] inline Failure no_host_memory(const char* what, const CallSite& site = {}) noexcept {
   return Failure(ErrorCode::out_of_memory,
                  "the host could not allocate what {what} needs. Free host memory.", site)

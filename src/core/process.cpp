@@ -16,8 +16,8 @@ void count_fork() noexcept { fork_count.fetch_add(1, std::memory_order_relaxed);
 }  // namespace
 
 std::uint64_t process_generation() noexcept {
-  // Registered on first use and not at load time: a library that is never used must not slow down
-  // anybody's fork. If it fails for want of memory, a child is not told apart: the same as without.
+  // The hook is registered on first use and not at load time, so that an unused library does not
+  // slow down forks. If registration fails for lack of memory, a child is not detected as a child.
   static const int registered = pthread_atfork(nullptr, nullptr, count_fork);
   static_cast<void>(registered);
   return fork_count.load(std::memory_order_relaxed);

@@ -94,7 +94,7 @@ bool Shape::is_empty() const noexcept {
 }
 
 Result<std::size_t> Shape::try_element_count() const noexcept {
-  // Before multiplying: {2^40, 2^40, 0} has no elements, and no overflow either.
+  // Test for empty first: {2^40, 2^40, 0} has no elements and no overflow.
   if (is_empty()) return std::size_t{0};
   std::size_t count = 1;
   for (const std::size_t extent : extents()) {
@@ -119,7 +119,7 @@ Result<Shape> Shape::try_strides() const noexcept {
   std::size_t stride = 1;
   for (std::size_t i = rank_; i > 0; --i) {
     strides->data()[i - 1] = stride;
-    // An empty dimension counts as one, so that the strides of the others stay meaningful.
+    // An extent of 0 counts as 1, so that the strides of the other dimensions stay meaningful.
     const std::size_t extent = std::max<std::size_t>(data()[i - 1], 1);
     const std::optional<std::size_t> next = checked_multiply(stride, extent);
     if (!next && i > 1) return does_not_fit("stride");

@@ -1,6 +1,7 @@
-// Memory of records that a thread has ended, for those it makes next: for small things that come
-// and go all the time. Each kind of record has one thread_local object of this, and may end on
-// another thread than it was made by.
+// SpareRecords keeps the memory of small records that a thread has freed, for the next records of
+// the thread. It saves the general allocator for records that are created and destroyed often. Each
+// kind of record has one thread_local SpareRecords. A record may be freed on another thread than
+// the one that created it.
 
 #pragma once
 
@@ -10,7 +11,7 @@
 
 namespace tern {
 
-// A sanitizer wants to see every end. Compilers have two ways to say that there is one.
+// Sanitizers must see every free. gcc and clang announce sanitizers in different ways.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool keeps_spare_records = false;
 #elif defined(__has_feature)
@@ -33,15 +34,16 @@ class SpareRecords {
     while (first_ != nullptr) {
       ::operator delete(std::exchange(first_, first_->next), std::align_val_t(alignment));
     }
-    count_ = most_kept;  // what ends later than this is not kept
+    count_ = most_kept;  // records freed after this destructor are not kept
   }
 
-  /// Null if the host has no memory.
+  /// Returns memory for one record, or null if the host has no memory.
   [[gnu::always_inline]] void* try_take() noexcept {
     if (first_ == nullptr) return ::operator new(bytes, std::align_val_t(alignment), std::nothrow);
     --count_;
     return std::exchange(first_, first_->next);
   }
+  /// Keeps the memory of a record, or frees it if enough are kept.
   [[gnu::always_inline]] void give(void* record) noexcept {
     if (count_ >= most_kept) {
       ::operator delete(record, std::align_val_t(alignment));

@@ -20,8 +20,8 @@ constexpr std::string_view untagged = "untagged";
 constexpr std::size_t max_tags = 65'536;
 constexpr std::size_t chunk_tags = 256;
 
-/// The names by number. Chunks appear when needed and never move, so that a reader needs no lock:
-/// it holds a number, and the number was published after the name.
+/// The names by number. Chunks are added when needed and never move, so a reader needs no lock: it
+/// has a number, and the number was published after the name.
 struct Names {
   std::array<std::atomic<std::string_view*>, max_tags / chunk_tags> chunks = {};
   std::mutex mutex;
@@ -32,10 +32,12 @@ struct Names {
 
 Names& names() noexcept;
 
-/// A child must not inherit the lock of a thread it does not have, so fork() waits for it.
+/// Creates the table. fork() waits for its lock, so that a child never inherits the lock from a
+/// thread that does not exist there.
 Names& make_names() noexcept {
-  // Immortal: tags are read by exit handlers and detached threads. Not on the heap: counting the
-  // names refused for want of memory must not need any.
+  // Never destroyed, because exit handlers and detached threads read tags. In static storage and
+  // not on the heap, because counting names that were rejected for lack of memory must not need
+  // memory.
   alignas(Names) static std::byte storage[sizeof(Names)];
   Names& made = *new (storage) Names;
   constexpr auto unlock = [] { names().mutex.unlock(); };
@@ -48,6 +50,8 @@ Names& names() noexcept {
   return instance;
 }
 
+/// Returns the number of the name, and adds the name if it is new. Throws std::bad_alloc if there
+/// is no memory or no number left; the table is then unchanged.
 std::uint16_t intern(std::string_view name) {
   Names& all = names();
   const std::lock_guard lock(all.mutex);

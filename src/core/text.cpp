@@ -10,7 +10,7 @@ namespace tern {
 std::size_t utf8_prefix_bytes(std::string_view text, std::size_t limit) noexcept {
   if (text.size() <= limit) return text.size();
   std::size_t end = limit;
-  // A byte 10xxxxxx continues a character, so a cut must not stand before one.
+  // A byte 10xxxxxx continues a character, so the cut must not be before such a byte.
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
   return end;
 }
@@ -22,14 +22,15 @@ std::size_t format_bytes_to(char* buffer, std::size_t capacity, std::uint64_t by
   std::size_t unit = 0;
   while (unit + 1 < std::size(units) && (bytes >> (10 * (unit + 2))) != 0) ++unit;
 
-  // Tenths in integers: doubles would round 2^64 - 1 and differ between libraries. The division
-  // comes first, because bytes * 10 can wrap; rest * 10 cannot, with at most 60 bits in rest.
+  // Computes tenths in integers, because doubles would round 2^64 - 1 and differ between libraries.
+  // The shift comes before the multiplication, because bytes * 10 can wrap; rest * 10 cannot,
+  // because rest has at most 60 bits.
   const unsigned shift = static_cast<unsigned>(10 * (unit + 1));
   const std::uint64_t whole = bytes >> shift;
   const std::uint64_t rest = bytes & ((std::uint64_t{1} << shift) - 1);
   const std::uint64_t half = std::uint64_t{1} << (shift - 1);
   std::uint64_t tenths = whole * 10 + ((rest * 10 + half) >> shift);
-  if (tenths >= 10240 && unit + 1 < std::size(units)) {  // 1023.95 and up reads as 1.0 of the next
+  if (tenths >= 10240 && unit + 1 < std::size(units)) {  // 1023.95 and up: 1.0 of the next unit
     tenths = 10;
     ++unit;
   }

@@ -1,4 +1,4 @@
-// Text without the heap: what Failure needs to print itself while memory is exhausted.
+// Text functions that need no heap, so that a Failure can be printed when memory is exhausted.
 
 #pragma once
 
@@ -8,18 +8,19 @@
 
 namespace tern {
 
-/// The longest prefix of `text` that is at most `limit` bytes and ends between two UTF-8
-/// characters.
+/// Returns the length of the longest prefix of `text` that has at most `limit` bytes and ends
+/// between two UTF-8 characters.
 [[nodiscard]] std::size_t utf8_prefix_bytes(std::string_view text, std::size_t limit) noexcept;
 
-/// format_bytes into a caller's buffer of at least 16 bytes; returns the length, without a closing
-/// zero.
+/// Like format_bytes(), but writes into a buffer of at least 16 bytes. Returns the length. Writes
+/// no terminating zero.
 std::size_t format_bytes_to(char* buffer, std::size_t capacity, std::uint64_t bytes) noexcept;
 
-/// ASCII only: device names and units are not words of any language.
+/// Converts ASCII letters only. Device names and units are not words of any language.
 [[nodiscard]] constexpr char ascii_lower(char c) noexcept {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
+/// Compares two texts, ignoring the case of ASCII letters.
 [[nodiscard]] bool equals_ignoring_case(std::string_view a, std::string_view b) noexcept;
 
 }  // namespace tern

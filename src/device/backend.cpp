@@ -5,8 +5,8 @@
 namespace tern {
 namespace {
 
-/// What a primitive answers that a backend did not implement. Devices ask for declared abilities
-/// only, so this shows a backend that declares more than it has.
+/// The failure of a function that a backend did not implement. Device and StreamRef only call
+/// declared capabilities, so this failure means that the backend declares more than it implements.
 Failure missing(const Backend& backend, const char* what) noexcept {
   return Failure(ErrorCode::unsupported,
                  "device '{device}' cannot do {what}. `tern info` lists what "
@@ -30,7 +30,7 @@ Result<LaunchSize> LaunchSize::try_for_elements(std::uint64_t count, std::uint32
         .with("value", std::uint64_t{0})
         .with("count", count);
   }
-  constexpr std::uint64_t most_blocks = 0x7FFF'FFFF;  // along the first axis, on any GPU
+  constexpr std::uint64_t most_blocks = 0x7FFF'FFFF;  // the limit of the first axis on all GPUs
   const std::uint64_t blocks = count / block_threads + (count % block_threads == 0 ? 0 : 1);
   if (blocks > most_blocks) {
     return Failure(ErrorCode::size_overflow,

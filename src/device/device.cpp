@@ -17,7 +17,8 @@ Failure not_open(const char* what) noexcept {
       .with("what", what);
 }
 
-/// The checks every call begins with, in the order a caller would want to hear of them.
+/// The checks that every call begins with: the handle is open, the process was not forked, and, in
+/// the second form, the device has declared the capability.
 Result<void> check(const std::shared_ptr<DeviceState>& state, const char* what) noexcept {
   if (!state) return not_open(what);
   return state->check_process();
@@ -29,7 +30,7 @@ Result<void> check(const std::shared_ptr<DeviceState>& state, const char* what,
   return state->check_can(capability);
 }
 
-/// Sizes and addresses of virtual memory come in whole pages.
+/// Fails with misaligned unless the address and the size are multiples of the page size.
 Result<void> check_pages(const DeviceInfo& info, const void* address, std::size_t bytes) noexcept {
   if (bytes > max_request_bytes) return allocation_too_large(bytes);
   const auto number = reinterpret_cast<std::uintptr_t>(address);
@@ -45,7 +46,7 @@ Result<void> check_pages(const DeviceInfo& info, const void* address, std::size_
 }
 
 const DeviceInfo& no_device() noexcept {
-  // Immortal, and not on the heap: whoever asks cannot be refused.
+  // Never destroyed, and in static storage, so that info() cannot fail.
   alignas(DeviceInfo) static std::byte storage[sizeof(DeviceInfo)];
   static const DeviceInfo& nothing = *new (storage) DeviceInfo;
   return nothing;
@@ -260,7 +261,8 @@ Result<bool> Device::try_is_done(Mark mark) noexcept {
   const DeviceVisit device(mark.stream.device());
   if (!device) return true;
   if (Result<void> usable = device->check_process(); !usable) {
-    // What was seen done before the fork is done; of the rest nobody here will hear.
+    // Marks that were seen done before the fork stay done. For other marks, the child can never
+    // find out.
     return device->is_known_done(mark) ? Result<bool>(true) : usable.failure();
   }
   return device->is_done(mark);

@@ -14,7 +14,8 @@
 namespace tern {
 namespace {
 
-/// All open devices by number, for marks that cross devices. Immortal: marks outlive everything.
+/// All open devices by number, so that marks can find the device of another stream. Never
+/// destroyed, because marks may outlive everything else.
 struct OpenDevices {
   std::mutex mutex;
   std::condition_variable visit_ended;
@@ -24,7 +25,8 @@ struct OpenDevices {
 
 OpenDevices& open_devices() {
   static OpenDevices& instance = *new OpenDevices;
-  // Whoever forks holds the lock, so the child never finds it taken by a thread it lacks.
+  // The forking thread holds the lock, so the child never inherits it locked by a thread that does
+  // not exist there.
   static const int registered =
       pthread_atfork([] { open_devices().mutex.lock(); }, [] { open_devices().mutex.unlock(); },
                      [] { open_devices().mutex.unlock(); });
@@ -33,7 +35,7 @@ OpenDevices& open_devices() {
 }
 
 DeviceId next_device_id() {
-  // The number must fit the bits a StreamId has for it; running out takes 16 million openings.
+  // The number must fit into the device bits of a StreamId, which allows 16 million devices.
   const std::uint32_t number = open_devices().last_number.fetch_add(1) + 1;
   if (number >> StreamId::device_bits != 0) {
     raise(Failure(ErrorCode::capacity,
@@ -44,7 +46,8 @@ DeviceId next_device_id() {
   return DeviceId{number};
 }
 
-/// The open device with the next number behind that one; none behind the last. Few are open.
+/// Returns the open device with the next higher number, or the empty id. A linear search is fine:
+/// few devices are open at a time.
 DeviceId next_open(DeviceId before) noexcept {
   const std::lock_guard lock(open_devices().mutex);
   DeviceId next;
@@ -73,9 +76,9 @@ DeviceState::DeviceState(std::unique_ptr<Backend> backend)
 }
 
 DeviceState::~DeviceState() {
-  // In a forked child the threads and driver handles behind the backend do not exist, and ending it
-  // would wait for them for ever: only the books are closed, and the backend is left as it is.
-  // Elsewhere the work is completed before the events it uses go.
+  // In a forked child, the threads and driver handles of the backend do not exist, and destroying
+  // the backend would wait for them forever. Only Tern's own state is freed there, and the backend
+  // is leaked. In the normal case, the work completes before the events that it uses are destroyed.
   const bool is_usable = bool(check_process());
   delete companion();
   if (is_usable) static_cast<void>(backend_->synchronize());
@@ -94,7 +97,7 @@ DeviceState::~DeviceState() {
     for (const NativeEvent event : spare_events_) backend_->destroy_event(event);
     for (const NativeEvent event : lent_events_) backend_->destroy_event(event);
     backend_.reset();
-    // Nobody will come for these any more.
+    // The streams will never deliver these.
     while (carried_ != nullptr) delete std::exchange(carried_, carried_->next);
   } else {
     static_cast<void>(backend_.release());
@@ -124,13 +127,14 @@ void DeviceState::tell_of_last_handles(void (*told)(DeviceState& device) noexcep
   told_of_last_handles.store(told, std::memory_order_release);
 }
 
-/// Ends with the last handle that is not an inner one.
+/// The object that all handles of the program share. Its destructor runs when the last one is gone;
+/// inner handles do not count.
 struct DeviceState::Handles {
   explicit Handles(std::shared_ptr<DeviceState> device) noexcept : state(std::move(device)) {}
   Handles(const Handles&) = delete;
   Handles& operator=(const Handles&) = delete;
   ~Handles() {
-    // In a forked child a thread that does not exist there may hold the companion's locks.
+    // In a forked child, the companion's locks may be held by a thread that does not exist there.
     if (!state->is_in_its_process()) return;
     Companion* left = nullptr;
     {
@@ -154,7 +158,7 @@ std::shared_ptr<DeviceState> DeviceState::begin_handles(std::shared_ptr<DeviceSt
 
 Device DeviceState::handle() {
   std::shared_ptr<DeviceState> another = first_handle_.lock();
-  // None at all if it is being closed, which a visit does not keep it from.
+  // The result is empty if the device is closing. A DeviceVisit does not prevent that.
   if (!another) another = weak_from_this().lock();
   return Device(std::move(another));
 }
@@ -196,7 +200,7 @@ DeviceActivity DeviceState::activity() const noexcept {
   DeviceActivity sum;
   for (const std::atomic<StreamState*>& slot : slots_) {
     const StreamState* const stream = slot.load(std::memory_order_acquire);
-    if (stream == nullptr) break;  // filled from the front
+    if (stream == nullptr) break;  // slots are filled from the front
     sum.events += stream->counts.events.load(std::memory_order_relaxed);
     sum.stream_waits += stream->counts.stream_waits.load(std::memory_order_relaxed);
     sum.host_waits += stream->counts.host_waits.load(std::memory_order_relaxed);
@@ -280,7 +284,7 @@ Result<StreamRef> DeviceState::borrow_stream(NativeStream handle) noexcept {
     StreamState& known = *slots_[slot].load(std::memory_order_relaxed);
     if (known.loans == 0 || known.driver_id != borrowed->id) continue;
     ++known.loans;
-    backend_->destroy_stream(borrowed->native);  // one loan will do
+    backend_->destroy_stream(borrowed->native);  // the first loan is sufficient
     return StreamRef(&known, StreamId::from(known.id.load(std::memory_order_relaxed)));
   }
   const Result<FreeSlot> place = find_slot();
@@ -297,7 +301,7 @@ Result<StreamRef> DeviceState::borrow_stream(NativeStream handle) noexcept {
 void DeviceState::end_stream(StreamRef ref) noexcept {
   StreamState& stream = *ref.state_;
   if (!check_process()) return;
-  if (ref.id().slot() == 0) return;  // the device's own, which was borrowed
+  if (ref.id().slot() == 0) return;  // a borrowed default stream, which the device owns
   {
     const std::lock_guard lock(streams_mutex_);
     if (stream.loans > 0 && --stream.loans > 0) return;
@@ -313,17 +317,18 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
     stream.sealed = issued;
     const std::uint64_t recorded =
         stream.record_count == 0 ? 0 : stream.records[stream.record_count - 1].sequence;
-    // Seal: after this nobody can record on the stream, so its last mark needs a record now. Where
-    // that fails, waiting is the way left to keep the promise that marks stay answerable.
+    // Seal the stream: nobody can record on it afterwards, so its last mark needs an event now. If
+    // the record fails, wait for the work instead, so that the marks stay valid.
     if (issued > stream.done.load(std::memory_order_acquire) && issued > recorded) {
       if (!record_now(stream, stream.records.size())) {
-        // What is captured is no work, and asking about a stream that is would end the capture:
-        // only the device's other streams can be waited for then.
+        // A stream in capture has no pending work of its own, and synchronizing with it would end
+        // the capture. In that case wait for the whole device, which covers its other streams.
         const Result<bool> is_captured = backend_->is_capturing(stream.native);
         const bool may_wait = !is_captured || !*is_captured;
         if (!may_wait || !backend_->synchronize(stream.native)) {
-          // A wait that fails says nothing about the work. Captured work is the graph's, and a wait
-          // that is refused because of the capture will never say more.
+          // A failed wait proves nothing about the work. Exception: if the wait was rejected
+          // because of the capture, waiting again is useless, and the captured work belongs to the
+          // graph.
           const Result<void> waited = backend_->synchronize();
           stream.is_unsealed =
               !waited && (may_wait || waited.failure().code() != ErrorCode::stream_misuse);
@@ -355,10 +360,11 @@ void DeviceState::recycle_if_done(StreamState& stream) noexcept {
   stream.is_unsealed = false;
   if (const Result<void> polled = poll(stream);
       !polled && polled.failure().code() == ErrorCode::stream_misuse) {
-    // Recorded into a graph, of which nobody can say that it is done; the stream has ended.
+    // The event was recorded into a graph, so its completion can never be queried. The stream has
+    // ended; drop its records.
     while (stream.record_count > 0 && stream.records[0].waiters == 0) erase_record(stream, 0);
   }
-  // A record that is left is unfinished, or a host thread is about to return from waiting for it.
+  // A remaining record is pending, or a host thread is about to return from waiting for it.
   if (stream.record_count > 0) return;
   stream.has_ended.store(false, std::memory_order_relaxed);
   stream.id.store(0, std::memory_order_release);
@@ -386,7 +392,7 @@ Result<void> DeviceState::check_not_elsewhere(const Device& device, const void* 
   for (DeviceId id = next_open({}); id.value != 0; id = next_open(id)) {
     if (id == device.id()) continue;
     const DeviceVisit other(id);
-    // Memory of the host is every device's.
+    // Host memory belongs to no particular device.
     if (!other || !other->is_in_its_process() || other->info().is_host) continue;
     const Result<PointerInfo> known = other->backend().pointer_info(address);
     if (!known || known->base == nullptr) continue;
@@ -446,7 +452,8 @@ void DeviceState::give_event(NativeEvent event) noexcept {
         spare_events_.push_back(event);
         return;
       } catch (const std::bad_alloc&) {
-        // Destroying it instead loses nothing but the time to make another.
+        // The list could not grow. The event is destroyed below, which only costs the time to
+        // create another.
       }
     }
   }
@@ -494,7 +501,8 @@ Result<void> DeviceState::poll(StreamState& stream) noexcept {
 
 Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream,
                                                       std::size_t places) noexcept {
-  // What the host has seen done needs no event: whoever waits often gets along with one.
+  // Drop the records that the host has already seen done. A program that waits often then needs
+  // only one event.
   const std::uint64_t done = stream.done.load(std::memory_order_acquire);
   while (stream.record_count > 0 && stream.records[0].sequence <= done &&
          stream.records[0].waiters == 0) {
@@ -505,7 +513,8 @@ Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream,
   }
   const Result<NativeEvent> event = take_event();
   if (!event) return event.failure();
-  // Read before recording: a mark taken in between may stand for work submitted after the event.
+  // Read the sequence before recording. A mark issued in between may cover work that is submitted
+  // after the event.
   const std::uint64_t sequence = stream.issued.load(std::memory_order_acquire);
   if (Result<void> recorded = stream.count(
           &StreamState::Counts::events,
@@ -521,7 +530,7 @@ Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream,
 
 Result<void> DeviceState::synchronize() noexcept {
   std::array<std::uint64_t, 64> covered;
-  // Streams beyond those are asked one by one when it matters.
+  // Only the first 64 streams are updated here. Marks of other streams are queried when needed.
   std::size_t count = 0;
   while (count < covered.size()) {
     StreamState* stream = slots_[count].load(std::memory_order_acquire);
@@ -535,7 +544,7 @@ Result<void> DeviceState::synchronize() noexcept {
   Result<void> waited = slots_[0]
                             .load(std::memory_order_relaxed)
                             ->count(&StreamState::Counts::host_waits, backend_->synchronize());
-  // A device that is lost does nothing any more, so nothing is behind.
+  // A lost device runs nothing any more, so nothing is pending.
   if (!waited && waited.failure().code() != ErrorCode::device_lost) return waited;
   std::uint64_t passed = barriers_passed_.load(std::memory_order_relaxed);
   while (passed < barrier &&
@@ -550,7 +559,7 @@ Result<void> DeviceState::synchronize() noexcept {
 
 Mark DeviceState::next_mark(StreamId id) noexcept {
   StreamState* stream = slots_[id.slot()].load(std::memory_order_acquire);
-  // A slot is free again when all its marks are done.
+  // A slot is freed only when all its marks are done.
   if (stream == nullptr || stream->id.load(std::memory_order_acquire) != id.value()) return {};
   if (stream->has_ended.load(std::memory_order_acquire)) {
     return Mark{id, stream->issued.load(std::memory_order_acquire)};
@@ -561,7 +570,7 @@ Mark DeviceState::next_mark(StreamId id) noexcept {
 void DeviceState::take_next(StreamState& stream, Mark mark) noexcept {
   std::uint64_t before = mark.sequence - 1;
   if (!stream.has_next.load(std::memory_order_acquire)) return;
-  // Somebody else may have taken it meanwhile, which is as good.
+  // If the exchange fails, another thread has issued the mark already.
   stream.issued.compare_exchange_strong(before, mark.sequence, std::memory_order_acq_rel);
 }
 
@@ -596,14 +605,14 @@ Result<DeviceState::Covering> DeviceState::cover(StreamState& stream, Mark mark)
   for (std::size_t i = 0; i < stream.record_count; ++i) {
     if (stream.records[i].sequence >= mark.sequence) return Covering{stream.records[i].event, true};
   }
-  // Never on an ended stream: it was sealed, and its last record covers every mark it issued.
+  // Not reached for an ended stream: its seal covers every mark that it issued.
   return record_now(stream, StreamState::asked_records);
 }
 
 namespace {
 
-/// A mark that was taken or promised while the stream ended: what it stands for was sealed. With
-/// the stream's mutex held.
+/// Limits a mark to the seal of its stream. A mark that was taken while the stream ended may have a
+/// higher number, but the seal covers its work. Requires the mutex of the stream.
 Mark within_seal(const StreamState& stream, Mark mark) noexcept {
   if (stream.id.load(std::memory_order_acquire) == mark.stream.value() &&
       stream.has_ended.load(std::memory_order_acquire)) {
@@ -648,7 +657,7 @@ Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
   const Result<Covering> covering = cover(*stream, mark);
   if (!covering) return covering.failure();
   if (covering->is_listed) ++record_of(covering->event)->waiters;
-  lock.unlock();  // others go on using the stream while the host waits
+  lock.unlock();  // other threads can use the stream while this one waits
 
   Result<void> waited =
       stream->count(&StreamState::Counts::host_waits, backend_->synchronize(covering->event));

@@ -1,9 +1,13 @@
-// What all handles of one opened device share: the backend, its streams, its spare events.
+// DeviceState is the state that all handles of an open device share: the backend, the streams, the
+// pool of spare events.
 //
-// Streams live in slots that are made once and never move while the device is open, so that a mark
-// finds its stream without a lock, and a reference to an ended stream is noticed instead of
-// followed into freed memory. A slot is used again only when everything its last stream was asked
-// about is done; sequence numbers go on rising across that, so an old mark can never look undone.
+// Streams live in slots. A slot is created once and never moves while the device is open. A mark
+// therefore finds its stream without a lock, and a stale StreamRef is detected instead of reading
+// freed memory. A slot is reused only after all marks of its last stream are done. Sequence numbers
+// keep increasing across reuse, so an old mark never looks pending.
+//
+// Locks, in the order in which they may be taken: streams_mutex_, then StreamState::mutex, then
+// events_mutex_.
 
 #pragma once
 
@@ -24,12 +28,13 @@
 
 namespace tern {
 
+/// The state of one stream, and of all streams that used its slot before.
 struct StreamState {
-  /// The host has seen everything up to this mark complete.
+  /// Records that the host has seen everything up to this mark complete.
   void see_done(std::uint64_t sequence) noexcept;
 
-  /// The last mark anybody holds. One that was promised as the next is taken for it. Not while the
-  /// stream may end: behind its seal nothing is counted any more.
+  /// Returns the last mark that anybody holds. If somebody holds the next mark, issues it first. Do
+  /// not call this function while the stream may end: marks issued after the seal are not counted.
   [[nodiscard]] std::uint64_t last_promised() noexcept {
     if (has_next.load(std::memory_order_acquire)) {
       return issued.fetch_add(1, std::memory_order_acq_rel) + 1;
@@ -37,29 +42,30 @@ struct StreamState {
     return issued.load(std::memory_order_acquire);
   }
 
-  /// Would the stream of that name take work? A stream must not end while it is used, so the answer
-  /// needs no order.
+  /// Returns true if this slot holds the stream `name_of_it` and the stream accepts work. Relaxed
+  /// loads are sufficient, because a stream must not end while it is in use.
   [[nodiscard]] bool is_open_as(StreamId name_of_it) const noexcept {
     return id.load(std::memory_order_relaxed) == name_of_it.value() &&
            !has_ended.load(std::memory_order_relaxed);
   }
-  /// Somebody holds its next mark, whichever that will be.
+  /// Notes that somebody holds the next mark, so that the stream does not end without issuing it.
   void hold_next() noexcept {
     if (!has_next.load(std::memory_order_relaxed)) {
       has_next.store(true, std::memory_order_release);
     }
   }
-  /// StreamRef::next_mark, of a stream that is open.
+  /// Implements StreamRef::next_mark() for an open stream.
   [[nodiscard]] std::uint64_t promise_next() noexcept {
     hold_next();
-    // Not before the submissions it stands for: whoever queued an event before one of those has
-    // moved the count before, and the queue's own order makes that visible here.
+    // A relaxed load is sufficient: a thread that recorded an event before one of the submissions
+    // that this mark covers has already advanced `issued`, and the queue's own order makes that
+    // visible here.
     return issued.load(std::memory_order_relaxed) + 1;
   }
 
-  /// An event recorded on the stream, the last mark it covers, and how many host threads wait for
-  /// it right now. While any does, the event is neither recorded again, which would move their
-  /// goal, nor given to anybody else.
+  /// An event recorded on the stream, the last mark that it covers, and the number of host threads
+  /// that are waiting for it. While a thread waits, the event is not recorded again, which would
+  /// extend the wait, and is not given to another user.
   struct Record {
     std::uint64_t sequence = 0;
     NativeEvent event;
@@ -69,47 +75,48 @@ struct StreamState {
   DeviceState* device = nullptr;
   NativeStream native;
   std::array<char, 32> name = {};
-  std::uint64_t driver_id = 0;  // of a borrowed stream; guarded by the device's streams_mutex_
-  std::size_t loans = 0;        // the same
+  std::uint64_t driver_id = 0;  // borrowed streams only; guarded by the device's streams_mutex_
+  std::size_t loans = 0;        // borrowed streams only; guarded by the device's streams_mutex_
   std::atomic<std::uint64_t> id = 0;      // 0: the slot is free
   std::atomic<std::uint64_t> issued = 0;  // the last mark taken
   std::atomic<std::uint64_t> done = 0;    // the last mark seen complete
   std::atomic<bool> has_ended = false;    // destroyed, but not all of its marks are done
-  // Somebody holds the mark after the last one issued: the stream must not end without it.
+  // Somebody holds the mark after the last one issued. The stream must not end without issuing it.
   std::atomic<bool> has_next = false;
-  // See StreamStay.
+  // Used by StreamStay.
   std::atomic<std::uint32_t> stays = 0;
   std::atomic<bool> is_ending = false;
 
-  // Calls that succeeded, of all streams that were in this slot (DeviceActivity).
+  // Successful calls of all streams that used this slot, for DeviceActivity.
   struct Counts {
     std::atomic<std::uint64_t> events = 0, stream_waits = 0, host_waits = 0, launches = 0;
   };
   Counts counts;
-  /// Counts a call if it succeeded, and hands its result on.
+  /// Counts a call if it succeeded, and returns its result.
   Result<void> count(std::atomic<std::uint64_t> Counts::*what,
                      const Result<void>& result) noexcept {
     if (result) (counts.*what).fetch_add(1, std::memory_order_relaxed);
     return result;
   }
 
-  // Oldest first. Several, so that a stream which is asked often still shows progress; and never
-  // recorded anew while listed, which would make older marks wait for newer work. A few are for
-  // whoever asks, the more for those who record early; the last place is for the seal.
+  // Pending events of the stream, oldest first. There are several, so that a stream whose marks are
+  // queried often still shows progress. A listed event is never recorded again, because older marks
+  // would then wait for newer work. Queries use up to asked_records entries and record_early() up
+  // to early_records. The last entry is reserved for the seal.
   static constexpr std::size_t asked_records = 4, early_records = 32;
   std::mutex mutex;
   std::array<Record, early_records + 1> records = {};  // guarded by mutex
   std::size_t record_count = 0;                        // guarded by mutex
-  // The last mark it had as it ended. One that somebody took at that moment is beyond, and stands
-  // for nothing that was not before.
+  // The last mark of the stream when it ended. A mark issued at that moment may have a higher
+  // number but covers no additional work.
   std::uint64_t sealed = 0;  // guarded by mutex
-  // It ended without a record, on a device that was lost or did not answer: only a wait for the
-  // whole device shows that its work is over, and until then it is not recycled.
+  // The stream ended without a last event, because the device was lost or did not answer. Only a
+  // wait for the whole device shows that its work is over, and the slot is not reused before that.
   bool is_unsealed = false;  // guarded by mutex
 };
 
-/// What a stream carries for the library until it gets there. If it never does, because its device
-/// was lost, the device has it and ends it.
+/// An object that a stream delivers to the library when it reaches a host function. If the stream
+/// never gets there, because the device was lost, the device owns the object and deletes it.
 struct Carried {
   Carried() = default;
   Carried(const Carried&) = delete;
@@ -122,17 +129,19 @@ struct Carried {
   Carried* next = nullptr;
 };
 
-/// What a layer above keeps for a device, made when it is first wanted and ended with the device.
+/// State that a higher layer attaches to a device. It is created on first use and destroyed with
+/// the device.
 ///
-/// It may own what keeps the device open by an inner handle. Nobody would ever close the device
-/// then, so it is told when the last other handle is gone, and lets go of that.
+/// A companion may own objects that keep the device open through an inner handle, and then the
+/// device would never close. The device therefore calls let_go() when the last other handle is
+/// gone, and the companion releases those objects.
 struct Companion {
   Companion() = default;
   Companion(const Companion&) = delete;
   Companion& operator=(const Companion&) = delete;
   virtual ~Companion() = default;
 
-  /// Once, by whoever drops the last handle, with no lock held.
+  /// Called once, by the thread that drops the last handle, without a lock held.
   virtual void let_go() noexcept = 0;
 };
 
@@ -144,29 +153,32 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   explicit DeviceState(std::unique_ptr<Backend> backend);
   ~DeviceState();
 
-  /// Makes the device known to marks. Once, right after construction.
+  /// Registers the device so that marks can find it. Call it once, right after construction.
   void publish();
   static const std::shared_ptr<DeviceState>& of(const Device& device) noexcept {
     return device.state_;
   }
-  /// The first handle of a device. It and its copies, and what is made from them, are what its
-  /// companion stays for. Once, after publish().
+  /// Returns the first program handle of a device. This handle, its copies, and the streams and
+  /// events made from them are the program handles; inner handles are not. The companion keeps its
+  /// objects as long as a program handle exists. Call it once, after publish().
   [[nodiscard]] static std::shared_ptr<DeviceState> begin_handles(
       std::shared_ptr<DeviceState> state);
-  /// Called whenever the last such handle of a device is gone, by whoever drops it, with no lock
-  /// held: for a layer above that keeps what keeps devices open. One for all devices.
+  /// Sets a function that is called when the last program handle of any device is gone, by the
+  /// thread that drops it and without a lock held. For a higher layer that holds objects which keep
+  /// devices open. There is one function for all devices.
   static void tell_of_last_handles(void (*told)(DeviceState& device) noexcept) noexcept;
-  /// Another such handle; if there are none any more, an inner one.
+  /// Returns another program handle. If none is left, returns an inner handle.
   [[nodiscard]] Device handle();
-  /// Keeps the device open, and nothing else: a companion may hold it.
+  /// Returns an inner handle: it keeps the device open but is not a program handle. A companion may
+  /// hold it.
   [[nodiscard]] Device inner_handle() { return Device(shared_from_this()); }
 
-  /// Null until it is made.
+  /// Returns null until make_companion() was called.
   [[nodiscard]] Companion* companion() const noexcept {
     return companion_.load(std::memory_order_acquire);
   }
-  /// Makes it if there is none. It is told whether there are handles to stay for. There is one kind
-  /// of companion; a second would need a list.
+  /// Creates the companion if there is none, and passes whether the program still has handles.
+  /// There is only one kind of companion; a second kind would need a list.
   template <class Kind>
   [[nodiscard]] Companion& make_companion() {
     const std::lock_guard lock(companion_mutex_);
@@ -180,87 +192,101 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] const DeviceInfo& info() const noexcept { return info_; }
   [[nodiscard]] DeviceId id() const noexcept { return id_; }
   [[nodiscard]] StreamRef default_stream() noexcept;
-  /// The sum over all slots.
+  /// Returns the sum over all slots.
   [[nodiscard]] DeviceActivity activity() const noexcept;
-  /// Made when it is first wanted.
+  /// Returns the library's stream for copies, which is created on first use.
   [[nodiscard]] Result<StreamRef> copy_stream() noexcept;
 
-  /// Success if this process may use the device, after_fork in a forked child.
+  /// Succeeds if this process may use the device. Fails with after_fork in a forked child.
   [[nodiscard]] Result<void> check_process() const noexcept {
     if (is_same_process(generation_)) return {};
     return check_not_forked(generation_);
   }
-  /// Who is told when one thread relies on what another has seen; null unless the backend asks.
+  /// Returns the observer of order between host threads, or null if the backend does not want one.
   [[nodiscard]] HostOrder* host_order() const noexcept { return host_order_; }
-  /// Has somebody seen it done? Without a lock, and so in a forked child too.
+  /// Returns true if the host has already seen the mark done. Takes no lock, so it works in a
+  /// forked child too.
   [[nodiscard]] bool is_known_done(Mark mark) noexcept { return pending(mark) == nullptr; }
   [[nodiscard]] bool is_in_its_process() const noexcept { return is_same_process(generation_); }
-  /// Unsupported, naming the ability and the device, if it was not declared.
+  /// Fails with unsupported, naming the capability and the device, if it was not declared.
   [[nodiscard]] Result<void> check_can(Capability capability) const noexcept;
 
   [[nodiscard]] Result<StreamRef> make_stream(const StreamOptions& options) noexcept;
-  /// Of a stream that somebody else made; the one there is, if it was borrowed before.
+  /// Borrows a stream by its driver handle. Returns the existing StreamRef if the stream is already
+  /// borrowed.
   [[nodiscard]] Result<StreamRef> borrow_stream(NativeStream handle) noexcept;
+  /// Ends a stream: waits for StreamStays, records a last event for pending marks (the seal), and
+  /// destroys the driver's stream. See docs/architecture.md.
   void end_stream(StreamRef stream) noexcept;
   static StreamState* state_of(StreamRef stream) noexcept { return stream.state_; }
-  /// A copy that is loaded word by word, for hot paths: what was stored word by word just before
-  /// cannot be loaded as a whole until it has reached the processor's cache.
+  /// Returns a copy of the reference, loaded word by word, for hot paths. The two words were often
+  /// stored separately just before, and a single wide load would have to wait until both stores
+  /// have reached the processor's cache.
   [[gnu::always_inline]] static StreamRef load_words(const StreamRef& stream) noexcept {
     StreamState* state = stream.state_;
     asm("" : "+r"(state));  // keeps the compiler from joining the two loads
     return {state, stream.id_};
   }
-  /// By its name; no stream if it is not known any more, and then its marks are done. One that has
-  /// ended is found while they are not.
+  /// Returns the stream with this id. Returns an empty reference if the slot was freed; the marks
+  /// of the stream are then done. An ended stream is found as long as its slot is not freed.
   [[nodiscard]] static StreamRef find_stream(StreamId id) noexcept;
-  /// A handle of each device that is open. Throws std::bad_alloc.
+  /// Returns a handle to each open device. Throws std::bad_alloc.
   [[nodiscard]] static std::vector<Device> open_handles();
-  /// Refused with device_mismatch, naming both, if the address lies in the own memory of an open
-  /// device other than `device`. Asks each of them; one that cannot say does not know it.
+  /// Fails with device_mismatch, naming both devices, if the address lies in memory of an open
+  /// device other than `device`. Queries every open device; a device that cannot answer does not
+  /// count.
   [[nodiscard]] static Result<void> check_not_elsewhere(const Device& device,
                                                         const void* address) noexcept;
 
-  /// From before it is handed to a stream until put_down(), or to the end of the device.
+  /// carry() registers an object before it is given to a stream. put_down() unregisters it. Objects
+  /// that are still registered when the device closes are deleted.
   void carry(Carried& load) noexcept;
   void put_down(Carried& load) noexcept;
 
+  /// take_event() returns an event from the pool, or a new one. give_event() puts an event back.
   [[nodiscard]] Result<NativeEvent> take_event() noexcept;
   void give_event(NativeEvent event) noexcept;
-  /// An event for somebody who may outlive the device: it ends with the device at the latest.
+  /// Lends an event to an object that may outlive the device. The device destroys the event when it
+  /// closes, unless take_back() was called before.
   [[nodiscard]] Result<NativeEvent> lend_event() noexcept;
   void take_back(NativeEvent event) noexcept;
 
-  /// Waits for everything, and knows then that all marks are done.
+  /// Waits for all work of the device. Marks issued before are then known to be done, for streams
+  /// in the first 64 slots. Marks of other streams are queried when needed.
   [[nodiscard]] Result<void> synchronize() noexcept;
-  /// The first wait for everything that begins from now on, and has it ended?
+  /// A barrier is one wait for the whole device. next_barrier() returns the number of the first
+  /// barrier that begins after the call; has_passed() returns true once that barrier or a later one
+  /// has ended.
   [[nodiscard]] std::uint64_t next_barrier() const noexcept { return barriers_begun_.load() + 1; }
   [[nodiscard]] bool has_passed(std::uint64_t barrier) const noexcept {
     return barriers_passed_.load(std::memory_order_acquire) >= barrier;
   }
 
-  // Marks of this device's streams.
-  /// Marks up to this one of the stream, and of those before it in its slot, are done as far as the
-  /// host has seen. Asks nobody.
+  // --- Marks of this device's streams
+  /// Returns the last mark of the slot that the host has seen done, for the stream and for earlier
+  /// streams of its slot. Does not query the driver.
   [[nodiscard]] std::uint64_t last_done(StreamId id) const noexcept {
     const StreamState* stream = slots_[id.slot()].load(std::memory_order_acquire);
     return stream == nullptr ? 0 : stream->done.load(std::memory_order_acquire);
   }
   [[nodiscard]] Mark next_mark(StreamId id) noexcept;
-  /// An event for the mark now rather than when somebody asks. Where there are many, earlier ones
-  /// make room for it.
+  /// Records an event for the mark now instead of on the first query. If too many events are
+  /// pending, drops every second older one.
   [[nodiscard]] Result<void> record_early(Mark mark) noexcept;
   [[nodiscard]] Result<bool> is_done(Mark mark) noexcept;
   [[nodiscard]] Result<void> wait_on_host(Mark mark) noexcept;
-  /// Queues a wait for the mark on `submission`'s stream of a device of the same backend.
+  /// Queues a wait for the mark on the stream of `submission`, which may belong to another device
+  /// of the same backend.
   [[nodiscard]] Result<void> wait_on_stream(Mark mark, Backend& waiter,
                                             const Submission& submission) noexcept;
 
  private:
   friend class DeviceVisit;
 
-  /// The stream of the mark if it may still have work before the mark, else null.
+  /// Returns the stream of the mark if work up to the mark may be pending, else null.
   StreamState* pending(Mark mark) noexcept;
-  /// The same for whoever goes on at once if it is null.
+  /// Like pending(). If the result is null, the caller continues immediately, so the observer of
+  /// host order is told that this thread relies on the mark.
   StreamState* pending_or_rely(Mark mark) noexcept {
     StreamState* const stream = pending(mark);
     if (stream == nullptr && host_order_ != nullptr) [[unlikely]] {
@@ -268,30 +294,32 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
     }
     return stream;
   }
-  /// An event that covers a mark. One that found no room among the stream's records is the
-  /// caller's to give back.
+  /// An event that covers a mark. If the list of the stream's records was full, the event is not
+  /// listed and the caller must return it with give_event().
   struct Covering {
     NativeEvent event;
     bool is_listed;
   };
-  // All of these with the stream's mutex held.
-  /// A next mark becomes one when it is asked about.
+  // The next functions require the mutex of the stream.
+  /// Issues the mark if it is the next mark of the stream.
   static void take_next(StreamState& stream, Mark mark) noexcept;
-  /// The oldest record that covers the mark, made now if there is none.
+  /// Returns the oldest record that covers the mark, or records a new event.
   [[nodiscard]] Result<Covering> cover(StreamState& stream, Mark mark) noexcept;
-  /// If less than so many are listed, the new one is too.
+  /// Records an event now. Lists it if fewer than `places` records are listed.
   [[nodiscard]] Result<Covering> record_now(StreamState& stream, std::size_t places) noexcept;
-  /// Forgets every second record, but not the last: marks between two wait for the later one.
+  /// Drops every second record except the last. Marks that a dropped record covered are then
+  /// covered by the next later record.
   void thin_out(StreamState& stream) noexcept;
-  /// Asks the oldest records, and forgets those that are complete.
+  /// Queries the records, oldest first, and drops those that are complete.
   [[nodiscard]] Result<void> poll(StreamState& stream) noexcept;
   void erase_record(StreamState& stream, std::size_t index) noexcept;
 
-  /// Waits for the device if the stream ended without a record. With the stream's mutex held.
+  /// Waits for the device if the stream ended without a last event. Requires the mutex of the
+  /// stream.
   [[nodiscard]] Result<void> end_unsealed(StreamState& stream) noexcept;
-  /// Frees the slot of an ended stream whose marks are all done.
+  /// Frees the slot of an ended stream if all its marks are done. Takes the mutex of the stream.
   void recycle_if_done(StreamState& stream) noexcept;
-  // All of these with streams_mutex_ held.
+  // The next functions require streams_mutex_.
   struct FreeSlot {
     StreamState* stream;
     std::uint32_t slot;
@@ -302,11 +330,11 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
                                        std::string_view name) noexcept;
 
   std::unique_ptr<Backend> backend_;
-  const DeviceInfo& info_;  // the backend's; kept because every call asks it
+  const DeviceInfo& info_;  // belongs to the backend; cached because every call reads it
   HostOrder* const host_order_;
   const std::uint64_t generation_;
   const DeviceId id_;
-  std::size_t visits_ = 0;  // guarded by the mutex of the list of open devices
+  std::size_t visits_ = 0;  // guarded by OpenDevices::mutex
   std::atomic<std::uint64_t> barriers_begun_ = 0, barriers_passed_ = 0;
 
   std::array<std::atomic<StreamState*>, max_streams> slots_ = {};
@@ -325,9 +353,9 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   Carried* carried_ = nullptr;  // guarded by carried_mutex_
 
   struct Handles;
-  std::weak_ptr<DeviceState> first_handle_;  // set before anybody else knows the device
+  std::weak_ptr<DeviceState> first_handle_;  // set before other threads know the device
   std::mutex companion_mutex_;
-  std::atomic<Companion*> companion_ = nullptr;  // made with companion_mutex_ held, and never again
+  std::atomic<Companion*> companion_ = nullptr;  // set once, with companion_mutex_ held
   bool has_handles_ = true;                      // guarded by companion_mutex_
 };
 
@@ -342,9 +370,10 @@ inline void StreamState::see_done(std::uint64_t sequence) noexcept {
   }
 }
 
-/// A device found by its number, as marks need it. While a visit lasts the device may begin to
-/// close, which completes its work, but does not end. So a mark is never called done because its
-/// device is about to be, and whoever closes a device returns when its work is complete.
+/// Finds an open device by its id, as marks need it, and delays its destruction. During a visit the
+/// device may begin to close, which completes its work, but its state is not destroyed. A mark is
+/// therefore never reported as done only because its device is about to close, and the thread that
+/// closes a device returns after the work is complete.
 class DeviceVisit {
  public:
   explicit DeviceVisit(DeviceId id) noexcept;
@@ -352,7 +381,7 @@ class DeviceVisit {
   DeviceVisit(const DeviceVisit&) = delete;
   DeviceVisit& operator=(const DeviceVisit&) = delete;
 
-  /// False if no device of that number is open.
+  /// Returns false if no device with this id is open.
   [[nodiscard]] explicit operator bool() const noexcept { return state_ != nullptr; }
   [[nodiscard]] DeviceState* operator->() const noexcept { return state_; }
 
@@ -360,9 +389,10 @@ class DeviceVisit {
   DeviceState* state_ = nullptr;
 };
 
-/// While it lasts, a stream does not end: whoever ends it waits. For what the library queues on
-/// streams of others when they have said nothing, which would be lost behind the last mark that a
-/// stream gives away as it ends. Brief, with its device open, and never by who ends streams.
+/// Delays the end of a stream while the library queues work on it on its own, for example to free a
+/// buffer. Without a stay, that work could come after the last mark of an ending stream and would
+/// be lost. Keep a stay for a few instructions only, keep the device open meanwhile, and never end
+/// a stream while holding one.
 class StreamStay {
  public:
   explicit StreamStay(StreamRef stream) noexcept : state_(DeviceState::state_of(stream)) {
@@ -378,14 +408,14 @@ class StreamStay {
   StreamStay(const StreamStay&) = delete;
   StreamStay& operator=(const StreamStay&) = delete;
 
-  /// False if the stream has ended, or is about to.
+  /// Returns false if the stream has ended or is about to end. Do not queue work then.
   [[nodiscard]] explicit operator bool() const noexcept { return state_ != nullptr; }
 
  private:
   StreamState* state_;
 };
 
-/// A failure with the call site of the user's line.
+/// These functions return the failure or the result with the call site of the user's line.
 inline Failure at(CallSite site, const Failure& failure) noexcept {
   return Failure(failure).at(site);
 }

@@ -25,7 +25,8 @@ Result<Event> Event::try_make(const Device& device, const EventOptions& options)
       return able.failure();
     }
   }
-  // Only plain events are pooled: the timed ones are few and another type to the driver.
+  // Only events without timing are pooled. Timed events are rare, and the driver treats them as
+  // another type.
   const Result<NativeEvent> native =
       options.timing ? state->backend().create_event(options) : state->take_event();
   if (!native) return native.failure();

@@ -1,8 +1,11 @@
-// How one host thread comes to know what another one has seen done, for a device that counts host
-// threads apart.
+// HostOrder tells a backend that one host thread relies on what another thread has seen done. It is
+// for devices that treat host threads as separate actors (the simulated device with
+// per_thread_host).
 //
-// A mark that somebody has seen done is not asked about again: the next thread reads that from
-// memory, and the device hears nothing of it. A backend that implements this is told instead.
+// Once a thread has seen a mark done, Tern stores that fact, and other threads read it from memory
+// without asking the device. A backend that checks the order of host threads would miss this order.
+// If the backend also derives from HostOrder, DeviceState calls these functions. They are called
+// from any thread.
 
 #pragma once
 
@@ -17,12 +20,12 @@ class HostOrder {
   HostOrder(const HostOrder&) = delete;
   HostOrder& operator=(const HostOrder&) = delete;
 
-  /// This thread is about to let others know that marks of the stream in that slot are done.
+  /// Called before this thread publishes that marks of the stream in `slot` are done.
   virtual void note_seen_done(std::uint32_t slot) noexcept = 0;
-  /// This thread relies on a mark of that stream being done, as somebody has seen before.
+  /// Called when this thread relies on a mark of that stream that was seen done before.
   virtual void note_known_done(std::uint32_t slot) noexcept = 0;
-  /// A stream was to wait for such a mark, of `waiter`, which is of the same kind as this backend.
-  /// Later work of it begins behind the mark, whichever thread submits that.
+  /// Called instead of queuing a wait for such a mark on a stream of `waiter`, a device of the same
+  /// backend. Later work of that stream is ordered after the mark, whichever thread submits it.
   virtual void note_known_done(std::uint32_t slot, Backend& waiter,
                                const Submission& submission) noexcept = 0;
 

@@ -1,4 +1,4 @@
-// The checks on memory that devices and streams share.
+// Argument checks that Device and StreamRef share.
 
 #pragma once
 
@@ -9,20 +9,22 @@
 
 namespace tern {
 
-/// The alignment to pass to the backend: the device's own for 0, at least that otherwise. Refused
-/// with invalid_argument: no power of two, or above what the device gives.
+/// Returns the alignment to pass to the backend: the device's own for 0, else at least the device's
+/// own. Fails with invalid_argument if `alignment` is not a power of two or is above the maximum of
+/// the device.
 [[nodiscard]] Result<std::size_t> checked_alignment(const DeviceInfo& info,
                                                     std::size_t alignment) noexcept;
 
-/// The refusal of a size above max_request_bytes.
+/// Returns the failure for a size above max_request_bytes.
 [[nodiscard]] Failure allocation_too_large(std::size_t bytes) noexcept;
 
-/// A range that starts at a real address (invalid_argument) and does not run past the end of all
-/// addresses (size_overflow). `name` is what the caller calls it.
+/// Fails with invalid_argument if the address is null, and with size_overflow if the range exceeds
+/// max_request_bytes or the address space. `name` names the range in the message.
 [[nodiscard]] Result<void> check_range(const char* name, const void* address,
                                        std::size_t bytes) noexcept;
 
-/// A fill repeats 1 to 16 bytes (invalid_argument), a whole number of times (size_mismatch).
+/// Fails with invalid_argument unless the pattern has 1 to 16 bytes, and with size_mismatch unless
+/// `bytes` is a multiple of its width.
 [[nodiscard]] Result<void> check_pattern(const Pattern& pattern, std::size_t bytes,
                                          CallSite site) noexcept;
 

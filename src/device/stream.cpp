@@ -16,8 +16,8 @@ Failure no_stream(StreamId id, const char* why) noexcept {
       .with("why", why);
 }
 
-/// What a Stream that was moved from refers to: a stream that never takes work. It has no name, as
-/// if there were none.
+/// The state that a moved-from Stream refers to: a stream that never accepts work. It has no name,
+/// so name() returns "ended".
 StreamState* moved_from() noexcept {
   struct Ended : StreamState {
     Ended() noexcept { has_ended.store(true, std::memory_order_relaxed); }
@@ -26,12 +26,13 @@ StreamState* moved_from() noexcept {
   return &state;
 }
 
-/// The answer nearly every call gets, in four loads.
+/// The fast path of every call: four loads.
 bool is_usable(const StreamState* stream, StreamId id) noexcept {
   return stream != nullptr && stream->is_open_as(id) && stream->device->is_in_its_process();
 }
 
-/// Of a reference that names no stream, one that has ended, or one of another process.
+/// The slow path: explains why the stream does not accept work. The reference names no stream, the
+/// Stream was moved from, the stream has ended, or the process was forked.
 [[gnu::noinline, gnu::cold]] Result<void> why_unusable(const StreamState* stream,
                                                        StreamId id) noexcept {
   if (stream == nullptr) return no_stream(id, "the reference names none. Make a Stream first");
@@ -73,7 +74,7 @@ Failure overlapping(std::size_t bytes) noexcept {
       .with("bytes", bytes);
 }
 
-/// Bytes from the first to behind the last of `height` rows.
+/// Returns the number of bytes from the first byte of the first row to the end of the last row.
 std::optional<std::size_t> pitched_extent(std::size_t pitch, std::size_t width,
                                           std::size_t height) noexcept {
   const std::optional<std::size_t> rows = checked_multiply(pitch, height - 1);
@@ -143,7 +144,7 @@ Result<void> StreamRef::try_copy_2d(const Copy2D& copy, CallSite site) const noe
       !fits) {
     return at(site, fits);
   }
-  // A product that does not fit is as far beyond the end of memory as the largest size.
+  // If the extent overflows, use a size that check_range() rejects.
   const std::size_t too_many = max_request_bytes + 1;
   const std::size_t written =
       pitched_extent(copy.destination_pitch_bytes, copy.width_bytes, copy.height)
@@ -180,7 +181,7 @@ Result<void> StreamRef::try_copy_batch(std::span<const CopyRange> copies,
     }
   }
   Backend& backend = state_->device->backend();
-  // Runs between those of zero bytes, which reach no backend.
+  // Submit the copies in runs, because copies of zero bytes must not reach the backend.
   for (std::size_t begin = 0; begin < copies.size();) {
     if (empty > 0 && copies[begin].bytes == 0) {
       ++begin;
@@ -283,7 +284,7 @@ Result<void> check_prefetch(const void* address, std::size_t bytes, Place destin
       .with("number", destination.index());
 }
 
-/// Why the index-th of a batch was refused, and how many were not.
+/// Adds the index of the rejected range, and how many ranges were submitted, to the failure.
 Failure in_batch(const Failure& why, std::size_t index, std::size_t submitted,
                  CallSite site) noexcept {
   return Failure(why).at(site).with("index", index).with("submitted", submitted);
@@ -313,7 +314,7 @@ Result<void> StreamRef::try_prefetch_batch(std::span<const PrefetchRange> ranges
   }
   Backend& backend = state_->device->backend();
   const Submission submission = submit(*state_, site);
-  // Runs without an empty one between them: backends are asked for bytes only.
+  // Submit the ranges in runs, because ranges of zero bytes must not reach the backend.
   for (std::size_t begin = 0; begin < ranges.size();) {
     if (ranges[begin].bytes == 0) {
       ++begin;
@@ -398,7 +399,7 @@ Result<void> StreamRef::try_launch(NativeKernel kernel, const LaunchSize& size,
         !fits) {
       return at(site, fits);
     }
-    // The sum is kept small as it grows, so it cannot wrap.
+    // The sum never exceeds the limit, so it cannot wrap.
     if (argument.value_bytes > max_value_bytes - value_bytes) {
       return Failure(
                  ErrorCode::invalid_argument,
@@ -412,7 +413,7 @@ Result<void> StreamRef::try_launch(NativeKernel kernel, const LaunchSize& size,
     value_bytes += argument.value_bytes;
   }
   for (int axis = 0; axis < 3; ++axis) {
-    // Nothing to compute is legal, as everywhere.
+    // An empty grid or block is valid and launches nothing.
     if (size.grid[axis] == 0 || size.block[axis] == 0) return {};
   }
   return at(site, state_->count(&StreamState::Counts::launches,
@@ -445,7 +446,7 @@ Result<void> StreamRef::try_wait(Mark mark, CallSite site) const noexcept {
   }
   const DeviceVisit other(mark.stream.device());
   if (!other) return {};
-  // A device of the parent has no threads here: waiting for it would be for ever.
+  // In a forked child, a wait for a device of the parent would never end.
   if (Result<void> usable = other->check_process(); !usable) return at(site, usable);
   if (other->info().backend != own->info().backend) {
     return at(site, two_devices(own->info(), other->info()));
@@ -497,7 +498,7 @@ Result<bool> StreamRef::try_is_idle() const noexcept {
 
 Result<void> StreamRef::try_synchronize() const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return usable;
-  // Marks taken so far need no event any more: the host has just waited for all of them.
+  // Marks issued so far need no event any more: the host has waited for all of them.
   const std::uint64_t covered = state_->last_promised();
   Result<void> waited = state_->count(&StreamState::Counts::host_waits,
                                       state_->device->backend().synchronize(state_->native));

@@ -12,8 +12,8 @@ struct StreamPoolState {
   Device device;
   std::size_t capacity = 0;
   std::mutex mutex;
-  std::vector<Stream> streams;      // guarded by mutex; reserved to capacity, so they never move
-  std::vector<std::size_t> unused;  // guarded by mutex; indices into streams, last returned on top
+  std::vector<Stream> streams;      // guarded by mutex; reserved, so elements never move
+  std::vector<std::size_t> unused;  // guarded by mutex; indices of streams, last returned last
 };
 
 namespace {

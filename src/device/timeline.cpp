@@ -16,8 +16,9 @@ namespace tern {
 
 namespace {
 
-/// An event recorded right behind a signal: waiting for it, or asking it, is how the host comes to
-/// know the order on every device. The device may be gone by then, and its work is done.
+/// An event recorded right after a signal. The host waits for it or queries it, because that is how
+/// every device, including one with a checker, learns that the host is ordered after the stream. If
+/// the device is gone, its work is done.
 class Sent {
  public:
   using Flag = std::shared_ptr<const std::atomic<bool>>;
@@ -31,7 +32,7 @@ class Sent {
   }
 
   [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
-  /// The stream has got there, so that its event is as good as done.
+  /// Returns true if the stream has run the signal, so its event is complete or about to be.
   [[nodiscard]] bool is_delivered() const noexcept {
     return is_delivered_->load(std::memory_order_acquire);
   }
@@ -55,16 +56,17 @@ class Sent {
   const Flag is_delivered_;
 };
 
-/// Signals remembered at a time; older ones go as soon as their event is done.
+/// Maximum number of signals that are remembered. Above it, the oldest one is dropped as soon as
+/// its event is done.
 constexpr std::size_t most_sent = 64;
-/// How often a wait with a timeout asks.
+/// Interval between queries in a wait with a timeout.
 constexpr std::chrono::milliseconds poll_interval{1};
 
 }  // namespace
 
 struct TimelineState {
   std::mutex mutex;
-  std::condition_variable changed;               // risen, or another signal is under way
+  std::condition_variable changed;               // the value rose, or a new signal was queued
   std::uint64_t value = 0;                       // guarded by mutex
   std::deque<std::shared_ptr<const Sent>> sent;  // guarded by mutex
 
@@ -77,7 +79,8 @@ struct TimelineState {
     changed.notify_all();
   }
 
-  /// With the mutex held: the signal that reaches the value first, as far as they are remembered.
+  /// Returns the remembered signal with the lowest value that reaches `target`, or null. Requires
+  /// the mutex.
   [[nodiscard]] std::shared_ptr<const Sent> signal_for(std::uint64_t target) const noexcept {
     std::shared_ptr<const Sent> best;
     for (const std::shared_ptr<const Sent>& one : sent) {
@@ -89,13 +92,13 @@ struct TimelineState {
 
 namespace {
 
-/// What a stream carries until it gets there; keeps the timeline alive.
+/// The context of the host function. Keeps the timeline alive until the stream has run it.
 struct Signal final : Carried {
   Signal(DeviceState& on, std::shared_ptr<TimelineState> timeline, std::uint64_t target,
          std::shared_ptr<std::atomic<bool>> flag)
       : device(on), state(std::move(timeline)), value(target), is_delivered(std::move(flag)) {}
 
-  DeviceState& device;  // which completes its work, or ends what never runs, before it goes
+  DeviceState& device;  // outlives the signal: it deletes signals that never run
   std::shared_ptr<TimelineState> state;
   std::uint64_t value;
   std::shared_ptr<std::atomic<bool>> is_delivered;
@@ -108,7 +111,8 @@ void deliver(void* context) {
   signal->state->raise_to(signal->value);
 }
 
-/// Without an event the value is still reached, and whoever waits for it woken.
+/// Records and stores the event of a signal. If that fails, the value is still set and waiting
+/// threads still wake up; only the checker does not see the order.
 void remember(TimelineState& state, DeviceState& device, const Submission& submission,
               std::uint64_t value, const std::shared_ptr<std::atomic<bool>>& flag) noexcept {
   const Result<NativeEvent> event = device.lend_event();
@@ -124,8 +128,8 @@ void remember(TimelineState& state, DeviceState& device, const Submission& submi
     return device.take_back(*event);
   }
   state.changed.notify_all();
-  // One that is not done is how a waiter will come to know the order; there are no more of these
-  // than signals in flight.
+  // Keep the oldest event if it is pending, because a waiting thread may need it. There are no more
+  // such events than signals in flight.
   if (!oldest || !oldest->is_delivered()) return;
   const Result<bool> is_done = oldest->is_done();
   if (is_done && !*is_done) return;
@@ -133,7 +137,7 @@ void remember(TimelineState& state, DeviceState& device, const Submission& submi
   if (!state.sent.empty() && state.sent.front() == oldest) state.sent.pop_front();
 }
 
-/// Longer timeouts than this overflow the clock; three hundred years are for ever.
+/// Longer timeouts would overflow the clock. They are treated as unlimited; this one is 146 years.
 constexpr std::uint64_t longest_timeout_ns = std::numeric_limits<std::int64_t>::max() / 2;
 
 }  // namespace
@@ -151,7 +155,7 @@ void Timeline::set(std::uint64_t value) noexcept { state_->raise_to(value); }
 
 Result<void> Timeline::try_set(StreamRef stream, std::uint64_t value,
                                CallSite site) const noexcept {
-  // A reference to a stream that takes no work is refused by the call.
+  // try_call() returns the right failure for a stream that does not accept work.
   if (!stream.is_usable()) return stream.try_call(deliver, nullptr, site);
   StreamState* const queue = DeviceState::state_of(stream);
   DeviceState& device = *queue->device;
@@ -165,7 +169,7 @@ Result<void> Timeline::try_set(StreamRef stream, std::uint64_t value,
                    "the host could not allocate {requested} for a signal. Free host memory.", site)
         .with_bytes("requested", sizeof(Signal));
   }
-  // It may be delivered before the call returns.
+  // Register the signal first: it may be delivered before try_call() returns.
   device.carry(*signal);
   Signal& carried = *signal.release();
   Result<void> queued = stream.try_call(deliver, &carried, site);
@@ -208,9 +212,10 @@ Result<void> Timeline::try_wait(std::uint64_t value, std::uint64_t timeout_ns) c
   }
   const std::shared_ptr<const Sent> signal = state_->signal_for(value);
   lock.unlock();
-  // It has been reached; the device is asked so that a checker knows that the host knows. The event
-  // stands right behind the signal, and a stream that has passed that may not have passed it yet.
-  // What the host itself or another stream has reached may be far from there.
+  // The value has been reached. Query the event anyway, so that a checker learns that the host is
+  // ordered after the stream. The event comes right after the signal, so it may still be pending
+  // when the signal has run. If the host or another stream set the value, the signal found here may
+  // be far from running; do not wait for it then.
   if (!signal) return {};
   if (signal->is_delivered() && !is_bounded) {
     static_cast<void>(signal->wait());

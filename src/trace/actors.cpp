@@ -9,8 +9,9 @@ void Actors::begin(ActorId id, ActorKind kind, std::uint32_t device, std::string
                    ActorId creator) {
   VectorClock inherited = at(creator).clock;
   Actor& actor = at(id);
-  // A number that is used again goes on counting, so that old operations stay distinct; but its new
-  // owner knows nothing of what the last one waited for, and nobody asks for old marks any more.
+  // A reused number keeps counting, so that operations of the old owner stay distinct. The new
+  // owner does not inherit the order of the old one, and nobody asks for the old owner's marks any
+  // more.
   const std::uint64_t done = actor.clock.at(id);
   inherited.set(id, std::max(done, inherited.at(id)));
   actor.clock = std::move(inherited);
@@ -22,7 +23,8 @@ void Actors::begin(ActorId id, ActorKind kind, std::uint32_t device, std::string
   actor.is_alive = true;
   actor.is_begun = true;
   work_ += 3 * actor.clock.size();
-  // From its first operation on: the last one of an earlier owner knew other things.
+  // This snapshot is valid from the first operation of the new owner. The last operation of the old
+  // owner had another clock.
   actor.snapshots.push_back({done == 0 ? 0 : done + 1, actor.clock});
   ++snapshot_count_;
   actor.begun_after = done;
@@ -35,7 +37,7 @@ void Actors::learn(ActorId id, const VectorClock& clock) {
   work_ += clock.size();
   if (!actor.clock.join(clock)) return;
   work_ += actor.clock.size();
-  // A stream learns as part of an operation, a host thread between two of them.
+  // A stream gains order as a part of an operation, a host thread between two operations.
   const std::uint64_t since = actor.clock.at(id) + (actor.kind == ActorKind::host ? 1 : 0);
   if (!actor.snapshots.empty() && actor.snapshots.back().sequence == since) {
     actor.snapshots.back().clock = actor.clock;
@@ -52,7 +54,7 @@ void Actors::step(ActorId id) {
 
 void Actors::submit(ActorId id, ActorId host) {
   if (std::max(id, host) >= count()) actors_.resize(std::max(id, host) + 1);
-  // Nothing moves from here on.
+  // The vector does not grow below, so references to actors stay valid.
   step(id);
   if (host != id) learn(id, at(host).clock);
   for_each_partner(id, [&](const Actor& partner) { learn(id, partner.clock); });
@@ -91,7 +93,7 @@ void Actors::join_all() {
   for (ActorId id = 0; id < count(); ++id) {
     Actor& actor = actors_[id];
     floor_.set(id, actor.clock.at(id));
-    // All of it lies below the floor now, and so do the events it recorded and waited for.
+    // The floor now covers the snapshots and the events that the actor recorded or waited for.
     actor.snapshots.clear();
     actor.last_record = 0;
     actor.idle_wait.reset();
@@ -114,7 +116,7 @@ void Actors::prune() {
   snapshot_count_ = 0;
   for (ActorId id = 0; id < count(); ++id) {
     std::vector<Actor::Snapshot>& snapshots = actors_[id].snapshots;
-    // The last settled snapshot still says what was known from there on.
+    // Keep the last settled snapshot: it holds the clock of the operations that follow it.
     std::size_t settled = 0;
     while (settled + 1 < snapshots.size() && is_settled(id, snapshots[settled + 1].sequence)) {
       ++settled;

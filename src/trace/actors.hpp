@@ -1,11 +1,13 @@
-// The actors of a trace: what each has done, and what it knows of the others.
+// Actors holds the actors of a trace, that is, its streams and host threads, and their vector
+// clocks.
 //
-// An actor's clock says, for every other actor, up to which operation it comes after. The clock of
-// an earlier operation is not kept for each: a snapshot is taken only where an actor learned
-// something from another, and in between only its own count moved.
+// The clock of an actor contains, for every other actor, the last operation that the actor is
+// ordered after. Clocks of earlier operations are needed too, but not kept for each operation: a
+// snapshot is taken only when an actor gains order from another actor. Between two snapshots only
+// the actor's own component changes.
 //
-// Where order was lost, everybody counts as having waited for everybody: what was done until then
-// is a floor below all that anyone knows, now or later. Confined.
+// After lost records, every actor counts as having waited for all others. The operations until then
+// form a floor below every clock, present and future. Use from one thread at a time.
 
 #pragma once
 
@@ -21,6 +23,7 @@
 
 namespace tern {
 
+/// One actor: what it is, its clock now, and its earlier clocks.
 struct Actor {
   struct Snapshot {
     std::uint64_t sequence;
@@ -31,15 +34,15 @@ struct Actor {
   ActorKind kind = ActorKind::stream;
   std::uint32_t device = 0;
   bool is_alive = false;
-  bool is_begun = false;  // somebody said what it is
+  bool is_begun = false;  // a record has named its kind
   VectorClock clock;
-  std::vector<Snapshot> snapshots;         // by sequence
-  std::uint64_t begun_after = 0;           // the last operation of an earlier owner of its number
-  std::uint64_t last_record = 0;           // the sequence of its last recorded event; 0: none
-  std::optional<std::uint64_t> idle_wait;  // where it last waited for an event never recorded
+  std::vector<Snapshot> snapshots;         // ordered by sequence
+  std::uint64_t begun_after = 0;           // the last operation of the previous owner of its number
+  std::uint64_t last_record = 0;           // the sequence of its last recorded event; 0 if none
+  std::optional<std::uint64_t> idle_wait;  // its last wait for an event that was never recorded
 };
 
-/// An actor that was never begun is a stream that knows nothing.
+/// An actor without a begin record counts as a stream that is ordered after nothing.
 class Actors {
  public:
   [[nodiscard]] Actor& at(ActorId id) {
@@ -52,14 +55,14 @@ class Actors {
   [[nodiscard]] ActorId count() const noexcept { return static_cast<ActorId>(actors_.size()); }
   [[nodiscard]] std::size_t snapshot_count() const noexcept { return snapshot_count_; }
 
-  /// How often the actor has acted.
+  /// Returns the number of operations of the actor.
   [[nodiscard]] std::uint64_t sequence(ActorId id) const noexcept { return known(id, id); }
-  /// Up to which operation of `other` the actor comes after it.
+  /// Returns the last operation of `other` that the actor is ordered after.
   [[nodiscard]] std::uint64_t known(ActorId id, ActorId other) const noexcept {
     const Actor* actor = find(id);
     return actor == nullptr ? floor_.at(other) : std::max(actor->clock.at(other), floor_.at(other));
   }
-  /// The same for what `host` would submit to the actor now.
+  /// Like known(), for an operation that `host` would submit to the actor now.
   [[nodiscard]] std::uint64_t known_if_submitted(ActorId id, ActorId host,
                                                  ActorId other) const noexcept {
     std::uint64_t most = std::max(known(id, other), known(host, other));
@@ -68,38 +71,45 @@ class Actors {
     return most;
   }
 
+  /// Begins an actor, which inherits the order of its creator. `id` may be reused from an ended
+  /// actor.
   void begin(ActorId id, ActorKind kind, std::uint32_t device, std::string name, ActorId creator);
-  /// The host submits something to a stream: it follows what the host knows.
+  /// Adds an operation that `host` submits to a stream. The operation is ordered after everything
+  /// that the host is ordered after.
   void submit(ActorId id, ActorId host);
-  /// The actor acts once more by itself.
+  /// Adds an operation that the actor makes on its own.
   void step(ActorId id);
-  /// The actor comes after everything the clock stands for.
+  /// Orders the actor after everything in the clock.
   void learn(ActorId id, const VectorClock& clock);
-  /// What was known at an earlier operation of the actor. Of one that is yet to come, what is known
-  /// now: nobody can have waited for more.
+  /// Returns the clock of an earlier operation of the actor. For an operation that does not exist
+  /// yet, returns the clock now, because nobody can have waited for more.
   [[nodiscard]] VectorClock clock_at(ActorId id, std::uint64_t sequence) const;
-  /// At which of its operations the actor first knew `other` up to `sequence`, if it does.
+  /// Returns the operation at which the actor was first ordered after operation `sequence` of
+  /// `other`, or nullopt if it is not.
   [[nodiscard]] std::optional<std::uint64_t> learned_at(ActorId id, ActorId other,
                                                         std::uint64_t sequence) const noexcept;
-  /// Order was lost: everybody comes after everything done so far, also who is yet to begin.
+  /// Handles lost records: orders every actor, also those that begin later, after everything so
+  /// far.
   void join_all();
-  /// Was its beginning lost? Then it may be of any kind, and ordered with any other actor.
+  /// Returns true if the begin record of the actor was lost. The actor may then be of any kind and
+  /// be ordered with any other actor.
   [[nodiscard]] bool is_unknown(ActorId id) const noexcept {
     const Actor* actor = find(id);
     return has_gap_ && (actor == nullptr || !actor->is_begun);
   }
-  /// How much has been looked at so far, in components of clocks and actors.
+  /// Returns the work done so far, in clock components and actors visited.
   [[nodiscard]] std::uint64_t work() const noexcept { return work_; }
-  /// What the clocks of all actors take, earlier ones included.
+  /// Returns the memory of all clocks, including snapshots.
   [[nodiscard]] std::size_t clock_bytes() const noexcept;
-  /// Drops snapshots that every host thread has passed for good.
+  /// Drops snapshots that every host thread is ordered after.
   void prune();
-  /// Is everything submitted from now on ordered after that operation, whoever submits it?
+  /// Returns true if everything that is submitted from now on, by any host thread, is ordered after
+  /// the operation.
   [[nodiscard]] bool is_settled(ActorId id, std::uint64_t sequence) const noexcept;
 
  private:
-  /// The default stream of a device follows its blocking streams, and they follow it. One that has
-  /// ended still counts: its work goes on.
+  /// Visits the streams that are implicitly ordered with the actor: the default stream of a device
+  /// and its blocking streams. Ended streams are included, because their work continues.
   template <class Visit>
   void for_each_partner(ActorId id, Visit visit) const {
     const Actor* actor = find(id);

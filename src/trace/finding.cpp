@@ -5,7 +5,8 @@
 namespace tern {
 namespace {
 
-/// Names may come from a file, and a report is read on a terminal.
+/// Replaces control characters, because names may come from a file and a report is read on a
+/// terminal.
 void append_printable(std::string& text, std::string_view content) {
   for (const char c : content) text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
 }
@@ -17,7 +18,7 @@ void append_line(std::string& text, std::string_view label, std::string_view con
   text += '\n';
 }
 
-/// The bytes of the UTF-8 character that the text begins with; 0 if it begins with none.
+/// Returns the length of the UTF-8 character at the start of the text, or 0 if there is none.
 std::size_t utf8_character_bytes(std::string_view text) noexcept {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -31,7 +32,7 @@ std::size_t utf8_character_bytes(std::string_view text) noexcept {
   for (std::size_t i = 1; i < bytes; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
-  // Neither longer than it need be, nor a surrogate, nor beyond the last character.
+  // Rejects overlong forms, surrogates and values above the last code point.
   const bool is_wrong = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) > 0x9f) ||
                         (first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) > 0x8f);
   return is_wrong ? 0 : bytes;
@@ -43,7 +44,7 @@ void append_json_string(std::string& json, std::string_view text) {
     const std::size_t bytes = utf8_character_bytes(text);
     const char c = text[0];
     if (bytes == 0) {
-      // Names may be any bytes; JSON is UTF-8.
+      // Names may contain any bytes, but JSON must be UTF-8.
       json += "\\ufffd";
     } else if (c == '"' || c == '\\') {
       json += '\\';

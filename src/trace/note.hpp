@@ -1,7 +1,8 @@
-// Notes: what is remembered of an operation so that a later report can name it.
+// A Note stores what a later report needs to describe an operation.
 //
-// Many intervals remember the same operation, and most operations are soon forgotten, so notes are
-// counted and their places used again. Confined, like the checker that owns them.
+// Many byte intervals refer to the same operation, and most operations are soon irrelevant. Notes
+// are therefore reference-counted and recycled in a NotePool. Use from one thread at a time, like
+// the checker that owns the pool.
 
 #pragma once
 
@@ -14,27 +15,30 @@
 
 namespace tern {
 
+/// Returns true if the touch allocates a block.
 [[nodiscard]] constexpr bool is_birth(TouchKind kind) noexcept {
   return kind == TouchKind::allocate || kind == TouchKind::suballocate;
 }
+/// Returns true if the touch frees a block.
 [[nodiscard]] constexpr bool is_death(TouchKind kind) noexcept {
   return kind == TouchKind::release || kind == TouchKind::subrelease;
 }
 
 struct Note {
-  std::uint64_t step = 0;  // which record of the trace
+  std::uint64_t step = 0;  // the number of the trace record
   ActorId actor = 0;
   std::uint64_t sequence = 0;
   OperationKind operation = OperationKind::call;
   TouchKind touch = TouchKind::read;
   bool is_host = false;
   SpaceRange range = {};
-  SpaceRange other = {};       // of a copy: the other side
+  SpaceRange other = {};       // for a copy: the other side
   std::string_view name = {};  // interned by the checker
   CallSite site = {};
   Tag tag = {};
-  std::uint64_t generation = 0;  // of a birth: the block's, if it was said
-  std::uint32_t reuse = 0;       // of a birth: how many blocks these bytes have been, with this one
+  std::uint64_t generation = 0;  // for an allocation: of the block, if known
+  // For an allocation: how many blocks have used these bytes, including this one.
+  std::uint32_t reuse = 0;
 };
 
 class NotePool {
@@ -58,7 +62,7 @@ class NotePool {
   Place* unused_ = nullptr;
 };
 
-/// A counted reference; empty where nothing is remembered.
+/// A counted reference to a note. Empty if nothing is known.
 class NotePool::Ref {
  public:
   Ref() noexcept = default;
@@ -99,7 +103,7 @@ inline NoteRef NotePool::make(const Note& note) {
   return Ref(place);
 }
 
-/// Whichever happened later; nothing happened before everything.
+/// Returns the later of two notes. An empty reference counts as earlier than any note.
 [[nodiscard]] inline const NoteRef& later_of(const NoteRef& a, const NoteRef& b) noexcept {
   return !b || (a && a->step >= b->step) ? a : b;
 }

@@ -18,21 +18,21 @@
 namespace tern {
 namespace {
 
-/// Settled history is dropped when it has doubled since the last time, so that looking for it costs
-/// a constant share of making it.
+/// History that can no longer matter is dropped whenever the history has doubled since the last
+/// time, so the cost of pruning is a constant share of the cost of recording.
 constexpr std::size_t least_history_to_prune = 1024;
-/// With more intervals than these, what is known of old releases goes too: a program that never
-/// uses an address twice would keep one interval for each block it ever had.
+/// Above this number of intervals, the history of old frees is dropped too. A program that never
+/// reuses an address would otherwise keep one interval for every block that it ever had.
 constexpr std::size_t most_intervals_with_names = 65'536;
 
-/// Who touches: a stream on behalf of a host thread, or that thread itself.
+/// The actor of a touch: a stream on behalf of a host thread, or the host thread itself.
 struct Toucher {
   ActorId actor;
   ActorId host;
   bool is_host;
 };
 
-/// What a copy reads and what it writes.
+/// The source and the destination of a copy. Both are null if the record is not a plain copy.
 struct CopySides {
   const Touch* from = nullptr;
   const Touch* to = nullptr;
@@ -48,7 +48,7 @@ CopySides sides_of(const TraceRecord& record) noexcept {
   return is_plain ? CopySides{from, to} : CopySides{};
 }
 
-/// Nobody writes: the contents of these bytes are their reader's affair from now on.
+/// Returns true if the record only declares bytes as initialized (see Touch::is_assumed).
 bool counts_as_written(const TraceRecord& record) noexcept {
   return !record.was_refused && !record.touches.empty() &&
          std::ranges::all_of(record.touches, [](const Touch& touch) {
@@ -63,11 +63,12 @@ struct OrderChecker::State {
   std::string replay;
   std::uint64_t step = 0;
   Actors actors;
-  NotePool notes;  // before the shadows, which refer to it
+  NotePool notes;  // declared before the shadows, which refer to it
   std::map<std::uint32_t, Shadow> shadows;
   std::unordered_map<std::uint64_t, VectorClock> events;
   std::set<std::string, std::less<>> names;
-  /// A code and the two lines that collide. The strings are interned, or those of call sites.
+  /// The code and the two conflicting lines of each reported finding. The strings are interned or
+  /// belong to call sites.
   using Origin = std::tuple<bool, std::string_view, std::uint64_t, int>;
   std::set<std::tuple<FindingCode, Origin, Origin>> reported;
   std::uint64_t gaps = 0;
@@ -93,8 +94,9 @@ struct OrderChecker::State {
   void lose_records() {
     ++gaps;
     actors.join_all();
-    // Blocks may have begun and ended, bytes may have been written, events recorded again: what an
-    // event stands for lies below the floor either way.
+    // During the gap, blocks may have been allocated and freed, bytes written, and events recorded
+    // again. Nothing known about memory is valid any more. The floor covers whatever an event stood
+    // for.
     shadows.clear();
     events.clear();
     history_after_prune = 0;
@@ -119,7 +121,8 @@ struct OrderChecker::State {
   }
 
   auto view_of(const Toucher& toucher, OperationKind operation) const {
-    // As after the submission: a stream then also knows what the submitting host knows.
+    // Judge as if the operation were submitted already: the stream is then also ordered after
+    // everything that the submitting host thread is ordered after.
     const auto is_ordered = [this, toucher](ActorId actor, std::uint64_t clock) {
       return actors.known_if_submitted(toucher.actor, toucher.host, actor) >= clock;
     };
@@ -176,10 +179,12 @@ struct OrderChecker::State {
     return finding;
   }
 
-  /// Undefined bytes may be copied about, but not to memory nobody watches.
+  /// Uninitialized bytes may be copied between blocks, but not to host memory outside every known
+  /// block, because the checker cannot see who reads them there.
   std::optional<Problem> judge_undefined(const CopySides& copy,
                                          const std::vector<SpaceRange>& undefined) {
-    // After a gap, host memory that seems unwatched may be a block given out in it.
+    // After a gap, host memory that seems to be in no block may be in a block allocated during the
+    // gap.
     if (copy.to->range.space != 0 || gaps > 0) return std::nullopt;
     const std::uint64_t distance = copy.to->range.offset - copy.from->range.offset;
     for (const SpaceRange& range : undefined) {
@@ -199,9 +204,9 @@ struct OrderChecker::State {
       note.generation = one.generation;
       note.reuse = memory.reuse_of(one.range) + 1;
     }
-    // The driver has ordered its reuse of these bytes after their release. That orders the block
-    // and nothing else: the allocation stands for all that was done to these bytes, and whoever
-    // made it learns nothing of the stream that released them.
+    // A driver orders its reuse of these bytes after their free. That order concerns only this
+    // block: the allocation replaces the history of the bytes, but the allocating actor gains no
+    // order with the stream that freed them.
     const Epoch epoch{toucher.actor, sequence, notes.make(note)};
     if (one.kind == TouchKind::read) {
       memory.apply_read(one, epoch, view_of(toucher, record.operation));
@@ -240,7 +245,8 @@ struct OrderChecker::State {
     return finding;
   }
 
-  /// Once the same two lines have collided, they go on doing so in every round of their loop.
+  /// Returns true if this pair of lines was not reported before. In a loop, the same two lines
+  /// conflict in every iteration.
   bool is_new(const Note& now, const Problem& problem) {
     const auto origin = [](const Note& note) {
       return note.site.is_known()
@@ -288,8 +294,9 @@ std::optional<Finding> OrderChecker::check(const TraceRecord& record, OnFinding 
                     record.kind == RecordKind::record_event ||
                     record.kind == RecordKind::wait_event;
   if (!acts || !actors.is_unknown(record.actor)) return apply(record, on_finding);
-  // A stream that began in a gap may be the default stream, whom all others wait for. That is a
-  // guess, and so is that it is not: it counts as ordered with everything before and after.
+  // A stream that began during a gap may be the default stream, which is ordered with all blocking
+  // streams. Because this is unknown, the operation counts as ordered with everything before and
+  // after it.
   actors.join_all();
   std::optional<Finding> finding = apply(record, on_finding);
   actors.join_all();

@@ -10,7 +10,7 @@
 namespace tern {
 namespace {
 
-/// Whole units where they are exact, so that equal sizes read equal.
+/// Uses a larger unit only if the number of units is whole, so that equal sizes look equal.
 std::string text(std::uint64_t bytes) {
   for (const auto& [unit, name] : {std::pair{gib, "GiB"}, {mib, "MiB"}, {kib, "KiB"}}) {
     if (bytes >= unit && bytes % unit == 0) return fmt::format("{} {}", bytes / unit, name);
@@ -31,7 +31,7 @@ std::string site_text(CallSite site) {
   return site.is_known() ? fmt::format("  {}:{} in {}", site.file, site.line, site.function) : "";
 }
 
-/// "kernel "fill"", "copy": what an operation is called in a sentence.
+/// Returns the name of an operation in a sentence, such as `kernel "fill"` or `copy`.
 std::string noun(const Note& note) {
   if (is_birth(note.touch)) return "allocation";
   if (is_death(note.touch)) return "deallocation";
@@ -82,7 +82,7 @@ std::string OrderReport::name(ActorId actor) const {
 
 std::string OrderReport::mark(ActorId actor, std::uint64_t sequence) const {
   const Actor* found = actors_.find(actor);
-  // Its number was given to another stream since.
+  // The number of the stream was reused for another stream since.
   if (found != nullptr && sequence > 0 && sequence <= found->begun_after) {
     return fmt::format("ended-stream-{}@{}", actor, sequence);
   }
@@ -116,7 +116,7 @@ std::string OrderReport::what(const Note& now, const SpaceRange& range,
   const char* done = now.touch == TouchKind::read    ? "read"
                      : now.touch == TouchKind::write ? "written"
                                                      : "read and written";
-  // A release stands for the use before it.
+  // If the conflict is with a free, describe the last use before the free.
   const Note* use = before != nullptr && is_death(before->touch) ? problem.earlier.get() : before;
   const char* still = use == nullptr || is_birth(use->touch) ? "use"
                       : use->touch == TouchKind::read        ? "read"
@@ -278,7 +278,7 @@ OrderReport::OrderAndFix OrderReport::order_and_fix(const Note& now, ActorId sub
                                                     const Problem& problem) const {
   switch (problem.code) {
     case FindingCode::free_while_in_use:
-      // A piece that is still out is no matter of order.
+      // A pool block that is still allocated is not a problem of order.
       if (now.touch == TouchKind::release && problem.against.note &&
           problem.against.note->touch == TouchKind::suballocate) {
         return {"",
@@ -323,7 +323,7 @@ Finding OrderReport::describe(const Note& now, ActorId submitter, const Problem&
     if (*note) finding.before.push_back(line(**note));
   }
 
-  // Out of bounds is seen from where the access began: that is the block it ran out of.
+  // For an out-of-bounds access, show the block in which the access began.
   const bool is_outside = problem.code == FindingCode::out_of_bounds;
   const LiveBlock* block = memory_.block_at(is_outside ? now.range.offset : problem.begin);
   if (problem.birth) {

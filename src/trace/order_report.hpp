@@ -1,8 +1,9 @@
-// The words of the order checker: makes a Finding of a problem.
+// OrderReport turns a Problem of the order checker into a Finding.
 //
-// Everything that formats text for findings is here, and nothing here changes what the checker
-// knows. Names are the user's; unnamed streams are S1, S2; "A@18" is operation 18 of actor A.
-// Refers to the actors and the shadow it is given, for one report.
+// All text of findings is built here, and nothing here changes the state of the checker. Actors
+// have the names that the user gave them; unnamed streams are S1, S2 and so on. "A@18" is operation
+// 18 of actor A. The report refers to the actors and the shadow that it is given; create one per
+// report.
 
 #pragma once
 
@@ -21,14 +22,16 @@ class OrderReport {
  public:
   OrderReport(const Actors& actors, const Shadow& memory) : actors_(actors), memory_(memory) {}
 
-  /// `now` is the touch that was judged, `submitter` the host thread behind it. Leaves out what is
-  /// known of the run: context, step and replay.
+  /// Describes a problem with the touch `now`, which host thread `submitter` submitted. The caller
+  /// fills in context, step and replay.
   [[nodiscard]] Finding describe(const Note& now, ActorId submitter, const Problem& problem) const;
-  /// What others found wrong with it. `action` says what it does, if the note does not.
+  /// Describes a problem that other code has found. `action` says what the operation does, if the
+  /// note does not.
   [[nodiscard]] Finding describe_other(FindingCode code, const Note& now, std::string_view action,
                                        std::string what, std::string fix) const;
-  /// The block was never released.
+  /// Describes a block that was never freed.
   [[nodiscard]] Finding describe_leak(const LiveBlock& block) const;
+  /// Returns an operation as text, such as "A@18".
   [[nodiscard]] std::string mark(ActorId actor, std::uint64_t sequence) const;
 
  private:

@@ -27,7 +27,7 @@ void Shadow::adopt_gaps(std::uint64_t begin, std::uint64_t end) {
 }
 
 void Shadow::cut_blocks_in(const SpaceRange& range) {
-  // A piece may lie across several blocks: pages that are mapped side by side.
+  // A pool block may span several driver blocks, whose pages are mapped side by side.
   auto at = blocks_.upper_bound(range.offset);
   if (at != blocks_.begin()) --at;
   for (; at != blocks_.end() && at->first < end_of(range); ++at) {
@@ -51,11 +51,13 @@ void Shadow::apply_write(const Touch& touch, const Epoch& epoch) {
 
 void Shadow::apply_birth(const Touch& touch, const Epoch& epoch) {
   const bool is_piece = touch.kind == TouchKind::suballocate;
-  // The first piece of a block tells that a pool cuts it up: what is not given out is nobody's.
+  // The first pool block inside a driver block shows that a pool manages it. The rest of the driver
+  // block then belongs to the pool and must not be used.
   if (is_piece) cut_blocks_in(touch.range);
   Segment segment;
   segment.kind = Segment::Kind::allocated;
-  // Host memory is written by who tells nobody: the program in place, devices of other backends.
+  // Host memory can be written without a record: by the program itself and by devices of other
+  // backends.
   segment.is_undefined = !is_host_;
   segment.last = epoch;
   segments_.assign(touch.range.offset, end_of(touch.range), std::move(segment));
@@ -72,7 +74,8 @@ bool Shadow::is_of_the_gap(const Touch& touch) const {
   if (first_in(blocks, touch.range) != blocks.end()) return false;
   const auto at = segments_.find(touch.range.offset);
   if (at == segments_.end() || at->second.value.kind != Segment::Kind::released) return true;
-  // A slab and its first piece begin at the same byte, and the piece may have been freed before.
+  // A driver block and its first pool block start at the same byte, and the pool block may have
+  // been freed before.
   const NoteRef& birth = at->second.value.birth;
   return !birth || (birth->touch == TouchKind::suballocate) != is_piece;
 }
@@ -93,8 +96,8 @@ std::size_t Shadow::read_count() const noexcept {
 
 void Shadow::apply_death(const Touch& touch, const Epoch& epoch) {
   if (is_of_the_gap(touch)) {
-    // Nobody knows that it was a whole block, so later uses are no uses after free; but they must
-    // come after this.
+    // The range may not have been a whole block, so later uses are not reported as use after free.
+    // They must still be ordered after the free.
     if (touch.kind == TouchKind::release) erase_all_in(pieces_, touch.range);
     apply_write(touch, epoch);
     return;
@@ -110,8 +113,8 @@ void Shadow::apply_death(const Touch& touch, const Epoch& epoch) {
   segment.last = epoch;
   segment.birth = block->second.note;
   segment.reuse = segment.birth->reuse;
-  // The report about a later use names what happened before the release: a use rather than the
-  // allocation, of which a block rounded up by its pool keeps an untouched tail.
+  // A report about a later use names the last use before the free. It prefers a real use to the
+  // allocation, which is the last operation on the unused end of a block that a pool rounded up.
   NoteRef last_use;
   segments_.visit(
       touch.range.offset, end_of(touch.range),

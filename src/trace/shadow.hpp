@@ -1,11 +1,12 @@
-// The shadow of a memory space: for every byte, who wrote it last, who has read it since, and which
-// block it belongs to.
+// A Shadow stores, for every byte of a memory space, the last write, the reads since then, and the
+// block that the byte belongs to.
 //
-// Judging and applying are separate, so that an operation that is refused leaves no trace. The
-// shadow asks its caller what the acting party knows; it has no clocks of its own.
+// Checking (`judge`) and applying are separate, so that a rejected operation leaves no effect. The
+// shadow has no clocks of its own: the caller passes a View with the order of the acting actor.
 //
-// After a gap a shadow begins anew and knows that it does: bytes it has seen nobody give out may be
-// anybody's, and so may a block that is freed. Confined.
+// After lost records, a shadow starts empty and knows that there was a gap. Bytes that no known
+// block contains may then belong to anybody, and the free of an unknown block may be correct. Use
+// from one thread at a time.
 
 #pragma once
 
@@ -26,7 +27,7 @@
 
 namespace tern {
 
-/// Operation number `clock` of `actor`, and what is remembered of it.
+/// Operation number `clock` of `actor`, with the note that describes it.
 struct Epoch {
   ActorId actor = 0;
   std::uint64_t clock = 0;
@@ -37,7 +38,8 @@ struct Epoch {
   return {note->actor, note->sequence, note};
 }
 
-/// The reads of an interval since its last write: nearly always one, so that one lies inline.
+/// The reads of an interval since its last write. There is nearly always one, so one is stored
+/// inline.
 class ReadSet {
  public:
   [[nodiscard]] bool empty() const noexcept { return !has_one_; }
@@ -58,7 +60,8 @@ class ReadSet {
     for (const Epoch& read : *more_) visit(read);
   }
 
-  /// Adds a read and drops those it comes after, which it stands for from now on.
+  /// Adds a read and drops the earlier reads that it is ordered after: a write that is ordered
+  /// after the new read is ordered after those too.
   template <class IsOrdered>
   void add(const Epoch& read, IsOrdered is_ordered) {
     if (more_) std::erase_if(*more_, is_ordered);
@@ -92,58 +95,60 @@ class ReadSet {
   std::unique_ptr<std::vector<Epoch>> more_;
 };
 
-/// What is known of an interval of bytes.
+/// The state of an interval of bytes.
 struct Segment {
   enum class Kind : std::uint8_t {
     written,
     allocated,  // the last write is the allocation
-    released,   // the last write is the release; kept until the bytes are given out again
-    reserved,   // a pool owns it and has given it to nobody
+    released,   // the last write is the free; kept until the bytes are allocated again
+    reserved,   // owned by a pool and not handed out
   };
   Kind kind = Kind::written;
   bool is_undefined = false;
-  std::uint32_t reuse = 0;  // of a released segment: how many blocks these bytes have been
+  std::uint32_t reuse = 0;  // if released: how many blocks used these bytes
   Epoch last;               // the last write
-  NoteRef last_use;         // of a released segment: the use before the release
-  NoteRef birth;            // of a released segment: the allocation of the block it was part of
+  NoteRef last_use;         // if released: the last use before the free
+  NoteRef birth;            // if released: the allocation of its block
   ReadSet reads;
 };
 
 static_assert(sizeof(IntervalMap<Segment>::Interval) <= 96, "there are millions of them");
 
-/// A block that was given out and not taken back.
+/// A block that is allocated now.
 struct LiveBlock {
   std::uint64_t bytes = 0;
   NoteRef note;         // its allocation
-  bool is_cut = false;  // a pool has announced pieces of it
+  bool is_cut = false;  // a pool has handed out parts of it
 };
 
-/// Something wrong with a touch.
+/// An error in a touch.
 struct Problem {
   FindingCode code;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  Epoch against = {};    // the operation it collides with; no note: none is known
-  NoteRef earlier = {};  // the one before that
-  NoteRef birth = {};    // the allocation of the block the bytes belonged to, if it is gone
+  Epoch against = {};    // the conflicting operation; has no note if none is known
+  NoteRef earlier = {};  // the operation before that
+  NoteRef birth = {};    // the allocation of the freed block that had the bytes
 };
 
 class Shadow {
  public:
-  /// Unknown bytes of host memory are somebody's, defined and settled; those of a device are not.
-  /// `work` is where to count what has been looked at, in intervals and reads; it outlives the
-  /// shadow, and serves all of them.
+  /// Bytes of host memory that the shadow has not seen count as allocated, initialized and ordered.
+  /// Bytes of a device do not, unless there was a gap. `work` counts visited intervals and reads;
+  /// it must outlive the shadow, and all shadows share it.
   Shadow(bool is_host, bool has_gap, std::uint64_t& work) noexcept
       : is_host_(is_host), is_open_(is_host || has_gap), has_gap_(has_gap), work_(work) {}
 
-  /// What the acting party is, and what it knows: is_ordered(actor, clock).
+  /// The acting actor: its kind, and is_ordered(actor, clock), which returns whether it is ordered
+  /// after an operation.
   template <class Ordered>
   struct View {
     bool is_host = false;
-    bool moves_bytes = false;  // without looking at them, so undefined ones do no harm
+    bool moves_bytes = false;  // does not interpret the bytes; they may be uninitialized
     Ordered is_ordered;
   };
 
+  /// Returns the first error of the touch, or nullopt. Does not change the shadow.
   template <class Ordered>
   [[nodiscard]] std::optional<Problem> judge(const Touch& touch, const View<Ordered>& view) const {
     if (is_birth(touch.kind)) return judge_birth(touch, view);
@@ -163,18 +168,18 @@ class Shadow {
   }
   void apply_write(const Touch& touch, const Epoch& epoch);
   void apply_birth(const Touch& touch, const Epoch& epoch);
-  /// Of exactly one block: freeing anything else has no effect that could be foretold.
+  /// Frees exactly one block. A free of anything else has no predictable effect and is not applied.
   void apply_death(const Touch& touch, const Epoch& epoch);
 
-  /// The bytes of the range that nothing has written since their allocation, ascending.
+  /// Returns the bytes of the range that were not written since their allocation, ascending.
   [[nodiscard]] std::vector<SpaceRange> undefined_in(const SpaceRange& range) const;
-  /// These bytes count as written: whoever reads them takes what is there.
+  /// Marks bytes as initialized; the reader accepts whatever they contain.
   void make_defined(const SpaceRange& range);
-  /// These bytes of a block are undefined again: they were copied from such.
+  /// Marks bytes of a block as uninitialized, because they were copied from uninitialized bytes.
   void make_undefined(const SpaceRange& range);
-  /// The first byte of the range that is in no live block.
+  /// Returns the first byte of the range that is in no live block.
   [[nodiscard]] std::optional<std::uint64_t> first_unowned(const SpaceRange& range) const;
-  /// Is everything that was done to the range ordered, as is_ordered(actor, clock) has it?
+  /// Returns true if is_ordered(actor, clock) holds for every operation on the range.
   template <class IsOrdered>
   [[nodiscard]] bool is_ordered_throughout(const SpaceRange& range, IsOrdered is_ordered) const {
     bool is_all = true;
@@ -188,8 +193,9 @@ class Shadow {
         });
     return is_all;
   }
-  /// Visits the last write and the reads of every interval, as visit(epoch, is_moot): nobody is
-  /// ever asked whether he comes after what is moot, the release of a driver's block.
+  /// Calls visit(epoch, is_moot) for the last write and the reads of every interval. Operations on
+  /// a freed driver block are moot: no later operation has to be ordered after them, because the
+  /// driver orders its own reuse.
   template <class Visit>
   void visit_epochs(Visit visit) const {
     for (const auto& [begin, interval] : segments_) {
@@ -201,26 +207,27 @@ class Shadow {
       segment.reads.visit([&](const Epoch& read) { visit(read, is_moot); });
     }
   }
-  /// How many blocks these bytes have been, at the most.
+  /// Returns how many blocks have used these bytes; the maximum over the range.
   [[nodiscard]] std::uint32_t reuse_of(const SpaceRange& range) const;
-  /// The live block, a pool's or else the driver's, that holds the byte.
+  /// Returns the live block that contains the byte: the pool's block if there is one, else the
+  /// driver's.
   [[nodiscard]] const LiveBlock* block_at(std::uint64_t offset,
                                           std::uint64_t* begin = nullptr) const;
-  /// The latest write elsewhere in the block that holds the byte.
+  /// Returns the latest write in the block that contains the byte.
   [[nodiscard]] NoteRef latest_write_in_block(std::uint64_t offset) const;
 
   using Blocks = std::map<std::uint64_t, LiveBlock>;
-  /// Given out by a driver or the host, by offset.
+  /// Blocks of drivers and of the host, by offset.
   [[nodiscard]] const Blocks& blocks() const noexcept { return blocks_; }
-  /// Given out by pools, by offset.
+  /// Blocks of pools, by offset.
   [[nodiscard]] const Blocks& pieces() const noexcept { return pieces_; }
   [[nodiscard]] std::size_t interval_count() const noexcept { return segments_.size(); }
-  /// The reads remembered now, which an interval may have one of for every actor.
+  /// Returns the number of stored reads. An interval may have one per actor.
   [[nodiscard]] std::size_t read_count() const noexcept;
 
-  /// Forgets what no later operation can collide with: is_settled(actor, clock) says that everybody
-  /// is ordered after it for good. Verdicts stay the same. With `forgets_releases`, later reports
-  /// may say less about who released a block.
+  /// Drops history that no later operation can conflict with: is_settled(actor, clock) returns true
+  /// if every actor is ordered after the operation for good. The results of later checks do not
+  /// change. With `forgets_releases`, later reports may say less about who freed a block.
   template <class Settled>
   void prune(Settled is_settled, bool forgets_releases) {
     const auto settled = [&](const Epoch& epoch) { return is_settled(epoch.actor, epoch.clock); };
@@ -231,7 +238,8 @@ class Shadow {
           [&](const Epoch& read) { all_settled = all_settled && settled(read); });
       if (all_settled) interval.value.reads.clear();
     }
-    // Memory that nobody is known to have given out is no different when it was never seen.
+    // In host memory and after a gap, bytes outside known blocks are treated the same whether or
+    // not they were seen before, so their history can be dropped.
     if (is_open_) {
       segments_.erase_if([&](std::uint64_t begin, const Segment& segment) {
         return segment.kind == Segment::Kind::written && segment.reads.empty() &&
@@ -261,7 +269,7 @@ class Shadow {
   [[nodiscard]] static std::uint64_t end_of(const SpaceRange& range) noexcept {
     return range.offset + range.bytes;
   }
-  /// The first block that shares a byte with the range, or end().
+  /// Returns the first block that overlaps the range, or end().
   [[nodiscard]] static Blocks::const_iterator first_in(const Blocks& blocks,
                                                        const SpaceRange& range);
   static void erase_all_in(Blocks& blocks, const SpaceRange& range);
@@ -324,7 +332,7 @@ class Shadow {
     return std::nullopt;
   }
 
-  /// A collision in which the host takes part is named after what the host does.
+  /// Returns the code of a conflict. If the host takes part, the code names what the host does.
   [[nodiscard]] static FindingCode conflict(bool is_host, bool reads, const Epoch& other) noexcept {
     if (!is_host) {
       if (!other.note || !other.note->is_host) return FindingCode::missing_wait;
@@ -350,7 +358,7 @@ class Shadow {
                      std::min(end_of(touch.range), live->first + live->second.bytes),
                      epoch_of(live->second.note)};
     }
-    // A driver orders its own reuse. A pool has to.
+    // A driver orders its own reuse of memory. A pool must do so itself.
     if (!is_piece) return std::nullopt;
     return judge_order(touch, view, FindingCode::reuse_before_ready);
   }
@@ -363,7 +371,8 @@ class Shadow {
     const Blocks& blocks = touch.kind == TouchKind::subrelease ? pieces_ : blocks_;
     const auto block = blocks.find(begin);
     if (is_of_the_gap(touch)) {
-      // What was done to its bytes since, and the pieces given out since, must still come before.
+      // The free must still be ordered after uses since the gap, and pool blocks handed out since
+      // the gap must not be live.
       if (const auto piece = live_piece_in(touch)) return piece;
       return judge_order(touch, view, FindingCode::free_while_in_use);
     }
@@ -373,7 +382,7 @@ class Shadow {
         return Problem{FindingCode::wrong_range_free, begin, end};
       }
       const Segment& freed = at->second.value;
-      // Whoever frees by the address alone means all of what was there.
+      // A free by address alone means the whole block that was there.
       return Problem{
           FindingCode::double_free, begin,      std::max(end, at->second.end), freed.last,
           freed.last_use,           freed.birth};
@@ -385,13 +394,13 @@ class Shadow {
     return judge_order(touch, view, FindingCode::free_while_in_use);
   }
 
-  /// Is this the end of a block whose beginning may have been lost? Not if it overlaps a live block
-  /// or was freed before, which are both known since the gap.
+  /// Returns true if the touch frees a block whose allocation may have been lost. Returns false if
+  /// the range overlaps a live block or was freed before, because both are known since the gap.
   [[nodiscard]] bool is_of_the_gap(const Touch& touch) const;
-  /// A block ends while a pool has given out a piece of it.
+  /// Reports a driver block that is freed while a pool block inside it is live.
   [[nodiscard]] std::optional<Problem> live_piece_in(const Touch& touch) const;
 
-  /// Everything ever done to these bytes must come before.
+  /// Reports the first operation on these bytes that the actor is not ordered after.
   template <class Ordered>
   [[nodiscard]] std::optional<Problem> judge_order(const Touch& touch, const View<Ordered>& view,
                                                    FindingCode code) const {
@@ -412,11 +421,11 @@ class Shadow {
   }
 
   const bool is_host_;
-  const bool is_open_;  // unknown bytes are somebody's
+  const bool is_open_;  // bytes outside known blocks may be used
   const bool has_gap_;
   std::uint64_t& work_;
   IntervalMap<Segment> segments_;
-  // Disjoint among themselves: one that is given out over another replaces it.
+  // The blocks of each map are disjoint: a new block replaces the blocks that it overlaps.
   Blocks blocks_;
   Blocks pieces_;
 };

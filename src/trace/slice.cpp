@@ -17,13 +17,13 @@ namespace tern {
 namespace {
 
 using Records = std::span<const TraceRecord>;
-/// One flag for each record up to the finding; not bool, whose vector has no elements.
+/// One flag per record up to the finding. Not bool, because std::vector<bool> packs its elements.
 using Flags = std::vector<unsigned char>;
 
-/// Above this many records a slice is not made smaller by trying: each attempt replays all of it.
+/// Above this number of records, the slice is not thinned, because each attempt replays all of it.
 constexpr std::size_t most_records_to_thin = 400;
 
-/// Does it act on a clock of the host thread rather than on a stream's?
+/// Returns true if the record concerns the clock of the host thread and not that of a stream.
 bool is_by_host(const TraceRecord& record) noexcept {
   switch (record.kind) {
     case RecordKind::host_wait_mark:
@@ -40,7 +40,7 @@ bool is_by_host(const TraceRecord& record) noexcept {
 ActorId actor_of(const TraceRecord& record) noexcept {
   return is_by_host(record) ? record.host : record.actor;
 }
-/// Does it count as an operation of its actor?
+/// Returns true if the record counts as an operation of its actor.
 bool is_step(const TraceRecord& record) noexcept {
   switch (record.kind) {
     case RecordKind::operation:
@@ -83,8 +83,8 @@ class ByteSet {
 
 // --- Which operations
 
-/// The operations on the bytes concerned, and what these operations need in order to be judged as
-/// before: a live block under each, and contents for what they read.
+/// Chooses the operations on the affected bytes, and the operations that they need in order to be
+/// judged as before: the allocation of each block, and a write of each byte that is read.
 class Operations {
  public:
   Operations(Records records, const SpaceRange* concerned) : records_(records) {
@@ -94,8 +94,8 @@ class Operations {
         if (concerned == nullptr) concerned_.add(touch.range);
         continue;
       }
-      // One byte more on either side, where the access goes on: what ends there is why the finding
-      // ends there.
+      // Include one more byte on either side, if the access extends there: the state of that byte
+      // is the reason why the finding ends there.
       const std::uint64_t begin = std::max(
           touch.range.offset, concerned->offset - std::min<std::uint64_t>(1, concerned->offset));
       const std::uint64_t end = std::min(touch.range.offset + touch.range.bytes,
@@ -107,7 +107,7 @@ class Operations {
     chosen_.back() = 1;
   }
 
-  /// With those that are wanted for another reason.
+  /// Returns the chosen operations, including those in `wanted`, which Order needs.
   [[nodiscard]] const Flags& choose(const Flags& wanted) {
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (wanted[i] && !records_[i].touches.empty()) chosen_[i] = 1;
@@ -119,12 +119,12 @@ class Operations {
   }
 
  private:
-  /// What later operations of the slice still lack.
+  /// Bytes that later operations of the slice still need something for.
   struct Lacking {
-    ByteSet contents;  // a write
-    ByteSet block;     // a birth of either kind
-    ByteSet driver;    // the birth of a driver's block
-    ByteSet piece;     // the birth of a pool's
+    ByteSet contents;  // need a write
+    ByteSet block;     // need an allocation of either kind
+    ByteSet driver;    // need the allocation of a driver block
+    ByteSet piece;     // need the allocation of a pool block
   };
 
   void choose_backwards() {
@@ -171,8 +171,9 @@ class Operations {
     if (touch.kind != TouchKind::write) lacking.contents.add(touch.range);
   }
 
-  /// A chosen block must also end where it ended, or a later one would be given out twice; and the
-  /// first piece that is cut from it is what makes the rest of it the pool's own.
+  /// Adds the free of each chosen block, because a later block would otherwise be allocated twice.
+  /// Also adds the first pool block in each driver block, which makes the rest of the driver block
+  /// reserved. Returns true if something was added.
   bool complete_lives() {
     bool has_grown = false;
     const auto choose = [&](std::size_t i) {
@@ -215,11 +216,12 @@ class Operations {
 
 // --- Which order
 
-/// Who knows what, replayed as the checker does it. The listener hears of each clock that an actor
-/// is about to learn, and from where.
+/// Replays the vector clocks as the checker computes them. The listener receives each clock that an
+/// actor is about to join, and the source of the clock.
 class Replay {
  public:
-  /// Where a clock comes from: a record that the slice must have, or all that an actor did before.
+  /// The source of a clock: a record that the slice must contain, or everything that an actor did
+  /// before record `until`.
   struct Source {
     static constexpr std::size_t none = static_cast<std::size_t>(-1);
     std::size_t record = none;
@@ -284,7 +286,7 @@ class Replay {
     actors.submit(record.actor, record.host);
   }
 
-  /// The default stream of a device and its blocking streams take turns.
+  /// The default stream of a device and its blocking streams are ordered with each other.
   static bool are_partners(const Actor& a, const Actor& b) noexcept {
     const bool is_pair =
         (a.kind == ActorKind::default_stream && b.kind == ActorKind::blocking_stream) ||
@@ -333,7 +335,7 @@ class Replay {
   std::unordered_map<ActorId, std::vector<std::size_t>> steps_;
 };
 
-/// The records and waits through which the chosen operations know of each other.
+/// Chooses the records and waits that order the chosen operations.
 class Order {
  public:
   Order(Records records, const Flags& operations) : records_(records), operations_(operations) {
@@ -345,7 +347,7 @@ class Order {
     Flags chosen = operations_;
     choose_clues();
     for (const std::size_t clue : clues_) chosen[clue] = 1;
-    std::unordered_map<ActorId, std::size_t> live;  // the actor's records before this one matter
+    std::unordered_map<ActorId, std::size_t> live;  // records of the actor before this one matter
     for (std::size_t i = records_.size(); i-- > 0;) {
       const ActorId self = actor_of(records_[i]);
       if (!chosen[i] && raises_[i] && i < live[self]) chosen[i] = 1;
@@ -376,10 +378,10 @@ class Order {
     find_unknown(replay.actors);
   }
 
-  /// The latest chosen operation that the last one does not come after.
+  /// Finds the latest chosen operation that the last record is not ordered after.
   void find_unknown(const Actors& actors) {
     const ActorId last = actor_of(records_.back());
-    std::map<ActorId, std::size_t> behind;  // operations of the actor after this one
+    std::map<ActorId, std::size_t> behind;  // number of operations of the actor after this one
     for (std::size_t i = records_.size() - 1; i-- > 0;) {
       if (!operations_[i]) continue;
       const ActorId self = actor_of(records_[i]);
@@ -392,7 +394,7 @@ class Order {
     }
   }
 
-  /// How many chosen operations of the actor are among its first `sequence`.
+  /// Returns how many of the first `sequence` operations of the actor are chosen.
   [[nodiscard]] std::size_t count(ActorId actor, std::uint64_t sequence) const {
     const auto positions = positions_.find(actor);
     if (positions == positions_.end()) return 0;
@@ -407,7 +409,8 @@ class Order {
     for (std::size_t i = 0; i < records_.size(); ++i) {
       const ActorId self = actor_of(records_[i]);
       const auto listen = [&](const VectorClock& clock, const Replay::Source& source) {
-        // A wait that is in the slice for any reason must find the record it found.
+        // A wait in the slice must find the same event record as before, whatever it is in the
+        // slice for.
         const bool raises = is_news(replay.actors, self, clock);
         raises_[i] = raises_[i] || raises;
         if (raises || source.record != Replay::Source::none) sources_[i].push_back(source);
@@ -430,8 +433,8 @@ class Order {
     });
   }
 
-  /// What a report says about the missing order: where its actor waited for an event that was never
-  /// recorded, and who else knows what it does not know.
+  /// Chooses records that only the text of the report needs: the actor's wait for an event that was
+  /// never recorded, and the first record at which another actor has the missing order.
   void choose_clues() {
     std::unordered_map<std::uint64_t, bool> is_recorded;
     std::optional<std::size_t> idle, witness;
@@ -449,7 +452,7 @@ class Order {
     if (witness) clues_.push_back(*witness);
   }
 
-  /// Who acts in the slice begins in it, and events end where they ended.
+  /// Adds the begin and end of every actor and the end of every event in the slice.
   void choose_beginnings(Flags& chosen) const {
     std::unordered_map<ActorId, bool> acts;
     std::unordered_map<std::uint64_t, bool> is_used;
@@ -465,7 +468,9 @@ class Order {
     }
   }
 
-  /// Tries without each record that is no operation: what many actors say, one may say as well.
+  /// Removes records that are not operations, one by one, as long as the order of the chosen
+  /// operations stays the same. Often several actors carry the same order, and one of them is
+  /// sufficient.
   void thin(Flags& chosen) const {
     if (static_cast<std::size_t>(std::ranges::count(chosen, 1)) > most_records_to_thin) return;
     const std::vector<VectorClock> wanted = knowledge(chosen);
@@ -501,12 +506,14 @@ class Order {
     return std::ranges::equal(a, b, SameClock{actors + 1});
   }
 
-  /// For each chosen operation, how many of every actor it comes after.
+  /// Returns, for each chosen operation, how many chosen operations of every actor it is ordered
+  /// after.
   [[nodiscard]] std::vector<VectorClock> knowledge(const Flags& chosen) const;
 
   const Records records_;
   const Flags& operations_;
-  std::map<ActorId, std::vector<std::uint64_t>> positions_;  // sequences of chosen operations
+  // The sequence numbers of the chosen operations of each actor.
+  std::map<ActorId, std::vector<std::uint64_t>> positions_;
   std::vector<std::vector<Replay::Source>> sources_;
   Flags raises_;
   std::optional<std::size_t> unknown_;
@@ -515,10 +522,10 @@ class Order {
   std::vector<std::size_t> clues_;
 };
 
-/// Counts, for each actor, how many of its operations have passed and how many of these are chosen.
+/// Tracks which operations of each actor are chosen, to renumber waits.
 class Renumbering {
  public:
-  /// The record as it reads among the chosen ones.
+  /// Returns the record with the numbers that apply among the chosen records.
   [[nodiscard]] TraceRecord renumbered(TraceRecord record) const {
     if (record.kind != RecordKind::host_wait_mark) return record;
     const auto found = steps_.find(record.actor);
@@ -572,7 +579,7 @@ std::vector<std::size_t> indices_of(const Flags& chosen) {
   return indices;
 }
 
-/// The finding at the last record.
+/// Returns the finding at the last record.
 std::optional<Finding> finding_at_end(Records records) {
   OrderChecker checker;
   std::optional<Finding> finding;
@@ -605,13 +612,15 @@ std::vector<std::size_t> slice(std::span<const TraceRecord> all, std::size_t at)
   Operations operations(records, finding ? &finding->range : nullptr);
   Flags chosen, before;
   do {
-    // Order may come from operations on other bytes, which then need what all operations need.
+    // Order may come from operations on other bytes, which then need allocations and writes of
+    // their own.
     before = operations.choose(chosen);
     chosen = Order(records, before).choose();
   } while (operations.choose(chosen) != before);
   if (finding && !gives(records, chosen, *finding)) {
-    // A trace with frees of wrong ranges, say, has an order that only the checker itself knows. All
-    // records but the other operations are still a slice; and all records always are.
+    // In some traces, such as one with frees of wrong ranges, order follows from details of the
+    // checker that are not modelled here. Then keep all records except unrelated operations. If
+    // that does not reproduce the finding either, keep all records.
     chosen = before;
     for (std::size_t i = 0; i < records.size(); ++i) {
       if (records[i].kind != RecordKind::operation && records[i].kind != RecordKind::host_access) {

@@ -10,20 +10,22 @@ namespace {
 
 constexpr std::size_t most_leaks = 1000;
 constexpr std::uint64_t records_between_checks = 16;
-// Text is made, written and kept by somebody: it may not grow far beyond the trace.
+// Texts of findings count as work, because a malicious trace could otherwise produce output that is
+// far larger than the trace.
 constexpr std::uint64_t steps_per_byte_said = 64;
 constexpr std::uint64_t records_between_reports = 65'536;
 
-/// `most` and `per_byte` for each byte, as far as 64 bits go.
+/// Returns `most + per_byte * bytes`, saturated at 64 bits.
 std::uint64_t limit(std::uint64_t most, std::uint64_t per_byte, std::uint64_t bytes) noexcept {
   std::uint64_t extra = 0;
   if (__builtin_mul_overflow(per_byte, bytes, &extra)) return ~std::uint64_t{0};
   return most > ~std::uint64_t{0} - extra ? ~std::uint64_t{0} : most + extra;
 }
 
-/// Watches what the checker costs. What it keeps takes long to count, so that is done only when it
-/// may have grown by half of what is allowed: a record adds a clock, a touch splits two sets of
-/// reads with one for each actor, and a step adds one read, at the most.
+/// Compares the cost of the checker with the budget. Counting the memory of the checker is slow, so
+/// the meter counts only when the memory may have grown by half of the limit. Upper bounds for the
+/// growth: a record adds one clock, a touch splits two sets of reads with one read per actor, and a
+/// step adds one read.
 class Meter {
  public:
   explicit Meter(const CheckBudget& budget) noexcept : budget_(budget) {}

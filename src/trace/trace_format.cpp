@@ -35,7 +35,8 @@ std::array<std::byte, chunk_header_bytes> chunk_header(
   };
   put(0, kind);
   put(4, static_cast<std::uint32_t>(payload.size()));
-  // Of kind and length too: a damaged length must not make other bytes look like a payload.
+  // The checksum also covers kind and length, so that a damaged length cannot make other bytes look
+  // like a valid payload.
   put(8, crc32c(payload, crc32c({header.data(), 8})));
   return header;
 }

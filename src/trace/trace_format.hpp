@@ -1,5 +1,5 @@
-// The bytes of a trace file: what the writer and the reader agree on. docs/formats/trace.md says
-// the same to people; a test compares the two.
+// Constants and helpers of the trace file format, shared by the writer and the reader.
+// docs/formats/trace.md specifies the format, and a test compares it with this file.
 
 #pragma once
 
@@ -19,10 +19,10 @@ inline constexpr std::size_t chunk_header_bytes = 12;
 inline constexpr std::uint32_t chunk_about = 1;
 inline constexpr std::uint32_t chunk_records = 2;
 inline constexpr std::uint32_t chunk_end = 3;
-/// A reader that does not know a chunk with this bit in its kind passes it over.
+/// A reader skips an unknown chunk if its kind has this bit, and rejects the trace otherwise.
 inline constexpr std::uint32_t skippable = 0x8000'0000;
 
-/// A finding that no record leads to.
+/// A finding that cannot be derived from the records.
 inline constexpr std::uint32_t chunk_finding = skippable | 1;
 
 inline constexpr std::uint8_t entry_string = 1;
@@ -33,11 +33,12 @@ inline constexpr std::uint8_t touch_assumed = 0x80;
 inline constexpr std::size_t max_chunk_bytes = 1 << 20;
 inline constexpr std::size_t max_string_bytes = 4096;
 inline constexpr std::size_t max_strings = 1 << 18;
-inline constexpr std::size_t max_lines = 64;  // of a finding, each
+inline constexpr std::size_t max_lines = 64;  // of each list in a finding
 inline constexpr std::size_t max_touches = 4096;
 inline constexpr std::size_t least_touch_bytes = 5;
 
-/// CRC-32C (Castagnoli), reflected; `before` is the checksum of what precedes the bytes.
+/// Returns the CRC-32C (Castagnoli, reflected) of the bytes. `before` is the checksum of the
+/// preceding bytes.
 [[nodiscard]] std::uint32_t crc32c(std::span<const std::byte> bytes,
                                    std::uint32_t before = 0) noexcept;
 
@@ -47,7 +48,8 @@ inline void put_u8(std::vector<std::byte>& out, std::uint8_t value) {
 inline void put_u32(std::vector<std::byte>& out, std::uint32_t value) {
   for (int i = 0; i < 4; ++i) put_u8(out, static_cast<std::uint8_t>(value >> (8 * i)));
 }
-/// Seven bits to a byte, the lowest first; all bytes but the last have the high bit.
+/// Appends a variable-length integer: seven bits per byte, lowest first. All bytes but the last
+/// have the high bit set.
 inline void put_varint(std::vector<std::byte>& out, std::uint64_t value) {
   for (; value >= 0x80; value >>= 7) put_u8(out, static_cast<std::uint8_t>(value | 0x80));
   put_u8(out, static_cast<std::uint8_t>(value));
@@ -59,7 +61,7 @@ inline void put_varint(std::vector<std::byte>& out, std::uint64_t value) {
   return value;
 }
 
-/// The kind, length and checksum that stand before a chunk's payload.
+/// Returns the header of a chunk: kind, length and checksum.
 [[nodiscard]] std::array<std::byte, chunk_header_bytes> chunk_header(
     std::uint32_t kind, std::span<const std::byte> payload) noexcept;
 

@@ -23,11 +23,11 @@ namespace {
 
 using namespace trace_format;
 
-/// Tags live for ever and there are 65,535 of them; files get a sixteenth.
+/// Tags are never freed and a process has 65,535 of them. Traces may use a sixteenth.
 constexpr std::uint32_t max_new_tags = 4096;
 std::atomic<std::uint32_t> new_tags = 0;
 
-/// What is wrong where; becomes a Failure with the name of the file.
+/// The position and kind of damage. It becomes a Failure once the name of the file is added.
 struct Damage {
   const char* field;
   std::uint64_t offset;
@@ -35,7 +35,7 @@ struct Damage {
   const char* bound;
 };
 
-/// Takes a payload apart. After the first damage everything reads as 0 and nothing moves.
+/// Decodes a payload. After the first error, every read returns 0 and the position stays.
 class Decoder {
  public:
   Decoder() = default;
@@ -119,7 +119,8 @@ class Decoder {
   std::optional<Damage> damage_;
 };
 
-/// Kept for whoever does not take them, such as a file of nothing else.
+/// Maximum number of findings kept for a caller that never takes them, for example if a file
+/// consists of findings only.
 constexpr std::size_t most_findings = 4096;
 
 }  // namespace
@@ -128,13 +129,13 @@ struct TraceReader::State {
   std::string name = "the trace";
   int file = -1;
   bool owns_file = false;
-  std::span<const std::byte> bytes = {};  // where there is no file: what was not read yet
+  std::span<const std::byte> bytes = {};  // without a file: the bytes not read yet
   std::uint64_t bytes_read = 0;
 
   About about;
   std::vector<std::byte> payload;
-  Decoder decoder;                  // of the chunk of records that is being read
-  std::deque<std::string> strings;  // never move; by number, from 1
+  Decoder decoder;                  // for the chunk of records being read
+  std::deque<std::string> strings;  // elements never move; numbered from 1
   std::unordered_map<std::uint64_t, Tag> tags;
   std::vector<Touch> touches;
   std::vector<Finding> findings;  // not taken yet
@@ -164,7 +165,7 @@ struct TraceReader::State {
     return refuse(damage.field, damage.offset, damage.value, damage.bound);
   }
 
-  /// Fills as much as there is and says how much that was.
+  /// Reads up to the size of the buffer and returns the number of bytes read.
   Result<std::size_t> fill(std::span<std::byte> out) {
     std::size_t done = 0;
     if (file < 0) {
@@ -225,7 +226,7 @@ struct TraceReader::State {
     return {};
   }
 
-  /// The next chunk; its kind, or nothing where the trace stops.
+  /// Reads the next chunk and returns its kind. Returns nullopt where the trace stops.
   Result<std::optional<std::uint32_t>> read_chunk() {
     const std::uint64_t begin = bytes_read;
     std::array<std::byte, chunk_header_bytes> header = {};
@@ -261,7 +262,7 @@ struct TraceReader::State {
     const std::uint64_t begin = bytes_read;
     const Result<std::optional<std::uint32_t>> kind = read_chunk();
     if (!kind) return kind.failure();
-    // Without it nothing was recorded: the writer died before its first chunk.
+    // If the chunk is missing, the writer died before its first chunk and recorded nothing.
     if (!kind->has_value()) {
       is_at_end = true;
       return {};
@@ -278,7 +279,7 @@ struct TraceReader::State {
     return {};
   }
 
-  /// Goes on to the next chunk of records; false at the end.
+  /// Moves to the next chunk of records. Returns false at the end of the trace.
   Result<bool> next_chunk() {
     for (;;) {
       const std::uint64_t begin = bytes_read;
@@ -360,7 +361,7 @@ struct TraceReader::State {
     strings.emplace_back(text);
   }
 
-  /// A string that was defined; "" for 0.
+  /// Returns a string by its number, or "" for 0.
   const std::string& string_at(const char* field) {
     static const std::string none;
     const std::uint64_t number =

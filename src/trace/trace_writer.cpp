@@ -26,15 +26,15 @@ namespace {
 
 using namespace trace_format;
 
-/// A chunk is written when it has this much: small, so that little is lost with a process that
-/// dies, and large enough for the call to cost nothing beside the records in it.
+/// Size at which a chunk is written: small, so that a dying process loses little, and large enough
+/// that the cost of the write call is negligible.
 constexpr std::size_t usual_chunk_bytes = 16 << 10;
-/// What the gap and the end of a trace take at the most.
+/// Maximum size of the gap record and the end of the trace, which are always written.
 constexpr std::size_t reserve_bytes = 128;
 
 Failure file_failure(const std::string& path, const char* call, int code) noexcept {
   char buffer[128] = "";
-  // The GNU form returns a text that may or may not be in the buffer.
+  // The GNU version returns a text that may or may not be in the buffer.
   const char* why = strerror_r(code, buffer, sizeof buffer);
   return Failure(ErrorCode::file)
       .with("call", call)
@@ -59,17 +59,18 @@ struct StringHash {
 
 struct TraceWriter::State {
   std::string path;
-  int file = -1;  // none: to memory
+  int file = -1;  // -1 for a writer to memory
   std::uint64_t generation = process_generation();
   std::uint64_t limit_bytes = 0;
-  std::vector<std::byte> kept;   // to memory: what was flushed
-  std::vector<std::byte> chunk;  // gathered, not flushed
+  std::vector<std::byte> kept;   // for a writer to memory: the flushed bytes
+  std::vector<std::byte> chunk;  // collected, not yet flushed
   std::unordered_map<std::string, std::uint32_t, StringHash, std::equal_to<>> strings;
-  std::unordered_map<const char*, std::uint32_t> site_strings;  // by address: they are not copied
+  // Strings of call sites, by address, because they are not copied.
+  std::unordered_map<const char*, std::uint32_t> site_strings;
   std::uint64_t written_bytes = 0;
   std::uint64_t records = 0;
   std::uint64_t lost = 0;
-  std::uint64_t lost_unsaid = 0;  // of these: not in the trace as a gap yet
+  std::uint64_t lost_unsaid = 0;  // those of `lost` that no gap record covers yet
   bool is_full = false;
   bool is_closed = false;
   std::optional<Failure> failure;
@@ -83,7 +84,7 @@ struct TraceWriter::State {
 
   [[nodiscard]] bool is_silent() const noexcept { return generation != process_generation(); }
 
-  /// Throws bad_alloc; a file remembers its failure instead.
+  /// Writes bytes. Throws std::bad_alloc for memory; for a file, stores the error in `failure`.
   void put(std::span<const std::byte> bytes) {
     if (file < 0) {
       kept.insert(kept.end(), bytes.begin(), bytes.end());
@@ -103,7 +104,8 @@ struct TraceWriter::State {
 
   void put_chunk(std::uint32_t kind, std::span<const std::byte> payload) {
     const auto header = chunk_header(kind, payload);
-    // All or nothing to memory, and one call where it costs no copy worth mentioning.
+    // Build header and payload in one vector. A write to memory then happens completely or not at
+    // all, and a write to a file is one call.
     std::vector<std::byte> whole;
     whole.reserve(header.size() + payload.size());
     whole.insert(whole.end(), header.begin(), header.end());
@@ -131,16 +133,17 @@ struct TraceWriter::State {
   static void put_string(std::vector<std::byte>& out, std::string_view text) {
     text = text.substr(0, utf8_prefix_bytes(text, max_string_bytes));
     put_varint(out, text.size());
-    // Readers hand strings out as C strings, which end at a zero.
+    // Readers return strings as C strings, which end at the first zero.
     for (const char c : text) put_u8(out, static_cast<std::uint8_t>(c == '\0' ? '?' : c));
   }
 
-  /// The number of a string, which is defined in the chunk if it is new. Both or neither happens.
+  /// Returns the number of a string, and defines the string in the chunk if it is new. If this
+  /// throws, neither the chunk nor the table has changed.
   std::uint32_t number_of(std::string_view text) {
     if (text.empty()) return 0;
     text = text.substr(0, utf8_prefix_bytes(text, max_string_bytes));
     if (const auto found = strings.find(text); found != strings.end()) return found->second;
-    // With so many the rest are nameless; only names that are made up as a program runs get there.
+    // Above this number, further strings are dropped. Only names generated at run time reach it.
     if (text.empty() || strings.size() == max_strings) return 0;
     const std::size_t before = chunk.size();
     try {
@@ -198,7 +201,7 @@ struct TraceWriter::State {
     ++records;
   }
 
-  /// What the record and the strings it may define take at the most.
+  /// Returns an upper bound for the size of the record and of the strings that it may define.
   [[nodiscard]] static std::size_t most_bytes(const TraceRecord& record) noexcept {
     const auto length = [](const char* text) { return text == nullptr ? 0 : std::strlen(text); };
     const std::size_t texts = record.name.size() + length(record.site.file) +
@@ -228,7 +231,8 @@ struct TraceWriter::State {
     ++lost_unsaid;
   }
 
-  /// Runs what may need memory; without it, the trace goes on and says what it lost.
+  /// Runs an action that may allocate. Returns false if there is no memory; the trace continues and
+  /// records the loss.
   template <class Action>
   bool attempt(Action action) noexcept {
     try {
@@ -267,14 +271,14 @@ Result<TraceWriter> TraceWriter::try_open(const std::string& path, const Options
   state->path = path;
   state->file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (state->file < 0) return file_failure(path, "open", errno);
-  // Emptied only once it is ours: two traces in one file would be none.
+  // Truncate only after taking the lock: two writers would destroy each other's trace.
   if (::flock(state->file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return Failure(ErrorCode::capacity,
                    "file '{path}' has a trace written to it already. Name another file.")
         .with("max", 1)
         .with("path", path);
   }
-  // A pipe or a terminal has no length.
+  // A pipe or a terminal has no length, and ftruncate fails with EINVAL.
   if (::ftruncate(state->file, 0) != 0 && errno != EINVAL) {
     return file_failure(path, "ftruncate", errno);
   }
@@ -295,7 +299,8 @@ void TraceWriter::write(const TraceRecord& record) noexcept {
   const bool is_writable = !state.is_closed && !state.failure && !state.is_full;
   if (!is_writable || record.touches.size() > max_touches) return state.lose_one();
   if (!state.has_room_for(record)) {
-    // Once something is missing for want of room, so is all that follows: one gap, not hundreds.
+    // After the first record that does not fit, drop all further records, so that there is one gap
+    // and not hundreds.
     state.is_full = true;
     return state.lose_one();
   }
@@ -305,10 +310,10 @@ void TraceWriter::write(const TraceRecord& record) noexcept {
       })) {
     return state.lose_one();
   }
-  // Without memory to flush, the next record tries again.
+  // If there is no memory to flush, the next record tries again.
   if (state.chunk.size() >= usual_chunk_bytes) {
     static_cast<void>(state.attempt([&] { state.flush_chunk(); }));
-    // A reader refuses larger ones.
+    // A reader rejects chunks above max_chunk_bytes.
     if (state.chunk.size() > max_chunk_bytes / 2) state.is_full = true;
   }
 }
@@ -333,7 +338,7 @@ void TraceWriter::write_finding(const Finding& finding) noexcept {
     const std::uint64_t used = state.written_bytes + state.chunk.size() + 2 * chunk_header_bytes +
                                reserve_bytes + payload.size();
     if (used > state.limit_bytes) return;
-    // Behind the records that were written before it.
+    // Flush first, so that the finding follows the records written before it.
     state.flush_chunk();
     if (!state.failure) state.put_chunk(chunk_finding, payload);
   }));
@@ -362,7 +367,7 @@ Result<void> TraceWriter::close() noexcept {
   if (!is_ended && !state.failure) state.failure = no_memory();
   state.is_closed = true;
   if (state.file >= 0) {
-    // Some file systems tell of a full disk only now.
+    // Some file systems report a full disk only at close.
     if (::close(std::exchange(state.file, -1)) != 0 && !state.failure) {
       state.failure = file_failure(state.path, "close", errno);
     }

@@ -1,4 +1,5 @@
-// A vector clock: for each actor, up to which of its operations somebody knows.
+// A VectorClock holds, for each actor, the last operation of that actor that the owner of the clock
+// is ordered after.
 
 #pragma once
 
@@ -20,7 +21,7 @@ class VectorClock {
     known_[actor] = sequence;
   }
 
-  /// The component-wise maximum; true if anything rose.
+  /// Takes the component-wise maximum. Returns true if a component rose.
   bool join(const VectorClock& other) {
     if (other.known_.size() > known_.size()) known_.resize(other.known_.size(), 0);
     bool has_risen = false;
@@ -31,7 +32,7 @@ class VectorClock {
     return has_risen;
   }
 
-  /// How many components it holds.
+  /// Returns the number of components stored.
   [[nodiscard]] std::size_t size() const noexcept { return known_.size(); }
 
  private:

@@ -1,10 +1,15 @@
-// The catalog finds devices by name and opens them.
+// The catalog lists the available backends and opens devices by name.
 //
-// Opening the same spec twice gives the same device, from any thread; a device stays open until the
-// process ends, and a forked child opens its own. A backend that is absent is a fact with a
-// sentence, not an error: only opening one of its devices fails, with InvalidDevice and that
-// sentence. Memory asked for on a device is there or refused; nothing falls back to another device
-// silently. Specs are described in device_spec.hpp. Thread-safe.
+//   Device gpu = open_device("cuda:0");
+//   Device any = open_best_device();
+//
+// Opening the same spec twice returns the same device, from any thread. A device opened by the
+// catalog stays open until the process ends. A forked child cannot use the devices of its parent
+// and opens its own.
+//
+// A missing backend is not an error by itself. list_backends() reports the reason, and opening one
+// of its devices fails with InvalidDevice and the same reason. The catalog never substitutes
+// another device. device_spec.hpp describes specs. Thread-safe.
 
 #pragma once
 
@@ -20,29 +25,39 @@
 
 namespace tern {
 
+/// What the catalog knows about one backend on this machine.
 struct BackendListing {
   std::string name;
   bool is_available = false;
-  /// Why not, in one sentence; empty if it is available.
+  /// The reason why the backend is not available, as one sentence. Empty if the backend is
+  /// available.
   std::string reason;
-  /// Specs of its devices on this machine.
+  /// The specs of the backend's devices on this machine.
   std::vector<std::string> devices;
-  /// What keeps Tern from using further devices that were found, a sentence without its point each.
+  /// For each device that was found but that Tern cannot use: the reason, as a sentence without the
+  /// final period.
   std::vector<std::string> passed_over;
-  /// The options its specs take, as "key=values".
+  /// The options that specs of this backend accept, as "key=values".
   std::vector<std::string> options;
 };
 
-/// Every backend Tern knows, available or not, in the order open_best_device() prefers them.
+/// Lists every backend that Tern knows, available or not, in the order in which open_best_device()
+/// prefers them. May load drivers.
 [[nodiscard]] TERN_EXPORT std::vector<BackendListing> list_backends();
 
+/// Opens the device with this spec, or returns it if it is already open. Fails with invalid_device
+/// if the spec is malformed, or names an unknown backend, an unavailable backend or a device that
+/// does not exist. Fails with out_of_memory, and with failures of the driver. Loads the driver on
+/// first use.
 [[nodiscard]] TERN_EXPORT Result<Device> try_open_device(std::string_view spec);
 [[nodiscard]] inline Device open_device(std::string_view spec, CallSite site = CallSite::here()) {
   return try_open_device(spec).value(site);
 }
 
-/// TERN_DEVICE if that is set, else the first device of the first available backend. An OpenCL
-/// device that is the host's processor under another name is passed over: it is opened by its spec.
+/// Opens the device that TERN_DEVICE names, if set. Otherwise opens the first device of the first
+/// available backend. An OpenCL device that is only the host's processor is skipped; open such a
+/// device by its spec. Fails like try_open_device(), and with invalid_argument if a TERN_* variable
+/// has an invalid value.
 [[nodiscard]] TERN_EXPORT Result<Device> try_open_best_device();
 [[nodiscard]] inline Device open_best_device(CallSite site = CallSite::here()) {
   return try_open_best_device().value(site);

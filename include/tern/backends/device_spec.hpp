@@ -1,13 +1,15 @@
-// A DeviceSpec is the text that names a device, taken apart: "cuda:1", "sim:0?seed=7", "host".
+// A DeviceSpec is the parsed form of a text that names a device: "cuda:1", "sim:0?seed=7", "host".
 //
 //   spec    = backend [":" index] ["?" key "=" value {"&" key "=" value}]
 //           | "disk:" path
 //
-// Backend names and keys are letters, digits and "_", in any case; an index is decimal digits.
-// `gpu` is another name for `cuda`, and a missing index is 0. The path of `disk:` is kept as it is,
-// "?" included. The canonical text has names and keys in lower case, options sorted by key, and the
-// index left out only where the backend has a single device; values stay as they are written, so
-// `threads=2` and `threads=02` are two specs. A regular value type.
+// Backend names and keys consist of letters, digits and "_", in upper or lower case. An index
+// consists of decimal digits; a missing index is 0. `gpu` is another name for `cuda`. The path of
+// `disk:` is everything after the colon, including any "?".
+//
+// The canonical text has names and keys in lower case and options sorted by key. It contains the
+// index unless the backend has only one device. Option values are not normalized, so `threads=2`
+// and `threads=02` are two different specs. A regular value type.
 
 #pragma once
 
@@ -25,19 +27,23 @@ namespace tern {
 struct DeviceSpec {
   std::string backend = {};
   std::uint32_t index = 0;
-  std::vector<std::pair<std::string, std::string>> options = {};  // sorted by key, keys distinct
-  std::string path = {};                                          // of "disk:" only
+  /// Keys and values, sorted by key. Each key occurs once.
+  std::vector<std::pair<std::string, std::string>> options = {};
+  /// The path of a "disk:" spec. Empty for other specs.
+  std::string path = {};
 
-  /// The value of an option; empty if it is not there.
+  /// Returns the value of an option, or an empty text if the option is not set.
   [[nodiscard]] TERN_EXPORT std::string_view option(std::string_view key) const noexcept;
-  /// The canonical text.
+  /// Returns the canonical text. Parsing it yields an equal DeviceSpec.
   [[nodiscard]] TERN_EXPORT std::string text() const;
 
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
 };
 
-/// Refused with invalid_device, which carries the spec and says what is wrong with it.
+/// Parses a spec. Fails with invalid_device; the failure carries the spec and the reason. Does not
+/// check whether the device exists.
 [[nodiscard]] TERN_EXPORT Result<DeviceSpec> try_parse_device_spec(std::string_view text);
+/// Like try_parse_device_spec(), but throws the failure.
 [[nodiscard]] TERN_EXPORT DeviceSpec parse_device_spec(std::string_view text);
 
 }  // namespace tern

@@ -1,13 +1,21 @@
-// The simulated device: a GPU-like device in ordinary memory that checks the order of everything.
+// The simulated device: a GPU-like device in host memory that checks the order of every access.
 //
-// It opens on any machine as `sim`, behaves like a device with memory of its own and asynchronous
-// streams, and reports a missing wait, a reuse too early or a use after free at the line that
-// submitted it, whatever the timing. Everything it does follows from one seed, so a report replays.
-// This header has its knobs and the means to test one's own stream-ordered code with it; a
-// GoogleTest fixture is in sim_gtest.hpp.
+//   Device device = sim::open({.seed = 7});
+//   run_my_pipeline(device);               // throws Violation at a missing wait
+//   for (const Finding& leak : sim::leaks(device)) std::cout << leak.text();
 //
-// Calls are safe from any thread. All threads count as one host unless they say otherwise; runs are
-// repeatable if the calls come in the same order.
+// The device `sim` opens on any machine. It behaves like a device with its own memory and
+// asynchronous streams. It reports a missing wait, a premature reuse or a use after free at the
+// line that submitted the work, independent of timing. One seed determines everything the device
+// does, so a report can be reproduced.
+//
+// This header has the options of the device and the functions to test your own stream-ordered code.
+// sim_gtest.hpp has a GoogleTest fixture. docs/guide/sim.md is the guide.
+//
+// Calls are safe from any thread. All host threads count as one actor, unless
+// Options::per_thread_host is set. A run is repeatable if the calls come in the same order. Every
+// function that takes a Device throws InvalidDevice if the device is not simulated. A CUDA device
+// that was opened with `driver=sim` counts as simulated.
 
 #pragma once
 
@@ -27,138 +35,168 @@
 
 namespace tern::sim {
 
-/// What happens when the checker finds something.
+/// What happens when the checker finds an error.
 enum class Mode : std::uint8_t {
-  raise,    // the submitting call fails with violation, and nothing is queued
-  collect,  // everything runs on; findings() has the list
-  abort,    // print the report and abort: for debuggers, and programs that swallow exceptions
+  raise,    // the submitting call fails with violation and queues nothing
+  collect,  // the program continues; findings() returns the findings
+  abort,    // prints the report and aborts: for debuggers and code that swallows exceptions
 };
 
-/// Which range a driver hands out again.
+/// Which freed memory the simulated driver reuses.
 enum class Reuse : std::uint8_t {
-  hostile,   // the most recently freed one that fits, at the first moment the rules allow
-  friendly,  // no address twice until the memory is used up
+  hostile,   // the most recently freed range that fits, as early as the rules allow
+  friendly,  // no address is reused until the memory is used up
 };
 
-/// Who runs next whenever a call gives the choice.
+/// Which actor, the host or a stream, runs next where there is a choice.
+/// - `mix`: the seed selects one of the other policies, except `eager`.
+/// - `lazy`: streams run only when the host waits.
+/// - `eager`: streams run as soon as work is submitted.
+/// - `random`: each ready actor is equally likely.
+/// - `skewed`: each actor has a random weight.
+/// - `stall_one`: one stream runs only when no other actor can.
+/// - `pct`: actors have random priorities that change a few times (probabilistic concurrency
+///   testing).
 enum class Policy : std::uint8_t { mix, lazy, eager, random, skewed, stall_one, pct };
 
-/// Which of a driver's own synchronisations count as order. Relying on them is what makes code fail
-/// with the next driver, so none does, unless old code is to be tested as it is.
+/// Which implicit synchronizations of a driver the checker counts as order. The default is `none`,
+/// because code that relies on them may fail with another driver version. Use `documented` to test
+/// existing code as it is.
 enum class CreditImplicit : std::uint8_t {
   none,
-  documented,  // releasing memory waits for the device; copies of pageable memory wait for the copy
+  documented,  // frees wait for the device; copies of pageable memory wait for the copy
 };
 
-/// Who hears of a finding besides the caller.
+/// Whether findings are also printed.
 enum class Report : std::uint8_t {
-  print,  // standard error, once for each line that is wrong: an exception may be swallowed
-  quiet,  // nobody; for tests that plant mistakes
+  print,  // to standard error, once per faulty line, because code may swallow the exception
+  quiet,  // not printed; for tests with planted errors
 };
 
+/// Options of a simulated device.
 struct Options {
+  /// The seed of all random choices.
   std::uint64_t seed = 0;
   Policy policy = Policy::mix;
-  /// Of pct: how many times the running actor is overtaken, 2 to 5.
+  /// For Policy::pct: the depth d, 2 to 5. The running actor drops to the lowest priority d - 1
+  /// times.
   unsigned pct_depth = 3;
   Reuse reuse = Reuse::hostile;
   Mode mode = Mode::raise;
   Report report = Report::print;
-  /// What is simulated: h200, small, or the path of a profile; empty is h200. See
+  /// The simulated hardware: "h200", "small", or the path of a profile. Empty means h200. See
   /// docs/guide/sim.md.
   std::string profile = {};
-  /// Bytes of device memory; unset: the profile's.
+  /// Bytes of device memory. If unset, the profile decides.
   std::optional<std::size_t> memory_bytes = {};
-  /// Without the checker only wrong bytes show a mistake; for measuring what it adds.
+  /// Runs the checker. Without it, an error shows only as wrong bytes. Turn it off to measure what
+  /// the checker costs.
   bool check = true;
-  /// Whether the device declares Capability::concurrent_managed; unset: the profile's word.
+  /// Whether the device declares Capability::concurrent_managed. If unset, the profile decides.
   std::optional<bool> concurrent_managed = {};
   /// Whether the device declares Capability::float64.
   bool float64 = true;
-  /// C++ kernels see only the pages they declare; anything else they touch is TERN-S303.
+  /// C++ kernels can access only the pages that their launch declares. Any other access is reported
+  /// as TERN-S303.
   bool strict_kernels = false;
-  /// Every host thread is an actor of its own; release() and acquire() order them.
+  /// Each host thread is a separate actor. Use release() and acquire() to declare their order.
   bool per_thread_host = false;
   CreditImplicit credit_implicit = CreditImplicit::none;
-  /// "allocate#3=oom, copy%2=fail": see docs/guide/sim.md.
+  /// The fault plan, such as "allocate#3=oom, copy%2=fail". See docs/guide/sim.md.
   std::string faults = {};
-  /// The file to write a trace to, for `tern check`; empty: none. While another device writes to
-  /// it, this one writes to the same name with ".2", ".3" and so on. Needs the checker.
+  /// The file to write a trace to, for `tern check`. Empty means no file. If another open device
+  /// already writes to the file, this device appends ".2", ".3" and so on to the name. Needs the
+  /// checker.
   std::string trace = {};
-  /// Without a file: how much of the trace to keep in memory, for save_trace().
+  /// Maximum size of a trace that is kept in memory for save_trace(). Only used if `trace` is
+  /// empty. 0 keeps no trace.
   std::size_t trace_memory_bytes = 0;
 };
 
-/// From the environment: TERN_SIM_SEED, TERN_SIM_SCHEDULE, TERN_SIM_REUSE, TERN_SIM_MODE,
-/// TERN_SIM_REPORT, TERN_SIM_PROFILE, TERN_SIM_FAULTS, TERN_SIM_TRACE. Throws InvalidArgument,
-/// FileError.
+/// Returns the default options, changed by TERN_SIM_SEED, TERN_SIM_SCHEDULE, TERN_SIM_REUSE,
+/// TERN_SIM_MODE, TERN_SIM_REPORT, TERN_SIM_PROFILE, TERN_SIM_FAULTS and TERN_SIM_TRACE. Throws
+/// InvalidArgument for an invalid value, and FileError for a profile that cannot be read.
 [[nodiscard]] TERN_EXPORT Options options_from_config();
 
-/// A device of its own: two calls give two devices, whatever the options. The catalog's `sim:0` and
-/// `sim:1` are peers; these have none. Throws InvalidArgument for options that make no sense,
-/// FileError for a profile that cannot be read.
+/// Opens a new simulated device. Two calls return two devices, even with equal options. The device
+/// has no peers, unlike `sim:0` and `sim:1` of the catalog. Throws InvalidArgument for invalid
+/// options, and FileError for a profile that cannot be read or a trace that cannot be written.
 [[nodiscard]] TERN_EXPORT Device open(const Options& options);
-/// Several devices that are peers of each other.
+/// Opens `count` devices, 1 to 64, that are peers of each other. Throws like open().
 [[nodiscard]] TERN_EXPORT std::vector<Device> open_peers(const Options& options, unsigned count);
 
-/// Tells the checker of an access to memory by the host that it cannot see. Throws Violation in
-/// mode raise.
+/// These functions announce a host access that the checker cannot observe. They throw Violation in
+/// Mode::raise if the access is not ordered after the work on that memory, and InvalidArgument for
+/// a null address.
 TERN_EXPORT void host_read(const Device& device, const void* address, std::size_t bytes,
                            CallSite site = CallSite::here());
 TERN_EXPORT void host_write(const Device& device, void* address, std::size_t bytes,
                             CallSite site = CallSite::here());
 
-/// With per_thread_host: what this thread did before release() comes before what another does after
-/// acquire() with the same tag, as a lock or a flag of the program's own orders them.
+/// With Options::per_thread_host, these functions declare the order of two threads: everything that
+/// a thread did before release() is ordered before everything that another thread does after
+/// acquire() with the same tag. Call them where the program synchronizes its threads with a lock or
+/// a flag.
 TERN_EXPORT void release(const Device& device, std::uint64_t tag);
 TERN_EXPORT void acquire(const Device& device, std::uint64_t tag);
 
-/// Holds the stream at this point: later work of it does not begin before let_go(). It is what a
-/// host function that blocks would be on other devices; here that would block the simulation
-/// itself.
+/// Holds the stream at this point: later work of the stream does not begin before let_go(). Returns
+/// the number of the hold. On other devices, a host function that blocks has this effect; on a
+/// simulated device such a function would block the simulation itself.
 [[nodiscard]] TERN_EXPORT std::uint64_t hold(StreamRef stream);
+/// Ends a hold.
 TERN_EXPORT void let_go(const Device& device, std::uint64_t hold);
-/// Runs the stream until it stands at the hold.
+/// Runs the stream until it has reached the hold.
 TERN_EXPORT void run_to_hold(const Device& device, std::uint64_t hold);
-/// How long a wait for a held stream gives other threads to let it go, before it is called a
-/// deadlock (TERN-S501), and a poll endless (TERN-S502). Ten seconds unless told otherwise.
+/// Sets how long a wait for a held stream lasts before it is reported. Until then, another thread
+/// can end the hold with let_go(). Afterwards the wait is reported as a deadlock (TERN-S501), and a
+/// polling loop as endless (TERN-S502). The default is ten seconds.
 TERN_EXPORT void set_patience(const Device& device, std::uint64_t milliseconds);
 
-/// Runs the body once for every schedule and every choice a driver has, each time on a fresh device
-/// with the options; for small programs only. With Policy::lazy the streams run only when the host
-/// waits: these are far fewer schedules, and have all outcomes if the host does nothing in between
-/// that depends on the streams. Gives the number of runs, at most `most_runs`. Throws
-/// InvalidArgument if the body does not do the same every time.
+/// The result of for_every_schedule().
 struct Exploration {
   std::uint64_t runs = 0;
-  bool is_complete = false;  // every schedule was run
+  bool is_complete = false;  // true if every schedule was run
 };
+/// Runs the body once for every schedule and every choice that a driver has, each time on a new
+/// device with these options. Stops after `most_runs` runs. Suitable for small programs only.
+///
+/// With Policy::lazy, streams run only when the host waits. There are far fewer such schedules, and
+/// they produce all outcomes if the host does nothing between its waits that depends on the
+/// streams.
+///
+/// Throws InvalidArgument for invalid options, and if the body does not make the same calls in
+/// every run. Passes on what the body throws.
 TERN_EXPORT Exploration for_every_schedule(const Options& options, std::uint64_t most_runs,
                                            const std::function<void(const Device&)>& body);
 
-/// What has been found so far, in order. The findings of calls that may not fail are here too.
+/// Returns all findings so far, in order. They include findings of calls that cannot fail, such as
+/// frees.
 [[nodiscard]] TERN_EXPORT std::vector<Finding> findings(const Device& device);
-/// Live allocations as findings, oldest first.
+/// Returns the live allocations as findings, oldest first.
 [[nodiscard]] TERN_EXPORT std::vector<Finding> leaks(const Device& device);
-/// Depends on every record so far, and on nothing else: equal runs have equal hashes.
+/// Returns a hash of all trace records so far. Equal runs have equal hashes.
 [[nodiscard]] TERN_EXPORT std::uint64_t trace_hash(const Device& device);
-/// Where the page of managed memory is now; unset before its first use. Throws InvalidArgument for
-/// other memory.
+/// Returns the place where a page of managed memory is now, or nullopt before its first use. Throws
+/// InvalidArgument for other memory.
 [[nodiscard]] TERN_EXPORT std::optional<Place> residence(const Device& device, const void* address);
-/// Bytes of managed memory that had to move so far, in either direction.
+/// Returns how many bytes of managed memory had to migrate so far, in either direction.
 [[nodiscard]] TERN_EXPORT std::uint64_t migrated_bytes(const Device& device);
-/// Brings the trace in its file up to date. Throws FileError if it could not be written, then or
-/// before, and CapacityReached if it was cut short. Nothing without a trace.
+/// Writes the buffered part of the trace to its file. Throws FileError if this write or an earlier
+/// one failed, and CapacityReached if records were lost. Does nothing if the device has no trace.
 TERN_EXPORT void flush_trace(const Device& device);
-/// Ends the trace kept in memory, as if the device were shut down now, writes it to a file, and
-/// says how many records it has. Throws FileError, and InvalidArgument if none was kept.
+/// Ends the trace that is kept in memory, as if the device were shut down now, and writes it to a
+/// file. Returns the number of records. Throws FileError if the file cannot be written, and
+/// InvalidArgument if no trace was kept.
 TERN_EXPORT std::uint64_t save_trace(const Device& device, const std::string& path);
-/// Virtual nanoseconds since the device was opened.
+/// Returns the virtual time since the device was opened, in nanoseconds.
 [[nodiscard]] TERN_EXPORT std::uint64_t virtual_time_ns(const Device& device);
-/// How often each class of call was made, for fault loops: "allocate", "copy", "launch", ... Peers
-/// count together.
+/// Returns the number of calls of a fault class, such as "allocate", "copy" or "launch", over the
+/// device and all its peers. Use it to fail each call in turn. Throws InvalidArgument for an
+/// unknown class.
 [[nodiscard]] TERN_EXPORT std::uint64_t calls(const Device& device, std::string_view fault_class);
-/// Replaces the fault plan, and counts calls from zero again. Throws InvalidArgument.
+/// Replaces the fault plan of the device and its peers and resets the call counts. Throws
+/// InvalidArgument for an invalid plan.
 TERN_EXPORT void set_faults(const Device& device, std::string_view plan);
 
 }  // namespace tern::sim

@@ -1,5 +1,5 @@
-// A GoogleTest fixture for code that orders work by streams: the test runs on simulated devices
-// with different seeds, and any finding of the checker fails it with the whole report.
+// A GoogleTest fixture that runs stream-ordered code on simulated devices with many seeds. Any
+// finding of the order checker fails the test with a full report.
 //
 //   class Pipeline : public tern::sim::Test {};
 //   TEST_F(Pipeline, HandsTheColumnOver) {
@@ -9,10 +9,10 @@
 //     });
 //   }
 //
-// A run that fails leaves its trace in the current folder, as tern-<test>-<seed>.trace, for
-// `tern check`.
+// A failing run writes its trace to the current directory, as tern-<test>-<seed>.trace, for `tern
+// check`. TERN_SIM_SEED reruns a single seed.
 //
-// Needs GoogleTest, which the rest of Tern does not. TERN_SIM_SEED replays a single seed.
+// This header needs GoogleTest; the rest of Tern does not.
 
 #pragma once
 
@@ -31,19 +31,21 @@
 
 namespace tern::sim {
 
-/// One run of a test: a fresh device, streams made by name, and what is expected of the checker.
+/// One run of a test: a new device, streams by name, and the finding that the run expects, if any.
 class Run {
  public:
+  /// Opens a device. Throws like sim::open().
   explicit Run(const Options& options)
       : seed_(options.seed), trace_(options.trace), device_(sim::open(options)) {}
 
   [[nodiscard]] const Device& device() const noexcept { return device_; }
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
-  /// A new stream that lives until the run ends.
+  /// Creates a stream that lives until the run ends.
   [[nodiscard]] StreamRef stream(std::string_view name) {
     return streams_.emplace_back(device_, StreamOptions{.name = name});
   }
-  /// This run must end with a finding of that code, such as "TERN-S101".
+  /// Declares that this run must produce a finding with this code, such as "TERN-S101". The run
+  /// then fails if there is no such finding.
   void expect(std::string code) { expected_ = std::move(code); }
 
  private:
@@ -55,18 +57,20 @@ class Run {
   std::deque<Stream> streams_;
 };
 
+/// The base class of fixtures. Derive a fixture from it and call for_each_schedule() in each test.
 class Test : public testing::Test {
  protected:
-  // Qualified: testing::Test has a Run of its own.
+  // sim::Run is qualified because testing::Test has a member named Run.
   using Body = std::function<void(sim::Run&)>;
 
-  /// Runs the body with seeds 0 to runs - 1, or with TERN_SIM_SEED alone if that is set. Stops at
-  /// the first run that fails.
+  /// Runs the body with seeds 0 to runs - 1, or only with TERN_SIM_SEED if that is set. Stops at
+  /// the first failing run. A run fails if the body throws, if a test assertion fails, if the
+  /// checker has a finding that was not expected, or if memory is still allocated at the end.
   static void for_each_schedule(int runs, const Body& body) {
     Options options = options_from_config();
-    // A run that fails shows its findings; one that expects them does not.
+    // A failing run reports its findings through GoogleTest, and expected findings are not printed.
     options.report = Report::quiet;
-    // Kept for the run that fails, up to a size nobody minds.
+    // The trace is kept in memory and written to a file only if the run fails.
     if (options.trace.empty() && options.check) options.trace_memory_bytes = std::size_t{16} << 20;
     const bool is_replay = !config().sim_seed.empty();
     for (int i = 0; i < (is_replay ? 1 : runs) && !HasFailure(); ++i) {
@@ -80,12 +84,12 @@ class Test : public testing::Test {
     sim::Run run(options);
     bool is_cut_short = false;
     try {
-      // Failures of the test's own say which run it was.
+      // Adds the seed to the message of each assertion that fails in the body.
       const testing::ScopedTrace trace(__FILE__, __LINE__, "replay: " + seed_text(run));
       body(run);
       run.device().synchronize();
     } catch (const Violation&) {
-      // What it says stands in the findings, at length.
+      // findings() has the full report.
       is_cut_short = true;
     } catch (const std::exception& error) {
       ADD_FAILURE() << "seed " << run.seed() << ": " << error.what() << "\n  " << replay_line(run);
@@ -96,13 +100,13 @@ class Test : public testing::Test {
       return;
     }
     if (HasFailure()) {
-      // The test's own: the trace shows how it came to that.
+      // An assertion of the test failed. The trace shows what led to it.
       ADD_FAILURE() << "seed " << run.seed() << " failed\n  " << replay_line(run);
       return;
     }
     const std::vector<Finding> found = findings(run.device());
     if (run.expected_.empty()) {
-      // A body that was cut short had no chance to free what it had.
+      // A body that an exception ended could not free its memory, so its leaks do not count.
       const std::vector<Finding> live = is_cut_short ? std::vector<Finding>() : leaks(run.device());
       if (found.empty() && live.empty()) return;
       const std::string replay = replay_line(run);
@@ -129,15 +133,16 @@ class Test : public testing::Test {
     return "TERN_SIM_SEED=" + std::to_string(run.seed()) + " --gtest_filter=" + test_name();
   }
 
-  /// Writes the run's trace as well, if there is one to write: call it once for a run.
+  /// Returns the line that tells how to rerun this run. Also writes the trace of the run to a file
+  /// if one was kept in memory. Call this function once per run.
   static std::string replay_line(const sim::Run& run) {
     return "replay: " + seed_text(run) + trace_text(run, test_name()) + "\n";
   }
 
   static std::string trace_text(const sim::Run& run, std::string name) {
-    // Findings name the file they were traced to themselves.
+    // If the run writes a trace file, its findings name the file already.
     if (!run.trace_.empty()) return "";
-    // Names of tests with parameters have slashes.
+    // Names of parameterized tests contain slashes.
     for (char& c : name) c = c == '/' ? '_' : c;
     const std::string path = "tern-" + name + "-" + std::to_string(run.seed()) + ".trace";
     try {

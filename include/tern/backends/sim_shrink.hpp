@@ -1,17 +1,17 @@
-// Shrinking: from a long program that fails to the shortest one found that still does.
-//
-// A property test makes a program as a list of steps and runs it; when a run fails, most of its
-// steps have nothing to do with it. `shrink` leaves steps out, large pieces first, each together
-// with the later steps that make no sense without it, then tries simpler steps in place of the ones
-// that are left, and runs what remains each time. In the result no single step can be left out or
-// made simpler, unless the runs were used up. Nothing is random: the same program shrinks the same
-// way.
+// shrink() reduces a failing list of steps to a short list that still fails.
 //
 //   auto shortest = tern::sim::shrink(steps, [&](std::span<const Step> some) {
 //     return run(some).code == first.code;
 //   });
 //
-// It knows nothing of devices, and a Step is whatever the test says. On one thread.
+// A property test generates a program as a list of steps and runs it. If a run fails, most steps
+// are usually irrelevant. shrink() removes groups of steps, large groups first, together with the
+// later steps that depend on a removed step. Then it replaces the remaining steps by simpler ones.
+// It runs each candidate and keeps it if it still fails.
+//
+// In the result, no single step can be removed or simplified, unless the maximum number of runs was
+// reached. shrink() is deterministic: the same program always shrinks to the same result. It does
+// not use a device, and Step can be any copyable type. Call it from one thread.
 
 #pragma once
 
@@ -23,22 +23,24 @@
 
 namespace tern::sim {
 
-/// How a list of steps may be made smaller. Both default to "not at all".
+/// The default for `depends`: no step depends on another.
 template <class Step>
 struct NothingDepends {
   bool operator()(const Step& /*later*/, const Step& /*earlier*/) const noexcept { return false; }
 };
+/// The default for `simpler`: no step has a simpler replacement.
 template <class Step>
 struct NothingIsSimpler {
   std::vector<Step> operator()(const Step& /*step*/) const { return {}; }
 };
 
 struct ShrinkOptions {
-  /// Programs run at the most; when they are used up, the shortest so far is the result.
+  /// Maximum number of programs to run. When it is reached, the shortest failing program so far is
+  /// the result.
   std::size_t most_runs = 20'000;
 };
 
-/// One shrinking, step by step: what `shrink` below does in one call.
+/// The implementation of shrink(). Holds the current shortest failing program.
 template <class Step, class StillFails, class Depends, class Simpler>
 class Shrinker {
  public:
@@ -50,7 +52,7 @@ class Shrinker {
         simpler_(std::move(simpler)),
         runs_left_(options.most_runs) {}
 
-  /// A program that does not fail to begin with is given back as it is.
+  /// Returns the shortest failing program found. Returns the program unchanged if it does not fail.
   [[nodiscard]] std::vector<Step> run() && {
     if (!fails(steps_)) return std::move(steps_);
     do {
@@ -68,7 +70,9 @@ class Shrinker {
     return still_fails_(std::span<const Step>(steps));
   }
 
-  /// From the end, because what comes after the failure goes in the first attempts.
+  /// Tries to remove each group of `piece` steps. Goes from the end to the front, because steps
+  /// after the failure are irrelevant and are then removed by the first attempts. Returns true if a
+  /// group was removed.
   bool leave_out(std::size_t piece) {
     bool has_shrunk = false;
     for (std::size_t end = steps_.size(); end > 0;) {
@@ -83,7 +87,7 @@ class Shrinker {
     return has_shrunk;
   }
 
-  /// The steps but those of [begin, end) and whatever depends on one that is left out.
+  /// Returns the steps without [begin, end) and without steps that depend on a removed step.
   [[nodiscard]] std::vector<Step> without(std::size_t begin, std::size_t end) const {
     std::vector<const Step*> gone;
     std::vector<Step> kept;
@@ -102,6 +106,7 @@ class Shrinker {
     return kept;
   }
 
+  /// Tries to replace each step by a simpler one. Returns true if a step was replaced.
   bool make_simpler() {
     bool is_simpler = false;
     for (std::size_t i = 0; i < steps_.size(); ++i) {
@@ -124,10 +129,14 @@ class Shrinker {
   std::size_t runs_left_;
 };
 
-/// The shortest program found for which `still_fails(std::span<const Step>)` is true. It must
-/// answer the same for the same steps, and should ask for the same failure: another one is easily
-/// met on the way. `depends(later, earlier)` says that a step makes no sense without an earlier
-/// one; `simpler(step)` gives what to try in its place, simplest first, and must not go in circles.
+/// Returns the shortest program found for which `still_fails(std::span<const Step>)` returns true.
+///
+/// - `still_fails` must return the same result for the same steps. It should test for the original
+///   failure, because shortened programs often fail in other ways.
+/// - `depends(later, earlier)` returns true if the later step makes no sense without the earlier
+///   one.
+/// - `simpler(step)` returns replacements to try, simplest first. Repeated replacement must not
+///   lead back to an earlier step.
 template <class Step, class StillFails, class Depends = NothingDepends<Step>,
           class Simpler = NothingIsSimpler<Step>>
 [[nodiscard]] std::vector<Step> shrink(std::vector<Step> steps, StillFails still_fails,

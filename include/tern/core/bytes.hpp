@@ -1,8 +1,13 @@
-// Byte counts: arithmetic that cannot wrap, text that people read, and a strict parser for it.
+// Byte counts: arithmetic that detects overflow, formatting for people, and a strict parser.
 //
-// Every size in Tern that is computed from something a caller gave goes through these functions.
-// The checked forms return nothing on overflow, so a wrapped size has no way to exist; callers turn
-// that into ErrorCode::size_overflow with the words of their own layer. All functions are pure.
+//   checked_multiply(count, sizeof(float))  // nullopt if the product does not fit
+//   format_bytes(1536)                      // "1.5 KiB"
+//   parse_bytes("512MiB")                   // 536870912
+//
+// Every size that Tern computes from a caller's numbers goes through the checked functions. They
+// return nullopt on overflow, so a wrapped size cannot reach an allocation. The caller turns
+// nullopt into ErrorCode::size_overflow with a message of its own layer. All functions are pure and
+// safe from any thread.
 
 #pragma once
 
@@ -18,20 +23,24 @@
 
 namespace tern {
 
+/// One KiB, one MiB and one GiB in bytes.
 inline constexpr std::size_t kib = std::size_t{1} << 10;
 inline constexpr std::size_t mib = std::size_t{1} << 20;
 inline constexpr std::size_t gib = std::size_t{1} << 30;
 
-/// The largest request any part of Tern passes on. Above it pointer differences are undefined.
+/// The largest size that Tern passes to a device or to the host allocator. Pointer differences
+/// above this size are undefined in C++.
 inline constexpr std::size_t max_request_bytes =
     static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
 
+/// Returns a + b, or nullopt if the sum does not fit.
 [[nodiscard]] constexpr std::optional<std::size_t> checked_add(std::size_t a,
                                                                std::size_t b) noexcept {
   if (b > std::numeric_limits<std::size_t>::max() - a) return std::nullopt;
   return a + b;
 }
 
+/// Returns a * b, or nullopt if the product does not fit.
 [[nodiscard]] constexpr std::optional<std::size_t> checked_multiply(std::size_t a,
                                                                     std::size_t b) noexcept {
   if (a != 0 && b > std::numeric_limits<std::size_t>::max() / a) return std::nullopt;
@@ -42,8 +51,8 @@ inline constexpr std::size_t max_request_bytes =
   return value != 0 && (value & (value - 1)) == 0;
 }
 
-/// The smallest multiple of `step` that is not below `value`; nothing if it does not fit or if
-/// `step` is zero. Any step is accepted, powers of two or not.
+/// Returns the smallest multiple of `step` that is at least `value`. Returns nullopt if the result
+/// does not fit or if `step` is zero. `step` does not have to be a power of two.
 [[nodiscard]] constexpr std::optional<std::size_t> checked_round_up(std::size_t value,
                                                                     std::size_t step) noexcept {
   if (step == 0) return std::nullopt;
@@ -51,14 +60,15 @@ inline constexpr std::size_t max_request_bytes =
   return rest == 0 ? std::optional<std::size_t>(value) : checked_add(value, step - rest);
 }
 
-/// Does [offset, offset + size) lie inside [0, extent)? An empty range at the end does.
+/// Returns true if [offset, offset + size) lies inside [0, extent). An empty range at offset
+/// `extent` counts as inside.
 [[nodiscard]] constexpr bool is_within(std::size_t offset, std::size_t size,
                                        std::size_t extent) noexcept {
   return offset <= extent && size <= extent - offset;
 }
 
-/// A 64-bit count from a file, a foreign structure or a signed API, as a size: nothing if it is
-/// negative or does not fit.
+/// Converts a signed 64-bit count, such as one from a file or a foreign structure, to a size.
+/// Returns nullopt if the count is negative or does not fit.
 [[nodiscard]] constexpr std::optional<std::size_t> checked_size(std::int64_t value) noexcept {
   if (value < 0) return std::nullopt;
   if (static_cast<std::uint64_t>(value) > std::numeric_limits<std::size_t>::max()) {
@@ -67,16 +77,20 @@ inline constexpr std::size_t max_request_bytes =
   return static_cast<std::size_t>(value);
 }
 
-/// "0 B", "512 B", "1.5 KiB", "24.0 GiB": one decimal from 1 KiB up, rounded half up; what rounds
-/// to 1024.0 takes the next unit ("1.0 MiB").
+/// Formats a byte count for people: "0 B", "512 B", "1.5 KiB", "24.0 GiB". From 1 KiB up, the
+/// result has one decimal, rounded half up. A value that would round to 1024.0 is printed in the
+/// next unit, as in "1.0 MiB".
 [[nodiscard]] TERN_EXPORT std::string format_bytes(std::uint64_t bytes);
 
-/// Reads a size as people write it: a decimal number, an optional fraction, an optional unit (B,
-/// KB, MB, GB, TB, PB, EB in powers of 1000; KiB to EiB in powers of 1024; any case), nothing else.
-/// The value must be a whole number of bytes: "1.5KiB" is 1536, "0.3B" is refused. Refused with
-/// invalid_argument: signs, spaces inside, trailing text, an unknown unit; with size_overflow: more
-/// than 64 bits hold.
+/// Parses a size as people write it: a decimal number, an optional fraction and an optional unit,
+/// without spaces. Units are B, KB, MB, GB, TB, PB and EB (powers of 1000) and KiB to EiB (powers
+/// of 1024), in upper or lower case.
+///
+/// The value must be a whole number of bytes: "1.5KiB" is 1536, and "0.3B" fails. Fails with
+/// invalid_argument for a sign, a space, trailing text, an unknown unit or a fraction of a byte,
+/// and with size_overflow if the value does not fit in 64 bits.
 [[nodiscard]] TERN_EXPORT Result<std::uint64_t> try_parse_bytes(std::string_view text) noexcept;
+/// Like try_parse_bytes(), but throws the failure.
 [[nodiscard]] TERN_EXPORT std::uint64_t parse_bytes(std::string_view text);
 
 }  // namespace tern

@@ -1,11 +1,16 @@
-// The configuration of the process: the TERN_* environment variables, read once.
+// Config holds the settings of the process, read once from the TERN_* environment variables.
 //
-// config() reads them on its first call and never again; nothing else in the library asks the
-// environment. The grammar is strict: a value that is not exactly what its variable takes, trailing
-// text included, is an InvalidArgument that names variable, value and what would be accepted, on
-// this and every later call, and nothing is half-read. Names that Tern does not know are kept, so
-// that `tern info` can show a misspelt one. Privileged programs (setuid) see an empty environment.
-// Thread-safe.
+// config() reads the environment on its first call and never again. No other part of the library
+// reads the environment. A setuid program sees an empty environment, so that its caller cannot
+// change what it does.
+//
+// Parsing is strict. If the value of a variable is not exactly what the variable accepts, config()
+// throws InvalidArgument on the first and on every later call. The error names the variable, its
+// value and what the variable accepts. No setting takes effect in that case. Unknown TERN_* names
+// are not errors; Config keeps them so that `tern info` can show a misspelled name.
+//
+// All functions are safe from any thread. The Config that config() returns lives as long as the
+// process.
 
 #pragma once
 
@@ -24,70 +29,84 @@
 namespace tern {
 
 struct Config {
-  /// TERN_DEVICE: the spec open_best_device() tries first. Empty: unset.
+  /// TERN_DEVICE: the device spec that open_best_device() opens. Empty if unset.
   std::string device;
-  /// TERN_REQUIRE: backends, separated by commas, whose absence is a failure instead of a skip.
+  /// TERN_REQUIRE: comma-separated backends that must be present. Where a test or tool would skip
+  /// an absent backend, it fails for a backend in this list.
   std::vector<std::string> require;
-  /// TERN_HOST_THREADS: threads a host copy or fill may use, 1 to 1024. 0: one per usable core.
+  /// TERN_HOST_THREADS: maximum number of threads for one host copy or fill, 1 to 1024. 0 means
+  /// unset: one thread per usable core.
   std::size_t host_threads = 0;
-  /// TERN_STREAM_POOL: streams a StreamPool holds if its owner names no number, 1 to 1024.
+  /// TERN_STREAM_POOL: capacity of a StreamPool whose owner names no capacity, 1 to 1024.
   std::size_t stream_pool_capacity = 16;
-  /// TERN_STAGING_THREADS: threads a copy between pageable memory and a device may use, 0 to 64; 0
-  /// leaves such copies to the driver. Unset: the device's choice.
+  /// TERN_STAGING_THREADS: maximum number of threads for one copy between pageable memory and a
+  /// device, 0 to 64. 0 leaves such copies to the driver. If unset, the device chooses.
   std::optional<std::size_t> staging_threads = {};
-  /// TERN_STAGING_BYTES: page-locked memory a device may hold for such copies; 0 leaves them to the
-  /// driver. Unset: the device's choice.
+  /// TERN_STAGING_BYTES: maximum page-locked memory that a device holds to stage copies of pageable
+  /// memory. 0 leaves such copies to the driver. If unset, the device chooses.
   std::optional<std::size_t> staging_bytes = {};
-  /// TERN_CHECKED: host accesses to a buffer that collide are refused, at the price of a list, and
-  /// unified buffers are checked as with the words poison and checksum below.
+  /// TERN_CHECKED: 1 makes buffers reject conflicting host accesses, which costs a list of open
+  /// accesses per buffer. For unified buffers, 1 also turns on the `poison` and `checksum` checks
+  /// of TERN_CHECK.
   bool checked = false;
-  /// TERN_CHECK: words, separated by commas, that turn on what unified buffers find where the
-  /// program says nothing of it. UnifiedOptions says what each does; poison and checksum are one
-  /// option there, which either of them turns on.
+  /// TERN_CHECK: comma-separated checks for unified buffers whose options do not set them.
+  /// UnifiedOptions describes each check. `poison` and `checksum` are one option in UnifiedOptions,
+  /// and either word turns that option on.
   struct Checks {
     bool poison = false, guard = false, checksum = false, compare = false;
   };
   Checks checks = {};
-  /// TERN_MEMORY: words, separated by commas, that put wrappers around the built-in default
-  /// resources: guard (bands around each block), poison (bands, and blocks are filled when they are
-  /// given and when they are freed), track (who holds what, and where it was asked for).
+  /// TERN_MEMORY: comma-separated wrappers around the built-in default resources.
+  /// - `guard`: puts guard bytes before and after each block.
+  /// - `poison`: `guard`, and fills each block when it is allocated and when it is freed.
+  /// - `track`: records who holds each block and where the block was allocated.
   struct MemoryChecks {
     bool guard = false, poison = false, track = false;
   };
   MemoryChecks memory = {};
 
-  /// TERN_SIM_SEED, _SCHEDULE, _REUSE, _MODE, _REPORT, _PROFILE, _FAULTS, _TRACE: what a simulated
-  /// device is opened with where its spec says nothing. As text; the device knows the grammar.
-  /// Empty: unset.
+  /// TERN_SIM_SEED, _SCHEDULE, _REUSE, _MODE, _REPORT, _PROFILE, _FAULTS, _TRACE: defaults for
+  /// simulated devices. A setting in the device spec takes precedence. The values are kept as text,
+  /// because the simulated device parses them. Empty if unset.
   std::string sim_seed = {}, sim_schedule = {}, sim_reuse = {}, sim_mode = {};
   std::string sim_report = {}, sim_profile = {}, sim_faults = {}, sim_trace = {};
 
-  /// NVTX_INJECTION64_PATH, which debugging tools of CUDA set: the library that wants to be told.
+  /// NVTX_INJECTION64_PATH, set by CUDA debugging tools: the library that receives NVTX calls.
+  /// Empty if unset.
   std::string nvtx_injection = {};
 
-  /// Variables that begin with TERN_ and are none of the above.
+  /// Names of variables that begin with TERN_ and that Tern does not know.
   std::vector<std::string> unknown_names;
 };
 
-/// What a variable is for, as `tern info` lists it.
+/// One row of the list that `tern info` prints: the name of a variable, the values that it accepts,
+/// and its purpose.
 struct ConfigVariable {
   std::string_view name;
   std::string_view accepts;
   std::string_view purpose;
 };
 
+/// Returns all variables that Tern knows, in a fixed order.
 [[nodiscard]] TERN_EXPORT std::span<const ConfigVariable> config_variables() noexcept;
 
-/// Name and value pairs to a configuration. Pure; config() is this on the process's environment.
+/// One environment variable: its name and its value.
 using EnvironmentEntry = std::pair<std::string_view, std::string_view>;
+/// Parses variables into a Config without reading the environment. Fails with invalid_argument for
+/// a value that its variable does not accept. Ignores names without the prefix TERN_, except
+/// NVTX_INJECTION64_PATH.
 [[nodiscard]] TERN_EXPORT Result<Config> try_parse_config(
     std::span<const EnvironmentEntry> environment);
 
-/// The process's configuration, read once.
+/// Returns the configuration of the process. The first call reads and parses the environment. Later
+/// calls return the first result, including a failure. The pointer stays valid until the process
+/// ends.
 [[nodiscard]] TERN_EXPORT Result<const Config*> try_config();
+/// Like try_config(), but throws the failure.
 [[nodiscard]] TERN_EXPORT const Config& config();
 
-/// The effective value of a variable as text, for listings. Empty for a name Tern does not know.
+/// Returns the value of a variable in `config` as text, for listings. Returns an empty string for a
+/// name that Tern does not know.
 [[nodiscard]] TERN_EXPORT std::string effective_value(const Config& config, std::string_view name);
 
 }  // namespace tern

@@ -1,9 +1,17 @@
-// A DType says what one element of a buffer is: its width, its name, its C++ type.
+// A DType names the type of one element of a buffer: its width, its name and its C++ type.
 //
-// It is one byte, a plain value. Tern moves and views elements, it does not compute with them, so
-// f16, bf16 and the two fp8 formats are storage types: any trivially copyable C++ type of the right
-// width can stand for them through DTypeOf. `byte` is untyped memory, `index` a 64-bit position,
-// `boolean` one byte holding 0 or 1. `void_` is the type of nothing: 0 bytes, never a divisor.
+//   size_bytes(DType::f32)  // 4
+//   dtype_of<double>()      // DType::f64
+//   try_parse_dtype("f16")  // DType::f16
+//
+// A DType is a plain value of one byte. Tern copies and views elements and does not compute with
+// them. f16, bf16 and the two fp8 formats are therefore storage types: any trivially copyable C++
+// type of the right width can represent them, through a specialization of DTypeOf.
+//
+// - `byte`: untyped memory.
+// - `boolean`: one byte that holds 0 or 1.
+// - `index`: a 64-bit position.
+// - `void_`: no element type. Its size is 0, so do not divide by it.
 
 #pragma once
 
@@ -21,7 +29,8 @@
 
 namespace tern {
 
-/// One line per type: TERN_DTYPE(enumerator, name, bytes).
+/// The list of all types, one line each: TERN_DTYPE(enumerator, name, bytes). The enum, the names
+/// and the sizes below are generated from this list.
 #define TERN_FOR_EACH_DTYPE(TERN_DTYPE)    \
   TERN_DTYPE(void_, "void", 0)             \
   TERN_DTYPE(byte, "byte", 1)              \
@@ -50,7 +59,7 @@ enum class DType : std::uint8_t {
 #undef TERN_DTYPE
 };
 
-/// Bytes of one element.
+/// Returns the number of bytes of one element. Returns 0 for `void_`.
 [[nodiscard]] constexpr std::size_t size_bytes(DType dtype) noexcept {
   switch (dtype) {
 #define TERN_DTYPE(enumerator, name, bytes) \
@@ -62,13 +71,15 @@ enum class DType : std::uint8_t {
   return 0;
 }
 
-/// The alignment a typed view needs: that of the type's widest scalar.
+/// Returns the alignment that a typed view of such elements needs: the size of the widest scalar in
+/// the type. A complex number is two scalars. Returns 1 for `void_`.
 [[nodiscard]] constexpr std::size_t alignment_bytes(DType dtype) noexcept {
   const std::size_t size = size_bytes(dtype);
   if (size == 0) return 1;
   return dtype == DType::complex64 || dtype == DType::complex128 ? size / 2 : size;
 }
 
+/// Returns the name, such as "f32" or "bool".
 [[nodiscard]] constexpr std::string_view name(DType dtype) noexcept {
   switch (dtype) {
 #define TERN_DTYPE(enumerator, name, bytes) \
@@ -80,22 +91,24 @@ enum class DType : std::uint8_t {
   return "unknown";
 }
 
-/// The type whose name this is, exactly; also NumPy's names (float32, int64, complex64, ...).
-/// Refused with invalid_argument.
+/// Returns the type with exactly this name. Accepts Tern's names and NumPy's names (float32, int64,
+/// complex64, ...). Fails with invalid_argument for any other text.
 [[nodiscard]] TERN_EXPORT Result<DType> try_parse_dtype(std::string_view text) noexcept;
 
-/// Which DType a C++ type is. Specialise it for your own half or fp8 types:
-/// `template <> struct tern::DTypeOf<my::half> { static constexpr DType value = DType::f16; };`
+/// Maps a C++ type to its DType. Specialize DTypeOf for your own half or fp8 types:
+///
+///   template <> struct tern::DTypeOf<my::half> { static constexpr DType value = DType::f16; };
 template <class T>
 struct DTypeOf {};
 
-/// Const and volatile make no difference: HasDType<T> is when dtype_of<T>() compiles.
+/// Satisfied if T, without const and volatile, has a DTypeOf, so that dtype_of<T>() compiles.
 template <class T>
 concept HasDType = requires {
   { DTypeOf<std::remove_cv_t<T>>::value } -> std::convertible_to<DType>;
 };
 
-/// The DType of T, checked at compile time to have T's width.
+/// Returns the DType of T. Does not compile if T is not trivially copyable or if its size differs
+/// from the size of the DType.
 template <class T>
 [[nodiscard]] constexpr DType dtype_of() noexcept {
   using Plain = std::remove_cv_t<T>;
@@ -122,8 +135,9 @@ struct DTypeOf<double> {
   static constexpr DType value = DType::f64;
 };
 
-/// std::complex and whatever is made like it: two floats or doubles, which real() and imag() give.
-/// By what it has and not by name, so that only those pay for <complex> who use it.
+/// Satisfied by std::complex and by types like it: two floats or two doubles, returned by real()
+/// and imag(). The concept tests for members instead of naming std::complex, so that this header
+/// does not include <complex>.
 template <class T>
 concept ComplexLike = requires(const T& number) {
   requires std::same_as<typename T::value_type, float> ||
@@ -137,8 +151,9 @@ struct DTypeOf<T> {
   static constexpr DType value = sizeof(T) == 8 ? DType::complex64 : DType::complex128;
 };
 
-/// All integers go by width and sign, so that long, long long and the fixed-width names agree.
-/// Character types other than signed and unsigned char are text, not numbers, and have no DType.
+/// Maps an integer type by width and sign, so that long, long long and the fixed-width names agree.
+/// char, wchar_t, char8_t, char16_t and char32_t are text rather than numbers and have no DType.
+/// signed char and unsigned char are i8 and u8.
 template <class T>
 requires(std::is_integral_v<T>&& std::is_same_v<T, std::remove_cv_t<T>> &&
          !std::is_same_v<T, bool> && !std::is_same_v<T, char> && !std::is_same_v<T, wchar_t> &&
@@ -159,8 +174,9 @@ requires(std::is_integral_v<T>&& std::is_same_v<T, std::remove_cv_t<T>> &&
   }();
 };
 
-/// Returns a vector of `count` elements that `copy(std::span<T>)` fills. std::vector<bool> packs its
-/// elements into bits, so `bool` goes through an array of bytes.
+/// Returns a vector of `count` elements, filled by `copy(std::span<T>)`. Throws std::bad_alloc, and
+/// whatever `copy` throws. For `bool`, the elements go through an array of bytes first, because
+/// std::vector<bool> packs its elements into bits and has no span.
 template <class T, class Copy>
 [[nodiscard]] std::vector<T> make_vector(std::size_t count, Copy copy) {
   if constexpr (std::is_same_v<T, bool>) {

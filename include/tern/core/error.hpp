@@ -1,15 +1,22 @@
-// Errors: a Failure is the value that a refused operation returns, an Error what it throws.
+// Errors: try_x() returns a Failure, and x() throws an Error that carries the same Failure.
 //
-// A Failure is fixed in size and owns no heap memory, so refusing costs a few stores even when
-// memory is exhausted. It carries a code, named fields (numbers with units, short texts) and a
-// sentence with `{field}` placeholders; text() puts them together only when somebody asks. The
-// sentence says what could not be done, the numbers, and what to do.
+//   const Result<Device> device = try_open_device("cuda:0");
+//   if (!device) std::puts(device.failure().text().c_str());
 //
-// Each code has one exception class, named after it, that is both an Error and exactly one
-// standard exception: std::bad_alloc for OutOfMemory and OutOfBudget (which is an OutOfMemory),
-// std::invalid_argument for wrong arguments, std::runtime_error for the rest. Error does not derive
-// from std::exception, which would make that base ambiguous: catch by any of the three. text() is
-// the sentence, and what() puts `file:line: ` of the call before it where that is known.
+// A Failure is a code, named fields (numbers with units, short texts), a message template with
+// `{field}` placeholders, and the call site. The message says what failed, with the numbers, and
+// what to do. text() fills in the template on request. A Failure has a fixed size and uses no heap
+// memory, so an operation can fail cheaply and even when memory is exhausted.
+//
+// Each code has one exception class, named after the code. The class derives from Error and from
+// one standard exception, so a program can catch the class, Error, or the standard exception:
+// - std::bad_alloc: OutOfMemory, and OutOfBudget, which is an OutOfMemory.
+// - std::invalid_argument: wrong arguments.
+// - std::runtime_error: everything else.
+//
+// Error does not derive from std::exception, because std::exception would then be an ambiguous
+// base. Error::text() returns the message. what() returns `file:line: ` of the user's call, if
+// known, and then the message.
 
 #pragma once
 
@@ -28,8 +35,8 @@
 
 namespace tern {
 
-/// One line per code: TERN_CODE(enumerator, exception class, its base besides Error). The list is a
-/// macro so that names, classes and tests can walk it and never miss one.
+/// The list of all codes, one line each: TERN_CODE(enumerator, exception class, standard base). The
+/// list is a macro so that names, classes and tests are generated from it and cannot miss a code.
 #define TERN_FOR_EACH_ERROR_CODE(TERN_CODE)                             \
   TERN_CODE(size_overflow, SizeOverflow, std::invalid_argument)         \
   TERN_CODE(invalid_argument, InvalidArgument, std::invalid_argument)   \
@@ -74,10 +81,11 @@ enum class ErrorCode : std::uint8_t {
 #undef TERN_CODE
 };
 
-/// "size_overflow", "out_of_memory", ...: the enumerator as text, for logs and JSON.
+/// Returns the enumerator as text, such as "out_of_memory", for logs and JSON.
 [[nodiscard]] TERN_EXPORT std::string_view name(ErrorCode code) noexcept;
 
-/// What a field's value is, and so how it reads: 25769803776 as bytes is "24.0 GiB".
+/// The unit of a field, which decides how the field is printed: 25769803776 with Unit::bytes is
+/// printed as "24.0 GiB".
 enum class Unit : std::uint8_t { count, signed_count, bytes, nanoseconds, hex, text };
 
 class TERN_EXPORT Failure {
@@ -85,46 +93,55 @@ class TERN_EXPORT Failure {
   static constexpr std::size_t max_fields = 16;
   static constexpr std::size_t max_text_bytes = 224;
 
-  /// `sentence` must have static storage; null means the code's own sentence. So must all field
-  /// names below.
+  /// Creates a failure. `sentence` is the message template; null selects the default template of
+  /// the code. The template and all field names below must have static storage.
   explicit Failure(ErrorCode code, const char* sentence = nullptr, CallSite site = {}) noexcept;
 
+  /// These functions add a number. A failure has at most max_fields fields; further fields are
+  /// dropped.
   Failure& with(const char* name, std::uint64_t value, Unit unit = Unit::count) noexcept;
   Failure& with_bytes(const char* name, std::uint64_t value) noexcept;
   Failure& with_signed(const char* name, std::int64_t value) noexcept;
-  /// Copies the text; all texts of a failure share max_text_bytes, and what does not fit is cut at
-  /// a character boundary and ends in "...".
+  /// Adds a text. The failure copies the text. All texts of a failure share max_text_bytes; a text
+  /// that does not fit is cut at a character boundary and ends in "...".
   Failure& with(const char* name, std::string_view text) noexcept;
   Failure& with(const char* name, const char* text) noexcept {
     return with(name, std::string_view(text == nullptr ? "" : text));
   }
+  /// Replaces the call site.
   Failure& at(CallSite site) noexcept;
 
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }
   [[nodiscard]] CallSite site() const noexcept { return site_; }
 
-  /// The field's value; nothing if there is no such field or if it is of the other kind.
+  /// These functions return the value of the field with this name. number() returns nullopt for a
+  /// text field, string() for a number, and both if there is no such field. The returned text
+  /// points into this failure.
   [[nodiscard]] std::optional<std::uint64_t> number(std::string_view name) const noexcept;
   [[nodiscard]] std::optional<std::string_view> string(std::string_view name) const noexcept;
 
-  /// Fields in the order they were added, for logs and bindings.
+  /// One field, for logs and bindings. field(index) returns fields in the order in which they were
+  /// added, and an empty field for an index from field_count() on. The texts point into the
+  /// failure.
   struct Field {
     std::string_view name;
     Unit unit;
-    std::uint64_t number;   // signed_count: the bits of an int64_t
-    std::string_view text;  // Unit::text only
+    std::uint64_t number;   // for signed_count: the bits of an int64_t
+    std::string_view text;  // empty unless unit is Unit::text
   };
   [[nodiscard]] std::size_t field_count() const noexcept { return count_; }
   [[nodiscard]] Field field(std::size_t index) const noexcept;
 
-  /// The sentence with its placeholders filled. Writes at most `capacity` bytes including the
-  /// closing zero, cut at a character boundary, and returns the length written.
+  /// Writes the message with its placeholders filled in. Writes at most `capacity` bytes, including
+  /// the terminating zero, cuts at a character boundary, and returns the length without the zero. A
+  /// placeholder without a field is printed as "?". Allocates nothing.
   std::size_t render(char* buffer, std::size_t capacity) const noexcept;
+  /// Returns the message as a string. Throws std::bad_alloc.
   [[nodiscard]] std::string text() const;
 
  private:
-  // Field texts live in text_; their value holds offset << 32 | length. The last bytes are for the
-  // "..." of a text that found no room at all.
+  // The value of a text field is `offset << 32 | length`, an index into text_. The last three bytes
+  // of text_ hold the "..." of a text for which no space was left.
   std::uint64_t values_[max_fields];
   const char* names_[max_fields];
   Unit units_[max_fields];
@@ -139,7 +156,8 @@ class TERN_EXPORT Failure {
 static_assert(std::is_trivially_copyable_v<Failure>, "a refusal must cost no heap and no thought");
 static_assert(sizeof(Failure) <= 544, "every Result is this large");
 
-/// The interface of everything Tern throws.
+/// The base class of every exception that Tern throws. The object holds its message, so catching
+/// and printing it allocates nothing.
 class TERN_EXPORT Error {
  public:
   static constexpr std::size_t max_text_bytes = 640;
@@ -149,7 +167,7 @@ class TERN_EXPORT Error {
 
   [[nodiscard]] ErrorCode code() const noexcept { return failure_.code(); }
   [[nodiscard]] const Failure& failure() const noexcept { return failure_; }
-  /// The sentence.
+  /// Returns the message without the call site.
   [[nodiscard]] const char* text() const noexcept { return text_.data() + site_bytes_; }
 
  protected:
@@ -157,19 +175,19 @@ class TERN_EXPORT Error {
   Error(const Error&) = default;
   Error& operator=(const Error&) = default;
 
-  /// "file:line: " of the call if it is known, and the sentence: what() of each exception. Of a
-  /// path that is too long, the end is kept.
+  /// Returns "file:line: " of the call, if known, and then the message. what() of every exception
+  /// class returns this text. If the path is too long, its end is kept.
   [[nodiscard]] const char* site_and_text() const noexcept { return text_.data(); }
 
  private:
   Failure failure_;
   std::uint16_t site_bytes_ = 0;
-  // Inside the exception rather than on the heap: copying must not throw, and bad_alloc must work
-  // when nothing can be allocated.
+  // The text is stored in the exception and not on the heap: copying an exception must not throw,
+  // and OutOfMemory must work when nothing can be allocated.
   std::array<char, max_site_bytes + max_text_bytes> text_;
 };
 
-/// What the exception classes share: an Error that is also a `Base`.
+/// The common part of the exception classes: an Error that is also a `Base`.
 template <class Base>
 class TERN_EXPORT ErrorAnd : public Base, public Error {
  public:
@@ -195,8 +213,8 @@ class TERN_EXPORT ErrorAnd<Base> : public Base {
   using Base::Base;
 };
 
-// Classes rather than other names of a template: the runtime prints the name of an exception that
-// nobody caught.
+// These are classes and not aliases of a template, because the C++ runtime prints the class name of
+// an uncaught exception.
 #define TERN_CODE(code, name, base)                                    \
   class TERN_EXPORT name : public ErrorAnd<base> {                     \
    public:                                                             \
@@ -205,9 +223,9 @@ class TERN_EXPORT ErrorAnd<Base> : public Base {
 TERN_FOR_EACH_ERROR_CODE(TERN_CODE)
 #undef TERN_CODE
 
-/// Throws the exception class of the failure's code.
+/// Throws the exception class that belongs to the code of the failure.
 [[noreturn]] TERN_EXPORT void raise(const Failure& failure);
-/// The same, at `site` if the failure does not know its own.
+/// Like raise(failure). If the failure has no call site, the exception gets `site`.
 [[noreturn]] TERN_EXPORT void raise(const Failure& failure, CallSite site);
 
 }  // namespace tern

@@ -1,7 +1,8 @@
-// TERN_EXPORT marks what programs may link to. Everything else in the library is hidden.
+// TERN_EXPORT marks the symbols that programs may link to. The library hides all other symbols.
 //
-// It goes on classes with out-of-line members, on exception types (whose type information must be
-// one across libraries), and on free functions. Templates and inline functions need none.
+// Put TERN_EXPORT on free functions, on classes with out-of-line members, and on exception types,
+// whose type information must be shared between libraries. Templates and inline functions do not
+// need it.
 
 #pragma once
 

@@ -1,5 +1,6 @@
-// TERN_HOST_DEVICE marks functions that kernels may call too, where a compiler for kernels reads
-// them. Elsewhere it is nothing.
+// TERN_HOST_DEVICE marks functions that kernels may call as well as the host.
+//
+// The macro expands to `__host__ __device__` under nvcc and to nothing under other compilers.
 
 #pragma once
 

@@ -1,9 +1,17 @@
-// An IntervalMap gives values to ranges of bytes: disjoint, sorted, with gaps where there is none.
+// An IntervalMap assigns values to ranges of byte offsets.
 //
-// It is a pure value: it computes with offsets and touches no memory. Ranges are half open, end at
-// 2^64 - 1 at the latest, and an empty one stands for nothing. Neighbours with equal values are not
-// joined by themselves, because a value may know where its range began; `join` does it on demand.
-// Thread-compatible.
+//   IntervalMap<int> map;
+//   map.assign(0, 100, 1);   // [0, 100) -> 1
+//   map.assign(40, 60, 2);   // [0, 40) -> 1, [40, 60) -> 2, [60, 100) -> 1
+//
+// The intervals are disjoint, sorted and half open, and there may be gaps between them. Offsets go
+// up to 2^64 - 1, and operations on an empty range do nothing. The map only computes with offsets
+// and never touches the memory that they describe.
+//
+// Adjacent intervals with equal values stay separate, because a value may depend on where its
+// interval began. Call join() to merge them. Functions that change the map may throw
+// std::bad_alloc. Thread-compatible: concurrent calls of const functions are safe, other calls need
+// a lock.
 
 #pragma once
 
@@ -18,6 +26,7 @@ namespace tern {
 template <class Value>
 class IntervalMap {
  public:
+  /// The end and the value of an interval. The key in the map is the begin.
   struct Interval {
     std::uint64_t end;
     Value value;
@@ -34,7 +43,7 @@ class IntervalMap {
   [[nodiscard]] const_iterator end() const noexcept { return map_.end(); }
   void clear() noexcept { map_.clear(); }
 
-  /// The first interval that ends behind `offset`: the one that holds it, or the next one.
+  /// Returns the interval that contains `offset`, else the next interval after it, else end().
   [[nodiscard]] iterator first_behind(std::uint64_t offset) noexcept {
     iterator next = map_.upper_bound(offset);
     if (next == map_.begin()) return next;
@@ -44,14 +53,14 @@ class IntervalMap {
   [[nodiscard]] const_iterator first_behind(std::uint64_t offset) const noexcept {
     return const_cast<IntervalMap*>(this)->first_behind(offset);
   }
-  /// The interval that holds the byte, or end().
+  /// Returns the interval that contains `offset`, or end() if `offset` lies in a gap.
   [[nodiscard]] const_iterator find(std::uint64_t offset) const noexcept {
     const const_iterator at = first_behind(offset);
     return at != map_.end() && at->first <= offset ? at : map_.end();
   }
 
-  /// Calls visit(begin, end, value pointer) over [begin, end) in ascending order; the pointer is
-  /// null for a gap. Ends early when visit returns false.
+  /// Calls visit(begin, end, value pointer) for each part of [begin, end), in ascending order. The
+  /// pointer is null for a gap. Stops when visit returns false.
   template <class Visit>
   void visit(std::uint64_t begin, std::uint64_t end, Visit visit) const {
     std::uint64_t at = begin;
@@ -71,7 +80,8 @@ class IntervalMap {
     }
   }
 
-  /// Makes `offset` a border if it lies inside an interval; both halves keep the value.
+  /// Splits the interval that contains `offset` in two at `offset`. Both parts get a copy of the
+  /// value. Does nothing if `offset` lies in a gap or at a boundary.
   void split(std::uint64_t offset) {
     iterator it = first_behind(offset);
     if (it == map_.end() || it->first >= offset) return;
@@ -79,7 +89,7 @@ class IntervalMap {
     it->second.end = offset;
   }
 
-  /// Removes whatever is in [begin, end).
+  /// Removes all values from [begin, end). Intervals that reach beyond the range are split first.
   void erase(std::uint64_t begin, std::uint64_t end) {
     if (begin >= end) return;
     split(begin);
@@ -87,10 +97,11 @@ class IntervalMap {
     map_.erase(map_.lower_bound(begin), map_.lower_bound(end));
   }
 
-  /// Replaces whatever is in [begin, end) by one interval.
+  /// Makes [begin, end) one interval with `value` and removes what was there before.
   void assign(std::uint64_t begin, std::uint64_t end, Value value) {
     if (begin >= end) return;
-    // The commonest case by far is writing over an interval exactly: no node changes hands then.
+    // Overwriting exactly one existing interval is by far the most common case, and it needs no
+    // allocation.
     const iterator at = map_.lower_bound(begin);
     if (at != map_.end() && at->first == begin && at->second.end == end) {
       at->second.value = std::move(value);
@@ -100,8 +111,8 @@ class IntervalMap {
     map_.emplace_hint(map_.lower_bound(begin), begin, Interval{end, std::move(value)});
   }
 
-  /// Calls change(begin, end, value) for every interval inside [begin, end), after splitting at
-  /// both ends.
+  /// Splits at `begin` and `end`, then calls change(begin, end, value) for every interval in the
+  /// range. `value` is a reference that may be modified. Gaps are skipped.
   template <class Change>
   void update(std::uint64_t begin, std::uint64_t end, Change change) {
     if (begin >= end) return;
@@ -112,15 +123,16 @@ class IntervalMap {
     }
   }
 
-  /// Removes the intervals for which is_useless(begin, value) holds.
+  /// Removes the intervals for which is_useless(begin, value) returns true.
   template <class IsUseless>
   void erase_if(IsUseless is_useless) {
     std::erase_if(map_,
                   [&](const auto& entry) { return is_useless(entry.first, entry.second.value); });
   }
 
-  /// Joins touching neighbours while absorb(left begin, left, right begin, right) returns true; it
-  /// may change the left value, which stands for both then.
+  /// Calls absorb(left begin, left, right begin, right) for each pair of adjacent intervals without
+  /// a gap. If absorb returns true, the two become one interval with the left value, which absorb
+  /// may modify. The merged interval is then compared with its next neighbour.
   template <class Absorb>
   void join(Absorb absorb) {
     for (iterator it = map_.begin(); it != map_.end();) {

@@ -1,8 +1,9 @@
-// Which process this is: devices opened before a fork do not work in the child.
+// Detects that the process was forked: devices opened before a fork do not work in the child.
 //
-// The generation is 0 in a process that has not been forked since Tern was first used, and one more
-// in each forked child. Whoever owns threads or driver handles keeps the generation they belong to
-// and compares: one relaxed load, no system call. Thread-safe.
+// Each process has a generation: 0 until the first fork after Tern was first used, and one more in
+// each forked child. An object that owns threads or driver handles stores the generation in which
+// it was created and compares it before each use. The comparison is one relaxed load and no system
+// call. Both functions are safe from any thread.
 
 #pragma once
 
@@ -13,10 +14,12 @@
 
 namespace tern {
 
-/// Installs the fork hook on its first call; callers that keep a generation call this first.
+/// Returns the generation of this process. The first call installs the fork hook, so call this
+/// function before anything depends on the generation.
 [[nodiscard]] TERN_EXPORT std::uint64_t process_generation() noexcept;
 
-/// Success in the process that `generation` belongs to, after_fork with this pid in a child of it.
+/// Succeeds if this process has the given generation. Fails with after_fork, which carries the
+/// process id, in a forked child.
 [[nodiscard]] TERN_EXPORT Result<void> check_not_forked(std::uint64_t generation) noexcept;
 
 }  // namespace tern

@@ -1,9 +1,14 @@
-// A Result<T> is a T, or the Failure that says why there is none.
+// A Result<T> holds either a T or the Failure that explains why there is none.
 //
-// It is what every try_x() returns: no exception is thrown and no heap memory is used to refuse.
-// Asking a failed result for its value, by value(), `*` or `->`, throws the failure's exception, so
-// a forgotten check is never undefined behaviour; after a check the compiler drops the second one.
-// Result<void> is success or a failure. A Result is as thread-safe as its T.
+//   Result<void*> address = device.try_allocate(MemoryKind::device, 1 * mib);
+//   if (!address) return address.failure();
+//   use(*address);
+//
+// Every try_x() returns a Result. A failing try_x() throws nothing and allocates no heap memory.
+// Reading the value of a failed Result with value(), `*` or `->` throws the exception of the
+// failure, so a missing check is never undefined behaviour. If the code checks first, the compiler
+// removes the second check. Result<void> holds success or a failure. A Result is as thread-safe as
+// its T.
 
 #pragma once
 
@@ -16,7 +21,7 @@
 
 namespace tern {
 
-/// What Result::failure() does on a success.
+/// Throws InvalidArgument. Result::failure() calls this function on a success.
 [[noreturn]] TERN_EXPORT void raise_no_failure();
 
 template <class T>
@@ -27,7 +32,9 @@ class [[nodiscard]] Result {
  public:
   using value_type = T;
 
+  /// A success. Implicit, so that a function can `return value;`.
   Result(T value) noexcept : has_value_(true) { std::construct_at(&value_, std::move(value)); }
+  /// A failure. Implicit, so that a function can `return failure;`.
   Result(const Failure& failure) noexcept : failure_(failure), has_value_(false) {}
 
   Result(const Result& other) noexcept(
@@ -54,15 +61,17 @@ class [[nodiscard]] Result {
     if (has_value_) std::destroy_at(&value_);
   }
 
+  /// Returns true for a success.
   [[nodiscard]] explicit operator bool() const noexcept { return has_value_; }
 
+  /// These operators return the value, like value() below. They throw if there is none.
   [[nodiscard]] T& operator*() & { return value(); }
   [[nodiscard]] const T& operator*() const& { return value(); }
   [[nodiscard]] T operator*() && { return std::move(*this).value(); }
   [[nodiscard]] T* operator->() { return &value(); }
   [[nodiscard]] const T* operator->() const { return &value(); }
 
-  /// The value, or throws what failure() describes.
+  /// Returns the value. Throws the exception of the failure if there is no value.
   T& value() & {
     if (!has_value_) raise(failure_);
     return value_;
@@ -76,7 +85,7 @@ class [[nodiscard]] Result {
     return std::move(value_);
   }
 
-  /// The same; a failure that does not know its call is said to come from `site`.
+  /// Like value(). If the failure has no call site, the exception gets `site`.
   T& value(CallSite site) & {
     if (!has_value_) raise(failure_, site);
     return value_;
@@ -86,7 +95,7 @@ class [[nodiscard]] Result {
     return std::move(value_);
   }
 
-  /// Why there is no value. Of a success: throws InvalidArgument.
+  /// Returns the failure. Throws InvalidArgument if this is a success.
   [[nodiscard]] const Failure& failure() const {
     if (has_value_) raise_no_failure();
     return failure_;
@@ -117,18 +126,19 @@ class [[nodiscard]] Result<void> {
   }
   ~Result() = default;
 
+  /// Returns true for a success.
   [[nodiscard]] explicit operator bool() const noexcept { return has_value_; }
 
-  /// Returns if this is a success, else throws what failure() describes.
+  /// Returns if this is a success. Throws the exception of the failure otherwise.
   void value() const {
     if (!has_value_) raise(failure_);
   }
-  /// The same; a failure that does not know its call is said to come from `site`.
+  /// Like value(). If the failure has no call site, the exception gets `site`.
   void value(CallSite site) const {
     if (!has_value_) raise(failure_, site);
   }
 
-  /// Why there is no value. Of a success: throws InvalidArgument.
+  /// Returns the failure. Throws InvalidArgument if this is a success.
   [[nodiscard]] const Failure& failure() const {
     if (has_value_) raise_no_failure();
     return failure_;

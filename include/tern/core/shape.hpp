@@ -1,9 +1,15 @@
-// A Shape is the extent of a buffer in each dimension.
+// A Shape holds the extent of a buffer in each dimension.
 //
-// Rank 0 is one element; a dimension of 0 makes it empty. Up to rank 4 it lies inside the object
-// and never touches the heap, up to max_rank on it. Extents are unsigned: a negative or overflowing
-// one is refused where it enters (try_from). element_count() and byte_count() are checked; strides
-// are those of a dense row-major array, in elements. A regular value type: thread-compatible.
+//   const Shape shape{2, 3};
+//   shape.element_count();          // 6
+//   shape.byte_count(DType::f32);   // 24
+//
+// A shape of rank 0 has one element. A shape with an extent of 0 is empty. Extents are unsigned;
+// try_from() rejects negative extents from files and foreign structures. element_count() and
+// byte_count() detect overflow. Strides are those of a dense row-major array, counted in elements.
+//
+// Shapes up to rank 4 (inline_rank) need no heap memory. Larger shapes, up to max_rank, use the
+// heap. A regular value type. Thread-compatible.
 
 #pragma once
 
@@ -27,14 +33,16 @@ class TERN_EXPORT Shape {
   static constexpr std::size_t inline_rank = 4;
   static constexpr std::size_t max_rank = 64;
 
-  /// Rank 0: one element.
+  /// A shape of rank 0, which has one element.
   Shape() noexcept = default;
-  /// Throws InvalidArgument above max_rank. The product of the extents is not checked here: a shape
-  /// is only a description, and element_count() is where a size comes from.
+  /// Creates a shape with these extents. Throws InvalidArgument above max_rank, and OutOfMemory if
+  /// a rank above inline_rank finds no host memory. The constructors do not check whether the
+  /// product of the extents fits: a shape is only a description, and element_count() checks the
+  /// size.
   Shape(std::initializer_list<std::size_t> extents);
   explicit Shape(std::span<const std::size_t> extents);
 
-  /// One dimension.
+  /// Returns a shape with one dimension.
   [[nodiscard]] static Shape flat(std::size_t extent) noexcept {
     Shape shape;
     shape.inline_[0] = extent;
@@ -42,12 +50,13 @@ class TERN_EXPORT Shape {
     return shape;
   }
 
-  /// From signed extents of a file or a foreign structure. Refused with invalid_argument, naming
-  /// the dimension: a negative extent, more than max_rank of them.
+  /// Creates a shape from signed extents of a file or a foreign structure. Fails with
+  /// invalid_argument for a negative extent, naming its dimension, and for more than max_rank
+  /// extents. Fails with out_of_memory above inline_rank if there is no host memory.
   [[nodiscard]] static Result<Shape> try_from(std::span<const std::int64_t> extents) noexcept;
 
-  // In the header, because views and handles copy shapes all the time. Throws OutOfMemory above
-  // inline_rank.
+  // Copying throws OutOfMemory above inline_rank if there is no host memory. The code is in the
+  // header because views and handles copy shapes often. A shape that was moved from has rank 0.
   Shape(const Shape& other) : rank_(other.rank_) {
     if (other.heap_) {
       copy_heap(other);
@@ -65,25 +74,32 @@ class TERN_EXPORT Shape {
 
   [[nodiscard]] std::size_t rank() const noexcept { return rank_; }
   [[nodiscard]] std::span<const std::size_t> extents() const noexcept { return {data(), rank_}; }
-  /// Extent of a dimension; throws InvalidArgument for one the shape does not have.
+  /// Returns the extent of a dimension, counted from 0. Throws InvalidArgument if the shape does
+  /// not have the dimension.
   [[nodiscard]] std::size_t extent(std::size_t dimension) const;
 
-  /// A zero extent makes the count zero whatever the others are. Refused with size_overflow.
+  /// Returns the number of elements: 0 if any extent is 0, else the product of all extents. Fails
+  /// with size_overflow if the product does not fit in 64 bits.
   [[nodiscard]] Result<std::size_t> try_element_count() const noexcept;
   [[nodiscard]] std::size_t element_count(CallSite site = CallSite::here()) const {
     return try_element_count().value(site);
   }
+  /// Returns the number of elements times the size of `dtype`. Fails with size_overflow if the
+  /// product does not fit in 64 bits.
   [[nodiscard]] Result<std::size_t> try_byte_count(DType dtype) const noexcept;
   [[nodiscard]] std::size_t byte_count(DType dtype, CallSite site = CallSite::here()) const {
     return try_byte_count(dtype).value(site);
   }
+  /// Returns true if any extent is 0.
   [[nodiscard]] bool is_empty() const noexcept;
 
-  /// Elements between neighbours in each dimension, as a shape of the same rank; an empty shape has
-  /// strides too. Refused with size_overflow.
+  /// Returns, for each dimension, the distance in elements between neighbours in that dimension, as
+  /// a shape of the same rank. For strides, an extent of 0 counts as 1, so an empty shape has
+  /// strides too. Fails with size_overflow, and with out_of_memory above inline_rank if there is no
+  /// host memory.
   [[nodiscard]] Result<Shape> try_strides() const noexcept;
 
-  /// "{}", "{3}", "{2, 0, 4}".
+  /// Returns the extents as text: "{}", "{3}", "{2, 0, 4}".
   [[nodiscard]] std::string text() const;
 
   friend TERN_EXPORT bool operator==(const Shape& a, const Shape& b) noexcept;

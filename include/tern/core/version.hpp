@@ -1,5 +1,7 @@
-// The version of the headers a program was compiled with. The build reads it from here, so that
-// the package, the shared library and the headers cannot disagree.
+// The version of the headers that a program was compiled with.
+//
+// The build reads the version from this file, so that the package, the shared library and the
+// headers always have the same version.
 
 #pragma once
 
@@ -7,5 +9,5 @@
 #define TERN_VERSION_MINOR 1
 #define TERN_VERSION_PATCH 0
 
-/// The three numbers above as text; the build refuses to configure if they differ.
+/// The three numbers above as text. The build fails at configure time if they differ.
 #define TERN_VERSION "0.1.0"

@@ -1,4 +1,7 @@
-// What a device was asked to do, as numbers: counted always, for one addition per call.
+// DeviceActivity counts what a device was asked to do: events, waits and launches.
+//
+// Counting is always on and costs one atomic addition per call. Device::activity() returns the
+// counts without a driver call.
 
 #pragma once
 
@@ -6,14 +9,16 @@
 
 namespace tern {
 
-/// Calls that succeeded, of all streams of the device since it was opened. A plain value.
+/// Successful calls on all streams of a device since the device was opened. A plain value. Subtract
+/// two values to see what a piece of code did.
 struct DeviceActivity {
-  /// Events recorded, the library's own for marks included.
+  /// Events recorded, including those that the library records for marks.
   std::uint64_t events = 0;
-  /// Waits queued on a stream for another stream.
+  /// Waits that one stream queued for another stream.
   std::uint64_t stream_waits = 0;
-  /// Waits of host threads: for a mark, an event, a stream, or the whole device.
+  /// Waits of host threads for a mark, an event, a stream or the whole device.
   std::uint64_t host_waits = 0;
+  /// Kernels launched.
   std::uint64_t launches = 0;
 
   friend bool operator==(const DeviceActivity&, const DeviceActivity&) noexcept = default;

@@ -1,20 +1,24 @@
-// The contract: everything Tern asks of a device, in one place.
+// Backend is the contract between Tern and a device: everything that Tern asks of a device.
 //
-// A Backend is one opened device. `host`, `sim`, `cuda` and `opencl` implement it; users never call
-// it, they hold a Device and streams, which check every argument once, for all backends. So an
-// implementation may rely on the preconditions stated here, and must only report what it finds out
-// by doing.
+// A Backend is one open device. `host`, `sim`, `cuda` and `opencl` implement it. Users never call a
+// Backend; they use Device and StreamRef, which check every argument once, for all backends. An
+// implementation may therefore rely on the preconditions stated here and only reports errors that
+// occur while it does the work.
 //
-// Order. Primitives that take a Submission are ordered by its stream: they begin after all earlier
-// work of that stream, and the call may return before they begin. All others are host calls, done
-// when they return. Synchronisation that a driver adds beyond that is never relied on.
+// Order. Functions that take a Submission are ordered by its stream: the operation begins after all
+// earlier work of that stream, and the call may return before the operation begins. All other
+// functions are host calls and are complete when they return. Tern never relies on synchronization
+// that a driver adds beyond that.
 //
-// Failure. A primitive that fails has changed nothing, says so with a Failure, and leaves the
-// backend usable, except for device_lost, after which releases succeed as bookkeeping and
-// everything else fails fast with the first cause. Nothing throws and nothing prints.
+// Failure. A function that fails has changed nothing and returns a Failure, and the backend stays
+// usable. The exception is device_lost: after it, frees succeed as pure bookkeeping, and every
+// other call fails immediately with the first cause. No function throws or prints.
 //
-// Threads. All primitives may be called from any thread at once. Destruction comes last, from one
-// thread, and completes all submitted work first.
+// Threads. All functions may be called from any thread at any time. The destructor is called last,
+// from one thread, and completes all submitted work.
+//
+// Each optional function names the capability that it needs. Its default implementation fails with
+// unsupported, unless the comment says otherwise.
 
 #pragma once
 
@@ -38,7 +42,7 @@
 
 namespace tern {
 
-/// The backend's own handles, as opaque words. Zero is none.
+/// Handles of the backend, as opaque words. Zero means none.
 struct NativeStream {
   std::uintptr_t value = 0;
 };
@@ -52,86 +56,93 @@ struct NativePages {
   std::uintptr_t value = 0;
 };
 
-/// Facts about a device that do not change while it is open.
+/// Properties of a device that do not change while it is open.
 struct DeviceInfo {
   std::string backend;  // "host"
-  std::string spec;     // canonical: opens this device again
-  std::string name;     // what people call it: the CPU's or GPU's model
-  std::string driver;   // version text of what stands between Tern and the device
+  std::string spec;     // canonical spec, which opens this device again
+  std::string name;     // the model of the CPU or GPU, for people
+  std::string driver;   // version of the driver, as text
   Capabilities capabilities;
   std::size_t total_bytes = 0;
-  std::size_t alignment = 64;              // what every allocation has at least
-  std::size_t max_alignment = 256u << 20;  // the largest that may be asked for
-  std::size_t page_bytes = 0;              // granularity of virtual memory; 0 without it
+  std::size_t alignment = 64;              // minimum alignment of every allocation
+  std::size_t max_alignment = 256u << 20;  // maximum alignment of a request
+  std::size_t page_bytes = 0;              // page size of virtual memory; 0 if none
   std::uint32_t processors = 0;            // cores, multiprocessors, compute units
   std::uint32_t compute_major = 0, compute_minor = 0;
   std::uint32_t max_kernel_arguments = 0;  // 0: no limit
-  bool wants_notes = false;                // notes and host accesses are listened to
-  bool is_host = false;                    // its memory is the host's own
+  bool wants_notes = false;                // the device has a checker that uses notes
+  bool is_host = false;                    // device memory is host memory
 };
 
+/// Free and total device memory.
 struct MemoryInfo {
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
 };
 
-/// What the device knows of an address. `base` and `bytes` are the allocation's, zero for host
-/// memory it does not know.
+/// What the device knows about an address. `base` and `bytes` describe the allocation that contains
+/// it. They are zero for host memory that the device does not know.
 struct PointerInfo {
   MemoryKind kind = MemoryKind::host;
   void* base = nullptr;
   std::size_t bytes = 0;
 };
 
-/// How the pool behaves that the driver takes stream-ordered memory from. What is unset stays.
+/// Settings of the pool from which the driver takes stream-ordered memory. Unset fields stay
+/// unchanged.
 struct DriverPoolSettings {
-  /// The most that the pool holds; can be set only before the pool exists.
+  /// Maximum size of the pool. Can be set only before the pool exists.
   std::optional<std::size_t> max_bytes = {};
-  /// Freed memory above this goes back to the system when a stream or the device is waited for.
+  /// Free memory above this size returns to the system when the host waits for a stream or the
+  /// device.
   std::optional<std::size_t> release_threshold_bytes = {};
 };
 
-/// What is in force, and what the pool holds. Peaks are since the last reset.
+/// The settings in force and the memory of the pool. Peaks are high-water marks since the last
+/// reset.
 struct DriverPoolInfo {
-  std::size_t max_bytes = 0;  // 0: as the driver decides
+  std::size_t max_bytes = 0;  // 0: the driver decides
   std::size_t release_threshold_bytes = 0;
-  std::size_t reserved_bytes = 0, peak_reserved_bytes = 0;  // taken from the system
+  std::size_t reserved_bytes = 0, peak_reserved_bytes = 0;  // allocated from the system
   std::size_t used_bytes = 0, peak_used_bytes = 0;          // allocated from the pool
 };
 
-/// May kernels of one device use memory of another?
+/// Whether kernels of one device can access memory of another device.
 enum class PeerAccess : std::uint8_t {
-  unavailable,  // and it cannot be enabled
+  unavailable,  // cannot be enabled
   disabled,
   enabled,
 };
 
-/// Which stream an operation is submitted to, and on whose behalf.
+/// The stream that an operation is submitted to, with the call site and the tag for reports.
 struct Submission {
   NativeStream stream = {};
   CallSite site = {};
   Tag tag = {};
-  /// Of records and waits: the event is the library's own, and is asked about later. Where that
-  /// would make it a part of a graph, the call is refused (stream_misuse) before it harms the
-  /// capture.
+  /// For record() and wait(): the event belongs to the library and is queried later, so it must not
+  /// become a part of a CUDA graph. If the stream is being captured, the call fails with
+  /// stream_misuse and leaves the capture intact.
   bool stays_out_of_graphs = false;
 };
 
+/// Options of a new stream.
 struct StreamOptions {
-  /// Ordered with the default stream of the device, as CUDA's blocking streams are.
+  /// The stream is ordered with the default stream of the device, like a blocking stream of CUDA.
   bool blocking = false;
-  /// Lower runs first where the device has priorities; elsewhere it is ignored.
+  /// Streams with lower values run first, if the device has priorities. Ignored otherwise.
   int priority = 0;
-  /// For reports; copied, cut at 31 bytes.
+  /// The name for reports. Copied, and cut at 31 bytes.
   std::string_view name = {};
 };
 
+/// Options of a new event.
 struct EventOptions {
-  /// Needs Capability::event_timing.
+  /// Allows elapsed_ns(). Needs Capability::event_timing.
   bool timing = false;
 };
 
-/// Rows of `width_bytes`, `*_pitch_bytes` apart. Width is at most either pitch.
+/// A copy of `height` rows of `width_bytes`. The rows start `*_pitch_bytes` apart. The width is at
+/// most either pitch.
 struct Copy2D {
   void* destination = nullptr;
   std::size_t destination_pitch_bytes = 0;
@@ -141,38 +152,40 @@ struct Copy2D {
   std::size_t height = 0;
 };
 
-/// One of many copies that are submitted together.
+/// One copy of a batch.
 struct CopyRange {
   void* destination = nullptr;
   const void* source = nullptr;
   std::size_t bytes = 0;
 };
 
-/// One of many prefetches that are submitted together.
+/// One prefetch of a batch.
 struct PrefetchRange {
   void* address = nullptr;
   std::size_t bytes = 0;
   Place destination = {};
 };
 
-/// A stream that somebody else made.
+/// A stream that was created by other code.
 struct BorrowedStream {
   NativeStream native;
-  /// The driver's number of it, which is never used again; 0 if it has none.
+  /// The driver's number of the stream, which is never reused. 0 if the driver has none.
   std::uint64_t id = 0;
-  /// It is the device's default stream, which is known already.
+  /// True if the handle is the default stream of the device, which Tern already has.
   bool is_default = false;
 };
 
-/// A fill repeats these bytes: 1 to 16 of them, the value of one element.
+/// The bytes that a fill repeats: the value of one element, 1 to 16 bytes.
 struct Pattern {
   static constexpr std::size_t max_bytes = 16;
   std::byte bytes[max_bytes] = {};
   std::size_t width_bytes = 1;
 };
 
+/// Access rights of a device to mapped pages.
 enum class PageAccess : std::uint8_t { none, read, read_write };
 
+/// Hints for managed memory, as in CUDA's cuMemAdvise.
 enum class Advice : std::uint8_t {
   set_read_mostly,
   unset_read_mostly,
@@ -182,30 +195,33 @@ enum class Advice : std::uint8_t {
   unset_accessed_by,
 };
 
-/// What is in force for a range of managed memory. What differs from page to page is unset.
+/// The hints in force for a range of managed memory. A hint that differs between pages is unset.
 struct ManagedInfo {
-  bool is_read_mostly = false;              // all of it
-  std::vector<Place> accessed_by = {};      // who has all of it mapped: devices, the host
-  std::optional<Place> preferred = {};      // where its pages should be
-  std::optional<Place> last_prefetch = {};  // where they were last sent
+  bool is_read_mostly = false;              // for all pages
+  std::vector<Place> accessed_by = {};      // devices and host that have all pages mapped
+  std::optional<Place> preferred = {};      // the preferred location
+  std::optional<Place> last_prefetch = {};  // the destination of the last prefetch
 
+  /// Returns true if `accessed_by` contains the place.
   [[nodiscard]] TERN_EXPORT bool is_accessed_by(Place place) const noexcept;
 };
 
-/// Called once by the stream, in its order. Must not call the device, and must not throw.
+/// A function that a stream calls once, in stream order. It must not call the device and must not
+/// throw.
 using HostFunction = void (*)(void* context);
 
+/// The grid and block sizes of a launch, in blocks and threads, and its dynamic shared memory.
 struct LaunchSize {
   std::uint32_t grid[3] = {1, 1, 1};
   std::uint32_t block[3] = {1, 1, 1};
   std::uint32_t shared_bytes = 0;
 
-  /// Threads of a block where nobody knows better.
+  /// The block size to use if nothing better is known.
   static constexpr std::uint32_t usual_block = 256;
 
-  /// As many blocks along the first axis as `count` elements need, one thread each; the last block
-  /// may have threads to spare. Zero elements are no blocks, and their launch does nothing. Refused
-  /// with size_overflow beyond 2^31 - 1 blocks, with invalid_argument for a block of none.
+  /// Returns a one-dimensional size with one thread per element. The last block may have unused
+  /// threads. Zero elements need zero blocks, and launching them does nothing. Fails with
+  /// size_overflow above 2^31 - 1 blocks, and with invalid_argument if `block_threads` is 0.
   [[nodiscard]] TERN_EXPORT static Result<LaunchSize> try_for_elements(
       std::uint64_t count, std::uint32_t block_threads = usual_block,
       CallSite site = CallSite::here()) noexcept;
@@ -216,8 +232,8 @@ struct LaunchSize {
   }
 };
 
-/// One argument of a launch: the bytes passed by value and, if they are an address, the range
-/// behind it and what the kernel does there.
+/// One argument of a launch: the bytes passed by value. If they are an address, also the range that
+/// the kernel accesses there, and the kind of access.
 struct KernelArgument {
   const void* value = nullptr;
   std::size_t value_bytes = 0;
@@ -226,7 +242,7 @@ struct KernelArgument {
   Access access = Access::read;
 };
 
-/// What a kernel written in C++ sees of its launch. One call does the whole grid.
+/// The launch as a kernel written in C++ sees it. One call runs the whole grid.
 struct KernelCall {
   LaunchSize size = {};
   std::span<const KernelArgument> arguments = {};
@@ -239,37 +255,38 @@ struct KernelCall {
 };
 using KernelBody = void (*)(const KernelCall& call);
 
-/// Where a kernel comes from: a C++ function (host, sim), a compiled image (cuda), or text (opencl,
-/// cuda with a run-time compiler).
+/// The source of a kernel: a C++ function (host, sim), a compiled image (cuda), or source text
+/// (opencl, and cuda with a run-time compiler).
 struct KernelSource {
   std::string_view entry = {};
   KernelBody body = nullptr;
   void* context = nullptr;
   std::span<const std::byte> image = {};
   std::string_view text = {};
-  /// For the compiler of the text, with blanks between them.
+  /// Compiler options for the text, separated by blanks.
   std::string_view options = {};
 };
 
-/// What a backend knows of a kernel it has loaded.
+/// What a backend knows about a loaded kernel.
 struct KernelInfo {
   static constexpr std::size_t max_parameters = 64;
 
   enum class Kind : std::uint8_t { unknown, value, address };
   struct Parameter {
-    std::uint32_t value_bytes = 0;  // 0: not known
+    std::uint32_t value_bytes = 0;  // 0 if unknown
     Kind kind = Kind::unknown;
   };
 
-  /// Arguments that a launch takes; unset: not known.
+  /// The number of arguments of a launch. Unset if unknown.
   std::optional<std::uint32_t> parameter_count = {};
-  /// Of the first of them.
+  /// The first parameters.
   std::array<Parameter, max_parameters> parameters = {};
-  /// Threads of a block with which a launch along one axis fills the device best; 0: not known.
+  /// The number of threads per block with which a one-dimensional launch uses the device best. 0 if
+  /// unknown.
   std::uint32_t block_threads = 0;
 };
 
-/// A block that a pool hands out from memory it allocated earlier, for checkers and tools.
+/// A block that a pool hands out from memory it allocated earlier. For checkers and tools.
 struct Suballocation {
   const void* address = nullptr;
   std::size_t bytes = 0;
@@ -285,178 +302,211 @@ class TERN_EXPORT Backend {
 
   // --- The device
 
-  /// The number the process has given the device, as places carry it. Said once, before any other
-  /// call; the default forgets it.
+  /// Receives the number of the device, as places carry it. Called once, before any other function.
+  /// The default does nothing.
   virtual void opened_as(DeviceId id) noexcept;
+  /// Returns the properties of the device. The reference stays valid as long as the backend.
   [[nodiscard]] virtual const DeviceInfo& info() const noexcept = 0;
+  /// Returns the free and total device memory now.
   [[nodiscard]] virtual Result<MemoryInfo> memory() noexcept = 0;
-  /// Returns when all work submitted to any stream before the call is complete.
+  /// Waits until all work submitted to any stream before the call has completed.
   [[nodiscard]] virtual Result<void> synchronize() noexcept = 0;
 
-  // --- Memory. bytes > 0 and at most max_request_bytes; alignment is a power of two between
-  // info().alignment and info().max_alignment
+  // --- Memory. Preconditions: 0 < bytes <= max_request_bytes, and the alignment is a power of two
+  // between info().alignment and info().max_alignment.
 
-  /// Kind is device, pinned or managed, and declared. Contents are unspecified.
+  /// Allocates memory. `kind` is device, pinned or managed, and the device has declared it. The
+  /// contents are unspecified. Fails with out_of_memory.
   [[nodiscard]] virtual Result<void*> allocate(MemoryKind kind, std::size_t bytes,
                                                std::size_t alignment, CallSite site,
                                                Tag tag) noexcept = 0;
-  /// `address` came from allocate, or it is refused with use_after_free and nothing changes. No
-  /// submitted work may still use it.
+  /// Frees memory from allocate(). No submitted work may still use the memory. Fails with
+  /// use_after_free, and changes nothing, if `address` is not a live allocation.
   [[nodiscard]] virtual Result<void> release(void* address, CallSite site) noexcept = 0;
+  /// Returns the kind and the allocation of an address.
   [[nodiscard]] virtual Result<PointerInfo> pointer_info(const void* address) noexcept = 0;
 
-  /// stream_ordered_memory: usable by later work of the stream; elsewhere only behind a wait.
+  /// Needs stream_ordered_memory. Allocates in stream order: later work of the stream may use the
+  /// memory; work of another stream may use it after a wait.
   [[nodiscard]] virtual Result<void*> allocate_async(const Submission& submission,
                                                      std::size_t bytes,
                                                      std::size_t alignment) noexcept;
+  /// Needs stream_ordered_memory. Frees after all earlier work of the stream.
   [[nodiscard]] virtual Result<void> release_async(const Submission& submission,
                                                    void* address) noexcept;
 
-  /// The pool behind allocate_async, where the driver has one with settings; unsupported elsewhere.
-  /// Settings hold for all who allocate there.
+  /// Returns the state of the pool behind allocate_async(). Fails with unsupported if the driver
+  /// has no pool with settings. Settings apply to everyone who allocates from the pool.
   [[nodiscard]] virtual Result<DriverPoolInfo> driver_pool() noexcept;
+  /// Changes settings of the pool.
   [[nodiscard]] virtual Result<void> set_driver_pool(const DriverPoolSettings& settings) noexcept;
+  /// Resets the high-water marks to the current values.
   [[nodiscard]] virtual Result<void> reset_driver_pool_peaks() noexcept;
-  /// May `peer`, another device of the same backend, use memory of the pool? Allocated memory too.
+  /// Allows or forbids `peer`, another device of the same backend, to access memory of the pool,
+  /// including memory that is already allocated.
   [[nodiscard]] virtual Result<void> set_driver_pool_access(Backend& peer,
                                                             bool is_allowed) noexcept;
 
-  /// registered_memory: page-locks [address, address + bytes) and gives the device's address of it.
+  /// Needs registered_memory. Page-locks [address, address + bytes) and returns the device's
+  /// address of it.
   [[nodiscard]] virtual Result<void*> register_host(void* address, std::size_t bytes) noexcept;
+  /// Undoes register_host(). `address` is the host address.
   [[nodiscard]] virtual Result<void> unregister_host(void* address) noexcept;
 
-  // --- Virtual memory (virtual_memory). All sizes and offsets are multiples of info().page_bytes
-  // ---
+  // --- Virtual memory. Needs virtual_memory. All sizes and offsets are multiples of
+  // info().page_bytes.
 
+  /// Reserves an address range without memory.
   [[nodiscard]] virtual Result<void*> reserve(std::size_t bytes) noexcept;
-  /// The whole reservation, with nothing mapped in it.
+  /// Frees a whole reservation. Nothing may be mapped in it.
   [[nodiscard]] virtual Result<void> unreserve(void* address, std::size_t bytes) noexcept;
-  /// Physical memory, without an address.
+  /// Allocates physical memory without an address.
   [[nodiscard]] virtual Result<NativePages> create_pages(std::size_t bytes) noexcept;
-  /// Gives the handle up; the memory itself goes when it is mapped nowhere any more.
+  /// Gives up the handle. The memory is freed once it is not mapped anywhere.
   [[nodiscard]] virtual Result<void> release_pages(NativePages pages) noexcept;
-  /// Maps all of `pages` at `address`, inside a reservation where nothing is mapped. Gives no
-  /// access.
+  /// Maps all of `pages` at `address`, inside a reservation and where nothing is mapped. The
+  /// mapping has no access rights yet.
   [[nodiscard]] virtual Result<void> map(void* address, NativePages pages) noexcept;
-  /// Exactly one whole mapping, used by no submitted work.
+  /// Removes exactly one whole mapping that no submitted work uses.
   [[nodiscard]] virtual Result<void> unmap(void* address, std::size_t bytes) noexcept;
-  /// For a fully mapped range of one or several mappings.
+  /// Sets the access rights of a fully mapped range, which may consist of several mappings.
   [[nodiscard]] virtual Result<void> set_access(void* address, std::size_t bytes,
                                                 PageAccess access) noexcept;
 
-  // --- Copies and fills. bytes > 0, no null address, no overlap
+  // --- Copies and fills. Preconditions: bytes > 0, no null address, no overlap.
 
-  /// Between any two of: this device's memory and host memory. Pageable host memory must stay as it
-  /// is until the stream has passed the copy.
+  /// Copies between any combination of this device's memory and host memory. The caller keeps
+  /// pageable host memory valid and unchanged until the stream has passed the copy.
   [[nodiscard]] virtual Result<void> copy(const Submission& submission, void* destination,
                                           const void* source, std::size_t bytes) noexcept = 0;
+  /// Copies rows of memory, like copy().
   [[nodiscard]] virtual Result<void> copy_2d(const Submission& submission,
                                              const Copy2D& copy) noexcept = 0;
-  /// Many copies, which have no order among each other: none may write what another one of them
-  /// reads or writes. Each as in copy(). If one cannot be submitted, those before it may have been.
+  /// Submits many copies, each as in copy(). They have no order among each other: no copy may write
+  /// bytes that another copy of the batch reads or writes. If a copy cannot be submitted, earlier
+  /// copies may already be submitted. The default calls copy() for each.
   [[nodiscard]] virtual Result<void> copy_batch(const Submission& submission,
                                                 std::span<const CopyRange> copies) noexcept;
-  /// `bytes` is a multiple of the pattern's width; the address need not be aligned to it.
+  /// Fills memory. `bytes` is a multiple of the pattern's width. The address may have any
+  /// alignment.
   [[nodiscard]] virtual Result<void> fill(const Submission& submission, void* destination,
                                           std::size_t bytes, const Pattern& pattern) noexcept = 0;
-  /// peer_copies: from memory of `peer`, a device of the same backend.
+  /// Needs peer_copies. Copies from memory of `peer`, a device of the same backend.
   [[nodiscard]] virtual Result<void> copy_from_peer(const Submission& submission, void* destination,
                                                     Backend& peer, const void* source,
                                                     std::size_t bytes) noexcept;
-  /// Lets kernels here use memory of `peer`; true if they may. Repeating it is harmless.
+  /// Lets kernels of this device access memory of `peer`. Returns false if that is not possible.
+  /// Calling it twice is harmless. The default returns false.
   [[nodiscard]] virtual Result<bool> enable_peer_access(Backend& peer) noexcept;
-  /// What enable_peer_access() would find. `peer` is another device of the same backend.
+  /// Returns the state of the access to memory of `peer`, another device of the same backend. The
+  /// default returns unavailable.
   [[nodiscard]] virtual Result<PeerAccess> peer_access(Backend& peer) noexcept;
-  /// Takes it back. Repeating it is harmless.
+  /// Disables the access again. Calling it twice is harmless. The default does nothing.
   [[nodiscard]] virtual Result<void> disable_peer_access(Backend& peer) noexcept;
 
   // --- Streams and events
 
-  /// Never null, and valid as long as the backend.
+  /// Returns the default stream. It is never null and stays valid as long as the backend.
   [[nodiscard]] virtual NativeStream default_stream() noexcept = 0;
+  /// Creates a stream.
   [[nodiscard]] virtual Result<NativeStream> create_stream(
       const StreamOptions& options) noexcept = 0;
-  /// borrowed_streams: a stream by the driver's own handle, which its maker keeps alive until it is
-  /// destroyed here; that ends the loan, and not the stream.
+  /// Needs borrowed_streams. Borrows a stream by the driver's handle. The owner keeps the stream
+  /// alive until destroy_stream(), which ends the loan and not the owner's stream.
   [[nodiscard]] virtual Result<BorrowedStream> borrow_stream(NativeStream handle) noexcept;
-  /// The driver's own handle of the stream, for code that calls the driver itself. The default: the
-  /// same.
+  /// Returns the driver's handle of the stream, for code that calls the driver itself. The default
+  /// returns `stream`.
   [[nodiscard]] virtual NativeStream native_handle(NativeStream stream) noexcept;
-  /// Returns at once or waits; either way the work already submitted still completes.
+  /// Destroys a stream. Submitted work still completes. The call may wait for that work.
   virtual void destroy_stream(NativeStream stream) noexcept = 0;
-  /// True if everything submitted so far is complete. Never blocks.
+  /// Returns true if all work submitted to the stream has completed. Does not wait.
   [[nodiscard]] virtual Result<bool> query(NativeStream stream) noexcept = 0;
+  /// Waits until all work submitted to the stream has completed.
   [[nodiscard]] virtual Result<void> synchronize(NativeStream stream) noexcept = 0;
-  /// Would work become a part of a graph that somebody captures, or stand in the way of one? Never
-  /// harms the capture. The default: no.
+  /// Returns true if work submitted to the stream would become part of a graph capture or would
+  /// invalidate one. The query itself does not affect the capture. The default returns false.
   [[nodiscard]] virtual Result<bool> is_capturing(NativeStream stream) noexcept;
 
+  /// Creates an event.
   [[nodiscard]] virtual Result<NativeEvent> create_event(const EventOptions& options) noexcept = 0;
-  /// Waits already queued on the event are not disturbed, and a record still running may finish.
+  /// Destroys an event. Waits that are already queued stay valid, and a pending record may
+  /// complete.
   virtual void destroy_event(NativeEvent event) noexcept = 0;
-  /// The event now stands for all work submitted to the stream before. Earlier waits keep the
-  /// record they saw.
+  /// Records the event: it now represents all work submitted to the stream so far. Earlier waits
+  /// keep the record that they refer to.
   [[nodiscard]] virtual Result<void> record(const Submission& submission,
                                             NativeEvent event) noexcept = 0;
-  /// Later work of the stream begins after the event's latest record, which may be on another
-  /// stream or another device of the backend. A null event stands for one that was never recorded:
-  /// no order follows from it, and only checkers take note.
+  /// Makes later work of the stream start after the latest record of the event, which may be on
+  /// another stream or on another device of the backend. A null event represents an event that was
+  /// never recorded: it orders nothing, and only checkers use the call.
   [[nodiscard]] virtual Result<void> wait(const Submission& submission,
                                           NativeEvent event) noexcept = 0;
-  /// Of the latest record; the event has been recorded.
+  /// Returns true if the latest record of the event has completed. The event has been recorded.
+  /// Does not wait.
   [[nodiscard]] virtual Result<bool> query(NativeEvent event) noexcept = 0;
+  /// Waits until the latest record of the event has completed.
   [[nodiscard]] virtual Result<void> synchronize(NativeEvent event) noexcept = 0;
-  /// event_timing: both were made with timing, recorded, and are complete.
+  /// Needs event_timing. Returns the time between two events. Both were created with timing,
+  /// recorded, and have completed.
   [[nodiscard]] virtual Result<std::uint64_t> elapsed_ns(NativeEvent start,
                                                          NativeEvent end) noexcept;
 
-  /// host_functions. A device may run those of all its streams one at a time, so one that waits for
-  /// another stream's may wait for ever.
+  /// Needs host_functions. Calls a function on a host thread, in stream order. A device may run the
+  /// functions of all its streams one at a time, so a function that waits for a function of another
+  /// stream may wait forever.
   [[nodiscard]] virtual Result<void> call_host(const Submission& submission, HostFunction function,
                                                void* context) noexcept;
 
   // --- Managed memory
 
-  /// prefetch: brings the pages of the range to a place, in stream order.
+  /// Needs prefetch. Migrates the pages of the range to a place, in stream order.
   [[nodiscard]] virtual Result<void> prefetch(const Submission& submission, void* address,
                                               std::size_t bytes, Place destination) noexcept;
-  /// prefetch: many of them, which have no order among each other. If one cannot be submitted,
-  /// `submitted` says how many before it were.
+  /// Needs prefetch. Submits many prefetches, which have no order among each other. If one cannot
+  /// be submitted, `submitted` is the number of prefetches before it that were submitted. The
+  /// default calls prefetch() for each.
   [[nodiscard]] virtual Result<void> prefetch_batch(const Submission& submission,
                                                     std::span<const PrefetchRange> ranges,
                                                     std::size_t& submitted) noexcept;
-  /// discard: nobody needs the bytes of the range any more, and what they are is unspecified until
-  /// they are written. Pages need not be moved for them then. With a destination the pages are
-  /// brought there, without their bytes. Work that uses the range meanwhile is undefined.
+  /// Needs discard. Declares that the bytes of the range are no longer needed, so that their pages
+  /// need not be copied. The bytes are unspecified until they are next written. With a destination,
+  /// the pages move there without their contents. Concurrent use of the range is undefined.
   [[nodiscard]] virtual Result<void> discard(const Submission& submission, void* address,
                                              std::size_t bytes,
                                              std::optional<Place> destination) noexcept;
-  /// advice: takes effect for the pages of the range; the place is ignored where it means nothing.
+  /// Needs advice. Applies a hint to the pages of the range. The place is ignored for hints that
+  /// have none.
   [[nodiscard]] virtual Result<void> advise(void* address, std::size_t bytes, Advice advice,
                                             Place place) noexcept;
-  /// advice: what the range has been told, and where it was sent.
+  /// Needs advice. Returns the hints in force for the range and the destination of its last
+  /// prefetch.
   [[nodiscard]] virtual Result<ManagedInfo> managed_info(const void* address,
                                                          std::size_t bytes) noexcept;
 
-  // --- Kernels (kernels)
+  // --- Kernels. Needs kernels.
 
+  /// Loads a kernel. May compile.
   [[nodiscard]] virtual Result<NativeKernel> load_kernel(const KernelSource& source) noexcept;
-  /// Returns at once or waits; either way the launches already submitted still complete.
+  /// Unloads a kernel. Submitted launches still complete. The call may wait for them. The default
+  /// does nothing.
   virtual void unload_kernel(NativeKernel kernel) noexcept;
-  /// What can be found out without a launch. The default knows nothing.
+  /// Returns what is known without a launch. The default returns an empty KernelInfo.
   [[nodiscard]] virtual Result<KernelInfo> kernel_info(NativeKernel kernel) noexcept;
-  /// Argument values are copied before the call returns.
+  /// Launches a kernel. The argument values are copied before the call returns.
   [[nodiscard]] virtual Result<void> launch(const Submission& submission, NativeKernel kernel,
                                             const LaunchSize& size,
                                             std::span<const KernelArgument> arguments) noexcept;
 
-  // --- Facts for checkers and tools; the default ignores them. Without a stream: by the host
+  // --- Notes for checkers and tools. The defaults ignore them. A note without a stream is by the
+  // host.
 
-  /// The host itself is about to use memory that it shares with the device. A checker that sees
-  /// work still under way there refuses it with violation.
+  /// Announces that the host is about to use memory that it shares with the device. A checker fails
+  /// the call with violation if submitted work on that memory is not ordered before the access.
   [[nodiscard]] virtual Result<void> note_host_access(const void* address, std::size_t bytes,
                                                       Access access, CallSite site) noexcept;
+  /// Announces that a pool hands out a block, in the order of the stream.
   virtual void note_suballocate(const Submission& submission, const Suballocation& block) noexcept;
+  /// Announces that a pool takes a block back, in the order of the stream.
   virtual void note_subrelease(const Submission& submission, const Suballocation& block) noexcept;
 };
 

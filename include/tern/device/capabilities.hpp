@@ -1,8 +1,10 @@
-// What a device can do, as declared flags.
+// Capabilities lists the optional features that a device supports.
 //
-// A backend declares each ability once, when a device is opened, and it never changes. Asking for
-// an undeclared one is refused with ErrorCode::unsupported before the backend is called; it is
-// never a silent no-op. A plain value.
+//   if (device.can(Capability::managed_memory)) ...
+//
+// A backend declares the capabilities of a device when it opens the device. They never change
+// afterwards. A call that needs a missing capability fails with ErrorCode::unsupported before it
+// reaches the backend; it is never ignored silently. A plain value.
 
 #pragma once
 
@@ -14,7 +16,8 @@
 
 namespace tern {
 
-/// One line per ability: TERN_CAPABILITY(enumerator, what it means).
+/// The list of all capabilities, one line each: TERN_CAPABILITY(enumerator, meaning). `tern info`
+/// and error messages print the meaning.
 #define TERN_FOR_EACH_CAPABILITY(TERN_CAPABILITY)                                                \
   TERN_CAPABILITY(host_access, "the host can read and write device memory")                      \
   TERN_CAPABILITY(pinned_memory, "page-locked host memory")                                      \
@@ -40,12 +43,14 @@ enum class Capability : std::uint8_t {
 #undef TERN_CAPABILITY
 };
 
+/// Every capability, in the order of the list.
 inline constexpr auto all_capabilities = std::to_array<Capability>({
 #define TERN_CAPABILITY(enumerator, meaning) Capability::enumerator,
     TERN_FOR_EACH_CAPABILITY(TERN_CAPABILITY)
 #undef TERN_CAPABILITY
 });
 
+/// Returns the enumerator as text, such as "managed_memory".
 [[nodiscard]] constexpr std::string_view name(Capability capability) noexcept {
   switch (capability) {
 #define TERN_CAPABILITY(enumerator, meaning) \
@@ -57,6 +62,7 @@ inline constexpr auto all_capabilities = std::to_array<Capability>({
   return "unknown";
 }
 
+/// Returns what the capability allows, as a phrase for people.
 [[nodiscard]] constexpr std::string_view meaning(Capability capability) noexcept {
   switch (capability) {
 #define TERN_CAPABILITY(enumerator, meaning) \
@@ -68,8 +74,10 @@ inline constexpr auto all_capabilities = std::to_array<Capability>({
   return "unknown";
 }
 
+/// A set of capabilities, stored as bits.
 class Capabilities {
  public:
+  /// The empty set.
   constexpr Capabilities() noexcept = default;
   constexpr Capabilities(std::initializer_list<Capability> list) noexcept {
     for (const Capability capability : list) bits_ |= bit(capability);
@@ -78,11 +86,13 @@ class Capabilities {
   [[nodiscard]] constexpr bool has(Capability capability) const noexcept {
     return (bits_ & bit(capability)) != 0;
   }
+  /// Returns a copy of this set with the capability added.
   [[nodiscard]] constexpr Capabilities with(Capability capability) const noexcept {
     Capabilities more = *this;
     more.bits_ |= bit(capability);
     return more;
   }
+  /// Returns a copy of this set with the capability removed.
   [[nodiscard]] constexpr Capabilities without(Capability capability) const noexcept {
     Capabilities rest = *this;
     rest.bits_ &= ~bit(capability);

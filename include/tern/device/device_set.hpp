@@ -1,6 +1,9 @@
-// A DeviceSet is several devices to choose from: in turn, or by free memory.
+// A DeviceSet holds several devices and chooses one: in turn, or by free memory.
 //
-// It holds its devices open. next() is thread-safe and fair; the set itself does not change.
+//   DeviceSet devices({open_device("cuda:0"), open_device("cuda:1")});
+//   const Device& device = devices.next();
+//
+// The set keeps its devices open and never changes. All functions are safe from any thread.
 
 #pragma once
 
@@ -18,20 +21,24 @@ namespace tern {
 
 class TERN_EXPORT DeviceSet {
  public:
-  /// Throws InvalidArgument for an empty list, one that is not open, or a device given twice.
+  /// Throws InvalidArgument if the list is empty, contains a device that is not open, or contains a
+  /// device twice.
   explicit DeviceSet(std::vector<Device> devices);
 
+  /// Returns the devices in the order given to the constructor.
   [[nodiscard]] std::span<const Device> devices() const noexcept { return devices_; }
 
-  /// Round robin: 0, 1, ..., n-1, 0, ...
+  /// Returns the devices round robin: 0, 1, ..., n-1, 0, ... All threads share one counter.
   [[nodiscard]] const Device& next() noexcept;
-  /// The device with the most free memory now; of several, the first. Fails if none can be asked.
+  /// Returns the device with the most free memory now; of equal devices, the first. Skips devices
+  /// that cannot report their memory, and fails with the last of their failures if none can.
   [[nodiscard]] Result<Device> try_most_free() const noexcept;
   [[nodiscard]] Device most_free(CallSite site = CallSite::here()) const {
     return try_most_free().value(site);
   }
 
-  /// Completes the work of all devices, and returns the first failure after trying each.
+  /// Waits for all work on all devices. If a device fails, continues with the others and then
+  /// returns the first failure.
   Result<void> try_synchronize() const noexcept;
   void synchronize(CallSite site = CallSite::here()) const { try_synchronize().value(site); }
 

@@ -1,10 +1,22 @@
-// An Event stands for a point in a stream, once that stream has recorded it.
+// An Event represents a point in the work of a stream, once the stream has recorded it.
 //
-// Marks do the same for nothing and are what to use by default; an Event is for measuring time, for
-// code that speaks in events, and for handing order to other libraries. It comes from a pool of its
-// device and goes back there. One that was never recorded orders nothing and counts as done; a wait
-// keeps the record it saw, whatever is recorded later. It keeps its device open. Thread-compatible;
-// waiting on it from several streams is safe.
+//   Event start(device, {.timing = true}), end(device, {.timing = true});
+//   stream.record(start);
+//   stream.launch(kernel, size, arguments);
+//   stream.record(end);
+//   end.synchronize();
+//   std::uint64_t ns = end.elapsed_ns(start);
+//
+// Prefer marks (mark.hpp): they express the same order without a driver call. Use an Event to
+// measure time, or to exchange order with code that works with events.
+//
+// An event that was never recorded orders nothing and counts as done. A wait on an event refers to
+// the latest record at the time of the wait; recording the event again later does not change
+// earlier waits. An Event keeps its device open. Events without timing come from a pool of the
+// device and return to it.
+//
+// Thread-compatible: recording and moving need exclusive access. Several streams may wait for one
+// event at the same time.
 
 #pragma once
 
@@ -21,36 +33,47 @@ namespace tern {
 
 class TERN_EXPORT Event {
  public:
+  /// An event without a device. It counts as done and cannot be recorded.
   Event() noexcept = default;
+  /// Creates an event. Throws the failure that try_make() returns.
   explicit Event(const Device& device, const EventOptions& options = {},
                  CallSite site = CallSite::here());
+  /// Creates an event. Fails with invalid_device if the device is not open, and with unsupported if
+  /// timing is requested and the device lacks Capability::event_timing.
   [[nodiscard]] static Result<Event> try_make(const Device& device,
                                               const EventOptions& options = {}) noexcept;
-  /// An event that somebody else made on the device and has recorded, by the driver's own handle:
-  /// to be waited for. Its maker keeps it until this one has ended, which leaves it as it is.
-  /// Refused with invalid_argument for no handle.
+  /// Borrows an event that other code created and recorded on this device, by its driver handle, so
+  /// that Tern can wait for it. The owner must keep the event alive until this Event is destroyed,
+  /// and destroying this Event does not change the owner's event. Fails with invalid_argument for a
+  /// null handle.
   [[nodiscard]] static Result<Event> try_borrow(const Device& device, NativeEvent handle) noexcept;
 
   Event(Event&& other) noexcept;
   Event& operator=(Event&& other) noexcept;
   ~Event();
 
+  /// Returns the device of the event, or the empty id for an event without a device.
   [[nodiscard]] DeviceId device_id() const noexcept;
+  /// Returns true once a stream has recorded the event. Always true for a borrowed event.
   [[nodiscard]] bool is_recorded() const noexcept { return is_recorded_; }
-  /// The backend's own handle. Null for an event that was moved from.
+  /// Returns the handle of the backend. Returns null for an empty event, such as one that was moved
+  /// from.
   [[nodiscard]] NativeEvent native() const noexcept { return native_; }
 
-  /// Never blocks.
+  /// Returns true if the work up to the latest record has completed, or if the event was never
+  /// recorded. Does not wait.
   [[nodiscard]] Result<bool> try_is_done() const noexcept;
   [[nodiscard]] bool is_done(CallSite site = CallSite::here()) const {
     return try_is_done().value(site);
   }
-  /// Blocks the host until the latest record is complete.
+  /// Blocks the host until the work up to the latest record has completed. Returns immediately if
+  /// the event was never recorded.
   Result<void> try_synchronize() const noexcept;
   void synchronize(CallSite site = CallSite::here()) const { try_synchronize().value(site); }
 
-  /// From `start` to this event; both made with timing on one device, recorded and complete, else
-  /// stream_misuse.
+  /// Returns the time from `start` to this event in nanoseconds. Both events must have been created
+  /// with timing, recorded, and completed; otherwise the call fails with stream_misuse. Fails with
+  /// device_mismatch if the events belong to different devices.
   [[nodiscard]] Result<std::uint64_t> try_elapsed_ns(const Event& start) const noexcept;
   [[nodiscard]] std::uint64_t elapsed_ns(const Event& start,
                                          CallSite site = CallSite::here()) const {

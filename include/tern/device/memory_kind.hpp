@@ -1,4 +1,4 @@
-// What kind of memory an address is, and so who may touch it.
+// MemoryKind names the kind of memory at an address, which decides who may access it.
 
 #pragma once
 
@@ -7,11 +7,18 @@
 
 namespace tern {
 
-/// `device`, `pinned` and `managed` can be allocated through a Device. The others are answers to
-/// "what is this pointer": mapped address ranges, registered host memory, and host memory that the
-/// device knows nothing of.
+/// - `host`: host memory that the device does not know.
+/// - `pinned`: page-locked host memory that the device allocated.
+/// - `registered`: existing host memory that was page-locked afterwards.
+/// - `device`: memory of the device.
+/// - `managed`: memory that host and device share through one address.
+/// - `mapped`: pages mapped into a reserved address range.
+///
+/// A Device allocates `device`, `pinned` and `managed`. Device::try_pointer_info() returns any
+/// kind.
 enum class MemoryKind : std::uint8_t { host, pinned, registered, device, managed, mapped };
 
+/// Returns the enumerator as text.
 [[nodiscard]] constexpr std::string_view name(MemoryKind kind) noexcept {
   switch (kind) {
     case MemoryKind::host:

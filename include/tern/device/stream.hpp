@@ -1,18 +1,27 @@
-// A Stream is a queue of work on a device, done in order; a StreamRef names one.
+// A Stream owns a queue of work on a device; a StreamRef refers to a Stream without owning it.
 //
-// Work on one stream runs in the order it was submitted; work on two streams has no order until one
-// waits for a mark or an event of the other. All calls return without waiting for the work, except
-// synchronize(). Memory named by a copy or a fill must stay valid until the stream has passed it.
+//   Stream stream(device, {.name = "upload"});
+//   stream.copy(device_address, host_address, bytes);
+//   stream.launch(kernel, size, arguments);
+//   stream.synchronize();
 //
-// A Stream owns its queue and is one: it converts to StreamRef wherever one is asked for.
-// Destroying it never loses work: what was submitted still completes, and its marks stay
-// answerable. A StreamRef is two words; one whose stream has ended is refused with stream_misuse
-// as long as the device is open. It does not keep the device open.
+// Order. Work on one stream runs in the order in which it was submitted. Work on two streams has no
+// order until one of them waits for a mark or an event of the other. All calls return without
+// waiting for the work; only synchronize() waits. Memory used by a copy or a fill must stay valid
+// until the stream has passed the operation.
 //
-// Sizes of zero are no-ops that reach no backend. Each x() throws what try_x() returns. Submitting
-// from several threads is safe; their order is then the order of the calls. Ending a Stream must
-// not race with calls of the program's through references to it. What the library does there by
-// itself may come at any time: buffers free their memory on streams that used it.
+// Ownership. A Stream converts to StreamRef. Destroying a Stream does not lose work: submitted work
+// still completes, and marks of the stream stay valid. A Stream keeps its device open; a StreamRef,
+// which is two words, does not. While the device is open, a call on a StreamRef whose stream has
+// ended fails with stream_misuse.
+//
+// Threads. Several threads may submit to one stream; the order of the work is the order of the
+// calls. The program must not destroy a Stream while another of its threads makes calls through a
+// reference to it. The library may use the stream on its own at any time, to free buffers on
+// streams that used them; the destructor of Stream handles that case.
+//
+// Operations of zero bytes do nothing and do not reach the backend. Each x() throws the failure
+// that try_x() returns.
 
 #pragma once
 
@@ -40,50 +49,63 @@ struct StreamState;
 
 class TERN_EXPORT StreamRef {
  public:
-  /// No stream: every call is refused with stream_misuse.
+  /// A reference to no stream. Every call that can fail fails with stream_misuse.
   constexpr StreamRef() noexcept = default;
 
+  /// Returns the id of the stream, which is never reused.
   [[nodiscard]] StreamId id() const noexcept { return id_; }
   [[nodiscard]] DeviceId device_id() const noexcept { return id_.device(); }
-  /// The handle of the device; throws StreamMisuse if the stream has ended.
+  /// Returns a handle to the device. Throws StreamMisuse if the stream has ended.
   [[nodiscard]] Device device() const;
-  /// As given when it was made, else "stream 3", or "default".
+  /// Returns the name given at creation, else "stream 3" with its number. The default stream is
+  /// "default". Returns "ended" if the stream does not accept work.
   [[nodiscard]] std::string name() const;
-  /// Would it take work now? False if it names no stream, one that has ended, or another process's.
+  /// Returns true if the stream accepts work: false for a reference to no stream, for a stream that
+  /// has ended, and for a stream of the parent process after a fork.
   [[nodiscard]] bool is_usable() const noexcept;
-  /// The backend's own handle, for code that talks to the driver itself.
+  /// Returns the driver's handle of the stream, for code that calls the driver itself.
   [[nodiscard]] Result<NativeStream> try_native() const noexcept;
 
-  // --- Memory
+  // --- Memory: stream-ordered copies, fills and allocations
 
-  /// Ranges must not overlap (invalid_argument). Either side may be this device's or host memory.
+  /// Copies bytes. Source and destination may each be memory of this device or host memory. Fails
+  /// with invalid_argument if an address is null or the two ranges overlap, and with size_overflow
+  /// if a range exceeds the address space.
   Result<void> try_copy(void* destination, const void* source, std::size_t bytes,
                         CallSite site = CallSite::here()) const noexcept;
   void copy(void* destination, const void* source, std::size_t bytes,
             CallSite site = CallSite::here()) const {
     try_copy(destination, source, bytes, site).value();
   }
+  /// Copies rows of memory. Fails like try_copy(), and with invalid_argument if a pitch is smaller
+  /// than the width.
   Result<void> try_copy_2d(const Copy2D& copy, CallSite site = CallSite::here()) const noexcept;
   void copy_2d(const Copy2D& copy, CallSite site = CallSite::here()) const {
     try_copy_2d(copy, site).value();
   }
-  /// Many copies at once, for which one call of the driver may do. They have no order among each
-  /// other, so none may touch what another one of them writes; that is not checked. Copies of zero
-  /// bytes are left out.
+  /// Submits many copies together, in one driver call where the backend supports it. The copies
+  /// have no order among each other, so no copy may read or write bytes that another copy of the
+  /// batch writes. This is not checked. Copies of zero bytes are skipped. All arguments are checked
+  /// before the first copy is submitted; if the driver then rejects a copy, earlier copies may
+  /// already be submitted.
   Result<void> try_copy_batch(std::span<const CopyRange> copies,
                               CallSite site = CallSite::here()) const noexcept;
   void copy_batch(std::span<const CopyRange> copies, CallSite site = CallSite::here()) const {
     try_copy_batch(copies, site).value();
   }
-  /// From memory of another device of the same backend.
+  /// Copies from memory of `peer`, another device of the same backend, to memory of this device.
+  /// Needs Capability::peer_copies. Fails with device_mismatch if `peer` belongs to another
+  /// backend. The stream does not wait for work of `peer`; wait for a mark first.
   Result<void> try_copy_from_peer(void* destination, const Device& peer, const void* source,
                                   std::size_t bytes,
                                   CallSite site = CallSite::here()) const noexcept;
 
-  /// Repeats a pattern of 1 to 16 bytes; `bytes` must be a multiple of its width (size_mismatch).
+  /// Fills memory by repeating a pattern of 1 to 16 bytes. Fails with size_mismatch if `bytes` is
+  /// not a multiple of the width of the pattern.
   Result<void> try_fill_bytes(void* destination, std::size_t bytes, const Pattern& pattern,
                               CallSite site = CallSite::here()) const noexcept;
-  /// Writes `count` copies of `value`.
+  /// Writes `count` copies of `value`. T must be trivially copyable and have at most 16 bytes. The
+  /// value is copied before the call returns.
   template <class T>
   Result<void> try_fill(T* destination, std::size_t count, const std::type_identity_t<T>& value,
                         CallSite site = CallSite::here()) const noexcept {
@@ -99,38 +121,43 @@ class TERN_EXPORT StreamRef {
     try_fill(destination, count, value, site).value();
   }
 
-  /// In stream order: later work of this stream may use the memory, other streams behind a wait.
+  /// Allocates device memory in stream order. Later work of this stream may use the memory. Other
+  /// streams may use it after they wait for a mark of this stream. Needs
+  /// Capability::stream_ordered_memory. Fails with out_of_memory.
   [[nodiscard]] Result<void*> try_allocate(std::size_t bytes,
                                            const AllocateOptions& options = {}) const noexcept;
   [[nodiscard]] void* allocate(std::size_t bytes, const AllocateOptions& options = {}) const {
     return try_allocate(bytes, options).value();
   }
-  /// After all earlier work of this stream. Uses on other streams must be waited for first.
+  /// Frees memory from try_allocate() once all earlier work of this stream has completed. If other
+  /// streams used the memory, this stream must wait for them first.
   Result<void> try_release(void* address, CallSite site = CallSite::here()) const noexcept;
   void release(void* address, CallSite site = CallSite::here()) const {
     try_release(address, site).value();
   }
 
-  /// Managed memory (prefetch): its pages are brought to a place ahead of their use.
+  /// Migrates the pages of a range of managed memory to a place before they are used. Needs
+  /// Capability::prefetch. Fails with invalid_device if the destination is a device that is not
+  /// open.
   Result<void> try_prefetch(void* address, std::size_t bytes, Place destination,
                             CallSite site = CallSite::here()) const noexcept;
   void prefetch(void* address, std::size_t bytes, Place destination,
                 CallSite site = CallSite::here()) const {
     try_prefetch(address, bytes, destination, site).value();
   }
-  /// Many at once, for which one call of the driver may do; they have no order among each other.
-  /// Those of zero bytes are left out. All of them are looked at before the first is submitted; a
-  /// refusal names the one it is about (`index`) and how many before it were submitted
-  /// (`submitted`).
+  /// Submits many prefetches together, in one driver call where the backend supports it. They have
+  /// no order among each other. Ranges of zero bytes are skipped. All ranges are checked before the
+  /// first is submitted. A failure carries the index of the rejected range (`index`) and the number
+  /// of ranges before it that were submitted (`submitted`).
   Result<void> try_prefetch_batch(std::span<const PrefetchRange> ranges,
                                   CallSite site = CallSite::here()) const noexcept;
   void prefetch_batch(std::span<const PrefetchRange> ranges,
                       CallSite site = CallSite::here()) const {
     try_prefetch_batch(ranges, site).value();
   }
-  /// Managed memory (discard): nobody needs its bytes any more, which are unspecified until they
-  /// are written. Its pages need not be moved for them. With a destination the pages are brought
-  /// there, empty.
+  /// Declares that the contents of a range of managed memory are no longer needed, so that the
+  /// driver does not have to copy its pages. The bytes are unspecified until they are next written.
+  /// With a destination, the pages move there without their contents. Needs Capability::discard.
   Result<void> try_discard(void* address, std::size_t bytes,
                            std::optional<Place> destination = std::nullopt,
                            CallSite site = CallSite::here()) const noexcept;
@@ -139,24 +166,33 @@ class TERN_EXPORT StreamRef {
     try_discard(address, bytes, destination, site).value();
   }
 
-  // --- Facts for checkers and tools, from pools of one's own
+  // --- Notes for checkers and tools, for programs with a memory pool of their own
 
-  /// A block cut from memory the pool owns is given out, and is used by later work of this stream
-  /// first; or it is taken back, behind the earlier work. A simulated device checks the order and
-  /// reports a mistake with the next call that can fail; others take no notice.
+  /// note_suballocate() announces that a pool hands out a block of memory that the pool owns. Work
+  /// that is submitted to this stream afterwards uses the block first. note_subrelease() announces
+  /// that the pool takes the block back, after the work submitted to this stream so far. A
+  /// simulated device checks the order and reports an error in the next call that can fail. Other
+  /// devices ignore the notes.
   void note_suballocate(const Suballocation& block, Tag tag = {},
                         CallSite site = CallSite::here()) const noexcept;
   void note_subrelease(const Suballocation& block, CallSite site = CallSite::here()) const noexcept;
 
   // --- Work
 
-  /// Calls `function(context)` on a host thread in stream order. It must not throw, must not call
-  /// the device, and must not wait for a function of another stream: CUDA runs them one at a time.
+  /// Calls `function(context)` on a host thread, in stream order. The function must not throw, must
+  /// not call the device, and must not wait for a function of another stream, because CUDA runs
+  /// such functions one at a time. Needs Capability::host_functions. Fails with invalid_argument
+  /// for a null function.
   Result<void> try_call(HostFunction function, void* context,
                         CallSite site = CallSite::here()) const noexcept;
   void call(HostFunction function, void* context, CallSite site = CallSite::here()) const {
     try_call(function, context, site).value();
   }
+  /// Launches a kernel. The argument values are copied before the call returns; together they may
+  /// have at most 64 KiB. A grid or block with a zero extent launches nothing. Needs
+  /// Capability::kernels. Fails with invalid_argument for a null kernel, and with unsupported if
+  /// the device does not accept that many arguments. Kernel, in launch/kernel.hpp, also declares
+  /// the uses of buffers.
   Result<void> try_launch(NativeKernel kernel, const LaunchSize& size,
                           std::span<const KernelArgument> arguments,
                           CallSite site = CallSite::here()) const noexcept;
@@ -165,48 +201,56 @@ class TERN_EXPORT StreamRef {
     try_launch(kernel, size, arguments, site).value();
   }
 
-  // --- Order
+  // --- Order: marks, events and waits
 
-  /// Everything submitted so far, as a value. No driver call.
+  /// Returns a mark for everything submitted to the stream so far. No driver call.
   [[nodiscard]] Result<Mark> try_mark() const noexcept;
   [[nodiscard]] Mark mark(CallSite site = CallSite::here()) const { return try_mark().value(site); }
-  /// The same point in one load: the mark that is taken next, by whoever first asks about this one.
-  /// For bookkeeping at every call; an allocator frees with it.
+  /// Returns the mark that the stream will issue next, which covers everything submitted so far, at
+  /// the cost of one load. The stream issues the mark on the first wait for it or query of it, or
+  /// when mark() is next called. The mark also covers work that is submitted until then. Allocators
+  /// use this function to record every free.
   [[nodiscard]] Result<Mark> try_next_mark() const noexcept;
-  /// The same, and no mark at all of a stream that takes no work.
+  /// Like try_next_mark(), but returns the empty mark if the stream does not accept work.
   [[nodiscard]] Mark next_mark() const noexcept;
 
-  /// Later work here begins after the mark. Of this stream, or of one that is done: nothing to do.
-  /// A mark of another backend's device is refused with device_mismatch.
+  /// Makes later work of this stream start after the mark. The host does not wait. Does nothing for
+  /// a mark of this stream or for a mark that is done. Fails with device_mismatch for a mark of a
+  /// device of another backend.
   Result<void> try_wait(Mark mark, CallSite site = CallSite::here()) const noexcept;
   void wait(Mark mark, CallSite site = CallSite::here()) const { try_wait(mark, site).value(); }
 
-  /// The event now stands for everything submitted so far. It must be of this device
-  /// (device_mismatch).
+  /// Records the event: it now represents everything submitted to this stream so far. Fails with
+  /// invalid_argument for an empty event, and with device_mismatch if the event belongs to another
+  /// device.
   Result<void> try_record(Event& event, CallSite site = CallSite::here()) const noexcept;
   void record(Event& event, CallSite site = CallSite::here()) const {
     try_record(event, site).value();
   }
-  /// Later work here begins after the event's latest record. One never recorded orders nothing.
+  /// Makes later work of this stream start after the latest record of the event. The host does not
+  /// wait. An event that was never recorded orders nothing. Fails with device_mismatch for an event
+  /// of another backend.
   Result<void> try_wait(const Event& event, CallSite site = CallSite::here()) const noexcept;
   void wait(const Event& event, CallSite site = CallSite::here()) const {
     try_wait(event, site).value();
   }
 
-  /// Is it being captured into a graph (CUDA)? What is submitted then is not done now but each time
-  /// the graph runs, so marks say nothing of it: those taken meanwhile are refused with
-  /// stream_misuse where an event would be needed, and so are waits here for marks of other
-  /// streams. The capture stays as it is. An Event of one's own is recorded and waited for as the
-  /// driver does it.
+  /// Returns true if the stream is being captured into a CUDA graph. Work submitted during a
+  /// capture does not run now; it runs each time the graph is launched. Marks cannot describe such
+  /// work. During a capture, waiting for or querying a mark of this stream fails with stream_misuse
+  /// if it needs a new event, and so does a wait of this stream for a mark of another stream. The
+  /// failure does not end the capture. Recording and waiting for an Event work as in the driver.
   [[nodiscard]] Result<bool> try_is_capturing() const noexcept;
   [[nodiscard]] bool is_capturing(CallSite site = CallSite::here()) const {
     return try_is_capturing().value(site);
   }
 
+  /// Returns true if all work submitted to the stream has completed. Does not wait.
   [[nodiscard]] Result<bool> try_is_idle() const noexcept;
   [[nodiscard]] bool is_idle(CallSite site = CallSite::here()) const {
     return try_is_idle().value(site);
   }
+  /// Blocks the host until all work submitted to the stream so far has completed.
   Result<void> try_synchronize() const noexcept;
   void synchronize(CallSite site = CallSite::here()) const { try_synchronize().value(site); }
 
@@ -224,21 +268,27 @@ class TERN_EXPORT StreamRef {
                                  CallSite site) const noexcept;
 };
 
+/// The owner of a stream. Can be moved, but not copied. Calls on a Stream that was moved from fail
+/// with stream_misuse.
 class TERN_EXPORT Stream : public StreamRef {
  public:
-  /// No stream.
+  /// An empty Stream.
   Stream() noexcept = default;
-  /// Throws what try_make returns.
+  /// Creates a stream. Throws the failure that try_make() returns.
   explicit Stream(const Device& device, const StreamOptions& options = {},
                   CallSite site = CallSite::here());
-  /// At most 4,095 streams exist on a device at once (capacity).
+  /// Creates a stream. Fails with invalid_device if the device is not open, and with capacity if
+  /// the device already has 4,095 streams.
   [[nodiscard]] static Result<Stream> try_make(const Device& device,
                                                const StreamOptions& options = {}) noexcept;
 
-  /// A stream that somebody else made, by the driver's own handle: work of Tern and of others on it
-  /// is then in one order. Its maker keeps it alive until this Stream has ended, which waits for
-  /// nothing and leaves it as it is. Borrowing it twice gives two Streams that are one. The
-  /// driver's default stream is the device's. (borrowed_streams)
+  /// Borrows a stream that other code created, by its driver handle. Work that Tern submits and
+  /// work that the owner submits then run in one order. The owner must keep the stream alive until
+  /// this Stream is destroyed. Destroying this Stream does not destroy the owner's stream.
+  ///
+  /// Borrowing one stream twice returns two Streams that refer to the same stream, with one id. The
+  /// driver's default stream is the default stream of the device. Needs
+  /// Capability::borrowed_streams.
   [[nodiscard]] static Result<Stream> try_borrow(const Device& device,
                                                  NativeStream handle) noexcept;
   [[nodiscard]] static Stream borrow(const Device& device, NativeStream handle,
@@ -248,6 +298,9 @@ class TERN_EXPORT Stream : public StreamRef {
 
   Stream(Stream&& other) noexcept;
   Stream& operator=(Stream&& other) noexcept;
+  /// Ends the stream. Work already submitted still completes. Normally does not wait for it: the
+  /// destructor records a last event for pending marks, and waits for the work only if that record
+  /// fails.
   ~Stream();
 
  private:

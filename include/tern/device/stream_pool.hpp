@@ -1,10 +1,16 @@
-// A StreamPool lends streams of one device, a bounded number of them.
+// A StreamPool lends a bounded number of streams of one device.
 //
-// Streams are made when first needed, kept, and lent again when they come back. When all are out,
-// the next request is refused with ErrorCode::capacity: the pool never hands out the default stream
-// instead, which would serialise work behind the caller's back. A stream that comes back keeps its
-// id and may still be busy; its next borrower continues behind that work. Thread-safe; leases keep
-// what they need alive, so pool and leases may end in any order.
+//   StreamPool pool(device, 4);
+//   StreamLease stream = pool.acquire();
+//   stream->copy(destination, source, bytes);
+//
+// The pool creates streams on demand, keeps them, and lends them again after they are returned. If
+// all streams are lent, the next request fails with ErrorCode::capacity. The pool never lends the
+// default stream instead, because that would silently serialise work.
+//
+// A returned stream keeps its id and may still have pending work. Work of the next borrower runs
+// after that work. The pool is thread-safe. Pool and leases may be destroyed in any order, because
+// leases keep the streams alive.
 
 #pragma once
 
@@ -20,14 +26,16 @@ namespace tern {
 
 struct StreamPoolState;
 
-/// A stream out on loan; gives it back when it ends.
+/// A lent stream. The destructor returns the stream to the pool. It does not wait for the work.
 class TERN_EXPORT StreamLease {
  public:
+  /// A lease without a stream.
   StreamLease() noexcept = default;
   StreamLease(StreamLease&& other) noexcept;
   StreamLease& operator=(StreamLease&& other) noexcept;
   ~StreamLease();
 
+  /// Returns the stream. Do not use the reference after the lease has ended.
   [[nodiscard]] StreamRef get() const noexcept { return stream_; }
   [[nodiscard]] const StreamRef* operator->() const noexcept { return &stream_; }
   operator StreamRef() const noexcept { return stream_; }
@@ -44,22 +52,28 @@ class TERN_EXPORT StreamLease {
 
 class TERN_EXPORT StreamPool {
  public:
-  /// Capacity 0 means TERN_STREAM_POOL, which is 16 unless set. Throws InvalidArgument above 1024.
+  /// Creates a pool without streams. Capacity 0 selects TERN_STREAM_POOL, which is 16 unless set.
+  /// Throws InvalidArgument for a capacity above 1024, and InvalidDevice if the device is not open.
   explicit StreamPool(const Device& device, std::size_t capacity = 0);
-  // Copies only, which are the same pool: one that was moved from would be none.
+  // Copies refer to the same pool. There is no move constructor, because a pool that was moved from
+  // would have no state.
   StreamPool(const StreamPool&) noexcept = default;
   StreamPool& operator=(const StreamPool&) noexcept = default;
 
+  /// Lends a stream, preferably the one returned last. Creates a stream if none is available and
+  /// the capacity is not reached. Fails with capacity if all streams are lent. Does not wait.
   [[nodiscard]] Result<StreamLease> try_acquire() noexcept;
   [[nodiscard]] StreamLease acquire(CallSite site = CallSite::here()) {
     return try_acquire().value(site);
   }
 
-  /// The pool's stream of that id, lent or not; stream_misuse if it has none.
+  /// Returns the stream of the pool with this id, whether lent or not. Fails with stream_misuse if
+  /// the pool has no such stream.
   [[nodiscard]] Result<StreamRef> try_find(StreamId id) const noexcept;
 
+  /// Returns the maximum number of streams.
   [[nodiscard]] std::size_t capacity() const noexcept;
-  /// Streams lent out now.
+  /// Returns the number of streams that are lent now.
   [[nodiscard]] std::size_t lent() const noexcept;
 
  private:

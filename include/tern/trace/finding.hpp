@@ -1,9 +1,9 @@
-// A Finding is what the order checker has to say about one operation: what is wrong, what it
-// collides with, which order is missing, and what would repair it.
+// A Finding is one error that the order checker reports: what is wrong, which earlier operation it
+// conflicts with, which order is missing, and how to fix it.
 //
-// The labels of its text stand in a fixed order and their contents in column 11; a label without
-// content is left out. Offsets are hexadecimal and relative to their memory space, never addresses,
-// so a report reads the same on every run. A regular value type.
+// text() prints one labelled line per field, in a fixed order. The content of each line starts in
+// column 11. Empty fields are left out. Offsets are hexadecimal and relative to their memory space,
+// never addresses, so the report of a run is the same each time. A regular value type.
 
 #pragma once
 
@@ -17,7 +17,8 @@
 
 namespace tern {
 
-/// One line per code: TERN_FINDING(enumerator, number, title).
+/// The list of all codes, one line each: TERN_FINDING(enumerator, number, title). docs/guide/sim.md
+/// explains them.
 #define TERN_FOR_EACH_FINDING(TERN_FINDING)                           \
   TERN_FINDING(missing_wait, 101, "missing-wait")                     \
   TERN_FINDING(free_while_in_use, 102, "free-while-in-use")           \
@@ -50,30 +51,40 @@ enum class FindingCode : std::uint16_t {
 #undef TERN_FINDING
 };
 
-/// "TERN-S103".
+/// Returns the code as text, such as "TERN-S103".
 [[nodiscard]] TERN_EXPORT std::string code_text(FindingCode code);
-/// "reuse-before-ready".
+/// Returns the title, such as "reuse-before-ready".
 [[nodiscard]] TERN_EXPORT std::string_view title(FindingCode code) noexcept;
 
 struct TERN_EXPORT Finding {
   FindingCode code = FindingCode::missing_wait;
-  /// Where the check ran, and with which settings: "sim:0  seed 0x1c9f  schedule lazy".
+  /// The device and settings of the run, such as "sim:0  seed 0x1c9f  schedule lazy".
   std::string context;
-  /// Which record of the trace this is about, from 1.
+  /// The number of the trace record that the finding is about, counted from 1.
   std::uint64_t step = 0;
+  /// The bytes that are affected.
   SpaceRange range;
+  /// The user's line that submitted the operation.
   CallSite site;
 
+  /// What is wrong, as a sentence.
   std::string what;
+  /// The operation that the finding is about.
   std::string now;
+  /// The earlier operations that it conflicts with.
   std::vector<std::string> before;
+  /// The block that contains the bytes: who allocated it, and where.
   std::string block;
+  /// Which order is missing.
   std::string order;
+  /// What to change.
   std::string fix;
+  /// How to repeat the run.
   std::string replay;
 
+  /// Returns the report as several lines of text. Control characters are printed as "?".
   [[nodiscard]] std::string text() const;
-  /// The same fields as one JSON object on one line.
+  /// Returns the fields as one JSON object on one line.
   [[nodiscard]] std::string json() const;
 };
 

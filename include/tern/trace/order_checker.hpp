@@ -1,17 +1,24 @@
-// The OrderChecker decides whether every access to memory is ordered after the ones it depends on.
+// The OrderChecker decides whether every memory access is ordered after the accesses it depends on.
 //
-// It reads trace records in the order they were submitted and keeps a vector clock for each stream
-// and host thread. Order comes from the submissions alone, never from how fast anything ran, so one
-// pass judges all schedules of that sequence: what it reports can go wrong, and for the ranges that
-// were declared, what it does not report cannot. Per memory space it knows, for each byte, the last
-// write, the reads since, and whether the byte was ever written; the history of a block outlives
-// the block, which is how early reuse is seen.
+//   OrderChecker checker;
+//   if (std::optional<Finding> finding = checker.check(record)) std::cout << finding->text();
 //
-// Where records were lost, everything until then counts as ordered and everything about memory as
-// unknown: no finding rests on what the missing records may have done.
+// The checker reads trace records in submission order and keeps a vector clock for each actor, that
+// is, for each stream and host thread. Order follows from the submissions alone and never from
+// timing, so one pass covers all schedules of the recorded submissions. Every reported error can
+// occur under some schedule. For declared ranges, an access that is not reported is ordered under
+// every schedule.
 //
-// A record with a finding can be applied or left out: a device that refuses the operation leaves it
-// out, a trace that already happened applies it. Confined to one thread at a time.
+// For each byte of each memory space, the checker knows the last write, the reads since then, and
+// whether the byte was ever written. The history of a block survives its free, so premature reuse
+// is an ordinary conflict.
+//
+// After lost records, the checker treats all earlier work as ordered and all memory as unknown. No
+// finding depends on what the lost records may have contained.
+//
+// The caller decides whether a record with a finding takes effect. A device that rejects the
+// operation leaves the record out; a check of a finished run applies it. Use a checker from one
+// thread at a time.
 
 #pragma once
 
@@ -36,69 +43,79 @@ class TERN_EXPORT OrderChecker {
   OrderChecker(OrderChecker&&) noexcept;
   OrderChecker& operator=(OrderChecker&&) noexcept;
 
-  /// What findings say about the run: "sim:0  seed 0x1c9f  schedule lazy", and the line that
-  /// repeats it.
+  /// Sets the text that findings show about the run, such as "sim:0  seed 0x1c9f  schedule lazy",
+  /// and the line that tells how to repeat it.
   void set_context(std::string context, std::string replay);
 
+  /// Whether a record with a finding takes effect.
   enum class OnFinding : std::uint8_t { leave_out, apply };
 
-  /// Judges the record, and applies it unless there is a finding and the caller leaves it out.
-  /// At most one finding per record: the first byte that is wrong. When it applies, a finding is
-  /// given once per pair of lines that collide: what follows is mostly a consequence. Throws
-  /// InvalidArgument, and changes nothing, if the record is not well-formed.
+  /// Checks a record and then applies it, unless there is a finding and `on_finding` is
+  /// `leave_out`. Returns at most one finding per record, for the first byte that is wrong. With
+  /// `apply`, each pair of conflicting lines is reported once, because later conflicts of the same
+  /// lines mostly follow from the first. Throws InvalidArgument, and changes nothing, if the record
+  /// is not well formed.
   std::optional<Finding> check(const TraceRecord& record,
                                OnFinding on_finding = OnFinding::leave_out);
 
-  /// What somebody else found out, to be said in the checker's way.
+  /// The caller's text for a finding that the caller made, for report().
   struct Words {
     std::string what = {};
     std::string fix = {};
-    std::string action = {};  // of `now`; empty: as the record has it
+    std::string action = {};  // for `now`; if empty, the record describes itself
   };
-  /// A finding about a record that somebody else made: who, where, which block and how to repeat it
-  /// are added to their words. It concerns the first touch of the record, if there is one, and the
-  /// operation of the actor with `sequence`; 0 means the one to come. Changes nothing.
+  /// Builds a Finding for an error that the caller, not the checker, has found in a record. The
+  /// checker adds the actor, the call site, the block and how to repeat the run. The finding refers
+  /// to the first touch of the record, if any, and to the operation of the actor with number
+  /// `sequence`. 0 means the actor's next operation. Does not change the checker.
   [[nodiscard]] Finding report(FindingCode code, const TraceRecord& record, Words words,
                                std::uint64_t sequence = 0) const;
-  /// "A@18": the actor's name and the number of its operation, as findings print it.
+  /// Returns an operation as findings print it, such as "A@18": the name of the actor and the
+  /// number of its operation.
   [[nodiscard]] std::string mark_text(ActorId actor, std::uint64_t sequence) const;
 
+  /// A block that is allocated now.
   struct LiveBlock {
     SpaceRange range = {};
     Tag tag = {};
   };
-  /// The block that holds the byte now: a pool's, or else the driver's.
+  /// Returns the block that contains the byte now: the block of a pool if there is one, else the
+  /// block of the driver. Returns nullopt if there is neither.
   [[nodiscard]] std::optional<LiveBlock> block_at(std::uint32_t space,
                                                   std::uint64_t offset) const noexcept;
 
-  /// Memory that a pool has cut into blocks stays with the pool, which may live to the end of the
-  /// process.
+  /// Whether leaks() reports driver memory that a pool has divided into blocks. The pool may keep
+  /// such memory until the process ends.
   enum class PoolMemory : std::uint8_t { is_leaked, is_kept };
-  /// Blocks that were never released, oldest first, as findings; at most so many.
+  /// Returns the blocks that were never freed as findings, oldest first, at most `most`.
   [[nodiscard]] std::vector<Finding> leaks(std::size_t most = static_cast<std::size_t>(-1),
                                            PoolMemory pools = PoolMemory::is_leaked) const;
-  /// How many gaps the trace had so far. Operations behind one are counted, and named in findings,
-  /// without those that were lost.
+  /// Returns the number of gaps in the trace so far. After a gap, operations are numbered, in
+  /// findings too, as if the lost ones did not exist.
   [[nodiscard]] std::uint64_t gaps() const noexcept;
 
-  /// Does `actor` know that everything `other` did up to `sequence` is done before it goes on?
+  /// Returns true if later work of `actor` is ordered after operation `sequence` of `other`.
   [[nodiscard]] bool knows(ActorId actor, ActorId other, std::uint64_t sequence) const noexcept;
-  /// Does everybody who may act know that all that was ever done to the range is done?
+  /// Returns true if everything ever done to the range is ordered before whatever any actor may do
+  /// next.
   [[nodiscard]] bool is_settled(const SpaceRange& range) const noexcept;
-  /// Which actors have done something to memory that a later operation may collide with, by number.
-  /// Of an actor that is not among them and has ended, the number may be given to another stream.
-  /// Without `with_names`, those too that a later report can only name, as the one that released.
+  /// Returns, by actor number, which actors have accessed memory in a way that a later operation
+  /// may conflict with. The number of an ended actor that is not in the set may be given to a new
+  /// stream. With `with_names`, the set also contains actors that a later report can only name,
+  /// such as the one that freed a block.
   [[nodiscard]] std::vector<bool> remembered_actors(bool with_names) const;
-  /// How many operations the actor has had: the sequence of its last one.
+  /// Returns the number of operations of the actor, which is the sequence number of its last
+  /// operation.
   [[nodiscard]] std::uint64_t sequence(ActorId actor) const noexcept;
 
-  /// What the checker keeps now, for tests of its memory use: intervals of bytes, and earlier
-  /// clocks.
+  /// These functions return the number of byte intervals and of earlier clocks that the checker
+  /// keeps. For tests of its memory use.
   [[nodiscard]] std::size_t interval_count() const noexcept;
   [[nodiscard]] std::size_t snapshot_count() const noexcept;
-  /// What checking has cost so far, in small steps of a few nanoseconds each, and what it keeps
-  /// beyond a constant for each touch: clocks, and reads of the same bytes. The second is counted
-  /// anew at each call. For whoever sets a limit on them, as the check of a file does.
+  /// work() returns the cost of checking so far, in steps of a few nanoseconds. history_bytes()
+  /// returns the memory of clocks and of concurrent reads, which can grow beyond a constant per
+  /// touch; history_bytes() recounts at each call. check_trace() uses both to enforce a
+  /// CheckBudget.
   [[nodiscard]] std::uint64_t work() const noexcept;
   [[nodiscard]] std::size_t history_bytes() const noexcept;
 

@@ -1,10 +1,11 @@
-// A TraceRecord is one thing that happened, or was asked for, as data.
+// A TraceRecord describes one operation or event of a run as data.
 //
-// Records speak of actors (streams and host threads), events, and ranges of memory spaces, all by
-// number, so that they mean the same in a file, on another machine and a year later. A backend
-// writes them in the order of its calls; the order checker and the tools read them. Names and
-// touches are borrowed for the duration of the call that takes the record; the strings of a call
-// site are not copied and outlive whoever took it.
+// A record refers to actors (streams and host threads), events and ranges of memory spaces by
+// number, so it has the same meaning in a file, on another machine and later. A backend writes
+// records in the order of its calls. The order checker and the tools read them.
+//
+// A record borrows its name and its touches; they are valid during the call that receives the
+// record. The strings of a call site are not copied and must outlive the receiver.
 
 #pragma once
 
@@ -18,68 +19,78 @@
 
 namespace tern {
 
-/// A stream or a host thread, numbered by whoever writes the trace; 0 is the first host thread. The
-/// number of a stream that ended may be given to another once no memory remembers an operation of
-/// it that a host thread has not waited for, and what it waited for was kept by an event: the new
-/// owner counts on, and knows what its creator knows.
+/// The number of a stream or a host thread, assigned by the writer of the trace. 0 is the first
+/// host thread.
+///
+/// The number of an ended stream may be reused for a new stream once two conditions hold: no memory
+/// remembers an operation of the old stream that no host thread has waited for, and an event
+/// preserves the order that the old stream had acquired through its waits. Operations of the new
+/// stream are numbered after those of the old one. The new stream starts with the order of its
+/// creator.
 using ActorId = std::uint32_t;
 
-/// A clock has a component for every actor, so their number bounds what one record can cost. It is
-/// far above the streams a device runs at a time.
+/// The maximum number of actors. A vector clock has one component per actor, so this limit bounds
+/// the cost of a record. It is far above the number of streams that a device runs at a time.
 inline constexpr ActorId max_actors = 4096;
 
-/// Bytes of a memory space. Space 0 is host memory; every device has one of its own. Offsets are
-/// relative to something stable, never addresses. A range of no bytes is touched by nobody.
+/// A range of bytes in a memory space. Space 0 is host memory, and each device has a space of its
+/// own. Offsets are relative to a stable base and never addresses. An empty range touches nothing.
 struct SpaceRange {
   std::uint32_t space = 0;
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 };
 
-/// What an operation does to a range. Life and death are accesses too: that is what makes reuse too
-/// early an ordinary conflict.
+/// What an operation does to a range. Allocating and freeing count as accesses, so premature reuse
+/// is an ordinary conflict between accesses.
 enum class TouchKind : std::uint8_t {
   read,
   write,
   read_write,
-  allocate,     // a block of a driver or of the host begins
-  release,      // and ends
-  suballocate,  // a block that a pool cuts from memory it owns begins
-  subrelease,   // and ends
+  allocate,     // a driver or the host allocates a block
+  release,      // that block is freed
+  suballocate,  // a pool hands out a block of memory that it owns
+  subrelease,   // the pool takes that block back
 };
 
+/// One range that an operation accesses.
 struct Touch {
   TouchKind kind = TouchKind::read;
   SpaceRange range = {};
-  /// Which block this is, of all that ever were: said when it begins, and later by whoever uses it
-  /// through a handle. 0 where nobody says.
+  /// The generation of the block, which is unique in the trace: given when the block is allocated,
+  /// and later by uses that have a handle to the block. 0 if unknown.
   std::uint64_t generation = 0;
-  /// Nobody declared it: a bare pointer counts as using its whole block. Of a write in a host
-  /// access: nobody writes, and the contents are their reader's affair from now on.
+  /// The access was not declared: a bare pointer counts as a use of its whole block. For a write in
+  /// a host access, `is_assumed` has another meaning: nothing is written, but the bytes count as
+  /// initialized from now on, and their reader is responsible for the contents.
   bool is_assumed = false;
 };
 
+/// The kind of a record. The comments list the fields that each kind uses.
 enum class RecordKind : std::uint8_t {
-  actor_begins,     // actor, host = its creator, name = its name
-  actor_ends,       // actor
-  operation,        // actor does name with touches, submitted by host
-  record_event,     // event on actor, by host
-  wait_event,       // actor for event, by host
-  event_ends,       // event
-  host_wait_mark,   // host for actor up to sequence
-  host_wait_event,  // host for event
-  host_access,      // host touches
-  release_edge,     // host gives what it knows to event (a tag of any kind)
-  acquire_edge,     // host takes what event knows
-  shutdown,         // nothing follows; what is live leaks
-  lost_records,     // a gap: as many records as sequence says are missing here, 0 if nobody counted
+  actor_begins,     // `actor` is created by `host`, with `actor_kind`, `device` and `name`
+  actor_ends,       // `actor` is destroyed
+  operation,        // `host` submits `operation` `name` with `touches` to `actor`
+  record_event,     // `host` makes `actor` record `event`
+  wait_event,       // `host` makes `actor` wait for `event`
+  event_ends,       // `event` is destroyed
+  host_wait_mark,   // `host` waits for operation `sequence` of `actor`
+  host_wait_event,  // `host` waits for `event`
+  host_access,      // `host` itself accesses `touches`
+  release_edge,     // `host` releases its order to `event`, which is any tag
+  acquire_edge,     // `host` acquires the order released to `event`
+  shutdown,         // the trace ends; blocks that are still live are leaks
+  lost_records,     // a gap: `sequence` records are missing, or an unknown number if 0
 };
 
+/// What an operation of a stream does.
 enum class OperationKind : std::uint8_t { copy, fill, kernel, call, allocate, release, prefetch };
 
-/// How a stream is ordered with the default stream of its device.
+/// The kind of an actor. For streams, the kind decides how the stream is ordered with the default
+/// stream of its device.
 enum class ActorKind : std::uint8_t { host, stream, blocking_stream, default_stream };
 
+/// One record. `kind` decides which of the other fields have a meaning.
 struct TraceRecord {
   RecordKind kind = RecordKind::operation;
   OperationKind operation = OperationKind::call;
@@ -93,12 +104,14 @@ struct TraceRecord {
   std::span<const Touch> touches = {};
   CallSite site = {};
   Tag tag = {};
-  /// It was asked for and did not happen: the checker judges it and never applies it.
+  /// The operation was requested but rejected. The checker checks such a record but never applies
+  /// it.
   bool was_refused = false;
 };
 
-/// May the record be given to the order checker? Its enumerators exist, its actors are below
-/// max_actors, and its ranges end at 2^64 - 1 at the latest. Records from a file are asked first.
+/// Returns true if the order checker accepts the record: its enumerators exist, its actors are
+/// below max_actors, and its ranges end at 2^64 - 1 at the latest. Check records from a file before
+/// use.
 [[nodiscard]] TERN_EXPORT bool is_well_formed(const TraceRecord& record) noexcept;
 
 }  // namespace tern

@@ -1,8 +1,14 @@
-// Checking a whole trace: every record goes through the order checker, as one that has happened.
+// check_trace() runs the order checker over a whole trace.
 //
-// A file may come from anywhere, so a check has a budget: what the checker does and what it keeps
-// must stay in proportion to the bytes it is given. Honest traces use a small part of it; one that
-// is made to keep a machine busy is refused with capacity. What was found until then still counts.
+//   TraceReader reader = TraceReader::try_open("run.trace").value();
+//   CheckSummary summary = check_trace(reader, [](const Finding& f) { std::cout << f.text(); });
+//
+// Every record is applied, with or without a finding, because the run has already happened.
+//
+// A trace file may come from anywhere, so a check has a budget: the work and the memory of the
+// checker must stay proportional to the size of the trace. Ordinary traces use a small part of the
+// budget. A trace that was built to keep the machine busy makes the check stop with a capacity
+// failure; earlier findings remain valid.
 
 #pragma once
 
@@ -18,38 +24,43 @@
 
 namespace tern {
 
+/// The limits of a check. Each limit is a constant plus an amount per byte of trace read.
 struct CheckBudget {
-  /// Small steps of the checker, of a tenth of a microsecond at the most.
+  /// Steps of the checker. A step takes at most a tenth of a microsecond.
   std::uint64_t steps = std::uint64_t{1} << 27;
   std::uint64_t steps_per_byte = 64;
-  /// Clocks and concurrent reads that are kept.
+  /// Memory for clocks and concurrent reads.
   std::uint64_t history_bytes = std::uint64_t{256} << 20;
   std::uint64_t history_bytes_per_byte = 64;
 
-  /// For traces one has made oneself.
+  /// No limits, for traces that you made yourself.
   [[nodiscard]] static constexpr CheckBudget unlimited() noexcept {
     return {~std::uint64_t{0}, 0, ~std::uint64_t{0}, 0};
   }
 };
 
+/// The result of a check.
 struct CheckSummary {
   std::uint64_t bytes = 0;
   std::uint64_t records = 0;
   std::uint64_t actors = 0;
   std::uint64_t findings = 0;
   std::uint64_t gaps = 0;
-  /// Records missing in gaps, where their number was known.
+  /// The number of lost records in all gaps for which the trace contains the number.
   std::uint64_t lost = 0;
+  /// Records whose tag was dropped; see TraceReader::tags_left_out().
   std::uint64_t tags_left_out = 0;
-  /// Was the end of the trace there?
+  /// True if the end of the trace was read. False if the writer died or the check stopped early.
   bool is_complete = false;
-  /// Why the check ended early, if it did: the trace is damaged, or too costly.
+  /// The reason why the check stopped early: the trace is damaged, or checking it exceeds the
+  /// budget.
   std::optional<Failure> failure = {};
 };
 
-/// Reads the trace to its end and gives each finding as it is made, leaks at a shutdown included,
-/// 1000 of them at most. The findings' sites must not be used after the reader is gone.
-/// `on_progress` is called now and then with the bytes read so far.
+/// Reads the trace to its end and calls `on_finding` for each finding, including leaks at a
+/// shutdown (at most 1000). Do not use the call sites of findings after the reader is destroyed.
+/// Calls `on_progress` from time to time with the bytes and records read so far. Does not throw for
+/// a damaged trace; see CheckSummary::failure.
 [[nodiscard]] TERN_EXPORT CheckSummary check_trace(
     TraceReader& reader, const std::function<void(const Finding&)>& on_finding,
     const CheckBudget& budget = {},

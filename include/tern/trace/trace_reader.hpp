@@ -1,13 +1,16 @@
-// A TraceReader gives the records of a trace, from a file or from memory, one after the other.
+// A TraceReader reads the records of a trace one by one, from a file or from memory.
 //
-// It trusts nothing: every length, number and checksum is examined before it is used, and what does
-// not fit is refused with bad_format, naming byte, field, value and bound. Memory stays below a
-// constant times the bytes read, and a mebibyte. A trace whose writer died ends early but well:
-// is_complete() says whether its end was seen.
+//   TraceReader reader = TraceReader::try_open("run.trace").value();
+//   for (TraceRecord record; reader.try_next(record).value();) use(record);
 //
-// The reader owns the strings of call sites: they live as long as it does, and whoever keeps a
-// record's site, as the order checker and its findings do, must not outlive it. Names and touches
-// last until the next record. Confined to one thread at a time.
+// The reader does not trust its input. It checks every length, number and checksum before use, and
+// fails with bad_format, which names the byte offset, the field, its value and the allowed bound.
+// Memory use is at most proportional to the bytes read, plus one MiB. A trace whose writer died
+// ends early without a failure; is_complete() returns whether the end was found.
+//
+// The reader owns the strings of call sites. Objects that keep the site of a record, such as the
+// order checker and its findings, must not outlive the reader. Names and touches are valid until
+// the next record is read. Use a reader from one thread at a time.
 
 #pragma once
 
@@ -27,41 +30,47 @@ namespace tern {
 
 class TERN_EXPORT TraceReader {
  public:
-  /// What the writer said about itself and the run.
+  /// What the writer stored about itself and the run.
   struct About {
     std::string writer = {};
     std::string context = {};
     std::string replay = {};
   };
 
-  /// Refused with file if it cannot be read, with bad_format if it is no trace, with unsupported if
-  /// it is one of a later version.
+  /// Opens a trace file. Fails with file if the file cannot be read, with bad_format if it is not a
+  /// trace, and with unsupported if the trace has a later format version.
   [[nodiscard]] static Result<TraceReader> try_open(const std::string& path);
-  /// Reads from an open descriptor, a pipe for instance, and leaves it open. `name` is for errors.
+  /// Reads from an open descriptor, such as a pipe, and does not close it. `name` is used in
+  /// errors. Fails like try_open().
   [[nodiscard]] static Result<TraceReader> try_read_descriptor(int descriptor, std::string name);
-  /// The bytes must outlive the reader.
+  /// Reads from memory. The bytes must outlive the reader. Fails like try_open().
   [[nodiscard]] static Result<TraceReader> try_read_bytes(std::span<const std::byte> bytes);
 
   TraceReader(TraceReader&&) noexcept;
   TraceReader& operator=(TraceReader&&) noexcept;
   ~TraceReader();
 
+  /// Returns what the writer stored about itself and the run.
   [[nodiscard]] const About& about() const noexcept;
 
-  /// The next record; false at the end of the trace. After a failure, that failure again.
+  /// Reads the next record. Returns false at the end of the trace. After a failure, every later
+  /// call returns the same failure.
   [[nodiscard]] Result<bool> try_next(TraceRecord& record);
 
-  /// Findings that no record leads to, which stood before the record that was read last, or before
-  /// the end. Without context and replay. Each is given once.
+  /// Returns findings that the writer stored because no record leads to them, and that precede the
+  /// record read last, or the end of the trace. Their context and replay are empty. Each finding is
+  /// returned once.
   [[nodiscard]] std::vector<Finding> take_findings();
 
-  /// Whether the end of the trace was seen. Known once try_next() has given false.
+  /// Returns true if the end of the trace was found. Valid once try_next() has returned false.
   [[nodiscard]] bool is_complete() const noexcept;
+  /// Returns the number of records read so far.
   [[nodiscard]] std::uint64_t record_count() const noexcept;
-  /// Bytes read so far.
+  /// Returns the number of bytes read so far.
   [[nodiscard]] std::uint64_t bytes_read() const noexcept;
-  /// Names of tags become tags of this process, of which there are few, so all readers of a process
-  /// may add 4096 at most. Records with other tags are untagged, and counted here.
+  /// Returns the number of records whose tag was dropped. A tag name in a trace becomes a Tag of
+  /// this process. Because a process has few tags, all readers together add at most 4096. Records
+  /// with further tags are untagged and counted here.
   [[nodiscard]] std::uint64_t tags_left_out() const noexcept;
 
  private:
