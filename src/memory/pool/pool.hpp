@@ -237,6 +237,9 @@ class Pool {
   std::uint64_t refused_granules_ = 0;   // guarded by ranges_mutex_
   std::uint64_t refused_alignment_ = 0;  // guarded by ranges_mutex_
   std::uint64_t refused_epoch_ = 0;      // guarded by ranges_mutex_
+  // Freed since what is done was last settled, and in flight then.
+  std::uint64_t retired_granules_ = 0;    // guarded by ranges_mutex_
+  std::uint64_t unsettled_granules_ = 0;  // guarded by ranges_mutex_
   // How many threads come here, by how often one waits.
   std::uint32_t changes_of_window_ = 0;  // guarded by ranges_mutex_
   std::uint32_t waits_before_ = 0;       // guarded by ranges_mutex_
@@ -250,6 +253,7 @@ class Pool {
 
   // Written by whoever holds a lock above, read by anybody.
   alignas(64) std::atomic<bool> is_tight_ = false;
+  std::atomic<bool> is_settling_due_ = false;
   std::atomic<std::size_t> class_bound_ = 0, recent_bound_ = 0,
                            middle_bound_ = 0;  // of each stream's cache
   std::atomic<std::size_t> limit_bytes_;
