@@ -577,7 +577,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
     if (!is_clear) ++statistics_.host_waits;
   }
   if (!is_clear) {
-    if (Result<void> ready = try_wait_host_copy(*storage, access); !ready) {
+    if (Result<void> ready = storage->uses().try_wait(access); !ready) {
       ready = try_wait_without_lost(*storage, range, access, ready.failure(), site);
       if (!ready) return ready;
     }

@@ -447,6 +447,18 @@ TEST_F(UnifiedLost, WhatOnlyTheHostHadIsNotLostThoughALostDeviceWasReadingIt) {
   EXPECT_EQ(buffer.rw_host()[99], 9);
 }
 
+TEST_F(UnifiedLost, AnElementIsStoredThoughALostDeviceWasReadingIt) {
+  UnifiedBuffer<int> buffer = make();
+  buffer.copy_from(counting(100));
+  Gate gate;
+  gate.hold(a);
+  static_cast<void>(buffer.read_device(a));  // an upload that does not complete
+  lose(first);
+  buffer.store_host(3, 42);
+  EXPECT_EQ(buffer.read_host()[3], 42);
+  EXPECT_EQ(buffer.read_host()[99], counting(100)[99]);
+}
+
 TEST_F(UnifiedLost, WhatTheHostStoredOverWhatHadArrivedIsNotLost) {
   UnifiedBuffer<int> buffer = make();
   write_on_device(buffer, a, 7);
