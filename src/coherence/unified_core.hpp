@@ -271,6 +271,7 @@ class UnifiedCore final : public LaunchMemory {
     ByteRange range = {};
     unsigned source = PlaceSet::most;  // most: several
     std::uint64_t stream_uses = 0;     // of the memory: whoever waits for those waits for this
+    bool is_lost = false;              // it did not arrive, and nobody else has it
   };
   /// While it lives, nobody takes the short way, and records of uses may be looked at.
   class Pause;
@@ -369,7 +370,12 @@ class UnifiedCore final : public LaunchMemory {
                                              CallSite site) noexcept;
   [[nodiscard]] Result<void> try_wait_sources(ByteRange range, Access access,
                                               CallSite site) noexcept;
-  [[nodiscard]] Result<void> check_written(ByteRange range, CallSite site) const noexcept;
+  /// May the access look at the bytes? Those that nobody wrote cannot be read, but be changed in
+  /// place; those that are lost cannot be either.
+  [[nodiscard]] Result<void> check_written(ByteRange range, Access access,
+                                           CallSite site) const noexcept;
+  /// The first bytes of the range that are lost and were not written since. With the lock held.
+  [[nodiscard]] ByteRange first_lost(ByteRange range) const noexcept;
   /// Does the device say so when it is asked? By a stream of the library's, which nobody captures.
   [[nodiscard]] static bool is_device_lost(const Device& device) noexcept;
   /// The host waits until it may use its copy in this way. A device that is lost and only read it
@@ -566,7 +572,8 @@ class UnifiedCore final : public LaunchMemory {
   const DType dtype_;
   const std::size_t element_bytes_;
   std::vector<UnderWay> under_way_;
-  /// The same of bytes that nobody else has any more: if they do not arrive, they are lost.
+  /// The same of bytes that nobody else has any more: if they do not arrive, they are lost, and
+  /// stay in this list until they were written.
   std::vector<UnderWay> homeless_;
   /// What of the host's copy is in the file; then the copy has no memory. Changes under both locks.
   struct Spilled {

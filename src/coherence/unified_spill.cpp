@@ -73,7 +73,7 @@ Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept
     spilled_ = std::move(written);
     gone = std::exchange(memories_[host].storage, {});
     under_way_.clear();
-    homeless_.clear();
+    std::erase_if(homeless_, [](const UnderWay& one) { return !one.is_lost; });
     log(moved);
   }
   PressureTotals& totals = PressureTotals::instance();
