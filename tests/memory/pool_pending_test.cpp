@@ -100,6 +100,21 @@ TEST_P(PoolPending, AreUsedAgainBeforeMemoryThatWasNeverTouched) {
   }
 }
 
+TEST_P(PoolPending, OfIdleStreamsAreUsedAgainBeforeMemoryThatWasNeverTouched) {
+  const Result<ResourceHandle> made = try_pool_of(MemoryKind::managed);
+  if (!made) GTEST_SKIP() << made.failure().text();
+  auto& memory = static_cast<PoolResource&>(**made);
+  std::vector<Stream> streams;
+  std::size_t most = 0;
+  for (int round = 0; round < 60; ++round) {
+    const Stream& stream = streams.emplace_back(device);
+    for (int i = 0; i < 4; ++i) memory.deallocate(memory.allocate({.bytes = 100'000}), stream);
+    device.synchronize();
+    most = std::max(most, memory.pool_statistics().in_flight_bytes);
+  }
+  EXPECT_LE(most, 4 * mib);
+}
+
 /// Requests come and go: each has a stream, some buffers, and results that outlive it.
 TEST_P(PoolPending, OfAServerStayBounded) {
   constexpr std::size_t most_results = 32;
