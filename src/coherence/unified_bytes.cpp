@@ -104,7 +104,7 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
     if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) {
       return held;
     }
-    if (Result<void> written = check_written(range, site); !written) return written;
+    if (Result<void> written = check_written(range, Access::read, site); !written) return written;
     if (Result<void> ended = try_let_others_end(site); !ended) return ended;
     bool is_sticky = false;
     {
@@ -308,7 +308,7 @@ Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, St
   Hold hold;
   if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) return held;
   if (range.begin == range.end) return {};
-  if (Result<void> written = check_written(range, site); !written) return written;
+  if (Result<void> written = check_written(range, Access::read, site); !written) return written;
   const Mover mover(*this);
   const Result<unsigned> place = device != nullptr ? try_place(*device, site) : Result(host);
   if (!place) return place.failure();

@@ -410,8 +410,30 @@ Result<RawLease> UnifiedCore::try_open_once(const Wanted& wanted, unsigned place
 
 // --- Opening on the slow path
 
-Result<void> UnifiedCore::check_written(ByteRange range, CallSite site) const noexcept {
+ByteRange UnifiedCore::first_lost(ByteRange range) const noexcept {
+  for (const UnderWay& one : homeless_) {
+    if (!one.is_lost) continue;
+    const ByteRange gap = validity_.first_unwritten(std::max(range.begin, one.range.begin),
+                                                    std::min(range.end, one.range.end));
+    if (gap.begin != gap.end) return gap;
+  }
+  return {};
+}
+
+Result<void> UnifiedCore::check_written(ByteRange range, Access access,
+                                        CallSite site) const noexcept {
+  if (!needs_old_bytes(access)) return {};
   const std::lock_guard lock(mutex_);
+  if (const ByteRange lost = first_lost(range); lost.begin != lost.end) {
+    return Failure(ErrorCode::never_written,
+                   "bytes {begin} to {end} of buffer '{tag}' were lost with a device, and not "
+                   "written since. Write them first, without reading them.",
+                   site)
+        .with("begin", lost.begin)
+        .with("end", lost.end)
+        .with("tag", options_.tag.name());
+  }
+  if (access != Access::read) return {};
   const ByteRange gap = validity_.first_unwritten(range.begin, range.end);
   if (gap.begin == gap.end) return {};
   return Failure(ErrorCode::never_written,
@@ -424,8 +446,8 @@ Result<void> UnifiedCore::check_written(ByteRange range, CallSite site) const no
 
 Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& wanted) noexcept {
   const auto& [range, access, kind, is_host, is_async, stream, wait, site] = wanted;
-  if (access == Access::read) {
-    if (Result<void> written = check_written(range, site); !written) return written.failure();
+  if (Result<void> written = check_written(range, access, site); !written) {
+    return written.failure();
   }
   const Mover mover(*this);
   const Result<unsigned> place = try_place(stream.device(), site);
@@ -532,8 +554,8 @@ Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallS
 
 Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wanted) noexcept {
   const auto& [range, access, kind, is_host, is_async, stream, wait, site] = wanted;
-  if (access == Access::read) {
-    if (Result<void> written = check_written(range, site); !written) return written.failure();
+  if (Result<void> written = check_written(range, access, site); !written) {
+    return written.failure();
   }
   if (!is_async) {
     // The host waits here for everything the copies depend on, so that the copies need no stream of
@@ -645,7 +667,11 @@ Result<void> UnifiedCore::try_wait_host_copy(Storage& own, Access access) noexce
 void UnifiedCore::note_arrived(std::uint64_t stream_uses) noexcept {
   const auto has_arrived = [&](const UnderWay& one) { return one.stream_uses <= stream_uses; };
   std::erase_if(under_way_, has_arrived);
-  std::erase_if(homeless_, has_arrived);
+  std::erase_if(homeless_, [&](const UnderWay& one) {
+    if (!one.is_lost) return has_arrived(one);
+    const ByteRange left = validity_.first_unwritten(one.range.begin, one.range.end);
+    return left.begin == left.end;
+  });
 }
 
 Failure UnifiedCore::tell_not_arrived(Storage& storage, ByteRange range, const Failure& cause,
@@ -677,7 +703,7 @@ Failure UnifiedCore::tell_not_arrived(Storage& storage, ByteRange range, const F
 Result<void> UnifiedCore::try_wait_without_lost(Storage& storage, ByteRange range, Access access,
                                                 const Failure& cause, CallSite site) noexcept {
   const auto concerns = [&](const UnderWay& one) {
-    return one.range.begin < range.end && range.begin < one.range.end;
+    return !one.is_lost && one.range.begin < range.end && range.begin < one.range.end;
   };
   bool is_concerned = cause.code() != ErrorCode::device_lost;
   if (!is_concerned) {
@@ -719,9 +745,10 @@ Failure UnifiedCore::not_arrived(ByteRange range, PlaceSet alive, const Failure&
   ByteRange lost;
   std::size_t lost_bytes = 0;
   unsigned lost_with = source;
-  for (const UnderWay& left : homeless_) {
+  for (UnderWay& left : homeless_) {
     const ByteRange& one = left.range;
-    if (may_arrive(left)) continue;
+    if (left.is_lost || may_arrive(left)) continue;
+    left.is_lost = true;
     tell_readers(one);
     // A visit must not change the directory, so each pass finds the next lost range and then
     // forgets it.
@@ -742,7 +769,6 @@ Failure UnifiedCore::not_arrived(ByteRange range, PlaceSet alive, const Failure&
       at = next.end;
     }
   }
-  std::erase_if(homeless_, [&](const UnderWay& one) { return !may_arrive(one); });
   if (lost_bytes == 0) return not_completed(source, host, range, cause, site);
   return Failure(
              ErrorCode::sync_failed,

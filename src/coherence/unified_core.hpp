@@ -355,6 +355,7 @@ class UnifiedCore final : public LaunchMemory {
     /// The value of Memory::stream_uses of the host memory. Waiting for that many uses waits for
     /// these bytes.
     std::uint64_t stream_uses = 0;
+    bool is_lost = false;  // the bytes did not arrive, and no other place has them
   };
   /// Blocks the fast path while it lives, and clears Memory::ahead, so that a UseRecord may be
   /// inspected.
@@ -483,8 +484,13 @@ class UnifiedCore final : public LaunchMemory {
   /// lock, lets other accesses continue, and the fetch then needs no stream of its own.
   [[nodiscard]] Result<void> try_wait_sources(ByteRange range, Access access,
                                               CallSite site) noexcept;
-  /// Fails with never_written.
-  [[nodiscard]] Result<void> check_written(ByteRange range, CallSite site) const noexcept;
+  /// Checks whether the access may use the bytes: bytes that were never written can be changed in
+  /// place and not read; lost bytes can be neither. Fails with never_written, device_lost.
+  [[nodiscard]] Result<void> check_written(ByteRange range, Access access,
+                                           CallSite site) const noexcept;
+  /// Returns the first bytes of the range that are lost and were not written since. The caller holds
+  /// mutex_.
+  [[nodiscard]] ByteRange first_lost(ByteRange range) const noexcept;
   /// Returns whether the device reports that it is lost. Queries a stream of the library, because a
   /// stream of the program may be in a capture.
   [[nodiscard]] static bool is_device_lost(const Device& device) noexcept;
@@ -716,7 +722,8 @@ class UnifiedCore final : public LaunchMemory {
   const std::size_t element_bytes_;
   /// Bytes that are in flight to the host copy.
   std::vector<UnderWay> under_way_;
-  /// Like under_way_, for bytes whose source has been freed. If they do not arrive, they are lost.
+  /// Like under_way_, for bytes whose source has been freed. If they do not arrive, they are lost,
+  /// and stay in this list until they are written again.
   std::vector<UnderWay> homeless_;
   /// A range of the host copy that is in the spill file. While there are any, the host copy has no
   /// memory. Changes under both locks.

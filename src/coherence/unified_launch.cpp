@@ -25,7 +25,7 @@ Result<void> UnifiedCore::try_claim(std::span<LaunchPart> parts, StreamRef strea
       if (slot) {
         part.claim = *slot;
         ++taken;
-        if (part.is_input) claimed = check_written(range, site);
+        claimed = check_written(range, part.is_input ? Access::read : part.access, site);
       } else {
         claimed = Result<void>(slot.failure());
       }

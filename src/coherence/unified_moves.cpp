@@ -517,10 +517,11 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   // Limits the list: beyond that, one entry covers all ranges.
   if (under_way_.size() > most_under_way) {
     UnderWay all = under_way_[0];
-    for (const auto& [one, source, stream_uses] : under_way_) {
-      all.range = {std::min(all.range.begin, one.begin), std::max(all.range.end, one.end)};
-      all.stream_uses = std::max(all.stream_uses, stream_uses);
-      if (all.source != source) all.source = PlaceSet::most;
+    for (const UnderWay& one : under_way_) {
+      all.range = {std::min(all.range.begin, one.range.begin),
+                   std::max(all.range.end, one.range.end)};
+      all.stream_uses = std::max(all.stream_uses, one.stream_uses);
+      if (all.source != one.source) all.source = PlaceSet::most;
     }
     under_way_.assign(1, all);
   }

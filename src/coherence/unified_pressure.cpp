@@ -179,7 +179,7 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
 
 void UnifiedCore::add_homeless(const UnderWay& left) {
   const auto covers = [&](const UnderWay& other) {
-    return other.source == left.source && other.range.begin <= left.range.begin &&
+    return !other.is_lost && other.source == left.source && other.range.begin <= left.range.begin &&
            left.range.end <= other.range.end;
   };
   if (const auto found = std::ranges::find_if(homeless_, covers); found != homeless_.end()) {

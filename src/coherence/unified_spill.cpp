@@ -76,7 +76,7 @@ Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept
     gone = std::exchange(memories_[host].storage, {});
     // The host has waited for all uses, so everything that was in flight has arrived.
     under_way_.clear();
-    homeless_.clear();
+    std::erase_if(homeless_, [](const UnderWay& one) { return !one.is_lost; });
     log(moved);
   }
   PressureTotals& totals = PressureTotals::instance();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -241,6 +242,10 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     under_way.push_back({one, PlaceSet::most, memories_[host].stream_uses + 1});
   }
   std::vector<UnderWay> homeless = under_way;
+  for (UnderWay one : homeless_) {
+    one.range.end = std::min(one.range.end, *bytes);
+    if (one.is_lost && one.range.begin < one.range.end) homeless.push_back(one);
+  }
   forget_spilled();
   begin_transits();
   // From here on, nothing can fail.
@@ -365,6 +370,10 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
       !held) {
     return held.failure();
   }
+  // In a buffer they would look as if they were there.
+  if (Result<void> kept = check_written({0, bytes()}, Access::read_write, site); !kept) {
+    return kept.failure();
+  }
   const Mover mover(*this);
   if (Result<void> there = try_ensure(host, {}, site); !there) return there.failure();
   // Copies nothing, unless another thread wrote elsewhere after the flush.
@@ -411,6 +420,7 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
   if (!here) return here.failure();
   // Planned for a place number that has no bytes, so that this buffer stays as it is.
   std::vector<CopyRun> runs;
+  std::vector<UnderWay> lost;
   {
     const ByteRange all{0, bytes()};
     const CopyCosts costs = costs_at(*here, std::span(&all, 1));
@@ -420,6 +430,11 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
       if (Result<void> noted = try_note_escape(open); !noted) return noted.failure();
     }
     static_cast<void>(validity_.plan(0, bytes(), PlaceSet::most - 1, costs, runs));
+    std::ranges::copy_if(homeless_, std::back_inserter(lost), &UnderWay::is_lost);
+  }
+  {
+    const std::lock_guard lock(other.mutex_);
+    for (const UnderWay& one : lost) other.homeless_.push_back(one);
   }
   if (runs.empty()) return made;
   if (Result<void> ready = other.try_ensure(*there, stream, site); !ready) return ready.failure();

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "tern/backends/sim.hpp"
 #include "tern/coherence/managed_buffer.hpp"
 #include "tern/coherence/unified_buffer.hpp"
+#include "tern/memory/direct_resource.hpp"
 
 namespace tern {
 namespace {
@@ -399,7 +401,10 @@ TEST_P(PrefetchPlanOn, BringsMemoryWhereItIsUsedNext) {
   const Device device = open_device(GetParam());
   if (!device.can(Capability::managed_memory)) GTEST_SKIP() << "has no managed memory";
   const Stream stream(device);
-  ManagedBuffer<std::uint32_t> a(device, {2 * mib}), b(device, {1 * mib});
+  // Fresh memory: of that of a pool the driver would still tell where an earlier owner sent it.
+  const ManagedOptions fresh{.resource =
+                                 std::make_shared<DirectResource>(device, MemoryKind::managed)};
+  ManagedBuffer<std::uint32_t> a(device, {2 * mib}, fresh), b(device, {1 * mib}, fresh);
   { std::ranges::fill(a.discard_host(), 1u); }
   { std::ranges::fill(b.discard_host(), 2u); }
   PrefetchPlan plan;

@@ -46,6 +46,7 @@ class UnifiedLost : public testing::Test {
     refused(buffer.try_read_host(), ErrorCode::never_written);
     EXPECT_TRUE(buffer.check());
   }
+  [[nodiscard]] UnifiedBuffer<int> with_unheard_loss(std::size_t count = 100);
   /// What the last copy came from.
   [[nodiscard]] static Place last_source(const UnifiedBuffer<int>& buffer) {
     return buffer.transfers().back().from;
@@ -214,6 +215,61 @@ TEST_F(UnifiedLost, WhatDidNotArriveForTheHostDeviceIsNotThereForTheHostEither) 
   refused(buffer.try_read_host(), ErrorCode::sync_failed);
   EXPECT_EQ(buffer.valid_places(), std::vector<Place>{first.place()});
   EXPECT_TRUE(buffer.check());
+}
+
+/// Of `count` elements the first fifty are lost, and only a write of others has met that.
+UnifiedBuffer<int> UnifiedLost::with_unheard_loss(std::size_t count) {
+  UnifiedBuffer<int> buffer = make(count);
+  buffer.fill(1);
+  write_on_device(buffer.view(0, 50), a, 7);
+  buffer.drop_device();
+  lose(first);
+  UnifiedView<int> others = buffer.view(60, 20);
+  const Result<HostLease<int>> lease = others.try_discard_host();
+  EXPECT_TRUE(lease) << lease.failure().text();
+  std::ranges::fill(*lease, 3);
+  return buffer;
+}
+
+TEST_F(UnifiedLost, WhatIsLostIsNotChangedInPlaceThoughNobodyWasTold) {
+  UnifiedBuffer<int> buffer = with_unheard_loss();
+  UnifiedView<int> part = buffer.view(40, 20);
+  for (int again = 0; again < 2; ++again) {
+    const Failure failure = refused(part.try_rw_host(), ErrorCode::never_written);
+    EXPECT_EQ(failure.number("begin"), 160u) << failure.text();
+    EXPECT_EQ(failure.number("end"), 200u) << failure.text();
+    refused(part.try_rw_device(b), ErrorCode::never_written);
+    refused(buffer.try_read_host(), ErrorCode::never_written);
+  }
+  const auto add = [](View<int> to) { to[0] += 1; };
+  const Kernel kernel = Kernel::from_function(second, "add", +add);
+  refused(kernel.try_launch(b, elements(1), inout(part)), ErrorCode::never_written);
+  EXPECT_EQ(buffer.view(50, 50).rw_host()[0], 1);
+  EXPECT_TRUE(buffer.check());
+  refused(std::move(buffer).try_release_host(), ErrorCode::never_written);
+}
+
+TEST_F(UnifiedLost, WhatIsLostIsThereAgainOnceItWasWritten) {
+  UnifiedBuffer<int> buffer = with_unheard_loss();
+  buffer.view(0, 30).fill(4);
+  EXPECT_EQ(buffer.view(0, 30).rw_host()[29], 4);
+  refused(buffer.view(20, 20).try_rw_host(), ErrorCode::never_written);
+  write_on_device(buffer.view(30, 20), b, 5);
+  EXPECT_EQ(buffer.rw_host()[49], 5);
+  buffer.invalidate();
+  EXPECT_TRUE(buffer.try_rw_host()) << "what was written and invalidated is not lost";
+}
+
+TEST_F(UnifiedLost, WhatIsLostIsLostInALargerBufferAndInAClone) {
+  UnifiedBuffer<int> buffer = with_unheard_loss();
+  buffer.resize_keep(200);
+  refused(buffer.view(0, 10).try_rw_host(), ErrorCode::never_written);
+  EXPECT_TRUE(buffer.view(100, 100).try_rw_host()) << "nobody wrote them, and nothing is lost";
+  UnifiedBuffer<int> same = buffer.clone(b);
+  refused(same.view(0, 10).try_rw_host(), ErrorCode::never_written);
+  EXPECT_EQ(same.view(50, 10).rw_host()[0], 1);
+  buffer.resize_keep(40);
+  refused(buffer.view(0, 10).try_rw_host(), ErrorCode::never_written);
 }
 
 TEST_F(UnifiedLost, WhatHasArrivedStaysWhateverIsLostLater) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,12 @@ class PoolPending : public testing::TestWithParam<const char*> {
     stream.fill(static_cast<std::byte*>(block.address), bytes, std::byte{1});
     pool.deallocate(block, stream);
   }
+  [[nodiscard]] Result<ResourceHandle> try_pool_of(MemoryKind kind) const try {
+    return ResourceHandle(std::make_shared<PoolResource>(
+        device, PoolOptions{.kind = kind, .backing = PoolBacking::segments}));
+  } catch (const Error& error) {
+    return error.failure();
+  }
   [[nodiscard]] std::size_t held_bytes() const { return pool.pool_statistics().held_bytes; }
 };
 
@@ -70,6 +78,41 @@ TEST_P(PoolPending, OfAnIdleStreamAreFoundBehindManyBusyOnes) {
     if (round == 200) held_early = held_bytes();
   }
   EXPECT_LE(held_bytes(), held_early);
+}
+
+TEST_P(PoolPending, AreUsedAgainBeforeMemoryThatWasNeverTouched) {
+  // A segment of 64 MiB has room for all of it, so the pool never has to hold more.
+  for (const MemoryKind kind : {MemoryKind::pinned, MemoryKind::managed, MemoryKind::device}) {
+    const Result<ResourceHandle> made = try_pool_of(kind);
+    if (!made) continue;
+    auto& memory = static_cast<PoolResource&>(**made);
+    std::size_t most = 0;
+    for (int round = 0; round < 2'000; ++round) {
+      const Stream stream(device);
+      for (int i = 0; i < 4; ++i) {
+        const std::size_t bytes = 1'000 + static_cast<std::size_t>(round * 4 + i) * 997 % 7'000;
+        memory.deallocate(memory.allocate({.bytes = bytes}), stream);
+      }
+      device.synchronize();
+      most = std::max(most, memory.pool_statistics().in_flight_bytes);
+    }
+    EXPECT_LE(most, 2 * mib) << name(kind);
+  }
+}
+
+TEST_P(PoolPending, OfIdleStreamsAreUsedAgainBeforeMemoryThatWasNeverTouched) {
+  const Result<ResourceHandle> made = try_pool_of(MemoryKind::managed);
+  if (!made) GTEST_SKIP() << made.failure().text();
+  auto& memory = static_cast<PoolResource&>(**made);
+  std::vector<Stream> streams;
+  std::size_t most = 0;
+  for (int round = 0; round < 60; ++round) {
+    const Stream& stream = streams.emplace_back(device);
+    for (int i = 0; i < 4; ++i) memory.deallocate(memory.allocate({.bytes = 100'000}), stream);
+    device.synchronize();
+    most = std::max(most, memory.pool_statistics().in_flight_bytes);
+  }
+  EXPECT_LE(most, 4 * mib);
 }
 
 /// Requests come and go: each has a stream, some buffers, and results that outlive it.

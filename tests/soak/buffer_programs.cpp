@@ -76,7 +76,6 @@ class BufferProgram {
       for (const Range& run : one.model.written_runs()) copy_to(one, run);
     }
     objects_.clear();
-    kernels_.clear();
     field_.drain_streams();
     check_pending();
     static_cast<void>(poll_storages());
@@ -390,20 +389,8 @@ class BufferProgram {
 
   void launch(Object& one, Range range, StreamRef stream) {
     const Device device = stream.device();
-    if (std::ranges::find(kernels_, device, &Kernel::device) == kernels_.end()) {
-      const auto copy = [](View<const Byte> from, View<Byte> to) {
-        for (std::size_t i = 0; i < to.size(); ++i) to[i] = from[i];
-      };
-      Result<Kernel> made = Kernel::try_from_function(device, "copy", +copy);
-      if (!made) {
-        if (made.failure().code() != ErrorCode::unsupported) {
-          field_.expect_reason(made.failure(), "loading a kernel");
-        }
-        return;
-      }
-      kernels_.push_back(*std::move(made));
-    }
-    const Kernel& kernel = *std::ranges::find(kernels_, device, &Kernel::device);
+    const Kernel* const kernel = field_.copy_kernel(device);
+    if (kernel == nullptr) return;
     Object& from = random_.any_of(objects_);
     if (from.model.size() < range.count || from.buffer.device() != device) return;
     const Range source{random_.below(from.model.size() - range.count + 1), range.count};
@@ -411,7 +398,8 @@ class BufferProgram {
     if (overlaps || !from.model.is_written(source)) return;
     const Buffer of = from.buffer.view(source.begin, source.count).as<Byte>();
     Buffer to = one.buffer.view(range.begin, range.count).as<Byte>();
-    const Result<Mark> launched = kernel.try_launch(stream, elements(range.count), in(of), out(to));
+    const Result<Mark> launched =
+        kernel->try_launch(stream, elements(range.count), in(of), out(to));
     if (!launched) {
       field_.expect_reason(launched.failure(), "launching",
                            from.model.may_fail(source) || one.model.may_fail(range));
@@ -445,7 +433,6 @@ class BufferProgram {
   Field field_;
   std::vector<std::shared_ptr<Adopted>> adopted_;
   std::vector<Pending> pending_;
-  std::vector<Kernel> kernels_;
   std::vector<Object> objects_;
 };
 

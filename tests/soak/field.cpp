@@ -114,6 +114,21 @@ void Field::drain_streams() {
   }
 }
 
+const Kernel* Field::copy_kernel(const Device& device) {
+  if (const auto found = kernels_.find(device.id()); found != kernels_.end()) {
+    return &found->second;
+  }
+  const auto copy = [](View<const Byte> from, View<Byte> to) {
+    for (std::size_t i = 0; i < to.size(); ++i) to[i] = from[i];
+  };
+  Result<Kernel> made = Kernel::try_from_function(device, "copy", +copy);
+  if (made) return &kernels_.emplace(device.id(), *std::move(made)).first->second;
+  if (made.failure().code() != ErrorCode::unsupported) {
+    expect_reason(made.failure(), "loading a kernel");
+  }
+  return nullptr;
+}
+
 ResourceHandle Field::resource_of(const Device& device) {
   const auto found = homes_.find(device.id());
   return found == homes_.end() ? ResourceHandle() : found->second.resource;
@@ -227,6 +242,7 @@ void Field::check_memory() {
 
 void Field::finish() {
   clear_faults();
+  kernels_.clear();
   drain_streams();
   streams_.clear();
   for (const Device& one : devices_) {

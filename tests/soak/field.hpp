@@ -14,6 +14,7 @@
 #include "soak/driver.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
+#include "tern/launch/kernel.hpp"
 #include "tern/memory/budget.hpp"
 #include "tern/memory/resource.hpp"
 
@@ -34,6 +35,10 @@ class Field {
   void replace_stream();
   /// Waits for every stream; then nothing is in flight that is not known to have failed.
   void drain_streams();
+
+  /// Copies bytes from its first argument to its second; null where the device runs no functions
+  /// of the host, or cannot load it because of a fault.
+  [[nodiscard]] const Kernel* copy_kernel(const Device& device);
 
   /// A pool or the driver's own memory, charged to a budget that is checked by finish(); or none,
   /// for the device's default.
@@ -80,6 +85,7 @@ class Field {
   std::vector<Device> simulated_;
   std::map<DeviceId, Home> homes_;
   std::vector<Stream> streams_;
+  std::map<DeviceId, Kernel> kernels_;
   std::vector<std::vector<Byte>> abandoned_, kept_;
   bool is_leak_checked_ = true;
   bool has_faults_ = false, has_lost_ = false, may_lose_ = false;

@@ -23,6 +23,7 @@
 #include "tern/buffer/copy.hpp"
 #include "tern/coherence/unified_buffer.hpp"
 #include "tern/memory/budget_resource.hpp"
+#include "tern/memory/default_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
 
 namespace tern::soak {
@@ -105,6 +106,7 @@ class ThreadProgram {
     require(budget_->charged_bytes() == 0, "{} bytes stay charged", budget_->charged_bytes());
     pool_->trim(0);
     require(pool_->is_well(), "the books of the pool are wrong");
+    check_default_pools();
     if (device_.info().backend == "sim") {
       for (const Finding& found : sim::findings(device_)) {
         throw Mismatch("the checker reports a correct program: " + found.text());
@@ -113,6 +115,23 @@ class ThreadProgram {
   }
 
  private:
+  /// Nothing of the program is left in them. What they keep for their streams grows with the sizes
+  /// and streams that were used, up to its bound: it is given back, so that each program begins
+  /// with empty pools and what is left over at the end is not hidden by it.
+  void check_default_pools() const {
+    device_.synchronize();
+    for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::managed}) {
+      const Result<ResourceHandle> memory = try_default_resource(device_, kind);
+      if (!memory) continue;
+      (*memory)->trim(0);
+      const Statistics left = (*memory)->statistics();
+      require(left.live_bytes == 0 && left.reserved_bytes == 0,
+              "the default pool of {} holds {} bytes after everything was dropped: {} live, {} "
+              "pending",
+              name(kind), left.reserved_bytes, left.live_bytes, left.pending_bytes);
+    }
+  }
+
   static Device open(const Program& program, Random& random) {
     if (program.device != "sim") return open_device(program.device);
     sim::Options options;

@@ -61,7 +61,6 @@ class UnifiedProgram {
       throw Mismatch(
           fmt::format("an invariant is broken: {}", broken->buffer.check().failure().text()));
     }
-    kernels_.clear();
     buffers_.clear();
     field_.finish();
   }
@@ -356,29 +355,15 @@ class UnifiedProgram {
   }
 
   void launch(Unified& one, Range range, StreamRef stream) {
-    const Device device = stream.device();
-    const auto found = std::ranges::find(kernels_, device, &Kernel::device);
-    if (found == kernels_.end()) {
-      const auto copy = [](View<const Byte> from, View<Byte> to) {
-        for (std::size_t i = 0; i < to.size(); ++i) to[i] = from[i];
-      };
-      Result<Kernel> made = Kernel::try_from_function(device, "copy", +copy);
-      if (!made) {
-        if (made.failure().code() != ErrorCode::unsupported) {
-          field_.expect_reason(made.failure(), "loading a kernel");
-        }
-        return;
-      }
-      kernels_.push_back(*std::move(made));
-    }
-    const Kernel& kernel = *std::ranges::find(kernels_, device, &Kernel::device);
+    const Kernel* const kernel = field_.copy_kernel(stream.device());
+    if (kernel == nullptr) return;
     Unified& source = random_.any_of(buffers_);
     if (source.model.size() < range.count) return;
     const Range from{random_.below(source.model.size() - range.count + 1), range.count};
     const bool overlaps = &source == &one && from.begin < range.end() && range.begin < from.end();
     if (overlaps || !source.model.is_written(from)) return;
     UnifiedView<Byte> to = one.buffer.view(range.begin, range.count);
-    const Result<Mark> launched = kernel.try_launch(
+    const Result<Mark> launched = kernel->try_launch(
         stream, elements(range.count), in(source.buffer.view(from.begin, from.count)), out(to));
     if (!launched) {
       field_.expect_reason(launched.failure(), "launching",
@@ -394,7 +379,6 @@ class UnifiedProgram {
   Random random_;
   Field field_;
   std::vector<Unified> buffers_;
-  std::vector<Kernel> kernels_;
 };
 
 }  // namespace

@@ -765,6 +765,13 @@ void World::enqueue(std::size_t index, Operation&& operation) {
     operation.point->position = stream.submitted;
     operation.point->sequence = operation.sequence;
   }
+  if (devices_[stream.device]->loss) {
+    // Lost by work that ran since the call began. This is not going to run either.
+    stream.lost_at = std::min(stream.lost_at, stream.passed);
+    stream.passed = stream.submitted;
+    watch_.lost(stream.device);
+    return;
+  }
   if (operation.kind == Operation::Kind::call) ++queued_functions_;
   if (stream.queue.empty()) busy_.insert(std::ranges::lower_bound(busy_, index), index);
   stream.queue.push_back(std::move(operation));

@@ -13,6 +13,8 @@ namespace {
 /// A mark is recorded behind so many freed blocks, or bytes of them.
 constexpr std::size_t seal_blocks = 64;
 constexpr std::uint64_t seal_granules = 32 * mib / granule_bytes;
+/// What the host has seen done is settled after so much was freed, and as much as is in flight.
+constexpr std::uint64_t settle_granules = mib / granule_bytes;
 /// Streams asked on the way of one request.
 constexpr std::size_t most_questions_per_request = 16;
 /// Addresses are reserved for so large a part of a device at a time, because others want some too;
@@ -199,7 +201,12 @@ Descriptor* Pool::find(Search& search) noexcept {
   const bool is_recycled = search.request.source == Source::recycled;
   // Where memory is short, what streams have passed is taken before what they have not: pieces that
   // are free for all can be joined.
-  if (is_tight_.load(std::memory_order_relaxed) && !is_recycled) poll(most_questions_per_request);
+  if (is_tight_.load(std::memory_order_relaxed) && !is_recycled) {
+    poll(most_questions_per_request);
+  } else if (is_settling_due_.load(std::memory_order_relaxed)) {
+    // Else fresh memory of a segment would be used up before what was freed is used again.
+    static_cast<void>(settle_seen());
+  }
   if (Descriptor* range = take(search, Thoroughness::quick)) return range;
   if (is_recycled || search.failure) return nullptr;
   if (is_known_refusal(search)) {
@@ -510,13 +517,19 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
     Lane& lane = cache.lane;
     // Of several streams that had the slot, the last: the marks of those before it are done.
     if (lane.stream < stream) lane.stream = stream;
+    // What is done is free for all before a neighbour that is not joins it.
+    ranges_.settle(lane, DeviceState::of(device_)->last_done(stream));
     while (list != nullptr) {
       Descriptor& range = *std::exchange(list, list->next);
       ++lane.unsealed_blocks;
       lane.unsealed_granules += range.size;
+      retired_granules_ += range.size;
       // The mark of its own free: what left the cache may have been freed by another thread, later
       // than this call began, or long before.
       ranges_.put_in_flight(range, lane, range.place->sequence.load(std::memory_order_relaxed));
+    }
+    if (retired_granules_ > std::max(settle_granules, unsettled_granules_)) {
+      is_settling_due_.store(true, std::memory_order_relaxed);
     }
     is_full = lane.unsealed_blocks >= seal_blocks || lane.unsealed_granules >= seal_granules;
     if (is_full) lane.unsealed_blocks = lane.unsealed_granules = 0;
@@ -616,6 +629,9 @@ std::size_t Pool::settle_seen() noexcept {
     if (cache.lane.oldest == nullptr) return;
     granules += ranges_.settle(cache.lane, device.last_done(cache.lane.stream));
   });
+  retired_granules_ = 0;
+  unsettled_granules_ = ranges_.in_flight_granules();
+  is_settling_due_.store(false, std::memory_order_relaxed);
   if (granules > 0) note_change();
   return granules * granule_bytes;
 }

@@ -261,6 +261,9 @@ class Pool {
   std::uint64_t refused_granules_ = 0;   // guarded by ranges_mutex_
   std::uint64_t refused_alignment_ = 0;  // guarded by ranges_mutex_
   std::uint64_t refused_epoch_ = 0;      // guarded by ranges_mutex_
+  // Freed since completed frees were last collected, and in flight then.
+  std::uint64_t retired_granules_ = 0;    // guarded by ranges_mutex_
+  std::uint64_t unsettled_granules_ = 0;  // guarded by ranges_mutex_
   // Measures contention: the share of changes during which a thread had to wait.
   std::uint32_t changes_of_window_ = 0;  // guarded by ranges_mutex_
   std::uint32_t waits_before_ = 0;       // guarded by ranges_mutex_
@@ -274,6 +277,7 @@ class Pool {
 
   // Written with one of the locks above held, read without a lock.
   alignas(64) std::atomic<bool> is_tight_ = false;
+  std::atomic<bool> is_settling_due_ = false;
   std::atomic<std::size_t> class_bound_ = 0, recent_bound_ = 0,
                            middle_bound_ = 0;  // of each stream's cache
   std::atomic<std::size_t> limit_bytes_;

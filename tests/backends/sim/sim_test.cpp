@@ -584,6 +584,33 @@ TEST(Sim, RefusesToWaitForADeviceThatIsSimulatedApart) {
   EXPECT_EQ(here.found() + elsewhere.found(), "");
 }
 
+TEST(Sim, WhatIsSubmittedByTheCallThatMeetsALossNeverRuns) {
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    const std::vector<Device> peers =
+        sim::open_peers({.seed = seed, .policy = sim::Policy::lazy, .mode = sim::Mode::collect}, 2);
+    auto* from = static_cast<std::byte*>(peers[0].allocate(MemoryKind::device, bytes));
+    auto* to = static_cast<std::byte*>(peers[1].allocate(MemoryKind::device, bytes));
+    auto* pinned = static_cast<std::byte*>(peers[1].allocate(MemoryKind::pinned, bytes));
+    std::memset(pinned, 1, bytes);
+    std::vector<void*> others;
+    for (int i = 0; i < 20; ++i) others.push_back(peers[1].allocate(MemoryKind::device, bytes));
+    peers[0].default_stream().fill(from, bytes, std::byte{5});
+    peers[0].synchronize();
+    const Stream stream(peers[1]);
+    const std::uint64_t hold = sim::hold(stream);
+    stream.try_copy_from_peer(to, peers[0], from, bytes).value();
+    sim::set_faults(peers[0], "info#1=lost");
+    EXPECT_FALSE(peers[0].try_memory());
+    sim::let_go(peers[1], hold);
+    // Of pageable memory: on the way it may wait for what the stream does before, and that fails.
+    const std::vector<std::byte> pageable(bytes, std::byte{2});
+    static_cast<void>(stream.try_copy(pinned, pageable.data(), bytes));
+    EXPECT_FALSE(stream.try_synchronize());
+    for (void* const one : others) static_cast<void>(peers[1].try_release(one));
+    EXPECT_EQ(pinned[0], std::byte{1}) << "seed " << seed;
+  }
+}
+
 TEST(Sim, APeerGetsNothingMoreFromALostDevice) {
   const std::vector<Device> peers = sim::open_peers({.policy = sim::Policy::lazy}, 2);
   auto* from = static_cast<std::byte*>(peers[0].allocate(MemoryKind::device, bytes));
