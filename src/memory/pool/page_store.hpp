@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "memory/pool/closed_blocks.hpp"
 #include "memory/pool/size_class.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/device.hpp"
@@ -22,8 +23,8 @@ class PageStore {
  public:
   static constexpr std::uint64_t page_granules = page_bytes / granule_bytes;
 
-  PageStore(Device device, std::size_t address_bytes) noexcept
-      : device_(std::move(device)), address_bytes_(address_bytes) {}
+  PageStore(Device device, std::size_t address_bytes, ClosedBlocks closed = {}) noexcept
+      : device_(std::move(device)), address_bytes_(address_bytes), closed_(closed) {}
   /// Gives everything back that the driver takes.
   ~PageStore();
   PageStore(const PageStore&) = delete;
@@ -80,6 +81,7 @@ class PageStore {
 
   const Device device_;
   const std::size_t address_bytes_;
+  const ClosedBlocks closed_;
   std::vector<Region> regions_;
   std::vector<NativePages> loose_;  // has room for every page that is held
   std::uint64_t held_pages_ = 0;

@@ -25,6 +25,7 @@
 #include "core/fork_count.hpp"
 #include "device/device_state.hpp"
 #include "memory/block_table.hpp"
+#include "memory/pool/closed_blocks.hpp"
 #include "memory/pool/page_store.hpp"
 #include "memory/pool/ranges.hpp"
 #include "memory/pool/segment_store.hpp"
@@ -184,6 +185,8 @@ class Pool {
   /// What has left a stream's cache, or never was in one.
   void retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcept;
   void put_all_quiescent(Descriptor* list) noexcept;
+  /// Closes what the stream has freed up to this. With the lock of the ranges held.
+  void close_settled(const Lane& lane, std::uint64_t sequence) const noexcept;
   /// Empties the caches, and takes the slack from behind live blocks.
   void flush_caches() noexcept;
   /// Cuts the slack off the cache's live blocks and retires it.
@@ -221,7 +224,8 @@ class Pool {
   /// The host uses this memory too, so a block is given out when its last use is done, not before.
   const bool host_shares_;
   const bool has_pages_;
-  /// Neither of the first two: blocks stay with their streams, and nobody is told.
+  const ClosedBlocks closed_;
+  /// No notes, no host and nothing closed: blocks stay with their streams, and nobody is told.
   const bool is_plain_;
 
   std::array<std::atomic<StreamCache*>, stream_slots + 1> caches_ = {};
