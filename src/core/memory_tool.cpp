@@ -55,7 +55,7 @@ class AddressSanitizer final : public MemoryTool {
 
   // Reads what AddressSanitizer knows of the memory, which it must not be asked about itself.
   [[gnu::no_sanitize_address]] bool is_freed(const void* address,
-                                                std::size_t bytes) const noexcept override {
+                                             std::size_t bytes) const noexcept override {
     constexpr unsigned char heap_freed = 0xfd, frame_ended = 0xf5, scope_ended = 0xf8;
     if (scale_ == 0 || bytes == 0) return false;
     const auto shadow_of = [this](std::uintptr_t at) {

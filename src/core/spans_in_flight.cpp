@@ -48,7 +48,8 @@ void print_freed(const Entry& entry, const HostSpan& span) noexcept {
 
 class Registry {
  public:
-  SpansNumber add(const SpansOrigin& origin, std::span<const HostSpan> spans, bool is_anything) noexcept {
+  SpansNumber add(const SpansOrigin& origin, std::span<const HostSpan> spans,
+                  bool is_anything) noexcept {
     MemoryTool* const tool = memory_tool();
     if (tool == nullptr) return 0;
     try {
@@ -133,8 +134,8 @@ class Registry {
   }
 
   std::mutex mutex_;
-  std::list<Entry> entries_;       // guarded by mutex_; oldest first
-  SpansNumber last_number_ = 0;    // guarded by mutex_
+  std::list<Entry> entries_;     // guarded by mutex_; oldest first
+  SpansNumber last_number_ = 0;  // guarded by mutex_
 };
 
 Registry& registry() noexcept {
@@ -161,8 +162,6 @@ void spans_ended(SpansNumber number) noexcept {
 void spans_lost(const void* owner) noexcept {
   if (memory_tool() != nullptr) registry().lose(owner);
 }
-std::size_t spans_in_flight() noexcept {
-  return memory_tool() == nullptr ? 0 : registry().count();
-}
+std::size_t spans_in_flight() noexcept { return memory_tool() == nullptr ? 0 : registry().count(); }
 
 }  // namespace tern

@@ -112,7 +112,8 @@ int wait_ok(Bench& on) {
     } else if (i % 3 == 1) {
       on.stream.synchronize();
     } else {
-      while (!tern::Device::is_done(copied)) {}
+      while (!tern::Device::is_done(copied)) {
+      }
     }
     for (int& value : values) {
       if (value != i) return 1;
@@ -175,7 +176,8 @@ int reuse_ok(Bench& on) {
       const tern::Block block = pool.allocate({.bytes = bytes, .stream = stream});
       if (has_stream) on.stream.fill(static_cast<char*>(block.address), bytes, 'x');
       if (has_stream && i % 2 == 0) on.stream.synchronize();
-      if (is_usable && (!has_stream || i % 2 == 0)) static_cast<char*>(block.address)[bytes - 1] = 1;
+      if (is_usable && (!has_stream || i % 2 == 0))
+        static_cast<char*>(block.address)[bytes - 1] = 1;
       pool.deallocate(block, stream);
       if (i % 50 == 0) pool.trim(0);
     }

@@ -186,9 +186,8 @@ class CudaBackend final : public Backend {
     });
   }
   Result<void> copy_2d(const Submission& submission, const Copy2D& copy) noexcept override {
-    return on(submission.stream, [&](CUstream stream) {
-      return copies_.copy_2d(stream, copy, submission.site);
-    });
+    return on(submission.stream,
+              [&](CUstream stream) { return copies_.copy_2d(stream, copy, submission.site); });
   }
   Result<void> copy_batch(const Submission& submission,
                           std::span<const CopyRange> copies) noexcept override {

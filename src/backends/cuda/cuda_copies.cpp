@@ -235,8 +235,7 @@ Result<void> CudaCopies::copy_2d(CUstream stream, const Copy2D& copy, CallSite s
   // One row, or rows without a gap, are a plain copy.
   if (copy.height == 1 || (copy.source_pitch_bytes == copy.width_bytes &&
                            copy.destination_pitch_bytes == copy.width_bytes)) {
-    return this->copy(stream, copy.destination, copy.source, copy.width_bytes * copy.height,
-                      site);
+    return this->copy(stream, copy.destination, copy.source, copy.width_bytes * copy.height, site);
   }
   const Known from = look_up(copy.source), to = look_up(copy.destination);
   if ((from.is_host && to.is_host) || from.is_pageable || to.is_pageable) {
@@ -292,8 +291,7 @@ Result<void> CudaCopies::copy_batch(CUstream stream, std::span<const CopyRange> 
   }
   if (is_plain) return batch_by_driver(stream, copies);
   for (const CopyRange& one : copies) {
-    if (Result<void> queued = copy(stream, one.destination, one.source, one.bytes, site);
-        !queued) {
+    if (Result<void> queued = copy(stream, one.destination, one.source, one.bytes, site); !queued) {
       return queued;
     }
   }

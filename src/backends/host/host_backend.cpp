@@ -65,8 +65,7 @@ bool may_hold_address(const KernelArgument& argument) noexcept {
 }
 
 /// What a kernel may touch: the ranges of its arguments, and whatever a value points to.
-SpansNumber kernel_submitted(const SpansOrigin& origin,
-                             std::span<const KernelArgument> arguments) {
+SpansNumber kernel_submitted(const SpansOrigin& origin, std::span<const KernelArgument> arguments) {
   std::vector<HostSpan> spans;
   for (const KernelArgument& argument : arguments) {
     if (argument.range_bytes > 0) {
@@ -192,10 +191,9 @@ class HostBackend final : public Backend {
     };
     // The bytes between the rows are not the copy's.
     const bool is_dense = copy.destination_pitch_bytes == copy.width_bytes;
-    const HostSpan spans[] = {
-        {copy.destination, extent(copy.destination_pitch_bytes),
-         is_dense ? use_of(copy.destination) : HostSpan::Use::written},
-        {copy.source, extent(copy.source_pitch_bytes)}};
+    const HostSpan spans[] = {{copy.destination, extent(copy.destination_pitch_bytes),
+                               is_dense ? use_of(copy.destination) : HostSpan::Use::written},
+                              {copy.source, extent(copy.source_pitch_bytes)}};
     return submit_watched(submission, copy, spans_submitted({this, submission.site}, spans));
   }
   Result<void> fill(const Submission& submission, void* destination, std::size_t bytes,

@@ -161,9 +161,9 @@ class OpenClBackend final : public Backend {
                           copy.source_pitch_bytes == copy.width_bytes;
     if (memory_tool() == nullptr || !is_dense) return submit(submission, copy_rows);
     const std::size_t bytes = copy.width_bytes * copy.height;
-    return submit_watched(
-        submission, copy_submitted(submission.site, copy.destination, copy.source, bytes),
-        copy_rows);
+    return submit_watched(submission,
+                          copy_submitted(submission.site, copy.destination, copy.source, bytes),
+                          copy_rows);
   }
   Result<void> fill(const Submission& submission, void* destination, std::size_t bytes,
                     const Pattern& pattern) noexcept override {

@@ -77,8 +77,7 @@ Pool::Pool(const Resource& owner, Device device, const PoolOptions& options)
       limit_bytes_(options.limit_bytes) {
   if (has_pages_) {
     const std::size_t most = device_.info().total_bytes;
-    pages_.emplace(device_,
-                   std::max(most / regions_per_device, std::min(most, least_region_bytes)),
+    pages_.emplace(device_, std::max(most / regions_per_device, std::min(most, least_region_bytes)),
                    closed_);
   } else {
     segments_.emplace(device_, options.kind, closed_);
