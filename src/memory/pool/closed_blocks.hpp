@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 
 #include "core/memory_tool.hpp"
@@ -15,11 +16,24 @@
 
 namespace tern::pool {
 
+/// Pools that are made while one of these lives close nothing. For tests that look at the short way
+/// of a pool and at what it asks of the driver.
+class ScopedOpenPools {
+ public:
+  ScopedOpenPools() noexcept { count.fetch_add(1, std::memory_order_relaxed); }
+  ~ScopedOpenPools() { count.fetch_sub(1, std::memory_order_relaxed); }
+  ScopedOpenPools(const ScopedOpenPools&) = delete;
+  ScopedOpenPools& operator=(const ScopedOpenPools&) = delete;
+
+  static inline constinit std::atomic<int> count = 0;
+};
+
 class ClosedBlocks {
  public:
   ClosedBlocks() = default;
   explicit ClosedBlocks(bool is_host_accessible) noexcept
-      : is_on_(is_host_accessible && memory_tool() != nullptr) {}
+      : is_on_(is_host_accessible && memory_tool() != nullptr &&
+               ScopedOpenPools::count.load(std::memory_order_relaxed) == 0) {}
 
   [[nodiscard]] bool is_on() const noexcept { return is_on_; }
   void close(const Descriptor& range) const noexcept {
