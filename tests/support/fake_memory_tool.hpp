@@ -76,4 +76,28 @@ class FakeMemoryTool final : public MemoryTool {
   std::vector<const void*> reports_;
 };
 
+/// The tool that the tests run under, if any, which closes nothing: for tests that plant a mistake
+/// and want to see what the library says of it.
+class NeverCloses final : public MemoryTool {
+ public:
+  [[nodiscard]] MemoryTool* if_needed() noexcept { return real_ != nullptr ? this : nullptr; }
+
+  void close(const void*, std::size_t) noexcept override {}
+  void open(const void* address, std::size_t bytes) noexcept override {
+    real_->open(address, bytes);
+  }
+  bool is_open(const void* address, std::size_t bytes) const noexcept override {
+    return real_->is_open(address, bytes);
+  }
+  bool is_freed(const void* address, std::size_t bytes) const noexcept override {
+    return real_->is_freed(address, bytes);
+  }
+  void report(const void* address, std::size_t bytes, bool is_written) noexcept override {
+    real_->report(address, bytes, is_written);
+  }
+
+ private:
+  MemoryTool* const real_ = memory_tool();
+};
+
 }  // namespace tern::test

@@ -59,6 +59,8 @@ class HostWatchTest : public testing::TestWithParam<sim::Policy> {
     return all.empty() ? "" : all.front().text();
   }
 
+  test::NeverCloses never_closes;
+  const ScopedMemoryTool scoped{never_closes.if_needed()};
   const Device device = sim::open({.seed = 2, .policy = GetParam(), .report = sim::Report::quiet});
   const Stream stream{device, {.name = "A"}};
   const Stream other{device, {.name = "B"}};
