@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backends/host/host_backend.hpp"
+#include "memory/pool/closed_blocks.hpp"
 
 namespace tern::test {
 namespace {
@@ -387,6 +388,8 @@ class FakeBackend final : public Backend {
     ledger_->expect(!ledger_->waited_for_.contains(event.value));
   }
 
+  // The ledger counts what a pool asks of the driver, which is more where blocks are closed.
+  const pool::ScopedOpenPools open_pools_;
   const std::shared_ptr<Ledger> ledger_;
   const std::optional<std::size_t> free_bytes_;
   const std::ptrdiff_t registered_offset_;

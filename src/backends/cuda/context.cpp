@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include "core/spans_in_flight.hpp"
+
 namespace tern::cuda {
 
 Result<std::unique_ptr<Context>> Context::try_open(const Driver& driver, int ordinal,
@@ -42,6 +44,7 @@ Result<void> Context::check(CUresult result, const char* call,
     if (!loss_) {
       loss_ = failure;
       is_lost_.store(true, std::memory_order_release);
+      spans_lost(this);
     }
     return *loss_;
   }

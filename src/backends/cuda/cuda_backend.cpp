@@ -14,6 +14,8 @@
 #include "backends/cuda/cuda_streams.hpp"
 #include "backends/cuda/suballocation_notes.hpp"
 #include "backends/no_memory.hpp"
+#include "core/memory_tool.hpp"
+#include "core/spans_in_flight.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::cuda {
@@ -193,16 +195,18 @@ class CudaBackend final : public Backend {
 
   Result<void> copy(const Submission& submission, void* destination, const void* source,
                     std::size_t bytes) noexcept override {
-    return on(submission.stream,
-              [&](CUstream stream) { return copies_.copy(stream, destination, source, bytes); });
+    return on(submission.stream, [&](CUstream stream) {
+      return copies_.copy(stream, destination, source, bytes, submission.site);
+    });
   }
   Result<void> copy_2d(const Submission& submission, const Copy2D& copy) noexcept override {
-    return on(submission.stream, [&](CUstream stream) { return copies_.copy_2d(stream, copy); });
+    return on(submission.stream,
+              [&](CUstream stream) { return copies_.copy_2d(stream, copy, submission.site); });
   }
   Result<void> copy_batch(const Submission& submission,
                           std::span<const CopyRange> copies) noexcept override {
     return on(submission.stream,
-              [&](CUstream stream) { return copies_.copy_batch(stream, copies); });
+              [&](CUstream stream) { return copies_.copy_batch(stream, copies, submission.site); });
   }
   Result<void> fill(const Submission& submission, void* destination, std::size_t bytes,
                     const Pattern& pattern) noexcept override {
@@ -270,10 +274,25 @@ class CudaBackend final : public Backend {
   }
   Result<void> call_host(const Submission& submission, HostFunction function,
                          void* context) noexcept override {
-    return on(submission.stream, [&](CUstream stream) {
-      return context_->check(context_->cu().cuLaunchHostFunc(stream, function, context),
-                             "cuLaunchHostFunc");
-    });
+    const auto call = [&](HostFunction called, void* with) {
+      return on(submission.stream, [&](CUstream stream) {
+        return context_->check(context_->cu().cuLaunchHostFunc(stream, called, with),
+                               "cuLaunchHostFunc");
+      });
+    };
+    if (memory_tool() == nullptr) return call(function, context);
+    // Nothing is added to a graph.
+    const Result<bool> is_captured = streams_.is_capturing(submission.stream);
+    if (!is_captured || *is_captured) return call(function, context);
+    const SpansNumber number = anything_submitted({context_.get()});
+    Result<void> queued = call(function, context);
+    if (!queued) {
+      spans_ended(number);
+    } else if (number != 0) {
+      // If that fails, the function counts as queued for ever: less is closed then.
+      static_cast<void>(call(end_spans, as_context(number)));
+    }
+    return queued;
   }
 
   // --- Managed memory

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/cuda/staging.hpp"
+#include "core/memory_tool.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::cuda {
@@ -32,6 +33,14 @@ Pattern shortest(const Pattern& pattern) noexcept {
     }
   }
   return pattern;
+}
+
+/// The host's side of a copy. The bytes between rows are not the copy's, so they are not awaited.
+HostSpan span_of(const void* address, std::size_t pitch_bytes, const Copy2D& copy,
+                 HostSpan::Use use) noexcept {
+  const bool is_dense = copy.height == 1 || pitch_bytes == copy.width_bytes;
+  if (use == HostSpan::Use::awaited && !is_dense) use = HostSpan::Use::written;
+  return {address, pitch_bytes * (copy.height - 1) + copy.width_bytes, use};
 }
 
 template <class Word>
@@ -101,23 +110,37 @@ void CudaCopies::run_host_copy(void* context) {
   const Copy2D& copy = job.copy;
   auto* to = static_cast<std::byte*>(copy.destination);
   const auto* from = static_cast<const std::byte*>(copy.source);
+  spans_run(job.spans);
   for (std::size_t row = 0; row < copy.height; ++row) {
     std::memcpy(to + row * copy.destination_pitch_bytes, from + row * copy.source_pitch_bytes,
                 copy.width_bytes);
   }
+  spans_ended(job.spans);
   job.is_done.store(true, std::memory_order_release);
 }
 
-Result<void> CudaCopies::copy_by_host(CUstream stream, const Copy2D& copy) noexcept {
+Result<void> CudaCopies::copy_by_host(CUstream stream, const Copy2D& copy, bool is_to_pageable,
+                                      CallSite site) noexcept {
   try {
     const std::lock_guard lock(host_copies_mutex_);
     std::erase_if(host_copies_,
                   [](const HostCopy& job) { return job.is_done.load(std::memory_order_acquire); });
     HostCopy& job = host_copies_.emplace_back();
     job.copy = copy;
+    if (memory_tool() != nullptr) {
+      // Page-locked memory is shared with the device, whose kernels may write it before.
+      const HostSpan spans[] = {
+          span_of(copy.destination, copy.destination_pitch_bytes, copy,
+                  is_to_pageable ? HostSpan::Use::awaited : HostSpan::Use::written),
+          span_of(copy.source, copy.source_pitch_bytes, copy, HostSpan::Use::read)};
+      job.spans = spans_submitted({&context_, site}, spans);
+    }
     Result<void> queued = context_.check(
         context_.cu().cuLaunchHostFunc(stream, run_host_copy, &job), "cuLaunchHostFunc");
-    if (!queued) host_copies_.pop_back();
+    if (!queued) {
+      spans_ended(job.spans);
+      host_copies_.pop_back();
+    }
     return queued;
   } catch (const std::bad_alloc&) {
     return Failure(ErrorCode::out_of_memory,
@@ -127,7 +150,7 @@ Result<void> CudaCopies::copy_by_host(CUstream stream, const Copy2D& copy) noexc
 }
 
 Result<void> CudaCopies::stage(CUstream stream, const Copy2D& copy, bool is_to_device,
-                               bool& is_staged) noexcept {
+                               CallSite site, bool& is_staged) noexcept {
   is_staged = false;
   if (!staging_) return {};
   const std::size_t bytes = copy.width_bytes * copy.height;
@@ -140,31 +163,41 @@ Result<void> CudaCopies::stage(CUstream stream, const Copy2D& copy, bool is_to_d
   staged.height = copy.height;
   staged.host_pitch_bytes = is_to_device ? copy.source_pitch_bytes : copy.destination_pitch_bytes;
   staged.device_pitch_bytes = is_to_device ? copy.destination_pitch_bytes : copy.source_pitch_bytes;
+  if (!is_now && memory_tool() != nullptr) {
+    const HostSpan span =
+        is_to_device
+            ? span_of(copy.source, copy.source_pitch_bytes, copy, HostSpan::Use::read)
+            : span_of(copy.destination, copy.destination_pitch_bytes, copy, HostSpan::Use::awaited);
+    staged.spans = spans_submitted({&context_, site}, {&span, 1});
+  }
   const StagingResult result =
       is_now ? staging_->copy_now(staged, stream) : staging_->enqueue(staged, stream);
   is_staged = result.kind != StagingResult::Kind::unavailable;
+  if (!result.is_staged()) spans_ended(staged.spans);
   if (result.kind != StagingResult::Kind::failed) return {};
   return context_.check(result.failure.result, result.failure.call, bytes);
 }
 
 Result<void> CudaCopies::copy(CUstream stream, void* destination, const void* source,
-                              std::size_t bytes) noexcept {
+                              std::size_t bytes, CallSite site) noexcept {
   const Known from = look_up(source), to = look_up(destination);
   if ((from.is_host && to.is_host) || from.is_pageable || to.is_pageable) {
-    return copy_from_or_to_host(stream, {destination, bytes, source, bytes, bytes, 1}, from, to);
+    return copy_from_or_to_host(stream, {destination, bytes, source, bytes, bytes, 1}, from, to,
+                                site);
   }
   return copy_by_driver(stream, destination, source, bytes);
 }
 
 Result<void> CudaCopies::copy_from_or_to_host(CUstream stream, const Copy2D& copy,
-                                              const Known& from, const Known& to) noexcept {
+                                              const Known& from, const Known& to,
+                                              CallSite site) noexcept {
   // A graph keeps the copy for every time it is launched, which the ways below cannot.
   if (!is_capturing(stream)) {
     if (from.is_host && to.is_host) {
-      if (!is_idle(stream)) return copy_by_host(stream, copy);
+      if (!is_idle(stream)) return copy_by_host(stream, copy, to.is_pageable, site);
     } else {
       bool is_staged = false;
-      Result<void> staged = stage(stream, copy, from.is_pageable, is_staged);
+      Result<void> staged = stage(stream, copy, from.is_pageable, site, is_staged);
       if (is_staged) return staged;
     }
   }
@@ -198,15 +231,15 @@ Result<void> CudaCopies::copy_2d_by_driver(CUstream stream, const Copy2D& copy,
   return context_.check(context_.cu().cuMemcpy2DAsync(&how, stream), "cuMemcpy2DAsync");
 }
 
-Result<void> CudaCopies::copy_2d(CUstream stream, const Copy2D& copy) noexcept {
+Result<void> CudaCopies::copy_2d(CUstream stream, const Copy2D& copy, CallSite site) noexcept {
   // One row, or rows without a gap, are a plain copy.
   if (copy.height == 1 || (copy.source_pitch_bytes == copy.width_bytes &&
                            copy.destination_pitch_bytes == copy.width_bytes)) {
-    return this->copy(stream, copy.destination, copy.source, copy.width_bytes * copy.height);
+    return this->copy(stream, copy.destination, copy.source, copy.width_bytes * copy.height, site);
   }
   const Known from = look_up(copy.source), to = look_up(copy.destination);
   if ((from.is_host && to.is_host) || from.is_pageable || to.is_pageable) {
-    return copy_from_or_to_host(stream, copy, from, to);
+    return copy_from_or_to_host(stream, copy, from, to, site);
   }
   return copy_2d_by_driver(stream, copy, false, false);
 }
@@ -241,7 +274,8 @@ Result<void> CudaCopies::batch_by_driver(CUstream stream,
   return {};
 }
 
-Result<void> CudaCopies::copy_batch(CUstream stream, std::span<const CopyRange> copies) noexcept {
+Result<void> CudaCopies::copy_batch(CUstream stream, std::span<const CopyRange> copies,
+                                    CallSite site) noexcept {
   const DriverTable& cu = context_.cu();
   const bool has_batch = cu.cuMemcpyBatchAsync != nullptr || cu.cuMemcpyBatchAsync_12080 != nullptr;
   // Not on the legacy stream, which the driver refuses, and never into a graph: there such copies
@@ -257,7 +291,7 @@ Result<void> CudaCopies::copy_batch(CUstream stream, std::span<const CopyRange> 
   }
   if (is_plain) return batch_by_driver(stream, copies);
   for (const CopyRange& one : copies) {
-    if (Result<void> queued = copy(stream, one.destination, one.source, one.bytes); !queued) {
+    if (Result<void> queued = copy(stream, one.destination, one.source, one.bytes, site); !queued) {
       return queued;
     }
   }

@@ -20,6 +20,8 @@
 #include <span>
 
 #include "backends/cuda/context.hpp"
+#include "core/spans_in_flight.hpp"
+#include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/backend.hpp"
 
@@ -33,11 +35,13 @@ class CudaCopies {
   CudaCopies(Context& context, std::unique_ptr<Staging> staging);
   ~CudaCopies();
 
+  // The site is for reports about the host memory of a copy.
   [[nodiscard]] Result<void> copy(CUstream stream, void* destination, const void* source,
-                                  std::size_t bytes) noexcept;
-  [[nodiscard]] Result<void> copy_2d(CUstream stream, const Copy2D& copy) noexcept;
-  [[nodiscard]] Result<void> copy_batch(CUstream stream,
-                                        std::span<const CopyRange> copies) noexcept;
+                                  std::size_t bytes, CallSite site = {}) noexcept;
+  [[nodiscard]] Result<void> copy_2d(CUstream stream, const Copy2D& copy,
+                                     CallSite site = {}) noexcept;
+  [[nodiscard]] Result<void> copy_batch(CUstream stream, std::span<const CopyRange> copies,
+                                        CallSite site = {}) noexcept;
   [[nodiscard]] Result<void> copy_from_peer(CUstream stream, void* destination, Context& peer,
                                             const void* source, std::size_t bytes) noexcept;
   [[nodiscard]] Result<void> fill(CUstream stream, void* destination, std::size_t bytes,
@@ -60,10 +64,12 @@ class CudaCopies {
   /// Is everything done that the next work of the stream comes after?
   [[nodiscard]] bool is_idle(CUstream stream) noexcept;
   [[nodiscard]] Result<void> copy_from_or_to_host(CUstream stream, const Copy2D& copy,
-                                                  const Known& from, const Known& to) noexcept;
-  [[nodiscard]] Result<void> copy_by_host(CUstream stream, const Copy2D& copy) noexcept;
+                                                  const Known& from, const Known& to,
+                                                  CallSite site) noexcept;
+  [[nodiscard]] Result<void> copy_by_host(CUstream stream, const Copy2D& copy, bool is_to_pageable,
+                                          CallSite site) noexcept;
   [[nodiscard]] Result<void> stage(CUstream stream, const Copy2D& copy, bool is_to_device,
-                                   bool& is_staged) noexcept;
+                                   CallSite site, bool& is_staged) noexcept;
   [[nodiscard]] Result<void> copy_by_driver(CUstream stream, void* destination, const void* source,
                                             std::size_t bytes) noexcept;
   [[nodiscard]] Result<void> copy_2d_by_driver(CUstream stream, const Copy2D& copy,
@@ -78,6 +84,7 @@ class CudaCopies {
   /// does not run after an error; so those that are done are dropped by the next, or at the end.
   struct HostCopy {
     Copy2D copy;
+    SpansNumber spans = 0;
     std::atomic<bool> is_done = false;
   };
   static void run_host_copy(void* context);

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "backends/cuda/driver_table.hpp"
+#include "core/spans_in_flight.hpp"
 
 namespace tern::cuda {
 
@@ -33,6 +34,7 @@ struct StagedCopy {
   std::size_t height = 1;
   std::size_t host_pitch_bytes = 0;
   std::size_t device_pitch_bytes = 0;
+  SpansNumber spans = 0;  // of the host's side, where a tool wants to know
 
   [[nodiscard]] static StagedCopy to_device(CUdeviceptr to, const void* from,
                                             std::size_t bytes) noexcept {
@@ -52,6 +54,7 @@ class StagedChunks {
 
   [[nodiscard]] StagedDirection direction() const noexcept { return copy_.direction; }
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  [[nodiscard]] SpansNumber spans() const noexcept { return copy_.spans; }
   /// How many threads can share the host's side of a chunk with some use.
   [[nodiscard]] std::size_t parts(std::size_t chunk) const noexcept;
 

@@ -26,11 +26,16 @@ struct StagingQueue::Job {
   static void run(void* context) {
     const Piece& piece = *static_cast<const Piece*>(context);
     Job& job = *piece.job;
+    const SpansNumber spans = job.chunks.spans();
     ++job.running;
     if (!job.is_cancelled) {
+      spans_run(spans);
       const std::size_t parts = job.chunks.parts(piece.chunk);
       job.team.for_each(
           parts, [&](std::size_t part) { job.chunks.move(piece.chunk, piece.slot, part, parts); });
+    }
+    if (job.moved.fetch_add(1, std::memory_order_relaxed) + 1 == job.chunks.count()) {
+      spans_ended(spans);
     }
     --job.running;
     job.running.notify_all();
@@ -53,7 +58,7 @@ struct StagingQueue::Job {
   std::size_t submitted = 0;  // host functions
   std::atomic<bool> is_cancelled = false;
   std::atomic<std::size_t> running = 0;
-  std::atomic<std::size_t> finished = 0;
+  std::atomic<std::size_t> moved = 0, finished = 0;
 };
 
 StagingQueue::StagingQueue(const DriverTable& driver, const StagingOptions& options,

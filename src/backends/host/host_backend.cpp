@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -15,6 +16,8 @@
 #include "backends/host/worker_team.hpp"
 #include "backends/managed_range.hpp"
 #include "backends/no_memory.hpp"
+#include "core/memory_tool.hpp"
+#include "core/spans_in_flight.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::host {
@@ -48,6 +51,30 @@ T& target(Native native) noexcept {
 
 std::uintptr_t word(const void* pointer) noexcept {
   return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+/// Are there bytes that could be the address of something? Only a count above four billion looks
+/// like one and is none.
+bool may_hold_address(const KernelArgument& argument) noexcept {
+  std::uintptr_t value = 0;
+  for (std::size_t at = 0; at + sizeof value <= argument.value_bytes; at += sizeof value) {
+    std::memcpy(&value, static_cast<const std::byte*>(argument.value) + at, sizeof value);
+    if (value >= 4 * gib) return true;
+  }
+  return false;
+}
+
+/// What a kernel may touch: the ranges of its arguments, and whatever a value points to.
+SpansNumber kernel_submitted(const SpansOrigin& origin, std::span<const KernelArgument> arguments) {
+  std::vector<HostSpan> spans;
+  for (const KernelArgument& argument : arguments) {
+    if (argument.range_bytes > 0) {
+      spans.push_back({argument.range_address, argument.range_bytes});
+    } else if (may_hold_address(argument)) {
+      return anything_submitted(origin);
+    }
+  }
+  return spans_submitted(origin, spans);
 }
 
 DeviceInfo describe(const HostOptions& options) {
@@ -152,14 +179,28 @@ class HostBackend final : public Backend {
 
   Result<void> copy(const Submission& submission, void* destination, const void* source,
                     std::size_t bytes) noexcept override {
-    return submit(submission, CopyOperation{destination, source, bytes});
+    const CopyOperation operation{destination, source, bytes};
+    if (memory_tool() == nullptr) return submit(submission, operation);
+    const HostSpan spans[] = {{destination, bytes, use_of(destination)}, {source, bytes}};
+    return submit_watched(submission, operation, spans_submitted({this, submission.site}, spans));
   }
   Result<void> copy_2d(const Submission& submission, const Copy2D& copy) noexcept override {
-    return submit(submission, copy);
+    if (memory_tool() == nullptr) return submit(submission, copy);
+    const auto extent = [&](std::size_t pitch_bytes) {
+      return pitch_bytes * (copy.height - 1) + copy.width_bytes;
+    };
+    // The bytes between the rows are not the copy's.
+    const bool is_dense = copy.destination_pitch_bytes == copy.width_bytes;
+    const HostSpan spans[] = {{copy.destination, extent(copy.destination_pitch_bytes),
+                               is_dense ? use_of(copy.destination) : HostSpan::Use::written},
+                              {copy.source, extent(copy.source_pitch_bytes)}};
+    return submit_watched(submission, copy, spans_submitted({this, submission.site}, spans));
   }
   Result<void> fill(const Submission& submission, void* destination, std::size_t bytes,
                     const Pattern& pattern) noexcept override {
-    return submit(submission, FillOperation{destination, bytes, pattern});
+    const HostSpan span{destination, bytes, HostSpan::Use::written};
+    return submit_watched(submission, FillOperation{destination, bytes, pattern},
+                          spans_submitted({this}, {&span, 1}));
   }
 
   NativeStream default_stream() noexcept override { return {word(&default_stream_)}; }
@@ -246,7 +287,7 @@ class HostBackend final : public Backend {
 
   Result<void> call_host(const Submission& submission, HostFunction function,
                          void* context) noexcept override {
-    return submit(submission, CallOperation{function, context});
+    return submit_watched(submission, CallOperation{function, context}, anything_submitted({this}));
   }
 
   Result<void> prefetch(const Submission& submission, void* address, std::size_t bytes,
@@ -293,7 +334,8 @@ class HostBackend final : public Backend {
     try {
       auto launch = std::make_unique<KernelLaunch>(kernel->body, kernel->context, std::string(),
                                                    size, arguments);
-      return submit(submission, std::move(launch));
+      if (memory_tool() == nullptr) return submit(submission, std::move(launch));
+      return submit_watched(submission, std::move(launch), kernel_submitted({this}, arguments));
     } catch (const std::bad_alloc&) {
       return no_memory_for("a launch", sizeof(KernelLaunch));
     }
@@ -308,6 +350,32 @@ class HostBackend final : public Backend {
       if (stream->is_blocking()) blocking_streams_.fetch_sub(1, std::memory_order_relaxed);
       return true;
     });
+  }
+
+  /// Of what a copy writes. Memory that the device did not allocate is a vector that a program
+  /// passed to the copy.
+  HostSpan::Use use_of(const void* destination) noexcept {
+    PointerInfo info;
+    const bool is_own = pages_.find(destination, info) || memory_.find(destination);
+    return is_own ? HostSpan::Use::written : HostSpan::Use::awaited;
+  }
+
+  /// The stream opens the memory that is closed meanwhile right before the operation.
+  Result<void> submit_watched(const Submission& submission, Operation&& operation,
+                              SpansNumber number) noexcept {
+    if (number == 0) return submit(submission, std::move(operation));
+    if (!submit(submission, CallOperation{run_spans, as_context(number)})) {
+      spans_ended(number);
+      return submit(submission, std::move(operation));
+    }
+    Result<void> queued = submit(submission, std::move(operation));
+    if (queued) {
+      // Without memory to say that it is over, it counts as queued for ever: less is closed then.
+      static_cast<void>(submit(submission, CallOperation{end_spans, as_context(number)}));
+    } else {
+      spans_ended(number);
+    }
+    return queued;
   }
 
   Result<void> submit(const Submission& submission, Operation&& operation) noexcept {

@@ -1,9 +1,11 @@
 #include "backends/opencl/opencl_backend.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <new>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,8 @@
 #include "backends/opencl/opencl_kernel.hpp"
 #include "backends/opencl/opencl_memory.hpp"
 #include "backends/opencl/opencl_stream.hpp"
+#include "core/memory_tool.hpp"
+#include "core/spans_in_flight.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::opencl {
@@ -146,11 +150,20 @@ class OpenClBackend final : public Backend {
 
   Result<void> copy(const Submission& submission, void* destination, const void* source,
                     std::size_t bytes) noexcept override {
-    return submit(submission,
-                  [&](Stream& stream) { return stream.copy(destination, source, bytes); });
+    const auto copy = [&](Stream& stream) { return stream.copy(destination, source, bytes); };
+    if (memory_tool() == nullptr) return submit(submission, copy);
+    return submit_watched(submission, copy_submitted(submission.site, destination, source, bytes),
+                          copy);
   }
   Result<void> copy_2d(const Submission& submission, const Copy2D& copy) noexcept override {
-    return submit(submission, [&](Stream& stream) { return stream.copy_2d(copy); });
+    const auto copy_rows = [&](Stream& stream) { return stream.copy_2d(copy); };
+    const bool is_dense = copy.destination_pitch_bytes == copy.width_bytes &&
+                          copy.source_pitch_bytes == copy.width_bytes;
+    if (memory_tool() == nullptr || !is_dense) return submit(submission, copy_rows);
+    const std::size_t bytes = copy.width_bytes * copy.height;
+    return submit_watched(submission,
+                          copy_submitted(submission.site, copy.destination, copy.source, bytes),
+                          copy_rows);
   }
   Result<void> fill(const Submission& submission, void* destination, std::size_t bytes,
                     const Pattern& pattern) noexcept override {
@@ -271,7 +284,8 @@ class OpenClBackend final : public Backend {
 
   Result<void> call_host(const Submission& submission, HostFunction function,
                          void* context) noexcept override {
-    return submit(submission, [&](Stream& stream) { return stream.call(function, context); });
+    return submit_watched(submission, anything_submitted({context_.get()}),
+                          [&](Stream& stream) { return stream.call(function, context); });
   }
 
   Result<NativeKernel> load_kernel(const KernelSource& source) noexcept override {
@@ -312,6 +326,38 @@ class OpenClBackend final : public Backend {
       if (stream->is_blocking()) blocking_streams_.fetch_sub(1, std::memory_order_relaxed);
       return true;
     });
+  }
+
+  /// Of memory that the device did not allocate: a vector that a program passed to the copy.
+  SpansNumber copy_submitted(CallSite site, const void* destination, const void* source,
+                             std::size_t bytes) noexcept {
+    std::array<HostSpan, 2> spans;
+    std::size_t count = 0;
+    if (!memory_->find(destination)) {
+      spans[count++] = {destination, bytes, HostSpan::Use::awaited};
+    }
+    if (!memory_->find(source)) spans[count++] = {source, bytes};
+    if (count == 0) return 0;
+    return spans_submitted({context_.get(), site, true}, std::span(spans.data(), count));
+  }
+
+  /// The stream opens the memory that is closed meanwhile right before the command.
+  template <class Submit>
+  Result<void> submit_watched(const Submission& submission, SpansNumber number,
+                              Submit submit_to) noexcept {
+    if (number == 0) return submit(submission, submit_to);
+    Result<void> queued = submit(submission, [&](Stream& stream) -> Result<void> {
+      if (!stream.call(run_spans, as_context(number))) {
+        spans_ended(number);
+        return submit_to(stream);
+      }
+      Result<void> put = submit_to(stream);
+      // If the end cannot be queued, the command counts as queued for ever: less is closed then.
+      if (put) static_cast<void>(stream.call(end_spans, as_context(number)));
+      return put;
+    });
+    if (!queued) spans_ended(number);
+    return queued;
   }
 
   template <class Submit>

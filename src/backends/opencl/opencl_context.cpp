@@ -5,6 +5,7 @@
 
 #include "backends/no_memory.hpp"
 #include "backends/opencl/opencl_errors.hpp"
+#include "core/spans_in_flight.hpp"
 
 namespace tern::opencl {
 
@@ -44,6 +45,7 @@ Failure Context::lose(const char* call, cl_int code) noexcept {
   const std::lock_guard lock(mutex_);
   if (!cause_) cause_ = device_lost(spec_, call, code);
   is_lost_.store(true, std::memory_order_release);
+  spans_lost(this);
   return *cause_;
 }
 

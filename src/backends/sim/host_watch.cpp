@@ -8,8 +8,7 @@
 #include <cstring>
 #include <utility>
 
-/// There in programs that run under AddressSanitizer, however this file was compiled.
-extern "C" [[gnu::weak]] void* __asan_region_is_poisoned(void* begin, std::size_t bytes);
+#include "core/memory_tool.hpp"
 
 namespace tern::sim {
 namespace {
@@ -17,7 +16,8 @@ namespace {
 /// Is there memory at all of these addresses? Asks the system, and touches nothing. A freed block
 /// often keeps its pages; AddressSanitizer knows better.
 bool is_usable(std::byte* first, std::size_t bytes) noexcept {
-  if (__asan_region_is_poisoned != nullptr && __asan_region_is_poisoned(first, bytes) != nullptr) {
+  if (const MemoryTool* const tool = memory_tool();
+      tool != nullptr && !tool->is_open(first, bytes)) {
     return false;
   }
   static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -63,12 +63,32 @@ bool HostWatch::overlap(const Part& a, const Part& b) noexcept {
   return first(a) < first(b) + b.bytes && first(b) < first(a) + a.bytes;
 }
 
+HostWatch::~HostWatch() {
+  for (Entry& entry : entries_) {
+    for (Part& part : entry.parts) open(part);
+  }
+}
+
 HostWatch::Entry* HostWatch::find(std::uint64_t number) noexcept {
   const auto found = std::ranges::find(entries_, number, &Entry::number);
   return found == entries_.end() ? nullptr : &*found;
 }
 
+void HostWatch::close(Part& part) {
+  MemoryTool* const tool = memory_tool();
+  if (tool == nullptr) return;
+  part.closed_bytes = part.old.size();
+  tool->close(part.first, part.closed_bytes);
+}
+
+void HostWatch::open(Part& part) {
+  const std::size_t bytes = std::exchange(part.closed_bytes, 0);
+  if (bytes == 0) return;
+  if (MemoryTool* const tool = memory_tool()) tool->open_unless_freed(part.first, bytes);
+}
+
 bool HostWatch::compare(Entry& entry, Part& part, std::vector<Finding>& found) {
+  open(part);
   const Check check = std::exchange(part.check, Check::none);
   const std::size_t bytes = std::min(part.bytes, most_watched_bytes);
   if (check == Check::none) return true;
@@ -92,6 +112,8 @@ bool HostWatch::meet(const Part& part, std::vector<Finding>& found) {
         continue;
       }
       is_shared = true;
+      // The order of the two is the checker's to judge.
+      open(other);
       if (part.is_written) other.ends_with_run = true;
     }
   }
@@ -109,6 +131,7 @@ void HostWatch::watch(Part& part) {
   part.old.assign(part.first, part.first + bytes);
   std::memset(part.first, std::to_integer<int>(in_flight_byte), bytes);
   part.check = Check::filled;
+  close(part);
 }
 
 std::uint64_t HostWatch::submitted(Operation operation, std::span<const Range> ranges, Kind kind,
@@ -174,6 +197,7 @@ void HostWatch::has_run(std::uint64_t number) {
 void HostWatch::forget_contents() {
   for (Entry& entry : entries_) {
     for (Part& part : entry.parts) {
+      open(part);
       part.check = Check::none;
       part.ends_with_run = true;
     }
@@ -190,9 +214,10 @@ void HostWatch::drop_idle() {
 }
 
 void HostWatch::lost(std::uint32_t device) {
-  std::erase_if(entries_, [&](const Entry& entry) {
+  std::erase_if(entries_, [&](Entry& entry) {
     if (entry.operation.device != device) return false;
-    for (const Part& part : entry.parts) {
+    for (Part& part : entry.parts) {
+      open(part);
       if (part.old.empty() || !is_usable(part.first, part.old.size())) continue;
       // Who wrote it in the meantime has the last word.
       if (!is_filled(part.first, part.old.size())) continue;

@@ -4,7 +4,8 @@
 // hashed when it is submitted, and must be the same until the host knows that the copy is over.
 // What a copy writes is filled with `in_flight_byte` when it is submitted, must be that until the
 // copy runs, and what the copy wrote from then on. So a host that reads too early reads that byte
-// everywhere, and one that writes too early is found.
+// everywhere, and one that writes too early is found. AddressSanitizer and Valgrind are told of
+// memory that is filled, and report the access itself.
 //
 // Memory is left alone where other queued work may read it, and is not compared once other work may
 // have written it: that order is the checker's to judge. After a host function has run nothing is
@@ -59,6 +60,11 @@ class HostWatch {
   /// May queued work read any memory, as a host function may?
   enum class Queued : std::uint8_t { known_ranges, anything };
 
+  HostWatch() = default;
+  ~HostWatch();
+  HostWatch(const HostWatch&) = delete;
+  HostWatch& operator=(const HostWatch&) = delete;
+
   /// The operation is submitted. Returns its number, never 0.
   std::uint64_t submitted(Operation operation, std::span<const Range> ranges, Kind kind,
                           Queued queued, std::vector<Finding>& found);
@@ -86,6 +92,7 @@ class HostWatch {
     bool ends_with_run = false;  // other work writes it later
     std::uint64_t fingerprint = 0;
     std::vector<std::byte> old = {};  // what was there before it was filled
+    std::size_t closed_bytes = 0;     // to whoever runs under AddressSanitizer or Valgrind
   };
   struct Entry {
     std::uint64_t number = 0;
@@ -103,6 +110,9 @@ class HostWatch {
   /// memory with the part, and one of the two writes it.
   [[nodiscard]] bool meet(const Part& part, std::vector<Finding>& found);
   static void watch(Part& part);
+  /// Of a filled part, until the operation runs.
+  static void close(Part& part);
+  static void open(Part& part);
   void drop_idle();
 
   std::list<Entry> entries_;  // oldest first

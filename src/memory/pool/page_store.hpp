@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "memory/pool/closed_blocks.hpp"
 #include "memory/pool/size_class.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/device.hpp"
@@ -23,8 +24,8 @@ class PageStore {
  public:
   static constexpr std::uint64_t page_granules = page_bytes / granule_bytes;
 
-  PageStore(Device device, std::size_t address_bytes) noexcept
-      : device_(std::move(device)), address_bytes_(address_bytes) {}
+  PageStore(Device device, std::size_t address_bytes, ClosedBlocks closed = {}) noexcept
+      : device_(std::move(device)), address_bytes_(address_bytes), closed_(closed) {}
   /// Unmaps and releases everything; errors of the driver are ignored.
   ~PageStore();
   PageStore(const PageStore&) = delete;
@@ -83,6 +84,7 @@ class PageStore {
 
   const Device device_;
   const std::size_t address_bytes_;
+  const ClosedBlocks closed_;
   std::vector<Region> regions_;
   std::vector<NativePages> loose_;  // has capacity for every held page
   std::uint64_t held_pages_ = 0;

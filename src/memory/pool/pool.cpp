@@ -73,15 +73,16 @@ Pool::Pool(const Resource& owner, Device device, const PoolOptions& options)
       wants_notes_(device_.info().wants_notes),
       host_shares_(options.kind != MemoryKind::device),
       has_pages_(choose_pages(device_, options)),
-      is_plain_(!wants_notes_ && !host_shares_),
+      closed_(host_shares_ || device_.can(Capability::host_access)),
+      is_plain_(!wants_notes_ && !host_shares_ && !closed_.is_on()),
       ranges_(&owner, device_id_, has_pages_ ? PageStore::page_granules : 0),
       limit_bytes_(options.limit_bytes) {
   if (has_pages_) {
     const std::size_t most = device_.info().total_bytes;
-    pages_.emplace(device_,
-                   std::max(most / regions_per_device, std::min(most, least_region_bytes)));
+    pages_.emplace(device_, std::max(most / regions_per_device, std::min(most, least_region_bytes)),
+                   closed_);
   } else {
-    segments_.emplace(device_, options.kind);
+    segments_.emplace(device_, options.kind, closed_);
   }
   static_cast<void>(try_cache(host_slot).value());
   note_change();
@@ -111,6 +112,7 @@ Result<StreamCache*> Pool::try_cache(std::size_t slot) noexcept {
 // --- Allocating
 
 void Pool::note_begin(const Descriptor& range, const Request& request) noexcept {
+  closed_.open(range);
   if (!wants_notes_) return;
   const Suballocation note = as_note(*result_of(range));
   if (host_shares_ || !request.stream.id()) {
@@ -483,6 +485,11 @@ void Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use, const
       device_.note_subrelease(as_note(block), site);
     }
   }
+  // Before anybody can be given it.
+  if (closed_.is_on()) {
+    const Result<bool> is_done = last_use ? Device::try_is_done(last_use) : Result<bool>(true);
+    if (is_done && *is_done) closed_.close(range);
+  }
   range.next = nullptr;
   if (!id || !last_use) {
     // The host was the last to use it, or has waited for who was.
@@ -546,7 +553,11 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
 void Pool::put_all_quiescent(Descriptor* list) noexcept {
   if (list == nullptr) return;
   const std::lock_guard lock(ranges_mutex_);
-  while (list != nullptr) ranges_.put_quiescent(*std::exchange(list, list->next));
+  while (list != nullptr) {
+    Descriptor& range = *std::exchange(list, list->next);
+    closed_.close(range);
+    ranges_.put_quiescent(range);
+  }
   note_change();
 }
 
@@ -614,8 +625,17 @@ Mark Pool::newest_mark(StreamCache& cache) noexcept {
   return {cache.lane.stream, cache.lane.newest->sequence};
 }
 
+void Pool::close_settled(const Lane& lane, std::uint64_t sequence) const noexcept {
+  if (!closed_.is_on()) return;
+  for (const Descriptor* range = lane.oldest; range != nullptr && range->sequence <= sequence;
+       range = range->newer) {
+    closed_.close(*range);
+  }
+}
+
 std::size_t Pool::settle(StreamCache& cache, std::uint64_t sequence) noexcept {
   const std::lock_guard lock(ranges_mutex_);
+  close_settled(cache.lane, sequence);
   const std::uint64_t granules = ranges_.settle(cache.lane, sequence);
   if (granules > 0) note_change();
   return granules * granule_bytes;
@@ -627,7 +647,9 @@ std::size_t Pool::settle_seen() noexcept {
   const std::lock_guard lock(ranges_mutex_);
   for_each_cache([&](StreamCache& cache) {
     if (cache.lane.oldest == nullptr) return;
-    granules += ranges_.settle(cache.lane, device.last_done(cache.lane.stream));
+    const std::uint64_t done = device.last_done(cache.lane.stream);
+    close_settled(cache.lane, done);
+    granules += ranges_.settle(cache.lane, done);
   });
   retired_granules_ = 0;
   unsettled_granules_ = ranges_.in_flight_granules();

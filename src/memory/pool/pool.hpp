@@ -35,6 +35,7 @@
 #include "core/fork_count.hpp"
 #include "device/device_state.hpp"
 #include "memory/block_table.hpp"
+#include "memory/pool/closed_blocks.hpp"
 #include "memory/pool/page_store.hpp"
 #include "memory/pool/ranges.hpp"
 #include "memory/pool/segment_store.hpp"
@@ -206,6 +207,9 @@ class Pool {
   /// Makes ranges in flight that left a stream's cache or never were in one.
   void retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcept;
   void put_all_quiescent(Descriptor* list) noexcept;
+  /// Closes the blocks whose frees the stream has passed up to `sequence` to the host, for a memory
+  /// tool. The caller holds ranges_mutex_.
+  void close_settled(const Lane& lane, std::uint64_t sequence) const noexcept;
   /// Empties all caches and takes the slack of live blocks.
   void flush_caches() noexcept;
   /// Cuts the slack off the cache's live blocks and retires it.
@@ -245,7 +249,8 @@ class Pool {
   /// is done.
   const bool host_shares_;
   const bool has_pages_;
-  /// No checker and not shared with the host: the fast path applies.
+  const ClosedBlocks closed_;
+  /// No checker, no memory tool and not shared with the host: the fast path applies.
   const bool is_plain_;
 
   std::array<std::atomic<StreamCache*>, stream_slots + 1> caches_ = {};

@@ -6,7 +6,10 @@
 namespace tern::pool {
 
 SegmentStore::~SegmentStore() {
-  for (const Segment& segment : segments_) static_cast<void>(device_.try_release(segment.address));
+  for (const Segment& segment : segments_) {
+    closed_.open(segment.address, segment.bytes);
+    static_cast<void>(device_.try_release(segment.address));
+  }
 }
 
 Result<std::uint64_t> SegmentStore::try_add(std::size_t bytes, std::size_t alignment) noexcept {
@@ -31,6 +34,7 @@ Result<void> SegmentStore::try_release(std::uint64_t offset) noexcept {
   const auto found = std::ranges::find(segments_, reinterpret_cast<void*>(offset * granule_bytes),
                                        &Segment::address);
   ++driver_calls_;
+  closed_.open(found->address, found->bytes);
   if (Result<void> released = device_.try_release(found->address); !released) return released;
   held_bytes_ -= found->bytes;
   *found = segments_.back();

@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "backends/host/machine.hpp"
+#include "core/memory_tool.hpp"
+#include "core/spans_in_flight.hpp"
 #include "support/allocation_counter.hpp"
+#include "support/fake_memory_tool.hpp"
 #include "support/thread.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -150,6 +153,48 @@ TEST_F(HostBackendTest, LetsBlockingStreamsAndTheDefaultOneInterleaveFromThreads
   for (test::Thread& thread : threads) thread.join();
   EXPECT_TRUE(backend->synchronize());
   EXPECT_EQ(calls, 1200);
+}
+
+/// A kernel of these holds its stream; unlike a host function it may not touch any memory.
+std::atomic<bool> may_pass = false;
+void hold(const KernelCall&) {
+  while (!may_pass) std::this_thread::yield();
+}
+
+TEST_F(HostBackendTest, ClosesWhatACopyWillWriteUntilItRuns) {
+  test::FakeMemoryTool tool;
+  const ScopedMemoryTool scoped(&tool);
+  const NativeStream stream = *backend->create_stream({});
+  const NativeKernel kernel = *backend->load_kernel({.entry = "hold", .body = hold});
+  const std::vector<char> source(100, 'x');
+  std::vector<char> vector(100), shared(100), pointed(100);
+  void* const own = *backend->allocate(MemoryKind::device, 100, 64, {}, {});
+  const Submission on{stream, {}, {}};
+  const auto copy = [&](void* to, const void* from) { return backend->copy(on, to, from, 100); };
+
+  may_pass = false;
+  ASSERT_TRUE(backend->launch(on, kernel, {}, {}));
+  ASSERT_TRUE(copy(vector.data(), source.data()));
+  EXPECT_TRUE(tool.is_closed(vector.data(), 100));
+  EXPECT_TRUE(tool.is_open(source.data(), 100));
+  ASSERT_TRUE(copy(own, shared.data()));
+  EXPECT_TRUE(tool.is_open(own, 100));
+  ASSERT_TRUE(copy(shared.data(), source.data()));  // behind one that reads it
+  EXPECT_TRUE(tool.is_open(shared.data(), 100));
+  const void* const pointer = pointed.data();
+  const KernelArgument argument{.value = &pointer, .value_bytes = sizeof pointer};
+  ASSERT_TRUE(backend->launch(on, kernel, {}, {&argument, 1}));
+  ASSERT_TRUE(copy(pointed.data(), source.data()));  // behind a kernel that may have it
+  EXPECT_TRUE(tool.is_open(pointed.data(), 100));
+  may_pass = true;
+  EXPECT_TRUE(backend->synchronize(stream));
+  EXPECT_EQ(tool.closed_bytes(), 0u);
+  EXPECT_EQ(spans_in_flight(), 0u);
+  EXPECT_EQ(vector, source);
+
+  backend->unload_kernel(kernel);
+  backend->destroy_stream(stream);
+  EXPECT_TRUE(backend->release(own, {}));
 }
 
 }  // namespace

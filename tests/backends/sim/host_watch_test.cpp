@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "core/memory_tool.hpp"
+#include "support/fake_memory_tool.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
 #include "tern/buffer/copy.hpp"
@@ -57,6 +59,8 @@ class HostWatchTest : public testing::TestWithParam<sim::Policy> {
     return all.empty() ? "" : all.front().text();
   }
 
+  test::NeverCloses never_closes;
+  const ScopedMemoryTool scoped{never_closes.if_needed()};
   const Device device = sim::open({.seed = 2, .policy = GetParam(), .report = sim::Report::quiet});
   const Stream stream{device, {.name = "A"}};
   const Stream other{device, {.name = "B"}};
@@ -339,6 +343,60 @@ TEST(HostWatch, ComparesNothingWhenThereIsTooMuch) {
   watch.host_learned([](ActorId, std::uint64_t) { return true; }, found);
   EXPECT_TRUE(found.empty());
   EXPECT_TRUE(watch.is_empty());
+}
+
+/// AddressSanitizer and Valgrind learn what is filled.
+class HostWatchToolTest : public testing::Test {
+ protected:
+  std::uint64_t submit(bool is_written) {
+    const sim::HostWatch::Range range{memory.data(), memory.size(), is_written};
+    return watch.submitted({.device = 3}, {&range, 1}, sim::HostWatch::Kind::copy,
+                           sim::HostWatch::Queued::known_ranges, found);
+  }
+  [[nodiscard]] bool is_closed() const { return tool.is_closed(memory.data(), memory.size()); }
+
+  test::FakeMemoryTool tool;
+  const ScopedMemoryTool scoped{&tool};
+  std::vector<std::byte> memory = std::vector<std::byte>(64, std::byte{1});
+  sim::HostWatch watch;
+  std::vector<sim::HostWatch::Finding> found;
+};
+
+TEST_F(HostWatchToolTest, ADestinationIsClosedUntilItsCopyRuns) {
+  const std::uint64_t number = submit(true);
+  EXPECT_TRUE(is_closed());
+  EXPECT_TRUE(watch.runs(number, found));
+  EXPECT_EQ(tool.closed_bytes(), 0u);
+  EXPECT_TRUE(found.empty());
+}
+
+TEST_F(HostWatchToolTest, ASourceStaysOpenAndSoDoesWhatTwoOperationsShare) {
+  static_cast<void>(submit(false));
+  EXPECT_EQ(tool.closed_bytes(), 0u);
+  static_cast<void>(submit(true));
+  EXPECT_EQ(tool.closed_bytes(), 0u);
+}
+
+TEST_F(HostWatchToolTest, ALaterUseOpensADestination) {
+  static_cast<void>(submit(true));
+  EXPECT_TRUE(is_closed());
+  static_cast<void>(submit(false));
+  EXPECT_EQ(tool.closed_bytes(), 0u);
+}
+
+TEST_F(HostWatchToolTest, ALostDeviceOpensItsDestinations) {
+  static_cast<void>(submit(true));
+  watch.lost(3);
+  EXPECT_EQ(tool.closed_bytes(), 0u);
+  EXPECT_EQ(memory, std::vector<std::byte>(64, std::byte{1}));
+}
+
+TEST_F(HostWatchToolTest, AFreedDestinationIsReported) {
+  const std::uint64_t number = submit(true);
+  tool.free(memory.data(), memory.size());
+  EXPECT_FALSE(watch.runs(number, found));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found.front().change, sim::HostWatch::Change::freed);
 }
 
 }  // namespace

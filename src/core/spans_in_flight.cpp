@@ -1,0 +1,167 @@
+#include "core/spans_in_flight.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <list>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "core/memory_tool.hpp"
+
+namespace tern {
+namespace {
+
+struct Entry {
+  SpansNumber number = 0;
+  SpansOrigin origin;
+  bool is_anything = false;
+  std::vector<HostSpan> spans = {};
+  std::vector<HostSpan> closed = {};
+};
+
+bool overlap(const HostSpan& a, const HostSpan& b) noexcept {
+  const auto first = [](const HostSpan& span) {
+    return reinterpret_cast<std::uintptr_t>(span.address);
+  };
+  return first(a) < first(b) + b.bytes && first(b) < first(a) + a.bytes;
+}
+
+/// With the line that submitted the copy, which the tool does not know. No heap memory: whoever
+/// runs out of it here would lose the report.
+void print_freed(const Entry& entry, const HostSpan& span) noexcept {
+  const CallSite& site = entry.origin.site;
+  std::array<char, 1024> text;
+  const int length = std::snprintf(
+      text.data(), text.size(),
+      "tern: the copy that was submitted at %s:%u in %s is about to %s %zu bytes of host memory "
+      "that were freed. Keep the memory until the host has waited for the copy.\n",
+      site.file, site.line, site.function, span.use == HostSpan::Use::read ? "read" : "write",
+      span.bytes);
+  if (length <= 0) return;
+  const auto bytes = std::min(static_cast<std::size_t>(length), text.size() - 1);
+  static_cast<void>(!::write(STDERR_FILENO, text.data(), bytes));
+}
+
+class Registry {
+ public:
+  SpansNumber add(const SpansOrigin& origin, std::span<const HostSpan> spans,
+                  bool is_anything) noexcept {
+    MemoryTool* const tool = memory_tool();
+    if (tool == nullptr) return 0;
+    try {
+      std::list<Entry> made;
+      Entry& entry = made.emplace_back();
+      entry.origin = origin;
+      entry.is_anything = is_anything;
+      entry.spans.assign(spans.begin(), spans.end());
+      entry.closed.reserve(spans.size());
+      const std::lock_guard lock(mutex_);
+      entry.number = ++last_number_;
+      for (const HostSpan& span : spans) {
+        if (span.use != HostSpan::Use::awaited || span.bytes == 0 || is_shared(span)) continue;
+        // What is closed already is so for another reason, and must stay.
+        if (!tool->is_open(span.address, span.bytes)) continue;
+        tool->close(span.address, span.bytes);
+        entry.closed.push_back(span);
+      }
+      entries_.splice(entries_.end(), made);
+      return last_number_;
+    } catch (const std::bad_alloc&) {
+      return 0;
+    }
+  }
+
+  void run(SpansNumber number) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(entries_, number, &Entry::number);
+    if (found == entries_.end()) return;
+    open(*found);
+    look_for_freed(*found);
+  }
+
+  void end(SpansNumber number) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(entries_, number, &Entry::number);
+    if (found == entries_.end()) return;
+    open(*found);
+    entries_.erase(found);
+  }
+
+  void lose(const void* owner) noexcept {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(entries_, [&](Entry& entry) {
+      if (entry.origin.owner != owner) return false;
+      open(entry);
+      return true;
+    });
+  }
+
+  std::size_t count() noexcept {
+    const std::lock_guard lock(mutex_);
+    return entries_.size();
+  }
+
+ private:
+  // With mutex_ held.
+  [[nodiscard]] bool is_shared(const HostSpan& span) const noexcept {
+    return std::ranges::any_of(entries_, [&](const Entry& entry) {
+      return entry.is_anything || std::ranges::any_of(entry.spans, [&](const HostSpan& other) {
+               return overlap(span, other);
+             });
+    });
+  }
+  /// What is freed is reported by the tool when it is touched next, or here if it cannot see that.
+  static void look_for_freed(const Entry& entry) noexcept {
+    MemoryTool* const tool = memory_tool();
+    if (tool == nullptr || !entry.origin.site.is_known()) return;
+    for (const HostSpan& span : entry.spans) {
+      if (!tool->is_freed(span.address, span.bytes)) continue;
+      print_freed(entry, span);
+      if (!entry.origin.is_moved_by_driver) continue;
+      tool->report(span.address, span.bytes, span.use != HostSpan::Use::read);
+    }
+  }
+  static void open(Entry& entry) noexcept {
+    MemoryTool* const tool = memory_tool();
+    for (const HostSpan& span : entry.closed) {
+      if (tool != nullptr) tool->open_unless_freed(span.address, span.bytes);
+    }
+    entry.closed.clear();
+  }
+
+  std::mutex mutex_;
+  std::list<Entry> entries_;     // guarded by mutex_; oldest first
+  SpansNumber last_number_ = 0;  // guarded by mutex_
+};
+
+Registry& registry() noexcept {
+  // Never destroyed: streams run until the process ends.
+  alignas(Registry) static std::byte room[sizeof(Registry)];
+  static Registry& one = *::new (room) Registry;
+  return one;
+}
+
+}  // namespace
+
+SpansNumber spans_submitted(const SpansOrigin& origin, std::span<const HostSpan> spans) noexcept {
+  return memory_tool() == nullptr ? 0 : registry().add(origin, spans, false);
+}
+SpansNumber anything_submitted(const SpansOrigin& origin) noexcept {
+  return memory_tool() == nullptr ? 0 : registry().add(origin, {}, true);
+}
+void spans_run(SpansNumber number) noexcept {
+  if (number != 0) registry().run(number);
+}
+void spans_ended(SpansNumber number) noexcept {
+  if (number != 0) registry().end(number);
+}
+void spans_lost(const void* owner) noexcept {
+  if (memory_tool() != nullptr) registry().lose(owner);
+}
+std::size_t spans_in_flight() noexcept { return memory_tool() == nullptr ? 0 : registry().count(); }
+
+}  // namespace tern
