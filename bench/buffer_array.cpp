@@ -78,7 +78,7 @@ void add_views(Context& context, const Stage& stage, const ResourceHandle& pool)
   const std::size_t rounds = context.usual_or_quick<std::size_t>(100'000, 100);
   const Buffer buffer(stage.device, Shape{1024}, DType::f32, {.resource = pool});
   const Array<float> array = Array<float>::uninitialized(pool, 1024);
-  const auto view = [&](std::size_t i) { return buffer.view(i % 1024, 64); };
+  const auto view = [&](std::size_t i) { return buffer.byte_view(i % 1024, 64); };
   const auto slice = [&](std::size_t i) { return array.slice(i % 512, 64); };
   const auto add = [&](const char* name, double ns, std::optional<double> goal) {
     context.step(name);

@@ -53,14 +53,15 @@ void add_small_part(Context& context, const CopyStage& stage) {
   UnifiedBuffer<std::uint8_t> buffer(Shape{bytes}, {.device = stage.device(), .tag = "bench"});
   buffer.fill(1);
   buffer.sync_to_device();
-  const std::uint64_t before = buffer.stats().moved().bytes + buffer.stats().elided.bytes;
+  const std::uint64_t before = buffer.statistics().moved().bytes + buffer.statistics().elided.bytes;
   // In a hundred places.
   const std::size_t part = bytes / 10000;
   for (std::size_t i = 0; i < 100; ++i) {
-    std::ranges::fill(buffer.view(i * (bytes / 100), part).discard_host(), std::uint8_t{2});
+    std::ranges::fill(buffer.slice(i * (bytes / 100), part).discard_host(), std::uint8_t{2});
   }
   buffer.sync_to_device();
-  const std::uint64_t moved = buffer.stats().moved().bytes + buffer.stats().elided.bytes - before;
+  const std::uint64_t moved =
+      buffer.statistics().moved().bytes + buffer.statistics().elided.bytes - before;
   context.add({.name = fmt::format("moved of {} when 1 % of it changed", format_bytes(bytes)),
                .value = 100.0 * static_cast<double>(moved) / static_cast<double>(bytes),
                .unit = "%",
@@ -84,7 +85,8 @@ void add_ping_pong(Context& context, const CopyStage& stage) {
         static_cast<void>(buffer.rw_host());
       }
     }
-    return static_cast<double>(buffer.stats().moved().bytes + buffer.stats().elided.bytes);
+    return static_cast<double>(buffer.statistics().moved().bytes +
+                               buffer.statistics().elided.bytes);
   };
   context.add({.name = "moved by ping-pong that writes every twentieth time",
                .value = 100.0 * moved(true) / moved(false),

@@ -243,7 +243,7 @@ std::size_t fitting_bytes(Context& context, const Device& device, std::size_t wa
 
 std::shared_ptr<PoolResource> make_filled_pool(const Device& device, std::size_t bytes) {
   // A pool that trims itself would not stay filled.
-  return make_pool(device, {.limit_bytes = bytes, .initial_bytes = bytes, .trims_itself = false});
+  return make_pool(device, {.limit_bytes = bytes, .initial_bytes = bytes, .auto_trim = false});
 }
 
 }  // namespace tern::bench

@@ -21,7 +21,7 @@ namespace tern::bench {
 namespace {
 
 constexpr double goal_one_ns = 150, goal_eight_ns = 600;
-constexpr std::size_t most_buffers = 8;
+constexpr std::size_t max_buffers = 8;
 
 void do_nothing(const KernelCall&) {}
 
@@ -59,7 +59,7 @@ class IdleKernel {
   [[nodiscard]] explicit operator bool() const { return bool(kernel_); }
   [[nodiscard]] const Kernel& kernel() const { return kernel_; }
   void launch(StreamRef stream, std::span<void* const> addresses) const {
-    std::array<KernelArgument, most_buffers> arguments;
+    std::array<KernelArgument, max_buffers> arguments;
     for (std::size_t i = 0; i < addresses.size(); ++i) {
       arguments[i] = {&addresses[i], sizeof(void*), addresses[i], 256, Access::read_write};
     }
@@ -78,7 +78,7 @@ struct Course {
 
 void launch_tracked(const Course& course, StreamRef stream) {
   UseScope scope(stream);
-  std::array<void*, most_buffers> addresses;
+  std::array<void*, max_buffers> addresses;
   for (const Buffer& buffer : course.buffers) {
     static_cast<void>(scope.try_add_borrowed(buffer, Access::read_write).value());
   }
@@ -90,7 +90,7 @@ void launch_tracked(const Course& course, StreamRef stream) {
 
 void launch_recorded(const Course& course, StreamRef stream) {
   LaunchRecorder recorder(stream);
-  std::array<void*, most_buffers> addresses;
+  std::array<void*, max_buffers> addresses;
   for (const Buffer& buffer : course.buffers) recorder.use(buffer, Access::read_write);
   recorder.preflight();
   for (std::size_t i = 0; i < course.buffers.size(); ++i) addresses[i] = recorder.pointer(i);
@@ -205,7 +205,7 @@ void run(Context& context) {
     context.note("the device launches no kernels.");
     return;
   }
-  for (const std::size_t count : {std::size_t{1}, most_buffers}) {
+  for (const std::size_t count : {std::size_t{1}, max_buffers}) {
     const IdleKernel kernel(stage.device, count);
     if (!kernel) {
       context.note("the device could not load the kernel.");

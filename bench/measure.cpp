@@ -23,7 +23,7 @@ double median(std::vector<double> values) {
 }
 
 std::vector<double> median_seconds(const std::vector<Body>& bodies, double seconds) {
-  constexpr std::size_t least_rounds = 5;
+  constexpr std::size_t min_rounds = 5;
   for (const Body& body : bodies) body();
 
   std::vector<std::vector<double>> times(bodies.size());
@@ -32,7 +32,7 @@ std::vector<double> median_seconds(const std::vector<Body>& bodies, double secon
   const auto is_within_budget = [&] {
     return std::chrono::duration<double>(Clock::now() - start).count() < budget;
   };
-  for (std::size_t round = 0; round < least_rounds || is_within_budget(); ++round) {
+  for (std::size_t round = 0; round < min_rounds || is_within_budget(); ++round) {
     for (std::size_t i = 0; i < bodies.size(); ++i) times[i].push_back(seconds_of(bodies[i]));
   }
 

@@ -18,7 +18,7 @@ void run(Context& context) {
   const Stage stage(context);
   // Page-locked memory is real: everything that is held here is taken from the machine.
   const std::size_t target = context.usual_or_quick(2 * gib, 128 * mib);
-  const std::size_t most_bytes = context.usual_or_quick(256 * mib, 16 * mib);
+  const std::size_t max_bytes = context.usual_or_quick(256 * mib, 16 * mib);
   const auto pool = make_pool(stage.device, {.kind = MemoryKind::pinned});
   const StreamRef stream = stage.streams[0];
   Random random(1);
@@ -26,7 +26,7 @@ void run(Context& context) {
   std::size_t requested = 0, of_powers = 0;
   context.step("filling");
   while (requested < target) {
-    const std::size_t bytes = random.log_uniform(4 * kib, most_bytes);
+    const std::size_t bytes = random.log_uniform(4 * kib, max_bytes);
     blocks.push_back(pool->allocate({.bytes = bytes, .stream = stream}));
     requested += bytes;
     of_powers += std::bit_ceil(bytes);

@@ -22,7 +22,7 @@ struct Outcome {
 /// The loop of RMM's benchmark. The numbers it draws are part of the time.
 Outcome run_random(Resource& resource, StreamRef stream, std::size_t count,
                    std::size_t usage_bytes) {
-  constexpr std::size_t most_bytes = 4 * mib;
+  constexpr std::size_t max_bytes = 4 * mib;
   constexpr double allocate_chance = 0.73;
   struct Live {
     Block block;
@@ -43,7 +43,7 @@ Outcome run_random(Resource& resource, StreamRef stream, std::size_t count,
 
   const Clock::time_point start = Clock::now();
   for (std::size_t step = 0; step < 2 * count; ++step) {
-    const std::size_t bytes = random.between(1, most_bytes);
+    const std::size_t bytes = random.between(1, max_bytes);
     const bool allocates = live.empty() || (random.chance(allocate_chance) && made < count &&
                                             live_bytes + bytes < usage_bytes);
     if (!allocates) {

@@ -15,12 +15,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t least_bytes = 256, warm_up_steps = 256;
+constexpr std::size_t min_bytes = 256, warm_up_steps = 256;
 
 class Slots {
  public:
-  Slots(Resource& resource, StreamRef stream, std::size_t most_bytes, std::uint64_t seed)
-      : resource_(resource), stream_(stream), most_bytes_(most_bytes), random_(seed) {}
+  Slots(Resource& resource, StreamRef stream, std::size_t max_bytes, std::uint64_t seed)
+      : resource_(resource), stream_(stream), max_bytes_(max_bytes), random_(seed) {}
 
   void step() {
     Block& slot = slots_[random_.below(slots_.size())];
@@ -28,7 +28,7 @@ class Slots {
       resource_.try_deallocate(slot, stream_).value();
       slot = {};
     } else {
-      const std::size_t bytes = random_.log_uniform(least_bytes, most_bytes_);
+      const std::size_t bytes = random_.log_uniform(min_bytes, max_bytes_);
       slot = resource_.try_allocate({.bytes = bytes, .stream = stream_}).value();
     }
   }
@@ -42,7 +42,7 @@ class Slots {
  private:
   Resource& resource_;
   const StreamRef stream_;
-  const std::size_t most_bytes_;
+  const std::size_t max_bytes_;
   Random random_;
   std::array<Block, 64> slots_ = {};
 };
@@ -50,7 +50,7 @@ class Slots {
 }  // namespace
 
 double slot_mops(Resource& resource, std::span<const Stream> streams, std::size_t threads,
-                 std::size_t most_bytes, double seconds) {
+                 std::size_t max_bytes, double seconds) {
   std::latch ready(static_cast<std::ptrdiff_t>(threads) + 1);
   std::atomic<bool> is_over = false;
   // Written once by each thread, at its end.
@@ -59,7 +59,7 @@ double slot_mops(Resource& resource, std::span<const Stream> streams, std::size_
   const auto work = [&](std::size_t index) {
     bool is_ready = false;
     try {
-      Slots slots(resource, streams[index], most_bytes, index + 1);
+      Slots slots(resource, streams[index], max_bytes, index + 1);
       for (std::size_t i = 0; i < warm_up_steps; ++i) slots.step();
       is_ready = true;
       ready.arrive_and_wait();

@@ -13,6 +13,6 @@ namespace tern::bench {
 /// Millions of allocations and frees a second, of all threads together, for sizes log-uniform from
 /// 256 bytes up. A refusal throws.
 [[nodiscard]] double slot_mops(Resource& resource, std::span<const Stream> streams,
-                               std::size_t threads, std::size_t most_bytes, double seconds);
+                               std::size_t threads, std::size_t max_bytes, double seconds);
 
 }  // namespace tern::bench

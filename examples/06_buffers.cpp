@@ -27,13 +27,15 @@ int main() {
   // A typed array is the same thing with the type in C++, and costs nothing beyond its memory.
   const std::vector<int> counts = {3, 1, 2};
   auto array = tern::Array<int>::from(device, counts);
-  const tern::View<int> view = array.view(producer, tern::Access::read_write);  // for kernels
+  const tern::View<int> view =
+      array.kernel_view(producer, tern::Access::read_write);  // for kernels
   producer.fill(view.data(), 1, 30);
-  std::printf("array:    %d %d %d\n", array.to_host()[0], array.to_host()[1], array.to_host()[2]);
+  std::printf("array:    %d %d %d\n", array.to_vector()[0], array.to_vector()[1],
+              array.to_vector()[2]);
 
   for (const tern::Result<tern::Buffer>& wrong :
-       {grid.try_view(120, 16), row.try_as(tern::DType::f64),
-        grid.view(2, 8).try_as(tern::DType::i32)}) {
+       {grid.try_byte_view(120, 16), row.try_as(tern::DType::f64),
+        grid.byte_view(2, 8).try_as(tern::DType::i32)}) {
     if (!wrong) std::printf("refused:  %s\n", wrong.failure().text().c_str());
   }
   const tern::Buffer fresh(device, {16}, tern::DType::u8);

@@ -19,7 +19,7 @@ void produce(void* memory, const tern::Stream& theirs) {
 /// What our program does: change a buffer in place.
 void use(const tern::Buffer& buffer, const tern::Stream& ours) {
   tern::StorageUse use = buffer.try_use(ours, tern::Access::read_write).value();
-  ours.fill(static_cast<std::byte*>(use.address()), buffer.bytes(), std::byte{2});
+  ours.fill(static_cast<std::byte*>(use.address()), buffer.size_bytes(), std::byte{2});
   use.end();
 }
 
@@ -38,7 +38,7 @@ int main() {
   produce(memory, theirs);
   use(tern::borrow(device, memory, bytes, {.owner = std::move(tensor), .stream = theirs}), ours);
   device.synchronize();
-  tern::poll_storages();
+  tern::reclaim_deferred();
 
   // Adopted: it is ours until the callback.
   void* const block = device.allocate(tern::MemoryKind::device, bytes);
@@ -46,7 +46,7 @@ int main() {
   const auto give_back = [&] { std::puts("adopted: we free it"), device.release(block); };
   use(tern::adopt(device, block, bytes, {.on_release = give_back, .stream = theirs}), ours);
   device.synchronize();
-  tern::poll_storages();
+  tern::reclaim_deferred();
 
   // Released: somebody else frees it, on a stream of their choice.
   tern::Buffer result(device, tern::Shape{bytes}, tern::DType::byte);

@@ -43,7 +43,7 @@ float pipeline(const tern::Device& device, bool declares_everything) {
     compute.launch(squares.native(), tern::LaunchSize::for_elements(count), bare);
   }
   scaling.launch(load, elements(count), inout(y), 2.0f);  // and this one for `compute`
-  return y.to_host().back();
+  return y.to_vector().back();
 }
 
 }  // namespace

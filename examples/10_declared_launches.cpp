@@ -90,7 +90,7 @@ int main() {
   const tern::Stream stream(device);
   const auto x = Array<float>::zeros(device, count);
   LaunchRecorder strict(stream);
-  strict.use_external(reinterpret_cast<void*>(x.address()), x.bytes(), Access::read);
+  strict.use_external(reinterpret_cast<void*>(x.address()), x.size_bytes(), Access::read);
   const tern::Result<void> refused = strict.try_preflight();
   if (refused) return 1;
   std::printf("strict:      %s\n", refused.failure().text().c_str());
@@ -105,7 +105,7 @@ int main() {
 
   // Data does not leave the device while the gate is there.
   try {
-    static_cast<void>(Array<float>::zeros(device, 2000, {.tag = "rows"}).to_host());
+    static_cast<void>(Array<float>::zeros(device, 2000, {.tag = "rows"}).to_vector());
     return 1;
   } catch (const tern::DownloadRefused& download) {
     std::printf("gate:        %s\n", download.what());

@@ -33,7 +33,7 @@ int main() {
   print("made, and nothing allocated", heat);
 
   std::ranges::fill(heat.discard_host(), 1.0f);
-  heat.view(500, 1).rw_host()[0] = 3.0f;
+  heat.slice(500, 1).rw_host()[0] = 3.0f;
   print("written by the host", heat);
 
   const auto kernel = tern::Kernel::from_function(device, "smooth", smooth);
@@ -42,7 +42,7 @@ int main() {
   print("  and what it wrote", next);
 
   // Sixteen elements come back, and no more.
-  const float middle = next.view(492, 16).read_host()[8];
+  const float middle = next.slice(492, 16).read_host()[8];
   std::printf("the middle is %.1f\n", static_cast<double>(middle));
   print("a part read by the host", next);
 

@@ -41,7 +41,7 @@ constexpr std::uint64_t patience = 100;
 constexpr std::uint64_t mistake_programs = 1000;
 /// So many of the programs that found it are shrunk, and in the median to at most so many steps.
 constexpr std::size_t shrunk_programs = 20;
-constexpr std::size_t most_median_steps = 12;
+constexpr std::size_t max_median_steps = 12;
 /// Seeds are shared out among so many device programs.
 constexpr std::uint64_t compared_programs = 20;
 constexpr std::uint64_t programs_with_dropped_waits = 5;
@@ -87,7 +87,7 @@ int show_shortest(const std::string& name) {
 }
 
 bool find_planted_mistakes(ProgressLine& progress) {
-  bool is_well = true;
+  bool check_invariants = true;
   fmt::print("{}\n", bold("Planted mistakes: found in so many of 1000 programs of 200 steps, and "
                           "how few steps show them"));
   for (const Planted& one : planted) {
@@ -106,13 +106,13 @@ bool find_planted_mistakes(ProgressLine& progress) {
     progress.clear();
     std::ranges::sort(sizes);
     const std::size_t median = sizes.empty() ? 0 : sizes[sizes.size() / 2];
-    const bool is_found = found > 0 && first <= patience && median <= most_median_steps;
-    is_well = is_well && is_found;
+    const bool is_found = found > 0 && first <= patience && median <= max_median_steps;
+    check_invariants = check_invariants && is_found;
     fmt::print("  {:<34} {:>5.1f} %   first in program {:<3} shrinks to {} steps  {}\n", one.name,
                static_cast<double>(found) * 100 / mistake_programs, first, median,
                is_found ? green("ok") : red(found > 0 ? "TOO LATE OR TOO LONG" : "NOT FOUND"));
   }
-  return is_well;
+  return check_invariants;
 }
 
 bool run_correct_programs(std::uint64_t programs, ProgressLine& progress) {
@@ -157,7 +157,7 @@ bool run_correct_device_programs(std::uint64_t programs, ProgressLine& progress)
 
 /// Where the oracle of a program is certain of a race, the checker must have found one.
 bool find_omissions(ProgressLine& progress) {
-  bool is_well = true;
+  bool check_invariants = true;
   fmt::print("{}\n", bold(fmt::format("Left out of {} device programs: found in so many of those "
                                       "that race, and first in which",
                                       patience)));
@@ -175,13 +175,13 @@ bool find_omissions(ProgressLine& progress) {
       }
       progress.clear();
       const bool is_found = found > 0 && found == races;
-      is_well = is_well && is_found;
+      check_invariants = check_invariants && is_found;
       fmt::print("  {:<26} {:<8} reuse  {:>3} of {:<3} first in program {:<3} {}\n", one.name,
                  reuse_name, found, races, first,
                  is_found ? green("ok") : red(found > 0 ? "MISSED" : "NOT FOUND"));
     }
   }
-  return is_well;
+  return check_invariants;
 }
 
 /// Race-free programs must end with the same bytes, whatever the schedule.
@@ -223,13 +223,13 @@ bool leave_out_waits(ProgressLine& progress) {
     all.missed += some.missed;
   }
   progress.clear();
-  const bool is_well = all.missed == 0 && all.shown_by_eager == 0 && all.shown > 0;
+  const bool check_invariants = all.missed == 0 && all.shown_by_eager == 0 && all.shown > 0;
   fmt::print(
       "  one of {} waits left out: {} found by the checker; other bytes in {}, {} of them "
       "missed, {} seen by running everything at once  {}\n",
       all.waits, all.found, all.shown, all.missed, all.shown_by_eager,
-      is_well ? green("ok") : red("NOT AS IT SHOULD BE"));
-  return is_well;
+      check_invariants ? green("ok") : red("NOT AS IT SHOULD BE"));
+  return check_invariants;
 }
 
 }  // namespace
@@ -242,13 +242,14 @@ int run_check(const CheckOptions& options) {
   if (!options.show.empty()) return show_shortest(options.show);
   if (!options.self_test) return run_check_files(options);
   ProgressLine progress;
-  bool is_well = find_planted_mistakes(progress);
-  is_well = run_correct_programs(options.programs, progress) && is_well;
-  is_well = find_omissions(progress) && is_well;
-  is_well = run_correct_device_programs(options.device_programs, progress) && is_well;
-  is_well = compare_schedules(options.seeds, progress) && is_well;
-  is_well = leave_out_waits(progress) && is_well;
-  return is_well ? 0 : 1;
+  bool check_invariants = find_planted_mistakes(progress);
+  check_invariants = run_correct_programs(options.programs, progress) && check_invariants;
+  check_invariants = find_omissions(progress) && check_invariants;
+  check_invariants =
+      run_correct_device_programs(options.device_programs, progress) && check_invariants;
+  check_invariants = compare_schedules(options.seeds, progress) && check_invariants;
+  check_invariants = leave_out_waits(progress) && check_invariants;
+  return check_invariants ? 0 : 1;
 }
 
 }  // namespace tern::tools

@@ -16,10 +16,10 @@ namespace tern::tools {
 namespace {
 
 constexpr std::size_t cell_bytes = 64;
-constexpr std::size_t pinned_blocks = 2, most_blocks = 8;
+constexpr std::size_t pinned_blocks = 2, max_blocks = 8;
 constexpr std::size_t memory_bytes = std::size_t{2} << 20;
 /// For as many blocks as there are at most: a driver takes 512 bytes for each.
-constexpr std::size_t tight_bytes = (most_blocks - pinned_blocks) * 512;
+constexpr std::size_t tight_bytes = (max_blocks - pinned_blocks) * 512;
 
 struct Cell {
   Epoch writer;
@@ -273,12 +273,12 @@ class CheckedRunner {
     const std::size_t host = any_host();
     switch (random_.below(14)) {
       case 0:
-        if (blocks_.size() < most_blocks - 2) return allocate(host);
+        if (blocks_.size() < max_blocks - 2) return allocate(host);
         return release(host);
       case 1:
       case 2:
       case 3:
-        if (blocks_.size() == most_blocks) return release(host);
+        if (blocks_.size() == max_blocks) return release(host);
         return one_in(2) ? allocate(host) : release(host);
       case 4:
         return keep_mark(host);

@@ -22,7 +22,7 @@ using Where = DeviceStep::Where;
 constexpr std::size_t streams = DeviceProgram::streams;
 constexpr std::size_t cells_per_block = DeviceProgram::cells_per_block;
 constexpr std::uint8_t slots = 4;
-constexpr std::size_t most_blocks = 14;
+constexpr std::size_t max_blocks = 14;
 
 enum class StreamKind : std::uint8_t { plain, blocking, by_default };
 struct StreamPlace {
@@ -228,7 +228,7 @@ class Maker {
   }
 
   void add_begin() {
-    if (blocks_.size() >= most_blocks) return;
+    if (blocks_.size() >= max_blocks) return;
     // A range that its stream has just given up is used again the earliest.
     const std::uint8_t s = random_.below(2) == 0 ? last_ended_ : any_stream();
     const Where where = places[s].device == 0 ? Where::first_device : Where::second_device;

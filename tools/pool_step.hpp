@@ -90,8 +90,8 @@ inline std::vector<PoolStep> simpler(const PoolStep& step) {
     }
   };
   if (step.kind != PoolStep::Kind::open && step.kind != PoolStep::Kind::allocate) return simpler;
-  const ActorId least_stream = step.kind == PoolStep::Kind::open ? 2 : 1;
-  for (ActorId stream = least_stream; stream < step.stream; ++stream) add(stream, step.bytes);
+  const ActorId min_stream = step.kind == PoolStep::Kind::open ? 2 : 1;
+  for (ActorId stream = min_stream; stream < step.stream; ++stream) add(stream, step.bytes);
   constexpr std::uint64_t granule = PlantedPool::granule;
   for (std::uint64_t bytes = granule; bytes < step.bytes; bytes *= 2) add(step.stream, bytes);
   const std::uint64_t rounded = (step.bytes + granule - 1) / granule * granule;

@@ -18,7 +18,7 @@
 #include "tern/buffer/array.hpp"
 #include "tern/buffer/buffer.hpp"
 #include "tern/buffer/copy.hpp"
-#include "tern/buffer/escape.hpp"
+#include "tern/buffer/export.hpp"
 #include "tern/buffer/file.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/coherence/managed_buffer.hpp"
@@ -64,7 +64,7 @@ class Tour {
     plan_ahead();
     hand_over_a_table();
     // What others held is free when the device was waited for.
-    reclaim_escaped();
+    reclaim_exported();
     find_a_missing_wait();
     fail_well();
     // What the buffers' memory came from goes back too: a trace of the tour ends with nothing live.
@@ -191,11 +191,11 @@ class Tour {
     UnifiedBuffer<int> values(Shape{1000}, {.device = device_, .tag = "tour"});
     std::ranges::fill(values.discard_host(), 1);
     {
-      const DeviceLease<int> lease = values.view(0, 10).rw_device(stream);
+      const DeviceLease<int> lease = values.slice(0, 10).rw_device(stream);
       stream.fill(lease.data(), lease.size(), 2);
     }
-    const int changed = values.view(0, 10).read_host()[9];
-    const UnifiedStatistics stats = values.stats();
+    const int changed = values.slice(0, 10).read_host()[9];
+    const UnifiedStatistics stats = values.statistics();
     const std::uint64_t logical = stats.moved().bytes + stats.elided.bytes;
     say(fmt::format("Ten of a thousand elements went to the device and back: {} bytes{}.", logical,
                     stats.moved().bytes == 0 ? ", of shared memory" : ""));
@@ -288,7 +288,7 @@ class Tour {
       check(adopted.slice(1023, 1).item<int>() == 7, "it is used like any other buffer");
       adopted.synchronize();
     }
-    static_cast<void>(poll_storages());
+    static_cast<void>(reclaim_deferred());
     check(released == 1, "its owner had it back once, when the last use was done");
   }
 
@@ -306,7 +306,7 @@ class Tour {
     x.fill(3.0f, load);
     square.launch(compute, elements(1000), in(x), out(y));
     square.launch(load, elements(1000), in(y), out(x));
-    check(x.to_host()[999] == 81 && sim::findings(simulated).empty(),
+    check(x.to_vector()[999] == 81 && sim::findings(simulated).empty(),
           "two streams took turns, and the checker missed no wait");
     auto unwritten = Array<float>::uninitialized(simulated, 1000);
     const Result<Mark> refused = square.try_launch(compute, elements(1000), in(unwritten), out(y));
@@ -339,8 +339,8 @@ class Tour {
     ManagedBuffer<int> numbers(device_, {1 << 20}, {.tag = "numbers"});
     { std::ranges::fill(numbers.discard_host(), 1); }
     PrefetchPlan plan;
-    plan.add(numbers.view(0, 1 << 19), device_.place());
-    plan.add(numbers.view(1 << 19, 1 << 19), device_.place());
+    plan.add(numbers.slice(0, 1 << 19), device_.place());
+    plan.add(numbers.slice(1 << 19, 1 << 19), device_.place());
     const PrefetchPlan::Report report = plan.execute(stream);
     say(fmt::format("A plan of {} entries, {} after joining neighbours: {} sent, {} skipped.",
                     plan.size(), plan.merged().size(), format_bytes(report.bytes), report.skipped));
@@ -381,8 +381,8 @@ class Tour {
 
   void find_a_missing_wait() {
     title("A missing wait, found without a GPU");
-    const Device simulated = sim::open(
-        {.seed = 7, .policy = sim::Policy::lazy, .report = sim::Report::quiet});
+    const Device simulated =
+        sim::open({.seed = 7, .policy = sim::Policy::lazy, .report = sim::Report::quiet});
     const Stream produce(simulated, {.name = "produce"});
     const Stream consume(simulated, {.name = "consume"});
     const AllocateOptions column_options{.tag = "column"};

@@ -81,13 +81,13 @@ Result<RawArray> RawArray::try_over(const Buffer& buffer, std::size_t alignment,
         .with("address", *address, Unit::hex)
         .with("required", alignment);
   }
-  if (buffer.bytes() % element_bytes != 0) {
+  if (buffer.size_bytes() % element_bytes != 0) {
     return Failure(ErrorCode::size_mismatch,
                    "{actual} bytes are no whole number of elements of {expected} bytes.", site)
         .with("expected", element_bytes)
-        .with("actual", buffer.bytes());
+        .with("actual", buffer.size_bytes());
   }
-  return RawArray(buffer.storage(), reinterpret_cast<std::byte*>(*address), buffer.bytes());
+  return RawArray(buffer.storage(), reinterpret_cast<std::byte*>(*address), buffer.size_bytes());
 }
 
 std::size_t RawArray::offset() const noexcept {
@@ -186,7 +186,8 @@ Result<StorageUse> RawArray::try_use(StreamRef stream, Access access,
   return storage_->try_use(stream, access, offset(), bytes_, site);
 }
 
-Result<void> RawArray::try_view(StreamRef stream, Access access, CallSite site) const noexcept {
+Result<void> RawArray::try_kernel_view(StreamRef stream, Access access,
+                                       CallSite site) const noexcept {
   Result<StorageUse> use = try_use(stream, access, site);
   if (!use) return use.failure();
   use->end_ahead();

@@ -175,16 +175,16 @@ Result<void> Buffer::check_view(std::size_t offset_bytes, std::size_t size_bytes
   return nothing_to_view(site);
 }
 
-Result<Buffer> Buffer::try_view(std::size_t offset_bytes, std::size_t size_bytes,
-                                CallSite site) const& noexcept {
+Result<Buffer> Buffer::try_byte_view(std::size_t offset_bytes, std::size_t size_bytes,
+                                     CallSite site) const& noexcept {
   if (Result<void> sound = check_view(offset_bytes, size_bytes, site); !sound) {
     return sound.failure();
   }
   return Buffer(storage_, offset_ + offset_bytes, size_bytes);
 }
 
-Result<Buffer> Buffer::try_view(std::size_t offset_bytes, std::size_t size_bytes,
-                                CallSite site) && noexcept {
+Result<Buffer> Buffer::try_byte_view(std::size_t offset_bytes, std::size_t size_bytes,
+                                     CallSite site) && noexcept {
   if (Result<void> sound = check_view(offset_bytes, size_bytes, site); !sound) {
     return sound.failure();
   }
@@ -202,8 +202,8 @@ Result<Buffer> Buffer::try_slice(std::size_t first, std::size_t count,
     if (Result<void> there = check_there(site); !there) return there.failure();
     return nothing_to_view(site);
   }
-  if (!is_within(first, count, element_count())) {
-    return not_inside(first, count, element_count(), "elements", site);
+  if (!is_within(first, count, size())) {
+    return not_inside(first, count, size(), "elements", site);
   }
   return Buffer(storage_, offset_ + first * width, count * width, Shape::flat(count), dtype_);
 }
@@ -262,12 +262,12 @@ Result<void> Buffer::check_type(DType wanted, CallSite site) const noexcept {
 
 Result<void> Buffer::check_item(DType wanted, CallSite site) const noexcept {
   if (Result<void> same = check_type(wanted, site); !same) return same;
-  if (element_count() == 1) return {};
+  if (size() == 1) return {};
   return Failure(ErrorCode::size_mismatch,
                  "item() reads one element, and there are {actual}. Take a slice of {expected}.",
                  site)
       .with("expected", std::uint64_t{1})
-      .with("actual", element_count());
+      .with("actual", size());
 }
 
 Result<Buffer::HostMemory> Buffer::try_host_memory(Access access, CallSite site) const noexcept

@@ -16,7 +16,7 @@ namespace tern {
 namespace {
 
 /// From this size on, several threads copy faster than one.
-constexpr std::size_t least_team_bytes = 4 * mib;
+constexpr std::size_t min_team_bytes = 4 * mib;
 
 /// Copies host memory to host memory on the host. The ranges may overlap.
 Result<void> copy_by_host(const CopyRows& rows, CallSite site) noexcept {
@@ -65,7 +65,7 @@ Result<Mark> try_copy(const Buffer& destination, const Buffer& source, StreamRef
                       CallSite site) noexcept {
   if (Result<void> sound = check_sides(destination, source, site); !sound) return sound.failure();
   if (Result<void> same = check_same_size(destination, source, site); !same) return same.failure();
-  if (source.bytes() == 0) return mark_of_nothing(stream);
+  if (source.size_bytes() == 0) return mark_of_nothing(stream);
   if (Result<void> usable = check_stream(stream, site); !usable) return usable.failure();
   const CopyRows rows = rows_of(destination, source);
   if (Result<void> sound = check_rows(rows, site); !sound) return sound.failure();
@@ -82,7 +82,7 @@ Result<Mark> try_copy(const Buffer& destination, const Buffer& source, StreamRef
 Result<void> try_copy(const Buffer& destination, const Buffer& source, CallSite site) noexcept {
   if (Result<void> sound = check_sides(destination, source, site); !sound) return sound;
   if (Result<void> same = check_same_size(destination, source, site); !same) return same;
-  if (source.bytes() == 0) return {};
+  if (source.size_bytes() == 0) return {};
   const CopyRows rows = rows_of(destination, source);
   if (Result<void> sound = check_rows(rows, site); !sound) return sound;
   if (is_host_memory(rows.to)) {
@@ -91,7 +91,7 @@ Result<void> try_copy(const Buffer& destination, const Buffer& source, CallSite 
                            rows.width, site);
     }
     if (is_host_memory(rows.from) &&
-        (rows.width < least_team_bytes || !runner_of(rows).info().is_host)) {
+        (rows.width < min_team_bytes || !runner_of(rows).info().is_host)) {
       return copy_by_host(rows, site);
     }
   }

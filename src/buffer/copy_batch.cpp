@@ -178,7 +178,7 @@ Result<Mark> try_copy_batch(std::span<const BufferCopy> copies, StreamRef stream
     if (Result<void> same = check_same_size(destination, source, site); !same) {
       return of(same.failure(), i);
     }
-    if (source.bytes() == 0) continue;
+    if (source.size_bytes() == 0) continue;
     all.push_back({rows_of(destination, source), i});
   }
   if (all.empty()) return mark_of_nothing(stream);

@@ -19,9 +19,9 @@ namespace {
 
 /// Overlapping ranges are moved in steps of their distance if the steps are large enough or few
 /// enough. Otherwise they go through scratch memory.
-constexpr std::size_t least_step_bytes = 256 * kib;
-constexpr std::size_t most_small_steps = 32;
-constexpr std::size_t most_scratch_bytes = 32 * mib;
+constexpr std::size_t min_step_bytes = 256 * kib;
+constexpr std::size_t max_small_steps = 32;
+constexpr std::size_t max_scratch_bytes = 32 * mib;
 
 /// An additional stream for a copy: the library's copy stream of a device, or a new one.
 class FurtherStream {
@@ -235,8 +235,8 @@ class MoveWithin {
     const std::size_t distance = to > from ? to - from : from - to;
     if (distance == 0) return {};
     std::size_t step = distance;
-    if (distance < least_step_bytes && bytes / distance >= most_small_steps) {
-      step = std::min(bytes, most_scratch_bytes);
+    if (distance < min_step_bytes && bytes / distance >= max_small_steps) {
+      step = std::min(bytes, max_scratch_bytes);
       if (Result<void> taken = try_take_scratch(step); !taken) return taken;
     }
     // Start at the end that the destination moves away from, so that no byte is overwritten before
@@ -319,12 +319,12 @@ Result<void> check_sides(const Buffer& destination, const Buffer& source, CallSi
 
 Result<void> check_same_size(const Buffer& destination, const Buffer& source,
                              CallSite site) noexcept {
-  if (destination.bytes() == source.bytes()) return {};
+  if (destination.size_bytes() == source.size_bytes()) return {};
   return Failure(ErrorCode::size_mismatch,
                  "{actual} bytes cannot be copied to a buffer of {expected}. View as many of both.",
                  site)
-      .with("expected", destination.bytes())
-      .with("actual", source.bytes());
+      .with("expected", destination.size_bytes())
+      .with("actual", source.size_bytes());
 }
 
 CopyRows rows_of(const Buffer& destination, const Buffer& source) noexcept {
@@ -332,7 +332,7 @@ CopyRows rows_of(const Buffer& destination, const Buffer& source) noexcept {
           {destination.offset_bytes(), 0, 0},
           *source.storage(),
           {source.offset_bytes(), 0, 0},
-          source.bytes()};
+          source.size_bytes()};
 }
 
 Result<void> check_stream(StreamRef stream, CallSite site) noexcept {

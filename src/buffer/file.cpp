@@ -25,7 +25,7 @@ namespace {
 /// The alignment that host resources use.
 constexpr std::size_t host_alignment = 64;
 /// Upper bound on the bytes per read call; between two calls a read can be interrupted.
-constexpr std::size_t most_at_once = std::size_t{1} << 30;
+constexpr std::size_t max_at_once = std::size_t{1} << 30;
 
 /// The path is added last: it can be long and then takes all remaining space for texts.
 Failure file_failure(std::string_view path, const char* call, int code, CallSite site) noexcept {
@@ -141,9 +141,9 @@ class FileOrigin final : public StorageOrigin {
     if (Result<void> there = check_length(offset, bytes, "pread", site); !there) return there;
     std::size_t done = 0;
     while (done < bytes) {
-      const ssize_t got = ::pread(file_.get(), static_cast<std::byte*>(to) + done,
-                                  std::min(bytes - done, most_at_once),
-                                  static_cast<off_t>(offset_ + offset + done));
+      const ssize_t got =
+          ::pread(file_.get(), static_cast<std::byte*>(to) + done,
+                  std::min(bytes - done, max_at_once), static_cast<off_t>(offset_ + offset + done));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return file_failure(path_, "pread", errno, site);
       // The file was truncated after its length was checked.

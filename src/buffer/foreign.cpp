@@ -194,8 +194,8 @@ Result<Buffer> try_make(const Device& device, std::size_t bytes, StorageKind kin
       !noted) {
     return Failure(noted.failure()).at(terms.site);
   }
-  if constexpr (requires { terms.owner_awaits_his_writes; }) {
-    if (terms.owner_awaits_his_writes) (*storage)->leave_uses_to_owner();
+  if constexpr (requires { terms.owner_orders_writes; }) {
+    if (terms.owner_orders_writes) (*storage)->leave_uses_to_owner();
   }
   return Buffer::try_over(*std::move(storage), 0, std::move(shape), dtype, terms.site);
 }
@@ -301,7 +301,7 @@ Result<Released> try_release(Buffer&& buffer, StreamRef stream, CallSite site) n
   if (!block) return block.failure();
   Released released;
   released.block_ = OwnedBlock::adopt(storage.resource(), *block, stream);
-  released.bytes_ = buffer.bytes();
+  released.bytes_ = buffer.size_bytes();
   if (released.bytes_ != 0) {
     released.address_ = static_cast<std::byte*>(block->address) + buffer.offset_bytes();
   }

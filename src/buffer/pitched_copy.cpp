@@ -57,13 +57,13 @@ Result<void> check_side(const Names& names, const Buffer& buffer, const Pitch& p
   }
   const std::optional<std::size_t> all = span_of(extent.depth, pitch.slice_bytes, *slice);
   if (!all) return overflow(names.side, site);
-  if (is_within(pitch.offset_bytes, *all, buffer.bytes())) return {};
+  if (is_within(pitch.offset_bytes, *all, buffer.size_bytes())) return {};
   return Failure(ErrorCode::invalid_view,
                  "{size} bytes of rows from {offset} on leave the {name}, which has {extent}.",
                  site)
       .with("offset", pitch.offset_bytes)
       .with("size", *all)
-      .with("extent", buffer.bytes())
+      .with("extent", buffer.size_bytes())
       .with("name", names.side);
 }
 

@@ -73,8 +73,8 @@ Result<StorageHandle> StagedTransfer::try_make_chunk() noexcept {
   return chunk;
 }
 
-Result<void> StagedTransfer::try_begin(std::size_t most_bytes, std::size_t total_bytes) noexcept {
-  size_ = std::min(most_bytes, chunk_bytes);
+Result<void> StagedTransfer::try_begin(std::size_t max_bytes, std::size_t total_bytes) noexcept {
+  size_ = std::min(max_bytes, chunk_bytes);
   count_ = total_bytes > size_ ? 2 : 1;
   for (std::size_t i = 0; i < count_; ++i) {
     Result<StorageHandle> chunk = try_make_chunk();

@@ -41,9 +41,9 @@ class StagedTransfer {
   StagedTransfer& operator=(const StagedTransfer&) = delete;
   ~StagedTransfer();
 
-  /// Allocates the chunks, for pieces of up to `most_bytes` and `total_bytes` in all, and begins
+  /// Allocates the chunks, for pieces of up to `max_bytes` and `total_bytes` in all, and begins
   /// the uses of both sides.
-  [[nodiscard]] Result<void> try_begin(std::size_t most_bytes, std::size_t total_bytes) noexcept;
+  [[nodiscard]] Result<void> try_begin(std::size_t max_bytes, std::size_t total_bytes) noexcept;
   /// Adds a piece of any size. It is split into chunks.
   [[nodiscard]] Result<void> try_add(std::size_t to_offset, std::size_t from_offset,
                                      std::size_t bytes) noexcept;

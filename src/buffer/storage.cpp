@@ -6,12 +6,12 @@
 #include <new>
 #include <utility>
 
-#include "buffer/kept_storages.hpp"
-#include "buffer/storage_rare.hpp"
+#include "buffer/deferred_frees.hpp"
+#include "buffer/storage_cold_state.hpp"
 #include "core/no_host_memory.hpp"
 #include "core/spare_records.hpp"
 #include "device/device_state.hpp"
-#include "tern/buffer/escape.hpp"
+#include "tern/buffer/export.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/config.hpp"
 #include "tern/memory/default_resource.hpp"
@@ -19,10 +19,10 @@
 namespace tern {
 namespace {
 
-constexpr std::size_t most_alignment = 256 * mib;
+constexpr std::size_t max_alignment = 256 * mib;
 constexpr unsigned char poison_byte = 0xDD;
 /// Ends of storages that may be inside each other on the stack.
-constexpr unsigned most_nested_ends = 16;
+constexpr unsigned max_nested_ends = 16;
 
 /// Threads take numbers a few at a time, so that those who make storages do not meet.
 StorageId next_id() noexcept {
@@ -66,13 +66,13 @@ Result<void> check_options(std::size_t bytes, const StorageOptions& options) noe
         .with("bytes", bytes);
   }
   if (options.alignment != 0 &&
-      (!is_power_of_two(options.alignment) || options.alignment > most_alignment)) {
+      (!is_power_of_two(options.alignment) || options.alignment > max_alignment)) {
     return Failure(ErrorCode::invalid_argument,
                    "an alignment of {value} bytes is not possible. Use a power of two up to {max}.",
                    options.site)
         .with("name", "alignment")
         .with("value", options.alignment)
-        .with_bytes("max", most_alignment);
+        .with_bytes("max", max_alignment);
   }
   return {};
 }
@@ -170,7 +170,7 @@ Storage::Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t 
 }
 
 [[gnu::always_inline]] inline Storage::~Storage() {
-  if (Rare* const rare = this->rare()) delete rare;
+  if (ColdState* const rare = this->rare()) delete rare;
 }
 
 const Device& Storage::device() const noexcept {
@@ -213,7 +213,7 @@ Result<StorageHandle> Storage::try_make_from(const ResourceHandle& resource, std
         .with("a", resource->device().spec())
         .with("b", options.stream.device_id().value);
   }
-  if (KeptStorages::has_any()) KeptStorages::poll_some();
+  if (DeferredFrees::has_any()) DeferredFrees::poll_some();
   Storage* const storage = new (std::nothrow) Storage(resource, unknown_kind, bytes, options);
   if (storage == nullptr) return no_host_memory("a buffer", options.site);
   return StorageHandle(storage);
@@ -249,12 +249,12 @@ Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
                                         std::unique_ptr<StorageOrigin> origin,
                                         const StorageOptions& options) noexcept {
   if (Result<void> sound = check_options(bytes, options); !sound) return sound.failure();
-  if (KeptStorages::has_any()) KeptStorages::poll_some();
+  if (DeferredFrees::has_any()) DeferredFrees::poll_some();
   Storage* const storage =
       new (std::nothrow) Storage({}, static_cast<std::uint8_t>(kind), bytes, options);
   if (storage == nullptr) return no_host_memory("a buffer", options.site);
   StorageHandle handle(storage);
-  Rare* const rare = storage->make_rare();
+  ColdState* const rare = storage->make_rare();
   if (rare == nullptr) return no_host_memory("a buffer", options.site);
   rare->device = device;
   rare->origin = std::move(origin);
@@ -268,7 +268,7 @@ namespace {
 [[gnu::cold, gnu::noinline]] bool could_be_reclaimed(const Failure& failure) noexcept {
   return (failure.code() == ErrorCode::out_of_memory ||
           failure.code() == ErrorCode::out_of_budget) &&
-         KeptStorages::has_any() && KeptStorages::device_behind_strangers().is_open();
+         DeferredFrees::has_any() && DeferredFrees::device_behind_strangers().is_open();
 }
 
 }  // namespace
@@ -277,7 +277,7 @@ namespace {
                                                                std::size_t bytes,
                                                                const StorageOptions& options,
                                                                Result<void>& why) noexcept {
-  if (KeptStorages::has_any()) KeptStorages::poll_some();
+  if (DeferredFrees::has_any()) DeferredFrees::poll_some();
   const StreamRef stream = DeviceState::load_words(options.stream);
   // What is wrong with the request, the resource finds.
   const Result<Block> block = resource->try_allocate({.bytes = bytes,
@@ -318,7 +318,7 @@ Storage* Storage::make_prepared(const ResourceHandle& resource, std::size_t byte
     why = Result<void>(storage.failure());
     return nullptr;
   }
-  Rare* const rare = options.reservation != nullptr ? (*storage)->make_rare() : nullptr;
+  ColdState* const rare = options.reservation != nullptr ? (*storage)->make_rare() : nullptr;
   if (options.reservation != nullptr && rare == nullptr) {
     why = no_host_memory("an array", options.site);
     return nullptr;
@@ -404,7 +404,7 @@ Result<void> Storage::take_memory(StreamRef first_user, CallSite site) noexcept 
   }
   if (bytes() == 0) return {};
   Result<void> taken = take_block_for(first_user, site);
-  if (!taken && could_be_reclaimed(taken.failure()) && try_reclaim_escaped()) {
+  if (!taken && could_be_reclaimed(taken.failure()) && try_reclaim_exported()) {
     taken = take_block_for(first_user, site);
   }
   return taken;
@@ -430,7 +430,7 @@ Result<void> Storage::take_block_for(StreamRef first_user, CallSite site) noexce
 }
 
 Result<void> Storage::take_block(StreamRef stream, CallSite site) noexcept {
-  const Rare* const rare = this->rare();
+  const ColdState* const rare = this->rare();
   const Result<Block> block =
       resource_->try_allocate({.bytes = bytes(),
                                .alignment = alignment_,
@@ -504,7 +504,7 @@ Result<StorageOrigin::Memory> Storage::try_memory() const noexcept {
 
 bool Storage::try_grow(std::size_t end, std::size_t bytes) noexcept {
   if (!is_allocated() || !resource_ || bytes > block_.bytes) return false;
-  Rare* const rare = make_rare();
+  ColdState* const rare = make_rare();
   if (rare == nullptr) return false;
   const std::lock_guard lock(rare->mutex);
   const std::size_t before = this->bytes();
@@ -599,7 +599,7 @@ Result<StorageUse> Storage::try_use(StreamRef stream, Access access, std::size_t
   Result<UseRecord::Ticket> ticket = uses_.try_begin(stream, access, site);
   if (!ticket) return ticket.failure();
   StorageUse use;
-  add_share();
+  retain();
   use.storage_ = StorageHandle(this);
   use.stream_ = stream;
   use.ticket_ = *ticket;
@@ -719,7 +719,7 @@ bool Storage::try_end_block() noexcept {
 
 bool Storage::try_end_origin() noexcept {
   if (this->rare() == nullptr) return true;  // it was never made
-  Rare& rare = *this->rare();
+  ColdState& rare = *this->rare();
   const StreamRef stream = rare.origin->end_stream();
   if (const StreamStay stay(stream); stay && !rare.is_end_queued) {
     // Refused, it is tried again, until the uses are done and there is nothing to wait for.
@@ -730,20 +730,20 @@ bool Storage::try_end_origin() noexcept {
 }
 
 void Storage::leave_uses_to_owner() noexcept {
-  if (Rare* const rare = this->rare()) rare->owners_uses = uses_.version();
+  if (ColdState* const rare = this->rare()) rare->owners_uses = uses_.version();
 }
 
-std::optional<std::size_t> Storage::try_begin_escape() noexcept {
-  Rare* const rare = make_rare();
+std::optional<std::size_t> Storage::try_begin_export() noexcept {
+  ColdState* const rare = make_rare();
   if (rare == nullptr) return std::nullopt;
-  const std::lock_guard lock(rare->escapes_lock);
+  const std::lock_guard lock(rare->exports_lock);
   if (rare->escapes++ != 0) return 0;
-  rare->escaped_bytes = bytes();
-  return rare->escaped_bytes;
+  rare->exported_bytes = bytes();
+  return rare->exported_bytes;
 }
 
-std::size_t Storage::end_escape() noexcept {
-  Rare& rare = *this->rare();
+std::size_t Storage::end_export() noexcept {
+  ColdState& rare = *this->rare();
   if (kind() != StorageKind::host) {
     // The storage has a handle of its device, which is open therefore: it need not be looked up.
     const std::shared_ptr<DeviceState>& device = DeviceState::of(this->device());
@@ -753,12 +753,12 @@ std::size_t Storage::end_escape() noexcept {
            !rare.barrier.compare_exchange_weak(barrier, next, std::memory_order_relaxed)) {
     }
   }
-  const std::lock_guard lock(rare.escapes_lock);
-  return --rare.escapes == 0 ? rare.escaped_bytes : 0;
+  const std::lock_guard lock(rare.exports_lock);
+  return --rare.escapes == 0 ? rare.exported_bytes : 0;
 }
 
 bool Storage::is_behind_strangers() const noexcept {
-  const Rare* const rare = this->rare();
+  const ColdState* const rare = this->rare();
   const std::uint64_t barrier = rare ? rare->barrier.load(std::memory_order_relaxed) : 0;
   if (barrier == 0) return true;
   const std::shared_ptr<DeviceState>& device = DeviceState::of(this->device());
@@ -772,11 +772,11 @@ void Storage::leave_readiness_unstated() noexcept {
 }
 
 void Storage::note_readiness_stated() noexcept {
-  if (Rare* const rare = this->rare()) rare->ready_barrier.store(0, std::memory_order_release);
+  if (ColdState* const rare = this->rare()) rare->ready_barrier.store(0, std::memory_order_release);
 }
 
 bool Storage::is_import_ready() const noexcept {
-  const Rare* const rare = this->rare();
+  const ColdState* const rare = this->rare();
   const std::uint64_t barrier = rare ? rare->ready_barrier.load(std::memory_order_acquire) : 0;
   if (barrier == 0) return true;
   const std::shared_ptr<DeviceState>& device = DeviceState::of(this->device());
@@ -796,7 +796,7 @@ void Storage::end() noexcept {
       uses.size() == 1 && uses[0].stream == first_stream_ && block_ && rare() == nullptr &&
       is_open(first_stream_) && phase_.load(std::memory_order_relaxed) == ready) {
     if (!try_give(first_stream_)) [[unlikely]] {
-      KeptStorages::keep(this);
+      DeferredFrees::keep(this);
       return;
     }
     delete this;
@@ -810,7 +810,7 @@ void Storage::end() noexcept {
   // ended one by one, and not one inside the other.
   static constinit thread_local unsigned depth = 0;
   static constinit thread_local Storage* later = nullptr;
-  if (depth == most_nested_ends) {
+  if (depth == max_nested_ends) {
     next_ = std::exchange(later, this);
     return;
   }
@@ -828,7 +828,7 @@ void Storage::end() noexcept {
 
 void Storage::end_now() noexcept {
   if (!try_end()) {
-    KeptStorages::keep(this);
+    DeferredFrees::keep(this);
     return;
   }
   delete this;

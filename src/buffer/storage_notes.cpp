@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "buffer/storage_rare.hpp"
+#include "buffer/storage_cold_state.hpp"
 #include "core/no_host_memory.hpp"
 #include "core/spare_records.hpp"
 #include "tern/buffer/storage.hpp"
@@ -15,22 +15,22 @@
 
 namespace tern {
 
-auto& Storage::Rare::spare_records() noexcept {
-  static thread_local SpareRecords<sizeof(Rare), alignof(Rare), 64> records;
+auto& Storage::ColdState::spare_records() noexcept {
+  static thread_local SpareRecords<sizeof(ColdState), alignof(ColdState), 64> records;
   return records;
 }
-void* Storage::Rare::operator new(std::size_t, const std::nothrow_t&) noexcept {
+void* Storage::ColdState::operator new(std::size_t, const std::nothrow_t&) noexcept {
   return spare_records().try_take();
 }
-void Storage::Rare::operator delete(void* record) noexcept { spare_records().give(record); }
-void Storage::Rare::operator delete(void* record, const std::nothrow_t&) noexcept {
+void Storage::ColdState::operator delete(void* record) noexcept { spare_records().give(record); }
+void Storage::ColdState::operator delete(void* record, const std::nothrow_t&) noexcept {
   operator delete(record);
 }
 
-Storage::Rare* Storage::make_rare() noexcept {
-  Rare* there = rare();
+Storage::ColdState* Storage::make_rare() noexcept {
+  ColdState* there = rare();
   if (there != nullptr) return there;
-  Rare* const mine = new (std::nothrow) Rare;
+  ColdState* const mine = new (std::nothrow) ColdState;
   if (mine == nullptr || rare_.compare_exchange_strong(there, mine, std::memory_order_acq_rel)) {
     return mine;
   }
@@ -42,7 +42,7 @@ Result<void> Storage::check_written(std::size_t offset, std::size_t bytes,
                                     CallSite site) const noexcept {
   if (bytes == 0 || is_all_written()) return {};
   ByteRange gap = {offset, offset + bytes};
-  if (Rare* const rare = this->rare()) {
+  if (ColdState* const rare = this->rare()) {
     const std::lock_guard lock(rare->mutex);
     const std::optional<ByteRange> first = rare->written.first_gap(gap.begin, gap.end);
     if (!first) return {};
@@ -71,7 +71,7 @@ void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
   }
   if ((word & all_written_bit) != 0) return;
   try {
-    Rare* const rare = make_rare();
+    ColdState* const rare = make_rare();
     if (rare == nullptr) throw std::bad_alloc();
     const std::lock_guard lock(rare->mutex);
     rare->written.add(offset, offset + bytes);
@@ -87,7 +87,7 @@ void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
 
 void Storage::note_unwritten(std::size_t offset, std::size_t bytes) noexcept {
   if (bytes == 0 || contents_ == Contents::unspecified) return;
-  Rare* const rare = make_rare();
+  ColdState* const rare = make_rare();
   if (rare == nullptr) return;
   const std::lock_guard lock(rare->mutex);
   try {
@@ -100,7 +100,7 @@ void Storage::note_unwritten(std::size_t offset, std::size_t bytes) noexcept {
 }
 
 Result<void> Storage::try_note_edges(ByteRange range) noexcept try {
-  Rare* const rare = make_rare();
+  ColdState* const rare = make_rare();
   if (rare == nullptr) return no_host_memory("a note of hints", site_);
   const std::lock_guard lock(rare->mutex);
   rare->edges.insert(range.begin);
@@ -111,7 +111,7 @@ Result<void> Storage::try_note_edges(ByteRange range) noexcept try {
 }
 
 Result<void> Storage::try_note_advice(Advice advice, Place place) noexcept try {
-  Rare* const rare = make_rare();
+  ColdState* const rare = make_rare();
   if (rare == nullptr) return no_host_memory("a note of hints", site_);
   const std::lock_guard lock(rare->mutex);
   switch (advice) {
@@ -136,7 +136,7 @@ Result<void> Storage::try_note_advice(Advice advice, Place place) noexcept try {
 }
 
 void Storage::take_advice_back() noexcept {
-  Rare* const rare = this->rare();
+  ColdState* const rare = this->rare();
   // Memory of another owner keeps its advice, which the owner may want.
   if (rare == nullptr || rare->advice.empty() || !block_) return;
   for (const auto& [advice, place] : rare->advice) {
@@ -147,7 +147,7 @@ void Storage::take_advice_back() noexcept {
 
 Result<std::vector<std::size_t>> Storage::try_edges(ByteRange range) const noexcept try {
   std::vector<std::size_t> inside;
-  Rare* const rare = this->rare();
+  ColdState* const rare = this->rare();
   if (rare == nullptr) return inside;
   const std::lock_guard lock(rare->mutex);
   for (auto edge = rare->edges.upper_bound(range.begin);
@@ -160,7 +160,7 @@ Result<std::vector<std::size_t>> Storage::try_edges(ByteRange range) const noexc
 }
 
 Result<std::uint64_t> Storage::try_count_writes() noexcept {
-  Rare* const rare = make_rare();
+  ColdState* const rare = make_rare();
   if (rare == nullptr) return no_host_memory("a count of writes", site_);
   are_writes_counted_.store(true, std::memory_order_release);
   return rare->writes.load(std::memory_order_acquire);
@@ -172,7 +172,7 @@ Result<std::vector<ByteRange>> Storage::try_written_ranges(std::size_t offset,
   if (is_all_written()) {
     return std::vector<ByteRange>{{offset, offset + bytes}};
   }
-  Rare* const rare = this->rare();
+  ColdState* const rare = this->rare();
   if (rare == nullptr) return std::vector<ByteRange>();
   const std::lock_guard lock(rare->mutex);
   return rare->written.inside(offset, offset + bytes);
@@ -183,7 +183,7 @@ Result<std::vector<ByteRange>> Storage::try_written_ranges(std::size_t offset,
 Result<std::uint64_t> Storage::try_begin_host_access(Access access, std::size_t offset,
                                                      std::size_t bytes, CallSite site) noexcept {
   if (!is_checked_ || bytes == 0) return std::uint64_t{0};
-  Rare* const rare = make_rare();
+  ColdState* const rare = make_rare();
   if (rare == nullptr) return no_host_memory("a checked host access", site);
   const std::lock_guard lock(rare->mutex);
   try {

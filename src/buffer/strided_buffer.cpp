@@ -72,10 +72,11 @@ std::vector<Axis> axes_of(const Shape& shape, std::span<const std::int64_t> stri
 }  // namespace
 
 StridedBuffer::StridedBuffer(const Buffer& buffer)
-    : hull_(buffer && buffer.dtype() != DType::void_ ? buffer.view(0, buffer.bytes()) : Buffer()),
+    : hull_(buffer && buffer.dtype() != DType::void_ ? buffer.byte_view(0, buffer.size_bytes())
+                                                     : Buffer()),
       shape_(buffer.shape()),
       strides_(dense_strides(buffer.shape())),
-      count_(buffer.element_count()),
+      count_(buffer.size()),
       dtype_(buffer.dtype()) {}
 
 Result<StridedBuffer::Reach> StridedBuffer::try_reach(const Shape& shape,
@@ -138,12 +139,13 @@ Result<StridedBuffer> StridedBuffer::try_over(Buffer&& buffer, std::size_t offse
   if (!count) return Failure(count.failure()).at(site);
   Shape bits(std::span(reinterpret_cast<const std::size_t*>(strides.data()), strides.size()));
   if (*count == 0) {
-    const std::size_t first = std::min(offset_bytes, buffer.bytes());
-    Result<Buffer> none = std::move(buffer).try_view(first, 0, site);
+    const std::size_t first = std::min(offset_bytes, buffer.size_bytes());
+    Result<Buffer> none = std::move(buffer).try_byte_view(first, 0, site);
     if (!none) return none.failure();
     return StridedBuffer(*std::move(none), 0, std::move(shape), std::move(bits), 0, dtype, true);
   }
-  if (offset_bytes < reach->before || !is_within(offset_bytes, reach->behind, buffer.bytes())) {
+  if (offset_bytes < reach->before ||
+      !is_within(offset_bytes, reach->behind, buffer.size_bytes())) {
     return Failure(
                ErrorCode::invalid_view,
                "elements from byte {offset} on need {before} bytes before and {size} from there, "
@@ -152,7 +154,7 @@ Result<StridedBuffer> StridedBuffer::try_over(Buffer&& buffer, std::size_t offse
         .with("offset", offset_bytes)
         .with("before", reach->before)
         .with("size", reach->behind)
-        .with("extent", buffer.bytes());
+        .with("extent", buffer.size_bytes());
   }
   if ((buffer.offset_bytes() + offset_bytes) % alignment_bytes(dtype) != 0) {
     return Failure(
@@ -164,8 +166,8 @@ Result<StridedBuffer> StridedBuffer::try_over(Buffer&& buffer, std::size_t offse
         .with("required", alignment_bytes(dtype));
   }
   // Cannot overflow: both parts are inside the buffer.
-  Result<Buffer> hull =
-      std::move(buffer).try_view(offset_bytes - reach->before, reach->before + reach->behind, site);
+  Result<Buffer> hull = std::move(buffer).try_byte_view(offset_bytes - reach->before,
+                                                        reach->before + reach->behind, site);
   if (!hull) return hull.failure();
   const bool is_dense = are_dense(shape, strides);
   return StridedBuffer(*std::move(hull), reach->before, std::move(shape), std::move(bits), *count,
@@ -202,7 +204,7 @@ Result<Buffer> StridedBuffer::try_contiguous(StreamRef stream, CallSite site) co
       storage.device(), shape_, dtype_,
       {.resource = storage.resource(), .stream = stream, .tag = storage.tag(), .site = site});
   if (!made) return made.failure();
-  const Buffer bytes = made->view(0, made->bytes());
+  const Buffer bytes = made->byte_view(0, made->size_bytes());
 
   // One pitched copy handles the innermost contiguous run and one more dimension as rows. The loop
   // below iterates over the remaining dimensions.

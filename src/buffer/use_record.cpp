@@ -18,7 +18,7 @@ namespace {
 /// Whoever has not ended a use for so long does not: a thread that waits for one which waits for
 /// it.
 constexpr std::chrono::seconds longest_turn(60);
-constexpr int most_yields = 200;
+constexpr int max_yields = 200;
 constexpr std::chrono::microseconds pause(50);
 
 /// Does a use of one kind have to wait for another?
@@ -28,7 +28,7 @@ bool must_wait(Access access, const UseRecord::Entry& earlier) noexcept {
 
 }  // namespace
 
-void BriefLock::lock_among_others() noexcept {
+void SpinLock::lock_among_others() noexcept {
   do {
     std::this_thread::yield();
   } while (!try_lock());
@@ -54,7 +54,7 @@ bool MarkSet::try_add(Mark mark) noexcept {
 
 void UseRecord::settle(Entry& entry) noexcept {
   if (entry.sequence != still_to_come) return;
-  const DeviceVisit device(entry.stream.device_id());
+  const DeviceScope device(entry.stream.device_id());
   // Of a stream that is gone there is no mark, and nothing to wait for.
   entry.sequence = device ? device->next_mark(entry.stream.id()).sequence : 0;
 }
@@ -62,7 +62,7 @@ void UseRecord::settle(Entry& entry) noexcept {
 bool UseRecord::is_done(Entry& entry) noexcept {
   if (entry.sequence == still_to_come) {
     // The stream of a device that was closed must not even be asked.
-    const DeviceVisit device(entry.stream.device_id());
+    const DeviceScope device(entry.stream.device_id());
     if (device && entry.stream.is_usable()) return false;
   }
   settle(entry);
@@ -149,7 +149,7 @@ Result<void> UseRecord::try_wait_for_turn(std::uint32_t thread, bool is_write,
       std::chrono::steady_clock::now() + longest_turn;
   for (int round = 0;; ++round) {
     // A use takes as long as a submission: most often others only have to run.
-    if (round < most_yields) {
+    if (round < max_yields) {
       std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(pause);
@@ -157,7 +157,7 @@ Result<void> UseRecord::try_wait_for_turn(std::uint32_t thread, bool is_write,
     mutex_.lock();
     const bool is_over = !is_blocked(thread, is_write);
     const bool is_late =
-        !is_over && round >= most_yields && std::chrono::steady_clock::now() > deadline;
+        !is_over && round >= max_yields && std::chrono::steady_clock::now() > deadline;
     if (is_reader && (is_over || is_late)) others_->has_waiting_reader = false;
     if (is_over) return {};
     mutex_.unlock();

@@ -19,7 +19,7 @@ Result<void> check_managed(const Buffer& buffer, CallSite site) noexcept {
 
 Result<void> check_page_place(Place place, CallSite site) noexcept {
   if (place.is_host()) return {};
-  if (place.kind() == Place::Kind::device && DeviceVisit(place.device_id())) return {};
+  if (place.kind() == Place::Kind::device && DeviceScope(place.device_id())) return {};
   return Failure(ErrorCode::invalid_device,
                  "pages of managed memory cannot be at {spec} {number}: no such device is open. "
                  "Name the host, a NUMA node of it, or Device::place().",

@@ -113,8 +113,8 @@ Result<Hints> Hints::try_over(const Device& device, void* address, std::size_t b
 // --- Ranges
 
 Result<HintRange> Hints::try_resolve(std::optional<HintRange> range, CallSite site) const noexcept {
-  if (!range) return HintRange{0, buffer_.bytes()};
-  if (Result<void> inside = check_hint_range(*range, buffer_.bytes(), site); !inside) {
+  if (!range) return HintRange{0, buffer_.size_bytes()};
+  if (Result<void> inside = check_hint_range(*range, buffer_.size_bytes(), site); !inside) {
     return inside.failure();
   }
   return *range;

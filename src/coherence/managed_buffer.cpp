@@ -75,7 +75,7 @@ Result<StorageUse> ManagedMemory::try_use(StreamRef stream, Access access,
   if (!buffer_) return buffer_.try_use(stream, access, site).failure();
   const bool is_shared = stream.is_usable() && share_managed(buffer_.device(), stream.device());
   return buffer_.storage()->try_use(
-      stream, access, buffer_.offset_bytes(), buffer_.bytes(), site,
+      stream, access, buffer_.offset_bytes(), buffer_.size_bytes(), site,
       is_shared ? Storage::Streams::any_device : Storage::Streams::own_device);
 }
 

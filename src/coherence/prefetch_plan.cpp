@@ -30,7 +30,7 @@ bool continues(const Entry& before, const Entry& next) noexcept {
 }
 
 /// Smaller batches use one stream.
-constexpr std::size_t least_lane_bytes = 4 * mib;
+constexpr std::size_t min_lane_bytes = 4 * mib;
 
 /// Collects consecutive entries of managed memory for one stream, and sends them in one batch.
 class Sender {
@@ -129,7 +129,7 @@ class Sender {
   [[nodiscard]] Stream second_lane(std::span<const PrefetchRange> ranges) const noexcept {
     std::size_t bytes = 0;
     for (const PrefetchRange& one : ranges) bytes += one.bytes;
-    if (ranges.size() < 2 || bytes < least_lane_bytes) return {};
+    if (ranges.size() < 2 || bytes < min_lane_bytes) return {};
     const Result<bool> is_captured = run_stream_.try_is_capturing();
     const Result<Mark> begin = run_stream_.try_mark();
     if (!is_captured || *is_captured || !begin) return {};
@@ -159,7 +159,7 @@ class Sender {
     const Device& own = entry.target->device();
     const Result<HintSkip> able = check_able(own, Capability::prefetch, options_, site_);
     if (!able || *able != HintSkip::none || entry.place.is_host()) return able;
-    const DeviceVisit target(entry.place.device_id());
+    const DeviceScope target(entry.place.device_id());
     if (!target || target->info().capabilities.has(Capability::concurrent_managed)) return able;
     if (!options_.strict) return HintSkip::not_concurrent;
     return Failure(ErrorCode::unsupported,
@@ -232,8 +232,8 @@ Result<void> PrefetchPlan::try_add(const Buffer& view, Place place, std::optiona
                                    CallSite site) noexcept {
   Result<std::shared_ptr<const PrefetchTarget>> target = try_managed_target(view, site);
   if (!target) return target.failure();
-  const HintRange inside = range.value_or(HintRange{0, view.bytes()});
-  if (Result<void> sound = check_hint_range(inside, view.bytes(), site); !sound) return sound;
+  const HintRange inside = range.value_or(HintRange{0, view.size_bytes()});
+  if (Result<void> sound = check_hint_range(inside, view.size_bytes(), site); !sound) return sound;
   return try_add(*std::move(target), place,
                  HintRange{view.offset_bytes() + inside.offset_bytes, inside.bytes}, site);
 }
@@ -242,8 +242,8 @@ Result<void> PrefetchPlan::try_add(const RawUnified& view, Place place,
                                    std::optional<HintRange> range, CallSite site) noexcept {
   Result<std::shared_ptr<const PrefetchTarget>> target = try_unified_target(view, site);
   if (!target) return target.failure();
-  const HintRange inside = range.value_or(HintRange{0, view.bytes()});
-  if (Result<void> sound = check_hint_range(inside, view.bytes(), site); !sound) return sound;
+  const HintRange inside = range.value_or(HintRange{0, view.size_bytes()});
+  if (Result<void> sound = check_hint_range(inside, view.size_bytes(), site); !sound) return sound;
   return try_add(*std::move(target), place,
                  HintRange{view.offset() + inside.offset_bytes, inside.bytes}, site);
 }

@@ -20,7 +20,7 @@ class ManagedTarget final : public PrefetchTarget {
   explicit ManagedTarget(Buffer whole) noexcept : whole_(std::move(whole)) {}
 
   const void* identity() const noexcept override { return whole_.storage().get(); }
-  std::size_t bytes() const noexcept override { return whole_.bytes(); }
+  std::size_t bytes() const noexcept override { return whole_.size_bytes(); }
   const Device& device() const noexcept override { return whole_.device(); }
   std::string text() const override { return fmt::format("buffer {}", whole_.id().value); }
   const Buffer* managed() const noexcept override { return &whole_; }
@@ -28,7 +28,7 @@ class ManagedTarget final : public PrefetchTarget {
   Result<void> check(Place place, CallSite site) const noexcept override {
     if (Result<void> there = check_page_place(place, site); !there) return there;
     if (place.is_host()) return {};
-    const DeviceVisit target(place.device_id());
+    const DeviceScope target(place.device_id());
     if (!target || target->info().backend == device().info().backend) return {};
     return Failure(ErrorCode::device_mismatch,
                    "managed memory of '{a}' cannot be brought to '{b}', which another backend "
@@ -55,14 +55,14 @@ class UnifiedTarget final : public PrefetchTarget {
   explicit UnifiedTarget(RawUnified whole) noexcept : whole_(std::move(whole)) {}
 
   const void* identity() const noexcept override { return whole_.launch_memory(); }
-  std::size_t bytes() const noexcept override { return whole_.bytes(); }
+  std::size_t bytes() const noexcept override { return whole_.size_bytes(); }
   const Device& device() const noexcept override { return whole_.device(); }
   std::string text() const override {
     return fmt::format("unified buffer '{}'", whole_.tag().name());
   }
 
   Result<void> check(Place place, CallSite site) const noexcept override {
-    if (place.is_host() || DeviceVisit(place.device_id())) return {};
+    if (place.is_host() || DeviceScope(place.device_id())) return {};
     return Failure(ErrorCode::invalid_device,
                    "{spec} is not open, so nothing can be brought there. Open it first.", site)
         .with("spec", place.text());
@@ -71,15 +71,15 @@ class UnifiedTarget final : public PrefetchTarget {
   Result<HintReport> try_prefetch(HintRange range, Place place, StreamRef stream, HintOptions,
                                   CallSite site) const noexcept override {
     // The buffer may have been resized to a smaller size.
-    const Result<RawUnified> part = whole_.try_view(range.offset_bytes, range.bytes, site);
+    const Result<RawUnified> part = whole_.try_slice(range.offset_bytes, range.bytes, site);
     if (!part) return part.failure();
-    const UnifiedStatistics before = whole_.stats();
+    const UnifiedStatistics before = whole_.statistics();
     if (Result<void> queued = part->try_prefetch_to(place, stream, site); !queued) {
       return queued.failure();
     }
     // Includes prefetches of the same buffer by other threads meanwhile, so the number is exact
     // only if one plan runs at a time.
-    const UnifiedStatistics after = whole_.stats();
+    const UnifiedStatistics after = whole_.statistics();
     const std::uint64_t brought =
         after.of(TransferReason::prefetch).bytes - before.of(TransferReason::prefetch).bytes;
     const std::uint64_t elided = after.elided.bytes - before.elided.bytes;

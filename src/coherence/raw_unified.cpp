@@ -111,7 +111,7 @@ std::vector<RawUnified::Interval> UnifiedCore::intervals(ByteRange range) const 
   return all;
 }
 
-UnifiedStatistics UnifiedCore::stats() const noexcept {
+UnifiedStatistics UnifiedCore::statistics() const noexcept {
   const std::lock_guard lock(mutex_);
   return statistics_;
 }
@@ -155,7 +155,7 @@ Failure no_pending_read(CallSite site) noexcept {
 
 RawUnified::RawUnified(const RawUnified& other) noexcept
     : core_(other.core_), offset_(other.offset_), bytes_(other.bytes_) {
-  if (core_ != nullptr) core_->add_share();
+  if (core_ != nullptr) core_->retain();
 }
 
 RawUnified RawUnified::whole_buffer() const noexcept {
@@ -166,7 +166,7 @@ RawUnified RawUnified::whole_buffer() const noexcept {
 }
 
 RawUnified::~RawUnified() {
-  if (core_ != nullptr) core_->drop_share();
+  if (core_ != nullptr) core_->release();
 }
 
 Result<RawUnified> RawUnified::try_make(Shape shape, DType dtype, std::size_t element_bytes,
@@ -233,7 +233,7 @@ Result<RawUnified> RawUnified::try_adopt_host(void* address, Shape shape, DType 
   return made;
 }
 
-std::size_t RawUnified::bytes() const noexcept {
+std::size_t RawUnified::size_bytes() const noexcept {
   if (bytes_ != whole) return bytes_;
   return core_ != nullptr ? core_->bytes() : 0;
 }
@@ -260,24 +260,24 @@ bool RawUnified::has_copy(Place place) const noexcept {
 }
 
 BufferState RawUnified::state(std::size_t offset, std::size_t bytes) const noexcept {
-  if (core_ == nullptr || !is_within(offset, bytes, this->bytes())) {
+  if (core_ == nullptr || !is_within(offset, bytes, this->size_bytes())) {
     return BufferState::uninitialized;
   }
   return core_->state({offset_ + offset, offset_ + offset + bytes});
 }
 
 std::vector<Place> RawUnified::valid_places(std::size_t offset, std::size_t bytes) const {
-  if (core_ == nullptr || !is_within(offset, bytes, this->bytes())) return {};
+  if (core_ == nullptr || !is_within(offset, bytes, this->size_bytes())) return {};
   return core_->valid_places({offset_ + offset, offset_ + offset + bytes});
 }
 
 bool RawUnified::is_stale_on(Place place) const noexcept {
-  return core_ != nullptr && core_->is_stale_on({offset_, offset_ + bytes()}, place);
+  return core_ != nullptr && core_->is_stale_on({offset_, offset_ + size_bytes()}, place);
 }
 
 std::vector<RawUnified::Interval> RawUnified::intervals() const {
   if (core_ == nullptr) return {};
-  std::vector<Interval> all = core_->intervals({offset_, offset_ + bytes()});
+  std::vector<Interval> all = core_->intervals({offset_, offset_ + size_bytes()});
   for (Interval& one : all) {
     one.begin -= offset_;
     one.end -= offset_;
@@ -285,8 +285,8 @@ std::vector<RawUnified::Interval> RawUnified::intervals() const {
   return all;
 }
 
-UnifiedStatistics RawUnified::stats() const noexcept {
-  return core_ != nullptr ? core_->stats() : UnifiedStatistics();
+UnifiedStatistics RawUnified::statistics() const noexcept {
+  return core_ != nullptr ? core_->statistics() : UnifiedStatistics();
 }
 
 std::vector<Transfer> RawUnified::transfers() const {
@@ -299,12 +299,12 @@ Result<void> RawUnified::check() const noexcept {
 
 Result<void> RawUnified::try_compare(CallSite site) const noexcept {
   if (core_ == nullptr) return {};
-  return core_->try_compare({offset_, offset_ + bytes()}, site);
+  return core_->try_compare({offset_, offset_ + size_bytes()}, site);
 }
 
 bool RawUnified::overlaps(const RawUnified& other) const noexcept {
-  return core_ != nullptr && core_ == other.core_ && offset_ < other.offset_ + other.bytes() &&
-         other.offset_ < offset_ + bytes();
+  return core_ != nullptr && core_ == other.core_ && offset_ < other.offset_ + other.size_bytes() &&
+         other.offset_ < offset_ + size_bytes();
 }
 
 LaunchMemory* RawUnified::launch_memory() const noexcept { return core_; }
@@ -317,13 +317,13 @@ Result<ByteRange> RawUnified::try_range(std::size_t offset, std::size_t bytes,
                    site)
         .with("id", std::uint64_t{0});
   }
-  const std::size_t own = this->bytes();
+  const std::size_t own = this->size_bytes();
   if (!is_within(offset, bytes, own)) return core_->outside(offset, bytes, own, site);
   return ByteRange{offset_ + offset, offset_ + offset + bytes};
 }
 
-Result<RawUnified> RawUnified::try_view(std::size_t offset, std::size_t bytes,
-                                        CallSite site) const noexcept {
+Result<RawUnified> RawUnified::try_slice(std::size_t offset, std::size_t bytes,
+                                         CallSite site) const noexcept {
   const Result<ByteRange> range = try_range(offset, bytes, site);
   if (!range) return range.failure();
   RawUnified view(*this);
@@ -335,20 +335,20 @@ Result<RawUnified> RawUnified::try_view(std::size_t offset, std::size_t bytes,
 // --- Operations on a range
 
 Result<RawLease> RawUnified::try_host(Access access, LeaseWait wait, CallSite site) const noexcept {
-  const Result<ByteRange> range = try_range(0, bytes(), site);
+  const Result<ByteRange> range = try_range(0, size_bytes(), site);
   if (!range) return range.failure();
   return core_->try_open({.range = *range, .access = access, .wait = wait, .site = site});
 }
 
 Result<RawLease> RawUnified::try_host_async(CallSite site) const noexcept {
-  const Result<ByteRange> range = try_range(0, bytes(), site);
+  const Result<ByteRange> range = try_range(0, size_bytes(), site);
   if (!range) return range.failure();
   return core_->try_open({.range = *range, .is_async = true, .site = site});
 }
 
 Result<RawLease> RawUnified::try_device(Access access, StreamRef stream, LeaseWait wait,
                                         CallSite site) const noexcept {
-  const Result<ByteRange> range = try_range(0, bytes(), site);
+  const Result<ByteRange> range = try_range(0, size_bytes(), site);
   if (!range) return range.failure();
   return core_->try_open({.range = *range,
                           .access = access,
@@ -358,16 +358,16 @@ Result<RawLease> RawUnified::try_device(Access access, StreamRef stream, LeaseWa
                           .site = site});
 }
 
-Result<RawLease> RawUnified::try_escape_host(Access access, CallSite site) const noexcept {
-  const Result<ByteRange> range = try_range(0, bytes(), site);
+Result<RawLease> RawUnified::try_export_host(Access access, CallSite site) const noexcept {
+  const Result<ByteRange> range = try_range(0, size_bytes(), site);
   if (!range) return range.failure();
   return core_->try_open(
       {.range = *range, .access = access, .kind = UnifiedCore::Kind::escape, .site = site});
 }
 
-Result<RawLease> RawUnified::try_escape_device(Access access, StreamRef stream,
+Result<RawLease> RawUnified::try_export_device(Access access, StreamRef stream,
                                                CallSite site) const noexcept {
-  const Result<ByteRange> range = try_range(0, bytes(), site);
+  const Result<ByteRange> range = try_range(0, size_bytes(), site);
   if (!range) return range.failure();
   return core_->try_open({.range = *range,
                           .access = access,
@@ -391,18 +391,18 @@ Result<void> RawUnified::try_store(std::size_t offset, const void* from, std::si
 
 Result<void> RawUnified::try_fill(const Pattern& pattern, StreamRef stream,
                                   CallSite site) const noexcept {
-  const Result<ByteRange> range = try_range(0, bytes(), site);
+  const Result<ByteRange> range = try_range(0, size_bytes(), site);
   return range ? core_->try_fill(*range, pattern, stream, site) : Result<void>(range.failure());
 }
 
 Result<void> RawUnified::try_copy_from(const void* source, std::size_t bytes,
                                        CallSite site) const noexcept {
-  if (bytes != this->bytes()) {
+  if (bytes != this->size_bytes()) {
     return Failure(ErrorCode::shape_mismatch,
                    "{actual} bytes cannot be copied into buffer '{tag}' of {expected}. Copy as "
                    "many, or into a view.",
                    site)
-        .with("expected", this->bytes())
+        .with("expected", this->size_bytes())
         .with("actual", bytes)
         .with("tag", tag().name());
   }
@@ -414,12 +414,12 @@ Result<void> RawUnified::try_copy_from(const void* source, std::size_t bytes,
 
 Result<void> RawUnified::try_copy_to(void* destination, std::size_t bytes,
                                      CallSite site) const noexcept {
-  if (bytes != this->bytes()) {
+  if (bytes != this->size_bytes()) {
     return Failure(ErrorCode::shape_mismatch,
                    "buffer '{tag}' of {expected} bytes cannot be copied to {actual}. Make room for "
                    "all, or copy a view.",
                    site)
-        .with("expected", this->bytes())
+        .with("expected", this->size_bytes())
         .with("actual", bytes)
         .with("tag", tag().name());
   }
@@ -430,7 +430,7 @@ Result<void> RawUnified::try_copy_to(void* destination, std::size_t bytes,
 }
 
 Result<void> RawUnified::try_prefetch(StreamRef stream, CallSite site) const noexcept {
-  const Result<ByteRange> range = try_range(0, bytes(), site);
+  const Result<ByteRange> range = try_range(0, size_bytes(), site);
   if (!range) return range.failure();
   if (!stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
   const Device device = stream.device();
@@ -439,7 +439,7 @@ Result<void> RawUnified::try_prefetch(StreamRef stream, CallSite site) const noe
 }
 
 Result<void> RawUnified::try_prefetch_host(CallSite site) const noexcept {
-  const Result<ByteRange> range = try_range(0, bytes(), site);
+  const Result<ByteRange> range = try_range(0, size_bytes(), site);
   if (!range) return range.failure();
   return core_->try_prefetch(*range, nullptr, {}, Eviction::clean, site);
 }
@@ -448,12 +448,12 @@ Result<void> RawUnified::try_prefetch_to(Place place, StreamRef stream,
                                          CallSite site) const noexcept {
   if (place.is_host()) return try_prefetch_host(site);
   if (stream.id() && stream.device_id() == place.device_id()) return try_prefetch(stream, site);
-  const Result<ByteRange> range = try_range(0, bytes(), site);
+  const Result<ByteRange> range = try_range(0, size_bytes(), site);
   if (!range) return range.failure();
   Device device;
   {
-    const DeviceVisit visit(place.device_id());
-    if (visit) device = visit->handle();
+    const DeviceScope scope(place.device_id());
+    if (scope) device = scope->handle();
   }
   if (!device.is_open()) {
     return Failure(ErrorCode::invalid_device,
@@ -464,7 +464,7 @@ Result<void> RawUnified::try_prefetch_to(Place place, StreamRef stream,
 }
 
 Result<void> RawUnified::try_sync_to_device(CallSite site) const noexcept {
-  const Result<ByteRange> range = try_range(0, bytes(), site);
+  const Result<ByteRange> range = try_range(0, size_bytes(), site);
   if (!range) return range.failure();
   if (Result<void> queued = core_->try_prefetch(*range, &device(), {}, Eviction::dirty, site);
       !queued) {
@@ -475,7 +475,7 @@ Result<void> RawUnified::try_sync_to_device(CallSite site) const noexcept {
 
 Result<void> RawUnified::try_mark_dirty(Place place, StreamRef stream,
                                         CallSite site) const noexcept {
-  const Result<ByteRange> range = try_range(0, bytes(), site);
+  const Result<ByteRange> range = try_range(0, size_bytes(), site);
   return range ? core_->try_mark_dirty(*range, place, stream, site) : Result<void>(range.failure());
 }
 
@@ -508,8 +508,8 @@ Result<void> RawUnified::try_set_write_through(std::optional<Place> place,
   return core_ != nullptr ? core_->try_set_write_through(place, site) : Result<void>();
 }
 
-Result<void> RawUnified::try_keep_on(Place place, bool keeps, CallSite site) const noexcept {
-  return core_ != nullptr ? core_->try_keep_on(place, keeps, site) : Result<void>();
+Result<void> RawUnified::try_pin_residency(Place place, bool keeps, CallSite site) const noexcept {
+  return core_ != nullptr ? core_->try_pin_residency(place, keeps, site) : Result<void>();
 }
 
 void RawUnified::set_unwanted() const noexcept {

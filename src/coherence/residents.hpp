@@ -8,7 +8,7 @@
 //
 // Stamps may be set while another thread visits the list. The lock order is:
 // 1. the transfer lock of the buffer that needs memory,
-// 2. the turn of a device, then the turn of the host (see Room),
+// 2. the turn of a device, then the turn of the host (see EvictionRequest),
 // 3. the mutex of a list,
 // 4. the mutex_ of a buffer (UnifiedCore).
 

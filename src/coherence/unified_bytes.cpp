@@ -32,7 +32,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
   const bool is_by_host = is_host_memory(*storage) || storage->reach().host_writes;
   std::uint64_t stream_uses = 0;
   {
-    const Pause pause(*this);
+    const FastPathBlocker pause(*this);
     {
       const std::lock_guard lock(mutex_);
       stream_uses = memory_of(place).stream_uses;
@@ -44,7 +44,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     }
   }
   if (is_by_host) {
-    const Mover mover(*this);
+    const TransferLock mover(*this);
     if (storage == memories_[host].storage) {
       const std::lock_guard lock(mutex_);
       note_arrived(stream_uses);
@@ -65,7 +65,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
   Mark mark;
   StreamRef on;
   {
-    const Mover mover(*this);
+    const TransferLock mover(*this);
     const Result<StreamRef> stream = storage->device().try_copy_stream();
     if (!stream) return failed(stream.failure());
     Result<StorageUse> use = storage->try_use(*stream, access, range.begin, count, site);
@@ -100,23 +100,23 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
   if (Result<void> sound = check_before_access(range, site); !sound) return sound;
   PlaceSet everywhere;
   {
-    Hold hold;
+    ScopedClaim hold;
     if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) {
       return held;
     }
     if (Result<void> written = check_written(range, Access::read, site); !written) return written;
     if (Result<void> ended = try_let_others_end(site); !ended) return ended;
-    bool is_sticky = false;
+    bool has_untracked_writer = false;
     {
       const std::lock_guard lock(mutex_);
       everywhere = validity_.valid_everywhere(range.begin, range.end);
-      is_sticky = sticky_count_ != 0;
+      has_untracked_writer = untracked_writers_ != 0;
       // The claim gets the place, so that nobody drops that copy meanwhile.
       if (!everywhere.empty()) {
         slots_[hold.slot()].place = static_cast<std::uint8_t>(everywhere.first());
       }
     }
-    while (!everywhere.empty() && !is_sticky) {
+    while (!everywhere.empty() && !has_untracked_writer) {
       const Result<void> loaded = try_exchange(everywhere.first(), range, Access::read, to, site);
       if (loaded || loaded.failure().number("cause_code") !=
                         static_cast<std::uint64_t>(ErrorCode::device_lost)) {
@@ -141,7 +141,7 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
 Result<void> UnifiedCore::try_store_everywhere(ByteRange range, const void* from, PlaceSet places,
                                                CallSite site) noexcept {
   // Writes one memory after the other. The host comes last, because it is least likely to fail.
-  std::array<PlaceSet, PlaceSet::most> memories;
+  std::array<PlaceSet, PlaceSet::max_places> memories;
   {
     const std::lock_guard lock(mutex_);
     for (PlaceSet rest = places; !rest.empty(); rest = rest.without(rest.first())) {
@@ -164,7 +164,7 @@ Result<void> UnifiedCore::try_store_everywhere(ByteRange range, const void* from
     }
   };
   PlaceSet written;
-  for (unsigned memory = PlaceSet::most; memory-- > 0;) {
+  for (unsigned memory = PlaceSet::max_places; memory-- > 0;) {
     const PlaceSet sharing = memories[memory];
     if (sharing.empty()) continue;
     const Result<void> stored =
@@ -199,7 +199,7 @@ Result<void> UnifiedCore::try_store_everywhere(ByteRange range, const void* from
 Result<void> UnifiedCore::try_store(ByteRange range, const void* from, CallSite site) noexcept {
   if (Result<void> sound = check_before_access(range, site); !sound) return sound;
   {
-    Hold hold;
+    ScopedClaim hold;
     if (Result<void> held =
             hold.try_take(*this, {.range = range, .access = Access::read_write, .site = site});
         !held) {
@@ -233,8 +233,8 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
     // Prefers a device that has any of the bytes, and of those the device of the stream.
     const PlaceSet devices = validity_.valid_somewhere(range.begin, range.end).without(host);
     if (!devices.empty()) place = devices.first();
-    const unsigned wanted = stream.id() ? find_place(stream.device_id()) : PlaceSet::most;
-    if (wanted != PlaceSet::most && devices.has(wanted)) place = wanted;
+    const unsigned wanted = stream.id() ? find_place(stream.device_id()) : PlaceSet::max_places;
+    if (wanted != PlaceSet::max_places && devices.has(wanted)) place = wanted;
   }
   if (place == host) {
     Result<RawLease> lease = try_open({.range = range, .access = Access::discard, .site = site});
@@ -246,7 +246,7 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
     return {};
   }
   if (Result<void> sound = check_before_access(range, site); !sound) return sound;
-  Hold hold;
+  ScopedClaim hold;
   if (Result<void> held =
           hold.try_take(*this, {.range = range, .access = Access::discard, .site = site});
       !held) {
@@ -264,7 +264,7 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
 Result<void> UnifiedCore::try_fill_on(unsigned place, ByteRange range, const Pattern& pattern,
                                       StreamRef stream, CallSite site) noexcept {
   const std::size_t bytes = range.end - range.begin;
-  const Mover mover(*this);
+  const TransferLock mover(*this);
   const bool is_own = stream.id() && stream.device_id() == places_[place].place.device_id();
   // The copy may have been evicted since the place was chosen.
   if (Result<void> there = try_ensure(place, is_own ? stream : StreamRef{}, site); !there) {
@@ -305,11 +305,11 @@ Result<void> UnifiedCore::try_fill_on(unsigned place, ByteRange range, const Pat
 
 Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, StreamRef stream,
                                        Eviction most, CallSite site) noexcept {
-  Hold hold;
+  ScopedClaim hold;
   if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) return held;
   if (range.begin == range.end) return {};
   if (Result<void> written = check_written(range, Access::read, site); !written) return written;
-  const Mover mover(*this);
+  const TransferLock mover(*this);
   const Result<unsigned> place = device != nullptr ? try_place(*device, site) : Result(host);
   if (!place) return place.failure();
   NewCopy copy(*this, *place, hold.slot());
@@ -329,13 +329,13 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
   // A stream that has ended cannot be asked for its last mark. A stream that ends while this call
   // waits for the transfer lock can, because its next mark is requested here.
   if (stream.id() && !stream.next_mark()) return Failure(stream.try_native().failure()).at(site);
-  Hold hold;
+  ScopedClaim hold;
   if (Result<void> held =
           hold.try_take(*this, {.range = range, .access = Access::read_write, .site = site});
       !held) {
     return held;
   }
-  const Mover mover(*this);
+  const TransferLock mover(*this);
   StreamRef writer = stream;
   {
     const std::lock_guard lock(mutex_);
@@ -388,8 +388,8 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
 }
 
 Result<void> UnifiedCore::try_synchronize(CallSite site) noexcept {
-  const Pause pause(*this);
-  std::array<StorageHandle, PlaceSet::most> all;
+  const FastPathBlocker pause(*this);
+  std::array<StorageHandle, PlaceSet::max_places> all;
   std::size_t count = 0;
   {
     const std::lock_guard lock(mutex_);

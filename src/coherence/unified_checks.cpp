@@ -73,7 +73,7 @@ Result<void> UnifiedCore::check_before_access(ByteRange range, CallSite site) no
   // Protected pages cannot be read, so the transfer lock makes them accessible. The check is still
   // needed: memory that cannot be guarded is never protected, and bytes that share a page with a
   // lease can be written.
-  const Mover mover(*this);
+  const TransferLock mover(*this);
   return check_sealed(range, site);
 }
 
@@ -121,7 +121,7 @@ void UnifiedCore::guard_again() noexcept {
   if (!options_.guard) return;
   ++shares_;  // keeps the core alive, because its last lease may be closed
   mutex_.unlock();
-  { const Mover mover(*this); }
+  { const TransferLock mover(*this); }
   mutex_.lock();
   --shares_;
 }
@@ -129,11 +129,11 @@ void UnifiedCore::guard_again() noexcept {
 // --- Comparison of all copies (UnifiedOptions::compare)
 
 Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept try {
-  constexpr std::size_t most_at_once = 1 * mib;
-  Hold hold;
+  constexpr std::size_t max_at_once = 1 * mib;
+  ScopedClaim hold;
   if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) return held;
   // Waits for an eviction that began before the claim.
-  { const Mover turn(*this); }
+  { const TransferLock turn(*this); }
   struct Piece {
     ByteRange range = {};
     PlaceSet places = {};  // one place for each memory
@@ -143,7 +143,7 @@ Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept t
     const std::lock_guard lock(mutex_);
     slots_[hold.slot()].place = all_memories;
     // An escape that has not committed may change its bytes at any time.
-    if (sticky_count_ != 0) return {};
+    if (untracked_writers_ != 0) return {};
     validity_.visit(range.begin, range.end,
                     [&](std::size_t begin, std::size_t end, PlaceSet valid) {
                       PlaceSet memories, places;
@@ -154,8 +154,8 @@ Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept t
                         places = places.with(valid.first());
                       }
                       if (places.size() < 2) return;
-                      for (std::size_t at = begin; at < end; at += most_at_once) {
-                        pieces.push_back({{at, std::min(end, at + most_at_once)}, places});
+                      for (std::size_t at = begin; at < end; at += max_at_once) {
+                        pieces.push_back({{at, std::min(end, at + max_at_once)}, places});
                       }
                     });
   }

@@ -67,12 +67,12 @@ UnifiedCore::~UnifiedCore() {
   for (; !transits_.empty();) end_transit(transits_.first());
 }
 
-void UnifiedCore::add_share() noexcept {
+void UnifiedCore::retain() noexcept {
   const std::lock_guard lock(mutex_);
   ++shares_;
 }
 
-void UnifiedCore::drop_share() noexcept {
+void UnifiedCore::release() noexcept {
   mutex_.lock();
   const bool is_last = --shares_ == 0 && open_count_ == 0;
   mutex_.unlock();
@@ -117,7 +117,7 @@ bool UnifiedCore::add_slot() noexcept {
 
 void UnifiedCore::free_slot(std::uint32_t slot) noexcept {
   Open& open = slots_[slot];
-  if (open.is_sticky) --sticky_count_;
+  if (open.has_untracked_writer) --untracked_writers_;
   open.is_open = false;
   open.next_free = std::exchange(first_free_, slot + 1);
   --open_count_;
@@ -156,7 +156,7 @@ Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place
       const Open* const other = conflict(wanted.range, wanted.access);
       if (other == nullptr) {
         // An escape for writing conflicts with readers until it is granted: before that,
-        // try_fetch() would not know that their bytes have to be copied again. begin_escape() then
+        // try_fetch() would not know that their bytes have to be copied again. begin_export() then
         // lets readers in.
         const Kind kind = is_write(wanted.access) ? Kind::lease : wanted.kind;
         const std::uint32_t slot =
@@ -217,7 +217,7 @@ void UnifiedCore::cancel(std::uint32_t slot) noexcept {
 std::optional<unsigned> UnifiedCore::find(Place place) const noexcept {
   if (place.is_host()) return host;
   const unsigned found = find_place(place.device_id());
-  if (found == PlaceSet::most) return std::nullopt;
+  if (found == PlaceSet::max_places) return std::nullopt;
   return found;
 }
 
@@ -235,13 +235,14 @@ void UnifiedCore::Memory::set(StorageHandle made) noexcept {
   // A pool may return memory that is still in flight.
   is_read_clear = is_write_clear = false;
   ++stream_uses;
-  ahead = {};
+  deferred_use = {};
 }
 
 bool UnifiedCore::is_ready_at(unsigned place, const Memory& memory, ByteRange range,
                               Access access) noexcept {
   // A transfer may change the directory, and an escape may change bytes, at any time.
-  if (is_watched_ || (movers_ | sticky_count_) != 0 || !memory.parts.has(place)) return false;
+  if (is_watched_ || (transfer_locks_ | untracked_writers_) != 0 || !memory.parts.has(place))
+    return false;
   if (place == host && !spilled_.empty()) return false;
   if (access == Access::read) [[likely]]
     return validity_.is_valid(range.begin, range.end, place);
@@ -249,7 +250,7 @@ bool UnifiedCore::is_ready_at(unsigned place, const Memory& memory, ByteRange ra
   if (access == Access::read_write && !validity_.is_valid(range.begin, range.end, place)) {
     return false;
   }
-  return validity_.size() < most_intervals && make_room();
+  return validity_.size() < max_intervals && make_room();
 }
 
 void UnifiedCore::note_write(unsigned place, ByteRange range, Access access) noexcept {
@@ -259,7 +260,7 @@ void UnifiedCore::note_write(unsigned place, ByteRange range, Access access) noe
   }
 }
 
-UnifiedCore::Opened UnifiedCore::open_host_at_once(ByteRange range, Access access,
+UnifiedCore::Opened UnifiedCore::open_host_no_wait(ByteRange range, Access access,
                                                    const CallSite& site) noexcept {
   const std::lock_guard lock(mutex_);
   Memory& memory = memories_[host];
@@ -277,29 +278,30 @@ UnifiedCore::Opened UnifiedCore::open_host_at_once(ByteRange range, Access acces
   return {memory.address + range.begin, slot};
 }
 
-UnifiedCore::Opened UnifiedCore::open_device_at_once(ByteRange range, Access access,
+UnifiedCore::Opened UnifiedCore::open_device_no_wait(ByteRange range, Access access,
                                                      StreamRef stream,
                                                      const CallSite& site) noexcept {
   if (!stream.is_usable()) return {};
   const std::lock_guard lock(mutex_);
   const unsigned place = find_place(stream.device_id());
-  if (place == PlaceSet::most || range.end > bytes() || range.begin == range.end ||
+  if (place == PlaceSet::max_places || range.end > bytes() || range.begin == range.end ||
       conflict(range, access) != nullptr) {
     return {};
   }
   Memory& memory = memory_of(place);
   if (!is_ready_at(place, memory, range, access)) return {};
-  const bool is_ahead = memory.ahead == stream.id() && (memory.ahead_writes || !is_write(access));
+  const bool is_deferred =
+      memory.deferred_use == stream.id() && (memory.deferred_use_writes || !is_write(access));
   UseRecord::Ticket ticket;
-  if (!is_ahead && !begin_without_waits(memory, access, stream, ticket, site)) return {};
+  if (!is_deferred && !begin_without_waits(memory, access, stream, ticket, site)) return {};
   const std::uint32_t slot = take_slot(range, access, Kind::lease, place, stream, site);
   if (slot == no_lease) {
-    if (!is_ahead) memory.storage->uses().cancel(ticket);
+    if (!is_deferred) memory.storage->uses().cancel(ticket);
     return {};
   }
   Open& open = slots_[slot];
-  if (is_ahead) {
-    open.is_ahead = true;
+  if (is_deferred) {
+    open.is_deferred = true;
   } else {
     open.ticket = ticket;
     open.has_use = true;
@@ -321,7 +323,7 @@ RawLease UnifiedCore::lease_of(const Opened& opened, ByteRange range, Access acc
                                                         const CallSite& site) noexcept {
   // A device that shares the memory of another device needs the slow path.
   if (memory.device != stream.device_id()) return false;
-  memory.ahead = {};
+  memory.deferred_use = {};
   MarkSet waits;
   UseRecord& uses = memory.storage->uses();
   const Result<UseRecord::Ticket> begun =
@@ -335,11 +337,11 @@ RawLease UnifiedCore::lease_of(const Opened& opened, ByteRange range, Access acc
   return true;
 }
 
-void UnifiedCore::begin_escape(std::uint32_t slot) noexcept {
+void UnifiedCore::begin_export(std::uint32_t slot) noexcept {
   Open& open = slots_[slot];
   open.kind = Kind::escape;
-  open.is_sticky = true;
-  ++sticky_count_;
+  open.has_untracked_writer = true;
+  ++untracked_writers_;
   if (waiters_ != 0) notify();
 }
 
@@ -354,8 +356,8 @@ Result<RawLease> UnifiedCore::try_open(const Wanted& wanted) noexcept {
   const auto& [range, access, kind, is_host, is_async, stream, wait, site] = wanted;
   if (!is_host && !stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
   if (kind == Kind::lease) {
-    const Opened opened = is_host ? open_host_at_once(range, access, site)
-                                  : open_device_at_once(range, access, stream, site);
+    const Opened opened = is_host ? open_host_no_wait(range, access, site)
+                                  : open_device_no_wait(range, access, stream, site);
     if (opened) return lease_of(opened, range, access);
   }
   unsigned place = host;
@@ -372,7 +374,7 @@ Result<RawLease> UnifiedCore::try_open(const Wanted& wanted) noexcept {
 }
 
 Result<RawLease> UnifiedCore::try_open_once(const Wanted& wanted, unsigned place) noexcept {
-  const Result<std::uint32_t> slot = try_take(wanted, place == PlaceSet::most ? 0 : place);
+  const Result<std::uint32_t> slot = try_take(wanted, place == PlaceSet::max_places ? 0 : place);
   if (!slot) return slot.failure();
   if (options_.compare && wanted.access == Access::read) {
     if (Result<void> same = try_compare(wanted.range, wanted.site); !same) {
@@ -391,7 +393,7 @@ Result<RawLease> UnifiedCore::try_open_once(const Wanted& wanted, unsigned place
                                                        const CallSite& site) const {
   if (core_ != nullptr) {
     const ByteRange all = range();
-    const UnifiedCore::Opened opened = core_->open_host_at_once(all, access, site);
+    const UnifiedCore::Opened opened = core_->open_host_no_wait(all, access, site);
     if (opened) return core_->lease_of(opened, all, access);
   }
   return try_host(access, wait, site).value();
@@ -402,7 +404,7 @@ Result<RawLease> UnifiedCore::try_open_once(const Wanted& wanted, unsigned place
                                                          const CallSite& site) const {
   if (core_ != nullptr) {
     const ByteRange all = range();
-    const UnifiedCore::Opened opened = core_->open_device_at_once(all, access, stream, site);
+    const UnifiedCore::Opened opened = core_->open_device_no_wait(all, access, stream, site);
     if (opened) return core_->lease_of(opened, all, access);
   }
   return try_device(access, stream, wait, site).value();
@@ -411,7 +413,7 @@ Result<RawLease> UnifiedCore::try_open_once(const Wanted& wanted, unsigned place
 // --- Opening on the slow path
 
 ByteRange UnifiedCore::first_lost(ByteRange range) const noexcept {
-  for (const UnderWay& one : homeless_) {
+  for (const InFlight& one : in_flight_sole_copies_) {
     if (!one.is_lost) continue;
     const ByteRange gap = validity_.first_unwritten(std::max(range.begin, one.range.begin),
                                                     std::min(range.end, one.range.end));
@@ -449,7 +451,7 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
   if (Result<void> written = check_written(range, access, site); !written) {
     return written.failure();
   }
-  const Mover mover(*this);
+  const TransferLock mover(*this);
   const Result<unsigned> place = try_place(stream.device(), site);
   if (!place) return place.failure();
   NewCopy copy(*this, *place, slot);
@@ -489,20 +491,20 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
   if (is_write(access)) validity_.apply(access, range.begin, range.end, *place);
   open.is_unlisted = !validity_.is_valid(range.begin, range.end, *place);
   copy.keep();
-  if (kind == Kind::escape && is_write(access)) begin_escape(slot);
+  if (kind == Kind::escape && is_write(access)) begin_export(slot);
   return lease(slot);
 }
 
 Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallSite site) noexcept {
   if (!needs_old_bytes(access)) return {};
-  const Pause pause(*this);
+  const FastPathBlocker pause(*this);
   struct Holder {
     StorageHandle storage;
     unsigned place = 0;
     /// The smallest range around the bytes that this place has and the host lacks.
     ByteRange range = {};
   };
-  std::array<Holder, PlaceSet::most> sources;
+  std::array<Holder, PlaceSet::max_places> sources;
   StorageHandle own;
   std::size_t count = 0;
   {
@@ -564,7 +566,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
   }
   bool is_new = false;
   {
-    const Mover mover(*this);
+    const TransferLock mover(*this);
     is_new = !takes_part(host);
     NewCopy copy(*this, host, slot);
     if (Result<void> there = try_ensure(host, {}, site); !there) return there.failure();
@@ -584,13 +586,13 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
   if (is_write(access)) seal_.forget(range);
   if (!is_async) {
     if (Result<void> ready = try_settle_host(slot, range, access, site); !ready) {
-      const Mover mover(*this);
+      const TransferLock mover(*this);
       if (is_new) leave_unused(host, slot);
       return ready.failure();
     }
   }
   const std::lock_guard lock(mutex_);
-  if (kind == Kind::escape && is_write(access)) begin_escape(slot);
+  if (kind == Kind::escape && is_write(access)) begin_export(slot);
   last_host_lease_ = site;
   return lease(slot);
 }
@@ -598,7 +600,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
 Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, Access access,
                                           CallSite site) noexcept {
   // While the host inspects the uses and waits, other accesses use the slow path.
-  const Pause pause(*this);
+  const FastPathBlocker pause(*this);
   StorageHandle storage;
   std::uint64_t stream_uses = 0;
   bool is_clear = false;
@@ -629,7 +631,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   // Another access has found that these bytes did not arrive, and has forgotten the uses of the
   // lost device. The wait above therefore succeeded without the bytes.
   if (slots_[slot].is_missing) {
-    return not_completed(PlaceSet::most, host, range, Failure(ErrorCode::device_lost), site);
+    return not_completed(PlaceSet::max_places, host, range, Failure(ErrorCode::device_lost), site);
   }
   if (is_write(access) && !make_room())
     return no_host_memory("the directory of a unified buffer", site);
@@ -665,9 +667,9 @@ Result<void> UnifiedCore::try_wait_host_copy(Storage& own, Access access) noexce
 }
 
 void UnifiedCore::note_arrived(std::uint64_t stream_uses) noexcept {
-  const auto has_arrived = [&](const UnderWay& one) { return one.stream_uses <= stream_uses; };
-  std::erase_if(under_way_, has_arrived);
-  std::erase_if(homeless_, [&](const UnderWay& one) {
+  const auto has_arrived = [&](const InFlight& one) { return one.stream_uses <= stream_uses; };
+  std::erase_if(in_flight_, has_arrived);
+  std::erase_if(in_flight_sole_copies_, [&](const InFlight& one) {
     if (!one.is_lost) return has_arrived(one);
     const ByteRange left = validity_.first_unwritten(one.range.begin, one.range.end);
     return left.begin == left.end;
@@ -676,12 +678,12 @@ void UnifiedCore::note_arrived(std::uint64_t stream_uses) noexcept {
 
 Failure UnifiedCore::tell_not_arrived(Storage& storage, ByteRange range, const Failure& cause,
                                       CallSite site) noexcept {
-  // A call that holds the transfer lock may have recorded copies that are not in under_way_ yet. If
+  // A call that holds the transfer lock may have recorded copies that are not in in_flight_ yet. If
   // their marks were forgotten, they would count as arrived. So marks are forgotten only with the
   // transfer lock; without it, the next access finds the lost device again.
   const std::unique_lock turn(transfer_mutex_, std::try_to_lock);
   // Devices are queried without mutex_.
-  std::array<Device, PlaceSet::most> devices;
+  std::array<Device, PlaceSet::max_places> devices;
   unsigned count = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -702,14 +704,14 @@ Failure UnifiedCore::tell_not_arrived(Storage& storage, ByteRange range, const F
 
 Result<void> UnifiedCore::try_wait_without_lost(Storage& storage, ByteRange range, Access access,
                                                 const Failure& cause, CallSite site) noexcept {
-  const auto concerns = [&](const UnderWay& one) {
+  const auto concerns = [&](const InFlight& one) {
     return !one.is_lost && one.range.begin < range.end && range.begin < one.range.end;
   };
   bool is_concerned = cause.code() != ErrorCode::device_lost;
   if (!is_concerned) {
     const std::lock_guard lock(mutex_);
-    is_concerned =
-        std::ranges::any_of(under_way_, concerns) || std::ranges::any_of(homeless_, concerns);
+    is_concerned = std::ranges::any_of(in_flight_, concerns) ||
+                   std::ranges::any_of(in_flight_sole_copies_, concerns);
   }
   const Failure told = tell_not_arrived(storage, range, cause, site);
   if (is_concerned || !storage.uses().try_wait(access)) return told;
@@ -718,7 +720,7 @@ Result<void> UnifiedCore::try_wait_without_lost(Storage& storage, ByteRange rang
 
 Failure UnifiedCore::not_arrived(ByteRange range, PlaceSet alive, const Failure& cause,
                                  CallSite site) noexcept {
-  const unsigned source = source_under_way(range);
+  const unsigned source = source_in_flight(range);
   const PlaceSet own = memories_[host].parts;  // the host, and devices that share its memory
   const bool is_lost = cause.code() == ErrorCode::device_lost;
   const auto tell_readers = [&](ByteRange what) {
@@ -727,17 +729,17 @@ Failure UnifiedCore::not_arrived(ByteRange range, PlaceSet alive, const Failure&
       (is_lost ? open.is_missing : open.is_unlisted) = true;
     }
   };
-  const auto may_arrive = [&](const UnderWay& one) {
-    return is_lost && one.source != PlaceSet::most && alive.has(one.source);
+  const auto may_arrive = [&](const InFlight& one) {
+    return is_lost && one.source != PlaceSet::max_places && alive.has(one.source);
   };
-  for (const UnderWay& one : under_way_) {
+  for (const InFlight& one : in_flight_) {
     if (may_arrive(one)) continue;
     for (PlaceSet rest = own; !rest.empty(); rest = rest.without(rest.first())) {
       if (make_room()) validity_.remove_copy(one.range.begin, one.range.end, rest.first());
     }
     tell_readers(one.range);
   }
-  std::erase_if(under_way_, [&](const UnderWay& one) { return !may_arrive(one); });
+  std::erase_if(in_flight_, [&](const InFlight& one) { return !may_arrive(one); });
   if (!is_lost) {
     // Bytes that nobody else has may still arrive. The next access waits for them again.
     return not_completed(source, host, range, cause, site);
@@ -745,7 +747,7 @@ Failure UnifiedCore::not_arrived(ByteRange range, PlaceSet alive, const Failure&
   ByteRange lost;
   std::size_t lost_bytes = 0;
   unsigned lost_with = source;
-  for (UnderWay& left : homeless_) {
+  for (InFlight& left : in_flight_sole_copies_) {
     const ByteRange& one = left.range;
     if (left.is_lost || may_arrive(left)) continue;
     left.is_lost = true;
@@ -763,7 +765,8 @@ Failure UnifiedCore::not_arrived(ByteRange range, PlaceSet alive, const Failure&
         lost = lost_bytes == 0
                    ? next
                    : ByteRange{std::min(lost.begin, next.begin), std::max(lost.end, next.end)};
-        lost_with = lost_bytes == 0 || lost_with == left.source ? left.source : PlaceSet::most;
+        lost_with =
+            lost_bytes == 0 || lost_with == left.source ? left.source : PlaceSet::max_places;
       }
       lost_bytes += next.end - next.begin;
       at = next.end;
@@ -803,15 +806,15 @@ Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexc
   Memory& memory = memory_of(open.place);
   // If no other use began meanwhile and nobody inspects the record, the use is deferred: later work
   // of the stream counts as the same use.
-  const bool is_alone = memory.stream_uses == open.stream_uses && movers_ == 0 &&
+  const bool is_alone = memory.stream_uses == open.stream_uses && transfer_locks_ == 0 &&
                         open.kind == Kind::lease && memory.device == open.stream.device_id();
-  memory.ahead = {};
+  memory.deferred_use = {};
   const Mark mark = open.stream.next_mark();
   memory.storage->uses().end(open.ticket, open.stream, is_alone ? Mark{} : mark, open.access);
   note_stream_use(memory, open.access);
   if (is_alone && mark) {
-    memory.ahead = open.stream.id();
-    memory.ahead_writes = is_write(open.access);
+    memory.deferred_use = open.stream.id();
+    memory.deferred_use_writes = is_write(open.access);
   }
   open.has_use = false;
 }
@@ -836,7 +839,7 @@ void UnifiedCore::spread(std::uint32_t slot) noexcept {
   mutex_.unlock();
   if (is_checked_) poison_stale(range, place, slot, site);
   if (through && *through != place) {
-    const Mover mover(*this);
+    const TransferLock mover(*this);
     NewCopy copy(*this, *through, slot);
     Result<void> copied = try_ensure(*through, {}, site);
     if (copied) {
@@ -856,7 +859,7 @@ void UnifiedCore::spread(std::uint32_t slot) noexcept {
   // The stream may have ended before the lease. Its work until then still has to be recorded.
   const Result<void> noted =
       memory.storage->uses().try_note(open.stream, last_mark(open.stream), open.access);
-  memory.ahead = {};
+  memory.deferred_use = {};
   note_stream_use(memory, open.access);
   return static_cast<bool>(noted);
 }
@@ -867,10 +870,11 @@ void UnifiedCore::close(std::uint32_t slot, std::size_t kept) noexcept {
   StreamRef late;
   if (open.has_use) {
     end_use(open);
-  } else if (open.is_ahead) {
+  } else if (open.is_deferred) {
     const Memory& memory = memory_of(open.place);
     const StreamRef stream = DeviceState::load_words(open.stream);
-    if (memory.ahead == stream.id() && (memory.ahead_writes || !is_write(open.access))) [[likely]] {
+    if (memory.deferred_use == stream.id() &&
+        (memory.deferred_use_writes || !is_write(open.access))) [[likely]] {
       static_cast<void>(stream.next_mark());  // a stream that ends records promised marks
     } else if (!try_end_late(open)) {
       late = stream;
@@ -899,7 +903,7 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
     const std::lock_guard lock(mutex_);
     Open& open = slots_[slot];
     const bool was_write = is_write(open.access);
-    if (open.has_use || open.is_ahead) {
+    if (open.has_use || open.is_deferred) {
       // Readers in other places must find the writes in the record. The first read of this lease
       // comes after them.
       MarkSet waits;
@@ -909,8 +913,8 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
       if (!ticket) return ticket.failure();
       // The new use waits for nobody, so its ticket must not claim to come after more than the
       // write did.
-      *ticket = UseRecord::Ticket(open.is_ahead ? 0 : open.ticket.version(), false, false);
-      if (open.is_ahead) {
+      *ticket = UseRecord::Ticket(open.is_deferred ? 0 : open.ticket.version(), false, false);
+      if (open.is_deferred) {
         if (Result<void> noted = uses.try_note(open.stream, last_mark(open.stream), open.access);
             !noted) {
           uses.cancel(*ticket);
@@ -919,21 +923,21 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
       } else {
         uses.end(open.ticket, open.stream, open.stream.next_mark(), open.access);
       }
-      memory_of(open.place).ahead = {};
-      open.is_ahead = false;
+      memory_of(open.place).deferred_use = {};
+      open.is_deferred = false;
       open.has_use = true;
       open.ticket = *ticket;
       note_stream_use(memory_of(open.place), open.access);
       open.stream_uses = 0;
     }
-    if (open.is_sticky) --sticky_count_;
-    open.is_sticky = false;
+    if (open.has_untracked_writer) --untracked_writers_;
+    open.has_untracked_writer = false;
     open.access = Access::read;
     if (was_write) spread(slot);
     if (waiters_ != 0) notify();
   }
   // Taking and releasing the transfer lock protects the pages again, now against writes.
-  if (options_.guard) const Mover mover(*this);
+  if (options_.guard) const TransferLock mover(*this);
   return {};
 }
 

@@ -8,13 +8,14 @@
 //   (Memory::parts). Places are added and never removed.
 // - validity_, the directory: for each byte, the places in which the byte is up to date.
 // - slots_: the open leases, and the claims of calls that are in progress.
-// - under_way_, homeless_ and spilled_: bytes of the host copy that are in flight or in a spill
+// - in_flight_, in_flight_sole_copies_ and spilled_: bytes of the host copy that are in flight or
+// in a spill
 //   file.
 //
 // An access runs in these steps:
 // 1. It claims its byte range in a slot (try_take). From then on, conflicting accesses fail or
 //    wait.
-// 2. It takes the transfer lock (Mover).
+// 2. It takes the transfer lock (TransferLock).
 // 3. It allocates a copy in its place if there is none (try_ensure). This may evict other copies.
 // 4. It queues copies of the bytes that are stale in its place (try_fetch). The directory lists
 //    them as up to date from then on.
@@ -23,7 +24,8 @@
 //    (try_settle_host), and then records a write.
 //
 // The fast path opens and closes a lease under mutex_ alone, without steps 2 to 4. It applies if no
-// bytes have to move, nothing has to be waited for, and no call is moving bytes (movers_ is 0).
+// bytes have to move, nothing has to be waited for, and no call is moving bytes (transfer_locks_ is
+// 0).
 //
 // There are two locks:
 // - mutex_ is a spin lock that guards all members. It is held for a few instructions, and no device
@@ -34,10 +36,10 @@
 //
 // The lock order is: transfer_mutex_, then the turn and the list of a place (residents.hpp), then
 // mutex_. wait_mutex_ comes before mutex_. A thread that evicts only tries the transfer lock of
-// another buffer (TryMover), and so cannot deadlock.
+// another buffer (TryTransferLock), and so cannot deadlock.
 //
 // The order of the work on each memory is in the UseRecord of its storage. The functions are
-// defined in several files: unified_core.cpp (leases), unified_short_way.cpp (fast path),
+// defined in several files: unified_core.cpp (leases), unified_fast_path.cpp (fast path),
 // unified_moves.cpp (memory and copies), unified_bytes.cpp, unified_whole.cpp, unified_launch.cpp,
 // unified_pressure.cpp (eviction), unified_spill.cpp, unified_wait.cpp, unified_reconcile.cpp,
 // unified_checks.cpp, raw_unified.cpp (queries).
@@ -81,13 +83,13 @@ class UnifiedCore final : public LaunchMemory {
   /// The range of a claim on the whole buffer, whatever its size. Such a claim prevents a resize.
   static constexpr ByteRange everything{0, ~std::size_t{0}};
   /// Pinned::prefer page-locks host copies from this size on.
-  static constexpr std::size_t least_pinned_bytes = 64 * 1024;
+  static constexpr std::size_t min_pinned_bytes = 64 * 1024;
   /// When the directory reaches this many intervals, try_reconcile() reduces them.
-  static constexpr std::size_t most_intervals = 4096;
+  static constexpr std::size_t max_intervals = 4096;
   /// The number of transfers that transfers() returns.
   static constexpr std::size_t logged_transfers = 64;
   /// If more ranges than this are in flight to the host, they are recorded as one.
-  static constexpr std::size_t most_under_way = 64;
+  static constexpr std::size_t max_under_way = 64;
   /// The byte that checked buffers write over bytes nobody may read.
   static constexpr unsigned char poison = 0xCB;
 
@@ -100,12 +102,12 @@ class UnifiedCore final : public LaunchMemory {
 
   /// Adds a reference, and drops one. The core is deleted when it has no references and no open
   /// leases.
-  void add_share() noexcept;
-  void drop_share() noexcept;
+  void retain() noexcept;
+  void release() noexcept;
 
   // --- Leases
 
-  /// An escape is a lease for code that Tern cannot observe (EscapedPointer).
+  /// An escape is a lease for code that Tern cannot observe (UntrackedLease).
   enum class Kind : std::uint8_t { lease, escape };
   /// An access that a caller wants to open.
   struct Wanted {
@@ -131,17 +133,17 @@ class UnifiedCore final : public LaunchMemory {
   };
   /// The fastest path, for the most frequent case: the whole buffer is up to date in the same
   /// places, and no other lease is open. Inlined, and calls no function that is not.
-  [[nodiscard]] Opened open_host_simply(ByteRange range, Access access,
+  [[nodiscard]] Opened open_host_fast(ByteRange range, Access access,
+                                      const CallSite& site) noexcept;
+  [[nodiscard]] Opened open_device_fast(ByteRange range, Access access, StreamRef stream,
                                         const CallSite& site) noexcept;
-  [[nodiscard]] Opened open_device_simply(ByteRange range, Access access, StreamRef stream,
-                                          const CallSite& site) noexcept;
   /// Closes a lease on the fast path. Returns false, and does nothing, if close() is needed.
-  [[nodiscard]] bool close_simply(std::uint32_t slot) noexcept;
+  [[nodiscard]] bool close_fast(std::uint32_t slot) noexcept;
   /// The fast path for all cases in which no bytes move and nothing has to be waited for. Other
   /// leases may be open, and parts of the buffer may be in different states.
-  [[nodiscard]] Opened open_host_at_once(ByteRange range, Access access,
+  [[nodiscard]] Opened open_host_no_wait(ByteRange range, Access access,
                                          const CallSite& site) noexcept;
-  [[nodiscard]] Opened open_device_at_once(ByteRange range, Access access, StreamRef stream,
+  [[nodiscard]] Opened open_device_no_wait(ByteRange range, Access access, StreamRef stream,
                                            const CallSite& site) noexcept;
   /// Make the RawLease of a lease that a fast path has opened.
   [[nodiscard]] RawLease lease_of(const Opened& opened, ByteRange range, Access access) noexcept;
@@ -214,21 +216,21 @@ class UnifiedCore final : public LaunchMemory {
 
   /// Whether a copy can be evicted, and at what cost. The caller has locked the list of the copy's
   /// place, or holds a reference to the core.
-  struct Standing {
+  struct Evictability {
     Eviction kind = Eviction::stale;
     std::size_t bytes = 0;  // as granted by the resource
     bool can_go = false;
     bool is_leased = false;  // by a lease, a claim, a transfer or another handle of the storage
-    bool is_kept = false;    // with keep_on(), or adopted
+    bool is_kept = false;    // with pin_residency(), or adopted
     /// Whether the copy can be evicted now, or could be once other threads have closed their
     /// leases. False if this thread itself uses the copy, because nobody else could end that use.
     bool could_go = false;
     const Resource* resource = nullptr;
   };
   /// Returns the evictability of the copy in a memory.
-  [[nodiscard]] Standing standing(unsigned memory) const noexcept;
-  /// Resolves all deferred uses (see Memory::ahead): they now cover the work that their streams
-  /// have so far, and no later work. The caller has locked the list of a place, or holds a
+  [[nodiscard]] Evictability evictability(unsigned memory) const noexcept;
+  /// Resolves all deferred uses (see Memory::deferred_use): they now cover the work that their
+  /// streams have so far, and no later work. The caller has locked the list of a place, or holds a
   /// reference.
   void settle_uses() noexcept;
   /// Adds a reference for a caller that found the buffer in a list of residents. Returns false if
@@ -240,7 +242,7 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<std::size_t> try_evict(unsigned memory, Eviction most, StreamRef stream,
                                               CallSite site) noexcept;
   /// Excludes the copy of a place from eviction, or allows eviction again.
-  [[nodiscard]] Result<void> try_keep_on(Place place, bool keeps, CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_pin_residency(Place place, bool keeps, CallSite site) noexcept;
   /// Makes all copies the first of their kind to be evicted, until their next use.
   void set_unwanted() noexcept;
 
@@ -260,7 +262,7 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] std::vector<Place> valid_places(ByteRange range) const;
   [[nodiscard]] bool is_stale_on(ByteRange range, Place place) const noexcept;
   [[nodiscard]] std::vector<RawUnified::Interval> intervals(ByteRange range) const;
-  [[nodiscard]] UnifiedStatistics stats() const noexcept;
+  [[nodiscard]] UnifiedStatistics statistics() const noexcept;
   [[nodiscard]] std::vector<Transfer> transfers() const;
   [[nodiscard]] Result<void> check() const noexcept;
   [[nodiscard]] Result<void> try_compare(ByteRange range, CallSite site) noexcept;
@@ -285,7 +287,7 @@ class UnifiedCore final : public LaunchMemory {
     std::byte* address = nullptr;
     DeviceId device = {};
     bool wants_notes = false;
-    bool ahead_writes = false;  // see `ahead`
+    bool deferred_use_writes = false;  // see `deferred_use`
     /// Whether the host may read, and write, without waiting for a stream.
     bool is_read_clear = true, is_write_clear = true;
     /// The number of uses by streams so far. It tells a thread that has waited whether another use
@@ -294,10 +296,10 @@ class UnifiedCore final : public LaunchMemory {
     /// The stream of the deferred use, if there is one. When a device lease closes and no other use
     /// of the memory began meanwhile, its use is recorded without a mark: it covers whatever the
     /// stream submits later, so further leases of that stream need no record at all. Any code that
-    /// inspects the UseRecord clears this member first (see Pause), because inspecting resolves the
-    /// deferred use to a mark. A lease that is open at that moment records its use when it closes
-    /// (try_end_late).
-    StreamId ahead = {};
+    /// inspects the UseRecord clears this member first (see FastPathBlocker), because inspecting
+    /// resolves the deferred use to a mark. A lease that is open at that moment records its use
+    /// when it closes (try_end_late).
+    StreamId deferred_use = {};
     /// The clock of the place, and its value at the last use of this memory. See Residents.
     const std::atomic<std::uint64_t>* clock = nullptr;
     std::uint64_t last_use = 0;
@@ -333,9 +335,9 @@ class UnifiedCore final : public LaunchMemory {
     Kind kind = Kind::lease;
     bool is_open = false;
     bool has_use = false;
-    bool is_ahead = false;  // covered by the deferred use of its stream
+    bool is_deferred = false;  // covered by the deferred use of its stream
     /// An escape whose holder may write at any time, because it has not committed yet.
-    bool is_sticky = false;
+    bool has_untracked_writer = false;
     /// A reader whose bytes the directory does not list as up to date in its place, because an
     /// escape may have changed them elsewhere.
     bool is_unlisted = false;
@@ -349,26 +351,26 @@ class UnifiedCore final : public LaunchMemory {
   };
   /// Bytes that are in flight to the host copy. The directory lists them as up to date, but nobody
   /// has waited for them yet, and they may fail to arrive.
-  struct UnderWay {
+  struct InFlight {
     ByteRange range = {};
-    unsigned source = PlaceSet::most;  // PlaceSet::most: several places
+    unsigned source = PlaceSet::max_places;  // PlaceSet::max_places: several places
     /// The value of Memory::stream_uses of the host memory. Waiting for that many uses waits for
     /// these bytes.
     std::uint64_t stream_uses = 0;
     bool is_lost = false;  // the bytes did not arrive, and no other place has them
   };
-  /// Blocks the fast path while it lives, and clears Memory::ahead, so that a UseRecord may be
-  /// inspected.
-  class Pause;
-  /// The transfer lock: a Pause, and transfer_mutex_. While it lives, bytes may be moved and memory
-  /// may be allocated and freed.
-  class Mover;
-  /// A Mover that does not wait for the lock.
-  class TryMover;
+  /// Blocks the fast path while it lives, and clears Memory::deferred_use, so that a UseRecord may
+  /// be inspected.
+  class FastPathBlocker;
+  /// The transfer lock: a FastPathBlocker, and transfer_mutex_. While it lives, bytes may be moved
+  /// and memory may be allocated and freed.
+  class TransferLock;
+  /// A TransferLock that does not wait for the lock.
+  class TryTransferLock;
   /// Frees a copy that the current call has allocated, if the call fails.
   class NewCopy;
   /// A claim on a byte range for the duration of a call.
-  class Hold;
+  class ScopedClaim;
 
   // --- The caller holds mutex_
 
@@ -402,13 +404,13 @@ class UnifiedCore final : public LaunchMemory {
   void note_write(unsigned place, ByteRange range, Access access) noexcept;
   /// Makes a granted write lease an escape: its holder may write at any time, and others may read.
   /// Releases mutex_ and takes it again.
-  void begin_escape(std::uint32_t slot) noexcept;
+  void begin_export(std::uint32_t slot) noexcept;
   /// Begins a use of the memory on the stream. Returns false, and begins nothing, if the stream
   /// would have to wait for another stream.
   [[nodiscard]] static bool begin_without_waits(Memory& memory, Access access, StreamRef stream,
                                                 UseRecord::Ticket& ticket,
                                                 const CallSite& site) noexcept;
-  /// Returns PlaceSet::most if the device is not a place of this buffer.
+  /// Returns PlaceSet::max_places if the device is not a place of this buffer.
   [[nodiscard]] unsigned find_place(DeviceId device) const noexcept;
   [[nodiscard]] std::optional<unsigned> find(Place place) const noexcept;
   [[nodiscard]] Memory& memory_of(unsigned place) noexcept {
@@ -455,8 +457,10 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] bool is_ready_at(unsigned place, const Memory& memory, ByteRange range,
                                  Access access) noexcept;
   [[nodiscard]] BufferState state_of(PlaceSet valid) const noexcept;
-  /// Like standing(), for a caller that has itself increased movers_ by `own_movers`.
-  [[nodiscard]] Standing standing_of(unsigned memory, std::uint32_t own_movers) const noexcept;
+  /// Like evictability(), for a caller that has itself increased transfer_locks_ by
+  /// `own_transfer_locks`.
+  [[nodiscard]] Evictability evictability_of(unsigned memory,
+                                             std::uint32_t own_transfer_locks) const noexcept;
   /// Adds a transfer to the statistics and to the log of this buffer.
   void log(const Transfer& transfer) noexcept;
 
@@ -488,8 +492,8 @@ class UnifiedCore final : public LaunchMemory {
   /// place and not read; lost bytes can be neither. Fails with never_written, device_lost.
   [[nodiscard]] Result<void> check_written(ByteRange range, Access access,
                                            CallSite site) const noexcept;
-  /// Returns the first bytes of the range that are lost and were not written since. The caller holds
-  /// mutex_.
+  /// Returns the first bytes of the range that are lost and were not written since. The caller
+  /// holds mutex_.
   [[nodiscard]] ByteRange first_lost(ByteRange range) const noexcept;
   /// Returns whether the device reports that it is lost. Queries a stream of the library, because a
   /// stream of the program may be in a capture.
@@ -511,7 +515,7 @@ class UnifiedCore final : public LaunchMemory {
   /// memory.
   [[nodiscard]] Result<void> try_let_others_end(CallSite site) noexcept;
 
-  // --- The caller holds transfer_mutex_ (a Mover) and not mutex_
+  // --- The caller holds transfer_mutex_ (a TransferLock) and not mutex_
 
   /// Returns the number of the device's place, and adds the place if it is new. Fails with capacity
   /// if there are 64 places, with unsupported if the device lacks the dtype, and with
@@ -540,15 +544,15 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_write_back(unsigned memory, CallSite site) noexcept;
   /// Records that these ranges are in flight to the host, and that their source is being freed.
   /// Throws std::bad_alloc.
-  void note_homeless(std::span<const ByteRange> ranges, unsigned source);
-  /// Adds an entry to homeless_, or extends an equal one. The caller holds mutex_.
-  void add_homeless(const UnderWay& left);
+  void note_sole_copy(std::span<const ByteRange> ranges, unsigned source);
+  /// Adds an entry to in_flight_sole_copies_, or extends an equal one. The caller holds mutex_.
+  void add_sole_copy(const InFlight& left);
   /// Records the in-flight ranges that only the host will have once these places are gone. The
   /// caller also holds mutex_. Throws std::bad_alloc.
-  void note_homeless_without(PlaceSet going);
+  void note_sole_copy_without(PlaceSet going);
   /// Returns the place that the bytes in flight to this range of the host come from, or
-  /// PlaceSet::most if they come from several places. The caller also holds mutex_.
-  [[nodiscard]] unsigned source_under_way(ByteRange range) const noexcept;
+  /// PlaceSet::max_places if they come from several places. The caller also holds mutex_.
+  [[nodiscard]] unsigned source_in_flight(ByteRange range) const noexcept;
   /// Writes the bytes that only the host has to the spill file, which then stands in for the host
   /// copy. Waits for the uses of the copy and for the disk. The caller frees the memory in `gone`.
   [[nodiscard]] Result<void> try_spill(StorageHandle& gone, CallSite site) noexcept;
@@ -588,7 +592,7 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_fetch(const Fetch& fetch) noexcept;
   /// For an escape on a device that has not committed yet: records that its stream may have written
   /// up to now. The caller also holds mutex_.
-  [[nodiscard]] Result<void> try_note_escape(const Open& open) noexcept;
+  [[nodiscard]] Result<void> try_note_export(const Open& open) noexcept;
   /// Queues the copies of some runs between two storages, as one pitched copy if they are regular.
   [[nodiscard]] Result<void> try_issue(std::span<const CopyRun> runs, const StorageHandle& to,
                                        const StorageHandle& from, StreamRef stream,
@@ -685,7 +689,7 @@ class UnifiedCore final : public LaunchMemory {
   void notify() noexcept;
 
   // The members that the fast path reads come first.
-  mutable BriefLock mutex_;
+  mutable SpinLock mutex_;
   // Whether any of checked, guard or compare is on. These buffers never use the fast path.
   const bool is_watched_;
   const bool is_checked_;
@@ -693,9 +697,10 @@ class UnifiedCore final : public LaunchMemory {
   // while it has references (shares_) or open leases.
   std::uint32_t shares_ = 1;
   std::uint32_t open_count_ = 0;
-  std::uint32_t movers_ = 0;  // calls that move bytes, wait to move bytes, or inspect a UseRecord
-  /// Open slots with is_sticky.
-  std::uint32_t sticky_count_ = 0;
+  std::uint32_t transfer_locks_ =
+      0;  // calls that move bytes, wait to move bytes, or inspect a UseRecord
+  /// Open slots with has_untracked_writer.
+  std::uint32_t untracked_writers_ = 0;
   /// Threads that wait in try_take().
   std::uint32_t waiters_ = 0;
   /// The first free slot plus 1, or 0 if there is none.
@@ -721,10 +726,10 @@ class UnifiedCore final : public LaunchMemory {
   const DType dtype_;
   const std::size_t element_bytes_;
   /// Bytes that are in flight to the host copy.
-  std::vector<UnderWay> under_way_;
-  /// Like under_way_, for bytes whose source has been freed. If they do not arrive, they are lost,
+  std::vector<InFlight> in_flight_;
+  /// Like in_flight_, for bytes whose source has been freed. If they do not arrive, they are lost,
   /// and stay in this list until they are written again.
-  std::vector<UnderWay> homeless_;
+  std::vector<InFlight> in_flight_sole_copies_;
   /// A range of the host copy that is in the spill file. While there are any, the host copy has no
   /// memory. Changes under both locks.
   struct Spilled {
@@ -746,7 +751,7 @@ class UnifiedCore final : public LaunchMemory {
   for (unsigned place = 1; place < places_.size(); ++place) {
     if (places_[place].id == device) return place;
   }
-  return PlaceSet::most;
+  return PlaceSet::max_places;
 }
 
 [[gnu::always_inline]] inline void UnifiedCore::begin_slot(std::uint32_t number, ByteRange range,
@@ -764,8 +769,8 @@ class UnifiedCore final : public LaunchMemory {
   slot.place = static_cast<std::uint8_t>(place);
   slot.kind = kind;
   slot.is_open = true;
-  slot.has_use = slot.is_ahead = false;
-  slot.is_sticky = slot.is_unlisted = slot.is_missing = false;
+  slot.has_use = slot.is_deferred = false;
+  slot.has_untracked_writer = slot.is_unlisted = slot.is_missing = false;
   ++open_count_;
 }
 
@@ -788,34 +793,34 @@ std::vector<ByteRange> UnifiedCore::ranges_where(ByteRange range, Fits fits) con
   return found;
 }
 
-class UnifiedCore::Pause {
+class UnifiedCore::FastPathBlocker {
  public:
-  explicit Pause(UnifiedCore& core) noexcept : core_(core) {
+  explicit FastPathBlocker(UnifiedCore& core) noexcept : core_(core) {
     const std::lock_guard lock(core_.mutex_);
-    ++core_.movers_;
-    for (Memory& memory : core_.memories_) memory.ahead = {};
+    ++core_.transfer_locks_;
+    for (Memory& memory : core_.memories_) memory.deferred_use = {};
   }
-  Pause(const Pause&) = delete;
-  Pause& operator=(const Pause&) = delete;
-  ~Pause() {
+  FastPathBlocker(const FastPathBlocker&) = delete;
+  FastPathBlocker& operator=(const FastPathBlocker&) = delete;
+  ~FastPathBlocker() {
     const std::lock_guard lock(core_.mutex_);
-    --core_.movers_;
+    --core_.transfer_locks_;
   }
 
  private:
   UnifiedCore& core_;
 };
 
-class UnifiedCore::Mover {
+class UnifiedCore::TransferLock {
  public:
-  explicit Mover(UnifiedCore& core) noexcept
+  explicit TransferLock(UnifiedCore& core) noexcept
       : core_(core), pause_(core), lock_(core.transfer_mutex_) {
     core_.moving_thread_.store(this_thread(), std::memory_order_relaxed);
     if (core_.options_.guard) core_.open_pages();
   }
-  Mover(const Mover&) = delete;
-  Mover& operator=(const Mover&) = delete;
-  ~Mover() {
+  TransferLock(const TransferLock&) = delete;
+  TransferLock& operator=(const TransferLock&) = delete;
+  ~TransferLock() {
     core_.list_copies();
     if (core_.options_.guard) core_.close_pages();
     core_.moving_thread_.store(0, std::memory_order_relaxed);
@@ -823,12 +828,12 @@ class UnifiedCore::Mover {
 
  private:
   UnifiedCore& core_;
-  Pause pause_;
+  FastPathBlocker pause_;
   std::lock_guard<std::mutex> lock_;
 };
 
-/// Must be constructed after the Mover, so that the copy is freed before the Mover releases the
-/// lock.
+/// Must be constructed after the TransferLock, so that the copy is freed before the TransferLock
+/// releases the lock.
 class UnifiedCore::NewCopy {
  public:
   NewCopy(UnifiedCore& core, unsigned place, std::uint32_t own) noexcept
@@ -849,14 +854,14 @@ class UnifiedCore::NewCopy {
   bool is_kept_ = false;
 };
 
-/// A Mover, unless another call moves bytes, waits to, or inspects a UseRecord. In that case it is
-/// empty, and operator bool returns false.
-class UnifiedCore::TryMover {
+/// A TransferLock, unless another call moves bytes, waits to, or inspects a UseRecord. In that case
+/// it is empty, and operator bool returns false.
+class UnifiedCore::TryTransferLock {
  public:
-  explicit TryMover(UnifiedCore& core) noexcept;
-  TryMover(const TryMover&) = delete;
-  TryMover& operator=(const TryMover&) = delete;
-  ~TryMover();
+  explicit TryTransferLock(UnifiedCore& core) noexcept;
+  TryTransferLock(const TryTransferLock&) = delete;
+  TryTransferLock& operator=(const TryTransferLock&) = delete;
+  ~TryTransferLock();
 
   [[nodiscard]] explicit operator bool() const noexcept { return lock_.owns_lock(); }
 
@@ -866,7 +871,7 @@ class UnifiedCore::TryMover {
 };
 
 /// Claims a byte range as a lease does, and releases the claim at the end of the scope.
-class UnifiedCore::Hold {
+class UnifiedCore::ScopedClaim {
  public:
   [[nodiscard]] Result<void> try_take(UnifiedCore& core, const Wanted& wanted) noexcept {
     const Result<std::uint32_t> slot = core.try_take(wanted, nowhere);
@@ -876,10 +881,10 @@ class UnifiedCore::Hold {
     return {};
   }
   [[nodiscard]] std::uint32_t slot() const noexcept { return slot_; }
-  Hold() noexcept = default;
-  Hold(const Hold&) = delete;
-  Hold& operator=(const Hold&) = delete;
-  ~Hold() {
+  ScopedClaim() noexcept = default;
+  ScopedClaim(const ScopedClaim&) = delete;
+  ScopedClaim& operator=(const ScopedClaim&) = delete;
+  ~ScopedClaim() {
     if (core_ != nullptr) core_->cancel(slot_);
   }
 

@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "coherence/room.hpp"
+#include "coherence/eviction_request.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 
@@ -43,7 +43,7 @@ Result<LaunchMemory::Missing> UnifiedCore::try_missing(StreamRef stream, CallSit
   {
     const std::lock_guard lock(mutex_);
     const unsigned place = find_place(device.id());
-    if (place != PlaceSet::most && takes_part(place)) return Missing{};
+    if (place != PlaceSet::max_places && takes_part(place)) return Missing{};
   }
   Result<ResourceHandle> resource = try_device_resource(device);
   if (!resource) return Failure(resource.failure()).at(site);
@@ -58,12 +58,12 @@ Result<void> UnifiedCore::try_make_room(std::size_t bytes, StreamRef stream, Cal
   const Result<ResourceHandle> resource = try_device_resource(device);
   if (!resource) return Failure(resource.failure()).at(site);
   const std::shared_ptr<Residents> where = Residents::of(device.place());
-  Room room(*where, {.bytes = bytes,
-                     .resource = resource->get(),
-                     .stream = stream,
-                     .tag = options_.tag,
-                     .place = device.spec(),
-                     .site = site});
+  EvictionRequest room(*where, {.bytes = bytes,
+                                .resource = resource->get(),
+                                .stream = stream,
+                                .tag = options_.tag,
+                                .place = device.spec(),
+                                .site = site});
   const std::size_t missing = room.missing_bytes();
   if (missing == 0) return {};
   const Failure why(ErrorCode::out_of_budget);
@@ -78,7 +78,7 @@ Result<void> UnifiedCore::try_make_room(std::size_t bytes, StreamRef stream, Cal
 
 Result<StorageHandle> UnifiedCore::try_make_ready(StreamRef stream, bool& is_new,
                                                   CallSite site) noexcept {
-  const Mover mover(*this);
+  const TransferLock mover(*this);
   const Result<unsigned> place = try_place(stream.device(), site);
   if (!place) return place.failure();
   is_new = !takes_part(*place);
@@ -98,7 +98,7 @@ Result<StorageHandle> UnifiedCore::try_make_ready(StreamRef stream, bool& is_new
 
 Result<void> UnifiedCore::try_bring(std::span<const LaunchPart> parts, StreamRef stream,
                                     CallSite site) noexcept {
-  const Mover mover(*this);
+  const TransferLock mover(*this);
   const unsigned place = find_place(stream.device_id());
   for (const LaunchPart& part : parts) {
     if (!needs_old_bytes(part.access)) continue;
@@ -132,7 +132,7 @@ Result<void> UnifiedCore::try_bring(std::span<const LaunchPart> parts, StreamRef
 void UnifiedCore::finish(std::span<const LaunchPart> parts, StreamRef stream, bool is_submitted,
                          bool was_new) noexcept {
   {
-    const Mover mover(*this);
+    const TransferLock mover(*this);
     StorageHandle gone;  // destroyed after mutex_ is released, and before the transfer lock is
     const std::lock_guard lock(mutex_);
     const unsigned place = find_place(stream.device_id());
@@ -149,8 +149,8 @@ void UnifiedCore::finish(std::span<const LaunchPart> parts, StreamRef stream, bo
              std::ranges::none_of(
                  parts, [&](const LaunchPart& part) { return part.claim == number_of(open); });
     });
-    if (!is_submitted && was_new && place != PlaceSet::most && takes_part(place) && !is_used &&
-        !validity_.valid_somewhere(0, bytes()).has(place)) {
+    if (!is_submitted && was_new && place != PlaceSet::max_places && takes_part(place) &&
+        !is_used && !validity_.valid_somewhere(0, bytes()).has(place)) {
       begin_transit(places_[place].memory);
       gone = leave(place);
     }

@@ -65,7 +65,7 @@ std::string_view UnifiedCore::name_of(unsigned place) const noexcept {
 
 Failure UnifiedCore::sync_failed(unsigned from, unsigned to, ByteRange range, const Failure& cause,
                                  CallSite site) const noexcept {
-  if (cause.code() != ErrorCode::device_lost || from == host || from == PlaceSet::most) {
+  if (cause.code() != ErrorCode::device_lost || from == host || from == PlaceSet::max_places) {
     return not_completed(from, to, range, cause, site);
   }
   return copy_failed(
@@ -117,14 +117,14 @@ bool UnifiedCore::is_shared(const Device& device) const noexcept {
 }
 
 Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noexcept {
-  if (const unsigned found = find_place(device.id()); found != PlaceSet::most) return found;
+  if (const unsigned found = find_place(device.id()); found != PlaceSet::max_places) return found;
   const unsigned place = static_cast<unsigned>(places_.size());
-  if (place == PlaceSet::most) {
+  if (place == PlaceSet::max_places) {
     return Failure(ErrorCode::capacity,
                    "buffer '{tag}' has copies in {max} places, and '{device}' would be one more. "
                    "Drop it and make another.",
                    site)
-        .with("max", PlaceSet::most)
+        .with("max", PlaceSet::max_places)
         .with("tag", options_.tag.name())
         .with("device", device.spec());
   }
@@ -175,7 +175,7 @@ Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, ResourceHand
   }
   const bool wants_pinned =
       options_.pinned == Pinned::required ||
-      (options_.pinned == Pinned::prefer && !options_.guard && bytes >= least_pinned_bytes);
+      (options_.pinned == Pinned::prefer && !options_.guard && bytes >= min_pinned_bytes);
   if (wants_pinned && (!is_host || find_resource(options_, {}, MemoryKind::pinned))) {
     options.resource = find_resource(options_, {}, MemoryKind::pinned);
     options.kind = MemoryKind::pinned;
@@ -259,7 +259,7 @@ Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite 
 
 CopyCosts UnifiedCore::costs_at(unsigned place) const noexcept {
   CopyCosts costs;
-  costs.merge_below = options_.merge_below_bytes;
+  costs.merge_below = options_.coalesce_gap_bytes;
   const PlaceEntry& to = places_[place];
   for (unsigned source = 0; source < places_.size(); ++source) {
     const PlaceEntry& from = places_[source];
@@ -316,13 +316,13 @@ ByteRange UnifiedCore::only_in(PlaceSet places, ByteRange range) const noexcept 
   return found;
 }
 
-unsigned UnifiedCore::source_under_way(ByteRange range) const noexcept {
+unsigned UnifiedCore::source_in_flight(ByteRange range) const noexcept {
   std::optional<unsigned> found;
-  for (const UnderWay& one : under_way_) {
+  for (const InFlight& one : in_flight_) {
     if (one.range.end <= range.begin || range.end <= one.range.begin) continue;
-    found = !found || *found == one.source ? one.source : PlaceSet::most;
+    found = !found || *found == one.source ? one.source : PlaceSet::max_places;
   }
-  return found.value_or(PlaceSet::most);
+  return found.value_or(PlaceSet::max_places);
 }
 
 Result<UnifiedCore::Runner> UnifiedCore::try_runner(const Device& device, Storage& storage,
@@ -387,8 +387,8 @@ Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const Storage
   return no_host_memory("copies between places", site);
 }
 
-Result<void> UnifiedCore::try_note_escape(const Open& open) noexcept {
-  if (!open.is_sticky || !open.has_use) return {};
+Result<void> UnifiedCore::try_note_export(const Open& open) noexcept {
+  if (!open.has_untracked_writer || !open.has_use) return {};
   Memory& memory = memory_of(open.place);
   note_stream_use(memory, Access::discard);
   return memory.storage->uses().try_note(open.stream, last_mark(open.stream), Access::discard);
@@ -417,8 +417,8 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       const Open& open = slots_[i];
       if (i == own || !open.is_open || !open.overlaps(range)) continue;
       leased.push_back({open.begin, open.end});
-      if (Result<void> noted = try_note_escape(open); !noted) return noted;
-      if (!open.is_sticky || open.place == place) continue;
+      if (Result<void> noted = try_note_export(open); !noted) return noted;
+      if (!open.has_untracked_writer || open.place == place) continue;
       // Nobody knows what an escape has changed, so its range is copied again, whatever the
       // directory says.
       sticky.push_back({std::max(open.begin, range.begin), std::min(open.end, range.end)});
@@ -443,7 +443,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       }
     }
     if (!make_room(runs.size() + 1)) return no_host_memory("a directory", site);
-    if (places_[place].memory == host) under_way_.reserve(under_way_.size() + runs.size());
+    if (places_[place].memory == host) in_flight_.reserve(in_flight_.size() + runs.size());
   }
   // Queues the copies of one source after the other; usually there is only one. The directory
   // changes only after all of them are queued.
@@ -511,19 +511,19 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   for (const CopyRun& run : runs) {
     validity_.apply(Access::read, run.begin, run.end, place);
     if (places_[place].memory == host && places_[run.source].memory != host) {
-      under_way_.push_back({{run.begin, run.end}, run.source, memory_of(host).stream_uses});
+      in_flight_.push_back({{run.begin, run.end}, run.source, memory_of(host).stream_uses});
     }
   }
   // Limits the list: beyond that, one entry covers all ranges.
-  if (under_way_.size() > most_under_way) {
-    UnderWay all = under_way_[0];
-    for (const UnderWay& one : under_way_) {
+  if (in_flight_.size() > max_under_way) {
+    InFlight all = in_flight_[0];
+    for (const InFlight& one : in_flight_) {
       all.range = {std::min(all.range.begin, one.range.begin),
                    std::max(all.range.end, one.range.end)};
       all.stream_uses = std::max(all.stream_uses, one.stream_uses);
-      if (all.source != one.source) all.source = PlaceSet::most;
+      if (all.source != one.source) all.source = PlaceSet::max_places;
     }
-    under_way_.assign(1, all);
+    in_flight_.assign(1, all);
   }
   // The bytes of an escape do not count as up to date here, so that the next read copies them
   // again.
@@ -626,7 +626,7 @@ Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, 
 
 void UnifiedCore::poison_stale(ByteRange range, unsigned written, std::uint32_t own,
                                CallSite site) noexcept {
-  const Mover mover(*this);
+  const TransferLock mover(*this);
   {
     const std::lock_guard lock(mutex_);
     for (const Open& open : slots_) {

@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-#include "coherence/room.hpp"
+#include "coherence/eviction_request.hpp"
 #include "coherence/totals.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
@@ -14,7 +14,7 @@ namespace {
 
 /// Every round evicts as many bytes as the request needs. If memory is fragmented, several rounds
 /// may be necessary. The bound ends the loop if other code keeps taking the freed memory.
-constexpr int most_rounds = 64;
+constexpr int max_rounds = 64;
 
 /// Frees the memory in the order of the stream, after all of its uses.
 void free_on(StorageHandle storage, StreamRef stream, CallSite site) noexcept {
@@ -28,31 +28,31 @@ void free_on(StorageHandle storage, StreamRef stream, CallSite site) noexcept {
 
 }  // namespace
 
-UnifiedCore::TryMover::TryMover(UnifiedCore& core) noexcept : core_(core) {
+UnifiedCore::TryTransferLock::TryTransferLock(UnifiedCore& core) noexcept : core_(core) {
   {
-    // The holder of a transfer lock counts in movers_. So a thread never tries a mutex that it
-    // holds itself.
+    // The holder of a transfer lock counts in transfer_locks_. So a thread never tries a mutex that
+    // it holds itself.
     const std::lock_guard lock(core_.mutex_);
-    if (core_.movers_ != 0) return;
-    ++core_.movers_;
-    for (Memory& memory : core_.memories_) memory.ahead = {};
+    if (core_.transfer_locks_ != 0) return;
+    ++core_.transfer_locks_;
+    for (Memory& memory : core_.memories_) memory.deferred_use = {};
   }
   lock_ = std::unique_lock(core_.transfer_mutex_, std::try_to_lock);
   if (lock_) core_.moving_thread_.store(this_thread(), std::memory_order_relaxed);
   if (lock_ && core_.options_.guard) core_.open_pages();
   if (lock_) return;
   const std::lock_guard lock(core_.mutex_);
-  --core_.movers_;
+  --core_.transfer_locks_;
 }
 
-UnifiedCore::TryMover::~TryMover() {
+UnifiedCore::TryTransferLock::~TryTransferLock() {
   if (!lock_) return;
   core_.list_copies();
   if (core_.options_.guard) core_.close_pages();
   core_.moving_thread_.store(0, std::memory_order_relaxed);
   lock_.unlock();
   const std::lock_guard lock(core_.mutex_);
-  --core_.movers_;
+  --core_.transfer_locks_;
 }
 
 void UnifiedCore::list_copies() noexcept {
@@ -104,19 +104,19 @@ bool UnifiedCore::try_share() noexcept {
 void UnifiedCore::settle_uses() noexcept {
   const std::lock_guard lock(mutex_);
   for (Memory& memory : memories_) {
-    memory.ahead = {};
+    memory.deferred_use = {};
     if (memory.storage) memory.storage->uses().settle();
   }
 }
 
-UnifiedCore::Standing UnifiedCore::standing(unsigned number) const noexcept {
+UnifiedCore::Evictability UnifiedCore::evictability(unsigned number) const noexcept {
   const std::lock_guard lock(mutex_);
-  return standing_of(number, 0);
+  return evictability_of(number, 0);
 }
 
-UnifiedCore::Standing UnifiedCore::standing_of(unsigned number,
-                                               std::uint32_t own_movers) const noexcept {
-  Standing found;
+UnifiedCore::Evictability UnifiedCore::evictability_of(
+    unsigned number, std::uint32_t own_transfer_locks) const noexcept {
+  Evictability found;
   const Memory& memory = memories_[number];
   if ((shares_ == 0 && open_count_ == 0) || !memory.storage) return found;
   const Result<Block> block = memory.storage->try_block();
@@ -131,10 +131,10 @@ UnifiedCore::Standing UnifiedCore::standing_of(unsigned number,
   });
   found.kind = is_alone ? Eviction::dirty : is_used ? Eviction::clean : Eviction::stale;
   // Another handle of the storage would keep the memory alive.
-  found.is_leased = movers_ != own_movers || memory.storage->shares() != 1;
+  found.is_leased = transfer_locks_ != own_transfer_locks || memory.storage->shares() != 1;
   const std::uint64_t own_thread = this_thread();
-  bool is_own =
-      movers_ != own_movers && moving_thread_.load(std::memory_order_relaxed) == own_thread;
+  bool is_own = transfer_locks_ != own_transfer_locks &&
+                moving_thread_.load(std::memory_order_relaxed) == own_thread;
   for (const Open& open : slots_) {
     // A claim without a place may still choose this one. A dirty copy can be written back only if
     // no lease is open anywhere.
@@ -168,7 +168,7 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
     return saved;
   }
   // The device copy is freed while these bytes are in flight. If they do not arrive, they are lost.
-  note_homeless(alone, number);
+  note_sole_copy(alone, number);
   PressureTotals& totals = PressureTotals::instance();
   const std::lock_guard lock(totals.mutex);
   totals.statistics.written_back_bytes += statistics_.of(TransferReason::evict).bytes - before;
@@ -177,28 +177,29 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
   return no_host_memory("the directory of a unified buffer", site);
 }
 
-void UnifiedCore::add_homeless(const UnderWay& left) {
-  const auto covers = [&](const UnderWay& other) {
+void UnifiedCore::add_sole_copy(const InFlight& left) {
+  const auto covers = [&](const InFlight& other) {
     return !other.is_lost && other.source == left.source && other.range.begin <= left.range.begin &&
            left.range.end <= other.range.end;
   };
-  if (const auto found = std::ranges::find_if(homeless_, covers); found != homeless_.end()) {
+  if (const auto found = std::ranges::find_if(in_flight_sole_copies_, covers);
+      found != in_flight_sole_copies_.end()) {
     found->stream_uses = std::max(found->stream_uses, left.stream_uses);
   } else {
-    homeless_.push_back(left);
+    in_flight_sole_copies_.push_back(left);
   }
 }
 
-void UnifiedCore::note_homeless(std::span<const ByteRange> ranges, unsigned source) {
+void UnifiedCore::note_sole_copy(std::span<const ByteRange> ranges, unsigned source) {
   const std::lock_guard lock(mutex_);
   for (const ByteRange& one : ranges) {
-    add_homeless({one, source, memories_[host].stream_uses});
+    add_sole_copy({one, source, memories_[host].stream_uses});
   }
 }
 
-void UnifiedCore::note_homeless_without(PlaceSet going) {
+void UnifiedCore::note_sole_copy_without(PlaceSet going) {
   const PlaceSet own = memories_[host].parts;
-  for (const UnderWay& one : under_way_) {
+  for (const InFlight& one : in_flight_) {
     validity_.visit(one.range.begin, one.range.end,
                     [&](std::size_t begin, std::size_t end, PlaceSet valid) {
                       PlaceSet left = valid;
@@ -206,7 +207,7 @@ void UnifiedCore::note_homeless_without(PlaceSet going) {
                         if (going.has(place)) left = left.without(place);
                       }
                       if (left == valid || left.empty() || (left & own) != left) return;
-                      add_homeless({{begin, end}, one.source, one.stream_uses});
+                      add_sole_copy({{begin, end}, one.source, one.stream_uses});
                     });
   }
 }
@@ -219,12 +220,12 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
     ++totals.statistics.failed_evictions;
     return failure;
   };
-  const TryMover mover(*this);
+  const TryTransferLock mover(*this);
   if (!mover) return 0;
-  Standing before;
+  Evictability before;
   {
     const std::lock_guard lock(mutex_);
-    before = standing_of(number, 1);
+    before = evictability_of(number, 1);
   }
   if (!before.can_go || before.kind > most) return 0;
   const bool is_spilled = before.kind == Eviction::dirty && number == host;
@@ -236,7 +237,7 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
   begin_transit(number);
   try {
     const std::lock_guard lock(mutex_);
-    if (number != host) note_homeless_without(memories_[number].parts);
+    if (number != host) note_sole_copy_without(memories_[number].parts);
     Memory& memory = memories_[number];
     // Leases that claimed their range meanwhile wait for the transfer lock and find the copy gone.
     // For a spilled copy, try_spill() has already updated the directory.
@@ -277,17 +278,17 @@ Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t b
   Result<StorageHandle> made = try_once();
   if (made || !is_shortage(made.failure())) return made;
   // Memory that was freed earlier may be available by now.
-  poll_storages();
+  reclaim_deferred();
   const std::size_t need =
       asked ? asked->good_size({.bytes = bytes, .stream = stream, .tag = options_.tag}) : bytes;
-  Room room(memory_of(place).resident->where(), {.bytes = need,
-                                                 .resource = asked.get(),
-                                                 .stream = stream,
-                                                 .most = most,
-                                                 .tag = options_.tag,
-                                                 .place = name_of(place),
-                                                 .site = site});
-  for (int round = 0; round < most_rounds; ++round) {
+  EvictionRequest room(memory_of(place).resident->where(), {.bytes = need,
+                                                            .resource = asked.get(),
+                                                            .stream = stream,
+                                                            .most = most,
+                                                            .tag = options_.tag,
+                                                            .place = name_of(place),
+                                                            .site = site});
+  for (int round = 0; round < max_rounds; ++round) {
     // While this request waited for its turn, another one may have freed more than it needed.
     if (round != 0 || room.has_waited()) {
       made = try_once();
@@ -305,8 +306,8 @@ Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t b
 
 // --- Policies
 
-Result<void> UnifiedCore::try_keep_on(Place where, bool keeps, CallSite site) noexcept {
-  const Mover mover(*this);
+Result<void> UnifiedCore::try_pin_residency(Place where, bool keeps, CallSite site) noexcept {
+  const TransferLock mover(*this);
   std::optional<unsigned> place;
   if (where == options_.device.place() && keeps) {
     const Result<unsigned> own = try_place(options_.device, site);

@@ -16,7 +16,7 @@ namespace tern {
 namespace {
 
 /// Up to this size, starting a copy costs about as much as the copy itself.
-constexpr std::size_t most_small_bytes = 128 * 1024;
+constexpr std::size_t max_small_bytes = 128 * 1024;
 
 }  // namespace
 
@@ -27,7 +27,7 @@ Result<void> UnifiedCore::even_out(unsigned place, StreamRef stream, std::uint32
     if (!takes_part(to) || (places_[to].memory == host && !spilled_.empty())) continue;
     std::vector<ByteRange> small =
         ranges_where(all, [&](PlaceSet valid) { return !valid.empty() && !valid.has(to); });
-    std::erase_if(small, [](ByteRange one) { return one.end - one.begin > most_small_bytes; });
+    std::erase_if(small, [](ByteRange one) { return one.end - one.begin > max_small_bytes; });
     if (small.empty()) continue;
     const Result<void> brought = try_fetch({.range = all,
                                             .place = to,
@@ -48,13 +48,13 @@ Result<void> UnifiedCore::try_reconcile(unsigned place, StreamRef stream, std::u
   {
     const std::lock_guard lock(mutex_);
     // Ranges of other leases must not change, so nothing is done while another lease is open.
-    if (validity_.size() < most_intervals || open_count_ > 1) return {};
+    if (validity_.size() < max_intervals || open_count_ > 1) return {};
   }
   if (Result<void> sound = even_out(place, stream, own, site); !sound) return sound;
   {
     // Down to half of the limit, so that the next access does not have to reconcile again.
     const std::lock_guard lock(mutex_);
-    if (validity_.size() <= most_intervals / 2) return {};
+    if (validity_.size() <= max_intervals / 2) return {};
   }
   if (Result<void> fetched =
           try_fetch({{0, bytes_}, place, stream, TransferReason::reconcile, own, site});
@@ -68,7 +68,7 @@ Result<void> UnifiedCore::try_reconcile(unsigned place, StreamRef stream, std::u
   for (unsigned other = 0; other < places_.size(); ++other) {
     if (other != place) others = others.with(other);
   }
-  note_homeless_without(others);
+  note_sole_copy_without(others);
   std::size_t at = 0;
   while (at < bytes()) {
     const ByteRange gap = validity_.first_unwritten(at, bytes());

@@ -75,8 +75,8 @@ Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept
     spilled_ = std::move(written);
     gone = std::exchange(memories_[host].storage, {});
     // The host has waited for all uses, so everything that was in flight has arrived.
-    under_way_.clear();
-    std::erase_if(homeless_, [](const UnderWay& one) { return !one.is_lost; });
+    in_flight_.clear();
+    std::erase_if(in_flight_sole_copies_, [](const InFlight& one) { return !one.is_lost; });
     log(moved);
   }
   PressureTotals& totals = PressureTotals::instance();
@@ -165,9 +165,9 @@ Result<void> UnifiedCore::try_unspill(CallSite site) noexcept {
 Result<void> UnifiedCore::try_let_others_end(CallSite site) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (movers_ == 0 && spilled_.empty()) return {};
+    if (transfer_locks_ == 0 && spilled_.empty()) return {};
   }
-  const Mover mover(*this);
+  const TransferLock mover(*this);
   return try_unspill(site);
 }
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <thread>
 
-#include "coherence/room.hpp"
+#include "coherence/eviction_request.hpp"
 #include "coherence/totals.hpp"
 #include "coherence/unified_core.hpp"
 
@@ -33,7 +33,7 @@ Result<RawLease> UnifiedCore::try_open_with_time(Wanted wanted, unsigned place) 
   int hopeless = 0;  // consecutive attempts that cannot succeed later
   for (std::chrono::nanoseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
     // Nothing is claimed between two attempts, so two waiting threads do not block each other.
-    const std::uint64_t refused_before = Room::refused_by_thread();
+    const std::uint64_t refused_before = EvictionRequest::refused_by_thread();
     Result<RawLease> opened = try_open_once(wanted, place);
     if (opened || !is_shortage(opened.failure())) return opened;
     // A budget is read while other threads change it, so one negative answer may be wrong. Two in a
@@ -47,7 +47,7 @@ Result<RawLease> UnifiedCore::try_open_with_time(Wanted wanted, unsigned place) 
       const std::lock_guard lock(totals.mutex);
       if (!has_waited && hopeless == 0) ++totals.statistics.waited_requests;
       // The request continues, so its failures so far do not count as refused.
-      totals.statistics.refused_requests -= Room::refused_by_thread() - refused_before;
+      totals.statistics.refused_requests -= EvictionRequest::refused_by_thread() - refused_before;
     }
     has_waited |= hopeless == 0;
     std::this_thread::sleep_for(deadline ? std::min(pause, *deadline - now) : pause);

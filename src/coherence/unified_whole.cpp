@@ -19,10 +19,10 @@ namespace tern {
 
 Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexcept try {
   Wanted all{.range = everything, .site = site};
-  Hold hold;
+  ScopedClaim hold;
   if (Result<void> held = hold.try_take(*this, all); !held) return held;
   all.range = {0, bytes()};
-  const Mover mover(*this);
+  const TransferLock mover(*this);
   std::optional<unsigned> place;
   // Returns a lease that uses the copy, or a claim that may use any copy.
   const auto find_user = [&]() -> const Open* {
@@ -38,10 +38,10 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
     if (!place || !takes_part(*place)) return {};
     if (const Open* const user = find_user()) return refused(*user, all);
   }
-  if (*place == host && what == Drop::save) {
+  if (*place == host && what == Drop::write_back) {
     if (Result<void> back = try_unspill(site); !back) return back;
   }
-  if (what == Drop::save) {
+  if (what == Drop::write_back) {
     const std::vector<ByteRange> alone =
         ranges_where(all.range, [&](PlaceSet valid) { return valid == PlaceSet::of(*place); });
     if (!alone.empty()) {
@@ -64,7 +64,7 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
       }
       copy.keep();
       // A device that shares the host's memory needs no copy to the host.
-      if (target == host && places_[*place].memory != host) note_homeless(alone, *place);
+      if (target == host && places_[*place].memory != host) note_sole_copy(alone, *place);
     }
   }
   StorageHandle gone;
@@ -72,7 +72,7 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
   const std::lock_guard lock(mutex_);
   // A load of a few bytes does not take the transfer lock, and may have begun meanwhile.
   if (const Open* const user = find_user()) return refused(*user, all);
-  if (places_[*place].memory != host) note_homeless_without(PlaceSet::of(*place));
+  if (places_[*place].memory != host) note_sole_copy_without(PlaceSet::of(*place));
   validity_.remove(0, bytes_, *place);
   gone = leave(*place);
   return {};
@@ -102,20 +102,20 @@ StorageHandle UnifiedCore::leave(unsigned place) noexcept {
 }
 
 Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
-  Hold hold;
+  ScopedClaim hold;
   if (Result<void> held =
           hold.try_take(*this, {.range = everything, .access = Access::discard, .site = site});
       !held) {
     return held;
   }
-  const Mover mover(*this);
+  const TransferLock mover(*this);
   forget_spilled();
-  std::array<StorageHandle, PlaceSet::most> gone;  // destroyed after the lock is released
+  std::array<StorageHandle, PlaceSet::max_places> gone;  // destroyed after the lock is released
   begin_transits();
   const std::lock_guard lock(mutex_);
   validity_.forget(0, bytes_);
-  under_way_.clear();
-  homeless_.clear();
+  in_flight_.clear();
+  in_flight_sole_copies_.clear();
   if (keep_memory) return {};
   for (std::size_t i = 0; i < memories_.size(); ++i) {
     gone[i] = std::exchange(memories_[i].storage, {});
@@ -157,13 +157,13 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
         .with("count", count)
         .with("bytes", element_bytes_);
   }
-  Hold hold;
+  ScopedClaim hold;
   if (Result<void> held =
           hold.try_take(*this, {.range = everything, .access = Access::discard, .site = site});
       !held) {
     return held;
   }
-  const Mover mover(*this);
+  const TransferLock mover(*this);
   if (keep) {
     if (Result<void> back = try_unspill(site); !back) return back;
   }
@@ -237,12 +237,12 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     }
   });
   if (!has_room) return no_host_memory("the directory of a unified buffer", site);
-  std::vector<UnderWay> under_way;
+  std::vector<InFlight> under_way;
   for (const ByteRange& one : on_stream) {
-    under_way.push_back({one, PlaceSet::most, memories_[host].stream_uses + 1});
+    under_way.push_back({one, PlaceSet::max_places, memories_[host].stream_uses + 1});
   }
-  std::vector<UnderWay> homeless = under_way;
-  for (UnderWay one : homeless_) {
+  std::vector<InFlight> homeless = under_way;
+  for (InFlight one : in_flight_sole_copies_) {
     one.range.end = std::min(one.range.end, *bytes);
     if (one.is_lost && one.range.begin < one.range.end) homeless.push_back(one);
   }
@@ -262,8 +262,8 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   validity_ = std::move(validity);
   // Each range of the new host copy is in flight or already there. If a range in flight does not
   // arrive, other places may have it; otherwise it is lost.
-  under_way_ = std::move(under_way);
-  homeless_ = std::move(homeless);
+  in_flight_ = std::move(under_way);
+  in_flight_sole_copies_ = std::move(homeless);
   bytes_ = *bytes;
   shape_ = Shape::flat(count);
   for (const Transfer& one : moved) log(one);
@@ -284,7 +284,7 @@ Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offse
   }
   if (!is_write(open.access)) {
     return Failure(ErrorCode::read_only,
-                   "{what} may not be written, so there is nothing to commit. Escape it with "
+                   "{what} may not be written, so there is nothing to commit. Export it with "
                    "read_write.",
                    site)
         .with("what", "what was escaped for reading");
@@ -301,17 +301,17 @@ Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offse
     }
     note_stream_use(memory, Access::discard);
     // A deferred use of any stream does not cover this write, so it ends here.
-    memory.ahead = {};  // whoever it was is not ahead of this
+    memory.deferred_use = {};  // another stream uses the memory now
   }
-  if (open.is_sticky) --sticky_count_;
-  open.is_sticky = false;
+  if (open.has_untracked_writer) --untracked_writers_;
+  open.has_untracked_writer = false;
   validity_.apply(Access::discard, open.begin + offset, open.begin + offset + bytes, open.place);
   return {};
 }
 
 Result<void> UnifiedCore::try_set_write_through(std::optional<Place> place,
                                                 CallSite site) noexcept {
-  const Mover mover(*this);
+  const TransferLock mover(*this);
   std::optional<unsigned> target;
   if (place && place->is_host()) target = host;
   if (place && !place->is_host()) {
@@ -341,7 +341,7 @@ Result<void> UnifiedCore::try_set_write_through(std::optional<Place> place,
 Result<void> UnifiedCore::try_adopt(StorageHandle storage) noexcept {
   if (bytes_ == 0) return {};
   if (Result<void> there = storage->try_ensure({}, options_.site); !there) return there;
-  const Mover mover(*this);
+  const TransferLock mover(*this);
   const std::lock_guard lock(mutex_);
   Memory& memory = memories_[host];
   memory.set(std::move(storage));
@@ -364,7 +364,7 @@ Result<void> UnifiedCore::try_flush_host(CallSite site) noexcept try {
 
 Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
   if (Result<void> home = try_flush_host(site); !home) return home.failure();
-  Hold hold;
+  ScopedClaim hold;
   if (Result<void> held =
           hold.try_take(*this, {.range = everything, .access = Access::discard, .site = site});
       !held) {
@@ -374,7 +374,7 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
   if (Result<void> kept = check_written({0, bytes()}, Access::read_write, site); !kept) {
     return kept.failure();
   }
-  const Mover mover(*this);
+  const TransferLock mover(*this);
   if (Result<void> there = try_ensure(host, {}, site); !there) return there.failure();
   // Copies nothing, unless another thread wrote elsewhere after the flush.
   if (Result<void> home = try_fetch({.range = {0, bytes()},
@@ -387,7 +387,7 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
   }
   Result<Buffer> buffer = Buffer::try_over(memories_[host].storage, 0, shape_, dtype_, site);
   if (!buffer) return buffer;
-  std::array<StorageHandle, PlaceSet::most> gone;
+  std::array<StorageHandle, PlaceSet::max_places> gone;
   begin_transits();
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < memories_.size(); ++i) {
@@ -395,8 +395,8 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
     memories_[i].parts = {};
   }
   validity_.forget(0, bytes_);
-  under_way_.clear();
-  homeless_.clear();
+  in_flight_.clear();
+  in_flight_sole_copies_.clear();
   return buffer;
 } catch (const Error& error) {
   return Failure(error.failure()).at(site);  // no host memory for the shape
@@ -404,37 +404,37 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
 
 Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexcept try {
   if (!stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
-  Hold hold;
+  ScopedClaim hold;
   if (Result<void> held = hold.try_take(*this, {.range = everything, .site = site}); !held) {
     return held.failure();
   }
   Result<RawUnified> made = RawUnified::try_make(shape(), dtype_, element_bytes_, options_);
   if (!made) return made;
   UnifiedCore& other = *made->core_;
-  const Mover mover(*this);
+  const TransferLock mover(*this);
   if (Result<void> back = try_unspill(site); !back) return back.failure();
-  const Mover other_mover(other);
+  const TransferLock other_mover(other);
   const Result<unsigned> there = other.try_place(stream.device(), site);
   if (!there) return there.failure();
   const Result<unsigned> here = try_place(stream.device(), site);
   if (!here) return here.failure();
   // Planned for a place number that has no bytes, so that this buffer stays as it is.
   std::vector<CopyRun> runs;
-  std::vector<UnderWay> lost;
+  std::vector<InFlight> lost;
   {
     const ByteRange all{0, bytes()};
     const CopyCosts costs = costs_at(*here, std::span(&all, 1));
     const std::lock_guard lock(mutex_);
     for (const Open& open : slots_) {
       if (!open.is_open) continue;
-      if (Result<void> noted = try_note_escape(open); !noted) return noted.failure();
+      if (Result<void> noted = try_note_export(open); !noted) return noted.failure();
     }
-    static_cast<void>(validity_.plan(0, bytes(), PlaceSet::most - 1, costs, runs));
-    std::ranges::copy_if(homeless_, std::back_inserter(lost), &UnderWay::is_lost);
+    static_cast<void>(validity_.plan(0, bytes(), PlaceSet::max_places - 1, costs, runs));
+    std::ranges::copy_if(in_flight_sole_copies_, std::back_inserter(lost), &InFlight::is_lost);
   }
   {
     const std::lock_guard lock(other.mutex_);
-    for (const UnderWay& one : lost) other.homeless_.push_back(one);
+    for (const InFlight& one : lost) other.in_flight_sole_copies_.push_back(one);
   }
   if (runs.empty()) return made;
   if (Result<void> ready = other.try_ensure(*there, stream, site); !ready) return ready.failure();
@@ -473,8 +473,8 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
     // Nobody else will have these bytes. If their source is lost before they arrive, they are lost
     // too.
     for (const CopyRun& run : runs) {
-      other.add_homeless(
-          {{run.begin, run.end}, PlaceSet::most, other.memory_of(*there).stream_uses});
+      other.add_sole_copy(
+          {{run.begin, run.end}, PlaceSet::max_places, other.memory_of(*there).stream_uses});
     }
   }
   for (const CopyRun& run : runs) {

@@ -34,7 +34,7 @@ class SpareRecords {
     while (first_ != nullptr) {
       ::operator delete(std::exchange(first_, first_->next), std::align_val_t(alignment));
     }
-    count_ = most_kept;  // records freed after this destructor are not kept
+    count_ = max_kept;  // records freed after this destructor are not kept
   }
 
   /// Returns memory for one record, or null if the host has no memory.
@@ -45,7 +45,7 @@ class SpareRecords {
   }
   /// Keeps the memory of a record, or frees it if enough are kept.
   [[gnu::always_inline]] void give(void* record) noexcept {
-    if (count_ >= most_kept) {
+    if (count_ >= max_kept) {
       ::operator delete(record, std::align_val_t(alignment));
       return;
     }
@@ -58,7 +58,7 @@ class SpareRecords {
     Record* next;
   };
   static_assert(bytes >= sizeof(Record) && alignment >= alignof(Record));
-  static constexpr std::size_t most_kept = keeps_spare_records ? most : 0;
+  static constexpr std::size_t max_kept = keeps_spare_records ? most : 0;
 
   Record* first_ = nullptr;
   std::size_t count_ = 0;

@@ -30,9 +30,9 @@ Result<LaunchSize> LaunchSize::try_for_elements(std::uint64_t count, std::uint32
         .with("value", std::uint64_t{0})
         .with("count", count);
   }
-  constexpr std::uint64_t most_blocks = 0x7FFF'FFFF;  // the limit of the first axis on all GPUs
+  constexpr std::uint64_t max_blocks = 0x7FFF'FFFF;  // the limit of the first axis on all GPUs
   const std::uint64_t blocks = count / block_threads + (count % block_threads == 0 ? 0 : 1);
-  if (blocks > most_blocks) {
+  if (blocks > max_blocks) {
     return Failure(ErrorCode::size_overflow,
                    "{what} of {count} elements is {blocks} blocks of {threads} threads, and "
                    "{max} is the most there can be. Let each thread do several elements.",
@@ -41,7 +41,7 @@ Result<LaunchSize> LaunchSize::try_for_elements(std::uint64_t count, std::uint32
         .with("count", count)
         .with("blocks", blocks)
         .with("threads", block_threads)
-        .with("max", most_blocks);
+        .with("max", max_blocks);
   }
   return LaunchSize{{static_cast<std::uint32_t>(blocks), 1, 1}, {block_threads, 1, 1}};
 }

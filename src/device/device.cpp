@@ -258,7 +258,7 @@ StreamRef Device::default_stream() const noexcept {
 }
 
 Result<bool> Device::try_is_done(Mark mark) noexcept {
-  const DeviceVisit device(mark.stream.device());
+  const DeviceScope device(mark.stream.device());
   if (!device) return true;
   if (Result<void> usable = device->check_process(); !usable) {
     // Marks that were seen done before the fork stay done. For other marks, the child can never
@@ -269,7 +269,7 @@ Result<bool> Device::try_is_done(Mark mark) noexcept {
 }
 
 Result<void> Device::try_wait(Mark mark) noexcept {
-  const DeviceVisit device(mark.stream.device());
+  const DeviceScope device(mark.stream.device());
   if (!device) return {};
   if (Result<void> usable = device->check_process(); !usable) {
     return device->is_known_done(mark) ? Result<void>() : usable;

@@ -158,7 +158,7 @@ std::shared_ptr<DeviceState> DeviceState::begin_handles(std::shared_ptr<DeviceSt
 
 Device DeviceState::handle() {
   std::shared_ptr<DeviceState> another = first_handle_.lock();
-  // The result is empty if the device is closing. A DeviceVisit does not prevent that.
+  // The result is empty if the device is closing. A DeviceScope does not prevent that.
   if (!another) another = weak_from_this().lock();
   return Device(std::move(another));
 }
@@ -168,7 +168,7 @@ void DeviceState::publish() {
   open_devices().by_number.emplace(id_.value, this);
 }
 
-DeviceVisit::DeviceVisit(DeviceId id) noexcept {
+DeviceScope::DeviceScope(DeviceId id) noexcept {
   const std::lock_guard lock(open_devices().mutex);
   const auto found = open_devices().by_number.find(id.value);
   if (found == open_devices().by_number.end()) return;
@@ -176,7 +176,7 @@ DeviceVisit::DeviceVisit(DeviceId id) noexcept {
   ++state_->visits_;
 }
 
-DeviceVisit::~DeviceVisit() {
+DeviceScope::~DeviceScope() {
   if (state_ == nullptr) return;
   const std::lock_guard lock(open_devices().mutex);
   if (--state_->visits_ == 0) open_devices().visit_ended.notify_all();
@@ -371,7 +371,7 @@ void DeviceState::recycle_if_done(StreamState& stream) noexcept {
 }
 
 StreamRef DeviceState::find_stream(StreamId id) noexcept {
-  const DeviceVisit device(id.device());
+  const DeviceScope device(id.device());
   if (!device) return {};
   StreamState* const stream = device->slots_[id.slot()].load(std::memory_order_acquire);
   if (stream == nullptr || stream->id.load(std::memory_order_acquire) != id.value()) return {};
@@ -381,9 +381,9 @@ StreamRef DeviceState::find_stream(StreamId id) noexcept {
 std::vector<Device> DeviceState::open_handles() {
   std::vector<Device> all;
   for (DeviceId id = next_open({}); id.value != 0; id = next_open(id)) {
-    const DeviceVisit visit(id);
-    if (!visit) continue;
-    if (Device device = visit->handle(); device.is_open()) all.push_back(std::move(device));
+    const DeviceScope scope(id);
+    if (!scope) continue;
+    if (Device device = scope->handle(); device.is_open()) all.push_back(std::move(device));
   }
   return all;
 }
@@ -391,7 +391,7 @@ std::vector<Device> DeviceState::open_handles() {
 Result<void> DeviceState::check_not_elsewhere(const Device& device, const void* address) noexcept {
   for (DeviceId id = next_open({}); id.value != 0; id = next_open(id)) {
     if (id == device.id()) continue;
-    const DeviceVisit other(id);
+    const DeviceScope other(id);
     // Host memory belongs to no particular device.
     if (!other || !other->is_in_its_process() || other->info().is_host) continue;
     const Result<PointerInfo> known = other->backend().pointer_info(address);

@@ -281,7 +281,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
                                             const Submission& submission) noexcept;
 
  private:
-  friend class DeviceVisit;
+  friend class DeviceScope;
 
   /// Returns the stream of the mark if work up to the mark may be pending, else null.
   StreamState* pending(Mark mark) noexcept;
@@ -374,12 +374,12 @@ inline void StreamState::see_done(std::uint64_t sequence) noexcept {
 /// device may begin to close, which completes its work, but its state is not destroyed. A mark is
 /// therefore never reported as done only because its device is about to close, and the thread that
 /// closes a device returns after the work is complete.
-class DeviceVisit {
+class DeviceScope {
  public:
-  explicit DeviceVisit(DeviceId id) noexcept;
-  ~DeviceVisit();
-  DeviceVisit(const DeviceVisit&) = delete;
-  DeviceVisit& operator=(const DeviceVisit&) = delete;
+  explicit DeviceScope(DeviceId id) noexcept;
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
 
   /// Returns false if no device with this id is open.
   [[nodiscard]] explicit operator bool() const noexcept { return state_ != nullptr; }

@@ -276,7 +276,7 @@ namespace {
 
 Result<void> check_prefetch(const void* address, std::size_t bytes, Place destination) noexcept {
   if (Result<void> fits = check_range("range", address, bytes); !fits) return fits;
-  if (destination.kind() != Place::Kind::device || DeviceVisit(destination.device_id())) return {};
+  if (destination.kind() != Place::Kind::device || DeviceScope(destination.device_id())) return {};
   return Failure(ErrorCode::invalid_device,
                  "memory cannot be prefetched to device {number}, which is not open. Use "
                  "Device::place().")
@@ -444,7 +444,7 @@ Result<void> StreamRef::try_wait(Mark mark, CallSite site) const noexcept {
   if (mark.stream.device() == own->id()) {
     return at(site, own->wait_on_stream(mark, own->backend(), submit(*state_, site)));
   }
-  const DeviceVisit other(mark.stream.device());
+  const DeviceScope other(mark.stream.device());
   if (!other) return {};
   // In a forked child, a wait for a device of the parent would never end.
   if (Result<void> usable = other->check_process(); !usable) return at(site, usable);

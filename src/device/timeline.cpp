@@ -28,7 +28,7 @@ class Sent {
   Sent(const Sent&) = delete;
   Sent& operator=(const Sent&) = delete;
   ~Sent() {
-    if (const DeviceVisit device(device_); device) device->take_back(event_);
+    if (const DeviceScope device(device_); device) device->take_back(event_);
   }
 
   [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
@@ -37,13 +37,13 @@ class Sent {
     return is_delivered_->load(std::memory_order_acquire);
   }
   [[nodiscard]] Result<bool> is_done() const noexcept {
-    const DeviceVisit device(device_);
+    const DeviceScope device(device_);
     if (!device) return true;
     if (Result<void> usable = device->check_process(); !usable) return usable.failure();
     return device->backend().query(event_);
   }
   [[nodiscard]] Result<void> wait() const noexcept {
-    const DeviceVisit device(device_);
+    const DeviceScope device(device_);
     if (!device) return {};
     if (Result<void> usable = device->check_process(); !usable) return usable;
     return device->backend().synchronize(event_);
@@ -58,7 +58,7 @@ class Sent {
 
 /// Maximum number of signals that are remembered. Above it, the oldest one is dropped as soon as
 /// its event is done.
-constexpr std::size_t most_sent = 64;
+constexpr std::size_t max_sent = 64;
 /// Interval between queries in a wait with a timeout.
 constexpr std::chrono::milliseconds poll_interval{1};
 
@@ -123,7 +123,7 @@ void remember(TimelineState& state, DeviceState& device, const Submission& submi
     auto made = std::make_shared<const Sent>(value, device.id(), *event, flag);
     const std::lock_guard lock(state.mutex);
     state.sent.push_back(std::move(made));
-    if (state.sent.size() > most_sent) oldest = state.sent.front();
+    if (state.sent.size() > max_sent) oldest = state.sent.front();
   } catch (const std::bad_alloc&) {
     return device.take_back(*event);
   }

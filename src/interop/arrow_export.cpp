@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "buffer/escape_batch.hpp"
+#include "buffer/export_batch.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 #include "interop/arrow_rejected.hpp"
@@ -64,7 +64,7 @@ struct Shipment {
   std::array<const void*, 1> base_buffers = {};
 };
 
-void let_go(Piece& piece, EscapeBatch& batch) noexcept {
+void let_go(Piece& piece, ExportBatch& batch) noexcept {
   for (Storage*& storage : piece.escaped) {
     if (storage != nullptr) batch.end(*std::exchange(storage, nullptr));
   }
@@ -72,7 +72,7 @@ void let_go(Piece& piece, EscapeBatch& batch) noexcept {
 
 void end(Shipment* shipment) noexcept {
   {
-    EscapeBatch batch;
+    ExportBatch batch;
     for (Piece& piece : shipment->pieces) let_go(piece, batch);
   }
   for (Piece& piece : shipment->pieces) delete std::exchange(piece.own, nullptr);
@@ -111,7 +111,7 @@ void release_column(ArrowArray* self) {
   Piece* const piece = static_cast<Piece*>(self->private_data);
   Shipment* const shipment = piece->shipment;
   {
-    EscapeBatch batch;
+    ExportBatch batch;
     let_go(*piece, batch);
   }
   Column* own = nullptr;
@@ -147,7 +147,7 @@ void release_table(ArrowArray* self) {
   // Shares of its own and of the children that are still there are given back at once.
   std::size_t shares = 1;
   {
-    EscapeBatch batch;
+    ExportBatch batch;
     for (std::int64_t i = 0; i < self->n_children; ++i) {
       ArrowArray* const child = self->children[i];
       if (child->release == nullptr) continue;
@@ -208,7 +208,7 @@ Whereabouts find_empty(std::span<const Column> columns) noexcept {
 }
 
 bool has_first_offset(const Buffer& offsets, std::size_t width) noexcept {
-  if (!offsets || offsets.bytes() == 0) return false;
+  if (!offsets || offsets.size_bytes() == 0) return false;
   return static_cast<bool>(offsets.storage()->check_written(offsets.offset_bytes(), width, {}));
 }
 
@@ -236,7 +236,7 @@ class Packer {
       if (rows != 0 || has_first_offset(parts.offsets, width)) {
         added = try_add(piece, 1, parts.offsets, (end + 1) * width);
       }
-      if (added) added = try_add(piece, 2, parts.values, rows == 0 ? 0 : parts.values.bytes());
+      if (added) added = try_add(piece, 2, parts.values, rows == 0 ? 0 : parts.values.size_bytes());
       if (is_for_host_ && piece.buffers[1] == nullptr) piece.buffers[1] = &no_offset;
     } else if (added) {
       const std::size_t bytes = type.is_bits() ? bitmap_bytes(end) : end * size_bytes(type.dtype());
@@ -351,7 +351,7 @@ class Packer {
 
   [[nodiscard]] Result<void> try_add(Piece& piece, std::size_t index, const Buffer& buffer,
                                      std::size_t bytes) {
-    if (bytes == 0 || buffer.bytes() == 0) return {};
+    if (bytes == 0 || buffer.size_bytes() == 0) return {};
     Storage& storage = *buffer.storage();
     const CallSite site = options_.site;
     if (Result<void> placed = try_place(storage); !placed) return placed;
@@ -385,7 +385,7 @@ class Packer {
   Whereabouts where_;
   StorageKind last_kind_ = StorageKind::file;  // once a place is known
   MarkSet waits_;
-  EscapeBatch batch_;
+  ExportBatch batch_;
 };
 
 /// A shipment, with the structure of its root.
@@ -552,7 +552,7 @@ Result<Whereabouts> try_find(const Table& table, CallSite site) noexcept {
   for (const Column& column : table.columns()) {
     const ColumnParts& parts = column.parts();
     for (const Buffer* part : {&parts.values, &parts.validity, &parts.offsets}) {
-      if (*part && part->bytes() != 0) return try_name(*part->storage(), site);
+      if (*part && part->size_bytes() != 0) return try_name(*part->storage(), site);
     }
   }
   return Whereabouts{};

@@ -76,7 +76,7 @@ struct Leaf {
 };
 
 /// No address space has more bytes, so nothing has more values or texts so long.
-constexpr std::int64_t most_bytes = std::int64_t{1} << 56;
+constexpr std::int64_t max_bytes = std::int64_t{1} << 56;
 
 /// Rows of a struct that its children have to have.
 struct Window {
@@ -94,10 +94,10 @@ Result<Window> try_window(const ArrowArray& array, const ArrowWhere& where,
   if (array.offset < 0) {
     return arrow_rejected(where, "offset", array.offset, "offsets are not negative", site);
   }
-  if (array.length > most_bytes) {
+  if (array.length > max_bytes) {
     return arrow_rejected(where, "length", array.length, "no memory has so many values", site);
   }
-  if (array.offset > most_bytes - array.length) {
+  if (array.offset > max_bytes - array.length) {
     return arrow_rejected(where, "offset", array.offset,
                           "with the length it is more than any memory has", site);
   }
@@ -134,7 +134,7 @@ Result<void> check_address(const ArrowWhere& where, const char* field, const voi
     return arrow_rejected(where, field, "null", "there are values, which have an address", site);
   }
   const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(address);
-  if (bytes > static_cast<std::size_t>(most_bytes) || !checked_add(first, bytes)) {
+  if (bytes > static_cast<std::size_t>(max_bytes) || !checked_add(first, bytes)) {
     return arrow_rejected(where, field, bytes, "so many bytes leave the address space", site);
   }
   if (first % alignment != 0) {
@@ -342,7 +342,7 @@ Result<Buffer> try_adopt_part(Arrival& arrival, const void* address, std::size_t
                                       .ready = arrival.ready,
                                       // Without an event the structure says that it is complete.
                                       .is_complete = !arrival.ready,
-                                      .owner_awaits_his_writes = true,
+                                      .owner_orders_writes = true,
                                       .read_only = true,
                                       .tag = arrival.options.tag,
                                       .site = arrival.options.site},

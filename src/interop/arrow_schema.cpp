@@ -77,7 +77,7 @@ Result<LogicalType> try_type(const char* format, const ArrowWhere& where, CallSi
 
 Result<Metadata> try_metadata(const char* bytes, const ArrowWhere& where, CallSite site) {
   if (bytes == nullptr) return Metadata();
-  constexpr std::int32_t most_bytes = 64 << 20;
+  constexpr std::int32_t max_bytes = 64 << 20;
   const auto number = [&] {
     std::int32_t value;
     std::memcpy(&value, bytes, sizeof value);
@@ -93,7 +93,7 @@ Result<Metadata> try_metadata(const char* bytes, const ArrowWhere& where, CallSi
     Metadata::Pair pair;
     for (std::string* part : {&pair.first, &pair.second}) {
       const std::int32_t length = number();
-      if (length < 0 || length > most_bytes) {
+      if (length < 0 || length > max_bytes) {
         return arrow_rejected(where, "metadata length", length, "it may be 0 to 64 MiB", site);
       }
       part->assign(bytes, static_cast<std::size_t>(length));

@@ -161,7 +161,7 @@ Result<CudaArrayExport> try_export_cuda_array(const StridedBuffer& array,
   }
   if (array.element_count() == 0) return made;
   if (options.is_read_only) {
-    if (Result<void> written = storage.check_written(hull.offset_bytes(), hull.bytes(), site);
+    if (Result<void> written = storage.check_written(hull.offset_bytes(), hull.size_bytes(), site);
         !written) {
       return written.failure();
     }
@@ -169,7 +169,7 @@ Result<CudaArrayExport> try_export_cuda_array(const StridedBuffer& array,
   if (Result<void> there = storage.try_ensure(options.stream, site); !there) {
     return there.failure();
   }
-  Result<Escape> escape = Escape::try_begin(hull.storage(), site);
+  Result<Export> escape = Export::try_begin(hull.storage(), site);
   if (!escape) return escape.failure();
   made.hold = *std::move(escape);
   const Access access = options.is_read_only ? Access::read : Access::read_write;
@@ -177,7 +177,7 @@ Result<CudaArrayExport> try_export_cuda_array(const StridedBuffer& array,
   if (!stream) return stream.failure();
   description.stream = *stream;
   // From now on they may write it, and nobody will say so.
-  if (!options.is_read_only) storage.note_written(hull.offset_bytes(), hull.bytes());
+  if (!options.is_read_only) storage.note_written(hull.offset_bytes(), hull.size_bytes());
   description.data = reinterpret_cast<std::uintptr_t>(storage.first_byte()) + hull.offset_bytes() +
                      array.origin_bytes();
   return made;

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "buffer/escape_batch.hpp"
+#include "buffer/export_batch.hpp"
 #include "core/no_host_memory.hpp"
 #include "core/spare_records.hpp"
 #include "interop/device_ordinal.hpp"
@@ -113,7 +113,7 @@ struct Shipment {
     DLManagedTensor legacy;
   };
   StridedBuffer tensor;  // what it is of, for those that come back; keeps the memory
-  bool has_escaped = false;
+  bool is_exported = false;
   bool is_usual;  // the size of those that are kept for the next
   // shape and strides follow
 
@@ -121,7 +121,7 @@ struct Shipment {
   Shipment(const Tensor& given, bool is_usual_size)
       : versioned(), tensor(given), is_usual(is_usual_size) {}
   ~Shipment() {
-    if (has_escaped) EscapeBatch().end(*tensor.hull().storage());
+    if (is_exported) ExportBatch().end(*tensor.hull().storage());
   }
   Shipment(const Shipment&) = delete;
   Shipment& operator=(const Shipment&) = delete;
@@ -230,9 +230,9 @@ Result<void> try_prepare(const StridedBuffer& tensor, const DlpackExport& option
         .with("what", storage.origin()->what());
   }
   if (Result<void> fine = check_strides(tensor, site); !fine) return fine;
-  if (hull.bytes() == 0) return {};
+  if (hull.size_bytes() == 0) return {};
   if (options.is_read_only) {
-    if (Result<void> written = storage.check_written(hull.offset_bytes(), hull.bytes(), site);
+    if (Result<void> written = storage.check_written(hull.offset_bytes(), hull.size_bytes(), site);
         !written) {
       return written;
     }
@@ -255,12 +255,12 @@ Result<Shipment*> try_ship(const Tensor& given, const DlpackExport& options) noe
   const Result<DLDevice> device = try_dlpack_device(storage, site);
   if (!device) return device.failure();
   if (Result<void> prepared = try_prepare(tensor, options); !prepared) return prepared.failure();
-  made->has_escaped = EscapeBatch().try_begin(storage);
-  if (!made->has_escaped) return no_host_memory("memory for others", site);
-  if (hull.bytes() != 0) {
+  made->is_exported = ExportBatch().try_begin(storage);
+  if (!made->is_exported) return no_host_memory("memory for others", site);
+  if (hull.size_bytes() != 0) {
     if (Result<void> ordered = order(storage, options); !ordered) return ordered.failure();
     // From now on they may write it, and nobody will say so.
-    if (!options.is_read_only) storage.note_written(hull.offset_bytes(), hull.bytes());
+    if (!options.is_read_only) storage.note_written(hull.offset_bytes(), hull.size_bytes());
   }
   const std::span<const std::size_t> extents = tensor.shape().extents();
   const std::size_t rank = extents.size();
@@ -451,7 +451,7 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
                  .context = owner.structure,
                  .stream = options.producer,
                  .is_complete = options.is_complete || tensor.device.device_type == abi::kDLCPU,
-                 .owner_awaits_his_writes = true,
+                 .owner_orders_writes = true,
                  .read_only = is_read_only,
                  .tag = options.tag,
                  .site = site});
@@ -497,7 +497,7 @@ Result<StridedBuffer> try_changed(const StridedBuffer& ours, const DLTensor& ten
         reinterpret_cast<std::uintptr_t>(hull.storage()->first_byte()) + hull.offset_bytes();
     const std::optional<std::size_t> first =
         checked_add(reinterpret_cast<std::uintptr_t>(tensor.data), tensor.byte_offset);
-    if (tensor.data == nullptr || !first || *first < begin || *first - begin >= hull.bytes()) {
+    if (tensor.data == nullptr || !first || *first < begin || *first - begin >= hull.size_bytes()) {
       return rejected("data + byte_offset", first.value_or(tensor.byte_offset),
                       "it came back with an address that did not go out", site);
     }
@@ -538,8 +538,8 @@ Result<std::optional<StridedBuffer>> try_return(Shipment& shipment, const Offer&
   const bool is_said = (offer.flags & abi::DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
   if (is_untouched(shipment.tensor, tensor)) {
     if (is_said && !storage.is_read_only()) return std::optional<StridedBuffer>();
-    EscapeBatch().end(storage);
-    shipment.has_escaped = false;
+    ExportBatch().end(storage);
+    shipment.is_exported = false;
     return std::optional(std::move(shipment.tensor));
   }
   Result<StridedBuffer> changed = try_changed(shipment.tensor, tensor, site);

@@ -142,7 +142,7 @@ Result<StridedBuffer> try_cover(const Table& table, const DlpackExport& options)
     if (values.offset_bytes() != expected) {
       return no_cover(table, i, "does not begin where the one before it ends", site);
     }
-    expected += values.bytes();
+    expected += values.size_bytes();
   }
   const StorageHandle& storage = first.parts().values.storage();
   if (expected != storage->bytes()) {

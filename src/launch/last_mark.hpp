@@ -13,7 +13,7 @@ inline void promise_last_mark(StreamRef stream) noexcept { static_cast<void>(str
 
 [[nodiscard]] inline Mark last_mark(StreamRef stream) noexcept {
   if (const Mark next = stream.next_mark()) return next;
-  const DeviceVisit device(stream.device_id());
+  const DeviceScope device(stream.device_id());
   return device ? device->next_mark(stream.id()) : Mark{};
 }
 

@@ -12,7 +12,7 @@
 
 namespace tern {
 
-constinit std::array<std::atomic<BlockPlace*>, most_place_chunks> place_chunks = {};
+constinit std::array<std::atomic<BlockPlace*>, max_place_chunks> place_chunks = {};
 
 namespace {
 
@@ -28,7 +28,7 @@ constexpr Phase phase_of(std::uint64_t word) noexcept {
 }
 
 /// Upper bound on the retired places that are polled per new block.
-constexpr int most_polls = 4;
+constexpr int max_polls = 4;
 
 constexpr std::uint32_t no_slot = ~std::uint32_t{0};
 
@@ -77,7 +77,7 @@ Failure no_host_memory() noexcept {
 /// Frees the places of retired blocks whose streams have passed the free. The device is queried
 /// without the lock, so the place is checked again afterwards: another thread may have freed it.
 void reap(Table& all) noexcept {
-  for (int i = 0; i < most_polls; ++i) {
+  for (int i = 0; i < max_polls; ++i) {
     std::uint32_t slot = no_slot;
     Mark mark;
     {
@@ -100,7 +100,7 @@ void reap(Table& all) noexcept {
 /// Call with the table locked. Allocates all host memory, including room in free_slots, so that
 /// returning a place never allocates.
 Result<void> grow(Table& all) noexcept {
-  if (all.chunk_count == most_place_chunks) {
+  if (all.chunk_count == max_place_chunks) {
     return Failure(ErrorCode::capacity,
                    "this process holds {max} blocks, which is all that can be told apart. Free "
                    "some, or ask for fewer and larger ones.")

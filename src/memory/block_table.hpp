@@ -92,10 +92,10 @@ struct alignas(64) BlockPlace {
 [[nodiscard]] Result<std::uint32_t> try_keep_place(const Resource* owner, DeviceId device,
                                                    std::uint64_t note) noexcept;
 inline constexpr std::size_t places_per_chunk = 4096;
-inline constexpr std::size_t most_place_chunks =
+inline constexpr std::size_t max_place_chunks =
     (std::size_t{1} << Generation::slot_bits) / places_per_chunk;
 /// The table itself, in chunks. Chunks are added in order and never removed.
-extern std::array<std::atomic<BlockPlace*>, most_place_chunks> place_chunks;
+extern std::array<std::atomic<BlockPlace*>, max_place_chunks> place_chunks;
 
 /// Returns the place of a slot, or null for a slot that does not exist yet. Places never move.
 [[nodiscard]] inline BlockPlace* find_place(std::uint32_t slot) noexcept {
@@ -130,7 +130,7 @@ void quarantine_block(Generation generation) noexcept;
 /// meanwhile may be left out.
 template <class Visit>
 void for_each_live_block(Visit visit) {
-  for (std::uint32_t slot = 0; slot < places_per_chunk * most_place_chunks; ++slot) {
+  for (std::uint32_t slot = 0; slot < places_per_chunk * max_place_chunks; ++slot) {
     const BlockPlace* const place = find_place(slot);
     if (place == nullptr) return;
     const std::uint64_t word = place->word.load(std::memory_order_acquire);

@@ -13,7 +13,7 @@ namespace tern {
 namespace {
 
 /// Passes over all pending frees before a request at the limit fails.
-constexpr int most_rounds = 2;
+constexpr int max_rounds = 2;
 
 Failure no_host_memory(CallSite site) noexcept {
   return Failure(ErrorCode::out_of_memory,
@@ -191,7 +191,7 @@ Result<Block> BudgetResource::allocate_at_limit(const Request& request, std::siz
   std::uint64_t waited_for = 0;
   // A second pass, because a request that took pending bytes and put them back may have put them
   // before the frees already waited for.
-  for (int rounds = 0; rounds < most_rounds;) {
+  for (int rounds = 0; rounds < max_rounds;) {
     const Budget* refused = budget_->claim_or_drain(bytes);
     if (refused == nullptr) return allocate_claimed(request, bytes, std::move(record));
     if (const Block block = allocate_recycled(request, bytes, record)) return block;

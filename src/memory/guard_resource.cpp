@@ -59,7 +59,7 @@ struct GuardResource::State {
 namespace {
 
 /// Attempts to wait for a stream before memory that it may write is leaked.
-constexpr int most_attempts = 3;
+constexpr int max_attempts = 3;
 constexpr std::size_t look_bytes = 64 * kib;
 
 std::string_view file_name(CallSite site) noexcept {
@@ -82,7 +82,7 @@ GuardResource::~GuardResource() {
   while (evict(true) != 0) {
   }
   // Blocks whose stream could not be waited for get another chance after a device-wide wait.
-  for (int attempt = 0; attempt < most_attempts && state_->oldest != nullptr; ++attempt) {
+  for (int attempt = 0; attempt < max_attempts && state_->oldest != nullptr; ++attempt) {
     static_cast<void>(device().try_synchronize());
     while (evict(true) != 0) {
     }
@@ -189,7 +189,7 @@ Result<std::optional<std::size_t>> GuardResource::first_other(const std::byte* b
   // `copy` must not be freed while the stream may still write to it, even if the driver reports
   // errors.
   const auto give_up = [&](const Failure& why) -> Result<std::optional<std::size_t>> {
-    for (int attempt = 0; copy && attempt < most_attempts; ++attempt) {
+    for (int attempt = 0; copy && attempt < max_attempts; ++attempt) {
       const Result<void> done = stream.try_synchronize();
       if (done || done.failure().code() == ErrorCode::device_lost) return why;
     }

@@ -50,12 +50,12 @@ LogSink::~LogSink() = default;
 
 bool NullSink::write(const LogRecord&) { return true; }
 
-RingSink::RingSink(std::size_t most_records) {
-  if (most_records == 0) {
+RingSink::RingSink(std::size_t max_records) {
+  if (max_records == 0) {
     raise(Failure(ErrorCode::invalid_argument, "a ring of no records keeps nothing. Use NullSink.")
-              .with("name", "most_records"));
+              .with("name", "max_records"));
   }
-  ring_.resize(most_records);
+  ring_.resize(max_records);
 }
 
 bool RingSink::write(const LogRecord& record) {

@@ -124,6 +124,6 @@ std::size_t PoolResource::trim(std::size_t keep_bytes) noexcept {
 }
 std::size_t PoolResource::poll() noexcept { return pool_->poll(SIZE_MAX); }
 void PoolResource::set_limit(std::size_t limit_bytes) noexcept { pool_->set_limit(limit_bytes); }
-bool PoolResource::is_well() const noexcept { return pool_->is_well(); }
+bool PoolResource::check_invariants() const noexcept { return pool_->check_invariants(); }
 
 }  // namespace tern

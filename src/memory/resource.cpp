@@ -89,7 +89,7 @@ std::size_t Resource::retry_failed_frees() noexcept {
 
 // Exponential backoff: skips 1, 3, 7, ... up to 1024 allocations between retries that free nothing.
 void Resource::retry_now_and_then() noexcept {
-  constexpr std::uint32_t most_skipped = 1024;
+  constexpr std::uint32_t max_skipped = 1024;
   {
     const std::lock_guard lock(failed_mutex_);
     if (skipped_allocations_ < allocations_to_skip_) {
@@ -97,7 +97,7 @@ void Resource::retry_now_and_then() noexcept {
       return;
     }
     skipped_allocations_ = 0;
-    allocations_to_skip_ = std::min(2 * allocations_to_skip_ + 1, most_skipped);
+    allocations_to_skip_ = std::min(2 * allocations_to_skip_ + 1, max_skipped);
   }
   if (retry_failed_frees() == 0) return;
   const std::lock_guard lock(failed_mutex_);

@@ -46,13 +46,13 @@ std::optional<std::size_t> offset_bytes(const LogicalType& type, std::size_t end
 /// Checks the size and element type of a buffer, and views untyped bytes as the wanted type.
 Result<void> check_part(Buffer& buffer, const char* part, std::size_t needed, DType dtype,
                         CallSite site) noexcept {
-  if (buffer.bytes() < needed) {
+  if (buffer.size_bytes() < needed) {
     return Failure(ErrorCode::size_mismatch,
                    "the {part} of a column have {actual}, where its values need {expected}. Give "
                    "more, or a smaller capacity.",
                    site)
         .with("part", part)
-        .with_bytes("actual", buffer.bytes())
+        .with_bytes("actual", buffer.size_bytes())
         .with_bytes("expected", needed);
   }
   if (!buffer || buffer.dtype() == dtype) return {};
@@ -61,7 +61,7 @@ Result<void> check_part(Buffer& buffer, const char* part, std::size_t needed, DT
   // Bytes at the end that do not make a whole element are ignored.
   const std::size_t width = std::max<std::size_t>(size_bytes(dtype), 1);
   Result<Buffer> whole = buffer.try_as(DType::byte, site);
-  if (whole) whole = whole->try_view(0, whole->bytes() / width * width, site);
+  if (whole) whole = whole->try_byte_view(0, whole->size_bytes() / width * width, site);
   if (whole) whole = whole->try_as(dtype, site);
   if (!whole) return whole.failure();
   buffer = *std::move(whole);
@@ -92,7 +92,7 @@ Result<std::vector<std::byte>> try_download(const Buffer& buffer, std::size_t of
                                             std::size_t bytes, CallSite site) noexcept try {
   if (bytes == 0) return std::vector<std::byte>();
   Result<Buffer> raw = buffer.try_as(DType::byte, site);
-  if (raw) raw = raw->try_view(offset, bytes, site);
+  if (raw) raw = raw->try_byte_view(offset, bytes, site);
   if (!raw) return raw.failure();
   std::vector<std::byte> to(bytes);
   if (Result<void> copied = raw->try_copy_to(to.data(), bytes, site); !copied) {
@@ -137,14 +137,14 @@ Result<std::vector<std::int64_t>> try_download_offsets(const Column& column, std
       offsets[i] = narrow;
     }
     if (offsets[i] < (i == 0 ? 0 : offsets[i - 1]) ||
-        static_cast<std::uint64_t>(offsets[i]) > column.parts().values.bytes()) {
+        static_cast<std::uint64_t>(offsets[i]) > column.parts().values.size_bytes()) {
       return Failure(ErrorCode::invalid_view,
                      "offset {index} of a column is {value}, which is before the last one or "
                      "behind its {bytes}. Write them in order.",
                      site)
           .with("index", i)
           .with_signed("value", offsets[i])
-          .with_bytes("bytes", column.parts().values.bytes());
+          .with_bytes("bytes", column.parts().values.size_bytes());
     }
   }
   return offsets;
@@ -209,10 +209,10 @@ Result<void> move_bytes(const Buffer& to, std::size_t to_offset, const Buffer& f
                         CallSite site) noexcept {
   if (bytes == 0) return {};
   Result<Buffer> source = from.try_as(DType::byte, site);
-  if (source) source = source->try_view(offset, bytes, site);
+  if (source) source = source->try_byte_view(offset, bytes, site);
   if (!source) return source.failure();
   Result<Buffer> target = to.try_as(DType::byte, site);
-  if (target) target = target->try_view(to_offset, bytes, site);
+  if (target) target = target->try_byte_view(to_offset, bytes, site);
   if (!target) return target.failure();
   if (!stream.id()) return try_copy(*target, *source, site);
   const Result<Mark> copied = try_copy(*target, *source, stream, site);
@@ -265,7 +265,7 @@ Result<Column> Column::try_over(LogicalType type, std::size_t capacity, ColumnPa
   if (!parts.validity) parts.null_count = 0;
   const Device* first = nullptr;
   for (const Buffer* part : {&parts.values, &parts.validity, &parts.offsets}) {
-    if (!*part || part->bytes() == 0) continue;
+    if (!*part || part->size_bytes() == 0) continue;
     if (first == nullptr) first = &part->device();
     if (*first != part->device()) {
       return Failure(ErrorCode::device_mismatch,
@@ -373,7 +373,7 @@ Result<Column> Column::try_pack(const Buffer& booleans, const ColumnOptions& opt
     return not_of_type("values", booleans.dtype(), "bool", options.site);
   }
   const Result<std::vector<std::byte>> bytes =
-      try_download(booleans, 0, booleans.bytes(), options.site);
+      try_download(booleans, 0, booleans.size_bytes(), options.site);
   if (!bytes) return bytes.failure();
   return try_from(booleans.device(), bytes->data(), bytes->size(), DType::boolean,
                   TypeKind::boolean, options);
@@ -412,7 +412,7 @@ Result<std::size_t> Column::try_count_nulls(std::size_t rows, CallSite site) con
 
 const Device& Column::device() const noexcept {
   for (const Buffer* part : {&parts_.values, &parts_.offsets, &parts_.validity}) {
-    if (*part && part->bytes() != 0) return part->device();
+    if (*part && part->size_bytes() != 0) return part->device();
   }
   return parts_.values.device();
 }
@@ -420,7 +420,7 @@ const Device& Column::device() const noexcept {
 Result<std::size_t> Column::try_bytes() const noexcept {
   std::optional<std::size_t> total = value_bytes(type_, capacity_);
   if (total && type_.is_variable()) {
-    total = checked_add(parts_.values.bytes(), offset_bytes(type_, capacity_).value_or(0));
+    total = checked_add(parts_.values.size_bytes(), offset_bytes(type_, capacity_).value_or(0));
   }
   if (total && parts_.validity) total = checked_add(*total, bitmap_bytes(capacity_));
   if (!total) return too_large(capacity_, {});
@@ -469,8 +469,8 @@ Result<Column> Column::try_copy_to(const Device& device, std::size_t rows, Strea
   Result<void> done;
   if (type_.is_variable()) {
     const std::size_t width = size_bytes(type_.offset_dtype());
-    done = copy_part(parts_.values, parts.values, DType::byte, parts_.values.bytes(), 0,
-                     rows == 0 ? 0 : parts_.values.bytes());
+    done = copy_part(parts_.values, parts.values, DType::byte, parts_.values.size_bytes(), 0,
+                     rows == 0 ? 0 : parts_.values.size_bytes());
     if (done) {
       const std::size_t bytes = parts_.offsets ? (end - base + 1) * width : 0;
       // A column without rows need not have written offsets.

@@ -197,11 +197,11 @@ Result<Table> Table::try_make(Schema schema, std::vector<Column> columns,
           .with("field", "row_count")
           .with("actual", name(cell.dtype()));
     }
-    if (cell.element_count() != 1) {
+    if (cell.size() != 1) {
       return Failure(ErrorCode::size_mismatch,
                      "a count of rows is one number, not {actual}. Give a view of one.", site)
           .with("field", "row_count")
-          .with("actual", cell.element_count());
+          .with("actual", cell.size());
     }
     if (device != nullptr && cell.device() != *device) {
       return Failure(ErrorCode::device_mismatch,

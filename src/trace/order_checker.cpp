@@ -20,10 +20,10 @@ namespace {
 
 /// History that can no longer matter is dropped whenever the history has doubled since the last
 /// time, so the cost of pruning is a constant share of the cost of recording.
-constexpr std::size_t least_history_to_prune = 1024;
+constexpr std::size_t min_history_to_prune = 1024;
 /// Above this number of intervals, the history of old frees is dropped too. A program that never
 /// reuses an address would otherwise keep one interval for every block that it ever had.
-constexpr std::size_t most_intervals_with_names = 65'536;
+constexpr std::size_t max_intervals_with_names = 65'536;
 
 /// The actor of a touch: a stream on behalf of a host thread, or the host thread itself.
 struct Toucher {
@@ -106,7 +106,7 @@ struct OrderChecker::State {
     work += shadows.size();
     const std::size_t intervals = interval_count();
     if (intervals + actors.snapshot_count() <
-        std::max(least_history_to_prune, 2 * history_after_prune)) {
+        std::max(min_history_to_prune, 2 * history_after_prune)) {
       return;
     }
     const auto is_settled = [&](ActorId actor, std::uint64_t clock) {
@@ -114,7 +114,7 @@ struct OrderChecker::State {
     };
     work += intervals * actors.count();
     for (auto& [space, one] : shadows) {
-      one.prune(is_settled, intervals > most_intervals_with_names);
+      one.prune(is_settled, intervals > max_intervals_with_names);
     }
     actors.prune();
     history_after_prune = interval_count() + actors.snapshot_count();

@@ -21,7 +21,7 @@ using Records = std::span<const TraceRecord>;
 using Flags = std::vector<unsigned char>;
 
 /// Above this number of records, the slice is not thinned, because each attempt replays all of it.
-constexpr std::size_t most_records_to_thin = 400;
+constexpr std::size_t max_records_to_thin = 400;
 
 /// Returns true if the record concerns the clock of the host thread and not that of a stream.
 bool is_by_host(const TraceRecord& record) noexcept {
@@ -472,7 +472,7 @@ class Order {
   /// operations stays the same. Often several actors carry the same order, and one of them is
   /// sufficient.
   void thin(Flags& chosen) const {
-    if (static_cast<std::size_t>(std::ranges::count(chosen, 1)) > most_records_to_thin) return;
+    if (static_cast<std::size_t>(std::ranges::count(chosen, 1)) > max_records_to_thin) return;
     const std::vector<VectorClock> wanted = knowledge(chosen);
     for (std::size_t i = records_.size(); i-- > 0;) {
       if (!chosen[i] || operations_[i] || is_actor(records_[i])) continue;

@@ -8,7 +8,7 @@
 namespace tern {
 namespace {
 
-constexpr std::size_t most_leaks = 1000;
+constexpr std::size_t max_leaks = 1000;
 constexpr std::uint64_t records_between_checks = 16;
 // Texts of findings count as work, because a malicious trace could otherwise produce output that is
 // far larger than the trace.
@@ -105,7 +105,7 @@ CheckSummary check_trace(TraceReader& reader, const std::function<void(const Fin
     const std::optional<Finding> finding = checker.check(record, OrderChecker::OnFinding::apply);
     if (record.kind == RecordKind::shutdown) {
       if (finding) {
-        for (const Finding& leak : checker.leaks(most_leaks, OrderChecker::PoolMemory::is_kept)) {
+        for (const Finding& leak : checker.leaks(max_leaks, OrderChecker::PoolMemory::is_kept)) {
           report(leak);
         }
       }

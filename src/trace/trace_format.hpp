@@ -35,7 +35,7 @@ inline constexpr std::size_t max_string_bytes = 4096;
 inline constexpr std::size_t max_strings = 1 << 18;
 inline constexpr std::size_t max_lines = 64;  // of each list in a finding
 inline constexpr std::size_t max_touches = 4096;
-inline constexpr std::size_t least_touch_bytes = 5;
+inline constexpr std::size_t min_touch_bytes = 5;
 
 /// Returns the CRC-32C (Castagnoli, reflected) of the bytes. `before` is the checksum of the
 /// preceding bytes.

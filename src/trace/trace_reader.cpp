@@ -121,7 +121,7 @@ class Decoder {
 
 /// Maximum number of findings kept for a caller that never takes them, for example if a file
 /// consists of findings only.
-constexpr std::size_t most_findings = 4096;
+constexpr std::size_t max_findings = 4096;
 
 }  // namespace
 
@@ -323,7 +323,7 @@ struct TraceReader::State {
     }
     if (!in.is_at_end()) in.refuse("the rest of a chunk", in.offset(), in.left(), "no bytes");
     if (in.damage()) return refuse(*in.damage());
-    if (findings.size() < most_findings) findings.push_back(std::move(finding));
+    if (findings.size() < max_findings) findings.push_back(std::move(finding));
     return {};
   }
 
@@ -429,7 +429,7 @@ struct TraceReader::State {
     const std::uint64_t where = decoder.offset();
     const std::uint64_t count =
         decoder.varint("the number of touches", max_touches, "4096 at most");
-    if (count > decoder.left() / least_touch_bytes) {
+    if (count > decoder.left() / min_touch_bytes) {
       decoder.refuse("the number of touches", where, count, "as many as its chunk can hold");
     }
     touches.clear();

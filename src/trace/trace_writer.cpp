@@ -202,7 +202,7 @@ struct TraceWriter::State {
   }
 
   /// Returns an upper bound for the size of the record and of the strings that it may define.
-  [[nodiscard]] static std::size_t most_bytes(const TraceRecord& record) noexcept {
+  [[nodiscard]] static std::size_t max_bytes(const TraceRecord& record) noexcept {
     const auto length = [](const char* text) { return text == nullptr ? 0 : std::strlen(text); };
     const std::size_t texts = record.name.size() + length(record.site.file) +
                               length(record.site.function) + record.tag.name().size();
@@ -211,7 +211,7 @@ struct TraceWriter::State {
 
   [[nodiscard]] bool has_room_for(const TraceRecord& record) const noexcept {
     const std::uint64_t used = written_bytes + chunk.size() + chunk_header_bytes + reserve_bytes;
-    return used <= limit_bytes && most_bytes(record) <= limit_bytes - used;
+    return used <= limit_bytes && max_bytes(record) <= limit_bytes - used;
   }
 
   void say_what_was_lost() {

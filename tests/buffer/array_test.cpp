@@ -42,7 +42,7 @@ class ArrayTest : public testing::Test {
 TEST_F(ArrayTest, HasItsMemoryFromTheBeginningAndFillsNothing) {
   const auto array = Array<float>::uninitialized(pool, 100, {.stream = stream, .tag = "x"});
   EXPECT_EQ(array.size(), 100u);
-  EXPECT_EQ(array.bytes(), 400u);
+  EXPECT_EQ(array.size_bytes(), 400u);
   EXPECT_FALSE(array.empty());
   EXPECT_NE(array.address(), 0u);
   EXPECT_TRUE(array.storage()->is_allocated());
@@ -61,14 +61,14 @@ TEST_F(ArrayTest, TakesTypesThatCannotBeMadeFromNothing) {
 }
 
 TEST_F(ArrayTest, ZerosAreZero) {
-  EXPECT_EQ(Array<int>::zeros(device, 3).to_host(), (std::vector<int>{0, 0, 0}));
-  EXPECT_EQ(Array<int>::zeros(device, 3, {.stream = stream}).to_host(),
+  EXPECT_EQ(Array<int>::zeros(device, 3).to_vector(), (std::vector<int>{0, 0, 0}));
+  EXPECT_EQ(Array<int>::zeros(device, 3, {.stream = stream}).to_vector(),
             (std::vector<int>{0, 0, 0}));
 }
 
 TEST_F(ArrayTest, OfBooleansIsReadAsAVector) {
   const bool values[] = {true, false, true};
-  EXPECT_EQ(Array<bool>::from(device, std::span<const bool>(values)).to_host(),
+  EXPECT_EQ(Array<bool>::from(device, std::span<const bool>(values)).to_vector(),
             (std::vector<bool>{true, false, true}));
 }
 
@@ -94,12 +94,12 @@ TEST_F(ArrayTest, FillsEveryElementAndNoOther) {
 TEST_F(ArrayTest, NoElementsReachNoDriver) {
   auto none = Array<float>::from(device, {}, {.resource = pool, .stream = stream});
   EXPECT_TRUE(none.empty());
-  EXPECT_TRUE(none.to_host().empty());
-  EXPECT_TRUE(none.view(stream, Access::read_write).empty());
+  EXPECT_TRUE(none.to_vector().empty());
+  EXPECT_TRUE(none.kernel_view(stream, Access::read_write).empty());
   EXPECT_TRUE(none.slice(0, 0).empty());
   EXPECT_EQ(now().requests, 0u);
   EXPECT_EQ(sim::calls(device, "copy"), 0u);
-  EXPECT_TRUE(Array<float>().to_host().empty());
+  EXPECT_TRUE(Array<float>().to_vector().empty());
 }
 
 TEST_F(ArrayTest, WhatIsMovedFromHasNoElements) {
@@ -108,11 +108,11 @@ TEST_F(ArrayTest, WhatIsMovedFromHasNoElements) {
   Array<float> taken = std::move(array);
   EXPECT_TRUE(array.empty());
   EXPECT_EQ(array.address(), 0u);
-  EXPECT_TRUE(array.to_host().empty());
+  EXPECT_TRUE(array.to_vector().empty());
   array = std::move(taken);
   EXPECT_TRUE(taken.empty());
   EXPECT_EQ(array.id(), id);
-  EXPECT_EQ(array.to_host(), std::vector<float>(4, 0.0f));
+  EXPECT_EQ(array.to_vector(), std::vector<float>(4, 0.0f));
 }
 
 TEST_F(ArrayTest, RefusesMoreThanMemoryCanBe) {
@@ -126,8 +126,8 @@ TEST_F(ArrayTest, TravelsToTheHostAndBack) {
   std::vector<int> elements(1000);
   std::iota(elements.begin(), elements.end(), 0);
   auto array = Array<int>::from(device, elements, {.resource = pool});
-  EXPECT_EQ(array.to_host(), elements);
-  EXPECT_EQ(array.slice(10, 3).to_host(), (std::vector<int>{10, 11, 12}));
+  EXPECT_EQ(array.to_vector(), elements);
+  EXPECT_EQ(array.slice(10, 3).to_vector(), (std::vector<int>{10, 11, 12}));
   std::vector<int> part(3);
   const Mark mark = array.slice(20, 3).copy_to(part, stream);
   Device::wait(mark);
@@ -135,7 +135,7 @@ TEST_F(ArrayTest, TravelsToTheHostAndBack) {
   const std::vector<int> more = {7, 8};
   auto slice = array.slice(0, 2);
   Device::wait(slice.copy_from(more, stream));
-  EXPECT_EQ(array.slice(0, 3).to_host(), (std::vector<int>{7, 8, 2}));
+  EXPECT_EQ(array.slice(0, 3).to_vector(), (std::vector<int>{7, 8, 2}));
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
@@ -159,40 +159,40 @@ TEST_F(ArrayTest, AStreamOfAnotherDeviceIsRefusedByBothNames) {
   expect_refused(refused, ErrorCode::device_mismatch);
   EXPECT_EQ(refused.failure().string("a"), peers[0].spec());
   EXPECT_EQ(refused.failure().string("b"), peers[1].spec());
-  expect_refused(array.try_view(foreign), ErrorCode::device_mismatch);
+  expect_refused(array.try_kernel_view(foreign), ErrorCode::device_mismatch);
 }
 
 TEST_F(ArrayTest, WhatNobodyWroteIsNotRead) {
   const auto array = Array<int>::uninitialized(pool, 4);
   std::vector<int> out(4);
   expect_refused(array.try_copy_to(out), ErrorCode::never_written);
-  expect_refused(array.try_view(stream), ErrorCode::never_written);
+  expect_refused(array.try_kernel_view(stream), ErrorCode::never_written);
 }
 
 TEST_F(ArrayTest, AViewIsForWorkOnItsStream) {
   auto array = Array<int>::uninitialized(pool, 8);
-  const View<int> view = array.view(stream, Access::discard);
+  const View<int> view = array.kernel_view(stream, Access::discard);
   stream.fill(view.data(), view.size(), 3);
   EXPECT_EQ(view.size(), 8u);
   const Stream other(device);
   const std::uint64_t before = sim::calls(device, "wait");
-  const View<const int> read = std::as_const(array).view(other);
+  const View<const int> read = std::as_const(array).kernel_view(other);
   EXPECT_EQ(sim::calls(device, "wait"), before + 1);
   EXPECT_EQ(read.data(), view.data());
-  EXPECT_EQ(array.to_host(), std::vector<int>(8, 3));
+  EXPECT_EQ(array.to_vector(), std::vector<int>(8, 3));
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
 TEST_F(ArrayTest, AViewCoversItsKernelThoughTheStreamIsMarkedBefore) {
   auto array = Array<int>::zeros(device, 8, {.resource = pool});
   const auto next = Array<int>::zeros(device, 8, {.resource = pool, .stream = stream});
-  const View<int> view = array.view(stream, Access::discard);
+  const View<int> view = array.kernel_view(stream, Access::discard);
   const Stream other(device), third(device);
-  static_cast<void>(next.view(other));  // which waits for the stream
+  static_cast<void>(next.kernel_view(other));  // which waits for the stream
   stream.fill(view.data(), view.size(), 3);
-  const View<const int> read = std::as_const(array).view(third);
+  const View<const int> read = std::as_const(array).kernel_view(third);
   std::vector<int> out(8);
-  third.copy(out.data(), read.data(), array.bytes());
+  third.copy(out.data(), read.data(), array.size_bytes());
   third.synchronize();
   EXPECT_EQ(out, std::vector<int>(8, 3));
   EXPECT_TRUE(sim::findings(device).empty());
@@ -207,7 +207,7 @@ TEST_F(ArrayTest, GrowsInPlaceWhereItsBlockAllows) {
   EXPECT_EQ(array.address(), address);
   EXPECT_EQ(array.size(), capacity);
   EXPECT_EQ(now().requests, 1u);
-  EXPECT_EQ(array.slice(0, 10).to_host(), std::vector<int>(10, 0));
+  EXPECT_EQ(array.slice(0, 10).to_vector(), std::vector<int>(10, 0));
   array.resize(5, stream);
   EXPECT_EQ(array.size(), 5u);
 }
@@ -219,15 +219,15 @@ TEST_F(ArrayTest, DoesNotGrowIntoWhatOthersHave) {
   EXPECT_EQ(slice.capacity(), 2u);
   slice.resize(4, stream);
   slice.slice(2, 2).copy_from(std::vector<int>{7, 7});
-  EXPECT_EQ(whole.to_host(), in);
+  EXPECT_EQ(whole.to_vector(), in);
   const std::uintptr_t address = whole.address();
   whole.resize(6, stream);
   EXPECT_EQ(whole.address(), address) << "nobody has what lies behind all of them";
   whole.slice(4, 2).copy_from(std::vector<int>{5, 6});
   copy.resize(6, stream);
   copy.slice(4, 2).copy_from(std::vector<int>{8, 8});
-  EXPECT_EQ(whole.to_host(), (std::vector<int>{1, 2, 3, 4, 5, 6}));
-  EXPECT_EQ(copy.to_host(), (std::vector<int>{1, 2, 3, 4, 8, 8}));
+  EXPECT_EQ(whole.to_vector(), (std::vector<int>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(copy.to_vector(), (std::vector<int>{1, 2, 3, 4, 8, 8}));
 }
 
 TEST_F(ArrayTest, OfThoseThatGrowAtOnceOneStays) {
@@ -247,7 +247,7 @@ TEST_F(ArrayTest, AnEmptySliceIsWhereItIs) {
   auto end = whole.slice(6, 0);
   expect_refused(end.try_resize(6, stream), ErrorCode::invalid_argument);
   EXPECT_EQ(end.buffer().offset_bytes(), 24u);
-  EXPECT_TRUE(end.to_host().empty());
+  EXPECT_TRUE(end.to_vector().empty());
 }
 
 TEST_F(ArrayTest, NewElementsHaveNoValuesWhereverTheyAre) {
@@ -262,14 +262,14 @@ TEST_F(ArrayTest, NewElementsHaveNoValuesWhereverTheyAre) {
 
 TEST_F(ArrayTest, MovesInStreamOrderWhereItDoesNot) {
   auto array = Array<int>::uninitialized(pool, 64, {.stream = stream});
-  const View<int> view = array.view(stream, Access::discard);
+  const View<int> view = array.kernel_view(stream, Access::discard);
   stream.fill(view.data(), view.size(), 3);
   const Array<int> old = array;
   array.resize(100'000, stream);
   EXPECT_EQ(array.size(), 100'000u);
   EXPECT_NE(array.id(), old.id());
-  EXPECT_EQ(array.slice(0, 64).to_host(), std::vector<int>(64, 3));
-  EXPECT_EQ(old.to_host(), std::vector<int>(64, 3)) << "others keep what they have";
+  EXPECT_EQ(array.slice(0, 64).to_vector(), std::vector<int>(64, 3));
+  EXPECT_EQ(old.to_vector(), std::vector<int>(64, 3)) << "others keep what they have";
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
@@ -279,7 +279,7 @@ TEST_F(ArrayTest, MovesWhatWasWrittenAndNoMore) {
   auto slice = array.slice(8, 2);
   slice.copy_from(two, stream);
   array.resize(100'000, stream);
-  EXPECT_EQ(array.slice(8, 2).to_host(), two);
+  EXPECT_EQ(array.slice(8, 2).to_vector(), two);
   std::vector<int> out(1);
   expect_refused(array.slice(0, 1).try_copy_to(out), ErrorCode::never_written);
 }
@@ -333,9 +333,9 @@ TEST_F(ArrayTest, IsABufferAndBack) {
   EXPECT_EQ(buffer.dtype(), DType::f32);
   EXPECT_EQ(buffer.shape(), Shape{6});
   EXPECT_EQ(Array<float>::try_over(buffer)->address(), array.address());
-  EXPECT_EQ(Array<float>::try_over(buffer.view(4, 8))->size(), 2u) << "bytes may be anything";
+  EXPECT_EQ(Array<float>::try_over(buffer.byte_view(4, 8))->size(), 2u) << "bytes may be anything";
   expect_refused(Array<int>::try_over(buffer), ErrorCode::type_mismatch);
-  expect_refused(Array<float>::try_over(buffer.view(1, 4)), ErrorCode::misaligned);
+  expect_refused(Array<float>::try_over(buffer.byte_view(1, 4)), ErrorCode::misaligned);
   expect_refused(Array<float>::try_over(Buffer()), ErrorCode::not_allocated);
 }
 
@@ -343,16 +343,16 @@ TEST_F(ArrayTest, ItsFreeComesBehindItsWork) {
   const std::uint64_t hold = sim::hold(stream);
   {
     auto array = Array<int>::uninitialized(pool, 1024, {.stream = stream});
-    const View<int> view = array.view(stream, Access::discard);
+    const View<int> view = array.kernel_view(stream, Access::discard);
     stream.fill(view.data(), view.size(), 3);
   }
   const Stream other(device);
   auto next = Array<int>::uninitialized(pool, 1024, {.stream = other});
-  const View<int> view = next.view(other, Access::discard);
+  const View<int> view = next.kernel_view(other, Access::discard);
   other.fill(view.data(), view.size(), 4);
   sim::let_go(device, hold);
   device.synchronize();
-  EXPECT_EQ(next.to_host(), std::vector<int>(1024, 4));
+  EXPECT_EQ(next.to_vector(), std::vector<int>(1024, 4));
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
@@ -372,7 +372,7 @@ TEST(ArrayReservation, PaysForAnArrayAndGetsBackWhatFails) {
         {.resource = resource, .stream = device.default_stream(), .reservation = &reservation});
     EXPECT_EQ(reservation.bytes(), 2048u);
     EXPECT_EQ(budget->used_bytes(), 2048u);
-    EXPECT_EQ(zeros.to_host(), std::vector<int>(256, 0));
+    EXPECT_EQ(zeros.to_vector(), std::vector<int>(256, 0));
     const Result<Array<int>> large =
         Array<int>::try_uninitialized(resource, 1024, {.reservation = &reservation});
     ASSERT_FALSE(large);
@@ -410,7 +410,7 @@ TEST(ArrayGrowth, ManySmallStepsMoveEachElementAFewTimes) {
     EXPECT_EQ(array.size(), size);
   }
   EXPECT_LE(moves, 30);
-  EXPECT_EQ(array.slice(0, 1).to_host(), std::vector<int>{1});
+  EXPECT_EQ(array.slice(0, 1).to_vector(), std::vector<int>{1});
   std::vector<int> all(20'000);
   EXPECT_FALSE(array.try_copy_to(all));  // nobody wrote the new ones
 }

@@ -24,7 +24,7 @@ TERN_CLIMB(BufferBytes);
 TEST_P(BufferBytes, GoInAndOutOfTheViewAlone) {
   for (const CopyPlace& place : places_of(device, "")) {
     Buffer whole = place.holding(Bytes(48, std::byte{7}));
-    Buffer view = whole.view(3, 40);
+    Buffer view = whole.byte_view(3, 40);
     const Bytes in = counted(40);
     view.try_copy_from(in.data(), 40).value();
     EXPECT_TRUE(bytes_of(view) == in) << place.name;
@@ -35,7 +35,7 @@ TEST_P(BufferBytes, GoInAndOutOfTheViewAlone) {
 }
 
 TEST_P(BufferBytes, MustBeAsManyAsTheViewHas) {
-  Buffer view = Buffer(device, {48}, DType::byte).view(0, 40);
+  Buffer view = Buffer(device, {48}, DType::byte).byte_view(0, 40);
   Bytes memory(48);
   for (const std::size_t bytes : {0u, 39u, 41u}) {
     for (const Result<void>& refused :
@@ -56,7 +56,7 @@ TEST_P(BufferBytes, MustBeAsManyAsTheViewHas) {
 TEST_P(BufferBytes, AreCopiedInStreamOrder) {
   for (const CopyPlace& place : places_of(device, "")) {
     Buffer whole = place.holding(Bytes(48, std::byte{7}));
-    Buffer view = whole.view(3, 40);
+    Buffer view = whole.byte_view(3, 40);
     const Stream own(view.device());
     const Bytes in = counted(40);
     Bytes out(40);
@@ -70,7 +70,7 @@ TEST_P(BufferBytes, AreCopiedInStreamOrder) {
 }
 
 TEST_P(BufferBytes, CopiedInStreamOrderMustBeAsManyAsTheViewHas) {
-  Buffer view = Buffer(device, {48}, DType::byte).view(0, 40);
+  Buffer view = Buffer(device, {48}, DType::byte).byte_view(0, 40);
   Bytes memory(48);
   for (const std::size_t bytes : {0u, 39u, 41u}) {
     expect_refused(view.try_copy_from(memory.data(), bytes, stream), ErrorCode::size_mismatch);
@@ -102,7 +102,7 @@ TEST_P(BufferBytes, AreFilledWithPatternsOfEveryWidth) {
       const Bytes bytes = counted(width, static_cast<unsigned>(width));
       std::memcpy(pattern.bytes, bytes.data(), width);
       const Buffer whole = place.holding(Bytes(width * 11 + 2));
-      Buffer view = whole.view(1, width * 11);
+      Buffer view = whole.byte_view(1, width * 11);
       ASSERT_TRUE(view.try_fill_bytes(pattern, stream)) << place.name;
       Bytes expected(width * 11 + 2);
       for (std::size_t i = 0; i < width * 11; ++i) expected[1 + i] = bytes[i % width];
@@ -161,7 +161,7 @@ TEST_F(BufferBytesRules, OfAFileAreReadAndNeverWritten) {
   auto file = std::make_shared<ServedFile>();
   file->bytes = counted(100);
   Buffer buffer = open_served(open_device("host"), file);
-  EXPECT_TRUE(bytes_of(buffer.view(7, 50)) ==
+  EXPECT_TRUE(bytes_of(buffer.byte_view(7, 50)) ==
               Bytes(file->bytes.begin() + 7, file->bytes.begin() + 57));
   EXPECT_FALSE(file->was_mapped);
   EXPECT_EQ(buffer.try_copy_from(file->bytes.data(), 100).failure().code(), ErrorCode::read_only);

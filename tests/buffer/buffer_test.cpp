@@ -48,7 +48,7 @@ void expect_refused(const Result<T>& result, ErrorCode code) {
 TEST_F(BufferTest, MakingOneAllocatesNothing) {
   const Buffer buffer = make({10});
   EXPECT_FALSE(buffer.is_allocated());
-  EXPECT_EQ(buffer.bytes(), 40u);
+  EXPECT_EQ(buffer.size_bytes(), 40u);
   EXPECT_EQ(buffer.wasted_bytes(), 0u);
   expect_refused(buffer.try_address(), ErrorCode::not_allocated);
   EXPECT_EQ(now().requests, 0u);
@@ -67,13 +67,13 @@ TEST_F(BufferTest, AllocateIsMakeAndEnsure) {
 }
 
 TEST_F(BufferTest, KnowsItsSizesWhateverTheShape) {
-  EXPECT_EQ(make({}).bytes(), 4u);
-  EXPECT_EQ(make({}).element_count(), 1u);
-  EXPECT_EQ(make({0}).bytes(), 0u);
-  EXPECT_EQ(make({3, 0, 2}).bytes(), 0u);
-  EXPECT_EQ(make({2, 3}, DType::complex128).bytes(), 96u);
-  EXPECT_EQ(make({7}, DType::void_).bytes(), 0u);
-  EXPECT_EQ(make({7}, DType::void_).element_count(), 0u);
+  EXPECT_EQ(make({}).size_bytes(), 4u);
+  EXPECT_EQ(make({}).size(), 1u);
+  EXPECT_EQ(make({0}).size_bytes(), 0u);
+  EXPECT_EQ(make({3, 0, 2}).size_bytes(), 0u);
+  EXPECT_EQ(make({2, 3}, DType::complex128).size_bytes(), 96u);
+  EXPECT_EQ(make({7}, DType::void_).size_bytes(), 0u);
+  EXPECT_EQ(make({7}, DType::void_).size(), 0u);
 }
 
 TEST_F(BufferTest, RefusesShapesThatNoMemoryHolds) {
@@ -88,7 +88,7 @@ TEST_F(BufferTest, ZeroElementsReachNoDriver) {
   Buffer empty = make({3, 0});
   empty.ensure_allocated(stream);
   EXPECT_EQ(empty.address(), 0u);
-  EXPECT_EQ(empty.view(0, 0).bytes(), 0u);
+  EXPECT_EQ(empty.byte_view(0, 0).size_bytes(), 0u);
   EXPECT_EQ(empty.device_ptr(stream, Access::read_write), nullptr);
   EXPECT_EQ(now().requests, 0u);
   Buffer on_host = make({0}, DType::f32, {.resource = pinned});
@@ -97,7 +97,7 @@ TEST_F(BufferTest, ZeroElementsReachNoDriver) {
 
 TEST_F(BufferTest, AnEmptyViewAllocatesNothing) {
   Buffer buffer = make({100});
-  Buffer nothing = buffer.view(400, 0);
+  Buffer nothing = buffer.byte_view(400, 0);
   EXPECT_EQ(nothing.device_ptr(stream, Access::read), nullptr);
   StorageUse use = nothing.try_use(stream, Access::discard).value();
   EXPECT_EQ(use.address(), nullptr);
@@ -124,7 +124,7 @@ TEST_F(BufferTest, ABufferAndItsViewsAreFreedOnceInWhateverOrder) {
   do {
     const Statistics before = now();
     std::vector<Buffer> all = {make({10})};
-    for (std::size_t i = 1; i < 4; ++i) all.push_back(all[0].view(i, 4));
+    for (std::size_t i = 1; i < 4; ++i) all.push_back(all[0].byte_view(i, 4));
     all[0].ensure_allocated();
     for (const int next : order) {
       EXPECT_EQ(now().frees, before.frees);
@@ -152,26 +152,26 @@ TEST_F(BufferTest, AViewKeepsTheBytesOfItsParent) {
 
 TEST_F(BufferTest, ByteViewsStayInsideTheirParent) {
   const Buffer buffer = make({10});
-  EXPECT_EQ(buffer.view(4, 16).bytes(), 16u);
-  EXPECT_EQ(buffer.view(4, 16).dtype(), DType::byte);
-  EXPECT_EQ(buffer.view(40, 0).bytes(), 0u);
-  const auto refused = buffer.try_view(36, 16);
+  EXPECT_EQ(buffer.byte_view(4, 16).size_bytes(), 16u);
+  EXPECT_EQ(buffer.byte_view(4, 16).dtype(), DType::byte);
+  EXPECT_EQ(buffer.byte_view(40, 0).size_bytes(), 0u);
+  const auto refused = buffer.try_byte_view(36, 16);
   expect_refused(refused, ErrorCode::invalid_view);
   EXPECT_EQ(refused.failure().number("offset"), 36u);
   EXPECT_EQ(refused.failure().number("size"), 16u);
   EXPECT_EQ(refused.failure().number("extent"), 40u);
-  expect_refused(buffer.try_view(SIZE_MAX - 3, 8), ErrorCode::invalid_view);
-  expect_refused(buffer.try_view(8, SIZE_MAX), ErrorCode::invalid_view);
-  expect_refused(buffer.try_view(41, 0), ErrorCode::invalid_view);
+  expect_refused(buffer.try_byte_view(SIZE_MAX - 3, 8), ErrorCode::invalid_view);
+  expect_refused(buffer.try_byte_view(8, SIZE_MAX), ErrorCode::invalid_view);
+  expect_refused(buffer.try_byte_view(41, 0), ErrorCode::invalid_view);
 }
 
 TEST_F(BufferTest, OffsetsOfViewsOfViewsAddUp) {
   const Buffer buffer = make({10});
-  const Buffer inner = buffer.view(4, 16).view(8, 4);
+  const Buffer inner = buffer.byte_view(4, 16).byte_view(8, 4);
   EXPECT_EQ(inner.offset_bytes(), 12u);
   EXPECT_EQ(inner.id(), buffer.id());
   EXPECT_FALSE(buffer.is_allocated()) << "views allocate nothing";
-  const auto refused = buffer.view(4, 16).try_view(0, 17);
+  const auto refused = buffer.byte_view(4, 16).try_byte_view(0, 17);
   expect_refused(refused, ErrorCode::invalid_view);
   EXPECT_EQ(refused.failure().number("extent"), 16u) << "the view's own extent";
   inner.ensure_allocated();
@@ -182,7 +182,7 @@ TEST_F(BufferTest, OffsetsOfViewsOfViewsAddUp) {
 TEST_F(BufferTest, SlicesCountElements) {
   const Buffer slice = make({10}, DType::f64).slice(3, 4);
   EXPECT_EQ(slice.offset_bytes(), 24u);
-  EXPECT_EQ(slice.bytes(), 32u);
+  EXPECT_EQ(slice.size_bytes(), 32u);
   EXPECT_EQ(slice.dtype(), DType::f64);
   expect_refused(make({10}).try_slice(9, 2), ErrorCode::invalid_view);
   expect_refused(make({10}).try_slice(SIZE_MAX, 2), ErrorCode::invalid_view);
@@ -197,29 +197,29 @@ TEST_F(BufferTest, ReshapingKeepsTheNumberOfElements) {
   EXPECT_EQ(refused.failure().number("expected"), 8u);
   EXPECT_EQ(refused.failure().number("actual"), 6u);
   expect_refused(buffer.try_reshape({std::size_t{1} << 62, 8}), ErrorCode::size_overflow);
-  EXPECT_EQ(make({1}).reshape({}).element_count(), 1u);
-  EXPECT_EQ(make({0}).reshape({5, 0}).bytes(), 0u);
+  EXPECT_EQ(make({1}).reshape({}).size(), 1u);
+  EXPECT_EQ(make({0}).reshape({5, 0}).size_bytes(), 0u);
 }
 
 TEST_F(BufferTest, TypesLiveWhereTheyAreAlignedAndFitEvenly) {
   const Buffer buffer = make({40}, DType::u8);
-  EXPECT_EQ(buffer.as<float>().element_count(), 10u);
+  EXPECT_EQ(buffer.as<float>().size(), 10u);
   EXPECT_EQ(buffer.as(DType::i8).shape(), buffer.shape());
-  expect_refused(buffer.view(2, 4).try_as(DType::f32), ErrorCode::misaligned);
-  const auto uneven = buffer.view(0, 10).try_as(DType::f32);
+  expect_refused(buffer.byte_view(2, 4).try_as(DType::f32), ErrorCode::misaligned);
+  const auto uneven = buffer.byte_view(0, 10).try_as(DType::f32);
   expect_refused(uneven, ErrorCode::size_mismatch);
   EXPECT_EQ(uneven.failure().number("actual"), 10u);
-  EXPECT_TRUE(buffer.view(8, 16).try_as(DType::complex64))
+  EXPECT_TRUE(buffer.byte_view(8, 16).try_as(DType::complex64))
       << "complex numbers align as their parts";
   expect_refused(buffer.try_as(DType::void_), ErrorCode::invalid_argument);
 }
 
 TEST_F(BufferTest, NothingCanBeAViewOfVoid) {
   const Buffer nothing = make({7}, DType::void_);
-  expect_refused(nothing.try_view(0, 0), ErrorCode::invalid_argument);
+  expect_refused(nothing.try_byte_view(0, 0), ErrorCode::invalid_argument);
   expect_refused(nothing.try_slice(0, 1), ErrorCode::invalid_argument);
   expect_refused(nothing.try_as(DType::f32), ErrorCode::invalid_argument);
-  EXPECT_EQ(nothing.reshape({7, 1}).bytes(), 0u);
+  EXPECT_EQ(nothing.reshape({7, 1}).size_bytes(), 0u);
   expect_refused(nothing.try_reshape({8}), ErrorCode::shape_mismatch);
 }
 
@@ -343,7 +343,7 @@ TEST_F(BufferTest, DevicePointersComeWithWaitsAndAreOnRecord) {
   stream.fill(first, 16, std::byte{1});
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first), buffer.address());
   const std::uint64_t before = sim::calls(device, "wait");
-  EXPECT_EQ(buffer.view(4, 4).device_ptr(other, Access::read), first + 4);
+  EXPECT_EQ(buffer.byte_view(4, 4).device_ptr(other, Access::read), first + 4);
   EXPECT_EQ(sim::calls(device, "wait"), before + 1);
 }
 
@@ -397,7 +397,7 @@ TEST_F(BufferTest, AnEmptyHandleIsRefusedEverywhere) {
   EXPECT_FALSE(none.id());
   expect_refused(none.try_ensure_allocated(), ErrorCode::not_allocated);
   expect_refused(none.try_address(), ErrorCode::not_allocated);
-  expect_refused(none.try_view(0, 0), ErrorCode::not_allocated);
+  expect_refused(none.try_byte_view(0, 0), ErrorCode::not_allocated);
   expect_refused(none.try_slice(0, 0), ErrorCode::not_allocated);
   expect_refused(none.try_reshape({}), ErrorCode::not_allocated);
   expect_refused(none.try_as(DType::f32), ErrorCode::not_allocated);
@@ -440,7 +440,7 @@ TEST_P(BufferOnEveryDevice, SixtyFourThreadsGetOneAllocation) {
       running.emplace_back([&, i] {
         waiting.fetch_add(1);
         while (waiting.load() < threads) std::this_thread::yield();
-        const Buffer mine = buffer.view(0, 8);
+        const Buffer mine = buffer.byte_view(0, 8);
         mine.ensure_allocated();
         seen[i] = mine.address();
       });

@@ -63,7 +63,7 @@ class BatchRules : public testing::Test {
 TEST_F(BatchRules, SubmitNoneIfOneIsRefused) {
   const Buffer never(peers[0], {100}, DType::byte), abroad(peers[1], {100}, DType::byte);
   const Buffer there = holding(in, 1);
-  expect_refused_at({{fresh, from}, {fresh.view(0, 10), from}}, ErrorCode::size_mismatch, 1);
+  expect_refused_at({{fresh, from}, {fresh.byte_view(0, 10), from}}, ErrorCode::size_mismatch, 1);
   expect_refused_at({{fresh, from}, {never, Buffer()}}, ErrorCode::not_allocated, 1);
   expect_refused_at({{fresh, from}, {from, never}}, ErrorCode::never_written, 1);
   expect_refused_at({{fresh, from}, {abroad, there}}, ErrorCode::device_mismatch, 1);
@@ -73,20 +73,22 @@ TEST_F(BatchRules, SubmitNoneIfOneIsRefused) {
 TEST_F(BatchRules, LetNoneWriteWhatAnotherTouches) {
   const Buffer other = holding(in);
   expect_refused_at({{fresh, from}, {fresh, other}}, ErrorCode::invalid_argument, 1);
-  expect_refused_at({{fresh, from}, {from.view(99, 1), other.view(0, 1)}},
+  expect_refused_at({{fresh, from}, {from.byte_view(99, 1), other.byte_view(0, 1)}},
                     ErrorCode::invalid_argument, 1);
-  expect_refused_at({{other.view(0, 50), from.view(0, 50)}, {fresh.view(0, 2), other.view(49, 2)}},
+  expect_refused_at({{other.byte_view(0, 50), from.byte_view(0, 50)},
+                     {fresh.byte_view(0, 2), other.byte_view(49, 2)}},
                     ErrorCode::invalid_argument, 1);
   EXPECT_FALSE(fresh.is_allocated());
   // One source for many, and neighbours.
-  EXPECT_TRUE(try_copy_batch(std::vector<BufferCopy>{{fresh.view(0, 50), from.view(0, 50)},
-                                                     {fresh.view(50, 50), from.view(0, 50)},
-                                                     {other.view(0, 10), other.view(10, 10)}},
-                             stream));
+  EXPECT_TRUE(
+      try_copy_batch(std::vector<BufferCopy>{{fresh.byte_view(0, 50), from.byte_view(0, 50)},
+                                             {fresh.byte_view(50, 50), from.byte_view(0, 50)},
+                                             {other.byte_view(0, 10), other.byte_view(10, 10)}},
+                     stream));
 }
 
 TEST_F(BatchRules, NameThemByTheirPlaceThoughSomeHaveNoBytes) {
-  const BufferCopy empty = {fresh.view(0, 0), from.view(0, 0)};
+  const BufferCopy empty = {fresh.byte_view(0, 0), from.byte_view(0, 0)};
   const Buffer other = holding(in);
   expect_refused_at({empty, {fresh, from}, empty, {fresh, other}}, ErrorCode::invalid_argument, 3);
   const auto none = std::make_shared<FaultResource>(try_default_resource(peers[0]).value());
@@ -99,18 +101,20 @@ TEST_F(BatchRules, GoOneByOneWhereTheStreamCannotDoThemAll) {
   const Buffer there = holding(in, 1), local(peers[0], {100}, DType::byte);
   const Buffer self = holding(in);
   copy_batch(
-      std::vector<BufferCopy>{{local, from}, {fresh, there}, {self.view(1, 50), self.view(0, 50)}},
+      std::vector<BufferCopy>{
+          {local, from}, {fresh, there}, {self.byte_view(1, 50), self.byte_view(0, 50)}},
       stream);
   EXPECT_TRUE(bytes_of(local) == in);
   EXPECT_TRUE(bytes_of(fresh) == in);
-  EXPECT_TRUE(bytes_of(self.view(1, 50)) == Bytes(in.begin(), in.begin() + 50));
+  EXPECT_TRUE(bytes_of(self.byte_view(1, 50)) == Bytes(in.begin(), in.begin() + 50));
 }
 
 TEST_F(BatchRules, CallNobodyForNothing) {
   sim::set_faults(peers[0], "");
   EXPECT_TRUE(try_copy_batch({}, stream));
   EXPECT_TRUE(try_copy_batch({}, StreamRef()));
-  EXPECT_TRUE(try_copy_batch(std::vector<BufferCopy>{{fresh.view(0, 0), from.view(0, 0)}}, stream));
+  EXPECT_TRUE(try_copy_batch(std::vector<BufferCopy>{{fresh.byte_view(0, 0), from.byte_view(0, 0)}},
+                             stream));
   EXPECT_EQ(sim::calls(peers[0], "copy"), 0u);
 }
 

@@ -40,9 +40,9 @@ TEST_P(Overlap, MovesAsIfTheSourceHadBeenCopiedAside) {
           std::memmove(expected.data() + to, expected.data() + from, 5'000);
           const Buffer buffer = place.holding(in);
           if (is_awaited) {
-            copy(buffer.view(to, 5'000), buffer.view(from, 5'000));
+            copy(buffer.byte_view(to, 5'000), buffer.byte_view(from, 5'000));
           } else {
-            copy(buffer.view(to, 5'000), buffer.view(from, 5'000), stream);
+            copy(buffer.byte_view(to, 5'000), buffer.byte_view(from, 5'000), stream);
           }
           EXPECT_TRUE(bytes_of(buffer) == expected)
               << place.name << " by " << distance << (is_forward ? " forward" : " back");
@@ -59,10 +59,10 @@ TEST(OverlapSteps, NeedNoScratchWhereTheyAreLargeOrFew) {
   Buffer buffer(device, {2 * mib}, DType::byte, {.resource = resource});
   const Bytes in = counted(2 * mib);
   buffer.try_copy_from(in.data(), in.size()).value();
-  copy(buffer.view(256 * kib, mib), buffer.view(0, mib), stream);
-  copy(buffer.view(0, 310), buffer.view(10, 310), stream);
+  copy(buffer.byte_view(256 * kib, mib), buffer.byte_view(0, mib), stream);
+  copy(buffer.byte_view(0, 310), buffer.byte_view(10, 310), stream);
   EXPECT_EQ(resource->statistics().requests, 1u);
-  copy(buffer.view(0, 320), buffer.view(10, 320), stream);
+  copy(buffer.byte_view(0, 320), buffer.byte_view(10, 320), stream);
   EXPECT_EQ(resource->statistics().requests, 2u);
   stream.synchronize();
   EXPECT_EQ(resource->statistics().live_blocks, 1u);
@@ -123,8 +123,8 @@ struct Rig {
                      scenario.from}
                .holding(in);
     if (scenario.shift) {
-      to = from->view(*scenario.shift, scenario.bytes);
-      from = from->view(0, scenario.bytes);
+      to = from->byte_view(*scenario.shift, scenario.bytes);
+      from = from->byte_view(0, scenario.bytes);
     } else {
       to = CopyPlace{"", peers[scenario.to_device], scenario.to}.make(scenario.bytes);
     }
@@ -141,8 +141,8 @@ struct Rig {
       return without_mark(try_copy_pitched(*to, {0, 100}, *from, {0, 100}, {100, 50}, stream));
     }
     if (scenario.is_batch) {
-      const BufferCopy both[] = {{to->view(0, 2000), from->view(0, 2000)},
-                                 {to->view(2000, 3000), from->view(2000, 3000)}};
+      const BufferCopy both[] = {{to->byte_view(0, 2000), from->byte_view(0, 2000)},
+                                 {to->byte_view(2000, 3000), from->byte_view(2000, 3000)}};
       return without_mark(try_copy_batch(both, stream));
     }
     return scenario.is_awaited ? try_copy(*to, *from) : without_mark(try_copy(*to, *from, stream));
@@ -159,8 +159,8 @@ struct Rig {
       ASSERT_TRUE(device.try_synchronize());
       expect_no_findings(device);
     }
-    poll_storages();
-    EXPECT_EQ(kept_storages().storages, 0u);
+    reclaim_deferred();
+    EXPECT_EQ(deferred_frees().storages, 0u);
     for (const Device& device : peers) {
       for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::managed}) {
         const ResourceHandle resource = default_resource(device, kind);

@@ -156,7 +156,7 @@ class CopyMatrix : public testing::TestWithParam<Group> {
       device.synchronize();
       expect_no_findings(device);
     }
-    EXPECT_EQ(poll_storages().storages, 0u);
+    EXPECT_EQ(reclaim_deferred().storages, 0u);
   }
 
   /// A source from an odd place to another, and nothing beside it.
@@ -168,7 +168,7 @@ class CopyMatrix : public testing::TestWithParam<Group> {
     Bytes shifted(in.size() + 5);
     std::copy(in.begin(), in.end(), shifted.begin() + 5);
     const Buffer source = from.holding(shifted);
-    copy(destination.view(3, in.size()), source.view(5, in.size()));
+    copy(destination.byte_view(3, in.size()), source.byte_view(5, in.size()));
     EXPECT_TRUE(bytes_of(destination) == around) << from.name << " to " << to.name;
   }
 

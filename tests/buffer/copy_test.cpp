@@ -58,10 +58,10 @@ TEST_F(Copy, ReadsNothingThatNobodyWrote) {
   EXPECT_FALSE(to.is_allocated());
   EXPECT_FALSE(from.is_allocated());
   const Bytes half(20);
-  from.view(0, 20).try_copy_from(half.data(), 20).value();
+  from.byte_view(0, 20).try_copy_from(half.data(), 20).value();
   const Failure failure = refused(try_copy(to, from, a), ErrorCode::never_written);
   EXPECT_EQ(failure.number("begin"), 20u);
-  EXPECT_TRUE(try_copy(to.view(0, 20), from.view(0, 20), a));
+  EXPECT_TRUE(try_copy(to.byte_view(0, 20), from.byte_view(0, 20), a));
   refused(try_copy(from, to, a), ErrorCode::never_written);
 }
 
@@ -274,7 +274,7 @@ TEST_F(Copy, StandsAgainstAnOpenHostAccessWhereThoseAreChecked) {
     refused(try_copy(pinned, from), ErrorCode::access_conflict);
   }
   EXPECT_TRUE(try_copy(pinned, from, a));
-  EXPECT_TRUE(try_copy(pinned.view(1, 60), pinned.view(0, 60)));
+  EXPECT_TRUE(try_copy(pinned.byte_view(1, 60), pinned.byte_view(0, 60)));
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ class FileTest : public testing::TestWithParam<bool> {
 TEST_P(FileTest, HasTheBytesOfTheFile) {
   const Buffer buffer = open_file(file(), options());
   EXPECT_EQ(buffer.kind(), StorageKind::file);
-  EXPECT_EQ(buffer.bytes(), 4096u);
+  EXPECT_EQ(buffer.size_bytes(), 4096u);
   EXPECT_EQ(buffer.dtype(), DType::byte);
   EXPECT_EQ(buffer.shape(), Shape{4096});
   EXPECT_TRUE(equals(buffer.read_host<std::byte>().span(), bytes_));
@@ -103,12 +103,12 @@ TEST_P(FileTest, ReadsBehindFourGibibytes) {
 
 TEST_P(FileTest, TakesEmptyFilesAndRanges) {
   const Buffer empty = open_file(folder_.write("empty", {}), options());
-  EXPECT_EQ(empty.bytes(), 0u);
+  EXPECT_EQ(empty.size_bytes(), 0u);
   EXPECT_TRUE(empty.read_host<std::byte>().empty());
   EXPECT_TRUE(read(empty, 0, {}));
   const Buffer none = open_file(file(), {.offset_bytes = 17, .bytes = 0, .map = GetParam()});
   EXPECT_TRUE(none.read_host<std::byte>().empty());
-  EXPECT_EQ(open_file(file(), {.offset_bytes = 4096, .map = GetParam()}).bytes(), 0u);
+  EXPECT_EQ(open_file(file(), {.offset_bytes = 4096, .map = GetParam()}).size_bytes(), 0u);
 }
 
 TEST_P(FileTest, RefusesMoreThanTheFileHas) {
@@ -302,7 +302,7 @@ TEST_P(OneFileTest, KeepsWhatItHasReadWhateverHappensToTheFile) {
 TEST_P(OneFileTest, RefusesAFileThatGivesLessThanItsLength) {
   const char* const path = "/sys/kernel/mm/transparent_hugepage/enabled";
   const Result<Buffer> buffer = try_open_file(path);
-  if (!buffer || buffer->bytes() != 4096) GTEST_SKIP() << "there is no such file here";
+  if (!buffer || buffer->size_bytes() != 4096) GTEST_SKIP() << "there is no such file here";
   const Failure failure = buffer->try_read_host<std::byte>().failure();
   EXPECT_EQ(failure.code(), ErrorCode::file);
   EXPECT_EQ(failure.string("call"), "pread");
@@ -371,7 +371,7 @@ TEST_P(OneFileTest, ReadsElementsFromAnyOffset) {
 TEST_P(OneFileTest, OpensAFileByTheTextThatNamesIt) {
   const std::string path = folder_.write("Upper And Lower?x=1", bytes_);
   for (const char* disk : {"disk:", "DISK:", "Disk:"}) {
-    EXPECT_EQ(open_disk(disk + path).bytes(), 4096u);
+    EXPECT_EQ(open_disk(disk + path).size_bytes(), 4096u);
   }
   for (const char* wrong : {"", "disk", "disk:", "host", "disc:/x", "/x"}) {
     const Failure failure = try_open_disk(wrong).failure();

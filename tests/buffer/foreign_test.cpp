@@ -57,7 +57,7 @@ class ForeignTest : public testing::TestWithParam<std::string> {
   ~ForeignTest() override {
     // What one test leaves behind is not another's.
     device_.synchronize();
-    EXPECT_EQ(poll_storages().storages, 0u);
+    EXPECT_EQ(reclaim_deferred().storages, 0u);
     if (test::is_simulated(device_)) {
       sim::set_faults(device_, "");
       const std::vector<Finding> found = sim::findings(device_);
@@ -78,7 +78,7 @@ class ForeignTest : public testing::TestWithParam<std::string> {
   /// Work of the stream that writes all of the buffer.
   static void write(const Buffer& buffer, StreamRef stream, Access access = Access::discard) {
     StorageUse use = buffer.try_use(stream, access).value();
-    stream.fill(static_cast<std::byte*>(use.address()), buffer.bytes(), std::byte{7});
+    stream.fill(static_cast<std::byte*>(use.address()), buffer.size_bytes(), std::byte{7});
     use.end();
   }
 
@@ -98,7 +98,7 @@ TEST_P(ForeignTest, AdoptsMemoryAsWhatItIs) {
   {
     const Buffer buffer = adopted(callback);
     EXPECT_EQ(buffer.address(), reinterpret_cast<std::uintptr_t>(callback.address));
-    EXPECT_EQ(buffer.bytes(), block_bytes);
+    EXPECT_EQ(buffer.size_bytes(), block_bytes);
     EXPECT_EQ(buffer.dtype(), DType::byte);
     EXPECT_EQ(buffer.device(), device_);
     EXPECT_EQ(buffer.kind(), device_.info().is_host ? StorageKind::host : StorageKind::device);
@@ -134,13 +134,13 @@ TEST_P(ForeignTest, CallsBackWhenTheLastUseIsDoneAndNotBefore) {
     write(buffer, other_, Access::read_write);
   }
   EXPECT_EQ(callback.calls, 0);
-  EXPECT_EQ(kept_storages().storages, 1u);
-  EXPECT_EQ(kept_storages().bytes, block_bytes);
-  EXPECT_EQ(poll_storages().storages, 1u);
+  EXPECT_EQ(deferred_frees().storages, 1u);
+  EXPECT_EQ(deferred_frees().bytes, block_bytes);
+  EXPECT_EQ(reclaim_deferred().storages, 1u);
   EXPECT_EQ(callback.calls, 0);
   gate.open();
   other_.synchronize();
-  EXPECT_EQ(poll_storages().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().storages, 0u);
   EXPECT_EQ(callback.calls, 1);
 }
 
@@ -160,7 +160,7 @@ TEST_P(ForeignTest, CallsBackWhenAnotherStorageIsMade) {
 TEST_P(ForeignTest, KeepsAdoptedMemoryForItsViews) {
   Callback callback;
   Buffer view;
-  view = adopted(callback).view(16, 16);
+  view = adopted(callback).byte_view(16, 16);
   EXPECT_EQ(callback.calls, 0);
   view = {};
   EXPECT_EQ(callback.calls, 1);
@@ -197,7 +197,7 @@ TEST_P(ForeignTest, SurvivesACallbackThatThrows) {
     const Buffer buffer = adopt(device_, host.data(), 16,
                                 {.on_release = [] { throw std::runtime_error("told not to"); }});
   }
-  EXPECT_EQ(kept_storages().storages, 0u);
+  EXPECT_EQ(deferred_frees().storages, 0u);
 }
 
 TEST_P(ForeignTest, WaitsForWhoeverStillWritesAdoptedMemory) {
@@ -301,7 +301,7 @@ TEST_P(ForeignTest, CountsAdoptedMemoryWhereItIsTold) {
   EXPECT_EQ(budget->used_bytes(), block_bytes);
   gate.open();
   stream_.synchronize();
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   EXPECT_EQ(callback.calls, 1);
   EXPECT_EQ(budget->used_bytes(), 0u);
   test::expect_sound(*budget);
@@ -311,13 +311,13 @@ TEST_P(ForeignTest, AdoptsNothingAndCallsBack) {
   Callback callback;
   {
     Buffer buffer = adopt(device_, nullptr, 0, {.release = Callback::call, .context = &callback});
-    EXPECT_EQ(buffer.bytes(), 0u);
+    EXPECT_EQ(buffer.size_bytes(), 0u);
     EXPECT_EQ(buffer.address(), 0u);
     EXPECT_EQ(buffer.try_device_ptr(stream_, Access::discard).value(), nullptr);
     EXPECT_EQ(callback.calls, 0);
   }
   stream_.synchronize();
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   EXPECT_EQ(callback.calls, 1);
 }
 
@@ -396,7 +396,7 @@ TEST_P(ForeignTest, LosesNothingWhenTheHostHasNoMemory) {
       has_failed = exhausted.has_failed();
     }
     EXPECT_EQ(callback.calls, is_adopted ? 1 : 0);
-    EXPECT_EQ(poll_storages().storages, 0u);
+    EXPECT_EQ(reclaim_deferred().storages, 0u);
     EXPECT_EQ(owner.use_count(), 1);
     callback.calls = 0;
     if (!has_failed) {
@@ -428,7 +428,7 @@ void with_every_fault(const Device& device, Program program) {
 
 TEST_P(ForeignTest, CallsBackOnceWhateverTheDriverRefuses) {
   if (!test::is_simulated(device_)) GTEST_SKIP() << "no call of this device fails on demand";
-  with_every_fault(device_, [&](auto calls, auto mend, std::uint64_t n) {
+  with_every_fault(device_, [&](auto calls, auto fix, std::uint64_t n) {
     int adopted = 0, released = 0, ours = 0;
     Callback callback{device_};
     {
@@ -452,9 +452,9 @@ TEST_P(ForeignTest, CallsBackOnceWhateverTheDriverRefuses) {
       }
     }
     const std::uint64_t made = calls();
-    mend();
+    fix();
     device_.synchronize();
-    static_cast<void>(poll_storages());
+    static_cast<void>(reclaim_deferred());
     EXPECT_EQ(released, adopted);
     if (ours == 1) device_.release(callback.address);
     return made < n;
@@ -571,7 +571,7 @@ TEST_P(ForeignTest, WaitsForTheUsesWhereNoStreamIsNamed) {
 TEST_P(ForeignTest, ReleasesOnlyWhatNobodyElseHas) {
   Buffer buffer(device_, Shape{64}, DType::byte);
   {
-    const Buffer view = buffer.view(0, 8);
+    const Buffer view = buffer.byte_view(0, 8);
     const Failure failure = try_release(std::move(buffer), stream_).failure();
     EXPECT_EQ(failure.code(), ErrorCode::access_conflict);
     EXPECT_EQ(failure.number("handles"), 2u);
@@ -622,7 +622,7 @@ TEST_P(ForeignTest, ReleasesAViewAndNothing) {
   Buffer buffer(device_, Shape{64}, DType::byte);
   buffer.ensure_allocated(stream_);
   const std::uintptr_t address = buffer.address();
-  buffer = buffer.view(16, 8);
+  buffer = buffer.byte_view(16, 8);
   const Released view = release(std::move(buffer), stream_);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(view.address()), address + 16);
   EXPECT_EQ(view.bytes(), 8u);
@@ -652,7 +652,7 @@ TEST_P(ForeignTest, CountsReleasedMemoryUntilItIsGivenBack) {
 TEST_P(ForeignTest, KeepsTheBufferWhateverReleasingItMeets) {
   if (!test::is_simulated(device_)) GTEST_SKIP() << "no call of this device fails on demand";
   const auto resource = std::make_shared<DirectResource>(device_);
-  with_every_fault(device_, [&](auto calls, auto mend, std::uint64_t n) {
+  with_every_fault(device_, [&](auto calls, auto fix, std::uint64_t n) {
     std::uint64_t made = 0;
     {
       Buffer buffer(device_, Shape{64}, DType::byte, {.resource = resource});
@@ -666,10 +666,10 @@ TEST_P(ForeignTest, KeepsTheBufferWhateverReleasingItMeets) {
       EXPECT_EQ(bool(buffer), !released);
       made = calls();
       if (!released) {
-        mend();
+        fix();
         EXPECT_TRUE(try_release(std::move(buffer), stream_));
       }
-      mend();
+      fix();
     }
     device_.synchronize();
     resource->retry_failed_frees();
@@ -706,14 +706,14 @@ TEST_P(ForeignTest, OrdersBorrowedMemoryBehindItsOwnerAndTheOwnerBehindUs) {
   ours.hold(stream_);
   write(buffer, stream_, Access::read_write);
   buffer = {};
-  EXPECT_EQ(kept_storages().storages, 1u);
+  EXPECT_EQ(deferred_frees().storages, 1u);
   EXPECT_FALSE(is_alive.expired());
   theirs.fill(static_cast<std::byte*>(address), block_bytes, std::byte{2});
   EXPECT_FALSE(theirs.is_idle());
   EXPECT_FALSE(is_alive.expired());
   ours.open();
   theirs.synchronize();
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   EXPECT_TRUE(is_alive.expired());
 }
 
@@ -726,17 +726,17 @@ TEST_P(ForeignTest, KeepsTheOwnerThatIsDroppedAtOnce) {
     const Buffer buffer = borrow(device_, address, block_bytes, {.owner = std::move(owner)});
     write(buffer, stream_);
   }
-  EXPECT_EQ(poll_storages().storages, 1u);
+  EXPECT_EQ(reclaim_deferred().storages, 1u);
   gate.open();
   stream_.synchronize();
-  EXPECT_EQ(poll_storages().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().storages, 0u);
 }
 
 TEST_P(ForeignTest, LetsTheOwnerGoAtOnceWhereNobodyUsedTheMemory) {
   const std::shared_ptr<void> owner = foreign_memory(device_);
   static_cast<void>(borrow(device_, owner.get(), block_bytes, {.owner = owner, .stream = stream_}));
   stream_.synchronize();
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   EXPECT_EQ(owner.use_count(), 1);
 }
 
@@ -762,7 +762,7 @@ TEST_P(ForeignTest, BorrowsNothingInTheOrderOfAnotherDevice) {
 TEST_P(ForeignTest, LetsTheOwnerGoWhateverTheDriverRefuses) {
   if (!test::is_simulated(device_)) GTEST_SKIP() << "no call of this device fails on demand";
   std::shared_ptr<void> owner = foreign_memory(device_);
-  with_every_fault(device_, [&](auto calls, auto mend, std::uint64_t n) {
+  with_every_fault(device_, [&](auto calls, auto fix, std::uint64_t n) {
     {
       const Result<Buffer> buffer =
           try_borrow(device_, owner.get(), block_bytes, {.owner = owner, .stream = other_});
@@ -774,12 +774,12 @@ TEST_P(ForeignTest, LetsTheOwnerGoWhateverTheDriverRefuses) {
       }
     }
     const std::uint64_t made = calls();
-    mend();
+    fix();
     // Theirs, behind ours: refused waits were tried again, or the uses were done.
-    static_cast<void>(poll_storages());
+    static_cast<void>(reclaim_deferred());
     other_.fill(static_cast<std::byte*>(owner.get()), 64, std::byte{1});
     device_.synchronize();
-    static_cast<void>(poll_storages());
+    static_cast<void>(reclaim_deferred());
     EXPECT_EQ(owner.use_count(), 1);
     return made < n;
   });
@@ -802,7 +802,7 @@ TEST(ForeignLoopTest, AnyNumberOfBorrowsMakesTwoEvents) {
     theirs.synchronize();
   }
   EXPECT_LE(fake.ledger->count(test::Call::create_event) - before, 2u);
-  EXPECT_EQ(poll_storages().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().storages, 0u);
   EXPECT_EQ(owner.use_count(), 1);
 }
 
@@ -837,14 +837,14 @@ TEST(ForeignLoopTest, BorrowsUnderAHeldStreamWaitInOrderAndGoAll) {
     StorageUse use = buffer.try_use(ours, Access::read).value();
     use.end();
   }
-  EXPECT_EQ(kept_storages().storages, 1000u);
+  EXPECT_EQ(deferred_frees().storages, 1000u);
   gate.open();
   device.synchronize();
   // Each new one asks a few.
   for (int i = 0; i < 250; ++i) {
     static_cast<void>(Buffer(device, Shape{1}, DType::byte));
   }
-  EXPECT_EQ(kept_storages().storages, 0u);
+  EXPECT_EQ(deferred_frees().storages, 0u);
   EXPECT_EQ(owner.use_count(), 1);
 }
 
@@ -862,7 +862,7 @@ TEST(ForeignLostTest, CallsBackWhenTheDeviceIsLost) {
     sim::set_faults(device, "fill#1=lost");
     EXPECT_FALSE(stream.try_fill(static_cast<std::byte*>(address), 16, std::byte{1}));
   }
-  EXPECT_EQ(poll_storages().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().storages, 0u);
   EXPECT_EQ(calls, 1);
 }
 
@@ -892,7 +892,7 @@ TEST_P(ForeignTest, RegistersMemoryWhereItIs) {
   }
   EXPECT_EQ(device_.pointer_info(host.data()).kind, MemoryKind::host);
   EXPECT_EQ(host[0], 5);
-  EXPECT_EQ(register_host(device_, memory.first(0)).bytes(), 0u);
+  EXPECT_EQ(register_host(device_, memory.first(0)).size_bytes(), 0u);
   EXPECT_EQ(
       register_host(device_, memory, {.read_only = true}).try_rw_host<float>().failure().code(),
       ErrorCode::read_only);
@@ -923,7 +923,7 @@ TEST_P(ForeignTest, StaysRegisteredUntilTheUsesAreDone) {
   EXPECT_EQ(device_.pointer_info(host.data()).kind, MemoryKind::registered);
   gate.open();
   stream_.synchronize();
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   EXPECT_EQ(device_.pointer_info(host.data()).kind, MemoryKind::host);
 }
 
@@ -949,9 +949,9 @@ TEST(ForeignRegisterTest, LeavesNothingRegisteredWhateverIsRefused) {
   fake.ledger->fail_next(test::Call::unregister_host, 2);
   { const Buffer buffer = register_host(fake.device, std::span(host)); }
   EXPECT_EQ(fake.ledger->live_registrations(), 1u);
-  EXPECT_EQ(kept_storages().storages, 1u);
-  EXPECT_EQ(poll_storages().storages, 1u);
-  EXPECT_EQ(poll_storages().storages, 0u);
+  EXPECT_EQ(deferred_frees().storages, 1u);
+  EXPECT_EQ(reclaim_deferred().storages, 1u);
+  EXPECT_EQ(reclaim_deferred().storages, 0u);
   EXPECT_EQ(fake.ledger->live_registrations(), 0u);
   EXPECT_EQ(fake.ledger->violations(), 0u);
 }

@@ -39,7 +39,7 @@ TEST_F(Staged, FilesOfThreeChunksAndAByteArriveOnTheDeviceWithoutBeingMapped) {
   copy(to, source, a);
   EXPECT_TRUE(bytes_of(to) == file->bytes);
   EXPECT_EQ(file->reads, 4u);
-  EXPECT_EQ(file->most_bytes, StagedTransfer::chunk_bytes);
+  EXPECT_EQ(file->max_bytes, StagedTransfer::chunk_bytes);
   EXPECT_FALSE(file->was_mapped);
 }
 
@@ -54,7 +54,7 @@ TEST_F(Staged, TakesTwoChunksOfPageLockedMemoryAtMost) {
   a.synchronize();
   EXPECT_EQ(pinned->statistics().live_bytes, 0u);
 
-  copy(to.view(0, 100), source.view(0, 100), a);
+  copy(to.byte_view(0, 100), source.byte_view(0, 100), a);
   EXPECT_EQ(pinned->statistics().requests, 3u);
 }
 
@@ -78,7 +78,7 @@ TEST_F(Staged, CountsAsWrittenOnlyWhatArrivedBeforeTheFileFailed) {
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.failure().code(), ErrorCode::file);
   // The third was read before the second was written, and so neither is there.
-  const Result<void> gap = to.storage()->check_written(0, to.bytes(), {});
+  const Result<void> gap = to.storage()->check_written(0, to.size_bytes(), {});
   ASSERT_FALSE(gap);
   EXPECT_EQ(gap.failure().number("begin"), StagedTransfer::chunk_bytes);
   file->fail_at = 0;
@@ -124,8 +124,8 @@ TEST_F(Staged, BetweenBackendsArrivesWholeInBothDirections) {
   copy(to, from, a);
   copy(back, to, a);
   EXPECT_TRUE(bytes_of(back) == in);
-  copy(to.view(1, 9 * mib), back.view(2, 9 * mib), there);
-  EXPECT_TRUE(bytes_of(to.view(1, 9 * mib)) == bytes_of(back.view(2, 9 * mib)));
+  copy(to.byte_view(1, 9 * mib), back.byte_view(2, 9 * mib), there);
+  EXPECT_TRUE(bytes_of(to.byte_view(1, 9 * mib)) == bytes_of(back.byte_view(2, 9 * mib)));
   cuda.synchronize();
   expect_no_findings(cuda);
 }

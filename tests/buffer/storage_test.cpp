@@ -413,12 +413,12 @@ TEST_F(StorageTest, WhatAnotherBackendUsesIsKeptUntilThatIsDone) {
     use->end();
   }
   EXPECT_EQ(memory->statistics().live_blocks, 1u);
-  EXPECT_EQ(kept_storages().storages, 1u);
-  EXPECT_EQ(kept_storages().bytes, 64u);
-  EXPECT_EQ(poll_storages().storages, 1u) << "still in use";
+  EXPECT_EQ(deferred_frees().storages, 1u);
+  EXPECT_EQ(deferred_frees().bytes, 64u);
+  EXPECT_EQ(reclaim_deferred().storages, 1u) << "still in use";
   sim::let_go(device, hold);
   a.synchronize();
-  EXPECT_EQ(poll_storages().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().storages, 0u);
   EXPECT_EQ(memory->statistics().live_blocks, 0u);
 }
 
@@ -440,11 +440,11 @@ TEST_F(StorageTest, WhatALostDeviceUsedIsKeptUntilTheOthersAreDone) {
     sim::set_faults(gone, "info#1=lost");
     EXPECT_FALSE(gone.try_memory());
   }
-  EXPECT_EQ(kept_storages().storages, 1u) << "a still uses it";
+  EXPECT_EQ(deferred_frees().storages, 1u) << "a still uses it";
   EXPECT_EQ(memory->statistics().live_blocks, 1u);
   sim::let_go(device, hold);
   a.synchronize();
-  EXPECT_EQ(poll_storages().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().storages, 0u);
   EXPECT_EQ(memory->statistics().live_blocks, 0u);
 }
 
@@ -460,9 +460,9 @@ TEST_F(StorageTest, AFreeWhoseWaitsCannotBeQueuedIsTriedAgain) {
     sim::set_faults(device, "wait%1=fail");
   }
   EXPECT_EQ(now().live_blocks, 1u) << "kept, and charged";
-  EXPECT_EQ(kept_storages().storages, 1u);
+  EXPECT_EQ(deferred_frees().storages, 1u);
   sim::set_faults(device, "");
-  EXPECT_EQ(poll_storages().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().storages, 0u);
   EXPECT_EQ(now().live_blocks, 0u);
   sim::let_go(device, hold);
 }
@@ -644,7 +644,7 @@ TEST_F(StorageTest, CountsWritesForThoseWhoAsk) {
   const StorageHandle storage = make(64);
   EXPECT_EQ(storage->try_count_writes().value(), 0u);
   Buffer whole = Buffer::try_over(storage, 0, {64}, DType::byte).value();
-  const Buffer part = whole.view(0, 8);
+  const Buffer part = whole.byte_view(0, 8);
   EXPECT_EQ(storage->try_count_writes().value(), 0u);
   static_cast<void>(whole.device_ptr(a, Access::discard));
   EXPECT_EQ(storage->try_count_writes().value(), 1u);

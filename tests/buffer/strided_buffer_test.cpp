@@ -50,7 +50,7 @@ TEST_P(StridedTest, TakesAnyRankOffsetAndStride) {
   EXPECT_FALSE(strided.is_contiguous());
   EXPECT_EQ(strided.element_count(), 12u);
   EXPECT_EQ(strided.hull().offset_bytes(), 28u);
-  EXPECT_EQ(strided.hull().bytes(), (24u + 12 + 3 + 1) * 4);
+  EXPECT_EQ(strided.hull().size_bytes(), (24u + 12 + 3 + 1) * 4);
   EXPECT_EQ(elements(strided),
             (std::vector<std::int32_t>{7, 10, 13, 16, 19, 22, 31, 34, 37, 40, 43, 46}));
 }
@@ -71,7 +71,7 @@ TEST_P(StridedTest, TurnsAround) {
 TEST_P(StridedTest, Repeats) {
   const StridedBuffer strided =
       StridedBuffer::over(count_up(3), 0, DType::i32, {2, 3, 2}, Strides{0, 1, 0});
-  EXPECT_EQ(strided.hull().bytes(), 12u);
+  EXPECT_EQ(strided.hull().size_bytes(), 12u);
   EXPECT_EQ(elements(strided), (std::vector<std::int32_t>{0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2}));
 }
 
@@ -158,12 +158,12 @@ TEST_P(StridedTest, AreMadeWithTheShareOfTheirBuffer) {
   Buffer buffer(device, Shape{8}, DType::f32);
   const StorageHandle storage = buffer.storage();
   EXPECT_FALSE(StridedBuffer::try_over(std::move(buffer), 4, DType::f32, {8}, Strides{1}));
-  EXPECT_EQ(buffer.bytes(), 32u) << "refused, it is what it was";
+  EXPECT_EQ(buffer.size_bytes(), 32u) << "refused, it is what it was";
   const StridedBuffer made =
       StridedBuffer::try_over(std::move(buffer), 4, DType::f32, {3}, Strides{2}).value();
   EXPECT_EQ(storage->shares(), 2u);
   EXPECT_EQ(made.hull().offset_bytes(), 4u);
-  EXPECT_EQ(made.hull().bytes(), 20u);
+  EXPECT_EQ(made.hull().size_bytes(), 20u);
   EXPECT_EQ(made.hull().shape(), (Shape{20}));
 }
 

@@ -69,7 +69,7 @@ TEST_P(HintsOfDriver, ReachItWithCodeRangeAndPlaceOfAllSix) {
 }
 
 TEST_P(HintsOfDriver, AreOfThePartThatAViewIs) {
-  const Hints part(buffer.view(2 * page, 4 * page));
+  const Hints part(buffer.byte_view(2 * page, 4 * page));
   part.set_read_mostly();
   part.set_read_mostly(HintRange{page, page});
   part.prefetch(Place::host(), stream, HintRange{page, 2 * page});
@@ -175,7 +175,7 @@ TEST_P(HintsOfDriver, RefuseDevicesThatAreNotThere) {
 }
 
 TEST_P(HintsOfDriver, RefuseRangesThatLeaveTheMemory) {
-  const Hints small(buffer.view(0, 4096));
+  const Hints small(buffer.byte_view(0, 4096));
   constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
   for (const HintRange range :
        {HintRange{4000, 200}, HintRange{most, 1}, HintRange{1, most}, HintRange{4097, 0}}) {
@@ -302,7 +302,8 @@ TEST_P(HintsOfDriver, GiveBytesUp) {
   ASSERT_EQ(cuda::code(refused), "never_written");
   EXPECT_EQ(refused.failure().number("begin"), 0u);
   EXPECT_EQ(refused.failure().number("end"), 2 * page);
-  EXPECT_EQ(buffer.view(2 * page, 6 * page).as<std::uint8_t>().read_host<std::uint8_t>()[5], 7);
+  EXPECT_EQ(buffer.byte_view(2 * page, 6 * page).as<std::uint8_t>().read_host<std::uint8_t>()[5],
+            7);
   buffer.fill<std::uint8_t>(8, stream);
   EXPECT_EQ(buffer.read_host<std::uint8_t>()[0], 8);
   const Hints strict(buffer, {.strict = true});

@@ -47,7 +47,7 @@ INSTANTIATE_TEST_SUITE_P(EveryDevice, ManagedBufferOn, testing::ValuesIn(test::m
 TEST_P(ManagedBufferOn, IsOnePointerForHostAndDevice) {
   ManagedBuffer<std::uint32_t> buffer(device, {1000});
   EXPECT_FALSE(buffer.is_allocated());
-  EXPECT_EQ(buffer.bytes(), 4000u);
+  EXPECT_EQ(buffer.size_bytes(), 4000u);
   {
     const auto host = buffer.discard_host();
     for (std::uint32_t i = 0; i < 1000; ++i) host[i] = i;
@@ -134,13 +134,13 @@ TEST_P(ManagedBufferOn, HasPagesOfItsOwn) {
 
 TEST_P(ManagedBufferOn, SharesItsMemoryWithItsViews) {
   ManagedBuffer<std::uint32_t> buffer(device, {100});
-  ManagedBuffer<std::uint32_t> part = buffer.view(10, 20);
+  ManagedBuffer<std::uint32_t> part = buffer.slice(10, 20);
   { std::ranges::fill(part.discard_host(), 5u); }
   EXPECT_EQ(cuda::code(buffer.try_read_host()), "never_written");
-  EXPECT_EQ(buffer.view(29, 1).read_host()[0], 5u);
-  EXPECT_EQ(cuda::code(buffer.try_view(90, 11)), "invalid_view");
+  EXPECT_EQ(buffer.slice(29, 1).read_host()[0], 5u);
+  EXPECT_EQ(cuda::code(buffer.try_slice(90, 11)), "invalid_view");
   {
-    const auto lease = part.view(5, 5).rw_device(stream);
+    const auto lease = part.slice(5, 5).rw_device(stream);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(lease.data()), buffer.buffer().address() + 60);
     stream.fill(lease.data(), lease.size(), 6u);
   }
@@ -265,7 +265,7 @@ TEST(ManagedBuffer, MayBeNothing) {
   EXPECT_TRUE(empty.read_host().empty());
   EXPECT_EQ(cuda::code(none.try_read_host()), "not_allocated");
   EXPECT_EQ(cuda::code(none.try_rw_device(stream)), "not_allocated");
-  EXPECT_EQ(cuda::code(none.try_view(0, 1)), "not_allocated");
+  EXPECT_EQ(cuda::code(none.try_slice(0, 1)), "not_allocated");
   EXPECT_EQ(fake->ledger->total(), before);
 }
 

@@ -101,7 +101,7 @@ TEST_P(Oversubscribed, MemoryThatIsSharedWithTheHostIsTheDevices) {
   UnifiedBuffer<int> large(Shape{3 * chunk_ints}, options);
   const Stream stream(device);
   write_on_device(large, stream, 3);
-  EXPECT_EQ(spilling.stats().evicted.copies, 1u);
+  EXPECT_EQ(spilling.statistics().evicted.copies, 1u);
   EXPECT_EQ(spilling.load_host(5), 2);
   EXPECT_EQ(shared.load_host(5), 1);
 }

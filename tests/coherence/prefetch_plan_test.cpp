@@ -39,7 +39,7 @@ class PrefetchPlanOfDriver : public testing::TestWithParam<int> {
   }
   [[nodiscard]] static bool has_batches() { return GetParam() >= 13000; }
   [[nodiscard]] ManagedBuffer<std::uint8_t> part(std::size_t at, std::size_t pages = 1) const {
-    return buffer.view(at * page, pages * page);
+    return buffer.slice(at * page, pages * page);
   }
 
   ManagedDevices bench{GetParam()};
@@ -216,7 +216,7 @@ TEST(PrefetchPlan, LooksAtEachEntryWhenItIsAdded) {
   }
   // Not past the view, although the memory goes on.
   EXPECT_EQ(
-      cuda::code(plan.try_add(buffer.view(0, 100).buffer(), device.place(), HintRange{50, 51})),
+      cuda::code(plan.try_add(buffer.slice(0, 100).buffer(), device.place(), HintRange{50, 51})),
       "invalid_view");
   EXPECT_EQ(cuda::code(plan.try_add(buffer.buffer(), Place::device(DeviceId{99999}))),
             "invalid_device");
@@ -242,7 +242,7 @@ TEST(PrefetchPlan, KeepsItsEntriesAndTheirOrder) {
       .add(b, there, HintRange{2 * page, page})          // other memory
       .add(a, there, HintRange{2 * page, page})          // would continue, but not at once
       .add(a, Place::host(), HintRange{3 * page, page})  // another place
-      .add(a.view(4 * page, page), Place::host())        // continues, as a view
+      .add(a.slice(4 * page, page), Place::host())       // continues, as a view
       .add(a, Place::host(), HintRange{4 * page, page})  // the same again
       .add(a, Place::host(), HintRange{0, 0});
   ASSERT_EQ(plan.size(), 8u);
@@ -437,9 +437,9 @@ TEST(PrefetchPlanUnified, BringsWhatIsStaleInTheOrderOfTheStream) {
   std::ranges::fill(weights.discard_host(), 1);
   std::ranges::fill(input.discard_host(), 2);
   PrefetchPlan plan;
-  plan.add(weights, device.place()).add(input.view(100, 200), device.place());
-  plan.add(input.view(300, 100), device.place(), HintRange{0, 40});
-  plan.add(input.view(0, 0), device.place());
+  plan.add(weights, device.place()).add(input.slice(100, 200), device.place());
+  plan.add(input.slice(300, 100), device.place(), HintRange{0, 40});
+  plan.add(input.slice(0, 0), device.place());
   EXPECT_EQ(plan.entries()[1].text(),
             "bytes [400, 1200) of unified buffer 'input' to " + device.place().text());
   EXPECT_EQ(plan.merged().size(), 3u);
@@ -449,33 +449,33 @@ TEST(PrefetchPlanUnified, BringsWhatIsStaleInTheOrderOfTheStream) {
   EXPECT_EQ(report.sent, 3u);
   EXPECT_EQ(report.skipped, 1u);
   EXPECT_EQ(report.bytes, 4840u);
-  EXPECT_EQ(weights.stats().of(TransferReason::prefetch).bytes, 4000u);
-  EXPECT_EQ(input.stats().of(TransferReason::prefetch).bytes, 840u);
+  EXPECT_EQ(weights.statistics().of(TransferReason::prefetch).bytes, 4000u);
+  EXPECT_EQ(input.statistics().of(TransferReason::prefetch).bytes, 840u);
   static_cast<void>(weights.read_device(stream));
-  static_cast<void>(input.view(100, 210).read_device(stream));
-  EXPECT_EQ(weights.stats().moved().bytes, 4000u);
-  EXPECT_EQ(input.stats().moved().bytes, 840u);
+  static_cast<void>(input.slice(100, 210).read_device(stream));
+  EXPECT_EQ(weights.statistics().moved().bytes, 4000u);
+  EXPECT_EQ(input.statistics().moved().bytes, 840u);
   // What is there already does not go again, and is not counted as if it did.
   const PrefetchPlan::Report again = plan.execute(stream);
   EXPECT_EQ(again.sent, 0u);
   EXPECT_EQ(again.skipped, 4u);
   EXPECT_EQ(again.bytes, 0u);
-  EXPECT_EQ(weights.stats().moved().bytes, 4000u);
-  std::ranges::fill(weights.view(10, 5).discard_host(), 1);
+  EXPECT_EQ(weights.statistics().moved().bytes, 4000u);
+  std::ranges::fill(weights.slice(10, 5).discard_host(), 1);
   const PrefetchPlan::Report part = plan.execute(stream);
   EXPECT_EQ(part.sent, 1u);
   EXPECT_EQ(part.skipped, 3u);
   EXPECT_EQ(part.bytes, 20u);
-  EXPECT_EQ(weights.stats().moved().bytes, 4020u);
+  EXPECT_EQ(weights.statistics().moved().bytes, 4020u);
 
   // Home, where the plan says so.
   { const DeviceLease<int> lease = weights.rw_device(stream); }
   PrefetchPlan home;
   home.add(weights, Place::host());
   home.execute(stream);
-  EXPECT_EQ(weights.stats().to_host.bytes, 4000u);
+  EXPECT_EQ(weights.statistics().to_host.bytes, 4000u);
   EXPECT_EQ(weights.read_host()[999], 1);
-  EXPECT_EQ(weights.stats().to_host.bytes, 4000u);
+  EXPECT_EQ(weights.statistics().to_host.bytes, 4000u);
   test::expect_no_findings(device);
 }
 
@@ -490,7 +490,7 @@ TEST(PrefetchPlanUnified, MovesNothingWhereMemoryIsShared) {
   EXPECT_EQ(report.sent, 0u);
   EXPECT_EQ(report.skipped, 1u);
   EXPECT_EQ(report.bytes, 0u);
-  EXPECT_EQ(buffer.stats().elided.bytes, 4000u);
+  EXPECT_EQ(buffer.statistics().elided.bytes, 4000u);
 }
 
 TEST(PrefetchPlanUnified, GoesToSeveralDevicesFromOneStream) {
@@ -521,8 +521,8 @@ TEST(PrefetchPlanUnified, RefusesWhatCannotBeAndSaysWhichEntry) {
             ErrorCode::invalid_device);
   EXPECT_TRUE(plan.empty());
 
-  std::ranges::fill(buffer.view(0, 50).discard_host(), 1);
-  plan.add(buffer.view(0, 50), device.place()).add(buffer.view(60, 10), device.place());
+  std::ranges::fill(buffer.slice(0, 50).discard_host(), 1);
+  plan.add(buffer.slice(0, 50), device.place()).add(buffer.slice(60, 10), device.place());
   const Failure failure = plan.try_execute(stream).failure();
   EXPECT_EQ(failure.code(), ErrorCode::never_written);
   EXPECT_EQ(failure.number("index"), 1u);

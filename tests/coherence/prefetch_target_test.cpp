@@ -13,12 +13,12 @@ TEST(PrefetchTarget, IsAllOfTheStorageOfAManagedBuffer) {
   const std::vector<Device> devices = sim::open_peers({}, 2);
   const Buffer buffer(devices[0], {4096}, DType::u8, {.kind = MemoryKind::managed});
   const auto whole = try_managed_target(buffer).value();
-  const auto part = try_managed_target(buffer.view(100, 50)).value();
+  const auto part = try_managed_target(buffer.byte_view(100, 50)).value();
   EXPECT_EQ(whole->identity(), part->identity());
   EXPECT_EQ(part->bytes(), 4096u);
   EXPECT_EQ(part->device(), devices[0]);
   EXPECT_EQ(part->text(), "buffer " + std::to_string(buffer.id().value));
-  EXPECT_EQ(part->managed()->bytes(), 4096u);
+  EXPECT_EQ(part->managed()->size_bytes(), 4096u);
   EXPECT_TRUE(whole->check(Place::host(), {}));
   EXPECT_TRUE(whole->check(devices[1].place(), {}));
   EXPECT_EQ(cuda::code(whole->check(Place::device(DeviceId{99999}), {})), "invalid_device");

@@ -49,7 +49,7 @@ struct Small {
   }
   void expect_empty() const {
     for (const Device& one : devices) one.synchronize();
-    poll_storages();
+    reclaim_deferred();
     for (const BudgetHandle& one : budgets) {
       EXPECT_TRUE(one->try_wait_for_pending());
       EXPECT_EQ(one->charged_bytes(), 0u);
@@ -110,7 +110,7 @@ std::uint64_t run_program(const Small& small, std::uint64_t seed, int steps, boo
     const auto first = one.truth.begin() + static_cast<std::ptrdiff_t>(begin);
     const auto last = first + static_cast<std::ptrdiff_t>(count);
     const bool is_written = std::all_of(first, last, [](int value) { return value >= 0; });
-    UnifiedView<std::uint8_t> part = one.buffer.view(begin, count);
+    UnifiedView<std::uint8_t> part = one.buffer.slice(begin, count);
     const StreamRef stream = streams[random(streams.size())];
     const auto value = static_cast<std::uint8_t>(random(256));
     switch (random(9)) {
@@ -171,7 +171,7 @@ std::uint64_t run_program(const Small& small, std::uint64_t seed, int steps, boo
         break;
       }
       case 6:
-        one.buffer.wont_use();
+        one.buffer.mark_evict_first();
         if (is_written) static_cast<void>(part.try_prefetch(stream));
         break;
       case 7: {
@@ -302,12 +302,12 @@ TEST(PressureModel, NothingIsLostWhicheverCallFails) {
 
 TEST_F(Pressed, ARefusedResizeLeavesTheHostNothingToWaitFor) {
   UnifiedBuffer<int> buffer = clean();
-  buffer.view(0, 1).rw_host()[0] = 5;  // the host has waited for all that used its copy
+  buffer.slice(0, 1).rw_host()[0] = 5;  // the host has waited for all that used its copy
   // By then the host has copied its bytes itself.
   refused(buffer.try_resize_keep(4 * pressed_ints, t), ErrorCode::out_of_budget);
-  const std::uint64_t waits = buffer.stats().host_waits;
+  const std::uint64_t waits = buffer.statistics().host_waits;
   std::ranges::fill(buffer.discard_host(), 5);
-  EXPECT_EQ(buffer.stats().host_waits, waits);
+  EXPECT_EQ(buffer.statistics().host_waits, waits);
   EXPECT_EQ(on_device(buffer, s), std::vector<int>(pressed_ints, 5));
 }
 
@@ -318,19 +318,19 @@ TEST_F(Pressed, WhatARefusedResizeReadsIsWaitedFor) {
   UnifiedBuffer<int> buffer(Shape{pressed_ints}, {.device = *shared, .resources = {resource}});
   buffer.copy_from(counting(pressed_ints));
   buffer.prefetch(s);
-  buffer.view(0, 1).rw_host()[0] = 5;  // the host has waited for all that used its copy
+  buffer.slice(0, 1).rw_host()[0] = 5;  // the host has waited for all that used its copy
   // The memory that the host shares is on its way to the larger one by then.
   refused(buffer.try_resize_keep(4 * pressed_ints, on_shared), ErrorCode::out_of_budget);
-  const std::uint64_t waits = buffer.stats().host_waits;
+  const std::uint64_t waits = buffer.statistics().host_waits;
   std::ranges::fill(buffer.discard_host(), 5);
-  EXPECT_EQ(buffer.stats().host_waits, waits + 1);
+  EXPECT_EQ(buffer.statistics().host_waits, waits + 1);
   EXPECT_EQ(on_device(buffer, s), std::vector<int>(pressed_ints, 5));
 }
 
 TEST_F(Pressed, WhatIsLostWithADeviceIsSaidByNameAndRange) {
   UnifiedBuffer<int> rho = pressed("rho");
   rho.copy_from(counting(pressed_ints));
-  write_on_device(rho.view(16, 32), s, 9);
+  write_on_device(rho.slice(16, 32), s, 9);
   s.synchronize();
   sim::set_faults(device, "copy#1=lost");
   const Failure refusal = refused(rho.try_read_host(), ErrorCode::sync_failed);
@@ -341,17 +341,17 @@ TEST_F(Pressed, WhatIsLostWithADeviceIsSaidByNameAndRange) {
   EXPECT_NE(refusal.text().find("bytes 64 to 192 of buffer 'rho' are lost with"), std::string::npos)
       << refusal.text();
   // The rest is there.
-  EXPECT_EQ(rho.view(0, 16).read_host()[15], 16);
+  EXPECT_EQ(rho.slice(0, 16).read_host()[15], 16);
   rho.drop_device(Drop::discard);
   refused(rho.try_read_host(), ErrorCode::never_written);
-  EXPECT_EQ(rho.view(48, 10).read_host()[0], 49);
+  EXPECT_EQ(rho.slice(48, 10).read_host()[0], 49);
   devices.erase(devices.begin());  // its work is over
 }
 
 TEST_F(Pressed, WhatIsLostOnItsWayHomeIsSaidByNameAndRange) {
   UnifiedBuffer<int> rho = pressed("rho");
   rho.copy_from(counting(pressed_ints));
-  write_on_device(rho.view(16, 32), s, 9);
+  write_on_device(rho.slice(16, 32), s, 9);
   const UnifiedBuffer<int> a = dirty(1), b = dirty(2);
   s.synchronize();
   sim::set_faults(device, "copy#1=fault");  // found out when the stream gets there
@@ -364,8 +364,8 @@ TEST_F(Pressed, WhatIsLostOnItsWayHomeIsSaidByNameAndRange) {
   EXPECT_EQ(refusal.number("end"), 192u);
   EXPECT_EQ(refusal.number("lost"), 128u);
   EXPECT_EQ(refused(rho.try_read_host(), ErrorCode::never_written).number("begin"), 64u);
-  EXPECT_EQ(rho.view(0, 16).read_host()[15], 16);
-  EXPECT_EQ(rho.view(48, 10).read_host()[0], 49);
+  EXPECT_EQ(rho.slice(0, 16).read_host()[15], 16);
+  EXPECT_EQ(rho.slice(48, 10).read_host()[0], 49);
   devices.erase(devices.begin());
 }
 

@@ -37,7 +37,7 @@ TEST_F(Pressed, StaleGoBeforeCleanBeforeDirty) {
   EXPECT_FALSE(is_there(b));
   EXPECT_TRUE(is_there(c));
   EXPECT_EQ(since().written_back_bytes, 0u);
-  EXPECT_EQ(c.stats().moved().bytes, 0u);
+  EXPECT_EQ(c.statistics().moved().bytes, 0u);
   const UnifiedBuffer<int> third = dirty(3);
   EXPECT_FALSE(is_there(c));
   EXPECT_EQ(since().written_back_bytes, pressed_bytes);
@@ -47,8 +47,8 @@ TEST_F(Pressed, StaleGoBeforeCleanBeforeDirty) {
   EXPECT_EQ(a.to_vector(), std::vector<int>(pressed_ints, 5));
   EXPECT_EQ(b.to_vector(), counting(pressed_ints));
   EXPECT_EQ(c.to_vector(), std::vector<int>(pressed_ints, 7));
-  EXPECT_EQ(c.stats().of(TransferReason::evict), (MoveCount{1, pressed_bytes}));
-  EXPECT_EQ(c.stats().evicted, (MoveCount{1, pressed_bytes}));
+  EXPECT_EQ(c.statistics().of(TransferReason::evict), (MoveCount{1, pressed_bytes}));
+  EXPECT_EQ(c.statistics().evicted, (MoveCount{1, pressed_bytes}));
   EXPECT_TRUE(c.check());
 }
 
@@ -65,10 +65,10 @@ TEST_F(Pressed, TheLeastRecentlyUsedGoesFirst) {
 
 TEST_F(Pressed, WhatWillNotBeUsedGoesFirst) {
   const UnifiedBuffer<int> a = clean(), b = clean(), c = clean();
-  c.wont_use();
+  c.mark_evict_first();
   const UnifiedBuffer<int> d = clean();
   EXPECT_FALSE(is_there(c));
-  b.wont_use();
+  b.mark_evict_first();
   EXPECT_EQ(on_device(b, s), counting(pressed_ints));  // after all
   const UnifiedBuffer<int> e = clean();
   EXPECT_FALSE(is_there(a));
@@ -78,15 +78,15 @@ TEST_F(Pressed, WhatWillNotBeUsedGoesFirst) {
 TEST_F(Pressed, LeasedEscapedKeptAndClaimedCopiesStay) {
   UnifiedBuffer<int> leased = clean("leased"), escaped = clean("escaped"), kept = clean("kept");
   const DeviceLease<const int> lease = leased.read_device(s);
-  const EscapedPointer<int> escape = escaped.escape_device(s);
-  kept.keep_on(device.place());
+  const UntrackedLease<int> escape = escaped.export_device(s);
+  kept.pin_residency(device.place());
   UnifiedBuffer<int> more = pressed("more");
   const Failure refusal = refused(more.try_discard_device(s), ErrorCode::out_of_budget);
   EXPECT_EQ(refusal.number("leased"), 2 * pressed_bytes);
   EXPECT_EQ(refusal.number("kept"), pressed_bytes);
   EXPECT_EQ(refusal.number("freed"), 0u);
   EXPECT_TRUE(is_there(leased) && is_there(escaped) && is_there(kept));
-  kept.keep_on(device.place(), false);
+  kept.pin_residency(device.place(), false);
   write_on_device(more, s, 1);
   EXPECT_FALSE(is_there(kept));
   EXPECT_TRUE(is_there(leased) && is_there(escaped));
@@ -105,11 +105,11 @@ TEST_F(Pressed, CopiesThatAnotherThreadHasLeasedStay) {
 
 TEST_F(Pressed, KeepingWantsAPlaceThatTakesPart) {
   UnifiedBuffer<int> buffer = pressed();
-  EXPECT_EQ(
-      refused(buffer.try_keep_on(devices[1].place()), ErrorCode::invalid_device).string("tag"),
-      "u");
-  EXPECT_TRUE(buffer.try_keep_on(devices[1].place(), false));
-  EXPECT_TRUE(buffer.try_keep_on(device.place()));  // before there is a copy
+  EXPECT_EQ(refused(buffer.try_pin_residency(devices[1].place()), ErrorCode::invalid_device)
+                .string("tag"),
+            "u");
+  EXPECT_TRUE(buffer.try_pin_residency(devices[1].place(), false));
+  EXPECT_TRUE(buffer.try_pin_residency(device.place()));  // before there is a copy
   EXPECT_FALSE(is_there(buffer));
 }
 
@@ -119,8 +119,8 @@ TEST_F(Pressed, ALeaseElsewhereKeepsOnlyWhatMustBeWritten) {
   use(filler);
   const HostLease<const int> read = std::as_const(a).read_host();
   // The other half of b is on the host and leased: nothing of b is written home meanwhile.
-  std::ranges::fill(b.view(0, 1).discard_host(), 9);
-  const HostLease<const int> held = std::as_const(b).view(0, 1).read_host();
+  std::ranges::fill(b.slice(0, 1).discard_host(), 9);
+  const HostLease<const int> held = std::as_const(b).slice(0, 1).read_host();
   const UnifiedBuffer<int> c = dirty(1);
   EXPECT_FALSE(is_there(a));
   const UnifiedBuffer<int> d = dirty(2);
@@ -218,7 +218,7 @@ TEST_F(Unified, ADeviceThatIsFullEvictsWithoutABudget) {
   for (int i = 0; i < 8; ++i) {
     EXPECT_EQ(all[static_cast<std::size_t>(i)].load_host(5), i);
   }
-  EXPECT_GE(all[0].stats().evicted.copies, 1u);
+  EXPECT_GE(all[0].statistics().evicted.copies, 1u);
 }
 
 // --- In which order memory goes
@@ -317,11 +317,11 @@ TEST_F(Pressed, WritesHomeIntoPagesThatAreGuarded) {
   guarded.guard = true;
   UnifiedBuffer<int> buffer(Shape{pressed_ints}, guarded);
   buffer.copy_from(counting(pressed_ints));
-  write_on_device(buffer.view(0, 100), s, 9);
+  write_on_device(buffer.slice(0, 100), s, 9);
   const UnifiedBuffer<int> a = dirty(1), b = dirty(2), c = dirty(3);
   EXPECT_FALSE(is_there(buffer));
-  EXPECT_EQ(buffer.view(0, 100).read_host()[99], 9);
-  EXPECT_EQ(buffer.view(100, 100).read_host()[0], 101);
+  EXPECT_EQ(buffer.slice(0, 100).read_host()[99], 9);
+  EXPECT_EQ(buffer.slice(100, 100).read_host()[0], 101);
 }
 
 // --- What cannot fit
@@ -425,7 +425,7 @@ TEST_F(Pressed, ALaunchThatCannotFitDisplacesNothing) {
   EXPECT_EQ(refusal.number("hopeless"), 1u);
   EXPECT_TRUE(is_there(other) && is_there(another));
   EXPECT_FALSE(is_there(a) || is_there(b) || is_there(sum));
-  EXPECT_EQ(a.stats().moved().bytes, 0u);
+  EXPECT_EQ(a.statistics().moved().bytes, 0u);
   EXPECT_TRUE(a.try_rw_host() && sum.try_discard_host());
   EXPECT_EQ(budget->used_bytes(), 2 * pressed_bytes);
 }

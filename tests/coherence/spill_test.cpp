@@ -69,10 +69,10 @@ TEST_F(Spill, TheHostsCopyGoesToTheFileAndComesBack) {
     EXPECT_EQ(one.to_vector(), counting(pressed_ints, i));
     EXPECT_TRUE(one.check());
   }
-  EXPECT_EQ(all[0].stats().of(TransferReason::spill).bytes, 2 * pressed_bytes);
-  EXPECT_EQ(all[0].stats().of(TransferReason::unspill).bytes, pressed_bytes);
-  EXPECT_EQ(all[0].stats().to_file.bytes, 2 * pressed_bytes);
-  EXPECT_EQ(all[0].stats().from_file.bytes, pressed_bytes);
+  EXPECT_EQ(all[0].statistics().of(TransferReason::spill).bytes, 2 * pressed_bytes);
+  EXPECT_EQ(all[0].statistics().of(TransferReason::unspill).bytes, pressed_bytes);
+  EXPECT_EQ(all[0].statistics().to_file.bytes, 2 * pressed_bytes);
+  EXPECT_EQ(all[0].statistics().from_file.bytes, pressed_bytes);
   EXPECT_EQ(moved(all[0]), 0u);
   all.clear();
   expect_nothing_left();
@@ -105,11 +105,11 @@ TEST_F(Spill, DirtyCopiesOfADeviceReachTheFileThroughTheHost) {
 
 TEST_F(Spill, OnlyWhatTheHostAloneHasIsWritten) {
   UnifiedBuffer<int> buffer = on_host(1);
-  write_on_device(buffer.view(64, 128), s, 9);               // newer on the device
-  { const auto lease = buffer.view(0, 32).read_device(s); }  // in both
+  write_on_device(buffer.slice(64, 128), s, 9);               // newer on the device
+  { const auto lease = buffer.slice(0, 32).read_device(s); }  // in both
   const UnifiedBuffer<int> a = on_host(1), b = on_host(2), c = on_host(3);
   EXPECT_EQ(since().spilled_bytes, (32u + 64) * sizeof(int));
-  EXPECT_EQ(buffer.stats().of(TransferReason::spill).copies, 2u);
+  EXPECT_EQ(buffer.statistics().of(TransferReason::spill).copies, 2u);
   EXPECT_TRUE(buffer.check());
   std::vector<int> expected = counting(pressed_ints);
   std::fill(expected.begin() + 64, expected.begin() + 192, 9);
@@ -123,8 +123,8 @@ TEST_F(Spill, EveryOperationFindsWhatIsInTheFile) {
     buffer = on_host(1);
     fillers.clear();
     for (int i = 0; i < 3; ++i) fillers.push_back(on_host(i));
-    EXPECT_EQ(buffer.stats().of(TransferReason::spill).copies, 1u);
-    EXPECT_EQ(buffer.stats().from_file.copies, 0u);
+    EXPECT_EQ(buffer.statistics().of(TransferReason::spill).copies, 1u);
+    EXPECT_EQ(buffer.statistics().from_file.copies, 0u);
   };
   UnifiedBuffer<int> buffer;
   spilled(buffer);
@@ -134,17 +134,17 @@ TEST_F(Spill, EveryOperationFindsWhatIsInTheFile) {
   EXPECT_EQ(buffer.load_host(4), 50);
   spilled(buffer);
   {
-    const HostLease<int> lease = buffer.view(2, 2).rw_host();
+    const HostLease<int> lease = buffer.slice(2, 2).rw_host();
     EXPECT_EQ(lease[0], 3);
     lease[1] = 40;
   }
   EXPECT_EQ(buffer.load_host(3), 40);
   spilled(buffer);
-  std::ranges::fill(buffer.view(0, 2).discard_host(), 7);
+  std::ranges::fill(buffer.slice(0, 2).discard_host(), 7);
   EXPECT_EQ(buffer.load_host(1), 7);
   EXPECT_EQ(buffer.load_host(2), 3);
   spilled(buffer);
-  write_on_device(buffer.view(0, 2), s, 8);
+  write_on_device(buffer.slice(0, 2), s, 8);
   EXPECT_EQ(buffer.load_host(1), 8);
   EXPECT_EQ(buffer.load_host(2), 3);
   spilled(buffer);
@@ -240,7 +240,7 @@ TEST_F(Spill, AFullDiskLeavesEverythingWhereItIs) {
   EXPECT_EQ(file->statistics().used_bytes, 0u);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(all[static_cast<std::size_t>(i)].to_vector(), counting(pressed_ints, i));
-    EXPECT_EQ(all[static_cast<std::size_t>(i)].stats().from_file.bytes, 0u);
+    EXPECT_EQ(all[static_cast<std::size_t>(i)].statistics().from_file.bytes, 0u);
   }
   more.copy_from(counting(pressed_ints));
 }

@@ -44,7 +44,7 @@ TEST_F(Unified, LoadsAndStoresOneElementWithoutMovingTheRest) {
   buffer.store_host(3, 8);
   EXPECT_STATE(buffer, device_only);
   EXPECT_EQ(buffer.load_host(3), 8);
-  EXPECT_EQ(buffer.stats().of(TransferReason::element), (MoveCount{3, 12}));
+  EXPECT_EQ(buffer.statistics().of(TransferReason::element), (MoveCount{3, 12}));
   buffer.sync_to_host();
   buffer.store_host(4, 9);
   EXPECT_STATE(buffer, synchronized);
@@ -86,7 +86,7 @@ TEST_F(Unified, FillsWhereTheBytesAre) {
   EXPECT_EQ(moved(buffer), 0u);
   EXPECT_EQ(on_device(buffer, t), std::vector<int>(100, 4));
   buffer.sync_to_host();
-  buffer.view(0, 50).fill(5);
+  buffer.slice(0, 50).fill(5);
   EXPECT_EQ(name(buffer.state(0, 50)), "DEVICE_DIRTY");
   EXPECT_EQ(buffer.load_host(49), 5);
   EXPECT_EQ(buffer.load_host(50), 4);
@@ -101,7 +101,7 @@ TEST_F(Unified, CopiesInWhatHasItsShapeAndNothingElse) {
   EXPECT_TRUE(buffer.try_copy_from(six, Shape{2, 3}));
   EXPECT_EQ(buffer.to_vector(), six);
   std::vector<int> small(5);
-  refused(buffer.try_copy_to_host(small), ErrorCode::shape_mismatch);
+  refused(buffer.try_copy_to(small), ErrorCode::shape_mismatch);
   EXPECT_EQ(buffer.shape(), (Shape{2, 3}));
 }
 
@@ -139,12 +139,12 @@ TEST_F(Unified, ShortNamesAreLeases) {
 TEST_F(Unified, PrefetchesWithoutALease) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
-  buffer.view(0, 50).prefetch(s);
+  buffer.slice(0, 50).prefetch(s);
   EXPECT_EQ(moved(buffer), 200u);
   buffer.prefetch(s);
   buffer.prefetch(s);
   EXPECT_EQ(moved(buffer), 400u);
-  EXPECT_EQ(buffer.stats().of(TransferReason::prefetch).bytes, 400u);
+  EXPECT_EQ(buffer.statistics().of(TransferReason::prefetch).bytes, 400u);
   EXPECT_STATE(buffer, synchronized);
   write_on_device(buffer, s, 1);
   buffer.prefetch_host();
@@ -168,15 +168,15 @@ TEST_F(Unified, TakesNoteOfWhatOthersWrote) {
   EXPECT_STATE(buffer, host_dirty);
   EXPECT_EQ(on_device(buffer, s)[5], -5);
   pointer[6] = -6;
-  buffer.view(0, 50).mark_host_dirty();
+  buffer.slice(0, 50).mark_host_dirty();
   const Failure failure = refused(buffer.try_mark_device_dirty(), ErrorCode::coherence_conflict);
   EXPECT_EQ(failure.number("begin"), 0u);
   EXPECT_EQ(failure.number("end"), 200u);
   EXPECT_EQ(failure.string("places"), "host");
   // The other half is nobody's but the device's.
-  int* const there = [&] { return buffer.view(50, 50).rw_device(s).data(); }();
+  int* const there = [&] { return buffer.slice(50, 50).rw_device(s).data(); }();
   s.fill(there, 50, 11);
-  buffer.view(50, 50).mark_device_dirty(s);
+  buffer.slice(50, 50).mark_device_dirty(s);
   EXPECT_EQ(buffer.read_host()[6], -6);
   EXPECT_EQ(buffer.read_host()[50], 11);
 }
@@ -190,9 +190,9 @@ TEST_F(Unified, DropsWithoutSavingIfTold) {
   EXPECT_STATE(buffer, uninitialized);
   EXPECT_EQ(moved(buffer), 0u);
   buffer.copy_from(counting(100));
-  write_on_device(buffer.view(0, 10), s, 2);
+  write_on_device(buffer.slice(0, 10), s, 2);
   buffer.drop_device();
-  EXPECT_EQ(buffer.stats().of(TransferReason::drop), (MoveCount{1, 40}));
+  EXPECT_EQ(buffer.statistics().of(TransferReason::drop), (MoveCount{1, 40}));
   EXPECT_EQ(buffer.load_host(0), 2);
   EXPECT_EQ(buffer.load_host(10), 11);
   buffer.drop_device();
@@ -222,7 +222,7 @@ TEST_F(Unified, ResizesWithOrWithoutItsBytes) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
   buffer.sync_to_device();
-  write_on_device(buffer.view(0, 10), s, -1);
+  write_on_device(buffer.slice(0, 10), s, -1);
   buffer.resize_keep(150, s);
   EXPECT_EQ(buffer.size(), 150u);
   EXPECT_EQ(buffer.shape(), Shape{150});
@@ -231,9 +231,9 @@ TEST_F(Unified, ResizesWithOrWithoutItsBytes) {
   EXPECT_EQ(name(buffer.state(100, 50)), "UNINITIALIZED");
   std::vector<int> expected = counting(100);
   std::fill_n(expected.begin(), 10, -1);
-  EXPECT_EQ(buffer.view(0, 100).to_vector(), expected);
-  EXPECT_EQ(on_device(buffer.view(0, 100), t), expected);
-  EXPECT_EQ(buffer.stats().of(TransferReason::resize).bytes, 400u + 360u);
+  EXPECT_EQ(buffer.slice(0, 100).to_vector(), expected);
+  EXPECT_EQ(on_device(buffer.slice(0, 100), t), expected);
+  EXPECT_EQ(buffer.statistics().of(TransferReason::resize).bytes, 400u + 360u);
   buffer.resize_keep(5);
   EXPECT_EQ(buffer.to_vector(), std::vector<int>(5, -1));
   buffer.resize_discard(20);
@@ -248,12 +248,12 @@ TEST_F(Unified, ResizesWithOrWithoutItsBytes) {
 TEST_F(Unified, CopiesAgainWhatAnEscapedPointerMayHaveWritten) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
-  EscapedPointer<int> escape = buffer.view(0, 50).escape_host();
+  UntrackedLease<int> escape = buffer.slice(0, 50).export_host();
   escape.data()[3] = 33;
   EXPECT_EQ(on_device(buffer, s)[3], 33);
   escape.data()[3] = 34;
   EXPECT_EQ(on_device(buffer, s)[3], 34);
-  EXPECT_EQ(buffer.stats().of(TransferReason::sticky).bytes, 400u + 200u);
+  EXPECT_EQ(buffer.statistics().of(TransferReason::sticky).bytes, 400u + 200u);
   EXPECT_EQ(name(buffer.state(0, 50)), "HOST_DIRTY");
   refused(buffer.try_rw_device(s), ErrorCode::access_conflict);
   refused(buffer.try_drop_host(), ErrorCode::access_conflict);
@@ -274,7 +274,7 @@ TEST_F(Unified, CopiesAgainWhatAnEscapedPointerMayHaveWritten) {
 TEST_F(Unified, AnEscapeForReadingLetsOthersRead) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
-  const EscapedPointer<const int> escape = buffer.escape_read_device(s);
+  const UntrackedLease<const int> escape = buffer.export_read_device(s);
   EXPECT_EQ(on_device(buffer, t)[0], 1);
   refused(buffer.try_rw_host(), ErrorCode::access_conflict);
   refused(buffer.try_drop_device(device), ErrorCode::access_conflict);
@@ -283,7 +283,7 @@ TEST_F(Unified, AnEscapeForReadingLetsOthersRead) {
 TEST_F(Unified, TakesWhatWasWrittenThroughAnEscapedPointerOfADevice) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
-  EscapedPointer<int> escape = buffer.escape_device(s);
+  UntrackedLease<int> escape = buffer.export_device(s);
   s.fill(escape.data(), 100, 1);
   EXPECT_EQ(buffer.read_host()[7], 1);
   s.fill(escape.data(), 100, 2);
@@ -298,21 +298,21 @@ TEST_F(Unified, WritesThroughWhenALeaseCloses) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
   buffer.write_through(Place::host());
-  write_on_device(buffer.view(0, 10), s, 5);
+  write_on_device(buffer.slice(0, 10), s, 5);
   EXPECT_EQ(name(buffer.state(0, 10)), "SYNCHRONIZED");
-  EXPECT_EQ(buffer.stats().of(TransferReason::write_through).bytes, 40u);
+  EXPECT_EQ(buffer.statistics().of(TransferReason::write_through).bytes, 40u);
   EXPECT_EQ(buffer.read_host()[9], 5);
-  EXPECT_EQ(buffer.stats().of(TransferReason::host_read).bytes, 0u);
+  EXPECT_EQ(buffer.statistics().of(TransferReason::host_read).bytes, 0u);
   buffer.write_through(device.place());
-  std::ranges::fill(buffer.view(20, 10).rw_host(), 6);
+  std::ranges::fill(buffer.slice(20, 10).rw_host(), 6);
   EXPECT_EQ(name(buffer.state(20, 10)), "SYNCHRONIZED");
   sim::set_faults(device, "copy%1=fail");
-  std::ranges::fill(buffer.view(20, 10).rw_host(), 7);
+  std::ranges::fill(buffer.slice(20, 10).rw_host(), 7);
   sim::set_faults(device, "");
-  EXPECT_EQ(buffer.stats().failed_write_throughs, 1u);
-  EXPECT_EQ(on_device(buffer.view(20, 10), s), std::vector<int>(10, 7));
+  EXPECT_EQ(buffer.statistics().failed_write_throughs, 1u);
+  EXPECT_EQ(on_device(buffer.slice(20, 10), s), std::vector<int>(10, 7));
   buffer.write_through(std::nullopt);
-  std::ranges::fill(buffer.view(20, 10).rw_host(), 8);
+  std::ranges::fill(buffer.slice(20, 10).rw_host(), 8);
   EXPECT_EQ(name(buffer.state(20, 10)), "HOST_DIRTY");
   EXPECT_THROW(buffer.write_through(devices[1].place()), InvalidDevice);
 }
@@ -333,8 +333,8 @@ TEST_F(Unified, WritesThroughWhateverWrote) {
   buffer.fill(3, s);
   EXPECT_STATE(buffer, synchronized);
   EXPECT_EQ(buffer.read_host()[99], 3);
-  EXPECT_EQ(buffer.stats().of(TransferReason::write_through).bytes, 1200u);
-  EXPECT_EQ(buffer.stats().of(TransferReason::host_read).bytes, 0u);
+  EXPECT_EQ(buffer.statistics().of(TransferReason::write_through).bytes, 1200u);
+  EXPECT_EQ(buffer.statistics().of(TransferReason::host_read).bytes, 0u);
 }
 
 TEST_F(Unified, WaitsForWhatAnEscapedPointerWritesInSharedMemory) {
@@ -342,8 +342,8 @@ TEST_F(Unified, WaitsForWhatAnEscapedPointerWritesInSharedMemory) {
   const Stream own(host);
   UnifiedBuffer<int> buffer(Shape{100}, {.device = host});
   buffer.copy_from(counting(100));
-  const EscapedPointer<int> escape = buffer.view(0, 50).escape_device(own);
-  EXPECT_EQ(buffer.view(50, 50).read_host()[0], 51);
+  const UntrackedLease<int> escape = buffer.slice(0, 50).export_device(own);
+  EXPECT_EQ(buffer.slice(50, 50).read_host()[0], 51);
   Gate gate;
   gate.hold(own);
   own.fill(escape.data(), 50, 2);
@@ -359,7 +359,7 @@ TEST_F(Unified, ReadsBehindAnEscapedPointerOfTheSameDevice) {
   UnifiedBuffer<int> buffer = make(100);
   write_on_device(buffer, s, 1);
   EXPECT_EQ(on_device(buffer, t)[0], 1);
-  const EscapedPointer<int> escape = buffer.escape_device(s);
+  const UntrackedLease<int> escape = buffer.export_device(s);
   s.fill(escape.data(), 100, 2);
   EXPECT_EQ(on_device(buffer, t)[0], 2);
 }
@@ -367,7 +367,7 @@ TEST_F(Unified, ReadsBehindAnEscapedPointerOfTheSameDevice) {
 TEST_F(Unified, ReadsBehindEveryCommitOfTheSameDevice) {
   UnifiedBuffer<int> buffer = make(100);
   write_on_device(buffer, s, 1);
-  EscapedPointer<int> escape = buffer.escape_device(s);
+  UntrackedLease<int> escape = buffer.export_device(s);
   for (int value = 2; value < 5; ++value) {
     s.fill(escape.data(), 100, value);
     escape.commit(0, 100, s);
@@ -379,15 +379,15 @@ TEST_F(Unified, ReadsBehindEveryCommitOfTheSameDevice) {
 TEST_F(Unified, CopiesNothingUnderOneWhoReads) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
-  EscapedPointer<int> escape = buffer.escape_host();
+  UntrackedLease<int> escape = buffer.export_host();
   {
-    const DeviceLease<const int> lease = buffer.view(20, 20).read_device(s);
+    const DeviceLease<const int> lease = buffer.slice(20, 20).read_device(s);
     const Failure failure = refused(buffer.try_read_device(t), ErrorCode::access_conflict);
     EXPECT_EQ(failure.number("begin"), 80u);
     EXPECT_EQ(failure.number("end"), 160u);
     refused(buffer.try_prefetch(t), ErrorCode::access_conflict);
     EXPECT_TRUE(buffer.try_read_host());
-    EXPECT_TRUE(buffer.view(40, 60).try_read_device(t));
+    EXPECT_TRUE(buffer.slice(40, 60).try_read_device(t));
     escape.close();
     // It may have changed, and the lease has what was before.
     refused(buffer.try_read_device(t), ErrorCode::access_conflict);
@@ -403,7 +403,7 @@ TEST_F(Unified, ClonesWhatAnEscapedPointerOfADeviceIsWriting) {
   UnifiedBuffer<int> buffer = make(100);
   write_on_device(buffer, s, 1);
   EXPECT_EQ(on_device(buffer, t)[0], 1);
-  EscapedPointer<int> escape = buffer.escape_device(s);
+  UntrackedLease<int> escape = buffer.export_device(s);
   s.fill(escape.data(), 100, 2);
   EXPECT_EQ(buffer.clone(t).to_vector()[0], 2);
 }
@@ -413,7 +413,7 @@ TEST_F(Unified, TakesNoWordOfAStreamThatHasEnded) {
   write_on_device(buffer, s, 1);
   const StreamRef ended = Stream(device);
   refused(buffer.try_mark_device_dirty(ended), ErrorCode::stream_misuse);
-  EscapedPointer<int> escape = buffer.escape_device(s);
+  UntrackedLease<int> escape = buffer.export_device(s);
   refused(escape.try_commit(0, 10, ended), ErrorCode::stream_misuse);
   EXPECT_TRUE(escape.try_commit(0, 10));
   escape.close();
@@ -428,14 +428,14 @@ TEST_F(Unified, TakesNoNumberForASmallerOne) {
   buffer.copy_from(counting(100));
   EXPECT_EQ(name(buffer.state(wraps, 4)), "UNINITIALIZED");
   EXPECT_TRUE(buffer.valid_places(wraps, 4).empty());
-  refused(buffer.try_view(wraps, 4), ErrorCode::invalid_view);
-  refused(buffer.try_view(4, wraps), ErrorCode::invalid_view);
-  const Failure failure = refused(buffer.try_view(5, 1000), ErrorCode::invalid_view);
+  refused(buffer.try_slice(wraps, 4), ErrorCode::invalid_view);
+  refused(buffer.try_slice(4, wraps), ErrorCode::invalid_view);
+  const Failure failure = refused(buffer.try_slice(5, 1000), ErrorCode::invalid_view);
   EXPECT_EQ(failure.number("offset"), 20u);
   EXPECT_EQ(failure.number("size"), 4000u);
   EXPECT_EQ(failure.number("extent"), 400u);
   {
-    EscapedPointer<int> escape = buffer.escape_host();
+    UntrackedLease<int> escape = buffer.export_host();
     refused(escape.try_commit(wraps, 4), ErrorCode::invalid_view);
     refused(escape.try_commit(0, wraps), ErrorCode::invalid_view);
   }
@@ -454,9 +454,9 @@ TEST_F(Unified, SaysWhatWasLostWithADevice) {
   const Stream own(doomed);
   UnifiedBuffer<int> buffer(Shape{100}, {.device = doomed, .tag = "rho"});
   buffer.copy_from(counting(100));
-  write_on_device(buffer.view(10, 20), own, 2);
+  write_on_device(buffer.slice(10, 20), own, 2);
   sim::set_faults(doomed, "fill#1=lost");
-  refused(buffer.view(10, 1).try_fill(1, own), ErrorCode::device_lost);
+  refused(buffer.slice(10, 1).try_fill(1, own), ErrorCode::device_lost);
   for (const Failure& failure : {refused(buffer.try_read_host(), ErrorCode::sync_failed),
                                  refused(buffer.try_read_host_async(), ErrorCode::sync_failed),
                                  refused(buffer.try_flush_host(), ErrorCode::sync_failed),
@@ -467,12 +467,12 @@ TEST_F(Unified, SaysWhatWasLostWithADevice) {
     EXPECT_NE(failure.text().find("Drop::discard"), std::string::npos) << failure.text();
     EXPECT_EQ(failure.text().find("try again"), std::string::npos) << failure.text();
   }
-  EXPECT_EQ(buffer.view(30, 70).read_host()[0], 31);
+  EXPECT_EQ(buffer.slice(30, 70).read_host()[0], 31);
   buffer.drop_device(Drop::discard);
   const Failure failure = refused(buffer.try_read_host(), ErrorCode::never_written);
   EXPECT_EQ(failure.number("begin"), 40u);
   EXPECT_EQ(failure.number("end"), 120u);
-  std::ranges::fill(buffer.view(10, 20).discard_host(), 3);
+  std::ranges::fill(buffer.slice(10, 20).discard_host(), 3);
   EXPECT_EQ(buffer.read_host()[29], 3);
 }
 
@@ -490,7 +490,7 @@ TEST_F(Unified, AdoptsFlushesAndReleasesTheHostsCopy) {
     EXPECT_EQ(releases, 0);
   }
   device.synchronize();
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   EXPECT_EQ(releases, 1);
   refused(UnifiedBuffer<int>::try_adopt_host({static_cast<int*>(nullptr), 3}, [&] { ++releases; },
                                              {.device = device}),
@@ -498,8 +498,8 @@ TEST_F(Unified, AdoptsFlushesAndReleasesTheHostsCopy) {
   EXPECT_EQ(releases, 1);
 
   UnifiedBuffer<int> buffer(Shape{4, 25}, {.device = device});
-  write_on_device(buffer.view(0, 50), s, 9);
-  std::ranges::fill(buffer.view(50, 50).discard_host(), 8);
+  write_on_device(buffer.slice(0, 50), s, 9);
+  std::ranges::fill(buffer.slice(50, 50).discard_host(), 8);
   const Buffer released = std::move(buffer).release_host();
   EXPECT_EQ(released.shape(), (Shape{4, 25}));
   EXPECT_EQ(released.to_vector<int>()[49], 9);
@@ -510,7 +510,7 @@ TEST_F(Unified, AdoptsFlushesAndReleasesTheHostsCopy) {
 TEST_F(Unified, ClonesWithMemoryOfItsOwn) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
-  write_on_device(buffer.view(0, 10), s, 3);
+  write_on_device(buffer.slice(0, 10), s, 3);
   UnifiedBuffer<int> clone = buffer.clone(t);
   write_on_device(buffer, s, 0);
   EXPECT_EQ(clone.load_host(0), 3);
@@ -558,7 +558,7 @@ TEST_F(Unified, SaysWhatMovedAndWhoseLineItWas) {
   buffer.copy_from(counting(100));
   static_cast<void>(buffer.read_device(s));
   const std::uint32_t line = __LINE__ - 1;
-  write_on_device(buffer.view(10, 10), s, 1);
+  write_on_device(buffer.slice(10, 10), s, 1);
   static_cast<void>(buffer.rw_host());
   const std::vector<Transfer> log = buffer.transfers();
   ASSERT_EQ(log.size(), 2u);
@@ -572,35 +572,35 @@ TEST_F(Unified, SaysWhatMovedAndWhoseLineItWas) {
   EXPECT_EQ(name(log[1].reason), "host_rw");
   EXPECT_EQ(unified_totals().moved().bytes - before.moved().bytes, 440u);
   for (int i = 0; i < 100; ++i) {
-    write_on_device(buffer.view(0, 1), s, i);
+    write_on_device(buffer.slice(0, 1), s, i);
     static_cast<void>(buffer.read_host());
   }
   EXPECT_EQ(buffer.transfers().size(), 64u);
   EXPECT_EQ(buffer.transfers().back().bytes, 4u);
-  EXPECT_EQ(buffer.stats().to_host.copies, 101u);
+  EXPECT_EQ(buffer.statistics().to_host.copies, 101u);
 }
 
 TEST_F(Unified, MergesGapsThatNobodyHolds) {
   UnifiedBuffer<int> buffer = make(1000);
   buffer.copy_from(counting(1000));
   buffer.sync_to_device();
-  for (const std::size_t at : {0u, 100u, 200u}) write_on_device(buffer.view(at, 10), s, -1);
+  for (const std::size_t at : {0u, 100u, 200u}) write_on_device(buffer.slice(at, 10), s, -1);
   static_cast<void>(buffer.read_host());
-  EXPECT_EQ(buffer.stats().to_host, (MoveCount{1, 840}));
-  EXPECT_EQ(buffer.stats().merged_gap_bytes, 720u);
-  for (const std::size_t at : {0u, 100u, 200u}) write_on_device(buffer.view(at, 10), s, -2);
+  EXPECT_EQ(buffer.statistics().to_host, (MoveCount{1, 840}));
+  EXPECT_EQ(buffer.statistics().merged_gap_bytes, 720u);
+  for (const std::size_t at : {0u, 100u, 200u}) write_on_device(buffer.slice(at, 10), s, -2);
   {
-    const HostLease<const int> lease = buffer.view(50, 10).read_host();
-    static_cast<void>(buffer.view(0, 300).read_host());
+    const HostLease<const int> lease = buffer.slice(50, 10).read_host();
+    static_cast<void>(buffer.slice(0, 300).read_host());
   }
-  EXPECT_EQ(buffer.stats().to_host, (MoveCount{3, 840 + 40 + 440}));
-  UnifiedBuffer<int> exact = make(1000, {.merge_below_bytes = 0});
+  EXPECT_EQ(buffer.statistics().to_host, (MoveCount{3, 840 + 40 + 440}));
+  UnifiedBuffer<int> exact = make(1000, {.coalesce_gap_bytes = 0});
   exact.copy_from(counting(1000));
   exact.sync_to_device();
-  for (const std::size_t at : {0u, 100u, 200u, 350u}) write_on_device(exact.view(at, 10), s, -1);
+  for (const std::size_t at : {0u, 100u, 200u, 350u}) write_on_device(exact.slice(at, 10), s, -1);
   EXPECT_EQ(exact.read_host()[359], -1);
-  EXPECT_EQ(exact.stats().to_host, (MoveCount{4, 160}));
-  for (const std::size_t at : {0u, 100u, 200u}) write_on_device(exact.view(at, 10), s, -2);
+  EXPECT_EQ(exact.statistics().to_host, (MoveCount{4, 160}));
+  for (const std::size_t at : {0u, 100u, 200u}) write_on_device(exact.slice(at, 10), s, -2);
   sim::set_faults(device, "");
   EXPECT_EQ(exact.read_host()[209], -2);
   EXPECT_EQ(exact.read_host()[10], 11);
@@ -609,7 +609,7 @@ TEST_F(Unified, MergesGapsThatNobodyHolds) {
 
 TEST_F(Unified, WaitsForALeaseThatClosesBehindTheEndOfItsStream) {
   UnifiedBuffer<int> buffer = make(100);
-  UnifiedView<int> one = buffer.view(0, 50), other = buffer.view(50, 50);
+  UnifiedView<int> one = buffer.slice(0, 50), other = buffer.slice(50, 50);
   for (const bool is_downgraded : {false, true}) {
     std::optional<Stream> ending(device);
     write_on_device(buffer, *ending, 1);
@@ -635,19 +635,19 @@ TEST_F(Unified, HasCopiesOnSeveralDevices) {
   buffer.copy_from(counting(100));
   static_cast<void>(buffer.read_device(s));
   EXPECT_STATE(buffer, synchronized);
-  static_cast<void>(buffer.view(0, 50).read_device(far));
+  static_cast<void>(buffer.slice(0, 50).read_device(far));
   EXPECT_STATE(buffer, mixed);
   EXPECT_EQ(name(buffer.state(0, 50)), "SYNCHRONIZED");
   EXPECT_EQ(name(buffer.state(50, 50)), "MIXED");
   // The peer is nearer than the host.
-  EXPECT_EQ(buffer.stats().between_devices, (MoveCount{1, 200}));
+  EXPECT_EQ(buffer.statistics().between_devices, (MoveCount{1, 200}));
   write_on_device(buffer, far, 9);
   EXPECT_STATE(buffer, device_dirty);
   EXPECT_EQ(on_device(buffer, s)[99], 9);
   EXPECT_TRUE(buffer.is_stale_on(Place::host()));
-  EXPECT_EQ(buffer.stats().to_host.copies, 0u);
+  EXPECT_EQ(buffer.statistics().to_host.copies, 0u);
   buffer.drop_device(devices[1]);
-  EXPECT_EQ(buffer.stats().moved().copies, 3u);
+  EXPECT_EQ(buffer.statistics().moved().copies, 3u);
   buffer.drop_device(devices[0]);
   EXPECT_STATE(buffer, host_only);
   EXPECT_EQ(buffer.load_host(50), 9);
@@ -666,14 +666,14 @@ TEST_F(Unified, SharesOneMemoryWithTheHostDeviceAndKeepsTheOrder) {
   }
   EXPECT_STATE(buffer, device_dirty);
   EXPECT_EQ(moved(buffer), 0u);
-  EXPECT_EQ(buffer.stats().elided, (MoveCount{1, 400}));
+  EXPECT_EQ(buffer.statistics().elided, (MoveCount{1, 400}));
   Gate gate;
   gate.hold(own);
   write_on_device(buffer, own, 5);
   test::Thread opener([&] { gate.open(); });
   EXPECT_EQ(buffer.read_host()[99], 5);
   opener.join();
-  EXPECT_EQ(buffer.stats().elided, (MoveCount{2, 800}));
+  EXPECT_EQ(buffer.statistics().elided, (MoveCount{2, 800}));
   EXPECT_STATE(buffer, synchronized);
   Gate second;
   second.hold(own);
@@ -699,7 +699,7 @@ TEST_F(Unified, WhatAPlaceThatSharesTheHostsMemoryWritesIsStaleElsewhereUntilTou
   buffer.copy_from(counting(100));
   buffer.prefetch(s);
   EXPECT_FALSE(buffer.is_stale_on(device.place()));
-  write_on_device(buffer.view(0, 50), own, 9);
+  write_on_device(buffer.slice(0, 50), own, 9);
   EXPECT_TRUE(buffer.is_stale_on(device.place()));
   EXPECT_EQ(buffer.valid_places(0, 50), std::vector{host.place()});
   // The host has those bytes without a copy, and that brings nothing to the other one.
@@ -707,7 +707,7 @@ TEST_F(Unified, WhatAPlaceThatSharesTheHostsMemoryWritesIsStaleElsewhereUntilTou
   EXPECT_EQ(seen[49], 9);
   EXPECT_EQ(seen[50], 51);
   EXPECT_EQ(moved(buffer), 400u);
-  EXPECT_EQ(buffer.stats().elided, (MoveCount{1, 200}));
+  EXPECT_EQ(buffer.statistics().elided, (MoveCount{1, 200}));
   EXPECT_TRUE(buffer.is_stale_on(device.place()));
   EXPECT_EQ(buffer.valid_places(0, 50), (std::vector{Place::host(), host.place()}));
   EXPECT_EQ(on_device(buffer, s), seen);
@@ -726,7 +726,7 @@ TEST_F(Unified, MovesBetweenDevicesOfDifferentBackendsAndTheHostDevice) {
     for (const StreamRef stream :
          {StreamRef(own), StreamRef(s), StreamRef(apart), StreamRef(far)}) {
       const int value = 10 * turn + static_cast<int>(stream.device_id().value);
-      write_on_device(buffer.view(100, 40000), stream, value);
+      write_on_device(buffer.slice(100, 40000), stream, value);
       EXPECT_EQ(buffer.load_host(100), value);
       EXPECT_EQ(on_device(buffer, t)[40099], value);
       EXPECT_EQ(on_device(buffer, apart)[40100], 40101);
@@ -752,14 +752,14 @@ TEST_F(Unified, SpoilsStaleAndUnwrittenBytesInCheckedMode) {
   }
   EXPECT_EQ(on_device(buffer, s)[0], 1);
   buffer.synchronize();
-  write_on_device(buffer.view(0, 10), s, 2);
+  write_on_device(buffer.slice(0, 10), s, 2);
   EXPECT_EQ(pointer[9], spoilt);
   EXPECT_EQ(pointer[10], 1);
   EXPECT_EQ(buffer.read_host()[9], 2);
   std::vector<int> there(100);
-  std::ranges::fill(buffer.view(90, 10).rw_host(), 3);
+  std::ranges::fill(buffer.slice(90, 10).rw_host(), 3);
   {
-    const DeviceLease<int> lease = buffer.view(0, 10).rw_device(s);
+    const DeviceLease<int> lease = buffer.slice(0, 10).rw_device(s);
     s.copy(there.data(), lease.data(), 400);
     s.synchronize();
   }
@@ -791,7 +791,7 @@ class FaultyProgram {
   /// Runs until a step fails, and then that step again; gives whether one did.
   bool run() {
     buffer_ =
-        UnifiedBuffer<int>(Shape{300}, {.device = device_, .tag = "f", .merge_below_bytes = 0});
+        UnifiedBuffer<int>(Shape{300}, {.device = device_, .tag = "f", .coalesce_gap_bytes = 0});
     bool has_failed = false;
     const auto step = [&](auto what) {
       const std::string before = picture();
@@ -808,10 +808,10 @@ class FaultyProgram {
     const std::vector<int> numbers = counting(300);
     step([&] { return buffer_.try_copy_from(numbers); });
     step([&] { return done(buffer_.try_rw_device(s_)); });
-    step([&] { return buffer_.view(0, 100).try_fill(5, s_); });
-    step([&] { return done(buffer_.view(0, 10).try_read_host()); });
-    step([&] { return done(buffer_.view(50, 10).try_rw_host()); });
-    step([&] { return done(buffer_.view(250, 10).try_rw_host()); });
+    step([&] { return buffer_.slice(0, 100).try_fill(5, s_); });
+    step([&] { return done(buffer_.slice(0, 10).try_read_host()); });
+    step([&] { return done(buffer_.slice(50, 10).try_rw_host()); });
+    step([&] { return done(buffer_.slice(250, 10).try_rw_host()); });
     step([&] { return done(buffer_.try_read_device(s_)); });
     step([&] { return buffer_.try_store_host(7, 77); });
     step([&] {
@@ -819,11 +819,11 @@ class FaultyProgram {
       return value ? Result<void>() : Result<void>(value.failure());
     });
     step([&] { return buffer_.try_resize_keep(400, s_); });
-    step([&] { return done(buffer_.view(300, 100).try_discard_device(s_)); });
-    step([&] { return buffer_.view(300, 100).try_fill(6, s_); });
-    step([&] { return done(buffer_.view(0, 350).try_rw_device(far_)); });
+    step([&] { return done(buffer_.slice(300, 100).try_discard_device(s_)); });
+    step([&] { return buffer_.slice(300, 100).try_fill(6, s_); });
+    step([&] { return done(buffer_.slice(0, 350).try_rw_device(far_)); });
     step([&] { return buffer_.try_store_host(8, 88); });
-    step([&] { return done(buffer_.view(5, 10).try_rw_device(s_)); });
+    step([&] { return done(buffer_.slice(5, 10).try_rw_device(s_)); });
     step([&] {
       const Result<UnifiedBuffer<int>> clone = buffer_.try_clone(far_);
       return clone ? Result<void>() : Result<void>(clone.failure());
@@ -877,10 +877,10 @@ TEST(UnifiedFaults, AFaultAtEachCallLeavesTheStateAndTheRetryIsRight) {
         sim::set_faults(device, "");
         device.synchronize();
         devices[1].synchronize();
-        static_cast<void>(poll_storages());
+        static_cast<void>(reclaim_deferred());
         default_resource(device)->trim(0);
         default_resource(devices[1])->trim(0);
-        EXPECT_EQ(kept_storages().storages, 0u);
+        EXPECT_EQ(deferred_frees().storages, 0u);
         EXPECT_EQ(device.memory().free_bytes, before) << what << nth;
         expect_no_findings(device);
         failed += has_failed ? 1 : 0;
@@ -915,10 +915,10 @@ TEST_F(Unified, IsAnArgumentOfKernels) {
   UnifiedBuffer<int> a = make(100), b = make(100), sum = make(100);
   a.copy_from(counting(100));
   b.copy_from(counting(100, 1000));
-  const std::uint64_t before = a.stats().moved().copies;
+  const std::uint64_t before = a.statistics().moved().copies;
   kernel.launch(s, LaunchSize{}, in(a), in(b), out(sum));
-  EXPECT_EQ(a.stats().moved().copies - before, 1u);
-  EXPECT_EQ(sum.stats().moved().copies, 0u);
+  EXPECT_EQ(a.statistics().moved().copies - before, 1u);
+  EXPECT_EQ(sum.statistics().moved().copies, 0u);
   EXPECT_STATE(a, synchronized);
   EXPECT_STATE(sum, device_only);
   EXPECT_EQ(sum.read_host()[99], 100 + 1099);
@@ -926,9 +926,9 @@ TEST_F(Unified, IsAnArgumentOfKernels) {
   const Array<int> ones = Array<int>::from(device, std::vector<int>(100, 1));
   kernel.launch(t, LaunchSize{}, in(sum), in(ones), out(b));
   EXPECT_EQ(b.load_host(0), 1002);
-  EXPECT_EQ(a.stats().moved().copies, 1u);
+  EXPECT_EQ(a.statistics().moved().copies, 1u);
   const Kernel negate = Kernel::from_function(device, "touch", touch);
-  negate.launch(s, LaunchSize{}, inout(b.view(0, 10)));
+  negate.launch(s, LaunchSize{}, inout(b.slice(0, 10)));
   EXPECT_EQ(b.load_host(0), -1002);
   EXPECT_EQ(b.load_host(10), 1002 + 20);
   UnifiedBuffer<int> none = make(0);
@@ -982,10 +982,10 @@ TEST_F(Unified, IsAnArgumentOfKernelsOfTheHostDevice) {
 TEST_F(Unified, MergesArgumentsThatOverlapByteByByte) {
   const Kernel kernel = Kernel::from_function(device, "shift", shift);
   UnifiedBuffer<int> buffer = make(100);
-  std::ranges::fill(buffer.view(0, 60).discard_host(), 5);
+  std::ranges::fill(buffer.slice(0, 60).discard_host(), 5);
   // [0, 40) is read, [40, 60) both, [60, 80) written, and the rest is nobody's.
-  kernel.launch(s, LaunchSize{}, in(buffer.view(0, 60)), out(buffer.view(40, 40)));
-  EXPECT_EQ(buffer.stats().to_device.bytes, 240u);
+  kernel.launch(s, LaunchSize{}, in(buffer.slice(0, 60)), out(buffer.slice(40, 40)));
+  EXPECT_EQ(buffer.statistics().to_device.bytes, 240u);
   EXPECT_EQ(name(buffer.state(0, 40)), "SYNCHRONIZED");
   EXPECT_EQ(name(buffer.state(40, 40)), "DEVICE_DIRTY");
   EXPECT_EQ(name(buffer.state(80, 20)), "UNINITIALIZED");
@@ -1007,14 +1007,14 @@ TEST_F(Unified, ALaunchTakesAllOfItsArgumentsOrNone) {
     EXPECT_FALSE(a.has_copy(device.place()));
     EXPECT_FALSE(sum.has_copy(device.place()));
     EXPECT_TRUE(a.try_rw_host());
-    EXPECT_TRUE(sum.try_view(0, 1));
-    EXPECT_EQ(a.stats().moved().copies, 0u);
+    EXPECT_TRUE(sum.try_slice(0, 1));
+    EXPECT_EQ(a.statistics().moved().copies, 0u);
   };
   faulty->fail_next();
   refused(launch(), ErrorCode::out_of_memory);
   expect_untouched();
   {
-    const HostLease<int> held = sum.view(0, 1).discard_host();
+    const HostLease<int> held = sum.slice(0, 1).discard_host();
     refused(launch(), ErrorCode::access_conflict);
   }
   sum.free();

@@ -30,7 +30,7 @@ class UnifiedChecks : public Unified {
 
 TEST_F(UnifiedChecks, WhatADiscardSpoilsIsOnRecordBeforeTheLeaseIs) {
   UnifiedBuffer<int> buffer = make(100, {.checked = true});
-  UnifiedView<int> one = buffer.view(0, 50), other = buffer.view(50, 50);
+  UnifiedView<int> one = buffer.slice(0, 50), other = buffer.slice(50, 50);
   write_on_device(buffer, t, 1);
   Gate gate;
   gate.hold(s);
@@ -67,7 +67,7 @@ TEST_F(UnifiedChecks, FindWhoWroteThroughAPointerOfALeaseThatIsClosed) {
 
 TEST_F(UnifiedChecks, FindItWhenADirectoryIsMadeSmaller) {
   constexpr std::size_t pieces = 2100, piece = 16;  // as large as what is sealed
-  UnifiedBuffer<int> buffer = make(2 * piece * pieces, {.merge_below_bytes = 0, .checked = true});
+  UnifiedBuffer<int> buffer = make(2 * piece * pieces, {.coalesce_gap_bytes = 0, .checked = true});
   int* kept = nullptr;
   {
     const HostLease<int> lease = buffer.discard_host();
@@ -78,7 +78,7 @@ TEST_F(UnifiedChecks, FindItWhenADirectoryIsMadeSmaller) {
   std::size_t found = 0;
   for (std::size_t i = 0; i < pieces; ++i) {
     if (i == 1000) kept[2 * piece * 10] = 5;
-    const Result<HostLease<int>> lease = buffer.view(2 * piece * i, piece).try_discard_host();
+    const Result<HostLease<int>> lease = buffer.slice(2 * piece * i, piece).try_discard_host();
     if (lease) {
       std::ranges::fill(*lease, 2);
     } else {
@@ -95,7 +95,7 @@ TEST_F(UnifiedChecks, FindItBeforeTheBytesGoAnywhere) {
   int* const kept = buffer.rw_host().data();
   kept[0] = 5;
   refused(buffer.try_read_device(s), ErrorCode::violation);
-  EXPECT_EQ(buffer.stats().moved().bytes, 0u);
+  EXPECT_EQ(buffer.statistics().moved().bytes, 0u);
   kept[0] = 6;
   std::ranges::fill(buffer.rw_host(), 2);
   kept[99] = 6;
@@ -182,12 +182,12 @@ TEST_F(UnifiedChecks, LetEverybodyWriteWhoSaysSo) {
   EXPECT_EQ(buffer.read_host()[999], 7);
   write_on_device(buffer, s, 8);
   EXPECT_EQ(buffer.read_host()[5], 8);
-  write_on_device(buffer.view(10, 10), s, 9);
+  write_on_device(buffer.slice(10, 10), s, 9);
   buffer.prefetch_host();
   buffer.synchronize();
   EXPECT_EQ(buffer.read_host()[19], 9);
   {
-    EscapedPointer<int> escaped = buffer.escape_host();
+    UntrackedLease<int> escaped = buffer.export_host();
     EXPECT_TRUE(buffer.try_read_host());
     escaped.data()[0] = 1;
     EXPECT_TRUE(buffer.try_read_host());
@@ -195,7 +195,7 @@ TEST_F(UnifiedChecks, LetEverybodyWriteWhoSaysSo) {
   }
   EXPECT_EQ(buffer.read_host()[1], 1);
   buffer.resize_keep(2000);
-  std::ranges::fill(buffer.view(1000, 1000).discard_host(), 2);
+  std::ranges::fill(buffer.slice(1000, 1000).discard_host(), 2);
   EXPECT_EQ(buffer.read_host()[1999], 2);
   buffer.drop_host();
   EXPECT_EQ(buffer.read_host()[0], 1);
@@ -215,7 +215,7 @@ TEST_F(UnifiedChecks, LetCopiesArriveInMemoryThatCouldNotBePoisoned) {
 
 TEST_F(UnifiedChecks, FindWritesThroughAnEscapedPointerThatIsClosed) {
   UnifiedBuffer<int> buffer = checked(100);
-  EscapedPointer<int> escaped = buffer.escape_host();
+  UntrackedLease<int> escaped = buffer.export_host();
   int* const kept = escaped.data();
   kept[0] = 2;
   escaped.close();
@@ -226,7 +226,7 @@ TEST_F(UnifiedChecks, FindWritesThroughAnEscapedPointerThatIsClosed) {
 
 TEST_F(UnifiedChecks, SpoilNothingThatSomebodyReads) {
   UnifiedBuffer<int> buffer = checked(100);
-  EscapedPointer<int> escaped = buffer.escape_device(s);
+  UntrackedLease<int> escaped = buffer.export_device(s);
   const HostLease<const int> lease = buffer.read_host();
   EXPECT_EQ(lease[99], 1);
   buffer.synchronize();
@@ -250,7 +250,7 @@ TEST_F(UnifiedChecks, CompareCopiesThatShouldBeTheSame) {
   buffer.sync_to_device();
   EXPECT_TRUE(buffer.try_compare());
   EXPECT_TRUE(buffer.try_read_host());
-  EXPECT_EQ(buffer.stats().of(TransferReason::compare).bytes, 8000u);
+  EXPECT_EQ(buffer.statistics().of(TransferReason::compare).bytes, 8000u);
   int* kept = nullptr;
   {
     const DeviceLease<int> lease = buffer.rw_device(s);
@@ -332,7 +332,7 @@ TEST_F(UnifiedGuard, EndsWhoWritesOutsideOfTheRangeOfHisLease) {
       {
         forget_handlers();
         Guarded guarded;
-        const auto lease = guarded.buffer.view(0, 10).rw_host();
+        const auto lease = guarded.buffer.slice(0, 10).rw_host();
         lease[9] = 2;
         guarded.first[9999] = 2;
       },
@@ -345,18 +345,18 @@ TEST_F(UnifiedGuard, LetsEverybodyElseDoHisWork) {
   const Stream& s = guarded.stream;
   EXPECT_TRUE(buffer.is_guarded());
   EXPECT_FALSE(buffer.is_pinned());
-  std::ranges::fill(buffer.view(5, 100).rw_host(), 2);
+  std::ranges::fill(buffer.slice(5, 100).rw_host(), 2);
   EXPECT_EQ(on_device(buffer, s)[104], 2);
-  write_on_device(buffer.view(50, 8000), s, 3);
+  write_on_device(buffer.slice(50, 8000), s, 3);
   EXPECT_EQ(buffer.load_host(0), 1);
   EXPECT_EQ(buffer.load_host(8049), 3);
   buffer.store_host(1, 4);
   EXPECT_EQ(buffer.read_host()[1], 4);
   buffer.prefetch_host();
-  buffer.view(9000, 10).fill(5, s);
+  buffer.slice(9000, 10).fill(5, s);
   EXPECT_EQ(buffer.read_host_async().get()[9009], 5);
   {
-    EscapedPointer<int> escaped = buffer.escape_host();
+    UntrackedLease<int> escaped = buffer.export_host();
     EXPECT_EQ(on_device(buffer, s)[9009], 5);
     escaped.data()[3] = 6;
   }
@@ -368,10 +368,10 @@ TEST_F(UnifiedGuard, LetsEverybodyElseDoHisWork) {
   UnifiedBuffer<int> copy = buffer.clone(s);
   EXPECT_EQ(copy.read_host()[3], 6);
   buffer.resize_keep(20000, s);
-  EXPECT_EQ(buffer.view(0, 10).read_host()[3], 6);
+  EXPECT_EQ(buffer.slice(0, 10).read_host()[3], 6);
   buffer.drop_device();
   EXPECT_EQ(buffer.load_host(9009), 5);
-  std::ranges::fill(buffer.view(10000, 10000).discard_host(), 0);
+  std::ranges::fill(buffer.slice(10000, 10000).discard_host(), 0);
   Buffer released = std::move(buffer).release_host();
   released.rw_host<int>()[0] = 7;
 }
@@ -381,7 +381,7 @@ TEST_F(UnifiedGuard, LetsThreadsWorkBesideEachOther) {
   UnifiedBuffer<int> buffer(Shape{4096}, {.device = device, .checked = true, .guard = true});
   std::ranges::fill(buffer.discard_host(), 0);
   const auto work = [&](std::size_t first) {
-    UnifiedView<int> part = buffer.view(first, 1024);
+    UnifiedView<int> part = buffer.slice(first, 1024);
     const Stream own(device);
     for (int i = 1; i < 100; i += 2) {
       write_on_device(part, own, i);

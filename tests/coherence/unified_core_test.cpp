@@ -29,7 +29,7 @@ TEST_F(Unified, IsMadeWithoutMemoryAndWritten) {
   sim::set_faults(device, "");
   const UnifiedBuffer<int> buffer = make(100);
   EXPECT_STATE(buffer, uninitialized);
-  EXPECT_EQ(buffer.nbytes(), 400u);
+  EXPECT_EQ(buffer.size_bytes(), 400u);
   EXPECT_EQ(buffer.shape(), Shape{100});
   EXPECT_EQ(buffer.dtype(), DType::i32);
   EXPECT_FALSE(buffer.is_pinned());
@@ -105,7 +105,7 @@ TEST_F(Unified, GoesThroughTheStatesOfTheTable) {
         break;
     }
     ASSERT_EQ(buffer.state(), step.from) << step.what;
-    const std::uint64_t before = buffer.stats().moved().copies;
+    const std::uint64_t before = buffer.statistics().moved().copies;
     int value = step.from == uninitialized ? 0 : 7;
     if (step.what == "hr") {
       EXPECT_EQ(buffer.read_host()[49], value);
@@ -134,7 +134,7 @@ TEST_F(Unified, GoesThroughTheStatesOfTheTable) {
     if (step.what == "dd") buffer.drop_device();
     const std::string label = std::string(name(step.from)) + " " + step.what;
     EXPECT_EQ(name(buffer.state()), name(step.to)) << label;
-    EXPECT_EQ(buffer.stats().moved().copies - before, step.copies) << label;
+    EXPECT_EQ(buffer.statistics().moved().copies - before, step.copies) << label;
     EXPECT_TRUE(buffer.check());
     if (value != 0) {
       EXPECT_EQ(buffer.to_vector(), std::vector<int>(50, value)) << label;
@@ -152,12 +152,12 @@ TEST_F(Unified, RefusesToReadWhatNobodyWrote) {
   refused(buffer.try_load_host(3), ErrorCode::never_written);
   EXPECT_FALSE(buffer.has_copy(Place::host()));
   EXPECT_FALSE(buffer.has_copy(device.place()));
-  std::ranges::fill(buffer.view(0, 50).discard_host(), 1);
+  std::ranges::fill(buffer.slice(0, 50).discard_host(), 1);
   const Failure failure = refused(buffer.try_read_device(s), ErrorCode::never_written);
   EXPECT_EQ(failure.number("begin"), 200u);
   EXPECT_EQ(failure.number("end"), 400u);
   EXPECT_STATE(buffer, mixed);
-  EXPECT_TRUE(buffer.view(0, 50).try_read_device(s));
+  EXPECT_TRUE(buffer.slice(0, 50).try_read_device(s));
 }
 
 TEST_F(Unified, MovesOncePerChangeOfDirection) {
@@ -174,15 +174,15 @@ TEST_F(Unified, MovesOncePerChangeOfDirection) {
   { const HostLease<int> lease = buffer.rw_host(); }
   static_cast<void>(buffer.read_device(t));
   EXPECT_EQ(moved(buffer), 8000u);
-  EXPECT_EQ(buffer.stats().of(TransferReason::host_read).bytes, 4000u);
-  EXPECT_EQ(buffer.stats().of(TransferReason::device_read), (MoveCount{1, 4000}));
+  EXPECT_EQ(buffer.statistics().of(TransferReason::host_read).bytes, 4000u);
+  EXPECT_EQ(buffer.statistics().of(TransferReason::device_read), (MoveCount{1, 4000}));
 }
 
 TEST_F(Unified, DiscardFetchesNothingAndOnlyItsRangeGoesStale) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
   buffer.sync_to_device();
-  write_on_device(buffer.view(0, 50), s, -1);
+  write_on_device(buffer.slice(0, 50), s, -1);
   EXPECT_EQ(moved(buffer), 400u);
   EXPECT_STATE(buffer, mixed);
   EXPECT_EQ(name(buffer.state(0, 50)), "DEVICE_DIRTY");
@@ -206,21 +206,21 @@ TEST_F(Unified, ForgetsADiscardThatAnExceptionLeft) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
   try {
-    const auto part = buffer.view(10, 10).discard_host();
+    const auto part = buffer.slice(10, 10).discard_host();
     throw std::runtime_error("half way");
   } catch (const std::runtime_error&) {
   }
   EXPECT_EQ(refused(buffer.try_read_host(), ErrorCode::never_written).number("begin"), 40u);
   EXPECT_EQ(buffer.load_host(9), 10);
   try {
-    const auto part = buffer.view(30, 10).rw_host();
+    const auto part = buffer.slice(30, 10).rw_host();
     part[0] = 77;
     throw std::runtime_error("half way");
   } catch (const std::runtime_error&) {
   }
   EXPECT_EQ(buffer.load_host(30), 77);
   {
-    HostLease<int> lease = buffer.view(10, 10).discard_host();
+    HostLease<int> lease = buffer.slice(10, 10).discard_host();
     lease[0] = lease[1] = 5;
     lease.commit(2);
   }
@@ -236,7 +236,7 @@ TEST_F(Unified, LeasesGiveMemoryOfTheRangeAndKeepTheBuffer) {
   {
     UnifiedBuffer<int> buffer = make(100);
     buffer.copy_from(counting(100));
-    lease = buffer.view(20, 30).view(5, 10).read_host();
+    lease = buffer.slice(20, 30).slice(5, 10).read_host();
   }
   EXPECT_EQ(lease.size(), 10u);
   EXPECT_EQ(std::vector(lease.begin(), lease.end()), counting(10, 26));
@@ -261,10 +261,10 @@ TEST_F(Unified, ReachesNoDeviceForNoElements) {
   EXPECT_EQ(buffer.to_vector(), std::vector<int>());
   UnifiedBuffer<int> some = make(10);
   some.copy_from(counting(10));
-  EXPECT_TRUE(some.view(10, 0).read_device(s).empty());
+  EXPECT_TRUE(some.slice(10, 0).read_device(s).empty());
   UnifiedBuffer<int> unwritten = make(10);
   for (const UnifiedBuffer<int>* one : {&some, &unwritten}) {
-    const UnifiedView<int> none = one->view(5, 0);
+    const UnifiedView<int> none = one->slice(5, 0);
     none.prefetch(s);
     none.prefetch_host();
     none.sync_to_device();
@@ -280,13 +280,13 @@ TEST_F(Unified, ReachesNoDeviceForNoElements) {
 
 TEST_F(Unified, RefusesViewsThatAreNotInside) {
   UnifiedBuffer<int> buffer = make(10);
-  refused(buffer.try_view(5, 6), ErrorCode::invalid_view);
-  refused(buffer.try_view(11, 0), ErrorCode::invalid_view);
-  refused(buffer.try_view(~std::size_t{0} / 2, 4), ErrorCode::invalid_view);
-  refused(buffer.view(5, 5).try_view(0, 6), ErrorCode::invalid_view);
-  UnifiedView<int> tail = buffer.view(5, 5);
-  EXPECT_TRUE(tail.overlaps(buffer.view(9, 1)));
-  EXPECT_FALSE(tail.overlaps(buffer.view(0, 5)));
+  refused(buffer.try_slice(5, 6), ErrorCode::invalid_view);
+  refused(buffer.try_slice(11, 0), ErrorCode::invalid_view);
+  refused(buffer.try_slice(~std::size_t{0} / 2, 4), ErrorCode::invalid_view);
+  refused(buffer.slice(5, 5).try_slice(0, 6), ErrorCode::invalid_view);
+  UnifiedView<int> tail = buffer.slice(5, 5);
+  EXPECT_TRUE(tail.overlaps(buffer.slice(9, 1)));
+  EXPECT_FALSE(tail.overlaps(buffer.slice(0, 5)));
   buffer.resize_discard(8);
   const Failure failure = refused(tail.try_rw_host(), ErrorCode::invalid_view);
   EXPECT_EQ(failure.number("offset"), 20u);
@@ -404,7 +404,7 @@ TEST_F(Unified, WaitsForNobodyElsesWork) {
 TEST_F(Unified, KeepsTheOrderOfALeaseThatWasOpenWhenOthersLooked) {
   UnifiedBuffer<int> buffer = make(100);
   buffer.copy_from(counting(100));
-  UnifiedView<int> one = buffer.view(0, 50), other = buffer.view(50, 50);
+  UnifiedView<int> one = buffer.slice(0, 50), other = buffer.slice(50, 50);
   static_cast<void>(buffer.read_device(t));
   write_on_device(one, s, 1);
   write_on_device(one, s, 2);
@@ -453,7 +453,7 @@ TEST_F(Unified, KeepsTheOrderOfALeaseThatWasOpenWhenOthersLooked) {
 
 TEST_F(Unified, KeepsTheOrderOfAWriteWhoseStreamHasReadMeanwhile) {
   UnifiedBuffer<int> buffer = make(100);
-  UnifiedView<int> one = buffer.view(0, 50), other = buffer.view(50, 50);
+  UnifiedView<int> one = buffer.slice(0, 50), other = buffer.slice(50, 50);
   write_on_device(buffer, s, 1);
   DeviceLease<int> lease = one.rw_device(s);
   s.fill(lease.data(), 50, 2);
@@ -466,7 +466,7 @@ TEST_F(Unified, KeepsTheOrderOfAWriteWhoseStreamHasReadMeanwhile) {
 
 TEST_F(Unified, WhoDowngradesHasNotWaitedForOthers) {
   UnifiedBuffer<int> buffer = make(100);
-  UnifiedView<int> one = buffer.view(0, 50), other = buffer.view(50, 50);
+  UnifiedView<int> one = buffer.slice(0, 50), other = buffer.slice(50, 50);
   write_on_device(buffer, s, 1);
   for (int i = 0; i < 2; ++i) {
     DeviceLease<int> lease = one.rw_device(t);
@@ -488,7 +488,7 @@ TEST_F(Unified, EndsBehindItsWorkWithoutWaiting) {
   }
   gate.open();
   s.synchronize();
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
 }
 
 // --- U-15: conflicts
@@ -526,9 +526,9 @@ TEST_F(Unified, RefusesWhatCollidesAndNamesBothLines) {
       }
     }
   }
-  const auto part = buffer.view(0, 10).rw_host();
-  EXPECT_TRUE(buffer.view(10, 90).try_rw_device(s));
-  const Failure failure = refused(buffer.view(5, 20).try_read_host(), ErrorCode::access_conflict);
+  const auto part = buffer.slice(0, 10).rw_host();
+  EXPECT_TRUE(buffer.slice(10, 90).try_rw_device(s));
+  const Failure failure = refused(buffer.slice(5, 20).try_read_host(), ErrorCode::access_conflict);
   EXPECT_EQ(failure.number("begin"), 20u);
   EXPECT_EQ(failure.number("end"), 40u);
   EXPECT_NE(failure.text().find("unified_core_test.cpp"), std::string::npos) << failure.text();
@@ -657,7 +657,7 @@ TEST_F(Unified, ManyThreadsReadAndWriteTheirParts) {
   for (std::size_t i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       const Stream own(device);
-      UnifiedView<int> part = buffer.view(i * 200, 200);
+      UnifiedView<int> part = buffer.slice(i * 200, 200);
       for (int turn = 0; turn < 20; ++turn) {
         for (int& value : part.rw_host()) ++value;
         const DeviceLease<int> lease = part.rw_device(own);
@@ -684,7 +684,7 @@ TEST_F(Unified, ThreadsThatMeetAreRefusedOrWaitAndNeverHang) {
       };
       for (int turn = 0; turn < 150; ++turn) {
         const std::size_t first = number(300), count = 1 + number(100);
-        UnifiedView<int> part = buffer.view(first, count);
+        UnifiedView<int> part = buffer.slice(first, count);
         const LeaseWait wait =
             number(2) == 0 ? LeaseWait::never() : LeaseWait::up_to(std::chrono::microseconds(200));
         const auto count_refusal = [&](const auto& result) {
@@ -738,7 +738,7 @@ TEST(UnifiedTypes, ThatADeviceLacksAreRefusedThereAndNeverConverted) {
   refused(buffer.try_discard_device(s), ErrorCode::unsupported);
   EXPECT_STATE(buffer, host_only);
   EXPECT_EQ(buffer.read_host()[3], 1.5);
-  EXPECT_EQ(buffer.stats().moved().bytes, 0u);
+  EXPECT_EQ(buffer.statistics().moved().bytes, 0u);
 
   UnifiedBuffer<std::complex<double>> pairs(Shape{4}, {.device = device});
   refused(pairs.try_discard_device(s), ErrorCode::unsupported);

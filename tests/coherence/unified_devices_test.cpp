@@ -47,7 +47,7 @@ struct Seen {
 };
 
 /// Sizes are nobody's favourites: none of them but 0 is of whole words, and some are of two pages.
-constexpr std::size_t size_step = 7, most_bytes = 8192, sizes = most_bytes / size_step + 1;
+constexpr std::size_t size_step = 7, max_bytes = 8192, sizes = max_bytes / size_step + 1;
 
 /// A buffer, what each of its bytes should be, and a generator that decides what is done next. What
 /// it decides depends on the seed, and on nothing that a device says.
@@ -57,7 +57,7 @@ class RandomProgram {
       : devices_(devices),
         seed_(seed),
         state_(seed * 77),
-        truth_(seed * size_step % (most_bytes + size_step), nothing) {
+        truth_(seed * size_step % (max_bytes + size_step), nothing) {
     for (const Device& one : devices) {
       streams_.emplace_back(one);
       streams_.emplace_back(one);
@@ -68,7 +68,7 @@ class RandomProgram {
     buffer_ = UnifiedBuffer<std::uint8_t>(Shape{truth_.size()},
                                           {.device = devices[0],
                                            .pinned = is_pinned ? Pinned::required : Pinned::prefer,
-                                           .merge_below_bytes = seed % 2 == 0 ? 0u : 32u,
+                                           .coalesce_gap_bytes = seed % 2 == 0 ? 0u : 32u,
                                            .checked = seed % 5 == 0,
                                            .compare = seed % 11 == 0,
                                            .guard = has_pages && !is_pinned && seed % 7 == 0});
@@ -138,12 +138,12 @@ class RandomProgram {
     }
   }
   void read_on_host(Part part) {
-    const HostLease<const Byte> lease = buffer_.view(part.begin, part.count).read_host();
+    const HostLease<const Byte> lease = buffer_.slice(part.begin, part.count).read_host();
     expect_right(lease.data(), part);
   }
   void read_on_device(Part part, StreamRef stream) {
     std::vector<Byte> seen(part.count);
-    const DeviceLease<const Byte> lease = buffer_.view(part.begin, part.count).read_device(stream);
+    const DeviceLease<const Byte> lease = buffer_.slice(part.begin, part.count).read_device(stream);
     stream.copy(seen.data(), lease.data(), part.count);
     stream.synchronize();
     expect_right(seen.data(), part);
@@ -153,7 +153,8 @@ class RandomProgram {
     // A view of a view of the whole.
     const Part outer = any_part(truth_.size()), inner = any_part(outer.count);
     const Part part{outer.begin + inner.begin, inner.count};
-    UnifiedView<Byte> view = buffer_.view(outer.begin, outer.count).view(inner.begin, inner.count);
+    UnifiedView<Byte> view =
+        buffer_.slice(outer.begin, outer.count).slice(inner.begin, inner.count);
     const StreamRef stream = any_stream();
     const Byte value = any_value();
     const std::size_t some = number(part.count + 1);
@@ -242,8 +243,8 @@ class RandomProgram {
   void write_two_at_once(UnifiedView<Byte>& view, Part part, std::size_t middle, Byte value) {
     if (middle == 0 || middle == part.count) return;
     const StreamRef first = any_stream(), second = any_stream();
-    DeviceLease<Byte> a = view.view(0, middle).discard_device(first);
-    DeviceLease<Byte> b = view.view(middle, part.count - middle).discard_device(second);
+    DeviceLease<Byte> a = view.slice(0, middle).discard_device(first);
+    DeviceLease<Byte> b = view.slice(middle, part.count - middle).discard_device(second);
     if (number(2) == 0) first.fill(a.data(), a.size(), value);
     second.fill(b.data(), b.size(), value);
     if (number(2) == 0) b.close();
@@ -269,10 +270,10 @@ class RandomProgram {
     const bool is_on_host = number(2) == 0;
     const StreamRef own = any_stream();
     if (number(4) == 0) {
-      escape_for_reading(view, part, is_on_host, own);
+      export_for_reading(view, part, is_on_host, own);
       return;
     }
-    EscapedPointer<Byte> pointer = is_on_host ? view.escape_host() : view.escape_device(own);
+    UntrackedLease<Byte> pointer = is_on_host ? view.export_host() : view.export_device(own);
     bool is_exact = false;
     const auto write_through_it = [&](Part some) {
       const Byte value = any_value();
@@ -299,17 +300,17 @@ class RandomProgram {
         read_on_device(other, any_stream());
       }
       if (number(2) == 0) {
-        buffer_.view(other.begin, other.count).prefetch(any_stream());
+        buffer_.slice(other.begin, other.count).prefetch(any_stream());
         buffer_.synchronize();
       }
       expect_refused_or_harmless(part);
     }
   }
-  void escape_for_reading(UnifiedView<Byte>& view, Part part, bool is_on_host, StreamRef own) {
+  void export_for_reading(UnifiedView<Byte>& view, Part part, bool is_on_host, StreamRef own) {
     if (!is_written(part)) return;
     std::vector<Byte> seen(part.count);
-    EscapedPointer<const Byte> pointer =
-        is_on_host ? view.escape_read_host() : view.escape_read_device(own);
+    UntrackedLease<const Byte> pointer =
+        is_on_host ? view.export_read_host() : view.export_read_device(own);
     expect_refused_or_harmless(part);
     if (is_on_host) {
       expect_right(pointer.data(), part);
@@ -322,7 +323,7 @@ class RandomProgram {
   /// What nobody may do to bytes whose pointer has left.
   void expect_refused_or_harmless(Part part) {
     if (part.count == 0) return;
-    UnifiedView<Byte> first = buffer_.view(part.begin, 1);
+    UnifiedView<Byte> first = buffer_.slice(part.begin, 1);
     const auto expect_conflict = [](const auto& result) {
       ASSERT_FALSE(result);
       EXPECT_EQ(name(result.failure().code()), "access_conflict") << result.failure().text();
@@ -421,7 +422,7 @@ void run_held_leases(const std::vector<Device>& devices, std::uint64_t seed, int
   for (int i = 0; i < steps && !testing::Test::HasFailure(); ++i) {
     const std::size_t begin = 8 * number(8), count = std::min(8 * (1 + number(3)), size - begin);
     const StreamRef stream = streams[number(streams.size())];
-    UnifiedView<int> part = buffer.view(begin, count);
+    UnifiedView<int> part = buffer.slice(begin, count);
     // What collides with the others is refused, and that is fine.
     switch (number(9)) {
       case 0:
@@ -620,7 +621,7 @@ TEST_P(UnifiedOnDevices, KeepsItsBytesWhoeversStreamResizesIt) {
       std::ranges::fill(buffer.discard_host(), 4);
       { const DeviceLease<const int> lease = buffer.read_device(s); }
       buffer.resize_keep(300, t);
-      EXPECT_EQ(buffer.view(0, 100).to_vector(), std::vector<int>(100, 4));
+      EXPECT_EQ(buffer.slice(0, 100).to_vector(), std::vector<int>(100, 4));
       EXPECT_EQ(buffer.state(100, 200), BufferState::uninitialized);
     }
   }
@@ -646,7 +647,7 @@ std::string log_of(const UnifiedBuffer<T>& buffer) {
            (one.to.is_host() ? " to host " : " to device ") + std::to_string(one.begin) + "+" +
            std::to_string(one.bytes) + " in " + std::to_string(one.runs) + "\n";
   }
-  const UnifiedStatistics counts = buffer.stats();
+  const UnifiedStatistics counts = buffer.statistics();
   for (std::size_t i = 0; i < transfer_reasons; ++i) {
     const auto reason = static_cast<TransferReason>(i);
     log += std::string(name(reason)) + " " + text(counts.of(reason)) + "\n";
@@ -669,23 +670,23 @@ struct FixedProgram {
 
 FixedProgram run_fixed_program(const Device& device) {
   const Stream s(device);
-  UnifiedBuffer<int> buffer(Shape{40000}, {.device = device, .merge_below_bytes = 0});
+  UnifiedBuffer<int> buffer(Shape{40000}, {.device = device, .coalesce_gap_bytes = 0});
   std::ranges::fill(buffer.discard_host(), 1);
   static_cast<void>(buffer.read_device(s));
   {
-    const DeviceLease<int> lease = buffer.view(100, 200).rw_device(s);
+    const DeviceLease<int> lease = buffer.slice(100, 200).rw_device(s);
     s.fill(lease.data(), lease.size(), 2);
   }
   EXPECT_EQ(buffer.read_host()[299], 2);
-  std::ranges::fill(buffer.view(0, 150).rw_host(), 3);
-  std::ranges::fill(buffer.view(500, 50).rw_host(), 3);
+  std::ranges::fill(buffer.slice(0, 150).rw_host(), 3);
+  std::ranges::fill(buffer.slice(500, 50).rw_host(), 3);
   buffer.sync_to_device();
-  buffer.view(1000, 10).fill(4, s);
+  buffer.slice(1000, 10).fill(4, s);
   EXPECT_EQ(buffer.load_host(0), 3);
   buffer.drop_device();
   EXPECT_EQ(buffer.load_host(1009), 4);
   EXPECT_EQ(buffer.load_host(299), 2);
-  return {log_of(buffer), buffer.stats()};
+  return {log_of(buffer), buffer.statistics()};
 }
 
 TEST_P(UnifiedOnDevices, TheSameProgramHasTheSameLog) {
@@ -719,9 +720,9 @@ RandomLogs run_random_programs(const Device& device) {
     for (int i = 0; i < 25; ++i) {
       program.run(8);
       logs.looks.push_back("seed " + std::to_string(seed) + "\n" + log_of(program.buffer()) +
-                           counts_of(program.buffer().stats()));
+                           counts_of(program.buffer().statistics()));
     }
-    const MoveCount moved = program.buffer().stats().moved();
+    const MoveCount moved = program.buffer().statistics().moved();
     logs.moved.copies += moved.copies;
     logs.moved.bytes += moved.bytes;
   }

@@ -61,19 +61,19 @@ TEST_F(UnifiedLost, WhatTheHostHasIsReadBesideWhatDidNotArrive) {
   UnifiedBuffer<int> buffer = make();
   buffer.fill(1);
   {
-    UnifiedView<int> part = buffer.view(0, 50);
+    UnifiedView<int> part = buffer.slice(0, 50);
     const DeviceLease<int> lease = part.discard_device(a);
     a.fill(lease.data(), lease.size(), 2);
   }
-  EXPECT_EQ(buffer.view(50, 50).read_host()[0], 1);
-  buffer.view(0, 50).prefetch_host();
+  EXPECT_EQ(buffer.slice(50, 50).read_host()[0], 1);
+  buffer.slice(0, 50).prefetch_host();
   lose(first);
-  const auto kept = buffer.view(60, 20).try_read_host();
+  const auto kept = buffer.slice(60, 20).try_read_host();
   ASSERT_TRUE(kept) << kept.failure().text();
   EXPECT_EQ((*kept)[0], 1);
-  EXPECT_FALSE(buffer.view(0, 50).try_read_host());
-  EXPECT_FALSE(buffer.view(0, 50).try_read_host());
-  EXPECT_EQ(buffer.view(50, 50).read_host()[49], 1);
+  EXPECT_FALSE(buffer.slice(0, 50).try_read_host());
+  EXPECT_FALSE(buffer.slice(0, 50).try_read_host());
+  EXPECT_EQ(buffer.slice(50, 50).read_host()[49], 1);
   EXPECT_TRUE(buffer.check());
 }
 
@@ -98,17 +98,17 @@ TEST_F(UnifiedLost, AnotherCopyIsTheSource) {
 
 TEST_F(UnifiedLost, WhatOnlyTheLostOneHasIsSaidAndTheRestComes) {
   UnifiedBuffer<int> buffer = on_both(1);
-  write_on_device(buffer.view(10, 20), a, 2);
+  write_on_device(buffer.slice(10, 20), a, 2);
   a.synchronize();
   lose(first);
-  EXPECT_EQ(buffer.view(0, 10).read_host()[9], 1);
-  EXPECT_EQ(buffer.view(30, 70).read_host()[0], 1);
+  EXPECT_EQ(buffer.slice(0, 10).read_host()[9], 1);
+  EXPECT_EQ(buffer.slice(30, 70).read_host()[0], 1);
   const Failure failure = refused(buffer.try_read_host(), ErrorCode::sync_failed);
   EXPECT_EQ(failure.number("begin"), 40u) << failure.text();
   EXPECT_EQ(failure.number("end"), 120u) << failure.text();
   EXPECT_EQ(failure.string("a"), first.spec());
   EXPECT_NE(failure.text().find("which had them alone"), std::string::npos) << failure.text();
-  refused(buffer.view(10, 1).try_read_device(c), ErrorCode::sync_failed);
+  refused(buffer.slice(10, 1).try_read_device(c), ErrorCode::sync_failed);
   EXPECT_TRUE(buffer.check());
 }
 
@@ -155,8 +155,8 @@ TEST_F(UnifiedLost, WhatDidNotArriveIsNotThereInALargerBuffer) {
   buffer.drop_device();
   buffer.resize_keep(200);
   lose(first);
-  refused(buffer.view(0, 100).try_read_host(), ErrorCode::sync_failed);
-  refused(buffer.view(0, 100).try_read_host(), ErrorCode::never_written);
+  refused(buffer.slice(0, 100).try_read_host(), ErrorCode::sync_failed);
+  refused(buffer.slice(0, 100).try_read_host(), ErrorCode::never_written);
   EXPECT_TRUE(buffer.check());
 }
 
@@ -221,10 +221,10 @@ TEST_F(UnifiedLost, WhatDidNotArriveForTheHostDeviceIsNotThereForTheHostEither) 
 UnifiedBuffer<int> UnifiedLost::with_unheard_loss(std::size_t count) {
   UnifiedBuffer<int> buffer = make(count);
   buffer.fill(1);
-  write_on_device(buffer.view(0, 50), a, 7);
+  write_on_device(buffer.slice(0, 50), a, 7);
   buffer.drop_device();
   lose(first);
-  UnifiedView<int> others = buffer.view(60, 20);
+  UnifiedView<int> others = buffer.slice(60, 20);
   const Result<HostLease<int>> lease = others.try_discard_host();
   EXPECT_TRUE(lease) << lease.failure().text();
   std::ranges::fill(*lease, 3);
@@ -233,7 +233,7 @@ UnifiedBuffer<int> UnifiedLost::with_unheard_loss(std::size_t count) {
 
 TEST_F(UnifiedLost, WhatIsLostIsNotChangedInPlaceThoughNobodyWasTold) {
   UnifiedBuffer<int> buffer = with_unheard_loss();
-  UnifiedView<int> part = buffer.view(40, 20);
+  UnifiedView<int> part = buffer.slice(40, 20);
   for (int again = 0; again < 2; ++again) {
     const Failure failure = refused(part.try_rw_host(), ErrorCode::never_written);
     EXPECT_EQ(failure.number("begin"), 160u) << failure.text();
@@ -244,17 +244,17 @@ TEST_F(UnifiedLost, WhatIsLostIsNotChangedInPlaceThoughNobodyWasTold) {
   const auto add = [](View<int> to) { to[0] += 1; };
   const Kernel kernel = Kernel::from_function(second, "add", +add);
   refused(kernel.try_launch(b, elements(1), inout(part)), ErrorCode::never_written);
-  EXPECT_EQ(buffer.view(50, 50).rw_host()[0], 1);
+  EXPECT_EQ(buffer.slice(50, 50).rw_host()[0], 1);
   EXPECT_TRUE(buffer.check());
   refused(std::move(buffer).try_release_host(), ErrorCode::never_written);
 }
 
 TEST_F(UnifiedLost, WhatIsLostIsThereAgainOnceItWasWritten) {
   UnifiedBuffer<int> buffer = with_unheard_loss();
-  buffer.view(0, 30).fill(4);
-  EXPECT_EQ(buffer.view(0, 30).rw_host()[29], 4);
-  refused(buffer.view(20, 20).try_rw_host(), ErrorCode::never_written);
-  write_on_device(buffer.view(30, 20), b, 5);
+  buffer.slice(0, 30).fill(4);
+  EXPECT_EQ(buffer.slice(0, 30).rw_host()[29], 4);
+  refused(buffer.slice(20, 20).try_rw_host(), ErrorCode::never_written);
+  write_on_device(buffer.slice(30, 20), b, 5);
   EXPECT_EQ(buffer.rw_host()[49], 5);
   buffer.invalidate();
   EXPECT_TRUE(buffer.try_rw_host()) << "what was written and invalidated is not lost";
@@ -263,25 +263,25 @@ TEST_F(UnifiedLost, WhatIsLostIsThereAgainOnceItWasWritten) {
 TEST_F(UnifiedLost, WhatIsLostIsLostInALargerBufferAndInAClone) {
   UnifiedBuffer<int> buffer = with_unheard_loss();
   buffer.resize_keep(200);
-  refused(buffer.view(0, 10).try_rw_host(), ErrorCode::never_written);
-  EXPECT_TRUE(buffer.view(100, 100).try_rw_host()) << "nobody wrote them, and nothing is lost";
+  refused(buffer.slice(0, 10).try_rw_host(), ErrorCode::never_written);
+  EXPECT_TRUE(buffer.slice(100, 100).try_rw_host()) << "nobody wrote them, and nothing is lost";
   UnifiedBuffer<int> same = buffer.clone(b);
-  refused(same.view(0, 10).try_rw_host(), ErrorCode::never_written);
-  EXPECT_EQ(same.view(50, 10).rw_host()[0], 1);
+  refused(same.slice(0, 10).try_rw_host(), ErrorCode::never_written);
+  EXPECT_EQ(same.slice(50, 10).rw_host()[0], 1);
   buffer.resize_keep(40);
-  refused(buffer.view(0, 10).try_rw_host(), ErrorCode::never_written);
+  refused(buffer.slice(0, 10).try_rw_host(), ErrorCode::never_written);
 }
 
 TEST_F(UnifiedLost, WhatHasArrivedStaysWhateverIsLostLater) {
   UnifiedBuffer<int> buffer = make();
   write_on_device(buffer, a, 7);
   buffer.drop_device();
-  EXPECT_EQ(buffer.view(0, 50).read_host()[0], 7);
-  write_on_device(buffer.view(0, 10), a, 8);
-  PendingRead<int> pending = buffer.view(0, 10).read_host_async();
+  EXPECT_EQ(buffer.slice(0, 50).read_host()[0], 7);
+  write_on_device(buffer.slice(0, 10), a, 8);
+  PendingRead<int> pending = buffer.slice(0, 10).read_host_async();
   lose(first);
   refused(pending.try_get(), ErrorCode::sync_failed);
-  EXPECT_EQ(buffer.view(10, 90).read_host()[0], 7);
+  EXPECT_EQ(buffer.slice(10, 90).read_host()[0], 7);
 }
 
 TEST_F(UnifiedLost, NobodyTouchesTheBytesOfAnElementAfterwards) {
@@ -381,7 +381,7 @@ TEST_F(UnifiedLost, ARefusedFirstTransferLeavesStateAndCharge) {
   const auto expect_unchanged = [&] {
     sim::set_faults(first, "");
     first.synchronize();
-    poll_storages();
+    reclaim_deferred();
     EXPECT_TRUE(budget->try_wait_for_pending());
     EXPECT_EQ(budget->charged_bytes(), 0u);
     EXPECT_STATE(buffer, host_only);
@@ -423,13 +423,13 @@ TEST_F(UnifiedLost, ALaunchReadsNoBytesThatNobodyWrote) {
   const Kernel kernel = Kernel::from_function(
       device, "touches", +[](View<const int>, View<int>) {});
   UnifiedBuffer<int> buffer(Shape{16}, {.device = device});
-  buffer.view(0, 8).fill(1);
+  buffer.slice(0, 8).fill(1);
   refused(kernel.try_launch(stream, elements(1), in(buffer), out(buffer)),
           ErrorCode::never_written);
-  refused(kernel.try_launch(stream, elements(1), in(buffer.view(4, 8)), out(buffer.view(8, 8))),
+  refused(kernel.try_launch(stream, elements(1), in(buffer.slice(4, 8)), out(buffer.slice(8, 8))),
           ErrorCode::never_written);
   EXPECT_TRUE(
-      kernel.try_launch(stream, elements(1), in(buffer.view(0, 8)), inout(buffer.view(4, 4))));
+      kernel.try_launch(stream, elements(1), in(buffer.slice(0, 8)), inout(buffer.slice(4, 4))));
 }
 
 TEST_F(UnifiedLost, ACallbackThatThrowsIsNotHeard) {
@@ -455,7 +455,7 @@ TEST_F(UnifiedLost, WhatOnlyTheHostHadIsNotLostByAResizeOnAStream) {
   buffer.copy_from(counting(1000));
   buffer.resize_keep(2000, a);
   lose(first);
-  const HostLease<const int> lease = buffer.view(0, 1000).read_host();
+  const HostLease<const int> lease = buffer.slice(0, 1000).read_host();
   EXPECT_EQ(std::vector<int>(lease.begin(), lease.end()), counting(1000));
 }
 
@@ -467,22 +467,22 @@ TEST_F(UnifiedLost, AResizeOnAStreamThatIsLostNeverReadsAsSomethingElse) {
     buffer.copy_from(std::vector<int>(1000, 3));
     if (is_elsewhere) static_cast<void>(on_device(buffer, other));
     // What comes to the host is not there yet, so the stream has to do it.
-    write_on_device(buffer.view(900, 50), one, 5);
-    PendingRead<int> pending = buffer.view(900, 50).read_host_async();
+    write_on_device(buffer.slice(900, 50), one, 5);
+    PendingRead<int> pending = buffer.slice(900, 50).read_host_async();
     { PendingRead<int> gone = std::move(pending); }
     buffer.resize_keep(2000, one);
     lose(two[0]);
     for (int i = 0; i < 3; ++i) {
       SCOPED_TRACE(i);
       for (const std::size_t at : {std::size_t{0}, std::size_t{900}, std::size_t{990}}) {
-        const Result<HostLease<const int>> lease = buffer.view(at, 10).try_read_host();
+        const Result<HostLease<const int>> lease = buffer.slice(at, 10).try_read_host();
         if (lease) {
           EXPECT_EQ((*lease)[0], at == 900 ? 5 : 3) << at;
         }
       }
     }
     if (is_elsewhere) {
-      EXPECT_EQ(buffer.view(0, 900).read_host()[899], 3);
+      EXPECT_EQ(buffer.slice(0, 900).read_host()[899], 3);
     }
     EXPECT_TRUE(buffer.check());
   }
@@ -531,26 +531,26 @@ TEST_F(UnifiedLost, WhatTheHostStoredOverWhatHadArrivedIsNotLost) {
 TEST_F(UnifiedLost, TheFinalWaitNamesTheDeviceThatDidNotDeliver) {
   UnifiedBuffer<int> buffer = make();
   buffer.copy_from(counting(100));
-  write_on_device(buffer.view(50, 50), b, 3);
-  write_on_device(buffer.view(0, 50), a, 2);
+  write_on_device(buffer.slice(50, 50), b, 3);
+  write_on_device(buffer.slice(0, 50), a, 2);
   a.synchronize();
   b.synchronize();
   sim::set_faults(first, "copy#1=fault");  // found out when the stream gets there
-  PendingRead<int> pending = buffer.view(0, 50).read_host_async();
+  PendingRead<int> pending = buffer.slice(0, 50).read_host_async();
   const Failure failure = refused(pending.try_get(), ErrorCode::sync_failed);
   EXPECT_EQ(failure.string("a"), first.spec()) << failure.text();
   EXPECT_NE(failure.text().find("('" + std::string(first.spec()) + "' to 'host')"),
             std::string::npos)
       << failure.text();
-  EXPECT_EQ(buffer.view(50, 50).read_host()[0], 3);
+  EXPECT_EQ(buffer.slice(50, 50).read_host()[0], 3);
   EXPECT_TRUE(buffer.check());
 }
 
 TEST_F(UnifiedLost, OfSeveralSourcesNoneIsNamed) {
   UnifiedBuffer<int> buffer = make();
   buffer.copy_from(counting(100));
-  write_on_device(buffer.view(50, 50), b, 3);
-  write_on_device(buffer.view(0, 50), a, 2);
+  write_on_device(buffer.slice(50, 50), b, 3);
+  write_on_device(buffer.slice(0, 50), a, 2);
   a.synchronize();
   b.synchronize();
   sim::set_faults(first, "copy#2=fault");
@@ -563,15 +563,15 @@ TEST_F(UnifiedLost, OfSeveralSourcesNoneIsNamed) {
 
 TEST_F(UnifiedLost, WhatWasQueuedBeforeACopyFailedIsCounted) {
   UnifiedBuffer<int> buffer = make();
-  write_on_device(buffer.view(0, 60), a, 2);
-  write_on_device(buffer.view(60, 40), b, 3);
+  write_on_device(buffer.slice(0, 60), a, 2);
+  write_on_device(buffer.slice(60, 40), b, 3);
   a.synchronize();
   b.synchronize();
   const MoveCount before = unified_totals().to_host;
   sim::set_faults(first, "copy#2=fail");
   refused(buffer.try_read_host(), ErrorCode::sync_failed);
-  EXPECT_EQ(buffer.stats().to_host, (MoveCount{1, 240}));
-  EXPECT_EQ(buffer.stats().of(TransferReason::host_read), (MoveCount{1, 240}));
+  EXPECT_EQ(buffer.statistics().to_host, (MoveCount{1, 240}));
+  EXPECT_EQ(buffer.statistics().of(TransferReason::host_read), (MoveCount{1, 240}));
   ASSERT_EQ(buffer.transfers().size(), 1u);
   EXPECT_EQ(last_source(buffer), first.place());
   EXPECT_EQ(unified_totals().to_host.bytes - before.bytes, 240u);
@@ -580,7 +580,7 @@ TEST_F(UnifiedLost, WhatWasQueuedBeforeACopyFailedIsCounted) {
   EXPECT_EQ(buffer.valid_places(0, 60), std::vector<Place>{first.place()});
   EXPECT_TRUE(buffer.check());
   EXPECT_EQ(buffer.read_host()[99], 3);
-  EXPECT_EQ(buffer.stats().to_host, (MoveCount{3, 640}));
+  EXPECT_EQ(buffer.statistics().to_host, (MoveCount{3, 640}));
 }
 
 }  // namespace

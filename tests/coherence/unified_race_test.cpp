@@ -199,7 +199,7 @@ TEST_F(UnifiedRace, ADirtyMarkOfAStreamThatEnds) {
   UnifiedBuffer<int> buffer = make(64 * pressed_ints, {.guard = true});
   buffer.copy_from(counting(buffer.size()));
   const std::size_t half = buffer.size() / 2;
-  UnifiedView<int> front = buffer.view(0, half), back = buffer.view(half, half);
+  UnifiedView<int> front = buffer.slice(0, half), back = buffer.slice(half, half);
   write_on_device(front, s, 3);
   int* const there = const_cast<int*>(back.read_device(t).data());
   Gate first, second;
@@ -230,7 +230,7 @@ TEST_F(UnifiedRace, NobodyHasWhatIsEscapedMeanwhile) {
   run_beside([&] { static_cast<void>(buffer.try_prefetch(t)); },
              [&] {
                for (int had = 0; had < rounds;) {
-                 const Result<EscapedPointer<int>> escape = buffer.try_escape_host();
+                 const Result<UntrackedLease<int>> escape = buffer.try_export_host();
                  if (!escape) continue;
                  ++had;
                  // What its holder writes, and when, nobody knows.
@@ -242,7 +242,7 @@ TEST_F(UnifiedRace, NobodyHasWhatIsEscapedMeanwhile) {
 TEST_F(UnifiedRace, ReadersOfWhatIsEscapedTakeTurns) {
   UnifiedBuffer<int> buffer = make(pressed_ints);
   write_on_device(buffer, s, 7);
-  const EscapedPointer<int> escape = buffer.escape_device(s);
+  const UntrackedLease<int> escape = buffer.export_device(s);
   const auto read = [&] {
     const Result<HostLease<const int>> lease = std::as_const(buffer).try_read_host();
     if (lease) {
@@ -378,8 +378,8 @@ TEST_F(UnifiedResizeRace, NobodyResizesWhatIsLeased) {
   run_beside_resizes(buffer, [&] {
     for (int had = 0; had < rounds / 5;) {
       const std::size_t count = buffer.size();
-      const Result<UnifiedView<int>> last =
-          buffer.try_view(count - std::min<std::size_t>(count, 8), std::min<std::size_t>(count, 8));
+      const Result<UnifiedView<int>> last = buffer.try_slice(
+          count - std::min<std::size_t>(count, 8), std::min<std::size_t>(count, 8));
       if (!last) continue;
       const Result<HostLease<int>> lease = UnifiedView<int>(*last).try_discard_host();
       if (!lease || lease->empty()) continue;

@@ -157,7 +157,7 @@ TEST_F(UnifiedWait, NotForWhatCannotFitOrStays) {
   UnifiedBuffer<int> large = pressed("large", 2);
   refused(large.try_discard_device(s, LeaseWait::forever()), ErrorCode::out_of_budget);
   UnifiedBuffer<int> kept = clean("kept");
-  kept.keep_on(device.place());
+  kept.pin_residency(device.place());
   UnifiedBuffer<int> more = pressed("more");
   refused(more.try_discard_device(s, LeaseWait::forever()), ErrorCode::out_of_budget);
   EXPECT_EQ(since().waited_requests, 0u);
@@ -190,9 +190,9 @@ TEST_F(UnifiedWait, NotForWhatCannotFitWhileAnotherMovesForLong) {
   gate.hold(own);
   write_on_device(far, own, 1);
   const test::Thread other([&] { far.prefetch_host(); });
-  while (far.stats().to_host.copies == 0) std::this_thread::yield();
+  while (far.statistics().to_host.copies == 0) std::this_thread::yield();
   UnifiedBuffer<int> kept = clean("kept");
-  kept.keep_on(device.place());
+  kept.pin_residency(device.place());
   UnifiedBuffer<int> more = pressed("more");
   const Failure refusal =
       refused(more.try_discard_device(s, LeaseWait::forever()), ErrorCode::out_of_budget);

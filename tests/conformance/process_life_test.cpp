@@ -100,7 +100,7 @@ TEST(ForkedChild, CopiesBlockingWithoutAStream) {
   made.device.synchronize();
   EXPECT_EQ(in_a_forked_child([&] {
               const std::vector<float> floats = made.buffer.to_vector<float>();
-              const std::vector<int> ints = made.array.to_host();
+              const std::vector<int> ints = made.array.to_vector();
               return floats == std::vector<float>(1000, 1.0f) &&
                      ints == std::vector<int>(1000, 2) &&
                      made.unified.to_vector() == std::vector<int>(1000, 3);

@@ -45,8 +45,8 @@ TEST(DeviceSet, ChoosesTheDeviceWithMostFreeMemoryAndTheFirstOfEquals) {
   const FakeDevice little({.free_bytes = 100});
   const FakeDevice much({.free_bytes = 300});
   const FakeDevice as_much({.free_bytes = 300});
-  EXPECT_EQ(DeviceSet({little.device, much.device, as_much.device}).most_free(), much.device);
-  EXPECT_EQ(DeviceSet({as_much.device, much.device}).most_free(), as_much.device);
+  EXPECT_EQ(DeviceSet({little.device, much.device, as_much.device}).max_free(), much.device);
+  EXPECT_EQ(DeviceSet({as_much.device, much.device}).max_free(), as_much.device);
 }
 
 TEST(DeviceSet, PassesOverDevicesThatCannotBeAsked) {
@@ -54,14 +54,14 @@ TEST(DeviceSet, PassesOverDevicesThatCannotBeAsked) {
   const FakeDevice good({.free_bytes = 0});
   const DeviceSet set({mute.device, good.device});
   mute.ledger->fail_next(Call::memory);
-  EXPECT_EQ(set.most_free(), good.device);
+  EXPECT_EQ(set.max_free(), good.device);
 
   mute.ledger->fail_next(Call::memory);
   good.ledger->fail_next(Call::memory);
   const Result<Device> none = set.try_most_free();
   ASSERT_FALSE(none);
   EXPECT_EQ(none.failure().code(), ErrorCode::driver);
-  EXPECT_EQ(set.most_free(), mute.device);
+  EXPECT_EQ(set.max_free(), mute.device);
 }
 
 TEST(DeviceSet, CompletesTheWorkOfAllThoughOneFails) {

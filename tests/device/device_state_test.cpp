@@ -522,13 +522,13 @@ TEST_F(DeviceStateTest, HasNoHandleForWhoComesWhileTheDeviceCloses) {
   test::Thread closer([&] { closing.reset(); });
   ledger->wait_for(Call::synchronize, 1);
   {
-    const DeviceVisit visit(id);
-    EXPECT_TRUE(visit);
-    EXPECT_NO_THROW(EXPECT_FALSE(visit->handle().is_open()));
+    const DeviceScope scope(id);
+    EXPECT_TRUE(scope);
+    EXPECT_NO_THROW(EXPECT_FALSE(scope->handle().is_open()));
   }
   gate.open();
   closer.join();
-  EXPECT_FALSE(DeviceVisit(id));
+  EXPECT_FALSE(DeviceScope(id));
 }
 
 TEST_F(DeviceStateTest, DoesNotEndTheDeviceUnderAHostThatWaitsForItsMark) {

@@ -16,7 +16,7 @@
 #include "support/on_device.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
-#include "tern/buffer/escape.hpp"
+#include "tern/buffer/export.hpp"
 #include "tern/device/event.hpp"
 #include "tern/interop/arrow.hpp"
 
@@ -26,9 +26,9 @@ namespace {
 class ArrowDeviceStream : public test::OnDevice {
  protected:
   void TearDown() override {
-    EXPECT_EQ(escaped_memory().escapes, 0u);
+    EXPECT_EQ(exported_memory().escapes, 0u);
     if (device.is_open()) {
-      EXPECT_EQ(reclaim_escaped().storages, 0u);
+      EXPECT_EQ(reclaim_exported().storages, 0u);
     }
   }
   static Schema schema() { return Schema({{"n", TypeKind::i32, false}, {"s", TypeKind::utf8}}); }
@@ -143,7 +143,7 @@ TEST_P(ArrowDeviceStream, LetsGoOfWhatNobodyAskedFor) {
   EXPECT_EQ(storage->shares(), 2u) << "the stream's, and the one here";
   given.release(&given);
   EXPECT_EQ(storage->shares(), 1u);
-  EXPECT_EQ(escaped_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().escapes, 0u);
 }
 
 TEST_P(ArrowDeviceStream, SaysWhyAChunkCannotBe) {
@@ -231,7 +231,7 @@ TEST_P(ArrowDeviceStream, ComesInWholeAndIsLetGoChunkByChunk) {
         EXPECT_EQ(numbers.back(), 3);
         stream.synchronize();
       }
-      static_cast<void>(poll_storages());
+      static_cast<void>(reclaim_deferred());
       EXPECT_EQ(other.chunks_released, static_cast<int>(count));
     }
   }
@@ -260,15 +260,15 @@ TEST(ArrowDeviceStreamOrder, AChunkIsUsedBehindItsEventAndTheHostDoesNotWait) {
     consumer.copy(seen.data(), address, 400);
   }
   taken = {};
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   EXPECT_EQ(other.chunks_released, 0) << "a use of ours is behind the gate";
   gate.open();
   consumer.synchronize();
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   EXPECT_EQ(other.chunks_released, 1);
   EXPECT_EQ(seen, std::vector<std::int32_t>(100, 9));
   EXPECT_TRUE(sim::findings(device).empty());
-  reclaim_escaped();
+  reclaim_exported();
 }
 
 // --- What nobody should give

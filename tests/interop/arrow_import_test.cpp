@@ -14,7 +14,7 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
-#include "tern/buffer/escape.hpp"
+#include "tern/buffer/export.hpp"
 #include "tern/device/event.hpp"
 #include "tern/interop/arrow.hpp"
 #include "tern/launch/launch_recorder.hpp"
@@ -344,7 +344,7 @@ std::vector<Hostile> hostile_tables() {
 
 TEST_F(ArrowIn, RefusesEveryHostileTableByFieldAndLetsItGoOnce) {
   std::size_t refused = 0;
-  const std::size_t before = poll_storages().storages;
+  const std::size_t before = reclaim_deferred().storages;
   for (const Hostile& hostile : hostile_tables()) {
     for (const bool is_device_array : {false, true}) {
       ArrowStranger stranger;
@@ -362,7 +362,7 @@ TEST_F(ArrowIn, RefusesEveryHostileTableByFieldAndLetsItGoOnce) {
       ++refused;
     }
   }
-  EXPECT_LE(poll_storages().storages, before);
+  EXPECT_LE(reclaim_deferred().storages, before);
   RecordProperty("refused", static_cast<int>(refused));
   std::printf("%zu hostile tables refused\n", refused);
   EXPECT_GE(refused, 500u);
@@ -466,7 +466,7 @@ TEST_F(ArrowIn, ACallbackThatThrowsHasLetGo) {
   ArrowStranger taken;
   make_throw(taken);
   EXPECT_EQ(import_arrow(host, &taken.array, &taken.schema).rows(), 10u);
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   EXPECT_EQ(taken.array_released, 1);
   EXPECT_EQ(taken.schema_released, 1);
   ArrowStranger refused;
@@ -734,10 +734,10 @@ TEST(ArrowInOrder, UsesComeBehindTheEvent) {
       reader.copy(recorder.pointer(1), recorder.pointer(0), 400);
       recorder.commit();
     }
-    EXPECT_EQ(copy.to_host(), std::vector<std::int32_t>(100, 9));
+    EXPECT_EQ(copy.to_vector(), std::vector<std::int32_t>(100, 9));
     taken = {};
     device.synchronize();
-    static_cast<void>(poll_storages());
+    static_cast<void>(reclaim_deferred());
     EXPECT_EQ(theirs.released, 1);
   }
 }
@@ -755,7 +755,7 @@ TEST(ArrowInOrder, WithoutAnEventTheStructureSaysThatItIsComplete) {
     recorder.cancel();
   }
   device.synchronize();
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   EXPECT_EQ(theirs.released, 1);
 }
 
@@ -770,11 +770,11 @@ TEST(ArrowInOrder, ReleaseComesBehindTheLastRecordedUse) {
   gate.hold(reader);
   static_cast<void>(taken.values().device_ptr(reader, Access::read));
   taken = {};
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   EXPECT_EQ(theirs.released, 0);
   gate.open();
   reader.synchronize();
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   EXPECT_EQ(theirs.released, 1);
 }
 

@@ -21,8 +21,8 @@ constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
 class CudaArray : public testing::Test {
  protected:
   void TearDown() override {
-    EXPECT_EQ(escaped_memory().escapes, 0u);
-    EXPECT_EQ(reclaim_escaped().storages, 0u);
+    EXPECT_EQ(exported_memory().escapes, 0u);
+    EXPECT_EQ(reclaim_exported().storages, 0u);
   }
   Buffer count_up(Shape shape) {
     std::vector<float> values(shape.element_count());
@@ -48,7 +48,7 @@ TEST_F(CudaArray, DescribesElementsWhereTheyAre) {
   EXPECT_FALSE(given.strides);
   EXPECT_FALSE(given.stream) << "nothing is pending";
   EXPECT_EQ(given.version, 3);
-  EXPECT_EQ(escaped_memory().escapes, 1u);
+  EXPECT_EQ(exported_memory().escapes, 1u);
 }
 
 TEST_F(CudaArray, StridesAreBytesAndNoElementsHaveNoAddress) {
@@ -118,7 +118,7 @@ TEST_F(CudaArray, ComesInBehindItsStreamAndKeepsTheOwner) {
   EXPECT_EQ(taken.buffer().to_vector<float>(), std::vector<float>(6, 5.0f));
   taken = {};
   device.synchronize();
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   EXPECT_TRUE(kept.expired());
 }
 

@@ -21,7 +21,7 @@
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
 #include "tern/buffer/copy.hpp"
-#include "tern/buffer/escape.hpp"
+#include "tern/buffer/export.hpp"
 #include "tern/launch/launch_recorder.hpp"
 #include "tern/memory/pool_resource.hpp"
 
@@ -183,7 +183,7 @@ TEST_F(DlpackHost, MisalignedElementsComeAsBytesAndNoFurther) {
     stranger.managed.dl_tensor.byte_offset = shift;
     {
       const StridedBuffer taken = import_dlpack(host, &stranger.managed);
-      EXPECT_EQ(taken.hull().bytes(), 12u);
+      EXPECT_EQ(taken.hull().size_bytes(), 12u);
       EXPECT_EQ(taken.try_buffer().failure().code(), ErrorCode::misaligned);
     }
     EXPECT_EQ(stranger.deleted, 1);
@@ -333,13 +333,13 @@ TEST_F(DlpackHost, RefusesEveryHostileTensorByFieldAndLetsItGoOnce) {
   for (const Hostile& hostile : hostile_tensors()) {
     Stranger stranger;
     hostile.spoil(stranger);
-    const EscapedCount before = escaped_memory();
+    const ExportCount before = exported_memory();
     const Result<StridedBuffer> taken = try_import_dlpack(host, &stranger.managed);
     ASSERT_FALSE(taken) << hostile.what;
     EXPECT_EQ(taken.failure().code(), hostile.code)
         << hostile.what << ": " << taken.failure().text();
     EXPECT_EQ(stranger.deleted, 1) << hostile.what;
-    EXPECT_EQ(escaped_memory().escapes, before.escapes);
+    EXPECT_EQ(exported_memory().escapes, before.escapes);
     if (hostile.code == ErrorCode::dlpack_rejected) {
       EXPECT_TRUE(taken.failure().string("field")) << hostile.what;
     }
@@ -397,7 +397,7 @@ TEST_F(DlpackHost, ADeleterMayUseTern) {
   has_worked = false;
   Stranger stranger;
   stranger.managed.deleter = [](DLManagedTensorVersioned*) {
-    has_worked = Array<float>::zeros(*device, 10).to_host() == std::vector<float>(10);
+    has_worked = Array<float>::zeros(*device, 10).to_vector() == std::vector<float>(10);
   };
   static_cast<void>(import_dlpack(host, &stranger.managed));
   EXPECT_TRUE(has_worked);
@@ -408,9 +408,9 @@ TEST_F(DlpackHost, ADeleterMayUseTern) {
 class DlpackDevices : public test::OnDevice {
  protected:
   void TearDown() override {
-    EXPECT_EQ(escaped_memory().escapes, 0u);
+    EXPECT_EQ(exported_memory().escapes, 0u);
     if (!device.is_open()) return;
-    EXPECT_EQ(reclaim_escaped().storages, 0u);
+    EXPECT_EQ(reclaim_exported().storages, 0u);
   }
   Buffer count_up(Shape shape) {
     std::vector<float> values(shape.element_count());
@@ -448,14 +448,14 @@ TEST_P(DlpackDevices, GivesTheSameMemoryAndKeepsItUntilItIsLetGo) {
                                                           : abi::kDLCUDA);
   EXPECT_EQ(tensor.device.device_id, 0);
   buffer = {};
-  EXPECT_EQ(escaped_memory().escapes, 1u);
-  EXPECT_EQ(escaped_memory().bytes, 24u);
+  EXPECT_EQ(exported_memory().escapes, 1u);
+  EXPECT_EQ(exported_memory().bytes, 24u);
   // It comes back as what it was.
   const StridedBuffer back = import_dlpack(device, given);
   EXPECT_EQ(back.buffer().id(), id);
   EXPECT_FALSE(back.hull().is_external());
   EXPECT_EQ(back.buffer().to_vector<float>(), (std::vector<float>{0, 1, 2, 3, 4, 5}));
-  EXPECT_EQ(escaped_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().escapes, 0u);
 }
 
 TEST_P(DlpackDevices, TheOlderFormIsTheSameTensor) {
@@ -527,7 +527,7 @@ TEST_P(DlpackDevices, WhatOthersMadeOfATensorIsWhatComesBack) {
   EXPECT_FALSE(change([](abi::DLTensor& tensor) { tensor.data = nullptr; }));
   EXPECT_FALSE(change([](abi::DLTensor& tensor) { tensor.shape[0] = most; }));
   EXPECT_FALSE(change([](abi::DLTensor& tensor) { tensor.dtype.lanes = 2; }));
-  EXPECT_EQ(escaped_memory().escapes, 0u) << "refused, and let go";
+  EXPECT_EQ(exported_memory().escapes, 0u) << "refused, and let go";
 }
 
 TEST_P(DlpackDevices, NoElementsHaveNoAddress) {
@@ -578,10 +578,10 @@ TEST_P(DlpackDevices, ComesBackReadOnlyIfItWentOutSo) {
     EXPECT_EQ(back.hull().address(), buffer.address());
     EXPECT_EQ(back.contiguous(stream).to_vector<float>()[9], 9.0f);
     EXPECT_EQ(back.buffer().try_fill(1.0f, stream).failure().code(), ErrorCode::read_only);
-    EXPECT_EQ(escaped_memory().escapes, 1u) << "it is held as others hold it";
+    EXPECT_EQ(exported_memory().escapes, 1u) << "it is held as others hold it";
   }
-  static_cast<void>(poll_storages());
-  EXPECT_EQ(escaped_memory().escapes, 0u);
+  static_cast<void>(reclaim_deferred());
+  EXPECT_EQ(exported_memory().escapes, 0u);
   buffer.fill(1.0f, stream);
   EXPECT_EQ(buffer.to_vector<float>()[9], 1.0f);
 }
@@ -614,7 +614,7 @@ TEST_P(DlpackDevices, ComesBackReadOnlyIfElementsShareBytesOrRunBackwards) {
       EXPECT_EQ(back.hull().storage()->is_read_only(), change.is_read_only);
       EXPECT_EQ(back.hull().is_external(), !is_ours || change.is_read_only);
     }
-    static_cast<void>(poll_storages());
+    static_cast<void>(reclaim_deferred());
     device.synchronize();
   }
 }
@@ -643,7 +643,7 @@ TEST_P(DlpackDevices, ComesBackRefusedWithAWrongShape) {
     ASSERT_FALSE(back);
     EXPECT_EQ(back.failure().code(), ErrorCode::dlpack_rejected) << back.failure().text();
     EXPECT_TRUE(back.failure().string("field")) << back.failure().text();
-    EXPECT_EQ(escaped_memory().escapes, 0u);
+    EXPECT_EQ(exported_memory().escapes, 0u);
   }
 }
 
@@ -664,7 +664,7 @@ TEST_P(DlpackDevices, ComesBackBehindTheirWriters) {
   ended = {};
   EXPECT_EQ(try_import_dlpack(device, again, {.producer = gone}).failure().code(),
             ErrorCode::stream_misuse);
-  EXPECT_EQ(escaped_memory().escapes, 0u) << "refused, and let go";
+  EXPECT_EQ(exported_memory().escapes, 0u) << "refused, and let go";
   if (device.info().backend != "sim") return;
   EXPECT_TRUE(sim::findings(device).empty());
 }
@@ -687,10 +687,10 @@ TEST_P(DlpackDevices, RefusesAStreamOfAnotherDevice) {
   const Buffer buffer = count_up({4});
   EXPECT_EQ(try_export_dlpack(buffer, {.consumer = elsewhere}).failure().code(),
             ErrorCode::device_mismatch);
-  EXPECT_EQ(escaped_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().escapes, 0u);
   DLManagedTensorVersioned* const given = try_export_dlpack(buffer).value();
   EXPECT_EQ(try_import_dlpack(other, given).failure().code(), ErrorCode::device_mismatch);
-  EXPECT_EQ(escaped_memory().escapes, 0u) << "refused, and let go";
+  EXPECT_EQ(exported_memory().escapes, 0u) << "refused, and let go";
   DLManagedTensorVersioned* const nowhere = try_export_dlpack(buffer).value();
   const Result<StridedBuffer> refused = try_import_dlpack(Device(), nowhere);
   ASSERT_FALSE(refused);
@@ -707,7 +707,7 @@ TEST_P(DlpackDevices, IsNotUsedAgainBeforeTheDeviceWasWaitedFor) {
   array = {};
   given->deleter(given);
   EXPECT_NE(Array<float>::uninitialized(pool, 1000, {.stream = stream}).address(), address);
-  EXPECT_EQ(reclaim_escaped().storages, 0u);
+  EXPECT_EQ(reclaim_exported().storages, 0u);
 }
 
 TEST_P(DlpackDevices, DeletersMayComeFromAnyThread) {
@@ -763,11 +763,11 @@ TEST_P(DlpackDevices, AStrictRecorderTakesWhatWasImported) {
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(recorder.pointer(0)), mine.address());
       recorder.commit();
     }
-    EXPECT_EQ(escaped_memory().escapes, 1u);
+    EXPECT_EQ(exported_memory().escapes, 1u);
   }
   device.synchronize();
-  EXPECT_EQ(poll_storages().storages, 0u);
-  EXPECT_EQ(escaped_memory().escapes, 0u);
+  EXPECT_EQ(reclaim_deferred().storages, 0u);
+  EXPECT_EQ(exported_memory().escapes, 0u);
 }
 
 /// Would a strict recorder take it?
@@ -796,7 +796,7 @@ TEST(Dlpack, ATensorOfADeviceSaysNothingOfPendingWrites) {
     EXPECT_EQ(strict_code(stream, import(ordered, {.producer = producer})), ErrorCode{});
     EXPECT_EQ(strict_code(stream, import(complete, {.is_complete = true})), ErrorCode{});
     device.synchronize();
-    static_cast<void>(poll_storages());
+    static_cast<void>(reclaim_deferred());
   }
   device.release(memory);
 }
@@ -831,7 +831,7 @@ TEST(Dlpack, ChargesNothingMoreAndGrowsNothingOverManyExports) {
     given->deleter(given);
   }
   EXPECT_EQ(buffer.storage()->shares(), 1u);
-  EXPECT_EQ(escaped_memory().bytes, 0u);
+  EXPECT_EQ(exported_memory().bytes, 0u);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@
 #include "support/gate.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
-#include "tern/buffer/escape.hpp"
+#include "tern/buffer/export.hpp"
 #include "tern/interop/arrow.hpp"
 #include "tern/interop/dlpack.hpp"
 #include "tern/interop/dlpack_table.hpp"
@@ -72,8 +72,8 @@ struct ForeignTensor {
 /// What was let go before counts for nobody here.
 class ExchangeCost : public testing::Test {
  protected:
-  void SetUp() override { reclaim_escaped(); }
-  void TearDown() override { EXPECT_EQ(reclaim_escaped().storages, 0u); }
+  void SetUp() override { reclaim_exported(); }
+  void TearDown() override { EXPECT_EQ(reclaim_exported().storages, 0u); }
 };
 
 TEST_F(ExchangeCost, ATensorOfOursComesBackWithoutTheHeapAndTheDriver) {
@@ -126,12 +126,12 @@ TEST_F(ExchangeCost, ATableIsOnePieceOfMemoryAndItsSchemaAnother) {
   if (HeapExhausted::is_possible()) {
     EXPECT_EQ(taken, 2u);
   }
-  EXPECT_EQ(escaped_memory().escapes, 51u);
+  EXPECT_EQ(exported_memory().escapes, 51u);
   const AllocationCounter back;
   const Table same = import_arrow(host, &array, &schema);
   EXPECT_EQ(back.count(), 0u);
   EXPECT_EQ(same.column(7)->parts().values, table.column(7)->parts().values);
-  EXPECT_EQ(escaped_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().escapes, 0u);
 }
 
 TEST_F(ExchangeCost, ADeviceIsAskedOnceForAllBuffersOfOneAllocation) {
@@ -173,7 +173,7 @@ TEST_F(ExchangeCost, NumbersThatWereChangedAreJudgedAnew) {
   DLManagedTensorVersioned* const dense = try_export_dlpack(buffer).value();
   dense->dl_tensor.strides = nullptr;
   EXPECT_TRUE(try_import_dlpack(host, dense).value().is_contiguous());
-  EXPECT_EQ(escaped_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().escapes, 0u);
   EXPECT_EQ(buffer.storage()->shares(), 1u);
 }
 
@@ -189,7 +189,7 @@ TEST_F(ExchangeCost, AnOwnerIsNotMadeToWaitForHisOwnWrites) {
     EXPECT_EQ(tensor.deleted, 0);
   }
   EXPECT_EQ(tensor.deleted, 1) << "nobody here has used it";
-  EXPECT_EQ(kept_storages().storages, 0u);
+  EXPECT_EQ(deferred_frees().storages, 0u);
   {
     const Buffer taken = import_dlpack(device, &tensor.managed, {.producer = theirs}).buffer();
     static_cast<void>(taken.device_ptr(ours, Access::read));
@@ -197,7 +197,7 @@ TEST_F(ExchangeCost, AnOwnerIsNotMadeToWaitForHisOwnWrites) {
   EXPECT_EQ(tensor.deleted, 1) << "a use of ours is behind their writes";
   gate.open();
   ours.synchronize();
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   EXPECT_EQ(tensor.deleted, 2);
   theirs.synchronize();
   EXPECT_TRUE(sim::findings(device).empty());
@@ -222,9 +222,9 @@ void run_starving(const Program& program) {
         part();
         has_failed = exhausted.has_failed();
       });
-      EXPECT_EQ(escaped_memory().escapes, 0u);
-      EXPECT_EQ(escaped_memory().bytes, 0u);
-      EXPECT_EQ(poll_storages().storages, 0u);
+      EXPECT_EQ(exported_memory().escapes, 0u);
+      EXPECT_EQ(exported_memory().bytes, 0u);
+      EXPECT_EQ(reclaim_deferred().storages, 0u);
       if (!has_failed) {
         EXPECT_TRUE(is_done);
         break;

@@ -26,7 +26,7 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/copy.hpp"
-#include "tern/buffer/escape.hpp"
+#include "tern/buffer/export.hpp"
 #include "tern/interop/arrow.hpp"
 #include "tern/interop/dlpack.hpp"
 #include "tern/memory/default_resource.hpp"
@@ -44,9 +44,9 @@ void let_go(DLManagedTensorVersioned* tensor) { tensor->deleter(tensor); }
 class ExchangeRules : public test::OnDevice {
  protected:
   void TearDown() override {
-    EXPECT_EQ(escaped_memory().escapes, 0u);
+    EXPECT_EQ(exported_memory().escapes, 0u);
     if (device.is_open()) {
-      EXPECT_EQ(reclaim_escaped().storages, 0u);
+      EXPECT_EQ(reclaim_exported().storages, 0u);
     }
   }
   Buffer zeros(Shape shape, DType dtype, MemoryKind kind = MemoryKind::device) {
@@ -164,7 +164,7 @@ TEST_P(ExchangeRules, NothingMissingHasNoBitmapAndAllMissingHasOne) {
     EXPECT_EQ(given.array.buffers[0] == nullptr, is_there);
     // Bits behind the last value are zero, for those who count bytes.
     std::byte bits{0xFF};
-    column.validity().view(0, 1).try_copy_to(&bits, 1).value();
+    column.validity().byte_view(0, 1).try_copy_to(&bits, 1).value();
     EXPECT_EQ(bits, is_there ? std::byte{0x1F} : std::byte{0});
     given.array.release(&given.array);
   }
@@ -204,7 +204,7 @@ class ExchangeOrder : public testing::Test {
   }
   void TearDown() override {
     buffer = {};
-    reclaim_escaped();
+    reclaim_exported();
   }
 
   test::FakeDevice fake{{.backend = "sim", .spec = "sim:0", .describe = [](DeviceInfo& info) {
@@ -316,15 +316,15 @@ TEST_P(ExchangeRules, IdentityIsKnownInEveryCase) {
   };
   is_theirs(import_arrow_column(device, &other, &schema).values());
   device.synchronize();
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   // What is exported once more keeps the one that it came from.
   Wrapped again(try_export_dlpack(values).value());
   DLManagedTensorVersioned* const third =
       try_export_dlpack(import_dlpack(device, &again.managed)).value();
-  EXPECT_EQ(escaped_memory().escapes, 2u);
+  EXPECT_EQ(exported_memory().escapes, 2u);
   let_go(third);
   device.synchronize();
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
 }
 
 // --- Late deleters
@@ -340,11 +340,11 @@ TEST(ExchangeLate, ADeleterMayComeWhenNobodyElseIsLeft) {
     ASSERT_NE(last, nullptr);
     EXPECT_GE(last->statistics().live_bytes, 4000u);
   }
-  EXPECT_EQ(escaped_memory().bytes, 4000u);
+  EXPECT_EQ(exported_memory().bytes, 4000u);
   EXPECT_EQ(given->dl_tensor.shape[0], 1000);
   test::Thread([given] { let_go(given); }).join();
-  EXPECT_EQ(escaped_memory().bytes, 0u);
-  EXPECT_EQ(reclaim_escaped().storages, 0u);
+  EXPECT_EQ(exported_memory().bytes, 0u);
+  EXPECT_EQ(reclaim_exported().storages, 0u);
 }
 
 TEST_P(ExchangeRules, ADeleterInAForkedChildKeepsTheBooksOfTheChild) {
@@ -355,10 +355,10 @@ TEST_P(ExchangeRules, ADeleterInAForkedChildKeepsTheBooksOfTheChild) {
   EXPECT_EQ(test::in_a_forked_child([&] {
               let_go(given);
               array.array.release(&array.array);
-              return escaped_memory().escapes == 0;
+              return exported_memory().escapes == 0;
             }),
             0);
-  EXPECT_EQ(escaped_memory().escapes, 2u) << "here nobody has let go";
+  EXPECT_EQ(exported_memory().escapes, 2u) << "here nobody has let go";
   array.array.release(&array.array);
   let_go(given);
 }

@@ -7,14 +7,14 @@
 
 #include "support/arrow_fuzz.hpp"
 #include "support/dlpack_fuzz.hpp"
-#include "tern/buffer/escape.hpp"
+#include "tern/buffer/export.hpp"
 
 namespace tern {
 namespace {
 
 template <class Target>
 void feed(Target target) {
-  const std::size_t before = poll_storages().storages;
+  const std::size_t before = reclaim_deferred().storages;
   for (unsigned seed = 0; seed < 3000; ++seed) {
     std::mt19937 random(seed);
     std::vector<std::byte> bytes(random() % 400);
@@ -22,8 +22,8 @@ void feed(Target target) {
     SCOPED_TRACE(seed);
     target(bytes);
   }
-  EXPECT_EQ(escaped_memory().escapes, 0u);
-  EXPECT_LE(poll_storages().storages, before);
+  EXPECT_EQ(exported_memory().escapes, 0u);
+  EXPECT_LE(reclaim_deferred().storages, before);
 }
 
 TEST(ImporterFuzz, AnyTensorIsTakenOrRefusedAndLetGoOnce) { feed(test::fuzz_dlpack); }

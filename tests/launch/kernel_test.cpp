@@ -185,7 +185,7 @@ TEST_P(KernelTest, ComputesTheSameOnEveryDevice) {
   kernel.launch(first, elements(count), in(x), inout(y), 2.0f, count);
   kernel.launch(second, 4, 250, in(y), inout(x), 1.0f, count);
   kernel.launch(first, LaunchSize::for_elements(count, 64), in(x), inout(y), 1.0f, count);
-  const std::vector<float> result = y.to_host();
+  const std::vector<float> result = y.to_vector();
   for (std::uint32_t i = 0; i < count; ++i) {
     const auto n = static_cast<float>(i);
     ASSERT_EQ(result[i], 2 * n + 1 + (n + 2 * n + 1)) << i;
@@ -198,7 +198,7 @@ TEST_P(KernelTest, TakesSlicesAndBuffers) {
   auto y = bed.floats({0, 0, 0, 0});
   Buffer half = y.buffer().slice(2, 2);
   kernel.launch(first, elements(2), in(x.slice(1, 2)), inout(half), 10.0f, 2u);
-  EXPECT_EQ(y.to_host(), (std::vector<float>{0, 0, 20, 30}));
+  EXPECT_EQ(y.to_vector(), (std::vector<float>{0, 0, 20, 30}));
 }
 
 TEST_P(KernelTest, LaunchesNothingForZeroElements) {
@@ -245,7 +245,7 @@ TEST_P(KernelTest, IsUnloadedWhenItsLaunchesAreDone) {
   if (bed.fake) {
     EXPECT_EQ(bed.fake->live().modules, 0u);
   }
-  EXPECT_EQ(y.to_host(), (std::vector<float>{3, 6}));
+  EXPECT_EQ(y.to_vector(), (std::vector<float>{3, 6}));
 }
 
 TEST_P(KernelTest, RefusesArgumentsThatAreNotItsParameters) {
@@ -346,7 +346,7 @@ TEST_P(KernelTest, CompilesTextWithOptions) {
   auto y = bed.floats({0, 0});
   const Kernel kernel = Kernel::from_source(device, text, "saxpy", "-DTIMES=10");
   kernel.launch(first, elements(2), in(x), inout(y), 2.0f, 2u);
-  EXPECT_EQ(y.to_host(), (std::vector<float>{20, 40}));
+  EXPECT_EQ(y.to_vector(), (std::vector<float>{20, 40}));
 }
 
 // --- What is the same everywhere, on the simulated device
@@ -385,7 +385,7 @@ TEST_F(SimKernelTest, TakesFunctionsInSeveralForms) {
   lambda.launch(second, elements(2), inout(y));
   body.launch(first, elements(2), inout(y));
   none.launch(first, 1, 1);
-  EXPECT_EQ(y.to_host(), (std::vector<float>{2, 4}));
+  EXPECT_EQ(y.to_vector(), (std::vector<float>{2, 4}));
 }
 
 TEST_F(SimKernelTest, WaitsForWhatItsDeclarationsNeedAndNothingElse) {
@@ -545,14 +545,15 @@ TEST_F(SimKernelTest, RefusesBytesThatAreNoElements) {
   });
   auto x = floats({1, 2, 3, 4});
   const Buffer bytes = x.buffer().as<std::byte>();
-  Result<Mark> refused = twice.try_launch(first, elements(2), inout(bytes.view(1, 8)));
+  Result<Mark> refused = twice.try_launch(first, elements(2), inout(bytes.byte_view(1, 8)));
   ASSERT_EQ(code(refused), "misaligned");
   EXPECT_EQ(refused.failure().number("index"), 0u);
   EXPECT_EQ(refused.failure().number("required"), 4u);
-  EXPECT_EQ(code(twice.try_launch(first, elements(2), inout(bytes.view(4, 7)))), "size_mismatch");
-  EXPECT_EQ(why(twice.try_launch(first, elements(2), inout(bytes.view(4, 8)))), "");
-  EXPECT_EQ(why(twice.try_launch(first, elements(2), inout(bytes.view(1, 0)))), "");
-  EXPECT_EQ(x.to_host(), (std::vector<float>{1, 4, 6, 4}));
+  EXPECT_EQ(code(twice.try_launch(first, elements(2), inout(bytes.byte_view(4, 7)))),
+            "size_mismatch");
+  EXPECT_EQ(why(twice.try_launch(first, elements(2), inout(bytes.byte_view(4, 8)))), "");
+  EXPECT_EQ(why(twice.try_launch(first, elements(2), inout(bytes.byte_view(1, 0)))), "");
+  EXPECT_EQ(x.to_vector(), (std::vector<float>{1, 4, 6, 4}));
 }
 
 TEST_F(SimKernelTest, RefusesTooManyArguments) {
@@ -611,7 +612,7 @@ TEST_F(SimKernelTest, LeavesNoUseWhenACallOfALaunchFails) {
       EXPECT_EQ(why(copy.try_launch(second, elements(2), in(x), out(z), inout(y))), "");
     }
     EXPECT_EQ(z.to_vector<float>(), (std::vector<float>{1, 2}));
-    EXPECT_EQ(y.to_host(), (std::vector<float>{1, 2}));
+    EXPECT_EQ(y.to_vector(), (std::vector<float>{1, 2}));
     return !launched;
   };
   std::vector<std::pair<std::string, std::uint64_t>> classes;
@@ -735,7 +736,7 @@ TEST(KernelOnFakeCuda, LeavesNoUseWhenACallOfTheDriverFails) {
       calls.emplace_back(entry.slot, bed.fake->calls(entry.slot));
     }
     bed.fake->clear_failures();
-    EXPECT_EQ(y.to_host(), (std::vector<float>{3, 6}));
+    EXPECT_EQ(y.to_vector(), (std::vector<float>{3, 6}));
     return std::pair(!launched, calls);
   };
   unsigned refused = 0, tried = 0;

@@ -407,7 +407,7 @@ TEST_F(LaunchRecorderTest, SynchronizingTheDeviceSettlesReadiness) {
     EXPECT_TRUE(unsettled.try_preflight());
     unsettled.cancel();
   }
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   other.release(theirs);
 }
 

@@ -77,7 +77,7 @@ TEST_F(TransferAudit, CountsEveryWayInAndOut) {
   static_cast<void>(buffer.to_vector<std::byte>());
   copy(staging, buffer, stream);
   copy(staging, buffer);
-  static_cast<void>(array.to_host());
+  static_cast<void>(array.to_vector());
   array.copy_to(host, stream);
   EXPECT_EQ(moved().device_to_host(), times(6, 5000));
 
@@ -96,8 +96,8 @@ TEST_F(TransferAudit, CountsPitchedCopiesAndBatchesAsTheyWereAskedFor) {
   const Buffer from = on_device(64 * 100), to = pinned(64 * 100);
   copy_pitched(to, {0, 64}, from, {0, 64}, {32, 100}, stream);
   EXPECT_EQ(moved().device_to_host(), times(1, 3200));
-  const std::vector<BufferCopy> copies = {{to.view(0, 100), from.view(0, 100)},
-                                          {to.view(100, 100), from.view(100, 100)}};
+  const std::vector<BufferCopy> copies = {{to.byte_view(0, 100), from.byte_view(0, 100)},
+                                          {to.byte_view(100, 100), from.byte_view(100, 100)}};
   copy_batch(copies, stream);
   EXPECT_EQ(moved().device_to_host(), (TransferCount{3, 3400}));
   stream.synchronize();
@@ -106,9 +106,9 @@ TEST_F(TransferAudit, CountsPitchedCopiesAndBatchesAsTheyWereAskedFor) {
 TEST_F(TransferAudit, KnowsScalarsAndMetadataByTheirSize) {
   Buffer values(device, {4097}, DType::byte, {.contents = Contents::zero, .tag = tag});
   static_cast<void>(values.slice(7, 1).item<std::byte>());
-  static_cast<void>(values.view(0, 16).to_vector<std::byte>());
-  static_cast<void>(values.view(0, 17).to_vector<std::byte>());
-  static_cast<void>(values.view(0, 4096).to_vector<std::byte>());
+  static_cast<void>(values.byte_view(0, 16).to_vector<std::byte>());
+  static_cast<void>(values.byte_view(0, 17).to_vector<std::byte>());
+  static_cast<void>(values.byte_view(0, 4096).to_vector<std::byte>());
   static_cast<void>(values.to_vector<std::byte>());
   const TransferCounts counts = moved();
   EXPECT_EQ(counts.at(Direction::device_to_host, Purpose::scalar), (TransferCount{2, 17}));
@@ -142,8 +142,8 @@ TEST_F(TransferAudit, CountsAFileThatGoesToADevice) {
 TEST_F(TransferAudit, CountsNeitherNothingNorWhatStaysOnTheHost) {
   Bytes host(100);
   Buffer buffer = on_device(100);
-  static_cast<void>(buffer.view(0, 0).to_vector<std::byte>());
-  copy(buffer.view(0, 0), buffer.view(9, 0), stream);
+  static_cast<void>(buffer.byte_view(0, 0).to_vector<std::byte>());
+  copy(buffer.byte_view(0, 0), buffer.byte_view(9, 0), stream);
   Buffer one = pinned(100), two = pinned(100);
   copy(one, two);
   copy(one, two, stream);
@@ -233,7 +233,7 @@ TEST_F(TransferAudit, CountsOnManyThreadsAndListsTheTags) {
 TEST_F(TransferAudit, RefusesDataBeforeAnythingIsDoneForIt) {
   const Buffer buffer = on_device(4097);
   const TransferGate gate;
-  EXPECT_EQ(buffer.view(0, 4096).to_vector<std::byte>().size(), 4096u) << "metadata passes";
+  EXPECT_EQ(buffer.byte_view(0, 4096).to_vector<std::byte>().size(), 4096u) << "metadata passes";
   EXPECT_EQ(gate.violations(), TransferCount());
   EXPECT_EQ(gate.small_reads(), times(1, 4096));
 
@@ -278,7 +278,7 @@ TEST_F(TransferAudit, RefusesArraysBeforeTheHostMakesRoom) {
   {
     const AllocationCounter counter;
     try {
-      static_cast<void>(array.to_host());
+      static_cast<void>(array.to_vector());
     } catch (const DownloadRefused&) {
       allocations = counter.count();
     }
@@ -295,8 +295,9 @@ TEST_F(TransferAudit, RefusesEveryWayOutAndNoWayIn) {
   const Buffer far(apart.device, {5000}, DType::byte, {.tag = tag});
   const Device unknown = sim::open({});
   const Buffer farther(unknown, {5000}, DType::byte, {.tag = tag});
-  const std::vector<BufferCopy> small = {{staging.view(0, 4000), buffer.view(0, 4000)},
-                                         {staging.view(4000, 1000), buffer.view(4000, 1000)}};
+  const std::vector<BufferCopy> small = {
+      {staging.byte_view(0, 4000), buffer.byte_view(0, 4000)},
+      {staging.byte_view(4000, 1000), buffer.byte_view(4000, 1000)}};
   before = transfer_counts(tag);
   sim::set_faults(device, "");
   const auto code = [](const auto& result) {
@@ -317,7 +318,7 @@ TEST_F(TransferAudit, RefusesEveryWayOutAndNoWayIn) {
       [&] { return code(try_copy(farther, buffer, stream)); },
       [&] {
         try {
-          static_cast<void>(array.to_host());
+          static_cast<void>(array.to_vector());
         } catch (const Error& error) {
           return error.code();
         }
@@ -348,7 +349,7 @@ TEST_F(TransferAudit, LetsScalarsPassAndCountsThem) {
   const auto array = Array<int>::zeros(device, 100, {.tag = tag});
   const TransferGate gate;
   for (std::size_t i = 0; i < 10; ++i) EXPECT_EQ(array.buffer().slice(i, 1).item<int>(), 0);
-  static_cast<void>(array.slice(0, 0).to_host());
+  static_cast<void>(array.slice(0, 0).to_vector());
   EXPECT_EQ(gate.small_reads(), times(10, 4)) << "no elements are no read";
   EXPECT_EQ(gate.violations(), TransferCount());
 }
@@ -407,7 +408,7 @@ TEST(TransferAuditOnTheHost, HasNothingToCount) {
   const Tag tag = "on the host";
   const auto array = Array<float>::zeros(host, 5000, {.tag = tag});
   const TransferGate gate;
-  EXPECT_EQ(array.to_host().size(), 5000u);
+  EXPECT_EQ(array.to_vector().size(), 5000u);
   EXPECT_EQ(transfer_counts(tag), TransferCounts());
 }
 

@@ -82,7 +82,7 @@ TEST_F(UseScopeTest, GivesAddressesOnlyBetweenItsBeginningAndItsEnd) {
   const Buffer used = buffer();
   UseScope scope(a);
   const std::size_t whole = scope.add(used, Access::read);
-  const std::size_t part = scope.add(used.view(16, 8), Access::read);
+  const std::size_t part = scope.add(used.byte_view(16, 8), Access::read);
   EXPECT_EQ(scope.pointer(whole), nullptr);
   scope.begin();
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(scope.pointer(whole)), used.address());
@@ -199,9 +199,9 @@ TEST_F(UseScopeTest, UsesAStorageOnceHoweverOftenItIsAdded) {
   use(a, used, Access::discard);
   use(c, plain, Access::discard);
   UseScope scope(b);
-  scope.add(used.view(0, 16), Access::read);
+  scope.add(used.byte_view(0, 16), Access::read);
   scope.add(plain, Access::read);
-  scope.add(used.view(16, 16), Access::discard);
+  scope.add(used.byte_view(16, 16), Access::discard);
   scope.begin();
   EXPECT_EQ(waits(), 2u);
   scope.end();
@@ -214,8 +214,8 @@ TEST_F(UseScopeTest, UsesAStorageOnceHoweverOftenItIsAdded) {
 TEST_F(UseScopeTest, WritesOnlyTheRangesItWasToldOf) {
   const Buffer fresh = Buffer::allocate(device, Shape{64}, DType::f32);
   UseScope scope(a);
-  scope.add(fresh.view(0, 16), Access::discard);
-  scope.add(fresh.view(32, 16), Access::read_write);
+  scope.add(fresh.byte_view(0, 16), Access::discard);
+  scope.add(fresh.byte_view(32, 16), Access::read_write);
   scope.begin();
   scope.end();
   EXPECT_TRUE(fresh.storage()->check_written(0, 16, {}));
@@ -257,7 +257,7 @@ TEST_F(UseScopeTest, AnAdditionBehindTheBeginningIsRefused) {
 TEST_F(UseScopeTest, NothingIsNoUse) {
   UseScope scope(a);
   scope.add(Buffer(), Access::read);
-  scope.add(buffer().view(0, 0), Access::discard);
+  scope.add(buffer().byte_view(0, 0), Access::discard);
   scope.add(Array<float>(), Access::read);
   scope.begin();
   EXPECT_EQ(scope.pointer(0), nullptr);
@@ -340,7 +340,7 @@ TEST_F(UseScopeTest, TakesNoShareOfWhatItBorrows) {
   UseScope scope(a);
   const std::size_t index = scope.try_add_borrowed(used, Access::discard).value();
   EXPECT_EQ(used.storage()->shares(), 1u);
-  const std::size_t owned = scope.add(used.view(0, 4), Access::read);
+  const std::size_t owned = scope.add(used.byte_view(0, 4), Access::read);
   EXPECT_EQ(used.storage()->shares(), 2u);
   scope.begin();
   EXPECT_EQ(scope.pointer(index), scope.pointer(owned));

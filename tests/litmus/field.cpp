@@ -87,7 +87,7 @@ Field::Field(const Device& device)
     pinned_arena_ = reinterpret_cast<std::byte*>(pinned_stand_in_.data());
   }
   image_ = pinned_arena_ + arena_bytes;
-  if (!is_sim_) stall_scratch_ = allocate(MemoryKind::device, stall_bytes * most_streams);
+  if (!is_sim_) stall_scratch_ = allocate(MemoryKind::device, stall_bytes * max_streams);
 }
 
 Field::~Field() {

@@ -51,7 +51,7 @@ class Field {
 
  private:
   static constexpr std::size_t slot_bytes = 256, slots = 32, arena_bytes = slot_bytes * slots;
-  static constexpr std::size_t stall_bytes = std::size_t{4} << 20, most_streams = 8;
+  static constexpr std::size_t stall_bytes = std::size_t{4} << 20, max_streams = 8;
 
   struct Objects;
 

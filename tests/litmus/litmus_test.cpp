@@ -25,13 +25,13 @@ namespace tern::test::litmus {
 namespace {
 
 /// Where the long form runs, this is every schedule of every program.
-std::uint64_t most_schedules() { return is_sanitized ? 300 : in_full() ? 1'000'000 : 3'000; }
+std::uint64_t max_schedules() { return is_sanitized ? 300 : in_full() ? 1'000'000 : 3'000; }
 
 TEST(LitmusOnSim, EveryScheduleShowsWhatIsAllowedAndNothingElse) {
   std::uint64_t runs = 0, complete = 0;
   std::size_t outcomes = 0, refused = 0;
   for (const Program& program : all_programs()) {
-    const SimRuns done = run_on_sim(program, most_schedules(), 40);
+    const SimRuns done = run_on_sim(program, max_schedules(), 40);
     for (const std::string& complaint : judge_sim(program, done.tally)) {
       ADD_FAILURE() << complaint;
       ++refused;
@@ -74,7 +74,7 @@ TEST(LitmusOnSim, TheCheckerFindsEveryRaceAndNothingElse) {
 /// Does somebody notice that the program is not what it says: the checker, or the judge?
 bool is_noticed(const Program& program) {
   if (!findings_of(program, 0).empty()) return true;
-  return !judge(program, run_on_sim(program, most_schedules(), 40).tally).empty();
+  return !judge(program, run_on_sim(program, max_schedules(), 40).tally).empty();
 }
 
 TEST(LitmusOnSim, EveryWaitOfARaceFreeProgramIsNeeded) {

@@ -14,7 +14,7 @@
 namespace tern::test::litmus {
 namespace {
 
-constexpr std::size_t most_words = 64;
+constexpr std::size_t max_words = 64;
 
 using Tokens = std::vector<std::string>;
 
@@ -129,7 +129,7 @@ class Reader {
       made.words = number(name.substr(bracket + 1, name.size() - bracket - 2));
       name.resize(bracket);
     }
-    require(made.words > 0 && made.words <= most_words, "has a location of no size");
+    require(made.words > 0 && made.words <= max_words, "has a location of no size");
     require(home != Home::block || equals == std::string::npos, "gives a block a value too early");
     require(!find_name(program_.locations, name), fmt::format("declares '{}' twice", name));
     made.name = name;

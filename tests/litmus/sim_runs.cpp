@@ -32,13 +32,12 @@ Outcome run_once(const Device& device, const Program& program) {
 
 }  // namespace
 
-SimRuns run_on_sim(const Program& program, std::uint64_t most_runs,
-                   std::uint64_t seeds_per_policy) {
+SimRuns run_on_sim(const Program& program, std::uint64_t max_runs, std::uint64_t seeds_per_policy) {
   SimRuns result;
   sim::Options every = options_with(false);
   every.policy = host_takes_part(program) ? sim::Policy::mix : sim::Policy::lazy;
   const sim::Exploration done = sim::for_every_schedule(
-      every, most_runs, [&](const Device& device) { result.tally.add(run_once(device, program)); });
+      every, max_runs, [&](const Device& device) { result.tally.add(run_once(device, program)); });
   result.is_complete = done.is_complete;
   if (result.is_complete) return result;
   for (const sim::Policy policy :

@@ -392,11 +392,11 @@ struct Point {
 
 void expect_sums(Rig& rig, const Point& point) {
   const PoolStatistics now = rig.pool->pool_statistics();
-  EXPECT_EQ(now.live_bytes + now.cached_bytes + now.in_flight_bytes + now.quiescent_bytes +
-                now.loose_bytes,
+  EXPECT_EQ(now.live_bytes + now.cached_bytes + now.in_flight_bytes + now.available_bytes +
+                now.unmapped_bytes,
             now.held_bytes)
       << point.text;
-  EXPECT_TRUE(rig.pool->is_well()) << point.text;
+  EXPECT_TRUE(rig.pool->check_invariants()) << point.text;
   if (rig.options.limit_bytes != 0) {
     EXPECT_LE(now.peak_held_bytes, rig.options.limit_bytes) << point.text;
   }
@@ -429,8 +429,8 @@ void drain(Rig& rig, const Point& point) {
   const PoolStatistics now = rig.pool->pool_statistics();
   EXPECT_EQ(now.live_bytes, 0u) << point.text;
   EXPECT_EQ(now.in_flight_bytes, 0u) << point.text;
-  EXPECT_EQ(now.held_bytes, point.is_pair ? now.loose_bytes : 0u) << point.text;
-  EXPECT_TRUE(rig.pool->is_well()) << point.text;
+  EXPECT_EQ(now.held_bytes, point.is_pair ? now.unmapped_bytes : 0u) << point.text;
+  EXPECT_TRUE(rig.pool->check_invariants()) << point.text;
 }
 
 /// Runs the scenario with what `arm` makes fail; `disarm` ends that, and says whether anything
@@ -466,7 +466,7 @@ bool run(const Scenario& scenario, const Device& device, const Point& point,
   if (rig->pool) expect_sums(*rig, point);
   if (!outcome && !point.is_lost) {
     const Result<void> again = scenario.act(*rig);
-    const bool has_lost_pages = rig->pool && rig->pool->pool_statistics().loose_bytes > 0;
+    const bool has_lost_pages = rig->pool && rig->pool->pool_statistics().unmapped_bytes > 0;
     if (!point.is_pair || !has_lost_pages) {
       EXPECT_TRUE(again) << point.text << ", again: " << again.failure().text();
     }

@@ -34,7 +34,7 @@ struct World {
   PoolOptions options = {};
   /// Of the largest request that is usual: 2 to this.
   unsigned size_bits = 22;
-  std::size_t most_limit = 16 * mib;
+  std::size_t max_limit = 16 * mib;
   std::size_t memory = 64 * mib;
   std::uint64_t operations = 0;
   std::uint64_t operations_per_look = 1;
@@ -132,7 +132,7 @@ class Program {
   bool is_one_in(std::uint64_t sides) { return roll(sides) == 0; }
   [[nodiscard]] bool is_simulated() const { return world_.ground != Ground::host; }
   /// There is more memory than the pool may ever have, and there are addresses.
-  [[nodiscard]] bool is_roomy() const { return world_.memory >= 4 * world_.most_limit; }
+  [[nodiscard]] bool is_roomy() const { return world_.memory >= 4 * world_.max_limit; }
   Stream& some_stream() { return streams_[roll(streams_.size())]; }
 
   void operation() {
@@ -150,7 +150,7 @@ class Program {
     } else if (dice < 985) {
       pool_.poll();
     } else if (dice < 988) {
-      pool_.trim(roll(2) == 0 ? 0 : roll(world_.most_limit));
+      pool_.trim(roll(2) == 0 ? 0 : roll(world_.max_limit));
     } else if (dice < 992) {
       change_limit();
     } else if (dice < 996) {
@@ -165,7 +165,7 @@ class Program {
   std::size_t some_size() {
     if (is_one_in(16)) return boundaries[roll(std::size(boundaries))];
     if (is_one_in(200)) return 0;
-    if (is_one_in(12)) return world_.most_limit / 8 + roll(world_.most_limit / 2);
+    if (is_one_in(12)) return world_.max_limit / 8 + roll(world_.max_limit / 2);
     return 1 + roll(std::size_t{2} << roll(world_.size_bits));
   }
   std::size_t some_alignment() {
@@ -254,9 +254,8 @@ class Program {
     if (!is_roomy()) return;
     const std::size_t held = pool_.pool_statistics().held_bytes;
     if (has_pages_) {
-      const std::size_t held_pages = held / pool::page_bytes,
-                        most_pages = limit_ / pool::page_bytes;
-      const std::size_t room = most_pages > held_pages ? most_pages - held_pages : 0;
+      const std::size_t held_pages = held / pool::page_bytes, max_pages = limit_ / pool::page_bytes;
+      const std::size_t room = max_pages > held_pages ? max_pages - held_pages : 0;
       const std::size_t need = (granted + pool::page_bytes - 1) / pool::page_bytes;
       ASSERT_LT(held_pages - touched_pages() + room, need) << failure.text();
       ASSERT_EQ(pieces.free_page_bytes, (held_pages - touched_pages()) * pool::page_bytes);
@@ -368,7 +367,7 @@ class Program {
   // --- Everything else
 
   void change_limit() {
-    limit_ = 2 * mib + roll(world_.most_limit);
+    limit_ = 2 * mib + roll(world_.max_limit);
     if (is_one_in(4) && is_simulated() && !is_roomy()) limit_ = 0;
     if (is_one_in(2)) limit_ = world_.options.limit_bytes;
     pool_.set_limit(limit_);
@@ -396,8 +395,8 @@ class Program {
     const PoolStatistics now = pool_.pool_statistics();
     ASSERT_EQ(now.live_bytes, live_bytes_);
     ASSERT_EQ(now.requested_bytes, requested_bytes_);
-    ASSERT_EQ(now.live_bytes + now.cached_bytes + now.in_flight_bytes + now.quiescent_bytes +
-                  now.loose_bytes,
+    ASSERT_EQ(now.live_bytes + now.cached_bytes + now.in_flight_bytes + now.available_bytes +
+                  now.unmapped_bytes,
               now.held_bytes);
     ASSERT_EQ(all.pending_bytes, now.in_flight_bytes);
     ASSERT_EQ(all.reserved_bytes, now.held_bytes);
@@ -415,7 +414,7 @@ class Program {
   }
 
   void look() {
-    ASSERT_TRUE(pool_.is_well());
+    ASSERT_TRUE(pool_.check_invariants());
     if (world_.ground != Ground::checked) return;
     if (const std::vector<Finding> found = sim::findings(device_); !found.empty()) {
       FAIL() << found.front().text();
@@ -475,9 +474,9 @@ std::vector<World> every_world(Ground ground) {
   const std::vector<PoolOptions> pools = {
       {.backing = PoolBacking::pages},
       {.backing = PoolBacking::pages, .preference = PoolPreference::reuse},
-      {.backing = PoolBacking::pages, .expects_threads = true},
+      {.backing = PoolBacking::pages, .thread_caches = true},
       {.backing = PoolBacking::segments},
-      {.kind = MemoryKind::pinned, .expects_threads = true},
+      {.kind = MemoryKind::pinned, .thread_caches = true},
       {.kind = MemoryKind::managed, .preference = PoolPreference::independence}};
   std::vector<sim::Policy> policies = {sim::Policy::lazy, sim::Policy::eager, sim::Policy::random,
                                        sim::Policy::stall_one};
@@ -489,7 +488,7 @@ std::vector<World> every_world(Ground ground) {
       for (const bool is_large : {false, true}) {
         World world{.ground = ground, .policy = policy, .options = pool};
         world.size_bits = is_large ? 25 : 21;
-        world.most_limit = is_large ? 96 * mib : 12 * mib;
+        world.max_limit = is_large ? 96 * mib : 12 * mib;
         // Where the device has no more than the limit it is the device that refuses.
         world.memory = (is_large ? 128 * mib : 16 * mib) * (all.size() % 3 == 0 ? 1 : 4);
         world.options.limit_bytes = is_large ? 80 * mib : 10 * mib;

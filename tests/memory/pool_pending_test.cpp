@@ -117,8 +117,8 @@ TEST_P(PoolPending, OfIdleStreamsAreUsedAgainBeforeMemoryThatWasNeverTouched) {
 
 /// Requests come and go: each has a stream, some buffers, and results that outlive it.
 TEST_P(PoolPending, OfAServerStayBounded) {
-  constexpr std::size_t most_results = 32;
-  std::vector<Block> results(most_results);
+  constexpr std::size_t max_results = 32;
+  std::vector<Block> results(max_results);
   const Stream copies(device);
   const int requests = test::in_full() ? 50'000 : 10'000;
   for (int request = 0; request < requests; ++request) {
@@ -128,7 +128,7 @@ TEST_P(PoolPending, OfAServerStayBounded) {
     const Block scratch = pool.allocate({.bytes = 5'000 + number * 91 % 50'000, .stream = stream});
     stream.fill(static_cast<std::byte*>(input.address), input.bytes, std::byte{1});
     stream.fill(static_cast<std::byte*>(scratch.address), scratch.bytes, std::byte{2});
-    Block& result = results[number % most_results];
+    Block& result = results[number % max_results];
     pool.deallocate(result, copies);
     result = pool.allocate({.bytes = 500 + number * 13 % 4'000, .stream = copies});
     copies.fill(static_cast<std::byte*>(result.address), result.bytes, std::byte{3});

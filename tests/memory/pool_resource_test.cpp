@@ -48,7 +48,7 @@ TEST_F(Pool, GivesAStreamItsOwnBlockAgainWithoutAsking) {
   EXPECT_EQ(after.cache_hits, before.cache_hits + 1);
   EXPECT_EQ(after.driver_calls(), before.driver_calls());
   pool.deallocate(second, a);
-  EXPECT_TRUE(pool.is_well());
+  EXPECT_TRUE(pool.check_invariants());
 }
 
 TEST_F(Pool, DoesNotGiveAnotherStreamWhatMayBeInUse) {
@@ -72,7 +72,7 @@ TEST_F(Pool, WaitsOnTheDeviceForWhatAnotherStreamHasFreed) {
   EXPECT_EQ(second.address, first.address);
   EXPECT_EQ(pool.pool_statistics().steals, 1u);
   pool.deallocate(second, b);
-  EXPECT_TRUE(pool.is_well());
+  EXPECT_TRUE(pool.check_invariants());
 }
 
 TEST_F(Pool, PutsFreePagesTogether) {
@@ -85,12 +85,12 @@ TEST_F(Pool, PutsFreePagesTogether) {
   use(a, large);
   EXPECT_EQ(pool.pool_statistics().held_bytes, 128 * mib);
   EXPECT_GE(pool.pool_statistics().pages_moved, 24u);
-  EXPECT_TRUE(pool.is_well());
+  EXPECT_TRUE(pool.check_invariants());
   pool.deallocate(large, a);
   for (std::size_t i = 1; i < 8; i += 2) pool.deallocate(blocks[i], a);
   a.synchronize();
   EXPECT_EQ(pool.trim(0), 128 * mib);
-  EXPECT_TRUE(pool.is_well());
+  EXPECT_TRUE(pool.check_invariants());
 }
 
 TEST_F(Pool, SaysWhyThereIsNoMore) {
@@ -140,12 +140,12 @@ TEST_F(Pool, SurvivesARandomProgram) {
       pool.trim(random() % (64 * mib));
     }
     if (step % 64 == 0) {
-      ASSERT_TRUE(pool.is_well()) << step;
+      ASSERT_TRUE(pool.check_invariants()) << step;
     }
   }
   for (const Live& one : live) pool.deallocate(one.block, streams[one.stream]);
   EXPECT_EQ(pool.statistics().live_bytes, 0u);
-  EXPECT_TRUE(pool.is_well());
+  EXPECT_TRUE(pool.check_invariants());
   const PoolStatistics s = pool.pool_statistics();
   std::printf("cache %lu own %lu quiet %lu steal %lu grown %lu remap %lu waits %lu moved %lu\n",
               s.cache_hits, s.own_in_flight_hits, s.quiescent_hits, s.steals, s.grown_hits,

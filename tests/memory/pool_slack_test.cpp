@@ -27,7 +27,7 @@ class PoolSlack : public testing::Test {
   }
   void free_all(const Block& block, StreamRef stream) {
     for (const Block& one : {smaller, rest, block}) pool.deallocate(one, stream);
-    EXPECT_TRUE(pool.is_well());
+    EXPECT_TRUE(pool.check_invariants());
     device.synchronize();
     EXPECT_EQ(pool.trim(0), 128 * mib);
     EXPECT_EQ(pool.pool_statistics().held_bytes, 0u);
@@ -35,7 +35,7 @@ class PoolSlack : public testing::Test {
   }
 
   const Device device = sim::open({.policy = sim::Policy::lazy, .memory_bytes = 512 * mib});
-  PoolResource pool{device, {.limit_bytes = 128 * mib, .expects_threads = true}};
+  PoolResource pool{device, {.limit_bytes = 128 * mib, .thread_caches = true}};
   Block smaller, rest;
 };
 
@@ -44,7 +44,7 @@ TEST_F(PoolSlack, IsPartOfAPageThatARequestNeeds) {
   const Result<Block> page = pool.try_allocate({.bytes = 2 * mib});
   ASSERT_TRUE(page) << page.failure().text();
   EXPECT_EQ(pool.pool_statistics().cached_bytes, 0u);
-  EXPECT_TRUE(pool.is_well());
+  EXPECT_TRUE(pool.check_invariants());
   free_all(*page, {});
 }
 
@@ -61,7 +61,7 @@ TEST_F(PoolSlack, IsGivenToAnotherStreamWhenItsLastUseIsDone) {
   ASSERT_TRUE(page) << page.failure().text();
   other.fill(static_cast<std::byte*>(page->address), page->bytes, std::byte{1});
   other.synchronize();
-  EXPECT_TRUE(pool.is_well());
+  EXPECT_TRUE(pool.check_invariants());
   free_all(*page, {});
 }
 

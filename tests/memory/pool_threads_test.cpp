@@ -191,7 +191,7 @@ class Crowd {
     EXPECT_EQ(now.in_flight_bytes, 0u);
     EXPECT_EQ(now.cached_bytes, 0u);
     EXPECT_EQ(now.held_bytes, 0u);
-    EXPECT_TRUE(pool_->is_well());
+    EXPECT_TRUE(pool_->check_invariants());
   }
 
   const Device device_ = open_device("host");
@@ -214,8 +214,7 @@ TEST(PoolThreads, KeepTheirBooksOnPages) {
 }
 
 TEST(PoolThreads, KeepTheirBooksOnSegments) {
-  Crowd({.backing = PoolBacking::segments, .expects_threads = true}, 16 * mib)
-      .run(operations() / 2);
+  Crowd({.backing = PoolBacking::segments, .thread_caches = true}, 16 * mib).run(operations() / 2);
 }
 
 TEST(PoolThreads, KeepTheirBooksOnPinnedMemory) {
@@ -252,7 +251,7 @@ void race_to_free(PoolResource& pool, StreamRef home, std::array<StreamRef, 2> b
   EXPECT_EQ(wrong.load(), 0);
   EXPECT_EQ(pool.statistics().live_blocks, 0u);
   EXPECT_EQ(pool.statistics().frees, std::uint64_t(rounds));
-  EXPECT_TRUE(pool.is_well());
+  EXPECT_TRUE(pool.check_invariants());
 }
 
 TEST(PoolThreads, FreeABlockOnceIfTwoTry) {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tern/backends/catalog.hpp"
-#include "tern/buffer/escape.hpp"
+#include "tern/buffer/export.hpp"
 #include "tern/interop/arrow.hpp"
 #include "tern/interop/dlpack.hpp"
 
@@ -41,7 +41,7 @@ int done(const Result<void>& result) {
 #define TERN_PEER extern "C" __attribute__((visibility("default")))
 
 TERN_PEER const char* tern_peer_error();
-TERN_PEER std::uint64_t tern_peer_escapes();
+TERN_PEER std::uint64_t tern_peer_exports();
 TERN_PEER Table* tern_peer_import_array(ArrowArray* array, ArrowSchema* schema);
 TERN_PEER Table* tern_peer_import_device_array(ArrowDeviceArray* array, ArrowSchema* schema);
 TERN_PEER Table* tern_peer_import_stream(ArrowArrayStream* stream);
@@ -59,7 +59,7 @@ TERN_PEER std::uint64_t tern_peer_tensor_address(const StridedBuffer* tensor);
 TERN_PEER void tern_peer_drop_tensor(StridedBuffer* tensor);
 
 const char* tern_peer_error() { return last_error().c_str(); }
-std::uint64_t tern_peer_escapes() { return tern::escaped_memory().escapes; }
+std::uint64_t tern_peer_exports() { return tern::exported_memory().escapes; }
 
 Table* tern_peer_import_array(ArrowArray* array, ArrowSchema* schema) {
   return keep(tern::try_import_arrow(host(), array, schema, {.checks_text = true}));

@@ -78,7 +78,7 @@ class BufferProgram {
     objects_.clear();
     field_.drain_streams();
     check_pending();
-    static_cast<void>(poll_storages());
+    static_cast<void>(reclaim_deferred());
     field_.finish();
     for (const auto& one : adopted_) {
       require(one->releases == 1, "adopted memory was released {} times", one->releases);
@@ -211,7 +211,7 @@ class BufferProgram {
 
   void fill(Object& one, Range range, Byte value, StreamRef stream) {
     const Result<Mark> filled =
-        one.buffer.view(range.begin, range.count).as<Byte>().try_fill(value, stream);
+        one.buffer.byte_view(range.begin, range.count).as<Byte>().try_fill(value, stream);
     if (!filled) {
       expect_reason(one, range, filled.failure(), "filling");
       one.model.may_write(range, value);
@@ -224,7 +224,7 @@ class BufferProgram {
     std::vector<Byte> source(range.count);
     std::ranges::generate(source, [&] { return any_byte(random_); });
     const Result<void> copied =
-        one.buffer.view(range.begin, range.count).try_copy_from(source.data(), source.size());
+        one.buffer.byte_view(range.begin, range.count).try_copy_from(source.data(), source.size());
     if (!copied) {
       expect_reason(one, range, copied.failure(), "copying to the buffer");
       one.model.may_write(range, source.data());
@@ -240,7 +240,7 @@ class BufferProgram {
     if (!one.model.may_be_written(range)) return;
     std::vector<Byte> seen(range.count, destination_canary);
     const Result<void> copied =
-        one.buffer.view(range.begin, range.count).try_copy_to(seen.data(), seen.size());
+        one.buffer.byte_view(range.begin, range.count).try_copy_to(seen.data(), seen.size());
     if (!copied) {
       expect_reason(one, range, copied.failure(), "copying from the buffer");
       field_.abandon(std::move(seen));
@@ -255,8 +255,8 @@ class BufferProgram {
     const Range source{random_.below(from.model.size() - range.count + 1), range.count};
     if (!from.model.is_written(source)) return;
     if (random_.one_in(2)) stream = field_.any_stream_of(from.buffer.device());
-    const Buffer to = one.buffer.view(range.begin, range.count);
-    const Buffer of = from.buffer.view(source.begin, source.count);
+    const Buffer to = one.buffer.byte_view(range.begin, range.count);
+    const Buffer of = from.buffer.byte_view(source.begin, source.count);
     const bool is_blocking = random_.one_in(3);
     Result<void> copied = {};
     if (is_blocking) {
@@ -282,7 +282,7 @@ class BufferProgram {
     if (!file) return field_.expect_reason(file.failure(), "opening a file");
     std::vector<Byte> bytes(range.count);
     for (std::size_t i = 0; i < range.count; ++i) bytes[i] = file_byte(options.offset_bytes + i);
-    const Buffer to = one.buffer.view(range.begin, range.count);
+    const Buffer to = one.buffer.byte_view(range.begin, range.count);
     Result<void> copied = {};
     if (random_.one_in(2)) {
       copied = try_copy(to, *file);
@@ -345,7 +345,7 @@ class BufferProgram {
 
   void access_host(Object& one, Range range, Byte value) {
     if (!one.buffer.reach().host_writes) return;
-    Buffer view = one.buffer.view(range.begin, range.count).as<Byte>();
+    Buffer view = one.buffer.byte_view(range.begin, range.count).as<Byte>();
     if (random_.one_in(2) && one.model.may_be_written(range)) {
       const Result<HostView<const Byte>> seen = view.try_read_host<Byte>();
       if (!seen) return expect_reason(one, range, seen.failure(), "reading in place");
@@ -396,8 +396,8 @@ class BufferProgram {
     const Range source{random_.below(from.model.size() - range.count + 1), range.count};
     const bool overlaps = &from == &one && source.begin < range.end() && range.begin < source.end();
     if (overlaps || !from.model.is_written(source)) return;
-    const Buffer of = from.buffer.view(source.begin, source.count).as<Byte>();
-    Buffer to = one.buffer.view(range.begin, range.count).as<Byte>();
+    const Buffer of = from.buffer.byte_view(source.begin, source.count).as<Byte>();
+    Buffer to = one.buffer.byte_view(range.begin, range.count).as<Byte>();
     const Result<Mark> launched =
         kernel->try_launch(stream, elements(range.count), in(of), out(to));
     if (!launched) {

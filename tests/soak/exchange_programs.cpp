@@ -19,7 +19,7 @@
 #include "support/dlpack_fuzz.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
-#include "tern/buffer/escape.hpp"
+#include "tern/buffer/export.hpp"
 #include "tern/interop/arrow.hpp"
 #include "tern/interop/dlpack.hpp"
 
@@ -52,7 +52,7 @@ class ExchangeProgram {
   ~ExchangeProgram() {
     for (Tensor* const one : away_) one->deleter(one);
     static_cast<void>(device_.try_synchronize());
-    static_cast<void>(poll_storages());
+    static_cast<void>(reclaim_deferred());
   }
   ExchangeProgram(const ExchangeProgram&) = delete;
   ExchangeProgram& operator=(const ExchangeProgram&) = delete;
@@ -67,9 +67,9 @@ class ExchangeProgram {
     }
     while (!away_.empty()) let_go();
     device_.synchronize();
-    static_cast<void>(poll_storages());
-    require(escaped_memory().escapes == 0, "{} exports are left after every deleter was called",
-            escaped_memory().escapes);
+    static_cast<void>(reclaim_deferred());
+    require(exported_memory().escapes == 0, "{} exports are left after every deleter was called",
+            exported_memory().escapes);
     if (device_.info().backend == "sim") {
       for (const Finding& found : sim::findings(device_)) {
         throw Mismatch("the checker reports a correct program: " + found.text());
@@ -147,7 +147,7 @@ class ExchangeProgram {
               values[at]);
     }
     if (is_read_only) {
-      const Result<void> written = back->hull().view(0, 1).try_copy_from("x", 1);
+      const Result<void> written = back->hull().byte_view(0, 1).try_copy_from("x", 1);
       require(!written, "a tensor that was exported as read-only is written");
     }
   }

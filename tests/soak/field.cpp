@@ -209,7 +209,7 @@ void Field::check_findings() {
 }
 
 void Field::check_memory() {
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   for (const auto& [id, home] : homes_) {
     home.resource->trim(0);
     // A storage that was kept is freed in the order of a stream, which comes behind the last wait.
@@ -220,7 +220,7 @@ void Field::check_memory() {
             "{} bytes stay charged after everything was dropped: {} pending, {} of frees that "
             "failed, {} of storages that are kept",
             home.budget->charged_bytes(), home.budget->pending_bytes(),
-            home.resource->failed_free_bytes(), kept_storages().bytes);
+            home.resource->failed_free_bytes(), deferred_frees().bytes);
     require(home.resource.use_count() == 1, "{} owners of a resource are left",
             home.resource.use_count() - 1);
   }

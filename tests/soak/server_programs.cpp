@@ -149,7 +149,7 @@ class Server {
     if (random.one_in(waits_one_in_)) device_.synchronize();
     expect(shared.to_vector(), value + 1);
     expect(small.to_vector(), value + 2);
-    expect(array.to_host(), value);
+    expect(array.to_vector(), value);
   }
 
   void export_to_consumer(const Buffer& buffer, StreamRef stream) {
@@ -173,7 +173,7 @@ class Server {
 
   /// Nothing is live now, and every stream was waited for.
   void check_pools(const Program& program) {
-    static_cast<void>(poll_storages());
+    static_cast<void>(reclaim_deferred());
     const ResourceHandle memory = default_resource(device_);
     if (auto* const pool = dynamic_cast<PoolResource*>(memory.get())) {
       const PoolStatistics now = pool->pool_statistics();

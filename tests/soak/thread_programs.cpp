@@ -65,7 +65,7 @@ class ThreadProgram {
       : program_(program), random_(program.seed), device_(open(program, random_)) {
     budget_ = Budget::make("threads", BudgetLimit::bytes(std::size_t{64} << 20));
     PoolOptions options;
-    options.expects_threads = random_.one_in(2);
+    options.thread_caches = random_.one_in(2);
     pool_ = std::make_shared<PoolResource>(device_, options);
     resource_ = std::make_shared<BudgetResource>(pool_, budget_);
     for (std::size_t i = 0; i < 1 + random_.below(2); ++i) {
@@ -101,11 +101,11 @@ class ThreadProgram {
     shared_.clear();
     unified_.clear();
     device_.synchronize();
-    static_cast<void>(poll_storages());
+    static_cast<void>(reclaim_deferred());
     budget_->drain();
     require(budget_->charged_bytes() == 0, "{} bytes stay charged", budget_->charged_bytes());
     pool_->trim(0);
-    require(pool_->is_well(), "the books of the pool are wrong");
+    require(pool_->check_invariants(), "the books of the pool are wrong");
     check_default_pools();
     if (device_.info().backend == "sim") {
       for (const Finding& found : sim::findings(device_)) {
@@ -163,7 +163,7 @@ class ThreadProgram {
           expect_uniform(buffer.to_vector<Byte>(), "in a copy");
           break;
         case 3: {
-          const std::vector<Byte> source(buffer.bytes(), value);
+          const std::vector<Byte> source(buffer.size_bytes(), value);
           buffer.copy_from(std::span(source));
           break;
         }
@@ -187,7 +187,7 @@ class ThreadProgram {
           break;
         default:
           if (random.one_in(2)) stream.synchronize();
-          static_cast<void>(poll_storages());
+          static_cast<void>(reclaim_deferred());
       }
     }
   }
@@ -228,7 +228,7 @@ class ThreadProgram {
       Array<Byte> part = own.slice(0, std::min<std::size_t>(bytes, 1000));
       part.fill(value, stream);
       if (!random.one_in(3)) continue;
-      const std::vector<Byte> seen = part.to_host();
+      const std::vector<Byte> seen = part.to_vector();
       require(std::ranges::all_of(seen, [&](Byte one) { return one == value; }),
               "a block of one thread has bytes of another");
     }

@@ -74,7 +74,7 @@ class UnifiedProgram {
     // Devices that use the host's memory itself have no copy that could be page-locked.
     const bool has_copies = !options.device.can(Capability::host_access);
     if (has_copies && random_.one_in(4)) options.pinned = Pinned::required;
-    if (random_.one_in(4)) options.merge_below_bytes = random_.below(64);
+    if (random_.one_in(4)) options.coalesce_gap_bytes = random_.below(64);
     if (random_.one_in(8)) options.checked = true;
     program_.say("b{} = {} bytes, default {}", buffers_.size(), bytes, options.device.spec());
     Result<UnifiedBuffer<Byte>> made = UnifiedBuffer<Byte>::try_make(Shape{bytes}, options);
@@ -175,7 +175,7 @@ class UnifiedProgram {
 
   void read_host(Unified& one, Range range) {
     if (!one.model.may_be_written(range)) return;
-    const UnifiedView<Byte> view = one.buffer.view(range.begin, range.count);
+    const UnifiedView<Byte> view = one.buffer.slice(range.begin, range.count);
     if (random_.one_in(4)) {
       Result<PendingRead<Byte>> pending = view.try_read_host_async();
       if (!pending) return expect_reason(one, range, pending.failure(), "reading on the host");
@@ -200,7 +200,7 @@ class UnifiedProgram {
     std::vector<Byte> seen(range.count, destination_canary);
     {
       const Result<DeviceLease<const Byte>> lease =
-          one.buffer.view(range.begin, range.count).try_read_device(stream);
+          one.buffer.slice(range.begin, range.count).try_read_device(stream);
       if (!lease) return expect_reason(one, range, lease.failure(), "reading on a device");
       const Result<void> copied = stream.try_copy(seen.data(), lease->data(), range.count);
       if (!copied) return field_.expect_reason(copied.failure(), "copying from a device");
@@ -215,7 +215,7 @@ class UnifiedProgram {
 
   void write_host(Unified& one, Range range, Byte value, Access access) {
     if (access == Access::read_write && !one.model.is_written(range)) access = Access::discard;
-    UnifiedView<Byte> view = one.buffer.view(range.begin, range.count);
+    UnifiedView<Byte> view = one.buffer.slice(range.begin, range.count);
     Result<HostLease<Byte>> lease =
         access == Access::discard ? view.try_discard_host() : view.try_rw_host();
     if (!lease) return expect_reason(one, range, lease.failure(), "opening a host lease");
@@ -227,7 +227,7 @@ class UnifiedProgram {
 
   void write_device(Unified& one, Range range, Byte value, Access access, StreamRef stream) {
     if (access == Access::read_write && !one.model.is_written(range)) access = Access::discard;
-    UnifiedView<Byte> view = one.buffer.view(range.begin, range.count);
+    UnifiedView<Byte> view = one.buffer.slice(range.begin, range.count);
     Result<DeviceLease<Byte>> lease =
         access == Access::discard ? view.try_discard_device(stream) : view.try_rw_device(stream);
     if (!lease) return expect_reason(one, range, lease.failure(), "opening a device lease");
@@ -264,7 +264,7 @@ class UnifiedProgram {
   }
 
   void fill(Unified& one, Range range, Byte value, StreamRef stream) {
-    UnifiedView<Byte> view = one.buffer.view(range.begin, range.count);
+    UnifiedView<Byte> view = one.buffer.slice(range.begin, range.count);
     one.set_on_host(range, false);
     if (const Result<void> filled = view.try_fill(value, stream); !filled) {
       expect_reason(one, range, filled.failure(), "filling");
@@ -277,7 +277,7 @@ class UnifiedProgram {
   void copy_from(Unified& one, Range range) {
     std::vector<Byte> source(range.count);
     std::ranges::generate(source, [&] { return any_byte(random_); });
-    UnifiedView<Byte> view = one.buffer.view(range.begin, range.count);
+    UnifiedView<Byte> view = one.buffer.slice(range.begin, range.count);
     if (const Result<void> copied = view.try_copy_from(source); !copied) {
       expect_reason(one, range, copied.failure(), "copying to the buffer");
       one.model.may_write(range, source.data());
@@ -293,7 +293,7 @@ class UnifiedProgram {
   void copy_to(Unified& one, Range range) {
     if (!one.model.may_be_written(range)) return;
     std::vector<Byte> seen(range.count, destination_canary);
-    const Result<void> copied = one.buffer.view(range.begin, range.count).try_copy_to_host(seen);
+    const Result<void> copied = one.buffer.slice(range.begin, range.count).try_copy_to(seen);
     if (!copied) {
       expect_reason(one, range, copied.failure(), "copying from the buffer");
       field_.abandon(std::move(seen));
@@ -335,7 +335,7 @@ class UnifiedProgram {
 
   void prefetch(Unified& one, Range range, StreamRef stream) {
     if (!one.model.may_be_written(range)) return;
-    const UnifiedView<Byte> view = one.buffer.view(range.begin, range.count);
+    const UnifiedView<Byte> view = one.buffer.slice(range.begin, range.count);
     const Result<void> done =
         random_.one_in(3) ? view.try_prefetch_host() : view.try_prefetch(stream);
     if (!done) expect_reason(one, range, done.failure(), "prefetching");
@@ -362,9 +362,9 @@ class UnifiedProgram {
     const Range from{random_.below(source.model.size() - range.count + 1), range.count};
     const bool overlaps = &source == &one && from.begin < range.end() && range.begin < from.end();
     if (overlaps || !source.model.is_written(from)) return;
-    UnifiedView<Byte> to = one.buffer.view(range.begin, range.count);
+    UnifiedView<Byte> to = one.buffer.slice(range.begin, range.count);
     const Result<Mark> launched = kernel->try_launch(
-        stream, elements(range.count), in(source.buffer.view(from.begin, from.count)), out(to));
+        stream, elements(range.count), in(source.buffer.slice(from.begin, from.count)), out(to));
     if (!launched) {
       field_.expect_reason(launched.failure(), "launching",
                            source.model.may_fail(from) || one.model.may_fail(range));

@@ -74,6 +74,13 @@ PLANTS = [
      write("src/core/planted.cpp", "long f() { return time(nullptr); }\n")),
     ("quiet", "a stale allowance", "tests/structure/quiet_allowed.txt",
      append("tests/structure/quiet_allowed.txt", "src/core/gone.cpp abort it was needed once\n")),
+    ("vocabulary", "a retired word in code", "src/core/planted.cpp:2",
+     write("src/core/planted.cpp", "\nstruct BriefLock {};\n")),
+    ("vocabulary", "a retired word in prose", "docs/guide/planted.md:1",
+     write("docs/guide/planted.md", "Call `keep_on()`.\n")),
+    ("vocabulary", "public headers without end", "include/tern:1",
+     lambda root: [write(f"include/tern/core/planted{i}.hpp", "#pragma once\n")(root)
+                   for i in range(100)]),
     ("readme", "a README that drifted", "README.md",
      replace("README.md", "^```cpp$", "```cpp\n// drift")),
 ]

@@ -22,7 +22,7 @@ namespace tern::test {
 
 class FuzzedTable {
  public:
-  static constexpr std::int64_t most_rows = 300;
+  static constexpr std::int64_t max_rows = 300;
   // For any of three offsets and a length, of 16 bytes each.
   static constexpr std::size_t buffer_bytes = 4 * 301 * 16;
 
@@ -108,8 +108,8 @@ class FuzzedTable {
   static constexpr std::int64_t too_many = (std::int64_t{1} << 56) + 1;
 
   static std::int64_t rows(FuzzBytes& from) {
-    const std::int64_t value = from.number(most_rows);
-    return value <= most_rows || value >= too_many ? value : 0;
+    const std::int64_t value = from.number(max_rows);
+    return value <= max_rows || value >= too_many ? value : 0;
   }
   /// A struct has as many as its columns, and whoever has none may say anything.
   static std::int64_t root_rows(FuzzBytes& from) {
@@ -117,7 +117,7 @@ class FuzzedTable {
         std::int64_t{1} << 40, too_many - 1,          too_many,
         std::int64_t{1} << 57, std::int64_t{1} << 62, std::numeric_limits<std::int64_t>::max()};
     if (from.chance(12)) return many[from.take<std::uint8_t>() % many.size()];
-    return from.number(most_rows);
+    return from.number(max_rows);
   }
   std::vector<std::byte>& contents_(FuzzBytes& from) {
     std::vector<std::byte>& made = memory_.emplace_back(buffer_bytes);
@@ -179,10 +179,9 @@ class FuzzedTable {
 
     ArrowArray& column = piece.array;
     // No more than there is memory for: where a table says as many rows, nobody can know better.
-    column.length =
-        std::min(from.chance(3) ? from.number(most_rows) : most_rows * 2, most_rows * 2);
+    column.length = std::min(from.chance(3) ? from.number(max_rows) : max_rows * 2, max_rows * 2);
     column.offset = rows(from);
-    column.null_count = from.chance(3) ? from.number(most_rows) : from.chance(2) ? -1 : 0;
+    column.null_count = from.chance(3) ? from.number(max_rows) : from.chance(2) ? -1 : 0;
     column.n_buffers = from.chance(30) ? from.number(6) : is_view ? 5 : is_text ? 3 : 2;
     if (is_view && column.n_buffers > 6) column.n_buffers = 6;
     column.buffers = from.chance(60) ? nullptr : piece.buffers.data();
@@ -237,7 +236,7 @@ inline void read_all(const Table& table) {
     } else if (column.type().is_variable()) {
       require_in_fuzz(column.to_strings().size() == table.capacity());
     } else if (table.capacity() != 0) {
-      std::vector<std::byte> values(column.values().bytes());
+      std::vector<std::byte> values(column.values().size_bytes());
       column.values().try_copy_to(values.data(), values.size()).value();
     }
     if (column.null_count()) require_in_fuzz(*column.null_count() <= table.capacity());
@@ -309,7 +308,7 @@ inline void fuzz_arrow_stream(const Device& host, FuzzBytes& from, FuzzedTable& 
       require_in_fuzz(taken.failure().text().size() > 20);
     }
   }
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   require_in_fuzz(made.array_released == (stream.has_given ? 1 : 0));
 }
 
@@ -343,7 +342,7 @@ inline void fuzz_arrow(std::span<const std::byte> bytes) {
       require_in_fuzz(Table::try_concat(both).value().rows() == 2 * *taken->rows());
     }
   }
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   require_in_fuzz(made->array_released == 1);
 }
 

@@ -106,7 +106,7 @@ struct CopyPlace {
 };
 
 inline Bytes bytes_of(const Buffer& buffer) {
-  Bytes bytes(buffer.bytes());
+  Bytes bytes(buffer.size_bytes());
   buffer.try_copy_to(bytes.data(), bytes.size()).value();
   return bytes;
 }

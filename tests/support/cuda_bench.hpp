@@ -39,7 +39,7 @@ inline StagingOptions no_staging() {
 inline StagingOptions small_staging() {
   StagingOptions options;
   options.slot_bytes = 64 * kib;
-  options.least_chunk_bytes = 4 * kib;
+  options.min_chunk_bytes = 4 * kib;
   options.queue_slots = 4;
   options.queue_slot_bytes = 16 * kib;
   options.ring_bytes = 512 * kib;

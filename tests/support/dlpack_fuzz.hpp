@@ -10,7 +10,7 @@
 
 #include "support/fuzz_bytes.hpp"
 #include "tern/backends/catalog.hpp"
-#include "tern/buffer/escape.hpp"
+#include "tern/buffer/export.hpp"
 #include "tern/interop/dlpack.hpp"
 #include "tern/interop/dlpack_table.hpp"
 
@@ -69,12 +69,13 @@ inline void fuzz_returned_dlpack(const Device& host, FuzzBytes& from) {
     } else if (back->element_count() != 0) {
       const Buffer& hull = back->hull();
       require_in_fuzz(hull.address() >= own.address());
-      require_in_fuzz(is_within(hull.address() - own.address(), hull.bytes(), own.bytes()));
+      require_in_fuzz(
+          is_within(hull.address() - own.address(), hull.size_bytes(), own.size_bytes()));
       if (is_read_only || is_for_reading(*back)) require_in_fuzz(hull.storage()->is_read_only());
     }
   }
-  static_cast<void>(poll_storages());
-  require_in_fuzz(escaped_memory().escapes == 0);
+  static_cast<void>(reclaim_deferred());
+  require_in_fuzz(exported_memory().escapes == 0);
 }
 
 inline void fuzz_dlpack(std::span<const std::byte> bytes) {
@@ -124,12 +125,12 @@ inline void fuzz_dlpack(std::span<const std::byte> bytes) {
       const Result<Column> column = from.chance(3) ? try_import_dlpack_column(host, &legacy)
                                                    : try_import_dlpack_column(host, &versioned);
       if (column) {
-        require_in_fuzz(column->capacity() == column->values().element_count());
+        require_in_fuzz(column->capacity() == column->values().size());
       } else {
         require_in_fuzz(column.failure().text().size() > 20);
       }
     }
-    static_cast<void>(poll_storages());
+    static_cast<void>(reclaim_deferred());
     require_in_fuzz(made.deleted == 1);
     return;
   }
@@ -143,7 +144,7 @@ inline void fuzz_dlpack(std::span<const std::byte> bytes) {
       const std::uintptr_t first = taken->hull().address();
       const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(arena.data());
       const bool is_inside =
-          first >= begin && is_within(first - begin, taken->hull().bytes(), arena.size());
+          first >= begin && is_within(first - begin, taken->hull().size_bytes(), arena.size());
       const bool is_read_only = taken->hull().storage()->is_read_only();
       const bool is_said = (versioned.flags & abi::DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
       require_in_fuzz(is_read_only || !(is_legacy || is_said));
@@ -151,7 +152,7 @@ inline void fuzz_dlpack(std::span<const std::byte> bytes) {
       if (is_inside && taken->element_count() <= 4096) {
         static const Stream stream(host);
         const Result<Buffer> dense = taken->try_contiguous(stream);
-        if (dense) require_in_fuzz(dense->element_count() == taken->element_count());
+        if (dense) require_in_fuzz(dense->size() == taken->element_count());
         stream.synchronize();
         const Result<abi::DLManagedTensorVersioned*> again =
             try_export_dlpack(*taken, {.is_read_only = true});
@@ -159,7 +160,7 @@ inline void fuzz_dlpack(std::span<const std::byte> bytes) {
       }
     }
   }
-  static_cast<void>(poll_storages());
+  static_cast<void>(reclaim_deferred());
   require_in_fuzz(made.deleted == 1);
 }
 

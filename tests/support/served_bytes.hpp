@@ -19,8 +19,8 @@ namespace tern::test {
 struct ServedFile {
   std::vector<std::byte> bytes;
   std::size_t reads = 0;
-  std::size_t most_bytes = 0;  // of one read
-  std::size_t fail_at = 0;     // the read that fails, from 1
+  std::size_t max_bytes = 0;  // of one read
+  std::size_t fail_at = 0;    // the read that fails, from 1
   bool was_mapped = false;
 };
 
@@ -37,7 +37,7 @@ class ServedBytes final : public StorageOrigin {
   Result<void> try_read(std::size_t offset, std::size_t bytes, void* to,
                         CallSite site) noexcept override {
     ++file_->reads;
-    file_->most_bytes = std::max(file_->most_bytes, bytes);
+    file_->max_bytes = std::max(file_->max_bytes, bytes);
     if (file_->reads == file_->fail_at || offset + bytes > file_->bytes.size()) {
       return Failure(ErrorCode::file, "the file ends before {offset}.", site)
           .with("offset", offset);

@@ -27,7 +27,7 @@ inline std::vector<int> counting(std::size_t count, int first = 1) {
 inline std::vector<int> on_device(const UnifiedView<int>& buffer, StreamRef stream) {
   std::vector<int> made(buffer.size());
   const DeviceLease<const int> lease = buffer.read_device(stream);
-  stream.copy(made.data(), lease.data(), buffer.nbytes());
+  stream.copy(made.data(), lease.data(), buffer.size_bytes());
   stream.synchronize();
   return made;
 }
@@ -54,7 +54,7 @@ class Unified : public testing::Test {
     return UnifiedBuffer<int>(Shape{count}, options);
   }
   [[nodiscard]] static std::size_t moved(const UnifiedBuffer<int>& buffer) {
-    return buffer.stats().moved().bytes;
+    return buffer.statistics().moved().bytes;
   }
 
   std::vector<Device> devices = sim::open_peers({}, 2);

@@ -73,7 +73,7 @@ TEST_P(ColumnOn, KeepsTruthValuesAsBits) {
   std::array<bool, 11> flags = {true, false, true};
   flags[10] = true;
   const Column column = Column::from<bool>(device, flags);
-  EXPECT_EQ(column.parts().values.bytes(), 2u);
+  EXPECT_EQ(column.parts().values.size_bytes(), 2u);
   EXPECT_EQ(column.to_bools(), std::vector<bool>(flags.begin(), flags.end()));
   const Column part = column.slice(2, 9);
   EXPECT_EQ(part.to_bools(), std::vector<bool>(flags.begin() + 2, flags.end()));
@@ -93,8 +93,8 @@ TEST_P(ColumnOn, HoldsTexts) {
     EXPECT_EQ(column.to_strings(), (Strings{"tern", "", "pole to pole", "ä"}));
     EXPECT_EQ(column.slice(2, 1).to_strings(), (Strings{"pole to pole"}));
     EXPECT_EQ(column.slice(2, 0).to_strings(), Strings());
-    EXPECT_EQ(column.offsets().element_count(), 5u);
-    EXPECT_EQ(column.slice(1, 2).offsets().element_count(), 3u);
+    EXPECT_EQ(column.offsets().size(), 5u);
+    EXPECT_EQ(column.slice(1, 2).offsets().size(), 3u);
   }
   EXPECT_THROW(static_cast<void>(Column::from_strings(device, words, TypeKind::i32)), TypeMismatch);
 }
@@ -146,8 +146,8 @@ TEST_P(ColumnOn, AllocatesRoomToBeWritten) {
   EXPECT_THROW(static_cast<void>(Column::allocate(device, TypeKind::i64, ~std::size_t{0} / 4)),
                SizeOverflow);
   const Column texts = Column::allocate(device, TypeKind::utf8, 3, {.data_bytes = 50});
-  EXPECT_EQ(texts.parts().values.bytes(), 50u);
-  EXPECT_EQ(texts.parts().offsets.bytes(), 16u);
+  EXPECT_EQ(texts.parts().values.size_bytes(), 50u);
+  EXPECT_EQ(texts.parts().offsets.size_bytes(), 16u);
 }
 
 TEST_P(ColumnOn, CopiesToAnotherDeviceFromTheMiddleOfAByte) {
@@ -243,7 +243,7 @@ TEST_P(ColumnOn, NothingIsAColumnToo) {
   const Column none;
   EXPECT_EQ(none.capacity(), 0u);
   EXPECT_FALSE(none.device().is_open());
-  EXPECT_EQ(none.values().bytes(), 0u);
+  EXPECT_EQ(none.values().size_bytes(), 0u);
   EXPECT_TRUE(none.to_valid().empty());
   EXPECT_EQ(Column::from_strings(device, {}).to_strings(), Strings());
   EXPECT_EQ(numbers(0).try_copy_to(device, 0, {}).value().capacity(), 0u);

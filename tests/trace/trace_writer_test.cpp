@@ -123,10 +123,11 @@ TEST(TraceWriter, RemembersAFullDiskAndCountsWhatIsLost) {
     const RandomTrace trace(3, 20'000);
     for (const TraceRecord& record : trace.records()) writer.write(record);
     const Result<void> closed = writer.close();
-    const bool is_well = !closed && closed.failure().code() == ErrorCode::file &&
-                         !writer.status() && !writer.flush() && writer.lost_count() > 1000 &&
-                         closed.failure().number("lost") == writer.lost_count();
-    _exit(is_well ? 0 : 1);
+    const bool check_invariants = !closed && closed.failure().code() == ErrorCode::file &&
+                                  !writer.status() && !writer.flush() &&
+                                  writer.lost_count() > 1000 &&
+                                  closed.failure().number("lost") == writer.lost_count();
+    _exit(check_invariants ? 0 : 1);
   }
   int status = 0;
   waitpid(child, &status, 0);

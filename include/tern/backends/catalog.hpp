@@ -19,8 +19,8 @@
 
 #include "tern/backends/device_spec.hpp"
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/device.hpp"
 
 namespace tern {

@@ -27,8 +27,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/trace/finding.hpp"
@@ -159,7 +159,7 @@ struct Exploration {
   bool is_complete = false;  // true if every schedule was run
 };
 /// Runs the body once for every schedule and every choice that a driver has, each time on a new
-/// device with these options. Stops after `most_runs` runs. Suitable for small programs only.
+/// device with these options. Stops after `max_runs` runs. Suitable for small programs only.
 ///
 /// With Policy::lazy, streams run only when the host waits. There are far fewer such schedules, and
 /// they produce all outcomes if the host does nothing between its waits that depends on the
@@ -167,7 +167,7 @@ struct Exploration {
 ///
 /// Throws InvalidArgument for invalid options, and if the body does not make the same calls in
 /// every run. Passes on what the body throws.
-TERN_EXPORT Exploration for_every_schedule(const Options& options, std::uint64_t most_runs,
+TERN_EXPORT Exploration for_every_schedule(const Options& options, std::uint64_t max_runs,
                                            const std::function<void(const Device&)>& body);
 
 /// Returns all findings so far, in order. They include findings of calls that cannot fail, such as

@@ -37,7 +37,7 @@ struct NothingIsSimpler {
 struct ShrinkOptions {
   /// Maximum number of programs to run. When it is reached, the shortest failing program so far is
   /// the result.
-  std::size_t most_runs = 20'000;
+  std::size_t max_runs = 20'000;
 };
 
 /// The implementation of shrink(). Holds the current shortest failing program.
@@ -50,7 +50,7 @@ class Shrinker {
         still_fails_(std::move(still_fails)),
         depends_(std::move(depends)),
         simpler_(std::move(simpler)),
-        runs_left_(options.most_runs) {}
+        runs_left_(options.max_runs) {}
 
   /// Returns the shortest failing program found. Returns the program unchanged if it does not fail.
   [[nodiscard]] std::vector<Step> run() && {

@@ -2,15 +2,15 @@
 //
 //   auto x = Array<float>::zeros(device, 1024);
 //   View<float> view = x.view(stream, Access::read_write);  // pass to a kernel on `stream`
-//   std::vector<float> host = x.to_host();
+//   std::vector<float> host = x.to_vector();
 //
 // T is any trivially copyable type; a default constructor is not needed. An Array allocates its
 // memory when it is made. An Array is a handle: copies share one storage. When the last handle is
 // gone, the memory is freed in stream order, after all work that uses it. The object itself is 24
 // bytes: a storage handle, an address and a size.
 //
-// To get an address for a kernel, call view() with the stream on which the kernel runs and the
-// access of the kernel. Tern then orders the kernel after conflicting work of other streams.
+// To get an address for a kernel, call kernel_view() with the stream on which the kernel runs and
+// the access of the kernel. Tern then orders the kernel after conflicting work of other streams.
 // Everything that the type does not guarantee is checked: sizes do not overflow, ranges stay inside
 // the array, streams belong to the array's device.
 //
@@ -33,8 +33,8 @@
 #include "tern/core/bytes.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/mark.hpp"
 #include "tern/device/stream.hpp"
@@ -76,7 +76,7 @@ class TERN_EXPORT RawArray {
   [[nodiscard]] const StorageHandle& storage() const noexcept { return storage_; }
   /// Address of the first element. Null if there are no elements.
   [[nodiscard]] std::byte* address() const noexcept { return address_; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
   /// Bytes up to which the array can grow in place.
   [[nodiscard]] std::size_t capacity_bytes() const noexcept;
 
@@ -91,8 +91,8 @@ class TERN_EXPORT RawArray {
                                         StreamRef stream, CallSite site) noexcept;
   [[nodiscard]] Result<StorageUse> try_use(StreamRef stream, Access access,
                                            CallSite site) const noexcept;
-  [[nodiscard]] Result<void> try_view(StreamRef stream, Access access,
-                                      CallSite site) const noexcept;
+  [[nodiscard]] Result<void> try_kernel_view(StreamRef stream, Access access,
+                                             CallSite site) const noexcept;
   /// Checks whether a TransferGate allows copying the whole array to the host. Called before the
   /// host allocates memory for the copy.
   [[nodiscard]] Result<void> check_download(CallSite site) const noexcept;
@@ -195,9 +195,9 @@ class Array {
   // --- Properties. These functions allocate nothing and do not wait.
 
   /// Number of elements.
-  [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
-  [[nodiscard]] bool empty() const noexcept { return raw_.bytes() == 0; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return raw_.bytes(); }
+  [[nodiscard]] std::size_t size() const noexcept { return raw_.size_bytes() / sizeof(T); }
+  [[nodiscard]] bool empty() const noexcept { return raw_.size_bytes() == 0; }
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return raw_.size_bytes(); }
   /// Number of elements up to which resize() can grow the array in place.
   [[nodiscard]] std::size_t capacity() const noexcept { return raw_.capacity_bytes() / sizeof(T); }
   /// Identity of the storage. 0 if there is none.
@@ -205,7 +205,7 @@ class Array {
     return raw_.storage() ? raw_.storage()->id() : StorageId{};
   }
   [[nodiscard]] const StorageHandle& storage() const noexcept { return raw_.storage(); }
-  /// The address, for comparison and diagnostics. Kernels must get a view() instead.
+  /// The address, for comparison and diagnostics. Kernels must get a kernel_view() instead.
   [[nodiscard]] std::uintptr_t address() const noexcept {
     return reinterpret_cast<std::uintptr_t>(raw_.address());
   }
@@ -225,24 +225,27 @@ class Array {
   /// when another user first has to wait for it. Does not block the host, unless the device of an
   /// earlier use cannot be waited for by a stream. Fails with device_mismatch, never_written,
   /// read_only, access_conflict.
-  [[nodiscard]] Result<View<T>> try_view(StreamRef stream, Access access,
-                                         CallSite site = CallSite::here()) noexcept {
-    if (Result<void> begun = raw_.try_view(stream, access, site); !begun) return begun.failure();
+  [[nodiscard]] Result<View<T>> try_kernel_view(StreamRef stream, Access access,
+                                                CallSite site = CallSite::here()) noexcept {
+    if (Result<void> begun = raw_.try_kernel_view(stream, access, site); !begun)
+      return begun.failure();
     return View<T>(data(), size());
   }
-  [[nodiscard]] View<T> view(StreamRef stream, Access access, CallSite site = CallSite::here()) {
-    return try_view(stream, access, site).value();
+  [[nodiscard]] View<T> kernel_view(StreamRef stream, Access access,
+                                    CallSite site = CallSite::here()) {
+    return try_kernel_view(stream, access, site).value();
   }
   /// Returns a view for kernels that only read.
-  [[nodiscard]] Result<View<const T>> try_view(StreamRef stream,
-                                               CallSite site = CallSite::here()) const noexcept {
-    if (Result<void> begun = raw_.try_view(stream, Access::read, site); !begun) {
+  [[nodiscard]] Result<View<const T>> try_kernel_view(
+      StreamRef stream, CallSite site = CallSite::here()) const noexcept {
+    if (Result<void> begun = raw_.try_kernel_view(stream, Access::read, site); !begun) {
       return begun.failure();
     }
     return View<const T>(data(), size());
   }
-  [[nodiscard]] View<const T> view(StreamRef stream, CallSite site = CallSite::here()) const {
-    return try_view(stream, site).value();
+  [[nodiscard]] View<const T> kernel_view(StreamRef stream,
+                                          CallSite site = CallSite::here()) const {
+    return try_kernel_view(stream, site).value();
   }
 
   /// Returns elements [first, first + count) as an array that shares the storage. Fails with
@@ -327,7 +330,7 @@ class Array {
     return try_copy_from(elements, stream, site).value();
   }
   /// Copies all elements to a new vector and waits for the copy.
-  [[nodiscard]] std::vector<T> to_host(
+  [[nodiscard]] std::vector<T> to_vector(
       CallSite site = CallSite::here()) const requires std::is_default_constructible_v<T> {
     raw_.check_download(site).value();
     return make_vector<T>(size(), [&](std::span<T> elements) { copy_to(elements, site); });

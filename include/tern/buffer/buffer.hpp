@@ -36,9 +36,9 @@
 #include "tern/core/bytes.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/shape.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/mark.hpp"
 #include "tern/device/stream.hpp"
@@ -86,10 +86,10 @@ class TERN_EXPORT Buffer {
   [[nodiscard]] bool is_external() const noexcept { return storage_ && storage_->is_external(); }
   [[nodiscard]] DType dtype() const noexcept { return dtype_; }
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
   /// Number of elements; 0 for void.
-  [[nodiscard]] std::size_t element_count() const noexcept {
-    return size_bytes(dtype_) == 0 ? 0 : bytes_ / size_bytes(dtype_);
+  [[nodiscard]] std::size_t size() const noexcept {
+    return tern::size_bytes(dtype_) == 0 ? 0 : bytes_ / tern::size_bytes(dtype_);
   }
   /// Offset of the first byte in the storage.
   [[nodiscard]] std::size_t offset_bytes() const noexcept { return offset_; }
@@ -119,18 +119,18 @@ class TERN_EXPORT Buffer {
 
   /// Returns bytes [offset, offset + size) as a buffer of bytes. Fails with invalid_view, or with
   /// invalid_argument for a buffer of void.
-  [[nodiscard]] Result<Buffer> try_view(std::size_t offset_bytes, std::size_t size_bytes,
-                                        CallSite site = CallSite::here()) const& noexcept;
+  [[nodiscard]] Result<Buffer> try_byte_view(std::size_t offset_bytes, std::size_t bytes,
+                                             CallSite site = CallSite::here()) const& noexcept;
   /// Like the overload above, but reuses the storage handle of this temporary. If the call fails,
   /// this buffer is unchanged.
-  [[nodiscard]] Result<Buffer> try_view(std::size_t offset_bytes, std::size_t size_bytes,
-                                        CallSite site = CallSite::here()) && noexcept;
-  [[nodiscard]] Buffer view(std::size_t offset_bytes, std::size_t size_bytes,
-                            CallSite site = CallSite::here()) const {
-    if (is_within(offset_bytes, size_bytes, bytes_) && dtype_ != DType::void_) [[likely]] {
-      return Buffer(storage_, offset_ + offset_bytes, size_bytes);
+  [[nodiscard]] Result<Buffer> try_byte_view(std::size_t offset_bytes, std::size_t bytes,
+                                             CallSite site = CallSite::here()) && noexcept;
+  [[nodiscard]] Buffer byte_view(std::size_t offset_bytes, std::size_t bytes,
+                                 CallSite site = CallSite::here()) const {
+    if (is_within(offset_bytes, bytes, bytes_) && dtype_ != DType::void_) [[likely]] {
+      return Buffer(storage_, offset_ + offset_bytes, bytes);
     }
-    return try_view(offset_bytes, size_bytes, site).value();
+    return try_byte_view(offset_bytes, bytes, site).value();
   }
   /// Returns elements [first, first + count) with a one-dimensional shape. Fails with invalid_view,
   /// or with invalid_argument for a buffer of void.
@@ -228,7 +228,7 @@ class TERN_EXPORT Buffer {
   [[nodiscard]] std::vector<T> to_vector(CallSite site = CallSite::here()) const {
     check_type(dtype_of<T>(), site).value();
     check_download(site).value();
-    return make_vector<T>(element_count(), [&](std::span<T> elements) { copy_to(elements, site); });
+    return make_vector<T>(size(), [&](std::span<T> elements) { copy_to(elements, site); });
   }
   /// Returns the only element of the buffer; waits for the copy. Fails with size_mismatch if the
   /// buffer has not exactly one element.
@@ -263,8 +263,7 @@ class TERN_EXPORT Buffer {
     return try_copy_to(destination.data(), destination.size_bytes(), stream, site);
   }
   template <HasDType T>
-  Mark copy_to(std::span<T> destination, StreamRef stream,
-               CallSite site = CallSite::here()) const {
+  Mark copy_to(std::span<T> destination, StreamRef stream, CallSite site = CallSite::here()) const {
     return try_copy_to(destination, stream, site).value();
   }
   template <HasDType T>
@@ -342,7 +341,7 @@ class TERN_EXPORT Buffer {
   [[nodiscard]] Result<void> check_type(DType wanted, CallSite site) const noexcept;
   [[nodiscard]] Result<void> check_item(DType wanted, CallSite site) const noexcept;
   [[nodiscard]] Result<void> check_there(CallSite site) const noexcept;
-  [[nodiscard]] Result<void> check_view(std::size_t offset_bytes, std::size_t size_bytes,
+  [[nodiscard]] Result<void> check_view(std::size_t offset_bytes, std::size_t bytes,
                                         CallSite site) const noexcept;
   /// Checks whether a TransferGate allows copying the whole buffer to the host. Called before the
   /// host allocates memory for the copy.
@@ -359,7 +358,7 @@ class TERN_EXPORT Buffer {
     Result<HostMemory> memory = try_host_memory(access, site);
     if (!memory) return memory.failure();
     return HostView<T>(std::move(memory->access),
-                       std::span<T>(static_cast<T*>(memory->address), element_count()),
+                       std::span<T>(static_cast<T*>(memory->address), size()),
                        std::move(memory->shape));
   }
 

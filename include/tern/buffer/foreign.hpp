@@ -29,10 +29,10 @@
 #include "tern/buffer/buffer.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/shape.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/mark.hpp"
 #include "tern/device/stream.hpp"
@@ -57,7 +57,7 @@ struct Adoption {
   bool is_complete = false;
   /// It may be released before that, if nobody here has used it: the owner knows what he writes. So
   /// it is with tensors and tables of other libraries (docs/decisions/0019).
-  bool owner_awaits_his_writes = false;
+  bool owner_orders_writes = false;
   bool read_only = false;
   /// What it counts against (Budget::charge), for as long as it is Tern's.
   Charge charge = {};
@@ -124,7 +124,7 @@ class TERN_EXPORT Released {
 /// Gives the memory of a buffer away, without a copy; the buffer is none then. It must be the only
 /// handle (access_conflict), of memory that a resource gave (unsupported). The stream's later work
 /// comes behind all uses, and the host waits for nothing; without a stream it waits for them. What
-/// was exported and let go (Escape) is refused with a stream until the device was waited for
+/// was exported and let go (Export) is refused with a stream until the device was waited for
 /// (access_conflict).
 [[nodiscard]] TERN_EXPORT Result<Released> try_release(Buffer&& buffer, StreamRef stream,
                                                        CallSite site = CallSite::here()) noexcept;

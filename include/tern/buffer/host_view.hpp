@@ -17,8 +17,8 @@
 #include <utility>
 
 #include "tern/buffer/storage.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/shape.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern {
 

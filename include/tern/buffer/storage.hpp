@@ -7,7 +7,7 @@
 //
 // When the last handle is gone, the memory is freed once, in stream order, after all recorded uses.
 // The host does not wait. If no stream can be ordered after the uses, the storage is kept until
-// they are done (kept_storages(), poll_storages()).
+// they are done (deferred_frees(), reclaim_deferred()).
 //
 // Thread-safe. A Storage keeps its resource, and thereby its device, alive. Programs normally use
 // Buffer or Array instead of this class.
@@ -27,10 +27,10 @@
 #include "tern/buffer/use_record.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/block.hpp"
@@ -38,7 +38,7 @@
 
 namespace tern {
 
-class EscapeBatch;
+class ExportBatch;
 class Storage;
 
 /// Identifies a storage for the life of the process. Ids start at 1, are never reused, and increase
@@ -118,7 +118,7 @@ class TERN_EXPORT StorageOrigin {
   [[nodiscard]] virtual Result<void> try_access(CallSite) noexcept { return {}; }
   /// Releases the memory. Called with no lock held, after the last handle is gone and all uses are
   /// done, even if try_begin() was never called. If it returns false, it is called again later
-  /// (poll_storages()).
+  /// (reclaim_deferred()).
   [[nodiscard]] virtual bool try_end() noexcept = 0;
   /// A stream of the owner. When the last handle is gone, the waits for all uses are queued on this
   /// stream, so the host need not wait. Returns no stream if the owner has none.
@@ -354,8 +354,8 @@ class TERN_EXPORT Storage {
  private:
   friend class StorageHandle;
   friend class StorageUse;
-  friend class KeptStorages;
-  friend class EscapeBatch;
+  friend class DeferredFrees;
+  friend class ExportBatch;
   enum Phase : std::uint32_t { empty, busy, ready, given_away };
 
   /// The kind is not known yet. For memory of a resource, it is looked up on the first call of
@@ -385,8 +385,8 @@ class TERN_EXPORT Storage {
                                                            const StorageOptions& options) noexcept;
   ~Storage();
 
-  void add_share() noexcept { shares_.fetch_add(1, std::memory_order_relaxed); }
-  void drop_share() noexcept;
+  void retain() noexcept { shares_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept;
   /// Called when the last handle is gone. Frees the memory, or keeps the storage for later.
   void end() noexcept;
   void end_now() noexcept;
@@ -397,10 +397,10 @@ class TERN_EXPORT Storage {
   [[nodiscard]] bool are_uses_done() const noexcept;
   /// Begins an export. Returns the bytes of the storage for its first export, else 0. Returns
   /// nothing if the host has no memory.
-  [[nodiscard]] std::optional<std::size_t> try_begin_escape() noexcept;
+  [[nodiscard]] std::optional<std::size_t> try_begin_export() noexcept;
   /// Ends an export. Returns the bytes counted at the first export if this was the last one, else
   /// 0. From now on, the memory is freed only after a wait for the work that the device has now.
-  [[nodiscard]] std::size_t end_escape() noexcept;
+  [[nodiscard]] std::size_t end_export() noexcept;
   /// Returns true if the device has completed all work that foreign code may have submitted to it.
   [[nodiscard]] bool is_behind_strangers() const noexcept;
   [[nodiscard]] bool is_import_ready() const noexcept;
@@ -449,11 +449,11 @@ class TERN_EXPORT Storage {
   std::size_t memory_bytes_ = 0;
   Block block_ = {};
   // State that few storages need. Allocated when it is first needed; then it stays.
-  struct Rare;
-  [[nodiscard]] Rare* rare() const noexcept { return rare_.load(std::memory_order_acquire); }
+  struct ColdState;
+  [[nodiscard]] ColdState* rare() const noexcept { return rare_.load(std::memory_order_acquire); }
   /// Returns the rare state and makes it if needed. Returns null if the host has no memory.
-  [[nodiscard]] Rare* make_rare() noexcept;
-  std::atomic<Rare*> rare_ = nullptr;
+  [[nodiscard]] ColdState* make_rare() noexcept;
+  std::atomic<ColdState*> rare_ = nullptr;
 
   const std::size_t alignment_;
   const StreamRef first_stream_;
@@ -463,12 +463,12 @@ class TERN_EXPORT Storage {
 
 inline StorageHandle::StorageHandle(const StorageHandle& other) noexcept
     : storage_(other.storage_) {
-  if (storage_ != nullptr) storage_->add_share();
+  if (storage_ != nullptr) storage_->retain();
 }
 inline StorageHandle::~StorageHandle() {
-  if (storage_ != nullptr) storage_->drop_share();
+  if (storage_ != nullptr) storage_->release();
 }
-inline void Storage::drop_share() noexcept {
+inline void Storage::release() noexcept {
   // If this is the only handle, nobody can copy it at the same time, so the atomic decrement is not
   // needed.
   if (shares_.load(std::memory_order_acquire) == 1 ||
@@ -483,10 +483,10 @@ struct KeptStorageCount {
   std::size_t bytes = 0;
 };
 /// Returns how many storages are kept, and their bytes.
-[[nodiscard]] TERN_EXPORT KeptStorageCount kept_storages() noexcept;
+[[nodiscard]] TERN_EXPORT KeptStorageCount deferred_frees() noexcept;
 /// Frees all kept storages whose uses are done, and returns what is still kept. Never blocks.
 /// Making a storage also does this for a few of them.
-TERN_EXPORT KeptStorageCount poll_storages() noexcept;
+TERN_EXPORT KeptStorageCount reclaim_deferred() noexcept;
 
 }  // namespace tern
 

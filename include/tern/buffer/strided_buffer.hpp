@@ -22,9 +22,9 @@
 #include "tern/buffer/buffer.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/shape.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {

@@ -42,8 +42,8 @@
 
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/mark.hpp"
 #include "tern/device/stream.hpp"
 
@@ -76,7 +76,7 @@ class TERN_EXPORT MarkSet {
 
 /// A spin lock that yields while another thread holds it. Every use of every buffer takes it twice
 /// for a few instructions, and it costs half as much as a mutex.
-class BriefLock {
+class SpinLock {
  public:
   void lock() noexcept {
     if (!try_lock()) [[unlikely]]
@@ -299,7 +299,7 @@ class TERN_EXPORT UseRecord {
   static constexpr std::uint32_t max_open_uses = 0xFFFF, max_open_writes = 0xFF;
 
   // Small members first, so that the first entry is in the second cache line of a Storage.
-  mutable BriefLock mutex_;
+  mutable SpinLock mutex_;
   std::uint8_t open_writes_ = 0;  // guarded by mutex_, as are the members below
   std::uint16_t open_uses_ = 0;   // uses that hold the turn
   std::uint16_t count_ = 0;

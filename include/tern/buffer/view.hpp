@@ -5,7 +5,7 @@
 //
 // A View owns nothing and checks nothing. It is two words that are copied into the launch, and
 // access through it costs as much as access through a pointer. A View is valid only for the work it
-// was made for: Array::view() names the stream and the access.
+// was made for: Array::kernel_view() names the stream and the access.
 
 #pragma once
 

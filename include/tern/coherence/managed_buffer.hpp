@@ -34,10 +34,10 @@
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/shape.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/resource.hpp"
@@ -161,19 +161,19 @@ class ManagedBuffer {
   [[nodiscard]] const Buffer& buffer() const noexcept { return memory_.buffer(); }
   [[nodiscard]] const Device& device() const noexcept { return buffer().device(); }
   [[nodiscard]] const Shape& shape() const noexcept { return buffer().shape(); }
-  [[nodiscard]] std::size_t size() const noexcept { return buffer().element_count(); }
-  [[nodiscard]] std::size_t bytes() const noexcept { return buffer().bytes(); }
+  [[nodiscard]] std::size_t size() const noexcept { return buffer().size(); }
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return buffer().size_bytes(); }
   [[nodiscard]] bool is_allocated() const noexcept { return buffer().is_allocated(); }
   [[nodiscard]] HostWaitScope host_wait_scope() const noexcept { return memory_.host_wait_scope(); }
 
   /// Returns elements [first, first + count) of the same memory. Fails with invalid_view.
-  [[nodiscard]] Result<ManagedBuffer> try_view(std::size_t first, std::size_t count,
-                                               CallSite site = CallSite::here()) const noexcept {
+  [[nodiscard]] Result<ManagedBuffer> try_slice(std::size_t first, std::size_t count,
+                                                CallSite site = CallSite::here()) const noexcept {
     return of(memory_.try_slice(first, count, site));
   }
-  [[nodiscard]] ManagedBuffer view(std::size_t first, std::size_t count,
-                                   CallSite site = CallSite::here()) const {
-    return try_view(first, count, site).value();
+  [[nodiscard]] ManagedBuffer slice(std::size_t first, std::size_t count,
+                                    CallSite site = CallSite::here()) const {
+    return try_slice(first, count, site).value();
   }
   /// Returns an object to give hints on this memory. Throws what Hints::try_make() returns.
   [[nodiscard]] Hints hints(HintOptions options = {}, CallSite site = CallSite::here()) const {

@@ -22,8 +22,8 @@
 #include <string>
 #include <vector>
 
-#include "tern/core/export.hpp"
 #include "tern/core/place.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/backend.hpp"
 #include "tern/device/device.hpp"
 

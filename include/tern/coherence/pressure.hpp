@@ -9,8 +9,8 @@
 //    first, a host copy to the spill file of its buffer. A host copy without a spill file stays.
 //
 // Within a kind, the least recently used copy goes first. Copies that are leased, escaped, adopted,
-// claimed by a launch or kept (UnifiedBuffer::keep_on) are not evicted. A prefetch never evicts a
-// dirty copy.
+// claimed by a launch or kept (UnifiedBuffer::pin_residency) are not evicted. A prefetch never
+// evicts a dirty copy.
 //
 // A device copy is freed in the order of the stream that needs the memory, after all its uses. No
 // device lease waits on the host for that, and the budget shows the memory as pending. Evicting a
@@ -30,9 +30,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tern/core/export.hpp"
 #include "tern/core/place.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern {
 
@@ -96,7 +96,7 @@ struct TagResidency {
   std::size_t bytes = 0;
   /// Bytes that are in use by a lease, a launch or a transfer.
   std::size_t leased_bytes = 0;
-  /// Bytes that are adopted, or kept with keep_on().
+  /// Bytes that are adopted, or kept with pin_residency().
   std::size_t kept_bytes = 0;
 };
 /// Returns who has memory in the place, the largest tag first. The failure of a request contains

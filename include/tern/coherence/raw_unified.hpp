@@ -26,11 +26,11 @@
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/shape.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/launch/launch_memory.hpp"
@@ -94,9 +94,9 @@ class CheckOption {
   bool is_set_ = false, is_on_ = false;
 };
 
-/// What happens to bytes that only the dropped copy has: `save` copies them to another place first,
-/// `discard` forgets them.
-enum class Drop : std::uint8_t { save, discard };
+/// What happens to bytes that only the dropped copy has: `write_back` copies them to another place
+/// first, `discard` forgets them.
+enum class Drop : std::uint8_t { write_back, discard };
 
 struct UnifiedOptions {
   /// The device that is used where no stream is named. Other devices join when one of their streams
@@ -114,7 +114,7 @@ struct UnifiedOptions {
   std::shared_ptr<SpillFile> spill = {};
   /// Two pieces that are copied together are coalesced if the gap between them is smaller than
   /// this. The bytes of the gap must be up to date at the source, and no lease may be open on them.
-  std::size_t merge_below_bytes = 128 * 1024;
+  std::size_t coalesce_gap_bytes = 128 * 1024;
   /// Writes 0xCB into bytes that are stale, never written, or about to be overwritten, so that a
   /// wrong read is visible. Also detects writes of the host without a lease: the next access to
   /// such bytes fails with violation. If unset, the check is on with TERN_CHECKED=1, or if
@@ -160,7 +160,7 @@ class TERN_EXPORT RawLease {
 
   /// Returns the first byte, or null if the lease is closed or has no bytes.
   [[nodiscard]] void* address() const noexcept { return address_; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
   [[nodiscard]] bool is_open() const noexcept { return core_ != nullptr; }
 
   /// Closes the lease. Does nothing if the lease is closed.
@@ -241,7 +241,7 @@ class TERN_EXPORT RawUnified {
   [[nodiscard]] explicit operator bool() const noexcept { return core_ != nullptr; }
   [[nodiscard]] std::size_t offset() const noexcept { return offset_; }
   /// Returns the size of a view as it was made, or the current size of a whole buffer.
-  [[nodiscard]] std::size_t bytes() const noexcept;
+  [[nodiscard]] std::size_t size_bytes() const noexcept;
   [[nodiscard]] Shape shape() const;
   [[nodiscard]] DType dtype() const noexcept;
   [[nodiscard]] Tag tag() const noexcept;
@@ -261,7 +261,7 @@ class TERN_EXPORT RawUnified {
   };
   /// Returns all runs in ascending order, as of one moment.
   [[nodiscard]] std::vector<Interval> intervals() const;
-  [[nodiscard]] UnifiedStatistics stats() const noexcept;
+  [[nodiscard]] UnifiedStatistics statistics() const noexcept;
   /// Returns the latest transfers, oldest first.
   [[nodiscard]] std::vector<Transfer> transfers() const;
   /// Checks the invariants of the buffer. Fails with violation.
@@ -275,8 +275,8 @@ class TERN_EXPORT RawUnified {
   [[nodiscard]] LaunchMemory* launch_memory() const noexcept;
 
   /// Returns bytes [offset, offset + bytes) of this view. Fails with invalid_view.
-  [[nodiscard]] Result<RawUnified> try_view(std::size_t offset, std::size_t bytes,
-                                            CallSite site) const noexcept;
+  [[nodiscard]] Result<RawUnified> try_slice(std::size_t offset, std::size_t bytes,
+                                             CallSite site) const noexcept;
 
   /// Returns a handle of the whole buffer that this is a view of.
   [[nodiscard]] RawUnified whole_buffer() const noexcept;
@@ -293,9 +293,9 @@ class TERN_EXPORT RawUnified {
   [[nodiscard]] RawLease open_host(Access access, LeaseWait wait, const CallSite& site) const;
   [[nodiscard]] RawLease open_device(Access access, StreamRef stream, LeaseWait wait,
                                      const CallSite& site) const;
-  /// Opens a lease for code that Tern cannot observe; see EscapedPointer.
-  [[nodiscard]] Result<RawLease> try_escape_host(Access access, CallSite site) const noexcept;
-  [[nodiscard]] Result<RawLease> try_escape_device(Access access, StreamRef stream,
+  /// Opens a lease for code that Tern cannot observe; see UntrackedLease.
+  [[nodiscard]] Result<RawLease> try_export_host(Access access, CallSite site) const noexcept;
+  [[nodiscard]] Result<RawLease> try_export_device(Access access, StreamRef stream,
                                                    CallSite site) const noexcept;
 
   // --- Bytes of this view. See the functions of UnifiedView with the same names.
@@ -330,7 +330,8 @@ class TERN_EXPORT RawUnified {
                                         CallSite site) const noexcept;
   [[nodiscard]] Result<void> try_set_write_through(std::optional<Place> place,
                                                    CallSite site) const noexcept;
-  [[nodiscard]] Result<void> try_keep_on(Place place, bool keeps, CallSite site) const noexcept;
+  [[nodiscard]] Result<void> try_pin_residency(Place place, bool keeps,
+                                               CallSite site) const noexcept;
   /// Makes all copies the first of their kind to be evicted, until the next access.
   void set_unwanted() const noexcept;
   [[nodiscard]] Result<void> try_flush_host(CallSite site) const noexcept;

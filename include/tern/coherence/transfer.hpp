@@ -13,8 +13,8 @@
 #include <string_view>
 
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/place.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern {
 

@@ -3,7 +3,7 @@
 //
 //   UnifiedBuffer<float> rho(Shape{count}, {.device = gpu, .tag = "rho"});  // allocates nothing
 //   { auto h = rho.discard_host();  std::ranges::fill(h, 0.0f); }           // the host writes all
-//   { auto d = rho.rw_device(stream);  kernel(d.view(), stream); }          // copies to the device
+//   { auto d = rho.rw_device(stream);  kernel(d.kernel_view(), stream); }   // copies to the device
 //   { auto h = rho.view(0, 16).read_host();  use(h[3]); }                   // copies 64 bytes back
 //
 // An access is a lease. A lease names a place, and what happens to the bytes there:
@@ -84,7 +84,7 @@ class [[nodiscard]] HostLease {
   /// Returns the first element, or null if the lease is closed or has no elements.
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(raw_.address()); }
   /// Returns the number of elements, or 0 if the lease is closed.
-  [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
+  [[nodiscard]] std::size_t size() const noexcept { return raw_.size_bytes() / sizeof(T); }
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   [[nodiscard]] T* begin() const noexcept { return data(); }
   [[nodiscard]] T* end() const noexcept { return data() + size(); }
@@ -130,10 +130,10 @@ class [[nodiscard]] DeviceLease {
 
   /// Returns an address for work on the device. The host must not dereference it.
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(raw_.address()); }
-  [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
+  [[nodiscard]] std::size_t size() const noexcept { return raw_.size_bytes() / sizeof(T); }
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   /// Returns a View of the elements, to pass to a kernel.
-  [[nodiscard]] View<T> view() const noexcept { return View<T>(data(), size()); }
+  [[nodiscard]] View<T> kernel_view() const noexcept { return View<T>(data(), size()); }
   [[nodiscard]] StreamRef stream() const noexcept { return stream_; }
 
   [[nodiscard]] bool is_open() const noexcept { return raw_.is_open(); }
@@ -191,19 +191,19 @@ class [[nodiscard]] PendingRead {
 /// A lease for code that Tern cannot observe: the holder may keep the pointer for a long time, and
 /// says with commit() which elements it has written.
 ///
-/// An EscapedPointer for reading lets others read and lets nobody write. An EscapedPointer for
+/// An UntrackedLease for reading lets others read and lets nobody write. An UntrackedLease for
 /// writing lets others read too. Until its first commit(), Tern does not know what the holder has
 /// written, so every read in another place copies the whole range again. Such a read fails with
 /// access_conflict if its copy would overwrite bytes that another lease is reading. After the first
 /// commit(), only the committed elements count as written.
 template <class T>
-class [[nodiscard]] EscapedPointer {
+class [[nodiscard]] UntrackedLease {
  public:
-  EscapedPointer() noexcept = default;
-  explicit EscapedPointer(RawLease raw) noexcept : raw_(std::move(raw)) {}
+  UntrackedLease() noexcept = default;
+  explicit UntrackedLease(RawLease raw) noexcept : raw_(std::move(raw)) {}
 
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(raw_.address()); }
-  [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
+  [[nodiscard]] std::size_t size() const noexcept { return raw_.size_bytes() / sizeof(T); }
   /// Closes the lease. The holder must not use the pointer any more.
   void close() noexcept { raw_.close(); }
 
@@ -245,9 +245,9 @@ class UnifiedView {
 
   /// Returns the number of elements, and of bytes: the current size of a buffer, or the size a view
   /// was made with.
-  [[nodiscard]] std::size_t size() const noexcept { return raw_.bytes() / sizeof(T); }
-  [[nodiscard]] bool empty() const noexcept { return raw_.bytes() == 0; }
-  [[nodiscard]] std::size_t nbytes() const noexcept { return raw_.bytes(); }
+  [[nodiscard]] std::size_t size() const noexcept { return raw_.size_bytes() / sizeof(T); }
+  [[nodiscard]] bool empty() const noexcept { return raw_.size_bytes() == 0; }
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return raw_.size_bytes(); }
   /// Returns DType::byte for element types that have no dtype.
   [[nodiscard]] static constexpr DType dtype() noexcept {
     if constexpr (HasDType<T>) {
@@ -260,14 +260,14 @@ class UnifiedView {
   /// Returns the device that is used where no stream is named.
   [[nodiscard]] const Device& default_device() const noexcept { return raw_.device(); }
   /// Returns which copies of the view are up to date.
-  [[nodiscard]] BufferState state() const noexcept { return raw_.state(0, raw_.bytes()); }
+  [[nodiscard]] BufferState state() const noexcept { return raw_.state(0, raw_.size_bytes()); }
   /// Returns the state of some elements, or `uninitialized` if they are outside of the view.
   [[nodiscard]] BufferState state(std::size_t first, std::size_t count) const noexcept {
     return raw_.state(bytes_of<T>(first), bytes_of<T>(count));
   }
   /// Returns the places in which every element is up to date.
   [[nodiscard]] std::vector<Place> valid_places() const {
-    return raw_.valid_places(0, raw_.bytes());
+    return raw_.valid_places(0, raw_.size_bytes());
   }
   [[nodiscard]] std::vector<Place> valid_places(std::size_t first, std::size_t count) const {
     return raw_.valid_places(bytes_of<T>(first), bytes_of<T>(count));
@@ -289,31 +289,31 @@ class UnifiedView {
   [[nodiscard]] const RawUnified& raw() const noexcept { return raw_; }
   /// Returns a kernel argument, valid for one launch. Use in(), out() or inout() instead.
   [[nodiscard]] LaunchArgument as_argument(Access access) const noexcept {
-    return LaunchArgument::of_movable(raw_.launch_memory(), raw_.offset(), raw_.bytes(), access,
-                                      ArgumentType::of<T>());
+    return LaunchArgument::of_movable(raw_.launch_memory(), raw_.offset(), raw_.size_bytes(),
+                                      access, ArgumentType::of<T>());
   }
 
   /// Returns elements [first, first + count). Fails with invalid_view if they are outside of this
   /// view. If a later resize leaves a view outside of the buffer, the next access through the view
   /// fails with invalid_view.
-  [[nodiscard]] Result<UnifiedView> try_view(std::size_t first, std::size_t count,
-                                             CallSite site = CallSite::here()) const noexcept {
-    Result<RawUnified> part = raw_.try_view(bytes_of<T>(first), bytes_of<T>(count), site);
+  [[nodiscard]] Result<UnifiedView> try_slice(std::size_t first, std::size_t count,
+                                              CallSite site = CallSite::here()) const noexcept {
+    Result<RawUnified> part = raw_.try_slice(bytes_of<T>(first), bytes_of<T>(count), site);
     if (!part) return part.failure();
     return UnifiedView(*std::move(part));
   }
-  [[nodiscard]] UnifiedView view(std::size_t first, std::size_t count,
-                                 CallSite site = CallSite::here()) {
-    return try_view(first, count, site).value();
+  [[nodiscard]] UnifiedView slice(std::size_t first, std::size_t count,
+                                  CallSite site = CallSite::here()) {
+    return try_slice(first, count, site).value();
   }
-  [[nodiscard]] const UnifiedView view(std::size_t first, std::size_t count,
-                                       CallSite site = CallSite::here()) const {
-    return try_view(first, count, site).value();
+  [[nodiscard]] const UnifiedView slice(std::size_t first, std::size_t count,
+                                        CallSite site = CallSite::here()) const {
+    return try_slice(first, count, site).value();
   }
   /// Returns bytes [offset, offset + bytes). Fails with invalid_view.
   [[nodiscard]] UnifiedView<std::byte> byte_view(std::size_t offset, std::size_t bytes,
                                                  CallSite site = CallSite::here()) {
-    return UnifiedView<std::byte>(raw_.try_view(offset, bytes, site).value());
+    return UnifiedView<std::byte>(raw_.try_slice(offset, bytes, site).value());
   }
 
   // --- Host leases. Opening one waits until the host may use the bytes. Fails with
@@ -397,42 +397,42 @@ class UnifiedView {
     return {raw_, Access::discard, stream, wait, site};
   }
 
-  // --- Pointers for code that Tern cannot observe (EscapedPointer). They fail as leases do, and
+  // --- Pointers for code that Tern cannot observe (UntrackedLease). They fail as leases do, and
   // never wait for conflicting leases.
 
   /// Opens a lease on the host copy for reading.
-  [[nodiscard]] Result<EscapedPointer<const T>> try_escape_read_host(
+  [[nodiscard]] Result<UntrackedLease<const T>> try_export_read_host(
       CallSite site = CallSite::here()) const noexcept {
-    return as_escape<const T>(raw_.try_escape_host(Access::read, site));
+    return as_export<const T>(raw_.try_export_host(Access::read, site));
   }
-  [[nodiscard]] EscapedPointer<const T> escape_read_host(CallSite site = CallSite::here()) const {
-    return try_escape_read_host(site).value();
+  [[nodiscard]] UntrackedLease<const T> export_read_host(CallSite site = CallSite::here()) const {
+    return try_export_read_host(site).value();
   }
   /// Opens a lease on the host copy for reading and writing.
-  [[nodiscard]] Result<EscapedPointer<T>> try_escape_host(
+  [[nodiscard]] Result<UntrackedLease<T>> try_export_host(
       CallSite site = CallSite::here()) noexcept {
-    return as_escape<T>(raw_.try_escape_host(Access::read_write, site));
+    return as_export<T>(raw_.try_export_host(Access::read_write, site));
   }
-  [[nodiscard]] EscapedPointer<T> escape_host(CallSite site = CallSite::here()) {
-    return try_escape_host(site).value();
+  [[nodiscard]] UntrackedLease<T> export_host(CallSite site = CallSite::here()) {
+    return try_export_host(site).value();
   }
   /// Opens a lease on the copy of the stream's device for reading.
-  [[nodiscard]] Result<EscapedPointer<const T>> try_escape_read_device(
+  [[nodiscard]] Result<UntrackedLease<const T>> try_export_read_device(
       StreamRef stream, CallSite site = CallSite::here()) const noexcept {
-    return as_escape<const T>(raw_.try_escape_device(Access::read, stream, site));
+    return as_export<const T>(raw_.try_export_device(Access::read, stream, site));
   }
-  [[nodiscard]] EscapedPointer<const T> escape_read_device(StreamRef stream,
+  [[nodiscard]] UntrackedLease<const T> export_read_device(StreamRef stream,
                                                            CallSite site = CallSite::here()) const {
-    return try_escape_read_device(stream, site).value();
+    return try_export_read_device(stream, site).value();
   }
   /// Opens a lease on the copy of the stream's device for reading and writing.
-  [[nodiscard]] Result<EscapedPointer<T>> try_escape_device(
+  [[nodiscard]] Result<UntrackedLease<T>> try_export_device(
       StreamRef stream, CallSite site = CallSite::here()) noexcept {
-    return as_escape<T>(raw_.try_escape_device(Access::read_write, stream, site));
+    return as_export<T>(raw_.try_export_device(Access::read_write, stream, site));
   }
-  [[nodiscard]] EscapedPointer<T> escape_device(StreamRef stream,
+  [[nodiscard]] UntrackedLease<T> export_device(StreamRef stream,
                                                 CallSite site = CallSite::here()) {
-    return try_escape_device(stream, site).value();
+    return try_export_device(stream, site).value();
   }
 
   // --- Elements, fills, copies
@@ -489,17 +489,16 @@ class UnifiedView {
   }
   /// Copies all elements out, as a read lease of the host: waits, and leaves the host copy up to
   /// date. Fails with shape_mismatch if the span has another number of elements.
-  Result<void> try_copy_to_host(std::span<T> elements,
-                                CallSite site = CallSite::here()) const noexcept {
+  Result<void> try_copy_to(std::span<T> elements, CallSite site = CallSite::here()) const noexcept {
     return raw_.try_copy_to(elements.data(), elements.size_bytes(), site);
   }
-  void copy_to_host(std::span<T> elements, CallSite site = CallSite::here()) const {
-    try_copy_to_host(elements, site).value();
+  void copy_to(std::span<T> elements, CallSite site = CallSite::here()) const {
+    try_copy_to(elements, site).value();
   }
-  /// Returns all elements, as copy_to_host() does.
+  /// Returns all elements, as copy_to() does.
   [[nodiscard]] std::vector<T> to_vector(
       CallSite site = CallSite::here()) const requires std::is_default_constructible_v<T> {
-    return make_vector<T>(size(), [&](std::span<T> elements) { copy_to_host(elements, site); });
+    return make_vector<T>(size(), [&](std::span<T> elements) { copy_to(elements, site); });
   }
 
   // --- Prefetch and synchronize
@@ -557,9 +556,9 @@ class UnifiedView {
     return HostLease<U>(*std::move(raw));
   }
   template <class U>
-  [[nodiscard]] static Result<EscapedPointer<U>> as_escape(Result<RawLease> raw) noexcept {
+  [[nodiscard]] static Result<UntrackedLease<U>> as_export(Result<RawLease> raw) noexcept {
     if (!raw) return raw.failure();
-    return EscapedPointer<U>(*std::move(raw));
+    return UntrackedLease<U>(*std::move(raw));
   }
   template <class U>
   [[nodiscard]] static Result<DeviceLease<U>> as_device(Result<RawLease> raw,
@@ -663,7 +662,7 @@ class UnifiedBuffer : public UnifiedView<T> {
   /// Returns whether the place has a copy, whether or not its bytes are up to date.
   [[nodiscard]] bool has_copy(Place place) const noexcept { return raw_.has_copy(place); }
   /// Returns what this buffer has copied so far, and why.
-  [[nodiscard]] UnifiedStatistics stats() const noexcept { return raw_.stats(); }
+  [[nodiscard]] UnifiedStatistics statistics() const noexcept { return raw_.statistics(); }
   /// Returns the latest 64 transfers, oldest first.
   [[nodiscard]] std::vector<Transfer> transfers() const { return raw_.transfers(); }
   /// Checks the invariants of the buffer. Fails with violation.
@@ -709,23 +708,26 @@ class UnifiedBuffer : public UnifiedView<T> {
 
   // --- Free memory
 
-  /// Frees the copy of one place. With Drop::save, bytes that only this copy has are copied first:
-  /// from the host to the default device, from a device to the host. Does nothing if the place has
-  /// no copy. Fails with access_conflict if a lease uses the copy or writes any byte of the buffer.
-  Result<void> try_drop_host(Drop what = Drop::save, CallSite site = CallSite::here()) noexcept {
+  /// Frees the copy of one place. With Drop::write_back, bytes that only this copy has are copied
+  /// first: from the host to the default device, from a device to the host. Does nothing if the
+  /// place has no copy. Fails with access_conflict if a lease uses the copy or writes any byte of
+  /// the buffer.
+  Result<void> try_drop_host(Drop what = Drop::write_back,
+                             CallSite site = CallSite::here()) noexcept {
     return raw_.try_drop(Place::host(), what, site);
   }
-  void drop_host(Drop what = Drop::save, CallSite site = CallSite::here()) {
+  void drop_host(Drop what = Drop::write_back, CallSite site = CallSite::here()) {
     try_drop_host(what, site).value();
   }
-  Result<void> try_drop_device(const Device& device, Drop what = Drop::save,
+  Result<void> try_drop_device(const Device& device, Drop what = Drop::write_back,
                                CallSite site = CallSite::here()) noexcept {
     return raw_.try_drop(device.place(), what, site);
   }
-  void drop_device(const Device& device, Drop what = Drop::save, CallSite site = CallSite::here()) {
+  void drop_device(const Device& device, Drop what = Drop::write_back,
+                   CallSite site = CallSite::here()) {
     try_drop_device(device, what, site).value();
   }
-  void drop_device(Drop what = Drop::save, CallSite site = CallSite::here()) {
+  void drop_device(Drop what = Drop::write_back, CallSite site = CallSite::here()) {
     try_drop_device(raw_.device(), what, site).value();
   }
   /// Frees all copies. All bytes count as never written. Fails with access_conflict if a lease is
@@ -776,16 +778,16 @@ class UnifiedBuffer : public UnifiedView<T> {
   /// Excludes the copy of this place from eviction (coherence/pressure.hpp), or with `keeps` false
   /// allows eviction again. Fails with invalid_device for a device, other than the default device,
   /// that this buffer has never used.
-  Result<void> try_keep_on(Place place, bool keeps = true,
-                           CallSite site = CallSite::here()) noexcept {
-    return raw_.try_keep_on(place, keeps, site);
+  Result<void> try_pin_residency(Place place, bool keeps = true,
+                                 CallSite site = CallSite::here()) noexcept {
+    return raw_.try_pin_residency(place, keeps, site);
   }
-  void keep_on(Place place, bool keeps = true, CallSite site = CallSite::here()) {
-    try_keep_on(place, keeps, site).value();
+  void pin_residency(Place place, bool keeps = true, CallSite site = CallSite::here()) {
+    try_pin_residency(place, keeps, site).value();
   }
   /// Says that the buffer is not needed soon: its copies are evicted before other copies of their
   /// kind. The next access ends this.
-  void wont_use() const noexcept { raw_.set_unwanted(); }
+  void mark_evict_first() const noexcept { raw_.set_unwanted(); }
   /// Waits until no stream uses any memory of the buffer.
   Result<void> try_synchronize(CallSite site = CallSite::here()) const noexcept {
     return raw_.try_synchronize(site);

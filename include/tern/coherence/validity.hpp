@@ -26,14 +26,14 @@
 
 #include "tern/buffer/storage.hpp"
 #include "tern/core/access.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern {
 
 /// A set of places of one buffer. Places have numbers from 0 to 63, and 0 is the host.
 struct PlaceSet {
-  static constexpr unsigned most = 64;
+  static constexpr unsigned max_places = 64;
 
   std::uint64_t bits = 0;
 
@@ -78,7 +78,7 @@ struct CopyRun {
 struct CopyCosts {
   /// The cost of copying from each place. plan() takes the cheapest source; of several, the lowest
   /// place.
-  std::array<std::uint8_t, PlaceSet::most> of_source = {};
+  std::array<std::uint8_t, PlaceSet::max_places> of_source = {};
   /// Two runs are coalesced if the gap between them is smaller than this, is up to date at the
   /// source, and does not touch `leased`. Leased bytes are never overwritten, not even with equal
   /// bytes.

@@ -18,8 +18,8 @@
 #include <string>
 #include <string_view>
 
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern {
 

@@ -23,8 +23,8 @@
 #include <utility>
 #include <vector>
 
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern {
 

@@ -24,8 +24,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern {
 

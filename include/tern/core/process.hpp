@@ -9,8 +9,8 @@
 
 #include <cstdint>
 
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern {
 

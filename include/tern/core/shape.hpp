@@ -23,8 +23,8 @@
 
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern {
 

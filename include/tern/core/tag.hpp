@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-#include "tern/core/export.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern {
 

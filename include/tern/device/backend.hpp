@@ -33,10 +33,10 @@
 
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/capabilities.hpp"
 #include "tern/device/memory_kind.hpp"
 

@@ -28,10 +28,10 @@
 #include <utility>
 
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/activity.hpp"
 #include "tern/device/backend.hpp"
 #include "tern/device/mark.hpp"

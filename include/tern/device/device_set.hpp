@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/device.hpp"
 
 namespace tern {
@@ -33,7 +33,7 @@ class TERN_EXPORT DeviceSet {
   /// Returns the device with the most free memory now; of equal devices, the first. Skips devices
   /// that cannot report their memory, and fails with the last of their failures if none can.
   [[nodiscard]] Result<Device> try_most_free() const noexcept;
-  [[nodiscard]] Device most_free(CallSite site = CallSite::here()) const {
+  [[nodiscard]] Device max_free(CallSite site = CallSite::here()) const {
     return try_most_free().value(site);
   }
 

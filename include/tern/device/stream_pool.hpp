@@ -18,8 +18,8 @@
 #include <memory>
 
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {

@@ -2,7 +2,7 @@
 // Arrow's C Data, C Device, C Stream and C Device Stream interfaces.
 //
 // Export fills a structure of the caller's, whose release the other side calls once, on any thread;
-// children may be moved out and outlive it. Until then the memory stays where it is (Escape).
+// children may be moved out and outlive it. Until then the memory stays where it is (Export).
 // Memory of a device goes with an event that is recorded behind its last writers: whoever waits for
 // it waits for enough. Import takes a structure over whatever comes: its buffers become external
 // storages, ready behind its event, and it is released once, behind the last recorded use of all of
@@ -22,9 +22,9 @@
 #include <span>
 
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/interop/arrow_abi.h"

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/interop/arrow_abi.h"
 #include "tern/table/schema.hpp"
 

@@ -2,7 +2,7 @@
 // device, as a plain structure. What the Python module puts into a dictionary and takes out of one.
 //
 // Export says where the elements are and on which stream they are complete, and holds the memory in
-// place (Escape) for as long as the other side may use it. Import makes a StridedBuffer of somebody
+// place (Export) for as long as the other side may use it. Import makes a StridedBuffer of somebody
 // else's description, behind his stream, and keeps the owner until our last recorded use is done.
 // What is wrong in a description is refused with invalid_argument, naming the key and what is
 // there; masks, byte orders of other machines and elements without a name here are unsupported.
@@ -19,13 +19,13 @@
 #include <string_view>
 #include <vector>
 
-#include "tern/buffer/escape.hpp"
+#include "tern/buffer/export.hpp"
 #include "tern/buffer/strided_buffer.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 
@@ -56,7 +56,7 @@ struct CudaArrayInterface {
 struct CudaArrayExport {
   CudaArrayInterface description;
   /// To be kept as long as somebody may use the address.
-  Escape hold;
+  Export hold;
 };
 struct CudaArrayExportOptions {
   /// Behind which all work is joined that the elements need; it must live as long as the other side

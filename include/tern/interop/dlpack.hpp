@@ -1,7 +1,7 @@
 // DLPack: a tensor handed to another library and taken from one, without a copy.
 //
 // Export gives a structure whose deleter the other side calls once, on any thread. Until then the
-// memory stays where it is (Escape), and afterwards it is not used again before the device was
+// memory stays where it is (Export), and afterwards it is not used again before the device was
 // waited for, because nobody says on which streams they used it. Import takes a structure over
 // whatever comes: it is described by a StridedBuffer, and its deleter is called once, behind the
 // last recorded use, or at once if the structure is refused. A tensor that Tern exported itself
@@ -23,9 +23,9 @@
 #include "tern/buffer/strided_buffer.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/interop/dlpack_abi.h"

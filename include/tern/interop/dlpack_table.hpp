@@ -19,8 +19,8 @@
 #include <string_view>
 
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/interop/dlpack.hpp"
 #include "tern/table/column.hpp"

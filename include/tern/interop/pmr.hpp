@@ -14,8 +14,8 @@
 #include <mutex>
 
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/memory/driver_resource.hpp"
 #include "tern/memory/resource.hpp"
 

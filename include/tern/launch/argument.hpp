@@ -23,7 +23,7 @@
 #include "tern/buffer/view.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/dtype.hpp"
-#include "tern/core/export.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/launch/launch_memory.hpp"
 
 namespace tern {
@@ -65,7 +65,8 @@ class LaunchArgument {
   }
   /// Refers to memory of a buffer or an array, which stays where it is.
   [[nodiscard]] static LaunchArgument of_memory(const Buffer& buffer, Access access) noexcept {
-    return LaunchArgument(buffer.storage().get(), buffer.offset_bytes(), buffer.bytes(), access,
+    return LaunchArgument(buffer.storage().get(), buffer.offset_bytes(), buffer.size_bytes(),
+                          access,
                           {static_cast<std::uint32_t>(size_bytes(buffer.dtype())), buffer.dtype()});
   }
   template <class T>
@@ -77,7 +78,7 @@ class LaunchArgument {
     // If the memory was released, there is no offset to compute. The launch reports the error.
     const auto first = reinterpret_cast<std::uintptr_t>(array.storage()->first_byte());
     return LaunchArgument(array.storage().get(), first == 0 ? 0 : array.address() - first,
-                          array.bytes(), access, ArgumentType::of<T>());
+                          array.size_bytes(), access, ArgumentType::of<T>());
   }
 
   /// Refers to memory that the launch copies to its device, such as a unified buffer.

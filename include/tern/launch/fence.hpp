@@ -22,8 +22,8 @@
 #pragma once
 
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/backend.hpp"
 #include "tern/device/stream.hpp"
 

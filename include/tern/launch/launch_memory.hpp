@@ -25,8 +25,8 @@
 #include "tern/buffer/storage.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/resource.hpp"
 

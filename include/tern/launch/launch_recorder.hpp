@@ -33,8 +33,8 @@
 
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/launch/use_scope.hpp"
 #include "tern/memory/block.hpp"

@@ -4,7 +4,7 @@
 //   const TransferCounts before = transfer_counts();
 //   {
 //     const TransferGate gate;                    // this thread reads no data back in here
-//     run_query(tables, stream);                  // rows.to_host() in it throws DownloadRefused
+//     run_query(tables, stream);                  // rows.to_vector() in it throws DownloadRefused
 //   }
 //   const TransferCounts moved = transfer_counts() - before;
 //
@@ -26,8 +26,8 @@
 
 #include "tern/buffer/transfer.hpp"
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern {
 

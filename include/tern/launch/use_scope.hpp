@@ -36,8 +36,8 @@
 #include "tern/buffer/use_record.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {
@@ -64,7 +64,7 @@ class TERN_EXPORT UseScope {
   /// out_of_memory. Anything wrong with the buffer itself makes try_begin() fail.
   [[nodiscard]] Result<std::size_t> try_add(const Buffer& buffer, Access access,
                                             CallSite site = CallSite::here()) noexcept {
-    return try_add(buffer.storage(), buffer.offset_bytes(), buffer.bytes(), access, site);
+    return try_add(buffer.storage(), buffer.offset_bytes(), buffer.size_bytes(), access, site);
   }
   template <class T>
   [[nodiscard]] Result<std::size_t> try_add(const Array<T>& array, Access access,
@@ -73,7 +73,7 @@ class TERN_EXPORT UseScope {
         array.empty()
             ? 0
             : array.address() - reinterpret_cast<std::uintptr_t>(array.storage()->first_byte());
-    return try_add(array.storage(), offset, array.bytes(), access, site);
+    return try_add(array.storage(), offset, array.size_bytes(), access, site);
   }
   [[nodiscard]] Result<std::size_t> try_add(const StorageHandle& storage, std::size_t offset,
                                             std::size_t bytes, Access access,
@@ -82,7 +82,8 @@ class TERN_EXPORT UseScope {
   /// is over, as a launch in one call does with its arguments.
   [[nodiscard]] Result<std::size_t> try_add_borrowed(const Buffer& buffer, Access access,
                                                      CallSite site = CallSite::here()) noexcept {
-    return try_put(buffer.storage().get(), buffer.offset_bytes(), buffer.bytes(), access, site);
+    return try_put(buffer.storage().get(), buffer.offset_bytes(), buffer.size_bytes(), access,
+                   site);
   }
   [[nodiscard]] Result<std::size_t> try_add_borrowed(Storage* storage, std::size_t offset,
                                                      std::size_t bytes, Access access,

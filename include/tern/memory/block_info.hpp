@@ -12,10 +12,10 @@
 #include <cstddef>
 #include <string_view>
 
-#include "tern/core/export.hpp"
 #include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/mark.hpp"
 #include "tern/memory/block.hpp"
 

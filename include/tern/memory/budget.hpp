@@ -39,10 +39,10 @@
 
 #include "tern/core/bytes.hpp"
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/mark.hpp"
 
 namespace tern {

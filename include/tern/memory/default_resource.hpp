@@ -16,8 +16,8 @@
 #pragma once
 
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/memory_kind.hpp"
 #include "tern/memory/resource.hpp"

@@ -14,7 +14,7 @@
 #include <functional>
 
 #include "tern/core/error.hpp"
-#include "tern/core/export.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern {
 

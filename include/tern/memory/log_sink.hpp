@@ -20,8 +20,8 @@
 
 #include "tern/core/call_site.hpp"
 #include "tern/core/error.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/mark.hpp"
 #include "tern/memory/block.hpp"
 
@@ -93,8 +93,8 @@ class TERN_EXPORT NullSink final : public LogSink {
 /// Keeps the latest records in a ring that is allocated once, in the constructor.
 class TERN_EXPORT RingSink final : public LogSink {
  public:
-  /// Throws InvalidArgument if `most_records` is 0, and std::bad_alloc.
-  explicit RingSink(std::size_t most_records = 1024);
+  /// Throws InvalidArgument if `max_records` is 0, and std::bad_alloc.
+  explicit RingSink(std::size_t max_records = 1024);
   [[nodiscard]] bool write(const LogRecord& record) override;
   /// Returns the kept records, sorted by LogRecord::order. Throws std::bad_alloc.
   [[nodiscard]] std::vector<LogRecord> records() const;

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "tern/core/export.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/activity.hpp"
 #include "tern/memory/resource.hpp"
 #include "tern/memory/statistics.hpp"

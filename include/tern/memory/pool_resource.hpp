@@ -60,11 +60,11 @@ struct PoolOptions {
   PoolPreference preference = PoolPreference::automatic;
   /// Return idle memory to the driver automatically, once more than a quarter of the held memory,
   /// and more than 256 MiB, is idle. initial_bytes are never returned this way.
-  bool trims_itself = true;
+  bool auto_trim = true;
   /// Let each stream cache blocks of up to 16 MiB, so that threads rarely wait for each other. This
   /// costs memory. If false, the pool begins to do so when it observes that threads wait for each
   /// other.
-  bool expects_threads = false;
+  bool thread_caches = false;
 };
 
 /// Counters of a pool, in addition to the Statistics of every resource. Event counts are totals
@@ -75,8 +75,8 @@ struct PoolStatistics {
   std::size_t live_bytes = 0;
   std::size_t cached_bytes = 0;     // cached by one stream, slack of its live blocks included
   std::size_t in_flight_bytes = 0;  // freed, but the stream may not have passed the free
-  std::size_t quiescent_bytes = 0;  // free and available to every stream
-  std::size_t loose_bytes = 0;      // pages without a usable address
+  std::size_t available_bytes = 0;  // free and available to every stream
+  std::size_t unmapped_bytes = 0;   // pages without a usable address
   std::size_t held_bytes = 0;       // allocated from the driver
   std::size_t limit_bytes = 0;
   std::size_t peak_held_bytes = 0;
@@ -169,7 +169,7 @@ class TERN_EXPORT PoolResource final : public Resource {
   void set_limit(std::size_t limit_bytes) noexcept;
   /// Checks the internal invariants against a visit of every range. For tests; no other call may be
   /// in progress.
-  [[nodiscard]] bool is_well() const noexcept;
+  [[nodiscard]] bool check_invariants() const noexcept;
 
  private:
   [[nodiscard]] Result<Block> allocate_the_long_way(const Request& request) noexcept;

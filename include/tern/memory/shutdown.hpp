@@ -22,8 +22,8 @@
 
 #include "tern/core/call_site.hpp"
 #include "tern/core/error.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern {
 

@@ -107,7 +107,7 @@ class TERN_EXPORT TrackingResource final : public WrappingResource {
   /// first.
   [[nodiscard]] std::vector<TagTotal> tag_totals() const;
   /// Returns at most `most` holders, sorted by live bytes, largest first.
-  [[nodiscard]] std::vector<Holder> top_holders(std::size_t most = SIZE_MAX) const;
+  [[nodiscard]] std::vector<Holder> top_holders(std::size_t max_holders = SIZE_MAX) const;
   /// Returns the counts of requested sizes since the resource was made.
   [[nodiscard]] SizeHistogram histogram() const noexcept;
 

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tern/core/export.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern {
 

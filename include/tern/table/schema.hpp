@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/table/logical_type.hpp"
 
 namespace tern {

@@ -28,8 +28,8 @@
 
 #include "tern/buffer/buffer.hpp"
 #include "tern/core/call_site.hpp"
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/table/column.hpp"

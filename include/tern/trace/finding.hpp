@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tern/core/export.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/trace/record.hpp"
 
 namespace tern {

@@ -30,7 +30,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tern/core/export.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/trace/finding.hpp"
 #include "tern/trace/record.hpp"
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "tern/core/export.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/trace/record.hpp"
 
 namespace tern {

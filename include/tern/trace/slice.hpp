@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "tern/core/export.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/trace/record.hpp"
 #include "tern/trace/record_list.hpp"
 

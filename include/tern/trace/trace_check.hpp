@@ -18,7 +18,7 @@
 #include <optional>
 
 #include "tern/core/error.hpp"
-#include "tern/core/export.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/trace/finding.hpp"
 #include "tern/trace/trace_reader.hpp"
 

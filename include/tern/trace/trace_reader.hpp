@@ -21,8 +21,8 @@
 #include <string>
 #include <vector>
 
-#include "tern/core/export.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/trace/finding.hpp"
 #include "tern/trace/record.hpp"
 

@@ -63,7 +63,7 @@ Failure Context::why_not() noexcept {
   return *loss_;
 }
 
-Context::Visit::Visit(Context& context) noexcept : context_(context) {
+ContextScope::ContextScope(Context& context) noexcept : context_(context) {
   if (!context.can_call()) {
     failure_ = context.why_not();
     return;
@@ -82,7 +82,7 @@ Context::Visit::Visit(Context& context) noexcept : context_(context) {
   has_changed_mode_ = cu.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
 }
 
-Context::Visit::~Visit() {
+ContextScope::~ContextScope() {
   const DriverTable& cu = context_.cu();
   if (has_changed_mode_) static_cast<void>(cu.cuThreadExchangeStreamCaptureMode(&mode_));
   if (!has_pushed_) return;

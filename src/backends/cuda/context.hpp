@@ -4,12 +4,12 @@
 // It is retained when the device is first opened and never released: the last release would reset
 // the device under everybody else. Its flags stay as they are.
 //
-// Every primitive makes a Visit before it calls the driver. A visit makes the context current if it
-// is not, and puts back what was; it keeps its calls from breaking a capture into a graph, this
-// thread's or another's, which the driver would let even a question about an event do; and it
-// refuses where the driver must not be called any more: when the process is ending, or the device
-// is lost. The first error that poisons the context is
-// kept, with the call that saw it, and every later visit fails at once with it. Thread-safe.
+// Every primitive opens a ContextScope before it calls the driver. A scope makes the context
+// current if it is not, and puts back what was; it keeps its calls from breaking a capture into a
+// graph, this thread's or another's, which the driver would let even a question about an event do;
+// and it refuses where the driver must not be called any more: when the process is ending, or the
+// device is lost. The first error that poisons the context is kept, with the call that saw it, and
+// every later scope fails at once with it. Thread-safe.
 
 #pragma once
 
@@ -41,7 +41,7 @@ class Context {
   /// Zero for an attribute the driver does not know.
   [[nodiscard]] int attribute(CUdevice_attribute attribute) const noexcept;
 
-  /// The failure of a call that was made in a visit; success for success. Notes a lost device.
+  /// The failure of a call that was made in a scope; success for success. Notes a lost device.
   [[nodiscard]] Result<void> check(CUresult result, const char* call,
                                    std::size_t requested_bytes = 0) noexcept;
 
@@ -49,25 +49,8 @@ class Context {
   /// Is there a driver to give things back to? If not, giving back is bookkeeping.
   [[nodiscard]] bool can_call() const noexcept { return !is_lost() && !has_ended(); }
 
-  class Visit {
-   public:
-    explicit Visit(Context& context) noexcept;
-    ~Visit();
-    Visit(const Visit&) = delete;
-    Visit& operator=(const Visit&) = delete;
-
-    [[nodiscard]] explicit operator bool() const noexcept { return !failure_; }
-    [[nodiscard]] const Failure& failure() const noexcept { return *failure_; }
-
-   private:
-    Context& context_;
-    std::optional<Failure> failure_;
-    bool has_pushed_ = false;
-    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // while it lasts, and what was
-    bool has_changed_mode_ = false;
-  };
-
  private:
+  friend class ContextScope;
   Context(const Driver& driver, CUdevice device, CUcontext handle, std::string spec)
       : driver_(driver), device_(device), handle_(handle), spec_(std::move(spec)) {}
 
@@ -81,6 +64,24 @@ class Context {
   std::atomic<bool> is_lost_ = false;
   std::mutex loss_mutex_;
   std::optional<Failure> loss_;  // guarded by loss_mutex_
+};
+
+class ContextScope {
+ public:
+  explicit ContextScope(Context& context) noexcept;
+  ~ContextScope();
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+
+  [[nodiscard]] explicit operator bool() const noexcept { return !failure_; }
+  [[nodiscard]] const Failure& failure() const noexcept { return *failure_; }
+
+ private:
+  Context& context_;
+  std::optional<Failure> failure_;
+  bool has_pushed_ = false;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // while it lasts, and what was
+  bool has_changed_mode_ = false;
 };
 
 }  // namespace tern::cuda

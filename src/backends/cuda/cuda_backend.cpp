@@ -67,7 +67,7 @@ Result<DeviceInfo> describe(Context& context, std::size_t page_bytes) {
       !known) {
     return known.failure();
   }
-  info.alignment = CudaMemory::least_alignment;
+  info.alignment = CudaMemory::min_alignment;
   info.max_alignment = 256 * mib;
   info.page_bytes = page_bytes;
   const auto count = [&](CUdevice_attribute attribute) {
@@ -110,8 +110,8 @@ class CudaBackend final : public Backend {
   const DeviceInfo& info() const noexcept override { return info_; }
 
   Result<MemoryInfo> memory() noexcept override {
-    const Context::Visit visit(*context_);
-    if (!visit) return visit.failure();
+    const ContextScope scope(*context_);
+    if (!scope) return scope.failure();
     MemoryInfo memory;
     if (Result<void> asked = context_->check(
             context_->cu().cuMemGetInfo(&memory.free_bytes, &memory.total_bytes), "cuMemGetInfo");
@@ -130,8 +130,8 @@ class CudaBackend final : public Backend {
   }
   Result<void> release(void* address, CallSite) noexcept override {
     if (notes_) {
-      const Context::Visit visit(*context_);
-      if (visit) notes_->forget(address);
+      const ContextScope scope(*context_);
+      if (scope) notes_->forget(address);
     }
     return memory_.release(address);
   }
@@ -327,28 +327,28 @@ class CudaBackend final : public Backend {
   Result<void> advise(void* address, std::size_t bytes, Advice advice,
                       Place place) noexcept override {
     if (Result<void> inside = check_managed(address, bytes); !inside) return inside;
-    const Context::Visit visit(*context_);
-    if (!visit) return visit.failure();
+    const ContextScope scope(*context_);
+    if (!scope) return scope.failure();
     return managed_.advise(address, bytes, advice, place);
   }
   Result<ManagedInfo> managed_info(const void* address, std::size_t bytes) noexcept override {
     if (Result<void> inside = check_managed(address, bytes); !inside) return inside.failure();
-    const Context::Visit visit(*context_);
-    if (!visit) return visit.failure();
+    const ContextScope scope(*context_);
+    if (!scope) return scope.failure();
     return managed_.info(address, bytes);
   }
 
   // --- Kernels
 
   Result<NativeKernel> load_kernel(const KernelSource& source) noexcept override {
-    const Context::Visit visit(*context_);
-    if (!visit) return visit.failure();
+    const ContextScope scope(*context_);
+    if (!scope) return scope.failure();
     return kernels_.load(source);
   }
   void unload_kernel(NativeKernel kernel) noexcept override { kernels_.unload(kernel); }
   Result<KernelInfo> kernel_info(NativeKernel kernel) noexcept override {
-    const Context::Visit visit(*context_);
-    if (!visit) return visit.failure();
+    const ContextScope scope(*context_);
+    if (!scope) return scope.failure();
     return kernels_.info(kernel);
   }
   Result<void> launch(const Submission& submission, NativeKernel kernel, const LaunchSize& size,
@@ -363,13 +363,13 @@ class CudaBackend final : public Backend {
     if (!notes_) return;
     // Of mapped pages compute-sanitizer takes no note.
     const std::optional<PointerInfo> whole = memory_.find_own(block.address);
-    const Context::Visit visit(*context_);  // tools want a context to be current
-    if (whole && visit) notes_->begin(whole->base, whole->bytes, block.address, block.bytes);
+    const ContextScope scope(*context_);  // tools want a context to be current
+    if (whole && scope) notes_->begin(whole->base, whole->bytes, block.address, block.bytes);
   }
   void note_subrelease(const Submission&, const Suballocation& block) noexcept override {
     if (!notes_) return;
-    const Context::Visit visit(*context_);
-    if (visit) notes_->end(block.address);
+    const ContextScope scope(*context_);
+    if (scope) notes_->end(block.address);
   }
 
  private:
@@ -387,8 +387,8 @@ class CudaBackend final : public Backend {
   /// Work on a stream: in the context, and on a handle this thread may use.
   template <class Body>
   Result<void> on(NativeStream native, Body body) noexcept {
-    const Context::Visit visit(*context_);
-    if (!visit) return visit.failure();
+    const ContextScope scope(*context_);
+    if (!scope) return scope.failure();
     const Result<CUstream> stream = streams_.resolve(native);
     if (!stream) return stream.failure();
     return body(*stream);

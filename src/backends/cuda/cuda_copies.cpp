@@ -19,7 +19,7 @@ std::uintptr_t number(const void* address) noexcept {
 }
 
 /// From here on a copy of pageable memory is staged even where the stream is idle.
-constexpr std::size_t least_staged_bytes = 256 * kib;
+constexpr std::size_t min_staged_bytes = 256 * kib;
 
 /// The shortest pattern that repeats to the same bytes: most values of eight bytes that are filled
 /// with are zeros.
@@ -55,8 +55,8 @@ Word word_of(const Pattern& pattern) noexcept {
 CudaCopies::CudaCopies(Context& context, std::unique_ptr<Staging> staging)
     : context_(context), staging_(std::move(staging)) {}
 CudaCopies::~CudaCopies() {
-  const Context::Visit visit(context_);
-  if (!visit) {
+  const ContextScope scope(context_);
+  if (!scope) {
     // The driver may be calling one of them right now, and cannot be asked any more: kept for ever.
     static constinit std::mutex mutex;
     static std::list<HostCopy>& kept = *new std::list<HostCopy>;
@@ -64,7 +64,7 @@ CudaCopies::~CudaCopies() {
     kept.splice(kept.end(), host_copies_);
   }
   if (!staging_) return;
-  if (!visit) staging_->abandon();
+  if (!scope) staging_->abandon();
   staging_.reset();
 }
 
@@ -156,7 +156,7 @@ Result<void> CudaCopies::stage(CUstream stream, const Copy2D& copy, bool is_to_d
   const std::size_t bytes = copy.width_bytes * copy.height;
   const bool is_now = is_idle(stream);
   // Small ones on an idle stream wait for themselves only, and the driver has less to set up.
-  if (is_now && bytes < least_staged_bytes) return {};
+  if (is_now && bytes < min_staged_bytes) return {};
   StagedCopy staged =
       is_to_device ? StagedCopy::to_device(number(copy.destination), copy.source, copy.width_bytes)
                    : StagedCopy::to_host(copy.destination, number(copy.source), copy.width_bytes);

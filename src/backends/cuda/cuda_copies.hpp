@@ -8,7 +8,7 @@
 // but itself, and on a stream with work in front for nothing at all.
 //
 // What takes several calls of the driver and fails in the middle leaves the destination's bytes
-// unspecified. All calls are in a visit, and on a handle that was resolved. Thread-safe.
+// unspecified. All calls are in a scope, and on a handle that was resolved. Thread-safe.
 
 #pragma once
 

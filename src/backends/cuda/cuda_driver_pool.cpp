@@ -6,8 +6,8 @@ namespace tern::cuda {
 
 CudaDriverPool::~CudaDriverPool() {
   if (pool_ == nullptr) return;
-  const Context::Visit visit(context_);
-  if (!visit) return;
+  const ContextScope scope(context_);
+  if (!scope) return;
   static_cast<void>(context_.cu().cuMemPoolDestroy(pool_));
 }
 
@@ -51,8 +51,8 @@ Result<CUmemoryPool> CudaDriverPool::get_locked(std::size_t max_bytes) {
 }
 
 Result<DriverPoolInfo> CudaDriverPool::info() {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const Result<CUmemoryPool> pool = get();
   if (!pool) return pool.failure();
   DriverPoolInfo info;
@@ -83,8 +83,8 @@ Result<DriverPoolInfo> CudaDriverPool::info() {
 }
 
 Result<void> CudaDriverPool::set(const DriverPoolSettings& settings) {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const std::lock_guard lock(mutex_);
   if (settings.max_bytes && pool_ != nullptr && *settings.max_bytes != max_bytes_) {
     return Failure(ErrorCode::invalid_argument,
@@ -101,8 +101,8 @@ Result<void> CudaDriverPool::set(const DriverPoolSettings& settings) {
 }
 
 Result<void> CudaDriverPool::reset_peaks() {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const Result<CUmemoryPool> pool = get();
   if (!pool) return pool.failure();
   if (Result<void> done = set_attribute(*pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0); !done) {
@@ -112,8 +112,8 @@ Result<void> CudaDriverPool::reset_peaks() {
 }
 
 Result<void> CudaDriverPool::set_access(Context& peer, bool is_allowed) {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   // The driver may accept a device that cannot, and then refuses the next allocation.
   int can = 0;
   if (Result<void> asked = context_.check(

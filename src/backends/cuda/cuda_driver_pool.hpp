@@ -23,7 +23,7 @@ class CudaDriverPool {
   CudaDriverPool& operator=(const CudaDriverPool&) = delete;
   ~CudaDriverPool();
 
-  /// Inside of a visit to the context.
+  /// Inside of a scope to the context.
   [[nodiscard]] Result<CUmemoryPool> get();
 
   /// Is it this one?

@@ -30,7 +30,7 @@ bool is_about_image(CUresult result) noexcept {
 }
 
 /// More than 32 KiB of arguments can be.
-constexpr std::uint32_t most_parameters = 32 * 1024;
+constexpr std::uint32_t max_parameters = 32 * 1024;
 
 void add_name(std::string& names, std::string_view name) {
   names.append(names.empty() ? "'" : ", '").append(name).append("'");
@@ -69,8 +69,8 @@ CudaKernels::Kernel::Kernel(Kernel&& other) noexcept
 
 CudaKernels::Kernel::~Kernel() {
   if (module == nullptr) return;
-  const Context::Visit visit(*context);
-  if (!visit) return;
+  const ContextScope scope(*context);
+  if (!scope) return;
   static_cast<void>(context->cu().cuModuleUnload(module));
 }
 
@@ -176,7 +176,7 @@ Result<KernelInfo> CudaKernels::info(NativeKernel native) noexcept {
     CUresult result = CUDA_SUCCESS;
     std::uint32_t count = 0;
     // The driver does not say how many there are, only that one is not there.
-    for (; count < most_parameters; ++count) {
+    for (; count < max_parameters; ++count) {
       std::size_t offset = 0, bytes = 0;
       result = cu.cuFuncGetParamInfo(kernel->function, count, &offset, &bytes);
       if (result != CUDA_SUCCESS) break;
@@ -191,9 +191,9 @@ Result<KernelInfo> CudaKernels::info(NativeKernel native) noexcept {
       return known.failure();
     }
   }
-  int least_grid = 0, block = 0;
+  int min_grid = 0, block = 0;
   if (Result<void> known = context_.check(
-          cu.cuOccupancyMaxPotentialBlockSize(&least_grid, &block, kernel->function, nullptr, 0, 0),
+          cu.cuOccupancyMaxPotentialBlockSize(&min_grid, &block, kernel->function, nullptr, 0, 0),
           "cuOccupancyMaxPotentialBlockSize");
       !known && context_.is_lost()) {
     return known.failure();

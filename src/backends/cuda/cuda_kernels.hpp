@@ -3,7 +3,7 @@
 //
 // What is given out for a kernel is a number that is never used again, so a launch of one that was
 // unloaded is refused instead of followed. Whoever launches keeps the module loaded until the call
-// has returned; work that was queued keeps it in the driver. All calls are in a visit. Thread-safe.
+// has returned; work that was queued keeps it in the driver. All calls are in a scope. Thread-safe.
 
 #pragma once
 

@@ -1,7 +1,7 @@
 // Managed memory of a CUDA device: where its pages should be, and where they were last sent.
 //
 // Places are Tern's and locations the driver's; devices are known here by both numbers. Drivers
-// before 12.2 know devices and the host, but no NUMA nodes. All calls are in a visit. Thread-safe.
+// before 12.2 know devices and the host, but no NUMA nodes. All calls are in a scope. Thread-safe.
 
 #pragma once
 

@@ -26,8 +26,8 @@ Failure no_memory_for_books() noexcept {
 
 /// More than was asked for, so that an aligned address lies inside.
 std::size_t padded(std::size_t bytes, std::size_t alignment) noexcept {
-  return alignment <= CudaMemory::least_alignment ? bytes
-                                                  : bytes + alignment - CudaMemory::least_alignment;
+  return alignment <= CudaMemory::min_alignment ? bytes
+                                                : bytes + alignment - CudaMemory::min_alignment;
 }
 std::uintptr_t aligned(std::uintptr_t address, std::size_t alignment) noexcept {
   return (address + alignment - 1) & ~(static_cast<std::uintptr_t>(alignment) - 1);
@@ -81,8 +81,8 @@ Result<void> CudaMemory::keep(Blocks::node_type block, const Failure& failure) {
 }
 
 Result<void*> CudaMemory::allocate(MemoryKind kind, std::size_t bytes, std::size_t alignment) {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const DriverTable& cu = context_.cu();
   const std::size_t taken = padded(bytes, alignment);
   Block block{0, bytes, Origin::plain};
@@ -132,8 +132,8 @@ Result<void> CudaMemory::release(void* address) {
     put_back(std::move(block));
     return not_live(address);
   }
-  const Context::Visit visit(context_);
-  if (!visit) return keep(std::move(block), visit.failure());
+  const ContextScope scope(context_);
+  if (!scope) return keep(std::move(block), scope.failure());
   const char* call = nullptr;
   const CUresult result = give(block.mapped(), call);
   Result<void> given = context_.check(result, call);
@@ -142,8 +142,8 @@ Result<void> CudaMemory::release(void* address) {
 
 Result<void*> CudaMemory::allocate_async(CUstream stream, std::size_t bytes,
                                          std::size_t alignment) {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const Result<CUmemoryPool> from = pool_.get();
   if (!from) return from.failure();
   const DriverTable& cu = context_.cu();
@@ -175,16 +175,16 @@ Result<void> CudaMemory::release_async(CUstream stream, void* address) {
         .with("value", number(address), Unit::hex)
         .with("device", context_.spec());
   }
-  const Context::Visit visit(context_);
-  if (!visit) return keep(std::move(block), visit.failure());
+  const ContextScope scope(context_);
+  if (!scope) return keep(std::move(block), scope.failure());
   Result<void> given =
       context_.check(context_.cu().cuMemFreeAsync(block.mapped().base, stream), "cuMemFreeAsync");
   return given ? given : keep(std::move(block), given.failure());
 }
 
 Result<void*> CudaMemory::register_host(void* address, std::size_t bytes) {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const DriverTable& cu = context_.cu();
   const CUresult result =
       cu.cuMemHostRegister(address, bytes, host_register_portable | host_register_device_map);
@@ -219,8 +219,8 @@ Result<void> CudaMemory::unregister_host(void* address) {
     return not_live(address);
   }
   {
-    const Context::Visit visit(context_);
-    if (!visit) return keep(std::move(block), visit.failure());
+    const ContextScope scope(context_);
+    if (!scope) return keep(std::move(block), scope.failure());
     Result<void> given =
         context_.check(context_.cu().cuMemHostUnregister(address), "cuMemHostUnregister");
     if (!given) return keep(std::move(block), given.failure());
@@ -251,8 +251,8 @@ std::optional<PointerInfo> CudaMemory::find_own(const void* address) {
 
 Result<PointerInfo> CudaMemory::find(const void* address) {
   if (const std::optional<PointerInfo> own = find_own(address)) return *own;
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   unsigned type = 0, is_managed = 0;
   int ordinal = 0;
   CUdeviceptr base = 0;

@@ -25,7 +25,7 @@ namespace tern::cuda {
 class CudaMemory {
  public:
   /// What the driver aligns at least.
-  static constexpr std::size_t least_alignment = 256;
+  static constexpr std::size_t min_alignment = 256;
 
   explicit CudaMemory(Context& context) noexcept : context_(context), pool_(context) {}
 

@@ -56,8 +56,8 @@ Result<std::size_t> CudaPages::granularity(Context& context) {
   if (context.attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0) {
     return std::size_t{0};
   }
-  const Context::Visit visit(context);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context);
+  if (!scope) return scope.failure();
   const CUmemAllocationProp properties = properties_of(context);
   std::size_t bytes = 0;
   if (Result<void> asked = context.check(context.cu().cuMemGetAllocationGranularity(
@@ -70,8 +70,8 @@ Result<std::size_t> CudaPages::granularity(Context& context) {
 }
 
 Result<void*> CudaPages::reserve(std::size_t bytes) {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const std::lock_guard lock(mutex_);
   CUdeviceptr address = 0;
   const CUresult result = context_.cu().cuMemAddressReserve(&address, bytes, page_bytes_, 0, 0);
@@ -100,10 +100,10 @@ Result<void*> CudaPages::reserve(std::size_t bytes) {
 
 template <class Call>
 Result<void> CudaPages::give(Call call) {
-  const Context::Visit visit(context_);
+  const ContextScope scope(context_);
   Result<void> given;
-  if (!visit) {
-    given = visit.failure();
+  if (!scope) {
+    given = scope.failure();
   } else {
     given = call();
   }
@@ -135,8 +135,8 @@ Result<void> CudaPages::unreserve(void* address, std::size_t bytes) {
 }
 
 Result<NativePages> CudaPages::create(std::size_t bytes) {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const std::lock_guard lock(mutex_);
   const CUmemAllocationProp properties = properties_of(context_);
   CUmemGenericAllocationHandle handle = 0;
@@ -185,8 +185,8 @@ bool CudaPages::is_free(std::uintptr_t address, std::size_t bytes) const noexcep
 }
 
 Result<void> CudaPages::map(void* address, NativePages pages) {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const std::lock_guard lock(mutex_);
   const auto found = pages_.find(pages.value);
   if (found == pages_.end()) return unknown_pages();
@@ -241,8 +241,8 @@ Result<void> CudaPages::grant(std::uintptr_t address, std::size_t bytes, PageAcc
 }
 
 Result<void> CudaPages::set_access(void* address, std::size_t bytes, PageAccess access) {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const std::lock_guard lock(mutex_);
   // Whole mappings, one behind the other, from the first byte to the last.
   const std::uintptr_t end = number(address) + bytes;
@@ -279,8 +279,8 @@ std::optional<PointerInfo> CudaPages::find(const void* address) {
 }
 
 Result<void> CudaPages::let_in(CUdevice peer) {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   if (page_bytes_ == 0) return {};
   const std::lock_guard lock(mutex_);
   const auto is_peer = [&](const CUmemAccessDesc& one) { return one.location.id == peer; };
@@ -308,8 +308,8 @@ Result<void> CudaPages::let_in(CUdevice peer) {
 }
 
 Result<void> CudaPages::shut_out(CUdevice peer) {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const std::lock_guard lock(mutex_);
   const auto is_peer = [&](const CUmemAccessDesc& one) { return one.location.id == peer; };
   const auto found = std::ranges::find_if(users_, is_peer);

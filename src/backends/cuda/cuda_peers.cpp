@@ -22,8 +22,8 @@ Result<bool> CudaPeers::enable(Context& peer, CudaPages& pages) {
   const std::lock_guard lock(mutex_);
   bool is_new = false;
   {
-    const Context::Visit visit(context_);
-    if (!visit) return visit.failure();
+    const ContextScope scope(context_);
+    if (!scope) return scope.failure();
     const Result<bool> can = can_access(peer);
     if (!can || !*can) return can;
     const CUresult enabled = context_.cu().cuCtxEnablePeerAccess(peer.handle(), 0);
@@ -51,8 +51,8 @@ Result<bool> CudaPeers::enable(Context& peer, CudaPages& pages) {
 }
 
 Result<void> CudaPeers::disable_plain(Context& peer) {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const CUresult disabled = context_.cu().cuCtxDisablePeerAccess(peer.handle());
   if (disabled == CUDA_ERROR_PEER_ACCESS_NOT_ENABLED) return {};
   return context_.check(disabled, "cuCtxDisablePeerAccess");
@@ -60,8 +60,8 @@ Result<void> CudaPeers::disable_plain(Context& peer) {
 
 Result<PeerAccess> CudaPeers::access_to(Context& peer) {
   if (peer.device() == context_.device()) return PeerAccess::enabled;
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const Result<bool> can = can_access(peer);
   if (!can) return can.failure();
   if (!*can) return PeerAccess::unavailable;
@@ -70,7 +70,7 @@ Result<PeerAccess> CudaPeers::access_to(Context& peer) {
 }
 
 Result<void> CudaPeers::disable(Context& peer, CudaPages& pages) {
-  if (const Context::Visit visit(context_); !visit) return visit.failure();
+  if (const ContextScope scope(context_); !scope) return scope.failure();
   const std::lock_guard lock(mutex_);
   const auto found = enabled_.find(peer.device());
   if (found == enabled_.end()) return {};

@@ -25,9 +25,9 @@ class CudaPeers {
   [[nodiscard]] Result<void> disable(Context& peer, CudaPages& pages);
 
  private:
-  // In a visit of context_.
+  // In a scope of context_.
   [[nodiscard]] Result<bool> can_access(Context& peer);
-  // With mutex_ held, in no visit: for memory that is not mapped page by page.
+  // With mutex_ held, in no scope: for memory that is not mapped page by page.
   [[nodiscard]] Result<void> disable_plain(Context& peer);
 
   Context& context_;

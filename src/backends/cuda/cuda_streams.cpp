@@ -24,31 +24,31 @@ Result<bool> answer(Context& context, CUresult result, const char* call) noexcep
 }  // namespace
 
 CudaStreams::CudaStreams(Context& context) : context_(context) {
-  const Context::Visit visit(context_);
-  if (!visit) return;
-  if (context_.cu().cuCtxGetStreamPriorityRange(&least_priority_, &greatest_priority_) !=
+  const ContextScope scope(context_);
+  if (!scope) return;
+  if (context_.cu().cuCtxGetStreamPriorityRange(&min_priority_, &greatest_priority_) !=
       CUDA_SUCCESS) {
-    least_priority_ = greatest_priority_ = 0;
+    min_priority_ = greatest_priority_ = 0;
   }
 }
 
 CudaStreams::~CudaStreams() {
   static_cast<void>(synchronize_all());
-  const Context::Visit visit(context_);
+  const ContextScope scope(context_);
   for (const Entry& entry : streams_) {
     if (is_thread_stream(entry.native)) {
       delete thread_stream(entry.native);
-    } else if (visit && !entry.is_borrowed) {
+    } else if (scope && !entry.is_borrowed) {
       static_cast<void>(context_.cu().cuStreamDestroy(raw(entry.native.value)));
     }
   }
 }
 
 Result<NativeStream> CudaStreams::create(const StreamOptions& options) {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   // The greatest priority is the lowest number.
-  const int priority = std::clamp(options.priority, greatest_priority_, least_priority_);
+  const int priority = std::clamp(options.priority, greatest_priority_, min_priority_);
   CUstream stream = nullptr;
   const unsigned flags = options.blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
   if (Result<void> made =
@@ -69,8 +69,8 @@ Result<NativeStream> CudaStreams::create(const StreamOptions& options) {
 }
 
 Result<BorrowedStream> CudaStreams::borrow(NativeStream handle) {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const DriverTable& cu = context_.cu();
   // Null means the legacy stream to all of the driver's entries that we use.
   const std::uintptr_t value = handle.value == 0 ? stream_legacy : handle.value;
@@ -116,7 +116,7 @@ Result<BorrowedStream> CudaStreams::borrow(NativeStream handle) {
 
 void CudaStreams::destroy(NativeStream stream) noexcept {
   bool is_borrowed = false;
-  const Context::Visit visit(context_);
+  const ContextScope scope(context_);
   const Result<CUstream> handle = resolve(stream);
   bool must_wait = false;
   {
@@ -132,12 +132,12 @@ void CudaStreams::destroy(NativeStream stream) noexcept {
     *found = streams_.back();
     streams_.pop_back();
     // A stream that is being captured must not be asked, and what goes into a graph is not work.
-    if (visit && handle && is_capturing(*handle) == CUDA_SUCCESS &&
+    if (scope && handle && is_capturing(*handle) == CUDA_SUCCESS &&
         context_.cu().cuStreamQuery(*handle) == CUDA_ERROR_NOT_READY) {
       must_wait = !leave_orphan(*handle);
     }
   }
-  if (visit && handle) {
+  if (scope && handle) {
     // Where nothing can be left behind, waiting is the way to know its work complete.
     if (must_wait) static_cast<void>(context_.cu().cuStreamSynchronize(*handle));
     if (!is_borrowed) static_cast<void>(context_.cu().cuStreamDestroy(*handle));
@@ -153,8 +153,8 @@ CUresult CudaStreams::is_capturing(CUstream stream) const noexcept {
 }
 
 Result<bool> CudaStreams::is_capturing(NativeStream stream) noexcept {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const Result<CUstream> handle = resolve(stream);
   if (!handle) return handle.failure();
   const CUresult status = is_capturing(*handle);
@@ -211,16 +211,16 @@ Result<CUstream> CudaStreams::resolve(NativeStream stream) const noexcept {
 }
 
 Result<bool> CudaStreams::query(NativeStream stream) noexcept {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const Result<CUstream> handle = resolve(stream);
   if (!handle) return handle.failure();
   return answer(context_, context_.cu().cuStreamQuery(*handle), "cuStreamQuery");
 }
 
 Result<void> CudaStreams::synchronize(NativeStream stream) noexcept {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const Result<CUstream> handle = resolve(stream);
   if (!handle) return handle.failure();
   return context_.check(context_.cu().cuStreamSynchronize(*handle), "cuStreamSynchronize");
@@ -253,8 +253,8 @@ Result<void> CudaStreams::finish(std::vector<CUevent>& events) noexcept {
 }
 
 Result<void> CudaStreams::synchronize_all() noexcept {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   std::vector<CUevent> events, left;
   Result<void> recorded;
   try {
@@ -312,8 +312,8 @@ Result<void> CudaStreams::synchronize_all() noexcept {
 }
 
 Result<NativeEvent> CudaStreams::create_event(const EventOptions& options) noexcept {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   CUevent event = nullptr;
   const unsigned flags = options.timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING;
   if (Result<void> made =
@@ -325,13 +325,13 @@ Result<NativeEvent> CudaStreams::create_event(const EventOptions& options) noexc
 }
 
 void CudaStreams::destroy_event(NativeEvent event) noexcept {
-  const Context::Visit visit(context_);
-  if (visit) static_cast<void>(context_.cu().cuEventDestroy(event_of(event)));
+  const ContextScope scope(context_);
+  if (scope) static_cast<void>(context_.cu().cuEventDestroy(event_of(event)));
 }
 
 Result<void> CudaStreams::record(const Submission& submission, NativeEvent event) noexcept {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const Result<CUstream> handle = resolve(submission.stream);
   if (!handle) return handle.failure();
   if (Result<void> outside = check_outside(submission, *handle); !outside) return outside;
@@ -340,8 +340,8 @@ Result<void> CudaStreams::record(const Submission& submission, NativeEvent event
 
 Result<void> CudaStreams::wait(const Submission& submission, NativeEvent event) noexcept {
   if (event.value == 0) return {};
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   const Result<CUstream> handle = resolve(submission.stream);
   if (!handle) return handle.failure();
   if (Result<void> outside = check_outside(submission, *handle); !outside) return outside;
@@ -350,20 +350,20 @@ Result<void> CudaStreams::wait(const Submission& submission, NativeEvent event) 
 }
 
 Result<bool> CudaStreams::query(NativeEvent event) noexcept {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   return answer(context_, context_.cu().cuEventQuery(event_of(event)), "cuEventQuery");
 }
 
 Result<void> CudaStreams::synchronize(NativeEvent event) noexcept {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   return context_.check(context_.cu().cuEventSynchronize(event_of(event)), "cuEventSynchronize");
 }
 
 Result<std::uint64_t> CudaStreams::elapsed_ns(NativeEvent start, NativeEvent end) noexcept {
-  const Context::Visit visit(context_);
-  if (!visit) return visit.failure();
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
   float milliseconds = 0;
   if (Result<void> measured = context_.check(
           context_.cu().cuEventElapsedTime(&milliseconds, event_of(start), event_of(end)),

@@ -79,12 +79,12 @@ class CudaStreams {
     return reinterpret_cast<ThreadStream*>(stream.value & ~std::uintptr_t{1});
   }
 
-  /// Success if nobody captures the stream into a graph. In a visit.
+  /// Success if nobody captures the stream into a graph. In a scope.
   [[nodiscard]] CUresult is_capturing(CUstream stream) const noexcept;
   /// Success unless the submission is to stay out of graphs and the stream is captured into one. In
-  /// a visit.
+  /// a scope.
   [[nodiscard]] Result<void> check_outside(const Submission& submission, CUstream stream) noexcept;
-  /// An event that stands for all that was submitted to the stream. In a visit.
+  /// An event that stands for all that was submitted to the stream. In a scope.
   [[nodiscard]] Result<CUevent> record_end(CUstream stream) noexcept;
   // With mutex_ held.
   [[nodiscard]] bool leave_orphan(CUstream stream) noexcept;
@@ -92,7 +92,7 @@ class CudaStreams {
   [[nodiscard]] Result<void> finish(std::vector<CUevent>& events) noexcept;
 
   Context& context_;
-  int least_priority_ = 0, greatest_priority_ = 0;
+  int min_priority_ = 0, greatest_priority_ = 0;
   std::mutex mutex_;
   std::vector<Entry> streams_;   // guarded by mutex_
   std::vector<Orphan> orphans_;  // guarded by mutex_: of streams that ended with work left

@@ -15,7 +15,7 @@ const char* name_of(CUresult result) noexcept {
   return "unknown";
 }
 
-bool is_sticky(CUresult result) noexcept {
+bool has_untracked_writer(CUresult result) noexcept {
   switch (result) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:
     case CUDA_ERROR_NVLINK_UNCORRECTABLE:
@@ -68,7 +68,7 @@ Failure failure_of(CUresult result, const CallFacts& facts) noexcept {
                          .with_bytes("free", facts.free_bytes)
                          .with_bytes("total", facts.total_bytes));
   }
-  if (is_sticky(result)) {
+  if (has_untracked_writer(result)) {
     return with_call(Failure(ErrorCode::device_lost,
                              "device '{device}' is lost since {call} returned {name} ({code}), for "
                              "as long as the process lasts. Start it again."));

@@ -15,7 +15,7 @@ namespace tern::cuda {
 [[nodiscard]] const char* name_of(CUresult result) noexcept;
 
 /// Does every later call in the context return this too? Then the device is lost.
-[[nodiscard]] bool is_sticky(CUresult result) noexcept;
+[[nodiscard]] bool has_untracked_writer(CUresult result) noexcept;
 
 /// Is a stream being captured into a graph, and is that why the call was refused?
 [[nodiscard]] bool is_about_capture(CUresult result) noexcept;

@@ -256,7 +256,7 @@ namespace tern::cuda {
       (CUfunction function, std::size_t index, std::size_t * offset, std::size_t * bytes))         \
   TERN_DRIVER_ENTRY(                                                                               \
       cuOccupancyMaxPotentialBlockSize, cuOccupancyMaxPotentialBlockSize, 6050, required,          \
-      (int* least_grid, int* block, CUfunction function, CUoccupancyB2DSize shared_bytes_of,       \
+      (int* min_grid, int* block, CUfunction function, CUoccupancyB2DSize shared_bytes_of,         \
        std::size_t shared_bytes, int block_limit))                                                 \
   TERN_DRIVER_ENTRY(cuLaunchKernel, cuLaunchKernel, 4000, required,                                \
                     (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,       \

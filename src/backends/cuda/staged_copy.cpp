@@ -9,9 +9,9 @@ namespace tern::cuda {
 namespace {
 
 /// Below this a second thread costs more than it moves.
-constexpr std::size_t least_part_bytes = 256 * kib;
+constexpr std::size_t min_part_bytes = 256 * kib;
 /// What the driver takes for a pitch at most. Rows further apart are copied one by one.
-constexpr std::size_t most_pitch_bytes = (std::size_t{1} << 31) - 1;
+constexpr std::size_t max_pitch_bytes = (std::size_t{1} << 31) - 1;
 
 constexpr std::size_t divide_up(std::size_t value, std::size_t by) noexcept {
   return value / by + (value % by != 0 ? 1 : 0);
@@ -28,7 +28,7 @@ StagedChunks::StagedChunks(const StagedCopy& copy, std::size_t chunk_bytes) noex
   }
   if (copy_.width_bytes == 0 || copy_.height == 0) return;
   if (copy_.height > 1 && copy_.width_bytes <= chunk_bytes_) {
-    const bool can_pitch = copy_.device_pitch_bytes <= most_pitch_bytes;
+    const bool can_pitch = copy_.device_pitch_bytes <= max_pitch_bytes;
     rows_per_chunk_ = can_pitch ? chunk_bytes_ / copy_.width_bytes : 1;
     count_ = divide_up(copy_.height, rows_per_chunk_);
   } else {
@@ -54,7 +54,7 @@ StagedChunks::Chunk StagedChunks::at(std::size_t chunk) const noexcept {
 
 std::size_t StagedChunks::parts(std::size_t chunk) const noexcept {
   const Chunk found = at(chunk);
-  return std::max<std::size_t>(1, found.width_bytes * found.height / least_part_bytes);
+  return std::max<std::size_t>(1, found.width_bytes * found.height / min_part_bytes);
 }
 
 void StagedChunks::move(std::size_t chunk, std::byte* slot, std::size_t part,

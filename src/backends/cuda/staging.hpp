@@ -48,7 +48,7 @@ struct StagingOptions {
   /// What copy_now moves at a time at most, and at least where there is so much. A thread has two
   /// slots.
   std::size_t slot_bytes = 4 * mib;
-  std::size_t least_chunk_bytes = 512 * kib;
+  std::size_t min_chunk_bytes = 512 * kib;
   /// The part of the ring that enqueue has for itself, so that no copy_now waits for a held stream.
   std::size_t queue_slots = 8;
   std::size_t queue_slot_bytes = 2 * mib;

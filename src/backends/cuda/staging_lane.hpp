@@ -24,7 +24,7 @@ struct StagingSlot {
 
 class StagingLane {
  public:
-  static constexpr std::size_t most_slots = 2;
+  static constexpr std::size_t max_slots = 2;
 
   [[nodiscard]] bool is_open() const noexcept { return stream_ != nullptr; }
   [[nodiscard]] CUstream stream() const noexcept { return stream_; }
@@ -52,7 +52,7 @@ class StagingLane {
 
  private:
   CUstream stream_ = nullptr;
-  std::array<StagingSlot, most_slots> slots_ = {};
+  std::array<StagingSlot, max_slots> slots_ = {};
   std::byte* memory_ = nullptr;
   std::size_t held_bytes_ = 0;
   bool is_unsettled_ = false;

@@ -7,7 +7,7 @@
 namespace tern::cuda {
 namespace {
 
-constexpr std::size_t slots_per_lane = StagingLane::most_slots;
+constexpr std::size_t slots_per_lane = StagingLane::max_slots;
 constexpr std::size_t slot_step_bytes = 4 * kib;
 
 /// A helper of the team belongs to one Staging, so what it is told once holds for its life. It must
@@ -48,7 +48,7 @@ StagingNow::StagingNow(const DriverTable& driver, CUcontext context, const Stagi
                        std::size_t ring_bytes, host::WorkerTeam& team)
     : driver_(driver),
       context_(context),
-      least_chunk_bytes_(std::max<std::size_t>(options.least_chunk_bytes, 1)),
+      min_chunk_bytes_(std::max<std::size_t>(options.min_chunk_bytes, 1)),
       team_(team) {
   slot_bytes_ = std::min(options.slot_bytes, ring_bytes / slots_per_lane);
   // A whole number of pages, unless somebody wants less than one.
@@ -61,7 +61,7 @@ StagingResult StagingNow::copy(const StagedCopy& copy, CUstream stream) noexcept
   if (lanes_.empty()) return {StagingResult::Kind::unavailable};
   // Small enough for every lane to have two, and large enough to be worth a transfer.
   const std::size_t even = copy.bytes() / (slots_per_lane * lanes_.size()) + 1;
-  const std::size_t chunk_bytes = std::min(slot_bytes_, std::max(even, least_chunk_bytes_));
+  const std::size_t chunk_bytes = std::min(slot_bytes_, std::max(even, min_chunk_bytes_));
   const StagedChunks chunks(copy, chunk_bytes);
   Job job{chunks};
   try {

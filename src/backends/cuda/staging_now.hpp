@@ -49,7 +49,7 @@ class StagingNow {
 
   const DriverTable& driver_;
   const CUcontext context_;
-  const std::size_t least_chunk_bytes_;
+  const std::size_t min_chunk_bytes_;
   std::size_t slot_bytes_ = 0;
   host::WorkerTeam& team_;
   std::atomic<std::size_t> held_bytes_ = 0;

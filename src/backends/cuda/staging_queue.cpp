@@ -64,8 +64,8 @@ struct StagingQueue::Job {
 StagingQueue::StagingQueue(const DriverTable& driver, const StagingOptions& options,
                            std::size_t ring_bytes, host::WorkerTeam& team)
     : driver_(driver),
-      least_chunk_bytes_(std::max<std::size_t>(options.least_chunk_bytes, 1)),
-      most_per_stream_(std::max<std::size_t>(options.queue_slots_per_stream, 1)),
+      min_chunk_bytes_(std::max<std::size_t>(options.min_chunk_bytes, 1)),
+      max_per_stream_(std::max<std::size_t>(options.queue_slots_per_stream, 1)),
       team_(team) {
   slot_bytes_ = std::min(options.queue_slot_bytes, ring_bytes);
   // A whole number of pages, unless somebody wants less than one.
@@ -79,8 +79,8 @@ StagingQueue::~StagingQueue() = default;
 StagingResult StagingQueue::enqueue(const StagedCopy& copy, CUstream stream) noexcept {
   if (lanes_.empty()) return {StagingResult::Kind::unavailable};
   // Small enough for every lane to have two, and large enough to be worth a host function.
-  const std::size_t even = copy.bytes() / (2 * most_per_stream_) + 1;
-  const std::size_t chunk_bytes = std::min(slot_bytes_, std::max(even, least_chunk_bytes_));
+  const std::size_t even = copy.bytes() / (2 * max_per_stream_) + 1;
+  const std::size_t chunk_bytes = std::min(slot_bytes_, std::max(even, min_chunk_bytes_));
   const StagedChunks chunks(copy, chunk_bytes);
   const std::lock_guard lock(mutex_);
   forget_finished();
@@ -106,7 +106,7 @@ StagingResult StagingQueue::enqueue(const StagedCopy& copy, CUstream stream) noe
 }
 
 std::vector<StagingQueue::Lane*> StagingQueue::choose(CUstream stream, std::size_t count) {
-  const std::size_t wanted = std::min({count, most_per_stream_, lanes_.size()});
+  const std::size_t wanted = std::min({count, max_per_stream_, lanes_.size()});
   std::vector<Lane*> chosen, idle, busy;
   chosen.reserve(wanted);
   idle.reserve(lanes_.size());

@@ -53,8 +53,8 @@ class StagingQueue {
   void forget_finished() noexcept;
 
   const DriverTable& driver_;
-  const std::size_t least_chunk_bytes_;
-  const std::size_t most_per_stream_;
+  const std::size_t min_chunk_bytes_;
+  const std::size_t max_per_stream_;
   std::size_t slot_bytes_ = 0;
   host::WorkerTeam& team_;
   std::atomic<std::size_t> held_bytes_ = 0;

@@ -615,13 +615,13 @@ CUresult cuCtxSynchronize() {
   });
 }
 
-constexpr int least_priority = 0;
+constexpr int min_priority = 0;
 constexpr int greatest_priority = -5;
 
 CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   return call(DriverEntry::cuCtxGetStreamPriorityRange, Demand::context, [&](const Here&) {
     // Either may be left out.
-    if (least != nullptr) *least = least_priority;
+    if (least != nullptr) *least = min_priority;
     if (greatest != nullptr) *greatest = greatest_priority;
     return CUDA_SUCCESS;
   });
@@ -691,7 +691,7 @@ CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priori
                 if (stream == nullptr || flags > CU_STREAM_NON_BLOCKING) {
                   return CUDA_ERROR_INVALID_VALUE;
                 }
-                const int clamped = std::clamp(priority, greatest_priority, least_priority);
+                const int clamped = std::clamp(priority, greatest_priority, min_priority);
                 const Result<NativeStream> made = here.backend().create_stream(
                     {.blocking = flags == CU_STREAM_DEFAULT, .priority = clamped});
                 if (!made) return sim::result_of(made.failure());
@@ -2262,21 +2262,21 @@ CUresult cuFuncGetParamInfo(CUfunction function, std::size_t index, std::size_t*
   });
 }
 
-CUresult cuOccupancyMaxPotentialBlockSize(int* least_grid, int* block, CUfunction function,
+CUresult cuOccupancyMaxPotentialBlockSize(int* min_grid, int* block, CUfunction function,
                                           CUoccupancyB2DSize, std::size_t, int block_limit) {
   return call(DriverEntry::cuOccupancyMaxPotentialBlockSize, Demand::context,
               [&](const Here& here) -> CUresult {
                 if (!here.state.functions.find(as_number(function))) {
                   return CUDA_ERROR_INVALID_HANDLE;
                 }
-                if (least_grid == nullptr || block == nullptr || block_limit < 0) {
+                if (min_grid == nullptr || block == nullptr || block_limit < 0) {
                   return CUDA_ERROR_INVALID_VALUE;
                 }
                 // As for a kernel that needs few registers.
                 *block = block_limit == 0 ? 768 : std::min(block_limit, 768);
-                *least_grid = 2 * attribute_of(here.state, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-                                               here.device)
-                                      .value_or(1);
+                *min_grid = 2 * attribute_of(here.state, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                             here.device)
+                                    .value_or(1);
                 return CUDA_SUCCESS;
               });
 }

@@ -90,7 +90,7 @@ void HostWatch::open(Part& part) {
 bool HostWatch::compare(Entry& entry, Part& part, std::vector<Finding>& found) {
   open(part);
   const Check check = std::exchange(part.check, Check::none);
-  const std::size_t bytes = std::min(part.bytes, most_watched_bytes);
+  const std::size_t bytes = std::min(part.bytes, max_watched_bytes);
   if (check == Check::none) return true;
   const bool is_there = is_usable(part.first, bytes);
   const bool is_same =
@@ -121,7 +121,7 @@ bool HostWatch::meet(const Part& part, std::vector<Finding>& found) {
 }
 
 void HostWatch::watch(Part& part) {
-  const std::size_t bytes = std::min(part.bytes, most_watched_bytes);
+  const std::size_t bytes = std::min(part.bytes, max_watched_bytes);
   if (!is_usable(part.first, bytes)) return;
   if (!part.is_written) {
     part.fingerprint = hash_bytes(part.first, bytes);
@@ -137,7 +137,7 @@ void HostWatch::watch(Part& part) {
 std::uint64_t HostWatch::submitted(Operation operation, std::span<const Range> ranges, Kind kind,
                                    Queued queued, std::vector<Finding>& found) {
   drop_idle();
-  const bool is_too_much = entries_.size() >= most_operations;
+  const bool is_too_much = entries_.size() >= max_operations;
   if (is_too_much) forget_contents();
   Entry entry{++last_number_, std::move(operation), kind, false, {}};
   for (const Range& range : ranges) {
@@ -188,7 +188,7 @@ void HostWatch::has_run(std::uint64_t number) {
     part.old = {};
     if (part.ends_with_run) part.check = Check::none;
     if (!part.is_written || part.ends_with_run || entry->kind != Kind::copy) continue;
-    const std::size_t bytes = std::min(part.bytes, most_watched_bytes);
+    const std::size_t bytes = std::min(part.bytes, max_watched_bytes);
     part.fingerprint = hash_bytes(part.first, bytes);
     part.check = Check::same;
   }

@@ -31,9 +31,9 @@ inline constexpr std::byte in_flight_byte{0xCD};
 class HostWatch {
  public:
   /// So many bytes of each range are watched, from its first.
-  static constexpr std::size_t most_watched_bytes = std::size_t{64} << 20;
+  static constexpr std::size_t max_watched_bytes = std::size_t{64} << 20;
   /// With more operations than these nothing is compared, because looking takes too long.
-  static constexpr std::size_t most_operations = 4096;
+  static constexpr std::size_t max_operations = 4096;
 
   /// Who uses the memory.
   struct Operation {

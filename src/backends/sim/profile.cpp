@@ -17,13 +17,13 @@
 namespace tern::sim {
 namespace {
 
-constexpr std::size_t most_file_bytes = 64 * kib;
-constexpr std::size_t most_name_bytes = 63;
+constexpr std::size_t max_file_bytes = 64 * kib;
+constexpr std::size_t max_name_bytes = 63;
 /// A second: far beyond what any call takes, and sums of these do not overflow in a lifetime.
-constexpr std::uint64_t most_ns = 1'000'000'000;
+constexpr std::uint64_t max_ns = 1'000'000'000;
 /// A petabyte per second. There is no zero: it would divide by it.
-constexpr std::uint64_t most_bytes_per_us = 1'000'000'000;
-constexpr std::uint64_t most_processors = 1'000'000;
+constexpr std::uint64_t max_bytes_per_us = 1'000'000'000;
+constexpr std::uint64_t max_processors = 1'000'000;
 
 bool read_number(std::string_view text, std::uint64_t least, std::uint64_t most,
                  std::uint64_t& number) noexcept {
@@ -36,15 +36,15 @@ bool read_number(std::string_view text, std::uint64_t least, std::uint64_t most,
 }
 
 bool read_latency(std::string_view text, std::uint64_t& latency_ns) noexcept {
-  return read_number(text, 0, most_ns, latency_ns);
+  return read_number(text, 0, max_ns, latency_ns);
 }
 
 bool read_bandwidth(std::string_view text, std::uint64_t& bytes_per_us) noexcept {
-  return read_number(text, 1, most_bytes_per_us, bytes_per_us);
+  return read_number(text, 1, max_bytes_per_us, bytes_per_us);
 }
 
 bool read_name(Profile& profile, std::string_view text) {
-  if (text.size() > most_name_bytes) return false;
+  if (text.size() > max_name_bytes) return false;
   profile.name = text;
   return true;
 }
@@ -63,14 +63,14 @@ bool read_date(Profile& profile, std::string_view text) {
 
 bool read_memory(Profile& profile, std::string_view text) {
   const Result<std::uint64_t> bytes = try_parse_bytes(text);
-  if (!bytes || *bytes < least_memory_bytes || *bytes > most_memory_bytes) return false;
+  if (!bytes || *bytes < min_memory_bytes || *bytes > max_memory_bytes) return false;
   profile.memory_bytes = static_cast<std::size_t>(*bytes);
   return true;
 }
 
 bool read_processors(Profile& profile, std::string_view text) {
   std::uint64_t count = 0;
-  if (!read_number(text, 1, most_processors, count)) return false;
+  if (!read_number(text, 1, max_processors, count)) return false;
   profile.processors = static_cast<std::uint32_t>(count);
   return true;
 }
@@ -122,12 +122,12 @@ struct Position {
   [[nodiscard]] Failure refuse(const char* sentence, std::string_view key, std::string_view value,
                                const char* accepts) const noexcept {
     // A long line must not push out the name of the file.
-    constexpr std::size_t most_key_bytes = 24, most_value_bytes = 32;
+    constexpr std::size_t max_key_bytes = 24, max_value_bytes = 32;
     return Failure(ErrorCode::invalid_argument, sentence)
         .with("line", line)
         .with("accepts", accepts)
-        .with("name", key.substr(0, utf8_prefix_bytes(key, most_key_bytes)))
-        .with("value", value.substr(0, utf8_prefix_bytes(value, most_value_bytes)))
+        .with("name", key.substr(0, utf8_prefix_bytes(key, max_key_bytes)))
+        .with("value", value.substr(0, utf8_prefix_bytes(value, max_value_bytes)))
         .with("file", file);
   }
 };
@@ -176,7 +176,7 @@ Result<std::string> try_read_text(std::string_view path) {
   if (fstat(file.get(), &facts) != 0) return not_a_file(path, std::strerror(errno));
   if (!S_ISREG(facts.st_mode)) return not_a_file(path, "it is no regular file");
   // One byte more than is taken, whatever the size said: files grow, and some say 0.
-  std::string text(most_file_bytes + 1, '\0');
+  std::string text(max_file_bytes + 1, '\0');
   std::size_t bytes = 0;
   while (bytes < text.size()) {
     const ssize_t got = read(file.get(), text.data() + bytes, text.size() - bytes);
@@ -185,7 +185,7 @@ Result<std::string> try_read_text(std::string_view path) {
     if (got == 0) break;
     bytes += static_cast<std::size_t>(got);
   }
-  if (bytes > most_file_bytes) return not_a_file(path, "it is larger than 64 KiB");
+  if (bytes > max_file_bytes) return not_a_file(path, "it is larger than 64 KiB");
   text.resize(bytes);
   return text;
 }

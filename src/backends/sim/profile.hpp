@@ -43,8 +43,8 @@ struct Profile {
 };
 
 /// The least and the most memory a simulated device may have.
-inline constexpr std::size_t least_memory_bytes = std::size_t{2} << 20;
-inline constexpr std::size_t most_memory_bytes = std::size_t{1} << 44;
+inline constexpr std::size_t min_memory_bytes = std::size_t{2} << 20;
+inline constexpr std::size_t max_memory_bytes = std::size_t{1} << 44;
 
 /// An H200: 141 GiB behind PCIe 5. Thread sanitizers leave a process few addresses, so there it has
 /// 1 GiB.

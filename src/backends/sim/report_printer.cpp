@@ -9,7 +9,7 @@ namespace tern::sim {
 namespace {
 
 /// A program with more wrong lines than these is told that there are more.
-constexpr std::size_t most_reports = 100;
+constexpr std::size_t max_reports = 100;
 
 /// What makes two findings one: the code and the line, or all of it where the line is not known.
 std::string key_of(const Finding& finding) {
@@ -30,8 +30,8 @@ void write_all(std::string_view text) noexcept {
 
 void ReportPrinter::print(const Finding& finding) noexcept {
   try {
-    if (printed_.size() > most_reports || !printed_.insert(key_of(finding)).second) return;
-    if (printed_.size() > most_reports) {
+    if (printed_.size() > max_reports || !printed_.insert(key_of(finding)).second) return;
+    if (printed_.size() > max_reports) {
       return write_all(
           "tern: more findings follow that are not printed; sim::findings() has them\n");
     }

@@ -37,7 +37,7 @@ World& require_world(const Device& device) {
 }
 
 /// Each needs addresses for twice its memory.
-constexpr unsigned most_peers = 64;
+constexpr unsigned max_peers = 64;
 
 /// Keeps tags apart from events, which the checker numbers in the same row.
 constexpr std::uint64_t tag_bit = std::uint64_t{1} << 63;
@@ -74,12 +74,12 @@ Options options_from_config() { return try_read_options(DeviceSpec{"sim", 0, {},
 
 std::vector<Device> open_peers(const Options& options, unsigned count) {
   check_options(options).value();
-  if (count == 0 || count > most_peers) {
+  if (count == 0 || count > max_peers) {
     raise(Failure(ErrorCode::invalid_argument,
                   "{value} devices cannot be opened together: 1 to {max} can.")
               .with("name", "count")
               .with("value", count)
-              .with("max", most_peers));
+              .with("max", max_peers));
   }
   const auto world =
       std::make_shared<World>(options, try_load_profile(options.profile).value(),
@@ -88,12 +88,12 @@ std::vector<Device> open_peers(const Options& options, unsigned count) {
   return open_in(world, count);
 }
 
-Exploration for_every_schedule(const Options& options, std::uint64_t most_runs,
+Exploration for_every_schedule(const Options& options, std::uint64_t max_runs,
                                const std::function<void(const Device&)>& body) {
   check_options(options).value();
   DecisionLog decisions;
   Exploration done;
-  while (done.runs < most_runs && !done.is_complete) {
+  while (done.runs < max_runs && !done.is_complete) {
     {
       const auto world = std::make_shared<World>(options, try_load_profile(options.profile).value(),
                                                  "sim:0", &decisions);

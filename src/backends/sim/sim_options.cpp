@@ -104,7 +104,7 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
   }
   if (key == "memory") {
     const Result<std::uint64_t> bytes = try_parse_bytes(value);
-    if (bytes && *bytes >= least_memory_bytes && *bytes <= most_memory_bytes) {
+    if (bytes && *bytes >= min_memory_bytes && *bytes <= max_memory_bytes) {
       options.memory_bytes = static_cast<std::size_t>(*bytes);
       return {};
     }
@@ -183,7 +183,7 @@ Result<void> check_options(const Options& options) {
     return wrong("report", static_cast<std::uint64_t>(options.report), "one of sim::Report");
   }
   if (options.memory_bytes &&
-      (*options.memory_bytes < least_memory_bytes || *options.memory_bytes > most_memory_bytes)) {
+      (*options.memory_bytes < min_memory_bytes || *options.memory_bytes > max_memory_bytes)) {
     return wrong("memory_bytes", *options.memory_bytes, "2 MiB to 16 TiB");
   }
   if (const Result<FaultPlan> plan = FaultPlan::try_parse(options.faults, options.seed); !plan) {

@@ -19,14 +19,14 @@ namespace tern::sim {
 namespace {
 
 /// After this many answers of "not ready" in a row a stream goes on, so that polling loops end.
-constexpr unsigned most_unready_answers = 64;
+constexpr unsigned max_unready_answers = 64;
 /// After this many times that in which nothing could run, asking is called endless.
-constexpr unsigned most_idle_rounds = 1024;
+constexpr unsigned max_idle_rounds = 1024;
 /// With more actors than these, the numbers of ended ones are used again though a report could have
 /// named them.
-constexpr ActorId most_named_actors = 512;
+constexpr ActorId max_named_actors = 512;
 /// So many worlds may trace to files of one name.
-constexpr unsigned most_traces = 100;
+constexpr unsigned max_traces = 100;
 /// What is found in managed memory whose bytes were given up.
 constexpr int discarded_byte = 0xDD;
 
@@ -128,7 +128,7 @@ Result<void> World::open_trace() {
       return {};
     }
     // Taken by another world; but that all of so many are is no accident.
-    if (writer.failure().code() != ErrorCode::capacity || number == most_traces) {
+    if (writer.failure().code() != ErrorCode::capacity || number == max_traces) {
       return writer.failure();
     }
   }
@@ -697,7 +697,7 @@ void World::retire_ended() {
   for (const std::size_t i : ended_) run_towards(i, streams_[i]->submitted);
   // With this many, later reports may say less about who released a block: a clock has a component
   // for each number.
-  const std::vector<bool> remembered = checker_.remembered_actors(next_actor_ < most_named_actors);
+  const std::vector<bool> remembered = checker_.remembered_actors(next_actor_ < max_named_actors);
   const std::size_t candidates = ended_.size();
   std::erase_if(ended_, [&](std::size_t i) {
     const SimStream& stream = *streams_[i];
@@ -923,7 +923,7 @@ Result<bool> World::answer_query(std::size_t index, std::uint64_t position) {
     stream.unready_answers = stream.idle_rounds = 0;
     return true;
   }
-  if (++stream.unready_answers < most_unready_answers) return false;
+  if (++stream.unready_answers < max_unready_answers) return false;
   stream.unready_answers = 0;
   collect_ready(true);
   if (!ready_.empty()) {
@@ -935,14 +935,14 @@ Result<bool> World::answer_query(std::size_t index, std::uint64_t position) {
   const auto now = std::chrono::steady_clock::now();
   if (stream.idle_rounds++ == 0) stream.idle_since = now;
   const bool may_change = !holds_.empty() && now - stream.idle_since < patience_;
-  if (stream.idle_rounds < most_idle_rounds || may_change) return false;
+  if (stream.idle_rounds < max_idle_rounds || may_change) return false;
   stream.idle_rounds = 0;
   const std::string goal = checker_.mark_text(stream.actor, checker_.sequence(stream.actor));
   Finding finding = checker_.report(
       FindingCode::endless_poll, {.kind = RecordKind::host_access, .host = host_actor()},
       {.what =
            fmt::format("the host has asked {} times whether {} is done, and no stream can go on",
-                       most_unready_answers * most_idle_rounds, goal),
+                       max_unready_answers * max_idle_rounds, goal),
        .fix = "let the held stream go before asking, or in another thread",
        .action = fmt::format("asks for {}", goal)});
   finding.before = chain_from(index);
@@ -953,7 +953,7 @@ Result<bool> World::answer_query(std::size_t index, std::uint64_t position) {
 bool World::may_deny(std::size_t index, std::uint64_t step) noexcept {
   SimStream& stream = *streams_[index];
   if (step <= known_steps_) return false;
-  if (stream.unready_answers + 1 >= most_unready_answers) return false;
+  if (stream.unready_answers + 1 >= max_unready_answers) return false;
   ++stream.unready_answers;
   return true;
 }

@@ -34,7 +34,7 @@ Descriptor* FitIndex::find(std::uint64_t granules, std::uint64_t alignment,
                            Effort effort) const noexcept {
   auto [octave, part] = list_of(granules);
   if (octave >= octaves) return nullptr;
-  int looks = effort == Effort::quick ? most_looks : std::numeric_limits<int>::max();
+  int looks = effort == Effort::quick ? max_looks : std::numeric_limits<int>::max();
   // All ranges from the next list on are large enough; with an alignment, only those that are
   // larger by the alignment. In the lists between, a range may happen to fit, so a quick search
   // tries the first of each.
@@ -65,7 +65,7 @@ Descriptor* FitIndex::find_lowest(std::uint64_t granules, std::uint64_t alignmen
                                   std::uint64_t below_granules) const noexcept {
   auto [octave, part] = list_of(granules);
   Descriptor* lowest = nullptr;
-  int looks = most_looks_for_lowest;
+  int looks = max_looks_for_lowest;
   for (; octave < octaves; ++octave, part = 0) {
     std::uint32_t later = part_bits_[octave] & (~std::uint32_t{0} << part);
     for (; later != 0; later &= later - 1) {
@@ -101,7 +101,7 @@ std::uint64_t FitIndex::largest() const noexcept {
   return (std::uint64_t{parts} + part) << (octave - 1);
 }
 
-bool FitIndex::is_well() const noexcept {
+bool FitIndex::check_invariants() const noexcept {
   std::uint64_t total = 0;
   for (std::size_t octave = 0; octave < octaves; ++octave) {
     for (std::size_t part = 0; part < parts; ++part) {

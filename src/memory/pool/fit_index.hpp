@@ -23,9 +23,9 @@ class FitIndex {
   static constexpr std::size_t octaves = 40;
   static constexpr std::size_t parts = 32;
   /// Upper bound on the ranges of the size's own list that find() tries.
-  static constexpr int most_looks = 8;
+  static constexpr int max_looks = 8;
   /// Upper bound on the ranges among which find_lowest() chooses.
-  static constexpr int most_looks_for_lowest = 32;
+  static constexpr int max_looks_for_lowest = 32;
 
   void insert(Descriptor& range) noexcept;
   void remove(Descriptor& range) noexcept;
@@ -48,7 +48,7 @@ class FitIndex {
   [[nodiscard]] std::uint64_t exact_largest() const noexcept;
   [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
   /// Checks the lists, the bitmaps and the total against a visit of every range. For tests.
-  [[nodiscard]] bool is_well() const noexcept;
+  [[nodiscard]] bool check_invariants() const noexcept;
 
  private:
   struct List {

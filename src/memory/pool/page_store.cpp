@@ -28,7 +28,7 @@ PageStore::~PageStore() {
       static_cast<void>(device_.try_release_pages(handle));
     }
   }
-  for (const NativePages handle : loose_) static_cast<void>(device_.try_release_pages(handle));
+  for (const NativePages handle : unmapped_) static_cast<void>(device_.try_release_pages(handle));
   for (Region& region : regions_) {
     static_cast<void>(device_.try_unreserve(region.base, region.pages * page_bytes));
   }
@@ -127,8 +127,8 @@ PageStore::Region& PageStore::region_of(std::uint64_t offset) noexcept {
 
 // --- Pages
 
-Result<void> PageStore::try_have_loose(std::uint64_t pages) noexcept {
-  const std::uint64_t before = loose_.size();
+Result<void> PageStore::try_have_unmapped(std::uint64_t pages) noexcept {
+  const std::uint64_t before = unmapped_.size();
   if (before >= pages) return {};
   // Fail early: the device cannot have that many pages, and the bookkeeping would need host memory.
   if (const std::size_t total = device_.info().total_bytes;
@@ -142,18 +142,18 @@ Result<void> PageStore::try_have_loose(std::uint64_t pages) noexcept {
   try {
     // Reserve room for all pages, so that unback() never allocates.
     const std::uint64_t most = held_pages_ + (pages - before);
-    if (loose_.capacity() < most) loose_.reserve(std::max(most, 2 * loose_.capacity()));
+    if (unmapped_.capacity() < most) unmapped_.reserve(std::max(most, 2 * unmapped_.capacity()));
   } catch (const std::bad_alloc&) {
     return no_host_memory(pages * sizeof(NativePages));
   }
-  while (loose_.size() < pages) {
+  while (unmapped_.size() < pages) {
     ++driver_calls_;
     const Result<NativePages> made = device_.try_create_pages(page_bytes);
     if (!made) {
-      release_loose(loose_.size() - before);
+      release_unmapped(unmapped_.size() - before);
       return made.failure();
     }
-    loose_.push_back(*made);
+    unmapped_.push_back(*made);
     ++held_pages_;
     ++created_pages_;
   }
@@ -172,12 +172,12 @@ Result<void> PageStore::try_back(std::uint64_t offset, std::uint64_t pages) noex
   for (std::uint64_t i = 0; i < pages; ++i) {
     ++driver_calls_;
     if (Result<void> mapped =
-            device_.try_map(region.base + (first + i) * page_bytes, loose_.back());
+            device_.try_map(region.base + (first + i) * page_bytes, unmapped_.back());
         !mapped) {
       return undo(i, mapped.failure());
     }
-    region.mapped[first + i] = loose_.back();
-    loose_.pop_back();
+    region.mapped[first + i] = unmapped_.back();
+    unmapped_.pop_back();
   }
   ++driver_calls_;
   if (Result<void> opened =
@@ -199,7 +199,7 @@ PageStore::Unbacked PageStore::unback(std::uint64_t offset, std::uint64_t pages)
         !unmapped) {
       return {i, unmapped};
     }
-    loose_.push_back(std::exchange(region.mapped[first + i], {}));
+    unmapped_.push_back(std::exchange(region.mapped[first + i], {}));
   }
   return {pages, {}};
 }
@@ -212,12 +212,12 @@ std::uint64_t PageStore::mapped_in(std::uint64_t offset, std::uint64_t pages) no
                                                   [](NativePages one) { return one.value != 0; }));
 }
 
-std::uint64_t PageStore::release_loose(std::uint64_t most_pages) noexcept {
+std::uint64_t PageStore::release_unmapped(std::uint64_t max_pages) noexcept {
   std::uint64_t released = 0;
-  while (released < most_pages && !loose_.empty()) {
+  while (released < max_pages && !unmapped_.empty()) {
     ++driver_calls_;
-    if (!device_.try_release_pages(loose_.back())) break;
-    loose_.pop_back();
+    if (!device_.try_release_pages(unmapped_.back())) break;
+    unmapped_.pop_back();
     --held_pages_;
     ++released_pages_;
     ++released;

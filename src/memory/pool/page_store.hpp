@@ -46,7 +46,7 @@ class PageStore {
   void give_back_addresses(std::uint64_t offset, std::uint64_t pages) noexcept;
 
   /// Creates pages until `pages` are loose. On failure, releases the pages it has created.
-  [[nodiscard]] Result<void> try_have_loose(std::uint64_t pages) noexcept;
+  [[nodiscard]] Result<void> try_have_unmapped(std::uint64_t pages) noexcept;
   /// Maps loose pages to the addresses. On failure the pages are loose again; if the driver cannot
   /// even unmap them, they stay mapped and the addresses must not be used (mapped_in()).
   [[nodiscard]] Result<void> try_back(std::uint64_t offset, std::uint64_t pages) noexcept;
@@ -57,14 +57,14 @@ class PageStore {
     Result<void> result = {};
   };
   [[nodiscard]] Unbacked unback(std::uint64_t offset, std::uint64_t pages) noexcept;
-  /// Releases up to `most_pages` loose pages to the driver. Returns the number released.
-  std::uint64_t release_loose(std::uint64_t most_pages) noexcept;
+  /// Releases up to `max_pages` loose pages to the driver. Returns the number released.
+  std::uint64_t release_unmapped(std::uint64_t max_pages) noexcept;
 
   /// Returns the number of pages that are mapped in the range.
   [[nodiscard]] std::uint64_t mapped_in(std::uint64_t offset, std::uint64_t pages) noexcept;
 
   [[nodiscard]] std::uint64_t held_pages() const noexcept { return held_pages_; }
-  [[nodiscard]] std::uint64_t loose_pages() const noexcept { return loose_.size(); }
+  [[nodiscard]] std::uint64_t unmapped_pages() const noexcept { return unmapped_.size(); }
   [[nodiscard]] std::uint64_t driver_calls() const noexcept { return driver_calls_; }
   [[nodiscard]] std::uint64_t created_pages() const noexcept { return created_pages_; }
   [[nodiscard]] std::uint64_t released_pages() const noexcept { return released_pages_; }
@@ -86,7 +86,7 @@ class PageStore {
   const std::size_t address_bytes_;
   const ClosedBlocks closed_;
   std::vector<Region> regions_;
-  std::vector<NativePages> loose_;  // has capacity for every held page
+  std::vector<NativePages> unmapped_;  // has capacity for every held page
   std::uint64_t held_pages_ = 0;
   std::uint64_t created_pages_ = 0;
   std::uint64_t released_pages_ = 0;

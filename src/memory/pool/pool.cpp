@@ -16,14 +16,14 @@ constexpr std::uint64_t seal_granules = 32 * mib / granule_bytes;
 /// What the host has seen done is settled after so much was freed, and as much as is in flight.
 constexpr std::uint64_t settle_granules = mib / granule_bytes;
 /// Streams asked on the way of one request.
-constexpr std::size_t most_questions_per_request = 16;
+constexpr std::size_t max_questions_per_request = 16;
 /// Addresses are reserved for so large a part of a device at a time, because others want some too;
 /// and for no less than this, if it has as much.
 constexpr std::size_t regions_per_device = 8;
-constexpr std::size_t least_region_bytes = 64 * mib;
+constexpr std::size_t min_region_bytes = 64 * mib;
 /// A stream's cache holds at most such a part of the memory there may be, and no more than that.
 constexpr std::size_t class_share = 64, larger_share = 32;
-constexpr std::size_t most_class_bytes = 64 * mib, most_larger_bytes = 128 * mib;
+constexpr std::size_t max_class_bytes = 64 * mib, max_larger_bytes = 128 * mib;
 /// Threads are too many at the lock of the ranges when one of so many changes had to wait for it,
 /// and are not when that was so for no window of such a number.
 constexpr std::uint32_t changes_per_window = 256, changes_per_wait = 32, calm_windows = 64;
@@ -79,7 +79,7 @@ Pool::Pool(const Resource& owner, Device device, const PoolOptions& options)
       limit_bytes_(options.limit_bytes) {
   if (has_pages_) {
     const std::size_t most = device_.info().total_bytes;
-    pages_.emplace(device_, std::max(most / regions_per_device, std::min(most, least_region_bytes)),
+    pages_.emplace(device_, std::max(most / regions_per_device, std::min(most, min_region_bytes)),
                    closed_);
   } else {
     segments_.emplace(device_, options.kind, closed_);
@@ -180,7 +180,7 @@ Result<Block> Pool::try_allocate(const Request& request) noexcept {
                 .granules = granted_bytes(request.bytes) / granule_bytes,
                 .alignment = requested_alignment(request),
                 .cache = **cache};
-  if (request.bytes >= least_large_bytes && has_pages_) {
+  if (request.bytes >= min_large_bytes && has_pages_) {
     search.alignment = std::max(search.alignment, PageStore::page_granules);
   }
   Descriptor* const range = find(search);
@@ -204,7 +204,7 @@ Descriptor* Pool::find(Search& search) noexcept {
   // Where memory is short, what streams have passed is taken before what they have not: pieces that
   // are free for all can be joined.
   if (is_tight_.load(std::memory_order_relaxed) && !is_recycled) {
-    poll(most_questions_per_request);
+    poll(max_questions_per_request);
   } else if (is_settling_due_.load(std::memory_order_relaxed)) {
     // Else fresh memory of a segment would be used up before what was freed is used again.
     static_cast<void>(settle_seen());
@@ -219,13 +219,13 @@ Descriptor* Pool::find(Search& search) noexcept {
   if (exceeds_limit(search.granules)) return nullptr;
   // A few streams first; and before the pool holds more, every stream that may have passed enough:
   // else what nobody asks about would be held for ever.
-  for (const std::size_t most_questions : {most_questions_per_request, SIZE_MAX}) {
-    if (most_questions == SIZE_MAX && !may_have_enough(search.granules)) break;
-    if (poll(most_questions) == 0) continue;
+  for (const std::size_t max_questions : {max_questions_per_request, SIZE_MAX}) {
+    if (max_questions == SIZE_MAX && !may_have_enough(search.granules)) break;
+    if (poll(max_questions) == 0) continue;
     if (Descriptor* range = take(search, Thoroughness::quick)) return range;
     if (search.failure) return nullptr;
   }
-  const bool is_large = search.granules * granule_bytes >= least_large_bytes;
+  const bool is_large = search.granules * granule_bytes >= min_large_bytes;
   if (is_large && has_pages_) {
     search.rung = &Counts::remapped_hits;
     const std::lock_guard growth(growth_mutex_);
@@ -676,10 +676,10 @@ std::size_t Pool::ask(StreamCache& cache, std::size_t& questions_left) noexcept 
   return settled;
 }
 
-std::size_t Pool::poll(std::size_t most_questions) noexcept {
+std::size_t Pool::poll(std::size_t max_questions) noexcept {
   if (is_forked()) return 0;
   std::size_t settled = settle_seen();
-  std::size_t left = most_questions;
+  std::size_t left = max_questions;
   for_each_cache([&](StreamCache& cache) { settled += ask(cache, left); });
   return settled;
 }
@@ -687,7 +687,7 @@ std::size_t Pool::poll(std::size_t most_questions) noexcept {
 void Pool::note_change() noexcept {
   changes_.fetch_add(1, std::memory_order_relaxed);
   const std::size_t held =
-      held_bytes_.load(std::memory_order_relaxed) - loose_bytes_.load(std::memory_order_relaxed);
+      held_bytes_.load(std::memory_order_relaxed) - unmapped_bytes_.load(std::memory_order_relaxed);
   const std::size_t free =
       (ranges_.quiescent().total() + ranges_.in_flight_granules()) * granule_bytes;
   const std::size_t outside = held > free ? held - free : 0;
@@ -695,10 +695,9 @@ void Pool::note_change() noexcept {
   const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
   const std::size_t most = limit != 0 ? limit : device_.info().total_bytes;
   const bool is_tight = most != 0 && outside >= most / 4 * 3;
-  const std::size_t larger = std::min(most / larger_share, most_larger_bytes);
-  const CacheBounds roomy{
-      std::clamp(most / class_share, tight_bounds.class_bytes, most_class_bytes), larger,
-      is_crowded() ? larger : 0};
+  const std::size_t larger = std::min(most / larger_share, max_larger_bytes);
+  const CacheBounds roomy{std::clamp(most / class_share, tight_bounds.class_bytes, max_class_bytes),
+                          larger, is_crowded() ? larger : 0};
   const CacheBounds bounds = is_tight ? tight_bounds : roomy;
   // Every free reads these, so they are written only when they change.
   const auto set = [](auto& to, auto value) {
@@ -721,7 +720,7 @@ bool Pool::is_crowded() noexcept {
     waits_before_ += waits;
     changes_of_window_ = 0;
   }
-  return options_.expects_threads || crowded_windows_ > 0;
+  return options_.thread_caches || crowded_windows_ > 0;
 }
 
 std::uint64_t Pool::epoch() noexcept {

@@ -84,9 +84,9 @@ class Pool {
   void note_request(bool is_refused) noexcept;
 
   std::size_t trim(std::size_t keep_bytes) noexcept;
-  /// Queries streams whether their frees have completed, at most `most_questions` times. Returns
+  /// Queries streams whether their frees have completed, at most `max_questions` times. Returns
   /// the bytes that became available to every stream.
-  std::size_t poll(std::size_t most_questions) noexcept;
+  std::size_t poll(std::size_t max_questions) noexcept;
   void set_limit(std::size_t limit_bytes) noexcept;
   /// Allocates `bytes` from the driver in advance.
   [[nodiscard]] Result<void> try_hold(std::size_t bytes) noexcept;
@@ -94,7 +94,7 @@ class Pool {
   [[nodiscard]] Statistics statistics() noexcept;
   [[nodiscard]] PoolStatistics pool_statistics() noexcept;
   [[nodiscard]] Fragmentation fragmentation() noexcept;
-  [[nodiscard]] bool is_well() noexcept;
+  [[nodiscard]] bool check_invariants() noexcept;
 
  private:
   /// A request on the slow path.
@@ -287,7 +287,7 @@ class Pool {
                            middle_bound_ = 0;  // of each stream's cache
   std::atomic<std::size_t> limit_bytes_;
   alignas(64) std::atomic<std::uint64_t> changes_ = 0;
-  std::atomic<std::size_t> held_bytes_ = 0, loose_bytes_ = 0, peak_held_bytes_ = 0;
+  std::atomic<std::size_t> held_bytes_ = 0, unmapped_bytes_ = 0, peak_held_bytes_ = 0;
   std::atomic<std::uint64_t> polls_ = 0, seals_ = 0, host_waits_ = 0, grows_ = 0, trims_ = 0,
                              pages_moved_ = 0, pages_created_ = 0, pages_released_ = 0,
                              page_calls_ = 0;

@@ -32,10 +32,10 @@ PoolStatistics Pool::sums() noexcept {
   {
     const std::lock_guard lock(ranges_mutex_);
     now.in_flight_bytes = ranges_.in_flight_granules() * granule_bytes;
-    now.quiescent_bytes = ranges_.quiescent().total() * granule_bytes;
+    now.available_bytes = ranges_.quiescent().total() * granule_bytes;
   }
   now.held_bytes = held_bytes_.load(std::memory_order_relaxed);
-  now.loose_bytes = loose_bytes_.load(std::memory_order_relaxed);
+  now.unmapped_bytes = unmapped_bytes_.load(std::memory_order_relaxed);
   now.limit_bytes = limit_bytes_.load(std::memory_order_relaxed);
   now.peak_held_bytes = peak_held_bytes_.load(std::memory_order_relaxed);
   now.polls = polls_.load(std::memory_order_relaxed);
@@ -95,7 +95,7 @@ Fragmentation Pool::fragmentation(const PoolStatistics& all) noexcept {
       all.limit_bytes != 0 ? all.limit_bytes : std::max(all.held_bytes, device_.info().total_bytes);
   const std::size_t room = most - std::min(most, all.held_bytes);
   if (has_pages_) {
-    now.free_page_bytes = ranges_.free_pages() * page_bytes + all.loose_bytes;
+    now.free_page_bytes = ranges_.free_pages() * page_bytes + all.unmapped_bytes;
     now.largest_satisfiable =
         std::max(now.largest_now, now.free_page_bytes + room / page_bytes * page_bytes);
   } else {
@@ -108,14 +108,14 @@ Fragmentation Pool::fragmentation(const PoolStatistics& all) noexcept {
   return now;
 }
 
-bool Pool::is_well() noexcept {
+bool Pool::check_invariants() noexcept {
   const PoolStatistics now = pool_statistics();
   const std::lock_guard growth(growth_mutex_);
   const std::lock_guard lock(ranges_mutex_);
   const Ranges::Census census = ranges_.count();
-  if (!census.is_well) return false;
+  if (!census.check_invariants) return false;
   if (census.held * granule_bytes != now.live_bytes + now.cached_bytes) return false;
-  return (census.held + census.in_flight + census.quiescent) * granule_bytes + now.loose_bytes ==
+  return (census.held + census.in_flight + census.quiescent) * granule_bytes + now.unmapped_bytes ==
          now.held_bytes;
 }
 

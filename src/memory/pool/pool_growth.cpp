@@ -13,11 +13,11 @@ constexpr std::uint64_t page_granules = PageStore::page_granules;
 /// Grow by more than is needed, so that growing is rare: by 1/16 of the held memory, at most 64
 /// MiB.
 constexpr std::uint64_t growth_share = 16;
-constexpr std::uint64_t most_extra_pages = 64 * mib / page_bytes;
+constexpr std::uint64_t max_extra_pages = 64 * mib / page_bytes;
 /// Idle memory is returned automatically if more than 256 MiB and more than a quarter of the held
 /// memory are idle, until an eighth is left, and at most every 100 ms.
-constexpr std::size_t least_idle_bytes = 256 * mib;
-constexpr std::chrono::milliseconds least_time_between_trims{100};
+constexpr std::size_t min_idle_bytes = 256 * mib;
+constexpr std::chrono::milliseconds min_time_between_trims{100};
 
 std::uint64_t round_up_to(std::uint64_t value, std::uint64_t multiple) noexcept {
   return (value + multiple - 1) / multiple * multiple;
@@ -40,8 +40,8 @@ void Pool::note_held() noexcept {
   std::size_t held = 0;
   if (has_pages_) {
     held = pages_->held_pages() * page_bytes;
-    loose_bytes_.store((pages_->loose_pages() + stuck_pages_) * page_bytes,
-                       std::memory_order_relaxed);
+    unmapped_bytes_.store((pages_->unmapped_pages() + stuck_pages_) * page_bytes,
+                          std::memory_order_relaxed);
     set(page_calls_, pages_->driver_calls());
     set(pages_created_, pages_->created_pages());
     set(pages_released_, pages_->released_pages());
@@ -145,7 +145,7 @@ void Pool::give_up_addresses(Descriptor& range) noexcept {
 // it. The steps: hold the last range, create pages, get addresses, map the pages, cut out the
 // block. If a step fails, the steps before are undone.
 Descriptor* Pool::grow_pages(Search& search) noexcept {
-  const std::uint64_t loose = pages_->loose_pages();
+  const std::uint64_t loose = pages_->unmapped_pages();
   const std::uint64_t held = pages_->held_pages();
   const std::uint64_t limit = limit_pages();
   const std::uint64_t room = loose + (limit > held ? limit - held : 0);
@@ -183,7 +183,7 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
   };
   const auto fail = [&](const Failure& failure) -> Descriptor* {
     give_tail_back();
-    pages_->release_loose(pages_->loose_pages() - std::min(loose, pages_->loose_pages()));
+    pages_->release_unmapped(pages_->unmapped_pages() - std::min(loose, pages_->unmapped_pages()));
     note_held();
     search.fail_for(failure);
     return nullptr;
@@ -192,12 +192,12 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
     give_tail_back();
     return nullptr;
   }
-  std::uint64_t extra = std::min({held / growth_share, most_extra_pages, room - need});
+  std::uint64_t extra = std::min({held / growth_share, max_extra_pages, room - need});
   if (tail != nullptr) extra = std::min(extra, addresses - need);
-  Result<void> made = pages_->try_have_loose(need + extra);
+  Result<void> made = pages_->try_have_unmapped(need + extra);
   while (!made && extra > 0) {
     extra /= 4;
-    made = pages_->try_have_loose(need + extra);
+    made = pages_->try_have_unmapped(need + extra);
   }
   if (!made) return fail(made.failure());
 
@@ -205,7 +205,7 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
   Result<Descriptor*> target = tail != nullptr ? try_add_addresses(need + extra)
                                                : try_take_addresses(need + extra, alignment);
   if (!target && tail == nullptr && extra > 0) {
-    pages_->release_loose(std::exchange(extra, 0));
+    pages_->release_unmapped(std::exchange(extra, 0));
     target = try_take_addresses(need, alignment);
   }
   if (!target) return fail(target.failure());
@@ -269,7 +269,7 @@ Descriptor* Pool::remap(Search& search) noexcept {
   const std::uint64_t limit = limit_pages();
   const std::uint64_t room = limit > held ? limit - held : 0;
   Descriptor* donors = nullptr;
-  std::uint64_t found = pages_->loose_pages();
+  std::uint64_t found = pages_->unmapped_pages();
   const std::uint64_t loose = found;
   {
     const std::lock_guard lock(ranges_mutex_);
@@ -299,7 +299,7 @@ Descriptor* Pool::remap(Search& search) noexcept {
   };
   // Create missing pages first: if that fails, nothing has been moved.
   if (found < pages) {
-    if (Result<void> made = pages_->try_have_loose(loose + (pages - found)); !made) {
+    if (Result<void> made = pages_->try_have_unmapped(loose + (pages - found)); !made) {
       return fail(made.failure());
     }
   }
@@ -372,7 +372,7 @@ std::size_t Pool::release_free(std::size_t keep_bytes) noexcept {
     const auto excess = [&] {
       return held() > keep_bytes ? (held() - keep_bytes + page_bytes - 1) / page_bytes : 0;
     };
-    pages_->release_loose(excess());
+    pages_->release_unmapped(excess());
     while (excess() > 0) {
       Descriptor* run = nullptr;
       {
@@ -394,7 +394,7 @@ std::size_t Pool::release_free(std::size_t keep_bytes) noexcept {
         if (freed > 0) ranges_.put_unbacked(*run);
         if (kept != nullptr) ranges_.put_quiescent(*kept);
       }
-      if (pages_->release_loose(freed) < freed || freed < count) break;
+      if (pages_->release_unmapped(freed) < freed || freed < count) break;
     }
   } else {
     while (held() > keep_bytes) {
@@ -431,20 +431,20 @@ std::size_t Pool::trim(std::size_t keep_bytes) noexcept {
 }
 
 void Pool::trim_if_idle() noexcept {
-  if (!options_.trims_itself) return;
+  if (!options_.auto_trim) return;
   const std::size_t held = held_bytes_.load(std::memory_order_relaxed);
-  if (held <= std::max(least_idle_bytes, options_.initial_bytes)) return;
+  if (held <= std::max(min_idle_bytes, options_.initial_bytes)) return;
   std::size_t idle = 0;
   {
     const std::lock_guard lock(ranges_mutex_);
     idle = has_pages_ ? ranges_.free_pages() * page_bytes
                       : ranges_.quiescent().total() * granule_bytes;
   }
-  if (idle <= least_idle_bytes || idle <= held / 4) return;
+  if (idle <= min_idle_bytes || idle <= held / 4) return;
   const std::unique_lock growth(growth_mutex_, std::try_to_lock);
   if (!growth) return;
   const auto now = std::chrono::steady_clock::now();
-  if (now - last_trim_ < least_time_between_trims) return;
+  if (now - last_trim_ < min_time_between_trims) return;
   last_trim_ = now;
   const std::size_t keep = std::max(held - (idle - held / 8), options_.initial_bytes);
   if (release_free(keep) > 0) trims_.fetch_add(1, std::memory_order_relaxed);

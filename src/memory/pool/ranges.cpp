@@ -153,10 +153,10 @@ std::uint64_t Ranges::begin_that_spares_pages(const Descriptor& range, std::uint
 
 void Ranges::take_whole(Descriptor& range) noexcept { remove_quiescent(range); }
 
-Descriptor* Ranges::take_pages(std::uint64_t most_pages) noexcept {
+Descriptor* Ranges::take_pages(std::uint64_t max_pages) noexcept {
   Descriptor* found = first_holder();
   if (found == nullptr) return nullptr;
-  const std::uint64_t pages = std::min(pages_in(*found), most_pages);
+  const std::uint64_t pages = std::min(pages_in(*found), max_pages);
   remove_quiescent(*found);
   cut(*found, aligned_begin(*found, page_granules_), pages * page_granules_,
       [this](Descriptor& rest) { insert_quiescent(rest); });
@@ -293,7 +293,7 @@ Ranges::Census Ranges::count() const noexcept {
   std::uint64_t pages = 0;
   store_.for_each([&](const Descriptor& range) {
     if (range.state == State::spare) return;
-    if (range.size == 0) census.is_well = false;
+    if (range.size == 0) census.check_invariants = false;
     switch (range.state) {
       case State::held:
         census.held += range.size;
@@ -313,18 +313,18 @@ Ranges::Census Ranges::count() const noexcept {
     }
     const Descriptor* after = range.after;
     if (after == nullptr) return;
-    if (after->before != &range || after->offset != range.end()) census.is_well = false;
+    if (after->before != &range || after->offset != range.end()) census.check_invariants = false;
     const bool is_joined = range.state == State::quiescent || range.state == State::unbacked;
-    if (is_joined && after->state == range.state) census.is_well = false;
+    if (is_joined && after->state == range.state) census.check_invariants = false;
   });
   std::uint64_t held_pages = 0;
   for (const Descriptor* head : holders_) {
     for (const Descriptor* at = head; at != nullptr; at = at->newer) held_pages += pages_in(*at);
   }
-  if (pages != free_pages_ || held_pages != free_pages_ || !quiescent_.is_well() ||
-      !unbacked_.is_well() || census.in_flight != in_flight_granules_ ||
+  if (pages != free_pages_ || held_pages != free_pages_ || !quiescent_.check_invariants() ||
+      !unbacked_.check_invariants() || census.in_flight != in_flight_granules_ ||
       census.quiescent != quiescent_.total() || census.unbacked != unbacked_.total()) {
-    census.is_well = false;
+    census.check_invariants = false;
   }
   return census;
 }

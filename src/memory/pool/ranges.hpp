@@ -72,9 +72,9 @@ class Ranges {
                                            std::uint64_t alignment) noexcept;
   /// Takes addresses without memory. The search is thorough.
   [[nodiscard]] Descriptor* take_unbacked(std::uint64_t granules, std::uint64_t alignment) noexcept;
-  /// Takes up to `most_pages` contiguous whole pages from a quiescent range, small ranges first.
+  /// Takes up to `max_pages` contiguous whole pages from a quiescent range, small ranges first.
   /// Returns null if there are none.
-  [[nodiscard]] Descriptor* take_pages(std::uint64_t most_pages) noexcept;
+  [[nodiscard]] Descriptor* take_pages(std::uint64_t max_pages) noexcept;
   /// Takes a whole quiescent range.
   void take_whole(Descriptor& range) noexcept;
   /// Cuts a held range down to `granules` from `offset` on. Calls put() with the parts before and
@@ -129,7 +129,7 @@ class Ranges {
   }
   /// Counts granules by state, one range at a time, and checks lists and links. For tests.
   struct Census {
-    bool is_well = true;
+    bool check_invariants = true;
     std::uint64_t held = 0, in_flight = 0, quiescent = 0, unbacked = 0;
   };
   [[nodiscard]] Census count() const noexcept;

@@ -16,7 +16,7 @@ inline constexpr std::size_t granule_bytes = 256;
 inline constexpr std::size_t page_bytes = std::size_t{2} << 20;
 /// The largest block with a size class, and the smallest block with pages of its own.
 inline constexpr std::size_t largest_class_bytes = std::size_t{1} << 20;
-inline constexpr std::size_t least_large_bytes = std::size_t{16} << 20;
+inline constexpr std::size_t min_large_bytes = std::size_t{16} << 20;
 
 inline constexpr std::size_t linear_classes = 8;
 inline constexpr std::size_t classes_per_octave = 8;
@@ -28,7 +28,7 @@ inline constexpr std::size_t middle_class_count = 32;
   return (bytes + multiple - 1) / multiple * multiple;
 }
 
-/// Returns the smallest class that holds `bytes`, which is 1 to least_large_bytes.
+/// Returns the smallest class that holds `bytes`, which is 1 to min_large_bytes.
 [[nodiscard]] constexpr std::size_t class_of(std::size_t bytes) noexcept {
   const std::size_t last = (bytes - 1) / granule_bytes;  // number of the last granule
   if (last < linear_classes) return last;
@@ -48,12 +48,12 @@ inline constexpr std::size_t middle_class_count = 32;
 /// Returns the size that is granted for `bytes`, which is at least 1 and far below 2^63.
 [[nodiscard]] constexpr std::size_t granted_bytes(std::size_t bytes) noexcept {
   if (bytes <= largest_class_bytes) return class_bytes(class_of(bytes));
-  return bytes < least_large_bytes ? round_up(bytes, granule_bytes) : round_up(bytes, page_bytes);
+  return bytes < min_large_bytes ? round_up(bytes, granule_bytes) : round_up(bytes, page_bytes);
 }
 
 static_assert(class_bytes(class_count - 1) == largest_class_bytes);
 static_assert(class_of(largest_class_bytes) == class_count - 1);
 static_assert(class_of(largest_class_bytes + 1) == class_count);
-static_assert(class_of(least_large_bytes) == class_count + middle_class_count - 1);
+static_assert(class_of(min_large_bytes) == class_count + middle_class_count - 1);
 
 }  // namespace tern::pool

@@ -16,7 +16,7 @@ void push(Descriptor& block, Descriptor*& list) noexcept {
 
 // Returns whether a block of this size belongs in the middle stacks: above 1 MiB and below 16 MiB.
 bool is_middle(std::size_t granted_bytes) noexcept {
-  return granted_bytes > largest_class_bytes && granted_bytes < least_large_bytes;
+  return granted_bytes > largest_class_bytes && granted_bytes < min_large_bytes;
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ Descriptor* StreamCache::put_with_care(Descriptor& block, const CacheBounds& bou
     return leaving;
   }
   Stack& stack = stacks_[class_of(bytes)];
-  if (stack.count == most_per_class) shed(stack, class_bytes_, leaving);
+  if (stack.count == max_per_class) shed(stack, class_bytes_, leaving);
   // Stacks shed in turn, so that no class keeps blocks that it does not use. A stack of small
   // blocks sheds only if it holds its share of the bytes, because small blocks are soon missed and
   // free little memory. If memory is short, small blocks are shed too: a small block keeps a page
@@ -98,14 +98,14 @@ Descriptor* StreamCache::take_larger(std::size_t granted_bytes, std::uint64_t al
 
 Descriptor* StreamCache::take_middle(std::size_t granted_bytes, std::uint64_t alignment) noexcept {
   // Blocks of up to this size are in the stack of the size and the two stacks after it.
-  const std::size_t most_bytes = granted_bytes + granted_bytes / slack_share;
+  const std::size_t max_bytes = granted_bytes + granted_bytes / slack_share;
   const std::size_t first = class_of(granted_bytes) - class_count;
   const std::size_t last = std::min(first + 3, middle_.size());
   for (std::size_t at = first; at < last; ++at) {
     Stack& stack = middle_[at];
     // Choose the tightest fit, so that larger blocks stay for larger requests.
     Descriptor** best = nullptr;
-    std::size_t best_bytes = most_bytes + 1;
+    std::size_t best_bytes = max_bytes + 1;
     for (Descriptor** link = &stack.top; *link != nullptr && best_bytes > granted_bytes;
          link = &(*link)->next) {
       const std::size_t bytes = bytes_of(**link);
@@ -141,36 +141,36 @@ Descriptor* StreamCache::take_recent(std::size_t granted_bytes, std::uint64_t al
   return nullptr;
 }
 
-void StreamCache::shed_middle(std::size_t bytes, std::size_t most_bytes,
+void StreamCache::shed_middle(std::size_t bytes, std::size_t max_bytes,
                               Descriptor*& leaving) noexcept {
-  while (middle_bytes_ > 0 && middle_bytes_ + bytes > most_bytes) {
+  while (middle_bytes_ > 0 && middle_bytes_ + bytes > max_bytes) {
     shed(middle_[middle_hand_], middle_bytes_, leaving);
     middle_hand_ = (middle_hand_ + 1) % middle_.size();
   }
 }
 
-void StreamCache::put_middle(Descriptor& block, std::size_t most_bytes,
+void StreamCache::put_middle(Descriptor& block, std::size_t max_bytes,
                              Descriptor*& leaving) noexcept {
   const std::size_t bytes = bytes_of(block);
-  shed_middle(bytes, most_bytes, leaving);
+  shed_middle(bytes, max_bytes, leaving);
   Stack& stack = middle_[class_of(bytes) - class_count];
-  if (stack.count == most_per_class) shed(stack, middle_bytes_, leaving);
+  if (stack.count == max_per_class) shed(stack, middle_bytes_, leaving);
   stack.push(block);
   middle_bytes_ += bytes;
 }
 
 // Keeps the block as the newest; older ones leave until the count and the bytes allow it.
-void StreamCache::put_recent(Descriptor& block, std::size_t most_bytes,
+void StreamCache::put_recent(Descriptor& block, std::size_t max_bytes,
                              Descriptor*& leaving) noexcept {
   const std::size_t bytes = bytes_of(block);
-  if (bytes > most_bytes) {
+  if (bytes > max_bytes) {
     push(block, leaving);
     return;
   }
   for (std::size_t i = recent_count; i > 0; --i) {
     Descriptor*& old = recent_[i - 1];
     if (old == nullptr) continue;
-    const bool has_room = recent_.back() == nullptr && recent_bytes_ + bytes <= most_bytes;
+    const bool has_room = recent_.back() == nullptr && recent_bytes_ + bytes <= max_bytes;
     if (has_room) break;
     recent_bytes_ -= bytes_of(*old);
     push(*std::exchange(old, nullptr), leaving);

@@ -37,7 +37,7 @@ inline constexpr CacheBounds tight_bounds{std::size_t{1} << 20, 0, 0};
 
 class alignas(64) StreamCache {
  public:
-  static constexpr std::size_t most_per_class = 32;
+  static constexpr std::size_t max_per_class = 32;
   static constexpr std::size_t recent_count = 2;
   /// A cached block may be larger than the granted size by 1/8 of it.
   static constexpr std::uint64_t slack_share = 8;
@@ -117,11 +117,11 @@ class alignas(64) StreamCache {
     return try_put(block, bounds.class_bytes) ? nullptr : put_with_care(block, bounds);
   }
   /// Keeps a block that has a class. Returns false if there is no room.
-  [[nodiscard]] bool try_put(Descriptor& block, std::size_t most_class_bytes) noexcept {
+  [[nodiscard]] bool try_put(Descriptor& block, std::size_t max_class_bytes) noexcept {
     const std::size_t bytes = block.size * granule_bytes;
-    if (bytes > largest_class_bytes || class_bytes_ + bytes > most_class_bytes) return false;
+    if (bytes > largest_class_bytes || class_bytes_ + bytes > max_class_bytes) return false;
     Stack& stack = stacks_[class_of(bytes)];
-    if (stack.count == most_per_class) return false;
+    if (stack.count == max_per_class) return false;
     stack.push(block);
     class_bytes_ += bytes;
     return true;
@@ -200,10 +200,10 @@ class alignas(64) StreamCache {
                                         std::uint64_t alignment) noexcept;
   [[nodiscard]] Descriptor* take_recent(std::size_t granted_bytes,
                                         std::uint64_t alignment) noexcept;
-  void put_middle(Descriptor& block, std::size_t most_bytes, Descriptor*& leaving) noexcept;
-  void put_recent(Descriptor& block, std::size_t most_bytes, Descriptor*& leaving) noexcept;
+  void put_middle(Descriptor& block, std::size_t max_bytes, Descriptor*& leaving) noexcept;
+  void put_recent(Descriptor& block, std::size_t max_bytes, Descriptor*& leaving) noexcept;
   /// Removes blocks until there is room for `bytes` among the middle blocks.
-  void shed_middle(std::size_t bytes, std::size_t most_bytes, Descriptor*& leaving) noexcept;
+  void shed_middle(std::size_t bytes, std::size_t max_bytes, Descriptor*& leaving) noexcept;
   /// Removes the older half of a stack.
   static void shed(Stack& stack, std::size_t& bytes, Descriptor*& leaving) noexcept;
 

@@ -32,11 +32,11 @@ TEST(CudaContext, IsCurrentInAVisitAndNotBehindIt) {
   const auto first = bench.open(0), second = bench.open(1);
   EXPECT_EQ(bench.current(), nullptr);
   {
-    const Context::Visit visit(*first);
-    ASSERT_TRUE(visit);
+    const ContextScope scope(*first);
+    ASSERT_TRUE(scope);
     EXPECT_EQ(bench.current(), first->handle());
     {
-      const Context::Visit inner(*second);
+      const ContextScope inner(*second);
       EXPECT_EQ(bench.current(), second->handle());
     }
     EXPECT_EQ(bench.current(), first->handle());
@@ -49,7 +49,7 @@ TEST(CudaContext, PutsBackTheContextThatSomebodyElseMadeCurrent) {
   const ContextBench bench;
   const auto first = bench.open(0), second = bench.open(1);
   ASSERT_EQ(bench.driver.table.cuCtxSetCurrent(second->handle()), CUDA_SUCCESS);
-  { const Context::Visit visit(*first); }
+  { const ContextScope scope(*first); }
   EXPECT_EQ(bench.current(), second->handle());
 }
 
@@ -58,7 +58,7 @@ TEST(CudaContext, IsNotPushedWhereItIsCurrentAlready) {
   const auto context = bench.open();
   ASSERT_EQ(bench.driver.table.cuCtxSetCurrent(context->handle()), CUDA_SUCCESS);
   bench.fake.clear_failures();
-  { const Context::Visit visit(*context); }
+  { const ContextScope scope(*context); }
   EXPECT_EQ(bench.fake.calls("cuCtxPushCurrent"), 0u);
   EXPECT_EQ(bench.fake.calls("cuCtxPopCurrent"), 0u);
   EXPECT_EQ(bench.current(), context->handle());
@@ -69,13 +69,13 @@ TEST(CudaContext, IsNotVisitedIfItCannotBeMadeCurrent) {
   const auto context = bench.open();
   bench.fake.fail_call("cuCtxPushCurrent", 1, CUDA_ERROR_UNKNOWN);
   {
-    const Context::Visit visit(*context);
-    ASSERT_FALSE(visit);
-    EXPECT_EQ(visit.failure().code(), ErrorCode::driver);
-    EXPECT_EQ(visit.failure().string("call"), "cuCtxPushCurrent");
+    const ContextScope scope(*context);
+    ASSERT_FALSE(scope);
+    EXPECT_EQ(scope.failure().code(), ErrorCode::driver);
+    EXPECT_EQ(scope.failure().string("call"), "cuCtxPushCurrent");
   }
   EXPECT_EQ(bench.fake.calls("cuCtxPopCurrent"), 0u);
-  EXPECT_TRUE(Context::Visit(*context));
+  EXPECT_TRUE(ContextScope(*context));
 }
 
 TEST(CudaContext, NamesTheCallThatItCannotBeOpenedWithout) {
@@ -109,10 +109,10 @@ TEST(CudaContext, KeepsTheFirstErrorThatPoisonsIt) {
   const Result<void> later = context->check(CUDA_ERROR_LAUNCH_FAILED, "cuMemFree");
   EXPECT_EQ(later.failure().string("call"), "cuEventQuery");
   const std::uint64_t calls = bench.fake.total_calls();
-  const Context::Visit visit(*context);
-  ASSERT_FALSE(visit);
-  EXPECT_EQ(visit.failure().string("call"), "cuEventQuery");
-  EXPECT_EQ(visit.failure().number("code"), 700u);
+  const ContextScope scope(*context);
+  ASSERT_FALSE(scope);
+  EXPECT_EQ(scope.failure().string("call"), "cuEventQuery");
+  EXPECT_EQ(scope.failure().number("code"), 700u);
   EXPECT_EQ(bench.fake.total_calls(), calls);
 }
 
@@ -122,8 +122,8 @@ TEST(CudaContext, IsLostIfSomebodyResetsTheDevice) {
   bench.fake.reset(0);
   CUcontext now = nullptr;
   {
-    const Context::Visit visit(*context);
-    if (visit) {
+    const ContextScope scope(*context);
+    if (scope) {
       std::size_t free = 0, total = 0;
       EXPECT_EQ(
           code(context->check(bench.driver.table.cuMemGetInfo(&free, &total), "cuMemGetInfo")),
@@ -140,9 +140,9 @@ TEST(CudaContext, RefusesVisitsWhileTheProcessEnds) {
   const auto context = bench.open();
   const EndingProcess ending;
   const std::uint64_t calls = bench.fake.total_calls();
-  const Context::Visit visit(*context);
-  ASSERT_FALSE(visit);
-  EXPECT_EQ(visit.failure().code(), ErrorCode::after_shutdown);
+  const ContextScope scope(*context);
+  ASSERT_FALSE(scope);
+  EXPECT_EQ(scope.failure().code(), ErrorCode::after_shutdown);
   EXPECT_FALSE(context->can_call());
   EXPECT_EQ(bench.fake.total_calls(), calls);
 }
@@ -150,7 +150,7 @@ TEST(CudaContext, RefusesVisitsWhileTheProcessEnds) {
 TEST(CudaContext, SaysHowMuchMemoryIsLeftWhenThereIsTooLittle) {
   ContextBench bench;
   const auto context = bench.open();
-  const Context::Visit visit(*context);
+  const ContextScope scope(*context);
   const Result<void> refused = context->check(CUDA_ERROR_OUT_OF_MEMORY, "cuMemAlloc", 12345);
   EXPECT_EQ(refused.failure().number("requested"), 12345u);
   EXPECT_EQ(refused.failure().number("total"), 64 * mib);
@@ -171,15 +171,15 @@ TEST(CudaContext, LeavesTheCaptureModeOfTheThreadAsItWas) {
   CUstreamCaptureMode own = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
   ASSERT_EQ(cu.cuThreadExchangeStreamCaptureMode(&own), CUDA_SUCCESS);
   {
-    const Context::Visit visit(*context);
+    const ContextScope scope(*context);
     EXPECT_EQ(mode(), CU_STREAM_CAPTURE_MODE_RELAXED);
-    const Context::Visit inner(*context);
+    const ContextScope inner(*context);
     EXPECT_EQ(mode(), CU_STREAM_CAPTURE_MODE_RELAXED);
   }
   EXPECT_EQ(mode(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
   // Where it could not be changed, nothing is put back.
   bench.fake.fail_call("cuThreadExchangeStreamCaptureMode", 1, CUDA_ERROR_UNKNOWN);
-  { const Context::Visit visit(*context); }
+  { const ContextScope scope(*context); }
   EXPECT_EQ(mode(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 }
 

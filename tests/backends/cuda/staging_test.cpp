@@ -26,7 +26,7 @@ using Kind = StagingResult::Kind;
 StagingOptions small_options(std::size_t threads = 3) {
   StagingOptions options;
   options.slot_bytes = 4 * kib;
-  options.least_chunk_bytes = 256;
+  options.min_chunk_bytes = 256;
   options.queue_slots = 8;
   options.queue_slot_bytes = 2 * kib;
   options.ring_bytes = 3 * 2 * options.slot_bytes + 16 * kib;
@@ -606,7 +606,7 @@ TEST(CudaStaging, LosesNothingWhenAnyCallFails) {
 
 // A failure, and then the call that should have tidied up after it. What follows uses all lanes or
 // only one, and trim() frees them all.
-TEST(CudaStaging, MendsItselfWhenTidyingUpFailsToo) {
+TEST(CudaStaging, RecoversItselfWhenTidyingUpFailsToo) {
   for (const std::size_t bytes_after : {copy_bytes, std::size_t{1}}) {
     for (const Way way : {Way::now, Way::queued}) {
       for (const char* tidying : {"cuStreamSynchronize", "cuEventRecord", "cuStreamWaitEvent"}) {

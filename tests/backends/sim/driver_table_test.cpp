@@ -268,8 +268,8 @@ class Walk {
     TERN_STEP(cuFuncGetName(&name, all[1]));
     std::size_t offset = 0, parameter_bytes = 0;
     TERN_STEP(cuFuncGetParamInfo(function, 1, &offset, &parameter_bytes));
-    int least_grid = 0, block = 0;
-    TERN_STEP(cuOccupancyMaxPotentialBlockSize(&least_grid, &block, function, nullptr, 0, 0));
+    int min_grid = 0, block = 0;
+    TERN_STEP(cuOccupancyMaxPotentialBlockSize(&min_grid, &block, function, nullptr, 0, 0));
     EXPECT_EQ(functions, 2u);
     EXPECT_STREQ(name, "sum");
     EXPECT_EQ(offset, 8u);

@@ -331,7 +331,7 @@ TEST(HostWatch, ComparesNothingWhenThereIsTooMuch) {
   std::vector<std::byte> memory(8, std::byte{1});
   const sim::HostWatch::Range range{memory.data(), memory.size(), false};
   std::vector<std::uint64_t> numbers;
-  for (std::size_t i = 0; i <= sim::HostWatch::most_operations; ++i) {
+  for (std::size_t i = 0; i <= sim::HostWatch::max_operations; ++i) {
     numbers.push_back(watch.submitted({.sequence = i}, {&range, 1}, sim::HostWatch::Kind::copy,
                                       sim::HostWatch::Queued::known_ranges, found));
   }

@@ -226,8 +226,8 @@ void expect_sense(const std::string& text, std::uint64_t seed) {
     ASSERT_TRUE(profile.failure().text().ends_with(".")) << seed;
     return;
   }
-  ASSERT_GE(profile->memory_bytes, least_memory_bytes) << seed;
-  ASSERT_LE(profile->memory_bytes, most_memory_bytes) << seed;
+  ASSERT_GE(profile->memory_bytes, min_memory_bytes) << seed;
+  ASSERT_LE(profile->memory_bytes, max_memory_bytes) << seed;
   ASSERT_GE(profile->link_bytes_per_us, 1u) << seed;
   ASSERT_GE(profile->memory_bytes_per_us, 1u) << seed;
   ASSERT_GE(profile->processors, 1u) << seed;

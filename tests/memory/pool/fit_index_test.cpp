@@ -15,7 +15,7 @@ TEST(FitIndex, FindsNothingInNothing) {
   EXPECT_EQ(index.find(1), nullptr);
   EXPECT_EQ(index.largest(), 0u);
   EXPECT_EQ(index.total(), 0u);
-  EXPECT_TRUE(index.is_well());
+  EXPECT_TRUE(index.check_invariants());
 }
 
 TEST(FitIndex, FindsARangeOfExactlyTheSize) {
@@ -29,7 +29,7 @@ TEST(FitIndex, FindsARangeOfExactlyTheSize) {
     EXPECT_GT(index.largest() * 33, size * 32);  // to the part of an octave
     index.remove(range);
     EXPECT_TRUE(index.empty());
-    EXPECT_TRUE(index.is_well());
+    EXPECT_TRUE(index.check_invariants());
   }
 }
 
@@ -51,7 +51,7 @@ TEST(FitIndex, LooksAtSeveralOfTheSameList) {
   ranges.back().offset = 0;
   ranges.back().size = 1050;
   index.insert(ranges.back());
-  for (int i = 1; i < FitIndex::most_looks; ++i) {
+  for (int i = 1; i < FitIndex::max_looks; ++i) {
     ranges.emplace_back();
     ranges.back().offset = std::uint64_t(i) * 2000;
     ranges.back().size = 1030;
@@ -104,7 +104,7 @@ TEST(FitIndex, LooksAtSoManyForTheLowestAndNoMore) {
   FitIndex index;
   Descriptor lowest{.offset = 0, .size = 40};
   index.insert(lowest);
-  std::deque<Descriptor> higher(FitIndex::most_looks_for_lowest);
+  std::deque<Descriptor> higher(FitIndex::max_looks_for_lowest);
   for (std::size_t i = 0; i < higher.size(); ++i) {
     higher[i].offset = 100 * (i + 1);
     higher[i].size = 20;
@@ -144,7 +144,7 @@ TEST(FitIndex, AgreesWithALookAtEveryRange) {
       }
     }
     if (step % 1000 == 0) {
-      ASSERT_TRUE(index.is_well());
+      ASSERT_TRUE(index.check_invariants());
     }
   }
 }

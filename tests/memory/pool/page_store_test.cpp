@@ -65,7 +65,7 @@ TEST_F(PageStoreTest, ReservesMoreWhenAddressesRunOut) {
   const std::uint64_t first = store.try_new_addresses(6, 1).value();
   const std::uint64_t second = store.try_new_addresses(6, 1).value();
   EXPECT_EQ(count(Call::reserve), 2u);
-  ASSERT_TRUE(store.try_have_loose(12));
+  ASSERT_TRUE(store.try_have_unmapped(12));
   ASSERT_TRUE(store.try_back(first, 6));
   ASSERT_TRUE(store.try_back(second, 6));
   use(first, 6, 1);
@@ -91,17 +91,17 @@ TEST_F(PageStoreTest, ReservesLessWhereTheDriverHasNoMore) {
 
 TEST_F(PageStoreTest, MovesPagesFromAddressToAddress) {
   PageStore store(fake.device, 64 * mib);
-  ASSERT_TRUE(store.try_have_loose(4));
+  ASSERT_TRUE(store.try_have_unmapped(4));
   EXPECT_EQ(store.held_pages(), 4u);
-  EXPECT_EQ(store.loose_pages(), 4u);
+  EXPECT_EQ(store.unmapped_pages(), 4u);
   const std::uint64_t from = store.try_new_addresses(4, 1).value();
   ASSERT_TRUE(store.try_back(from, 4));
-  EXPECT_EQ(store.loose_pages(), 0u);
+  EXPECT_EQ(store.unmapped_pages(), 0u);
   use(from, 4, 1);
   const PageStore::Unbacked unbacked = store.unback(from + page, 2);
   EXPECT_TRUE(unbacked.result);
   EXPECT_EQ(unbacked.pages, 2u);
-  EXPECT_EQ(store.loose_pages(), 2u);
+  EXPECT_EQ(store.unmapped_pages(), 2u);
   EXPECT_EQ(store.mapped_in(from, 4), 2u);
   const std::uint64_t to = store.try_new_addresses(2, 1).value();
   ASSERT_TRUE(store.try_back(to, 2));
@@ -109,7 +109,7 @@ TEST_F(PageStoreTest, MovesPagesFromAddressToAddress) {
   EXPECT_EQ(store.created_pages(), 4u);
   EXPECT_EQ(store.held_pages(), 4u);
   // The old addresses can have pages again.
-  ASSERT_TRUE(store.try_have_loose(2));
+  ASSERT_TRUE(store.try_have_unmapped(2));
   ASSERT_TRUE(store.try_back(from + page, 2));
   use(from, 4, 3);
   EXPECT_EQ(store.held_pages(), 6u);
@@ -117,7 +117,7 @@ TEST_F(PageStoreTest, MovesPagesFromAddressToAddress) {
 
 TEST_F(PageStoreTest, OpensARunWithOneCall) {
   PageStore store(fake.device, 64 * mib);
-  ASSERT_TRUE(store.try_have_loose(8));
+  ASSERT_TRUE(store.try_have_unmapped(8));
   const std::uint64_t offset = store.try_new_addresses(8, 1).value();
   ASSERT_TRUE(store.try_back(offset, 8));
   EXPECT_EQ(count(Call::map), 8u);
@@ -127,24 +127,24 @@ TEST_F(PageStoreTest, OpensARunWithOneCall) {
 
 TEST_F(PageStoreTest, GivesBackThePagesOfAGrowthThatFails) {
   PageStore store(fake.device, 64 * mib);
-  ASSERT_TRUE(store.try_have_loose(2));
+  ASSERT_TRUE(store.try_have_unmapped(2));
   fake.ledger->fail_at(4);
-  EXPECT_FALSE(store.try_have_loose(8));
-  EXPECT_EQ(store.loose_pages(), 2u);
+  EXPECT_FALSE(store.try_have_unmapped(8));
+  EXPECT_EQ(store.unmapped_pages(), 2u);
   EXPECT_EQ(store.held_pages(), 2u);
   EXPECT_EQ(store.created_pages(), 5u);
   EXPECT_EQ(store.released_pages(), 3u);
-  EXPECT_TRUE(store.try_have_loose(8));
+  EXPECT_TRUE(store.try_have_unmapped(8));
 }
 
 TEST_F(PageStoreTest, TakesPagesLooseAgainWhereMappingFails) {
   PageStore store(fake.device, 64 * mib);
-  ASSERT_TRUE(store.try_have_loose(4));
+  ASSERT_TRUE(store.try_have_unmapped(4));
   const std::uint64_t offset = store.try_new_addresses(4, 1).value();
   for (std::size_t at = 1; at <= 5; ++at) {  // four times map, then set_access
     fake.ledger->fail_at(at);
     EXPECT_FALSE(store.try_back(offset, 4)) << at;
-    EXPECT_EQ(store.loose_pages(), 4u) << at;
+    EXPECT_EQ(store.unmapped_pages(), 4u) << at;
     EXPECT_EQ(store.mapped_in(offset, 4), 0u) << at;
   }
   ASSERT_TRUE(store.try_back(offset, 4));
@@ -153,39 +153,39 @@ TEST_F(PageStoreTest, TakesPagesLooseAgainWhereMappingFails) {
 
 TEST_F(PageStoreTest, KnowsWhatStaysMappedWhereEvenThatFails) {
   PageStore store(fake.device, 64 * mib);
-  ASSERT_TRUE(store.try_have_loose(4));
+  ASSERT_TRUE(store.try_have_unmapped(4));
   const std::uint64_t offset = store.try_new_addresses(4, 1).value();
   fake.ledger->fail_next(Call::set_access);
   fake.ledger->fail_next(Call::unmap);
   EXPECT_FALSE(store.try_back(offset, 4));
   EXPECT_EQ(store.mapped_in(offset, 4), 4u);
-  EXPECT_EQ(store.loose_pages(), 0u);
+  EXPECT_EQ(store.unmapped_pages(), 0u);
   EXPECT_EQ(store.held_pages(), 4u);
 }
 
 TEST_F(PageStoreTest, SaysHowFarItCameWhereUnmappingFails) {
   PageStore store(fake.device, 64 * mib);
-  ASSERT_TRUE(store.try_have_loose(4));
+  ASSERT_TRUE(store.try_have_unmapped(4));
   const std::uint64_t offset = store.try_new_addresses(4, 1).value();
   ASSERT_TRUE(store.try_back(offset, 4));
   fake.ledger->fail_at(3);
   const PageStore::Unbacked unbacked = store.unback(offset, 4);
   EXPECT_FALSE(unbacked.result);
   EXPECT_EQ(unbacked.pages, 2u);
-  EXPECT_EQ(store.loose_pages(), 2u);
+  EXPECT_EQ(store.unmapped_pages(), 2u);
   EXPECT_EQ(store.mapped_in(offset, 4), 2u);
   use(offset + 2 * page, 2, 1);
 }
 
 TEST_F(PageStoreTest, ReleasesNoMoreThanItIsTold) {
   PageStore store(fake.device, 64 * mib);
-  ASSERT_TRUE(store.try_have_loose(4));
-  EXPECT_EQ(store.release_loose(3), 3u);
+  ASSERT_TRUE(store.try_have_unmapped(4));
+  EXPECT_EQ(store.release_unmapped(3), 3u);
   EXPECT_EQ(store.held_pages(), 1u);
   fake.ledger->fail_next(Call::release_pages);
-  EXPECT_EQ(store.release_loose(3), 0u);
+  EXPECT_EQ(store.release_unmapped(3), 0u);
   EXPECT_EQ(store.held_pages(), 1u);
-  EXPECT_EQ(store.release_loose(3), 1u);
+  EXPECT_EQ(store.release_unmapped(3), 1u);
   EXPECT_EQ(store.held_pages(), 0u);
   EXPECT_EQ(store.released_pages(), 4u);
 }
@@ -193,12 +193,12 @@ TEST_F(PageStoreTest, ReleasesNoMoreThanItIsTold) {
 TEST_F(PageStoreTest, GivesEverythingBackInTheEnd) {
   {
     PageStore store(fake.device, 16 * mib);
-    ASSERT_TRUE(store.try_have_loose(9));
+    ASSERT_TRUE(store.try_have_unmapped(9));
     const std::uint64_t first = store.try_new_addresses(4, 1).value();
     const std::uint64_t second = store.try_new_addresses(8, 1).value();
     ASSERT_TRUE(store.try_back(first, 4));
     ASSERT_TRUE(store.try_back(second + page, 3));
-    EXPECT_EQ(store.loose_pages(), 2u);
+    EXPECT_EQ(store.unmapped_pages(), 2u);
   }
   EXPECT_EQ(count(Call::create_pages), 9u);
   EXPECT_EQ(count(Call::release_pages), 9u);
@@ -214,14 +214,14 @@ TEST_F(PageStoreTest, CallsNoDriverWhereTheHostHasNoMemory) {
   ErrorCode loose{}, addresses{};
   {
     const test::HeapExhausted none;
-    loose = store.try_have_loose(1).failure().code();
+    loose = store.try_have_unmapped(1).failure().code();
     addresses = store.try_new_addresses(1, 1).failure().code();
   }
   EXPECT_EQ(loose, ErrorCode::out_of_memory);
   EXPECT_EQ(addresses, ErrorCode::out_of_memory);
   EXPECT_EQ(fake.ledger->total(), 0u);
   // Pages that come loose always have a place: none of these allocates.
-  ASSERT_TRUE(store.try_have_loose(8));
+  ASSERT_TRUE(store.try_have_unmapped(8));
   const std::uint64_t offset = store.try_new_addresses(8, 1).value();
   ASSERT_TRUE(store.try_back(offset, 8));
   const test::AllocationCounter counter;

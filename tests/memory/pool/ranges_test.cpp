@@ -14,7 +14,7 @@ constexpr std::uint64_t page = 16;
 class RangesTest : public testing::Test {
  protected:
   RangesTest() { EXPECT_TRUE(ranges.store().try_prepare(64)); }
-  void TearDown() override { EXPECT_TRUE(ranges.count().is_well); }
+  void TearDown() override { EXPECT_TRUE(ranges.count().check_invariants); }
 
   Ranges ranges{nullptr, DeviceId{1}, page};
   Lane lane, other;
@@ -219,7 +219,7 @@ TEST(RangesOfSegments, OffersAWholeSegmentOnceItIsFree) {
   EXPECT_EQ(ranges.first_holder(), nullptr);
   ranges.put_quiescent(*taken);
   EXPECT_NE(ranges.first_holder(), nullptr);
-  EXPECT_TRUE(ranges.count().is_well);
+  EXPECT_TRUE(ranges.count().check_invariants);
 }
 
 // --- Against a picture of every granule
@@ -255,7 +255,7 @@ class Picture {
 
   void compare(bool in_full) {
     const Ranges::Census census = ranges_.count();
-    ASSERT_TRUE(census.is_well);
+    ASSERT_TRUE(census.check_invariants);
     std::uint64_t counts[5] = {};
     for (std::uint64_t at = 0; at < end_; ++at) ++counts[static_cast<std::size_t>(cells_[at])];
     ASSERT_EQ(census.held, counts[1]);
@@ -285,7 +285,7 @@ class Picture {
       }
       ASSERT_EQ(lane.newest, older);
       ASSERT_EQ(lane.index.total(), granules);
-      ASSERT_TRUE(lane.index.is_well());
+      ASSERT_TRUE(lane.index.check_invariants());
     }
     std::uint64_t pages = 0, largest = 0;
     for_each_run(Cell::quiescent, [&](std::uint64_t begin, std::uint64_t end) {
@@ -441,14 +441,14 @@ class Picture {
   }
 
   void take_pages() {
-    const std::uint64_t most_pages = 1 + roll(5);
+    const std::uint64_t max_pages = 1 + roll(5);
     const std::uint64_t free = ranges_.free_pages();
-    Descriptor* taken = ranges_.take_pages(most_pages);
+    Descriptor* taken = ranges_.take_pages(max_pages);
     ASSERT_EQ(taken == nullptr, free == 0);
     if (taken == nullptr) return;
     ASSERT_EQ(taken->offset % page, 0u);
     ASSERT_EQ(taken->size % page, 0u);
-    ASSERT_LE(taken->size / page, most_pages);
+    ASSERT_LE(taken->size / page, max_pages);
     ASSERT_EQ(ranges_.free_pages(), free - taken->size / page);
     hold(*taken, Cell::quiescent);
   }

@@ -40,10 +40,10 @@ TEST(SizeClass, WastesNoMoreThanAnEighthAbove2KiB) {
 TEST(SizeClass, GrantsExactSizesThenPages) {
   EXPECT_EQ(granted_bytes(1), 256u);
   EXPECT_EQ(granted_bytes((1u << 20) + 1), (1u << 20) + 256);
-  EXPECT_EQ(granted_bytes(least_large_bytes - 1), least_large_bytes);
-  EXPECT_EQ(granted_bytes(least_large_bytes - 256), least_large_bytes - 256);
-  EXPECT_EQ(granted_bytes(least_large_bytes), least_large_bytes);
-  EXPECT_EQ(granted_bytes(least_large_bytes + 1), least_large_bytes + page_bytes);
+  EXPECT_EQ(granted_bytes(min_large_bytes - 1), min_large_bytes);
+  EXPECT_EQ(granted_bytes(min_large_bytes - 256), min_large_bytes - 256);
+  EXPECT_EQ(granted_bytes(min_large_bytes), min_large_bytes);
+  EXPECT_EQ(granted_bytes(min_large_bytes + 1), min_large_bytes + page_bytes);
   // A grant is granted as it is: asking for it again wastes nothing more.
   for (std::size_t bytes = 1; bytes < 64u << 20; bytes += 4099) {
     EXPECT_EQ(granted_bytes(granted_bytes(bytes)), granted_bytes(bytes));

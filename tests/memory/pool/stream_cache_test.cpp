@@ -92,16 +92,16 @@ TEST_F(StreamCacheTest, KeepsClassesApart) {
 
 TEST_F(StreamCacheTest, ShedsTheOlderHalfOfAFullStack) {
   std::vector<Descriptor*> all;
-  for (std::size_t i = 0; i < StreamCache::most_per_class; ++i) {
+  for (std::size_t i = 0; i < StreamCache::max_per_class; ++i) {
     all.push_back(&block(256));
     ASSERT_EQ(keep(*all.back()), 0u);
   }
   Descriptor* left = cache->put(block(256), CacheBounds{});
-  EXPECT_EQ(length(left), StreamCache::most_per_class / 2);
+  EXPECT_EQ(length(left), StreamCache::max_per_class / 2);
   std::set<const Descriptor*> gone;
   for (; left != nullptr; left = left->next) gone.insert(left);
-  for (std::size_t i = 0; i < StreamCache::most_per_class; ++i) {
-    EXPECT_EQ(gone.contains(all[i]), i < StreamCache::most_per_class / 2) << i;
+  for (std::size_t i = 0; i < StreamCache::max_per_class; ++i) {
+    EXPECT_EQ(gone.contains(all[i]), i < StreamCache::max_per_class / 2) << i;
   }
   EXPECT_EQ(cache->bytes(), 17 * 256u);
 }
@@ -244,7 +244,7 @@ TEST_F(StreamCacheTest, LosesNothing) {
       if (Descriptor* one = cache->take(bytes)) {
         const std::size_t given = one->size * granule_bytes;
         ASSERT_GE(given, bytes);
-        const bool may_be_more = bytes > largest_class_bytes && bytes < least_large_bytes;
+        const bool may_be_more = bytes > largest_class_bytes && bytes < min_large_bytes;
         ASSERT_LE(given, may_be_more ? bytes + bytes / StreamCache::slack_share : bytes);
         one->next = nullptr;
         leave(one);

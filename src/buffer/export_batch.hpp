@@ -11,12 +11,12 @@
 namespace tern {
 
 /// For one thread and one scope.
-class EscapeBatch {
+class ExportBatch {
  public:
-  EscapeBatch() noexcept = default;
-  EscapeBatch(const EscapeBatch&) = delete;
-  EscapeBatch& operator=(const EscapeBatch&) = delete;
-  ~EscapeBatch();
+  ExportBatch() noexcept = default;
+  ExportBatch(const ExportBatch&) = delete;
+  ExportBatch& operator=(const ExportBatch&) = delete;
+  ~ExportBatch();
 
   /// Begins an export. Returns false if the host has no memory. The caller must end the export, in
   /// this or a later batch.
@@ -26,7 +26,7 @@ class EscapeBatch {
 
  private:
   // Differences to the global counters. They may wrap below 0 if exports of other batches end here.
-  std::size_t escapes_ = 0, bytes_ = 0;
+  std::size_t exports_ = 0, bytes_ = 0;
 };
 
 }  // namespace tern

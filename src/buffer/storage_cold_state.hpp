@@ -19,7 +19,7 @@
 
 namespace tern {
 
-struct Storage::Rare {
+struct Storage::ColdState {
   /// Recycled per thread like storages: memory of other owners comes and goes often, and each piece
   /// has one.
   static void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept;
@@ -27,14 +27,14 @@ struct Storage::Rare {
   static void operator delete(void* record, const std::nothrow_t&) noexcept;
   static auto& spare_records() noexcept;
 
-  std::mutex mutex;  // guards the members up to escapes_lock
+  std::mutex mutex;  // guards the members up to exports_lock
   WrittenRanges written;
   HostAccesses accesses;
   std::set<std::size_t> edges;
   std::set<std::pair<Advice, Place>> advice;  // calls that undo the advice
-  BriefLock escapes_lock;                     // guards the next two
+  SpinLock exports_lock;                      // guards the next two
   std::uint32_t escapes = 0;
-  std::size_t escaped_bytes = 0;       // size at the first export; the storage may grow later
+  std::size_t exported_bytes = 0;      // size at the first export; the storage may grow later
   Reservation* reservation = nullptr;  // only while an array is being made
   // Constant after construction, for storages without a resource.
   std::unique_ptr<StorageOrigin> origin;

@@ -1,4 +1,4 @@
-#include "buffer/kept_storages.hpp"
+#include "buffer/deferred_frees.hpp"
 
 #include <pthread.h>
 
@@ -21,13 +21,13 @@ constinit Storage* last = nullptr;
 
 }  // namespace
 
-constinit std::atomic<std::size_t> KeptStorages::count_ = 0, KeptStorages::crowded_at_ = crowd;
+constinit std::atomic<std::size_t> DeferredFrees::count_ = 0, DeferredFrees::crowded_at_ = crowd;
 
-void KeptStorages::see_crowd() noexcept {
+void DeferredFrees::see_crowd() noexcept {
   crowded_at_.store(count_.load(std::memory_order_relaxed) + crowd, std::memory_order_relaxed);
 }
 
-void KeptStorages::keep(Storage* storage) noexcept {
+void DeferredFrees::keep(Storage* storage) noexcept {
   // The forking thread holds the lock, so the child never finds it locked by a thread that does not
   // exist there.
   static const int registered =
@@ -41,7 +41,7 @@ void KeptStorages::keep(Storage* storage) noexcept {
   count_.fetch_add(1, std::memory_order_relaxed);
 }
 
-KeptStorageCount KeptStorages::count() noexcept {
+KeptStorageCount DeferredFrees::count() noexcept {
   const std::lock_guard lock(mutex);
   KeptStorageCount kept;
   for (const Storage* storage = first; storage != nullptr; storage = storage->next_) {
@@ -51,7 +51,7 @@ KeptStorageCount KeptStorages::count() noexcept {
   return kept;
 }
 
-Device KeptStorages::device_behind_strangers() noexcept {
+Device DeferredFrees::device_behind_strangers() noexcept {
   const std::lock_guard lock(mutex);
   for (const Storage* storage = first; storage != nullptr; storage = storage->next_) {
     if (!storage->is_behind_strangers()) return storage->device();
@@ -59,7 +59,7 @@ Device KeptStorages::device_behind_strangers() noexcept {
   return {};
 }
 
-void KeptStorages::let_go_of(DeviceState& device) noexcept {
+void DeferredFrees::let_go_of(DeviceState& device) noexcept {
   {
     const std::lock_guard lock(mutex);
     const Storage* storage = first;
@@ -73,7 +73,7 @@ void KeptStorages::let_go_of(DeviceState& device) noexcept {
   poll();
 }
 
-Storage* KeptStorages::take(std::size_t most) noexcept {
+Storage* DeferredFrees::take(std::size_t most) noexcept {
   const std::lock_guard lock(mutex);
   Storage* const taken = first;
   Storage* end = nullptr;
@@ -88,14 +88,14 @@ Storage* KeptStorages::take(std::size_t most) noexcept {
   return taken;
 }
 
-void KeptStorages::end(Storage* list) noexcept {
+void DeferredFrees::end(Storage* list) noexcept {
   // Without the lock: ending a storage may call a foreign owner, which may make and end storages.
   while (list != nullptr) std::exchange(list, list->next_)->end();
 }
 
-void KeptStorages::poll() noexcept { end(take(std::numeric_limits<std::size_t>::max())); }
+void DeferredFrees::poll() noexcept { end(take(std::numeric_limits<std::size_t>::max())); }
 
-void KeptStorages::poll_some() noexcept {
+void DeferredFrees::poll_some() noexcept {
   // A foreign owner that makes storages would poll again from within, and so on.
   static constinit thread_local bool is_polling = false;
   if (std::exchange(is_polling, true)) return;
@@ -103,11 +103,11 @@ void KeptStorages::poll_some() noexcept {
   is_polling = false;
 }
 
-KeptStorageCount kept_storages() noexcept { return KeptStorages::count(); }
+KeptStorageCount deferred_frees() noexcept { return DeferredFrees::count(); }
 
-KeptStorageCount poll_storages() noexcept {
-  KeptStorages::poll();
-  return KeptStorages::count();
+KeptStorageCount reclaim_deferred() noexcept {
+  DeferredFrees::poll();
+  return DeferredFrees::count();
 }
 
 }  // namespace tern

@@ -17,7 +17,7 @@ namespace tern {
 
 class DeviceState;
 
-class KeptStorages {
+class DeferredFrees {
  public:
   /// Adds a storage to the list.
   static void keep(Storage* storage) noexcept;

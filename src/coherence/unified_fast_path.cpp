@@ -36,14 +36,15 @@ void promise_next_mark(StreamRef stream) noexcept {
 [[gnu::always_inline]] inline bool UnifiedCore::is_simple(ByteRange range, Access access,
                                                           const Memory& memory,
                                                           unsigned place) const noexcept {
-  if ((movers_ | sticky_count_ | open_count_) != 0 || is_watched_ || first_free_ == 0) return false;
+  if ((transfer_locks_ | untracked_writers_ | open_count_) != 0 || is_watched_ || first_free_ == 0)
+    return false;
   if (range.end > bytes() || range.begin >= range.end || !memory.parts.has(place)) return false;
   const PlaceSet there = validity_.uniform();
   return access == Access::read ? there.has(place)
                                 : access == Access::read_write && there == PlaceSet::of(place);
 }
 
-[[gnu::always_inline]] inline UnifiedCore::Opened UnifiedCore::open_host_simply(
+[[gnu::always_inline]] inline UnifiedCore::Opened UnifiedCore::open_host_fast(
     ByteRange range, Access access, const CallSite& site) noexcept {
   const std::uint64_t thread = thread_number;
   if (thread == 0 || !mutex_.try_lock()) return {};
@@ -60,21 +61,22 @@ void promise_next_mark(StreamRef stream) noexcept {
   return opened;
 }
 
-[[gnu::always_inline]] inline UnifiedCore::Opened UnifiedCore::open_device_simply(
+[[gnu::always_inline]] inline UnifiedCore::Opened UnifiedCore::open_device_fast(
     ByteRange range, Access access, StreamRef stream, const CallSite& site) noexcept {
   const std::uint64_t thread = thread_number;
   if (thread == 0 || !is_usable(stream) || !mutex_.try_lock()) return {};
   Opened opened;
-  if (const unsigned place = find_place(stream.device_id()); place != PlaceSet::most) [[likely]] {
+  if (const unsigned place = find_place(stream.device_id()); place != PlaceSet::max_places)
+      [[likely]] {
     Memory& memory = memory_of(place);
     // A deferred use is also in the UseRecord. Code that ends it inspects the record, and clears
-    // `ahead` first.
-    if (is_simple(range, access, memory, place) && memory.ahead == stream.id() &&
-        (access == Access::read || memory.ahead_writes)) [[likely]] {
+    // `deferred_use` first.
+    if (is_simple(range, access, memory, place) && memory.deferred_use == stream.id() &&
+        (access == Access::read || memory.deferred_use_writes)) [[likely]] {
       memory.touch();
       opened = {memory.address + range.begin, first_free_ - 1};
       begin_slot(opened.slot, range, access, Kind::lease, place, stream, thread, site);
-      slots_[opened.slot].is_ahead = true;
+      slots_[opened.slot].is_deferred = true;
     }
   }
   mutex_.unlock();
@@ -90,7 +92,7 @@ TERN_SHORT_WAY RawLease RawUnified::open_host(Access access, LeaseWait wait,
                                               const CallSite& site) const {
   if (core_ != nullptr) [[likely]] {
     const ByteRange all = range();
-    const UnifiedCore::Opened opened = core_->open_host_simply(all, access, site);
+    const UnifiedCore::Opened opened = core_->open_host_fast(all, access, site);
     if (opened) [[likely]]
       return core_->lease_of_simple(opened, all);
   }
@@ -101,7 +103,7 @@ TERN_SHORT_WAY RawLease RawUnified::open_device(Access access, StreamRef stream,
                                                 const CallSite& site) const {
   if (core_ != nullptr) [[likely]] {
     const ByteRange all = range();
-    const UnifiedCore::Opened opened = core_->open_device_simply(all, access, stream, site);
+    const UnifiedCore::Opened opened = core_->open_device_fast(all, access, stream, site);
     if (opened) [[likely]]
       return core_->lease_of_simple(opened, all);
   }
@@ -112,15 +114,16 @@ TERN_SHORT_WAY RawLease RawUnified::open_device(Access access, StreamRef stream,
 
 [[gnu::noinline, gnu::cold]] void UnifiedCore::end(UnifiedCore* core) noexcept { delete core; }
 
-[[gnu::always_inline]] inline bool UnifiedCore::close_simply(std::uint32_t slot) noexcept {
+[[gnu::always_inline]] inline bool UnifiedCore::close_fast(std::uint32_t slot) noexcept {
   if (!mutex_.try_lock()) return false;
   Open& open = slots_[slot];
-  bool is_simple = !is_watched_ && waiters_ == 0 && !open.has_use && !open.is_sticky &&
+  bool is_simple = !is_watched_ && waiters_ == 0 && !open.has_use && !open.has_untracked_writer &&
                    (!is_write(open.access) || !write_through_);
-  if (open.is_ahead) {
+  if (open.is_deferred) {
     const Memory& memory = memory_of(open.place);
     const StreamRef stream = DeviceState::load_words(open.stream);
-    is_simple &= memory.ahead == stream.id() && (memory.ahead_writes || !is_write(open.access));
+    is_simple &= memory.deferred_use == stream.id() &&
+                 (memory.deferred_use_writes || !is_write(open.access));
     if (is_simple) promise_next_mark(stream);  // a stream that ends records promised marks
   }
   if (!is_simple) {
@@ -138,7 +141,7 @@ TERN_SHORT_WAY RawLease RawUnified::open_device(Access access, StreamRef stream,
 
 TERN_SHORT_WAY void RawLease::end() noexcept {
   UnifiedCore* const core = std::exchange(core_, nullptr);
-  if (kept_exceptions_ == no_discard && core->close_simply(slot_)) [[likely]]
+  if (kept_exceptions_ == no_discard && core->close_fast(slot_)) [[likely]]
     return;
   end_fully(core, slot_, bytes_, kept_exceptions_);
 }

@@ -1,4 +1,4 @@
-#include "buffer/kept_storages.hpp"
+#include "buffer/deferred_frees.hpp"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace tern {
 namespace {
 
 /// Memory of the host that a stream of another backend uses, so that no stream of its own can wait.
-class KeptStoragesTest : public testing::Test {
+class DeferredFreesTest : public testing::Test {
  protected:
   void use_and_drop(std::size_t bytes) {
     const StorageHandle storage = Storage::try_make(host, bytes, {.resource = memory}).value();
@@ -34,73 +34,73 @@ class KeptStoragesTest : public testing::Test {
   void TearDown() override {
     sim::let_go(device, hold);
     device.synchronize();
-    EXPECT_EQ(poll_storages().storages, 0u);
+    EXPECT_EQ(reclaim_deferred().storages, 0u);
     EXPECT_EQ(memory->statistics().live_blocks, 0u);
   }
 };
 
-TEST_F(KeptStoragesTest, CountsWhatIsKept) {
+TEST_F(DeferredFreesTest, CountsWhatIsKept) {
   use_and_drop(64);
   use_and_drop(100);
-  EXPECT_TRUE(KeptStorages::has_any());
-  EXPECT_EQ(kept_storages().storages, 2u);
-  EXPECT_EQ(kept_storages().bytes, 164u);
+  EXPECT_TRUE(DeferredFrees::has_any());
+  EXPECT_EQ(deferred_frees().storages, 2u);
+  EXPECT_EQ(deferred_frees().bytes, 164u);
 }
 
-TEST_F(KeptStoragesTest, KeepsWhatIsStillInUseHoweverOftenItIsAsked) {
+TEST_F(DeferredFreesTest, KeepsWhatIsStillInUseHoweverOftenItIsAsked) {
   use_and_drop(64);
-  for (int i = 0; i < 10; ++i) EXPECT_EQ(poll_storages().storages, 1u);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(reclaim_deferred().storages, 1u);
   EXPECT_EQ(memory->statistics().live_blocks, 1u);
 }
 
-TEST_F(KeptStoragesTest, NewStoragesEndOldOnesByAndBy) {
+TEST_F(DeferredFreesTest, NewStoragesEndOldOnesByAndBy) {
   for (int i = 0; i < 20; ++i) use_and_drop(64);
-  ASSERT_EQ(kept_storages().storages, 20u);
+  ASSERT_EQ(deferred_frees().storages, 20u);
   sim::let_go(device, hold);
   stream.synchronize();
   std::vector<Buffer> fresh;
-  while (KeptStorages::has_any() && fresh.size() < 100)
+  while (DeferredFrees::has_any() && fresh.size() < 100)
     fresh.emplace_back(host, Shape{1}, DType::u8);
   EXPECT_LE(fresh.size(), 20u) << "each new one ends at least one";
   EXPECT_EQ(memory->statistics().live_blocks, 0u);
   hold = sim::hold(stream);
 }
 
-TEST_F(KeptStoragesTest, OwnersThatMakeStoragesWhenTheyAreCalledDoNotCallEachOther) {
+TEST_F(DeferredFreesTest, OwnersThatMakeStoragesWhenTheyAreCalledDoNotCallEachOther) {
   std::byte somewhere[8];
-  int calls = 0, open = 0, most_open = 0;
+  int calls = 0, open = 0, max_open = 0;
   for (int i = 0; i < 100; ++i) {
     static_cast<void>(adopt(host, somewhere, 8,
                             {.on_release =
                                  [&] {
                                    ++calls;
-                                   most_open = std::max(most_open, ++open);
+                                   max_open = std::max(max_open, ++open);
                                    static_cast<void>(Buffer(host, Shape{1}, DType::u8));
                                    --open;
                                  },
                              .stream = stream}));
   }
-  ASSERT_EQ(kept_storages().storages, 100u);
+  ASSERT_EQ(deferred_frees().storages, 100u);
   sim::let_go(device, hold);
   stream.synchronize();
   static_cast<void>(Buffer(host, Shape{1}, DType::u8));
   EXPECT_GE(calls, 1);
-  EXPECT_EQ(poll_storages().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().storages, 0u);
   EXPECT_EQ(calls, 100);
-  EXPECT_EQ(most_open, 1) << "each inside the one before, they would use up the stack";
+  EXPECT_EQ(max_open, 1) << "each inside the one before, they would use up the stack";
   hold = sim::hold(stream);
 }
 
-TEST_F(KeptStoragesTest, ThreadsMayAskAtOnce) {
+TEST_F(DeferredFreesTest, ThreadsMayAskAtOnce) {
   for (int i = 0; i < 200; ++i) use_and_drop(64);
   sim::let_go(device, hold);
   stream.synchronize();
   std::vector<test::Thread> threads;
   for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([] { static_cast<void>(poll_storages()); });
+    threads.emplace_back([] { static_cast<void>(reclaim_deferred()); });
   }
   for (test::Thread& thread : threads) thread.join();
-  EXPECT_EQ(poll_storages().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().storages, 0u);
   EXPECT_EQ(memory->statistics().frees, 200u);
   hold = sim::hold(stream);
 }

@@ -1,13 +1,14 @@
-// A Room is one eviction request: it frees memory in a place so that a copy of a unified buffer can
-// be allocated there.
+// A EvictionRequest is one eviction request: it frees memory in a place so that a copy of a unified
+// buffer can be allocated there.
 //
-// A caller whose allocation failed creates a Room and calls free() until the allocation succeeds or
-// free() returns false. A Room evicts only copies that help. If a budget refused the allocation,
-// these are the copies whose memory counts against a budget that the request counts against too. If
-// the device itself has no more memory, all copies on the device help.
+// A caller whose allocation failed creates a EvictionRequest and calls free() until the allocation
+// succeeds or free() returns false. A EvictionRequest evicts only copies that help. If a budget
+// refused the allocation, these are the copies whose memory counts against a budget that the
+// request counts against too. If the device itself has no more memory, all copies on the device
+// help.
 //
-// A Room holds the turn of its place (Residents::turn) while it lives, so that no other request
-// takes the memory it frees. A Room belongs to one thread.
+// A EvictionRequest holds the turn of its place (Residents::turn) while it lives, so that no other
+// request takes the memory it frees. A EvictionRequest belongs to one thread.
 
 #pragma once
 
@@ -27,7 +28,7 @@
 namespace tern {
 
 /// What an eviction request is for.
-struct RoomWanted {
+struct EvictionWanted {
   std::size_t bytes = 0;
   /// The resource that refused the allocation, or null for the heap.
   const Resource* resource = nullptr;
@@ -40,20 +41,21 @@ struct RoomWanted {
   CallSite site = {};
 };
 
-class Room {
+class EvictionRequest {
  public:
-  /// Waits for the turn of the place. If the thread already has a Room in another place, it
-  /// continues without the turn instead of waiting, because two threads could otherwise deadlock.
-  Room(Residents& where, const RoomWanted& wanted) noexcept;
-  Room(const Room&) = delete;
-  Room& operator=(const Room&) = delete;
-  ~Room();
+  /// Waits for the turn of the place. If the thread already has a EvictionRequest in another place,
+  /// it continues without the turn instead of waiting, because two threads could otherwise
+  /// deadlock.
+  EvictionRequest(Residents& where, const EvictionWanted& wanted) noexcept;
+  EvictionRequest(const EvictionRequest&) = delete;
+  EvictionRequest& operator=(const EvictionRequest&) = delete;
+  ~EvictionRequest();
 
   /// Call before free(). Resolves the deferred uses of all copies in the place and marks the
   /// stream. A write-back to the host then waits only for the last use of its copy, and runs
   /// concurrently with copies that are queued on the stream from now on.
   void part_uses() noexcept;
-  /// Returns whether another Room had the turn first, and may have freed enough.
+  /// Returns whether another EvictionRequest had the turn first, and may have freed enough.
   [[nodiscard]] bool has_waited() const noexcept { return has_waited_; }
   /// Returns whether the request is above a limit even after evicting everything evictable. In that
   /// case, evict nothing.
@@ -66,8 +68,8 @@ class Room {
   /// pending frees are done.
   [[nodiscard]] bool fits_later(const Failure& why) const noexcept;
   /// Returns how many requests of this thread have failed so far. A caller that retries needs this
-  /// number, because one failed lease may count two requests: a Room on a device may create another
-  /// on the host.
+  /// number, because one failed lease may count two requests: a EvictionRequest on a device may
+  /// create another on the host.
   [[nodiscard]] static std::uint64_t refused_by_thread() noexcept;
   /// Returns the failure of the request, with a list of who has memory in the place.
   [[nodiscard]] Failure refusal(const Failure& why) const noexcept;
@@ -85,7 +87,7 @@ class Room {
   void find(bool is_for_device, Shared& found) const;
 
   Residents& where_;
-  const RoomWanted wanted_;
+  const EvictionWanted wanted_;
   /// Which kinds of copies the budgets of the resource allow to evict.
   const Overflow reach_;
   std::unique_lock<std::mutex> turn_;

@@ -1,4 +1,4 @@
-#include "tern/buffer/escape.hpp"
+#include "tern/buffer/export.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "buffer/escape_batch.hpp"
-#include "buffer/kept_storages.hpp"
+#include "buffer/deferred_frees.hpp"
+#include "buffer/export_batch.hpp"
 #include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
@@ -21,12 +21,12 @@
 namespace tern {
 namespace {
 
-class EscapeTest : public testing::Test {
+class ExportTest : public testing::Test {
  protected:
   void TearDown() override {
-    EXPECT_EQ(escaped_memory().escapes, 0u);
-    EXPECT_EQ(escaped_memory().bytes, 0u);
-    EXPECT_EQ(reclaim_escaped().storages, 0u);
+    EXPECT_EQ(exported_memory().escapes, 0u);
+    EXPECT_EQ(exported_memory().bytes, 0u);
+    EXPECT_EQ(reclaim_exported().storages, 0u);
   }
   Array<float> make(std::size_t count) {
     return Array<float>::uninitialized(pool, count, {.stream = stream});
@@ -37,67 +37,67 @@ class EscapeTest : public testing::Test {
   Stream stream{device};
 };
 
-TEST_F(EscapeTest, KeepsTheStorageAndIsCounted) {
+TEST_F(ExportTest, KeepsTheStorageAndIsCounted) {
   Array<float> array = make(100);
   const std::uintptr_t address = array.address();
-  Escape one = Escape::try_begin(array.storage()).value();
-  Escape two = Escape::try_begin(array.storage()).value();
-  EXPECT_EQ(escaped_memory().escapes, 2u);
-  EXPECT_EQ(escaped_memory().bytes, 400u) << "one storage, however many hold it";
+  Export one = Export::try_begin(array.storage()).value();
+  Export two = Export::try_begin(array.storage()).value();
+  EXPECT_EQ(exported_memory().escapes, 2u);
+  EXPECT_EQ(exported_memory().bytes, 400u) << "one storage, however many hold it";
   array = {};
   EXPECT_GE(pool->statistics().live_bytes, 400u);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(one.storage()->first_byte()), address);
   one.end();
-  EXPECT_EQ(escaped_memory().bytes, 400u);
-  two = Escape();
-  EXPECT_EQ(escaped_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().bytes, 400u);
+  two = Export();
+  EXPECT_EQ(exported_memory().escapes, 0u);
 }
 
-TEST_F(EscapeTest, ABatchCountsAllOfItsEscapesWhenItEnds) {
+TEST_F(ExportTest, ABatchCountsAllOfItsEscapesWhenItEnds) {
   Array<float> one = make(100), two = make(50);
   {
-    EscapeBatch batch;
+    ExportBatch batch;
     for (const int i : {1, 2}) {
       EXPECT_TRUE(batch.try_begin(*one.storage())) << i;
       EXPECT_TRUE(batch.try_begin(*two.storage())) << i;
     }
-    EXPECT_EQ(escaped_memory().escapes, 0u);
+    EXPECT_EQ(exported_memory().escapes, 0u);
   }
-  EXPECT_EQ(escaped_memory().escapes, 4u);
-  EXPECT_EQ(escaped_memory().bytes, 600u);
+  EXPECT_EQ(exported_memory().escapes, 4u);
+  EXPECT_EQ(exported_memory().bytes, 600u);
   {
-    EscapeBatch batch;
+    ExportBatch batch;
     for (const int i : {1, 2}) {
       static_cast<void>(i);
       batch.end(*one.storage());
     }
     batch.end(*two.storage());
   }
-  EXPECT_EQ(escaped_memory().escapes, 1u);
-  EXPECT_EQ(escaped_memory().bytes, 200u);
-  EscapeBatch().end(*two.storage());
-  EXPECT_EQ(escaped_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().escapes, 1u);
+  EXPECT_EQ(exported_memory().bytes, 200u);
+  ExportBatch().end(*two.storage());
+  EXPECT_EQ(exported_memory().escapes, 0u);
   // It keeps nothing alive, and is behind strangers all the same.
   const std::uintptr_t address = one.address();
   one = {};
   EXPECT_NE(make(100).address(), address);
-  EXPECT_GE(kept_storages().storages, 1u);
+  EXPECT_GE(deferred_frees().storages, 1u);
   two = {};
-  reclaim_escaped();
+  reclaim_exported();
 }
 
-TEST_F(EscapeTest, MemoryIsNotUsedAgainBeforeTheDeviceWasWaitedFor) {
+TEST_F(ExportTest, MemoryIsNotUsedAgainBeforeTheDeviceWasWaitedFor) {
   Array<float> array = make(100);
   const std::uintptr_t address = array.address();
-  Escape held = Escape::try_begin(array.storage()).value();
+  Export held = Export::try_begin(array.storage()).value();
   held.end();
   array = {};
-  EXPECT_EQ(kept_storages().storages, 1u);
+  EXPECT_EQ(deferred_frees().storages, 1u);
   // On the same stream too: strangers have their own.
   EXPECT_NE(make(100).address(), address);
-  EXPECT_EQ(poll_storages().storages, 1u);
+  EXPECT_EQ(reclaim_deferred().storages, 1u);
   device.synchronize();
-  EXPECT_EQ(poll_storages().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().storages, 0u);
   std::vector<std::uintptr_t> addresses;
   std::vector<Array<float>> arrays;
   for (int i = 0; i < 4; ++i) arrays.push_back(make(100));
@@ -105,87 +105,87 @@ TEST_F(EscapeTest, MemoryIsNotUsedAgainBeforeTheDeviceWasWaitedFor) {
   EXPECT_NE(std::ranges::find(addresses, address), addresses.end());
 }
 
-TEST_F(EscapeTest, AWaitThatBeganBeforeTheyLetGoIsTooEarly) {
+TEST_F(ExportTest, AWaitThatBeganBeforeTheyLetGoIsTooEarly) {
   Array<float> array = make(100);
-  Escape held = Escape::try_begin(array.storage()).value();
+  Export held = Export::try_begin(array.storage()).value();
   device.synchronize();
   held.end();
   array = {};
-  EXPECT_EQ(poll_storages().storages, 1u);
-  EXPECT_EQ(reclaim_escaped().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().storages, 1u);
+  EXPECT_EQ(reclaim_exported().storages, 0u);
 }
 
-TEST_F(EscapeTest, WhatIsStillOursWaitsOnlyAtItsEnd) {
+TEST_F(ExportTest, WhatIsStillOursWaitsOnlyAtItsEnd) {
   Array<float> array = make(100);
-  Escape::try_begin(array.storage()).value().end();
+  Export::try_begin(array.storage()).value().end();
   const std::vector<float> values(100, 2.0f);
   array.copy_from(std::span<const float>(values));
-  EXPECT_EQ(array.to_host(), values);
-  EXPECT_EQ(kept_storages().storages, 0u);
+  EXPECT_EQ(array.to_vector(), values);
+  EXPECT_EQ(deferred_frees().storages, 0u);
   array = {};
-  EXPECT_EQ(kept_storages().storages, 1u);
+  EXPECT_EQ(deferred_frees().storages, 1u);
 }
 
-TEST_F(EscapeTest, IsReclaimedWhenMemoryRunsOut) {
+TEST_F(ExportTest, IsReclaimedWhenMemoryRunsOut) {
   const BudgetHandle budget = Budget::make("all", BudgetLimit::bytes(64 << 10));
   const auto limited = std::make_shared<BudgetResource>(pool, budget);
   Array<std::byte> array = Array<std::byte>::uninitialized(limited, 40 << 10, {.stream = stream});
-  Escape::try_begin(array.storage()).value().end();
+  Export::try_begin(array.storage()).value().end();
   array = {};
-  EXPECT_EQ(kept_storages().storages, 1u);
+  EXPECT_EQ(deferred_frees().storages, 1u);
   const Result<Array<std::byte>> next =
       Array<std::byte>::try_uninitialized(limited, 40 << 10, {.stream = stream});
   EXPECT_TRUE(next) << next.failure().text();
-  EXPECT_EQ(kept_storages().storages, 0u);
+  EXPECT_EQ(deferred_frees().storages, 0u);
   // And nothing is waited for where that would not help.
   EXPECT_FALSE(Array<std::byte>::try_uninitialized(limited, 40 << 10, {.stream = stream}));
 }
 
-TEST_F(EscapeTest, AProgramThatNeverWaitsForTheDeviceKeepsNoMoreThanACrowd) {
+TEST_F(ExportTest, AProgramThatNeverWaitsForTheDeviceKeepsNoMoreThanACrowd) {
   std::size_t most = 0;
   for (int i = 0; i < 5000; ++i) {
     Array<float> array = make(4);
-    Escape::try_begin(array.storage()).value().end();
+    Export::try_begin(array.storage()).value().end();
     array = {};
-    most = std::max(most, kept_storages().storages);
+    most = std::max(most, deferred_frees().storages);
   }
   EXPECT_GT(most, 1u) << "nothing was kept, so nothing was tested";
-  EXPECT_LE(most, KeptStorages::crowd);
+  EXPECT_LE(most, DeferredFrees::crowd);
 }
 
-TEST_F(EscapeTest, GoesOnWhereTheDeviceCannotBeWaitedForNow) {
+TEST_F(ExportTest, GoesOnWhereTheDeviceCannotBeWaitedForNow) {
   sim::set_faults(device, "sync#1+=fail");
-  for (std::size_t i = 0; i < KeptStorages::crowd + 100; ++i) {
+  for (std::size_t i = 0; i < DeferredFrees::crowd + 100; ++i) {
     Array<float> array = make(4);
-    Result<Escape> escape = Escape::try_begin(array.storage());
+    Result<Export> escape = Export::try_begin(array.storage());
     ASSERT_TRUE(escape) << escape.failure().text();
   }
-  EXPECT_GT(kept_storages().storages, KeptStorages::crowd);
+  EXPECT_GT(deferred_frees().storages, DeferredFrees::crowd);
   sim::set_faults(device, "");
-  for (std::size_t i = 0; i < KeptStorages::crowd; ++i) {
+  for (std::size_t i = 0; i < DeferredFrees::crowd; ++i) {
     Array<float> array = make(4);
-    Escape::try_begin(array.storage()).value().end();
+    Export::try_begin(array.storage()).value().end();
   }
-  EXPECT_LE(kept_storages().storages, KeptStorages::crowd);
+  EXPECT_LE(deferred_frees().storages, DeferredFrees::crowd);
 }
 
-TEST_F(EscapeTest, MemoryOfTheHostIsFreeAtOnce) {
+TEST_F(ExportTest, MemoryOfTheHostIsFreeAtOnce) {
   const Device host = open_device("host");
   Array<float> array = Array<float>::uninitialized(host, 100);
-  Escape::try_begin(array.storage()).value().end();
+  Export::try_begin(array.storage()).value().end();
   array = {};
-  EXPECT_EQ(kept_storages().storages, 0u);
+  EXPECT_EQ(deferred_frees().storages, 0u);
 }
 
-TEST_F(EscapeTest, EndsOnAnyThreadOnce) {
+TEST_F(ExportTest, EndsOnAnyThreadOnce) {
   Array<float> array = make(100);
   constexpr int threads = 8, each = 1000;
   std::vector<test::Thread> running;
   for (int i = 0; i < threads; ++i) {
     running.emplace_back([&] {
       for (int n = 0; n < each; ++n) {
-        Escape held = Escape::try_begin(array.storage()).value();
-        Escape moved = std::move(held);
+        Export held = Export::try_begin(array.storage()).value();
+        Export moved = std::move(held);
         moved.end();
         moved.end();
       }
@@ -195,26 +195,26 @@ TEST_F(EscapeTest, EndsOnAnyThreadOnce) {
   EXPECT_EQ(array.storage()->shares(), 1u);
 }
 
-TEST_F(EscapeTest, CountsWhatWentOutAlsoIfItGrowsMeanwhile) {
+TEST_F(ExportTest, CountsWhatWentOutAlsoIfItGrowsMeanwhile) {
   Array<float> array = make(25);
-  Escape held = Escape::try_begin(array.storage()).value();
+  Export held = Export::try_begin(array.storage()).value();
   array.resize(50, stream);
   ASSERT_EQ(held.storage(), array.storage()) << "there was room where it is";
-  EXPECT_EQ(escaped_memory().bytes, 100u);
-  Escape later = Escape::try_begin(array.storage()).value();
+  EXPECT_EQ(exported_memory().bytes, 100u);
+  Export later = Export::try_begin(array.storage()).value();
   held.end();
-  EXPECT_EQ(escaped_memory().bytes, 100u);
+  EXPECT_EQ(exported_memory().bytes, 100u);
   later.end();
-  EXPECT_EQ(escaped_memory().bytes, 0u);
-  held = Escape::try_begin(array.storage()).value();
-  EXPECT_EQ(escaped_memory().bytes, 200u);
+  EXPECT_EQ(exported_memory().bytes, 0u);
+  held = Export::try_begin(array.storage()).value();
+  EXPECT_EQ(exported_memory().bytes, 200u);
 }
 
-TEST_F(EscapeTest, IsNotReleasedBeforeTheDeviceWasWaitedFor) {
+TEST_F(ExportTest, IsNotReleasedBeforeTheDeviceWasWaitedFor) {
   const auto exported = [&] {
     Buffer buffer(device, Shape{100}, DType::f32, {.resource = pool, .stream = stream});
     buffer.ensure_allocated();
-    Escape::try_begin(buffer.storage()).value().end();
+    Export::try_begin(buffer.storage()).value().end();
     return buffer;
   };
   Buffer buffer = exported();
@@ -226,37 +226,37 @@ TEST_F(EscapeTest, IsNotReleasedBeforeTheDeviceWasWaitedFor) {
   EXPECT_TRUE(try_release(std::move(buffer), stream));
   // Where the host waits anyway, it waits for strangers too.
   EXPECT_TRUE(try_release(exported(), {}));
-  EXPECT_EQ(kept_storages().storages, 0u);
+  EXPECT_EQ(deferred_frees().storages, 0u);
 }
 
-TEST_F(EscapeTest, RefusesNoStorage) {
-  EXPECT_EQ(Escape::try_begin({}).failure().code(), ErrorCode::not_allocated);
+TEST_F(ExportTest, RefusesNoStorage) {
+  EXPECT_EQ(Export::try_begin({}).failure().code(), ErrorCode::not_allocated);
 }
 
-TEST_F(EscapeTest, WhatWasLetGoEndsWithTheLastHandleOfItsDevice) {
+TEST_F(ExportTest, WhatWasLetGoEndsWithTheLastHandleOfItsDevice) {
   for (int i = 0; i < 10; ++i) {
     const Device other = sim::open({});
     const Stream work(other);
     Array<float> array = Array<float>::uninitialized(other, 100);
     array.fill(1.0f, work);
-    Escape held = Escape::try_begin(array.storage()).value();
+    Export held = Export::try_begin(array.storage()).value();
     array = {};
     held.end();
-    EXPECT_EQ(kept_storages().storages, 1u);
+    EXPECT_EQ(deferred_frees().storages, 1u);
   }
-  EXPECT_EQ(kept_storages().storages, 0u);
+  EXPECT_EQ(deferred_frees().storages, 0u);
 }
 
-TEST_F(EscapeTest, KeepsItsDeviceUntilItIsReclaimed) {
-  Escape held;
+TEST_F(ExportTest, KeepsItsDeviceUntilItIsReclaimed) {
+  Export held;
   {
     const Device other = sim::open({});
     const Array<float> array = Array<float>::uninitialized(other, 100);
-    held = Escape::try_begin(array.storage()).value();
+    held = Export::try_begin(array.storage()).value();
   }
   held.end();
-  EXPECT_EQ(kept_storages().storages, 1u);
-  EXPECT_EQ(reclaim_escaped().storages, 0u);
+  EXPECT_EQ(deferred_frees().storages, 1u);
+  EXPECT_EQ(reclaim_exported().storages, 0u);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "coherence/room.hpp"
+#include "coherence/eviction_request.hpp"
 
 #include <algorithm>
 #include <array>
@@ -98,15 +98,15 @@ class ShortList {
 std::vector<TagResidency> by_tag(Residents& where) {
   std::vector<TagResidency> all;
   where.visit([&](const Resident& one) {
-    const UnifiedCore::Standing standing = one.owner()->standing(one.memory());
-    if (standing.bytes == 0) return;
+    const UnifiedCore::Evictability evictability = one.owner()->evictability(one.memory());
+    if (evictability.bytes == 0) return;
     const Tag tag = one.owner()->options().tag;
     auto found = std::ranges::find(all, tag, &TagResidency::tag);
     if (found == all.end()) found = all.insert(found, TagResidency{.tag = tag});
     ++found->copies;
-    found->bytes += standing.bytes;
-    if (standing.is_leased) found->leased_bytes += standing.bytes;
-    if (standing.is_kept) found->kept_bytes += standing.bytes;
+    found->bytes += evictability.bytes;
+    if (evictability.is_leased) found->leased_bytes += evictability.bytes;
+    if (evictability.is_kept) found->kept_bytes += evictability.bytes;
   });
   std::ranges::sort(all, [](const TagResidency& a, const TagResidency& b) {
     return a.bytes != b.bytes ? a.bytes > b.bytes : a.tag.name() < b.tag.name();
@@ -132,7 +132,7 @@ bool may_fit_later(const Failure& failure) noexcept {
 
 std::vector<TagResidency> residents_by_tag(Place place) { return by_tag(*Residents::of(place)); }
 
-Room::Room(Residents& where, const RoomWanted& wanted) noexcept
+EvictionRequest::EvictionRequest(Residents& where, const EvictionWanted& wanted) noexcept
     : where_(where),
       wanted_(wanted),
       reach_(overflow_of(wanted.resource)),
@@ -146,24 +146,24 @@ Room::Room(Residents& where, const RoomWanted& wanted) noexcept
   ++turns;
 }
 
-Room::~Room() { --turns; }
+EvictionRequest::~EvictionRequest() { --turns; }
 
-bool Room::may_go(Eviction kind, bool is_for_device) const noexcept {
+bool EvictionRequest::may_go(Eviction kind, bool is_for_device) const noexcept {
   if (kind > wanted_.most) return false;
   if (is_for_device || reach_ == Overflow::spill) return true;
   return reach_ == Overflow::evict && kind < Eviction::dirty;
 }
 
-std::uint64_t Room::refused_by_thread() noexcept { return refusals; }
+std::uint64_t EvictionRequest::refused_by_thread() noexcept { return refusals; }
 
 /// Copies that can be evicted, with a reference to each of their buffers.
-class Room::Shared {
+class EvictionRequest::Shared {
  public:
   Shared() noexcept = default;
   Shared(const Shared&) = delete;
   Shared& operator=(const Shared&) = delete;
   ~Shared() {
-    for (const Candidate& one : all) one.owner->drop_share();
+    for (const Candidate& one : all) one.owner->release();
   }
   /// Throws std::bad_alloc.
   void add(const Candidate& candidate) {
@@ -174,31 +174,33 @@ class Room::Shared {
   std::vector<Candidate> all;
 };
 
-void Room::part_uses() noexcept {
+void EvictionRequest::part_uses() noexcept {
   if (!wanted_.stream.is_usable()) return;
   where_.visit([](const Resident& one) { one.owner()->settle_uses(); });
   // If recording the mark fails, a write-back waits for more work than necessary.
   static_cast<void>(wanted_.stream.device().try_record_mark(wanted_.stream.id()));
 }
 
-void Room::find(bool is_for_device, Shared& found) const {
+void EvictionRequest::find(bool is_for_device, Shared& found) const {
   where_.visit([&](const Resident& one) {
-    const UnifiedCore::Standing standing = one.owner()->standing(one.memory());
-    if (!standing.can_go || !may_go(standing.kind, is_for_device) || standing.bytes == 0) return;
-    if (!is_for_device && !share_a_budget(wanted_.resource, standing.resource)) return;
-    found.add({standing.kind, one.last_use(), standing.bytes, one.owner(), one.memory()});
+    const UnifiedCore::Evictability evictability = one.owner()->evictability(one.memory());
+    if (!evictability.can_go || !may_go(evictability.kind, is_for_device) ||
+        evictability.bytes == 0)
+      return;
+    if (!is_for_device && !share_a_budget(wanted_.resource, evictability.resource)) return;
+    found.add({evictability.kind, one.last_use(), evictability.bytes, one.owner(), one.memory()});
   });
 }
 
-bool Room::is_hopeless(const Failure& why) noexcept {
+bool EvictionRequest::is_hopeless(const Failure& why) noexcept {
   if (why.code() != ErrorCode::out_of_budget) return false;
   visit_budgets(wanted_.resource, [&](const Budget& level) {
     if (!level.has_limit()) return false;
     std::size_t evictable = 0;
     where_.visit([&](const Resident& one) {
-      const UnifiedCore::Standing standing = one.owner()->standing(one.memory());
-      if (!standing.can_go || !may_go(standing.kind, false)) return;
-      if (is_under(standing.resource, level)) evictable += standing.bytes;
+      const UnifiedCore::Evictability evictability = one.owner()->evictability(one.memory());
+      if (!evictability.can_go || !may_go(evictability.kind, false)) return;
+      if (is_under(evictability.resource, level)) evictable += evictability.bytes;
     });
     const BudgetState now = level.state();
     const std::size_t staying = minus(now.charged_bytes, now.pending_bytes + evictable);
@@ -209,7 +211,7 @@ bool Room::is_hopeless(const Failure& why) noexcept {
   return is_hopeless_;
 }
 
-std::size_t Room::missing_bytes() const noexcept {
+std::size_t EvictionRequest::missing_bytes() const noexcept {
   std::size_t missing = 0;
   const StreamId stream = wanted_.stream.id();
   visit_budgets(wanted_.resource, [&](Budget& level) {
@@ -223,7 +225,7 @@ std::size_t Room::missing_bytes() const noexcept {
   return missing;
 }
 
-bool Room::free(std::size_t bytes, const Failure& why) noexcept try {
+bool EvictionRequest::free(std::size_t bytes, const Failure& why) noexcept try {
   const bool is_for_device = why.code() == ErrorCode::out_of_memory;
   std::size_t freed = 0;
   Shared found;
@@ -250,7 +252,7 @@ bool Room::free(std::size_t bytes, const Failure& why) noexcept try {
   return false;
 }
 
-bool Room::fits_later(const Failure& why) const noexcept {
+bool EvictionRequest::fits_later(const Failure& why) const noexcept {
   // A request above the limit itself can never fit.
   const bool is_too_large = visit_budgets(wanted_.resource, [&](const Budget& level) {
     return level.has_limit() && wanted_.bytes > level.state().limit_bytes;
@@ -261,16 +263,16 @@ bool Room::fits_later(const Failure& why) const noexcept {
   return would_fit_later(why) || where_.had_transits_since(begun);
 }
 
-bool Room::would_fit_later(const Failure& why) const noexcept {
+bool EvictionRequest::would_fit_later(const Failure& why) const noexcept {
   // If a write-back has failed, copies that can be evicted now do not help.
   const bool can_evict = !last_failure_ || may_fit_later(*last_failure_);
   const auto bytes_of = [&](const Budget* level) {
     std::size_t later = 0;
     where_.visit([&](const Resident& one) {
-      const UnifiedCore::Standing standing = one.owner()->standing(one.memory());
-      if (!standing.could_go || !may_go(standing.kind, level == nullptr)) return;
-      if (standing.can_go && (!can_evict || level == nullptr)) return;
-      if (level == nullptr || is_under(standing.resource, *level)) later += standing.bytes;
+      const UnifiedCore::Evictability evictability = one.owner()->evictability(one.memory());
+      if (!evictability.could_go || !may_go(evictability.kind, level == nullptr)) return;
+      if (evictability.can_go && (!can_evict || level == nullptr)) return;
+      if (level == nullptr || is_under(evictability.resource, *level)) later += evictability.bytes;
     });
     return later;
   };
@@ -288,7 +290,7 @@ bool Room::would_fit_later(const Failure& why) const noexcept {
   });
 }
 
-Failure Room::refusal(const Failure& why) const noexcept {
+Failure EvictionRequest::refusal(const Failure& why) const noexcept {
   {
     PressureTotals& totals = PressureTotals::instance();
     const std::lock_guard lock(totals.mutex);
@@ -299,10 +301,10 @@ Failure Room::refusal(const Failure& why) const noexcept {
   ShortList list;
   try {
     where_.visit([&](const Resident& one) {
-      const UnifiedCore::Standing standing = one.owner()->standing(one.memory());
-      if (standing.is_leased) sums.leased_bytes += standing.bytes;
-      if (standing.is_kept) sums.kept_bytes += standing.bytes;
-      if (standing.can_go) sums.evictable_bytes += standing.bytes;
+      const UnifiedCore::Evictability evictability = one.owner()->evictability(one.memory());
+      if (evictability.is_leased) sums.leased_bytes += evictability.bytes;
+      if (evictability.is_kept) sums.kept_bytes += evictability.bytes;
+      if (evictability.can_go) sums.evictable_bytes += evictability.bytes;
     });
     for (const TagResidency& one : by_tag(where_)) {
       if (!list.is_full()) list.add(one);

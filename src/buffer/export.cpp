@@ -1,0 +1,85 @@
+// Counts exports and reclaims exported memory after a device-wide wait.
+
+#include "tern/buffer/export.hpp"
+
+#include <atomic>
+
+#include "buffer/deferred_frees.hpp"
+#include "buffer/export_batch.hpp"
+#include "core/no_host_memory.hpp"
+
+namespace tern {
+namespace {
+
+constinit std::atomic<std::size_t> escapes = 0, exported_bytes = 0;
+
+/// Bounds the memory of a program that exports often and never waits for the device. If the wait
+/// fails, for example during a graph capture, the export goes on and a later one waits.
+[[gnu::cold, gnu::noinline]] void reclaim_crowd() noexcept {
+  static_cast<void>(try_reclaim_exported());
+  DeferredFrees::see_crowd();
+}
+
+}  // namespace
+
+ExportBatch::~ExportBatch() {
+  if (exports_ != 0) escapes.fetch_add(exports_, std::memory_order_relaxed);
+  if (bytes_ != 0) exported_bytes.fetch_add(bytes_, std::memory_order_relaxed);
+}
+
+bool ExportBatch::try_begin(Storage& storage) noexcept {
+  if (DeferredFrees::is_crowded()) [[unlikely]]
+    reclaim_crowd();
+  const std::optional<std::size_t> bytes = storage.try_begin_export();
+  if (!bytes) return false;
+  ++exports_;
+  bytes_ += *bytes;
+  return true;
+}
+
+void ExportBatch::end(Storage& storage) noexcept {
+  --exports_;
+  bytes_ -= storage.end_export();
+}
+
+Result<Export> Export::try_begin(const StorageHandle& storage, CallSite site) noexcept {
+  if (!storage) {
+    return Failure(ErrorCode::not_allocated,
+                   "this buffer is none: it was made by default, moved from or released. There is "
+                   "nothing to give to others.",
+                   site)
+        .with("id", std::uint64_t{0});
+  }
+  if (!ExportBatch().try_begin(*storage)) return no_host_memory("memory for others", site);
+  Export escape;
+  escape.storage_ = storage;
+  return escape;
+}
+
+void Export::end() noexcept {
+  if (!storage_) return;
+  ExportBatch().end(*storage_);
+  storage_ = {};
+}
+
+ExportCount exported_memory() noexcept {
+  return {escapes.load(std::memory_order_relaxed), exported_bytes.load(std::memory_order_relaxed)};
+}
+
+Result<KeptStorageCount> try_reclaim_exported() noexcept {
+  for (;;) {
+    const Device device = DeferredFrees::device_behind_strangers();
+    if (device.is_open()) {
+      if (Result<void> waited = device.try_synchronize();
+          !waited && waited.failure().code() != ErrorCode::device_lost) {
+        return waited.failure();
+      }
+    }
+    // Freeing memory may call an owner that ends other exports, which need a wait of their own. So
+    // repeat.
+    const KeptStorageCount left = reclaim_deferred();
+    if (!device.is_open() && !DeferredFrees::device_behind_strangers().is_open()) return left;
+  }
+}
+
+}  // namespace tern
