@@ -113,7 +113,7 @@ def copy_headers(root, target):
     # Two headers are enough to see the test fail; headers_test itself compiles them all.
     folder = target / "include/tern/core"
     folder.mkdir(parents=True)
-    for name in ("version.hpp", "export.hpp"):
+    for name in ("version.hpp", "visibility.hpp"):
         shutil.copy(root / "include/tern/core" / name, folder)
 
 
