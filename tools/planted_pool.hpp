@@ -17,8 +17,8 @@
 #include <string_view>
 #include <utility>
 
-#include "tern/trace/order_checker.hpp"
-#include "tern/trace/record_list.hpp"
+#include "trace/order_checker.hpp"
+#include "trace/record_list.hpp"
 
 namespace tern::tools {
 

@@ -15,8 +15,8 @@
 #include "backends/opencl/opencl_opener.hpp"
 #include "backends/opener.hpp"
 #include "backends/sim/sim_opener.hpp"
+#include "core/process.hpp"
 #include "tern/core/config.hpp"
-#include "tern/core/process.hpp"
 
 namespace tern {
 namespace {

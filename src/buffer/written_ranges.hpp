@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
+#include "core/interval_map.hpp"
 #include "tern/buffer/storage.hpp"
-#include "tern/core/interval_map.hpp"
 
 namespace tern {
 

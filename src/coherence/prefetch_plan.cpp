@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "coherence/hint_checks.hpp"
+#include "core/interval_map.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 #include "tern/coherence/raw_unified.hpp"
 #include "tern/core/bytes.hpp"
-#include "tern/core/interval_map.hpp"
 
 namespace tern {
 namespace {

@@ -1,4 +1,4 @@
-#include "tern/core/process.hpp"
+#include "core/process.hpp"
 
 #include <pthread.h>
 #include <unistd.h>

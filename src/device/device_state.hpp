@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "core/fork_count.hpp"
+#include "core/process.hpp"
 #include "device/host_order.hpp"
-#include "tern/core/process.hpp"
 #include "tern/device/backend.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"

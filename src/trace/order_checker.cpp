@@ -1,4 +1,4 @@
-#include "tern/trace/order_checker.hpp"
+#include "trace/order_checker.hpp"
 
 #include <fmt/format.h>
 

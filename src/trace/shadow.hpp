@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "tern/core/interval_map.hpp"
+#include "core/interval_map.hpp"
 #include "tern/trace/finding.hpp"
 #include "tern/trace/record.hpp"
 #include "trace/note.hpp"

@@ -1,4 +1,4 @@
-#include "tern/trace/slice.hpp"
+#include "trace/slice.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,11 +7,11 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/interval_map.hpp"
 #include "tern/core/error.hpp"
-#include "tern/core/interval_map.hpp"
-#include "tern/trace/order_checker.hpp"
 #include "trace/actors.hpp"
 #include "trace/note.hpp"
+#include "trace/order_checker.hpp"
 
 namespace tern {
 namespace {

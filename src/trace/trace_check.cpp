@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bitset>
 
-#include "tern/trace/order_checker.hpp"
+#include "trace/order_checker.hpp"
 
 namespace tern {
 namespace {

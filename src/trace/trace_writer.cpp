@@ -1,4 +1,4 @@
-#include "tern/trace/trace_writer.hpp"
+#include "trace/trace_writer.hpp"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "core/file_limit_signal.hpp"
+#include "core/process.hpp"
 #include "core/text.hpp"
-#include "tern/core/process.hpp"
 #include "tern/core/version.hpp"
 #include "trace/trace_format.hpp"
 

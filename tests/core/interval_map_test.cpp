@@ -1,4 +1,4 @@
-#include "tern/core/interval_map.hpp"
+#include "core/interval_map.hpp"
 
 #include <gtest/gtest.h>
 

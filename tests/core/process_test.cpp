@@ -1,4 +1,4 @@
-#include "tern/core/process.hpp"
+#include "core/process.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

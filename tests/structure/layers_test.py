@@ -43,6 +43,8 @@ def wrong_includes(path, shown, layer, allowed, public):
             yield f"{where}: '{name}' goes through '../'; write it from the root of the tree."
         elif quote == "<" and not ours:
             continue
+        elif ours and len(parts) == 2:
+            yield f"{where}: '{layer}' includes '{name}', which is for users; include what is needed."
         elif len(parts) > 1 + ours and parts[ours] not in allowed:
             yield f"{where}: '{layer}' may not include '{name}'."
         elif public and not ours:
@@ -55,7 +57,10 @@ def violations(root, rows):
         for path in tree.sources(root, top):
             shown = path.relative_to(root).as_posix()
             parts = path.relative_to(root / top).parts
-            if len(parts) == 1:
+            if len(parts) == 1 and shown in rows:
+                # The header that includes the others, which none of them may include.
+                yield from wrong_includes(path, shown, shown, rows[shown][1], top != "src")
+            elif len(parts) == 1:
                 yield f"{shown}:1: the file stands outside every layer folder."
             elif parts[0] not in rows:
                 yield f"{shown}:1: folder '{parts[0]}' has no row in {TABLE}."

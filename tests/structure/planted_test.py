@@ -46,6 +46,8 @@ PLANTS = [
     ("layers", "a folder without a row", "src/utils/planted.cpp:1",
      write("src/utils/planted.cpp", "")),
     ("layers", "a file outside every folder", "src/planted.cpp:1", write("src/planted.cpp", "")),
+    ("layers", "a layer that includes the header of all", "include/tern/core/planted.hpp:1",
+     write("include/tern/core/planted.hpp", '#include "tern/tern.hpp"\n')),
     ("layers", "an upward grant", TABLE,
      replace(TABLE, r"^\| `core` *\|[^|]*\|", "| `core` | `device` |")),
     ("layers", "a row without a folder", TABLE,

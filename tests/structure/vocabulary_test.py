@@ -8,7 +8,7 @@ import tree
 LIST = "tests/structure/retired_words.txt"
 # Raise this number only with a header that users need; a type that only the library needs goes to
 # src/.
-MAX_PUBLIC_HEADERS = 108
+MAX_PUBLIC_HEADERS = 103
 
 FOLDERS = ("include", "src", "tests", "tools", "bench", "examples", "docs", "scripts")
 SUFFIXES = (".hpp", ".h", ".cpp", ".c", ".cu", ".py", ".md", ".cl", ".txt", "")

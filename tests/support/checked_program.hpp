@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "tern/trace/order_checker.hpp"
+#include "trace/order_checker.hpp"
 
 namespace tern::test {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "support/random_trace.hpp"
-#include "tern/trace/trace_writer.hpp"
+#include "trace/trace_writer.hpp"
 
 namespace tern::test {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tern/trace/trace_check.hpp"
-#include "tern/trace/trace_writer.hpp"
 #include "trace/trace_format.hpp"
+#include "trace/trace_writer.hpp"
 
 namespace tern::test {
 

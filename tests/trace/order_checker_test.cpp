@@ -1,7 +1,7 @@
 // The checker as a whole: refusing and applying, consequences, leaks, memory, hostile records. The
 // rules themselves are in order_rules_test.cpp.
 
-#include "tern/trace/order_checker.hpp"
+#include "trace/order_checker.hpp"
 
 #include <gtest/gtest.h>
 

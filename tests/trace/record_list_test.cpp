@@ -1,4 +1,4 @@
-#include "tern/trace/record_list.hpp"
+#include "trace/record_list.hpp"
 
 #include <gtest/gtest.h>
 

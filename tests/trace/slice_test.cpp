@@ -1,4 +1,4 @@
-#include "tern/trace/slice.hpp"
+#include "trace/slice.hpp"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 #include "backends/sim/random.hpp"
 #include "support/thorough.hpp"
 #include "tern/core/error.hpp"
-#include "tern/trace/order_checker.hpp"
 #include "tools/pool_program.hpp"
+#include "trace/order_checker.hpp"
 
 namespace tern {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "support/checked_program.hpp"
 #include "support/sample_traces.hpp"
-#include "tern/trace/order_checker.hpp"
+#include "trace/order_checker.hpp"
 
 namespace tern::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "tern/trace/trace_writer.hpp"
+#include "trace/trace_writer.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -12,7 +12,7 @@
 #include "backends/opencl/opencl_backend.hpp"
 #include "backends/opencl/opencl_library.hpp"
 #include "backends/shared_library.hpp"
-#include "tern/core/process.hpp"
+#include "core/process.hpp"
 
 namespace tern::opencl {
 namespace {

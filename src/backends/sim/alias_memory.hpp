@@ -15,7 +15,7 @@
 #include <memory>
 #include <optional>
 
-#include "tern/core/interval_map.hpp"
+#include "core/interval_map.hpp"
 #include "tern/core/result.hpp"
 
 namespace tern::sim {

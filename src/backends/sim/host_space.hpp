@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "backends/sim/range_allocator.hpp"
-#include "tern/core/interval_map.hpp"
+#include "core/interval_map.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/memory_kind.hpp"
 #include "tern/trace/record.hpp"

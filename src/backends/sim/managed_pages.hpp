@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "tern/core/interval_map.hpp"
+#include "core/interval_map.hpp"
 #include "tern/core/place.hpp"
 #include "tern/device/backend.hpp"
 

@@ -8,7 +8,7 @@
 
 #include "backends/sim/sim_backend.hpp"
 #include "backends/sim/sim_options.hpp"
-#include "tern/core/process.hpp"
+#include "core/process.hpp"
 
 namespace tern::sim {
 namespace {

@@ -14,7 +14,7 @@
 #include "backends/kernel_launch.hpp"
 #include "backends/sim/memories.hpp"
 #include "backends/sim/stray_access.hpp"
-#include "tern/core/interval_map.hpp"
+#include "core/interval_map.hpp"
 
 namespace tern::sim {
 

@@ -39,8 +39,8 @@
 #include "backends/sim/sim_device.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/backend.hpp"
-#include "tern/trace/order_checker.hpp"
-#include "tern/trace/trace_writer.hpp"
+#include "trace/order_checker.hpp"
+#include "trace/trace_writer.hpp"
 
 namespace tern::sim {
 

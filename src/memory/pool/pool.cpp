@@ -4,8 +4,8 @@
 #include <new>
 #include <utility>
 
+#include "core/process.hpp"
 #include "tern/core/bytes.hpp"
-#include "tern/core/process.hpp"
 
 namespace tern::pool {
 namespace {

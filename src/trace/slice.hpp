@@ -17,7 +17,7 @@
 
 #include "tern/core/visibility.hpp"
 #include "tern/trace/record.hpp"
-#include "tern/trace/record_list.hpp"
+#include "trace/record_list.hpp"
 
 namespace tern {
 
