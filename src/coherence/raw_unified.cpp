@@ -398,10 +398,11 @@ Result<void> RawUnified::try_fill(const Pattern& pattern, StreamRef stream,
 Result<void> RawUnified::try_copy_from(const void* source, std::size_t bytes,
                                        CallSite site) const noexcept {
   if (bytes != this->size_bytes()) {
-    return Failure(ErrorCode::shape_mismatch,
-                   "{actual} bytes cannot be copied into buffer '{tag}' of {expected}. Copy as "
-                   "many, or into a view.",
-                   site)
+    return Failure(
+               ErrorCode::size_mismatch,
+               "{actual} bytes cannot be copied into buffer '{tag}', which has {expected} bytes. "
+               "Pass {expected} bytes, or copy into a slice.",
+               site)
         .with("expected", this->size_bytes())
         .with("actual", bytes)
         .with("tag", tag().name());
@@ -415,9 +416,9 @@ Result<void> RawUnified::try_copy_from(const void* source, std::size_t bytes,
 Result<void> RawUnified::try_copy_to(void* destination, std::size_t bytes,
                                      CallSite site) const noexcept {
   if (bytes != this->size_bytes()) {
-    return Failure(ErrorCode::shape_mismatch,
-                   "buffer '{tag}' of {expected} bytes cannot be copied to {actual}. Make room for "
-                   "all, or copy a view.",
+    return Failure(ErrorCode::size_mismatch,
+                   "buffer '{tag}' has {expected} bytes and cannot be copied to memory of {actual} "
+                   "bytes. Pass {expected} bytes, or copy a slice.",
                    site)
         .with("expected", this->size_bytes())
         .with("actual", bytes)

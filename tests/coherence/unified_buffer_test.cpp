@@ -95,13 +95,13 @@ TEST_F(Unified, FillsWhereTheBytesAre) {
 TEST_F(Unified, CopiesInWhatHasItsShapeAndNothingElse) {
   UnifiedBuffer<int> buffer(Shape{2, 3}, {.device = device});
   const std::vector<int> three = {1, 2, 3}, six = counting(6);
-  EXPECT_EQ(refused(buffer.try_copy_from(three), ErrorCode::shape_mismatch).number("actual"), 12u);
+  EXPECT_EQ(refused(buffer.try_copy_from(three), ErrorCode::size_mismatch).number("actual"), 12u);
   refused(buffer.try_copy_from(six, Shape{6}), ErrorCode::shape_mismatch);
   EXPECT_STATE(buffer, uninitialized);
   EXPECT_TRUE(buffer.try_copy_from(six, Shape{2, 3}));
   EXPECT_EQ(buffer.to_vector(), six);
   std::vector<int> small(5);
-  refused(buffer.try_copy_to(small), ErrorCode::shape_mismatch);
+  refused(buffer.try_copy_to(small), ErrorCode::size_mismatch);
   EXPECT_EQ(buffer.shape(), (Shape{2, 3}));
 }
 

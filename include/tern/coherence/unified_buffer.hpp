@@ -478,7 +478,7 @@ class UnifiedView {
     try_fill(value, stream, site).value();
   }
 
-  /// Copies all elements in, as a discard lease of the host. Fails with shape_mismatch if the span
+  /// Copies all elements in, as a discard lease of the host. Fails with size_mismatch if the span
   /// has another number of elements.
   Result<void> try_copy_from(std::span<const T> elements,
                              CallSite site = CallSite::here()) noexcept {
@@ -488,7 +488,7 @@ class UnifiedView {
     try_copy_from(elements, site).value();
   }
   /// Copies all elements out, as a read lease of the host: waits, and leaves the host copy up to
-  /// date. Fails with shape_mismatch if the span has another number of elements.
+  /// date. Fails with size_mismatch if the span has another number of elements.
   Result<void> try_copy_to(std::span<T> elements, CallSite site = CallSite::here()) const noexcept {
     return raw_.try_copy_to(elements.data(), elements.size_bytes(), site);
   }
