@@ -11,7 +11,7 @@
 namespace tern {
 namespace {
 
-constinit std::atomic<std::size_t> escapes = 0, exported_bytes = 0;
+constinit std::atomic<std::size_t> exports = 0, exported_bytes = 0;
 
 /// Bounds the memory of a program that exports often and never waits for the device. If the wait
 /// fails, for example during a graph capture, the export goes on and a later one waits.
@@ -23,7 +23,7 @@ constinit std::atomic<std::size_t> escapes = 0, exported_bytes = 0;
 }  // namespace
 
 ExportBatch::~ExportBatch() {
-  if (exports_ != 0) escapes.fetch_add(exports_, std::memory_order_relaxed);
+  if (exports_ != 0) exports.fetch_add(exports_, std::memory_order_relaxed);
   if (bytes_ != 0) exported_bytes.fetch_add(bytes_, std::memory_order_relaxed);
 }
 
@@ -63,7 +63,7 @@ void Export::end() noexcept {
 }
 
 ExportCount exported_memory() noexcept {
-  return {escapes.load(std::memory_order_relaxed), exported_bytes.load(std::memory_order_relaxed)};
+  return {exports.load(std::memory_order_relaxed), exported_bytes.load(std::memory_order_relaxed)};
 }
 
 Result<KeptStorageCount> try_reclaim_exported() noexcept {

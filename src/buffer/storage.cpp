@@ -170,15 +170,15 @@ Storage::Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t 
 }
 
 [[gnu::always_inline]] inline Storage::~Storage() {
-  if (ColdState* const rare = this->rare()) delete rare;
+  if (ColdState* const cold = this->cold()) delete cold;
 }
 
 const Device& Storage::device() const noexcept {
-  return resource_ ? resource_->device() : rare()->device;
+  return resource_ ? resource_->device() : cold()->device;
 }
 
 StorageOrigin* Storage::origin() const noexcept {
-  return resource_ ? nullptr : rare()->origin.get();
+  return resource_ ? nullptr : cold()->origin.get();
 }
 
 [[gnu::always_inline]] inline void* Storage::operator new(std::size_t,
@@ -254,10 +254,10 @@ Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
       new (std::nothrow) Storage({}, static_cast<std::uint8_t>(kind), bytes, options);
   if (storage == nullptr) return no_host_memory("a buffer", options.site);
   StorageHandle handle(storage);
-  ColdState* const rare = storage->make_rare();
-  if (rare == nullptr) return no_host_memory("a buffer", options.site);
-  rare->device = device;
-  rare->origin = std::move(origin);
+  ColdState* const cold = storage->make_cold();
+  if (cold == nullptr) return no_host_memory("a buffer", options.site);
+  cold->device = device;
+  cold->origin = std::move(origin);
   storage->bytes_and_written_.fetch_or(all_written_bit, std::memory_order_relaxed);
   return handle;
 }
@@ -318,14 +318,14 @@ Storage* Storage::make_prepared(const ResourceHandle& resource, std::size_t byte
     why = Result<void>(storage.failure());
     return nullptr;
   }
-  ColdState* const rare = options.reservation != nullptr ? (*storage)->make_rare() : nullptr;
-  if (options.reservation != nullptr && rare == nullptr) {
+  ColdState* const cold = options.reservation != nullptr ? (*storage)->make_cold() : nullptr;
+  if (options.reservation != nullptr && cold == nullptr) {
     why = no_host_memory("an array", options.site);
     return nullptr;
   }
-  if (rare != nullptr) rare->reservation = options.reservation;
+  if (cold != nullptr) cold->reservation = options.reservation;
   const Result<void> there = (*storage)->try_ensure(options.stream, options.site);
-  if (rare != nullptr) rare->reservation = nullptr;
+  if (cold != nullptr) cold->reservation = nullptr;
   if (!there) {
     why = there;
     return nullptr;
@@ -430,14 +430,14 @@ Result<void> Storage::take_block_for(StreamRef first_user, CallSite site) noexce
 }
 
 Result<void> Storage::take_block(StreamRef stream, CallSite site) noexcept {
-  const ColdState* const rare = this->rare();
+  const ColdState* const cold = this->cold();
   const Result<Block> block =
       resource_->try_allocate({.bytes = bytes(),
                                .alignment = alignment_,
                                .stream = stream,
                                .tag = tag_,
                                .site = site,
-                               .reservation = rare != nullptr ? rare->reservation : nullptr});
+                               .reservation = cold != nullptr ? cold->reservation : nullptr});
   if (!block) return block.failure();
   block_ = *block;
   set_memory({block->address, block->address, block->bytes});
@@ -504,9 +504,9 @@ Result<StorageOrigin::Memory> Storage::try_memory() const noexcept {
 
 bool Storage::try_grow(std::size_t end, std::size_t bytes) noexcept {
   if (!is_allocated() || !resource_ || bytes > block_.bytes) return false;
-  ColdState* const rare = make_rare();
-  if (rare == nullptr) return false;
-  const std::lock_guard lock(rare->mutex);
+  ColdState* const cold = make_cold();
+  if (cold == nullptr) return false;
+  const std::lock_guard lock(cold->mutex);
   const std::size_t before = this->bytes();
   if (end != before && shares() != 1) return false;
   if (bytes <= before) return true;
@@ -521,7 +521,7 @@ bool Storage::try_grow(std::size_t end, std::size_t bytes) noexcept {
     }
     // What is new was written by nobody.
     try {
-      rare->written.add(0, before);
+      cold->written.add(0, before);
     } catch (const std::bad_alloc&) {
       return false;
     }
@@ -718,48 +718,48 @@ bool Storage::try_end_block() noexcept {
 }
 
 bool Storage::try_end_origin() noexcept {
-  if (this->rare() == nullptr) return true;  // it was never made
-  ColdState& rare = *this->rare();
-  const StreamRef stream = rare.origin->end_stream();
-  if (const StreamStay stay(stream); stay && !rare.is_end_queued) {
+  if (this->cold() == nullptr) return true;  // it was never made
+  ColdState& cold = *this->cold();
+  const StreamRef stream = cold.origin->end_stream();
+  if (const StreamStay stay(stream); stay && !cold.is_end_queued) {
     // Refused, it is tried again, until the uses are done and there is nothing to wait for.
-    rare.is_end_queued = bool(try_queue_waits(stream, site_));
+    cold.is_end_queued = bool(try_queue_waits(stream, site_));
   }
-  if (uses_.has_any_since(rare.owners_uses) && !are_uses_done()) return false;
-  return rare.origin->try_end();
+  if (uses_.has_any_since(cold.owners_uses) && !are_uses_done()) return false;
+  return cold.origin->try_end();
 }
 
 void Storage::leave_uses_to_owner() noexcept {
-  if (ColdState* const rare = this->rare()) rare->owners_uses = uses_.version();
+  if (ColdState* const cold = this->cold()) cold->owners_uses = uses_.version();
 }
 
 std::optional<std::size_t> Storage::try_begin_export() noexcept {
-  ColdState* const rare = make_rare();
-  if (rare == nullptr) return std::nullopt;
-  const std::lock_guard lock(rare->exports_lock);
-  if (rare->escapes++ != 0) return 0;
-  rare->exported_bytes = bytes();
-  return rare->exported_bytes;
+  ColdState* const cold = make_cold();
+  if (cold == nullptr) return std::nullopt;
+  const std::lock_guard lock(cold->exports_lock);
+  if (cold->exports++ != 0) return 0;
+  cold->exported_bytes = bytes();
+  return cold->exported_bytes;
 }
 
 std::size_t Storage::end_export() noexcept {
-  ColdState& rare = *this->rare();
+  ColdState& cold = *this->cold();
   if (kind() != StorageKind::host) {
     // The storage has a handle of its device, which is open therefore: it need not be looked up.
     const std::shared_ptr<DeviceState>& device = DeviceState::of(this->device());
     const std::uint64_t next = device ? device->next_barrier() : 0;
-    std::uint64_t barrier = rare.barrier.load(std::memory_order_relaxed);
+    std::uint64_t barrier = cold.barrier.load(std::memory_order_relaxed);
     while (barrier < next &&
-           !rare.barrier.compare_exchange_weak(barrier, next, std::memory_order_relaxed)) {
+           !cold.barrier.compare_exchange_weak(barrier, next, std::memory_order_relaxed)) {
     }
   }
-  const std::lock_guard lock(rare.exports_lock);
-  return --rare.escapes == 0 ? rare.exported_bytes : 0;
+  const std::lock_guard lock(cold.exports_lock);
+  return --cold.exports == 0 ? cold.exported_bytes : 0;
 }
 
 bool Storage::is_behind_strangers() const noexcept {
-  const ColdState* const rare = this->rare();
-  const std::uint64_t barrier = rare ? rare->barrier.load(std::memory_order_relaxed) : 0;
+  const ColdState* const cold = this->cold();
+  const std::uint64_t barrier = cold ? cold->barrier.load(std::memory_order_relaxed) : 0;
   if (barrier == 0) return true;
   const std::shared_ptr<DeviceState>& device = DeviceState::of(this->device());
   return !device || device->has_passed(barrier);
@@ -767,17 +767,17 @@ bool Storage::is_behind_strangers() const noexcept {
 
 void Storage::leave_readiness_unstated() noexcept {
   const std::shared_ptr<DeviceState>& device = DeviceState::of(this->device());
-  // What is imported has its rare part from the beginning.
-  if (device) rare()->ready_barrier.store(device->next_barrier(), std::memory_order_relaxed);
+  // An import has its cold state from construction on.
+  if (device) cold()->ready_barrier.store(device->next_barrier(), std::memory_order_relaxed);
 }
 
 void Storage::note_readiness_stated() noexcept {
-  if (ColdState* const rare = this->rare()) rare->ready_barrier.store(0, std::memory_order_release);
+  if (ColdState* const cold = this->cold()) cold->ready_barrier.store(0, std::memory_order_release);
 }
 
 bool Storage::is_import_ready() const noexcept {
-  const ColdState* const rare = this->rare();
-  const std::uint64_t barrier = rare ? rare->ready_barrier.load(std::memory_order_acquire) : 0;
+  const ColdState* const cold = this->cold();
+  const std::uint64_t barrier = cold ? cold->ready_barrier.load(std::memory_order_acquire) : 0;
   if (barrier == 0) return true;
   const std::shared_ptr<DeviceState>& device = DeviceState::of(this->device());
   return !device || device->has_passed(barrier);
@@ -790,10 +790,10 @@ bool Storage::try_end() noexcept {
 }
 
 void Storage::end() noexcept {
-  if (rare() != nullptr && phase_.load(std::memory_order_relaxed) == ready) take_advice_back();
+  if (cold() != nullptr && phase_.load(std::memory_order_relaxed) == ready) take_advice_back();
   // The commonest case: only the stream that had it first has used it.
   if (const std::span<const UseRecord::Entry> uses = uses_.unshared();
-      uses.size() == 1 && uses[0].stream == first_stream_ && block_ && rare() == nullptr &&
+      uses.size() == 1 && uses[0].stream == first_stream_ && block_ && cold() == nullptr &&
       is_open(first_stream_) && phase_.load(std::memory_order_relaxed) == ready) {
     if (!try_give(first_stream_)) [[unlikely]] {
       DeferredFrees::keep(this);

@@ -33,7 +33,7 @@ struct Storage::ColdState {
   std::set<std::size_t> edges;
   std::set<std::pair<Advice, Place>> advice;  // calls that undo the advice
   SpinLock exports_lock;                      // guards the next two
-  std::uint32_t escapes = 0;
+  std::uint32_t exports = 0;
   std::size_t exported_bytes = 0;      // size at the first export; the storage may grow later
   Reservation* reservation = nullptr;  // only while an array is being made
   // Constant after construction, for storages without a resource.

@@ -27,11 +27,11 @@ void Storage::ColdState::operator delete(void* record, const std::nothrow_t&) no
   operator delete(record);
 }
 
-Storage::ColdState* Storage::make_rare() noexcept {
-  ColdState* there = rare();
+Storage::ColdState* Storage::make_cold() noexcept {
+  ColdState* there = cold();
   if (there != nullptr) return there;
   ColdState* const mine = new (std::nothrow) ColdState;
-  if (mine == nullptr || rare_.compare_exchange_strong(there, mine, std::memory_order_acq_rel)) {
+  if (mine == nullptr || cold_.compare_exchange_strong(there, mine, std::memory_order_acq_rel)) {
     return mine;
   }
   delete mine;
@@ -42,9 +42,9 @@ Result<void> Storage::check_written(std::size_t offset, std::size_t bytes,
                                     CallSite site) const noexcept {
   if (bytes == 0 || is_all_written()) return {};
   ByteRange gap = {offset, offset + bytes};
-  if (ColdState* const rare = this->rare()) {
-    const std::lock_guard lock(rare->mutex);
-    const std::optional<ByteRange> first = rare->written.first_gap(gap.begin, gap.end);
+  if (ColdState* const cold = this->cold()) {
+    const std::lock_guard lock(cold->mutex);
+    const std::optional<ByteRange> first = cold->written.first_gap(gap.begin, gap.end);
     if (!first) return {};
     gap = *first;
   }
@@ -60,7 +60,7 @@ Result<void> Storage::check_written(std::size_t offset, std::size_t bytes,
 void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
   if (bytes == 0) return;
   if (are_writes_counted_.load(std::memory_order_acquire)) [[unlikely]] {
-    rare()->writes.fetch_add(1, std::memory_order_acq_rel);
+    cold()->writes.fetch_add(1, std::memory_order_acq_rel);
   }
   std::size_t word = bytes_and_written_.load(std::memory_order_acquire);
   while ((word & all_written_bit) == 0 && offset == 0 && bytes >= word) {
@@ -71,12 +71,12 @@ void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
   }
   if ((word & all_written_bit) != 0) return;
   try {
-    ColdState* const rare = make_rare();
-    if (rare == nullptr) throw std::bad_alloc();
-    const std::lock_guard lock(rare->mutex);
-    rare->written.add(offset, offset + bytes);
+    ColdState* const cold = make_cold();
+    if (cold == nullptr) throw std::bad_alloc();
+    const std::lock_guard lock(cold->mutex);
+    cold->written.add(offset, offset + bytes);
     // The size cannot change under the lock.
-    if (rare->written.has_all(this->bytes())) {
+    if (cold->written.has_all(this->bytes())) {
       bytes_and_written_.fetch_or(all_written_bit, std::memory_order_acq_rel);
     }
   } catch (const std::bad_alloc&) {
@@ -87,12 +87,12 @@ void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
 
 void Storage::note_unwritten(std::size_t offset, std::size_t bytes) noexcept {
   if (bytes == 0 || contents_ == Contents::unspecified) return;
-  ColdState* const rare = make_rare();
-  if (rare == nullptr) return;
-  const std::lock_guard lock(rare->mutex);
+  ColdState* const cold = make_cold();
+  if (cold == nullptr) return;
+  const std::lock_guard lock(cold->mutex);
   try {
-    if (is_all_written()) rare->written.add(0, this->bytes());
-    rare->written.remove(offset, offset + bytes);
+    if (is_all_written()) cold->written.add(0, this->bytes());
+    cold->written.remove(offset, offset + bytes);
     bytes_and_written_.fetch_and(~all_written_bit, std::memory_order_release);
   } catch (const std::bad_alloc&) {
     // Without memory for the list, allow too much.
@@ -100,29 +100,29 @@ void Storage::note_unwritten(std::size_t offset, std::size_t bytes) noexcept {
 }
 
 Result<void> Storage::try_note_edges(ByteRange range) noexcept try {
-  ColdState* const rare = make_rare();
-  if (rare == nullptr) return no_host_memory("a note of hints", site_);
-  const std::lock_guard lock(rare->mutex);
-  rare->edges.insert(range.begin);
-  rare->edges.insert(range.end);
+  ColdState* const cold = make_cold();
+  if (cold == nullptr) return no_host_memory("a note of hints", site_);
+  const std::lock_guard lock(cold->mutex);
+  cold->edges.insert(range.begin);
+  cold->edges.insert(range.end);
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("a note of hints", site_);
 }
 
 Result<void> Storage::try_note_advice(Advice advice, Place place) noexcept try {
-  ColdState* const rare = make_rare();
-  if (rare == nullptr) return no_host_memory("a note of hints", site_);
-  const std::lock_guard lock(rare->mutex);
+  ColdState* const cold = make_cold();
+  if (cold == nullptr) return no_host_memory("a note of hints", site_);
+  const std::lock_guard lock(cold->mutex);
   switch (advice) {
     case Advice::set_read_mostly:
-      rare->advice.emplace(Advice::unset_read_mostly, Place::host());
+      cold->advice.emplace(Advice::unset_read_mostly, Place::host());
       break;
     case Advice::set_preferred_location:
-      rare->advice.emplace(Advice::unset_preferred_location, Place::host());
+      cold->advice.emplace(Advice::unset_preferred_location, Place::host());
       break;
     case Advice::set_accessed_by:
-      rare->advice.emplace(Advice::unset_accessed_by, place);
+      cold->advice.emplace(Advice::unset_accessed_by, place);
       break;
     case Advice::unset_read_mostly:
     case Advice::unset_preferred_location:
@@ -136,22 +136,22 @@ Result<void> Storage::try_note_advice(Advice advice, Place place) noexcept try {
 }
 
 void Storage::take_advice_back() noexcept {
-  ColdState* const rare = this->rare();
+  ColdState* const cold = this->cold();
   // Memory of another owner keeps its advice, which the owner may want.
-  if (rare == nullptr || rare->advice.empty() || !block_) return;
-  for (const auto& [advice, place] : rare->advice) {
+  if (cold == nullptr || cold->advice.empty() || !block_) return;
+  for (const auto& [advice, place] : cold->advice) {
     static_cast<void>(device().try_advise(device_address_, bytes(), advice, place));
   }
-  rare->advice.clear();
+  cold->advice.clear();
 }
 
 Result<std::vector<std::size_t>> Storage::try_edges(ByteRange range) const noexcept try {
   std::vector<std::size_t> inside;
-  ColdState* const rare = this->rare();
-  if (rare == nullptr) return inside;
-  const std::lock_guard lock(rare->mutex);
-  for (auto edge = rare->edges.upper_bound(range.begin);
-       edge != rare->edges.end() && *edge < range.end; ++edge) {
+  ColdState* const cold = this->cold();
+  if (cold == nullptr) return inside;
+  const std::lock_guard lock(cold->mutex);
+  for (auto edge = cold->edges.upper_bound(range.begin);
+       edge != cold->edges.end() && *edge < range.end; ++edge) {
     inside.push_back(*edge);
   }
   return inside;
@@ -160,10 +160,10 @@ Result<std::vector<std::size_t>> Storage::try_edges(ByteRange range) const noexc
 }
 
 Result<std::uint64_t> Storage::try_count_writes() noexcept {
-  ColdState* const rare = make_rare();
-  if (rare == nullptr) return no_host_memory("a count of writes", site_);
+  ColdState* const cold = make_cold();
+  if (cold == nullptr) return no_host_memory("a count of writes", site_);
   are_writes_counted_.store(true, std::memory_order_release);
-  return rare->writes.load(std::memory_order_acquire);
+  return cold->writes.load(std::memory_order_acquire);
 }
 
 Result<std::vector<ByteRange>> Storage::try_written_ranges(std::size_t offset,
@@ -172,10 +172,10 @@ Result<std::vector<ByteRange>> Storage::try_written_ranges(std::size_t offset,
   if (is_all_written()) {
     return std::vector<ByteRange>{{offset, offset + bytes}};
   }
-  ColdState* const rare = this->rare();
-  if (rare == nullptr) return std::vector<ByteRange>();
-  const std::lock_guard lock(rare->mutex);
-  return rare->written.inside(offset, offset + bytes);
+  ColdState* const cold = this->cold();
+  if (cold == nullptr) return std::vector<ByteRange>();
+  const std::lock_guard lock(cold->mutex);
+  return cold->written.inside(offset, offset + bytes);
 } catch (const std::bad_alloc&) {
   return no_host_memory("a list of written ranges", site_);
 }
@@ -183,12 +183,12 @@ Result<std::vector<ByteRange>> Storage::try_written_ranges(std::size_t offset,
 Result<std::uint64_t> Storage::try_begin_host_access(Access access, std::size_t offset,
                                                      std::size_t bytes, CallSite site) noexcept {
   if (!is_checked_ || bytes == 0) return std::uint64_t{0};
-  ColdState* const rare = make_rare();
-  if (rare == nullptr) return no_host_memory("a checked host access", site);
-  const std::lock_guard lock(rare->mutex);
+  ColdState* const cold = make_cold();
+  if (cold == nullptr) return no_host_memory("a checked host access", site);
+  const std::lock_guard lock(cold->mutex);
   try {
-    const HostAccesses::Open* other = rare->accesses.conflict(access, offset, offset + bytes);
-    if (other == nullptr) return rare->accesses.add(access, offset, offset + bytes, site);
+    const HostAccesses::Open* other = cold->accesses.conflict(access, offset, offset + bytes);
+    if (other == nullptr) return cold->accesses.add(access, offset, offset + bytes, site);
     return Failure(
                ErrorCode::access_conflict,
                "bytes {begin} to {end} of buffer {id} are wanted at {b_file}:{b_line} while the "
@@ -208,8 +208,8 @@ Result<std::uint64_t> Storage::try_begin_host_access(Access access, std::size_t 
 
 void Storage::end_host_access(std::uint64_t ticket) noexcept {
   if (ticket == 0) return;
-  const std::lock_guard lock(rare()->mutex);
-  rare()->accesses.remove(ticket);
+  const std::lock_guard lock(cold()->mutex);
+  cold()->accesses.remove(ticket);
 }
 
 }  // namespace tern

@@ -1,4 +1,4 @@
-// The part of UnifiedCore that works on the whole buffer: drop, free, resize, commit of escapes,
+// The part of UnifiedCore that works on the whole buffer: drop, free, resize, commit of exports,
 // adopt, release, clone.
 
 #include <algorithm>

@@ -24,7 +24,7 @@ namespace {
 class ExportTest : public testing::Test {
  protected:
   void TearDown() override {
-    EXPECT_EQ(exported_memory().escapes, 0u);
+    EXPECT_EQ(exported_memory().exports, 0u);
     EXPECT_EQ(exported_memory().bytes, 0u);
     EXPECT_EQ(reclaim_exported().storages, 0u);
   }
@@ -42,7 +42,7 @@ TEST_F(ExportTest, KeepsTheStorageAndIsCounted) {
   const std::uintptr_t address = array.address();
   Export one = Export::try_begin(array.storage()).value();
   Export two = Export::try_begin(array.storage()).value();
-  EXPECT_EQ(exported_memory().escapes, 2u);
+  EXPECT_EQ(exported_memory().exports, 2u);
   EXPECT_EQ(exported_memory().bytes, 400u) << "one storage, however many hold it";
   array = {};
   EXPECT_GE(pool->statistics().live_bytes, 400u);
@@ -50,7 +50,7 @@ TEST_F(ExportTest, KeepsTheStorageAndIsCounted) {
   one.end();
   EXPECT_EQ(exported_memory().bytes, 400u);
   two = Export();
-  EXPECT_EQ(exported_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().exports, 0u);
 }
 
 TEST_F(ExportTest, ABatchCountsAllOfItsEscapesWhenItEnds) {
@@ -61,9 +61,9 @@ TEST_F(ExportTest, ABatchCountsAllOfItsEscapesWhenItEnds) {
       EXPECT_TRUE(batch.try_begin(*one.storage())) << i;
       EXPECT_TRUE(batch.try_begin(*two.storage())) << i;
     }
-    EXPECT_EQ(exported_memory().escapes, 0u);
+    EXPECT_EQ(exported_memory().exports, 0u);
   }
-  EXPECT_EQ(exported_memory().escapes, 4u);
+  EXPECT_EQ(exported_memory().exports, 4u);
   EXPECT_EQ(exported_memory().bytes, 600u);
   {
     ExportBatch batch;
@@ -73,10 +73,10 @@ TEST_F(ExportTest, ABatchCountsAllOfItsEscapesWhenItEnds) {
     }
     batch.end(*two.storage());
   }
-  EXPECT_EQ(exported_memory().escapes, 1u);
+  EXPECT_EQ(exported_memory().exports, 1u);
   EXPECT_EQ(exported_memory().bytes, 200u);
   ExportBatch().end(*two.storage());
-  EXPECT_EQ(exported_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().exports, 0u);
   // It keeps nothing alive, and is behind strangers all the same.
   const std::uintptr_t address = one.address();
   one = {};

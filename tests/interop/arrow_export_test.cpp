@@ -35,7 +35,7 @@ constexpr std::array<std::uint8_t, 5> valid = {1, 0, 1, 1, 1};
 class ArrowOut : public test::OnDevice {
  protected:
   void TearDown() override {
-    EXPECT_EQ(exported_memory().escapes, 0u);
+    EXPECT_EQ(exported_memory().exports, 0u);
     if (device.is_open()) {
       EXPECT_EQ(reclaim_exported().storages, 0u);
     }
@@ -88,7 +88,7 @@ TEST_P(ArrowOut, GivesTheSameMemoryInTheFormOfTheStandard) {
   EXPECT_EQ(number(s.buffers[1]), table.column("s")->offsets().address());
   EXPECT_EQ(number(s.buffers[2]), table.column("s")->values().address());
   EXPECT_EQ(number(n.buffers[1]) % 64, 0u);
-  EXPECT_EQ(exported_memory().escapes, 5u);
+  EXPECT_EQ(exported_memory().exports, 5u);
   given.array.release(&given.array);
   EXPECT_EQ(given.array.release, nullptr);
 }
@@ -102,7 +102,7 @@ TEST_P(ArrowOut, ComesBackAsWhatItWas) {
   const Table back = import_arrow(device, &given, &schema);
   EXPECT_EQ(given.array.release, nullptr);
   EXPECT_EQ(schema.release, nullptr);
-  EXPECT_EQ(exported_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().exports, 0u);
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(back.column(i)->parts().values, table.column(i)->parts().values);
     EXPECT_FALSE(back.column(i)->is_external());
@@ -229,14 +229,14 @@ TEST_P(ArrowOut, WhatWentThroughManyHandsIsReclaimedAtOnce) {
     hand = std::make_unique<Disguised>(table, stream);
     table = import_arrow(device, &hand->outer, &hand->schema, {.stream = stream});
   }
-  EXPECT_EQ(exported_memory().escapes, 4u * 5);
+  EXPECT_EQ(exported_memory().exports, 4u * 5);
   // The last of them has a use that is not done when it is let go, and is done later.
   const Buffer copied(device, {5}, DType::i32);
   copy(copied, table.column(0)->values(), stream);
   table = Table();
   stream.synchronize();
   EXPECT_EQ(reclaim_exported().storages, 0u);
-  EXPECT_EQ(exported_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().exports, 0u);
   for (const std::unique_ptr<Disguised>& hand : hands) EXPECT_EQ(hand->released, 1);
 }
 
@@ -400,10 +400,10 @@ TEST_P(ArrowOut, AChildThatWasMovedOutKeepsItsMemoryAndNoMore) {
   ArrowArray moved;
   std::memcpy(&moved, &given.array, sizeof moved);
   std::memset(&given, 0xCD, sizeof given);
-  EXPECT_EQ(exported_memory().escapes, 5u);
+  EXPECT_EQ(exported_memory().exports, 5u);
   test::Thread([&] { moved.release(&moved); }).join();
   EXPECT_EQ(moved.release, nullptr);
-  EXPECT_EQ(exported_memory().escapes, 2u);
+  EXPECT_EQ(exported_memory().exports, 2u);
   EXPECT_EQ(child.length, 5);
   EXPECT_NE(child.buffers[2], nullptr);
   child.release(&child);
@@ -480,7 +480,7 @@ TEST(ArrowMoved, AChildThatWasMovedOutDoesNotKeepTheOthers) {
     another.join();
     ASSERT_EQ(gone, (std::array{1, 1, 1}));
   }
-  EXPECT_EQ(exported_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().exports, 0u);
 }
 
 TEST_P(ArrowOut, TheEventAloneIsEnoughToWaitFor) {
@@ -588,7 +588,7 @@ TEST(ArrowStreamOut, GivesChunksAndThenTheEndAgainAndAgain) {
   EXPECT_EQ(stream.release, nullptr);
   EXPECT_EQ(all.column(0)->values().to_vector<std::int32_t>(),
             (std::vector<std::int32_t>{1, 2, 3, 2}));
-  EXPECT_EQ(exported_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().exports, 0u);
   EXPECT_EQ(try_export_arrow(std::span<const Table>(), &stream).failure().code(),
             ErrorCode::invalid_argument);
 }

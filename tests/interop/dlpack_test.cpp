@@ -339,7 +339,7 @@ TEST_F(DlpackHost, RefusesEveryHostileTensorByFieldAndLetsItGoOnce) {
     EXPECT_EQ(taken.failure().code(), hostile.code)
         << hostile.what << ": " << taken.failure().text();
     EXPECT_EQ(stranger.deleted, 1) << hostile.what;
-    EXPECT_EQ(exported_memory().escapes, before.escapes);
+    EXPECT_EQ(exported_memory().exports, before.exports);
     if (hostile.code == ErrorCode::dlpack_rejected) {
       EXPECT_TRUE(taken.failure().string("field")) << hostile.what;
     }
@@ -408,7 +408,7 @@ TEST_F(DlpackHost, ADeleterMayUseTern) {
 class DlpackDevices : public test::OnDevice {
  protected:
   void TearDown() override {
-    EXPECT_EQ(exported_memory().escapes, 0u);
+    EXPECT_EQ(exported_memory().exports, 0u);
     if (!device.is_open()) return;
     EXPECT_EQ(reclaim_exported().storages, 0u);
   }
@@ -448,14 +448,14 @@ TEST_P(DlpackDevices, GivesTheSameMemoryAndKeepsItUntilItIsLetGo) {
                                                           : abi::kDLCUDA);
   EXPECT_EQ(tensor.device.device_id, 0);
   buffer = {};
-  EXPECT_EQ(exported_memory().escapes, 1u);
+  EXPECT_EQ(exported_memory().exports, 1u);
   EXPECT_EQ(exported_memory().bytes, 24u);
   // It comes back as what it was.
   const StridedBuffer back = import_dlpack(device, given);
   EXPECT_EQ(back.buffer().id(), id);
   EXPECT_FALSE(back.hull().is_external());
   EXPECT_EQ(back.buffer().to_vector<float>(), (std::vector<float>{0, 1, 2, 3, 4, 5}));
-  EXPECT_EQ(exported_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().exports, 0u);
 }
 
 TEST_P(DlpackDevices, TheOlderFormIsTheSameTensor) {
@@ -527,7 +527,7 @@ TEST_P(DlpackDevices, WhatOthersMadeOfATensorIsWhatComesBack) {
   EXPECT_FALSE(change([](abi::DLTensor& tensor) { tensor.data = nullptr; }));
   EXPECT_FALSE(change([](abi::DLTensor& tensor) { tensor.shape[0] = most; }));
   EXPECT_FALSE(change([](abi::DLTensor& tensor) { tensor.dtype.lanes = 2; }));
-  EXPECT_EQ(exported_memory().escapes, 0u) << "refused, and let go";
+  EXPECT_EQ(exported_memory().exports, 0u) << "refused, and let go";
 }
 
 TEST_P(DlpackDevices, NoElementsHaveNoAddress) {
@@ -578,10 +578,10 @@ TEST_P(DlpackDevices, ComesBackReadOnlyIfItWentOutSo) {
     EXPECT_EQ(back.hull().address(), buffer.address());
     EXPECT_EQ(back.contiguous(stream).to_vector<float>()[9], 9.0f);
     EXPECT_EQ(back.buffer().try_fill(1.0f, stream).failure().code(), ErrorCode::read_only);
-    EXPECT_EQ(exported_memory().escapes, 1u) << "it is held as others hold it";
+    EXPECT_EQ(exported_memory().exports, 1u) << "it is held as others hold it";
   }
   static_cast<void>(reclaim_deferred());
-  EXPECT_EQ(exported_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().exports, 0u);
   buffer.fill(1.0f, stream);
   EXPECT_EQ(buffer.to_vector<float>()[9], 1.0f);
 }
@@ -643,7 +643,7 @@ TEST_P(DlpackDevices, ComesBackRefusedWithAWrongShape) {
     ASSERT_FALSE(back);
     EXPECT_EQ(back.failure().code(), ErrorCode::dlpack_rejected) << back.failure().text();
     EXPECT_TRUE(back.failure().string("field")) << back.failure().text();
-    EXPECT_EQ(exported_memory().escapes, 0u);
+    EXPECT_EQ(exported_memory().exports, 0u);
   }
 }
 
@@ -664,7 +664,7 @@ TEST_P(DlpackDevices, ComesBackBehindTheirWriters) {
   ended = {};
   EXPECT_EQ(try_import_dlpack(device, again, {.producer = gone}).failure().code(),
             ErrorCode::stream_misuse);
-  EXPECT_EQ(exported_memory().escapes, 0u) << "refused, and let go";
+  EXPECT_EQ(exported_memory().exports, 0u) << "refused, and let go";
   if (device.info().backend != "sim") return;
   EXPECT_TRUE(sim::findings(device).empty());
 }
@@ -687,10 +687,10 @@ TEST_P(DlpackDevices, RefusesAStreamOfAnotherDevice) {
   const Buffer buffer = count_up({4});
   EXPECT_EQ(try_export_dlpack(buffer, {.consumer = elsewhere}).failure().code(),
             ErrorCode::device_mismatch);
-  EXPECT_EQ(exported_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().exports, 0u);
   DLManagedTensorVersioned* const given = try_export_dlpack(buffer).value();
   EXPECT_EQ(try_import_dlpack(other, given).failure().code(), ErrorCode::device_mismatch);
-  EXPECT_EQ(exported_memory().escapes, 0u) << "refused, and let go";
+  EXPECT_EQ(exported_memory().exports, 0u) << "refused, and let go";
   DLManagedTensorVersioned* const nowhere = try_export_dlpack(buffer).value();
   const Result<StridedBuffer> refused = try_import_dlpack(Device(), nowhere);
   ASSERT_FALSE(refused);
@@ -763,11 +763,11 @@ TEST_P(DlpackDevices, AStrictRecorderTakesWhatWasImported) {
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(recorder.pointer(0)), mine.address());
       recorder.commit();
     }
-    EXPECT_EQ(exported_memory().escapes, 1u);
+    EXPECT_EQ(exported_memory().exports, 1u);
   }
   device.synchronize();
   EXPECT_EQ(reclaim_deferred().storages, 0u);
-  EXPECT_EQ(exported_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().exports, 0u);
 }
 
 /// Would a strict recorder take it?

@@ -126,12 +126,12 @@ TEST_F(ExchangeCost, ATableIsOnePieceOfMemoryAndItsSchemaAnother) {
   if (HeapExhausted::is_possible()) {
     EXPECT_EQ(taken, 2u);
   }
-  EXPECT_EQ(exported_memory().escapes, 51u);
+  EXPECT_EQ(exported_memory().exports, 51u);
   const AllocationCounter back;
   const Table same = import_arrow(host, &array, &schema);
   EXPECT_EQ(back.count(), 0u);
   EXPECT_EQ(same.column(7)->parts().values, table.column(7)->parts().values);
-  EXPECT_EQ(exported_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().exports, 0u);
 }
 
 TEST_F(ExchangeCost, ADeviceIsAskedOnceForAllBuffersOfOneAllocation) {
@@ -173,7 +173,7 @@ TEST_F(ExchangeCost, NumbersThatWereChangedAreJudgedAnew) {
   DLManagedTensorVersioned* const dense = try_export_dlpack(buffer).value();
   dense->dl_tensor.strides = nullptr;
   EXPECT_TRUE(try_import_dlpack(host, dense).value().is_contiguous());
-  EXPECT_EQ(exported_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().exports, 0u);
   EXPECT_EQ(buffer.storage()->shares(), 1u);
 }
 
@@ -222,7 +222,7 @@ void run_starving(const Program& program) {
         part();
         has_failed = exhausted.has_failed();
       });
-      EXPECT_EQ(exported_memory().escapes, 0u);
+      EXPECT_EQ(exported_memory().exports, 0u);
       EXPECT_EQ(exported_memory().bytes, 0u);
       EXPECT_EQ(reclaim_deferred().storages, 0u);
       if (!has_failed) {

@@ -44,7 +44,7 @@ void let_go(DLManagedTensorVersioned* tensor) { tensor->deleter(tensor); }
 class ExchangeRules : public test::OnDevice {
  protected:
   void TearDown() override {
-    EXPECT_EQ(exported_memory().escapes, 0u);
+    EXPECT_EQ(exported_memory().exports, 0u);
     if (device.is_open()) {
       EXPECT_EQ(reclaim_exported().storages, 0u);
     }
@@ -321,7 +321,7 @@ TEST_P(ExchangeRules, IdentityIsKnownInEveryCase) {
   Wrapped again(try_export_dlpack(values).value());
   DLManagedTensorVersioned* const third =
       try_export_dlpack(import_dlpack(device, &again.managed)).value();
-  EXPECT_EQ(exported_memory().escapes, 2u);
+  EXPECT_EQ(exported_memory().exports, 2u);
   let_go(third);
   device.synchronize();
   static_cast<void>(reclaim_deferred());
@@ -355,10 +355,10 @@ TEST_P(ExchangeRules, ADeleterInAForkedChildKeepsTheBooksOfTheChild) {
   EXPECT_EQ(test::in_a_forked_child([&] {
               let_go(given);
               array.array.release(&array.array);
-              return exported_memory().escapes == 0;
+              return exported_memory().exports == 0;
             }),
             0);
-  EXPECT_EQ(exported_memory().escapes, 2u) << "here nobody has let go";
+  EXPECT_EQ(exported_memory().exports, 2u) << "here nobody has let go";
   array.array.release(&array.array);
   let_go(given);
 }

@@ -22,7 +22,7 @@ void feed(Target target) {
     SCOPED_TRACE(seed);
     target(bytes);
   }
-  EXPECT_EQ(exported_memory().escapes, 0u);
+  EXPECT_EQ(exported_memory().exports, 0u);
   EXPECT_LE(reclaim_deferred().storages, before);
 }
 

@@ -180,7 +180,7 @@ TEST_F(GuideTables, WhatCanGoWrongWithFiles) {
   const std::string path = file_of(16), short_path = path + ".short";
   std::ofstream(short_path) << "1234567";
   Buffer file = open_file(path, {.dtype = DType::i32});
-  expect_all(table("files.md", "| what | error |"), false,
+  expect_all(table("files.md", "| cause | error |"), false,
              {
                  {"FileError", [&] { static_cast<void>(open_file(path + ".missing", {})); }},
                  {"FileError", [&] { static_cast<void>(open_file(folder / "", {})); }},

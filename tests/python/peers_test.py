@@ -34,7 +34,7 @@ except ImportError:
 NO_TORCH = "there is no torch here; scripts/setup tests torch installs it"
 
 LIBRARY = ctypes.CDLL(sys.argv[1])
-for name, result in {"error": ctypes.c_char_p, "escapes": ctypes.c_uint64,
+for name, result in {"error": ctypes.c_char_p, "exports": ctypes.c_uint64,
                      "import_array": ctypes.c_void_p, "import_device_array": ctypes.c_void_p,
                      "import_stream": ctypes.c_void_p, "copy": ctypes.c_void_p,
                      "slice": ctypes.c_void_p, "values": ctypes.c_uint64,
@@ -133,7 +133,7 @@ def give(handle):
 class Arrow(unittest.TestCase):
     def tearDown(self):
         gc.collect()
-        self.assertEqual(call("escapes"), 0)
+        self.assertEqual(call("exports"), 0)
 
     def test_a_table_goes_there_and_back_in_the_same_memory(self):
         for first in (0, 1, 3, 8, ROWS):
@@ -291,7 +291,7 @@ class DLPack(unittest.TestCase):
 
     def tearDown(self):
         gc.collect()
-        self.assertEqual(call("escapes"), 0)
+        self.assertEqual(call("exports"), 0)
 
     def forms(self, values):
         yield values.__dlpack__()
@@ -386,7 +386,7 @@ class DLPack(unittest.TestCase):
                 if tensor.numel():
                     self.assertEqual(back.data_ptr(), tensor.data_ptr())
                     self.assertEqual(back.stride(), tensor.stride())
-                    self.assertEqual(call("escapes"), 1)
+                    self.assertEqual(call("exports"), 1)
                 del back
             call("drop_tensor", handle)
 
@@ -404,7 +404,7 @@ class DLPack(unittest.TestCase):
         call("drop_tensor", handle)
         del tensor
         gc.collect()
-        self.assertEqual(call("escapes"), 1)
+        self.assertEqual(call("exports"), 1)
         self.assertEqual(back.tolist(), [2, 3, 4, 5, 6, 7])
 
     @unittest.skipUnless(torch, NO_TORCH)
@@ -414,7 +414,7 @@ class DLPack(unittest.TestCase):
                           USED[True], None)
         with self.assertRaises(Exception):
             torch.from_dlpack(used)
-        self.assertEqual(call("escapes"), 1)
+        self.assertEqual(call("exports"), 1)
         back, _ = take_tensor(rename(used, NAMES[True]))
         call("drop_tensor", back)
         call("drop_tensor", handle)

@@ -68,8 +68,8 @@ class ExchangeProgram {
     while (!away_.empty()) let_go();
     device_.synchronize();
     static_cast<void>(reclaim_deferred());
-    require(exported_memory().escapes == 0, "{} exports are left after every deleter was called",
-            exported_memory().escapes);
+    require(exported_memory().exports == 0, "{} exports are left after every deleter was called",
+            exported_memory().exports);
     if (device_.info().backend == "sim") {
       for (const Finding& found : sim::findings(device_)) {
         throw Mismatch("the checker reports a correct program: " + found.text());

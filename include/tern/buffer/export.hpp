@@ -63,7 +63,7 @@ class TERN_EXPORT Export {
 
 /// The memory that is exported at the moment.
 struct ExportCount {
-  std::size_t escapes = 0;
+  std::size_t exports = 0;
   std::size_t bytes = 0;  // each storage counts once, with its size at its first export
 };
 /// Returns the number of open Escapes and the bytes of their storages.

@@ -450,10 +450,10 @@ class TERN_EXPORT Storage {
   Block block_ = {};
   // State that few storages need. Allocated when it is first needed; then it stays.
   struct ColdState;
-  [[nodiscard]] ColdState* rare() const noexcept { return rare_.load(std::memory_order_acquire); }
-  /// Returns the rare state and makes it if needed. Returns null if the host has no memory.
-  [[nodiscard]] ColdState* make_rare() noexcept;
-  std::atomic<ColdState*> rare_ = nullptr;
+  [[nodiscard]] ColdState* cold() const noexcept { return cold_.load(std::memory_order_acquire); }
+  /// Returns the cold state and makes it if needed. Returns null if the host has no memory.
+  [[nodiscard]] ColdState* make_cold() noexcept;
+  std::atomic<ColdState*> cold_ = nullptr;
 
   const std::size_t alignment_;
   const StreamRef first_stream_;
