@@ -1,7 +1,7 @@
 // A EvictionRequest is one eviction request: it frees memory in a place so that a copy of a unified
 // buffer can be allocated there.
 //
-// A caller whose allocation failed creates a EvictionRequest and calls free() until the allocation
+// A caller whose allocation failed creates an EvictionRequest and calls free() until the allocation
 // succeeds or free() returns false. A EvictionRequest evicts only copies that help. If a budget
 // refused the allocation, these are the copies whose memory counts against a budget that the
 // request counts against too. If the device itself has no more memory, all copies on the device
@@ -43,8 +43,8 @@ struct EvictionWanted {
 
 class EvictionRequest {
  public:
-  /// Waits for the turn of the place. If the thread already has a EvictionRequest in another place,
-  /// it continues without the turn instead of waiting, because two threads could otherwise
+  /// Waits for the turn of the place. If the thread already has an EvictionRequest in another
+  /// place, it continues without the turn instead of waiting, because two threads could otherwise
   /// deadlock.
   EvictionRequest(Residents& where, const EvictionWanted& wanted) noexcept;
   EvictionRequest(const EvictionRequest&) = delete;
@@ -68,7 +68,7 @@ class EvictionRequest {
   /// pending frees are done.
   [[nodiscard]] bool fits_later(const Failure& why) const noexcept;
   /// Returns how many requests of this thread have failed so far. A caller that retries needs this
-  /// number, because one failed lease may count two requests: a EvictionRequest on a device may
+  /// number, because one failed lease may count two requests: an EvictionRequest on a device may
   /// create another on the host.
   [[nodiscard]] static std::uint64_t refused_by_thread() noexcept;
   /// Returns the failure of the request, with a list of who has memory in the place.

@@ -1,9 +1,9 @@
 // An Export keeps memory alive that was exported to code that Tern cannot observe, such as a tensor
 // or a table of another library.
 //
-//   Export escape = Export::try_begin(buffer.storage()).value();
+//   Export given = Export::try_begin(buffer.storage()).value();
 //   // ... the other library uses the memory on any stream ...
-//   escape.end();
+//   given.end();
 //
 // The other code may use the memory on streams that Tern does not know, and it may release the
 // memory before those streams are done. Therefore, while an Export lives, its storage stays alive,
@@ -66,7 +66,7 @@ struct ExportCount {
   std::size_t exports = 0;
   std::size_t bytes = 0;  // each storage counts once, with its size at its first export
 };
-/// Returns the number of open Escapes and the bytes of their storages.
+/// Returns the number of open exports and the bytes of their storages.
 [[nodiscard]] TERN_EXPORT ExportCount exported_memory() noexcept;
 
 /// Waits for every device with kept memory whose exports have ended, and frees that memory. Returns
