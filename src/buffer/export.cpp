@@ -51,9 +51,9 @@ Result<Export> Export::try_begin(const StorageHandle& storage, CallSite site) no
         .with("id", std::uint64_t{0});
   }
   if (!ExportBatch().try_begin(*storage)) return no_host_memory("memory for others", site);
-  Export escape;
-  escape.storage_ = storage;
-  return escape;
+  Export made;
+  made.storage_ = storage;
+  return made;
 }
 
 void Export::end() noexcept {

@@ -117,6 +117,13 @@ bool must_be_idle_for_host(const Storage& storage) noexcept {
          !storage.device().can(Capability::concurrent_managed);
 }
 
+/// Returns whether the device has been synchronized since the barrier was taken. 0 is no barrier.
+bool has_passed(const Device& device, std::uint64_t barrier) noexcept {
+  if (barrier == 0) return true;
+  const std::shared_ptr<DeviceState>& state = DeviceState::of(device);
+  return !state || state->has_passed(barrier);
+}
+
 }  // namespace
 
 StorageOrigin::~StorageOrigin() = default;
@@ -759,10 +766,7 @@ std::size_t Storage::end_export() noexcept {
 
 bool Storage::is_behind_strangers() const noexcept {
   const ColdState* const cold = this->cold();
-  const std::uint64_t barrier = cold ? cold->barrier.load(std::memory_order_relaxed) : 0;
-  if (barrier == 0) return true;
-  const std::shared_ptr<DeviceState>& device = DeviceState::of(this->device());
-  return !device || device->has_passed(barrier);
+  return !cold || has_passed(device(), cold->barrier.load(std::memory_order_relaxed));
 }
 
 void Storage::leave_readiness_unstated() noexcept {
@@ -777,10 +781,7 @@ void Storage::note_readiness_stated() noexcept {
 
 bool Storage::is_import_ready() const noexcept {
   const ColdState* const cold = this->cold();
-  const std::uint64_t barrier = cold ? cold->ready_barrier.load(std::memory_order_acquire) : 0;
-  if (barrier == 0) return true;
-  const std::shared_ptr<DeviceState>& device = DeviceState::of(this->device());
-  return !device || device->has_passed(barrier);
+  return !cold || has_passed(device(), cold->ready_barrier.load(std::memory_order_acquire));
 }
 
 bool Storage::try_end() noexcept {
