@@ -7,8 +7,8 @@
 // catalog stays open until the process ends. A forked child cannot use the devices of its parent
 // and opens its own.
 //
-// A missing backend is not an error by itself. list_backends() reports the reason, and opening one
-// of its devices fails with InvalidDevice and the same reason. The catalog never substitutes
+// A missing backend is not an error by itself. list_backends() reports the reason, and opening a
+// device of it fails with InvalidDevice and the same reason. The catalog never substitutes
 // another device. device_spec.hpp describes specs. Thread-safe.
 
 #pragma once

@@ -200,7 +200,7 @@ class Array {
   [[nodiscard]] std::size_t size_bytes() const noexcept { return raw_.size_bytes(); }
   /// Number of elements up to which resize() can grow the array in place.
   [[nodiscard]] std::size_t capacity() const noexcept { return raw_.capacity_bytes() / sizeof(T); }
-  /// Identity of the storage. 0 if there is none.
+  /// Identity of the storage. 0 for an empty array.
   [[nodiscard]] StorageId id() const noexcept {
     return raw_.storage() ? raw_.storage()->id() : StorageId{};
   }

@@ -108,7 +108,7 @@ class TERN_EXPORT Buffer {
   /// Returns a description such as "f32 {2, 3} at 24 of buffer 7 on 'sim:0', device memory".
   [[nodiscard]] std::string text() const;
 
-  /// Allocates the memory now if there is none yet. `stream` will use the memory first.
+  /// Allocates the memory now if it is not allocated. `stream` will use the memory first.
   Result<void> try_ensure_allocated(StreamRef stream = {},
                                     CallSite site = CallSite::here()) const noexcept;
   void ensure_allocated(StreamRef stream = {}, CallSite site = CallSite::here()) const {
