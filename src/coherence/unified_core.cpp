@@ -668,6 +668,7 @@ Result<void> UnifiedCore::try_wait_host_copy(Storage& own, Access access) noexce
 
 void UnifiedCore::note_arrived(std::uint64_t stream_uses) noexcept {
   const auto has_arrived = [&](const InFlight& one) { return one.stream_uses <= stream_uses; };
+  if (unwaited_uses_ <= stream_uses) unwaited_uses_ = 0;
   std::erase_if(in_flight_, has_arrived);
   std::erase_if(in_flight_sole_copies_, [&](const InFlight& one) {
     if (!one.is_lost) return has_arrived(one);

@@ -561,8 +561,11 @@ class UnifiedCore final : public LaunchMemory {
   /// Releases the spilled bytes, which nobody needs any more.
   void forget_spilled() noexcept;
   [[nodiscard]] static std::byte* host_bytes(Storage& storage) noexcept;
-  /// Copies ranges between two storages in host memory with memcpy. Returns false, and copies
-  /// nothing, if the host would have to wait.
+  /// Returns the bytes of the host copy that the host may read without waiting, also while streams
+  /// write other bytes of it.
+  [[nodiscard]] std::vector<ByteRange> settled_on_host(ByteRange range);
+  /// Copies ranges between two storages in host memory with memcpy. The source bytes are settled.
+  /// Returns false, and copies nothing, if the host would have to wait for the target.
   [[nodiscard]] Result<bool> try_copy_by_host(Storage& to, Storage& from,
                                               std::span<const ByteRange> ranges,
                                               CallSite site) noexcept;
@@ -730,6 +733,10 @@ class UnifiedCore final : public LaunchMemory {
   /// Like in_flight_, for bytes whose source has been freed. If they do not arrive, they are lost,
   /// and stay in this list until they are written again.
   std::vector<InFlight> in_flight_sole_copies_;
+  /// The value of Memory::stream_uses of the host memory when the directory last listed bytes as up
+  /// to date on the host that a stream of another place writes there, in the same memory. 0 after
+  /// a wait for these uses.
+  std::uint64_t unwaited_uses_ = 0;
   /// A range of the host copy that is in the spill file. While there are any, the host copy has no
   /// memory. Changes under both locks.
   struct Spilled {

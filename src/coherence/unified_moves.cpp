@@ -510,8 +510,12 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   }
   for (const CopyRun& run : runs) {
     validity_.apply(Access::read, run.begin, run.end, place);
-    if (places_[place].memory == host && places_[run.source].memory != host) {
-      in_flight_.push_back({{run.begin, run.end}, run.source, memory_of(host).stream_uses});
+    if (places_[place].memory != host) continue;
+    const std::uint64_t stream_uses = memory_of(host).stream_uses;
+    if (places_[run.source].memory != host) {
+      in_flight_.push_back({{run.begin, run.end}, run.source, stream_uses});
+    } else if (place == host) {
+      unwaited_uses_ = stream_uses;
     }
   }
   // Limits the list: beyond that, one entry covers all ranges.

@@ -15,6 +15,24 @@
 #include "tern/core/bytes.hpp"
 
 namespace tern {
+namespace {
+
+/// Returns the parts of ranges that are in none of the ranges in gone. gone is in ascending order.
+std::vector<ByteRange> without(std::span<const ByteRange> ranges, std::span<const ByteRange> gone) {
+  std::vector<ByteRange> left;
+  for (ByteRange one : ranges) {
+    for (const ByteRange& hole : gone) {
+      if (hole.end <= one.begin || one.end <= hole.begin) continue;
+      if (one.begin < hole.begin) left.push_back({one.begin, hole.begin});
+      one.begin = std::min(hole.end, one.end);
+    }
+    if (one.begin < one.end) left.push_back(one);
+  }
+  return left;
+}
+
+}  // namespace
+
 // --- Drop and free
 
 Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexcept try {
@@ -126,12 +144,24 @@ Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
 
 // --- Resize
 
+std::vector<ByteRange> UnifiedCore::settled_on_host(ByteRange range) {
+  std::vector<ByteRange> settled =
+      ranges_where(range, [](PlaceSet places) { return places.has(host); });
+  const std::lock_guard lock(mutex_);
+  if (unwaited_uses_ != 0) return {};
+  for (const std::vector<InFlight>* list : {&in_flight_, &in_flight_sole_copies_}) {
+    for (const InFlight& one : *list) {
+      if (!one.is_lost) settled = without(settled, std::span(&one.range, 1));
+    }
+  }
+  return settled;
+}
+
 Result<bool> UnifiedCore::try_copy_by_host(Storage& to, Storage& from,
                                            std::span<const ByteRange> ranges,
                                            CallSite site) noexcept {
-  const Result<bool> is_there = from.uses().try_is_ready(Access::read);
   const Result<bool> is_free = to.uses().try_is_ready(Access::discard);
-  if (!is_there || !*is_there || !is_free || !*is_free) return false;
+  if (!is_free || !*is_free) return false;
   for (const ByteRange& one : ranges) {
     std::byte* const target = host_bytes(to) + one.begin;
     const std::byte* const source = host_bytes(from) + one.begin;
@@ -177,17 +207,21 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     const std::vector<ByteRange> valid =
         ranges_where(kept, [&](PlaceSet places) { return !(places & memory.parts).empty(); });
     if (!memory.storage || valid.empty()) continue;
-    // Bytes that only the host has must not depend on a device, so the host copies them if it need
-    // not wait.
-    bool is_by_host = i == host && is_host_memory(*memory.storage);
-    if (is_by_host) {
+    // Bytes that only the host has must not depend on a device, so the host copies those that no
+    // stream is writing.
+    std::vector<ByteRange> by_host;
+    if (i == host && is_host_memory(*memory.storage)) {
       const Result<bool> is_there = memory.storage->uses().try_is_ready(Access::read);
-      is_by_host = is_there && *is_there;
+      by_host = is_there && *is_there ? valid : settled_on_host(kept);
     }
     Result<StorageHandle> larger =
-        try_make_memory(i, *bytes, is_by_host ? StreamRef{} : stream, site);
+        try_make_memory(i, *bytes, by_host.empty() ? stream : StreamRef{}, site);
     if (!larger) return larger.failure();
-    std::vector<CopyRun> runs;
+    if (!by_host.empty()) {
+      const Result<bool> copied = try_copy_by_host(**larger, *memory.storage, by_host, site);
+      if (!copied) return copied.failure();
+      if (!*copied) by_host.clear();
+    }
     Transfer transfer{.from = places_[i].place,
                       .to = places_[i].place,
                       .begin = valid.front().begin,
@@ -195,21 +229,16 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
                       .runs = valid.size(),
                       .reason = TransferReason::resize,
                       .site = site};
-    for (const ByteRange& one : valid) {
-      runs.push_back({one.begin, one.end, i});
-      transfer.bytes += one.end - one.begin;
-    }
-    if (is_by_host) {
-      const Result<bool> copied = try_copy_by_host(**larger, *memory.storage, valid, site);
-      if (!copied) return copied.failure();
-      is_by_host = *copied;
-    }
-    if (is_by_host) {
+    for (const ByteRange& one : valid) transfer.bytes += one.end - one.begin;
+    const std::vector<ByteRange> by_stream = without(valid, by_host);
+    if (by_stream.empty()) {
       made[i] = *std::move(larger);
       moved.push_back(transfer);
       continue;
     }
-    if (i == host) on_stream = valid;
+    std::vector<CopyRun> runs;
+    for (const ByteRange& one : by_stream) runs.push_back({one.begin, one.end, i});
+    if (i == host) on_stream = by_stream;
     const Device& device = i == host ? memory.storage->device() : places_[i].device;
     // The host copy may be memory of a device, which other devices cannot reach.
     const bool is_own = stream.id() && reaches(stream.device_id(), *memory.storage);
@@ -263,6 +292,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   // Each range of the new host copy is in flight or already there. If a range in flight does not
   // arrive, other places may have it; otherwise it is lost.
   in_flight_ = std::move(under_way);
+  unwaited_uses_ = 0;
   in_flight_sole_copies_ = std::move(homeless);
   bytes_ = *bytes;
   shape_ = Shape::flat(count);

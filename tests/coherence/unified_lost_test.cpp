@@ -459,6 +459,34 @@ TEST_F(UnifiedLost, WhatOnlyTheHostHadIsNotLostByAResizeOnAStream) {
   EXPECT_EQ(std::vector<int>(lease.begin(), lease.end()), counting(1000));
 }
 
+TEST_F(UnifiedLost, ResizeKeepsHostBytesWhileAStreamWritesOtherHostBytes) {
+  UnifiedBuffer<int> buffer = make(1000);
+  buffer.copy_from(counting(1000));
+  write_on_device(buffer.slice(600, 100), a, 7);
+  buffer.slice(600, 100).prefetch_host();
+  buffer.resize_keep(2000, a);
+  lose(first);
+  refused(buffer.slice(600, 100).try_read_host(), ErrorCode::sync_failed);
+  const std::vector<int> before = buffer.slice(0, 600).to_vector();
+  EXPECT_EQ(before, counting(600));
+  EXPECT_EQ(buffer.slice(700, 300).to_vector().back(), counting(1000).back());
+  EXPECT_TRUE(buffer.check());
+}
+
+TEST(UnifiedResize, CopiesBytesThatAStreamOfTheHostDeviceIsStillWriting) {
+  const Device host = open_device("host");
+  const Stream stream(host);
+  UnifiedBuffer<int> buffer(Shape{1000}, {.device = host});
+  buffer.fill(1);
+  Gate gate;
+  gate.hold(stream);
+  write_on_device(buffer, stream, 7);
+  buffer.prefetch_host();
+  buffer.resize_keep(2000, stream);
+  gate.open();
+  EXPECT_EQ(buffer.slice(0, 1000).to_vector(), std::vector<int>(1000, 7));
+}
+
 TEST_F(UnifiedLost, AResizeOnAStreamThatIsLostNeverReadsAsSomethingElse) {
   for (const bool is_elsewhere : {false, true}) {
     const std::vector<Device> two = sim::open_peers({.policy = sim::Policy::lazy}, 2);

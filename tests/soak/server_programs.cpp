@@ -36,13 +36,29 @@ constexpr std::size_t writes_per_program = 10'000, writes_per_simulated_program 
 constexpr std::size_t max_held_bytes_of_pages = std::size_t{16} << 20;
 constexpr std::size_t max_held_bytes_of_segments = std::size_t{64} << 20;
 
+/// Streams that a program makes one after the other while the host waits for none. On a simulated
+/// device these are more than it can have at once.
+constexpr std::size_t streams_without_answers = 100, simulated_streams_without_answers = 5000;
+
 class Server {
  public:
   explicit Server(Device device)
       : device_(std::move(device)),
         stream_(device_),
         budget_(Budget::make("requests", BudgetLimit::bytes(std::size_t{8} << 20))),
-        pool_(std::make_shared<BudgetResource>(std::make_shared<PoolResource>(device_), budget_)) {}
+        pool_(std::make_shared<BudgetResource>(std::make_shared<PoolResource>(device_), budget_)) {
+    // A pool keeps a cache of about 12 KiB for each stream that existed at the same time, for
+    // streams that are made later. How many exist at the same time depends on how busy the machine
+    // is, so all of them are made now: they would look like growth.
+    std::vector<Stream> streams;
+    for (std::size_t i = 0; i < streams_without_answers; ++i) {
+      const Stream& stream = streams.emplace_back(device_);
+      Array<Byte>::uninitialized(pool_, 16, {.stream = stream}).fill(Byte{1}, stream);
+      Array<Byte>::uninitialized(default_resource(device_), 16, {.stream = stream})
+          .fill(Byte{1}, stream);
+    }
+    device_.synchronize();
+  }
 
   static Server& of(const std::string& spec) {
     static std::map<std::string, std::unique_ptr<Server>> all;
@@ -114,10 +130,10 @@ class Server {
     device_.synchronize();
   }
 
-  /// More streams than a device can have at once, one after the other; the host waits for none.
   void serve_without_answers() {
-    const bool is_simulated = device_.info().backend == "sim";
-    for (std::size_t i = 0; i < (is_simulated ? 5000 : 100); ++i) {
+    const std::size_t count = device_.info().backend == "sim" ? simulated_streams_without_answers
+                                                              : streams_without_answers;
+    for (std::size_t i = 0; i < count; ++i) {
       const Stream stream(device_);
       Array<Byte>::uninitialized(pool_, 16, {.stream = stream}).fill(Byte{1}, stream);
     }
