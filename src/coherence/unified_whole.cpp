@@ -198,10 +198,14 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     if (Result<void> back = try_unspill(site); !back) return back;
   }
   const ByteRange kept{0, keep ? std::min(*bytes, this->bytes()) : 0};
+  if (kept.end != 0 && memories_[host].storage && !is_host_memory(*memories_[host].storage)) {
+    // A device copies the host's bytes. As a place it can be asked whether it is lost.
+    static_cast<void>(try_place(memories_[host].storage->device(), site));
+  }
   Validity validity(*bytes);
   std::vector<StorageHandle> made(memories_.size());
   std::vector<Transfer> moved;
-  std::vector<ByteRange> on_stream;  // what a stream copies to the new host memory
+  std::vector<InFlight> under_way;  // what a stream copies to the new host memory
   for (unsigned i = 0; keep && i < memories_.size(); ++i) {
     const Memory& memory = memories_[i];
     const std::vector<ByteRange> valid =
@@ -209,11 +213,13 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     if (!memory.storage || valid.empty()) continue;
     // Bytes that only the host has must not depend on a device, so the host copies those that no
     // stream is writing.
-    std::vector<ByteRange> by_host;
-    if (i == host && is_host_memory(*memory.storage)) {
+    std::vector<ByteRange> settled;
+    if (i == host) {
       const Result<bool> is_there = memory.storage->uses().try_is_ready(Access::read);
-      by_host = is_there && *is_there ? valid : settled_on_host(kept);
+      settled = is_there && *is_there ? valid : settled_on_host(kept);
     }
+    std::vector<ByteRange> by_host;
+    if (i == host && is_host_memory(*memory.storage)) by_host = settled;
     Result<StorageHandle> larger =
         try_make_memory(i, *bytes, by_host.empty() ? stream : StreamRef{}, site);
     if (!larger) return larger.failure();
@@ -238,7 +244,6 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     }
     std::vector<CopyRun> runs;
     for (const ByteRange& one : by_stream) runs.push_back({one.begin, one.end, i});
-    if (i == host) on_stream = by_stream;
     const Device& device = i == host ? memory.storage->device() : places_[i].device;
     // The host copy may be memory of a device, which other devices cannot reach.
     const bool is_own = stream.id() && reaches(stream.device_id(), *memory.storage);
@@ -254,6 +259,17 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     if (!queued) return sync_failed(i, i, kept, queued.failure(), site);
     made[i] = *std::move(larger);
     moved.push_back(transfer);
+    if (i != host) continue;
+    // Settled bytes depend on the device that copies them. The others also depend on the devices
+    // that are writing them.
+    const std::vector<ByteRange> others = without(by_stream, settled);
+    const std::uint64_t stream_uses = memories_[host].stream_uses + 1;
+    for (const ByteRange& one : without(by_stream, others)) {
+      under_way.push_back({one, find_place(runner->stream.device_id()), stream_uses});
+    }
+    for (const ByteRange& one : others) {
+      under_way.push_back({one, PlaceSet::max_places, stream_uses});
+    }
   }
   // The new directory is built separately, so that a failure leaves the old one in place.
   bool has_room = true;
@@ -266,10 +282,6 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     }
   });
   if (!has_room) return no_host_memory("the directory of a unified buffer", site);
-  std::vector<InFlight> under_way;
-  for (const ByteRange& one : on_stream) {
-    under_way.push_back({one, PlaceSet::max_places, memories_[host].stream_uses + 1});
-  }
   std::vector<InFlight> homeless = under_way;
   for (InFlight one : in_flight_sole_copies_) {
     one.range.end = std::min(one.range.end, *bytes);

@@ -473,6 +473,22 @@ TEST_F(UnifiedLost, ResizeKeepsHostBytesWhileAStreamWritesOtherHostBytes) {
   EXPECT_TRUE(buffer.check());
 }
 
+TEST_F(UnifiedLost, ResizeKeepsBytesThatAnotherDeviceCopied) {
+  // The host copy is memory of the OpenCL device, which copies it to the larger memory.
+  const Result<Device> shared = try_open_device("opencl:0");
+  if (!shared) GTEST_SKIP() << shared.failure().text();
+  const Stream stream(*shared);
+  UnifiedBuffer<int> buffer(Shape{100}, {.device = *shared});
+  buffer.fill(3);
+  buffer.resize_keep(200, stream);
+  write_on_device(buffer.slice(50, 10), a, 7);
+  buffer.slice(50, 10).prefetch_host();
+  lose(first);
+  refused(buffer.slice(50, 10).try_read_host(), ErrorCode::sync_failed);
+  EXPECT_EQ(buffer.slice(0, 50).to_vector(), std::vector<int>(50, 3));
+  EXPECT_TRUE(buffer.check());
+}
+
 TEST(UnifiedResize, CopiesBytesThatAStreamOfTheHostDeviceIsStillWriting) {
   const Device host = open_device("host");
   const Stream stream(host);
