@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "device/device_state.hpp"
@@ -401,11 +403,34 @@ void fill_and_empty(PoolResource& pool) {
   for (const Block& block : blocks) pool.deallocate(block, {});
 }
 
+/// Frees a block again and again, for longer than the memory has to be idle.
+void free_now_and_then(PoolResource& pool) {
+  for (int i = 0; i < 8; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    pool.deallocate(pool.allocate({.bytes = 128 * mib}), {});  // too large for a cache
+  }
+}
+
+TEST(PoolEdges, KeepsMemoryThatIsUsedAgainAndAgain) {
+  if (test::has_few_addresses) GTEST_SKIP() << "the sanitizer leaves too few addresses";
+  const Device device = sim::open({.memory_bytes = 2 * gib, .check = false});
+  PoolResource pool(device, {.idle_ms = 1});
+  fill_and_empty(pool);
+  const std::uint64_t calls = pool.pool_statistics().page_calls;
+  for (int i = 0; i < 8; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    fill_and_empty(pool);
+  }
+  EXPECT_EQ(pool.pool_statistics().trims, 0u);
+  EXPECT_EQ(pool.pool_statistics().page_calls, calls);
+}
+
 TEST(PoolEdges, GivesIdleMemoryBackByItself) {
   if (test::has_few_addresses) GTEST_SKIP() << "the sanitizer leaves too few addresses";
   const Device device = sim::open({.memory_bytes = 2 * gib, .check = false});
-  PoolResource pool(device);
+  PoolResource pool(device, {.idle_ms = 1});
   fill_and_empty(pool);
+  free_now_and_then(pool);
   // From 256 MiB and a quarter of what is held on, and not everything.
   EXPECT_GE(pool.pool_statistics().trims, 1u);
   EXPECT_LT(pool.pool_statistics().held_bytes, 1 * gib);
@@ -416,10 +441,11 @@ TEST(PoolEdges, GivesIdleMemoryBackByItself) {
 TEST(PoolEdges, KeepsIdleMemoryItWasToldToKeep) {
   if (test::has_few_addresses) GTEST_SKIP() << "the sanitizer leaves too few addresses";
   const Device device = sim::open({.memory_bytes = 2 * gib, .check = false});
-  for (const PoolOptions& options :
-       {PoolOptions{.auto_trim = false}, PoolOptions{.initial_bytes = 1 * gib}}) {
+  for (const PoolOptions& options : {PoolOptions{.auto_trim = false, .idle_ms = 1},
+                                     PoolOptions{.initial_bytes = 1 * gib, .idle_ms = 1}}) {
     PoolResource pool(device, options);
     fill_and_empty(pool);
+    free_now_and_then(pool);
     EXPECT_EQ(pool.pool_statistics().trims, 0u);
     EXPECT_GE(pool.pool_statistics().held_bytes, 1 * gib);
     EXPECT_EQ(pool.pool_statistics().held_bytes, pool.pool_statistics().peak_held_bytes);

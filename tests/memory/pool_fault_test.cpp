@@ -99,7 +99,7 @@ struct Rig {
 };
 
 struct Scenario {
-  const char* name;
+  std::string name;
   PoolOptions options = {};
   std::function<void(Rig&)> prepare = [](Rig&) {};
   /// What the faults are for. Refused, it may be called again.
@@ -378,6 +378,19 @@ std::vector<Scenario> every_scenario() {
        .around = Around::guard},
       {.name = "a pool that is tracked", .act = take(5 * mib), .around = Around::tracking},
   };
+  // Without a limit a pool has large handles. With one that is never reached, handles have one
+  // page, so that each scenario makes more calls.
+  const std::size_t count = all.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    Scenario twin = all[i];
+    if (twin.options.limit_bytes != 0 || twin.options.kind != MemoryKind::device ||
+        twin.options.backing == PoolBacking::segments) {
+      continue;
+    }
+    twin.name += ", handles of one page";
+    twin.options.limit_bytes = twin.memory;
+    all.push_back(std::move(twin));
+  }
   return all;
 }
 

@@ -8,11 +8,13 @@
 // before its last user is done. Allocating and freeing never wait for the device, unless memory has
 // run out and the request allows waiting.
 //
-// If the device has virtual memory, the pool holds device memory as 2 MiB pages in one address
-// range. It can map free pages from anywhere to new contiguous addresses, so a request fails only
-// if there are too few free whole pages. On other devices the pool holds segments. Pinned and
-// managed memory is also used by the host, so the pool reuses it only after its last use has
-// completed. All metadata is in host memory; device memory contains no headers.
+// If the device has virtual memory, the pool holds device memory as handles of the driver in one
+// address range, and can map whole free handles from anywhere to new contiguous addresses. Under a
+// limit a handle is one 2 MiB page, so a request fails only if there are too few free whole pages.
+// Without a limit handles have up to 256 MiB, because the driver charges per handle. On other
+// devices the pool holds segments. Pinned and managed memory is also used by the host, so the pool
+// reuses it only after its last use has completed. All metadata is in host memory; device memory
+// contains no headers.
 //
 // Sizes are rounded up: to a multiple of 256 bytes up to 2 KiB, and above that by at most an
 // eighth. Contents are not cleared. Streams share no lock as long as they reuse their own blocks.
@@ -37,13 +39,14 @@ class Pool;
 /// How a pool holds its memory.
 enum class PoolBacking : std::uint8_t {
   automatic,  // pages for device memory with virtual memory, else segments
-  pages,      // 2 MiB pages that can be remapped
+  pages,      // handles of 2 MiB pages that can be remapped
   segments,   // contiguous allocations of the driver
 };
 
 /// What the pool does first if the request's stream has no free memory of its own.
 enum class PoolPreference : std::uint8_t {
-  automatic,     // independence; reuse once the pool holds three quarters of its limit
+  automatic,     // independence; reuse once the pool holds three quarters of its limit or, without
+                 // a limit, 1.06 times the peak of the memory in use
   independence,  // get more memory from the driver, so that streams never wait for each other
   reuse,         // use memory that another stream freed, after a wait on the device
 };
@@ -58,9 +61,11 @@ struct PoolOptions {
   std::size_t initial_bytes = 0;
   PoolBacking backing = PoolBacking::automatic;
   PoolPreference preference = PoolPreference::automatic;
-  /// Return idle memory to the driver automatically, once more than a quarter of the held memory,
-  /// and more than 256 MiB, is idle. initial_bytes are never returned this way.
+  /// Return idle memory to the driver automatically, if more than a quarter of the held memory, and
+  /// more than 256 MiB, was idle for idle_ms without interruption. initial_bytes are never returned
+  /// this way.
   bool auto_trim = true;
+  std::uint32_t idle_ms = 10'000;
   /// Let each stream cache blocks of up to 16 MiB, so that threads rarely wait for each other. This
   /// costs memory. If false, the pool begins to do so when it observes that threads wait for each
   /// other.
@@ -76,7 +81,7 @@ struct PoolStatistics {
   std::size_t cached_bytes = 0;     // cached by one stream, slack of its live blocks included
   std::size_t in_flight_bytes = 0;  // freed, but the stream may not have passed the free
   std::size_t available_bytes = 0;  // free and available to every stream
-  std::size_t unmapped_bytes = 0;   // pages without a usable address
+  std::size_t unmapped_bytes = 0;   // handles without a usable address
   std::size_t held_bytes = 0;       // allocated from the driver
   std::size_t limit_bytes = 0;
   std::size_t peak_held_bytes = 0;
@@ -105,7 +110,7 @@ struct PoolStatistics {
   [[nodiscard]] std::uint64_t driver_calls() const noexcept {
     return polls + seals + steals + host_waits + page_calls;
   }
-  std::uint64_t page_calls = 0;  // create, map, unmap, set access or release of pages or segments
+  std::uint64_t page_calls = 0;  // create, map, unmap, set access or release of handles or segments
 };
 
 /// How much of the free memory can be allocated. Memory that streams cache, or whose free has not
@@ -113,9 +118,9 @@ struct PoolStatistics {
 /// the caches.
 struct Fragmentation {
   std::size_t free_bytes = 0;       // held and not live
-  std::size_t free_page_bytes = 0;  // the part in whole pages that any request can use
+  std::size_t free_page_bytes = 0;  // the part in whole handles that any request can use
   /// The largest block that is free as it is, and the largest block that can be made from free
-  /// pages and from memory that the limit still allows.
+  /// handles and from memory that the limit still allows.
   std::size_t largest_now = 0;
   std::size_t largest_satisfiable = 0;
   /// Bytes lost to rounding in live blocks.
@@ -158,8 +163,8 @@ class TERN_EXPORT PoolResource final : public Resource {
       const Block& block, StreamRef stream,
       const CallSite& site = CallSite::here()) noexcept override;
 
-  /// Returns whole free pages, or free segments, to the driver until at most `keep_bytes` are held.
-  /// Returns the number of bytes. Never waits.
+  /// Returns whole free handles, or free segments, to the driver until at most `keep_bytes` are
+  /// held. Returns the number of bytes. Never waits.
   std::size_t trim(std::size_t keep_bytes) noexcept override;
   /// Checks which pending frees have completed. Returns the number of bytes that became available
   /// to every stream.

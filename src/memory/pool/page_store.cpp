@@ -23,12 +23,13 @@ PageStore::~PageStore() {
     for (std::uint64_t page = 0; page < region.used; ++page) {
       const NativePages handle = region.mapped[page];
       if (handle.value == 0) continue;
-      closed_.open(region.base + page * page_bytes, page_bytes);
-      static_cast<void>(device_.try_unmap(region.base + page * page_bytes, page_bytes));
+      const std::size_t bytes = pages_of(region, page) * page_bytes;
+      closed_.open(region.base + page * page_bytes, bytes);
+      static_cast<void>(device_.try_unmap(region.base + page * page_bytes, bytes));
       static_cast<void>(device_.try_release_pages(handle));
     }
   }
-  for (const NativePages handle : unmapped_) static_cast<void>(device_.try_release_pages(handle));
+  for (const Unmapped& one : unmapped_) static_cast<void>(device_.try_release_pages(one.handle));
   for (Region& region : regions_) {
     static_cast<void>(device_.try_unreserve(region.base, region.pages * page_bytes));
   }
@@ -53,6 +54,11 @@ Result<void> PageStore::try_reserve(std::uint64_t pages) noexcept {
             .with("device", device_.spec())
             .with("value", reinterpret_cast<std::uintptr_t>(*base), Unit::hex)
             .with_bytes("pages", page_bytes);
+      }
+      if (base &&
+          !handles_->try_add_region(reinterpret_cast<std::uintptr_t>(*base) / page_bytes, wanted)) {
+        static_cast<void>(device_.try_unreserve(*base, wanted * page_bytes));
+        return no_host_memory(wanted * sizeof(std::uint64_t));
       }
       if (base) {
         Region region;
@@ -127,8 +133,9 @@ PageStore::Region& PageStore::region_of(std::uint64_t offset) noexcept {
 
 // --- Pages
 
-Result<void> PageStore::try_have_unmapped(std::uint64_t pages) noexcept {
-  const std::uint64_t before = unmapped_.size();
+Result<void> PageStore::try_have_unmapped(std::uint64_t pages,
+                                          std::uint64_t max_handle_pages) noexcept {
+  const std::uint64_t before = unmapped_pages_;
   if (before >= pages) return {};
   // Fail early: the device cannot have that many pages, and the bookkeeping would need host memory.
   if (const std::size_t total = device_.info().total_bytes;
@@ -140,44 +147,60 @@ Result<void> PageStore::try_have_unmapped(std::uint64_t pages) noexcept {
         .with("pages", pages);
   }
   try {
-    // Reserve room for all pages, so that unback() never allocates.
-    const std::uint64_t most = held_pages_ + (pages - before);
+    // Reserve room for all handles, so that unback() never allocates.
+    const std::uint64_t more = (pages - before + max_handle_pages - 1) / max_handle_pages;
+    const std::uint64_t most = handle_count_ + more;
     if (unmapped_.capacity() < most) unmapped_.reserve(std::max(most, 2 * unmapped_.capacity()));
   } catch (const std::bad_alloc&) {
-    return no_host_memory(pages * sizeof(NativePages));
+    return no_host_memory(pages * sizeof(Unmapped));
   }
-  while (unmapped_.size() < pages) {
+  while (unmapped_pages_ < pages) {
+    const std::uint64_t count = std::min(pages - unmapped_pages_, max_handle_pages);
     ++driver_calls_;
-    const Result<NativePages> made = device_.try_create_pages(page_bytes);
+    const Result<NativePages> made = device_.try_create_pages(count * page_bytes);
     if (!made) {
-      release_unmapped(unmapped_.size() - before);
+      if (unmapped_pages_ > before) release_unmapped(unmapped_pages_ - before);
       return made.failure();
     }
-    unmapped_.push_back(*made);
-    ++held_pages_;
-    ++created_pages_;
+    unmapped_.push_back({*made, count});
+    unmapped_pages_ += count;
+    ++handle_count_;
+    held_pages_ += count;
+    created_pages_ += count;
   }
   return {};
 }
 
-// Maps page by page, then enables access for the whole range.
+std::uint64_t PageStore::whole_pages(std::uint64_t pages) const noexcept {
+  std::uint64_t sum = 0;
+  for (auto one = unmapped_.rbegin(); one != unmapped_.rend() && sum < pages; ++one) {
+    sum += one->pages;
+  }
+  return sum;
+}
+
+// Maps handle by handle, then enables access for the whole range.
 Result<void> PageStore::try_back(std::uint64_t offset, std::uint64_t pages) noexcept {
   Region& region = region_of(offset);
   const auto first = static_cast<std::uint64_t>(address_of(offset) - region.base) / page_bytes;
   const auto undo = [&](std::uint64_t mapped, const Failure& failure) {
-    // Pages that cannot be unmapped stay where they are; the caller retires the addresses.
+    // Handles that cannot be unmapped stay where they are; the caller retires the addresses.
     static_cast<void>(unback(offset, mapped));
     return Result<void>(failure);
   };
-  for (std::uint64_t i = 0; i < pages; ++i) {
+  for (std::uint64_t done = 0; done < pages;) {
+    const Unmapped next = unmapped_.back();
     ++driver_calls_;
     if (Result<void> mapped =
-            device_.try_map(region.base + (first + i) * page_bytes, unmapped_.back());
+            device_.try_map(region.base + (first + done) * page_bytes, next.handle);
         !mapped) {
-      return undo(i, mapped.failure());
+      return undo(done, mapped.failure());
     }
-    region.mapped[first + i] = unmapped_.back();
+    region.mapped[first + done] = next.handle;
+    handles_->set(offset / page_granules + done, next.pages);
     unmapped_.pop_back();
+    unmapped_pages_ -= next.pages;
+    done += next.pages;
   }
   ++driver_calls_;
   if (Result<void> opened =
@@ -191,15 +214,17 @@ Result<void> PageStore::try_back(std::uint64_t offset, std::uint64_t pages) noex
 PageStore::Unbacked PageStore::unback(std::uint64_t offset, std::uint64_t pages) noexcept {
   Region& region = region_of(offset);
   const auto first = static_cast<std::uint64_t>(address_of(offset) - region.base) / page_bytes;
-  for (std::uint64_t i = 0; i < pages; ++i) {
+  for (std::uint64_t done = 0; done < pages;) {
+    std::byte* const address = region.base + (first + done) * page_bytes;
+    const std::uint64_t count = pages_of(region, first + done);
     ++driver_calls_;
-    closed_.open(region.base + (first + i) * page_bytes, page_bytes);
-    if (Result<void> unmapped =
-            device_.try_unmap(region.base + (first + i) * page_bytes, page_bytes);
-        !unmapped) {
-      return {i, unmapped};
+    closed_.open(address, count * page_bytes);
+    if (Result<void> unmapped = device_.try_unmap(address, count * page_bytes); !unmapped) {
+      return {done, unmapped};
     }
-    unmapped_.push_back(std::exchange(region.mapped[first + i], {}));
+    unmapped_.push_back({std::exchange(region.mapped[first + done], {}), count});
+    unmapped_pages_ += count;
+    done += count;
   }
   return {pages, {}};
 }
@@ -207,20 +232,25 @@ PageStore::Unbacked PageStore::unback(std::uint64_t offset, std::uint64_t pages)
 std::uint64_t PageStore::mapped_in(std::uint64_t offset, std::uint64_t pages) noexcept {
   Region& region = region_of(offset);
   const auto first = static_cast<std::uint64_t>(address_of(offset) - region.base) / page_bytes;
-  const auto begin = region.mapped.begin() + static_cast<std::ptrdiff_t>(first);
-  return static_cast<std::uint64_t>(std::count_if(begin, begin + static_cast<std::ptrdiff_t>(pages),
-                                                  [](NativePages one) { return one.value != 0; }));
+  std::uint64_t mapped = 0;
+  for (std::uint64_t page = first; page < first + pages; ++page) {
+    if (region.mapped[page].value != 0) mapped += pages_of(region, page);
+  }
+  return mapped;
 }
 
-std::uint64_t PageStore::release_unmapped(std::uint64_t max_pages) noexcept {
+std::uint64_t PageStore::release_unmapped(std::uint64_t pages) noexcept {
   std::uint64_t released = 0;
-  while (released < max_pages && !unmapped_.empty()) {
+  while (released < pages && !unmapped_.empty()) {
     ++driver_calls_;
-    if (!device_.try_release_pages(unmapped_.back())) break;
+    const std::uint64_t count = unmapped_.back().pages;
+    if (!device_.try_release_pages(unmapped_.back().handle)) break;
     unmapped_.pop_back();
-    --held_pages_;
-    ++released_pages_;
-    ++released;
+    unmapped_pages_ -= count;
+    --handle_count_;
+    held_pages_ -= count;
+    released_pages_ += count;
+    released += count;
   }
   return released;
 }

@@ -1,19 +1,22 @@
-// A PageStore owns the pages of a pool and the address ranges they are mapped to.
+// A PageStore owns the memory of a pool, in handles of one or more pages, and the address ranges
+// they are mapped to.
 //
-// A page is either mapped to one address or loose, that is, held without an address. Growing
-// creates loose pages and maps them; moving unmaps and maps again; trimming releases loose pages.
-// If an operation fails midway, its pages become loose and are never lost; the next call uses them
-// first. Address ranges are reserved far larger than the memory, and more are reserved when they
-// run out. All functions except the getters call the driver. Not thread-safe: the pool holds its
-// growth lock.
+// A handle is either mapped to one address or unmapped, that is, held without an address. Growing
+// creates unmapped handles and maps them; moving unmaps and maps again; trimming releases unmapped
+// handles. If an operation fails midway, its handles become unmapped and are never lost; the next
+// call uses them first. Address ranges are reserved far larger than the memory, and more are
+// reserved when they run out. All functions except the getters call the driver. Not thread-safe:
+// the pool holds its growth lock.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "memory/pool/closed_blocks.hpp"
+#include "memory/pool/handle_map.hpp"
 #include "memory/pool/size_class.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/device.hpp"
@@ -24,8 +27,12 @@ class PageStore {
  public:
   static constexpr std::uint64_t page_granules = page_bytes / granule_bytes;
 
-  PageStore(Device device, std::size_t address_bytes, ClosedBlocks closed = {}) noexcept
-      : device_(std::move(device)), address_bytes_(address_bytes), closed_(closed) {}
+  /// Throws std::bad_alloc.
+  PageStore(Device device, std::size_t address_bytes, ClosedBlocks closed = {})
+      : device_(std::move(device)),
+        address_bytes_(address_bytes),
+        closed_(closed),
+        handles_(std::make_unique<HandleMap>()) {}
   /// Unmaps and releases everything; errors of the driver are ignored.
   ~PageStore();
   PageStore(const PageStore&) = delete;
@@ -45,26 +52,34 @@ class PageStore {
   /// Makes the last `pages` of the newest addresses available again. They were never used.
   void give_back_addresses(std::uint64_t offset, std::uint64_t pages) noexcept;
 
-  /// Creates pages until `pages` are loose. On failure, releases the pages it has created.
-  [[nodiscard]] Result<void> try_have_unmapped(std::uint64_t pages) noexcept;
-  /// Maps loose pages to the addresses. On failure the pages are loose again; if the driver cannot
-  /// even unmap them, they stay mapped and the addresses must not be used (mapped_in()).
+  /// Creates handles of at most `max_handle_pages` until at least `pages` are unmapped. On failure,
+  /// releases the handles it has created.
+  [[nodiscard]] Result<void> try_have_unmapped(std::uint64_t pages,
+                                               std::uint64_t max_handle_pages = 1) noexcept;
+  /// Returns how many pages try_back() maps if at least `pages` are wanted: those of whole handles.
+  /// At least `pages` are unmapped.
+  [[nodiscard]] std::uint64_t whole_pages(std::uint64_t pages) const noexcept;
+  /// Maps unmapped handles to the addresses. `pages` is a result of whole_pages(). On failure the
+  /// handles are unmapped again; if the driver cannot even unmap them, they stay mapped and the
+  /// addresses must not be used (mapped_in()).
   [[nodiscard]] Result<void> try_back(std::uint64_t offset, std::uint64_t pages) noexcept;
-  /// Unmaps pages, first to last, until the driver fails. Returns how many became loose, and the
-  /// failure.
+  /// Unmaps whole handles, first to last, until the driver fails. Returns how many pages became
+  /// unmapped, and the failure.
   struct Unbacked {
     std::uint64_t pages = 0;
     Result<void> result = {};
   };
   [[nodiscard]] Unbacked unback(std::uint64_t offset, std::uint64_t pages) noexcept;
-  /// Releases up to `max_pages` loose pages to the driver. Returns the number released.
-  std::uint64_t release_unmapped(std::uint64_t max_pages) noexcept;
+  /// Releases unmapped handles to the driver, the newest first, until at least `pages` are
+  /// released. Returns the number of pages released.
+  std::uint64_t release_unmapped(std::uint64_t pages) noexcept;
 
   /// Returns the number of pages that are mapped in the range.
   [[nodiscard]] std::uint64_t mapped_in(std::uint64_t offset, std::uint64_t pages) noexcept;
 
   [[nodiscard]] std::uint64_t held_pages() const noexcept { return held_pages_; }
-  [[nodiscard]] std::uint64_t unmapped_pages() const noexcept { return unmapped_.size(); }
+  [[nodiscard]] std::uint64_t unmapped_pages() const noexcept { return unmapped_pages_; }
+  [[nodiscard]] const HandleMap& handles() const noexcept { return *handles_; }
   [[nodiscard]] std::uint64_t driver_calls() const noexcept { return driver_calls_; }
   [[nodiscard]] std::uint64_t created_pages() const noexcept { return created_pages_; }
   [[nodiscard]] std::uint64_t released_pages() const noexcept { return released_pages_; }
@@ -74,10 +89,17 @@ class PageStore {
     std::byte* base = nullptr;
     std::uint64_t pages = 0;
     std::uint64_t used = 0;
-    std::vector<NativePages> mapped;  // by page; zero if the page is not mapped
+    std::vector<NativePages> mapped;  // by the first page of a handle; zero elsewhere
+  };
+  struct Unmapped {
+    NativePages handle = {};
+    std::uint64_t pages = 0;
   };
   [[nodiscard]] Result<void> try_reserve(std::uint64_t pages) noexcept;
   [[nodiscard]] Region& region_of(std::uint64_t offset) noexcept;
+  [[nodiscard]] std::uint64_t pages_of(const Region& region, std::uint64_t page) const noexcept {
+    return handles_->of(reinterpret_cast<std::uintptr_t>(region.base) / page_bytes + page).pages();
+  }
   [[nodiscard]] static std::byte* address_of(std::uint64_t offset) noexcept {
     return reinterpret_cast<std::byte*>(offset * granule_bytes);
   }
@@ -86,7 +108,10 @@ class PageStore {
   const std::size_t address_bytes_;
   const ClosedBlocks closed_;
   std::vector<Region> regions_;
-  std::vector<NativePages> unmapped_;  // has capacity for every held page
+  const std::unique_ptr<HandleMap> handles_;
+  std::vector<Unmapped> unmapped_;  // has capacity for every handle
+  std::uint64_t unmapped_pages_ = 0;
+  std::uint64_t handle_count_ = 0;
   std::uint64_t held_pages_ = 0;
   std::uint64_t created_pages_ = 0;
   std::uint64_t released_pages_ = 0;

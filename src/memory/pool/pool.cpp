@@ -81,6 +81,7 @@ Pool::Pool(const Resource& owner, Device device, const PoolOptions& options)
     const std::size_t most = device_.info().total_bytes;
     pages_.emplace(device_, std::max(most / regions_per_device, std::min(most, min_region_bytes)),
                    closed_);
+    ranges_.set_handles(pages_->handles());
   } else {
     segments_.emplace(device_, options.kind, closed_);
   }
@@ -225,17 +226,18 @@ Descriptor* Pool::find(Search& search) noexcept {
     if (Descriptor* range = take(search, Thoroughness::quick)) return range;
     if (search.failure) return nullptr;
   }
+  const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
+  // Without a limit, growing costs less than moving handles.
   const bool is_large = search.granules * granule_bytes >= min_large_bytes;
-  if (is_large && has_pages_) {
+  if (is_large && has_pages_ && limit != 0) {
     search.rung = &Counts::remapped_hits;
     const std::lock_guard growth(growth_mutex_);
     if (Descriptor* range = remap(search)) return range;
     if (search.failure) return nullptr;
   }
-  const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
-  const bool prefers_reuse = options_.preference == PoolPreference::reuse ||
-                             (options_.preference == PoolPreference::automatic && limit != 0 &&
-                              held_bytes_.load(std::memory_order_relaxed) >= limit / 4 * 3);
+  const bool prefers_reuse =
+      options_.preference == PoolPreference::reuse ||
+      (options_.preference == PoolPreference::automatic && is_past_goal(limit));
   for (const bool is_stealing : {prefers_reuse, !prefers_reuse}) {
     if (is_stealing) {
       if (Descriptor* range = steal(search)) return range;
@@ -266,6 +268,14 @@ Descriptor* Pool::find(Search& search) noexcept {
     refused_epoch_ = since;
   }
   return nullptr;
+}
+
+bool Pool::is_past_goal(std::size_t limit_bytes) noexcept {
+  const std::size_t held = held_bytes_.load(std::memory_order_relaxed);
+  if (limit_bytes != 0) return held >= limit_bytes / 4 * 3;
+  if (!has_pages_) return false;
+  const std::lock_guard lock(ranges_mutex_);
+  return held > footprint_goal(peak_outside_bytes_);
 }
 
 bool Pool::is_known_refusal(const Search& search) noexcept {
@@ -377,7 +387,7 @@ Descriptor* Pool::reclaim(Search& search) noexcept {
       // Free segments of other sizes make room for one of this.
       const std::size_t bytes = search.granules * granule_bytes;
       const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
-      if (limit == 0 || bytes <= limit) release_free(limit == 0 ? 0 : limit - bytes);
+      if (limit == 0 || bytes <= limit) release_free(limit == 0 ? 0 : limit - bytes, 0);
     }
     return grow(search);
   };
@@ -691,6 +701,8 @@ void Pool::note_change() noexcept {
   const std::size_t free =
       (ranges_.quiescent().total() + ranges_.in_flight_granules()) * granule_bytes;
   const std::size_t outside = held > free ? held - free : 0;
+  outside_bytes_ = outside;
+  min_idle_ = std::min(min_idle_, idle_bytes());
   peak_outside_bytes_ = std::max<std::uint64_t>(peak_outside_bytes_, outside);
   const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
   const std::size_t most = limit != 0 ? limit : device_.info().total_bytes;

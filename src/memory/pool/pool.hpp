@@ -154,6 +154,8 @@ class Pool {
   /// Starts a block in a range that did not come from a cache.
   [[nodiscard]] Result<Block> try_begin_block(Descriptor& range, Search& search) noexcept;
   void note_begin(const Descriptor& range, const Request& request) noexcept;
+  /// Returns whether the pool holds so much that memory of other streams is preferred to growth.
+  [[nodiscard]] bool is_past_goal(std::size_t limit_bytes) noexcept;
   /// Returns whether a request that was no harder has failed before and nothing was freed since.
   [[nodiscard]] bool is_known_refusal(const Search& search) noexcept;
   /// Returns whether any stream cache has blocks.
@@ -185,7 +187,15 @@ class Pool {
   void put_back(Descriptor* list) noexcept;
   [[nodiscard]] std::uint64_t limit_pages() const noexcept;
   void note_held() noexcept;
-  std::size_t release_free(std::size_t keep_bytes) noexcept;
+  std::size_t release_free(std::size_t keep_bytes, std::size_t min_bytes) noexcept;
+  /// Upper bound on the pages of a new handle: 1 under a limit.
+  [[nodiscard]] std::uint64_t max_handle_pages() const noexcept;
+  /// Returns how much more than `need` pages to create. `room` is what the limit leaves;
+  /// `peak_bytes` the peak of the bytes outside the free ranges, the request included.
+  [[nodiscard]] std::uint64_t extra_pages(std::uint64_t need, std::uint64_t room,
+                                          std::uint64_t peak_bytes) const noexcept;
+  /// What a pool without a limit holds at most before it prefers reuse to growth.
+  [[nodiscard]] static std::uint64_t footprint_goal(std::uint64_t peak_bytes) noexcept;
 
   // --- Freeing
   /// The slow path of a free: the block is not live or not of this pool, or the stream accepts no
@@ -214,6 +224,8 @@ class Pool {
   void flush_caches() noexcept;
   /// Cuts the slack off the cache's live blocks and retires it.
   void release_slack(StreamCache& cache) noexcept;
+  /// Returns the bytes that could be returned to the driver. Call with the lock of the ranges held.
+  [[nodiscard]] std::size_t idle_bytes() const noexcept;
   void trim_if_idle() noexcept;
   /// Makes everything available that the stream has freed up to this sequence number.
   std::size_t settle(StreamCache& cache, std::uint64_t sequence) noexcept;
@@ -259,8 +271,13 @@ class Pool {
 
   // Members that are written often have cache lines of their own: hits read the members above.
   alignas(64) SpinLock ranges_mutex_;
-  Ranges ranges_;                         // guarded by ranges_mutex_
+  Ranges ranges_;  // guarded by ranges_mutex_
+  // Bytes outside the free ranges now, and their peak.
+  std::uint64_t outside_bytes_ = 0;       // guarded by ranges_mutex_
   std::uint64_t peak_outside_bytes_ = 0;  // guarded by ranges_mutex_
+  // The fewest bytes that were idle at a time since idle_since_.
+  std::size_t min_idle_ = 0;                               // guarded by ranges_mutex_
+  std::chrono::steady_clock::time_point idle_since_ = {};  // guarded by ranges_mutex_
   // The last request that failed. A request that is at least as hard fails at once while the epoch
   // is the same.
   std::uint64_t refused_granules_ = 0;   // guarded by ranges_mutex_
@@ -275,10 +292,9 @@ class Pool {
   std::uint32_t crowded_windows_ = 0;    // guarded by ranges_mutex_
 
   std::mutex growth_mutex_;
-  std::optional<PageStore> pages_;                        // guarded by growth_mutex_
-  std::optional<SegmentStore> segments_;                  // guarded by growth_mutex_
-  std::uint64_t stuck_pages_ = 0;                         // guarded by growth_mutex_
-  std::chrono::steady_clock::time_point last_trim_ = {};  // guarded by growth_mutex_
+  std::optional<PageStore> pages_;        // guarded by growth_mutex_
+  std::optional<SegmentStore> segments_;  // guarded by growth_mutex_
+  std::uint64_t stuck_pages_ = 0;         // guarded by growth_mutex_
 
   // Written with one of the locks above held, read without a lock.
   alignas(64) std::atomic<bool> is_tight_ = false;

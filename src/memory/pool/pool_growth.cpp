@@ -10,14 +10,20 @@ namespace tern::pool {
 namespace {
 
 constexpr std::uint64_t page_granules = PageStore::page_granules;
-/// Grow by more than is needed, so that growing is rare: by 1/16 of the held memory, at most 64
-/// MiB.
+/// Under a limit every free page counts, so handles have one page, and the pool grows by 1/16 of
+/// the held memory, at most 64 MiB, beyond what is needed.
 constexpr std::uint64_t growth_share = 16;
 constexpr std::uint64_t max_extra_pages = 64 * mib / page_bytes;
+/// Without a limit the pool grows by large handles, because the driver charges per handle: by 1/32
+/// of the held memory, at most 256 MiB and 1/32 of the device's memory in one handle. It grows
+/// beyond what is needed only while it holds at most 1.06 times the peak of the bytes in use.
+constexpr std::uint64_t large_growth_share = 32;
+constexpr std::uint64_t max_handle_bytes = 256 * mib;
+constexpr std::uint64_t device_share_of_handle = 32;
 /// Idle memory is returned automatically if more than 256 MiB and more than a quarter of the held
-/// memory are idle, until an eighth is left, and at most every 100 ms.
+/// memory were idle for a whole window (PoolOptions::idle_ms), until an eighth is left. Judged by
+/// one moment, a program that frees everything between two steps would lose its memory each time.
 constexpr std::size_t min_idle_bytes = 256 * mib;
-constexpr std::chrono::milliseconds min_time_between_trims{100};
 
 std::uint64_t round_up_to(std::uint64_t value, std::uint64_t multiple) noexcept {
   return (value + multiple - 1) / multiple * multiple;
@@ -31,6 +37,29 @@ std::uint64_t pages_for(std::uint64_t granules) noexcept {
 std::uint64_t Pool::limit_pages() const noexcept {
   const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
   return limit == 0 ? UINT64_MAX : limit / page_bytes;
+}
+
+std::uint64_t Pool::max_handle_pages() const noexcept {
+  if (limit_bytes_.load(std::memory_order_relaxed) != 0) return 1;
+  const std::uint64_t total = device_.info().total_bytes;
+  return std::max<std::uint64_t>(
+      std::min(max_handle_bytes, total / device_share_of_handle) / page_bytes, 1);
+}
+
+std::uint64_t Pool::footprint_goal(std::uint64_t peak_bytes) noexcept {
+  return peak_bytes + peak_bytes / 16;
+}
+
+std::uint64_t Pool::extra_pages(std::uint64_t need, std::uint64_t room,
+                                std::uint64_t peak_bytes) const noexcept {
+  const std::uint64_t held = pages_->held_pages();
+  if (limit_bytes_.load(std::memory_order_relaxed) != 0) {
+    return std::min({held / growth_share, max_extra_pages, room - need});
+  }
+  const std::uint64_t wanted = std::min(held / large_growth_share, max_handle_bytes / page_bytes);
+  const std::uint64_t goal = footprint_goal(peak_bytes) / page_bytes;
+  const std::uint64_t allowed = goal > held + need ? goal - held - need : 0;
+  return std::min(wanted > need ? wanted - need : 0, allowed);
 }
 
 void Pool::note_held() noexcept {
@@ -152,6 +181,7 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
   const std::uint64_t addresses = pages_->room_pages();
   Descriptor* tail = nullptr;
   std::uint64_t need = pages_for(search.granules);
+  std::uint64_t peak_bytes = 0;
   {
     // A free range at the end of the addresses is part of the block. Hold it while pages are added.
     const std::lock_guard lock(ranges_mutex_);
@@ -160,6 +190,7 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
       search.failure = prepared.failure();
       return nullptr;
     }
+    peak_bytes = std::max(peak_outside_bytes_, outside_bytes_ + search.granules * granule_bytes);
     const std::uint64_t end = pages_->next_address();
     Descriptor* last = ranges_.last();
     if (last != nullptr && last->state == State::quiescent && last->end() == end &&
@@ -192,25 +223,36 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
     give_tail_back();
     return nullptr;
   }
-  std::uint64_t extra = std::min({held / growth_share, max_extra_pages, room - need});
+  const std::uint64_t handle_pages = max_handle_pages();
+  std::uint64_t extra = extra_pages(need, room, peak_bytes);
   if (tail != nullptr) extra = std::min(extra, addresses - need);
-  Result<void> made = pages_->try_have_unmapped(need + extra);
+  Result<void> made = pages_->try_have_unmapped(need + extra, handle_pages);
   while (!made && extra > 0) {
     extra /= 4;
-    made = pages_->try_have_unmapped(need + extra);
+    made = pages_->try_have_unmapped(need + extra, handle_pages);
   }
   if (!made) return fail(made.failure());
 
+  // Unmapped handles from an earlier failure may be larger than what is missing.
+  std::uint64_t pages = pages_->whole_pages(need + extra);
+  if (tail != nullptr && pages > addresses) {
+    give_tail_back();
+    need = pages_for(search.granules);
+    if (made = pages_->try_have_unmapped(need, handle_pages); !made) return fail(made.failure());
+    pages = pages_->whole_pages(need);
+  }
   const std::uint64_t alignment = std::max<std::uint64_t>(search.alignment / page_granules, 1);
-  Result<Descriptor*> target = tail != nullptr ? try_add_addresses(need + extra)
-                                               : try_take_addresses(need + extra, alignment);
-  if (!target && tail == nullptr && extra > 0) {
-    pages_->release_unmapped(std::exchange(extra, 0));
-    target = try_take_addresses(need, alignment);
+  Result<Descriptor*> target =
+      tail != nullptr ? try_add_addresses(pages) : try_take_addresses(pages, alignment);
+  if (!target && tail == nullptr && pages > need) {
+    pages_->release_unmapped(pages_->unmapped_pages() - std::min(loose, pages_->unmapped_pages()));
+    if (made = pages_->try_have_unmapped(need, handle_pages); !made) return fail(made.failure());
+    pages = pages_->whole_pages(need);
+    target = try_take_addresses(pages, alignment);
   }
   if (!target) return fail(target.failure());
   Descriptor* range = *target;
-  if (Result<void> backed = pages_->try_back(range->offset, need + extra); !backed) {
+  if (Result<void> backed = pages_->try_back(range->offset, pages); !backed) {
     give_up_addresses(*range);
     return fail(backed.failure());
   }
@@ -263,7 +305,7 @@ Descriptor* Pool::grow_segments(Search& search) noexcept {
 // contiguous addresses. If a step fails, pages that were already unmapped stay loose and serve
 // later requests.
 Descriptor* Pool::remap(Search& search) noexcept {
-  const std::uint64_t pages = pages_for(search.granules);
+  std::uint64_t pages = pages_for(search.granules);
   const std::uint64_t alignment = std::max<std::uint64_t>(search.alignment, page_granules);
   const std::uint64_t held = pages_->held_pages();
   const std::uint64_t limit = limit_pages();
@@ -283,7 +325,7 @@ Descriptor* Pool::remap(Search& search) noexcept {
         search.failure = prepared.failure();
         return nullptr;
       }
-      Descriptor* run = ranges_.take_pages(pages - found);
+      Descriptor* run = ranges_.take_handles(pages - found);
       found += run->size / page_granules;
       run->next = std::exchange(donors, run);
     }
@@ -299,10 +341,14 @@ Descriptor* Pool::remap(Search& search) noexcept {
   };
   // Create missing pages first: if that fails, nothing has been moved.
   if (found < pages) {
-    if (Result<void> made = pages_->try_have_unmapped(loose + (pages - found)); !made) {
+    if (Result<void> made = pages_->try_have_unmapped(loose + (pages - found), max_handle_pages());
+        !made) {
       return fail(made.failure());
     }
   }
+  // Whole handles may have more pages than the block. All unmapped handles are used, unless they
+  // suffice without the others.
+  pages = loose >= pages ? pages_->whole_pages(pages) : std::max(pages, found);
   const Result<Descriptor*> addresses = try_take_addresses(pages, alignment / page_granules);
   if (!addresses) return fail(addresses.failure());
   Descriptor* const target = *addresses;
@@ -361,9 +407,10 @@ Result<void> Pool::try_hold(std::size_t bytes) noexcept {
 
 // --- Returning memory to the driver
 
-// Returns free pages or segments to the driver until `keep_bytes` are held. Stops at the first
-// error of the driver. Call with the growth lock held.
-std::size_t Pool::release_free(std::size_t keep_bytes) noexcept {
+// Returns whole handles or segments to the driver until at most `keep_bytes` are held, but not
+// those that would leave fewer than `min_bytes`. Stops at the first error of the driver. Call with
+// the growth lock held.
+std::size_t Pool::release_free(std::size_t keep_bytes, std::size_t min_bytes) noexcept {
   const auto held = [this] {
     return has_pages_ ? pages_->held_pages() * page_bytes : segments_->held_bytes();
   };
@@ -378,7 +425,10 @@ std::size_t Pool::release_free(std::size_t keep_bytes) noexcept {
       {
         const std::lock_guard lock(ranges_mutex_);
         if (!ranges_.store().try_prepare(Ranges::descriptors_per_growth)) break;
-        if (ranges_.free_pages() > 0) run = ranges_.take_pages(excess());
+        if (ranges_.free_pages() > 0) run = ranges_.take_handles(excess());
+        if (run != nullptr && held() - run->size * granule_bytes < min_bytes) {
+          ranges_.put_quiescent(*std::exchange(run, nullptr));
+        }
         if (run != nullptr) note_change();
       }
       if (run == nullptr) break;
@@ -425,9 +475,14 @@ std::size_t Pool::trim(std::size_t keep_bytes) noexcept {
   flush_caches();
   poll(SIZE_MAX);
   const std::lock_guard growth(growth_mutex_);
-  const std::size_t released = release_free(keep_bytes);
+  const std::size_t released = release_free(keep_bytes, 0);
   if (released > 0) trims_.fetch_add(1, std::memory_order_relaxed);
   return released;
+}
+
+std::size_t Pool::idle_bytes() const noexcept {
+  return has_pages_ ? ranges_.free_pages() * page_bytes
+                    : ranges_.quiescent().total() * granule_bytes;
 }
 
 void Pool::trim_if_idle() noexcept {
@@ -437,17 +492,18 @@ void Pool::trim_if_idle() noexcept {
   std::size_t idle = 0;
   {
     const std::lock_guard lock(ranges_mutex_);
-    idle = has_pages_ ? ranges_.free_pages() * page_bytes
-                      : ranges_.quiescent().total() * granule_bytes;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - idle_since_ < std::chrono::milliseconds(options_.idle_ms)) return;
+    idle_since_ = now;
+    idle = std::exchange(min_idle_, idle_bytes());
   }
   if (idle <= min_idle_bytes || idle <= held / 4) return;
   const std::unique_lock growth(growth_mutex_, std::try_to_lock);
   if (!growth) return;
-  const auto now = std::chrono::steady_clock::now();
-  if (now - last_trim_ < min_time_between_trims) return;
-  last_trim_ = now;
   const std::size_t keep = std::max(held - (idle - held / 8), options_.initial_bytes);
-  if (release_free(keep) > 0) trims_.fetch_add(1, std::memory_order_relaxed);
+  if (release_free(keep, options_.initial_bytes) > 0) {
+    trims_.fetch_add(1, std::memory_order_relaxed);
+  }
 }
 
 void Pool::set_limit(std::size_t limit_bytes) noexcept {

@@ -69,14 +69,25 @@ void Ranges::absorb(Descriptor& left, Descriptor& right) noexcept {
 
 // --- Quiescent
 
-std::uint64_t Ranges::pages_in(const Descriptor& range) const noexcept {
-  if (page_granules_ == 0) return range.before == nullptr && range.after == nullptr ? 1 : 0;
-  const std::uint64_t first = (range.offset + page_granules_ - 1) / page_granules_;
-  const std::uint64_t last = range.end() / page_granules_;
-  return last > first ? last - first : 0;
+Ranges::Pages Ranges::whole_pages_of(const Descriptor& range) const noexcept {
+  Pages pages{(range.offset + page_granules_ - 1) / page_granules_, range.end() / page_granules_};
+  if (handles_ == nullptr || pages.count() == 0) return pages;
+  if (const HandleMap::Extent at = handles_->of(pages.first); at.first < pages.first) {
+    pages.first = at.last;
+  }
+  if (pages.count() == 0) return pages;
+  if (const HandleMap::Extent at = handles_->of(pages.last - 1); at.last > pages.last) {
+    pages.last = at.first;
+  }
+  return pages;
 }
 
-// Also links the range into one of the two lists of ranges with whole pages, if it has any.
+std::uint64_t Ranges::pages_in(const Descriptor& range) const noexcept {
+  if (page_granules_ == 0) return range.before == nullptr && range.after == nullptr ? 1 : 0;
+  return whole_pages_of(range).count();
+}
+
+// Also links the range into one of the two lists of ranges with whole handles, if it has any.
 void Ranges::insert_quiescent(Descriptor& range) noexcept {
   range.state = State::quiescent;
   quiescent_.insert(range);
@@ -129,36 +140,39 @@ Descriptor* Ranges::take_quiescent(std::uint64_t granules, std::uint64_t alignme
   if (found == nullptr) found = quiescent_.find(granules, alignment, effort);
   if (found == nullptr) return nullptr;
   remove_quiescent(*found);
-  cut(*found, begin_that_spares_pages(*found, granules, alignment), granules,
+  cut(*found, begin_that_spares_handles(*found, granules, alignment), granules,
       [this](Descriptor& rest) { insert_quiescent(rest); });
   return found;
 }
 
-std::uint64_t Ranges::begin_that_spares_pages(const Descriptor& range, std::uint64_t granules,
-                                              std::uint64_t alignment) const noexcept {
+std::uint64_t Ranges::begin_that_spares_handles(const Descriptor& range, std::uint64_t granules,
+                                                std::uint64_t alignment) const noexcept {
   const std::uint64_t first = aligned_begin(range, alignment);
   if (page_granules_ == 0) return first;
   const std::uint64_t last = (range.end() - granules) / alignment * alignment;
-  const auto pages_touched = [&](std::uint64_t begin) {
-    // Number of whole pages of the range that the block would occupy.
-    const std::uint64_t low = (range.offset + page_granules_ - 1) / page_granules_;
-    const std::uint64_t high = range.end() / page_granules_;
-    const std::uint64_t from = std::max(begin / page_granules_, low);
+  if (first == last) return first;
+  const Pages whole = whole_pages_of(range);
+  // Number of pages of whole handles that the block would use or pin.
+  const auto pages_touched = [&](std::uint64_t begin) -> std::uint64_t {
+    const std::uint64_t from = std::max(begin / page_granules_, whole.first);
     const std::uint64_t to =
-        std::min((begin + granules + page_granules_ - 1) / page_granules_, high);
-    return to > from ? to - from : 0;
+        std::min((begin + granules + page_granules_ - 1) / page_granules_, whole.last);
+    if (to <= from) return 0;
+    return handle_of(to - 1).last - handle_of(from).first;
   };
   return pages_touched(last) < pages_touched(first) ? last : first;
 }
 
 void Ranges::take_whole(Descriptor& range) noexcept { remove_quiescent(range); }
 
-Descriptor* Ranges::take_pages(std::uint64_t max_pages) noexcept {
+Descriptor* Ranges::take_handles(std::uint64_t pages) noexcept {
   Descriptor* found = first_holder();
   if (found == nullptr) return nullptr;
-  const std::uint64_t pages = std::min(pages_in(*found), max_pages);
+  const Pages whole = whole_pages_of(*found);
+  std::uint64_t end = whole.first;
+  while (end < whole.last && end - whole.first < pages) end = handle_of(end).last;
   remove_quiescent(*found);
-  cut(*found, aligned_begin(*found, page_granules_), pages * page_granules_,
+  cut(*found, whole.first * page_granules_, (end - whole.first) * page_granules_,
       [this](Descriptor& rest) { insert_quiescent(rest); });
   return found;
 }

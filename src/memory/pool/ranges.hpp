@@ -6,9 +6,9 @@
 // later mark counts for both. Ranges in flight are joined with nothing else. A lane is ordered by
 // mark, so its oldest range shows how far the stream has come.
 //
-// Quiescent ranges with whole pages are also in lists of their own: pages can be moved, so they can
-// serve any request. Code that splits a range must prepare descriptors first. Not thread-safe: the
-// pool holds its lock.
+// Quiescent ranges with whole handles (of one or more pages) are also in lists of their own: whole
+// handles can be moved, so they can serve any request. Code that splits a range must prepare
+// descriptors first. Not thread-safe: the pool holds its lock.
 
 #pragma once
 
@@ -17,6 +17,7 @@
 
 #include "memory/pool/descriptor_store.hpp"
 #include "memory/pool/fit_index.hpp"
+#include "memory/pool/handle_map.hpp"
 #include "tern/device/mark.hpp"
 
 namespace tern::pool {
@@ -50,6 +51,8 @@ class Ranges {
   /// neighbours can be returned to the driver.
   Ranges(const Resource* owner, DeviceId device, std::uint64_t page_granules) noexcept
       : store_(owner, device), page_granules_(page_granules) {}
+  /// Names the handles that pages belong to. Without this, each page is a handle of its own.
+  void set_handles(const HandleMap& handles) noexcept { handles_ = &handles; }
 
   [[nodiscard]] DescriptorStore& store() noexcept { return store_; }
 
@@ -72,9 +75,9 @@ class Ranges {
                                            std::uint64_t alignment) noexcept;
   /// Takes addresses without memory. The search is thorough.
   [[nodiscard]] Descriptor* take_unbacked(std::uint64_t granules, std::uint64_t alignment) noexcept;
-  /// Takes up to `max_pages` contiguous whole pages from a quiescent range, small ranges first.
-  /// Returns null if there are none.
-  [[nodiscard]] Descriptor* take_pages(std::uint64_t max_pages) noexcept;
+  /// Takes contiguous whole handles from a quiescent range, small ranges first: as many as have
+  /// `pages` together, or all of the range. Returns null if there are none.
+  [[nodiscard]] Descriptor* take_handles(std::uint64_t pages) noexcept;
   /// Takes a whole quiescent range.
   void take_whole(Descriptor& range) noexcept;
   /// Cuts a held range down to `granules` from `offset` on. Calls put() with the parts before and
@@ -107,7 +110,7 @@ class Ranges {
 
   [[nodiscard]] const FitIndex& quiescent() const noexcept { return quiescent_; }
   [[nodiscard]] std::uint64_t in_flight_granules() const noexcept { return in_flight_granules_; }
-  /// Whole pages in quiescent ranges.
+  /// Pages of whole handles in quiescent ranges.
   [[nodiscard]] std::uint64_t free_pages() const noexcept { return free_pages_; }
   /// The exact size of the largest quiescent range.
   [[nodiscard]] std::uint64_t largest_quiescent() const noexcept {
@@ -115,7 +118,7 @@ class Ranges {
   }
   /// Requested bytes of all live blocks. Visits every range.
   [[nodiscard]] std::uint64_t requested_bytes() const noexcept;
-  /// A quiescent range with whole pages; for segments, a whole segment.
+  /// A quiescent range with whole handles; for segments, a whole segment.
   [[nodiscard]] Descriptor* first_holder() noexcept {
     return holders_[0] != nullptr ? holders_[0] : holders_[1];
   }
@@ -145,11 +148,22 @@ class Ranges {
                                                    std::uint64_t alignment) noexcept {
     return (range.offset + alignment - 1) / alignment * alignment;
   }
+  /// The pages of the whole handles in a range, by page number.
+  struct Pages {
+    std::uint64_t first = 0;
+    std::uint64_t last = 0;  // exclusive
+    [[nodiscard]] std::uint64_t count() const noexcept { return last > first ? last - first : 0; }
+  };
+  [[nodiscard]] Pages whole_pages_of(const Descriptor& range) const noexcept;
+  /// Returns the number of pages of whole handles; for segments, 1 if the range is a whole segment.
   [[nodiscard]] std::uint64_t pages_in(const Descriptor& range) const noexcept;
-  /// Returns where to cut a block out of a range: at the end if that leaves more whole pages.
-  [[nodiscard]] std::uint64_t begin_that_spares_pages(const Descriptor& range,
-                                                      std::uint64_t granules,
-                                                      std::uint64_t alignment) const noexcept;
+  [[nodiscard]] HandleMap::Extent handle_of(std::uint64_t page) const noexcept {
+    return handles_ != nullptr ? handles_->of(page) : HandleMap::Extent{page, page + 1};
+  }
+  /// Returns where to cut a block out of a range: at the end if that leaves more whole handles.
+  [[nodiscard]] std::uint64_t begin_that_spares_handles(const Descriptor& range,
+                                                        std::uint64_t granules,
+                                                        std::uint64_t alignment) const noexcept;
   void insert_quiescent(Descriptor& range) noexcept;
   void remove_quiescent(Descriptor& range) noexcept;
   void insert_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;
@@ -158,10 +172,11 @@ class Ranges {
 
   DescriptorStore store_;
   const std::uint64_t page_granules_;
+  const HandleMap* handles_ = nullptr;
   FitIndex quiescent_;
   FitIndex unbacked_;
   Descriptor* last_ = nullptr;
-  Descriptor* holders_[2] = {};  // ranges with whole pages: short and long runs, linked by newer
+  Descriptor* holders_[2] = {};  // ranges with whole handles: short and long runs, linked by newer
   std::uint64_t free_pages_ = 0;
   std::uint64_t in_flight_granules_ = 0;
 };

@@ -125,6 +125,52 @@ TEST_F(PageStoreTest, OpensARunWithOneCall) {
   EXPECT_EQ(store.driver_calls(), fake.ledger->total());
 }
 
+TEST_F(PageStoreTest, CreatesFewLargeHandles) {
+  PageStore store(fake.device, 256 * mib);
+  ASSERT_TRUE(store.try_have_unmapped(20, 8));
+  EXPECT_EQ(count(Call::create_pages), 3u);  // of 8, 8 and 4 pages
+  EXPECT_EQ(store.held_pages(), 20u);
+  EXPECT_EQ(store.unmapped_pages(), 20u);
+  EXPECT_EQ(store.whole_pages(20), 20u);
+  const std::uint64_t offset = store.try_new_addresses(20, 1).value();
+  ASSERT_TRUE(store.try_back(offset, 20));
+  EXPECT_EQ(count(Call::map), 3u);
+  use(offset, 20, 1);
+  EXPECT_EQ(store.mapped_in(offset, 20), 20u);
+  EXPECT_EQ(store.handles().of(offset / page).pages(), 4u);  // the newest handle is mapped first
+  EXPECT_EQ(store.handles().of(offset / page + 4).pages(), 8u);
+  EXPECT_EQ(store.handles().of(offset / page + 11).first, offset / page + 4);
+  const PageStore::Unbacked unbacked = store.unback(offset + 4 * page, 8);
+  EXPECT_EQ(unbacked.pages, 8u);
+  EXPECT_EQ(store.mapped_in(offset, 20), 12u);
+  EXPECT_EQ(store.unmapped_pages(), 8u);
+  EXPECT_EQ(count(Call::unmap), 1u);
+  EXPECT_EQ(store.release_unmapped(1), 8u);  // a handle is released whole
+  EXPECT_EQ(store.held_pages(), 12u);
+  EXPECT_EQ(store.released_pages(), 8u);
+}
+
+TEST_F(PageStoreTest, MapsWholeHandlesThatAreLargerThanWhatIsWanted) {
+  PageStore store(fake.device, 256 * mib);
+  ASSERT_TRUE(store.try_have_unmapped(8, 8));
+  ASSERT_TRUE(store.try_have_unmapped(10, 8));
+  EXPECT_EQ(store.whole_pages(1), 2u);
+  EXPECT_EQ(store.whole_pages(3), 10u);
+  const std::uint64_t offset = store.try_new_addresses(10, 1).value();
+  ASSERT_TRUE(store.try_back(offset, 10));
+  use(offset, 10, 1);
+  EXPECT_EQ(store.unmapped_pages(), 0u);
+}
+
+TEST_F(PageStoreTest, ReleasesTheLargeHandlesOfAGrowthThatFails) {
+  PageStore store(fake.device, 256 * mib);
+  fake.ledger->fail_at(3);
+  EXPECT_FALSE(store.try_have_unmapped(24, 8));
+  EXPECT_EQ(store.held_pages(), 0u);
+  EXPECT_EQ(store.unmapped_pages(), 0u);
+  EXPECT_EQ(count(Call::release_pages), 2u);
+}
+
 TEST_F(PageStoreTest, GivesBackThePagesOfAGrowthThatFails) {
   PageStore store(fake.device, 64 * mib);
   ASSERT_TRUE(store.try_have_unmapped(2));

@@ -158,21 +158,73 @@ TEST_F(RangesTest, PutsBackWhatWasTakenInVain) {
 TEST_F(RangesTest, CountsWholePagesOnly) {
   ranges.put_quiescent(ranges.add(1, 2 * page, nullptr));  // one whole page between two parts
   EXPECT_EQ(ranges.free_pages(), 1u);
-  Descriptor* taken = ranges.take_pages(4);
+  Descriptor* taken = ranges.take_handles(4);
   ASSERT_NE(taken, nullptr);
   EXPECT_EQ(taken->offset, page);
   EXPECT_EQ(taken->size, page);
   EXPECT_EQ(ranges.free_pages(), 0u);
-  EXPECT_EQ(ranges.take_pages(1), nullptr);
+  EXPECT_EQ(ranges.take_handles(1), nullptr);
+}
+
+/// Handles of 4, 1 and 8 pages from page 10 on.
+class RangesOfHandles : public RangesTest {
+ protected:
+  RangesOfHandles() {
+    EXPECT_TRUE(handles.try_add_region(10, 20));
+    handles.set(10, 4);
+    handles.set(14, 1);
+    handles.set(15, 8);
+    ranges.set_handles(handles);
+  }
+
+  HandleMap handles;
+};
+
+TEST_F(RangesOfHandles, CountsWholeHandlesOnly) {
+  Descriptor& all = ranges.add(10 * page, 13 * page, nullptr);
+  ranges.put_quiescent(all);
+  EXPECT_EQ(ranges.free_pages(), 13u);
+  Descriptor* block = ranges.take_quiescent(1, 1);
+  ASSERT_NE(block, nullptr);
+  EXPECT_EQ(block->offset, 10 * page);  // pins 4 pages; at the end it would pin 8
+  EXPECT_EQ(ranges.free_pages(), 9u);
+  Descriptor* taken = ranges.take_handles(2);
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->offset, 14 * page);
+  EXPECT_EQ(taken->size, 9 * page);  // the handle of one page does not suffice
+  EXPECT_EQ(ranges.free_pages(), 0u);
+  EXPECT_EQ(ranges.take_handles(1), nullptr);
+  ranges.put_quiescent(*taken);
+  ranges.put_quiescent(*block);
+  EXPECT_EQ(ranges.free_pages(), 13u);
+}
+
+TEST_F(RangesOfHandles, TakesNoMoreHandlesThanAreNeeded) {
+  ranges.put_quiescent(ranges.add(10 * page, 13 * page, nullptr));
+  Descriptor* taken = ranges.take_handles(3);
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->size, 4 * page);
+  EXPECT_EQ(ranges.free_pages(), 9u);
+  ranges.put_quiescent(*taken);
+}
+
+TEST_F(RangesOfHandles, PlacesABlockWhereItPinsFewerPages) {
+  // The end of the first handle is free, then the others.
+  ranges.put_quiescent(ranges.add(13 * page, 10 * page, nullptr));
+  EXPECT_EQ(ranges.free_pages(), 9u);
+  Descriptor* block = ranges.take_quiescent(page, 1);
+  ASSERT_NE(block, nullptr);
+  EXPECT_EQ(block->offset, 13 * page);
+  EXPECT_EQ(ranges.free_pages(), 9u);
 }
 
 TEST_F(RangesTest, TakesPagesFromSmallPiecesFirst) {
   ranges.put_quiescent(ranges.add(0, page * Ranges::run_pages, nullptr));
   ranges.put_quiescent(ranges.add(page * 100, page * 2, nullptr));
-  Descriptor* first = ranges.take_pages(100);
+  Descriptor* first = ranges.take_handles(100);
   ASSERT_NE(first, nullptr);
   EXPECT_EQ(first->offset, page * 100);
-  Descriptor* second = ranges.take_pages(3);
+  Descriptor* second = ranges.take_handles(3);
   ASSERT_NE(second, nullptr);
   EXPECT_EQ(second->size, page * 3);
   EXPECT_EQ(ranges.free_pages(), Ranges::run_pages - 3);
@@ -247,7 +299,7 @@ class Picture {
     } else if (dice < 85) {
       settle();
     } else if (dice < 92) {
-      take_pages();
+      take_handles();
     } else {
       take_unbacked();
     }
@@ -440,10 +492,10 @@ class Picture {
     ASSERT_EQ(ranges_.settle(lane, done), expected);
   }
 
-  void take_pages() {
+  void take_handles() {
     const std::uint64_t max_pages = 1 + roll(5);
     const std::uint64_t free = ranges_.free_pages();
-    Descriptor* taken = ranges_.take_pages(max_pages);
+    Descriptor* taken = ranges_.take_handles(max_pages);
     ASSERT_EQ(taken == nullptr, free == 0);
     if (taken == nullptr) return;
     ASSERT_EQ(taken->offset % page, 0u);
