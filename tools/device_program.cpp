@@ -591,7 +591,7 @@ std::vector<Finding> compare_runs(const DeviceProgram& program, const NamedPolic
       wrong.now = describe(options, policy.name);
       wrong.before.push_back(describe({}, "eager"));
       wrong.order = "the checker found nothing, so every schedule should end alike";
-      wrong.fix = "this is a defect of the simulated device itself: report it with this text";
+      wrong.fix = "this is a defect of the simulated device: report it with this text";
       found.push_back(std::move(wrong));
     }
   }

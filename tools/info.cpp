@@ -132,7 +132,7 @@ void print(const Json& json) {
   }
   for (const Json& name : json.at("unknown_variables")) {
     fmt::print("  {:<20} {}\n", name.get<std::string>(),
-               red("not a variable Tern knows; is it misspelt?"));
+               red("not a variable of Tern; check the spelling"));
   }
 }
 

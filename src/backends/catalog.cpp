@@ -56,8 +56,7 @@ OpenedDevices& opened_devices() {
 
 Failure no_memory() noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what the catalog needs to open a device. Free host "
-                 "memory.");
+                 "the host could not allocate memory for the device catalog. Free host memory.");
 }
 
 /// The spec goes in last, as everywhere: a long one takes the room that is left.
@@ -70,7 +69,8 @@ Failure refuse(std::string_view spec, const std::string& why) {
 Result<Device> open_parsed(const DeviceSpec& spec) {
   const std::string text = spec.text();
   if (spec.backend == "disk") {
-    return refuse(text, "it names a file, and files are buffers, not devices. Use open_disk().");
+    return refuse(text,
+                  "the spec names a file, and a file is a buffer, not a device. Use open_disk().");
   }
   const auto found = std::ranges::find(openers(), spec.backend, &Opener::name);
   if (found == openers().end()) {
@@ -78,8 +78,8 @@ Result<Device> open_parsed(const DeviceSpec& spec) {
     for (const Opener& opener : openers()) {
       names += fmt::format("{}{}", names.empty() ? "" : ", ", opener.name);
     }
-    return refuse(text,
-                  fmt::format("there is no backend '{}'. Tern knows {}.", spec.backend, names));
+    return refuse(
+        text, fmt::format("there is no backend '{}'. The backends are {}.", spec.backend, names));
   }
   if (const std::string absence = found->absence(spec); !absence.empty()) {
     // The backend's own sentence, which already names what was asked for.
@@ -150,7 +150,8 @@ Result<Device> try_open_best_device() try {
       return open_parsed(DeviceSpec{opener.name, index, {}, {}});
     }
   }
-  return Failure(ErrorCode::invalid_device, "no backend has a device here. `tern info` says why.")
+  return Failure(ErrorCode::invalid_device,
+                 "no backend of this machine has a device. Run `tern info` for the reasons.")
       .with("spec", "");
 } catch (const OutOfMemory& error) {
   return error.failure();

@@ -23,7 +23,7 @@ namespace tern {
   }
   return Failure(ErrorCode::invalid_argument,
                  "the range of {bytes} at {value} is not inside managed memory of '{device}'. "
-                 "Prefetch what allocate(MemoryKind::managed) returned.")
+                 "Prefetch a range that allocate(MemoryKind::managed) returned.")
       .with("name", "address")
       .with("value", at, Unit::hex)
       .with_bytes("bytes", bytes)

@@ -51,12 +51,12 @@ void* find_symbol(void* library, const char* name) noexcept { return dlsym(libra
 const char* why_no_libraries() noexcept {
   static const bool is_dynamic = has_dynamic_linker();
   if (!is_dynamic) {
-    return "this program is linked without shared libraries (-static), and a driver is one. Link "
-           "it dynamically";
+    return "this program is statically linked (-static) and cannot load a driver, which is a "
+           "shared library. Link it dynamically";
   }
   if (!has_descriptors()) {
-    return "the process has no file descriptors left to load a driver with. Close files, or raise "
-           "the limit (ulimit -n)";
+    return "the process has no free file descriptor to load a driver. Close files, or raise the "
+           "limit (ulimit -n)";
   }
   return nullptr;
 }

@@ -68,9 +68,9 @@ Result<void> check_apart(const std::vector<Numbered>& all, CallSite site) {
     const Touched* const before = one.is_write ? any : written;
     if (before != nullptr && one.begin < before->end) {
       return Failure(ErrorCode::invalid_argument,
-                     "copies {first} and {index} of a batch have no order, and both touch bytes "
-                     "{begin} to {end} of buffer {value}, which one of them writes. Copy them one "
-                     "after the other.",
+                     "copies {first} and {index} of a batch are unordered, and both use bytes "
+                     "{begin} to {end} of buffer {value}, which one of them writes. Submit the "
+                     "copies one after the other.",
                      site)
           .with("name", "copies")
           .with("value", one.storage.value)

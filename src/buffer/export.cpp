@@ -45,8 +45,8 @@ void ExportBatch::end(Storage& storage) noexcept {
 Result<Export> Export::try_begin(const StorageHandle& storage, CallSite site) noexcept {
   if (!storage) {
     return Failure(ErrorCode::not_allocated,
-                   "this buffer is none: it was made by default, moved from or released. There is "
-                   "nothing to give to others.",
+                   "the buffer is empty: it was default-constructed, moved from or released. "
+                   "Export a buffer that has memory.",
                    site)
         .with("id", std::uint64_t{0});
   }

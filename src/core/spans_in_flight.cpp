@@ -35,12 +35,12 @@ bool overlap(const HostSpan& a, const HostSpan& b) noexcept {
 void print_freed(const Entry& entry, const HostSpan& span) noexcept {
   const CallSite& site = entry.origin.site;
   std::array<char, 1024> text;
-  const int length = std::snprintf(
-      text.data(), text.size(),
-      "tern: the copy that was submitted at %s:%u in %s is about to %s %zu bytes of host memory "
-      "that were freed. Keep the memory until the host has waited for the copy.\n",
-      site.file, site.line, site.function, span.use == HostSpan::Use::read ? "read" : "write",
-      span.bytes);
+  const int length =
+      std::snprintf(text.data(), text.size(),
+                    "tern: the copy submitted at %s:%u in %s will %s %zu bytes of freed host "
+                    "memory. Keep the memory until the host has waited for the copy.\n",
+                    site.file, site.line, site.function,
+                    span.use == HostSpan::Use::read ? "read" : "write", span.bytes);
   if (length <= 0) return;
   const auto bytes = std::min(static_cast<std::size_t>(length), text.size() - 1);
   static_cast<void>(!::write(STDERR_FILENO, text.data(), bytes));

@@ -39,8 +39,8 @@ DeviceId next_device_id() {
   const std::uint32_t number = open_devices().last_number.fetch_add(1) + 1;
   if (number >> StreamId::device_bits != 0) {
     raise(Failure(ErrorCode::capacity,
-                  "this process has opened {max} devices, which is all it can number. Keep devices "
-                  "open instead of reopening them.")
+                  "this process has opened {max} devices, which is the maximum. Keep devices open "
+                  "instead of reopening them.")
               .with("max", (std::uint64_t{1} << StreamId::device_bits) - 1));
   }
   return DeviceId{number};
@@ -245,7 +245,7 @@ Result<DeviceState::FreeSlot> DeviceState::find_slot() noexcept {
   }
   if (stream == nullptr || next_number_ >> StreamId::number_bits != 0) {
     return Failure(ErrorCode::capacity,
-                   "device '{device}' has all its {max} streams in use. End some of them.")
+                   "all {max} streams of device '{device}' are in use. Destroy some of them.")
         .with("max", max_streams - 1)
         .with("device", info().spec);
   }
@@ -398,8 +398,7 @@ Result<void> DeviceState::check_not_elsewhere(const Device& device, const void* 
     if (!known || known->base == nullptr) continue;
     if (known->kind != MemoryKind::device && known->kind != MemoryKind::mapped) continue;
     return Failure(ErrorCode::device_mismatch,
-                   "the memory at {address} is no memory of '{a}': it is of '{b}'. Name that "
-                   "device.")
+                   "the memory at {address} belongs to '{b}' and not to '{a}'. Pass '{b}'.")
         .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
         .with("a", device.spec())
         .with("b", other->info().spec);
@@ -597,8 +596,8 @@ Result<DeviceState::Covering> DeviceState::cover(StreamState& stream, Mark mark)
   take_next(stream, mark);
   if (mark.sequence > stream.issued.load(std::memory_order_acquire)) {
     return Failure(ErrorCode::stream_misuse,
-                   "mark {sequence} of stream {stream} stands for work that was never submitted. "
-                   "Take marks from the stream itself.")
+                   "mark {sequence} of stream {stream} refers to work that was never submitted. "
+                   "Use a mark that the stream returned.")
         .with("stream", mark.stream.number())
         .with("sequence", mark.sequence);
   }

@@ -27,8 +27,8 @@ namespace tern {
 namespace {
 
 Failure no_structure(CallSite site) noexcept {
-  return Failure(ErrorCode::invalid_argument, "an Arrow structure is missing: '{name}' is {value}.",
-                 site)
+  return Failure(ErrorCode::invalid_argument,
+                 "the pointer to an Arrow structure is missing: '{name}' is {value}.", site)
       .with("name", "out")
       .with("value", "null");
 }
@@ -179,7 +179,8 @@ struct Whereabouts {
 
 Failure no_word(const Storage& storage, CallSite site) noexcept {
   return Failure(ErrorCode::arrow_rejected,
-                 "Arrow has no word for {value} memory of '{device}'. Copy it to the host first.",
+                 "Arrow has no device type for {value} memory of '{device}'. Copy the memory to "
+                 "the host first.",
                  site)
       .with("field", "device")
       .with("value", name(storage.kind()))
@@ -314,7 +315,7 @@ class Packer {
         return {};
       }
       return Failure(ErrorCode::arrow_rejected,
-                     "{value} memory of '{device}' has no address for the host. Export an "
+                     "the host cannot access {value} memory of '{device}'. Export an "
                      "ArrowDeviceArray, or a copy on the host.",
                      site)
           .with("field", "device")
@@ -328,8 +329,8 @@ class Packer {
       if (where_.type != ARROW_DEVICE_CPU && options_.stream.id() &&
           options_.stream.device_id() != storage.device().id()) {
         return Failure(ErrorCode::device_mismatch,
-                       "memory of '{a}' cannot be ordered by a stream of device {b}. Name a stream "
-                       "of its own device.",
+                       "memory of '{a}' cannot be ordered by a stream of device {b}. Use a stream "
+                       "of '{a}'.",
                        site)
             .with("a", storage.device().spec())
             .with("b", options_.stream.device_id().value);
@@ -338,8 +339,8 @@ class Packer {
     }
     if (where_.type == named->type && where_.id == named->id) return {};
     return Failure(ErrorCode::arrow_rejected,
-                   "one array has memory of device ({a}, {a_id}) and of ({b}, {b_id}). Copy its "
-                   "columns to one of them.",
+                   "one array has memory of device ({a}, {a_id}) and of device ({b}, {b_id}). Copy "
+                   "its columns to one device.",
                    site)
         .with("field", "device")
         .with("value", name(storage.kind()))
@@ -401,7 +402,7 @@ Result<Packed> try_pack_table(const Table& table, bool is_for_host, const ArrowE
   if (!rows) return rows.failure();
   if (*rows > max_request_bytes) {
     return Failure(ErrorCode::size_overflow,
-                   "Arrow counts rows in 63 bits, and a table has {rows}. Export parts of it.",
+                   "a table has {rows} rows, and Arrow counts rows in 63 bits. Export parts of it.",
                    options.site)
         .with("rows", *rows);
   }
@@ -563,7 +564,9 @@ Result<void> try_make_stream(std::span<const Table> tables, Chunks& chunks,
   const CallSite site = options.site;
   if (tables.empty()) {
     return Failure(ErrorCode::invalid_argument,
-                   "'{name}' of a stream are {value}. Give at least one, for its schema.", site)
+                   "'{name}' of a stream are {value}. Pass at least one, because the schema comes "
+                   "from it.",
+                   site)
         .with("name", "tables")
         .with("value", std::uint64_t{0});
   }
@@ -689,8 +692,8 @@ Result<void> try_export_arrow(std::span<const Table> tables, ArrowDeviceArrayStr
     }
     if (there->type == chunks->type) continue;
     return Failure(ErrorCode::arrow_rejected,
-                   "one stream has memory of device type {a} and of {b}. Copy its tables to one of "
-                   "them, or give several streams.",
+                   "one stream has memory of device type {a} and of device type {b}. Copy its "
+                   "tables to one device, or export several streams.",
                    site)
         .with("field", "device_type")
         .with_signed("a", chunks->type)

@@ -86,28 +86,30 @@ struct Window {
 Result<Window> try_window(const ArrowArray& array, const ArrowWhere& where,
                           CallSite site) noexcept {
   if (array.release == nullptr) {
-    return arrow_rejected(where, "release", "null", "it was released, or moved from", site);
+    return arrow_rejected(where, "release", "null", "the structure was released or moved from",
+                          site);
   }
   if (array.length < 0) {
-    return arrow_rejected(where, "length", array.length, "lengths are not negative", site);
+    return arrow_rejected(where, "length", array.length, "a length must not be negative", site);
   }
   if (array.offset < 0) {
-    return arrow_rejected(where, "offset", array.offset, "offsets are not negative", site);
+    return arrow_rejected(where, "offset", array.offset, "an offset must not be negative", site);
   }
   if (array.length > max_bytes) {
-    return arrow_rejected(where, "length", array.length, "no memory has so many values", site);
+    return arrow_rejected(where, "length", array.length, "the length exceeds the address space",
+                          site);
   }
   if (array.offset > max_bytes - array.length) {
     return arrow_rejected(where, "offset", array.offset,
-                          "with the length it is more than any memory has", site);
+                          "offset plus length exceeds the address space", site);
   }
   if (array.null_count < -1 || array.null_count > array.length) {
     return arrow_rejected(where, "null_count", array.null_count,
-                          "it may be -1, or 0 up to the length", site);
+                          "it must be -1, or from 0 to the length", site);
   }
   if (array.dictionary != nullptr) {
-    return arrow_rejected(where, "dictionary", "set", "dictionaries are not taken; decode them",
-                          site);
+    return arrow_rejected(where, "dictionary", "set",
+                          "dictionaries are not supported. Decode them first", site);
   }
   return Window{static_cast<std::size_t>(array.offset), static_cast<std::size_t>(array.length)};
 }
@@ -117,11 +119,13 @@ Result<void> check_buffers(const ArrowArray& array, const ArrowWhere& where, std
   constexpr std::int64_t most = std::int64_t{1} << 20;
   if (has_more ? array.n_buffers < expected || array.n_buffers > most
                : array.n_buffers != expected) {
-    return arrow_rejected(where, "n_buffers", array.n_buffers,
-                          "a struct has 1, numbers 2, texts 3, views of texts 3 or more", site);
+    return arrow_rejected(
+        where, "n_buffers", array.n_buffers,
+        "a struct has 1 buffer, a number column 2, a text column 3, a text view column 3 or more",
+        site);
   }
   if (array.buffers == nullptr) {
-    return arrow_rejected(where, "buffers", "null", "there is an address for each", site);
+    return arrow_rejected(where, "buffers", "null", "the list of buffers must not be null", site);
   }
   return {};
 }
@@ -131,15 +135,16 @@ Result<void> check_address(const ArrowWhere& where, const char* field, const voi
                            std::size_t bytes, std::size_t alignment, CallSite site) noexcept {
   if (bytes == 0) return {};
   if (address == nullptr) {
-    return arrow_rejected(where, field, "null", "there are values, which have an address", site);
+    return arrow_rejected(where, field, "null", "a buffer with values needs an address", site);
   }
   const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(address);
   if (bytes > static_cast<std::size_t>(max_bytes) || !checked_add(first, bytes)) {
-    return arrow_rejected(where, field, bytes, "so many bytes leave the address space", site);
+    return arrow_rejected(where, field, bytes, "the bytes exceed the address space", site);
   }
   if (first % alignment != 0) {
     return arrow_rejected(where, field, first % alignment,
-                          "beyond a multiple of its width no value can be; copy them", site);
+                          "values must be aligned to their width. Copy them to aligned memory",
+                          site);
   }
   return {};
 }
@@ -149,7 +154,7 @@ Result<Leaf> try_leaf(const ArrowArray& array, const ArrowWhere& where, const Fi
   const Result<Window> own = try_window(array, where, site);
   if (!own) return own.failure();
   if (array.n_children != 0) {
-    return arrow_rejected(where, "n_children", array.n_children, "this type has none", site);
+    return arrow_rejected(where, "n_children", array.n_children, "this type has no children", site);
   }
   const LogicalType& type = field.type;
   if (Result<void> fine =
@@ -164,17 +169,19 @@ Result<Leaf> try_leaf(const ArrowArray& array, const ArrowWhere& where, const Fi
   if (array.null_count >= 0) leaf.null_count = static_cast<std::size_t>(array.null_count);
   if (leaf.null_count.value_or(0) > 0) {
     if (array.buffers[0] == nullptr) {
-      return arrow_rejected(where, "buffers[0]", "null", "there are nulls, and no bitmap", site);
+      return arrow_rejected(where, "buffers[0]", "null",
+                            "the column has nulls, so it needs a bitmap", site);
     }
     if (!field.is_nullable) {
       return arrow_rejected(where, "null_count", array.null_count,
-                            "the schema says that there are no nulls", site);
+                            "the schema declares the column as not nullable", site);
     }
   }
   if (array.buffers[0] == nullptr) leaf.null_count = 0;
   if (parent) {
     if (!is_within(parent->first, parent->rows, own->rows)) {
-      return arrow_rejected(where, "length", array.length, "it is as long as the struct", site);
+      return arrow_rejected(where, "length", array.length, "it must cover the rows of the struct",
+                            site);
     }
     if (parent->rows != own->rows && leaf.null_count != 0u) leaf.null_count = {};
     leaf.first += parent->first;
@@ -184,7 +191,8 @@ Result<Leaf> try_leaf(const ArrowArray& array, const ArrowWhere& where, const Fi
   const bool is_empty = leaf.rows == 0;
   if (array.buffers[0] != nullptr) leaf.bitmap = is_empty ? 0 : bitmap_bytes(end);
   const auto too_long = [&] {
-    return arrow_rejected(where, "length", array.length, "its bytes overflow 64 bits", site);
+    return arrow_rejected(where, "length", array.length, "its size in bytes overflows 64 bits",
+                          site);
   };
   if (is_view) {
     const std::optional<std::size_t> bytes = checked_multiply(end, 16);
@@ -223,7 +231,7 @@ Result<std::size_t> try_last_offset(const Leaf& leaf, const void* raw, CallSite 
     std::memcpy(&at, offsets + i * sizeof at, sizeof at);
     if (at < before) {
       return arrow_rejected(leaf.where, "buffers[1][i]", static_cast<std::int64_t>(at),
-                            "offsets are not negative and do not decrease", site);
+                            "offsets must not be negative and must not decrease", site);
     }
     before = at;
   }
@@ -264,7 +272,7 @@ Result<void> check_texts(const Leaf& leaf, CallSite site) noexcept {
     std::memcpy(bounds, offsets + i * sizeof(Offset), sizeof bounds);
     if (bounds[0] == bounds[1]) continue;
     if (!is_utf8({data + bounds[0], static_cast<std::size_t>(bounds[1] - bounds[0])})) {
-      return arrow_rejected(leaf.where, "buffers[2] at row", i - leaf.first, "texts are UTF-8",
+      return arrow_rejected(leaf.where, "buffers[2] at row", i - leaf.first, "texts must be UTF-8",
                             site);
     }
   }
@@ -276,7 +284,8 @@ Result<std::vector<std::string_view>> try_views(const Leaf& leaf, CallSite site)
   const std::size_t variadic = leaf.buffer_count - 3;
   const auto* const sizes = static_cast<const std::byte*>(leaf.buffers[leaf.buffer_count - 1]);
   if (variadic != 0 && sizes == nullptr) {
-    return arrow_rejected(leaf.where, "buffers[n - 1]", "null", "it holds the sizes of the others",
+    return arrow_rejected(leaf.where, "buffers[n - 1]", "null",
+                          "this buffer holds the sizes of the other buffers and must be present",
                           site);
   }
   std::vector<std::string_view> texts(leaf.rows);
@@ -290,7 +299,8 @@ Result<std::vector<std::string_view>> try_views(const Leaf& leaf, CallSite site)
     std::memcpy(words, view, sizeof words);
     const std::int32_t length = words[0], index = words[2], offset = words[3];
     if (length < 0) {
-      return arrow_rejected(leaf.where, "buffers[1][i].length", length, "it is not negative", site);
+      return arrow_rejected(leaf.where, "buffers[1][i].length", length, "it must not be negative",
+                            site);
     }
     if (length <= 12) {
       texts[i] = {reinterpret_cast<const char*>(view + 4), static_cast<std::size_t>(length)};
@@ -298,21 +308,23 @@ Result<std::vector<std::string_view>> try_views(const Leaf& leaf, CallSite site)
     }
     if (index < 0 || static_cast<std::size_t>(index) >= variadic) {
       return arrow_rejected(leaf.where, "buffers[1][i].buffer_index", index,
-                            "there are not so many buffers", site);
+                            "the index exceeds the number of buffers", site);
     }
     std::int64_t size;
     std::memcpy(&size, sizes + static_cast<std::size_t>(index) * sizeof size, sizeof size);
     if (size < 0) {
-      return arrow_rejected(leaf.where, "buffers[n - 1][i]", size, "sizes are not negative", site);
+      return arrow_rejected(leaf.where, "buffers[n - 1][i]", size, "a size must not be negative",
+                            site);
     }
     if (offset < 0 || !is_within(static_cast<std::size_t>(offset), static_cast<std::size_t>(length),
                                  static_cast<std::size_t>(size))) {
       return arrow_rejected(leaf.where, "buffers[1][i].offset", offset,
-                            "the text leaves its buffer", site);
+                            "the text exceeds its buffer", site);
     }
     const void* const data = leaf.buffers[2 + static_cast<std::size_t>(index)];
     if (data == nullptr) {
-      return arrow_rejected(leaf.where, "buffers[2 + i]", "null", "it holds texts", site);
+      return arrow_rejected(leaf.where, "buffers[2 + i]", "null",
+                            "a buffer with texts needs an address", site);
     }
     texts[i] = {static_cast<const char*>(data) + offset, static_cast<std::size_t>(length)};
   }
@@ -355,7 +367,7 @@ Result<Buffer> try_adopt_part(Arrival& arrival, const void* address, std::size_t
 Result<Column> try_convert_views(const Leaf& leaf, const Arrival& arrival) noexcept try {
   const CallSite site = arrival.options.site;
   if (!arrival.is_readable) {
-    return arrow_rejected(leaf.where, "format", "v", "views of texts are taken on the host only",
+    return arrow_rejected(leaf.where, "format", "v", "text views are supported on the host only",
                           site);
   }
   const Result<std::vector<std::string_view>> texts = try_views(leaf, site);
@@ -368,7 +380,7 @@ Result<Column> try_convert_views(const Leaf& leaf, const Arrival& arrival) noexc
   if (arrival.options.checks_text && leaf.type->is_text()) {
     for (std::size_t i = 0; i < texts->size(); ++i) {
       if (!is_utf8((*texts)[i])) {
-        return arrow_rejected(leaf.where, "buffers at row", i, "texts are UTF-8", site);
+        return arrow_rejected(leaf.where, "buffers at row", i, "texts must be UTF-8", site);
       }
     }
   }
@@ -405,7 +417,7 @@ Result<std::size_t> try_data_bytes(const Leaf& leaf, const Arrival& arrival,
   }
   if (ends[0] < 0 || ends[1] < ends[0]) {
     return arrow_rejected(leaf.where, "buffers[1][i]", ends[ends[0] < 0 ? 0 : 1],
-                          "offsets are not negative and do not decrease", site);
+                          "offsets must not be negative and must not decrease", site);
   }
   return static_cast<std::size_t>(ends[1]);
 }
@@ -424,7 +436,7 @@ Result<void> check_contents(Leaf& leaf, const Arrival& arrival) noexcept {
     if (leaf.null_count == 0u) leaf.bitmap = 0;
     if (!leaf.is_nullable && leaf.null_count != 0u) {
       return arrow_rejected(leaf.where, "buffers[0]", *leaf.null_count,
-                            "the schema says that there are no nulls", site);
+                            "the schema declares the column as not nullable", site);
     }
   }
   if (leaf.type->is_variable() && !leaf.is_view) {
@@ -459,7 +471,8 @@ Result<void> check_root(const RootBitmap& root, const Arrival& arrival) noexcept
   if (nulls == 0) return {};
   return arrow_rejected({"array"}, arrival.is_readable ? "buffers[0]" : "null_count",
                         static_cast<std::int64_t>(nulls),
-                        "rows of a table are not null; their values are", arrival.options.site);
+                        "a row of a table cannot be null; only its values can",
+                        arrival.options.site);
 }
 
 /// No values have no memory, but a device.
@@ -522,8 +535,8 @@ Result<void> check_place(const Origin& origin, const Device& device, CallSite si
   const ArrowWhere where = {root};
   const auto elsewhere = [&](const char* what) {
     return Failure(ErrorCode::device_mismatch,
-                   "an Arrow array on {b} (device {type}, {ordinal}) is no memory of '{a}'. Import "
-                   "it there.",
+                   "an Arrow array on {b} (device {type}, {ordinal}) is not memory of '{a}'. "
+                   "Import it with its own device.",
                    site)
         .with("a", device.is_open() ? device.spec() : std::string_view("no device"))
         .with("b", what)
@@ -535,10 +548,12 @@ Result<void> check_place(const Origin& origin, const Device& device, CallSite si
   switch (origin.type) {
     case ARROW_DEVICE_CPU:
       if (origin.id != -1 && origin.id != 0) {
-        return arrow_rejected(where, "device_id", origin.id, "the host is device (1, -1)", site);
+        return arrow_rejected(where, "device_id", origin.id, "the host must be device (1, -1)",
+                              site);
       }
       if (origin.event != nullptr) {
-        return arrow_rejected(where, "sync_event", "set", "the host has no events", site);
+        return arrow_rejected(where, "sync_event", "set", "a host array must not have an event",
+                              site);
       }
       return device.info().is_host ? Result<void>() : Result<void>(elsewhere("the host"));
     case ARROW_DEVICE_CUDA:
@@ -546,7 +561,7 @@ Result<void> check_place(const Origin& origin, const Device& device, CallSite si
     case ARROW_DEVICE_CUDA_MANAGED:
     case ARROW_DEVICE_EXT_DEV:
       if (origin.id < 0 || origin.id > std::numeric_limits<std::int32_t>::max()) {
-        return arrow_rejected(where, "device_id", origin.id, "devices are counted from 0", site);
+        return arrow_rejected(where, "device_id", origin.id, "device numbers start at 0", site);
       }
       if (origin.type == ARROW_DEVICE_EXT_DEV
               ? device.info().backend == "sim" && device_ordinal(device) == origin.id
@@ -559,7 +574,7 @@ Result<void> check_place(const Origin& origin, const Device& device, CallSite si
     default:
       return arrow_rejected(
           where, "device_type", origin.type,
-          "known are 1 (host), 2 (CUDA), 3 (pinned), 12 (simulated) and 13 (managed)", site);
+          "supported types: 1 (host), 2 (CUDA), 3 (pinned), 12 (simulated), 13 (managed)", site);
   }
 }
 
@@ -576,10 +591,10 @@ Result<Mark> try_ready(const Origin& origin, const Device& device,
     return done ? Result<Mark>(Mark()) : Result<Mark>(done.failure());
   }
   if (options.stream.device_id() != device.id()) {
-    return Failure(ErrorCode::device_mismatch,
-                   "an array of '{a}' cannot be waited for by a stream of device {b}. Name a "
-                   "stream of its own device.",
-                   options.site)
+    return Failure(
+               ErrorCode::device_mismatch,
+               "a stream of device {b} cannot wait for an array of '{a}'. Use a stream of '{a}'.",
+               options.site)
         .with("a", device.spec())
         .with("b", options.stream.device_id().value);
   }
@@ -668,24 +683,24 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
   const std::int64_t arity = static_cast<std::int64_t>(fields.schema.size());
   if (array->n_children != arity) {
     return arrow_rejected(root, "n_children", array->n_children,
-                          "the schema has another number of fields", site);
+                          "it must equal the number of fields of the schema", site);
   }
   if (Result<void> fine = check_buffers(*array, root, 1, false, site); !fine) {
     return fine.failure();
   }
   if (arity != 0 && array->children == nullptr) {
-    return arrow_rejected(root, "children", "null", "a struct with fields has them", site);
+    return arrow_rejected(root, "children", "null", "a struct with fields needs children", site);
   }
   if (array->null_count > 0) {
     return arrow_rejected(root, "null_count", array->null_count,
-                          "rows of a table are not null; their values are", site);
+                          "a row of a table cannot be null; only its values can", site);
   }
   std::vector<Leaf> leaves;
   leaves.reserve(fields.schema.size());
   for (std::int64_t i = 0; i < arity; ++i) {
     const ArrowArray* const child = array->children[i];
     if (child == nullptr) {
-      return arrow_rejected(root, "children[i]", "null", "every field has one", site);
+      return arrow_rejected(root, "children[i]", "null", "every field needs a child", site);
     }
     const std::size_t index = static_cast<std::size_t>(i);
     const bool is_view = index < fields.views.size() && fields.views[index];
@@ -707,7 +722,7 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
     // A length that no column has is not one to read bits for.
     if (bitmap.bits != nullptr && array->null_count < 0 && window->rows != 0) {
       return arrow_rejected(root, "null_count", array->null_count,
-                            "a struct without fields says how many rows are null: 0", site);
+                            "a struct without fields must have no null rows", site);
     }
     bitmap.bits = nullptr;
   }
@@ -782,7 +797,7 @@ Result<Origin> try_origin(const ArrowDeviceArrayStream& stream, const ArrowDevic
                           CallSite site) noexcept {
   if (chunk.device_type == stream.device_type) return origin_of(&chunk);
   return arrow_rejected({"device_array"}, "device_type", chunk.device_type,
-                        "chunks are of the device type that their stream names", site);
+                        "a chunk must have the device type of its stream", site);
 }
 
 /// All chunks, which are `Chunk`s, of a stream.
@@ -793,21 +808,22 @@ Result<Table> try_import_stream(const Device& device, Stream* stream,
   const ArrowWhere where = {"stream"};
   if (stream == nullptr) return no_structure("stream", site);
   if (stream->release == nullptr) {
-    return arrow_rejected(where, "release", "null", "it was released, or moved from", site);
+    return arrow_rejected(where, "release", "null", "the structure was released or moved from",
+                          site);
   }
   const Owned<Stream> owned(stream);
   if (stream->get_schema == nullptr) {
-    return arrow_rejected(where, "get_schema", "null", "a stream has a schema", site);
+    return arrow_rejected(where, "get_schema", "null", "the stream must have get_schema", site);
   }
   if (stream->get_next == nullptr) {
-    return arrow_rejected(where, "get_next", "null", "a stream has chunks", site);
+    return arrow_rejected(where, "get_next", "null", "the stream must have get_next", site);
   }
   if (Result<void> here = check_chunks(*stream, device, site); !here) return here.failure();
   const auto failed = [&](const char* field, int code) {
     const char* const text =
         stream->get_last_error != nullptr ? stream->get_last_error(stream) : nullptr;
     Failure failure =
-        arrow_rejected(where, field, code, "it gives 0, or the number of an error", site);
+        arrow_rejected(where, field, code, "a callback must return 0 or an errno value", site);
     if (text != nullptr) failure.with("said", std::string_view(text, strnlen(text, 120)));
     return failure;
   };
@@ -828,7 +844,8 @@ Result<Table> try_import_stream(const Device& device, Stream* stream,
     if (array.release == nullptr) break;
     const Owned<ArrowArray> owned_array(&array);
     if (chunks.size() == max_arrow_children) {
-      return arrow_rejected(where, "get_next", chunks.size(), "no stream has so many chunks", site);
+      return arrow_rejected(where, "get_next", chunks.size(),
+                            "the stream exceeds the limit on chunks", site);
     }
     const Result<Origin> origin = try_origin(*stream, chunk, site);
     if (!origin) return origin.failure();

@@ -49,8 +49,8 @@ class ArrowPath {
 
 /// There is nothing to refuse: a pointer is null.
 inline Failure no_structure(const char* name, CallSite site) noexcept {
-  return Failure(ErrorCode::invalid_argument, "an Arrow structure is missing: '{name}' is {value}.",
-                 site)
+  return Failure(ErrorCode::invalid_argument,
+                 "the pointer to an Arrow structure is missing: '{name}' is {value}.", site)
       .with("name", name)
       .with("value", "null");
 }
@@ -59,7 +59,7 @@ template <class Value>
 Failure arrow_rejected(const ArrowWhere& where, std::string_view field, const Value& value,
                        const char* expected, CallSite site) noexcept {
   Failure failure(ErrorCode::arrow_rejected,
-                  "an Arrow structure with {field} {value} cannot be taken: {expected}.", site);
+                  "an Arrow structure cannot be imported ({field}: {value}): {expected}.", site);
   failure.with("field", ArrowPath(where, field).text());
   if constexpr (std::is_integral_v<Value>) {
     if constexpr (std::is_signed_v<Value>) {

@@ -47,12 +47,12 @@ constexpr std::size_t max_format_bytes = 512;
 
 Result<LogicalType> try_type(const char* format, const ArrowWhere& where, CallSite site) {
   if (format == nullptr) {
-    return arrow_rejected(where, "format", "null", "it says what the values are", site);
+    return arrow_rejected(where, "format", "null", "a schema needs a format", site);
   }
   const std::size_t length = strnlen(format, max_format_bytes + 1);
   const std::string_view text(format, length);
   if (length > max_format_bytes) {
-    return arrow_rejected(where, "format", text, "it has up to 512 bytes", site);
+    return arrow_rejected(where, "format", text, "a format has at most 512 bytes", site);
   }
   for (std::size_t i = 0; i < std::size(formats); ++i) {
     // Most have one letter, and there need not be more than that compared.
@@ -72,7 +72,7 @@ Result<LogicalType> try_type(const char* format, const ArrowWhere& where, CallSi
   if (text == "vu") return LogicalType(TypeKind::large_utf8);
   if (text == "vz") return LogicalType(TypeKind::large_binary);
   return arrow_rejected(where, "format", text,
-                        "columns are numbers, truth values, times, texts and binaries", site);
+                        "supported columns: numbers, booleans, times, texts and binaries", site);
 }
 
 Result<Metadata> try_metadata(const char* bytes, const ArrowWhere& where, CallSite site) {
@@ -86,7 +86,7 @@ Result<Metadata> try_metadata(const char* bytes, const ArrowWhere& where, CallSi
   };
   const std::int32_t count = number();
   if (count < 0 || count > static_cast<std::int32_t>(max_arrow_children)) {
-    return arrow_rejected(where, "metadata count", count, "it may be 0 to 2^20", site);
+    return arrow_rejected(where, "metadata count", count, "it must be 0 to 2^20", site);
   }
   std::vector<Metadata::Pair> pairs;
   for (std::int32_t i = 0; i < count; ++i) {
@@ -94,7 +94,7 @@ Result<Metadata> try_metadata(const char* bytes, const ArrowWhere& where, CallSi
     for (std::string* part : {&pair.first, &pair.second}) {
       const std::int32_t length = number();
       if (length < 0 || length > max_bytes) {
-        return arrow_rejected(where, "metadata length", length, "it may be 0 to 64 MiB", site);
+        return arrow_rejected(where, "metadata length", length, "it must be 0 to 64 MiB", site);
       }
       part->assign(bytes, static_cast<std::size_t>(length));
       bytes += length;
@@ -116,7 +116,8 @@ std::size_t metadata_bytes(const Metadata& metadata) noexcept {
 
 Result<void> check_released(const ArrowSchema* schema, const ArrowWhere& where, CallSite site) {
   if (schema->release == nullptr) {
-    return arrow_rejected(where, "release", "null", "it was released, or moved from", site);
+    return arrow_rejected(where, "release", "null", "the structure was released or moved from",
+                          site);
   }
   return {};
 }
@@ -126,11 +127,12 @@ Result<ArrowField> try_leaf(const ArrowSchema& schema, const ArrowWhere& where, 
   Result<LogicalType> type = try_type(schema.format, where, site);
   if (!type) return type.failure();
   if (schema.n_children != 0) {
-    return arrow_rejected(where, "n_children", schema.n_children, "this type has none", site);
+    return arrow_rejected(where, "n_children", schema.n_children, "this type has no children",
+                          site);
   }
   if (schema.dictionary != nullptr) {
-    return arrow_rejected(where, "dictionary", "set", "dictionaries are not taken; decode them",
-                          site);
+    return arrow_rejected(where, "dictionary", "set",
+                          "dictionaries are not supported. Decode them first", site);
   }
   Result<Metadata> metadata = try_metadata(schema.metadata, where, site);
   if (!metadata) return metadata.failure();
@@ -326,17 +328,17 @@ Result<ArrowFields> try_read_arrow_schema(const ArrowSchema* schema, CallSite si
     return arrow_rejected(root, "format",
                           schema->format == nullptr ? std::string_view("null")
                                                     : std::string_view(schema->format, length),
-                          "a table is a struct, '+s'", site);
+                          "the format of a table must be '+s', a struct", site);
   }
   if (schema->n_children < 0 ||
       schema->n_children > static_cast<std::int64_t>(max_arrow_children)) {
-    return arrow_rejected(root, "n_children", schema->n_children, "it may be 0 to 2^20", site);
+    return arrow_rejected(root, "n_children", schema->n_children, "it must be 0 to 2^20", site);
   }
   if (schema->n_children != 0 && schema->children == nullptr) {
-    return arrow_rejected(root, "children", "null", "a struct with fields has them", site);
+    return arrow_rejected(root, "children", "null", "a struct with fields needs children", site);
   }
   if (schema->dictionary != nullptr) {
-    return arrow_rejected(root, "dictionary", "set", "a struct has none", site);
+    return arrow_rejected(root, "dictionary", "set", "a struct must not have a dictionary", site);
   }
   Result<Metadata> metadata = try_metadata(schema->metadata, root, site);
   if (!metadata) return metadata.failure();
@@ -347,7 +349,7 @@ Result<ArrowFields> try_read_arrow_schema(const ArrowSchema* schema, CallSite si
   for (std::int64_t i = 0; i < schema->n_children; ++i) {
     const ArrowWhere where = {"schema", i};
     if (schema->children[i] == nullptr) {
-      return arrow_rejected({"schema"}, "children[i]", "null", "every field has one", site);
+      return arrow_rejected({"schema"}, "children[i]", "null", "every field needs a child", site);
     }
     Result<ArrowField> field = try_leaf(*schema->children[i], where, site);
     if (!field) return field.failure();

@@ -33,7 +33,7 @@ template <class Value>
 Failure rejected(const char* field, const Value& value, const char* expected,
                  CallSite site) noexcept {
   Failure failure(ErrorCode::dlpack_rejected,
-                  "a DLPack tensor with {field} {value} cannot be taken: {expected}.", site);
+                  "a DLPack tensor cannot be imported ({field}: {value}): {expected}.", site);
   failure.with("field", field).with("expected", expected);
   if constexpr (std::is_signed_v<Value>) {
     failure.with_signed("value", value);
@@ -187,8 +187,8 @@ Result<void> order(Storage& storage, const DlpackExport& options) noexcept {
   }
   if (options.consumer.device_id() != storage.device().id()) {
     return Failure(ErrorCode::device_mismatch,
-                   "buffer {id} on '{a}' cannot be handed to a stream of device {b}. Name a stream "
-                   "of its own device.",
+                   "buffer {id} on '{a}' cannot be exported for a stream of device {b}. Use a "
+                   "stream of '{a}'.",
                    options.site)
         .with("id", storage.id().value)
         .with("a", storage.device().spec())
@@ -200,8 +200,8 @@ Result<void> order(Storage& storage, const DlpackExport& options) noexcept {
 
 Failure no_buffer(CallSite site) noexcept {
   return Failure(ErrorCode::not_allocated,
-                 "this buffer is none: it was made by default, moved from or released. There is "
-                 "nothing to export.",
+                 "the buffer is empty: it was default-constructed, moved from or released. Export "
+                 "a buffer that has memory.",
                  site)
       .with("id", std::uint64_t{0});
 }
@@ -211,7 +211,8 @@ Result<void> check_strides(const StridedBuffer& tensor, CallSite site) noexcept 
   for (std::size_t i = 0; i < extents.size(); ++i) {
     if (tensor.strides()[i] < 0 && extents[i] > 1) {
       return rejected("strides[i]", tensor.strides()[i],
-                      "other libraries take no negative strides. Export contiguous(stream)", site);
+                      "other libraries do not support negative strides. Export contiguous(stream)",
+                      site);
     }
   }
   return {};
@@ -224,8 +225,8 @@ Result<void> try_prepare(const StridedBuffer& tensor, const DlpackExport& option
   Storage& storage = *hull.storage();
   if (storage.is_read_only() && !options.is_read_only) {
     return Failure(ErrorCode::read_only,
-                   "{what} can only be read, and an export could be written. Export it with "
-                   "is_read_only, or a copy.",
+                   "{what} is read-only, and the consumer of an export could write it. Export it "
+                   "with is_read_only, or export a copy.",
                    site)
         .with("what", storage.origin()->what());
   }
@@ -269,7 +270,7 @@ Result<Shipment*> try_ship(const Tensor& given, const DlpackExport& options) noe
   for (std::size_t i = 0; i < rank; ++i) {
     // No more elements than bytes, which fit; but one extent of an empty shape may be anything.
     if (extents[i] > max_extent) {
-      return rejected("shape[i]", extents[i], "extents have 63 bits", site);
+      return rejected("shape[i]", extents[i], "an extent must be below 2^63", site);
     }
     shape[i] = static_cast<std::int64_t>(extents[i]);
     strides[i] = stride_for_others(tensor.strides()[i]);
@@ -313,11 +314,10 @@ struct Numbers {
 Result<void> check_place(const DLTensor& tensor, const Device& device, CallSite site) noexcept {
   const std::int32_t type = tensor.device.device_type, id = tensor.device.device_id;
   const auto elsewhere = [&](const char* what) {
-    return Failure(
-               ErrorCode::device_mismatch,
-               "a DLPack tensor on {b} (device {type}, {ordinal}) is no memory of '{a}'. Import "
-               "it there.",
-               site)
+    return Failure(ErrorCode::device_mismatch,
+                   "a DLPack tensor on {b} (device {type}, {ordinal}) is not memory of '{a}'. "
+                   "Import it with its own device.",
+                   site)
         .with("a", spec_of(device))
         .with("b", what)
         .with_signed("type", type)
@@ -325,10 +325,10 @@ Result<void> check_place(const DLTensor& tensor, const Device& device, CallSite 
   };
   switch (type) {
     case abi::kDLCPU:
-      if (id != 0) return rejected("device_id", id, "the host is device (1, 0)", site);
+      if (id != 0) return rejected("device_id", id, "the host must be device (1, 0)", site);
       return device.info().is_host ? Result<void>() : Result<void>(elsewhere("the host"));
     case abi::kDLCUDA:
-      if (id < 0) return rejected("device_id", id, "devices are counted from 0", site);
+      if (id < 0) return rejected("device_id", id, "device numbers start at 0", site);
       return is_backend(device, "cuda") && device_ordinal(device) == id
                  ? Result<void>()
                  : Result<void>(elsewhere("a CUDA device"));
@@ -338,30 +338,31 @@ Result<void> check_place(const DLTensor& tensor, const Device& device, CallSite 
       return is_backend(device, "cuda") ? Result<void>()
                                         : Result<void>(elsewhere("memory of the CUDA driver"));
     case abi::kDLExtDev:
-      if (id < 0) return rejected("device_id", id, "devices are counted from 0", site);
+      if (id < 0) return rejected("device_id", id, "device numbers start at 0", site);
       return is_backend(device, "sim") && device_ordinal(device) == id
                  ? Result<void>()
                  : Result<void>(elsewhere("an extension device"));
     default:
-      return rejected("device_type", type,
-                      "known are 1 (host), 2 (CUDA), 3 (pinned), 12 (simulated) and 13 (managed)",
-                      site);
+      return rejected(
+          "device_type", type,
+          "supported types: 1 (host), 2 (CUDA), 3 (pinned), 12 (simulated), 13 (managed)", site);
   }
 }
 
 /// Shape and strides, copied once and then judged.
 Result<void> try_read(const DLTensor& tensor, Numbers& numbers, CallSite site) noexcept {
   if (tensor.ndim < 0 || tensor.ndim > static_cast<std::int32_t>(Shape::max_rank)) {
-    return rejected("ndim", tensor.ndim, "it may be 0 to 64", site);
+    return rejected("ndim", tensor.ndim, "it must be 0 to 64", site);
   }
   const std::size_t rank = static_cast<std::size_t>(tensor.ndim);
   if (rank != 0 && tensor.shape == nullptr) {
-    return rejected("shape", "null", "a tensor with dimensions has one", site);
+    return rejected("shape", "null", "a tensor with dimensions needs a shape", site);
   }
   std::array<std::int64_t, Shape::max_rank> extents;
   if (rank != 0) std::memcpy(extents.data(), tensor.shape, rank * sizeof(std::int64_t));
   for (std::size_t i = 0; i < rank; ++i) {
-    if (extents[i] < 0) return rejected("shape[i]", extents[i], "extents are not negative", site);
+    if (extents[i] < 0)
+      return rejected("shape[i]", extents[i], "an extent must not be negative", site);
   }
   Result<Shape> shape = Shape::try_from({extents.data(), rank});
   if (!shape) return Failure(shape.failure()).at(site);  // for want of memory
@@ -371,7 +372,9 @@ Result<void> try_read(const DLTensor& tensor, Numbers& numbers, CallSite site) n
     return {};
   }
   const Result<Shape> dense = numbers.shape.try_strides();
-  if (!dense) return rejected("shape", numbers.shape.rank(), "its elements overflow 64 bits", site);
+  if (!dense)
+    return rejected("shape", numbers.shape.rank(), "its number of elements overflows 64 bits",
+                    site);
   for (std::size_t i = 0; i < rank; ++i) {
     numbers.strides[i] = static_cast<std::int64_t>(dense->extents()[i]);
   }
@@ -422,13 +425,13 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
   const std::span<const std::int64_t> strides(numbers.strides.data(), rank);
   const Result<std::size_t> bytes = numbers.shape.try_byte_count(*dtype);
   if (!bytes || *bytes > max_request_bytes) {
-    return rejected("shape", "too large", "its bytes overflow 64 bits", site);
+    return rejected("shape", "too large", "its size in bytes overflows 64 bits", site);
   }
   const Result<StridedBuffer::Reach> reach =
       StridedBuffer::try_reach(numbers.shape, strides, *dtype, site);
   // Both are sums that fit, as is theirs.
   if (!reach || reach->before + reach->behind > max_request_bytes) {
-    return rejected("strides", "too large", "elements further apart than 64 bits count", site);
+    return rejected("strides", "too large", "the strides overflow 64 bits", site);
   }
   // Sums of what a stranger wrote are made as numbers: pointers would wrap unseen.
   const std::uintptr_t data = reinterpret_cast<std::uintptr_t>(tensor.data);
@@ -436,10 +439,10 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
   const bool is_empty = *bytes == 0;
   if (!is_empty) {
     if (tensor.data == nullptr) {
-      return rejected("data", "null", "a tensor with elements has an address", site);
+      return rejected("data", "null", "a tensor with elements needs an address", site);
     }
     if (!first || *first < reach->before || !checked_add(*first, reach->behind)) {
-      return rejected("byte_offset", tensor.byte_offset, "the elements leave the address space",
+      return rejected("byte_offset", tensor.byte_offset, "the elements exceed the address space",
                       site);
     }
   }
@@ -488,7 +491,8 @@ Result<StridedBuffer> try_changed(const StridedBuffer& ours, const DLTensor& ten
   if (Result<void> read = try_read(tensor, numbers, site); !read) return read.failure();
   const std::span<const std::int64_t> strides(numbers.strides.data(), numbers.shape.rank());
   const Result<std::size_t> count = numbers.shape.try_element_count();
-  if (!count) return rejected("shape", "too large", "its elements overflow 64 bits", site);
+  if (!count)
+    return rejected("shape", "too large", "its number of elements overflows 64 bits", site);
   const Buffer& hull = ours.hull();
   std::size_t offset = 0;
   // Of no elements the address may be anything.
@@ -499,7 +503,7 @@ Result<StridedBuffer> try_changed(const StridedBuffer& ours, const DLTensor& ten
         checked_add(reinterpret_cast<std::uintptr_t>(tensor.data), tensor.byte_offset);
     if (tensor.data == nullptr || !first || *first < begin || *first - begin >= hull.size_bytes()) {
       return rejected("data + byte_offset", first.value_or(tensor.byte_offset),
-                      "it came back with an address that did not go out", site);
+                      "the address is outside of the exported memory", site);
     }
     offset = *first - begin;
   }
@@ -507,10 +511,10 @@ Result<StridedBuffer> try_changed(const StridedBuffer& ours, const DLTensor& ten
       StridedBuffer::try_over(hull, offset, *dtype, std::move(numbers.shape), strides, site);
   if (changed || changed.failure().code() == ErrorCode::out_of_memory) return changed;
   return changed.failure().code() == ErrorCode::misaligned
-             ? rejected("data + byte_offset", offset,
-                        "it came back with elements that are not at multiples of their width", site)
-             : rejected("shape and strides", "too large",
-                        "it came back with elements that did not go out", site);
+             ? rejected("data + byte_offset", offset, "the elements are not aligned to their width",
+                        site)
+             : rejected("shape and strides", "too large", "the elements exceed the exported memory",
+                        site);
 }
 
 /// Ours comes back: what it was, with the share it had. No tensor: it may only be read, and our
@@ -523,7 +527,7 @@ Result<std::optional<StridedBuffer>> try_return(Shipment& shipment, const Offer&
   Storage& storage = *shipment.tensor.hull().storage();
   if (storage.device() != device) {
     return Failure(ErrorCode::device_mismatch,
-                   "a DLPack tensor on '{b}' is no memory of '{a}'. Import it there.", site)
+                   "a DLPack tensor on '{b}' is not memory of '{a}'. Import it with '{b}'.", site)
         .with("a", spec_of(device))
         .with("b", storage.device().spec());
   }
@@ -553,7 +557,7 @@ Result<std::optional<StridedBuffer>> try_return(Shipment& shipment, const Offer&
 
 Failure no_tensor(CallSite site) noexcept {
   return Failure(ErrorCode::invalid_argument,
-                 "there is no DLPack tensor to import: '{name}' is {value}.", site)
+                 "the pointer to a DLPack tensor is missing: '{name}' is {value}.", site)
       .with("name", "tensor")
       .with("value", "null");
 }
@@ -588,14 +592,15 @@ Result<DLDataType> try_dlpack_type(DType dtype, CallSite site) noexcept {
   const DLDataType type = word_of(dtype);
   if (type.lanes != 0) return type;
   return Failure(ErrorCode::dlpack_rejected,
-                 "DLPack has no word for elements of type {value}. Use another type.", site)
+                 "DLPack has no type for {value} elements. Use another type.", site)
       .with("field", "dtype")
       .with("value", name(dtype));
 }
 
 Result<DType> try_dtype_of(DLDataType type, CallSite site) noexcept {
   if (type.lanes != 1) {
-    return rejected("dtype.lanes", type.lanes, "elements are no vectors: it must be 1", site);
+    return rejected("dtype.lanes", type.lanes, "vector elements are not supported: it must be 1",
+                    site);
   }
   bool is_known = false;
   for (const Word& word : words) {
@@ -604,10 +609,10 @@ Result<DType> try_dtype_of(DLDataType type, CallSite site) noexcept {
     is_known = true;
   }
   if (is_known) {
-    return rejected("dtype.bits", type.bits, "there is no type of that code so wide", site);
+    return rejected("dtype.bits", type.bits, "no type with this code has this width", site);
   }
   return rejected("dtype.code", type.code,
-                  "known are 0 to 2 and 4 to 6, and the 8-bit floats 10 and 12", site);
+                  "supported codes: 0 to 2, 4 to 6, and the 8-bit floats 10 and 12", site);
 }
 
 Result<DLDevice> try_dlpack_device(const Storage& storage, CallSite site) noexcept {
@@ -633,7 +638,8 @@ Result<DLDevice> try_dlpack_device(const Storage& storage, CallSite site) noexce
     return DLDevice{abi::kDLCPU, 0};
   }
   return Failure(ErrorCode::dlpack_rejected,
-                 "DLPack has no word for {value} memory of '{device}'. Copy it to the host first.",
+                 "DLPack has no device type for {value} memory of '{device}'. Copy the memory to "
+                 "the host first.",
                  site)
       .with("field", "device")
       .with("value", name(kind))
@@ -658,8 +664,8 @@ Result<DLManagedTensor*> try_export_dlpack_legacy(const StridedBuffer& tensor,
                                                   const DlpackExport& options) noexcept {
   if (options.is_read_only) {
     return Failure(ErrorCode::dlpack_rejected,
-                   "a DLPack tensor without a version cannot say {value}. Export one with a "
-                   "version, or a copy that may be written.",
+                   "an unversioned DLPack tensor cannot express {value}. Export a versioned "
+                   "tensor, or a writable copy.",
                    options.site)
         .with("field", "flags")
         .with("value", "read-only");
@@ -681,7 +687,7 @@ Result<StridedBuffer> try_import_dlpack(const Device& device, DLManagedTensorVer
     // Nothing behind the flags is where it is in version 1.
     const std::uint32_t major = tensor->version.major;
     delete_of_others(*tensor);
-    return rejected("version.major", major, "version 1 is understood", options.site);
+    return rejected("version.major", major, "the supported version is 1", options.site);
   }
   const Offer offer = {tensor->dl_tensor, tensor->flags,
                        (tensor->flags & abi::DLPACK_FLAG_BITMASK_READ_ONLY) != 0};

@@ -81,22 +81,20 @@ AllBlocks& all_blocks() {
 
 Failure no_host_memory(const char* what) noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what it takes to keep account of {what}. Free host "
-                 "memory.")
+                 "the host could not allocate memory to track {what}. Free host memory.")
       .with("what", what);
 }
 
 ResourceHandle checked(ResourceHandle resource) {
   if (!resource) {
     raise(Failure(ErrorCode::invalid_argument,
-                  "a std::pmr adapter needs a resource, and was given "
-                  "none.")
+                  "a std::pmr adapter needs a resource, and the pointer is null.")
               .with("name", "resource"));
   }
   if (!resource->traits().is_host_accessible) {
     raise(Failure(ErrorCode::unsupported,
-                  "containers cannot use the memory of '{device}' ({resource}): {what} is missing. "
-                  "Give them pinned, managed or host memory.")
+                  "containers cannot use memory of '{device}' ({resource}): {what} is missing. Use "
+                  "pinned, managed or host memory.")
               .with("what", name(Capability::host_access))
               .with("resource", resource->name())
               .with("device", resource->device().spec()));
@@ -173,18 +171,18 @@ bool PmrAdapter::do_is_equal(const std::pmr::memory_resource& other) const noexc
 
 PmrUpstream::PmrUpstream(Device device, std::pmr::memory_resource* upstream)
     : DriverResource(std::move(device), Order::host,
-                     "the pmr resource keeps nothing to use again, and {requested} were asked for "
-                     "from what the stream has freed."),
+                     "the pmr resource has no freed memory to reuse, and a request for {requested} "
+                     "allows only memory that its stream has freed."),
       upstream_(upstream) {
   if (upstream == nullptr) {
     raise(Failure(ErrorCode::invalid_argument,
-                  "a pmr resource needs a std::pmr::memory_resource, and was given none.")
+                  "a pmr resource needs a std::pmr::memory_resource, and the pointer is null.")
               .with("name", "upstream"));
   }
   if (!this->device().can(Capability::host_access)) {
     raise(Failure(ErrorCode::unsupported,
-                  "device '{device}' does not use the host's memory as its own: {what} is missing. "
-                  "Give a pmr resource the host device.")
+                  "device '{device}' does not use host memory: {what} is missing. Use the host "
+                  "device for a pmr resource.")
               .with("what", tern::name(Capability::host_access))
               .with("device", this->device().spec()));
   }
@@ -202,18 +200,20 @@ Result<void*> PmrUpstream::take(const Request& request, StreamRef) noexcept try 
 } catch (const std::bad_alloc&) {
   return Failure(ErrorCode::out_of_memory,
                  "a std::pmr::memory_resource could not allocate {requested}. Free host memory, or "
-                 "give it more to allocate from.",
+                 "raise its limit.",
                  request.site)
       .with_bytes("requested", request.bytes);
 } catch (const std::exception& exception) {
   return Failure(ErrorCode::driver,
-                 "a std::pmr::memory_resource asked for {requested} threw: {what}.", request.site)
+                 "a std::pmr::memory_resource threw on a request for {requested}: {what}.",
+                 request.site)
       .with_bytes("requested", request.bytes)
       .with("what", exception.what());
 } catch (...) {
-  return Failure(ErrorCode::driver,
-                 "a std::pmr::memory_resource asked for {requested} threw something unknown.",
-                 request.site)
+  return Failure(
+             ErrorCode::driver,
+             "a std::pmr::memory_resource threw an unknown exception on a request for {requested}.",
+             request.site)
       .with_bytes("requested", request.bytes);
 }
 

@@ -122,8 +122,8 @@ TEST_P(FileTest, RefusesMoreThanTheFileHas) {
   EXPECT_EQ(failure.number("there"), 4096u);
   EXPECT_EQ(failure.number("offset"), 0u);
   EXPECT_EQ(failure.text(), "file '" + path +
-                                "' has 4096 bytes, and 5000 from byte 0 on are asked for. Ask for "
-                                "less, or see who made it shorter.");
+                                "' has 4096 bytes, but the read needs 5000 bytes at offset 0. Read "
+                                "less, or check whether the file was truncated.");
   constexpr std::size_t huge = std::numeric_limits<std::size_t>::max();
   for (const FileOptions& options :
        {FileOptions{.offset_bytes = 1, .bytes = 4096}, FileOptions{.offset_bytes = 4097},
@@ -332,7 +332,7 @@ TEST_P(OneFileTest, DoesNotWaitForAPipe) {
   ASSERT_EQ(mkfifo(pipe.c_str(), 0644), 0);
   const Failure failure = try_open_file(pipe).failure();
   EXPECT_EQ(failure.code(), ErrorCode::file);
-  EXPECT_EQ(failure.string("why"), "no regular file");
+  EXPECT_EQ(failure.string("why"), "not a regular file");
   EXPECT_EQ(try_open_file("/dev/zero").failure().code(), ErrorCode::file);
 }
 

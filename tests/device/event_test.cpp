@@ -122,8 +122,8 @@ TEST_F(EventTest, IsRecordedByStreamsOfItsDeviceOnly) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().code(), ErrorCode::device_mismatch);
   EXPECT_EQ(refused.failure().text(),
-            "'fake:0' and 'fake:1' are two devices where one is needed. Use a stream and memory of "
-            "the same device.");
+            "'fake:0' and 'fake:1' are two devices, and the operation needs one. Use a stream and "
+            "memory of the same device.");
   EXPECT_EQ(fake.ledger->count(Call::record), 0u);
 }
 

@@ -369,12 +369,13 @@ TEST_F(PmrUpstreamTest, RefusesWithWhatTheUpstreamThrows) {
     return block.failure();
   };
   EXPECT_EQ(refusal([] { throw std::bad_alloc(); }).text(),
-            "a std::pmr::memory_resource could not allocate 2.0 KiB. Free host memory, or give it "
-            "more to allocate from.");
+            "a std::pmr::memory_resource could not allocate 2.0 KiB. Free host memory, or raise "
+            "its limit.");
   EXPECT_EQ(refusal([] { throw std::bad_alloc(); }).code(), ErrorCode::out_of_memory);
   const Failure known = refusal([] { throw std::runtime_error("the sky fell"); });
   EXPECT_EQ(known.code(), ErrorCode::driver);
-  EXPECT_EQ(known.text(), "a std::pmr::memory_resource asked for 2.0 KiB threw: the sky fell.");
+  EXPECT_EQ(known.text(),
+            "a std::pmr::memory_resource threw on a request for 2.0 KiB: the sky fell.");
   EXPECT_EQ(refusal([] { throw 42; }).code(), ErrorCode::driver);
   EXPECT_EQ(refusal([] { raise(Failure(ErrorCode::out_of_budget)); }).code(),
             ErrorCode::out_of_budget);

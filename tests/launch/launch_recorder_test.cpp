@@ -258,7 +258,7 @@ TEST_F(LaunchRecorderTest, StrictRefusesWhatItCannotTrackAndSaysWhy) {
   untracked.use(forgetful, used, Access::read);
   const Result<void> refused = untracked.try_preflight();
   EXPECT_EQ(code(refused), ErrorCode::untracked_buffer);
-  EXPECT_NE(refused.failure().text().find("the resource that gave them"), std::string::npos);
+  EXPECT_NE(refused.failure().text().find("its resource does not track uses"), std::string::npos);
 
   LaunchRecorder external(a);
   external.use_external(used.address, 64, Access::read);

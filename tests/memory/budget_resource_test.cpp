@@ -416,8 +416,8 @@ TEST_F(BudgetResourceTest, WaitsForNobodyUnlessAllowed) {
     EXPECT_EQ(block.failure().number("fits_after_pending"), 1u);
     EXPECT_EQ(block.failure().number("pending"), 1024u);
     EXPECT_EQ(block.failure().text(),
-              "budget 'test' cannot hold 1.0 KiB more: 1.0 KiB of 1.0 KiB in use, 1.0 KiB of it "
-              "freed, but not passed by its streams. Wait for them.");
+              "budget 'test' cannot hold 1.0 KiB more: 1.0 KiB of 1.0 KiB in use, 1.0 KiB of it by "
+              "pending frees. Wait for their streams.");
   };
   refused(Wait::never);
   use(1024, Overflow::fail);

@@ -78,12 +78,12 @@ TEST(Budget, TellsWhatARefusalWasAbout) {
 TEST(Budget, SaysTheOneThingThatWouldHaveHelped) {
   const BudgetHandle budget = limited(1024);
   EXPECT_EQ(budget->try_charge(2048).failure().text(),
-            "budget 'test' cannot hold 2.0 KiB more: that is 1.0 KiB above its limit of 1.0 KiB, "
-            "whatever is freed. Ask for less, or raise the limit.");
+            "budget 'test' cannot hold 2.0 KiB: the request exceeds its limit of 1.0 KiB by 1.0 "
+            "KiB, even if everything else is freed. Ask for less, or raise the limit.");
   const Reservation reservation = budget->reserve(768);
   EXPECT_EQ(budget->try_charge(512).failure().text(),
             "budget 'test' cannot hold 512 B more: 768 B of 1.0 KiB in use, 768 B of it reserved. "
-            "Pay from the reservation, or end it.");
+            "Charge the request to the reservation, or end the reservation.");
 }
 
 TEST(Budget, RefusesSumsThatWouldWrap) {

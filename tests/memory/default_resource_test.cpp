@@ -243,8 +243,8 @@ TEST(DefaultResource, IsRefusedAfterItsShutdown) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().code(), ErrorCode::after_shutdown);
   EXPECT_EQ(refused.failure().text(), "the default resource of '" + std::string(device.spec()) +
-                                          "' was asked for after it was shut down. Shut it down "
-                                          "when nothing uses it any more.");
+                                          "' was requested after its shutdown. Shut it down after the "
+                                          "last use.");
   EXPECT_THROW(static_cast<void>(default_resource_ref(device)), AfterShutdown);
   EXPECT_THROW(set_default_resource(device, last), AfterShutdown);
   EXPECT_THROW(set_default_resource(device, nullptr), AfterShutdown);
@@ -393,7 +393,7 @@ TEST(DefaultResourceDeathTest, PrintsAWriteBeyondABlockThatNobodyLooksFor) {
         }
         std::_Exit(0);
       },
-      testing::ExitedWithCode(0), "tern: somebody wrote beyond the block of 100 B .*'short'");
+      testing::ExitedWithCode(0), "tern: a write went outside the block of 100 B .*'short'");
 }
 
 }  // namespace

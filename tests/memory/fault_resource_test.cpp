@@ -103,8 +103,8 @@ TEST_F(FaultResourceTest, SaysWhichRuleItWas) {
   EXPECT_EQ(refused.failure().code(), ErrorCode::device_lost);
   EXPECT_EQ(refused.failure().site().line, here.line);
   EXPECT_EQ(refused.failure().text(),
-            "1.5 KiB with tag 'weights' were refused on purpose, by fault rule 2 at its call 1. "
-            "Take the rule out if that is not wanted.");
+            "fault rule 2 rejected an allocation of 1.5 KiB with tag 'weights' at its call 1. "
+            "Remove the rule to allow it.");
 }
 
 TEST_F(FaultResourceTest, CountsForEveryRuleWhicheverHits) {

@@ -493,23 +493,24 @@ TEST(PoolEdges, SaysByHowMuchARequestIsAboveTheLimit) {
   const Result<Block> one_more = pool.try_allocate({.bytes = 64 * mib + 1});
   ASSERT_FALSE(one_more);
   EXPECT_EQ(one_more.failure().text(),
-            "a pool on 'sim:0' cannot allocate 64.0 MiB, which takes 66.0 MiB: its limit of 64.0 "
-            "MiB has room for 64.0 MiB in pages of 2.0 MiB, 2.0 MiB too few, whatever is freed. "
-            "Raise the limit, or ask for less.");
+            "a pool on 'sim:0' cannot allocate 64.0 MiB, which needs 66.0 MiB: its limit of 64.0 "
+            "MiB allows 64.0 MiB in pages of 2.0 MiB, 2.0 MiB too few, even if everything is "
+            "freed. Raise the limit, or ask for less.");
   // Less than a page is no page.
   PoolResource small(device, {.limit_bytes = 1 * mib});
   const Result<Block> none = small.try_allocate({.bytes = 256});
   ASSERT_FALSE(none);
   EXPECT_EQ(none.failure().text(),
-            "a pool on 'sim:0' cannot allocate 256 B, which takes 256 B: its limit of 1.0 MiB has "
-            "room for 0 B in pages of 2.0 MiB, 256 B too few, whatever is freed. Raise the limit, "
-            "or ask for less.");
+            "a pool on 'sim:0' cannot allocate 256 B, which needs 256 B: its limit of 1.0 MiB "
+            "allows 0 B in pages of 2.0 MiB, 256 B too few, even if everything is freed. Raise the "
+            "limit, or ask for less.");
   PoolResource segments(device, {.limit_bytes = 1 * mib, .backing = PoolBacking::segments});
   const Result<Block> above = segments.try_allocate({.bytes = 1 * mib + 1});
   ASSERT_FALSE(above);
-  EXPECT_EQ(above.failure().text(),
-            "a pool on 'sim:0' cannot allocate 1.0 MiB, which takes 1.0 MiB: that is 256 B above "
-            "its limit of 1.0 MiB, whatever is freed. Raise the limit, or ask for less.");
+  EXPECT_EQ(
+      above.failure().text(),
+      "a pool on 'sim:0' cannot allocate 1.0 MiB, which needs 1.0 MiB: the request exceeds its "
+      "limit of 1.0 MiB by 256 B, even if everything is freed. Raise the limit, or ask for less.");
 }
 
 TEST(PoolEdges, PutsSmallBlocksTogetherWhereMemoryIsShort) {

@@ -117,9 +117,9 @@ TEST_F(PressureResourceTest, ShowsWhereAnErrorIsCutShort) {
   const Result<Block> refused = pressed.try_allocate({.bytes = 5 * mib, .tag = "sort"});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().text(),
-            "5.0 MiB with tag 'sort' could not be had: asking others for memory freed 0 B "
-            "(rounds: 1). Before and after: a pool on 'sim:0' cannot allocate 5.0 MiB: 4.0 MiB of "
-            "8.0 MiB are in use. ... Free something, add a handler, or ask for less.");
+            "5.0 MiB with tag 'sort' could not be allocated, although the pressure handlers freed "
+            "0 B (rounds: 1). Before and after: a pool on 'sim:0' cannot allocate 5.0 MiB: 4.0 MiB "
+            "of 8.0 MiB are in use. ... Free something, add a handler, or ask for less.");
   pressed.deallocate(half, {});
 }
 

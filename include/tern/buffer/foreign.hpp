@@ -195,7 +195,7 @@ struct RegisterOptions {
 template <HasDType T, std::size_t extent>
 [[nodiscard]] Result<Buffer> try_register_host(const Device& device, std::span<T, extent> memory,
                                                const RegisterOptions& options = {}) noexcept {
-  static_assert(!std::is_const_v<T>, "the device must be able to write what it is given");
+  static_assert(!std::is_const_v<T>, "the device may write the memory");
   return try_register_host(device, memory.data(), Shape{memory.size()}, dtype_of<T>(), options);
 }
 template <HasDType T, std::size_t extent>

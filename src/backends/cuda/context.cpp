@@ -54,8 +54,8 @@ Result<void> Context::check(CUresult result, const char* call,
 Failure Context::why_not() noexcept {
   if (has_ended()) {
     return Failure(ErrorCode::after_shutdown,
-                   "'{device}' was used while the process ends, when the CUDA driver must not be "
-                   "called any more. Finish with it before main returns.")
+                   "'{device}' was used while the process exits, when the CUDA driver can no "
+                   "longer be called. Destroy CUDA objects before main returns.")
         .with("what", "a CUDA device")
         .with("device", spec_);
   }

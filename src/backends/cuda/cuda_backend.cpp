@@ -402,7 +402,7 @@ class CudaBackend final : public Backend {
     if (block->kind == MemoryKind::managed && is_within(offset, bytes, block->bytes)) return {};
     return Failure(ErrorCode::invalid_argument,
                    "the range of {bytes} at {value} is not inside managed memory of '{device}'. "
-                   "Name what allocate(MemoryKind::managed) returned.")
+                   "Use a range that allocate(MemoryKind::managed) returned.")
         .with("name", "address")
         .with("value", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
         .with_bytes("bytes", bytes)

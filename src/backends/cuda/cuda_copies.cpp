@@ -332,8 +332,8 @@ Result<void> CudaCopies::fill(CUstream stream, void* destination, std::size_t by
   const std::uintptr_t address = number(destination);
   if (look_up(destination).is_pageable) {
     return Failure(ErrorCode::invalid_argument,
-                   "'{device}' cannot fill {bytes} at {value}, which is pageable host memory. Fill "
-                   "it on the host, or register it first.")
+                   "'{device}' cannot fill {bytes} at {value}, because this is pageable host "
+                   "memory. Fill the range on the host, or register it first.")
         .with("name", "destination")
         .with("value", address, Unit::hex)
         .with_bytes("bytes", bytes)

@@ -87,9 +87,10 @@ Result<void> CudaDriverPool::set(const DriverPoolSettings& settings) {
   if (!scope) return scope.failure();
   const std::lock_guard lock(mutex_);
   if (settings.max_bytes && pool_ != nullptr && *settings.max_bytes != max_bytes_) {
-    return Failure(ErrorCode::invalid_argument,
-                   "'{name}' cannot become {value} on '{device}': its driver pool exists, and the "
-                   "maximum is fixed when the pool is made. Set it before the first allocation.")
+    return Failure(
+               ErrorCode::invalid_argument,
+               "'{name}' cannot be changed to {value} on '{device}': the driver pool exists, and "
+               "its maximum is fixed at creation. Set the maximum before the first allocation.")
         .with("name", "max_bytes")
         .with_bytes("value", *settings.max_bytes)
         .with("device", context_.spec());
@@ -124,7 +125,8 @@ Result<void> CudaDriverPool::set_access(Context& peer, bool is_allowed) {
   }
   if (can == 0) {
     return Failure(ErrorCode::unsupported,
-                   "{what} '{peer}' cannot use memory of '{device}'. Copy it between the devices.")
+                   "{what} '{peer}' cannot access memory of '{device}'. Copy the memory between "
+                   "the devices.")
         .with("what", "peer")
         .with("peer", peer.spec())
         .with("device", context_.spec());

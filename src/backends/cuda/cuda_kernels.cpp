@@ -55,8 +55,8 @@ std::string entries_in(std::string_view ptx) {
 
 Failure dead_kernel() noexcept {
   return Failure(ErrorCode::use_after_free,
-                 "the kernel was unloaded before, or never loaded here. Keep it until its last "
-                 "launch.");
+                 "the kernel was unloaded, or was loaded on another device. Keep the kernel loaded "
+                 "until its last launch.");
 }
 
 }  // namespace
@@ -88,7 +88,8 @@ Result<std::string> CudaKernels::image_of(const KernelSource& source) {
                             context_.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))});
   }
   return Failure(ErrorCode::unsupported,
-                 "'{device}' runs {what}, and kernel '{kernel}' is none. Give it an image or text.")
+                 "'{device}' runs {what}, and kernel '{kernel}' has neither an image nor source "
+                 "text. Provide one of them.")
       .with("what", "PTX, cubins and CUDA C++ only")
       .with("device", context_.spec())
       .with("kernel", source.entry);
@@ -133,8 +134,8 @@ Result<NativeKernel> CudaKernels::load(const KernelSource& source) noexcept {
     const CUresult loaded = cu.cuModuleLoadDataEx(&module, image.c_str(), 2, options, values);
     if (is_about_image(loaded)) {
       return Failure(ErrorCode::invalid_argument,
-                     "the image of kernel '{kernel}' is not one that '{device}' can run "
-                     "({call} returned {result}, {code}): {value}")
+                     "'{device}' cannot load the image of kernel '{kernel}' ({call} returned "
+                     "{result}, {code}): {value}")
           .with("name", "image")
           .with("kernel", source.entry)
           .with("device", context_.spec())
@@ -151,10 +152,10 @@ Result<NativeKernel> CudaKernels::load(const KernelSource& source) noexcept {
     if (found == CUDA_ERROR_NOT_FOUND) {
       const std::string names = names_in(module, image);
       return Failure(ErrorCode::not_found,
-                     "there is no kernel '{id}' in it, but {names}. C++ compilers change names: "
-                     "declare it extern \"C\", or use the name in the image.")
+                     "the image has no kernel '{id}'. Its kernels: {names}. C++ compilers mangle "
+                     "names: declare the kernel extern \"C\", or use the mangled name.")
           .with("id", source.entry.substr(0, 60))
-          .with("names", names.empty() ? "none that is known" : names);
+          .with("names", names.empty() ? "none could be listed" : names);
     }
     if (Result<void> done = context_.check(found, "cuModuleGetFunction"); !done) {
       return done.failure();

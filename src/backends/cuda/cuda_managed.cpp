@@ -104,8 +104,8 @@ Result<CUmemLocation> CudaManaged::location_of(Place place) noexcept {
     case Place::Kind::host_numa_current:
       if (context_.cu().cuMemPrefetchAsync == nullptr || context_.cu().cuMemAdvise == nullptr) {
         return Failure(ErrorCode::unsupported,
-                       "{what} are not known to this driver ({version}), only to those from 12.2 "
-                       "on. Name the host.")
+                       "{what} need CUDA driver 12.2, and the driver is {version}. Use the host as "
+                       "the place.")
             .with("what", "NUMA nodes of the host")
             .with("version", static_cast<std::uint64_t>(context_.driver().version))
             .with("device", context_.spec());
@@ -127,9 +127,10 @@ Result<CUmemLocation> CudaManaged::location_of(Place place) noexcept {
       break;
   }
   return Failure(ErrorCode::invalid_device,
-                 "managed memory of '{device}' cannot be at that place ({spec}). Name the host, a "
-                 "NUMA node of it, or an open CUDA device.")
-      .with("spec", place.kind() == Place::Kind::file ? "a file" : "no CUDA device of this number")
+                 "managed memory of '{device}' cannot be moved to {spec}. Use the host, a NUMA "
+                 "node, or an open CUDA device.")
+      .with("spec", place.kind() == Place::Kind::file ? "a file"
+                                                      : "a device that is not an open CUDA device")
       .with("device", context_.spec());
 }
 
@@ -229,7 +230,7 @@ Result<void> CudaManaged::discard(CUstream stream, void* address, std::size_t by
   // The capability says that the calls are there; it is about streams as well.
   if (reinterpret_cast<std::uintptr_t>(stream) == stream_legacy) {
     return Failure(ErrorCode::unsupported,
-                   "{what} is not taken by the default stream of '{device}'. Name another stream.")
+                   "{what} does not work on the default stream of '{device}'. Use another stream.")
         .with("what", "discarding managed memory")
         .with("device", context_.spec());
   }
@@ -313,7 +314,7 @@ Result<ManagedInfo> CudaManaged::info(const void* address, std::size_t bytes) no
   return info;
 } catch (const std::bad_alloc&) {
   return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate the answer to {what}. Free host memory.")
+                 "the host could not allocate memory for {what}. Free host memory.")
       .with("what", "a query of managed memory");
 }
 

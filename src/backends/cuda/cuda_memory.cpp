@@ -19,7 +19,7 @@ void* pointer(std::uintptr_t address) noexcept { return reinterpret_cast<void*>(
 
 Failure no_memory_for_books() noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to remember a block of the device. Free "
+                 "the host could not allocate {requested} to track a block of the device. Free "
                  "host memory.")
       .with_bytes("requested", 64);
 }
@@ -169,8 +169,8 @@ Result<void> CudaMemory::release_async(CUstream stream, void* address) {
   if (block.mapped().origin != Origin::pool) {
     put_back(std::move(block));
     return Failure(ErrorCode::invalid_argument,
-                   "the block at {value} was not allocated in stream order, and '{device}' cannot "
-                   "release it so. Synchronise, and release it through the device.")
+                   "the block at {value} was not allocated in stream order, so '{device}' cannot "
+                   "free it in stream order. Synchronise, and free it through the device.")
         .with("name", "address")
         .with("value", number(address), Unit::hex)
         .with("device", context_.spec());
@@ -190,8 +190,8 @@ Result<void*> CudaMemory::register_host(void* address, std::size_t bytes) {
       cu.cuMemHostRegister(address, bytes, host_register_portable | host_register_device_map);
   if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
     return Failure(ErrorCode::invalid_argument,
-                   "{bytes} at {value} are registered already, or a part of them is. Unregister "
-                   "them first.")
+                   "{bytes} at {value} are already registered, at least in part. Unregister them "
+                   "first.")
         .with("name", "address")
         .with("value", number(address), Unit::hex)
         .with_bytes("bytes", bytes);
@@ -282,9 +282,9 @@ Result<PointerInfo> CudaMemory::find(const void* address) {
 
 Failure CudaMemory::not_live(const void* address) noexcept {
   return Failure(ErrorCode::use_after_free,
-                 "address {address} is not that of a live allocation of '{device}'. It was freed "
-                 "before, or belongs to somebody else; free each block once, by the address it was "
-                 "given at.")
+                 "{address} is not the address of a live allocation of '{device}'. The block was "
+                 "freed before, or has another owner. Free each block once, by the address that "
+                 "allocate returned.")
       .with("address", number(address), Unit::hex)
       .with("device", context_.spec());
 }

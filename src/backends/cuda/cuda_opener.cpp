@@ -45,15 +45,15 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
   for (const auto& [key, value] : spec.options) {
     if (key != "driver") {
       return Failure(ErrorCode::invalid_device,
-                     "'{spec}' cannot be opened: a CUDA device has no option '{key}'. It takes "
-                     "driver.")
+                     "'{spec}' cannot be opened: a CUDA device has no option '{key}'. The only "
+                     "option is 'driver'.")
           .with("key", key)
           .with("spec", spec.text());
     }
     if (!wants_simulated(spec)) {
-      return Failure(ErrorCode::invalid_device,
-                     "'{spec}' cannot be opened: {key}='{value}' is not accepted, it takes "
-                     "{accepts}.")
+      return Failure(
+                 ErrorCode::invalid_device,
+                 "'{spec}' cannot be opened: {key}='{value}' is not accepted. Accepted: {accepts}.")
           .with("key", key)
           .with("accepts", "sim, for simulated devices behind the CUDA driver's entry points")
           .with("value", value)

@@ -20,14 +20,14 @@ Failure wrong_range(const char* sentence, const void* address, std::size_t bytes
 
 Failure unknown_pages() noexcept {
   return Failure(ErrorCode::use_after_free,
-                 "the pages were released before, or never created here. Keep their handle until "
-                 "they are mapped for the last time.");
+                 "the pages were released, or were created on another device. Keep the handle "
+                 "until the pages are mapped for the last time.");
 }
 
 Failure no_memory_for_books() noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to remember pages of the device. Free "
-                 "host memory.")
+                 "the host could not allocate {requested} to track pages of the device. Free host "
+                 "memory.")
       .with_bytes("requested", 64);
 }
 
@@ -79,7 +79,7 @@ Result<void*> CudaPages::reserve(std::size_t bytes) {
   if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_OUT_OF_MEMORY) {
     return Failure(ErrorCode::out_of_memory,
                    "'{device}' could not reserve {requested} of addresses ({call} returned {name}, "
-                   "{code}). Ask for less.")
+                   "{code}). Reserve less.")
         .with_bytes("requested", bytes)
         .with("call", "cuMemAddressReserve")
         .with("name", name_of(result))
@@ -116,7 +116,8 @@ Result<void> CudaPages::unreserve(void* address, std::size_t bytes) {
   const auto found = reservations_.find(number(address));
   if (found == reservations_.end() || found->second != bytes) {
     return wrong_range(
-        "{bytes} at {value} are not a whole reservation. Give back what reserve returned, once.",
+        "{bytes} at {value} are not a whole reservation. Release exactly the range that reserve "
+        "returned, once.",
         address, bytes);
   }
   if (!is_free(number(address), bytes)) {
@@ -193,14 +194,14 @@ Result<void> CudaPages::map(void* address, NativePages pages) {
   const std::size_t bytes = found->second.bytes;
   if (!is_reserved(number(address), bytes)) {
     return wrong_range(
-        "pages of {bytes} cannot be mapped at {value}: that is not all reserved. "
-        "Reserve addresses first.",
+        "pages of {bytes} cannot be mapped at {value}: the range is not entirely reserved. Reserve "
+        "addresses first.",
         address, bytes);
   }
   if (!is_free(number(address), bytes)) {
     return wrong_range(
-        "pages of {bytes} cannot be mapped at {value}: something is mapped there. "
-        "Unmap it first.",
+        "pages of {bytes} cannot be mapped at {value}: the range already has mapped pages. Unmap "
+        "them first.",
         address, bytes);
   }
   try {
@@ -219,8 +220,9 @@ Result<void> CudaPages::unmap(void* address, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto found = mappings_.find(number(address));
   if (found == mappings_.end() || found->second.bytes != bytes) {
-    return wrong_range("{bytes} at {value} are not one whole mapping. Unmap what was mapped.",
-                       address, bytes);
+    return wrong_range(
+        "{bytes} at {value} are not one whole mapping. Unmap exactly the range that was mapped.",
+        address, bytes);
   }
   if (Result<void> given = give([&] {
         return context_.check(context_.cu().cuMemUnmap(number(address), bytes), "cuMemUnmap");
@@ -255,8 +257,8 @@ Result<void> CudaPages::set_access(void* address, std::size_t bytes, PageAccess 
   }
   if (covered != end) {
     return wrong_range(
-        "access to {bytes} at {value} cannot be set: they are not whole mappings "
-        "side by side. Map them first.",
+        "access to {bytes} at {value} cannot be set: the range is not covered by whole mappings. "
+        "Map it first.",
         address, bytes);
   }
   try {

@@ -84,11 +84,11 @@ Result<BorrowedStream> CudaStreams::borrow(NativeStream handle) {
   }
   if (owner != context_.handle()) {
     return Failure(ErrorCode::device_mismatch,
-                   "stream {stream} is not one of '{a}': it belongs to another context ({b}). Use "
-                   "it with the device it was made on.")
+                   "stream {stream} is not a stream of '{a}': it belongs to another context ({b}). "
+                   "Use the stream with the device that created it.")
         .with("stream", value, Unit::hex)
         .with("a", context_.spec())
-        .with("b", "another device, or one that is not the primary context of this one");
+        .with("b", "of another device, or not the primary context");
   }
   if (cu.cuStreamGetId != nullptr) {
     unsigned long long id = 0;
@@ -206,7 +206,7 @@ Result<CUstream> CudaStreams::resolve(NativeStream stream) const noexcept {
                  "the per-thread default stream of '{device}' was used from another thread: {why}. "
                  "Use a stream that has a handle.")
       .with("stream", std::uint64_t{stream_per_thread})
-      .with("why", "it is another stream there")
+      .with("why", "each thread has its own")
       .with("device", context_.spec());
 }
 

@@ -87,8 +87,8 @@ const DriverEntryInfo* fill(DriverTable& table, Entries& entries) {
 }
 
 std::string stub_sentence() {
-  return "the libcuda that was found is the toolkit's stub, which is for linking only. Put the "
-         "driver's own before it in the library path.";
+  return "the libcuda on the library path is the toolkit's stub, which is for linking only. Put "
+         "the driver's libcuda before it.";
 }
 
 /// Why cuInit refused, in words for the cases people meet.
@@ -100,17 +100,16 @@ std::string why_no_init(CUresult result) {
       return "the driver finds no GPU (CUDA_ERROR_NO_DEVICE, 100). CUDA_VISIBLE_DEVICES may hide "
              "it.";
     case CUDA_ERROR_NOT_INITIALIZED:
-      return "the driver could not be initialised (CUDA_ERROR_NOT_INITIALIZED, 3), as in a process "
-             "that was forked from one that uses CUDA.";
+      return "the driver could not be initialised (CUDA_ERROR_NOT_INITIALIZED, 3), which happens "
+             "in a process forked from a process that uses CUDA.";
     case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
-      return "the kernel module and libcuda are of two versions "
+      return "the kernel module and libcuda have different versions "
              "(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803). Restart after updating the driver.";
     case CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
-      return "this GPU does not support the compatibility libcuda that was found "
-             "(CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, 804). Take it out of the library path.";
+      return "the GPU does not support the compatibility libcuda on the library path "
+             "(CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, 804). Remove it from the library path.";
     case CUDA_ERROR_DEVICE_UNAVAILABLE:
-      return "the GPU is in use by another process that wants it for itself "
-             "(CUDA_ERROR_DEVICE_UNAVAILABLE, 46).";
+      return "another process uses the GPU exclusively (CUDA_ERROR_DEVICE_UNAVAILABLE, 46).";
     default:
       return fmt::format("cuInit returned {} ({}).", name_of(result), static_cast<int>(result));
   }
@@ -223,8 +222,8 @@ const Driver& driver() {
   if (const Driver* known = process.driver.load(std::memory_order_acquire)) return *known;
   if (process.parent_has_driver) {
     return process.without(
-        "this process was forked from one that uses CUDA, which the driver does not support. Open "
-        "devices after the fork, or start the child with exec.");
+        "this process was forked from a process that uses CUDA, which the driver does not support. "
+        "Open devices after the fork, or start the child with exec.");
   }
   if (const char* why = why_no_libraries()) return process.without(fmt::format("{}.", why));
   process.has_begun.store(true);

@@ -15,8 +15,8 @@ namespace tern::cuda {
 namespace {
 
 constexpr const char* way_out =
-    "Install it (libnvrtc.so is part of the CUDA toolkit and of pip's nvidia-cuda-nvrtc), or give "
-    "the kernel as PTX or a cubin.";
+    "Install libnvrtc.so (it is part of the CUDA toolkit and of pip's nvidia-cuda-nvrtc), or "
+    "provide the kernel as PTX or a cubin.";
 
 Nvrtc absent(const std::string& why) {
   Nvrtc nvrtc;
@@ -110,10 +110,10 @@ Nvrtc load_nvrtc(const DriverLibrary& library) {
 #undef TERN_NVRTC_ENTRY
   if (missing != nullptr) {
     return absent(fmt::format(
-        "the run-time compiler that was found has no {}, which came with version 11.2.", missing));
+        "the installed run-time compiler has no {}, which came with version 11.2.", missing));
   }
   if (nvrtc.nvrtcVersion(&nvrtc.major, &nvrtc.minor) != NVRTC_SUCCESS) {
-    return absent("the run-time compiler that was found does not say its version.");
+    return absent("the installed run-time compiler does not report its version.");
   }
   return nvrtc;
 }
@@ -157,7 +157,7 @@ Result<std::string> try_compile(const Nvrtc& nvrtc, const KernelSource& source,
                                 const CompileTarget& target) {
   if (!nvrtc.is_present()) {
     return Failure(ErrorCode::unsupported,
-                   "kernel '{kernel}' is given as text, which '{device}' must compile: {what}")
+                   "kernel '{kernel}' is source text, which '{device}' must compile: {what}")
         .with("kernel", source.entry.substr(0, 24))
         .with("device", target.device.substr(0, 24))
         .with("what", nvrtc.absence);

@@ -293,14 +293,16 @@ class HostBackend final : public Backend {
   Result<void> prefetch(const Submission& submission, void* address, std::size_t bytes,
                         Place destination) noexcept override {
     if (destination.kind() == Place::Kind::host_numa && !has_numa_node(destination.index())) {
-      return Failure(ErrorCode::invalid_device,
-                     "memory cannot be prefetched to NUMA node {node}, which this machine lacks.")
+      return Failure(
+                 ErrorCode::invalid_device,
+                 "memory cannot be prefetched to NUMA node {node}: this machine has no such node.")
           .with("spec", "host")
           .with("node", destination.index());
     }
     if (destination.kind() == Place::Kind::file) {
       return Failure(ErrorCode::invalid_device,
-                     "memory of the host device cannot be prefetched to a file. Name the host.")
+                     "memory of the host device cannot be prefetched to a file. Use the host as "
+                     "the place.")
           .with("spec", "file");
     }
     if (Result<void> inside = check_managed_range(memory_.find(address), address, bytes, info_);
@@ -313,7 +315,8 @@ class HostBackend final : public Backend {
   Result<NativeKernel> load_kernel(const KernelSource& source) noexcept override {
     if (source.body == nullptr) {
       return Failure(ErrorCode::unsupported,
-                     "the host runs {what} only, and kernel '{kernel}' has none. Give it a body.")
+                     "the host runs {what} only, and kernel '{kernel}' has no C++ function. Set "
+                     "the body of the kernel.")
           .with("what", "kernels written as C++ functions")
           .with("kernel", source.entry);
     }
@@ -328,8 +331,8 @@ class HostBackend final : public Backend {
     const std::shared_ptr<const HostKernel> kernel = kernels_.find(native.value);
     if (!kernel) {
       return Failure(ErrorCode::use_after_free,
-                     "the kernel was unloaded before, or never loaded here. Keep it until its last "
-                     "launch.");
+                     "the kernel was unloaded, or was loaded on another device. Keep the kernel "
+                     "loaded until its last launch.");
     }
     try {
       auto launch = std::make_unique<KernelLaunch>(kernel->body, kernel->context, std::string(),

@@ -95,9 +95,9 @@ Failure HostMemory::out_of_memory(std::size_t bytes) const noexcept {
 
 Failure HostMemory::not_live(const void* address) const noexcept {
   return Failure(ErrorCode::use_after_free,
-                 "address {address} is not that of a live allocation of the host device. It was "
-                 "freed before, or belongs to somebody else; free each block once, by the address "
-                 "it was given at.")
+                 "{address} is not the address of a live allocation of the host device. The block "
+                 "was freed before, or has another owner. Free each block once, by the address "
+                 "that allocate returned.")
       .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex);
 }
 

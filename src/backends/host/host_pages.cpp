@@ -47,7 +47,7 @@ Failure refuse(const char* what, const void* address, std::size_t bytes) noexcep
 
 Failure unknown_handle(NativePages pages) noexcept {
   return Failure(ErrorCode::use_after_free,
-                 "pages {handle} were released before, or never created. Keep a handle until its "
+                 "pages {handle} were released before, or never created. Keep the handle until its "
                  "last mapping is made.")
       .with("handle", static_cast<std::uint64_t>(pages.value));
 }
@@ -113,10 +113,11 @@ Result<void> HostPages::unreserve(void* address, std::size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = reservations_.find(number_of(address));
   if (found == reservations_.end() || found->second != bytes) {
-    return refuse("no reservation. Give back exactly what was reserved", address, bytes);
+    return refuse("not a whole reservation. Release exactly the range that reserve returned",
+                  address, bytes);
   }
   if (has_mapping(found->first, bytes)) {
-    return refuse("still mapped in places. Unmap all of it first", address, bytes);
+    return refuse("still mapped in part. Unmap the whole range first", address, bytes);
   }
   if (munmap(address, bytes) != 0) return system_failure("munmap", bytes);
   reservations_.erase(found);
@@ -168,8 +169,8 @@ Result<NativePages> HostPages::create(std::size_t bytes) noexcept {
   // The file is sparse, so the system would promise any amount and kill the process at a touch.
   if (bytes > total_bytes_ - created_bytes_) {
     return Failure(ErrorCode::out_of_memory,
-                   "the host could not create pages of {requested}: {created} of {total} are pages "
-                   "already. Release some.")
+                   "the host could not create pages of {requested}: {created} of {total} are "
+                   "already in use as pages. Release some of them.")
         .with_bytes("requested", bytes)
         .with_bytes("created", created_bytes_)
         .with_bytes("free", available_bytes())
@@ -234,7 +235,7 @@ Result<void> HostPages::map(void* address, NativePages pages) noexcept {
     return refuse("not inside one reservation. Reserve addresses first", address, bytes);
   }
   if (has_mapping(start, bytes)) {
-    return refuse("mapped already in places. Unmap what is there first", address, bytes);
+    return refuse("already mapped in part. Unmap the range first", address, bytes);
   }
   try {
     mappings_.emplace(start, Mapping{bytes, handle->first});
@@ -254,7 +255,7 @@ Result<void> HostPages::unmap(void* address, std::size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = mappings_.find(number_of(address));
   if (found == mappings_.end() || found->second.bytes != bytes) {
-    return refuse("no whole mapping. Unmap exactly what was mapped", address, bytes);
+    return refuse("not one whole mapping. Unmap exactly the range that was mapped", address, bytes);
   }
   if (!map_nothing(address, bytes)) return system_failure("mmap", bytes);
   const auto handle = handles_.find(found->second.handle);
@@ -274,7 +275,7 @@ Result<void> HostPages::set_access(void* address, std::size_t bytes, PageAccess 
     covered += it->second.bytes;
   }
   if (covered - start != bytes) {
-    return refuse("not covered by whole mappings. Map it first", address, bytes);
+    return refuse("not covered by whole mappings. Map the range first", address, bytes);
   }
   if (mprotect(address, bytes, protection_of(access)) != 0) {
     return system_failure("mprotect", bytes);

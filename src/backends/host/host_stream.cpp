@@ -61,7 +61,7 @@ Result<void> HostStream::submit(Operation&& operation) noexcept {
       queue_.push_back(std::move(operation));
     } catch (const std::bad_alloc&) {
       return Failure(ErrorCode::out_of_memory,
-                     "the host could not queue one more operation behind {pending} of them: "
+                     "the host could not queue another operation after {pending} queued ones: "
                      "{requested} could not be allocated. Synchronise the stream.")
           .with_bytes("requested", 2 * queue_.capacity() * sizeof(Operation))
           .with("pending", submitted_ - progress_.value());

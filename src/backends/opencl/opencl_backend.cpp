@@ -175,8 +175,8 @@ class OpenClBackend final : public Backend {
                         Place destination) noexcept override {
     if (!destination.is_host() && destination != Place::device(id_)) {
       return Failure(ErrorCode::invalid_device,
-                     "memory of '{device}' can be brought to itself and to the host. Name one of "
-                     "them.")
+                     "memory of '{device}' can be prefetched to this device and to the host only. "
+                     "Use one of them as the place.")
           .with("spec", info_.spec)
           .with("device", info_.spec);
     }
@@ -314,8 +314,8 @@ class OpenClBackend final : public Backend {
  private:
   static Failure dead_kernel() noexcept {
     return Failure(ErrorCode::use_after_free,
-                   "the kernel was unloaded before, or never loaded here. Keep it until its last "
-                   "launch.");
+                   "the kernel was unloaded, or was loaded on another device. Keep the kernel "
+                   "loaded until its last launch.");
   }
 
   /// With streams_mutex_ held.

@@ -43,7 +43,7 @@ bool parse_version(std::string_view text, DeviceFacts& facts) {
 /// What keeps Tern from using the device, as the end of "it "; empty if nothing does.
 std::string what_it_lacks(const Table& table, const DeviceFacts& facts) {
   if (facts.version_major < 2) {
-    return fmt::format("has OpenCL {}.{}, and 2.0 is needed", facts.version_major,
+    return fmt::format("has OpenCL {}.{}, but Tern needs 2.0", facts.version_major,
                        facts.version_minor);
   }
   if (number_of<cl_bool>(table, facts.id, device_available) == 0) return "is not available";
@@ -57,10 +57,10 @@ std::string what_it_lacks(const Table& table, const DeviceFacts& facts) {
         "(CL_DEVICE_SVM_FINE_GRAIN_BUFFER){}",
         (facts.svm & svm_coarse_grain_buffer) == 0
             ? ""
-            : ", and with the coarse-grained one it has, copies of host memory are "
-              "not kept in the queue's order");
+            : ", and with its coarse-grained memory the copies of host memory are not kept in the "
+              "queue's order");
   }
-  if (facts.total_bytes == 0) return "does not say how much memory it has";
+  if (facts.total_bytes == 0) return "does not report its memory size";
   return {};
 }
 
@@ -89,7 +89,7 @@ DeviceList find_devices(const Table& table) {
   cl_uint platform_count = 0;
   const cl_int code = table.clGetPlatformIDs(0, nullptr, &platform_count);
   if (code != result::success && code != result::platform_not_found) {
-    list.absence = fmt::format("clGetPlatformIDs returned {} ({}). Look at the installed drivers",
+    list.absence = fmt::format("clGetPlatformIDs returned {} ({}). Check the installed drivers",
                                name_of(code), code);
     return list;
   }
@@ -97,7 +97,7 @@ DeviceList find_devices(const Table& table) {
   if (platform_count == 0 ||
       table.clGetPlatformIDs(platform_count, platforms.data(), nullptr) != result::success) {
     list.absence =
-        "the OpenCL loader knows no platform. Install the driver of a device, for example "
+        "the OpenCL loader found no platform. Install the driver of a device, for example "
         "pocl-opencl-icd";
     return list;
   }
@@ -123,7 +123,7 @@ DeviceList find_devices(const Table& table) {
   if (!list.usable.empty()) return list;
   if (list.lacking.empty()) {
     list.absence =
-        "none of its platforms has a device. Install the driver of a device, for example "
+        "no OpenCL platform has a device. Install the driver of a device, for example "
         "pocl-opencl-icd";
   } else {
     list.absence = fmt::format("{}. Use another device", fmt::join(list.lacking, "; "));

@@ -46,7 +46,8 @@ Result<std::shared_ptr<Kernel>> Kernel::load(std::shared_ptr<Context> context,
   if (Result<void> alive = context->check_alive(); !alive) return alive.failure();
   if (source.text.empty()) {
     return Failure(ErrorCode::unsupported,
-                   "'{device}' runs {what} only, and kernel '{kernel}' has no text. Give it one.")
+                   "'{device}' runs {what} only, and kernel '{kernel}' has no source text. Set the "
+                   "text of the kernel.")
         .with("what", "kernels written in OpenCL C")
         .with("device", context->spec())
         .with("kernel", source.entry);
@@ -88,8 +89,8 @@ Result<void> Kernel::build(const KernelSource& source) {
       table.clBuildProgram(program_, 1, &context_->facts().id, options.c_str(), nullptr, nullptr);
   if (code == result::invalid_build_options) {
     return Failure(ErrorCode::invalid_argument,
-                   "'{device}' does not know the options '{value}' for the compiler of kernel "
-                   "'{kernel}' ({call} returned {result}).")
+                   "the compiler of '{device}' rejects the options '{value}' of kernel '{kernel}' "
+                   "({call} returned {result}).")
         .with("name", "options")
         .with("call", "clBuildProgram")
         .with("result", name_of(code))
@@ -115,7 +116,7 @@ Failure Kernel::build_failure(cl_int code) {
     }
     log.resize(std::min(log.find('\0'), log.size()));
   }
-  if (log.empty()) log = "the compiler did not say why";
+  if (log.empty()) log = "the compiler gave no reason";
   std::string_view shown = first_error(log);
   shown.remove_suffix(shown.size() - (shown.find_last_not_of(" \n") + 1));
   // The log goes in last: it takes the room that is left, and is cut there.
@@ -144,11 +145,11 @@ Result<cl_kernel> Kernel::create() noexcept {
       // That it is not there can be said without them.
     }
     return Failure(ErrorCode::not_found,
-                   "the text given for '{device}' has no kernel '{id}', but {names}. Name one that "
-                   "it declares with __kernel.")
+                   "the source text for '{device}' has no kernel '{id}'. Its kernels: {names}. Use "
+                   "a name that the text declares with __kernel.")
         .with("device", context_->spec())
         .with("id", std::string_view(entry_).substr(0, 60))
-        .with("names", names.empty() ? "none that is known" : names);
+        .with("names", names.empty() ? "none could be listed" : names);
   }
   const Result<void> made = context_->check(call, code);
   return made ? call_failed(context_->spec(), call, code) : made.failure();
@@ -227,19 +228,21 @@ Result<void> Kernel::check_arguments(const Memory& memory, const LaunchSize& siz
   };
   if (arguments.size() != expected) {
     return Failure(ErrorCode::invalid_argument,
-                   "kernel '{kernel}' takes {expected} arguments and was given {value}.")
+                   "kernel '{kernel}' has {expected} parameters and was launched with {value} "
+                   "arguments.")
         .with("name", "arguments")
         .with("value", arguments.size())
         .with("expected", expected)
         .with("kernel", entry_);
   }
   if (has_local != (size.shared_bytes > 0)) {
-    return Failure(ErrorCode::invalid_argument,
-                   has_local
-                       ? "kernel '{kernel}' ends with a pointer to local memory, so "
-                         "shared_bytes must say its size."
-                       : "kernel '{kernel}' was given {value} bytes of shared memory. Let its "
-                         "last parameter be a pointer to local memory.")
+    return Failure(
+               ErrorCode::invalid_argument,
+               has_local
+                   ? "the last parameter of kernel '{kernel}' is a pointer to local memory. Set "
+                     "shared_bytes to its size."
+                   : "kernel '{kernel}' was launched with {value} bytes of shared memory, but its "
+                     "last parameter is not a pointer to local memory. Add such a parameter.")
         .with("name", "shared_bytes")
         .with("value", size.shared_bytes)
         .with("kernel", entry_);
@@ -248,15 +251,15 @@ Result<void> Kernel::check_arguments(const Memory& memory, const LaunchSize& siz
     const KernelArgument& argument = arguments[i];
     if (parameters_[i] == Parameter::local) {
       return refuse(
-          "parameter {index} of kernel '{kernel}' is a pointer to local memory, and only "
-          "the last one can be.",
+          "parameter {index} of kernel '{kernel}' is a pointer to local memory. Only the last "
+          "parameter can be one.",
           i, "local memory");
     }
     if (parameters_[i] == Parameter::value) {
       if (argument.range_address != nullptr && !memory.find(argument.range_address)) {
         return refuse(
-            "argument {index} of kernel '{kernel}' names memory that is no live "
-            "allocation of the device.",
+            "argument {index} of kernel '{kernel}' refers to memory that is not a live allocation "
+            "of the device.",
             i, "a foreign address");
       }
       continue;

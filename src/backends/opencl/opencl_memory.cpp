@@ -19,8 +19,8 @@ Memory::~Memory() {
 
 Failure Memory::out_of_memory(std::size_t bytes) const noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "'{device}' could not allocate {requested}: {free} of {total} are free, and "
-                 "{largest} is the most in one block. Free something, or ask for less.")
+                 "'{device}' could not allocate {requested}: {free} of {total} are free, and one "
+                 "block can have at most {largest}. Free something, or ask for less.")
       .with_bytes("requested", bytes)
       .with_bytes("free", free_bytes())
       .with_bytes("total", context_->facts().total_bytes)
@@ -30,9 +30,9 @@ Failure Memory::out_of_memory(std::size_t bytes) const noexcept {
 
 Failure Memory::not_live(const void* address) const noexcept {
   return Failure(ErrorCode::use_after_free,
-                 "address {address} is not that of a live allocation of '{device}'. It was freed "
-                 "before, or belongs to somebody else; free each block once, by the address it was "
-                 "given at.")
+                 "{address} is not the address of a live allocation of '{device}'. The block was "
+                 "freed before, or has another owner. Free each block once, by the address that "
+                 "allocate returned.")
       .with("address", number(address), Unit::hex)
       .with("device", context_->spec());
 }

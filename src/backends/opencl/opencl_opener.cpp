@@ -80,10 +80,10 @@ std::string absence(const DeviceSpec&) {
   if (known == nullptr) {
     return absence_sentence(
         found.load(std::memory_order_acquire) != nullptr
-            ? "this process is a fork of one that had loaded OpenCL, whose threads it does not "
-              "have. Fork first, or start the child with exec"
-            : "this process is a fork of one that was looking for OpenCL at that moment, in a "
-              "thread it does not have. Fork first, or start the child with exec");
+            ? "this process was forked after its parent had loaded OpenCL, whose threads do not "
+              "exist in the child. Fork first, or start the child with exec"
+            : "this process was forked while another thread was loading OpenCL, and that thread "
+              "does not exist in the child. Fork first, or start the child with exec");
   }
   return known->devices.absence.empty() ? std::string() : absence_sentence(known->devices.absence);
 }
@@ -107,14 +107,16 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
   const std::string text = spec.text();
   if (!spec.options.empty()) {
     return Failure(ErrorCode::invalid_device,
-                   "'{spec}' cannot be opened: OpenCL devices have no option '{key}'. They take "
-                   "none.")
+                   "'{spec}' cannot be opened: OpenCL devices have no options, and '{key}' is set. "
+                   "Remove it.")
         .with("key", spec.options.front().first)
         .with("spec", text);
   }
   const Found* known = find_opencl();
   if (known == nullptr || spec.index >= known->devices.usable.size()) {
-    return Failure(ErrorCode::invalid_device, "'{spec}' cannot be opened: there is no such device.")
+    return Failure(ErrorCode::invalid_device,
+                   "'{spec}' cannot be opened: the backend has no device with this number. Run "
+                   "`tern info` for the devices.")
         .with("spec", text);
   }
   return open_backend(known->table, known->devices.usable[spec.index], text);

@@ -18,9 +18,10 @@ namespace tern::sim {
 namespace {
 
 Failure cannot(const char* call, std::size_t bytes) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the simulated device could not get {requested} of addresses: {call} failed with "
-                 "error {code}. Open it with less memory, as in sim?memory=1GiB.")
+  return Failure(
+             ErrorCode::out_of_memory,
+             "the simulated device could not reserve {requested} of addresses: {call} failed with "
+             "error {code}. Open the device with less memory, for example sim?memory=1GiB.")
       .with_bytes("requested", bytes)
       .with("call", call)
       .with("code", static_cast<std::uint64_t>(errno));

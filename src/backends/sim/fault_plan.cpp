@@ -33,8 +33,8 @@ constexpr std::string_view file_class = "file", short_kind = "short";
 
 Failure refuse(std::string_view rule, std::string_view why) noexcept {
   return Failure(ErrorCode::invalid_argument,
-                 "'{value}' is no rule of a fault plan: {why}. Write it like allocate#3=oom, "
-                 "copy#2+=fail, launch%2=fault or query~0.01=not_ready.")
+                 "'{value}' is not a rule of a fault plan: {why}. Write a rule such as "
+                 "allocate#3=oom, copy#2+=fail, launch%2=fault or query~0.01=not_ready.")
       .with("name", "faults")
       .with("why", why)
       .with("value", rule);
@@ -64,7 +64,7 @@ std::string what_it_takes(FaultClass fault_class) {
     list += fmt::format("{}{}", list.empty() ? "" : ", ", kinds[i]);
   }
   list.replace(list.rfind(','), 1, " and");
-  return fmt::format("{} takes {}", name(fault_class), list);
+  return fmt::format("{} accepts {}", name(fault_class), list);
 }
 
 }  // namespace
@@ -117,20 +117,20 @@ Result<FaultPlan::Rule> FaultPlan::try_parse_rule(std::string_view text) {
   const std::size_t selector = text.find_first_of("#%~");
   const std::size_t equals = text.find('=');
   if (selector == text.npos || equals == text.npos || equals < selector) {
-    return refuse(text, "it needs a class, a selector and a kind");
+    return refuse(text, "a rule has a class, a selector and a kind");
   }
   Rule rule;
   const std::string_view class_text = text.substr(0, selector);
   const std::string_view kind_text = text.substr(equals + 1);
-  if (class_text == file_class) return refuse(text, "no call of a device reads a file");
+  if (class_text == file_class) return refuse(text, "no device call reads a file");
   const std::optional<FaultClass> fault_class = class_of(class_text);
-  if (!fault_class) return refuse(text, "there is no such class of calls");
+  if (!fault_class) return refuse(text, "the class of calls is unknown");
   rule.fault_class = *fault_class;
 
   if (kind_text == short_kind)
-    return refuse(text, "only a file is read short, and no call reads one");
+    return refuse(text, "only file reads can be short, and no device call reads a file");
   const auto* kind = std::ranges::find(kinds, kind_text);
-  if (kind == std::end(kinds)) return refuse(text, "there is no such kind of fault");
+  if (kind == std::end(kinds)) return refuse(text, "the kind of fault is unknown");
   rule.kind = static_cast<FaultKind>(kind - std::begin(kinds));
   if (!takes(rule.fault_class, rule.kind)) {
     return refuse(text, what_it_takes(rule.fault_class));

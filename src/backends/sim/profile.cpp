@@ -101,7 +101,7 @@ struct Key {
 };
 constexpr Key keys[] = {
     {"name", "1 to 63 bytes of text", read_name},
-    {"date", "a day such as 2026-11-01", read_date},
+    {"date", "a date such as 2026-11-01", read_date},
     {"memory", "2MiB to 16TiB", read_memory},
     {"processors", "1 to 1000000", read_processors},
     {"launch_ns", latency, read_latency_of<&Profile::launch_ns>},
@@ -146,8 +146,8 @@ bool is_text(char c) noexcept {
 
 Failure not_a_file(std::string_view path, const char* why) noexcept {
   return Failure(ErrorCode::file,
-                 "profile '{path}' cannot be read: {why}. Name a text file of at most 64 KiB, or "
-                 "the built-in h200 or small.")
+                 "profile '{path}' cannot be read: {why}. Use a text file of at most 64 KiB, or "
+                 "the built-in profile h200 or small.")
       .with("why", why)
       .with("path", path);
 }
@@ -174,7 +174,7 @@ Result<std::string> try_read_text(std::string_view path) {
   if (file.get() < 0) return not_a_file(path, std::strerror(errno));
   struct stat facts = {};
   if (fstat(file.get(), &facts) != 0) return not_a_file(path, std::strerror(errno));
-  if (!S_ISREG(facts.st_mode)) return not_a_file(path, "it is no regular file");
+  if (!S_ISREG(facts.st_mode)) return not_a_file(path, "it is not a regular file");
   // One byte more than is taken, whatever the size said: files grow, and some say 0.
   std::string text(max_file_bytes + 1, '\0');
   std::size_t bytes = 0;
@@ -215,8 +215,9 @@ Result<Profile> try_parse_profile(std::string_view text, std::string_view file) 
     const std::string_view whole = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     if (!std::ranges::all_of(whole, is_text)) {
-      return at.refuse("line {line} of profile '{file}' is not text. Profiles take {accepts}.", "",
-                       "", "lines of key = value");
+      return at.refuse(
+          "line {line} of profile '{file}' is not text. A profile consists of {accepts}.", "", "",
+          "lines 'key = value'");
     }
     const std::string_view line = trimmed(whole.substr(0, whole.find('#')));
     if (line.empty()) continue;
@@ -224,29 +225,30 @@ Result<Profile> try_parse_profile(std::string_view text, std::string_view file) 
     const std::size_t equals = line.find('=');
     const std::string_view name = trimmed(line.substr(0, equals));
     if (equals == line.npos || name.empty()) {
-      return at.refuse("line {line} of profile '{file}' has '{value}'. Profiles take {accepts}.",
-                       "", line, "lines of key = value");
+      return at.refuse(
+          "line {line} of profile '{file}' is '{value}'. A profile consists of {accepts}.", "",
+          line, "lines 'key = value'");
     }
     const std::string_view value = trimmed(line.substr(equals + 1));
     const auto* key = std::ranges::find(keys, name, &Key::name);
     if (key == std::end(keys)) {
       return at.refuse(
-          "line {line} of profile '{file}' sets '{name}' to '{value}', and there is no such key. "
-          "Use {accepts}: name, date, memory, processors, concurrent, launch_ns, copy_ns, call_ns, "
+          "line {line} of profile '{file}' sets '{name}' to '{value}', but the key is unknown. Use "
+          "{accepts}: name, date, memory, processors, concurrent, launch_ns, copy_ns, call_ns, "
           "submit_ns, slow_ns, link_bytes_per_us, memory_bytes_per_us.",
-          name, value, "a key of profiles");
+          name, value, "a key of a profile");
     }
     bool& has_been_set = is_set[key - std::begin(keys)];
     if (has_been_set) {
       return at.refuse(
-          "line {line} of profile '{file}' sets {name} to '{value}', and it was set before. Keep "
-          "{accepts}.",
-          name, value, "one line of each key");
+          "line {line} of profile '{file}' sets {name} to '{value}', but an earlier line has set "
+          "it. Keep {accepts}.",
+          name, value, "one line per key");
     }
     if (value.empty() || !key->read(profile, value)) {
       return at.refuse(
-          "line {line} of profile '{file}' sets {name} to '{value}', which it does not take. It "
-          "takes {accepts}.",
+          "line {line} of profile '{file}' sets {name} to '{value}', which is not accepted. "
+          "Accepted: {accepts}.",
           name, value, key->accepts);
     }
     has_been_set = true;

@@ -33,11 +33,11 @@ void ReportPrinter::print(const Finding& finding) noexcept {
     if (printed_.size() > max_reports || !printed_.insert(key_of(finding)).second) return;
     if (printed_.size() > max_reports) {
       return write_all(
-          "tern: more findings follow that are not printed; sim::findings() has them\n");
+          "tern: further findings are not printed; sim::findings() returns all of them\n");
     }
     write_all(finding.text());
   } catch (const std::bad_alloc&) {
-    write_all("tern: a finding could not be printed for want of memory; sim::findings() has it\n");
+    write_all("tern: the host had no memory to print a finding; sim::findings() returns it\n");
   }
 }
 

@@ -48,11 +48,10 @@ std::size_t index_of(NativeStream stream) noexcept { return stream.value - 1; }
 SimEvent& event_of(NativeEvent event) noexcept { return *reinterpret_cast<SimEvent*>(event.value); }
 
 Failure not_live(const void* address) noexcept {
-  return Failure(
-             ErrorCode::use_after_free,
-             "address {address} is not that of a live allocation of the simulated device. It was "
-             "freed before, or belongs to somebody else; free each block once, by the address it "
-             "was given at.")
+  return Failure(ErrorCode::use_after_free,
+                 "{address} is not the address of a live allocation of the simulated device. The "
+                 "block was freed before, or has another owner. Free each block once, by the "
+                 "address that allocate returned.")
       .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex);
 }
 
@@ -394,8 +393,8 @@ class SimBackend final : public Backend, public HostOrder {
                               const void* source, std::size_t bytes) noexcept override {
     if (world_of(peer) != world_.get()) {
       return Failure(ErrorCode::device_mismatch,
-                     "'{a}' and '{b}' are simulated apart, and not peers. Open both from the "
-                     "catalog, or with open_peers().")
+                     "'{a}' and '{b}' belong to different simulations and are not peers. Open both "
+                     "from the catalog, or with open_peers().")
           .with("a", info_.spec)
           .with("b", peer.info().spec);
     }
@@ -537,8 +536,8 @@ class SimBackend final : public Backend, public HostOrder {
     // Its numbers mean nothing here: neither to the streams nor to the checker.
     if (native.value != 0 && event_of(native).world != world_.get()) {
       return Failure(ErrorCode::device_mismatch,
-                     "'{a}' cannot wait for a device that is simulated apart from it. Open both "
-                     "from the catalog with the same options, or with open_peers().")
+                     "'{a}' cannot wait for a device of another simulation. Open both from the "
+                     "catalog with the same options, or with open_peers().")
           .with("a", info_.spec);
     }
     const Result<Entry> entry = world_->enter("wait", submission.site);
@@ -1039,17 +1038,16 @@ class SimBackend final : public Backend, public HostOrder {
     if (!is_managed(address, bytes)) return not_managed(address, bytes);
     if (place.is_host() || world_->has_device(place.device_id())) return {};
     return Failure(ErrorCode::invalid_device,
-                   "managed memory of '{device}' cannot be sent to {place}. Name the host, or a "
-                   "simulated device that is its peer.")
+                   "managed memory of '{device}' cannot be moved to {place}. Use the host, or a "
+                   "simulated device that is a peer of '{device}'.")
         .with("spec", place.text())
         .with("device", info_.spec)
         .with("place", place.text());
   }
   [[nodiscard]] Failure not_managed(const void* address, std::size_t bytes) const {
-    return Failure(
-               ErrorCode::invalid_argument,
-               "the range of {bytes} at {value} is not inside managed memory of '{device}'. Use "
-               "what allocate(MemoryKind::managed) returned.")
+    return Failure(ErrorCode::invalid_argument,
+                   "the range of {bytes} at {value} is not inside managed memory of '{device}'. "
+                   "Use a range that allocate(MemoryKind::managed) returned.")
         .with("name", "address")
         .with("value", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
         .with_bytes("bytes", bytes)
@@ -1058,11 +1056,11 @@ class SimBackend final : public Backend, public HostOrder {
 
   [[nodiscard]] Failure unknown(NativePages pages, const char* call) {
     world_->note_dead_handle({.kind = RecordKind::host_access, .device = index_},
-                             fmt::format("pages {} are used after they were released", pages.value),
+                             fmt::format("pages {} are used after their release", pages.value),
                              "keep the handle until its last mapping is made", call);
     return Failure(ErrorCode::use_after_free,
-                   "pages {handle} were released before, or never created. Keep a handle until its "
-                   "last mapping is made.")
+                   "pages {handle} were released before, or never created. Keep the handle until "
+                   "its last mapping is made.")
         .with("handle", static_cast<std::uint64_t>(pages.value));
   }
   // --- Launches
@@ -1099,8 +1097,8 @@ class SimBackend final : public Backend, public HostOrder {
            .name = kernel,
            .touches = {&touch, 1},
            .site = submission.site},
-          {.what = fmt::format("kernel \"{}\" is given an address without a range", kernel),
-           .fix = "say which bytes it uses, and how"}));
+          {.what = fmt::format("kernel \"{}\" has an address argument without a range", kernel),
+           .fix = "declare the bytes that the kernel uses, and the access"}));
     }
     touches.push_back(touch);
     argument.range_address = owner.memory->address_of(range.offset);
@@ -1118,8 +1116,8 @@ class SimBackend final : public Backend, public HostOrder {
         fmt::format("kernel {} is launched after it was unloaded", kernel.value),
         "keep it loaded until its last launch is submitted", "launch");
     return Failure(ErrorCode::use_after_free,
-                   "the kernel was unloaded before, or never loaded here. Keep it until its last "
-                   "launch.");
+                   "the kernel was unloaded, or was loaded on another device. Keep the kernel "
+                   "loaded until its last launch.");
   }
 
   const std::shared_ptr<World> world_;

@@ -16,7 +16,7 @@ namespace {
 
 Failure refuse(std::string_view key, std::string_view value, const char* accepts) noexcept {
   return Failure(ErrorCode::invalid_argument,
-                 "the simulated device does not take {name}='{value}': it takes {accepts}.")
+                 "the simulated device does not accept {name}='{value}'. Accepted: {accepts}.")
       .with("name", key)
       .with("accepts", accepts)
       .with("value", value);
@@ -155,14 +155,14 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
     return {};
   }
   return refuse(key, value,
-                "seed, schedule, reuse, mode, report, profile, memory, check, concurrent, float64, "
-                "strict_kernels, per_thread_host, credit_implicit, faults and trace as keys");
+                "the keys seed, schedule, reuse, mode, report, profile, memory, check, concurrent, "
+                "float64, strict_kernels, per_thread_host, credit_implicit, faults and trace");
 }
 
 Result<void> check_options(const Options& options) {
   const auto wrong = [](const char* name, std::uint64_t value, const char* accepts) {
     return Failure(ErrorCode::invalid_argument,
-                   "the simulated device does not take {name} = {value}: it takes {accepts}.")
+                   "the simulated device does not accept {name} = {value}. Accepted: {accepts}.")
         .with("name", name)
         .with("value", value)
         .with("accepts", accepts);
@@ -208,7 +208,7 @@ Result<Options> try_read_options(const DeviceSpec& spec, const Config& config) {
                                    {"TERN_SIM_TRACE", "trace", config.sim_trace}}) {
     if (variable.value.empty()) continue;
     if (Result<void> set = try_set_option(options, variable.key, variable.value); !set) {
-      return Failure(set.failure().code(), "{variable} is set wrong: {why}")
+      return Failure(set.failure().code(), "{variable} has an invalid value: {why}")
           .with("name", variable.key)
           .with("variable", variable.name)
           .with("why", set.failure().text());

@@ -17,12 +17,12 @@ thread_local TouchRecorder* recorder = nullptr;
 bool explain(const Fault& fault) noexcept {
   if (recorder != nullptr && recorder->note(fault.address, fault.offset, fault.bytes)) return true;
   std::array<char, 400> text;
-  const auto written = fmt::format_to_n(
-      text.data(), text.size(),
-      "TERN-S304 stray-host-access                     {}\n"
-      "  what    the host touched [{:#x}] of {}, which only the device can reach\n"
-      "  fix     copy the bytes to host memory with a stream, and wait for the copy\n",
-      fault.name, fault.offset, fault.name);
+  const auto written =
+      fmt::format_to_n(text.data(), text.size(),
+                       "TERN-S304 stray-host-access                     {}\n  what    the host "
+                       "accessed [{:#x}] of {}, which only the device can access\n  fix     copy "
+                       "the bytes to host memory with a stream, and wait for the copy\n",
+                       fault.name, fault.offset, fault.name);
   const std::size_t bytes = written.size < text.size() ? written.size : text.size();
   static_cast<void>(!write(STDERR_FILENO, text.data(), bytes));
   return false;

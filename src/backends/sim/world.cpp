@@ -89,7 +89,7 @@ std::string World::context() const {
 
 std::string World::replay() const {
   const std::string file = trace_path_.empty() ? "" : fmt::format("  ({})", trace_path_);
-  const char* doubt = is_shared_ ? "  (several threads called: it may go another way)" : "";
+  const char* doubt = is_shared_ ? "  (several threads made calls: the schedule may differ)" : "";
   std::string settings = fmt::format("TERN_SIM_SEED={:#x}", options_.seed);
   if (options_.policy != Policy::mix && decisions_ == nullptr) {
     settings += fmt::format(" TERN_SIM_SCHEDULE={}", name_of(options_.policy));
@@ -108,9 +108,9 @@ Result<void> World::open_trace() {
   if (options_.trace.empty() && options_.trace_memory_bytes == 0) return {};
   if (!options_.check) {
     return Failure(ErrorCode::invalid_argument,
-                   "the simulated device does not take {name}='{value}' with check=off: {why}.")
+                   "the simulated device does not accept {name}='{value}' with check=off: {why}.")
         .with("name", "trace")
-        .with("why", "marks in a trace are counted by the checker")
+        .with("why", "the checker counts the marks of a trace")
         .with("value", options_.trace);
   }
   if (options_.trace.empty()) {
@@ -209,9 +209,9 @@ Failure World::refuse_inside(const char* call, CallSite site) {
        .actor = running_.stream->actor,
        .name = is_kernel ? std::string_view(inside.launch->name) : std::string_view(),
        .site = inside.site},
-      {.what = fmt::format("a {} calls {}() of the device that runs it",
+      {.what = fmt::format("a {} calls {}() on the device that runs it",
                            is_kernel ? "kernel" : "host function", call),
-       .fix = "leave it to the host: wait for the stream there, and then call"},
+       .fix = "make the call on the host, after waiting for the stream"},
       inside.sequence);
   if (site.is_known()) finding.site = site;
   const Failure failure = violation(finding);
@@ -322,11 +322,13 @@ Result<std::optional<FaultKind>> World::begin(std::uint32_t index, FaultClass fa
           .with_bytes("free", *fault == FaultKind::oom ? 0 : device.allocator->free_bytes())
           .with_bytes("total", device.allocator->total_bytes())
           .with("code", std::uint64_t{2})
-          .with("why", *fault == FaultKind::oom ? "Free something" : "No free range is that long");
+          .with("why",
+                *fault == FaultKind::oom ? "Free something" : "No free range is long enough");
     case FaultKind::refuse:
     case FaultKind::fail:
       return Failure(ErrorCode::driver,
-                     "{call} on {device} returned {name} ({code}), as the fault plan says.")
+                     "{call} on {device} returned {name} ({code}): the fault plan injected the "
+                     "failure.")
           .with("device", devices_[index]->name)
           .with("call", call)
           .with("name", *fault == FaultKind::fail ? "injected failure" : "operation not permitted")
@@ -431,14 +433,14 @@ std::optional<Finding> World::judge_places(const TraceRecord& record, Crossing c
     if (crossing == Crossing::granted) {
       return checker_.report(
           FindingCode::no_peer_access, about,
-          {.what = fmt::format("kernel \"{}\" on {} uses memory of {}, and was not given access",
+          {.what = fmt::format("kernel \"{}\" on {} uses memory of {} without peer access",
                                record.name, here, there),
-           .fix = fmt::format("call enable_peer_access on {} with {} first, or copy the bytes over",
+           .fix = fmt::format("call enable_peer_access on {} with {} first, or copy the bytes",
                               here, there)});
     }
     return checker_.report(
         FindingCode::wrong_device, about,
-        {.what = fmt::format("a stream of {} works on memory of {}", here, there),
+        {.what = fmt::format("a stream of {} uses memory of {}", here, there),
          .fix = fmt::format("use a stream of {}, or copy_from_peer between the two", there)});
   }
   return std::nullopt;
@@ -456,12 +458,12 @@ std::optional<Finding> World::judge_access(const TraceRecord& record) {
     if (access == PageAccess::read_write || (access == PageAccess::read && !writes)) continue;
     TraceRecord about = record;
     about.touches = {&touch, 1};
-    return checker_.report(
-        FindingCode::out_of_bounds, about,
-        {.what = fmt::format("pages are {} that {}", writes ? "written" : "read",
-                             access == PageAccess::none ? "were mapped, and opened to nobody"
-                                                        : "were opened for reading only"),
-         .fix = "call set_access for the range after mapping it"});
+    return checker_.report(FindingCode::out_of_bounds, about,
+                           {.what = fmt::format("pages are {}, but {}", writes ? "written" : "read",
+                                                access == PageAccess::none
+                                                    ? "no access to them was granted after mapping"
+                                                    : "only read access was granted"),
+                            .fix = "call set_access for the range after mapping it"});
   }
   return std::nullopt;
 }
@@ -552,9 +554,9 @@ void World::tell(const std::vector<HostWatch::Finding>& found) {
          .site = call_site_},
         {.what = fmt::format("host memory was {} while {} could still {} it",
                              is_freed ? "freed" : "changed or freed", mark, verb),
-         .fix = fmt::format("keep the memory as it is until the host has waited for {}", mark),
-         .action = fmt::format("{}() notices it {} {} ran", call_, one.has_run ? "after" : "before",
-                               mark)});
+         .fix = fmt::format("keep the memory unchanged until the host has waited for {}", mark),
+         .action = fmt::format("{}() detects the change {} {} ran", call_,
+                               one.has_run ? "after" : "before", mark)});
     finding.before = {before};
     // The mistake is made between the two lines; the first of them says which memory it is.
     finding.site = user.site;
@@ -582,10 +584,9 @@ Result<void> World::judge_managed(const void* address, std::size_t bytes, TouchK
     return keep(checker_.report(
         FindingCode::managed_while_busy,
         {.kind = RecordKind::host_access, .host = host, .touches = touches, .site = site},
-        {.what =
-             fmt::format("the host touches managed memory while {} may still run, and {} shares "
-                         "none with the host while it works",
-                         goal, devices_[stream->device]->name),
+        {.what = fmt::format("the host accesses managed memory while {} may still run, and {} "
+                             "cannot share managed memory with the host while it works",
+                             goal, devices_[stream->device]->name),
          .fix = fmt::format("wait for {}, or for the whole device, before the access", goal)}));
   }
   return {};
@@ -675,9 +676,9 @@ Result<std::size_t> World::add_stream(std::uint32_t device, ActorKind kind, std:
     streams_.back()->actor = next_actor_++;
   } else {
     return Failure(ErrorCode::capacity,
-                   "a simulated device takes {max} streams and host threads at a time, and counts "
-                   "an ended stream while memory remembers work of it that no host thread has "
-                   "waited for. End streams that are not needed, or wait for the device.")
+                   "a simulated device can have {max} streams and host threads at a time. A "
+                   "destroyed stream counts while memory refers to work of the stream that no host "
+                   "thread has waited for. Destroy unused streams, or synchronise the device.")
         .with("max", max_actors);
   }
   SimStream& stream = *streams_[index];
@@ -852,7 +853,7 @@ std::vector<std::string> World::chain_from(std::size_t index) const {
     const Operation& head = stream.queue.front();
     const std::string here = checker_.mark_text(stream.actor, head.sequence);
     if (head.kind == Operation::Kind::hold) {
-      lines.push_back(fmt::format("{:<5} is held, and nobody lets it go", here));
+      lines.push_back(fmt::format("{:<5} is held, and no thread resumes it", here));
     }
     if (head.kind != Operation::Kind::wait || !head.point) break;
     index = head.point->stream;
@@ -867,9 +868,9 @@ Failure World::deadlock(std::size_t index, const char* call) {
   const std::string goal = checker_.mark_text(stream.actor, checker_.sequence(stream.actor));
   Finding finding = checker_.report(
       FindingCode::deadlock, {.kind = RecordKind::host_access, .host = host_actor()},
-      {.what = fmt::format("the host waits for {}, and no stream can go on", goal),
+      {.what = fmt::format("the host waits for {}, and no stream can make progress", goal),
        .fix = holds_.empty() ? "queue a record before the wait that needs it"
-                             : "let the held stream go before the wait, or in another thread",
+                             : "resume the held stream before the wait, or in another thread",
        .action = fmt::format("{} waits for {}", call, goal)});
   finding.before = chain_from(index);
   const Failure failure = violation(finding);
@@ -940,11 +941,11 @@ Result<bool> World::answer_query(std::size_t index, std::uint64_t position) {
   const std::string goal = checker_.mark_text(stream.actor, checker_.sequence(stream.actor));
   Finding finding = checker_.report(
       FindingCode::endless_poll, {.kind = RecordKind::host_access, .host = host_actor()},
-      {.what =
-           fmt::format("the host has asked {} times whether {} is done, and no stream can go on",
-                       max_unready_answers * max_idle_rounds, goal),
-       .fix = "let the held stream go before asking, or in another thread",
-       .action = fmt::format("asks for {}", goal)});
+      {.what = fmt::format(
+           "the host has polled {} times whether {} is done, and no stream can make progress",
+           max_unready_answers * max_idle_rounds, goal),
+       .fix = "resume the held stream before polling, or in another thread",
+       .action = fmt::format("polls {}", goal)});
   finding.before = chain_from(index);
   if (Result<void> kept = keep(std::move(finding)); !kept) return kept.failure();
   return false;
@@ -1200,7 +1201,7 @@ void World::execute_strictly(const SimStream& stream, const Operation& operation
     const std::uint32_t space = devices_[one.device]->space;
     const Touch touch{TouchKind::write, {space, one.offset, 1}};
     const auto block = checker_.block_at(space, one.offset);
-    const std::string whose = !block                ? "memory that belongs to no block"
+    const std::string whose = !block                ? "memory outside of every block"
                               : block->tag == Tag() ? "a block"
                                                     : fmt::format("\"{}\"", block->tag.name());
     const char* verb = one.is_written ? "wrote to" : "touched";
@@ -1214,7 +1215,7 @@ void World::execute_strictly(const SimStream& stream, const Operation& operation
          .touches = {&touch, 1},
          .site = operation.site},
         {.what = fmt::format("kernel \"{}\" {} {}, which it did not declare", kernel, verb, whose),
-         .fix = "declare the range as an argument of the launch, or leave it alone",
+         .fix = "declare the range as an argument of the launch, or do not access it",
          .action = fmt::format("kernel \"{}\" {} [{:#x}, +1 B)", kernel, verb, one.offset)},
         operation.sequence));
     if (!kept && !parked_by_work_) parked_by_work_ = kept.failure();
@@ -1225,11 +1226,11 @@ std::vector<Finding> World::leaks() const {
   std::vector<Finding> found = checker_.leaks();
   for (const std::unique_ptr<SimDevice>& device : devices_) {
     device->pages->for_each_handle([&](std::uint64_t, std::size_t bytes) {
-      found.push_back(
-          checker_.report(FindingCode::leak, {.kind = RecordKind::host_access},
-                          {.what = fmt::format("{} MiB of pages were never released", bytes / mib),
-                           .fix = "release the handle; the pages go when they are mapped nowhere",
-                           .action = "leaves pages behind"}));
+      found.push_back(checker_.report(
+          FindingCode::leak, {.kind = RecordKind::host_access},
+          {.what = fmt::format("{} MiB of pages were never released", bytes / mib),
+           .fix = "release the handle; the pages are freed when their last mapping ends",
+           .action = "leaks pages"}));
     });
   }
   return found;

@@ -10,9 +10,9 @@ namespace tern::pool {
 namespace {
 
 Failure no_host_memory(std::size_t bytes) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to keep account of pages. Free host "
-                 "memory.")
+  return Failure(
+             ErrorCode::out_of_memory,
+             "the host could not allocate {requested} for the records of pages. Free host memory.")
       .with_bytes("requested", bytes);
 }
 
@@ -48,8 +48,8 @@ Result<void> PageStore::try_reserve(std::uint64_t pages) noexcept {
       if (base && reinterpret_cast<std::uintptr_t>(*base) % page_bytes != 0) {
         static_cast<void>(device_.try_unreserve(*base, wanted * page_bytes));
         return Failure(ErrorCode::misaligned,
-                       "addresses reserved on '{device}' begin at {value}, which is no multiple of "
-                       "a page of {pages}.")
+                       "addresses reserved on '{device}' begin at {value}, which is not a multiple "
+                       "of the page size, {pages}.")
             .with("device", device_.spec())
             .with("value", reinterpret_cast<std::uintptr_t>(*base), Unit::hex)
             .with_bytes("pages", page_bytes);
@@ -134,7 +134,7 @@ Result<void> PageStore::try_have_unmapped(std::uint64_t pages) noexcept {
   if (const std::size_t total = device_.info().total_bytes;
       total != 0 && pages > total / page_bytes) {
     return Failure(ErrorCode::out_of_memory,
-                   "'{device}' has {total} in all, which is fewer than {pages} pages.")
+                   "'{device}' has {total} of memory, which is less than {pages} pages.")
         .with("device", device_.spec())
         .with_bytes("total", total)
         .with("pages", pages);

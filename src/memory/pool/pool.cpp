@@ -36,20 +36,19 @@ bool can_have_pages(const Device& device, const PoolOptions& options) {
 bool choose_pages(const Device& device, const PoolOptions& options) {
   const bool can = can_have_pages(device, options);
   if (options.backing == PoolBacking::pages && !can) {
-    raise(
-        Failure(ErrorCode::unsupported,
-                "a pool of {what} on '{device}' cannot be made of pages: that needs device memory "
-                "and virtual memory. Use segments.")
-            .with("what", name(options.kind))
-            .with("device", device.spec()));
+    raise(Failure(ErrorCode::unsupported,
+                  "a pool of {what} on '{device}' cannot use pages, which need device memory and "
+                  "virtual memory. Use segments.")
+              .with("what", name(options.kind))
+              .with("device", device.spec()));
   }
   return can && options.backing != PoolBacking::segments;
 }
 
 Failure no_host_memory(std::size_t bytes) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to keep a stream's blocks. Free host "
-                 "memory.")
+  return Failure(
+             ErrorCode::out_of_memory,
+             "the host could not allocate {requested} for the cache of a stream. Free host memory.")
       .with_bytes("requested", bytes);
 }
 
@@ -425,8 +424,7 @@ Result<void> Pool::free_with_care(const Block& block, const BlockPlace* place, S
   const StreamId id = stream.id();
   if (id.device() != device_id_) {
     return Failure(ErrorCode::device_mismatch,
-                   "memory of '{a}' was freed on a stream of {b}. Free it on a stream of its own "
-                   "device.",
+                   "memory of '{a}' was freed on a stream of {b}. Free it on a stream of '{a}'.",
                    site)
         .with("a", device_.spec())
         .with("b", Place::device(id.device()).text());

@@ -133,26 +133,26 @@ Failure Pool::refusal(const Search& search) noexcept {
       "something, raise the limit, or ask for less.";
   if (search.request.source == Source::recycled) {
     text =
-        "a pool on '{device}' has not {requested} of what the stream has freed itself, and no "
-        "other memory was to be used.";
+        "a pool on '{device}' cannot allocate {requested}: the stream has not freed enough itself, "
+        "and the request allows no other memory.";
   } else if (now.limit_bytes == 0) {
     text =
         "a pool on '{device}' cannot allocate {requested}: it holds {held}, of which {live} are in "
-        "use, and the driver refuses more with {free} of {total} free. Free something, or ask for "
+        "use, and the driver rejects more with {free} of {total} free. Free something, or ask for "
         "less.";
   } else if (bytes > most) {
     // Report the excess: rounded to a tenth of a unit, size and limit may look the same.
     text = has_pages_
-               ? "a pool on '{device}' cannot allocate {requested}, which takes {would_grant}: its "
-                 "limit of {limit} has room for {most} in pages of 2.0 MiB, {above} too few, "
-                 "whatever is freed. Raise the limit, or ask for less."
-               : "a pool on '{device}' cannot allocate {requested}, which takes {would_grant}: "
-                 "that is {above} above its limit of {limit}, whatever is freed. Raise the "
-                 "limit, or ask for less.";
+               ? "a pool on '{device}' cannot allocate {requested}, which needs {would_grant}: its "
+                 "limit of {limit} allows {most} in pages of 2.0 MiB, {above} too few, even if "
+                 "everything is freed. Raise the limit, or ask for less."
+               : "a pool on '{device}' cannot allocate {requested}, which needs {would_grant}: the "
+                 "request exceeds its limit of {limit} by {above}, even if everything is freed. "
+                 "Raise the limit, or ask for less.";
   } else if (now.in_flight_bytes >= bytes) {
     text =
         "a pool on '{device}' cannot allocate {requested} now: {live} of {limit} are in use, and "
-        "{in_flight} more until their streams have passed. Wait for them, or allow the request to.";
+        "{in_flight} more are in flight. Wait for their streams, or allow the request to wait.";
   } else if (now.live_bytes <= now.limit_bytes && bytes <= now.limit_bytes - now.live_bytes) {
     text =
         "a pool on '{device}' cannot allocate {requested} in one piece: {live} of {limit} are in "

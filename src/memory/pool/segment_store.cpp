@@ -18,9 +18,9 @@ Result<std::uint64_t> SegmentStore::try_add(std::size_t bytes, std::size_t align
       segments_.reserve(std::max<std::size_t>(16, 2 * segments_.size()));
     }
   } catch (const std::bad_alloc&) {
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not allocate memory to keep account of a segment. Free host "
-                   "memory.");
+    return Failure(
+        ErrorCode::out_of_memory,
+        "the host could not allocate memory for the records of a segment. Free host memory.");
   }
   ++driver_calls_;
   const Result<void*> address = device_.try_allocate(kind_, bytes, {.alignment = alignment});

@@ -88,9 +88,9 @@ TEST_P(Lazily, S107ASourceIsChangedBeforeTheWait) {
       text(),
       R"(TERN-S107 changed-in-flight                     sim:0  seed 0x2  schedule lazy  step 10
   what    host memory was changed or freed while A@2 could still read it
-  now     H0@2  synchronize() notices it before A@2 ran
+  now     H0@2  synchronize() detects the change before A@2 ran
   before  A@2   copy [host+0x100000000000, +4 KiB) to [0x0, +4 KiB)  src/app.cpp:20 in run
-  fix     keep the memory as it is until the host has waited for A@2
+  fix     keep the memory unchanged until the host has waited for A@2
   replay  TERN_SIM_SEED=0x2 TERN_SIM_SCHEDULE=lazy
 )");
   // It is told once, and everything goes on.
@@ -106,9 +106,9 @@ TEST_P(Lazily, S107ADestinationIsWrittenBeforeTheWait) {
       text(),
       R"(TERN-S107 changed-in-flight                     sim:0  seed 0x2  schedule lazy  step 10
   what    host memory was changed or freed while A@2 could still write it
-  now     H0@2  synchronize() notices it before A@2 ran
+  now     H0@2  synchronize() detects the change before A@2 ran
   before  A@2   copy [0x0, +4 KiB) to [host+0x100000000000, +4 KiB)  src/app.cpp:20 in run
-  fix     keep the memory as it is until the host has waited for A@2
+  fix     keep the memory unchanged until the host has waited for A@2
   replay  TERN_SIM_SEED=0x2 TERN_SIM_SCHEDULE=lazy
 )");
   // It may have been freed, and belong to somebody else: it is not written.
@@ -124,9 +124,9 @@ TEST_P(Lazily, S108ASourceIsFreedBeforeTheWait) {
       text(),
       R"(TERN-S108 freed-in-flight                       sim:0  seed 0x2  schedule lazy  step 10
   what    host memory was freed while A@2 could still read it
-  now     H0@2  synchronize() notices it before A@2 ran
+  now     H0@2  synchronize() detects the change before A@2 ran
   before  A@2   copy [host+0x100000000000, +4 KiB) to [0x0, +4 KiB)  src/app.cpp:20 in run
-  fix     keep the memory as it is until the host has waited for A@2
+  fix     keep the memory unchanged until the host has waited for A@2
   replay  TERN_SIM_SEED=0x2 TERN_SIM_SCHEDULE=lazy
 )");
 }
