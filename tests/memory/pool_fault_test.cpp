@@ -4,7 +4,7 @@
 // In each scenario the first call fails, then the second, until none is left to fail; once, for
 // ever, or every second one from there. Whatever happens the answer is a typed one, the books
 // agree, a refused call has changed nothing that is live, the same call succeeds without the fault,
-// and in the end everything goes back. TESTS_IN_FULL=1 tries every call, not a sample.
+// and in the end everything goes back. LONG_TESTS=1 tries every call, not a sample.
 //
 // The heap is tried on the host device only: the simulated one keeps its own books on it, and is
 // not made for a host without memory.

@@ -2,7 +2,7 @@
 // the sums, the errors. The model is a map of addresses and a few integers.
 //
 // The pools are small, so that every rung of the ladder is used, and the sum of what happened shows
-// that it was. TESTS_IN_FULL=1 in the environment runs ten million operations.
+// that it was. LONG_TESTS=1 in the environment runs ten million operations.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

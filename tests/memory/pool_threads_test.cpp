@@ -2,7 +2,7 @@
 // free, mixed tags. Every block is written by whoever has it, so that one given to two shows, to
 // the test and to a thread sanitizer.
 //
-// On the host device, whose streams are threads too. TESTS_IN_FULL=1 runs a million operations in
+// On the host device, whose streams are threads too. LONG_TESTS=1 runs a million operations in
 // each thread.
 
 #include <gtest/gtest.h>
