@@ -115,8 +115,8 @@ std::vector<BackendListing> list_backends() {
     listing.reason = opener.absence(spec);
     listing.is_available = listing.reason.empty();
     listing.options = opener.options;
-    if (listing.is_available && opener.passed_over != nullptr) {
-      listing.passed_over = opener.passed_over();
+    if (listing.is_available && opener.unusable_devices != nullptr) {
+      listing.unusable_devices = opener.unusable_devices();
     }
     const std::uint32_t count = listing.is_available ? opener.device_count(spec) : 0;
     for (std::uint32_t index = 0; index < count; ++index) {

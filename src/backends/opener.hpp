@@ -23,7 +23,7 @@ struct Opener {
   /// The index is in range; options are the backend's to check.
   Result<std::unique_ptr<Backend>> (*open)(const DeviceSpec& spec);
   /// Devices that were found and cannot be used, with what they lack. Null: there are none.
-  std::vector<std::string> (*passed_over)() = nullptr;
+  std::vector<std::string> (*unusable_devices)() = nullptr;
   /// May open_best_device() choose this one? Null: any of them.
   bool (*is_preferred)(std::uint32_t index) = nullptr;
 };

@@ -197,7 +197,7 @@ Result<void> RawArray::try_kernel_view(StreamRef stream, Access access,
                                        CallSite site) const noexcept {
   Result<StorageUse> use = try_use(stream, access, site);
   if (!use) return use.failure();
-  use->end_ahead();
+  use->end_deferred();
   return {};
 }
 

@@ -318,7 +318,7 @@ Result<void*> Buffer::try_device_ptr(StreamRef stream, Access access,
   Result<StorageUse> use = try_use(stream, access, site);
   if (!use) return use.failure();
   void* const first = use->address();
-  use->end_ahead();
+  use->end_deferred();
   if (bytes_ == 0) return nullptr;
   return static_cast<std::byte*>(first) + offset_;
 }

@@ -186,7 +186,7 @@ Result<Mark> try_copy_batch(std::span<const BufferCopy> copies, StreamRef stream
   bool are_all_direct = true;
   for (const auto& [rows, index] : all) {
     const std::optional<CopyPlan> plan = plan_copy(rows.to, rows.from, stream.device_id());
-    if (!plan) return of(no_way(rows.to, rows.from, stream.device().spec(), site), index);
+    if (!plan) return of(no_copy_route(rows.to, rows.from, stream.device().spec(), site), index);
     if (Result<void> sound = check_rows(rows, site); !sound) return of(sound.failure(), index);
     are_all_direct &= plan->route == CopyRoute::direct && !overlaps(rows);
   }

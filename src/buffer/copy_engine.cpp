@@ -366,8 +366,8 @@ Result<void> check_rows(const CopyRows& rows, CallSite site) noexcept {
   });
 }
 
-Failure no_way(const Storage& to, const Storage& from, std::string_view device,
-               CallSite site) noexcept {
+Failure no_copy_route(const Storage& to, const Storage& from, std::string_view device,
+                      CallSite site) noexcept {
   return Failure(ErrorCode::device_mismatch,
                  "a stream of '{device}' cannot copy from '{b}' to '{a}'. Use a stream of '{a}' or "
                  "'{b}'.",
@@ -400,7 +400,7 @@ Result<CopyRoute> try_run_copy(const CopyRows& rows, StreamRef stream, FurtherSt
     return run ? Result<CopyRoute>(route) : Result<CopyRoute>(run.failure());
   };
   const std::optional<CopyPlan> plan = plan_copy(rows.to, rows.from, stream.device_id());
-  if (!plan) return no_way(rows.to, rows.from, stream.device().spec(), site);
+  if (!plan) return no_copy_route(rows.to, rows.from, stream.device().spec(), site);
   const bool is_own = plan->runner != nullptr && plan->runner->id() == stream.device_id();
   switch (plan->route) {
     case CopyRoute::direct:

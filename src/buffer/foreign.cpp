@@ -226,7 +226,7 @@ Result<Buffer> try_take(const Device& device, void* address, Shape shape, DType 
 
 /// Returns the current end of the stream's work. Fails if the stream was destroyed or never
 /// existed.
-Result<Earlier> now_on(StreamRef stream, CallSite site) noexcept {
+Result<Earlier> earlier_work_of(StreamRef stream, CallSite site) noexcept {
   if (!stream.id()) return Earlier{};
   const Result<Mark> mark = stream.try_next_mark();
   if (!mark) return Failure(mark.failure()).at(site);
@@ -267,7 +267,7 @@ Result<Buffer> try_adopt(const Device& device, void* address, Shape shape, DType
     earlier.stream = DeviceState::find_stream(adoption.ready.stream);
     if (!earlier.stream.id()) earlier.mark = {};
   } else {
-    const Result<Earlier> now = now_on(adoption.stream, site);
+    const Result<Earlier> now = earlier_work_of(adoption.stream, site);
     if (!now) return now.failure();
     earlier = *now;
   }
@@ -299,7 +299,7 @@ Result<Released> try_release(Buffer&& buffer, StreamRef stream, CallSite site) n
         .with("a", storage.device().spec())
         .with("b", stream.device_id().value);
   }
-  if (const Result<Earlier> now = now_on(stream, site); !now) return now.failure();
+  if (const Result<Earlier> now = earlier_work_of(stream, site); !now) return now.failure();
   const Result<Block> block = storage.try_release_block(stream, site);
   if (!block) return block.failure();
   Released released;
@@ -357,7 +357,7 @@ Result<Buffer> try_borrow(const Device& device, void* address, Shape shape, DTyp
         .with("a", device.spec())
         .with("b", loan.stream.device_id().value);
   }
-  const Result<Earlier> now = now_on(loan.stream, loan.site);
+  const Result<Earlier> now = earlier_work_of(loan.stream, loan.site);
   if (!now) return now.failure();
   PointerInfo known;
   return try_take(device, address, std::move(shape), dtype, *now, std::move(loan), known);
@@ -377,7 +377,7 @@ Result<void> try_state_ready(const Buffer& buffer, StreamRef producer, CallSite 
                    site)
         .with("id", std::uint64_t{0});
   }
-  const Result<Earlier> now = now_on(producer, site);
+  const Result<Earlier> now = earlier_work_of(producer, site);
   if (!now) return now.failure();
   Storage& storage = *buffer.storage();
   if (Result<void> noted = storage.uses().try_note(now->stream, now->mark, Access::discard);

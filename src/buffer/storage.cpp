@@ -273,7 +273,7 @@ namespace {
 [[gnu::cold, gnu::noinline]] bool could_be_reclaimed(const Failure& failure) noexcept {
   return (failure.code() == ErrorCode::out_of_memory ||
           failure.code() == ErrorCode::out_of_budget) &&
-         DeferredFrees::has_any() && DeferredFrees::device_behind_strangers().is_open();
+         DeferredFrees::has_any() && DeferredFrees::device_of_exported().is_open();
 }
 
 }  // namespace
@@ -429,7 +429,7 @@ Result<void> Storage::take_block_for(StreamRef first_user, CallSite site) noexce
   }
   // Whoever comes with that, or with none, knows nothing of the stream that was named, which its
   // owner may end meanwhile, in another thread.
-  const StreamStay stay(first_stream_);
+  const StreamPin stay(first_stream_);
   const bool is_there = stay && first_stream_.is_usable();
   return take_block(is_there ? first_stream_ : is_own ? first_user : StreamRef{}, site);
 }
@@ -677,7 +677,7 @@ bool Storage::are_uses_done() const noexcept {
 
 [[gnu::cold, gnu::noinline]] bool Storage::try_give_again(StreamRef stream) noexcept {
   {
-    const StreamStay stay(stream);
+    const StreamPin stay(stream);
     const Result<bool> is_captured = stay ? stream.try_is_capturing() : Result<bool>(false);
     if (is_captured && *is_captured) return false;
   }
@@ -713,7 +713,7 @@ bool Storage::try_end_block() noexcept {
   Result<void> queued;
   {
     // Its owner may end it meanwhile, in another thread; then with a mark that is behind the waits.
-    const StreamStay stay(stream);
+    const StreamPin stay(stream);
     if (!stay) stream = resource_->device().default_stream();
     queued = try_queue_waits(stream, site_);
     static_cast<void>(stream.next_mark());
@@ -726,7 +726,7 @@ bool Storage::try_end_origin() noexcept {
   if (this->cold() == nullptr) return true;  // it was never made
   ColdState& cold = *this->cold();
   const StreamRef stream = cold.origin->end_stream();
-  if (const StreamStay stay(stream); stay && !cold.is_end_queued) {
+  if (const StreamPin stay(stream); stay && !cold.is_end_queued) {
     // Refused, it is tried again, until the uses are done and there is nothing to wait for.
     cold.is_end_queued = bool(try_queue_waits(stream, site_));
   }
@@ -762,7 +762,7 @@ std::size_t Storage::end_export() noexcept {
   return --cold.exports == 0 ? cold.exported_bytes : 0;
 }
 
-bool Storage::is_behind_strangers() const noexcept {
+bool Storage::are_exports_done() const noexcept {
   const ColdState* const cold = this->cold();
   return !cold || has_passed(device(), cold->barrier.load(std::memory_order_relaxed));
 }
@@ -784,7 +784,7 @@ bool Storage::is_import_ready() const noexcept {
 
 bool Storage::try_end() noexcept {
   if (phase_.load(std::memory_order_acquire) == given_away) return true;
-  if (!is_behind_strangers()) return false;
+  if (!are_exports_done()) return false;
   return resource_ ? try_end_block() : try_end_origin();
 }
 
@@ -847,7 +847,7 @@ Result<Block> Storage::try_release_block(StreamRef stream, CallSite site) noexce
                    "{what} cannot be released, because no resource allocated it.", site)
         .with("what", origin()->what());
   }
-  if (!is_behind_strangers()) {
+  if (!are_exports_done()) {
     // No stream knows what they have done, and with one the host does not wait.
     if (stream.id()) {
       return Failure(ErrorCode::access_conflict,
@@ -898,7 +898,7 @@ void StorageUse::end_on(StreamRef stream) noexcept {
   storage_ = {};
 }
 
-void StorageUse::end_ahead() noexcept {
+void StorageUse::end_deferred() noexcept {
   if (!storage_) return;
   storage_->uses_.end(ticket_, stream_, {}, access_);
   if (is_write(access_)) storage_->note_written(offset_, bytes_);

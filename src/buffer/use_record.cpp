@@ -28,7 +28,7 @@ bool must_wait(Access access, const UseRecord::Entry& earlier) noexcept {
 
 }  // namespace
 
-void SpinLock::lock_among_others() noexcept {
+void SpinLock::lock_contended() noexcept {
   do {
     std::this_thread::yield();
   } while (!try_lock());
@@ -237,7 +237,7 @@ Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, 
     return ticket;
   const std::lock_guard lock(mutex_, std::adopt_lock);
   if (!make_room() || !add_waits(stream.id(), access, waits)) {
-    give_turn_back(*ticket);
+    return_turn(*ticket);
     return no_host_memory("the record of a buffer's uses", site);
   }
   ++begun_;
@@ -316,7 +316,7 @@ void UseRecord::forget_up_to(std::uint64_t version) noexcept {
 void UseRecord::end(const Ticket& ticket, StreamRef stream, Mark mark, Access access) noexcept {
   const std::lock_guard lock(mutex_);
   --begun_;
-  give_turn_back(ticket);
+  return_turn(ticket);
   if (is_write(access)) forget_up_to(ticket.version());
   if (stream.id()) {
     put(stream, mark ? mark.sequence : still_to_come, ticket.version(), is_write(access));
@@ -326,7 +326,7 @@ void UseRecord::end(const Ticket& ticket, StreamRef stream, Mark mark, Access ac
 void UseRecord::cancel(const Ticket& ticket) noexcept {
   const std::lock_guard lock(mutex_);
   --begun_;
-  give_turn_back(ticket);
+  return_turn(ticket);
 }
 
 Result<void> UseRecord::try_note(StreamRef stream, Mark mark, Access access) noexcept {

@@ -98,33 +98,34 @@ DeviceState::~DeviceState() {
     for (const NativeEvent event : lent_events_) backend_->destroy_event(event);
     backend_.reset();
     // The streams will never deliver these.
-    while (carried_ != nullptr) delete std::exchange(carried_, carried_->next);
+    while (in_flight_objects_ != nullptr)
+      delete std::exchange(in_flight_objects_, in_flight_objects_->next);
   } else {
     static_cast<void>(backend_.release());
   }
 }
 
-void DeviceState::carry(Carried& load) noexcept {
-  const std::lock_guard lock(carried_mutex_);
-  load.next = carried_;
-  if (carried_ != nullptr) carried_->previous = &load;
-  carried_ = &load;
+void DeviceState::add_in_flight_object(InFlightObject& load) noexcept {
+  const std::lock_guard lock(in_flight_objects_mutex_);
+  load.next = in_flight_objects_;
+  if (in_flight_objects_ != nullptr) in_flight_objects_->previous = &load;
+  in_flight_objects_ = &load;
 }
 
-void DeviceState::put_down(Carried& load) noexcept {
-  const std::lock_guard lock(carried_mutex_);
+void DeviceState::remove_in_flight_object(InFlightObject& load) noexcept {
+  const std::lock_guard lock(in_flight_objects_mutex_);
   if (load.next != nullptr) load.next->previous = load.previous;
-  (load.previous != nullptr ? load.previous->next : carried_) = load.next;
+  (load.previous != nullptr ? load.previous->next : in_flight_objects_) = load.next;
 }
 
 namespace {
 
-constinit std::atomic<void (*)(DeviceState&) noexcept> told_of_last_handles = nullptr;
+constinit std::atomic<void (*)(DeviceState&) noexcept> last_handle_callback = nullptr;
 
 }  // namespace
 
-void DeviceState::tell_of_last_handles(void (*told)(DeviceState& device) noexcept) noexcept {
-  told_of_last_handles.store(told, std::memory_order_release);
+void DeviceState::on_last_handle_of_device(void (*told)(DeviceState& device) noexcept) noexcept {
+  last_handle_callback.store(told, std::memory_order_release);
 }
 
 /// The object that all handles of the program share. Its destructor runs when the last one is gone;
@@ -142,8 +143,8 @@ struct DeviceState::Handles {
       state->has_handles_ = false;
       left = state->companion();
     }
-    if (left != nullptr) left->let_go();
-    if (auto* const told = told_of_last_handles.load(std::memory_order_acquire)) told(*state);
+    if (left != nullptr) left->on_last_handle();
+    if (auto* const told = last_handle_callback.load(std::memory_order_acquire)) told(*state);
   }
 
   const std::shared_ptr<DeviceState> state;
@@ -307,7 +308,7 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
     if (stream.loans > 0 && --stream.loans > 0) return;
   }
   stream.is_ending.store(true);
-  while (stream.stays.load() != 0) std::this_thread::yield();
+  while (stream.pins.load() != 0) std::this_thread::yield();
   {
     const std::lock_guard lock(stream.mutex);
     if (stream.has_next.exchange(false, std::memory_order_acq_rel)) {

@@ -36,22 +36,22 @@ Failure no_structure(CallSite site) noexcept {
 /// Texts have an offset even where there are none of them.
 alignas(64) constexpr std::int64_t no_offset = 0;
 
-struct Shipment;
+struct ExportState;
 
-/// One column of a shipment, whose structure points here.
+/// One column of a state, whose structure points here.
 struct Piece {
   ArrowArray array = {};
   std::array<const void*, 3> buffers = {};
   std::array<Storage*, 3> escaped = {};  // kept by the column
-  Shipment* shipment = nullptr;
-  const Column* column = nullptr;  // the shipment's, or its own; null once it was released
+  ExportState* state = nullptr;
+  const Column* column = nullptr;  // the state's, or its own; null once it was released
   Column* own = nullptr;           // of a child whose struct was released before it
 };
 
 /// What exported structures point to, in one piece of memory: this, a piece for each column, and
 /// pointers to their structures. The struct and each child have a share, because children may be
 /// moved out.
-struct Shipment {
+struct ExportState {
   std::atomic<std::size_t> shares = 0;
   std::mutex mutex;  // of the columns of pieces, once the struct or a child was released
   Event event;       // after everything else: whoever has memory may still wait for it
@@ -64,72 +64,73 @@ struct Shipment {
   std::array<const void*, 1> base_buffers = {};
 };
 
-void let_go(Piece& piece, ExportBatch& batch) noexcept {
+void release(Piece& piece, ExportBatch& batch) noexcept {
   for (Storage*& storage : piece.escaped) {
     if (storage != nullptr) batch.end(*std::exchange(storage, nullptr));
   }
 }
 
-void end(Shipment* shipment) noexcept {
+void end(ExportState* state) noexcept {
   {
     ExportBatch batch;
-    for (Piece& piece : shipment->pieces) let_go(piece, batch);
+    for (Piece& piece : state->pieces) release(piece, batch);
   }
-  for (Piece& piece : shipment->pieces) delete std::exchange(piece.own, nullptr);
-  std::destroy_at(shipment);
-  ::operator delete(shipment);
+  for (Piece& piece : state->pieces) delete std::exchange(piece.own, nullptr);
+  std::destroy_at(state);
+  ::operator delete(state);
 }
 
-struct EndShipment {
-  void operator()(Shipment* shipment) const noexcept { end(shipment); }
+struct EndExport {
+  void operator()(ExportState* state) const noexcept { end(state); }
 };
-using ShipmentOwner = std::unique_ptr<Shipment, EndShipment>;
+using ExportStateOwner = std::unique_ptr<ExportState, EndExport>;
 
 /// Throws std::bad_alloc.
-ShipmentOwner make_shipment(std::size_t columns) {
-  static_assert(sizeof(Shipment) % alignof(Piece) == 0 && std::is_trivially_destructible_v<Piece>);
+ExportStateOwner make_export_state(std::size_t columns) {
+  static_assert(sizeof(ExportState) % alignof(Piece) == 0 &&
+                std::is_trivially_destructible_v<Piece>);
   // No more than a schema has fields, which are larger.
   std::byte* const memory = static_cast<std::byte*>(
-      ::operator new(sizeof(Shipment) + columns * (sizeof(Piece) + sizeof(ArrowArray*))));
-  ShipmentOwner made(::new (static_cast<void*>(memory)) Shipment);
-  Piece* const pieces = reinterpret_cast<Piece*>(memory + sizeof(Shipment));
+      ::operator new(sizeof(ExportState) + columns * (sizeof(Piece) + sizeof(ArrowArray*))));
+  ExportStateOwner made(::new (static_cast<void*>(memory)) ExportState);
+  Piece* const pieces = reinterpret_cast<Piece*>(memory + sizeof(ExportState));
   std::uninitialized_value_construct_n(pieces, columns);
   made->pieces = {pieces, columns};
   made->children = reinterpret_cast<ArrowArray**>(pieces + columns);
   for (std::size_t i = 0; i < columns; ++i) {
-    pieces[i].shipment = made.get();
+    pieces[i].state = made.get();
     made->children[i] = &pieces[i].array;
   }
   return made;
 }
 
-void drop(Shipment* shipment, std::size_t shares = 1) noexcept {
-  if (shipment->shares.fetch_sub(shares, std::memory_order_acq_rel) == shares) end(shipment);
+void drop(ExportState* state, std::size_t shares = 1) noexcept {
+  if (state->shares.fetch_sub(shares, std::memory_order_acq_rel) == shares) end(state);
 }
 
 void release_column(ArrowArray* self) {
   Piece* const piece = static_cast<Piece*>(self->private_data);
-  Shipment* const shipment = piece->shipment;
+  ExportState* const state = piece->state;
   {
     ExportBatch batch;
-    let_go(*piece, batch);
+    release(*piece, batch);
   }
   Column* own = nullptr;
   {
-    const std::lock_guard lock(shipment->mutex);
+    const std::lock_guard lock(state->mutex);
     piece->column = nullptr;
     own = std::exchange(piece->own, nullptr);
   }
   delete own;
   self->release = nullptr;
-  drop(shipment);
+  drop(state);
 }
 
 /// Children that were moved out keep their own columns from now on, and not those of the others.
-void divide(Shipment& shipment) noexcept {
+void divide(ExportState& state) noexcept {
   {
-    const std::lock_guard lock(shipment.mutex);
-    for (Piece& piece : shipment.pieces) {
+    const std::lock_guard lock(state.mutex);
+    for (Piece& piece : state.pieces) {
       if (piece.column == nullptr) continue;
       try {
         piece.own = new Column(*piece.column);
@@ -139,11 +140,11 @@ void divide(Shipment& shipment) noexcept {
       piece.column = piece.own;
     }
   }
-  shipment.table = Table();
+  state.table = Table();
 }
 
 void release_table(ArrowArray* self) {
-  Shipment* const shipment = static_cast<Shipment*>(self->private_data);
+  ExportState* const state = static_cast<ExportState*>(self->private_data);
   // Shares of its own and of the children that are still there are given back at once.
   std::size_t shares = 1;
   {
@@ -153,23 +154,23 @@ void release_table(ArrowArray* self) {
       if (child->release == nullptr) continue;
       Piece* const piece =
           child->release == release_column ? static_cast<Piece*>(child->private_data) : nullptr;
-      if (piece == nullptr || piece->shipment != shipment) {
-        release_of_others(*child);  // somebody put another one there
+      if (piece == nullptr || piece->state != state) {
+        call_release(*child);  // somebody put another one there
         continue;
       }
-      let_go(*piece, batch);
+      release(*piece, batch);
       piece->column = nullptr;
       child->release = nullptr;
       ++shares;
     }
   }
-  if (shares <= shipment->pieces.size()) divide(*shipment);
+  if (shares <= state->pieces.size()) divide(*state);
   self->release = nullptr;
-  drop(shipment, shares);
+  drop(state, shares);
 }
 
-/// Where all memory of a shipment is, in Arrow's words.
-struct Whereabouts {
+/// Where all memory of a state is, in Arrow's words.
+struct DeviceLocation {
   ArrowDeviceType type = ARROW_DEVICE_CPU;
   std::int64_t id = -1;
   const Device* device = nullptr;  // a storage's; none where there is no memory
@@ -177,7 +178,7 @@ struct Whereabouts {
   [[nodiscard]] bool is_known() const noexcept { return device != nullptr; }
 };
 
-Failure no_word(const Storage& storage, CallSite site) noexcept {
+Failure no_device_type(const Storage& storage, CallSite site) noexcept {
   return Failure(ErrorCode::arrow_rejected,
                  "Arrow has no device type for {value} memory of '{device}'. Copy the memory to "
                  "the host first.",
@@ -187,22 +188,22 @@ Failure no_word(const Storage& storage, CallSite site) noexcept {
       .with("device", storage.device().spec());
 }
 
-Result<Whereabouts> try_name(const Storage& storage, CallSite site) noexcept {
+Result<DeviceLocation> try_name(const Storage& storage, CallSite site) noexcept {
   const Result<abi::DLDevice> word = try_dlpack_device(storage, site);
-  if (!word) return no_word(storage, site);
+  if (!word) return no_device_type(storage, site);
   const bool is_host = word->device_type == ARROW_DEVICE_CPU;
-  return Whereabouts{word->device_type, is_host ? -1 : device_ordinal(storage.device()),
-                     &storage.device()};
+  return DeviceLocation{word->device_type, is_host ? -1 : device_ordinal(storage.device()),
+                        &storage.device()};
 }
 
 /// Where memory of columns would be, of which none goes out: an array without rows is of its device
 /// all the same, and who looks for it there takes no other. Nowhere if they have no buffers.
-Whereabouts find_empty(std::span<const Column> columns) noexcept {
+DeviceLocation find_empty(std::span<const Column> columns) noexcept {
   for (const Column& column : columns) {
     const ColumnParts& parts = column.parts();
     for (const Buffer* part : {&parts.values, &parts.validity, &parts.offsets}) {
       if (!*part) continue;
-      if (const Result<Whereabouts> named = try_name(*part->storage(), {}); named) return *named;
+      if (const Result<DeviceLocation> named = try_name(*part->storage(), {}); named) return *named;
     }
   }
   return {};
@@ -257,7 +258,7 @@ class Packer {
   }
 
   /// All writers are behind it: the event, or the host.
-  [[nodiscard]] Result<void> try_order(Shipment& shipment) noexcept {
+  [[nodiscard]] Result<void> try_order(ExportState& state) noexcept {
     if (!where_.is_known()) return {};
     if (where_.type == ARROW_DEVICE_CPU) {
       for (const Mark mark : waits_.all()) {
@@ -270,7 +271,7 @@ class Packer {
     MarkSet others;
     {
       // One of another device is not even looked at: that may be closed.
-      const StreamStay stay(standing_.device_id() == where_.device->id() ? standing_ : StreamRef{});
+      const StreamPin stay(standing_.device_id() == where_.device->id() ? standing_ : StreamRef{});
       StreamRef stream = stay ? standing_ : options_.stream;
       if (!stream.id()) {
         const Result<StreamRef> own = where_.device->try_copy_stream();
@@ -294,12 +295,12 @@ class Packer {
     for (const Mark mark : others.all()) {
       if (Result<void> done = Device::try_wait(mark); !done) return done;
     }
-    shipment.event = *std::move(event);
-    shipment.event_slot = reinterpret_cast<void*>(shipment.event.native().value);
+    state.event = *std::move(event);
+    state.event_slot = reinterpret_cast<void*>(state.event.native().value);
     return {};
   }
 
-  [[nodiscard]] const Whereabouts& where() const noexcept { return where_; }
+  [[nodiscard]] const DeviceLocation& where() const noexcept { return where_; }
 
  private:
   [[nodiscard]] Result<void> try_place(const Storage& storage) {
@@ -322,7 +323,7 @@ class Packer {
           .with("value", name(storage.kind()))
           .with("device", storage.device().spec());
     }
-    const Result<Whereabouts> named = try_name(storage, site);
+    const Result<DeviceLocation> named = try_name(storage, site);
     if (!named) return named.failure();
     if (!where_.is_known()) {
       where_ = *named;
@@ -383,16 +384,16 @@ class Packer {
   const bool is_for_host_;
   const ArrowExport& options_;
   const StreamRef standing_;
-  Whereabouts where_;
+  DeviceLocation where_;
   StorageKind last_kind_ = StorageKind::file;  // once a place is known
   MarkSet waits_;
   ExportBatch batch_;
 };
 
-/// A shipment, with the structure of its root.
+/// A state, with the structure of its root.
 struct Packed {
   ArrowArray array = {};
-  Whereabouts where = {};
+  DeviceLocation where = {};
   void** event = nullptr;
 };
 
@@ -406,30 +407,29 @@ Result<Packed> try_pack_table(const Table& table, bool is_for_host, const ArrowE
                    options.site)
         .with("rows", *rows);
   }
-  ShipmentOwner shipment = make_shipment(table.arity());
-  shipment->table = table;
-  shipment->rows = static_cast<std::size_t>(*rows);
+  ExportStateOwner state = make_export_state(table.arity());
+  state->table = table;
+  state->rows = static_cast<std::size_t>(*rows);
   Packer packer(is_for_host, options, standing);
   for (std::size_t i = 0; i < table.arity(); ++i) {
-    const Column& column = shipment->table.columns()[i];
-    if (Result<void> packed = packer.try_pack(shipment->pieces[i], shipment->rows, column);
-        !packed) {
+    const Column& column = state->table.columns()[i];
+    if (Result<void> packed = packer.try_pack(state->pieces[i], state->rows, column); !packed) {
       return Failure(packed.failure()).with("column", table.schema().fields()[i].name);
     }
   }
-  if (Result<void> ordered = packer.try_order(*shipment); !ordered) return ordered.failure();
-  shipment->shares = 1 + table.arity();
+  if (Result<void> ordered = packer.try_order(*state); !ordered) return ordered.failure();
+  state->shares = 1 + table.arity();
   Packed packed;
-  packed.where = packer.where().is_known() ? packer.where() : find_empty(shipment->table.columns());
-  packed.event = shipment->event_slot != nullptr ? &shipment->event_slot : nullptr;
+  packed.where = packer.where().is_known() ? packer.where() : find_empty(state->table.columns());
+  packed.event = state->event_slot != nullptr ? &state->event_slot : nullptr;
   ArrowArray& array = packed.array;
-  array.length = static_cast<std::int64_t>(shipment->rows);
+  array.length = static_cast<std::int64_t>(state->rows);
   array.n_buffers = 1;
-  array.buffers = shipment->base_buffers.data();
+  array.buffers = state->base_buffers.data();
   array.n_children = static_cast<std::int64_t>(table.arity());
-  array.children = shipment->children;
+  array.children = state->children;
   array.release = release_table;
-  array.private_data = shipment.release();
+  array.private_data = state.release();
   return packed;
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow array", options.site);
@@ -437,21 +437,21 @@ Result<Packed> try_pack_table(const Table& table, bool is_for_host, const ArrowE
 
 Result<Packed> try_pack_column(const Column& column, bool is_for_host,
                                const ArrowExport& options) noexcept try {
-  ShipmentOwner shipment = make_shipment(1);
-  shipment->column = column;
-  shipment->rows = column.capacity();
-  Piece& piece = shipment->pieces[0];
+  ExportStateOwner state = make_export_state(1);
+  state->column = column;
+  state->rows = column.capacity();
+  Piece& piece = state->pieces[0];
   Packer packer(is_for_host, options);
-  if (Result<void> packed = packer.try_pack(piece, shipment->rows, shipment->column); !packed) {
+  if (Result<void> packed = packer.try_pack(piece, state->rows, state->column); !packed) {
     return packed.failure();
   }
-  if (Result<void> ordered = packer.try_order(*shipment); !ordered) return ordered.failure();
-  shipment->shares = 1;
+  if (Result<void> ordered = packer.try_order(*state); !ordered) return ordered.failure();
+  state->shares = 1;
   Packed packed;
-  packed.where = packer.where().is_known() ? packer.where() : find_empty({&shipment->column, 1});
-  packed.event = shipment->event_slot != nullptr ? &shipment->event_slot : nullptr;
+  packed.where = packer.where().is_known() ? packer.where() : find_empty({&state->column, 1});
+  packed.event = state->event_slot != nullptr ? &state->event_slot : nullptr;
   packed.array = piece.array;
-  static_cast<void>(shipment.release());
+  static_cast<void>(state.release());
   return packed;
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow array", options.site);
@@ -549,14 +549,14 @@ void release_stream(Stream* stream) {
 }
 
 /// Where the memory of a table is. Nowhere if there is none.
-Result<Whereabouts> try_find(const Table& table, CallSite site) noexcept {
+Result<DeviceLocation> try_find(const Table& table, CallSite site) noexcept {
   for (const Column& column : table.columns()) {
     const ColumnParts& parts = column.parts();
     for (const Buffer* part : {&parts.values, &parts.validity, &parts.offsets}) {
       if (*part && part->size_bytes() != 0) return try_name(*part->storage(), site);
     }
   }
-  return Whereabouts{};
+  return DeviceLocation{};
 }
 
 Result<void> try_make_stream(std::span<const Table> tables, Chunks& chunks,
@@ -600,26 +600,26 @@ bool is_untouched(const Piece& piece, const ArrowArray& array) noexcept {
 
 const Table* exported_table(const ArrowArray& array) noexcept {
   if (array.release != release_table) return nullptr;
-  const Shipment& shipment = *static_cast<const Shipment*>(array.private_data);
-  if (array.length != static_cast<std::int64_t>(shipment.rows) || array.offset != 0 ||
-      array.n_children != static_cast<std::int64_t>(shipment.pieces.size()) ||
-      array.children != shipment.children) {
+  const ExportState& state = *static_cast<const ExportState*>(array.private_data);
+  if (array.length != static_cast<std::int64_t>(state.rows) || array.offset != 0 ||
+      array.n_children != static_cast<std::int64_t>(state.pieces.size()) ||
+      array.children != state.children) {
     return nullptr;
   }
-  for (std::size_t i = 0; i < shipment.pieces.size(); ++i) {
-    const Piece& piece = shipment.pieces[i];
+  for (std::size_t i = 0; i < state.pieces.size(); ++i) {
+    const Piece& piece = state.pieces[i];
     // One that was moved out has no column here to look at.
-    if (shipment.children[i] != &piece.array || piece.array.release != release_column) {
+    if (state.children[i] != &piece.array || piece.array.release != release_column) {
       return nullptr;
     }
-    const std::size_t first = shipment.rows == 0 ? 0 : piece.column->parts().first;
+    const std::size_t first = state.rows == 0 ? 0 : piece.column->parts().first;
     if (piece.array.private_data != &piece || piece.array.length != array.length ||
         piece.array.offset != static_cast<std::int64_t>(first) ||
         piece.array.buffers != piece.buffers.data()) {
       return nullptr;
     }
   }
-  return &shipment.table;
+  return &state.table;
 }
 
 ExportedColumn exported_column(const ArrowArray& array) noexcept {
@@ -627,7 +627,7 @@ ExportedColumn exported_column(const ArrowArray& array) noexcept {
   const Piece& piece = *static_cast<const Piece*>(array.private_data);
   if (!is_untouched(piece, array)) return {};
   try {
-    const std::lock_guard lock(piece.shipment->mutex);
+    const std::lock_guard lock(piece.state->mutex);
     return {*piece.column, static_cast<std::size_t>(array.length)};
   } catch (const std::bad_alloc&) {
     return {};
@@ -683,7 +683,7 @@ Result<void> try_export_arrow(std::span<const Table> tables, ArrowDeviceArrayStr
   if (Result<void> made = try_make_stream(tables, *chunks, options); !made) return made;
   bool is_known = false;
   for (const Table& table : chunks->tables) {
-    const Result<Whereabouts> there = try_find(table, site);
+    const Result<DeviceLocation> there = try_find(table, site);
     if (!there) return there.failure();
     if (!there->is_known()) continue;
     if (!std::exchange(is_known, true)) {
@@ -701,7 +701,7 @@ Result<void> try_export_arrow(std::span<const Table> tables, ArrowDeviceArrayStr
   }
   for (const Table& table : chunks->tables) {
     if (is_known) break;
-    const Whereabouts there = find_empty(table.columns());
+    const DeviceLocation there = find_empty(table.columns());
     is_known = there.is_known();
     chunks->type = there.type;
     chunks->id = there.id;

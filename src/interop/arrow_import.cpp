@@ -39,7 +39,7 @@ struct Holder {
 void drop(void* context) noexcept {
   Holder* const holder = static_cast<Holder*>(context);
   if (holder->shares.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  release_of_others(holder->array);
+  call_release(holder->array);
   delete holder;
 }
 
@@ -51,7 +51,7 @@ class Owned {
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
   ~Owned() {
-    if (structure_ != nullptr) release_of_others(*structure_);
+    if (structure_ != nullptr) call_release(*structure_);
   }
 
  private:

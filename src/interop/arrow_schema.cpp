@@ -150,41 +150,41 @@ Result<ArrowField> try_leaf(const ArrowSchema& schema, const ArrowWhere& where, 
 /// What an exported schema points to, in one piece of memory: this, the structures of the fields,
 /// pointers to them, and texts that the schema does not have as they are wanted. The struct and its
 /// children each have a share, because children may be moved out.
-struct Cargo {
+struct SchemaState {
   std::atomic<std::size_t> shares = 1;
   Schema schema;  // whose names the structures have, and for those that come back
   ArrowSchema* fields = nullptr;
   ArrowSchema** children = nullptr;
 };
 
-void drop(Cargo* cargo, std::size_t shares = 1) noexcept {
-  if (cargo->shares.fetch_sub(shares, std::memory_order_acq_rel) != shares) return;
-  std::destroy_at(cargo);
-  ::operator delete(cargo);
+void drop(SchemaState* state, std::size_t shares = 1) noexcept {
+  if (state->shares.fetch_sub(shares, std::memory_order_acq_rel) != shares) return;
+  std::destroy_at(state);
+  ::operator delete(state);
 }
 
 void release_field(ArrowSchema* self) {
-  Cargo* const cargo = static_cast<Cargo*>(self->private_data);
+  SchemaState* const state = static_cast<SchemaState*>(self->private_data);
   self->release = nullptr;
-  drop(cargo);
+  drop(state);
 }
 
 void release_struct(ArrowSchema* self) {
-  Cargo* const cargo = static_cast<Cargo*>(self->private_data);
+  SchemaState* const state = static_cast<SchemaState*>(self->private_data);
   // Shares of its own and of the children that are still there are given back at once.
   std::size_t shares = 1;
   for (std::int64_t i = 0; i < self->n_children; ++i) {
     ArrowSchema* const child = self->children[i];
     if (child->release == nullptr) continue;
-    if (child->release == release_field && child->private_data == cargo) {
+    if (child->release == release_field && child->private_data == state) {
       child->release = nullptr;
       ++shares;
     } else {
-      release_of_others(*child);  // somebody put another one there
+      call_release(*child);  // somebody put another one there
     }
   }
   self->release = nullptr;
-  drop(cargo, shares);
+  drop(state, shares);
 }
 
 /// Texts, one behind the other, in memory that is large enough.
@@ -229,7 +229,7 @@ class Writer {
 
 /// Throws std::bad_alloc. With the metadata of the schema, which its struct wants.
 struct Packed {
-  Cargo* cargo;
+  SchemaState* state;
   const char* metadata;
 };
 Packed pack(Schema schema) {
@@ -239,29 +239,29 @@ Packed pack(Schema schema) {
     texts += metadata_bytes(field.metadata);
     if (const std::string& zone = field.type.zone(); !zone.empty()) texts += 4 + zone.size() + 1;
   }
-  static_assert(sizeof(Cargo) % alignof(ArrowSchema) == 0);
-  char* const memory = static_cast<char*>(
-      ::operator new(sizeof(Cargo) + count * (sizeof(ArrowSchema) + sizeof(ArrowSchema*)) + texts));
-  Cargo* const cargo = ::new (static_cast<void*>(memory)) Cargo;
-  cargo->fields = reinterpret_cast<ArrowSchema*>(memory + sizeof(Cargo));
-  cargo->children = reinterpret_cast<ArrowSchema**>(cargo->fields + count);
-  Writer writer(reinterpret_cast<char*>(cargo->children + count));
+  static_assert(sizeof(SchemaState) % alignof(ArrowSchema) == 0);
+  char* const memory = static_cast<char*>(::operator new(
+      sizeof(SchemaState) + count * (sizeof(ArrowSchema) + sizeof(ArrowSchema*)) + texts));
+  SchemaState* const state = ::new (static_cast<void*>(memory)) SchemaState;
+  state->fields = reinterpret_cast<ArrowSchema*>(memory + sizeof(SchemaState));
+  state->children = reinterpret_cast<ArrowSchema**>(state->fields + count);
+  Writer writer(reinterpret_cast<char*>(state->children + count));
   for (std::size_t i = 0; i < count; ++i) {
     const Field& field = schema.fields()[i];
     const std::string_view format = static_format(field.type);
-    ArrowSchema& made = *::new (static_cast<void*>(cargo->fields + i)) ArrowSchema();
+    ArrowSchema& made = *::new (static_cast<void*>(state->fields + i)) ArrowSchema();
     made.format = field.type.zone().empty() ? format.data() : writer.put(format, field.type.zone());
     made.name = field.name.c_str();
     made.metadata = writer.put(field.metadata);
     made.flags = field.is_nullable ? ARROW_FLAG_NULLABLE : 0;
     made.release = release_field;
-    made.private_data = cargo;
-    cargo->children[i] = &made;
+    made.private_data = state;
+    state->children[i] = &made;
   }
   const char* const metadata = writer.put(schema.metadata());
   // The fields stay where they are: handles share them.
-  cargo->schema = std::move(schema);
-  return {cargo, metadata};
+  state->schema = std::move(schema);
+  return {state, metadata};
 }
 
 }  // namespace
@@ -281,14 +281,14 @@ Result<void> try_export_arrow_schema(const Schema& schema, ArrowSchema* out, Cal
   if (out == nullptr) return no_structure("out", site);
   *out = {};
   const Packed packed = pack(schema);
-  packed.cargo->shares = 1 + schema.size();
+  packed.state->shares = 1 + schema.size();
   out->format = "+s";
   out->name = "";
   out->metadata = packed.metadata;
   out->n_children = static_cast<std::int64_t>(schema.size());
-  out->children = packed.cargo->children;
+  out->children = packed.state->children;
   out->release = release_struct;
-  out->private_data = packed.cargo;
+  out->private_data = packed.state;
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow schema", site);
@@ -298,7 +298,7 @@ Result<void> try_export_arrow_schema(const Field& field, ArrowSchema* out, CallS
     try {
   if (out == nullptr) return no_structure("out", site);
   *out = {};
-  *out = pack(Schema({field})).cargo->fields[0];
+  *out = pack(Schema({field})).state->fields[0];
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow schema", site);
@@ -310,17 +310,17 @@ Result<ArrowFields> try_read_arrow_schema(const ArrowSchema* schema, CallSite si
   if (Result<void> alive = check_released(schema, root, site); !alive) return alive.failure();
   if (schema->release == release_struct) {
     // Ours comes back, and is what it was unless somebody changed its fields or their order.
-    const Cargo& cargo = *static_cast<const Cargo*>(schema->private_data);
-    const std::span<const Field> fields = cargo.schema.fields();
+    const SchemaState& state = *static_cast<const SchemaState*>(schema->private_data);
+    const std::span<const Field> fields = state.schema.fields();
     bool is_whole = schema->n_children == static_cast<std::int64_t>(fields.size()) &&
-                    schema->children == cargo.children;
+                    schema->children == state.children;
     for (std::size_t i = 0; is_whole && i < fields.size(); ++i) {
-      const ArrowSchema& child = cargo.fields[i];
-      is_whole = cargo.children[i] == &child && child.release == release_field &&
+      const ArrowSchema& child = state.fields[i];
+      is_whole = state.children[i] == &child && child.release == release_field &&
                  child.name == fields[i].name.c_str() &&
                  child.flags == (fields[i].is_nullable ? ARROW_FLAG_NULLABLE : 0);
     }
-    if (is_whole) return ArrowFields{cargo.schema, {}};
+    if (is_whole) return ArrowFields{state.schema, {}};
   }
   if (schema->format == nullptr || std::strncmp(schema->format, "+s", 3) != 0) {
     const std::size_t length =
@@ -370,14 +370,14 @@ Result<ArrowField> try_read_arrow_field(const ArrowSchema* schema, CallSite site
 
 Result<Schema> try_import_arrow_schema(ArrowSchema* schema, CallSite site) noexcept {
   Result<ArrowFields> read = try_read_arrow_schema(schema, site);
-  if (schema != nullptr) release_of_others(*schema);
+  if (schema != nullptr) call_release(*schema);
   if (!read) return read.failure();
   return std::move(read->schema);
 }
 
 Result<Field> try_import_arrow_field(ArrowSchema* schema, CallSite site) noexcept {
   Result<ArrowField> read = try_read_arrow_field(schema, site);
-  if (schema != nullptr) release_of_others(*schema);
+  if (schema != nullptr) call_release(*schema);
   if (!read) return read.failure();
   return std::move(read->field);
 }

@@ -107,7 +107,7 @@ std::byte* address_for_others(const StridedBuffer& tensor) noexcept {
 }
 
 /// What an exported structure points to, in one piece of memory with it.
-struct Shipment {
+struct ExportState {
   union {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
@@ -118,64 +118,65 @@ struct Shipment {
   // shape and strides follow
 
   template <class Tensor>
-  Shipment(const Tensor& given, bool is_usual_size)
+  ExportState(const Tensor& given, bool is_usual_size)
       : versioned(), tensor(given), is_usual(is_usual_size) {}
-  ~Shipment() {
+  ~ExportState() {
     if (is_exported) ExportBatch().end(*tensor.hull().storage());
   }
-  Shipment(const Shipment&) = delete;
-  Shipment& operator=(const Shipment&) = delete;
+  ExportState(const ExportState&) = delete;
+  ExportState& operator=(const ExportState&) = delete;
   std::int64_t* numbers() noexcept { return reinterpret_cast<std::int64_t*>(this + 1); }
 };
 
-constexpr std::size_t shipment_bytes(std::size_t rank) noexcept {
-  return sizeof(Shipment) + 2 * rank * sizeof(std::int64_t);
+constexpr std::size_t export_state_bytes(std::size_t rank) noexcept {
+  return sizeof(ExportState) + 2 * rank * sizeof(std::int64_t);
 }
 constexpr std::size_t max_extent = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t usual_rank = 4;
-constexpr std::align_val_t shipment_alignment{alignof(Shipment)};
-thread_local SpareRecords<shipment_bytes(usual_rank), alignof(Shipment), 16> spare_shipments;
+constexpr std::align_val_t export_state_alignment{alignof(ExportState)};
+thread_local SpareRecords<export_state_bytes(usual_rank), alignof(ExportState), 16>
+    spare_export_states;
 
-void free_shipment(void* memory, bool is_usual) noexcept {
+void free_export_state(void* memory, bool is_usual) noexcept {
   if (is_usual) {
-    spare_shipments.give(memory);
+    spare_export_states.give(memory);
   } else {
-    ::operator delete(memory, shipment_alignment);
+    ::operator delete(memory, export_state_alignment);
   }
 }
 
-void end(Shipment* shipment) noexcept {
-  const bool is_usual = shipment->is_usual;
-  std::destroy_at(shipment);
-  free_shipment(shipment, is_usual);
+void end(ExportState* state) noexcept {
+  const bool is_usual = state->is_usual;
+  std::destroy_at(state);
+  free_export_state(state, is_usual);
 }
 
 /// Null if the host has no memory.
 template <class Tensor>
-Shipment* make_shipment(const Tensor& tensor) noexcept {
+ExportState* make_export_state(const Tensor& tensor) noexcept {
   const std::size_t rank = tensor.shape().rank();
   const bool is_usual = rank <= usual_rank;
-  void* const memory = is_usual
-                           ? spare_shipments.try_take()
-                           : ::operator new(shipment_bytes(rank), shipment_alignment, std::nothrow);
+  void* const memory =
+      is_usual ? spare_export_states.try_take()
+               : ::operator new(export_state_bytes(rank), export_state_alignment, std::nothrow);
   if (memory == nullptr) return nullptr;
   try {
-    return ::new (memory) Shipment(tensor, is_usual);
+    return ::new (memory) ExportState(tensor, is_usual);
   } catch (const std::bad_alloc&) {
-    free_shipment(memory, is_usual);
+    free_export_state(memory, is_usual);
     return nullptr;
   }
 }
 
-struct EndShipment {
-  void operator()(Shipment* shipment) const noexcept { end(shipment); }
+struct EndExport {
+  void operator()(ExportState* state) const noexcept { end(state); }
 };
 
 void delete_versioned(DLManagedTensorVersioned* self) {
-  if (self != nullptr) end(static_cast<Shipment*>(self->manager_ctx));
+  if (self != nullptr) end(static_cast<ExportState*>(self->manager_ctx));
 }
 void delete_legacy(DLManagedTensor* self) {
-  if (self != nullptr) end(static_cast<Shipment*>(self->manager_ctx));
+  if (self != nullptr) end(static_cast<ExportState*>(self->manager_ctx));
 }
 
 Result<void> order(Storage& storage, const DlpackExport& options) noexcept {
@@ -243,12 +244,12 @@ Result<void> try_prepare(const StridedBuffer& tensor, const DlpackExport& option
 
 /// All but what the two forms differ in.
 template <class Tensor>
-Result<Shipment*> try_ship(const Tensor& given, const DlpackExport& options) noexcept {
+Result<ExportState*> try_make_export(const Tensor& given, const DlpackExport& options) noexcept {
   const CallSite site = options.site;
   if (!given) return no_buffer(site);
   const Result<DLDataType> type = try_dlpack_type(given.dtype(), site);
   if (!type) return type.failure();
-  std::unique_ptr<Shipment, EndShipment> made(make_shipment(given));
+  std::unique_ptr<ExportState, EndExport> made(make_export_state(given));
   if (!made) return no_host_memory("a DLPack tensor", site);
   const StridedBuffer& tensor = made->tensor;
   const Buffer& hull = tensor.hull();
@@ -285,10 +286,10 @@ Result<Shipment*> try_ship(const Tensor& given, const DlpackExport& options) noe
   return made.release();
 }
 
-DLManagedTensorVersioned* with_version(Shipment* shipment, const DlpackExport& options) noexcept {
-  DLManagedTensorVersioned& made = shipment->versioned;
+DLManagedTensorVersioned* with_version(ExportState* state, const DlpackExport& options) noexcept {
+  DLManagedTensorVersioned& made = state->versioned;
   made.version = dlpack_version;
-  made.manager_ctx = shipment;
+  made.manager_ctx = state;
   made.deleter = delete_versioned;
   made.flags = options.is_read_only ? abi::DLPACK_FLAG_BITMASK_READ_ONLY : 0;
   return &made;
@@ -519,12 +520,12 @@ Result<StridedBuffer> try_changed(const StridedBuffer& ours, const DLTensor& ten
 
 /// Ours comes back: what it was, with the share it had. No tensor: it may only be read, and our
 /// storage could be written, so it is to be taken as others are.
-Result<std::optional<StridedBuffer>> try_return(Shipment& shipment, const Offer& offer,
+Result<std::optional<StridedBuffer>> try_return(ExportState& state, const Offer& offer,
                                                 const Device& device,
                                                 const DlpackImport& options) noexcept {
   const CallSite site = options.site;
   const DLTensor& tensor = offer.tensor;
-  Storage& storage = *shipment.tensor.hull().storage();
+  Storage& storage = *state.tensor.hull().storage();
   if (storage.device() != device) {
     return Failure(ErrorCode::device_mismatch,
                    "a DLPack tensor on '{b}' is not memory of '{a}'. Import it with '{b}'.", site)
@@ -540,13 +541,13 @@ Result<std::optional<StridedBuffer>> try_return(Shipment& shipment, const Offer&
     }
   }
   const bool is_said = (offer.flags & abi::DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
-  if (is_untouched(shipment.tensor, tensor)) {
+  if (is_untouched(state.tensor, tensor)) {
     if (is_said && !storage.is_read_only()) return std::optional<StridedBuffer>();
     ExportBatch().end(storage);
-    shipment.is_exported = false;
-    return std::optional(std::move(shipment.tensor));
+    state.is_exported = false;
+    return std::optional(std::move(state.tensor));
   }
-  Result<StridedBuffer> changed = try_changed(shipment.tensor, tensor, site);
+  Result<StridedBuffer> changed = try_changed(state.tensor, tensor, site);
   if (!changed) return changed.failure();
   if (!storage.is_read_only() &&
       (is_said || is_for_reading(changed->shape(), changed->strides()))) {
@@ -564,7 +565,7 @@ Failure no_tensor(CallSite site) noexcept {
 
 template <class Managed>
 void release(void* structure) {
-  delete_of_others(*static_cast<Managed*>(structure));
+  call_deleter(*static_cast<Managed*>(structure));
 }
 
 /// Taken, or refused and let go: once, in either case.
@@ -572,8 +573,8 @@ template <class Managed>
 Result<StridedBuffer> try_import(const Device& device, Managed* managed, Offer offer,
                                  void (*ours)(Managed*), const DlpackImport& options) noexcept {
   if (managed->deleter == ours) {
-    Shipment& shipment = *static_cast<Shipment*>(managed->manager_ctx);
-    Result<std::optional<StridedBuffer>> back = try_return(shipment, offer, device, options);
+    ExportState& state = *static_cast<ExportState*>(managed->manager_ctx);
+    Result<std::optional<StridedBuffer>> back = try_return(state, offer, device, options);
     if (!back || *back) {
       ours(managed);
       return back ? Result<StridedBuffer>(**std::move(back)) : back.failure();
@@ -648,14 +649,14 @@ Result<DLDevice> try_dlpack_device(const Storage& storage, CallSite site) noexce
 
 Result<DLManagedTensorVersioned*> try_export_dlpack(const StridedBuffer& tensor,
                                                     const DlpackExport& options) noexcept {
-  const Result<Shipment*> shipped = try_ship(tensor, options);
+  const Result<ExportState*> shipped = try_make_export(tensor, options);
   if (!shipped) return shipped.failure();
   return with_version(*shipped, options);
 }
 
 Result<DLManagedTensorVersioned*> try_export_dlpack(const Buffer& tensor,
                                                     const DlpackExport& options) noexcept {
-  const Result<Shipment*> shipped = try_ship(tensor, options);
+  const Result<ExportState*> shipped = try_make_export(tensor, options);
   if (!shipped) return shipped.failure();
   return with_version(*shipped, options);
 }
@@ -670,7 +671,7 @@ Result<DLManagedTensor*> try_export_dlpack_legacy(const StridedBuffer& tensor,
         .with("field", "flags")
         .with("value", "read-only");
   }
-  const Result<Shipment*> shipped = try_ship(tensor, options);
+  const Result<ExportState*> shipped = try_make_export(tensor, options);
   if (!shipped) return shipped.failure();
   const DLTensor filled = (*shipped)->versioned.dl_tensor;
   DLManagedTensor* const made = ::new (&(*shipped)->legacy) DLManagedTensor;
@@ -686,7 +687,7 @@ Result<StridedBuffer> try_import_dlpack(const Device& device, DLManagedTensorVer
   if (tensor->version.major != dlpack_version.major) {
     // Nothing behind the flags is where it is in version 1.
     const std::uint32_t major = tensor->version.major;
-    delete_of_others(*tensor);
+    call_deleter(*tensor);
     return rejected("version.major", major, "the supported version is 1", options.site);
   }
   const Offer offer = {tensor->dl_tensor, tensor->flags,

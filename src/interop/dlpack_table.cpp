@@ -18,8 +18,8 @@ std::string_view name_of(const Table& table, std::size_t column) noexcept {
 }
 
 /// What a tensor cannot say of a column, and what goes instead.
-Failure cannot_say(const Table& table, std::size_t column, const char* value, const char* expected,
-                   CallSite site) noexcept {
+Failure cannot_be_tensor(const Table& table, std::size_t column, const char* value,
+                         const char* expected, CallSite site) noexcept {
   return Failure(ErrorCode::dlpack_rejected,
                  "column '{column}' cannot be a DLPack tensor: it has {value}. {expected}.", site)
       .with("field", "column")
@@ -55,25 +55,26 @@ Result<void> check_values(const Table& table, std::size_t index, std::size_t row
   const Column& column = table.columns()[index];
   const LogicalType& type = column.type();
   if (type.is_variable()) {
-    return cannot_say(table, index, "values of different lengths",
-                      "Export the buffers offsets() and values()", options.site);
+    return cannot_be_tensor(table, index, "values of different lengths",
+                            "Export the buffers offsets() and values()", options.site);
   }
   if (type.is_bits()) {
-    return cannot_say(table, index, "one bit per value",
-                      "Export unpack(), a copy with one byte per value, or the buffer values()",
-                      options.site);
+    return cannot_be_tensor(
+        table, index, "one bit per value",
+        "Export unpack(), a copy with one byte per value, or the buffer values()", options.site);
   }
   if (!column.is_nullable() || column.null_count() == std::size_t{0}) return {};
   constexpr const char* instead = "Export the buffers values() and validity()";
   // What nobody has counted is counted by a copy, which waits.
   if (options.is_unordered && !column.null_count()) {
-    return cannot_say(table, index, "a bitmap with an unknown number of nulls", instead,
-                      options.site);
+    return cannot_be_tensor(table, index, "a bitmap with an unknown number of nulls", instead,
+                            options.site);
   }
   const Result<std::size_t> nulls = column.try_count_nulls(rows, options.site);
   if (!nulls) return nulls.failure();
   if (*nulls == 0) return {};
-  return cannot_say(table, index, "missing values", instead, options.site).with("nulls", *nulls);
+  return cannot_be_tensor(table, index, "missing values", instead, options.site)
+      .with("nulls", *nulls);
 }
 
 Result<Buffer> try_values(const Table& table, std::size_t index,
@@ -236,8 +237,8 @@ Result<Column> try_column(Result<StridedBuffer> taken, const DlpackColumn& optio
 }
 
 /// Refused before it could be taken, and let go all the same.
-void let_go(abi::DLManagedTensorVersioned* tensor) noexcept {
-  if (tensor != nullptr) delete_of_others(*tensor);
+void call_deleter(abi::DLManagedTensorVersioned* tensor) noexcept {
+  if (tensor != nullptr) call_deleter(*tensor);
 }
 
 }  // namespace
@@ -295,7 +296,7 @@ Result<Table> try_import_dlpack_table(const Device& device, const Schema& schema
   const CallSite site = options.tensor.site;
   std::size_t taken = 0;
   const auto refuse = [&](const Failure& failure) {
-    for (; taken < tensors.size(); ++taken) let_go(tensors[taken]);
+    for (; taken < tensors.size(); ++taken) call_deleter(tensors[taken]);
     return failure;
   };
   if (tensors.size() != schema.size()) {

@@ -9,7 +9,7 @@ namespace tern {
 
 /// Of an Arrow structure, unless it is released already.
 template <class Structure>
-void release_of_others(Structure& structure) noexcept {
+void call_release(Structure& structure) noexcept {
   try {
     if (structure.release != nullptr) structure.release(&structure);
   } catch (...) {
@@ -18,7 +18,7 @@ void release_of_others(Structure& structure) noexcept {
 
 /// Of a DLPack tensor; without a deleter it stays.
 template <class Managed>
-void delete_of_others(Managed& tensor) noexcept {
+void call_deleter(Managed& tensor) noexcept {
   try {
     if (tensor.deleter != nullptr) tensor.deleter(&tensor);
   } catch (...) {

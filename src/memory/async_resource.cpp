@@ -158,7 +158,7 @@ void AsyncResource::put_back(const Piece& piece, StreamRef stream, const CallSit
 Result<Mark> AsyncResource::give(const Piece& piece, StreamRef stream,
                                  const CallSite& site) noexcept {
   // Its owner may end it meanwhile, in another thread.
-  const StreamStay stay(stream);
+  const StreamPin stay(stream);
   if (!stay) {
     // The stream has ended: its work is waited for, and any stream may free then.
     if (Result<void> waited = device().try_synchronize();

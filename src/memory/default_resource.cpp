@@ -115,7 +115,7 @@ class DefaultSlot final : public Companion {
     return last;
   }
 
-  void let_go() noexcept override {
+  void on_last_handle() noexcept override {
     std::array<ResourceHandle, kinds> last;
     const std::lock_guard lock(mutex_);
     has_handles_ = false;

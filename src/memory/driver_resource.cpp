@@ -43,7 +43,7 @@ StreamRef DriverResource::ordered_by(StreamRef stream) const noexcept {
 Result<void> DriverResource::wait_for(StreamRef stream) const noexcept {
   if (!stream.id()) return {};
   Mark mark;
-  if (const StreamStay stay(stream); stay) mark = stream.next_mark();
+  if (const StreamPin stay(stream); stay) mark = stream.next_mark();
   // One that has ended is waited for as a whole.
   const Result<void> waited = mark ? Device::try_wait(mark) : device_.try_synchronize();
   if (!waited && waited.failure().code() != ErrorCode::device_lost) return waited;

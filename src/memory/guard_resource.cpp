@@ -121,7 +121,7 @@ Result<StreamRef> GuardResource::usable(StreamRef stream) noexcept {
 Result<StreamRef> GuardResource::behind(StreamRef stream) noexcept {
   if (Result<void> fits = check_device(stream); !fits) return fits.failure();
   Mark mark;
-  if (const StreamStay stay(stream); stay) mark = stream.next_mark();
+  if (const StreamPin stay(stream); stay) mark = stream.next_mark();
   if (mark || stream.id()) {
     // A destroyed stream has no mark to wait for; wait for the whole device.
     const Result<void> waited = mark ? state_->own.try_wait(mark) : device().try_synchronize();
@@ -329,7 +329,7 @@ Result<void> GuardResource::try_deallocate(const Block& block, StreamRef stream,
   Mark mark;
   {
     // Poison in the order of the freeing stream, so that later writes of that stream are detected.
-    const StreamStay stay(stream);
+    const StreamPin stay(stream);
     if (on && !stay) last = *on;
     if (on && options_.poison) {
       if (Result<void> done = last.try_fill(bytes_of(block), block.bytes, poison_byte, site);

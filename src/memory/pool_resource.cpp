@@ -95,12 +95,11 @@ std::size_t PoolResource::good_size(const Request& request) const noexcept {
 Result<Block> PoolResource::try_allocate(const Request& request) noexcept {
   if (const pool::Descriptor* const range = pool_->try_hit(request))
     return pool_->result_of(*range);
-  return allocate_the_long_way(request);
+  return allocate_slow(request);
 }
 
 // A separate function, so that the fast path needs no stack space for failures.
-[[gnu::noinline]] Result<Block> PoolResource::allocate_the_long_way(
-    const Request& request) noexcept {
+[[gnu::noinline]] Result<Block> PoolResource::allocate_slow(const Request& request) noexcept {
   if (request.bytes == 0) {
     pool_->note_request(false);
     return Block{};

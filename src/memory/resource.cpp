@@ -88,7 +88,7 @@ std::size_t Resource::retry_failed_frees() noexcept {
 }
 
 // Exponential backoff: skips 1, 3, 7, ... up to 1024 allocations between retries that free nothing.
-void Resource::retry_now_and_then() noexcept {
+void Resource::retry_with_backoff() noexcept {
   constexpr std::uint32_t max_skipped = 1024;
   {
     const std::lock_guard lock(failed_mutex_);

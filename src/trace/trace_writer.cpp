@@ -214,7 +214,7 @@ struct TraceWriter::State {
     return used <= limit_bytes && max_bytes(record) <= limit_bytes - used;
   }
 
-  void say_what_was_lost() {
+  void write_lost_records() {
     if (lost_unsaid == 0) return;
     put_record({.kind = RecordKind::lost_records, .sequence = lost_unsaid});
     lost_unsaid = 0;
@@ -305,7 +305,7 @@ void TraceWriter::write(const TraceRecord& record) noexcept {
     return state.lose_one();
   }
   if (!state.attempt([&] {
-        state.say_what_was_lost();
+        state.write_lost_records();
         state.put_record(record);
       })) {
     return state.lose_one();
@@ -356,7 +356,7 @@ Result<void> TraceWriter::close() noexcept {
   State& state = *state_;
   if (state.is_closed || state.is_silent()) return state.status();
   const bool is_ended = state.attempt([&] {
-    state.say_what_was_lost();
+    state.write_lost_records();
     state.flush_chunk();
     if (state.failure) return;
     std::vector<std::byte> end;

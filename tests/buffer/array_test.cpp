@@ -350,7 +350,7 @@ TEST_F(ArrayTest, ItsFreeComesBehindItsWork) {
   auto next = Array<int>::uninitialized(pool, 1024, {.stream = other});
   const View<int> view = next.kernel_view(other, Access::discard);
   other.fill(view.data(), view.size(), 4);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   device.synchronize();
   EXPECT_EQ(next.to_vector(), std::vector<int>(1024, 4));
   EXPECT_TRUE(sim::findings(device).empty());

@@ -313,7 +313,7 @@ TEST_F(BufferTest, ManagedMemoryIsReadAfterItsKernelAndNoOther) {
   use->end();
   EXPECT_EQ(buffer.read_host<int>()[0], 5);
   EXPECT_TRUE(sim::findings(device).empty());
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
 }
 
 TEST_F(BufferTest, CheckedHostAccessesThatOverlapAreRefused) {

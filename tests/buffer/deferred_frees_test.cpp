@@ -32,7 +32,7 @@ class DeferredFreesTest : public testing::Test {
   std::uint64_t hold = sim::hold(stream);
 
   void TearDown() override {
-    sim::let_go(device, hold);
+    sim::resume(device, hold);
     device.synchronize();
     EXPECT_EQ(reclaim_deferred().storages, 0u);
     EXPECT_EQ(memory->statistics().live_blocks, 0u);
@@ -56,7 +56,7 @@ TEST_F(DeferredFreesTest, KeepsWhatIsStillInUseHoweverOftenItIsAsked) {
 TEST_F(DeferredFreesTest, NewStoragesEndOldOnesByAndBy) {
   for (int i = 0; i < 20; ++i) use_and_drop(64);
   ASSERT_EQ(deferred_frees().storages, 20u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   std::vector<Buffer> fresh;
   while (DeferredFrees::has_any() && fresh.size() < 100)
@@ -81,7 +81,7 @@ TEST_F(DeferredFreesTest, OwnersThatMakeStoragesWhenTheyAreCalledDoNotCallEachOt
                              .stream = stream}));
   }
   ASSERT_EQ(deferred_frees().storages, 100u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   static_cast<void>(Buffer(host, Shape{1}, DType::u8));
   EXPECT_GE(calls, 1);
@@ -93,7 +93,7 @@ TEST_F(DeferredFreesTest, OwnersThatMakeStoragesWhenTheyAreCalledDoNotCallEachOt
 
 TEST_F(DeferredFreesTest, ThreadsMayAskAtOnce) {
   for (int i = 0; i < 200; ++i) use_and_drop(64);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   std::vector<test::Thread> threads;
   for (int i = 0; i < 4; ++i) {

@@ -150,23 +150,23 @@ TEST_F(ExportTest, AProgramThatNeverWaitsForTheDeviceKeepsNoMoreThanACrowd) {
     most = std::max(most, deferred_frees().storages);
   }
   EXPECT_GT(most, 1u) << "nothing was kept, so nothing was tested";
-  EXPECT_LE(most, DeferredFrees::crowd);
+  EXPECT_LE(most, DeferredFrees::reclaim_interval);
 }
 
 TEST_F(ExportTest, GoesOnWhereTheDeviceCannotBeWaitedForNow) {
   sim::set_faults(device, "sync#1+=fail");
-  for (std::size_t i = 0; i < DeferredFrees::crowd + 100; ++i) {
+  for (std::size_t i = 0; i < DeferredFrees::reclaim_interval + 100; ++i) {
     Array<float> array = make(4);
     Result<Export> escape = Export::try_begin(array.storage());
     ASSERT_TRUE(escape) << escape.failure().text();
   }
-  EXPECT_GT(deferred_frees().storages, DeferredFrees::crowd);
+  EXPECT_GT(deferred_frees().storages, DeferredFrees::reclaim_interval);
   sim::set_faults(device, "");
-  for (std::size_t i = 0; i < DeferredFrees::crowd; ++i) {
+  for (std::size_t i = 0; i < DeferredFrees::reclaim_interval; ++i) {
     Array<float> array = make(4);
     Export::try_begin(array.storage()).value().end();
   }
-  EXPECT_LE(deferred_frees().storages, DeferredFrees::crowd);
+  EXPECT_LE(deferred_frees().storages, DeferredFrees::reclaim_interval);
 }
 
 TEST_F(ExportTest, MemoryOfTheHostIsFreeAtOnce) {

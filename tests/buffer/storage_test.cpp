@@ -343,7 +343,7 @@ TEST_F(StorageTest, AnotherStreamWaitsForTheAllocation) {
   ASSERT_TRUE(use);
   EXPECT_EQ(sim::calls(device, "wait"), before + 1);
   use->end();
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
 }
 
 TEST_F(StorageTest, AStreamOfAnotherDeviceIsRefusedByBothNames) {
@@ -396,7 +396,7 @@ TEST_F(StorageTest, IsFreedBehindAllItsUsesWithoutMakingTheHostWait) {
   ASSERT_TRUE(use);
   a.fill(static_cast<std::byte*>(use->address()), 4096, std::byte{2});
   use->end();
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   device.synchronize();
   EXPECT_TRUE(sim::findings(device).empty());
 }
@@ -416,7 +416,7 @@ TEST_F(StorageTest, WhatAnotherBackendUsesIsKeptUntilThatIsDone) {
   EXPECT_EQ(deferred_frees().storages, 1u);
   EXPECT_EQ(deferred_frees().bytes, 64u);
   EXPECT_EQ(reclaim_deferred().storages, 1u) << "still in use";
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   a.synchronize();
   EXPECT_EQ(reclaim_deferred().storages, 0u);
   EXPECT_EQ(memory->statistics().live_blocks, 0u);
@@ -442,7 +442,7 @@ TEST_F(StorageTest, WhatALostDeviceUsedIsKeptUntilTheOthersAreDone) {
   }
   EXPECT_EQ(deferred_frees().storages, 1u) << "a still uses it";
   EXPECT_EQ(memory->statistics().live_blocks, 1u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   a.synchronize();
   EXPECT_EQ(reclaim_deferred().storages, 0u);
   EXPECT_EQ(memory->statistics().live_blocks, 0u);
@@ -464,7 +464,7 @@ TEST_F(StorageTest, AFreeWhoseWaitsCannotBeQueuedIsTriedAgain) {
   sim::set_faults(device, "");
   EXPECT_EQ(reclaim_deferred().storages, 0u);
   EXPECT_EQ(now().live_blocks, 0u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
 }
 
 TEST_F(StorageTest, HostAccessesThatCollideAreRefusedWithBothLines) {
@@ -566,7 +566,7 @@ TEST_F(StorageTest, AHostReadWaitsForItsWriterAndForNoOtherStream) {
       << "b stands still, and is not asked";
   EXPECT_EQ(static_cast<std::byte*>(storage->try_memory()->host_address)[63], std::byte{7});
   EXPECT_TRUE(sim::findings(device).empty());
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
 }
 
 TEST_F(StorageTest, TheSimulatedDeviceSeesAHostAccessThatCameTooEarly) {

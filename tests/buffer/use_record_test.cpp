@@ -40,8 +40,8 @@ class UseRecordTest : public testing::Test {
   UseRecord record;
 
   void TearDown() override {
-    sim::let_go(device, hold_a);
-    sim::let_go(device, hold_b);
+    sim::resume(device, hold_a);
+    sim::resume(device, hold_b);
   }
 };
 
@@ -181,7 +181,7 @@ TEST_F(UseRecordTest, HoldsMoreStreamsThanItHasRoomForInItself) {
   use(c, Access::discard);
   EXPECT_EQ(waits(), 40u);
   EXPECT_EQ(record.size(), 1u);
-  for (const std::uint64_t hold : holds) sim::let_go(device, hold);
+  for (const std::uint64_t hold : holds) sim::resume(device, hold);
 }
 
 TEST_F(UseRecordTest, ForgetsUsesThatAreDoneBeforeItGrows) {
@@ -201,8 +201,8 @@ TEST_F(UseRecordTest, TheHostWaitsForWritersToReadAndForAllToWrite) {
   EXPECT_TRUE(record.try_wait(Access::read));
   use(b, Access::read_write);
   EXPECT_FALSE(*record.try_is_ready(Access::read));
-  sim::let_go(device, hold_a);
-  sim::let_go(device, hold_b);
+  sim::resume(device, hold_a);
+  sim::resume(device, hold_b);
   EXPECT_TRUE(record.try_wait(Access::read_write));
   EXPECT_TRUE(*record.try_is_ready(Access::discard));
   hold_a = sim::hold(a);
@@ -235,11 +235,11 @@ TEST_F(UseRecordTest, WhatIsStillToComeIsCoveredWhoeverMarksItsStreamMeanwhile) 
   ASSERT_TRUE(Device::try_wait(c.mark())) << "somebody marks it, and waits";
   const std::uint64_t hold = sim::hold(c);  // the work comes now
   EXPECT_FALSE(*record.try_is_ready(Access::read));
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   EXPECT_TRUE(record.try_wait(Access::read));
   const std::uint64_t other = sim::hold(c);
   EXPECT_TRUE(*record.try_is_ready(Access::read)) << "work after that is other work";
-  sim::let_go(device, other);
+  sim::resume(device, other);
 }
 
 TEST_F(UseRecordTest, WhatIsSettledIsNotBehindLaterWork) {
@@ -249,9 +249,9 @@ TEST_F(UseRecordTest, WhatIsSettledIsNotBehindLaterWork) {
   ASSERT_TRUE(device.try_record_mark(c.id()));
   const std::uint64_t later = sim::hold(c);
   EXPECT_FALSE(*record.try_is_ready(Access::read));
-  sim::let_go(device, early);
+  sim::resume(device, early);
   EXPECT_TRUE(record.try_wait(Access::discard));
-  sim::let_go(device, later);
+  sim::resume(device, later);
 }
 
 TEST_F(UseRecordTest, WhatIsStillToComeIsNotForgottenUntilItsStreamHasEnded) {

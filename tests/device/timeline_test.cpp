@@ -147,7 +147,7 @@ TEST(Timeline, DoesNotWaitForAStreamWhoseValueTheHostHasSet) {
   timeline.set(5);
   timeline.wait(5);
   ASSERT_TRUE(timeline.try_wait(5, 1'000'000));
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
 }
 
 TEST(Timeline, LosesNoWakeUp) {

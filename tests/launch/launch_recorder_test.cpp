@@ -58,8 +58,8 @@ class LaunchRecorderTest : public testing::Test {
   std::uint64_t hold_a = sim::hold(a), hold_b = sim::hold(b);
 
   void TearDown() override {
-    sim::let_go(device, hold_a);
-    sim::let_go(device, hold_b);
+    sim::resume(device, hold_a);
+    sim::resume(device, hold_b);
     EXPECT_TRUE(sim::findings(device).empty());
   }
 };
@@ -352,7 +352,7 @@ TEST_F(LaunchRecorderTest, StrictTakesAnImportWhoseReadinessWasStatedWithIt) {
       recorder.cancel();
     }
   }
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   pool->deallocate(theirs, c);
 }
 
@@ -379,7 +379,7 @@ TEST_F(LaunchRecorderTest, ReadinessMayBeStatedAfterTheImport) {
     another.cancel();
     EXPECT_EQ(try_state_ready(Buffer(), {}).failure().code(), ErrorCode::not_allocated);
   }
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   pool->deallocate(theirs, c);
 }
 
@@ -466,8 +466,8 @@ TEST_F(LaunchRecorderTest, ABoundRecorderTakesMemoryOfItsResourceOnly) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_argument);
   other->deallocate(theirs, c);
-  sim::let_go(device, hold_a);  // the end of a pool waits for all streams
-  sim::let_go(device, hold_b);
+  sim::resume(device, hold_a);  // the end of a pool waits for all streams
+  sim::resume(device, hold_b);
 }
 
 TEST_F(LaunchRecorderTest, ForgetsTheRecordsOfBlocksThatAreFreed) {

@@ -44,9 +44,9 @@ class UseScopeTest : public testing::Test {
   std::uint64_t hold_a = sim::hold(a), hold_b = sim::hold(b), hold_d = sim::hold(d);
 
   void TearDown() override {
-    sim::let_go(device, hold_a);
-    sim::let_go(device, hold_b);
-    sim::let_go(device, hold_d);
+    sim::resume(device, hold_a);
+    sim::resume(device, hold_b);
+    sim::resume(device, hold_d);
     EXPECT_TRUE(sim::findings(device).empty());
   }
 };
@@ -289,7 +289,7 @@ TEST_F(UseScopeTest, WorkOfAStreamThatHasEndedSinceStaysOnRecord) {
   gone.reset();
   scope.end();
   EXPECT_FALSE(is_idle(used));
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
 }
 
 TEST_F(UseScopeTest, NeedsNoHeapForEightUses) {

@@ -26,7 +26,7 @@ TEST(AsyncResource, NeitherWaitsToAllocateNorToFree) {
   ASSERT_TRUE(resource.try_deallocate(block, stream));
   EXPECT_EQ(state_of(block.generation), BlockState::retired);
   EXPECT_EQ(resource.statistics().live_bytes, 0u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   EXPECT_EQ(state_of(block.generation), BlockState::freed);
 }

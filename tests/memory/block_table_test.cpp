@@ -112,7 +112,7 @@ TEST(BlockTable, ShowsABlockAsRetiredUntilItsStreamHasPassedIt) {
   EXPECT_EQ(refusal(block), ErrorCode::use_after_free);
   const Block other = begin();  // does not take the place
   EXPECT_NE(other.generation.slot(), block.generation.slot());
-  sim::let_go(sim, hold);
+  sim::resume(sim, hold);
   stream.synchronize();
   EXPECT_EQ(state_of(block.generation), BlockState::freed);
   ASSERT_TRUE(try_claim_block(other, owner));

@@ -227,7 +227,7 @@ TEST_F(BudgetResourceTest, StartsAtWhatTheUpstreamHolds) {
   EXPECT_EQ(budget->pending_bytes(), 600u);
   EXPECT_EQ(resource->try_deallocate(before, stream).failure().code(), ErrorCode::use_after_free);
   EXPECT_EQ(budget->used_bytes(), 700u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   budget->drain();
   EXPECT_EQ(budget->used_bytes(), 100u);
@@ -276,13 +276,13 @@ TEST_F(BudgetResourceTest, KeepsAFreedBlockAsPendingUntilItsStreamHasPassed) {
   EXPECT_EQ(budget->drain().released_bytes, 0u);
   EXPECT_EQ(budget->used_bytes(), 500u);
 
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   EXPECT_EQ(budget->used_bytes(), 500u);
   EXPECT_EQ(budget->drain().released_bytes, 400u);
   EXPECT_EQ(budget->drain().released_bytes, 0u);
   EXPECT_EQ(budget->used_bytes(), 100u);
-  sim::let_go(device, other_hold);
+  sim::resume(device, other_hold);
   EXPECT_TRUE(budget->try_wait_for_pending());
   EXPECT_EQ(budget->state().charged_bytes, 0u);
   EXPECT_EQ(budget->peak_bytes(), 500u);
@@ -300,7 +300,7 @@ TEST_F(BudgetResourceTest, ReleasesTheFreesThatAStreamHasPassedAndNoOthers) {
   sim::run_to_hold(device, hold);
   EXPECT_EQ(budget->drain().released_bytes, 500u);
   EXPECT_EQ(budget->pending_bytes(stream.id()), 20u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   EXPECT_TRUE(budget->try_wait_for_pending());
   EXPECT_EQ(budget->charged_bytes(), 0u);
 }
@@ -316,7 +316,7 @@ TEST_F(BudgetResourceTest, KeepsTheBytesOfAStreamThatCannotBeAsked) {
   EXPECT_EQ(drained.released_bytes, 100u);
   EXPECT_EQ(drained.failed_streams, 1u);
   EXPECT_EQ(budget->pending_bytes(), 400u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   EXPECT_EQ(budget->drain().released_bytes, 400u);
 }
@@ -361,7 +361,7 @@ TEST_F(BudgetResourceTest, GivesAStreamItsOwnBytesAgainWithoutAWait) {
   // Another stream has no right to them.
   EXPECT_FALSE(take(1024, other));
   EXPECT_EQ(upstream->recycled, 99);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   EXPECT_TRUE(budget->try_wait_for_pending());
   EXPECT_EQ(budget->charged_bytes(), 0u);
 }
@@ -390,7 +390,7 @@ TEST_F(BudgetResourceTest, TakesOverAPartOfWhatIsPending) {
   EXPECT_EQ(budget->used_bytes(), 900u);
   expect_sound(*budget);
   resource->deallocate(small, stream);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   EXPECT_TRUE(budget->try_wait_for_pending());
   EXPECT_EQ(budget->charged_bytes(), 0u);
   EXPECT_EQ(resource->statistics().pending_bytes, 0u);
@@ -422,7 +422,7 @@ TEST_F(BudgetResourceTest, WaitsForNobodyUnlessAllowed) {
   refused(Wait::never);
   use(1024, Overflow::fail);
   refused(Wait::forever);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
 }
 
 TEST_F(BudgetResourceTest, DoesNotWaitForWhatWouldNotHelp) {
@@ -432,7 +432,7 @@ TEST_F(BudgetResourceTest, DoesNotWaitForWhatWouldNotHelp) {
   sim::set_patience(device, 1);
   EXPECT_EQ(take(500).failure().number("fits_after_pending"), 0u);
   EXPECT_TRUE(sim::findings(device).empty());  // a wait for a held stream is one
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   resource->deallocate(held, stream);
 }
 
@@ -549,7 +549,7 @@ TEST_F(BudgetResourceTest, HandsWhatIsPendingToTheParentOfABudgetThatEnds) {
   }
   EXPECT_EQ(parent->pending_bytes(), 512u);
   EXPECT_EQ(parent->used_bytes("child"), 512u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   EXPECT_EQ(parent->drain().released_bytes, 512u);
   EXPECT_EQ(parent->charged_bytes(), 0u);
@@ -749,7 +749,7 @@ class BudgetFaults : public BudgetResourceTest {
     step({.bytes = 2000, .stream = stream, .tag = "c", .wait = Wait::never});
     free();
     step({.bytes = 1500, .stream = stream, .tag = "c", .wait = Wait::never});
-    sim::let_go(device, hold);
+    sim::resume(device, hold);
     is_held = false;
     free();
     step({.bytes = 2096, .stream = other, .tag = "d"});
@@ -923,7 +923,7 @@ TEST_F(BudgetResourceTest, HoldsNoLockWhileItWaits) {
   }
   EXPECT_EQ(refusals, 0u);
   EXPECT_FALSE(is_late);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   waiting.join();
   ASSERT_TRUE(*late) << late->failure().text();
   full.deallocate(**late, stream);
@@ -969,7 +969,7 @@ TEST(BudgetOverPool, ChargesNothingForWhatTheHostHasFreed) {
   const Result<Block> next = resource.try_allocate({.bytes = 1 * mib, .wait = Wait::never});
   EXPECT_TRUE(next);
   if (next) resource.deallocate(*next, {});
-  sim::let_go(device, held);
+  sim::resume(device, held);
   // A guard writes to what is freed, on a stream, so its frees are passed like any other.
   GuardResource guard(pool);
   EXPECT_FALSE(guard.traits().frees_for_host_at_once);

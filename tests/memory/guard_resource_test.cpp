@@ -108,7 +108,7 @@ TEST_F(GuardResourceTest, PoisonsInTheOrderOfTheStream) {
   const Block next = take(4096);
   stream.fill(static_cast<std::byte*>(next.address), 4096, std::byte{9});
   stream.copy(in.data(), next.address, 4096);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   EXPECT_EQ(in, std::vector<std::byte>(4096, std::byte{9}));
   EXPECT_TRUE(resource.try_deallocate(next, stream));
@@ -142,7 +142,7 @@ TEST_F(GuardResourceTest, TrimsOnlyWhatItsStreamHasPassed) {
   const std::uint64_t hold = sim::hold(stream);  // a mark covers what comes before it is asked for
   EXPECT_EQ(holding.trim(0), 0u);
   EXPECT_EQ(state_of(block.generation), BlockState::quarantined);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   EXPECT_EQ(holding.trim(0), 1536u);
 }

@@ -97,7 +97,7 @@ TEST_F(OwnedBlockTest, SaysWhatItOwns) {
   const std::uint64_t hold = sim::hold(stream);
   ASSERT_TRUE(resource->try_deallocate(block, stream));
   EXPECT_TRUE(owner.text().ends_with(", retired")) << owner.text();
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   EXPECT_TRUE(owner.text().ends_with(", freed")) << owner.text();
   static_cast<void>(owner.release());

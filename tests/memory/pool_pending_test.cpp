@@ -167,7 +167,7 @@ class PoolUnseen : public testing::Test {
     }
     pool.trim(SIZE_MAX);
     in_flight = pool.pool_statistics().in_flight_bytes;
-    for (const std::uint64_t hold : holds) sim::let_go(device, hold);
+    for (const std::uint64_t hold : holds) sim::resume(device, hold);
   }
 
   const Device device = sim::open({.policy = sim::Policy::eager, .memory_bytes = 512 * mib});

@@ -148,7 +148,7 @@ TEST_F(Pool, SurvivesARandomProgram) {
   EXPECT_TRUE(pool.check_invariants());
   const PoolStatistics s = pool.pool_statistics();
   std::printf("cache %lu own %lu quiet %lu steal %lu grown %lu remap %lu waits %lu moved %lu\n",
-              s.cache_hits, s.own_in_flight_hits, s.quiescent_hits, s.steals, s.grown_hits,
+              s.cache_hits, s.own_in_flight_hits, s.available_hits, s.steals, s.grown_hits,
               s.remapped_hits, s.host_waits, s.pages_moved);
 }
 

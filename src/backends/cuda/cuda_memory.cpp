@@ -17,7 +17,7 @@ std::uintptr_t number(const void* address) noexcept {
 }
 void* pointer(std::uintptr_t address) noexcept { return reinterpret_cast<void*>(address); }
 
-Failure no_memory_for_books() noexcept {
+Failure no_memory_for_ledger() noexcept {
   return Failure(ErrorCode::out_of_memory,
                  "the host could not allocate {requested} to track a block of the device. Free "
                  "host memory.")
@@ -55,7 +55,7 @@ Result<void> CudaMemory::add(std::uintptr_t address, const Block& block) {
     blocks_[address] = block;
     return {};
   } catch (const std::bad_alloc&) {
-    return no_memory_for_books();
+    return no_memory_for_ledger();
   }
 }
 

@@ -24,7 +24,7 @@ Failure unknown_pages() noexcept {
                  "until the pages are mapped for the last time.");
 }
 
-Failure no_memory_for_books() noexcept {
+Failure no_memory_for_ledger() noexcept {
   return Failure(ErrorCode::out_of_memory,
                  "the host could not allocate {requested} to track pages of the device. Free host "
                  "memory.")
@@ -93,7 +93,7 @@ Result<void*> CudaPages::reserve(std::size_t bytes) {
     reservations_.emplace(address, bytes);
   } catch (const std::bad_alloc&) {
     static_cast<void>(context_.cu().cuMemAddressFree(address, bytes));
-    return no_memory_for_books();
+    return no_memory_for_ledger();
   }
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
 }
@@ -150,7 +150,7 @@ Result<NativePages> CudaPages::create(std::size_t bytes) {
     pages_.emplace(last_number_ + 1, Pages{handle, bytes});
   } catch (const std::bad_alloc&) {
     static_cast<void>(context_.cu().cuMemRelease(handle));
-    return no_memory_for_books();
+    return no_memory_for_ledger();
   }
   return NativePages{++last_number_};
 }
@@ -212,7 +212,7 @@ Result<void> CudaPages::map(void* address, NativePages pages) {
     if (!done) mappings_.erase(added);
     return done;
   } catch (const std::bad_alloc&) {
-    return no_memory_for_books();
+    return no_memory_for_ledger();
   }
 }
 
@@ -264,7 +264,7 @@ Result<void> CudaPages::set_access(void* address, std::size_t bytes, PageAccess 
   try {
     if (users_.empty()) users_.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, context_.device()}});
   } catch (const std::bad_alloc&) {
-    return no_memory_for_books();
+    return no_memory_for_ledger();
   }
   if (Result<void> done = grant(number(address), bytes, access, users_); !done) return done;
   for (auto mapping = first; mapping != last; ++mapping) mapping->second.access = access;
@@ -291,7 +291,7 @@ Result<void> CudaPages::let_in(CUdevice peer) {
     if (users_.empty()) users_.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, context_.device()}});
     users_.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, peer}});
   } catch (const std::bad_alloc&) {
-    return no_memory_for_books();
+    return no_memory_for_ledger();
   }
   const std::span<CUmemAccessDesc> newest(&users_.back(), 1);
   for (auto mapping = mappings_.begin(); mapping != mappings_.end(); ++mapping) {

@@ -94,7 +94,7 @@ class OpenClBackend final : public Backend {
 
   ~OpenClBackend() override {
     for (const std::unique_ptr<Stream>& stream : streams_) {
-      static_cast<void>(insist(stream->position()));
+      static_cast<void>(wait_until_done(stream->position()));
     }
   }
 

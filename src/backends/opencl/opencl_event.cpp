@@ -34,7 +34,7 @@ Result<void> Completion::wait() const noexcept {
   return {};
 }
 
-Result<void> Completion::insist() const noexcept {
+Result<void> Completion::wait_until_done() const noexcept {
   constexpr int max_refusals = 100;
   for (int refusals = 0; refusals < max_refusals; ++refusals) {
     Result<void> waited = wait();

@@ -32,7 +32,7 @@ class Completion {
   [[nodiscard]] Result<void> wait() const noexcept;
   /// For whoever cannot go on before the work is done. A refusal says nothing about that, so it
   /// tries again; a driver that goes on refusing has lost the device.
-  [[nodiscard]] Result<void> insist() const noexcept;
+  [[nodiscard]] Result<void> wait_until_done() const noexcept;
 
  private:
   const std::shared_ptr<Context> context_;
@@ -51,9 +51,9 @@ using Position = std::shared_ptr<const Completion>;
   return position->wait();
 }
 
-[[nodiscard]] inline Result<void> insist(const Position& position) noexcept {
+[[nodiscard]] inline Result<void> wait_until_done(const Position& position) noexcept {
   if (!position) return {};
-  return position->insist();
+  return position->wait_until_done();
 }
 
 }  // namespace tern::opencl

@@ -49,7 +49,7 @@ class SearchLock {
 };
 
 /// Is another process the one that has OpenCL, or looks for it, with threads that this one lacks?
-bool is_anothers(std::uint64_t self) noexcept {
+bool belongs_to_parent_process(std::uint64_t self) noexcept {
   const std::uint64_t known = searcher.load(std::memory_order_acquire);
   return known != 0 && known != self;
 }
@@ -93,7 +93,7 @@ std::uint32_t device_count(const DeviceSpec&) {
   return known == nullptr ? 0 : static_cast<std::uint32_t>(known->devices.usable.size());
 }
 
-std::vector<std::string> passed_over() {
+std::vector<std::string> unusable_devices() {
   const Found* known = find_opencl();
   return known == nullptr ? std::vector<std::string>() : known->devices.lacking;
 }
@@ -130,7 +130,7 @@ std::string absence_sentence(const std::string& why) {
 
 const Found* find_opencl() {
   const std::uint64_t self = process_generation() + 1;
-  if (is_anothers(self)) return nullptr;
+  if (belongs_to_parent_process(self)) return nullptr;
   if (const Found* known = found.load(std::memory_order_acquire)) return known;
   const SearchLock lock(self);
   if (const Found* known = found.load(std::memory_order_acquire)) return known;
@@ -143,6 +143,8 @@ const Found* find_opencl() {
   return result;
 }
 
-Opener opener() { return {"opencl", absence, device_count, {}, open, passed_over, is_preferred}; }
+Opener opener() {
+  return {"opencl", absence, device_count, {}, open, unusable_devices, is_preferred};
+}
 
 }  // namespace tern::opencl

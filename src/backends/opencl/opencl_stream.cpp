@@ -343,7 +343,7 @@ void Stream::work() noexcept {
 }
 
 void Stream::run(Task& task) noexcept {
-  if (!insist(task.after) && !context_->is_lost()) {
+  if (!wait_until_done(task.after) && !context_->is_lost()) {
     // It was another device's work, and will never be done.
     static_cast<void>(context_->lose("a wait for another device", result::device_not_available));
   }

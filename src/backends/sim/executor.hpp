@@ -28,7 +28,7 @@ class Executor {
   void translate(const KernelLaunch& launch) const;
   /// In place of a body: what is written depends on everything that is read, so that a wrong order
   /// changes every byte downstream.
-  void stand_in(const KernelLaunch& launch) const;
+  void run_placeholder(const KernelLaunch& launch) const;
 
  private:
   const Memories& memories_;

@@ -148,7 +148,7 @@ std::uint64_t hold(StreamRef stream) {
   return world.hold(native.value - 1);
 }
 
-void let_go(const Device& device, std::uint64_t hold) {
+void resume(const Device& device, std::uint64_t hold) {
   World& world = require_world(device);
   const Entry entry = world.enter("a knob").value();
   world.let_go(hold);

@@ -134,7 +134,7 @@ class SimBackend final : public Backend, public HostOrder {
       return not_live(address);
     }
     // A driver may wait for the device here. One that is trusted to do so does.
-    if (!device().loss && world_->options().credit_implicit == CreditImplicit::documented) {
+    if (!device().loss && world_->options().implicit_sync == ImplicitSync::documented) {
       if (Result<void> waited = world_->wait_for_all(index_); !waited) return waited;
     } else if (world_->flip(4) == 1) {
       world_->run_all(index_);
@@ -482,7 +482,7 @@ class SimBackend final : public Backend, public HostOrder {
     const Result<Entry> entry = world_->enter("synchronize");
     if (!entry) return entry.failure();
     if (Result<void> begun = begin(FaultClass::sync, "synchronize"); !begun) return begun;
-    if (Result<void> waited = wait_and_know(index_of(stream)); !waited) return waited;
+    if (Result<void> waited = wait_and_acquire(index_of(stream)); !waited) return waited;
     return world_->take_failure_of_work();
   }
 
@@ -859,8 +859,8 @@ class SimBackend final : public Backend, public HostOrder {
       if (state.passed == state.submitted) operation.staged.assign(first, first + bytes);
     }
     world_->submit(stream, std::move(operation));
-    if (world_->options().credit_implicit == CreditImplicit::documented) {
-      return wait_and_know(stream);
+    if (world_->options().implicit_sync == ImplicitSync::documented) {
+      return wait_and_acquire(stream);
     }
     if (coin == blocks) world_->run_towards(stream, state.submitted);
     return {};
@@ -893,7 +893,7 @@ class SimBackend final : public Backend, public HostOrder {
   }
 
   /// The host waits for all of the stream, and the checker counts it.
-  Result<void> wait_and_know(std::size_t index) {
+  Result<void> wait_and_acquire(std::size_t index) {
     SimStream& awaited = world_->stream(index);
     if (Result<void> waited = world_->wait_for(index, awaited.submitted, "synchronize"); !waited) {
       return waited;

@@ -61,15 +61,14 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
 }  // namespace
 
 Opener opener() {
-  return {
-      "sim",
-      [](const DeviceSpec&) { return std::string(); },
-      [](const DeviceSpec&) { return offered_devices; },
-      {"seed=N", "schedule=mix|lazy|eager|random|skewed|stall-one|pct:2..5",
-       "reuse=hostile|friendly", "mode=throw|collect|abort", "profile=h200|small|PATH",
-       "memory=SIZE", "check=on|off", "concurrent=on|off", "strict_kernels=on|off",
-       "per_thread_host=on|off", "credit_implicit=none|documented", "faults=PLAN", "trace=PATH"},
-      open};
+  return {"sim",
+          [](const DeviceSpec&) { return std::string(); },
+          [](const DeviceSpec&) { return offered_devices; },
+          {"seed=N", "schedule=mix|lazy|eager|random|skewed|stall-one|pct:2..5",
+           "reuse=hostile|friendly", "mode=throw|collect|abort", "profile=h200|small|PATH",
+           "memory=SIZE", "check=on|off", "concurrent=on|off", "strict_kernels=on|off",
+           "per_thread_host=on|off", "implicit_sync=none|documented", "faults=PLAN", "trace=PATH"},
+          open};
 }
 
 }  // namespace tern::sim

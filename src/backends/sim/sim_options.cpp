@@ -79,8 +79,8 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
       {"throw", Mode::raise}, {"collect", Mode::collect}, {"abort", Mode::abort}};
   static constexpr std::pair<std::string_view, Report> reports[] = {{"print", Report::print},
                                                                     {"quiet", Report::quiet}};
-  static constexpr std::pair<std::string_view, CreditImplicit> credits[] = {
-      {"none", CreditImplicit::none}, {"documented", CreditImplicit::documented}};
+  static constexpr std::pair<std::string_view, ImplicitSync> credits[] = {
+      {"none", ImplicitSync::none}, {"documented", ImplicitSync::documented}};
 
   if (key == "seed") {
     if (parse_seed(value, options.seed)) return {};
@@ -139,8 +139,8 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
     if (choose(value, switches, options.per_thread_host)) return {};
     return refuse(key, value, "on or off");
   }
-  if (key == "credit_implicit") {
-    if (choose(value, credits, options.credit_implicit)) return {};
+  if (key == "implicit_sync") {
+    if (choose(value, credits, options.implicit_sync)) return {};
     return refuse(key, value, "none or documented");
   }
   if (key == "faults") {
@@ -156,7 +156,7 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
   }
   return refuse(key, value,
                 "the keys seed, schedule, reuse, mode, report, profile, memory, check, concurrent, "
-                "float64, strict_kernels, per_thread_host, credit_implicit, faults and trace");
+                "float64, strict_kernels, per_thread_host, implicit_sync, faults and trace");
 }
 
 Result<void> check_options(const Options& options) {
@@ -242,8 +242,7 @@ std::string canonical_text(const Options& options) {
       static_cast<unsigned>(options.report), options.memory_bytes ? 1 : 0,
       options.memory_bytes.value_or(0), flag(options.check), flag(options.concurrent_managed),
       flag(options.float64), flag(options.strict_kernels), flag(options.per_thread_host),
-      static_cast<unsigned>(options.credit_implicit), options.faults, options.profile,
-      options.trace);
+      static_cast<unsigned>(options.implicit_sync), options.faults, options.profile, options.trace);
 }
 
 }  // namespace tern::sim

@@ -884,7 +884,7 @@ Result<void> World::wait_for(std::size_t index, std::uint64_t position, const ch
     collect_ready(true);
     if (!ready_.empty()) {
       run_one(scheduler_.pick(ready_, false));
-    } else if (holds_.empty() || let_go_.wait_for(mutex_, patience_) == std::cv_status::timeout) {
+    } else if (holds_.empty() || resumed_.wait_for(mutex_, patience_) == std::cv_status::timeout) {
       return deadlock(index, call);
     }
   }
@@ -987,7 +987,7 @@ std::uint64_t World::hold(std::size_t index) {
 
 void World::let_go(std::uint64_t hold) {
   holds_.erase(hold);
-  let_go_.notify_all();
+  resumed_.notify_all();
   run_until_host();
 }
 
@@ -1187,7 +1187,7 @@ void World::finish_release(SimDevice& device, std::uint64_t generation) {
 
 void World::run_launch(const SimStream& stream, const Operation& operation) {
   const KernelLaunch& launch = *operation.launch;
-  if (launch.body == nullptr) return executor_.stand_in(launch);
+  if (launch.body == nullptr) return executor_.run_placeholder(launch);
   if (options_.strict_kernels) return execute_strictly(stream, operation);
   executor_.translate(launch);
   run_users_code(stream, operation);

@@ -284,7 +284,7 @@ class World {
   std::vector<std::size_t> ready_;
   std::map<std::uint64_t, RecordPoint> holds_;  // closed ones, and where they stand
   std::uint64_t last_hold_ = 0;
-  std::condition_variable_any let_go_;
+  std::condition_variable_any resumed_;
   std::vector<Touch> scratch_;
   HostWatch watch_;
   std::size_t queued_functions_ = 0;  // of the host

@@ -23,7 +23,7 @@ PageStore::~PageStore() {
     for (std::uint64_t page = 0; page < region.used; ++page) {
       const NativePages handle = region.mapped[page];
       if (handle.value == 0) continue;
-      closed_.open(region.base + page * page_bytes, page_bytes);
+      closed_.unpoison(region.base + page * page_bytes, page_bytes);
       static_cast<void>(device_.try_unmap(region.base + page * page_bytes, page_bytes));
       static_cast<void>(device_.try_release_pages(handle));
     }
@@ -193,7 +193,7 @@ PageStore::Unbacked PageStore::unback(std::uint64_t offset, std::uint64_t pages)
   const auto first = static_cast<std::uint64_t>(address_of(offset) - region.base) / page_bytes;
   for (std::uint64_t i = 0; i < pages; ++i) {
     ++driver_calls_;
-    closed_.open(region.base + (first + i) * page_bytes, page_bytes);
+    closed_.unpoison(region.base + (first + i) * page_bytes, page_bytes);
     if (Result<void> unmapped =
             device_.try_unmap(region.base + (first + i) * page_bytes, page_bytes);
         !unmapped) {

@@ -76,7 +76,7 @@ TEST(SimOptions, RefuseOtherValuesAndSayWhatTheyTake) {
       "mix, lazy, eager, random, skewed, stall-one, pct or pct:2 to pct:5";
   constexpr std::string_view keys =
       "the keys seed, schedule, reuse, mode, report, profile, memory, check, concurrent, float64, "
-      "strict_kernels, per_thread_host, credit_implicit, faults and trace";
+      "strict_kernels, per_thread_host, implicit_sync, faults and trace";
   struct Bad {
     std::string_view key, value, accepts;
   };
@@ -176,10 +176,11 @@ TEST(SimOptions, OfABadEnvironmentAreRefusedWithTheVariable) {
     const auto refused = try_read_options(parse_device_spec("sim"), config);
     ASSERT_FALSE(refused) << seed;
     EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_argument);
-    EXPECT_EQ(refused.failure().text(),
-              std::string(
-                  "TERN_SIM_SEED has an invalid value: the simulated device does not accept seed='") +
-                  seed + "'. Accepted: a number below 2^64, such as 7 or 0x1c9f.");
+    EXPECT_EQ(
+        refused.failure().text(),
+        std::string(
+            "TERN_SIM_SEED has an invalid value: the simulated device does not accept seed='") +
+            seed + "'. Accepted: a number below 2^64, such as 7 or 0x1c9f.");
   }
   Config config;
   config.sim_profile = "/no/such/file";

@@ -578,7 +578,7 @@ TEST(SimWorld, AWaitGoesOnWhenAnotherThreadLetsTheStreamGo) {
   const Device device = sim::open({.policy = sim::Policy::lazy});
   const Stream a(device);
   const std::uint64_t hold = sim::hold(a);
-  test::Thread other([&] { sim::let_go(device, hold); });
+  test::Thread other([&] { sim::resume(device, hold); });
   EXPECT_TRUE(a.try_synchronize());
   other.join();
   EXPECT_TRUE(sim::findings(device).empty());
@@ -744,7 +744,7 @@ TEST(SimWorld, NobodyMayRelyOnWhatADriverDoesBesides) {
 
 TEST(SimWorld, UnlessItIsCredited) {
   const Device device =
-      sim::open({.policy = sim::Policy::lazy, .credit_implicit = sim::CreditImplicit::documented});
+      sim::open({.policy = sim::Policy::lazy, .implicit_sync = sim::ImplicitSync::documented});
   const Stream a(device);
   auto* block = static_cast<std::byte*>(device.allocate(MemoryKind::device, bytes));
   a.fill(block, bytes, std::byte{1});

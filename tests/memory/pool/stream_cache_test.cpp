@@ -28,7 +28,7 @@ class StreamCacheTest : public testing::Test {
   }
   std::size_t keep(Descriptor& one) { return length(cache->put(one, CacheBounds{})); }
 
-  static constexpr CacheBounds crowded_bounds{.middle_bytes = 64 * mib};
+  static constexpr CacheBounds contended_bounds{.middle_bytes = 64 * mib};
 
   std::unique_ptr<StreamCache> cache = std::make_unique<StreamCache>();
 
@@ -70,7 +70,7 @@ TEST_F(StreamCacheTest, KeepsALargeBlockAtOnceOnlyWhereNothingHasToLeaveForIt) {
   with_slack.slack = 1;
   EXPECT_FALSE(cache->try_put_newest(with_slack, {}));
   Descriptor& middle = block(2 * mib);
-  EXPECT_FALSE(cache->try_put_newest(middle, crowded_bounds));  // has a stack of its own there
+  EXPECT_FALSE(cache->try_put_newest(middle, contended_bounds));  // has a stack of its own there
   Descriptor& large = block(2 * mib);
   EXPECT_FALSE(cache->try_put_newest(large, {.recent_bytes = 2 * mib - granule_bytes}));
   std::size_t kept = 0;
@@ -153,7 +153,7 @@ TEST_F(StreamCacheTest, RemembersTwoLargeBlocksByTheirExactSize) {
 TEST_F(StreamCacheTest, GivesUpTheMiddleWhenThreadsNoLongerWait) {
   Descriptor& one = block(2 * mib);
   Descriptor& two = block(9 * mib);
-  for (Descriptor* each : {&one, &two}) EXPECT_EQ(cache->put(*each, crowded_bounds), nullptr);
+  for (Descriptor* each : {&one, &two}) EXPECT_EQ(cache->put(*each, contended_bounds), nullptr);
   EXPECT_EQ(keep(block(16 * mib)), 2u);
   EXPECT_EQ(cache->bytes(), 16 * mib);
 }
@@ -164,7 +164,7 @@ TEST_F(StreamCacheTest, GivesTheTightestOfWhatIsLargerByAnEighthAtMost) {
   Descriptor& loose = block(4 * mib + 512 * kib);
   Descriptor& behind = block(4 * mib + 512 * kib + 256);
   for (Descriptor* one : {&tight, &behind, &exact, &loose}) {
-    EXPECT_EQ(cache->put(*one, crowded_bounds), nullptr);
+    EXPECT_EQ(cache->put(*one, contended_bounds), nullptr);
   }
   EXPECT_EQ(cache->take(4 * mib), &exact);
   EXPECT_EQ(cache->take(4 * mib), &tight);
@@ -237,7 +237,7 @@ TEST_F(StreamCacheTest, LosesNothing) {
                                           static_cast<std::ptrdiff_t>(outside.size()));
       outside.erase(one);
       inside.insert(one);
-      const CacheBounds usual = step % 10'000 < 5'000 ? CacheBounds{} : crowded_bounds;
+      const CacheBounds usual = step % 10'000 < 5'000 ? CacheBounds{} : contended_bounds;
       leave(cache->put(*one, dice < 500 ? usual : tight_bounds));
     } else if (dice < 998) {
       const std::size_t bytes = granted_bytes(1 + random() % (std::size_t{1} << (random() % 24)));
