@@ -237,7 +237,7 @@ Result<Column> try_column(Result<StridedBuffer> taken, const DlpackColumn& optio
 }
 
 /// Refused before it could be taken, and let go all the same.
-void call_deleter(abi::DLManagedTensorVersioned* tensor) noexcept {
+void delete_if_set(abi::DLManagedTensorVersioned* tensor) noexcept {
   if (tensor != nullptr) call_deleter(*tensor);
 }
 
@@ -296,7 +296,7 @@ Result<Table> try_import_dlpack_table(const Device& device, const Schema& schema
   const CallSite site = options.tensor.site;
   std::size_t taken = 0;
   const auto refuse = [&](const Failure& failure) {
-    for (; taken < tensors.size(); ++taken) call_deleter(tensors[taken]);
+    for (; taken < tensors.size(); ++taken) delete_if_set(tensors[taken]);
     return failure;
   };
   if (tensors.size() != schema.size()) {
