@@ -33,28 +33,28 @@ Failure no_structure(CallSite site) noexcept {
       .with("value", "null");
 }
 
-/// Texts have an offset even where there are none of them.
+/// A text column has one offset even if it has no values.
 alignas(64) constexpr std::int64_t no_offset = 0;
 
 struct ExportState;
 
-/// One column of a state, whose structure points here.
+/// One exported column. Its Arrow structure points to this object.
 struct Piece {
   ArrowArray array = {};
   std::array<const void*, 3> buffers = {};
-  std::array<Storage*, 3> escaped = {};  // kept by the column
+  std::array<Storage*, 3> exported = {};  // exported storages, kept alive by the column
   ExportState* state = nullptr;
-  const Column* column = nullptr;  // the state's, or its own; null once it was released
-  Column* own = nullptr;           // of a child whose struct was released before it
+  const Column* column = nullptr;  // of the state, or `own`; null after the release
+  Column* own = nullptr;           // for a child that outlives its struct
 };
 
-/// What exported structures point to, in one piece of memory: this, a piece for each column, and
-/// pointers to their structures. The struct and each child have a share, because children may be
-/// moved out.
+/// The memory that exported structures point to, in one allocation: this object, a Piece per
+/// column, and the child pointers. It is reference-counted by the struct and each child, because a
+/// consumer may move children out.
 struct ExportState {
   std::atomic<std::size_t> shares = 0;
-  std::mutex mutex;  // of the columns of pieces, once the struct or a child was released
-  Event event;       // after everything else: whoever has memory may still wait for it
+  std::mutex mutex;  // guards the columns of pieces after the first release
+  Event event;       // destroyed last: a holder of the memory may still wait for it
   void* event_slot = nullptr;
   Table table;
   Column column;
@@ -65,7 +65,7 @@ struct ExportState {
 };
 
 void release(Piece& piece, ExportBatch& batch) noexcept {
-  for (Storage*& storage : piece.escaped) {
+  for (Storage*& storage : piece.exported) {
     if (storage != nullptr) batch.end(*std::exchange(storage, nullptr));
   }
 }
@@ -89,7 +89,7 @@ using ExportStateOwner = std::unique_ptr<ExportState, EndExport>;
 ExportStateOwner make_export_state(std::size_t columns) {
   static_assert(sizeof(ExportState) % alignof(Piece) == 0 &&
                 std::is_trivially_destructible_v<Piece>);
-  // No more than a schema has fields, which are larger.
+  // Cannot overflow: a schema has at most this many fields, and fields are larger.
   std::byte* const memory = static_cast<std::byte*>(
       ::operator new(sizeof(ExportState) + columns * (sizeof(Piece) + sizeof(ArrowArray*))));
   ExportStateOwner made(::new (static_cast<void*>(memory)) ExportState);
@@ -126,7 +126,8 @@ void release_column(ArrowArray* self) {
   drop(state);
 }
 
-/// Children that were moved out keep their own columns from now on, and not those of the others.
+/// Gives each child that was moved out its own copy of its column, so that the other columns can be
+/// freed.
 void divide(ExportState& state) noexcept {
   {
     const std::lock_guard lock(state.mutex);
@@ -135,7 +136,7 @@ void divide(ExportState& state) noexcept {
       try {
         piece.own = new Column(*piece.column);
       } catch (const std::bad_alloc&) {
-        return;  // they keep all of them
+        return;  // out of memory: the children keep all columns alive
       }
       piece.column = piece.own;
     }
@@ -145,7 +146,7 @@ void divide(ExportState& state) noexcept {
 
 void release_table(ArrowArray* self) {
   ExportState* const state = static_cast<ExportState*>(self->private_data);
-  // Shares of its own and of the children that are still there are given back at once.
+  // Drops the references of the struct and of the children that were not moved out in one step.
   std::size_t shares = 1;
   {
     ExportBatch batch;
@@ -155,7 +156,7 @@ void release_table(ArrowArray* self) {
       Piece* const piece =
           child->release == release_column ? static_cast<Piece*>(child->private_data) : nullptr;
       if (piece == nullptr || piece->state != state) {
-        call_release(*child);  // somebody put another one there
+        call_release(*child);  // the consumer has put another structure here
         continue;
       }
       release(*piece, batch);
@@ -169,11 +170,11 @@ void release_table(ArrowArray* self) {
   drop(state, shares);
 }
 
-/// Where all memory of a state is, in Arrow's words.
+/// The Arrow device of all memory of an export.
 struct DeviceLocation {
   ArrowDeviceType type = ARROW_DEVICE_CPU;
   std::int64_t id = -1;
-  const Device* device = nullptr;  // a storage's; none where there is no memory
+  const Device* device = nullptr;  // the device of a storage; null if there is no memory
 
   [[nodiscard]] bool is_known() const noexcept { return device != nullptr; }
 };
@@ -196,8 +197,8 @@ Result<DeviceLocation> try_name(const Storage& storage, CallSite site) noexcept 
                         &storage.device()};
 }
 
-/// Where memory of columns would be, of which none goes out: an array without rows is of its device
-/// all the same, and who looks for it there takes no other. Nowhere if they have no buffers.
+/// Returns the device of a table without rows: its columns' device, because a consumer looks for an
+/// empty array on that device too. No device if the columns have no buffers.
 DeviceLocation find_empty(std::span<const Column> columns) noexcept {
   for (const Column& column : columns) {
     const ColumnParts& parts = column.parts();
@@ -216,8 +217,8 @@ bool has_first_offset(const Buffer& offsets, std::size_t width) noexcept {
 
 class Packer {
  public:
-  /// `standing`: a stream that was named long before, and may have ended since, or end meanwhile,
-  /// by its owner in another thread.
+  /// `standing`: the stream was passed long ago, to an exported stream of tables. Its owner may
+  /// have ended it, or may end it during the export in another thread.
   Packer(bool is_for_host, const ArrowExport& options, StreamRef standing = {}) noexcept
       : is_for_host_(is_for_host), options_(options), standing_(standing) {}
 
@@ -226,7 +227,7 @@ class Packer {
     const LogicalType& type = column.type();
     const Result<std::size_t> nulls = column.try_count_nulls(rows, options_.site);
     if (!nulls) return nulls.failure();
-    // Without rows there are no values before the first either, for which others want addresses.
+    // Without rows no value is exported, so no address is needed.
     const std::size_t first = rows == 0 ? 0 : parts.first, end = first + rows;
     Result<void> added =
         *nulls == 0 ? Result<void>() : try_add(piece, 0, parts.validity, bitmap_bytes(end));
@@ -234,7 +235,7 @@ class Packer {
     if (added && type.is_variable()) {
       buffers = 3;
       const std::size_t width = size_bytes(type.offset_dtype());
-      // Of no texts nobody need have written where they begin.
+      // A column without texts needs no written offsets.
       if (rows != 0 || has_first_offset(parts.offsets, width)) {
         added = try_add(piece, 1, parts.offsets, (end + 1) * width);
       }
@@ -257,7 +258,7 @@ class Packer {
     return {};
   }
 
-  /// All writers are behind it: the event, or the host.
+  /// Makes the event, or the host, wait for all writers.
   [[nodiscard]] Result<void> try_order(ExportState& state) noexcept {
     if (!where_.is_known()) return {};
     if (where_.type == ARROW_DEVICE_CPU) {
@@ -270,7 +271,7 @@ class Packer {
     if (!event) return event.failure();
     MarkSet others;
     {
-      // One of another device is not even looked at: that may be closed.
+      // A stream of another device may belong to a closed device, so it is not used.
       const StreamPin stay(standing_.device_id() == where_.device->id() ? standing_ : StreamRef{});
       StreamRef stream = stay ? standing_ : options_.stream;
       if (!stream.id()) {
@@ -281,7 +282,7 @@ class Packer {
       for (const Mark mark : waits_.all()) {
         if (mark.stream == stream.id()) continue;
         Result<void> queued = stream.try_wait(mark, options_.site);
-        // Marks of other backends are the host's to wait for, while no stream stays for it.
+        // The host waits for marks of other backends, outside the pin of the stream.
         if (!queued && queued.failure().code() == ErrorCode::device_mismatch) {
           queued = others.try_add(mark) ? Result<void>()
                                         : no_host_memory("an Arrow array", options_.site);
@@ -305,7 +306,7 @@ class Packer {
  private:
   [[nodiscard]] Result<void> try_place(const Storage& storage) {
     const CallSite site = options_.site;
-    // Most are where the one before them was, and the words for that are found only once.
+    // Most storages are on the same device as the one before, so the lookup is cached.
     if (where_.is_known() && storage.kind() == last_kind_ && storage.device() == *where_.device) {
       return {};
     }
@@ -365,9 +366,9 @@ class Packer {
       if (Result<void> there = storage.try_ensure(options_.stream, site); !there) return there;
     }
     if (!batch_.try_begin(storage)) return no_host_memory("an Arrow array", site);
-    piece.escaped[index] = &storage;
+    piece.exported[index] = &storage;
     const std::byte* first = storage.first_byte();
-    // The writers are waited for once, for all columns.
+    // The host waits once for the writers of all columns.
     if (!storage.uses().try_collect(Access::read, waits_)) {
       return no_host_memory("an Arrow array", site);
     }
@@ -385,12 +386,12 @@ class Packer {
   const ArrowExport& options_;
   const StreamRef standing_;
   DeviceLocation where_;
-  StorageKind last_kind_ = StorageKind::file;  // once a place is known
+  StorageKind last_kind_ = StorageKind::file;  // valid if a location is known
   MarkSet waits_;
   ExportBatch batch_;
 };
 
-/// A state, with the structure of its root.
+/// Adds the root structure to an export state.
 struct Packed {
   ArrowArray array = {};
   DeviceLocation where = {};
@@ -472,14 +473,14 @@ Result<void> put(const Result<Packed>& packed, ArrowDeviceArray& out) noexcept {
   return {};
 }
 
-// --- Streams: of arrays, and of arrays with a device
+// --- Exported streams of arrays and of device arrays
 
 struct Chunks {
   std::vector<Table> tables;
   std::size_t next = 0;
   ArrowExport options = {};
-  ArrowDeviceType type = ARROW_DEVICE_CPU;  // of all of them
-  std::int64_t id = -1;                     // of those without memory
+  ArrowDeviceType type = ARROW_DEVICE_CPU;  // the same for all tables
+  std::int64_t id = -1;                     // for tables without memory
   std::string error;
 };
 
@@ -488,7 +489,7 @@ Chunks& chunks_of(Stream* stream) noexcept {
   return *static_cast<Chunks*>(stream->private_data);
 }
 
-/// What errno says the failure is.
+/// Returns the errno value for a failure.
 int fail(Chunks& chunks, const Failure& failure) noexcept try {
   chunks.error = failure.text();
   return failure.code() == ErrorCode::out_of_memory ? ENOMEM : EIO;
@@ -510,8 +511,7 @@ Result<void> try_next(Chunks& chunks, ArrowDeviceArray* out) noexcept {
   const CallSite site = chunks.options.site;
   if (out == nullptr) return no_structure(site);
   *out = {};
-  // The stream was named long before the other side asks. It is one of some device, and a later
-  // table may be of another of its kind.
+  // The stream was passed when the export was made. Its device may not be the device of this table.
   Result<void> made =
       put(try_pack_table(chunks.tables[chunks.next], false, {.site = site}, chunks.options.stream),
           *out);
@@ -530,7 +530,7 @@ int get_next(Stream* stream, Array* out) {
     return 0;
   }
   if (const Result<void> made = try_next(chunks, out); !made) return fail(chunks, made.failure());
-  // The first one stays, for its schema.
+  // The first table is kept for its schema.
   if (chunks.next != 0) chunks.tables[chunks.next] = Table();
   ++chunks.next;
   return 0;
@@ -548,7 +548,7 @@ void release_stream(Stream* stream) {
   stream->release = nullptr;
 }
 
-/// Where the memory of a table is. Nowhere if there is none.
+/// Returns the location of a table's memory, or none if it has no memory.
 Result<DeviceLocation> try_find(const Table& table, CallSite site) noexcept {
   for (const Column& column : table.columns()) {
     const ColumnParts& parts = column.parts();
@@ -608,7 +608,7 @@ const Table* exported_table(const ArrowArray& array) noexcept {
   }
   for (std::size_t i = 0; i < state.pieces.size(); ++i) {
     const Piece& piece = state.pieces[i];
-    // One that was moved out has no column here to look at.
+    // A child that was moved out no longer refers to a column of this state.
     if (state.children[i] != &piece.array || piece.array.release != release_column) {
       return nullptr;
     }

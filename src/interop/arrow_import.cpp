@@ -27,10 +27,10 @@
 namespace tern {
 namespace {
 
-// --- Whose the structure is
+// --- Ownership of the structure
 
-/// An array of somebody else's, moved here, with a share for each storage that was made of it. The
-/// last one releases it.
+/// A foreign array, moved here, and reference-counted by the storages over its buffers. The last
+/// one releases the array.
 struct Holder {
   ArrowArray array = {};
   std::atomic<std::size_t> shares = 1;
@@ -43,7 +43,7 @@ void drop(void* context) noexcept {
   delete holder;
 }
 
-/// Released when this ends, unless somebody took it over.
+/// Releases the structure at the end of the scope, unless ownership was passed on.
 template <class Structure>
 class Owned {
  public:
@@ -58,9 +58,9 @@ class Owned {
   Structure* structure_;
 };
 
-// --- Structure: looked at before any memory is
+// --- Checks of the structure, before memory is read
 
-/// A column as its structure describes it.
+/// A column as described by its structure.
 struct Leaf {
   ArrowWhere where;
   const LogicalType* type = nullptr;
@@ -68,17 +68,17 @@ struct Leaf {
   bool is_view = false;
   const void* const* buffers = nullptr;
   std::size_t buffer_count = 0;
-  std::size_t first = 0;  // in the buffers
+  std::size_t first = 0;  // index of the first value in the buffers
   std::size_t rows = 0;
-  std::optional<std::size_t> null_count = {};  // as it is said, until the host has counted
-  // Bytes of the bitmap, the values, the offsets.
+  std::optional<std::size_t> null_count = {};  // as stated, until the host has counted
+  // Sizes in bytes of the bitmap, the values and the offsets.
   std::size_t bitmap = 0, values = 0, offsets = 0;
 };
 
-/// No address space has more bytes, so nothing has more values or texts so long.
+/// An upper bound for lengths and offsets: no address space is larger.
 constexpr std::int64_t max_bytes = std::int64_t{1} << 56;
 
-/// Rows of a struct that its children have to have.
+/// The rows of a struct that each child must cover.
 struct Window {
   std::size_t first = 0, rows = 0;
 };
@@ -130,7 +130,8 @@ Result<void> check_buffers(const ArrowArray& array, const ArrowWhere& where, std
   return {};
 }
 
-/// Is there an address, for values that can be there?
+/// Checks that the values have an address, that their bytes fit the address space, and that they
+/// are aligned.
 Result<void> check_address(const ArrowWhere& where, const char* field, const void* address,
                            std::size_t bytes, std::size_t alignment, CallSite site) noexcept {
   if (bytes == 0) return {};
@@ -220,7 +221,7 @@ Result<Leaf> try_leaf(const ArrowArray& array, const ArrowWhere& where, const Fi
   return leaf;
 }
 
-// --- Contents: what the host can read without asking anybody
+// --- Checks of the contents that the host can read
 
 template <class Offset>
 Result<std::size_t> try_last_offset(const Leaf& leaf, const void* raw, CallSite site) noexcept {
@@ -252,7 +253,7 @@ bool is_utf8(std::string_view text) noexcept {
       if ((static_cast<unsigned char>(text[i + k]) & 0xC0) != 0x80) return false;
     }
     const unsigned second = length > 1 ? static_cast<unsigned char>(text[i + 1]) : 0;
-    // Longer than need be, halves of pairs, and beyond the last character there is.
+    // Overlong forms, surrogates, and code points above U+10FFFF.
     if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
         (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F)) {
       return false;
@@ -279,7 +280,7 @@ Result<void> check_texts(const Leaf& leaf, CallSite site) noexcept {
   return {};
 }
 
-/// Texts whose structure has views, as views.
+/// Returns the texts of a text view column.
 Result<std::vector<std::string_view>> try_views(const Leaf& leaf, CallSite site) {
   const std::size_t variadic = leaf.buffer_count - 3;
   const auto* const sizes = static_cast<const std::byte*>(leaf.buffers[leaf.buffer_count - 1]);
@@ -331,16 +332,16 @@ Result<std::vector<std::string_view>> try_views(const Leaf& leaf, CallSite site)
   return texts;
 }
 
-// --- Memory
+// --- Storages
 
-/// What all columns of an import have in common.
+/// State that all columns of an import share.
 struct Arrival {
   const Device& device;
   Holder* holder;
-  bool is_readable;  // by the host, as it is
+  bool is_readable;  // whether the host can read the buffers in place
   Mark ready;
   const ArrowImport& options;
-  PointerInfo known = {};  // of the buffer that was taken last
+  PointerInfo known = {};  // of the buffer that was adopted last
 };
 
 Result<Buffer> try_adopt_part(Arrival& arrival, const void* address, std::size_t bytes,
@@ -363,7 +364,7 @@ Result<Buffer> try_adopt_part(Arrival& arrival, const void* address, std::size_t
   return adopted;
 }
 
-/// The texts of a column in offsets of Tern's own.
+/// Copies the texts of a text view column into a new column with offsets.
 Result<Column> try_convert_views(const Leaf& leaf, const Arrival& arrival) noexcept try {
   const CallSite site = arrival.options.site;
   if (!arrival.is_readable) {
@@ -391,7 +392,7 @@ Result<Column> try_convert_views(const Leaf& leaf, const Arrival& arrival) noexc
   return no_host_memory("an Arrow array", arrival.options.site);
 }
 
-/// How many bytes of texts there are: by the last offset.
+/// Returns the number of text bytes: the last offset.
 Result<std::size_t> try_data_bytes(const Leaf& leaf, const Arrival& arrival,
                                    const Buffer& offsets) noexcept {
   const CallSite site = arrival.options.site;
@@ -426,8 +427,8 @@ std::size_t nulls_in(const void* bits, std::size_t first, std::size_t rows) noex
   return rows - count_bits(static_cast<const std::byte*>(bits), first, rows);
 }
 
-/// Everything that can be known of the contents of a column before memory is made of it. Nulls are
-/// counted here, whatever was said of them.
+/// Checks the contents of a column before storages are made. Counts the nulls itself if the host
+/// can read the bitmap.
 Result<void> check_contents(Leaf& leaf, const Arrival& arrival) noexcept {
   if (!arrival.is_readable) return {};
   const CallSite site = arrival.options.site;
@@ -455,16 +456,16 @@ Result<void> check_contents(Leaf& leaf, const Arrival& arrival) noexcept {
   return {};
 }
 
-/// The bitmap of a struct, whose rows are all there: those of a table have no nulls.
+/// The bitmap of a struct. The rows of a table cannot be null, so every bit must be set.
 struct RootBitmap {
-  const void* bits = nullptr;  // null: there is none to look at
+  const void* bits = nullptr;  // null: there is no bitmap to check
   Window rows = {};
   std::int64_t said = 0;
 };
 
 Result<void> check_root(const RootBitmap& root, const Arrival& arrival) noexcept {
   if (root.bits == nullptr || root.rows.rows == 0) return {};
-  // Where the host cannot count, it has to be said that there are none.
+  // If the host cannot count, the structure must state that there are no nulls.
   const std::size_t nulls = arrival.is_readable
                                 ? nulls_in(root.bits, root.rows.first, root.rows.rows)
                                 : static_cast<std::size_t>(root.said);
@@ -475,7 +476,7 @@ Result<void> check_root(const RootBitmap& root, const Arrival& arrival) noexcept
                         arrival.options.site);
 }
 
-/// No values have no memory, but a device.
+/// A column without values has no memory, but it has a device.
 Result<Column> try_nothing(const Device& device, const LogicalType& type,
                            const ArrowImport& options) {
   Result<Buffer> none = Buffer::try_make(device, Shape::flat(0), type.dtype(),
@@ -517,12 +518,13 @@ Result<Column> try_take(const Leaf& leaf, Arrival& arrival) noexcept try {
   parts.values = *std::move(adopted);
   return Column::try_over(*leaf.type, leaf.rows, std::move(parts), site);
 } catch (const std::bad_alloc&) {
-  return no_host_memory("an Arrow array", arrival.options.site);  // for the name of a zone
+  return no_host_memory("an Arrow array",
+                        arrival.options.site);  // the copy of the time zone failed
 }
 
 // --- Devices
 
-/// Where the memory of a structure is, and when it is ready.
+/// The device of a structure's memory, and its event.
 struct Origin {
   bool is_device_array = false;
   std::int64_t id = -1;
@@ -578,7 +580,7 @@ Result<void> check_place(const Origin& origin, const Device& device, CallSite si
   }
 }
 
-/// Waits for the event of a structure: on the stream, or the host does.
+/// Waits for the event of a structure: on the stream if there is one, else on the host.
 Result<Mark> try_ready(const Origin& origin, const Device& device,
                        const ArrowImport& options) noexcept {
   if (origin.event == nullptr) return Mark();
@@ -604,15 +606,15 @@ Result<Mark> try_ready(const Origin& origin, const Device& device,
   return options.stream.try_mark();
 }
 
-/// May the host look at the buffers as they are?
+/// Returns whether the host can read the buffers in place.
 bool is_readable(const Origin& origin) noexcept {
   return origin.type == ARROW_DEVICE_CPU || origin.type == ARROW_DEVICE_CUDA_HOST ||
          origin.type == ARROW_DEVICE_CUDA_MANAGED;
 }
 
-// --- Both
+// --- Arrays and device arrays
 
-/// Moves the array to where its storages keep it, and makes columns of it.
+/// Moves the array into a reference-counted holder and makes columns over its buffers.
 Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
                                         const Origin& origin, const RootBitmap& root,
                                         std::span<Leaf> leaves, const ArrowImport& options) noexcept
@@ -623,7 +625,7 @@ Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
   if (!ready) return ready.failure();
   bool can_read = is_readable(origin);
   if (can_read && *ready) {
-    // It is looked at now, so it has to be there now.
+    // The host reads the contents now, so the event must be complete now.
     if (Result<void> done = Device::try_wait(*ready); !done) return done.failure();
   }
   const Arrival looking = {device, nullptr, can_read, *ready, options};
@@ -645,7 +647,7 @@ Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
   return no_host_memory("an Arrow array", options.site);
 }
 
-/// Are the columns what a schema says, whatever they are called there?
+/// Returns whether the columns have the types of the schema. Names are ignored.
 bool is_renamed(const Table& ours, const ArrowArray& array, const ArrowFields& fields) noexcept {
   if (ours.arity() != fields.schema.size()) return false;
   for (std::size_t i = 0; i < ours.arity(); ++i) {
@@ -670,8 +672,8 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
     const bool is_same = ours->schema() == fields.schema;
     if (is_here && (is_same || is_renamed(*ours, *array, fields))) {
       if (is_same && ours->rows() == static_cast<std::uint64_t>(array->length)) return *ours;
-      // Fields have other names, or the count of rows was written since: what was exported are
-      // these.
+      // Field names differ, or the row count was written since the export: use the exported
+      // columns.
       std::vector<Column> columns;
       for (const Column& column : ours->columns()) {
         columns.push_back(column.try_slice(0, window->rows, site).value());
@@ -719,7 +721,7 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
     return there.failure();
   }
   if (arity == 0) {
-    // A length that no column has is not one to read bits for.
+    // A length that no column covers is rejected before its bitmap is read.
     if (bitmap.bits != nullptr && array->null_count < 0 && window->rows != 0) {
       return arrow_rejected(root, "null_count", array->null_count,
                             "a struct without fields must have no null rows", site);
@@ -781,7 +783,8 @@ Origin origin_of(const ArrowDeviceArray* array) noexcept {
 ArrowArray& array_of(ArrowArray& chunk) noexcept { return chunk; }
 ArrowArray& array_of(ArrowDeviceArray& chunk) noexcept { return chunk.array; }
 
-/// Can chunks of the stream be memory of the device at all? Asked before it is asked for any.
+/// Checks, before the first chunk is requested, that chunks of the stream can be memory of the
+/// device.
 Result<void> check_chunks(const ArrowArrayStream&, const Device&, CallSite) noexcept { return {}; }
 Result<void> check_chunks(const ArrowDeviceArrayStream& stream, const Device& device,
                           CallSite site) noexcept {
@@ -800,7 +803,7 @@ Result<Origin> try_origin(const ArrowDeviceArrayStream& stream, const ArrowDevic
                         "a chunk must have the device type of its stream", site);
 }
 
-/// All chunks, which are `Chunk`s, of a stream.
+/// Reads all chunks of a stream.
 template <class Chunk, class Stream>
 Result<Table> try_import_stream(const Device& device, Stream* stream,
                                 const ArrowImport& options) noexcept try {

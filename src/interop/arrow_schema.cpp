@@ -19,16 +19,16 @@
 namespace tern {
 namespace {
 
-/// By kind; those with a unit follow.
+/// Formats by type kind. Types with a unit follow below.
 constexpr std::string_view formats[] = {"b", "c",   "s",   "i", "l", "C", "S", "I", "L", "e", "f",
                                         "g", "tdD", "tdm", "",  "",  "",  "u", "U", "z", "Z"};
 static_assert(std::size(formats) == static_cast<std::size_t>(TypeKind::large_binary) + 1);
-/// By unit.
+/// Formats by time unit.
 constexpr std::string_view times[] = {"tts", "ttm", "ttu", "ttn"};
 constexpr std::string_view durations[] = {"tDs", "tDm", "tDu", "tDn"};
 constexpr std::string_view stamps[] = {"tss:", "tsm:", "tsu:", "tsn:"};
 
-/// Without the zone. Of static storage, with a zero behind it.
+/// Returns the format without the time zone, as a zero-terminated text with static storage.
 std::string_view static_format(const LogicalType& type) noexcept {
   const std::size_t unit = static_cast<std::size_t>(type.unit());
   switch (type.kind()) {
@@ -55,7 +55,7 @@ Result<LogicalType> try_type(const char* format, const ArrowWhere& where, CallSi
     return arrow_rejected(where, "format", text, "a format has at most 512 bytes", site);
   }
   for (std::size_t i = 0; i < std::size(formats); ++i) {
-    // Most have one letter, and there need not be more than that compared.
+    // Most formats have one letter, so compare it first.
     if (length == 1 ? formats[i].size() == 1 && formats[i][0] == text[0]
                     : length != 0 && formats[i] == text) {
       return LogicalType(static_cast<TypeKind>(i));
@@ -104,7 +104,7 @@ Result<Metadata> try_metadata(const char* bytes, const ArrowWhere& where, CallSi
   return Metadata(std::move(pairs));
 }
 
-/// What metadata takes in Arrow's form; none: nothing.
+/// Returns the size of metadata in Arrow's encoding; 0 for no metadata.
 std::size_t metadata_bytes(const Metadata& metadata) noexcept {
   if (metadata.empty()) return 0;
   std::size_t bytes = sizeof(std::int32_t);
@@ -147,12 +147,12 @@ Result<ArrowField> try_leaf(const ArrowSchema& schema, const ArrowWhere& where, 
 
 // --- Export
 
-/// What an exported schema points to, in one piece of memory: this, the structures of the fields,
-/// pointers to them, and texts that the schema does not have as they are wanted. The struct and its
-/// children each have a share, because children may be moved out.
+/// The memory that an exported schema points to, in one allocation: this object, the child
+/// structures, the child pointers, and encoded texts. It is reference-counted by the struct and its
+/// children, because a consumer may move children out.
 struct SchemaState {
   std::atomic<std::size_t> shares = 1;
-  Schema schema;  // whose names the structures have, and for those that come back
+  Schema schema;  // owns the names; returned if the structure is imported again
   ArrowSchema* fields = nullptr;
   ArrowSchema** children = nullptr;
 };
@@ -171,7 +171,7 @@ void release_field(ArrowSchema* self) {
 
 void release_struct(ArrowSchema* self) {
   SchemaState* const state = static_cast<SchemaState*>(self->private_data);
-  // Shares of its own and of the children that are still there are given back at once.
+  // Drops the references of the struct and of the children that were not moved out in one step.
   std::size_t shares = 1;
   for (std::int64_t i = 0; i < self->n_children; ++i) {
     ArrowSchema* const child = self->children[i];
@@ -180,14 +180,14 @@ void release_struct(ArrowSchema* self) {
       child->release = nullptr;
       ++shares;
     } else {
-      call_release(*child);  // somebody put another one there
+      call_release(*child);  // the consumer has put another structure here
     }
   }
   self->release = nullptr;
   drop(state, shares);
 }
 
-/// Texts, one behind the other, in memory that is large enough.
+/// Writes texts one after the other into a buffer that is large enough.
 class Writer {
  public:
   explicit Writer(char* to) noexcept : to_(to) {}
@@ -199,7 +199,7 @@ class Writer {
     *to_++ = 0;
     return text;
   }
-  /// Null for none.
+  /// Returns null for empty metadata.
   const char* put(const Metadata& metadata) noexcept {
     if (metadata.empty()) return nullptr;
     const char* const bytes = to_;
@@ -227,7 +227,7 @@ class Writer {
   char* to_;
 };
 
-/// Throws std::bad_alloc. With the metadata of the schema, which its struct wants.
+/// Throws std::bad_alloc.
 struct Packed {
   SchemaState* state;
   const char* metadata;
@@ -259,7 +259,7 @@ Packed pack(Schema schema) {
     state->children[i] = &made;
   }
   const char* const metadata = writer.put(schema.metadata());
-  // The fields stay where they are: handles share them.
+  // The fields do not move, because schema handles share them.
   state->schema = std::move(schema);
   return {state, metadata};
 }
@@ -309,7 +309,8 @@ Result<ArrowFields> try_read_arrow_schema(const ArrowSchema* schema, CallSite si
   if (schema == nullptr) return no_structure("schema", site);
   if (Result<void> alive = check_released(schema, root, site); !alive) return alive.failure();
   if (schema->release == release_struct) {
-    // Ours comes back, and is what it was unless somebody changed its fields or their order.
+    // A structure that Tern exported is imported as the original schema, unless its fields were
+    // changed.
     const SchemaState& state = *static_cast<const SchemaState*>(schema->private_data);
     const std::span<const Field> fields = state.schema.fields();
     bool is_whole = schema->n_children == static_cast<std::int64_t>(fields.size()) &&
@@ -344,7 +345,7 @@ Result<ArrowFields> try_read_arrow_schema(const ArrowSchema* schema, CallSite si
   if (!metadata) return metadata.failure();
   std::vector<Field> fields;
   std::vector<bool> views;
-  // As many as there are, unless somebody lies: then it is found before long.
+  // Reserve for the stated number, but not for an absurd one.
   fields.reserve(static_cast<std::size_t>(std::min<std::int64_t>(schema->n_children, 1024)));
   for (std::int64_t i = 0; i < schema->n_children; ++i) {
     const ArrowWhere where = {"schema", i};

@@ -30,7 +30,7 @@ constexpr Word words[] = {
     {DType::f64, "<f8"},
     {DType::complex64, "<c8"},
     {DType::complex128, "<c16"},
-    // What comes back as one of the others.
+    // Aliases: these types are imported as one of the types above.
     {DType::byte, "|u1"},
     {DType::index, "<i8"},
     {DType::i8, "<i1"},
@@ -62,17 +62,17 @@ Result<void> check_cuda(const Device& device, CallSite site) noexcept {
       .with("device", device.is_open() ? device.spec() : std::string_view("no device"));
 }
 
-/// The number that stands for a stream in a description.
+/// Returns the value that denotes a stream in a description.
 Result<std::uintptr_t> try_stream_number(StreamRef stream) noexcept {
   const Result<NativeStream> native = stream.try_native();
   if (!native) return native.failure();
   if (native->value <= CudaArrayInterface::legacy_stream) return CudaArrayInterface::legacy_stream;
-  // Handles are addresses, and even: the device has a number of its own for each thread's stream.
+  // Real handles are even addresses. An odd value is the backend's own handle of a per-thread
+  // stream.
   return native->value % 2 != 0 ? CudaArrayInterface::per_thread_stream : native->value;
 }
 
-/// The stream on which everything that the other side must wait for is behind; none if there is
-/// nothing.
+/// Returns a stream that waits for all pending writes; empty if nothing is pending.
 Result<std::optional<std::uintptr_t>> try_join(Storage& storage, Access access,
                                                const CudaArrayExportOptions& options) noexcept {
   const Result<bool> is_ready = storage.uses().try_is_ready(access);
@@ -86,7 +86,7 @@ Result<std::optional<std::uintptr_t>> try_join(Storage& storage, Access access,
   }
   const Result<UseRecord::Ticket> ticket = storage.uses().try_begin(stream, access, options.site);
   if (!ticket) return ticket.failure();
-  // What they do there is known to nobody: the escape sees to that.
+  // The consumer's later uses of the stream are unknown; the Export covers them.
   storage.uses().cancel(*ticket);
   const Result<std::uintptr_t> number = try_stream_number(stream);
   if (!number) return number.failure();
@@ -157,7 +157,7 @@ Result<CudaArrayExport> try_export_cuda_array(const StridedBuffer& array,
   if (!array.is_contiguous()) {
     const std::int64_t width = static_cast<std::int64_t>(size_bytes(array.dtype()));
     description.strides.emplace();
-    // No product overflows: all elements were found in memory that exists.
+    // Cannot overflow: all elements are in existing memory.
     for (const std::int64_t stride : array.strides()) {
       description.strides->push_back(stride * width);
     }
@@ -179,7 +179,7 @@ Result<CudaArrayExport> try_export_cuda_array(const StridedBuffer& array,
   const Result<std::optional<std::uintptr_t>> stream = try_join(storage, access, options);
   if (!stream) return stream.failure();
   description.stream = *stream;
-  // From now on they may write it, and nobody will say so.
+  // From now on the consumer may write the memory without Tern's knowledge.
   if (!options.is_read_only) storage.note_written(hull.offset_bytes(), hull.size_bytes());
   description.data = reinterpret_cast<std::uintptr_t>(storage.first_byte()) + hull.offset_bytes() +
                      array.origin_bytes();
@@ -231,7 +231,7 @@ Result<StridedBuffer> try_import_cuda_array(const Device& device,
         return rejected("strides", stride, "a stride must be a multiple of the element size", site);
       }
       strides[i] = stride / width;
-      // Elements that share their bytes.
+      // The elements overlap.
       if (stride == 0 && description.shape[i] > 1 && *bytes != 0) is_read_only = true;
     }
   } else {
@@ -258,7 +258,7 @@ Result<StridedBuffer> try_import_cuda_array(const Device& device,
   if (description.stream == std::uintptr_t{0}) {
     return rejected("stream", 0, "use 1 or 2 for the default streams, or a stream handle", site);
   }
-  /// What is kept as long as the memory: whose it is, and the stream its order is told by.
+  /// Kept alive with the memory: its owner, and the producer's stream.
   struct Kept {
     std::shared_ptr<void> owner;
     Stream stream;

@@ -28,7 +28,7 @@ using abi::DLManagedTensor;
 using abi::DLManagedTensorVersioned;
 using abi::DLTensor;
 
-/// Which field of a structure is wrong, what is there, and what may be.
+/// A failure that names the field, its value and what is accepted.
 template <class Value>
 Failure rejected(const char* field, const Value& value, const char* expected,
                  CallSite site) noexcept {
@@ -43,7 +43,7 @@ Failure rejected(const char* field, const Value& value, const char* expected,
   return failure;
 }
 
-// --- Words
+// --- Types and devices
 
 struct Word {
   DType dtype;
@@ -67,12 +67,12 @@ constexpr Word words[] = {
     {DType::f64, {abi::kDLFloat, 64, 1}},
     {DType::complex64, {abi::kDLComplex, 64, 1}},
     {DType::complex128, {abi::kDLComplex, 128, 1}},
-    // Words that several of ours share stand behind the one they come back as.
+    // Several dtypes share a DLPack type. The dtype that an import returns comes first.
     {DType::byte, {abi::kDLUInt, 8, 1}},
     {DType::index, {abi::kDLInt, 64, 1}},
 };
 
-/// The same by the number of ours, because every export asks.
+/// The same table by dtype, because every export looks up one entry.
 constexpr auto types = [] {
   std::array<DLDataType, 256> made = {};
   for (const Word& word : words) made[static_cast<std::uint8_t>(word.dtype)] = word.type;
@@ -96,26 +96,27 @@ bool is_backend(const Device& device, std::string_view name) noexcept {
 
 // --- Export
 
-/// Negative only where nobody looks, and there others may.
+/// A negative stride remains only in a dimension with one element, where its value has no effect.
+/// Some consumers reject it all the same.
 std::int64_t stride_for_others(std::int64_t stride) noexcept { return stride < 0 ? 1 : stride; }
 
-/// Of the first element; null if there is none.
+/// Returns the address of the first element, or null if the tensor has none.
 std::byte* address_for_others(const StridedBuffer& tensor) noexcept {
   if (tensor.element_count() == 0) return nullptr;
   const Buffer& hull = tensor.hull();
   return hull.storage()->first_byte() + hull.offset_bytes() + tensor.origin_bytes();
 }
 
-/// What an exported structure points to, in one piece of memory with it.
+/// The memory that an exported structure points to, in one allocation with the structure.
 struct ExportState {
   union {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
   };
-  StridedBuffer tensor;  // what it is of, for those that come back; keeps the memory
+  StridedBuffer tensor;  // keeps the memory; returned if the structure is imported again
   bool is_exported = false;
-  bool is_usual;  // the size of those that are kept for the next
-  // shape and strides follow
+  bool is_usual;  // has the usual rank, so the allocation is reused
+  // The shape and the strides follow in memory.
 
   template <class Tensor>
   ExportState(const Tensor& given, bool is_usual_size)
@@ -151,7 +152,7 @@ void end(ExportState* state) noexcept {
   free_export_state(state, is_usual);
 }
 
-/// Null if the host has no memory.
+/// Returns null if the host has no memory.
 template <class Tensor>
 ExportState* make_export_state(const Tensor& tensor) noexcept {
   const std::size_t rank = tensor.shape().rank();
@@ -195,7 +196,7 @@ Result<void> order(Storage& storage, const DlpackExport& options) noexcept {
         .with("a", storage.device().spec())
         .with("b", options.consumer.device_id().value);
   }
-  // What they do on it is known to nobody: the escape sees to that.
+  // The consumer's later uses of the stream are unknown; the Export covers them.
   return storage.uses().try_order(options.consumer, access, options.site);
 }
 
@@ -219,7 +220,7 @@ Result<void> check_strides(const StridedBuffer& tensor, CallSite site) noexcept 
   return {};
 }
 
-/// Everything that is refused, and what has to be done for the memory.
+/// Checks the tensor and prepares its memory for the export.
 Result<void> try_prepare(const StridedBuffer& tensor, const DlpackExport& options) noexcept {
   const CallSite site = options.site;
   const Buffer& hull = tensor.hull();
@@ -242,7 +243,7 @@ Result<void> try_prepare(const StridedBuffer& tensor, const DlpackExport& option
   return storage.is_allocated() ? Result<void>() : storage.try_ensure(options.consumer, site);
 }
 
-/// All but what the two forms differ in.
+/// The common part of versioned and unversioned exports.
 template <class Tensor>
 Result<ExportState*> try_make_export(const Tensor& given, const DlpackExport& options) noexcept {
   const CallSite site = options.site;
@@ -261,7 +262,7 @@ Result<ExportState*> try_make_export(const Tensor& given, const DlpackExport& op
   if (!made->is_exported) return no_host_memory("memory for others", site);
   if (hull.size_bytes() != 0) {
     if (Result<void> ordered = order(storage, options); !ordered) return ordered.failure();
-    // From now on they may write it, and nobody will say so.
+    // From now on the consumer may write the memory without Tern's knowledge.
     if (!options.is_read_only) storage.note_written(hull.offset_bytes(), hull.size_bytes());
   }
   const std::span<const std::size_t> extents = tensor.shape().extents();
@@ -269,7 +270,8 @@ Result<ExportState*> try_make_export(const Tensor& given, const DlpackExport& op
   std::int64_t* const shape = made->numbers();
   std::int64_t* const strides = shape + rank;
   for (std::size_t i = 0; i < rank; ++i) {
-    // No more elements than bytes, which fit; but one extent of an empty shape may be anything.
+    // A tensor has no more elements than bytes, which fit, but one extent of an empty shape may be
+    // arbitrary.
     if (extents[i] > max_extent) {
       return rejected("shape[i]", extents[i], "an extent must be below 2^63", site);
     }
@@ -297,14 +299,14 @@ DLManagedTensorVersioned* with_version(ExportState* state, const DlpackExport& o
 
 // --- Import
 
-/// What can be taken out of a structure, each field read once.
+/// The fields of a structure, each read once.
 struct Offer {
   DLTensor tensor = {};
   std::uint64_t flags = 0;
   bool is_read_only = false;
 };
 
-/// Left as they are until they are read: there is room for more than anybody has.
+/// Not initialised: the arrays are larger than almost every tensor needs.
 struct Numbers {
   Shape shape;
   std::array<std::int64_t, Shape::max_rank> strides;
@@ -335,7 +337,7 @@ Result<void> check_place(const DLTensor& tensor, const Device& device, CallSite 
                  : Result<void>(elsewhere("a CUDA device"));
     case abi::kDLCUDAHost:
     case abi::kDLCUDAManaged:
-      // The number says nothing there, and others write what they like.
+      // The device number has no meaning for this memory, and libraries write different values.
       return is_backend(device, "cuda") ? Result<void>()
                                         : Result<void>(elsewhere("memory of the CUDA driver"));
     case abi::kDLExtDev:
@@ -350,7 +352,7 @@ Result<void> check_place(const DLTensor& tensor, const Device& device, CallSite 
   }
 }
 
-/// Shape and strides, copied once and then judged.
+/// Copies shape and strides once and checks the copies.
 Result<void> try_read(const DLTensor& tensor, Numbers& numbers, CallSite site) noexcept {
   if (tensor.ndim < 0 || tensor.ndim > static_cast<std::int32_t>(Shape::max_rank)) {
     return rejected("ndim", tensor.ndim, "it must be 0 to 64", site);
@@ -366,7 +368,7 @@ Result<void> try_read(const DLTensor& tensor, Numbers& numbers, CallSite site) n
       return rejected("shape[i]", extents[i], "an extent must not be negative", site);
   }
   Result<Shape> shape = Shape::try_from({extents.data(), rank});
-  if (!shape) return Failure(shape.failure()).at(site);  // for want of memory
+  if (!shape) return Failure(shape.failure()).at(site);  // out of memory
   numbers.shape = *std::move(shape);
   if (tensor.strides != nullptr && rank != 0) {
     std::memcpy(numbers.strides.data(), tensor.strides, rank * sizeof(std::int64_t));
@@ -382,8 +384,8 @@ Result<void> try_read(const DLTensor& tensor, Numbers& numbers, CallSite site) n
   return {};
 }
 
-/// May two elements be one, or do they run backwards, which few expect? Then nobody writes them.
-/// The numbers were judged before: their products fit.
+/// Returns whether elements may overlap or run backwards. Such tensors are imported as read-only.
+/// The numbers were checked before, so products do not overflow.
 bool is_for_reading(const Shape& shape, std::span<const std::int64_t> strides) noexcept {
   if (shape.is_empty()) return false;
   const std::span<const std::size_t> extents = shape.extents();
@@ -392,12 +394,12 @@ bool is_for_reading(const Shape& shape, std::span<const std::int64_t> strides) n
   for (std::size_t i = extents.size(); i-- > 0;) {
     if (extents[i] < 2) continue;
     if (strides[i] <= 0) return true;
-    // By stride, the least first; mostly they come so.
+    // Sort by stride, smallest first. Most tensors are already sorted.
     std::size_t at = count++;
     for (; at > 0 && strides[axes[at - 1]] > strides[i]; --at) axes[at] = axes[at - 1];
     axes[at] = i;
   }
-  // Each step is longer than all that lies inside it.
+  // Every stride must be larger than the extent of all inner dimensions.
   std::size_t inside = 1;
   for (std::size_t k = 0; k < count; ++k) {
     const std::size_t stride = static_cast<std::size_t>(strides[axes[k]]);
@@ -407,7 +409,7 @@ bool is_for_reading(const Shape& shape, std::span<const std::int64_t> strides) n
   return false;
 }
 
-/// What is to be done with the structure when nobody needs it any more.
+/// How to end the structure when it is no longer needed.
 struct Owner {
   void (*release)(void* structure) = nullptr;
   void* structure = nullptr;
@@ -430,11 +432,11 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
   }
   const Result<StridedBuffer::Reach> reach =
       StridedBuffer::try_reach(numbers.shape, strides, *dtype, site);
-  // Both are sums that fit, as is theirs.
+  // Neither sum overflows, and their sum does not either.
   if (!reach || reach->before + reach->behind > max_request_bytes) {
     return rejected("strides", "too large", "the strides overflow 64 bits", site);
   }
-  // Sums of what a stranger wrote are made as numbers: pointers would wrap unseen.
+  // Adds foreign numbers as integers, because pointer arithmetic could overflow unnoticed.
   const std::uintptr_t data = reinterpret_cast<std::uintptr_t>(tensor.data);
   const std::optional<std::size_t> first = checked_add(data, tensor.byte_offset);
   const bool is_empty = *bytes == 0;
@@ -460,12 +462,12 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
                  .tag = options.tag,
                  .site = site});
   if (!adopted) return adopted.failure();
-  owner = {};  // the storage's now
+  owner = {};  // now owned by the storage
   return StridedBuffer::try_over(*std::move(adopted), is_empty ? 0 : reach->before, *dtype,
                                  std::move(numbers.shape), strides, site);
 }
 
-/// Is it what went out, as it was?
+/// Returns whether the structure is exactly as exported.
 bool is_untouched(const StridedBuffer& ours, const DLTensor& tensor) noexcept {
   const std::span<const std::size_t> extents = ours.shape().extents();
   if (tensor.ndim != static_cast<std::int32_t>(extents.size())) return false;
@@ -480,10 +482,10 @@ bool is_untouched(const StridedBuffer& ours, const DLTensor& tensor) noexcept {
   return is_kept;
 }
 
-/// What others made of a tensor of ours: other elements of the same memory.
+/// Imports a tensor that Tern exported and that the consumer changed, for example to a view.
 Result<StridedBuffer> try_changed(const StridedBuffer& ours, const DLTensor& tensor,
                                   CallSite site) noexcept {
-  // Words that several of ours share stand for the one that went out.
+  // If several dtypes share the DLPack type, use the exported one.
   const Result<DType> dtype = is_same(tensor.dtype, word_of(ours.dtype()))
                                   ? ours.dtype()
                                   : try_dtype_of(tensor.dtype, site);
@@ -496,7 +498,7 @@ Result<StridedBuffer> try_changed(const StridedBuffer& ours, const DLTensor& ten
     return rejected("shape", "too large", "its number of elements overflows 64 bits", site);
   const Buffer& hull = ours.hull();
   std::size_t offset = 0;
-  // Of no elements the address may be anything.
+  // The address of a tensor without elements may be arbitrary.
   if (*count != 0) {
     const std::uintptr_t begin =
         reinterpret_cast<std::uintptr_t>(hull.storage()->first_byte()) + hull.offset_bytes();
@@ -518,8 +520,8 @@ Result<StridedBuffer> try_changed(const StridedBuffer& ours, const DLTensor& ten
                         site);
 }
 
-/// Ours comes back: what it was, with the share it had. No tensor: it may only be read, and our
-/// storage could be written, so it is to be taken as others are.
+/// Imports a tensor that Tern exported. Returns no tensor if the structure is read-only: the
+/// original storage is writable, so the tensor is treated like a foreign one.
 Result<std::optional<StridedBuffer>> try_return(ExportState& state, const Offer& offer,
                                                 const Device& device,
                                                 const DlpackImport& options) noexcept {
@@ -568,7 +570,7 @@ void release(void* structure) {
   call_deleter(*static_cast<Managed*>(structure));
 }
 
-/// Taken, or refused and let go: once, in either case.
+/// Ends the structure exactly once, whether the import succeeds or fails.
 template <class Managed>
 Result<StridedBuffer> try_import(const Device& device, Managed* managed, Offer offer,
                                  void (*ours)(Managed*), const DlpackImport& options) noexcept {
@@ -685,7 +687,7 @@ Result<StridedBuffer> try_import_dlpack(const Device& device, DLManagedTensorVer
                                         const DlpackImport& options) noexcept {
   if (tensor == nullptr) return no_tensor(options.site);
   if (tensor->version.major != dlpack_version.major) {
-    // Nothing behind the flags is where it is in version 1.
+    // The fields after the flags have another layout than in version 1.
     const std::uint32_t major = tensor->version.major;
     call_deleter(*tensor);
     return rejected("version.major", major, "the supported version is 1", options.site);

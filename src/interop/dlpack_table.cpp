@@ -17,7 +17,7 @@ std::string_view name_of(const Table& table, std::size_t column) noexcept {
   return table.schema().fields()[column].name;
 }
 
-/// What a tensor cannot say of a column, and what goes instead.
+/// A failure for a column that a tensor cannot express, with the alternative.
 Failure cannot_be_tensor(const Table& table, std::size_t column, const char* value,
                          const char* expected, CallSite site) noexcept {
   return Failure(ErrorCode::dlpack_rejected,
@@ -28,7 +28,7 @@ Failure cannot_be_tensor(const Table& table, std::size_t column, const char* val
       .with("expected", expected);
 }
 
-/// As many as there are, known to the host.
+/// Returns the row count, reading it from the device if necessary.
 Result<std::size_t> try_rows(const Table& table, const DlpackExport& options) noexcept {
   if (options.is_unordered && !table.rows()) {
     return Failure(ErrorCode::dlpack_rejected,
@@ -65,7 +65,7 @@ Result<void> check_values(const Table& table, std::size_t index, std::size_t row
   }
   if (!column.is_nullable() || column.null_count() == std::size_t{0}) return {};
   constexpr const char* instead = "Export the buffers values() and validity()";
-  // What nobody has counted is counted by a copy, which waits.
+  // Counting unknown nulls needs a copy, which waits.
   if (options.is_unordered && !column.null_count()) {
     return cannot_be_tensor(table, index, "a bitmap with an unknown number of nulls", instead,
                             options.site);
@@ -92,7 +92,7 @@ Result<Buffer> try_values(const Table& table, std::size_t index,
   const Column& column = table.columns()[index];
   const Buffer values = column.values();
   if (values) return values.try_slice(0, *rows, options.site);
-  // Of no values there need not be a buffer, but a tensor is of something.
+  // A column without values may have no buffer, but a tensor needs one.
   return Failure(ErrorCode::not_allocated,
                  "column '{column}' has a capacity of 0 and no buffer, so it cannot be exported.",
                  options.site)
@@ -114,7 +114,7 @@ Failure no_cover(const Table& table, std::size_t column, const char* value,
       .with("value", value);
 }
 
-/// The storage that the columns cover, as the tensor they are.
+/// Returns the tensor over the storage that the columns fill.
 Result<StridedBuffer> try_cover(const Table& table, const DlpackExport& options) noexcept try {
   const CallSite site = options.site;
   if (table.arity() == 0) {
@@ -174,7 +174,7 @@ Failure no_column(const char* field, std::uint64_t value, const char* expected,
       .with("expected", expected);
 }
 
-/// What the column is called in errors, if anything.
+/// Returns the name of the column for errors, if there is one.
 std::string_view name_of(const DlpackColumn& options) noexcept {
   return options.field ? std::string_view(options.field->name) : std::string_view();
 }
@@ -191,7 +191,7 @@ Result<LogicalType> try_type(DType dtype, const DlpackColumn& options) {
   }
   Result<LogicalType> given = LogicalType::try_of(dtype, site);
   if (!given || !options.field) return given;
-  // As a schema judges it: what may change, and what may not.
+  // Compare as a schema does, with the accepted differences.
   const Schema there({Field{options.field->name, *given, options.field->is_nullable}});
   if (Result<void> fits = there.check_match(Schema({*options.field}), options.match, site); !fits) {
     return fits.failure();
@@ -236,7 +236,7 @@ Result<Column> try_column(Result<StridedBuffer> taken, const DlpackColumn& optio
   return no_host_memory("a column", options.tensor.site);
 }
 
-/// Refused before it could be taken, and let go all the same.
+/// Ends a tensor that was not imported.
 void delete_if_set(abi::DLManagedTensorVersioned* tensor) noexcept {
   if (tensor != nullptr) call_deleter(*tensor);
 }
@@ -314,7 +314,7 @@ Result<Table> try_import_dlpack_table(const Device& device, const Schema& schema
     DlpackColumn each = {options.tensor, {}, options.match, options.rows};
     for (const Field& field : schema.fields()) {
       each.field = field;
-      // Whatever comes of it, it is taken from now on.
+      // The import owns the tensor from here on, even if it fails.
       Result<Column> column = try_import_dlpack_column(device, tensors[taken++], each);
       if (!column) return refuse(Failure(column.failure()).with("column", field.name));
       each.rows = column->capacity();
