@@ -32,8 +32,9 @@ const std::vector<Opener>& openers() {
   return all;
 }
 
-/// Devices by the process that opened them and by canonical spec: a forked child cannot use those
-/// of its parent and opens its own. Immortal, so that no driver is called after main.
+/// Devices by canonical spec and by the process that opened them: a forked child cannot use the
+/// devices of its parent and opens its own. Never destroyed, so that no driver is called after
+/// main.
 struct OpenedDevices {
   using Key = std::pair<std::uint64_t, std::string>;
   std::mutex mutex;
@@ -43,9 +44,9 @@ struct OpenedDevices {
 std::atomic<OpenedDevices*> current = nullptr;
 
 OpenedDevices& opened_devices() {
-  // A forked child begins with an empty catalog: the devices of its parent are no use to it, and
-  // the parent's lock may be held by a thread it does not have. Holding the lock across the fork
-  // instead would have to come before the locks of everything that opening a device takes.
+  // A forked child starts with an empty catalog: it cannot use the devices of its parent, and a
+  // thread of the parent may have held the lock. Holding the lock across the fork is no
+  // alternative, because it would have to be acquired before all locks that opening a device takes.
   static const int registered = [] {
     current.store(new OpenedDevices);
     return pthread_atfork(nullptr, nullptr, [] { current.store(new OpenedDevices); });
@@ -59,7 +60,7 @@ Failure no_memory() noexcept {
                  "the host could not allocate memory for the device catalog. Free host memory.");
 }
 
-/// The spec goes in last, as everywhere: a long one takes the room that is left.
+/// The spec is the last field, because a long spec is cut to the space that is left.
 Failure refuse(std::string_view spec, const std::string& why) {
   return Failure(ErrorCode::invalid_device, "'{spec}' cannot be opened: {why}")
       .with("why", why)
@@ -82,7 +83,7 @@ Result<Device> open_parsed(const DeviceSpec& spec) {
         text, fmt::format("there is no backend '{}'. The backends are {}.", spec.backend, names));
   }
   if (const std::string absence = found->absence(spec); !absence.empty()) {
-    // The backend's own sentence, which already names what was asked for.
+    // The backend's sentence already names the device.
     return Failure(ErrorCode::invalid_device, "{why}").with("why", absence).with("spec", text);
   }
   if (const std::uint32_t count = found->device_count(spec); spec.index >= count) {
@@ -92,8 +93,8 @@ Result<Device> open_parsed(const DeviceSpec& spec) {
   }
 
   OpenedDevices& opened = opened_devices();
-  // Held while opening: two threads that ask for one device must get one. Opening is rare, and a
-  // backend that opens a device does not ask the catalog for another.
+  // The lock is held while opening, because two threads that open one spec must get one device.
+  // Opening is rare, and a backend does not call the catalog while it opens a device.
   const std::lock_guard lock(opened.mutex);
   OpenedDevices::Key key(process_generation(), text);
   if (const auto known = opened.by_key.find(key); known != opened.by_key.end()) {

@@ -11,10 +11,10 @@ namespace tern {
 namespace {
 
 constexpr std::size_t max_spec_bytes = 4096;
-/// These have one device, so their canonical text has no index.
+/// Backends with one device, whose canonical text has no index.
 constexpr std::string_view single_device_backends[] = {"host"};
 
-/// The spec goes in last: it may be of any length, and then takes all the room there is for texts.
+/// The spec is the last field, because a long spec is cut to the space that is left.
 Failure refuse(std::string_view spec, const char* why) noexcept {
   return Failure(ErrorCode::invalid_device,
                  "'{spec}' does not name a device: {why}. Write a spec such as host, cuda:0 or "

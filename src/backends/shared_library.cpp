@@ -10,7 +10,7 @@
 namespace tern {
 namespace {
 
-/// Is the program itself started by the dynamic linker? The first object is the program.
+/// Returns whether the program has a dynamic linker. The first object is the program itself.
 bool has_dynamic_linker() noexcept {
   bool has = false;
   dl_iterate_phdr(
@@ -24,7 +24,8 @@ bool has_dynamic_linker() noexcept {
   return has;
 }
 
-/// Enough for a library, those it needs, and the lists of drivers that it reads meanwhile.
+/// Descriptors for a library, its dependencies, and the configuration files that drivers read while
+/// they load.
 constexpr std::size_t needed_descriptors = 8;
 
 bool has_descriptors() noexcept {

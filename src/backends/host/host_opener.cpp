@@ -11,7 +11,7 @@ namespace tern::host {
 namespace {
 
 constexpr std::size_t max_threads = 1024;
-constexpr std::uint32_t max_numa_node = 1023;  // what the mask of a memory policy holds here
+constexpr std::uint32_t max_numa_node = 1023;  // the size of the node mask
 
 Failure refuse(const DeviceSpec& spec, std::string_view key, std::string_view value,
                const char* accepts) {

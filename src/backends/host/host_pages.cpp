@@ -52,7 +52,7 @@ Failure unknown_handle(NativePages pages) noexcept {
       .with("handle", static_cast<std::uint64_t>(pages.value));
 }
 
-/// Back to reserved addresses with nothing behind them.
+/// Turns a mapping back into reserved addresses without memory.
 bool map_nothing(void* address, std::size_t bytes) noexcept {
   return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
               -1, 0) != MAP_FAILED;
@@ -88,7 +88,7 @@ Result<void> HostPages::open_file() noexcept {
 }
 
 Result<void*> HostPages::reserve(std::size_t bytes) noexcept {
-  // The system aligns to its own pages; take one more of ours and give the ends back.
+  // The system aligns to its own page size, so reserve one more page and release the ends.
   const std::optional<std::size_t> padded = checked_add(bytes, page_bytes);
   if (!padded) return system_failure("mmap", bytes);
   void* raw = mmap(nullptr, *padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -142,7 +142,7 @@ Result<std::size_t> HostPages::take_offset(std::size_t bytes) {
 }
 
 void HostPages::give_offset(std::size_t offset, std::size_t bytes) noexcept {
-  // This is what frees the memory; the addresses in the file cost nothing.
+  // This frees the memory. The addresses in the sparse file cost nothing.
   static_cast<void>(fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                               static_cast<off_t>(offset), static_cast<off_t>(bytes)));
   try {
@@ -160,13 +160,15 @@ void HostPages::give_offset(std::size_t offset, std::size_t bytes) noexcept {
       }
     }
   } catch (const std::bad_alloc&) {
-    // The hole is forgotten: the file stays sparse there, which costs addresses and no memory.
+    // Without memory for the record, the hole is forgotten. The file stays sparse there, so only
+    // offsets are lost.
   }
 }
 
 Result<NativePages> HostPages::create(std::size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
-  // The file is sparse, so the system would promise any amount and kill the process at a touch.
+  // The file is sparse, so the system would accept any size and kill the process at the first
+  // access.
   if (bytes > total_bytes_ - created_bytes_) {
     return Failure(ErrorCode::out_of_memory,
                    "the host could not create pages of {requested}: {created} of {total} are "
@@ -269,7 +271,7 @@ Result<void> HostPages::set_access(void* address, std::size_t bytes, PageAccess 
   const std::lock_guard lock(mutex_);
   const std::uintptr_t start = number_of(address);
   std::uintptr_t covered = start;
-  // Whole mappings, one behind the other.
+  // The range must consist of whole, adjacent mappings.
   for (auto it = mappings_.find(start);
        it != mappings_.end() && it->first == covered && covered - start < bytes; ++it) {
     covered += it->second.bytes;

@@ -17,8 +17,8 @@ const char* name_of(cl_int code) noexcept {
 }
 
 bool is_loss(cl_int code) noexcept {
-  // A command that failed while it ran shows in the status of its event, and leaves nobody to say
-  // what it has written.
+  // The status of an event reports that its command failed while it ran. What the command has
+  // written is unknown then.
   return code == result::device_not_available || code == result::exec_status_error;
 }
 

@@ -18,7 +18,7 @@ void* address_in(const KernelArgument& argument) noexcept {
   return address;
 }
 
-/// The line that names the first error, and what follows it.
+/// Returns the line of the first error and the lines after it.
 std::string_view first_error(std::string_view log) noexcept {
   const std::size_t error = log.find("error");
   if (error == log.npos) return log;
@@ -26,7 +26,7 @@ std::string_view first_error(std::string_view log) noexcept {
   return log.substr(line == log.npos ? 0 : line + 1);
 }
 
-/// Bytes of a type that the language defines; 0 for others, which the program may have made.
+/// Returns the size of a built-in type, or 0 for other types.
 std::uint32_t bytes_of(std::string_view type) noexcept {
   struct Scalar {
     std::string_view name;
@@ -83,7 +83,7 @@ Result<void> Kernel::build(const KernelSource& source) {
     const Result<void> made = context_->check(call, code);
     return made ? call_failed(context_->spec(), call, code) : made;
   }
-  // Without the option an implementation may forget which parameters are addresses.
+  // Without this option, an implementation may not report which parameters are addresses.
   const std::string options = std::string("-cl-kernel-arg-info ").append(source.options);
   code =
       table.clBuildProgram(program_, 1, &context_->facts().id, options.c_str(), nullptr, nullptr);
@@ -119,7 +119,7 @@ Failure Kernel::build_failure(cl_int code) {
   if (log.empty()) log = "the compiler gave no reason";
   std::string_view shown = first_error(log);
   shown.remove_suffix(shown.size() - (shown.find_last_not_of(" \n") + 1));
-  // The log goes in last: it takes the room that is left, and is cut there.
+  // The log is the last field: it is cut to the space that is left.
   return Failure(ErrorCode::invalid_argument,
                  "the text of kernel '{kernel}' could not be compiled for '{device}' ({call} "
                  "returned {result}, {code}): {value}")
@@ -142,7 +142,7 @@ Result<cl_kernel> Kernel::create() noexcept {
     try {
       names = names_in_program();
     } catch (const std::bad_alloc&) {
-      // That it is not there can be said without them.
+      // The error is complete without the list of names.
     }
     return Failure(ErrorCode::not_found,
                    "the source text for '{device}' has no kernel '{id}'. Its kernels: {names}. Use "
@@ -268,7 +268,7 @@ Result<void> Kernel::check_arguments(const Memory& memory, const LaunchSize& siz
       return refuse("argument {index} of kernel '{kernel}' must be an address.", i,
                     "not an address");
     }
-    // OpenCL leaves open what becomes of an address it does not know, and some drivers follow it.
+    // OpenCL does not define the effect of an unknown address, and some drivers use it unchecked.
     if (void* address = address_in(argument); address != nullptr && !memory.find(address)) {
       return refuse(
           "argument {index} of kernel '{kernel}' is not in a live allocation of the "
@@ -303,7 +303,7 @@ Result<void> Kernel::launch(Stream& stream, const Memory& memory, const LaunchSi
   if (Result<void> alive = context_->check_alive(); !alive) return alive;
   if (Result<void> right = check_arguments(memory, size, arguments); !right) return right;
 
-  std::vector<void*> hidden;  // addresses the driver cannot see among the arguments
+  std::vector<void*> hidden;  // addresses inside values, which the driver cannot see
   try {
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       if (parameters_[i] == Parameter::value && arguments[i].range_address != nullptr) {
@@ -318,8 +318,8 @@ Result<void> Kernel::launch(Stream& stream, const Memory& memory, const LaunchSi
     if (Result<void> set = set_arguments(kernel_, size, arguments); !set) return set;
     return stream.launch(kernel_, size);
   }
-  // What was said about other memory stays with the kernel, and there is no way to take it back, so
-  // such a launch gets a kernel of its own.
+  // The list of additional memory cannot be removed from a kernel object, so such a launch gets its
+  // own kernel object.
   const Result<cl_kernel> own = create();
   if (!own) return own.failure();
   const Table& table = context_->table();
@@ -329,7 +329,7 @@ Result<void> Kernel::launch(Stream& stream, const Memory& memory, const LaunchSi
                                                 hidden.size() * sizeof(void*), hidden.data()));
   if (launched) launched = set_arguments(*own, size, arguments);
   if (launched) launched = stream.launch(*own, size);
-  table.clReleaseKernel(*own);  // a queued launch keeps it
+  table.clReleaseKernel(*own);  // the queued launch retains it
   return launched;
 }
 

@@ -17,13 +17,13 @@
 namespace tern::opencl {
 namespace {
 
-/// The generation, plus one, of the process that has loaded OpenCL or is looking for it now; zero
-/// if nobody does. A search that loads nothing leaves zero, so that a forked child may look too.
+/// The generation, plus one, of the process that has loaded OpenCL or is loading it; 0 if there is
+/// none. A search that loads nothing resets it to 0, so that a forked child may search too.
 std::atomic<std::uint64_t> searcher = 0;
 std::atomic<const Found*> found = nullptr;
 
-/// One thread of a process searches at a time. The lock is held by a process, not a thread: a child
-/// that was forked while a thread of its parent had it takes it over.
+/// Serializes the search within a process. The lock belongs to a process and not to a thread: a
+/// child that was forked while its parent held it takes it over.
 class SearchLock {
  public:
   explicit SearchLock(std::uint64_t self) noexcept {
@@ -48,13 +48,14 @@ class SearchLock {
   static inline constinit std::atomic<std::uint64_t> holder_ = 0;
 };
 
-/// Is another process the one that has OpenCL, or looks for it, with threads that this one lacks?
+/// Returns whether a parent process has loaded OpenCL or was loading it, with threads that this
+/// process does not have.
 bool belongs_to_parent_process(std::uint64_t self) noexcept {
   const std::uint64_t known = searcher.load(std::memory_order_acquire);
   return known != 0 && known != self;
 }
 
-/// One that is kept for the sentence that it carries: there are few, and no devices in them.
+/// Kept for its error sentence only; such results are rare and have no devices.
 const Found* without_devices(std::string why) {
   static std::map<std::string, Found>& kept = *new std::map<std::string, Found>;
   const auto [entry, is_new] = kept.try_emplace(std::move(why));
@@ -62,7 +63,7 @@ const Found* without_devices(std::string why) {
   return &entry->second;
 }
 
-/// With the lock held.
+/// Call with the lock held.
 const Found* search() {
   if (const char* why = why_no_libraries()) return without_devices(why);
   auto result = std::make_unique<Found>();
@@ -70,7 +71,7 @@ const Found* search() {
   result->table = library.table;
   if (!library.absence.empty()) return without_devices(std::move(library.absence));
   result->devices = find_devices(result->table);
-  // Its threads may run, whatever it has found.
+  // The driver may have started threads, even if it found no device.
   found.store(result.get(), std::memory_order_release);
   return result.release();
 }
@@ -134,7 +135,7 @@ const Found* find_opencl() {
   if (const Found* known = found.load(std::memory_order_acquire)) return known;
   const SearchLock lock(self);
   if (const Found* known = found.load(std::memory_order_acquire)) return known;
-  // From here on a child must not look: what it would find may be half loaded.
+  // From here on a forked child must not search, because the library may be half loaded.
   searcher.store(self, std::memory_order_release);
   const Found* const result = search();
   if (found.load(std::memory_order_relaxed) == nullptr) {
