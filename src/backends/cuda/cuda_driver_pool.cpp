@@ -39,7 +39,7 @@ Result<CUmemoryPool> CudaDriverPool::get_locked(std::size_t max_bytes) {
       !done) {
     return done.failure();
   }
-  // By default everything goes back to the system at the next synchronisation.
+  // By default the driver returns all free memory to the system at the next synchronization.
   if (Result<void> done = set_attribute(made, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, ~std::uint64_t{0});
       !done) {
     static_cast<void>(cu.cuMemPoolDestroy(made));
@@ -115,7 +115,7 @@ Result<void> CudaDriverPool::reset_peaks() {
 Result<void> CudaDriverPool::set_access(Context& peer, bool is_allowed) {
   const ContextScope scope(context_);
   if (!scope) return scope.failure();
-  // The driver may accept a device that cannot, and then refuses the next allocation.
+  // The driver may accept a device that has no access, and then fails the next allocation.
   int can = 0;
   if (Result<void> asked = context_.check(
           context_.cu().cuDeviceCanAccessPeer(&can, peer.device(), context_.device()),

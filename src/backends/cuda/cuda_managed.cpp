@@ -16,7 +16,7 @@ struct Opened {
   CUdevice device = 0;
 };
 
-/// Immortal, as the devices of the catalog are.
+/// Never destroyed, like the devices of the catalog.
 struct OpenedDevices {
   std::mutex mutex;
   std::vector<Opened> all;  // guarded by mutex
@@ -49,13 +49,13 @@ CUmem_advise advice_of(Advice advice) noexcept {
   return CU_MEM_ADVISE_UNSET_ACCESSED_BY;
 }
 
-/// Does the driver look at the place of this advice at all?
+/// Returns whether the driver uses the location of this advice.
 bool has_place(Advice advice) noexcept {
   return advice == Advice::set_preferred_location || advice == Advice::set_accessed_by ||
          advice == Advice::unset_accessed_by;
 }
 
-/// The shapes before 12.2 have a device in its place.
+/// Before CUDA 12.2 these calls take a device instead of a location.
 CUdevice device_of(CUmemLocation location) noexcept {
   return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : device_cpu;
 }
@@ -170,7 +170,7 @@ Result<void> CudaManaged::prefetch(CUstream stream, void* address, std::size_t b
 
 Result<void> CudaManaged::batch_by_driver(CUstream stream,
                                           std::span<const PrefetchRange> ranges) noexcept {
-  // In pieces that need no heap memory.
+  // In pieces that fit on the stack.
   constexpr std::size_t most = 256;
   std::array<CUdeviceptr, most> addresses;
   std::array<std::size_t, most> bytes, starts;
@@ -203,7 +203,8 @@ Result<void> CudaManaged::batch_by_driver(CUstream stream,
 
 bool CudaManaged::takes_batches(CUstream stream) noexcept {
   if (!has_batches_ || reinterpret_cast<std::uintptr_t>(stream) == stream_legacy) return false;
-  // Nor into a graph: what graphs cannot keep was dropped without a word elsewhere.
+  // Not into a graph either: unsupported operations were silently dropped from graphs in other
+  // calls.
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   return context_.cu().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
          status == CU_STREAM_CAPTURE_STATUS_NONE;
@@ -227,7 +228,7 @@ Result<void> CudaManaged::prefetch_batch(CUstream stream, std::span<const Prefet
 
 Result<void> CudaManaged::discard(CUstream stream, void* address, std::size_t bytes,
                                   std::optional<Place> destination) noexcept {
-  // The capability says that the calls are there; it is about streams as well.
+  // The capability only says that the driver has the calls. The legacy stream does not accept them.
   if (reinterpret_cast<std::uintptr_t>(stream) == stream_legacy) {
     return Failure(ErrorCode::unsupported,
                    "{what} does not work on the default stream of '{device}'. Use another stream.")
@@ -267,11 +268,11 @@ Result<void> CudaManaged::advise(void* address, std::size_t bytes, Advice advice
 Result<ManagedInfo> CudaManaged::info(const void* address, std::size_t bytes) noexcept try {
   const DriverTable& cu = context_.cu();
   int is_read_mostly = 0;
-  // As many devices as a machine may have, and the host; what is left over is "invalid".
+  // As many entries as a machine may have devices, plus the host. Unused entries are "invalid".
   std::array<int, 65> accessors;
   accessors.fill(device_invalid);
   CUmemLocation preferred, last;
-  // Only the pairs of type and number, which came with the locations, can name a NUMA node.
+  // Only pairs of type and number, which came with locations, can name a NUMA node.
   const bool has_locations = cu.cuMemAdvise != nullptr;
   int preferred_device = device_invalid, last_device = device_invalid;
   void* data[] = {&is_read_mostly,

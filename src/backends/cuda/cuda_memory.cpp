@@ -24,7 +24,7 @@ Failure no_memory_for_ledger() noexcept {
       .with_bytes("requested", 64);
 }
 
-/// More than was asked for, so that an aligned address lies inside.
+/// Returns the size to allocate so that an aligned address fits.
 std::size_t padded(std::size_t bytes, std::size_t alignment) noexcept {
   return alignment <= CudaMemory::min_alignment ? bytes
                                                 : bytes + alignment - CudaMemory::min_alignment;
@@ -38,8 +38,9 @@ MemoryKind kind_of(bool is_managed, bool is_host) noexcept {
   return is_host ? MemoryKind::pinned : MemoryKind::device;
 }
 
-/// A child that writes to such pages first would take them from the parent, and the device with
-/// them would see the wrong ones. Whole pages only, because its neighbours are not ours.
+/// Without this, a forked child that writes to these pages first would take them from the parent,
+/// and the device would access the wrong pages. Only whole pages, because the neighbours are not
+/// ours.
 void keep_from_children(void* address, std::size_t bytes, int advice) noexcept {
   static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const std::uintptr_t first = aligned(number(address), page);
@@ -263,18 +264,18 @@ Result<PointerInfo> CudaMemory::find(const void* address) {
       CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
       CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,   CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
   void* data[] = {&type, &is_managed, &base, &bytes, &pool, &ordinal};
-  // Ordinary host memory is a success with zeros.
+  // For ordinary host memory the call succeeds and returns zeros.
   if (Result<void> asked =
           context_.check(context_.cu().cuPointerGetAttributes(6, attributes, data, number(address)),
                          "cuPointerGetAttributes");
       !asked) {
     return asked.failure();
   }
-  // What our own pool has and the books do not was released, though its stream may not be there
-  // yet. A range that lies elsewhere is what is left of memory that was freed.
+  // Memory of our own pool without a record was freed, although its stream may not have reached the
+  // free. A range elsewhere is a remainder of freed memory.
   if (pool != nullptr && pool_.is(pool)) return PointerInfo{};
   if (type == 0 || number(address) < base || number(address) - base >= bytes) return PointerInfo{};
-  // The driver knows the memory of all its devices; another one's is none of this one's.
+  // The driver knows the memory of all its devices. Memory of another device does not count.
   const bool is_of_a_device = type != CU_MEMORYTYPE_HOST && is_managed == 0;
   if (is_of_a_device && ordinal != context_.device()) return PointerInfo{};
   return PointerInfo{kind_of(is_managed != 0, type == CU_MEMORYTYPE_HOST), pointer(base), bytes};

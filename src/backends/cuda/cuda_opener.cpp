@@ -14,8 +14,8 @@ constexpr unsigned simulated_devices = 2;
 
 bool wants_simulated(const DeviceSpec& spec) { return spec.option("driver") == "sim"; }
 
-/// The simulated devices behind the driver's entry points, for `cuda:0?driver=sim`. Immortal, like
-/// the devices of the catalog.
+/// The simulated devices behind the fake driver, for `cuda:0?driver=sim`. Never destroyed, like the
+/// devices of the catalog.
 const Driver& simulated_driver() {
   static const Driver& driver = *[] {
     static sim::FakeDriver& fake = *new sim::FakeDriver({.device_count = simulated_devices});
@@ -32,7 +32,7 @@ const Driver& simulated_driver() {
   return driver;
 }
 
-/// If not, opening says which option it is; that there is no driver is not what is wrong then.
+/// With invalid options, opening reports the option instead of a missing driver.
 bool is_understood(const DeviceSpec& spec) {
   return spec.options.empty() || (spec.options.size() == 1 && wants_simulated(spec));
 }

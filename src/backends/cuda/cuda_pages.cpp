@@ -75,7 +75,8 @@ Result<void*> CudaPages::reserve(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   CUdeviceptr address = 0;
   const CUresult result = context_.cu().cuMemAddressReserve(&address, bytes, page_bytes_, 0, 0);
-  // More than there are addresses is a bad value to the driver, and too much to anybody else.
+  // The driver returns "invalid value" for a size beyond the address space; report it as a lack of
+  // memory.
   if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_OUT_OF_MEMORY) {
     return Failure(ErrorCode::out_of_memory,
                    "'{device}' could not reserve {requested} of addresses ({call} returned {name}, "
@@ -237,7 +238,7 @@ Result<void> CudaPages::unmap(void* address, std::size_t bytes) {
 Result<void> CudaPages::grant(std::uintptr_t address, std::size_t bytes, PageAccess access,
                               std::span<CUmemAccessDesc> to) {
   for (CUmemAccessDesc& one : to) one.flags = flags_of(access);
-  // In one call, so that all of them get it or none does.
+  // One call, so that the access of all mappings is set or none.
   return context_.check(context_.cu().cuMemSetAccess(address, bytes, to.data(), to.size()),
                         "cuMemSetAccess");
 }
@@ -246,7 +247,7 @@ Result<void> CudaPages::set_access(void* address, std::size_t bytes, PageAccess 
   const ContextScope scope(context_);
   if (!scope) return scope.failure();
   const std::lock_guard lock(mutex_);
-  // Whole mappings, one behind the other, from the first byte to the last.
+  // The range must consist of whole, adjacent mappings.
   const std::uintptr_t end = number(address) + bytes;
   const auto first = mappings_.find(number(address));
   std::uintptr_t covered = number(address);
@@ -299,7 +300,7 @@ Result<void> CudaPages::let_in(CUdevice peer) {
     if (mapped.access == PageAccess::none) continue;
     Result<void> done = grant(address, mapped.bytes, mapped.access, newest);
     if (done) continue;
-    // Wholly or not at all.
+    // All pages or none.
     for (auto undone = mappings_.begin(); undone != mapping; ++undone) {
       static_cast<void>(grant(undone->first, undone->second.bytes, PageAccess::none, newest));
     }

@@ -29,7 +29,8 @@ Driver absent(const std::string& why) {
   return driver;
 }
 
-/// How entries are found: drivers since 11.3 have a function for it, whose shape changed with 12.0.
+/// Looks up entry points. Drivers since 11.3 have a function for it, whose signature changed in
+/// 12.0.
 class Entries {
  public:
   explicit Entries(const DriverLibrary& library) : library_(library) {
@@ -39,8 +40,8 @@ class Entries {
     }
   }
 
-  /// The entry in the shape of that version, or null. Only the pointer says whether it is there:
-  /// the driver calls the search a success also where it finds nothing.
+  /// Returns the entry point with the signature of that version, or null. Only the pointer tells
+  /// whether it exists: the driver returns success even if it finds nothing.
   [[nodiscard]] void* find(const char* name, int version) {
     void* found = nullptr;
     if (get_ != nullptr) {
@@ -73,7 +74,7 @@ class Entries {
   bool is_stub_ = false;
 };
 
-/// The first required entry that is missing.
+/// Returns the first required entry that is missing.
 const DriverEntryInfo* fill(DriverTable& table, Entries& entries) {
   const DriverEntryInfo* missing = nullptr;
 #define TERN_DRIVER_ENTRY(slot, name, version, need, parameters)                     \
@@ -91,7 +92,7 @@ std::string stub_sentence() {
          "the driver's libcuda before it.";
 }
 
-/// Why cuInit refused, in words for the cases people meet.
+/// Returns why cuInit failed, in words for the common cases.
 std::string why_no_init(CUresult result) {
   switch (result) {
     case CUDA_ERROR_STUB_LIBRARY:
@@ -123,18 +124,18 @@ struct Loaded {
   std::mutex mutex;
   std::atomic<const Driver*> driver = nullptr;
   std::atomic<bool> has_begun = false;
-  bool parent_has_driver = false;   // set before anybody else sees this
-  const Loaded* parents = nullptr;  // the same; kept, because its driver is looked at for ever
-  std::map<std::string, Driver> absences;  // guarded by mutex; by what is the matter
+  bool parent_has_driver = false;   // set before other threads see this object
+  const Loaded* parents = nullptr;  // likewise; kept, because its driver is referenced for ever
+  std::map<std::string, Driver> absences;  // guarded by mutex; by reason
 
-  /// No driver now, and whoever asks next looks again. With the mutex held.
+  /// Returns an absent driver. The next caller tries again. Call with the mutex held.
   [[nodiscard]] const Driver& without(const std::string& why) {
     const auto [entry, is_new] = absences.try_emplace(why);
     if (is_new) entry->second = absent(why);
     return entry->second;
   }
 
-  /// Has CUDA been initialised, or may a thread be about to? Where there is none, nothing was.
+  /// Returns whether CUDA was initialised, or may be about to be.
   [[nodiscard]] bool is_used() const noexcept {
     if (parent_has_driver) return true;
     const Driver* known = driver.load(std::memory_order_acquire);
@@ -146,8 +147,8 @@ std::atomic<Loaded*> current = nullptr;
 std::atomic<const Driver*> installed = nullptr;
 
 Loaded& loaded() {
-  // As in the catalog: a forked child starts again, without the parent's lock, which a thread that
-  // does not exist here may hold. What it must know is whether CUDA was initialised before.
+  // As in the catalog, a forked child starts anew, without the parent's lock, which a thread of the
+  // parent may hold. The child must only know whether CUDA was initialised.
   static const int registered = [] {
     current.store(new Loaded);
     return pthread_atfork(nullptr, nullptr, [] {
@@ -174,7 +175,7 @@ void* open_library() {
 
 Driver load_from_machine(void* library) {
   Driver driver = load_driver({find_symbol, library});
-  // Behind the driver's own hook, which was registered by cuInit, and so called before it.
+  // Registered after cuInit has registered the driver's own hook, so it runs before that hook.
   if (driver.is_present()) std::atexit([] { is_ending.store(true, std::memory_order_release); });
   return driver;
 }
@@ -192,7 +193,7 @@ Driver load_driver(const DriverLibrary& library) {
   const DriverEntryInfo* missing = fill(driver.table, entries);
   if (entries.is_stub()) return absent(stub_sentence());
   if (driver.table.cuDriverGetVersion != nullptr) {
-    // A stub leaves the version as it is.
+    // A stub leaves the version unchanged.
     if (driver.table.cuDriverGetVersion(&driver.version) == CUDA_ERROR_STUB_LIBRARY) {
       return absent(stub_sentence());
     }
@@ -232,15 +233,15 @@ const Driver& driver() {
     process.has_begun.store(false);
     return process.without("no libcuda.so.1 was found, so there is no NVIDIA driver.");
   }
-  // Immortal, as the devices that call it are.
+  // Never destroyed, like the devices that call it.
   const auto* made = new Driver(load_from_machine(library));
   process.driver.store(made, std::memory_order_release);
   return *made;
 }
 
 InstalledDriver::InstalledDriver(Driver driver) {
-  static_cast<void>(loaded());  // which sees to forked children
-  // Never freed: a device that was opened with it may look at it for ever.
+  static_cast<void>(loaded());  // also handles forked children
+  // Never freed: an open device may refer to it for ever.
   static std::list<Driver>& kept = *new std::list<Driver>;
   installed.store(&kept.emplace_back(std::move(driver)), std::memory_order_release);
 }
