@@ -39,7 +39,7 @@ class DeferredFreesTest : public testing::Test {
   }
 };
 
-TEST_F(DeferredFreesTest, CountsWhatIsKept) {
+TEST_F(DeferredFreesTest, CountsKeptStorages) {
   use_and_drop(64);
   use_and_drop(100);
   EXPECT_TRUE(DeferredFrees::has_any());
@@ -47,13 +47,13 @@ TEST_F(DeferredFreesTest, CountsWhatIsKept) {
   EXPECT_EQ(deferred_frees().bytes, 164u);
 }
 
-TEST_F(DeferredFreesTest, KeepsWhatIsStillInUseHoweverOftenItIsAsked) {
+TEST_F(DeferredFreesTest, KeepsStoragesInUseHoweverOftenItIsPolled) {
   use_and_drop(64);
   for (int i = 0; i < 10; ++i) EXPECT_EQ(reclaim_deferred().storages, 1u);
   EXPECT_EQ(memory->statistics().live_blocks, 1u);
 }
 
-TEST_F(DeferredFreesTest, NewStoragesEndOldOnesByAndBy) {
+TEST_F(DeferredFreesTest, NewStoragesReclaimOldOnesStepByStep) {
   for (int i = 0; i < 20; ++i) use_and_drop(64);
   ASSERT_EQ(deferred_frees().storages, 20u);
   sim::resume(device, hold);
@@ -66,7 +66,7 @@ TEST_F(DeferredFreesTest, NewStoragesEndOldOnesByAndBy) {
   hold = sim::hold(stream);
 }
 
-TEST_F(DeferredFreesTest, OwnersThatMakeStoragesWhenTheyAreCalledDoNotCallEachOther) {
+TEST_F(DeferredFreesTest, CallbacksThatCreateStoragesDoNotRecurse) {
   std::byte somewhere[8];
   int calls = 0, open = 0, max_open = 0;
   for (int i = 0; i < 100; ++i) {
@@ -91,7 +91,7 @@ TEST_F(DeferredFreesTest, OwnersThatMakeStoragesWhenTheyAreCalledDoNotCallEachOt
   hold = sim::hold(stream);
 }
 
-TEST_F(DeferredFreesTest, ThreadsMayAskAtOnce) {
+TEST_F(DeferredFreesTest, ThreadsMayPollConcurrently) {
   for (int i = 0; i < 200; ++i) use_and_drop(64);
   sim::resume(device, hold);
   stream.synchronize();

@@ -51,13 +51,13 @@ TEST_F(UseRecordTest, ReadersDoNotWaitForEachOther) {
 TEST_F(UseRecordTest, AReaderWaitsForTheWriter) {
   EXPECT_EQ(waits_between(Access::read_write, Access::read), 1u);
 }
-TEST_F(UseRecordTest, AReaderWaitsForWhoDiscarded) {
+TEST_F(UseRecordTest, AReaderWaitsForADiscard) {
   EXPECT_EQ(waits_between(Access::discard, Access::read), 1u);
 }
 TEST_F(UseRecordTest, AWriterWaitsForTheReader) {
   EXPECT_EQ(waits_between(Access::read, Access::read_write), 1u);
 }
-TEST_F(UseRecordTest, WhoDiscardsWaitsForTheReader) {
+TEST_F(UseRecordTest, ADiscardWaitsForTheReader) {
   EXPECT_EQ(waits_between(Access::read, Access::discard), 1u);
 }
 TEST_F(UseRecordTest, AWriterWaitsForTheWriter) {
@@ -170,7 +170,7 @@ TEST_F(UseRecordTest, AWaitThatCannotBeQueuedLeavesTheRecordAsItWas) {
   EXPECT_EQ(waits(), 1u) << "it is queued when it is tried again";
 }
 
-TEST_F(UseRecordTest, HoldsMoreStreamsThanItHasRoomForInItself) {
+TEST_F(UseRecordTest, HoldsMoreStreamsThanItsInlineEntries) {
   std::vector<Stream> many;
   std::vector<std::uint64_t> holds;
   for (int i = 0; i < 40; ++i) {

@@ -226,7 +226,7 @@ TEST_F(DeviceStateTest, SealsAStreamThatEndsWithItsNextMarkOut) {
   EXPECT_TRUE(Device::is_done(next));
 }
 
-TEST_F(DeviceStateTest, AStreamDoesNotEndWhileSomebodyStays) {
+TEST_F(DeviceStateTest, AStreamDoesNotEndWhileItIsPinned) {
   const StreamRef ref = stream;
   std::optional<StreamPin> stay(std::in_place, ref);
   EXPECT_TRUE(*stay);
@@ -246,7 +246,7 @@ TEST_F(DeviceStateTest, AStreamDoesNotEndWhileSomebodyStays) {
   EXPECT_FALSE(StreamPin(ref));
 }
 
-TEST_F(DeviceStateTest, NobodyStaysOnAStreamThatIsBeingSealed) {
+TEST_F(DeviceStateTest, AStreamThatIsBeingSealedCannotBePinned) {
   static_cast<void>(stream.mark());
   const StreamRef ref = stream;
   bool could_stay = true;
@@ -594,7 +594,7 @@ struct CountingCompanion final : Companion {
   Device held;
 };
 
-TEST(DeviceCompanion, IsToldWhenTheLastHandleGoes) {
+TEST(DeviceCompanion, IsNotifiedOfTheLastHandle) {
   CountingCompanion::told = CountingCompanion::ended = 0;
   FakeDevice fake;
   DeviceState& state = *DeviceState::of(fake.device);
@@ -618,7 +618,7 @@ TEST(DeviceCompanion, IsToldWhenTheLastHandleGoes) {
   EXPECT_TRUE(fake.ledger->has_closed());
 }
 
-TEST(DeviceCompanion, KnowsIfItCameTooLate) {
+TEST(DeviceCompanion, DetectsThatItWasCreatedTooLate) {
   CountingCompanion::told = CountingCompanion::ended = 0;
   FakeDevice fake;
   Device inner = DeviceState::of(fake.device)->inner_handle();

@@ -39,7 +39,7 @@ TEST_F(EventTest, SharesItsPoolWithMarks) {
   EXPECT_EQ(fake.ledger->count(Call::create_event), 1u);
 }
 
-TEST_F(EventTest, SomebodyElsesIsWaitedForAndLeftToHim) {
+TEST_F(EventTest, ABorrowedEventIsWaitedForAndNotDestroyed) {
   Event theirs(fake.device);
   stream.record(theirs);
   const std::size_t live = fake.ledger->live_events();
@@ -59,7 +59,7 @@ TEST_F(EventTest, SomebodyElsesIsWaitedForAndLeftToHim) {
             ErrorCode::invalid_device);
 }
 
-TEST_F(EventTest, IsOfAKindOfItsOwnWithTiming) {
+TEST_F(EventTest, TimedEventsHaveTheirOwnPool) {
   for (int i = 0; i < 3; ++i) const Event timed(fake.device, {.timing = true});
   EXPECT_EQ(fake.ledger->count(Call::create_event), 3u);
   EXPECT_EQ(fake.ledger->live_events(), 0u);
@@ -73,7 +73,7 @@ TEST_F(EventTest, KeepsNoMoreThanAThousandSpareOnes) {
   EXPECT_EQ(fake.ledger->live_events(), 1024u);
 }
 
-TEST_F(EventTest, AsksNoBackendBeforeItIsRecorded) {
+TEST_F(EventTest, MakesNoBackendCallBeforeItIsRecorded) {
   const Event event(fake.device);
   const std::size_t before = fake.ledger->total();
   EXPECT_TRUE(event.is_done());

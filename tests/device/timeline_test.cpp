@@ -27,7 +27,7 @@ TEST(Timeline, OnlyRises) {
   EXPECT_EQ(Timeline(7).value(), 7u);
 }
 
-TEST(Timeline, IsReachedAtOnceByWhoComesLate) {
+TEST(Timeline, ALateWaiterReturnsImmediately) {
   Timeline timeline(5);
   EXPECT_TRUE(timeline.try_wait(5));
   EXPECT_TRUE(timeline.try_wait(0));
@@ -62,7 +62,7 @@ TEST(Timeline, WaitsTheLongestTimeoutsAsForEver) {
   setter.join();
 }
 
-TEST(Timeline, IsReachedWhenTheStreamHasFinishedNotWhenItWasTold) {
+TEST(Timeline, IsReachedWhenTheStreamReachesTheSignal) {
   const FakeDevice fake;
   const Stream stream(fake.device);
   Timeline timeline;

@@ -329,7 +329,7 @@ TEST_P(ExchangeRules, IdentityIsKnownInEveryCase) {
 
 // --- Late deleters
 
-TEST(ExchangeLate, ADeleterMayComeWhenNobodyElseIsLeft) {
+TEST(ExchangeLate, ADeleterMayBeCalledAfterAllHandlesAreDestroyed) {
   DLManagedTensorVersioned* given = nullptr;
   {
     const Device device = sim::open({});
@@ -347,7 +347,7 @@ TEST(ExchangeLate, ADeleterMayComeWhenNobodyElseIsLeft) {
   EXPECT_EQ(reclaim_exported().storages, 0u);
 }
 
-TEST_P(ExchangeRules, ADeleterInAForkedChildKeepsTheBooksOfTheChild) {
+TEST_P(ExchangeRules, ADeleterInAForkedChildWorks) {
   const Buffer buffer = zeros({1000}, DType::f32);
   DLManagedTensorVersioned* const given = try_export_dlpack(buffer).value();
   ArrowDeviceArray array;
@@ -365,7 +365,7 @@ TEST_P(ExchangeRules, ADeleterInAForkedChildKeepsTheBooksOfTheChild) {
 
 // --- What comes in
 
-TEST(ExchangeHostile, NothingBehindTheFlagsOfAnotherVersionIsTouched) {
+TEST(ExchangeHostile, ReadsNothingAfterTheFlagsOfAnotherVersion) {
   const Device host = open_device("host");
   const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   void* const mapped =
@@ -392,7 +392,7 @@ TEST(ExchangeHostile, NothingBehindTheFlagsOfAnotherVersionIsTouched) {
   munmap(mapped, 2 * page);
 }
 
-TEST(ExchangeHostile, WhatLiesBackwardsIsOnlyRead) {
+TEST(ExchangeHostile, NegativeStridesAreReadOnly) {
   const Device host = open_device("host");
   std::array<float, 8> values = {0, 1, 2, 3, 4, 5, 6, 7};
   std::int64_t extent = 4, stride = -2;

@@ -76,7 +76,7 @@ TEST(PmrAdapter, LetsContainersUseAResource) {
   EXPECT_EQ(adapter.mistaken_frees(), 0u);
 }
 
-TEST(PmrAdapter, StandsBelowTheStandardsOwnPools) {
+TEST(PmrAdapter, WorksAsUpstreamOfStandardPools) {
   const ResourceHandle resource = host_memory();
   PmrAdapter adapter(resource);
   {
@@ -116,7 +116,7 @@ TEST(PmrAdapter, AlignsAsItIsAsked) {
   EXPECT_THROW(static_cast<void>(adapter.allocate(64, 1 * gib)), Misaligned);
 }
 
-TEST(PmrAdapter, GivesAnAddressForNothing) {
+TEST(PmrAdapter, ReturnsAnAddressForZeroBytes) {
   PmrAdapter adapter(host_memory());
   void* const a = adapter.allocate(0, 1);
   void* const b = adapter.allocate(0, 1);
@@ -153,7 +153,7 @@ TEST(PmrAdapter, IsEqualToOthersOfItsResource) {
   EXPECT_EQ(resource->statistics().live_bytes, 0u);
 }
 
-TEST(PmrAdapter, FreesWhatAnEarlierOneGaveWhileThereWasAlwaysOne) {
+TEST(PmrAdapter, FreesBlocksOfAnEarlierAdapter) {
   const ResourceHandle resource = host_memory();
   std::optional<PmrAdapter> first(resource), second(resource);
   void* const address = first->allocate(64, 8);

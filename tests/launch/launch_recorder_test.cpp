@@ -80,7 +80,7 @@ TEST_F(LaunchRecorderTest, PutsALaunchInOrder) {
   EXPECT_EQ(recorder.pointer(first), nullptr);
 }
 
-TEST_F(LaunchRecorderTest, EachCallHasItsTurn) {
+TEST_F(LaunchRecorderTest, RejectsCallsInTheWrongOrder) {
   const Buffer used = buffer();
   LaunchRecorder recorder(a);
   recorder.use(used, Access::read);
@@ -99,7 +99,7 @@ TEST_F(LaunchRecorderTest, EachCallHasItsTurn) {
   EXPECT_EQ(recorder.size(), 1u);
 }
 
-TEST_F(LaunchRecorderTest, NothingDeclaredIsNothingDone) {
+TEST_F(LaunchRecorderTest, WithoutDeclarationsDoesNothing) {
   const LaunchStatistics before = launch_statistics();
   {
     LaunchRecorder recorder(a);
@@ -152,7 +152,7 @@ TEST_F(LaunchRecorderTest, ABlockAndItsFreeAreInOrderToo) {
   pool->deallocate(used, c);
 }
 
-TEST_F(LaunchRecorderTest, ABlockIsNamedByAllThatItIs) {
+TEST_F(LaunchRecorderTest, ABlockMustMatchItsAllocation) {
   const Block used = block();
   LaunchRecorder recorder(b);
   launch(a, used, Access::discard);
@@ -172,7 +172,7 @@ TEST_F(LaunchRecorderTest, ABlockIsNamedByAllThatItIs) {
   pool->deallocate(next, c);
 }
 
-TEST_F(LaunchRecorderTest, ABlockThatIsFreedBeforeTheCommitIsToldOf) {
+TEST_F(LaunchRecorderTest, ReportsABlockFreedBeforeTheCommit) {
   const Block used = block();
   const Buffer other = buffer();
   LaunchRecorder recorder(a);
@@ -479,7 +479,7 @@ TEST_F(LaunchRecorderTest, ForgetsTheRecordsOfBlocksThatAreFreed) {
   EXPECT_LE(block_use_records(), 128u);
 }
 
-TEST(LaunchRecorderOnForeignStreams, TheStreamOfOthersIsOneOfOurs) {
+TEST(LaunchRecorderOnForeignStreams, TreatsABorrowedStreamLikeOneOfOurs) {
   // A driver of its own: a process has one at a time, and other tests here have theirs.
   const sim::FakeDriver fake{sim::FakeDriverOptions{}};
   const cuda::Driver driver = cuda::load_driver(cuda::fake_library());

@@ -223,7 +223,7 @@ TEST_F(UseScopeTest, WritesOnlyTheRangesItWasToldOf) {
   EXPECT_FALSE(fresh.storage()->check_written(16, 16, {}));
 }
 
-TEST_F(UseScopeTest, ACancelledScopeWasNever) {
+TEST_F(UseScopeTest, ACancelledScopeRecordsNothing) {
   const Buffer used = Buffer::allocate(device, Shape{64}, DType::f32);
   UseScope scope(a);
   scope.add(used, Access::discard);
@@ -234,7 +234,7 @@ TEST_F(UseScopeTest, ACancelledScopeWasNever) {
   EXPECT_EQ(scope.pointer(0), nullptr);
 }
 
-TEST_F(UseScopeTest, AScopeThatGoesHasEnded) {
+TEST_F(UseScopeTest, ADestroyedScopeHasEnded) {
   const Buffer used = buffer();
   {
     UseScope scope(a);
@@ -254,7 +254,7 @@ TEST_F(UseScopeTest, AnAdditionBehindTheBeginningIsRefused) {
   EXPECT_EQ(scope.try_add(used, Access::read).failure().code(), ErrorCode::stream_misuse);
 }
 
-TEST_F(UseScopeTest, NothingIsNoUse) {
+TEST_F(UseScopeTest, ZeroBytesAreNoUse) {
   UseScope scope(a);
   scope.add(Buffer(), Access::read);
   scope.add(buffer().byte_view(0, 0), Access::discard);

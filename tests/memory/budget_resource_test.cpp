@@ -166,7 +166,7 @@ TEST_F(BudgetResourceTest, CountsWhatIsGranted) {
   EXPECT_STREQ(resource->name(), "budget(test)");
 }
 
-TEST_F(BudgetResourceTest, LeavesTheUpstreamAloneWhenARequestCannotFit) {
+TEST_F(BudgetResourceTest, MakesNoUpstreamCallIfARequestCannotFit) {
   const Result<Block> much = take(2048);
   EXPECT_EQ(much.failure().code(), ErrorCode::out_of_budget);
   EXPECT_EQ(much.failure().number("requested"), 2048u);
@@ -205,7 +205,7 @@ TEST_F(BudgetResourceTest, GrantsExactlyTheLimit) {
   resource->deallocate(most, stream);
 }
 
-TEST_F(BudgetResourceTest, GivesNothingForNothing) {
+TEST_F(BudgetResourceTest, ChargesNothingForZeroBytes) {
   use(0);
   const Block none = take(0).value();
   EXPECT_FALSE(none);
@@ -241,7 +241,7 @@ TEST_F(BudgetResourceTest, StartsAtWhatTheUpstreamHolds) {
   expect_sound(*budget);
 }
 
-TEST_F(BudgetResourceTest, WantsABudgetOfItsDevice) {
+TEST_F(BudgetResourceTest, NeedsABudgetOfItsDevice) {
   const Device stranger = sim::open({.memory_bytes = 2 * mib});
   const auto of = [](const Device& owner) {
     return Budget::make("of", BudgetLimit::bytes(10), {.device = owner.id()});
@@ -328,7 +328,7 @@ TEST_F(BudgetResourceTest, FreesAtOnceWhereTheUpstreamWaits) {
   EXPECT_EQ(budget->charged_bytes(), 0u);
 }
 
-TEST_F(BudgetResourceTest, NoticesWhatIsDoneBeforeItRefuses) {
+TEST_F(BudgetResourceTest, PollsPendingFreesBeforeItFails) {
   use(1024, Overflow::fail);
   resource->deallocate(take(1024, other).value(), other);
   other.synchronize();
@@ -342,7 +342,7 @@ TEST_F(BudgetResourceTest, NoticesWhatIsDoneBeforeItRefuses) {
   EXPECT_TRUE(budget->try_charge(1024));
 }
 
-TEST_F(BudgetResourceTest, GivesAStreamItsOwnBytesAgainWithoutAWait) {
+TEST_F(BudgetResourceTest, ReusesAStreamsOwnPendingBytesWithoutAWait) {
   use(1024, Overflow::fail);
   upstream->recycles = true;
   const std::uint64_t hold = stall(stream);
@@ -407,7 +407,7 @@ TEST_F(BudgetResourceTest, WaitsForTheOldestFreesIfItMay) {
   resource->deallocate(*block, stream);
 }
 
-TEST_F(BudgetResourceTest, WaitsForNobodyUnlessAllowed) {
+TEST_F(BudgetResourceTest, WaitsOnlyIfAllowed) {
   const std::uint64_t hold = stall(other);
   const auto refused = [&](Wait wait) {
     resource->deallocate(take(1024, other).value(), other);
@@ -425,7 +425,7 @@ TEST_F(BudgetResourceTest, WaitsForNobodyUnlessAllowed) {
   sim::resume(device, hold);
 }
 
-TEST_F(BudgetResourceTest, DoesNotWaitForWhatWouldNotHelp) {
+TEST_F(BudgetResourceTest, DoesNotWaitIfItWouldNotHelp) {
   const Block held = take(600).value();
   const std::uint64_t hold = stall(other);
   resource->deallocate(take(400, other).value(), other);
@@ -764,7 +764,7 @@ class BudgetFaults : public BudgetResourceTest {
   }
 };
 
-TEST_F(BudgetFaults, LeaveTheBooksAsTheyWereWhereverTheUpstreamFails) {
+TEST_F(BudgetFaults, LeaveChargesUnchangedWhicheverUpstreamCallFails) {
   using Fault = TestUpstream::Fault;
   BudgetResource under_test(upstream, leaf);
   int runs = 0;
@@ -785,7 +785,7 @@ TEST_F(BudgetFaults, LeaveTheBooksAsTheyWereWhereverTheUpstreamFails) {
   EXPECT_GT(runs, 30);
 }
 
-TEST_F(BudgetFaults, LeaveTheBooksAsTheyWereWhereverTheHostHasNoMemory) {
+TEST_F(BudgetFaults, LeaveChargesUnchangedWithoutHostMemory) {
   if (!test::HeapExhausted::is_possible()) GTEST_SKIP();
   int failures_in_all = 0;
   for (std::size_t left = 0;; ++left) {
@@ -806,7 +806,7 @@ TEST_F(BudgetFaults, LeaveTheBooksAsTheyWereWhereverTheHostHasNoMemory) {
 
 // --- Threads
 
-TEST_F(BudgetResourceTest, KeepsExactBooksUnderThreads) {
+TEST_F(BudgetResourceTest, ChargesExactlyUnderThreads) {
   constexpr int thread_count = 16, steps = 300;
   const BudgetHandle root = limited(8 * kib, "root");
   BudgetResource resources[] = {{upstream, limited(6 * kib, "a", root)},

@@ -546,7 +546,7 @@ std::vector<sim::Policy> every_policy() {
   return {sim::Policy::lazy, sim::Policy::eager, sim::Policy::random, sim::Policy::stall_one};
 }
 
-TEST(PoolFaults, LeaveItWholeWhateverTheDriverRefuses) {
+TEST(PoolFaults, LeaveThePoolIntactWhicheverCallFails) {
   std::size_t points = 0;
   const auto try_all = [&](const Scenario& scenario, sim::Policy policy, const char* fault_class,
                            const char* kind, Mode mode) {
@@ -579,7 +579,7 @@ TEST(PoolFaults, LeaveItWholeWhateverTheDriverRefuses) {
   EXPECT_GE(points, test::in_full() ? 10'000u : 1500u);
 }
 
-TEST(PoolFaults, LeaveItWholeWhateverTwoCallsTheDriverRefuses) {
+TEST(PoolFaults, LeaveThePoolIntactWhicheverTwoCallsFail) {
   const std::vector<std::pair<const char*, const char*>> pairs = {
       {"map", "release"}, {"allocate", "release"}, {"allocate", "map"},
       {"wait", "query"},  {"record", "query"},     {"record", "sync"}};
@@ -610,7 +610,7 @@ TEST(PoolFaults, LeaveItWholeWhateverTwoCallsTheDriverRefuses) {
   EXPECT_GE(points, 100u);
 }
 
-TEST(PoolFaults, LeaveItWholeWithoutHostMemory) {
+TEST(PoolFaults, LeaveThePoolIntactWithoutHostMemory) {
   if (!test::HeapExhausted::is_possible()) GTEST_SKIP();
   using test::HeapExhausted;
   std::size_t points = 0;

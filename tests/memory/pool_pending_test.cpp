@@ -50,7 +50,7 @@ class PoolPending : public testing::TestWithParam<const char*> {
   [[nodiscard]] std::size_t held_bytes() const { return pool.pool_statistics().held_bytes; }
 };
 
-TEST_P(PoolPending, OfAStreamPerRoundDoNotHideThoseOfALongStream) {
+TEST_P(PoolPending, OfShortStreamsDoNotHideThoseOfALongStream) {
   const Stream steady(device);
   const int rounds = test::in_full() ? 100'000 : 6'000;
   std::size_t held_early = 0;
@@ -175,7 +175,7 @@ class PoolUnseen : public testing::Test {
   std::size_t in_flight = 0;
 };
 
-TEST_F(PoolUnseen, AreAllAskedBeforeThePoolHoldsMore) {
+TEST_F(PoolUnseen, AreAllQueriedBeforeThePoolGrows) {
   std::vector<Stream> streams;
   for (int i = 0; i < 40; ++i) streams.emplace_back(device);
   free_on(streams, 1);
@@ -187,7 +187,7 @@ TEST_F(PoolUnseen, AreAllAskedBeforeThePoolHoldsMore) {
   pool.deallocate(all, {});
 }
 
-TEST_F(PoolUnseen, TellAllTheyHavePassedInOneAnswer) {
+TEST_F(PoolUnseen, ReportAllPassedFreesInOneQuery) {
   std::vector<Stream> streams;
   streams.emplace_back(device);
   // Every second block, because those that touch are joined, and have one mark.
@@ -200,7 +200,7 @@ TEST_F(PoolUnseen, TellAllTheyHavePassedInOneAnswer) {
   for (const Block& block : between) pool.deallocate(block, {});
 }
 
-TEST_F(PoolUnseen, AreNotAskedOnceTheHostHasWaited) {
+TEST_F(PoolUnseen, AreNotQueriedAfterAHostWait) {
   std::vector<Stream> streams;
   for (int i = 0; i < 4; ++i) streams.emplace_back(device);
   free_on(streams, 2);

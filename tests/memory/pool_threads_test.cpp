@@ -209,15 +209,15 @@ std::uint64_t operations() {
   return test::is_sanitized ? 2000 : 20'000;
 }
 
-TEST(PoolThreads, KeepTheirBooksOnPages) {
+TEST(PoolThreads, AccountCorrectlyOnPages) {
   Crowd({.limit_bytes = 24 * mib, .backing = PoolBacking::pages}, 16 * mib).run(operations());
 }
 
-TEST(PoolThreads, KeepTheirBooksOnSegments) {
+TEST(PoolThreads, AccountCorrectlyOnSegments) {
   Crowd({.backing = PoolBacking::segments, .thread_caches = true}, 16 * mib).run(operations() / 2);
 }
 
-TEST(PoolThreads, KeepTheirBooksOnPinnedMemory) {
+TEST(PoolThreads, AccountCorrectlyOnPinnedMemory) {
   Crowd({.kind = MemoryKind::pinned, .preference = PoolPreference::reuse}, 8 * mib)
       .run(operations() / 2);
 }

@@ -32,7 +32,7 @@ class HostBackendTest : public testing::Test {
       *open_backend({.spec = "host?threads=2", .memory = {}, .threads = 2});
 };
 
-TEST_F(HostBackendTest, SaysWhatItIs) {
+TEST_F(HostBackendTest, DescribesItselfAsText) {
   const DeviceInfo& info = backend->info();
   EXPECT_EQ(info.backend, "host");
   EXPECT_EQ(info.spec, "host?threads=2");

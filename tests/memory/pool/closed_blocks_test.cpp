@@ -26,7 +26,7 @@ class ClosedBlocksTest : public testing::TestWithParam<MemoryKind> {
   const PoolOptions options{.kind = GetParam()};
 };
 
-TEST_P(ClosedBlocksTest, ABlockIsClosedFromItsFreeUntilItIsAllocatedAgain) {
+TEST_P(ClosedBlocksTest, ABlockIsPoisonedFromItsFreeUntilItsReuse) {
   {
     PoolResource pool(device, options);
     const Block block = pool.allocate({.bytes = 1000});
@@ -46,7 +46,7 @@ TEST_P(ClosedBlocksTest, ABlockIsClosedFromItsFreeUntilItIsAllocatedAgain) {
   EXPECT_EQ(tool.poisoned_bytes(), 0u);
 }
 
-TEST_P(ClosedBlocksTest, ABlockThatItsStreamMayStillUseIsNotClosed) {
+TEST_P(ClosedBlocksTest, ABlockInFlightIsNotPoisoned) {
   const Stream stream(device);
   PoolResource pool(device, options);
   test::Gate gate;
@@ -63,7 +63,7 @@ TEST_P(ClosedBlocksTest, ABlockThatItsStreamMayStillUseIsNotClosed) {
   EXPECT_TRUE(tool.is_poisoned(next.address, next.bytes));  // its stream is done
 }
 
-TEST_P(ClosedBlocksTest, ManyBlocksAreOpenWhileTheyLive) {
+TEST_P(ClosedBlocksTest, LiveBlocksAreAccessible) {
   const Stream streams[] = {Stream(device), Stream(device)};
   PoolResource pool(device, options);
   std::vector<std::pair<Block, StreamRef>> live;
@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ClosedBlocksTest,
                          testing::Values(MemoryKind::device, MemoryKind::managed),
                          [](const auto& test) { return std::string(name(test.param)); });
 
-TEST(ClosedBlocks, OfDeviceMemoryThatTheHostCannotTouchStayAsTheyAre) {
+TEST(ClosedBlocks, IgnoreDeviceMemory) {
   FakeMemoryTool tool;
   const ScopedMemoryTool scoped(&tool);
   PoolResource pool(open_device("sim"));

@@ -20,7 +20,7 @@ class RangesTest : public testing::Test {
   Lane lane, other;
 };
 
-TEST_F(RangesTest, JoinsWhatIsFreeAndTouches) {
+TEST_F(RangesTest, JoinsAdjacentFreeRanges) {
   Descriptor& a = ranges.add(0, 10, nullptr);
   Descriptor& b = ranges.add(10, 10, &a);
   Descriptor& c = ranges.add(20, 10, &b);
@@ -34,7 +34,7 @@ TEST_F(RangesTest, JoinsWhatIsFreeAndTouches) {
   EXPECT_EQ(ranges.last(), &a);
 }
 
-TEST_F(RangesTest, LeavesWhatIsNotAskedForWhereItWas) {
+TEST_F(RangesTest, LeavesTheRestOfACutRangeInPlace) {
   ranges.put_available(ranges.add(3, 29, nullptr));
   Descriptor* taken = ranges.take_available(4, 8);
   ASSERT_NE(taken, nullptr);
@@ -47,7 +47,7 @@ TEST_F(RangesTest, LeavesWhatIsNotAskedForWhereItWas) {
   EXPECT_EQ(ranges.largest_available(), 29u);
 }
 
-TEST_F(RangesTest, CutsWhereMoreWholePagesAreLeft) {
+TEST_F(RangesTest, CutsToLeaveMoreWholePages) {
   // A page, and the beginning of one that is in use.
   ranges.put_available(ranges.add(page, page + 6, nullptr));
   Descriptor* taken = ranges.take_available(4, 1);
@@ -69,7 +69,7 @@ TEST_F(RangesTest, CutsAtTheEndOnlyWhereTheAlignmentAllowsIt) {
   EXPECT_EQ(ranges.free_pages(), 1u);
 }
 
-TEST_F(RangesTest, PutsSmallBlocksTogetherWherePagesAreScarce) {
+TEST_F(RangesTest, PacksSmallBlocksIfPagesAreScarce) {
   using Placement = Ranges::Placement;
   constexpr auto quick = FitIndex::Effort::quick;
   // A page that is half free, a smaller hole in a later one, and a whole page between them.
@@ -92,7 +92,7 @@ TEST_F(RangesTest, PutsSmallBlocksTogetherWherePagesAreScarce) {
   EXPECT_EQ(ranges.take_available(1, 1, quick, Placement::together)->offset, 2 * page);
 }
 
-TEST_F(RangesTest, DoesNotJoinWhatIsInFlightWithAnythingElse) {
+TEST_F(RangesTest, JoinsInFlightRangesOnlyWithTheirOwnLane) {
   Descriptor& a = ranges.add(0, 10, nullptr);
   Descriptor& b = ranges.add(10, 10, &a);
   Descriptor& c = ranges.add(20, 10, &b);
@@ -107,7 +107,7 @@ TEST_F(RangesTest, DoesNotJoinWhatIsInFlightWithAnythingElse) {
   EXPECT_EQ(ranges.take_in_flight(lane, 11, 1), nullptr);
 }
 
-TEST_F(RangesTest, WaitsForTheLaterMarkOfWhatIsJoined) {
+TEST_F(RangesTest, JoinedRangesHaveTheLaterMark) {
   Descriptor& a = ranges.add(0, 10, nullptr);
   Descriptor& b = ranges.add(10, 10, &a);
   ranges.put_in_flight(a, lane, 1);
@@ -129,7 +129,7 @@ TEST_F(RangesTest, KeepsALaneInTheOrderOfItsMarks) {
   EXPECT_EQ(lane.newest, nullptr);
 }
 
-TEST_F(RangesTest, KeepsTheMarkOfWhatIsLeftOver) {
+TEST_F(RangesTest, ACutRangeKeepsItsMark) {
   ranges.put_in_flight(ranges.add(0, 30, nullptr), lane, 5);
   Descriptor* taken = ranges.take_in_flight(lane, 10, 8);
   ASSERT_NE(taken, nullptr);
@@ -139,7 +139,7 @@ TEST_F(RangesTest, KeepsTheMarkOfWhatIsLeftOver) {
   EXPECT_EQ(ranges.settle(lane, 5), 20u);
 }
 
-TEST_F(RangesTest, PutsBackWhatWasTakenInVain) {
+TEST_F(RangesTest, PutsBackAnUnusedRange) {
   Descriptor& a = ranges.add(0, 10, nullptr);
   Descriptor& b = ranges.add(100, 20, nullptr);
   Descriptor& c = ranges.add(200, 30, nullptr);
@@ -194,7 +194,7 @@ TEST_F(RangesTest, KeepsAddressesWithoutMemoryApart) {
   EXPECT_EQ(ranges.count().unbacked, page);
 }
 
-TEST_F(RangesTest, JoinsWhatIsHeld) {
+TEST_F(RangesTest, JoinsHeldRanges) {
   Descriptor& a = ranges.add(0, page, nullptr);
   Descriptor& b = ranges.add(page, page, &a);
   ranges.join_held(a, b);
