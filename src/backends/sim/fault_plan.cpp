@@ -9,7 +9,7 @@
 namespace tern::sim {
 namespace {
 
-/// Names, and the kinds a class takes, as words with a space between them.
+/// The name of a class, and the kinds it accepts, separated by spaces.
 struct ClassRow {
   std::string_view name;
   std::string_view kinds;
@@ -28,7 +28,7 @@ constexpr std::string_view kinds[] = {
 };
 static_assert(std::size(kinds) == fault_kinds);
 
-/// Planned for files, which no call of the contract reads: a rule with them could only do nothing.
+/// Reserved for files. No primitive reads a file, so a rule with them would have no effect.
 constexpr std::string_view file_class = "file", short_kind = "short";
 
 Failure refuse(std::string_view rule, std::string_view why) noexcept {
@@ -45,7 +45,7 @@ bool parse_number(std::string_view text, std::uint64_t& number) noexcept {
   return error == std::errc{} && end == text.data() + text.size();
 }
 
-/// "0.01" as 10,000 millionths; at most six decimals, and not above 1.
+/// Parses "0.01" as 10,000 millionths: at most six decimals and at most 1.
 std::optional<std::uint64_t> parse_millionths(std::string_view text) noexcept {
   constexpr std::uint64_t million = 1'000'000;
   if (text == "1" || text == "1.0") return million;
@@ -56,7 +56,7 @@ std::optional<std::uint64_t> parse_millionths(std::string_view text) noexcept {
   return value;
 }
 
-/// "copy takes fail, fault, lost and slow".
+/// Returns a text such as "copy accepts fail, fault, lost and slow".
 std::string what_it_takes(FaultClass fault_class) {
   std::string list;
   for (std::size_t i = 0; i < fault_kinds; ++i) {

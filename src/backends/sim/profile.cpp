@@ -19,9 +19,9 @@ namespace {
 
 constexpr std::size_t max_file_bytes = 64 * kib;
 constexpr std::size_t max_name_bytes = 63;
-/// A second: far beyond what any call takes, and sums of these do not overflow in a lifetime.
+/// One second: far above the duration of any call, and sums do not overflow.
 constexpr std::uint64_t max_ns = 1'000'000'000;
-/// A petabyte per second. There is no zero: it would divide by it.
+/// One petabyte per second. 0 is not accepted, because it is a divisor.
 constexpr std::uint64_t max_bytes_per_us = 1'000'000'000;
 constexpr std::uint64_t max_processors = 1'000'000;
 
@@ -114,14 +114,15 @@ constexpr Key keys[] = {
     {"concurrent", "on or off", read_concurrent},
 };
 
-/// Where an error is: texts that may be of any length go in last, and share the room there is.
+/// The position of an error. Texts of any length are the last fields and share the space that is
+/// left.
 struct Position {
   std::string_view file;
   std::uint64_t line = 0;
 
   [[nodiscard]] Failure refuse(const char* sentence, std::string_view key, std::string_view value,
                                const char* accepts) const noexcept {
-    // A long line must not push out the name of the file.
+    // A long line must not displace the name of the file.
     constexpr std::size_t max_key_bytes = 24, max_value_bytes = 32;
     return Failure(ErrorCode::invalid_argument, sentence)
         .with("line", line)
@@ -152,11 +153,11 @@ Failure not_a_file(std::string_view path, const char* why) noexcept {
       .with("path", path);
 }
 
-/// Closes what it was given.
+/// Closes the file descriptor.
 class OpenFile {
  public:
   explicit OpenFile(const char* path) noexcept
-      // Without O_NONBLOCK a pipe that nobody writes to would keep us for ever.
+      // Without O_NONBLOCK, opening a pipe without a writer would block for ever.
       : descriptor_(::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   ~OpenFile() {
     if (descriptor_ >= 0) close(descriptor_);
@@ -175,7 +176,7 @@ Result<std::string> try_read_text(std::string_view path) {
   struct stat facts = {};
   if (fstat(file.get(), &facts) != 0) return not_a_file(path, std::strerror(errno));
   if (!S_ISREG(facts.st_mode)) return not_a_file(path, "it is not a regular file");
-  // One byte more than is taken, whatever the size said: files grow, and some say 0.
+  // Reads one byte more than is accepted, because files grow and some report a size of 0.
   std::string text(max_file_bytes + 1, '\0');
   std::size_t bytes = 0;
   while (bytes < text.size()) {
@@ -195,10 +196,10 @@ Result<std::string> try_read_text(std::string_view path) {
 Profile default_profile() {
   Profile profile;
 #if defined(__SANITIZE_THREAD__)
-  profile.memory_bytes = 256 * mib;  // its shadow leaves few addresses
+  profile.memory_bytes = 256 * mib;  // the shadow of the sanitizer leaves few addresses
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer)
-  profile.memory_bytes = 256 * mib;  // its shadow leaves few addresses
+  profile.memory_bytes = 256 * mib;  // the shadow of the sanitizer leaves few addresses
 #endif
 #endif
   if (profile.memory_bytes == 0) profile.memory_bytes = std::size_t{141} << 30;
@@ -259,7 +260,7 @@ Result<Profile> try_parse_profile(std::string_view text, std::string_view file) 
 Result<Profile> try_load_profile(std::string_view name_or_path) {
   if (name_or_path.empty() || name_or_path == "h200") return default_profile();
   if (name_or_path == "small") {
-    // Fits wherever tests run, and its link is slow enough that a copy that need not be shows.
+    // Small enough for every test machine, with a link slow enough that an unnecessary copy shows.
     return Profile{.name = "small simulated device",
                    .memory_bytes = 256 * mib,
                    .processors = 8,

@@ -8,10 +8,10 @@
 namespace tern::sim {
 namespace {
 
-/// A program with more wrong lines than these is told that there are more.
+/// After this many lines, a final message says that further findings are not printed.
 constexpr std::size_t max_reports = 100;
 
-/// What makes two findings one: the code and the line, or all of it where the line is not known.
+/// The key of a finding: the code and the line, or the whole text if the line is unknown.
 std::string key_of(const Finding& finding) {
   if (!finding.site.is_known()) return finding.text();
   return fmt::format("{} {}:{} {}", code_text(finding.code), finding.site.file, finding.site.line,

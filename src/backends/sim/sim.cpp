@@ -15,7 +15,7 @@
 namespace tern::sim {
 namespace {
 
-/// The simulated devices behind a CUDA device, if that is what it was opened with.
+/// Returns the simulated devices behind a CUDA device with the fake driver.
 std::shared_ptr<FakeDriverState> driver_behind(const Device& device) {
   if (device.info().backend != "cuda") return nullptr;
   const Result<DeviceSpec> spec = try_parse_device_spec(device.spec());
@@ -36,10 +36,10 @@ World& require_world(const Device& device) {
   return *world;
 }
 
-/// Each needs addresses for twice its memory.
+/// Each device needs addresses for twice its memory.
 constexpr unsigned max_peers = 64;
 
-/// Keeps tags apart from events, which the checker numbers in the same row.
+/// Separates tags from events, which the checker numbers in the same space.
 constexpr std::uint64_t tag_bit = std::uint64_t{1} << 63;
 
 std::vector<Device> open_in(const std::shared_ptr<World>& world, unsigned count) {
@@ -220,7 +220,7 @@ std::uint64_t save_trace(const Device& device, const std::string& path) {
               .with("name", "trace_memory_bytes"));
   }
   trace->write({.kind = RecordKind::shutdown});
-  // A trace cut short at its limit says so itself.
+  // A trace that was cut at its limit records that itself.
   static_cast<void>(trace->close());
   const FileLimitSignal blocked;
   std::ofstream file(path, std::ios::binary | std::ios::trunc);

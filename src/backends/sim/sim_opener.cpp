@@ -13,12 +13,12 @@
 namespace tern::sim {
 namespace {
 
-/// What the catalog offers; a world adds its devices in the order they are opened.
+/// The number of devices that the catalog lists. A simulation adds its devices in the order in
+/// which they are opened.
 constexpr std::uint32_t offered_devices = 2;
 
-/// Worlds by the process that made them and by the options of their devices, however the specs
-/// spell them: a forked child shares no world with its parent, whose memory it would see. Immortal,
-/// like the devices of the catalog.
+/// Simulations by process and by canonical options: a forked child shares no simulation with its
+/// parent. Never destroyed, like the devices of the catalog.
 struct Worlds {
   using Key = std::pair<std::uint64_t, std::string>;
   std::mutex mutex;
@@ -30,7 +30,7 @@ Worlds& worlds() {
   return instance;
 }
 
-/// These worlds never end, but their traces should.
+/// These simulations are never destroyed, but their traces must be closed at exit.
 void close_traces_at_exit() {
   static const int registered = std::atexit([] {
     const std::unique_lock lock(worlds().mutex, std::try_to_lock);

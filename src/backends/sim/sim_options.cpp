@@ -50,11 +50,11 @@ bool parse_policy(std::string_view text, Options& options) noexcept {
       {"mix", Policy::mix},       {"lazy", Policy::lazy},     {"eager", Policy::eager},
       {"random", Policy::random}, {"skewed", Policy::skewed}, {"stall-one", Policy::stall_one},
       {"pct", Policy::pct}};
-  // "pct:3" says how deep.
+  // "pct:3" sets the depth.
   const std::size_t colon = text.find(':');
   Policy policy = options.policy;
   if (!choose(text.substr(0, colon), names, policy)) return false;
-  // A plain "pct" means the usual depth, whatever the environment said before.
+  // A plain "pct" means the default depth, even if the environment set another.
   unsigned depth = Options().pct_depth;
   if (colon != text.npos) {
     const std::string_view digits = text.substr(colon + 1);
@@ -232,11 +232,11 @@ Result<Options> try_read_options(const DeviceSpec& spec) {
 
 std::string canonical_text(const Options& options) {
   const auto flag = [](std::optional<bool> value) { return !value ? "-" : *value ? "on" : "off"; };
-  // The paths come last, and their lengths first: one may hold anything.
+  // Paths come last, after their lengths, because a path may contain anything.
   return fmt::format(
       "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}\n{}\n{}", options.profile.size(),
       options.trace.size(), options.seed, static_cast<unsigned>(options.policy),
-      // Depth means something to pct only, and to mix, which may draw it.
+      // The depth matters only for pct, and for mix, which may select pct.
       options.policy == Policy::pct || options.policy == Policy::mix ? options.pct_depth : 0,
       static_cast<unsigned>(options.reuse), static_cast<unsigned>(options.mode),
       static_cast<unsigned>(options.report), options.memory_bytes ? 1 : 0,

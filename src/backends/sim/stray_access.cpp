@@ -41,8 +41,8 @@ TouchRecorder::~TouchRecorder() { recorder = outer_; }
 
 bool TouchRecorder::note(void* address, std::uint64_t offset, std::size_t watched) noexcept {
   if (count_ == most) {
-    // Enough is known. All of it is opened, because pages one by one are more mappings than a
-    // process may have.
+    // The list is full. Open all watched memory, because opening single pages would exceed the
+    // number of mappings of a process.
     has_more_ = true;
     void* const first = static_cast<std::byte*>(address) - offset;
     return mprotect(first, watched, PROT_READ | PROT_WRITE) == 0;
