@@ -51,7 +51,7 @@ void run(Context& context) {
   const Table table = Table::make(Schema(fields), made);
   ArrowDeviceArray array;
   if (const Result<void> given = try_export_arrow(table, &array, {.stream = stream}); !given) {
-    context.note("Arrow has no word for memory of this device.");
+    context.note("Arrow has no device type for memory of this device.");
     return;
   }
   array.array.release(&array.array);

@@ -39,7 +39,7 @@ void run(Context& context) {
                                          {.contents = Contents::zero, .stream = stream});
   stage.device.synchronize();
   if (!try_dlpack_device(*buffer.storage())) {
-    context.note("DLPack has no word for memory of this device.");
+    context.note("DLPack has no device type for memory of this device.");
     return;
   }
   const auto add = [&](const char* name, const Body& body) {

@@ -30,7 +30,7 @@ class Stall {
   ~Stall() {
     is_over_ = true;
     is_over_.notify_all();
-    for (const std::uint64_t hold : holds_) sim::let_go(device_, hold);
+    for (const std::uint64_t hold : holds_) sim::resume(device_, hold);
     // The functions must not find their flag gone.
     static_cast<void>(device_.try_synchronize());
   }

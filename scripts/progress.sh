@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# How the scripts speak: one line per step, details only of what failed. Sourced by them.
+# Output functions of the scripts: one line per step, details only for failures. The scripts source
+# this file.
 
 if [[ -t 1 ]]; then
   bold=$'\e[1m' red=$'\e[31m' plain=$'\e[0m'
@@ -10,8 +11,8 @@ fi
 say() { printf '%s%s%s\n' "$bold" "$*" "$plain"; }
 fail() { printf '%s%s%s\n' "$red" "$*" "$plain" >&2; }
 
-# run_logged LOG COMMAND...: on a terminal the command shows its own progress; elsewhere its output
-# goes to LOG, and is shown only if it fails.
+# run_logged LOG COMMAND...: on a terminal, the command prints directly. Otherwise its output is
+# written to LOG and printed only if the command fails.
 run_logged() {
   local log=$1
   shift
@@ -24,8 +25,8 @@ run_logged() {
   fi
 }
 
-# configure PRESET [ARGUMENT...]: skipped where it has been done, because the build repeats it by
-# itself when a file it depends on changes. TERN_CMAKE_ARGS may hold further definitions.
+# configure PRESET [ARGUMENT...]: does nothing if the preset is configured with the same arguments; the
+# build reconfigures by itself when a CMake file changes. TERN_CMAKE_ARGS adds definitions.
 configure() {
   local preset=$1
   shift

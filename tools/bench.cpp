@@ -99,7 +99,7 @@ std::vector<bench::Case> chosen_cases(const std::string& filter) {
 int run_bench(const BenchOptions& options) {
   const std::vector<bench::Case> cases = chosen_cases(options.filter);
   if (cases.empty()) {
-    fmt::print(stderr, "tern bench: no case is called '{}'. There are:\n", options.filter);
+    fmt::print(stderr, "tern bench: no case is called '{}'. The cases are:\n", options.filter);
     for (const bench::Case& one : bench::all_cases()) fmt::print(stderr, "  {}\n", one.name);
     return 2;
   }

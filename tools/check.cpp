@@ -88,8 +88,8 @@ int show_shortest(const std::string& name) {
 
 bool find_planted_mistakes(ProgressLine& progress) {
   bool check_invariants = true;
-  fmt::print("{}\n", bold("Planted mistakes: found in so many of 1000 programs of 200 steps, and "
-                          "how few steps show them"));
+  fmt::print("{}\n", bold("Planted mistakes: how many of 1000 programs of 200 steps reveal each, "
+                          "and the shortest program that does"));
   for (const Planted& one : planted) {
     std::uint64_t found = 0;
     std::uint64_t first = 0;
@@ -158,8 +158,8 @@ bool run_correct_device_programs(std::uint64_t programs, ProgressLine& progress)
 /// Where the oracle of a program is certain of a race, the checker must have found one.
 bool find_omissions(ProgressLine& progress) {
   bool check_invariants = true;
-  fmt::print("{}\n", bold(fmt::format("Left out of {} device programs: found in so many of those "
-                                      "that race, and first in which",
+  fmt::print("{}\n", bold(fmt::format("Left out of {} device programs: how many of the racy "
+                                      "programs reveal it, and the first that does",
                                       patience)));
   for (const NamedOmission& one : all_omissions) {
     for (const sim::Reuse reuse : {sim::Reuse::hostile, sim::Reuse::friendly}) {
@@ -228,7 +228,7 @@ bool leave_out_waits(ProgressLine& progress) {
       "  one of {} waits left out: {} found by the checker; other bytes in {}, {} of them "
       "missed, {} seen by running everything at once  {}\n",
       all.waits, all.found, all.shown, all.missed, all.shown_by_eager,
-      check_invariants ? green("ok") : red("NOT AS IT SHOULD BE"));
+      check_invariants ? green("ok") : red("WRONG"));
   return check_invariants;
 }
 
@@ -236,7 +236,7 @@ bool leave_out_waits(ProgressLine& progress) {
 
 int run_check(const CheckOptions& options) {
   if (options.self_test != options.files.empty()) {
-    fmt::print(stderr, "tern check: name traces to check, or say --self-test; one of the two.\n");
+    fmt::print(stderr, "tern check: name traces to check, or use --self-test, but not both.\n");
     return 2;
   }
   if (!options.show.empty()) return show_shortest(options.show);

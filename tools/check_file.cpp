@@ -34,7 +34,7 @@ std::string summary_text(const std::string& name, const CheckSummary& summary) {
   if (!summary.failure) {
     text += summary.is_complete
                 ? ", complete"
-                : fmt::format(", truncated after record {}: its writer did not end it",
+                : fmt::format(", truncated after record {}: the writer was interrupted",
                               summary.records);
   }
   return text;

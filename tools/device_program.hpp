@@ -23,15 +23,15 @@ namespace tern::tools {
 
 struct DeviceStep {
   enum class Kind : std::uint8_t {
-    allocate,    // `block` at `where`, by the host
-    begin,       // `block` on the device of `stream`, in its order
-    end,         // give `block` back in the order of `stream`
-    fill,        // `cells` of `block` from `cell` with `value`
-    copy,        // from `source`; on the way between devices a peer copy
-    copy_rows,   // the same as rows
-    stand_in,    // a kernel without a body: reads `source`, writes `block`
-    body,        // a kernel with one
-    host_write,  // by the host
+    allocate,         // `block` at `where`, by the host
+    begin,            // `block` on the device of `stream`, in its order
+    end,              // give `block` back in the order of `stream`
+    fill,             // `cells` of `block` from `cell` with `value`
+    copy,             // from `source`; on the way between devices a peer copy
+    copy_rows,        // the same as rows
+    run_placeholder,  // a kernel without a body: reads `source`, writes `block`
+    body,             // a kernel with one
+    host_write,       // by the host
     host_read,
     record,       // event `slot` on `stream`
     mark,         // keep a mark of `stream` in `slot`

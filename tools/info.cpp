@@ -58,7 +58,7 @@ Json collect() {
       entry["devices"].push_back(device ? describe(*device)
                                         : Json{{"spec", spec}, {"error", device.failure().text()}});
     }
-    entry["passed_over"] = backend.passed_over;
+    entry["unusable_devices"] = backend.unusable_devices;
     json["backends"].push_back(std::move(entry));
   }
   const Result<const Config*> config = try_config();
@@ -116,7 +116,7 @@ void print(const Json& json) {
     }
     fmt::print("\n");
     for (const Json& device : backend.at("devices")) print_device(device);
-    for (const Json& device : backend.at("passed_over")) {
+    for (const Json& device : backend.at("unusable_devices")) {
       fmt::print("  {}\n", dim("not used: " + device.get<std::string>()));
     }
   }
@@ -132,7 +132,7 @@ void print(const Json& json) {
   }
   for (const Json& name : json.at("unknown_variables")) {
     fmt::print("  {:<20} {}\n", name.get<std::string>(),
-               red("not a variable Tern knows; is it misspelt?"));
+               red("not a variable of Tern; check the spelling"));
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 int run(int argc, char** argv) {
   using namespace tern::tools;
-  CLI::App app("Memory on hosts and accelerators: see, measure and try what Tern can do here.",
+  CLI::App app("Memory on hosts and accelerators: inspect, measure and try Tern on this machine.",
                "tern");
   app.set_version_flag("--version", TERN_VERSION);
   app.require_subcommand(1);
@@ -22,62 +22,67 @@ int run(int argc, char** argv) {
 
   InfoOptions info;
   CLI::App* info_command = app.add_subcommand(
-      "info", "What is here: backends and why one is absent, devices, configuration");
+      "info", "Show the backends (and why one is absent), the devices and the configuration");
   info_command->add_flag("--json", info.json, "as JSON, for programs");
 
   BenchOptions bench;
-  CLI::App* bench_command = app.add_subcommand(
-      "bench", "Measure: figures beside what they are compared with, in one run");
+  CLI::App* bench_command =
+      app.add_subcommand("bench", "Run benchmarks and print each figure beside its baseline");
   bench_command->add_option(
       "cases", bench.filter,
-      "only cases of this group, such as host, or that begin so, such as host.co");
+      "only cases of this group, such as host, or with this prefix, such as host.co");
   bench_command->add_flag("--json", bench.json, "as JSON, for programs");
-  bench_command->add_flag("--list", bench.list, "name the cases and run none");
+  bench_command->add_flag("--list", bench.list, "list the cases without running them");
   bench_command->add_flag("--check", bench.check, "fail if a figure misses its goal");
   bench_command->add_flag("--quick", bench.quick,
-                          "small sizes and few rounds, to see that the cases run; no goals");
+                          "small sizes and few rounds, to check that the cases run; no goals");
   bench_command
-      ->add_option("--device", bench.device, "what the pool cases run on: host, sim?check=off, ...")
+      ->add_option("--device", bench.device,
+                   "the device of the pool cases: host, sim?check=off, ...")
       ->capture_default_str();
-  bench_command->add_option("--seconds", bench.seconds, "about how long to measure one figure")
+  bench_command->add_option("--seconds", bench.seconds, "approximate time per figure")
       ->check(CLI::Range(0.001, 60.0))
       ->capture_default_str();
 
   CheckOptions check;
   CLI::App* check_command =
-      app.add_subcommand("check", "Find missing waits in a trace, or show that the checker works");
-  check_command->add_option("files", check.files,
-                            "traces, such as those TERN_SIM_TRACE=run.trace makes; - reads one "
-                            "from standard input");
-  check_command->add_flag("--json", check.json, "one object per line for each finding and trace");
+      app.add_subcommand("check", "Find missing waits in a trace, or test the checker");
+  check_command->add_option(
+      "files", check.files,
+      "trace files, such as TERN_SIM_TRACE=run.trace writes; - reads standard input");
+  check_command->add_flag("--json", check.json,
+                          "JSON, one object per line for each finding and trace");
   check_command->add_flag("--trusted", check.trusted,
-                          "lift the limits on what checking a trace may cost");
+                          "lift the limits on the cost of checking a trace");
   check_command->footer(
-      "Ends with 0 if nothing was found, 1 if something was, 2 if a trace cannot be read.\n"
-      "A trace whose program died is checked as far as it goes. Example:\n"
-      "  TERN_SIM_TRACE=run.trace TERN_SIM_MODE=collect my_program; tern check run.trace");
-  check_command->add_flag("--self-test", check.self_test,
-                          "planted mistakes must be found, correct programs must be silent");
-  check_command->add_option("--programs", check.programs, "how many correct programs to run")
+      "Exit status: 0 if nothing was found, 1 if something was found, 2 if a trace cannot be "
+      "read.\nA truncated trace is checked up to its last whole chunk. Example:\n  "
+      "TERN_SIM_TRACE=run.trace TERN_SIM_MODE=collect my_program; tern check run.trace");
+  check_command->add_flag(
+      "--self-test", check.self_test,
+      "check that planted mistakes are found and correct programs have no findings");
+  check_command->add_option("--programs", check.programs, "number of correct programs")
       ->check(CLI::Range(1, 100'000'000))
       ->capture_default_str();
   check_command
       ->add_option("--device-programs", check.device_programs,
-                   "how many correct programs to run on simulated devices")
-      ->check(CLI::Range(1, 100'000'000))
-      ->capture_default_str();
-  check_command->add_option("--seeds", check.seeds, "seeds for each schedule that must end alike")
+                   "number of correct programs on simulated devices")
       ->check(CLI::Range(1, 100'000'000))
       ->capture_default_str();
   check_command
-      ->add_option("--show", check.show, "one planted mistake, M1 to M6: its shortest program")
+      ->add_option("--seeds", check.seeds, "seeds per schedule that must end with the same bytes")
+      ->check(CLI::Range(1, 100'000'000))
+      ->capture_default_str();
+  check_command
+      ->add_option("--show", check.show,
+                   "print the shortest program of one planted mistake, M1 to M6")
       ->check(CLI::IsMember({"M1", "M2", "M3", "M4", "M5", "M6"}));
 
   TourOptions tour;
   CLI::App* tour_command =
-      app.add_subcommand("tour", "A walk through what Tern does, on a device of this machine");
+      app.add_subcommand("tour", "A short tour of Tern on a device of this machine");
   tour_command->add_option("--device", tour.device,
-                           "a device spec, such as host; the best there is if left out");
+                           "a device spec, such as host; default: the best device");
 
   try {
     app.parse(argc, argv);

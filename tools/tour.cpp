@@ -69,8 +69,8 @@ class Tour {
     fail_well();
     // What the buffers' memory came from goes back too: a trace of the tour ends with nothing live.
     static_cast<void>(shutdown_default_resource(device_));
-    fmt::print("\n{}\n", failures_ == 0 ? green("Everything came out as it should.")
-                                        : red("Something is wrong; see above."));
+    fmt::print("\n{}\n",
+               failures_ == 0 ? green("All checks passed.") : red("A check failed; see above."));
     fmt::print(
         "Next: `tern info` for the machine, `tern bench` for speed, docs/guide for the rest.\n");
     return failures_ == 0 ? 0 : 1;
@@ -97,7 +97,7 @@ class Tour {
   }
 
   void run_asynchronously() {
-    title("Work that does not wait");
+    title("Asynchronous work");
     constexpr std::size_t bytes = 64 * mib;
     constexpr std::size_t count = bytes / sizeof(float);
     const Stream stream(device_, {.name = "tour"});
@@ -116,7 +116,7 @@ class Tour {
     say(fmt::format("A fill and a copy of {} were submitted in {:.0f} us and done after {:.0f} us.",
                     format_bytes(bytes), submitted_us, done_us));
     check(std::ranges::all_of(result, [](float x) { return x == 1.5f; }),
-          fmt::format("all {} floats arrived", count));
+          fmt::format("all {} floats are correct", count));
   }
 
   void order_two_streams() {
@@ -143,7 +143,7 @@ class Tour {
 
   void remap_pages() {
     if (!device_.can(Capability::virtual_memory)) return;
-    title("Pages that move");
+    title("Remapping pages");
     const std::size_t page = device_.info().page_bytes;
     const StreamRef stream = device_.default_stream();
     auto* range = static_cast<std::byte*>(device_.try_reserve(2 * page).value());
@@ -164,11 +164,11 @@ class Tour {
     device_.try_release_pages(pages).value();
     device_.try_unreserve(range, 2 * page).value();
     say(fmt::format("{} were written at one address and mapped at another.", format_bytes(page)));
-    check(value == std::byte{42}, "the bytes came along");
+    check(value == std::byte{42}, "the bytes moved with the pages");
   }
 
   void share_a_buffer() {
-    title("A buffer, its views, and streams in order by themselves");
+    title("A buffer, its views, and automatic stream order");
     const Stream producer(device_, {.name = "producer"});
     const Stream consumer(device_, {.name = "consumer"});
     Buffer grid(device_, {1000, 1000}, DType::f32, {.tag = "grid"});
@@ -177,16 +177,16 @@ class Tour {
     Buffer row = grid.slice(5000, 1000);
     row.fill(2.0f, consumer);  // no wait is written here, and none is missing
     const std::vector<float> values = grid.to_vector<float>();
-    say(fmt::format("{}: memory came with the first use.", grid.text()));
+    say(fmt::format("{}: memory was allocated at the first use.", grid.text()));
     check(was_lazy && values[4999] == 1 && values[5000] == 2 && values[6000] == 1,
-          "one row was written by another stream, behind the first");
+          "another stream wrote one row, after the first stream");
     const Result<Buffer> beyond = grid.try_slice(999'999, 2);
     if (!beyond) say(beyond.failure().text());
-    check(!beyond, "a view cannot leave its parent");
+    check(!beyond, "a view cannot exceed its parent");
   }
 
   void unify_host_and_device() {
-    title("One array on both sides");
+    title("One array on host and device");
     const Stream stream(device_);
     UnifiedBuffer<int> values(Shape{1000}, {.device = device_, .tag = "tour"});
     std::ranges::fill(values.discard_host(), 1);
@@ -197,16 +197,16 @@ class Tour {
     const int changed = values.slice(0, 10).read_host()[9];
     const UnifiedStatistics stats = values.statistics();
     const std::uint64_t logical = stats.moved().bytes + stats.elided.bytes;
-    say(fmt::format("Ten of a thousand elements went to the device and back: {} bytes{}.", logical,
-                    stats.moved().bytes == 0 ? ", of shared memory" : ""));
-    say(fmt::format("The buffer is {} now, its first part {}.", name(values.state()),
+    say(fmt::format("Ten of a thousand elements were copied to the device and back: {} bytes{}.",
+                    logical, stats.moved().bytes == 0 ? ", of shared memory" : ""));
+    say(fmt::format("The buffer is now {}, and its first part is {}.", name(values.state()),
                     name(values.state(0, 10))));
     check(changed == 2 && logical == 80,
-          "the host has what the device wrote, and nothing else moved");
+          "the host has the bytes that the device wrote, and no other bytes were copied");
   }
 
   void oversubscribe() {
-    title("More than fits");
+    title("More data than memory");
     constexpr std::size_t count = 64 * 1024, tiles = 16;
     constexpr std::size_t bytes = tiles * count * sizeof(int);
     const Stream stream(device_);
@@ -244,20 +244,20 @@ class Tour {
     }
     const PressureStatistics after = pressure_totals();
     say(
-        fmt::format("{} went through a budget of {}: {} copies had to go, {} were written back, {} "
-                    "spilled to disk.",
+        fmt::format("{} were processed in a budget of {}: {} copies were evicted, {} were written "
+                    "back, {} spilled to disk.",
                     format_bytes(bytes), format_bytes(bytes / 4),
                     after.evicted().copies - before.evicted().copies,
                     format_bytes(after.written_back_bytes - before.written_back_bytes),
                     format_bytes(after.spilled_bytes - before.spilled_bytes)));
     check(is_right && budget->peak_bytes() <= bytes / 4,
-          "every element came back as it was, and the budget was kept");
+          "every element has its value, and the budget was never exceeded");
   }
 
   void load_a_file() {
     title("A file as a buffer");
     std::FILE* const file = std::tmpfile();
-    if (file == nullptr) return say("There is no room for a temporary file here.");
+    if (file == nullptr) return say("A temporary file could not be created.");
     const std::string path = fmt::format("/proc/self/fd/{}", fileno(file));
     std::vector<int> numbers(10'000);
     std::iota(numbers.begin(), numbers.end(), 0);
@@ -267,15 +267,15 @@ class Tour {
     const Buffer source = open_file(path, {.dtype = DType::i32});
     const Buffer loaded(device_, source.shape(), source.dtype());
     copy(loaded, source, stream);
-    check(loaded.to_vector<int>() == numbers, "every number arrived on the device");
+    check(loaded.to_vector<int>() == numbers, "every number is on the device");
     const Result<Buffer> more = try_open_file(path, {.bytes = 50'000});
     if (!more) say(more.failure().text());
-    check(!more, "what a file does not have is refused");
+    check(!more, "a range beyond the end of a file is an error");
     std::fclose(file);
   }
 
   void adopt_memory() {
-    title("Memory of somebody else");
+    title("Foreign memory");
     int released = 0;
     {
       auto* const theirs = static_cast<int*>(device_.allocate(MemoryKind::device, 4096));
@@ -285,15 +285,16 @@ class Tour {
                   ++released;
                 }});
       adopted.fill(7, device_.default_stream());
-      check(adopted.slice(1023, 1).item<int>() == 7, "it is used like any other buffer");
+      check(adopted.slice(1023, 1).item<int>() == 7,
+            "borrowed memory is used like any other buffer");
       adopted.synchronize();
     }
     static_cast<void>(reclaim_deferred());
-    check(released == 1, "its owner had it back once, when the last use was done");
+    check(released == 1, "the owner was called once, after the last use");
   }
 
   void declare_launches() {
-    title("Launches that say what they use");
+    title("Launches that declare their uses");
     // Its kernels are C++ functions, whatever this machine has.
     const Device simulated = sim::open({.seed = 7});
     const Stream load(simulated, {.name = "load"}), compute(simulated, {.name = "compute"});
@@ -307,11 +308,11 @@ class Tour {
     square.launch(compute, elements(1000), in(x), out(y));
     square.launch(load, elements(1000), in(y), out(x));
     check(x.to_vector()[999] == 81 && sim::findings(simulated).empty(),
-          "two streams took turns, and the checker missed no wait");
+          "two streams alternated, and the checker found no missing wait");
     auto unwritten = Array<float>::uninitialized(simulated, 1000);
     const Result<Mark> refused = square.try_launch(compute, elements(1000), in(unwritten), out(y));
     if (!refused) say(refused.failure().text());
-    check(!refused, "a launch that would read what nobody wrote is refused");
+    check(!refused, "a launch that would read unwritten memory is an error");
   }
 
   void keep_data_on_the_device() {
@@ -320,21 +321,21 @@ class Tour {
     auto rows = Array<int>::zeros(device_, 100'000, {.tag = "tour.rows"});
     rows.fill(7, device_.default_stream());
     const TransferGate gate;
-    check(rows.slice(5, 1).buffer().item<int>() == 7, "inside a gate a scalar may be read");
+    check(rows.slice(5, 1).buffer().item<int>() == 7, "inside a gate, the host may read a scalar");
     const bool is_on_host = device_.info().is_host;
     std::vector<int> all(rows.size());
     const Result<void> refused = rows.try_copy_to(all);
     if (!refused) say(refused.failure().text());
     check(bool(refused) == is_on_host,
-          is_on_host ? "what is on the host already may be read too" : "data may not");
+          is_on_host ? "memory of the host may be read too" : "the host may not copy data");
     const TransferCount moved = (transfer_counts("tour.rows") - before).device_to_host();
     check(moved.bytes == (is_on_host ? 0 : 4),
-          fmt::format("the audit saw {} bytes go to the host", moved.bytes));
+          fmt::format("the audit counted {} bytes to the host", moved.bytes));
   }
 
   void plan_ahead() {
     if (!device_.can(Capability::managed_memory)) return;
-    title("Managed memory, brought ahead of its use");
+    title("Managed memory with prefetch");
     const Stream stream(device_, {.name = "plan"});
     ManagedBuffer<int> numbers(device_, {1 << 20}, {.tag = "numbers"});
     { std::ranges::fill(numbers.discard_host(), 1); }
@@ -349,15 +350,16 @@ class Tour {
       stream.fill(lease.data(), lease.size() / 2, 2);
     }
     const auto seen = numbers.read_host();
-    check(seen[0] == 2 && seen[(1 << 20) - 1] == 1, "host and device used one pointer, in order");
+    check(seen[0] == 2 && seen[(1 << 20) - 1] == 1,
+          "host and device used one pointer in the right order");
     const Result<void> beyond =
         plan.try_add(numbers.buffer(), device_.place(), HintRange{4 * mib, 1});
     if (!beyond) say(beyond.failure().text());
-    check(!beyond && plan.size() == 2, "a plan takes no entry that cannot be carried out");
+    check(!beyond && plan.size() == 2, "a plan rejects an invalid entry");
   }
 
   void hand_over_a_table() {
-    title("A table for others");
+    title("A table for other libraries");
     const std::vector<std::int32_t> numbers = {3, 1, 4, 1, 5};
     const std::vector<std::string_view> words = {"tern", "", "arctic", "skua", "gull"};
     const Table table = Table::make(
@@ -376,7 +378,7 @@ class Tour {
                     array.array.n_children));
     const Table back = import_arrow(device_, &array, &schema);
     check(back.column("word")->parts().values == table.column("word")->parts().values,
-          "it came back as the memory it was");
+          "the import returned the exported memory");
   }
 
   void find_a_missing_wait() {
@@ -394,7 +396,7 @@ class Tour {
     consume.wait(produce.mark());
     const bool is_accepted = bool(consume.try_copy(result.data(), column, 4096));
     simulated.synchronize();
-    check(!refused && is_accepted, "refused without the wait, accepted with it");
+    check(!refused && is_accepted, "an error without the wait, no error with it");
   }
 
   void fail_well() {
@@ -405,7 +407,7 @@ class Tour {
     if (!crooked) say(crooked.failure().text());
     const Result<Device> unknown = try_open_device("abacus:0");
     if (!unknown) say(unknown.failure().text());
-    check(!too_much && !crooked && !unknown, "three impossible wishes, three sentences");
+    check(!too_much && !crooked && !unknown, "three impossible requests, three error messages");
   }
 
   Device device_;

@@ -32,8 +32,9 @@ const std::vector<Opener>& openers() {
   return all;
 }
 
-/// Devices by the process that opened them and by canonical spec: a forked child cannot use those
-/// of its parent and opens its own. Immortal, so that no driver is called after main.
+/// Devices by canonical spec and by the process that opened them: a forked child cannot use the
+/// devices of its parent and opens its own. Never destroyed, so that no driver is called after
+/// main.
 struct OpenedDevices {
   using Key = std::pair<std::uint64_t, std::string>;
   std::mutex mutex;
@@ -43,9 +44,9 @@ struct OpenedDevices {
 std::atomic<OpenedDevices*> current = nullptr;
 
 OpenedDevices& opened_devices() {
-  // A forked child begins with an empty catalog: the devices of its parent are no use to it, and
-  // the parent's lock may be held by a thread it does not have. Holding the lock across the fork
-  // instead would have to come before the locks of everything that opening a device takes.
+  // A forked child starts with an empty catalog: it cannot use the devices of its parent, and a
+  // thread of the parent may have held the lock. Holding the lock across the fork is no
+  // alternative, because it would have to be acquired before all locks that opening a device takes.
   static const int registered = [] {
     current.store(new OpenedDevices);
     return pthread_atfork(nullptr, nullptr, [] { current.store(new OpenedDevices); });
@@ -56,11 +57,10 @@ OpenedDevices& opened_devices() {
 
 Failure no_memory() noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what the catalog needs to open a device. Free host "
-                 "memory.");
+                 "the host could not allocate memory for the device catalog. Free host memory.");
 }
 
-/// The spec goes in last, as everywhere: a long one takes the room that is left.
+/// The spec is the last field, because a long spec is cut to the space that is left.
 Failure refuse(std::string_view spec, const std::string& why) {
   return Failure(ErrorCode::invalid_device, "'{spec}' cannot be opened: {why}")
       .with("why", why)
@@ -70,7 +70,8 @@ Failure refuse(std::string_view spec, const std::string& why) {
 Result<Device> open_parsed(const DeviceSpec& spec) {
   const std::string text = spec.text();
   if (spec.backend == "disk") {
-    return refuse(text, "it names a file, and files are buffers, not devices. Use open_disk().");
+    return refuse(text,
+                  "the spec names a file, and a file is a buffer, not a device. Use open_disk().");
   }
   const auto found = std::ranges::find(openers(), spec.backend, &Opener::name);
   if (found == openers().end()) {
@@ -78,11 +79,11 @@ Result<Device> open_parsed(const DeviceSpec& spec) {
     for (const Opener& opener : openers()) {
       names += fmt::format("{}{}", names.empty() ? "" : ", ", opener.name);
     }
-    return refuse(text,
-                  fmt::format("there is no backend '{}'. Tern knows {}.", spec.backend, names));
+    return refuse(
+        text, fmt::format("there is no backend '{}'. The backends are {}.", spec.backend, names));
   }
   if (const std::string absence = found->absence(spec); !absence.empty()) {
-    // The backend's own sentence, which already names what was asked for.
+    // The backend's sentence already names the device.
     return Failure(ErrorCode::invalid_device, "{why}").with("why", absence).with("spec", text);
   }
   if (const std::uint32_t count = found->device_count(spec); spec.index >= count) {
@@ -92,8 +93,8 @@ Result<Device> open_parsed(const DeviceSpec& spec) {
   }
 
   OpenedDevices& opened = opened_devices();
-  // Held while opening: two threads that ask for one device must get one. Opening is rare, and a
-  // backend that opens a device does not ask the catalog for another.
+  // The lock is held while opening, because two threads that open one spec must get one device.
+  // Opening is rare, and a backend does not call the catalog while it opens a device.
   const std::lock_guard lock(opened.mutex);
   OpenedDevices::Key key(process_generation(), text);
   if (const auto known = opened.by_key.find(key); known != opened.by_key.end()) {
@@ -115,8 +116,8 @@ std::vector<BackendListing> list_backends() {
     listing.reason = opener.absence(spec);
     listing.is_available = listing.reason.empty();
     listing.options = opener.options;
-    if (listing.is_available && opener.passed_over != nullptr) {
-      listing.passed_over = opener.passed_over();
+    if (listing.is_available && opener.unusable_devices != nullptr) {
+      listing.unusable_devices = opener.unusable_devices();
     }
     const std::uint32_t count = listing.is_available ? opener.device_count(spec) : 0;
     for (std::uint32_t index = 0; index < count; ++index) {
@@ -150,7 +151,8 @@ Result<Device> try_open_best_device() try {
       return open_parsed(DeviceSpec{opener.name, index, {}, {}});
     }
   }
-  return Failure(ErrorCode::invalid_device, "no backend has a device here. `tern info` says why.")
+  return Failure(ErrorCode::invalid_device,
+                 "no backend of this machine has a device. Run `tern info` for the reasons.")
       .with("spec", "");
 } catch (const OutOfMemory& error) {
   return error.failure();

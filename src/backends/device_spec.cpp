@@ -11,13 +11,13 @@ namespace tern {
 namespace {
 
 constexpr std::size_t max_spec_bytes = 4096;
-/// These have one device, so their canonical text has no index.
+/// Backends with one device, whose canonical text has no index.
 constexpr std::string_view single_device_backends[] = {"host"};
 
-/// The spec goes in last: it may be of any length, and then takes all the room there is for texts.
+/// The spec is the last field, because a long spec is cut to the space that is left.
 Failure refuse(std::string_view spec, const char* why) noexcept {
   return Failure(ErrorCode::invalid_device,
-                 "'{spec}' does not name a device: {why}. Write it like host, cuda:0 or "
+                 "'{spec}' does not name a device: {why}. Write a spec such as host, cuda:0 or "
                  "sim:0?seed=7.")
       .with("why", why)
       .with("spec", spec);
@@ -69,7 +69,7 @@ Result<DeviceSpec> try_parse_device_spec(std::string_view text) {
   DeviceSpec spec;
   const std::size_t name_end = text.find_first_of(":?");
   const std::string_view name = text.substr(0, name_end);
-  if (!is_word(name)) return refuse(text, "a backend's name is letters, digits and '_'");
+  if (!is_word(name)) return refuse(text, "a backend name consists of letters, digits and '_'");
   spec.backend = lower(name);
   if (spec.backend == "gpu") spec.backend = "cuda";
   std::string_view rest = name_end == text.npos ? std::string_view() : text.substr(name_end);
@@ -86,7 +86,7 @@ Result<DeviceSpec> try_parse_device_spec(std::string_view text) {
     const auto [stopped, error] =
         std::from_chars(digits.data(), digits.data() + digits.size(), spec.index);
     if (error != std::errc{} || stopped != digits.data() + digits.size()) {
-      return refuse(text, "what follows ':' is not a device number");
+      return refuse(text, "the text after ':' is not a device number");
     }
     rest.remove_prefix(end);
   }
@@ -101,7 +101,7 @@ Result<DeviceSpec> try_parse_device_spec(std::string_view text) {
         return refuse(text, "an option is written key=value");
       }
       const std::string key = lower(item.substr(0, equals));
-      if (!is_word(key)) return refuse(text, "an option's key is letters, digits and '_'");
+      if (!is_word(key)) return refuse(text, "an option key consists of letters, digits and '_'");
       spec.options.emplace_back(key, item.substr(equals + 1));
       is_last = end == rest.npos;
       if (!is_last) rest.remove_prefix(end + 1);
@@ -109,7 +109,7 @@ Result<DeviceSpec> try_parse_device_spec(std::string_view text) {
     std::ranges::sort(spec.options);
     const auto same_key = [](const auto& a, const auto& b) { return a.first == b.first; };
     if (std::ranges::adjacent_find(spec.options, same_key) != spec.options.end()) {
-      return refuse(text, "an option is given twice");
+      return refuse(text, "an option appears twice");
     }
   }
   return spec;

@@ -1,5 +1,4 @@
-// Gives out handles that are never used again, so that a stale one is recognised instead of
-// followed.
+// A table of handles that are never reused, so that a stale handle is detected.
 
 #pragma once
 
@@ -12,11 +11,11 @@
 
 namespace tern {
 
-/// Values by handle, from 1. Whoever looks one up keeps it alive until done. Thread-safe.
+/// Values by handle, from 1 on. A lookup keeps the value alive. Thread-safe.
 template <class Value>
 class HandleTable {
  public:
-  /// Zero if there is no memory to keep it.
+  /// Returns 0 if the host has no memory.
   [[nodiscard]] std::uintptr_t add(Value value) noexcept {
     try {
       auto kept = std::make_shared<const Value>(std::move(value));
@@ -27,14 +26,15 @@ class HandleTable {
       return 0;
     }
   }
-  /// Null for a handle that was removed, or never given out.
+  /// Returns null for a handle that was removed or never existed.
   [[nodiscard]] std::shared_ptr<const Value> find(std::uintptr_t handle) const noexcept {
     const std::lock_guard lock(mutex_);
     const auto found = values_.find(handle);
     return found == values_.end() ? nullptr : found->second;
   }
   void remove(std::uintptr_t handle) noexcept {
-    std::shared_ptr<const Value> gone;  // ends without the lock: that may take its time
+    // Destroyed after the lock is released, because that may take long.
+    std::shared_ptr<const Value> gone;
     const std::lock_guard lock(mutex_);
     const auto found = values_.find(handle);
     if (found == values_.end()) return;

@@ -1,5 +1,5 @@
-// A launch of a C++ kernel, kept until it runs: with its own copy of the argument values, because
-// the caller's may be gone by then.
+// A launch of a C++ kernel, kept until it runs. It copies the argument values, because the caller's
+// may be destroyed by then.
 
 #pragma once
 
@@ -14,8 +14,8 @@
 namespace tern {
 
 struct KernelLaunch {
-  /// The values together are small enough that their sum cannot wrap; streams see to that. Each is
-  /// copied to the strictest alignment.
+  /// Streams limit the total size of the values, so the sum cannot overflow. Each value is copied
+  /// with the strictest alignment.
   KernelLaunch(KernelBody kernel_body, void* kernel_context, std::string kernel_name,
                const LaunchSize& launch_size, std::span<const KernelArgument> launch_arguments);
 

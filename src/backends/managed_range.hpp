@@ -1,4 +1,4 @@
-// Is a range inside managed memory? Asked by backends that keep the list of it themselves.
+// Checks that a range is inside managed memory, for backends that track managed memory themselves.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace tern {
 
-/// `block` is what the backend knows of the address. Refused with invalid_argument.
+/// `block` is the allocation at the address. Fails with invalid_argument.
 [[nodiscard]] inline Result<void> check_managed_range(const std::optional<PointerInfo>& block,
                                                       const void* address, std::size_t bytes,
                                                       const DeviceInfo& info) noexcept {
@@ -23,7 +23,7 @@ namespace tern {
   }
   return Failure(ErrorCode::invalid_argument,
                  "the range of {bytes} at {value} is not inside managed memory of '{device}'. "
-                 "Prefetch what allocate(MemoryKind::managed) returned.")
+                 "Prefetch a range that allocate(MemoryKind::managed) returned.")
       .with("name", "address")
       .with("value", at, Unit::hex)
       .with_bytes("bytes", bytes)

@@ -35,8 +35,8 @@ Result<void> try_resize_memory_file(int file, std::size_t bytes) noexcept {
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
       bytes > limit.rlim_cur) {
     return Failure(ErrorCode::out_of_memory,
-                   "a memory file of {requested} is longer than this process may have files: "
-                   "{limit}. Raise it (ulimit -f), or use less memory.")
+                   "a memory file of {requested} exceeds the file size limit of the process, "
+                   "{limit}. Raise the limit (ulimit -f), or use less memory.")
         .with_bytes("requested", bytes)
         .with_bytes("limit", limit.rlim_cur);
   }

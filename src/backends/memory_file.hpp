@@ -1,4 +1,4 @@
-// A file that is memory: what pages live in when they are mapped in several places.
+// A memory file (memfd), which holds pages that can be mapped at several addresses.
 
 #pragma once
 
@@ -8,10 +8,10 @@
 
 namespace tern {
 
-/// An empty file without a name, closed on exec.
+/// Creates an empty file without a name. It is closed on exec.
 [[nodiscard]] Result<int> try_make_memory_file(const char* name) noexcept;
-/// Sets its length; it stays sparse. Refused with out_of_memory where the process may not have
-/// files that long: asking the system would end the process by a signal.
+/// Sets the length of the file, which stays sparse. Fails with out_of_memory if the length exceeds
+/// the file size limit of the process; the system call would end the process with a signal.
 [[nodiscard]] Result<void> try_resize_memory_file(int file, std::size_t bytes) noexcept;
 
 }  // namespace tern

@@ -1,4 +1,4 @@
-// The failure of a backend whose own bookkeeping found no host memory.
+// The failure of a backend whose records could not be allocated.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace tern {
 
-/// `what` is what it was for: "a stream".
+/// `what` says what the memory was for, such as "a stream".
 [[nodiscard]] inline Failure no_memory_for(const char* what, std::size_t bytes) noexcept {
   return Failure(ErrorCode::out_of_memory,
                  "the host could not allocate {requested} for {what}. Free host memory.")

@@ -1,4 +1,5 @@
-// What the catalog asks of each backend: is it there, which devices, open one.
+// The interface between the catalog and a backend: whether it is available, its devices, and how to
+// open one.
 
 #pragma once
 
@@ -15,16 +16,17 @@ namespace tern {
 
 struct Opener {
   const char* name;
-  /// Empty if the backend works here, else the sentence that says why not. May load a driver, which
-  /// the options of the spec may choose.
+  /// Returns an empty string if the backend is available, else a sentence with the reason. May load
+  /// a driver, which the options of the spec may select.
   std::string (*absence)(const DeviceSpec& spec);
   std::uint32_t (*device_count)(const DeviceSpec& spec);
   std::vector<std::string> options;
-  /// The index is in range; options are the backend's to check.
+  /// The catalog has checked the index. The backend checks the options.
   Result<std::unique_ptr<Backend>> (*open)(const DeviceSpec& spec);
-  /// Devices that were found and cannot be used, with what they lack. Null: there are none.
-  std::vector<std::string> (*passed_over)() = nullptr;
-  /// May open_best_device() choose this one? Null: any of them.
+  /// Returns devices that were found but cannot be used, with the reasons. Null if there are never
+  /// any.
+  std::vector<std::string> (*unusable_devices)() = nullptr;
+  /// Returns whether open_best_device() may choose the device. Null means always.
   bool (*is_preferred)(std::uint32_t index) = nullptr;
 };
 

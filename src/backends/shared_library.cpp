@@ -10,7 +10,7 @@
 namespace tern {
 namespace {
 
-/// Is the program itself started by the dynamic linker? The first object is the program.
+/// Returns whether the program has a dynamic linker. The first object is the program itself.
 bool has_dynamic_linker() noexcept {
   bool has = false;
   dl_iterate_phdr(
@@ -24,7 +24,8 @@ bool has_dynamic_linker() noexcept {
   return has;
 }
 
-/// Enough for a library, those it needs, and the lists of drivers that it reads meanwhile.
+/// Descriptors for a library, its dependencies, and the configuration files that drivers read while
+/// they load.
 constexpr std::size_t needed_descriptors = 8;
 
 bool has_descriptors() noexcept {
@@ -51,12 +52,12 @@ void* find_symbol(void* library, const char* name) noexcept { return dlsym(libra
 const char* why_no_libraries() noexcept {
   static const bool is_dynamic = has_dynamic_linker();
   if (!is_dynamic) {
-    return "this program is linked without shared libraries (-static), and a driver is one. Link "
-           "it dynamically";
+    return "this program is statically linked (-static) and cannot load a driver, which is a "
+           "shared library. Link it dynamically";
   }
   if (!has_descriptors()) {
-    return "the process has no file descriptors left to load a driver with. Close files, or raise "
-           "the limit (ulimit -n)";
+    return "the process has no free file descriptor to load a driver. Close files, or raise the "
+           "limit (ulimit -n)";
   }
   return nullptr;
 }

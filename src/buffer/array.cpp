@@ -15,8 +15,10 @@ namespace {
 
 [[gnu::cold]] Failure too_many(std::size_t count, std::size_t element_bytes,
                                CallSite site) noexcept {
-  return Failure(ErrorCode::size_overflow,
-                 "{count} elements of {width} bytes do not fit in 64 bits. Ask for fewer.", site)
+  return Failure(
+             ErrorCode::size_overflow,
+             "{count} elements of {width} bytes overflow a 64-bit size. Allocate fewer elements.",
+             site)
       .with("what", "an array")
       .with("count", count)
       .with("width", element_bytes);
@@ -25,7 +27,7 @@ namespace {
 Failure sizes_differ(std::size_t expected, std::size_t actual, CallSite site) noexcept {
   return Failure(ErrorCode::size_mismatch,
                  "an array of {expected} bytes cannot be copied to or from {actual} bytes. Use a "
-                 "slice, or memory of its size.",
+                 "slice, or a span of the same size.",
                  site)
       .with("expected", expected)
       .with("actual", actual);
@@ -75,15 +77,15 @@ Result<RawArray> RawArray::try_over(const Buffer& buffer, std::size_t alignment,
   if (!address) return Failure(address.failure()).at(site);
   if (*address % alignment != 0) {
     return Failure(ErrorCode::misaligned,
-                   "elements that need a multiple of {required} bytes cannot live at {address}. "
-                   "Copy the bytes to an aligned place.",
+                   "elements with an alignment of {required} bytes cannot be placed at {address}. "
+                   "Copy the bytes to an aligned address.",
                    site)
         .with("address", *address, Unit::hex)
         .with("required", alignment);
   }
   if (buffer.size_bytes() % element_bytes != 0) {
     return Failure(ErrorCode::size_mismatch,
-                   "{actual} bytes are no whole number of elements of {expected} bytes.", site)
+                   "{actual} bytes are not a whole number of elements of {expected} bytes.", site)
         .with("expected", element_bytes)
         .with("actual", buffer.size_bytes());
   }
@@ -109,7 +111,9 @@ Result<RawArray> RawArray::try_slice(std::size_t first, std::size_t count,
   const std::size_t there = bytes_ / element_bytes;
   if (!is_within(first, count, there)) {
     return Failure(ErrorCode::invalid_view,
-                   "a slice of {size} elements from {offset} on leaves an array of {extent}.", site)
+                   "a slice of {size} elements at offset {offset} exceeds an array of {extent} "
+                   "elements.",
+                   site)
         .with("offset", first)
         .with("size", count)
         .with("extent", there);
@@ -124,13 +128,16 @@ Result<void> RawArray::try_resize(std::size_t count, std::size_t element_bytes, 
   const std::optional<std::size_t> bytes = checked_multiply(count, element_bytes);
   if (!bytes) return too_many(count, element_bytes, site);
   if (!storage_) {
-    return Failure(ErrorCode::not_allocated,
-                   "an array without a device cannot grow. Make it with one, of no elements.", site)
+    return Failure(
+               ErrorCode::not_allocated,
+               "an array without a device cannot grow. Create it with a device and zero elements.",
+               site)
         .with("id", std::uint64_t{0});
   }
   if (offset() != 0) {
     return Failure(ErrorCode::invalid_argument,
-                   "a slice from byte {value} on cannot be resized. Resize the whole array.", site)
+                   "a slice that begins at byte {value} cannot be resized. Resize the whole array.",
+                   site)
         .with("name", "slice")
         .with("value", offset());
   }
@@ -142,7 +149,7 @@ Result<void> RawArray::try_resize(std::size_t count, std::size_t element_bytes, 
     return {};
   }
   if (storage_->origin() != nullptr) {
-    return Failure(ErrorCode::unsupported, "{what} cannot grow. Copy it to an array.", site)
+    return Failure(ErrorCode::unsupported, "{what} cannot grow. Copy its bytes to an array.", site)
         .with("what", storage_->origin()->what());
   }
   if (Result<void> own = check_stream_of(*storage_, stream, site); !own) return own;
@@ -190,7 +197,7 @@ Result<void> RawArray::try_kernel_view(StreamRef stream, Access access,
                                        CallSite site) const noexcept {
   Result<StorageUse> use = try_use(stream, access, site);
   if (!use) return use.failure();
-  use->end_ahead();
+  use->end_deferred();
   return {};
 }
 

@@ -21,9 +21,10 @@ const Device& no_device() noexcept {
 
 Failure not_inside(std::size_t offset, std::size_t size, std::size_t extent, const char* unit,
                    CallSite site) noexcept {
-  return Failure(ErrorCode::invalid_view,
-                 "a view of {size} {unit} from {offset} on leaves its parent, which has {extent}.",
-                 site)
+  return Failure(
+             ErrorCode::invalid_view,
+             "a view of {size} {unit} at offset {offset} exceeds its parent, which has {extent}.",
+             site)
       .with("offset", offset)
       .with("size", size)
       .with("extent", extent)
@@ -32,8 +33,8 @@ Failure not_inside(std::size_t offset, std::size_t size, std::size_t extent, con
 
 Failure nothing_to_view(CallSite site) noexcept {
   return Failure(ErrorCode::invalid_argument,
-                 "elements of type void have no bytes, so nothing can be a view of them. Name a "
-                 "type.",
+                 "elements of type void have no size, so a buffer cannot be viewed as void. Use "
+                 "another type.",
                  site)
       .with("name", "dtype")
       .with("value", name(DType::void_));
@@ -50,11 +51,10 @@ Result<void> check_aligned(const Storage& storage, std::size_t offset, DType dty
         memory->device_address != nullptr ? memory->device_address : memory->host_address);
   }
   if (address % needed == 0) return {};
-  return Failure(
-             ErrorCode::misaligned,
-             "{dtype} cannot live at {address}, byte {offset} of buffer {id}: it needs a multiple "
-             "of {required} bytes. Copy the bytes to an aligned place.",
-             site)
+  return Failure(ErrorCode::misaligned,
+                 "{dtype} needs an alignment of {required} bytes and cannot be placed at "
+                 "{address}, byte {offset} of buffer {id}. Copy the bytes to an aligned address.",
+                 site)
       .with("address", address, Unit::hex)
       .with("offset", offset)
       .with("required", needed)
@@ -89,7 +89,8 @@ Result<Buffer> Buffer::try_allocate(const Device& device, Shape shape, DType dty
 Result<Buffer> Buffer::try_over(StorageHandle storage, std::size_t offset_bytes, Shape shape,
                                 DType dtype, CallSite site) noexcept {
   if (!storage) {
-    return Failure(ErrorCode::invalid_argument, "a buffer was made over no storage.", site)
+    return Failure(ErrorCode::invalid_argument,
+                   "a buffer needs a storage, and the storage pointer is null.", site)
         .with("name", "storage")
         .with("value", "null");
   }
@@ -151,10 +152,10 @@ std::string Buffer::text() const {
 
 Result<void> Buffer::check_there(CallSite site) const noexcept {
   if (storage_) return {};
-  return Failure(
-             ErrorCode::not_allocated,
-             "this buffer is none: it was made by default or moved from. Make it with a device.",
-             site)
+  return Failure(ErrorCode::not_allocated,
+                 "the buffer is empty: it was default-constructed or moved from. Create it with a "
+                 "device.",
+                 site)
       .with("id", std::uint64_t{0});
 }
 
@@ -217,7 +218,9 @@ Result<Buffer> Buffer::try_reshape(Shape shape, CallSite site) const noexcept {
   const Result<std::size_t> there = shape_.try_element_count();
   if (*bytes != bytes_ || !wanted || !there || *wanted != *there) {
     return Failure(ErrorCode::shape_mismatch,
-                   "{actual} elements cannot be {expected}: a new shape keeps their number.", site)
+                   "{actual} elements cannot be reshaped to {expected} elements. A new shape must "
+                   "keep the number of elements.",
+                   site)
         .with("expected", wanted ? *wanted : 0)
         .with("actual", there ? *there : 0);
   }
@@ -229,11 +232,10 @@ Result<Buffer> Buffer::try_as(DType dtype, CallSite site) const noexcept try {
   const std::size_t width = tern::size_bytes(dtype);
   if (width == 0 || dtype_ == DType::void_) return nothing_to_view(site);
   if (bytes_ % width != 0) {
-    return Failure(
-               ErrorCode::size_mismatch,
-               "{actual} bytes are no whole number of {dtype}, which has {expected} bytes. View "
-               "a range that is.",
-               site)
+    return Failure(ErrorCode::size_mismatch,
+                   "{actual} bytes are not a whole number of {dtype} elements of {expected} bytes. "
+                   "View a range that is a multiple of the element size.",
+                   site)
         .with("expected", width)
         .with("actual", bytes_)
         .with("dtype", name(dtype));
@@ -253,8 +255,8 @@ Result<void> Buffer::check_type(DType wanted, CallSite site) const noexcept {
   if (wanted == dtype_) return {};
   if (Result<void> there = check_there(site); !there) return there;
   return Failure(ErrorCode::type_mismatch,
-                 "a buffer of {actual} is not one of {expected}. Use its own type, or as() for the "
-                 "bytes as another.",
+                 "the buffer holds {actual}, and {expected} was requested. Use the stored type, or "
+                 "as() to view the bytes as another type.",
                  site)
       .with("expected", name(wanted))
       .with("actual", name(dtype_));
@@ -263,9 +265,10 @@ Result<void> Buffer::check_type(DType wanted, CallSite site) const noexcept {
 Result<void> Buffer::check_item(DType wanted, CallSite site) const noexcept {
   if (Result<void> same = check_type(wanted, site); !same) return same;
   if (size() == 1) return {};
-  return Failure(ErrorCode::size_mismatch,
-                 "item() reads one element, and there are {actual}. Take a slice of {expected}.",
-                 site)
+  return Failure(
+             ErrorCode::size_mismatch,
+             "item() reads one element, and the buffer has {actual}. Take a slice of {expected}.",
+             site)
       .with("expected", std::uint64_t{1})
       .with("actual", size());
 }
@@ -315,7 +318,7 @@ Result<void*> Buffer::try_device_ptr(StreamRef stream, Access access,
   Result<StorageUse> use = try_use(stream, access, site);
   if (!use) return use.failure();
   void* const first = use->address();
-  use->end_ahead();
+  use->end_deferred();
   if (bytes_ == 0) return nullptr;
   return static_cast<std::byte*>(first) + offset_;
 }

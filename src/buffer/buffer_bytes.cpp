@@ -16,15 +16,16 @@ namespace {
 
 Failure not_as_many(std::size_t expected, std::size_t actual, CallSite site) noexcept {
   return Failure(ErrorCode::size_mismatch,
-                 "a buffer of {expected} bytes is copied as a whole, and {actual} were given. View "
-                 "the part that is meant.",
+                 "a copy covers the whole buffer of {expected} bytes, and the span has {actual}. "
+                 "Use a view of the part to copy.",
                  site)
       .with("expected", expected)
       .with("actual", actual);
 }
 
 Failure null_memory(const char* name, CallSite site) noexcept {
-  return Failure(ErrorCode::invalid_argument, "the {name} of a copy is null. Pass memory.", site)
+  return Failure(ErrorCode::invalid_argument,
+                 "the {name} of a copy is null. Pass the address of allocated memory.", site)
       .with("name", name)
       .with("value", "null");
 }
@@ -62,7 +63,7 @@ Result<void> exchange(Storage& storage, std::size_t offset, std::size_t bytes, A
 }
 
 Failure read_only(const Storage& storage, CallSite site) noexcept {
-  return Failure(ErrorCode::read_only, "{what} is read-only. Copy to other memory.", site)
+  return Failure(ErrorCode::read_only, "{what} is read-only. Copy to writable memory.", site)
       .with("what", storage.origin()->what());
 }
 
@@ -144,8 +145,8 @@ Result<Mark> Buffer::try_copy_to(void* destination, std::size_t bytes, StreamRef
   if (destination == nullptr) return null_memory("destination", site);
   if (kind() == StorageKind::file) {
     return Failure(ErrorCode::unsupported,
-                   "{what} cannot be read by a stream. Copy without a stream, or copy it to another "
-                   "buffer with copy().",
+                   "{what} cannot be read by a stream. Copy without a stream, or copy the bytes to "
+                   "another buffer with copy().",
                    site)
         .with("what", storage_->origin()->what());
   }
@@ -168,7 +169,8 @@ Result<Buffer> Buffer::try_clone(StreamRef stream, CallSite site) const noexcept
   const Storage& own = *storage_;
   if (own.kind() == StorageKind::file) {
     return Failure(ErrorCode::unsupported,
-                   "{what} cannot be cloned: a file is nobody's to make. Copy it to a buffer.",
+                   "{what} cannot be cloned, because Tern does not create files. Copy its bytes to "
+                   "a buffer.",
                    site)
         .with("what", own.origin()->what());
   }

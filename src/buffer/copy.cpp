@@ -58,7 +58,7 @@ Result<CopyRoute> try_copy_route(const Buffer& destination, const Buffer& source
   const std::optional<CopyPlan> plan =
       plan_copy(*destination.storage(), *source.storage(), device.id());
   if (plan) return plan->route;
-  return no_way(*destination.storage(), *source.storage(), device.spec(), {});
+  return no_copy_route(*destination.storage(), *source.storage(), device.spec(), {});
 }
 
 Result<Mark> try_copy(const Buffer& destination, const Buffer& source, StreamRef stream,

@@ -68,9 +68,9 @@ Result<void> check_apart(const std::vector<Numbered>& all, CallSite site) {
     const Touched* const before = one.is_write ? any : written;
     if (before != nullptr && one.begin < before->end) {
       return Failure(ErrorCode::invalid_argument,
-                     "copies {first} and {index} of a batch have no order, and both touch bytes "
-                     "{begin} to {end} of buffer {value}, which one of them writes. Copy them one "
-                     "after the other.",
+                     "copies {first} and {index} of a batch are unordered, and both use bytes "
+                     "{begin} to {end} of buffer {value}, which one of them writes. Submit the "
+                     "copies one after the other.",
                      site)
           .with("name", "copies")
           .with("value", one.storage.value)
@@ -186,7 +186,7 @@ Result<Mark> try_copy_batch(std::span<const BufferCopy> copies, StreamRef stream
   bool are_all_direct = true;
   for (const auto& [rows, index] : all) {
     const std::optional<CopyPlan> plan = plan_copy(rows.to, rows.from, stream.device_id());
-    if (!plan) return of(no_way(rows.to, rows.from, stream.device().spec(), site), index);
+    if (!plan) return of(no_copy_route(rows.to, rows.from, stream.device().spec(), site), index);
     if (Result<void> sound = check_rows(rows, site); !sound) return of(sound.failure(), index);
     are_all_direct &= plan->route == CopyRoute::direct && !overlaps(rows);
   }

@@ -306,14 +306,14 @@ Result<void> check_sides(const Buffer& destination, const Buffer& source, CallSi
   const bool has_destination = bool(destination);
   if (!has_destination || !source) {
     return Failure(ErrorCode::not_allocated,
-                   "the {name} of a copy is no buffer: it was made by default or moved from. Make "
-                   "it with a device.",
+                   "the {name} of a copy is an empty buffer: it was default-constructed or moved "
+                   "from. Create it with a device.",
                    site)
         .with("id", std::uint64_t{0})
         .with("name", has_destination ? "source" : "destination");
   }
   if (!destination.storage()->is_read_only()) return {};
-  return Failure(ErrorCode::read_only, "{what} is read-only. Copy to other memory.", site)
+  return Failure(ErrorCode::read_only, "{what} is read-only. Copy to writable memory.", site)
       .with("what", destination.storage()->origin()->what());
 }
 
@@ -321,7 +321,8 @@ Result<void> check_same_size(const Buffer& destination, const Buffer& source,
                              CallSite site) noexcept {
   if (destination.size_bytes() == source.size_bytes()) return {};
   return Failure(ErrorCode::size_mismatch,
-                 "{actual} bytes cannot be copied to a buffer of {expected}. View as many of both.",
+                 "{actual} bytes cannot be copied to a buffer of {expected} bytes. Use views of "
+                 "the same size.",
                  site)
       .with("expected", destination.size_bytes())
       .with("actual", source.size_bytes());
@@ -365,13 +366,12 @@ Result<void> check_rows(const CopyRows& rows, CallSite site) noexcept {
   });
 }
 
-Failure no_way(const Storage& to, const Storage& from, std::string_view device,
-               CallSite site) noexcept {
-  return Failure(
-             ErrorCode::device_mismatch,
-             "a stream of '{device}' has no part in a copy from '{b}' to '{a}'. Use a stream of "
-             "one of these.",
-             site)
+Failure no_copy_route(const Storage& to, const Storage& from, std::string_view device,
+                      CallSite site) noexcept {
+  return Failure(ErrorCode::device_mismatch,
+                 "a stream of '{device}' cannot copy from '{b}' to '{a}'. Use a stream of '{a}' or "
+                 "'{b}'.",
+                 site)
       .with("a", to.device().spec())
       .with("b", from.device().spec())
       .with("device", device);
@@ -400,7 +400,7 @@ Result<CopyRoute> try_run_copy(const CopyRows& rows, StreamRef stream, FurtherSt
     return run ? Result<CopyRoute>(route) : Result<CopyRoute>(run.failure());
   };
   const std::optional<CopyPlan> plan = plan_copy(rows.to, rows.from, stream.device_id());
-  if (!plan) return no_way(rows.to, rows.from, stream.device().spec(), site);
+  if (!plan) return no_copy_route(rows.to, rows.from, stream.device().spec(), site);
   const bool is_own = plan->runner != nullptr && plan->runner->id() == stream.device_id();
   switch (plan->route) {
     case CopyRoute::direct:

@@ -68,8 +68,8 @@ enum class FurtherStreams : std::uint8_t { library, fresh };
 /// copy.
 [[nodiscard]] Result<void> check_rows(const CopyRows& rows, CallSite site) noexcept;
 /// Returns the device_mismatch failure for a stream that can run neither side.
-[[nodiscard]] Failure no_way(const Storage& to, const Storage& from, std::string_view device,
-                             CallSite site) noexcept;
+[[nodiscard]] Failure no_copy_route(const Storage& to, const Storage& from, std::string_view device,
+                                    CallSite site) noexcept;
 
 /// Runs a checked copy of more than 0 bytes in stream order. The sides may overlap if each is one
 /// range. Returns the route that was taken.

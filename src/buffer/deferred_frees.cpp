@@ -21,10 +21,12 @@ constinit Storage* last = nullptr;
 
 }  // namespace
 
-constinit std::atomic<std::size_t> DeferredFrees::count_ = 0, DeferredFrees::crowded_at_ = crowd;
+constinit std::atomic<std::size_t> DeferredFrees::count_ = 0,
+                                   DeferredFrees::reclaim_at_ = reclaim_interval;
 
-void DeferredFrees::see_crowd() noexcept {
-  crowded_at_.store(count_.load(std::memory_order_relaxed) + crowd, std::memory_order_relaxed);
+void DeferredFrees::reset_reclaim_threshold() noexcept {
+  reclaim_at_.store(count_.load(std::memory_order_relaxed) + reclaim_interval,
+                    std::memory_order_relaxed);
 }
 
 void DeferredFrees::keep(Storage* storage) noexcept {
@@ -33,7 +35,7 @@ void DeferredFrees::keep(Storage* storage) noexcept {
   static const int registered =
       pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
   static_cast<void>(registered);
-  DeviceState::tell_of_last_handles([](DeviceState& device) noexcept { let_go_of(device); });
+  DeviceState::on_last_handle_of_device([](DeviceState& device) noexcept { reclaim_for(device); });
   const std::lock_guard lock(mutex);
   storage->next_ = nullptr;
   (last != nullptr ? last->next_ : first) = storage;
@@ -41,9 +43,9 @@ void DeferredFrees::keep(Storage* storage) noexcept {
   count_.fetch_add(1, std::memory_order_relaxed);
 }
 
-KeptStorageCount DeferredFrees::count() noexcept {
+DeferredFreeCount DeferredFrees::count() noexcept {
   const std::lock_guard lock(mutex);
-  KeptStorageCount kept;
+  DeferredFreeCount kept;
   for (const Storage* storage = first; storage != nullptr; storage = storage->next_) {
     ++kept.storages;
     kept.bytes += storage->bytes();
@@ -51,15 +53,15 @@ KeptStorageCount DeferredFrees::count() noexcept {
   return kept;
 }
 
-Device DeferredFrees::device_behind_strangers() noexcept {
+Device DeferredFrees::device_of_exported() noexcept {
   const std::lock_guard lock(mutex);
   for (const Storage* storage = first; storage != nullptr; storage = storage->next_) {
-    if (!storage->is_behind_strangers()) return storage->device();
+    if (!storage->are_exports_done()) return storage->device();
   }
   return {};
 }
 
-void DeferredFrees::let_go_of(DeviceState& device) noexcept {
+void DeferredFrees::reclaim_for(DeviceState& device) noexcept {
   {
     const std::lock_guard lock(mutex);
     const Storage* storage = first;
@@ -103,9 +105,9 @@ void DeferredFrees::poll_some() noexcept {
   is_polling = false;
 }
 
-KeptStorageCount deferred_frees() noexcept { return DeferredFrees::count(); }
+DeferredFreeCount deferred_frees() noexcept { return DeferredFrees::count(); }
 
-KeptStorageCount reclaim_deferred() noexcept {
+DeferredFreeCount reclaim_deferred() noexcept {
   DeferredFrees::poll();
   return DeferredFrees::count();
 }

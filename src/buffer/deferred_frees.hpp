@@ -25,19 +25,19 @@ class DeferredFrees {
   [[nodiscard]] static bool has_any() noexcept {
     return count_.load(std::memory_order_relaxed) != 0;
   }
-  [[nodiscard]] static KeptStorageCount count() noexcept;
-  /// Returns whether so many storages are kept that somebody should wait for their devices.
-  [[nodiscard]] static bool is_crowded() noexcept {
-    return count_.load(std::memory_order_relaxed) >= crowded_at_.load(std::memory_order_relaxed);
+  [[nodiscard]] static DeferredFreeCount count() noexcept;
+  /// Returns whether the list has reached its threshold, so that the caller should wait for the
+  /// devices of its storages.
+  [[nodiscard]] static bool should_reclaim() noexcept {
+    return count_.load(std::memory_order_relaxed) >= reclaim_at_.load(std::memory_order_relaxed);
   }
-  /// Call after such a wait. The list is crowded again when `crowd` more storages are kept than
-  /// now.
-  static void see_crowd() noexcept;
-  static constexpr std::size_t crowd = 1024;
+  /// Call after that wait. Sets the threshold to the current length plus reclaim_interval.
+  static void reset_reclaim_threshold() noexcept;
+  static constexpr std::size_t reclaim_interval = 1024;
 
   /// Returns the device of a kept storage that was exported and needs a device-wide wait, or no
   /// device.
-  [[nodiscard]] static Device device_behind_strangers() noexcept;
+  [[nodiscard]] static Device device_of_exported() noexcept;
   /// Frees all kept storages that can be freed.
   static void poll() noexcept;
   /// Polls a few storages. That is more than a new storage can add, so the list shrinks if uses
@@ -49,10 +49,10 @@ class DeferredFrees {
   [[nodiscard]] static Storage* take(std::size_t most) noexcept;
   /// Called when the program has no handle of the device any more: if kept storages keep the device
   /// open, waits for the device and frees them.
-  static void let_go_of(DeviceState& device) noexcept;
+  static void reclaim_for(DeviceState& device) noexcept;
   static void end(Storage* list) noexcept;
 
-  static std::atomic<std::size_t> count_, crowded_at_;
+  static std::atomic<std::size_t> count_, reclaim_at_;
 };
 
 }  // namespace tern

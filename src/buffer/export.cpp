@@ -15,9 +15,9 @@ constinit std::atomic<std::size_t> exports = 0, exported_bytes = 0;
 
 /// Bounds the memory of a program that exports often and never waits for the device. If the wait
 /// fails, for example during a graph capture, the export goes on and a later one waits.
-[[gnu::cold, gnu::noinline]] void reclaim_crowd() noexcept {
+[[gnu::cold, gnu::noinline]] void reclaim_above_threshold() noexcept {
   static_cast<void>(try_reclaim_exported());
-  DeferredFrees::see_crowd();
+  DeferredFrees::reset_reclaim_threshold();
 }
 
 }  // namespace
@@ -28,8 +28,8 @@ ExportBatch::~ExportBatch() {
 }
 
 bool ExportBatch::try_begin(Storage& storage) noexcept {
-  if (DeferredFrees::is_crowded()) [[unlikely]]
-    reclaim_crowd();
+  if (DeferredFrees::should_reclaim()) [[unlikely]]
+    reclaim_above_threshold();
   const std::optional<std::size_t> bytes = storage.try_begin_export();
   if (!bytes) return false;
   ++exports_;
@@ -45,8 +45,8 @@ void ExportBatch::end(Storage& storage) noexcept {
 Result<Export> Export::try_begin(const StorageHandle& storage, CallSite site) noexcept {
   if (!storage) {
     return Failure(ErrorCode::not_allocated,
-                   "this buffer is none: it was made by default, moved from or released. There is "
-                   "nothing to give to others.",
+                   "the buffer is empty: it was default-constructed, moved from or released. "
+                   "Export a buffer that has memory.",
                    site)
         .with("id", std::uint64_t{0});
   }
@@ -66,9 +66,9 @@ ExportCount exported_memory() noexcept {
   return {exports.load(std::memory_order_relaxed), exported_bytes.load(std::memory_order_relaxed)};
 }
 
-Result<KeptStorageCount> try_reclaim_exported() noexcept {
+Result<DeferredFreeCount> try_reclaim_exported() noexcept {
   for (;;) {
-    const Device device = DeferredFrees::device_behind_strangers();
+    const Device device = DeferredFrees::device_of_exported();
     if (device.is_open()) {
       if (Result<void> waited = device.try_synchronize();
           !waited && waited.failure().code() != ErrorCode::device_lost) {
@@ -77,8 +77,8 @@ Result<KeptStorageCount> try_reclaim_exported() noexcept {
     }
     // Freeing memory may call an owner that ends other exports, which need a wait of their own. So
     // repeat.
-    const KeptStorageCount left = reclaim_deferred();
-    if (!device.is_open() && !DeferredFrees::device_behind_strangers().is_open()) return left;
+    const DeferredFreeCount left = reclaim_deferred();
+    if (!device.is_open() && !DeferredFrees::device_of_exported().is_open()) return left;
   }
 }
 

@@ -42,8 +42,8 @@ Failure file_failure(std::string_view path, const char* call, int code, CallSite
 Failure too_short(std::string_view path, std::size_t offset, std::size_t wanted, std::size_t there,
                   const char* call, CallSite site) noexcept {
   return Failure(ErrorCode::file,
-                 "file '{path}' has {there} bytes, and {wanted} from byte {offset} on are asked "
-                 "for. Ask for less, or see who made it shorter.",
+                 "file '{path}' has {there} bytes, but the read needs {wanted} bytes at offset "
+                 "{offset}. Read less, or check whether the file was truncated.",
                  site)
       .with("call", call)
       .with("os_code", std::uint64_t{0})
@@ -56,8 +56,8 @@ Failure too_short(std::string_view path, std::size_t offset, std::size_t wanted,
 
 Failure no_host_memory(std::size_t bytes, CallSite site) noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to read a file to. Copy it in parts, or "
-                 "map it.",
+                 "the host could not allocate {requested} to read a file. Copy the file in parts, "
+                 "or map it.",
                  site)
       .with_bytes("requested", bytes);
 }
@@ -168,10 +168,11 @@ class FileOrigin final : public StorageOrigin {
     if (S_ISDIR(facts.st_mode)) return file_failure(path_, "open", EISDIR, site);
     if (!S_ISREG(facts.st_mode)) {
       return Failure(ErrorCode::file,
-                     "'{path}' is {why}, which has no length. Copy it to a file first.", site)
+                     "'{path}' is {why} and has no length. Copy the data to a regular file first.",
+                     site)
           .with("call", "open")
           .with("os_code", static_cast<std::uint64_t>(EINVAL))
-          .with("why", "no regular file")
+          .with("why", "not a regular file")
           .with("path", path_);
     }
     return static_cast<std::size_t>(facts.st_size);
@@ -185,12 +186,12 @@ class FileOrigin final : public StorageOrigin {
     // A mapping that was truncated keeps showing zeros, even after the file has grown again.
     if (is_there && mapping_.is_cut()) {
       return Failure(ErrorCode::file,
-                     "file '{path}' was shorter for a while when it was read through its mapping, "
-                     "and bytes are missing there. Open it again.",
+                     "file '{path}' was truncated while it was mapped, and has grown again. The "
+                     "mapping has lost bytes. Open the file again.",
                      site)
           .with("call", call)
           .with("os_code", std::uint64_t{0})
-          .with("why", "the file was cut and has grown again")
+          .with("why", "the file was truncated and has grown again")
           .with("wanted", bytes)
           .with("there", *there)
           .with("path", path_);
@@ -221,7 +222,8 @@ Result<Buffer> try_open(std::string_view path, const FileOptions& options) {
   const std::size_t width = size_bytes(options.dtype);
   if (width == 0) {
     return Failure(ErrorCode::invalid_argument,
-                   "a file cannot be elements of type {value}, which have no bytes. Name a type.",
+                   "a file cannot be viewed as elements of type {value}, which have no size. Use "
+                   "another type.",
                    site)
         .with("name", "dtype")
         .with("value", name(options.dtype));
@@ -231,8 +233,8 @@ Result<Buffer> try_open(std::string_view path, const FileOptions& options) {
   if (!bytes) return bytes.failure();
   if (*bytes % width != 0) {
     return Failure(ErrorCode::size_mismatch,
-                   "{actual} bytes of file '{path}' are no whole number of {dtype}, which has "
-                   "{expected} bytes. Ask for a range that is.",
+                   "{actual} bytes of file '{path}' are not a whole number of {dtype} elements of "
+                   "{expected} bytes. Use a range that is a multiple of the element size.",
                    site)
         .with("expected", width)
         .with("actual", *bytes)
@@ -270,7 +272,8 @@ Result<Buffer> try_open_disk(std::string_view spec, const FileOptions& options) 
       spec.size() > name.size() && equals_ignoring_case(spec.substr(0, name.size()), name);
   if (is_disk) return try_open_file(spec.substr(name.size()), options);
   return Failure(ErrorCode::invalid_device,
-                 "'{spec}' does not name a file. Write it like disk:/data/a.bin.", options.site)
+                 "'{spec}' does not name a file. Write a spec such as disk:/data/a.bin.",
+                 options.site)
       .with("spec", spec);
 }
 

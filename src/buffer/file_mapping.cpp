@@ -84,7 +84,7 @@ void on_fault(int, siginfo_t* info, void* context) {
 }
 
 /// Returns a free entry, or null if the host has no memory. Call with the lock held.
-WatchedRange* find_room() noexcept {
+WatchedRange* find_free_entry() noexcept {
   Chunk* last = nullptr;
   for (Chunk* chunk = &first_chunk; chunk != nullptr; chunk = chunk->next.load()) {
     for (WatchedRange& range : chunk->ranges) {
@@ -117,7 +117,7 @@ FileMapping::Refusal FileMapping::try_map(int file, std::size_t offset,
   const std::lock_guard lock(handler);
   page_mask.store(~(static_cast<std::uintptr_t>(page) - 1));
   if (!handler.install()) return {"sigaction", errno};
-  WatchedRange* const room = find_room();
+  WatchedRange* const room = find_free_entry();
   if (room == nullptr) return {"mmap", 0};
   void* const base =
       mmap(nullptr, lead + bytes, PROT_READ, MAP_PRIVATE, file, static_cast<off_t>(offset - lead));

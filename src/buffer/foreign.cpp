@@ -23,8 +23,8 @@ Result<std::size_t> check_range(const void* address, const Shape& shape, DType d
   if (*bytes == 0) return bytes;
   if (address == nullptr) {
     return Failure(ErrorCode::invalid_argument,
-                   "{bytes} of foreign memory cannot be at address null. Give the address, or no "
-                   "bytes.",
+                   "{bytes} of foreign memory cannot be at address null. Pass the address, or a "
+                   "size of 0.",
                    site)
         .with("name", "address")
         .with("value", "null")
@@ -32,8 +32,8 @@ Result<std::size_t> check_range(const void* address, const Shape& shape, DType d
   }
   if (*bytes > max_request_bytes || *bytes > std::numeric_limits<std::uintptr_t>::max() -
                                                  reinterpret_cast<std::uintptr_t>(address)) {
-    return Failure(ErrorCode::size_overflow,
-                   "{bytes} bytes at {address} are more than there are addresses.", site)
+    return Failure(ErrorCode::size_overflow, "{bytes} bytes at {address} exceed the address space.",
+                   site)
         .with("what", "foreign memory")
         .with("bytes", *bytes)
         .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex);
@@ -76,8 +76,8 @@ Result<StorageKind> find_kind(const Device& device, const void* address, std::si
     return storage_kind_of(first->kind, is_host);
   }
   return Failure(ErrorCode::out_of_bounds,
-                 "{bytes} bytes at {address} leave their allocation on '{device}', which has "
-                 "{there} from there on. Give the bytes there are.",
+                 "{bytes} bytes at {address} exceed their allocation on '{device}', which has "
+                 "{there} bytes from this address. Pass a smaller size.",
                  site)
       .with("bytes", bytes)
       .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
@@ -98,7 +98,7 @@ class ForeignOrigin final : public StorageOrigin {
   ForeignOrigin(const Memory& memory, bool is_read_only) noexcept
       : memory_(memory), is_read_only_(is_read_only) {}
 
-  [[nodiscard]] const char* what() const noexcept override { return "memory of somebody else"; }
+  [[nodiscard]] const char* what() const noexcept override { return "foreign memory"; }
   [[nodiscard]] bool is_external() const noexcept override { return true; }
   [[nodiscard]] bool is_read_only() const noexcept override { return is_read_only_; }
   [[nodiscard]] Result<Memory> try_begin(CallSite) noexcept override { return memory_; }
@@ -226,7 +226,7 @@ Result<Buffer> try_take(const Device& device, void* address, Shape shape, DType 
 
 /// Returns the current end of the stream's work. Fails if the stream was destroyed or never
 /// existed.
-Result<Earlier> now_on(StreamRef stream, CallSite site) noexcept {
+Result<Earlier> earlier_work_of(StreamRef stream, CallSite site) noexcept {
   if (!stream.id()) return Earlier{};
   const Result<Mark> mark = stream.try_next_mark();
   if (!mark) return Failure(mark.failure()).at(site);
@@ -248,13 +248,16 @@ Result<Buffer> try_adopt(const Device& device, void* address, Shape shape, DType
   const CallSite site = adoption.site;
   if (adoption.release != nullptr && adoption.on_release) {
     return Failure(ErrorCode::invalid_argument,
-                   "memory is released once: '{name}' cannot be {value} beside 'release'.", site)
+                   "'{name}' cannot be {value} together with 'release', because memory is released "
+                   "once. Set one of them.",
+                   site)
         .with("name", "on_release")
         .with("value", "set");
   }
   if (adoption.ready && adoption.stream.id() && adoption.ready.stream != adoption.stream.id()) {
     return Failure(ErrorCode::invalid_argument,
-                   "a mark of stream {value} says nothing of another stream. Give the mark alone.",
+                   "a mark of stream {value} does not order another stream. Pass the mark without "
+                   "a stream.",
                    site)
         .with("name", "ready")
         .with("value", adoption.ready.stream.number());
@@ -264,7 +267,7 @@ Result<Buffer> try_adopt(const Device& device, void* address, Shape shape, DType
     earlier.stream = DeviceState::find_stream(adoption.ready.stream);
     if (!earlier.stream.id()) earlier.mark = {};
   } else {
-    const Result<Earlier> now = now_on(adoption.stream, site);
+    const Result<Earlier> now = earlier_work_of(adoption.stream, site);
     if (!now) return now.failure();
     earlier = *now;
   }
@@ -281,22 +284,22 @@ Result<Buffer> try_adopt(const Device& device, void* address, std::size_t bytes,
 Result<Released> try_release(Buffer&& buffer, StreamRef stream, CallSite site) noexcept {
   if (!buffer) {
     return Failure(ErrorCode::not_allocated,
-                   "this buffer is none: it was made by default, moved from or released. There is "
-                   "nothing to release.",
+                   "the buffer is empty: it was default-constructed, moved from or released. "
+                   "Release a buffer that has memory.",
                    site)
         .with("id", std::uint64_t{0});
   }
   Storage& storage = *buffer.storage();
   if (stream.id() && stream.device_id() != storage.device().id()) {
     return Failure(ErrorCode::device_mismatch,
-                   "buffer {id} on '{a}' cannot be released to a stream of device {b}. Name a "
-                   "stream of its device.",
+                   "buffer {id} on '{a}' cannot be released to a stream of device {b}. Use a "
+                   "stream of its own device.",
                    site)
         .with("id", storage.id().value)
         .with("a", storage.device().spec())
         .with("b", stream.device_id().value);
   }
-  if (const Result<Earlier> now = now_on(stream, site); !now) return now.failure();
+  if (const Result<Earlier> now = earlier_work_of(stream, site); !now) return now.failure();
   const Result<Block> block = storage.try_release_block(stream, site);
   if (!block) return block.failure();
   Released released;
@@ -348,13 +351,13 @@ Result<Buffer> try_borrow(const Device& device, void* address, Shape shape, DTyp
                           Loan&& loan) noexcept {
   if (loan.stream.id() && loan.stream.device_id() != device.id()) {
     return Failure(ErrorCode::device_mismatch,
-                   "memory of '{a}' cannot be borrowed in the order of a stream of device {b}. "
-                   "Name a stream of the same device.",
+                   "memory of '{a}' cannot be borrowed in the order of a stream of device {b}. Use "
+                   "a stream of the same device.",
                    loan.site)
         .with("a", device.spec())
         .with("b", loan.stream.device_id().value);
   }
-  const Result<Earlier> now = now_on(loan.stream, loan.site);
+  const Result<Earlier> now = earlier_work_of(loan.stream, loan.site);
   if (!now) return now.failure();
   PointerInfo known;
   return try_take(device, address, std::move(shape), dtype, *now, std::move(loan), known);
@@ -370,11 +373,11 @@ Result<Buffer> try_borrow(const Device& device, void* address, std::size_t bytes
 Result<void> try_state_ready(const Buffer& buffer, StreamRef producer, CallSite site) noexcept {
   if (!buffer) {
     return Failure(ErrorCode::not_allocated,
-                   "a default-constructed buffer has no memory whose readiness could be stated.",
+                   "state_ready() was called on a default-constructed buffer, which has no memory.",
                    site)
         .with("id", std::uint64_t{0});
   }
-  const Result<Earlier> now = now_on(producer, site);
+  const Result<Earlier> now = earlier_work_of(producer, site);
   if (!now) return now.failure();
   Storage& storage = *buffer.storage();
   if (Result<void> noted = storage.uses().try_note(now->stream, now->mark, Access::discard);

@@ -22,8 +22,8 @@ constexpr Names source_names = {"source", "source_pitch.row_bytes", "source_pitc
 
 Failure too_small(const char* name, std::size_t value, std::size_t least, CallSite site) noexcept {
   return Failure(ErrorCode::invalid_argument,
-                 "{name} is {value}, and what lies there has {least} bytes: the next would overlap "
-                 "it. Set them at least that far apart.",
+                 "{name} is {value}, which is less than the {least} bytes between two starts, so "
+                 "rows or slices would overlap. Raise it to at least {least}.",
                  site)
       .with("name", name)
       .with("value", value)
@@ -32,7 +32,7 @@ Failure too_small(const char* name, std::size_t value, std::size_t least, CallSi
 
 Failure overflow(const char* side, CallSite site) noexcept {
   return Failure(ErrorCode::size_overflow,
-                 "the rows of the {what} do not fit in 64 bits. Copy fewer.", site)
+                 "the rows of the {what} overflow a 64-bit size. Copy fewer rows.", site)
       .with("what", side);
 }
 
@@ -58,9 +58,10 @@ Result<void> check_side(const Names& names, const Buffer& buffer, const Pitch& p
   const std::optional<std::size_t> all = span_of(extent.depth, pitch.slice_bytes, *slice);
   if (!all) return overflow(names.side, site);
   if (is_within(pitch.offset_bytes, *all, buffer.size_bytes())) return {};
-  return Failure(ErrorCode::invalid_view,
-                 "{size} bytes of rows from {offset} on leave the {name}, which has {extent}.",
-                 site)
+  return Failure(
+             ErrorCode::invalid_view,
+             "{size} bytes of rows at offset {offset} exceed the {name}, which has {extent} bytes.",
+             site)
       .with("offset", pitch.offset_bytes)
       .with("size", *all)
       .with("extent", buffer.size_bytes())
@@ -98,10 +99,11 @@ Result<Mark> try_copy_pitched(const Buffer& destination, const Pitch& destinatio
   if (&rows.to == &rows.from &&
       rows.to_side.offset < rows.from_side.offset + rows.extent(rows.from_side) &&
       rows.from_side.offset < rows.to_side.offset + rows.extent(rows.to_side)) {
-    return Failure(ErrorCode::invalid_argument,
-                   "rows of buffer {value} cannot be copied onto each other: from first to last "
-                   "byte they overlap. Copy them to another buffer first.",
-                   site)
+    return Failure(
+               ErrorCode::invalid_argument,
+               "rows of buffer {value} cannot be copied within the buffer, because the two ranges "
+               "overlap between their first and last bytes. Copy the rows to another buffer first.",
+               site)
         .with("name", "source")
         .with("value", rows.to.id().value);
   }

@@ -25,7 +25,7 @@ class HeapMemory final : public StorageOrigin {
     memory_.reset(new (std::nothrow) std::byte[bytes_]);
     if (memory_) return Memory{nullptr, memory_.get(), bytes_};
     return Failure(ErrorCode::out_of_memory,
-                   "the host could not allocate {requested} to copy through. Free host memory.",
+                   "the host could not allocate {requested} for a staged copy. Free host memory.",
                    site)
         .with_bytes("requested", bytes_);
   }

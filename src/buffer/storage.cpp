@@ -60,7 +60,7 @@ inline bool is_checked_by_config() noexcept {
 Result<void> check_options(std::size_t bytes, const StorageOptions& options) noexcept {
   if (bytes > max_request_bytes) {
     return Failure(ErrorCode::size_overflow,
-                   "a buffer of {bytes} bytes is larger than memory can be. Ask for less.",
+                   "a buffer of {bytes} bytes exceeds the largest possible size. Allocate less.",
                    options.site)
         .with("what", "a buffer")
         .with("bytes", bytes);
@@ -68,7 +68,7 @@ Result<void> check_options(std::size_t bytes, const StorageOptions& options) noe
   if (options.alignment != 0 &&
       (!is_power_of_two(options.alignment) || options.alignment > max_alignment)) {
     return Failure(ErrorCode::invalid_argument,
-                   "an alignment of {value} bytes is not possible. Use a power of two up to {max}.",
+                   "an alignment of {value} bytes is not valid. Use a power of two up to {max}.",
                    options.site)
         .with("name", "alignment")
         .with("value", options.alignment)
@@ -91,23 +91,23 @@ bool is_open(StreamRef stream) noexcept {
 }
 
 Failure not_reachable(const Storage& storage, CallSite site) noexcept {
-  return Failure(
-             ErrorCode::not_host_accessible,
-             "the host cannot use {kind} memory of '{device}' in place. Copy it to the host, or "
-             "use a UnifiedBuffer.",
-             site)
+  return Failure(ErrorCode::not_host_accessible,
+                 "the host cannot access {kind} memory of '{device}'. Copy it to the host, or use "
+                 "a UnifiedBuffer.",
+                 site)
       .with("kind", name(storage.kind()))
       .with("device", storage.device().spec());
 }
 
 Failure released(StorageId id, CallSite site) noexcept {
   return Failure(ErrorCode::not_allocated,
-                 "buffer {id} has no memory any more: it was released to another owner.", site)
+                 "buffer {id} has no memory: it was released to another owner.", site)
       .with("id", id.value);
 }
 
 Failure read_only(const StorageOrigin& origin, CallSite site) noexcept {
-  return Failure(ErrorCode::read_only, "{what} is read-only. Copy it to other memory first.", site)
+  return Failure(ErrorCode::read_only,
+                 "{what} is read-only. Copy its bytes to writable memory first.", site)
       .with("what", origin.what());
 }
 
@@ -129,8 +129,7 @@ bool has_passed(const Device& device, std::uint64_t barrier) noexcept {
 StorageOrigin::~StorageOrigin() = default;
 
 Result<void> StorageOrigin::try_read(std::size_t, std::size_t, void*, CallSite site) noexcept {
-  return Failure(ErrorCode::unsupported, "{what} is no file: its bytes cannot be read as one.",
-                 site)
+  return Failure(ErrorCode::unsupported, "{what} is not a file and cannot be read as a file.", site)
       .with("what", what());
 }
 
@@ -212,11 +211,10 @@ Result<StorageHandle> Storage::try_make_from(const ResourceHandle& resource, std
                                              const StorageOptions& options) noexcept {
   if (Result<void> sound = check_options(bytes, options); !sound) return sound.failure();
   if (options.stream.id() && options.stream.device_id() != resource->device().id()) {
-    return Failure(
-               ErrorCode::device_mismatch,
-               "a buffer on '{a}' cannot be first used by a stream of device {b}. Name a stream "
-               "of its own device.",
-               options.site)
+    return Failure(ErrorCode::device_mismatch,
+                   "the first use of a buffer on '{a}' cannot be on a stream of device {b}. Use a "
+                   "stream of its own device.",
+                   options.site)
         .with("a", resource->device().spec())
         .with("b", options.stream.device_id().value);
   }
@@ -230,8 +228,8 @@ Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
                                         const StorageOptions& options) noexcept {
   if (options.reservation != nullptr) {
     return Failure(ErrorCode::invalid_argument,
-                   "a buffer of {requested} cannot be paid from a reservation: it has its memory "
-                   "with its first use, when the reservation may have ended. Make an Array.",
+                   "a buffer of {requested} cannot be charged to a reservation: its memory is "
+                   "allocated at its first use, when the reservation may have ended. Use an Array.",
                    options.site)
         .with("name", "reservation")
         .with_bytes("requested", bytes);
@@ -240,7 +238,7 @@ Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
     if (device.is_open() && options.resource->device() != device) {
       return Failure(
                  ErrorCode::device_mismatch,
-                 "a resource of '{a}' gives no memory of '{b}'. Name a resource of that device.",
+                 "a resource of '{a}' cannot allocate memory of '{b}'. Use a resource of '{b}'.",
                  options.site)
           .with("a", options.resource->device().spec())
           .with("b", device.spec());
@@ -275,7 +273,7 @@ namespace {
 [[gnu::cold, gnu::noinline]] bool could_be_reclaimed(const Failure& failure) noexcept {
   return (failure.code() == ErrorCode::out_of_memory ||
           failure.code() == ErrorCode::out_of_budget) &&
-         DeferredFrees::has_any() && DeferredFrees::device_behind_strangers().is_open();
+         DeferredFrees::has_any() && DeferredFrees::device_of_exported().is_open();
 }
 
 }  // namespace
@@ -313,11 +311,11 @@ namespace {
 Storage* Storage::make_prepared(const ResourceHandle& resource, std::size_t bytes,
                                 const StorageOptions& options, Result<void>& why) noexcept {
   if (!resource) {
-    why =
-        Failure(ErrorCode::invalid_argument,
-                "memory of {requested} was asked for from no resource. Give it one.", options.site)
-            .with("name", "resource")
-            .with_bytes("requested", bytes);
+    why = Failure(ErrorCode::invalid_argument,
+                  "memory of {requested} cannot be allocated without a resource. Pass a resource.",
+                  options.site)
+              .with("name", "resource")
+              .with_bytes("requested", bytes);
     return nullptr;
   }
   Result<StorageHandle> storage = try_make_from(resource, bytes, options);
@@ -431,7 +429,7 @@ Result<void> Storage::take_block_for(StreamRef first_user, CallSite site) noexce
   }
   // Whoever comes with that, or with none, knows nothing of the stream that was named, which its
   // owner may end meanwhile, in another thread.
-  const StreamStay stay(first_stream_);
+  const StreamPin stay(first_stream_);
   const bool is_there = stay && first_stream_.is_usable();
   return take_block(is_there ? first_stream_ : is_own ? first_user : StreamRef{}, site);
 }
@@ -499,8 +497,8 @@ Result<void> Storage::put_contents(StreamRef first_user, CallSite site) noexcept
 Result<Block> Storage::try_block() const noexcept {
   if (is_allocated()) return block_;
   return Failure(ErrorCode::not_allocated,
-                 "buffer {id} has no memory yet: that comes with its first use. Use it, or call "
-                 "ensure_allocated().")
+                 "buffer {id} has no memory yet: memory is allocated at the first use. Use the "
+                 "buffer, or call ensure_allocated().")
       .with("id", id_.value);
 }
 
@@ -543,7 +541,7 @@ Result<void> Storage::check_range(std::size_t offset, std::size_t bytes,
                                   CallSite site) const noexcept {
   if (is_within(offset, bytes, this->bytes())) return {};
   return Failure(ErrorCode::invalid_view,
-                 "{size} bytes from {offset} on are not in a storage of {extent} bytes.", site)
+                 "{size} bytes at offset {offset} exceed a storage of {extent} bytes.", site)
       .with("offset", offset)
       .with("size", bytes)
       .with("extent", this->bytes());
@@ -556,7 +554,7 @@ Result<void> Storage::check_kernels_reach(Access access, CallSite site) const no
   if (reach.kernels_read && (reach.kernels_write || !is_write(access))) return {};
   if (is_write(access) && is_read_only()) return read_only(*origin(), site);
   return Failure(ErrorCode::unsupported,
-                 "work on a device cannot use {what} in place. Copy it to the device first.", site)
+                 "work on a device cannot access {what}. Copy its bytes to the device first.", site)
       .with("what", origin() ? origin()->what() : name(kind()));
 }
 
@@ -566,16 +564,15 @@ Result<void> Storage::check_use(StreamRef stream, Access access, std::size_t off
   if (is_write(access) && is_read_only()) return read_only(*origin(), site);
   if (streams == Streams::own_device && kind() == StorageKind::file) {
     return Failure(ErrorCode::unsupported,
-                   "work on a device cannot use {what} in place. Copy it to the device first.",
+                   "work on a device cannot access {what}. Copy its bytes to the device first.",
                    site)
         .with("what", origin()->what());
   }
   if (streams == Streams::own_device && stream.device_id() != device().id()) {
-    return Failure(
-               ErrorCode::device_mismatch,
-               "buffer {id} on '{a}' cannot be used by a stream of '{b}'. Copy it there, or use "
-               "a stream of its device.",
-               site)
+    return Failure(ErrorCode::device_mismatch,
+                   "buffer {id} on '{a}' cannot be used by a stream of '{b}'. Copy it to '{b}', or "
+                   "use a stream of '{a}'.",
+                   site)
         .with("id", id_.value)
         .with("a", device().spec())
         .with("b", stream.is_usable() ? std::string_view(stream.device().spec()) : "no device");
@@ -652,7 +649,7 @@ Result<void> Storage::try_queue_waits(StreamRef stream, CallSite site) noexcept 
   std::span<const UseRecord::Entry> all(some.data(), std::min(count, some.size()));
   if (count > some.size()) {
     many.reset(new (std::nothrow) UseRecord::Entry[count]);
-    if (!many) return no_host_memory("the end of a buffer", site);
+    if (!many) return no_host_memory("freeing a buffer", site);
     static_cast<void>(uses_.list({many.get(), count}));
     all = {many.get(), count};
   }
@@ -664,7 +661,8 @@ Result<void> Storage::try_queue_waits(StreamRef stream, CallSite site) noexcept 
     if (!done) return done.failure();
     if (!*done) {
       return Failure(ErrorCode::device_mismatch,
-                     "the end of buffer {id} cannot be queued behind other devices yet.", site)
+                     "the free of buffer {id} cannot be queued after work of other devices yet.",
+                     site)
           .with("id", id_.value);
     }
   }
@@ -679,7 +677,7 @@ bool Storage::are_uses_done() const noexcept {
 
 [[gnu::cold, gnu::noinline]] bool Storage::try_give_again(StreamRef stream) noexcept {
   {
-    const StreamStay stay(stream);
+    const StreamPin stay(stream);
     const Result<bool> is_captured = stay ? stream.try_is_capturing() : Result<bool>(false);
     if (is_captured && *is_captured) return false;
   }
@@ -715,7 +713,7 @@ bool Storage::try_end_block() noexcept {
   Result<void> queued;
   {
     // Its owner may end it meanwhile, in another thread; then with a mark that is behind the waits.
-    const StreamStay stay(stream);
+    const StreamPin stay(stream);
     if (!stay) stream = resource_->device().default_stream();
     queued = try_queue_waits(stream, site_);
     static_cast<void>(stream.next_mark());
@@ -728,7 +726,7 @@ bool Storage::try_end_origin() noexcept {
   if (this->cold() == nullptr) return true;  // it was never made
   ColdState& cold = *this->cold();
   const StreamRef stream = cold.origin->end_stream();
-  if (const StreamStay stay(stream); stay && !cold.is_end_queued) {
+  if (const StreamPin stay(stream); stay && !cold.is_end_queued) {
     // Refused, it is tried again, until the uses are done and there is nothing to wait for.
     cold.is_end_queued = bool(try_queue_waits(stream, site_));
   }
@@ -764,7 +762,7 @@ std::size_t Storage::end_export() noexcept {
   return --cold.exports == 0 ? cold.exported_bytes : 0;
 }
 
-bool Storage::is_behind_strangers() const noexcept {
+bool Storage::are_exports_done() const noexcept {
   const ColdState* const cold = this->cold();
   return !cold || has_passed(device(), cold->barrier.load(std::memory_order_relaxed));
 }
@@ -786,7 +784,7 @@ bool Storage::is_import_ready() const noexcept {
 
 bool Storage::try_end() noexcept {
   if (phase_.load(std::memory_order_acquire) == given_away) return true;
-  if (!is_behind_strangers()) return false;
+  if (!are_exports_done()) return false;
   return resource_ ? try_end_block() : try_end_origin();
 }
 
@@ -838,23 +836,23 @@ void Storage::end_now() noexcept {
 Result<Block> Storage::try_release_block(StreamRef stream, CallSite site) noexcept {
   if (shares() != 1) {
     return Failure(ErrorCode::access_conflict,
-                   "buffer {id} cannot be released: {handles} handles and views share it. Drop the "
-                   "others first.",
+                   "buffer {id} cannot be released: {handles} handles and views share it. Destroy "
+                   "the others first.",
                    site)
         .with("id", id_.value)
         .with("handles", shares());
   }
   if (!resource_) {
-    return Failure(ErrorCode::unsupported, "{what} cannot be released: no resource allocated it.",
-                   site)
+    return Failure(ErrorCode::unsupported,
+                   "{what} cannot be released, because no resource allocated it.", site)
         .with("what", origin()->what());
   }
-  if (!is_behind_strangers()) {
+  if (!are_exports_done()) {
     // No stream knows what they have done, and with one the host does not wait.
     if (stream.id()) {
       return Failure(ErrorCode::access_conflict,
-                     "buffer {id} cannot be released: it was exported, and '{device}' may still "
-                     "work on it. Call synchronize() of the device first.",
+                     "buffer {id} cannot be released: it was exported, and work on '{device}' may "
+                     "still use it. Call synchronize() of the device first.",
                      site)
           .with("id", id_.value)
           .with("device", device().spec());
@@ -900,7 +898,7 @@ void StorageUse::end_on(StreamRef stream) noexcept {
   storage_ = {};
 }
 
-void StorageUse::end_ahead() noexcept {
+void StorageUse::end_deferred() noexcept {
   if (!storage_) return;
   storage_->uses_.end(ticket_, stream_, {}, access_);
   if (is_write(access_)) storage_->note_written(offset_, bytes_);

@@ -50,7 +50,7 @@ Result<void> Storage::check_written(std::size_t offset, std::size_t bytes,
   }
   return Failure(ErrorCode::never_written,
                  "bytes {begin} to {end} of buffer {id} were never written. Write them first, or "
-                 "make it with Contents::zero or Contents::unspecified.",
+                 "create the buffer with Contents::zero or Contents::unspecified.",
                  site)
       .with("id", id_.value)
       .with("begin", gap.begin)
@@ -101,18 +101,18 @@ void Storage::note_unwritten(std::size_t offset, std::size_t bytes) noexcept {
 
 Result<void> Storage::try_note_edges(ByteRange range) noexcept try {
   ColdState* const cold = make_cold();
-  if (cold == nullptr) return no_host_memory("a note of hints", site_);
+  if (cold == nullptr) return no_host_memory("the hints of a buffer", site_);
   const std::lock_guard lock(cold->mutex);
   cold->edges.insert(range.begin);
   cold->edges.insert(range.end);
   return {};
 } catch (const std::bad_alloc&) {
-  return no_host_memory("a note of hints", site_);
+  return no_host_memory("the hints of a buffer", site_);
 }
 
 Result<void> Storage::try_note_advice(Advice advice, Place place) noexcept try {
   ColdState* const cold = make_cold();
-  if (cold == nullptr) return no_host_memory("a note of hints", site_);
+  if (cold == nullptr) return no_host_memory("the hints of a buffer", site_);
   const std::lock_guard lock(cold->mutex);
   switch (advice) {
     case Advice::set_read_mostly:
@@ -132,7 +132,7 @@ Result<void> Storage::try_note_advice(Advice advice, Place place) noexcept try {
   }
   return {};
 } catch (const std::bad_alloc&) {
-  return no_host_memory("a note of hints", site_);
+  return no_host_memory("the hints of a buffer", site_);
 }
 
 void Storage::take_advice_back() noexcept {
@@ -156,12 +156,12 @@ Result<std::vector<std::size_t>> Storage::try_edges(ByteRange range) const noexc
   }
   return inside;
 } catch (const std::bad_alloc&) {
-  return no_host_memory("a list of hints", site_);
+  return no_host_memory("the hints of a buffer", site_);
 }
 
 Result<std::uint64_t> Storage::try_count_writes() noexcept {
   ColdState* const cold = make_cold();
-  if (cold == nullptr) return no_host_memory("a count of writes", site_);
+  if (cold == nullptr) return no_host_memory("the write count of a buffer", site_);
   are_writes_counted_.store(true, std::memory_order_release);
   return cold->writes.load(std::memory_order_acquire);
 }
@@ -177,7 +177,7 @@ Result<std::vector<ByteRange>> Storage::try_written_ranges(std::size_t offset,
   const std::lock_guard lock(cold->mutex);
   return cold->written.inside(offset, offset + bytes);
 } catch (const std::bad_alloc&) {
-  return no_host_memory("a list of written ranges", site_);
+  return no_host_memory("the written ranges of a buffer", site_);
 }
 
 Result<std::uint64_t> Storage::try_begin_host_access(Access access, std::size_t offset,
@@ -191,8 +191,8 @@ Result<std::uint64_t> Storage::try_begin_host_access(Access access, std::size_t 
     if (other == nullptr) return cold->accesses.add(access, offset, offset + bytes, site);
     return Failure(
                ErrorCode::access_conflict,
-               "bytes {begin} to {end} of buffer {id} are wanted at {b_file}:{b_line} while the "
-               "access of {a_file}:{a_line} is open. End that one first.",
+               "bytes {begin} to {end} of buffer {id} are accessed at {b_file}:{b_line} while the "
+               "access from {a_file}:{a_line} is open. End the first access before the second.",
                site)
         .with("id", id_.value)
         .with("begin", std::max(offset, other->begin))

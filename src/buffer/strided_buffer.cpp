@@ -18,8 +18,8 @@ namespace tern {
 namespace {
 
 Failure overflow(CallSite site) noexcept {
-  return Failure(ErrorCode::size_overflow,
-                 "the elements of a strided buffer are further apart than 64 bits count.", site)
+  return Failure(ErrorCode::size_overflow, "the strides of a strided buffer overflow 64 bits.",
+                 site)
       .with("what", "a strided buffer");
 }
 
@@ -84,7 +84,8 @@ Result<StridedBuffer::Reach> StridedBuffer::try_reach(const Shape& shape,
                                                       DType dtype, CallSite site) noexcept {
   if (strides.size() != shape.rank()) {
     return Failure(ErrorCode::shape_mismatch,
-                   "{actual} strides were given for {expected} dimensions. Give one for each.",
+                   "{actual} strides were given for {expected} dimensions. Pass one stride per "
+                   "dimension.",
                    site)
         .with("expected", shape.rank())
         .with("actual", strides.size());
@@ -128,7 +129,8 @@ Result<StridedBuffer> StridedBuffer::try_over(Buffer&& buffer, std::size_t offse
   const std::size_t width = size_bytes(dtype);
   if (width == 0) {
     return Failure(ErrorCode::invalid_argument,
-                   "elements of type {value} have no bytes, so they are nowhere. Name a type.",
+                   "elements of type {value} have no size and cannot form a strided buffer. Use "
+                   "another type.",
                    site)
         .with("name", "dtype")
         .with("value", name(dtype));
@@ -146,22 +148,20 @@ Result<StridedBuffer> StridedBuffer::try_over(Buffer&& buffer, std::size_t offse
   }
   if (offset_bytes < reach->before ||
       !is_within(offset_bytes, reach->behind, buffer.size_bytes())) {
-    return Failure(
-               ErrorCode::invalid_view,
-               "elements from byte {offset} on need {before} bytes before and {size} from there, "
-               "and leave their buffer, which has {extent}.",
-               site)
+    return Failure(ErrorCode::invalid_view,
+                   "elements at byte {offset} need {before} bytes before it and {size} bytes after "
+                   "it, which exceeds their buffer of {extent} bytes.",
+                   site)
         .with("offset", offset_bytes)
         .with("before", reach->before)
         .with("size", reach->behind)
         .with("extent", buffer.size_bytes());
   }
   if ((buffer.offset_bytes() + offset_bytes) % alignment_bytes(dtype) != 0) {
-    return Failure(
-               ErrorCode::misaligned,
-               "elements that need a multiple of {required} bytes cannot live at byte {address} "
-               "of a storage. Copy the bytes to an aligned place.",
-               site)
+    return Failure(ErrorCode::misaligned,
+                   "elements with an alignment of {required} bytes cannot be placed at byte "
+                   "{address} of a storage. Copy the bytes to an aligned address.",
+                   site)
         .with("address", buffer.offset_bytes() + offset_bytes)
         .with("required", alignment_bytes(dtype));
   }
@@ -180,8 +180,8 @@ Result<Buffer> StridedBuffer::try_buffer(CallSite site) const noexcept {
   if (!hull_) return Buffer();
   if (!is_contiguous_) {
     return Failure(ErrorCode::unsupported,
-                   "{what} of {count} elements of buffer {id} are not side by side. Call "
-                   "contiguous(stream) for a copy in which they are.",
+                   "{what} of {count} elements of buffer {id} are not contiguous. Call "
+                   "contiguous(stream) for a contiguous copy.",
                    site)
         .with("what", "the strides")
         .with("count", count_)

@@ -118,9 +118,9 @@ void note(TransferCount TransferRule::*count, std::size_t bytes) noexcept {
 
 [[gnu::cold]] Failure refused(Tag tag, std::size_t bytes, CallSite site) noexcept {
   return Failure(ErrorCode::download_refused,
-                 "{bytes} of '{tag}' may not be copied to the host inside this TransferGate, where "
-                 "at most {limit} may. Keep them on the device, copy them behind the gate, or "
-                 "allow a result that is meant with a gate of Mode::allow.",
+                 "a TransferGate rejected a copy of {bytes} of '{tag}' to the host: the gate "
+                 "allows at most {limit}. Keep the bytes on the device, copy them after the gate, "
+                 "or open a gate with Mode::allow around an intended copy.",
                  site)
       .with_bytes("bytes", bytes)
       .with_bytes("limit", max_metadata_bytes)

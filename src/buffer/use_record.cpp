@@ -28,7 +28,7 @@ bool must_wait(Access access, const UseRecord::Entry& earlier) noexcept {
 
 }  // namespace
 
-void SpinLock::lock_among_others() noexcept {
+void SpinLock::lock_contended() noexcept {
   do {
     std::this_thread::yield();
   } while (!try_lock());
@@ -110,8 +110,7 @@ Result<UseRecord::Ticket> UseRecord::try_lock_in_turn(Access access, Turn turn,
   if (open_uses_ == max_open_uses || (writes && open_writes_ == max_open_writes)) [[unlikely]] {
     mutex_.unlock();
     return Failure(ErrorCode::capacity,
-                   "this memory has {max} uses that were begun and not ended. End some of them.",
-                   site)
+                   "the storage has {max} open uses, which is the maximum. End some of them.", site)
         .with("max", std::uint64_t{writes ? max_open_writes : max_open_uses});
   }
   std::uint32_t slot = 0;
@@ -137,9 +136,9 @@ Result<void> UseRecord::try_wait_for_turn(std::uint32_t thread, bool is_write,
     if (others_->has_waiting_reader) {
       mutex_.unlock();
       return Failure(ErrorCode::access_conflict,
-                     "this thread and another one both have a read of this memory begun and would "
-                     "write it: each would wait for the other. End or cancel the read of this "
-                     "thread before it writes, or begin with the write.",
+                     "this thread and another thread both read the storage in open uses, and both "
+                     "want to write it: each would wait for the other. End or cancel the read of "
+                     "this thread before it writes, or begin with the write.",
                      site);
     }
     others_->has_waiting_reader = true;
@@ -163,8 +162,8 @@ Result<void> UseRecord::try_wait_for_turn(std::uint32_t thread, bool is_write,
     mutex_.unlock();
     if (!is_late) continue;
     return Failure(ErrorCode::access_conflict,
-                   "another thread has begun a use of this memory and has not ended it for "
-                   "{seconds} s. End or cancel its scope or lease first.",
+                   "another thread has held a use of the storage open for {seconds} s. End or "
+                   "cancel its scope or lease first.",
                    site)
         .with("seconds", static_cast<std::uint64_t>(longest_turn.count()));
   }
@@ -238,7 +237,7 @@ Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, 
     return ticket;
   const std::lock_guard lock(mutex_, std::adopt_lock);
   if (!make_room() || !add_waits(stream.id(), access, waits)) {
-    give_turn_back(*ticket);
+    return_turn(*ticket);
     return no_host_memory("the record of a buffer's uses", site);
   }
   ++begun_;
@@ -317,7 +316,7 @@ void UseRecord::forget_up_to(std::uint64_t version) noexcept {
 void UseRecord::end(const Ticket& ticket, StreamRef stream, Mark mark, Access access) noexcept {
   const std::lock_guard lock(mutex_);
   --begun_;
-  give_turn_back(ticket);
+  return_turn(ticket);
   if (is_write(access)) forget_up_to(ticket.version());
   if (stream.id()) {
     put(stream, mark ? mark.sequence : still_to_come, ticket.version(), is_write(access));
@@ -327,7 +326,7 @@ void UseRecord::end(const Ticket& ticket, StreamRef stream, Mark mark, Access ac
 void UseRecord::cancel(const Ticket& ticket) noexcept {
   const std::lock_guard lock(mutex_);
   --begun_;
-  give_turn_back(ticket);
+  return_turn(ticket);
 }
 
 Result<void> UseRecord::try_note(StreamRef stream, Mark mark, Access access) noexcept {

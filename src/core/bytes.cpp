@@ -44,14 +44,15 @@ std::string_view take_digits(std::string_view& text) noexcept {
 /// space.
 Failure not_a_size(std::string_view text, const char* why) noexcept {
   return Failure(ErrorCode::invalid_argument,
-                 "'{value}' is not a number of bytes: {why}. Write it like 4096, 512MiB or 1.5GB.")
+                 "'{value}' is not a number of bytes: {why}. Write a size such as 4096, 512MiB or "
+                 "1.5GB.")
       .with("why", why)
       .with("value", text);
 }
 
 Failure too_large(std::string_view text) noexcept {
   return Failure(ErrorCode::size_overflow,
-                 "'{what}' is more bytes than 64 bits can count. Ask for less than 16 EiB.")
+                 "'{what}' exceeds a 64-bit byte count. Use less than 16 EiB.")
       .with("what", text);
 }
 
@@ -84,7 +85,7 @@ Result<std::uint64_t> try_parse_bytes(std::string_view text) noexcept {
   if (!rest.empty() && rest.front() == '.') {
     rest.remove_prefix(1);
     fraction = take_digits(rest);
-    if (fraction.empty()) return not_a_size(text, "no digit follows the point");
+    if (fraction.empty()) return not_a_size(text, "no digit follows the decimal point");
   }
 
   for (const ByteUnit& unit : byte_units) {
@@ -97,13 +98,13 @@ Result<std::uint64_t> try_parse_bytes(std::string_view text) noexcept {
       total = *sum;
     }
     const std::optional<std::uint64_t> part = fraction_bytes(fraction, unit.bytes);
-    if (!part) return not_a_size(text, "it is no whole number of bytes");
+    if (!part) return not_a_size(text, "it is not a whole number of bytes");
     const auto scaled = checked_multiply(total, unit.bytes);
     const auto bytes = scaled ? checked_add(*scaled, *part) : scaled;
     if (!bytes) return too_large(text);
     return *bytes;
   }
-  return not_a_size(text, "what follows the number is no unit");
+  return not_a_size(text, "the text after the number is not a unit");
 }
 
 std::uint64_t parse_bytes(std::string_view text) { return try_parse_bytes(text).value(); }

@@ -23,26 +23,29 @@ constexpr std::size_t max_streams = 1024;
 constexpr std::size_t max_staging_threads = 64;
 
 constexpr std::array<ConfigVariable, 17> variables = {{
-    {"TERN_DEVICE", "a device spec, such as host or cuda:1", "the device tried first"},
-    {"TERN_REQUIRE", "backend names separated by commas", "backends whose absence is a failure"},
+    {"TERN_DEVICE", "a device spec, such as host or cuda:1",
+     "the device that open_best_device() tries first"},
+    {"TERN_REQUIRE", "backend names separated by commas", "backends that must be present"},
     {"TERN_HOST_THREADS", "1 to 1024", "threads of one host copy or fill; unset: one per core"},
-    {"TERN_STREAM_POOL", "1 to 1024", "streams in a stream pool that names no number"},
-    {"TERN_STAGING_THREADS", "0 to 64", "threads of one copy of pageable memory; 0: the driver's"},
-    {"TERN_STAGING_BYTES", "a size such as 64MiB", "page-locked memory for such copies; 0: none"},
+    {"TERN_STREAM_POOL", "1 to 1024", "default size of a stream pool"},
+    {"TERN_STAGING_THREADS", "0 to 64",
+     "threads of one copy of pageable memory; 0: the driver copies"},
+    {"TERN_STAGING_BYTES", "a size such as 64MiB",
+     "page-locked memory for copies of pageable memory; 0: none"},
     {"TERN_CHECKED", "0 or 1",
-     "buffers refuse host accesses that collide; unified ones: poison,checksum"},
-    {"TERN_CHECK", "poison, guard, checksum or compare, or several of them with commas",
-     "what unified buffers check whose options do not say"},
-    {"TERN_MEMORY", "guard, poison or track, or several of them with commas",
-     "what stands around the default resources, to find mistakes"},
-    {"TERN_SIM_SEED", "a number such as 7 or 0x1c9f", "what a simulated device draws from"},
-    {"TERN_SIM_SCHEDULE", "mix, lazy, pct:3, ...", "who runs next in a simulated device"},
-    {"TERN_SIM_REUSE", "hostile or friendly", "which memory a simulated device gives out again"},
-    {"TERN_SIM_MODE", "throw, collect or abort", "what a finding of the checker does"},
-    {"TERN_SIM_REPORT", "print or quiet", "whether findings go to standard error too"},
-    {"TERN_SIM_PROFILE", "h200, small or a file", "what kind of device is simulated"},
-    {"TERN_SIM_FAULTS", "a plan such as allocate#3=oom", "which simulated calls fail"},
-    {"TERN_SIM_TRACE", "a path such as run.trace", "the file a simulated device is traced to"},
+     "host accesses of buffers that conflict are errors; unified buffers check poison,checksum"},
+    {"TERN_CHECK", "poison, guard, checksum or compare, or several separated by commas",
+     "default checks of unified buffers"},
+    {"TERN_MEMORY", "guard, poison or track, or several separated by commas",
+     "debugging resources around the default resources"},
+    {"TERN_SIM_SEED", "a number such as 7 or 0x1c9f", "the random seed of a simulated device"},
+    {"TERN_SIM_SCHEDULE", "mix, lazy, pct:3, ...", "the schedule of a simulated device"},
+    {"TERN_SIM_REUSE", "hostile or friendly", "how a simulated device reuses freed memory"},
+    {"TERN_SIM_MODE", "throw, collect or abort", "what the checker does with a finding"},
+    {"TERN_SIM_REPORT", "print or quiet", "whether findings are printed to standard error"},
+    {"TERN_SIM_PROFILE", "h200, small or a file", "the profile of a simulated device"},
+    {"TERN_SIM_FAULTS", "a plan such as allocate#3=oom", "the fault plan of a simulated device"},
+    {"TERN_SIM_TRACE", "a path such as run.trace", "the trace file of a simulated device"},
 }};
 
 /// Returns the field of a variable that is kept as text, or null. The user of the field parses it.
@@ -62,7 +65,7 @@ std::string* text_of(Config& config, std::string_view name) noexcept {
 /// The value is added last: it may be long and then takes all the remaining space for texts.
 Failure refuse(std::string_view name, std::string_view value, const char* accepts) noexcept {
   return Failure(ErrorCode::invalid_argument,
-                 "{name}='{value}' is not accepted: it takes {accepts}. Correct it, or unset it.")
+                 "{name}='{value}' is not accepted. Set it to {accepts}, or unset it.")
       .with("name", name)
       .with("accepts", accepts)
       .with("value", value);

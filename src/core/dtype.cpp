@@ -41,7 +41,7 @@ Result<DType> try_parse_dtype(std::string_view text) noexcept {
     if (text == alias.name) return alias.dtype;
   }
   return Failure(ErrorCode::invalid_argument,
-                 "'{value}' is no dtype. Use a name such as f32, i64, bf16, bool or float32.")
+                 "'{value}' is not a dtype. Use a name such as f32, i64, bf16, bool or float32.")
       .with("name", "dtype")
       .with("value", text);
 }

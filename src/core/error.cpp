@@ -19,14 +19,14 @@ constexpr std::string_view ellipsis = "...";
 const char* default_sentence(ErrorCode code) noexcept {
   switch (code) {
     case ErrorCode::size_overflow:
-      return "the size of {what} does not fit in 64 bits. Ask for less.";
+      return "the size of {what} overflows 64 bits. Use a smaller size.";
     case ErrorCode::invalid_argument:
       return "'{name}' cannot be {value}: {why}.";
     case ErrorCode::invalid_view:
-      return "a view of {size} at offset {offset} leaves its parent of {extent}. Take a smaller "
+      return "a view of {size} at offset {offset} exceeds its parent of {extent}. Use a smaller "
              "range.";
     case ErrorCode::misaligned:
-      return "address {address} is not a multiple of {required}. Choose an aligned offset.";
+      return "address {address} is not a multiple of {required}. Use an aligned offset.";
     case ErrorCode::size_mismatch:
       return "{expected} were expected and {actual} were given. Make the two sizes equal.";
     case ErrorCode::shape_mismatch:
@@ -35,11 +35,10 @@ const char* default_sentence(ErrorCode code) noexcept {
       return "type {expected} was expected and {actual} was given. Ask for the stored type, or "
              "reinterpret it.";
     case ErrorCode::not_allocated:
-      return "buffer {id} has no memory there. Allocate or write it first.";
+      return "buffer {id} has no memory. Allocate or write it first.";
     case ErrorCode::never_written:
-      return "nobody has written {range} of buffer {id}. Write it first, or ask for its contents "
-             "as "
-             "they are.";
+      return "{range} of buffer {id} was never written. Write it first, or create the buffer with "
+             "Contents::unspecified.";
     case ErrorCode::not_host_accessible:
       return "the host cannot read {kind} memory. Copy it to the host first.";
     case ErrorCode::read_only:
@@ -51,63 +50,61 @@ const char* default_sentence(ErrorCode code) noexcept {
       return "budget '{layer}' cannot hold {requested} more: {current} of {limit} in use. Free "
              "something, or raise the limit.";
     case ErrorCode::use_after_free:
-      return "the block of generation {generation} was freed before. Free a block once, and keep "
-             "no "
-             "copy of it.";
+      return "the block of generation {generation} was freed before. Free each block once, and "
+             "keep no copy of it.";
     case ErrorCode::out_of_bounds:
       return "the address lies outside the block of generation {generation}. Use the address the "
              "allocation returned.";
     case ErrorCode::stream_misuse:
-      return "stream {stream} cannot do that: {why}.";
+      return "the operation is not possible on stream {stream}: {why}.";
     case ErrorCode::untracked_buffer:
       return "the uses of {kind} memory cannot be tracked. Adopt it with its owner, or use a "
              "permissive recorder.";
     case ErrorCode::download_refused:
-      return "{bytes} may not be copied to the host here: at most {limit} may. Keep them on the "
-             "device.";
+      return "{bytes} may not be copied to the host: the gate allows at most {limit}. Keep the "
+             "bytes on the device.";
     case ErrorCode::device_mismatch:
-      return "'{a}' and '{b}' are two devices where one is needed. Use a stream and memory of the "
-             "same device.";
+      return "'{a}' and '{b}' are two devices, and the operation needs one. Use a stream and "
+             "memory of the same device.";
     case ErrorCode::invalid_device:
-      return "there is no device '{spec}'. `tern info` lists those there are.";
+      return "there is no device '{spec}'. `tern info` lists the devices.";
     case ErrorCode::unsupported:
-      return "{what} is not supported here. `tern info` lists what each device can do.";
+      return "the device does not support {what}. `tern info` lists what each device can do.";
     case ErrorCode::sync_failed:
-      return "the copy {direction} failed: {cause}. The buffer is as it was before.";
+      return "the copy {direction} failed: {cause}. The buffer is unchanged.";
     case ErrorCode::coherence_conflict:
-      return "{range} was written in two places: {places}. Synchronise one before writing the "
-             "other.";
+      return "{range} was written in two places: {places}. Synchronise one place before writing "
+             "the other.";
     case ErrorCode::access_conflict:
       return "{range} is in use by {a} and wanted by {b}. Close the first lease before opening the "
              "second.";
     case ErrorCode::dlpack_rejected:
-      return "the DLPack tensor was refused: {reason}.";
+      return "the DLPack tensor was rejected: {reason}.";
     case ErrorCode::arrow_rejected:
-      return "the Arrow array was refused: {reason} in field '{field}'.";
+      return "the Arrow array was rejected: {reason} in field '{field}'.";
     case ErrorCode::capacity:
-      return "all {max} are in use. Give one back, or make the pool larger.";
+      return "all {max} are in use. Return one, or raise the capacity.";
     case ErrorCode::timeout:
       return "the value {target} was not reached in time: it is {current}. Wait longer, or look "
              "for "
              "the work that should have signalled it.";
     case ErrorCode::not_found:
-      return "there is nothing with id {id}. It was released, or never existed.";
+      return "there is no object with id {id}. It was released, or never existed.";
     case ErrorCode::after_fork:
-      return "process {pid} is a fork of the one that opened the device. Open devices after the "
-             "fork, or start the child with exec.";
+      return "process {pid} was forked from the process that opened the device. Open devices after "
+             "the fork, or start the child with exec.";
     case ErrorCode::after_shutdown:
-      return "{what} was asked for after shutdown(). Keep the library open while it is in use.";
+      return "{what} was requested after shutdown(). Call shutdown() after the last use.";
     case ErrorCode::device_lost:
-      return "device '{device}' is lost since {call} returned {name} ({code}). It takes no more "
-             "work: go on with another device, or start the program again.";
+      return "device '{device}' is lost since {call} returned {name} ({code}). It accepts no more "
+             "work. Continue with another device, or restart the program.";
     case ErrorCode::file:
       return "file '{path}': {call} failed: {why}.";
     case ErrorCode::bad_format:
-      return "{what} cannot be read: {field} at byte {offset} is {value} and must be {bound}. It "
-             "is "
-             "damaged, or not what it is taken for.";
+      return "{what} cannot be read: {field} at byte {offset} is {value} and must be {bound}. The "
+             "file is damaged or is not a Tern trace.";
     case ErrorCode::violation:
-      return "the checker found {finding}. Its report says which wait is missing.";
+      return "the checker found {finding}. The report names the missing wait.";
     case ErrorCode::driver:
       return "{call} returned {name} ({code}).";
   }
@@ -326,7 +323,7 @@ void raise(const Failure& failure, CallSite site) {
 
 void raise_no_failure() {
   raise(Failure(ErrorCode::invalid_argument,
-                "a successful result has no failure. Check the result before asking for it."));
+                "a successful result has no failure. Check the result before calling failure()."));
 }
 
 }  // namespace tern

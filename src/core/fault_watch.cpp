@@ -50,7 +50,7 @@ Watched* find(Matches matches) noexcept {
   return nullptr;
 }
 
-Watched* find_room() noexcept {
+Watched* find_free_entry() noexcept {
   if (Watched* unused = find([](Watched& one) { return one.begin == 0; })) return unused;
   auto* added = new (std::nothrow) Chunk;
   if (added == nullptr) return nullptr;
@@ -85,7 +85,7 @@ void watch_faults(const void* first, std::size_t bytes, std::string_view name,
                   ExplainFault explain) noexcept {
   const std::lock_guard lock(handler);
   if (count++ == 0) handler.install();
-  Watched* const room = find_room();
+  Watched* const room = find_free_entry();
   if (room == nullptr) return;
   room->name = {};
   name.copy(room->name.data(), room->name.size() - 1);

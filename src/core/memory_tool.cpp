@@ -7,7 +7,7 @@
 #include <new>
 
 #if __has_include(<valgrind/memcheck.h>)
-// Its macros cast and compare as C does.
+// Valgrind's macros use C casts and comparisons.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wold-style-cast"
 #include <valgrind/memcheck.h>
@@ -16,7 +16,7 @@
 #define TERN_HAS_VALGRIND 0
 #endif
 
-/// There in programs that run under AddressSanitizer, however this file was compiled.
+/// Defined in programs that run under AddressSanitizer, whether or not this file is instrumented.
 extern "C" {
 [[gnu::weak]] void __asan_poison_memory_region(const volatile void* begin, std::size_t bytes);
 [[gnu::weak]] void __asan_unpoison_memory_region(const volatile void* begin, std::size_t bytes);
@@ -35,25 +35,26 @@ class AddressSanitizer final : public MemoryTool {
     if (__asan_get_shadow_mapping != nullptr) __asan_get_shadow_mapping(&scale_, &offset_);
   }
 
-  void close(const void* address, std::size_t bytes) noexcept override {
+  void poison(const void* address, std::size_t bytes) noexcept override {
     __asan_poison_memory_region(address, bytes);
   }
-  void open(const void* address, std::size_t bytes) noexcept override {
+  void unpoison(const void* address, std::size_t bytes) noexcept override {
     __asan_unpoison_memory_region(address, bytes);
   }
-  bool is_open(const void* address, std::size_t bytes) const noexcept override {
+  bool is_accessible(const void* address, std::size_t bytes) const noexcept override {
     return __asan_region_is_poisoned(const_cast<void*>(address), bytes) == nullptr;
   }
 
   void report(const void* address, std::size_t bytes, bool is_written) noexcept override {
     void* const first =
-        __asan_region_is_poisoned(const_cast<void*>(address), bytes);  // null: open by now
+        __asan_region_is_poisoned(const_cast<void*>(address), bytes);  // null: unpoisoned meanwhile
     if (first == nullptr || __asan_report_error == nullptr) return;
     void* const frame = __builtin_frame_address(0);
     __asan_report_error(__builtin_return_address(0), frame, frame, first, is_written ? 1 : 0, 1);
   }
 
-  // Reads what AddressSanitizer knows of the memory, which it must not be asked about itself.
+  // Reads the shadow bytes of AddressSanitizer, because its interface does not tell freed memory
+  // from poisoned memory. The shadow is not ordinary memory, hence no_sanitize_address.
   [[gnu::no_sanitize_address]] bool is_freed(const void* address,
                                              std::size_t bytes) const noexcept override {
     constexpr unsigned char heap_freed = 0xfd, frame_ended = 0xf5, scope_ended = 0xf8;
@@ -77,14 +78,14 @@ class AddressSanitizer final : public MemoryTool {
 #if TERN_HAS_VALGRIND
 class Valgrind final : public MemoryTool {
  public:
-  void close(const void* address, std::size_t bytes) noexcept override {
+  void poison(const void* address, std::size_t bytes) noexcept override {
     static_cast<void>(VALGRIND_MAKE_MEM_NOACCESS(address, bytes));
   }
-  // As defined: drivers and devices write memory where Valgrind does not look.
-  void open(const void* address, std::size_t bytes) noexcept override {
+  // Marks the memory as initialised too: Valgrind does not see the writes of drivers and devices.
+  void unpoison(const void* address, std::size_t bytes) noexcept override {
     static_cast<void>(VALGRIND_MAKE_MEM_DEFINED(address, bytes));
   }
-  bool is_open(const void* address, std::size_t bytes) const noexcept override {
+  bool is_accessible(const void* address, std::size_t bytes) const noexcept override {
     constexpr unsigned not_addressable = 3;
     std::array<unsigned char, 4096> bits;
     const auto* at = static_cast<const unsigned char*>(address);
@@ -96,24 +97,24 @@ class Valgrind final : public MemoryTool {
     }
     return true;
   }
-  // It looks at drivers too.
+  // Valgrind sees the accesses of drivers itself.
   void report(const void*, std::size_t, bool) noexcept override {}
-  // Memory that was freed and memory that was closed are the same to it.
+  // Valgrind does not tell freed memory from memory made inaccessible.
   bool is_freed(const void*, std::size_t) const noexcept override { return false; }
 };
 #endif
 
 MemoryTool* find_tool() noexcept {
-  // Never destroyed: memory is closed and opened until the process ends.
+  // Never destroyed: memory is poisoned and unpoisoned until the process ends.
   if (__asan_poison_memory_region != nullptr && __asan_unpoison_memory_region != nullptr &&
       __asan_region_is_poisoned != nullptr) {
-    alignas(AddressSanitizer) static std::byte room[sizeof(AddressSanitizer)];
-    return ::new (room) AddressSanitizer;
+    alignas(AddressSanitizer) static std::byte storage[sizeof(AddressSanitizer)];
+    return ::new (storage) AddressSanitizer;
   }
 #if TERN_HAS_VALGRIND
   if (RUNNING_ON_VALGRIND != 0) {
-    alignas(Valgrind) static std::byte room[sizeof(Valgrind)];
-    return ::new (room) Valgrind;
+    alignas(Valgrind) static std::byte storage[sizeof(Valgrind)];
+    return ::new (storage) Valgrind;
   }
 #endif
   return nullptr;

@@ -1,11 +1,12 @@
-// Tells AddressSanitizer or Valgrind which host memory nobody may touch at the moment.
+// MemoryTool poisons host memory for AddressSanitizer or Valgrind, so that the tool reports every
+// access to it.
 //
-// A tool is there if the program runs under it, however the library was compiled: a program that is
-// built with -fsanitize=address brings the functions of AddressSanitizer, and Valgrind is asked.
-// Without a tool memory_tool() is null, and nobody does anything.
+// The tool is found at run time: a program built with -fsanitize=address contains the functions of
+// AddressSanitizer, and Valgrind can be queried. The library itself may be compiled without
+// sanitizers. Without a tool, memory_tool() is null.
 //
-// Memory is closed for the whole process, the library included: whoever moves bytes opens them
-// first. Thread-safe.
+// Poisoned memory is poisoned for the whole process, including this library, so code that copies
+// bytes must unpoison them first. Thread-safe.
 
 #pragma once
 
@@ -17,29 +18,31 @@ class MemoryTool {
  public:
   virtual ~MemoryTool() = default;
 
-  /// From here on the tool reports every access.
-  virtual void close(const void* address, std::size_t bytes) noexcept = 0;
-  /// From here on the memory may be read and written.
-  virtual void open(const void* address, std::size_t bytes) noexcept = 0;
-  /// May all of it be touched?
-  [[nodiscard]] virtual bool is_open(const void* address, std::size_t bytes) const noexcept = 0;
-  /// Was some of it freed, or did its stack frame end? False where the tool cannot tell.
+  /// Makes the tool report every access to the memory.
+  virtual void poison(const void* address, std::size_t bytes) noexcept = 0;
+  /// Allows reads and writes again.
+  virtual void unpoison(const void* address, std::size_t bytes) noexcept = 0;
+  /// Returns whether every byte may be accessed.
+  [[nodiscard]] virtual bool is_accessible(const void* address,
+                                           std::size_t bytes) const noexcept = 0;
+  /// Returns whether a byte was freed or belongs to a stack frame that has ended. Returns false if
+  /// the tool cannot tell.
   [[nodiscard]] virtual bool is_freed(const void* address, std::size_t bytes) const noexcept = 0;
-  /// Reports an access to memory that is not open, and ends the process where the tool does so.
-  /// For accesses of drivers and devices, which the tool does not see.
+  /// Reports an access to poisoned memory, and ends the process if the tool does so. For accesses
+  /// of drivers and devices, which the tool does not see.
   virtual void report(const void* address, std::size_t bytes, bool is_written) noexcept = 0;
 
-  /// Opens memory that was closed here. What was freed since then stays closed, so that whoever
-  /// uses it next is reported.
-  void open_unless_freed(const void* address, std::size_t bytes) noexcept {
-    if (!is_freed(address, bytes)) open(address, bytes);
+  /// Undoes poison(). Memory that was freed meanwhile stays poisoned, so that its next use is
+  /// reported.
+  void unpoison_unless_freed(const void* address, std::size_t bytes) noexcept {
+    if (!is_freed(address, bytes)) unpoison(address, bytes);
   }
 };
 
-/// The tool that the program runs under; null if there is none.
+/// Returns the tool that the program runs under, or null.
 [[nodiscard]] MemoryTool* memory_tool() noexcept;
 
-/// Replaces the tool while it lives. For tests, on one thread.
+/// Replaces the tool during its lifetime. For tests, on one thread.
 class ScopedMemoryTool {
  public:
   explicit ScopedMemoryTool(MemoryTool* tool) noexcept;

@@ -12,7 +12,7 @@ namespace tern {
 /// uses".
 [[nodiscard]] inline Failure no_host_memory(const char* what, const CallSite& site = {}) noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what {what} needs. Free host memory.", site)
+                 "the host could not allocate memory for {what}. Free host memory.", site)
       .with("what", what);
 }
 

@@ -13,8 +13,9 @@ namespace tern {
 namespace {
 
 Failure rank_too_high(std::size_t rank) noexcept {
-  return Failure(ErrorCode::invalid_argument,
-                 "a shape has at most {max} dimensions and {value} were given. Fold some of them.")
+  return Failure(
+             ErrorCode::invalid_argument,
+             "a shape has at most {max} dimensions, and {value} were given. Combine some of them.")
       .with("name", "rank")
       .with("value", rank)
       .with("max", Shape::max_rank);
@@ -22,7 +23,7 @@ Failure rank_too_high(std::size_t rank) noexcept {
 
 Failure does_not_fit(const char* what) noexcept {
   return Failure(ErrorCode::size_overflow,
-                 "the {what} of a shape does not fit in 64 bits. Use smaller extents.")
+                 "the {what} of a shape overflows 64 bits. Use smaller extents.")
       .with("what", what);
 }
 

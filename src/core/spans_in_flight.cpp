@@ -20,7 +20,7 @@ struct Entry {
   SpansOrigin origin;
   bool is_anything = false;
   std::vector<HostSpan> spans = {};
-  std::vector<HostSpan> closed = {};
+  std::vector<HostSpan> poisoned = {};
 };
 
 bool overlap(const HostSpan& a, const HostSpan& b) noexcept {
@@ -30,17 +30,17 @@ bool overlap(const HostSpan& a, const HostSpan& b) noexcept {
   return first(a) < first(b) + b.bytes && first(b) < first(a) + a.bytes;
 }
 
-/// With the line that submitted the copy, which the tool does not know. No heap memory: whoever
-/// runs out of it here would lose the report.
+/// Prints the line that submitted the copy, which the tool does not know. Uses no heap memory,
+/// because the report is needed most when the heap is damaged or exhausted.
 void print_freed(const Entry& entry, const HostSpan& span) noexcept {
   const CallSite& site = entry.origin.site;
   std::array<char, 1024> text;
-  const int length = std::snprintf(
-      text.data(), text.size(),
-      "tern: the copy that was submitted at %s:%u in %s is about to %s %zu bytes of host memory "
-      "that were freed. Keep the memory until the host has waited for the copy.\n",
-      site.file, site.line, site.function, span.use == HostSpan::Use::read ? "read" : "write",
-      span.bytes);
+  const int length =
+      std::snprintf(text.data(), text.size(),
+                    "tern: the copy submitted at %s:%u in %s will %s %zu bytes of freed host "
+                    "memory. Keep the memory until the host has waited for the copy.\n",
+                    site.file, site.line, site.function,
+                    span.use == HostSpan::Use::read ? "read" : "write", span.bytes);
   if (length <= 0) return;
   const auto bytes = std::min(static_cast<std::size_t>(length), text.size() - 1);
   static_cast<void>(!::write(STDERR_FILENO, text.data(), bytes));
@@ -58,15 +58,15 @@ class Registry {
       entry.origin = origin;
       entry.is_anything = is_anything;
       entry.spans.assign(spans.begin(), spans.end());
-      entry.closed.reserve(spans.size());
+      entry.poisoned.reserve(spans.size());
       const std::lock_guard lock(mutex_);
       entry.number = ++last_number_;
       for (const HostSpan& span : spans) {
         if (span.use != HostSpan::Use::awaited || span.bytes == 0 || is_shared(span)) continue;
-        // What is closed already is so for another reason, and must stay.
-        if (!tool->is_open(span.address, span.bytes)) continue;
-        tool->close(span.address, span.bytes);
-        entry.closed.push_back(span);
+        // Memory that is already poisoned has another owner, who unpoisons it.
+        if (!tool->is_accessible(span.address, span.bytes)) continue;
+        tool->poison(span.address, span.bytes);
+        entry.poisoned.push_back(span);
       }
       entries_.splice(entries_.end(), made);
       return last_number_;
@@ -79,15 +79,15 @@ class Registry {
     const std::lock_guard lock(mutex_);
     const auto found = std::ranges::find(entries_, number, &Entry::number);
     if (found == entries_.end()) return;
-    open(*found);
-    look_for_freed(*found);
+    unpoison(*found);
+    report_freed(*found);
   }
 
   void end(SpansNumber number) noexcept {
     const std::lock_guard lock(mutex_);
     const auto found = std::ranges::find(entries_, number, &Entry::number);
     if (found == entries_.end()) return;
-    open(*found);
+    unpoison(*found);
     entries_.erase(found);
   }
 
@@ -95,7 +95,7 @@ class Registry {
     const std::lock_guard lock(mutex_);
     std::erase_if(entries_, [&](Entry& entry) {
       if (entry.origin.owner != owner) return false;
-      open(entry);
+      unpoison(entry);
       return true;
     });
   }
@@ -106,7 +106,7 @@ class Registry {
   }
 
  private:
-  // With mutex_ held.
+  // Call with mutex_ held.
   [[nodiscard]] bool is_shared(const HostSpan& span) const noexcept {
     return std::ranges::any_of(entries_, [&](const Entry& entry) {
       return entry.is_anything || std::ranges::any_of(entry.spans, [&](const HostSpan& other) {
@@ -114,8 +114,9 @@ class Registry {
              });
     });
   }
-  /// What is freed is reported by the tool when it is touched next, or here if it cannot see that.
-  static void look_for_freed(const Entry& entry) noexcept {
+  /// Prints freed spans. The tool reports the access itself; if the driver makes the access, this
+  /// function reports it.
+  static void report_freed(const Entry& entry) noexcept {
     MemoryTool* const tool = memory_tool();
     if (tool == nullptr || !entry.origin.site.is_known()) return;
     for (const HostSpan& span : entry.spans) {
@@ -125,12 +126,12 @@ class Registry {
       tool->report(span.address, span.bytes, span.use != HostSpan::Use::read);
     }
   }
-  static void open(Entry& entry) noexcept {
+  static void unpoison(Entry& entry) noexcept {
     MemoryTool* const tool = memory_tool();
-    for (const HostSpan& span : entry.closed) {
-      if (tool != nullptr) tool->open_unless_freed(span.address, span.bytes);
+    for (const HostSpan& span : entry.poisoned) {
+      if (tool != nullptr) tool->unpoison_unless_freed(span.address, span.bytes);
     }
-    entry.closed.clear();
+    entry.poisoned.clear();
   }
 
   std::mutex mutex_;
@@ -140,8 +141,8 @@ class Registry {
 
 Registry& registry() noexcept {
   // Never destroyed: streams run until the process ends.
-  alignas(Registry) static std::byte room[sizeof(Registry)];
-  static Registry& one = *::new (room) Registry;
+  alignas(Registry) static std::byte storage[sizeof(Registry)];
+  static Registry& one = *::new (storage) Registry;
   return one;
 }
 

@@ -1,17 +1,17 @@
-// The host memory that queued work will read and write, for AddressSanitizer and Valgrind.
+// Tells AddressSanitizer or Valgrind which host memory queued copies will read and write.
 //
-// What a queued copy writes is closed to the host when the copy is submitted and opened right
-// before the copy runs, so that the tool reports whoever reads or writes it in between. What a copy
-// reads stays open, because others may read it too.
+// The destination of a queued copy is poisoned when the copy is submitted and unpoisoned right
+// before the copy runs, so the tool reports host accesses in between. The source stays accessible,
+// because the host may read it.
 //
-// Memory that a copy is about to read or write and that was freed by then is reported with the line
-// that submitted the copy; the tool says who freed it.
+// If the memory of a copy was freed before the copy runs, the library prints the line that
+// submitted the copy, and the tool reports where the memory was freed.
 //
-// Memory that other queued work may touch is not closed: that work comes first, and would be
-// reported. Such work registers the spans it touches, or that it may touch anything. So an access
-// can be missed, but nothing is reported that is in order.
+// Memory that other queued work may access is not poisoned, because that work runs first and would
+// be reported. Such work registers its spans, or that it may access any memory. So an error can be
+// missed, but correct accesses are never reported.
 //
-// All of it does nothing without a tool. Thread-safe.
+// Without a tool, these functions do nothing. Thread-safe.
 
 #pragma once
 
@@ -27,42 +27,42 @@ struct HostSpan {
   enum class Use : std::uint8_t {
     read,
     written,
-    awaited,  // written, and nobody else may touch it until then
+    awaited,  // written, and poisoned until then
   };
   const void* address = nullptr;
   std::size_t bytes = 0;
   Use use = Use::read;
 };
 
-/// Whose operation it is, and who will touch the memory.
+/// Where an operation comes from.
 struct SpansOrigin {
-  const void* owner = nullptr;  // the device that runs it
+  const void* owner = nullptr;  // the device that runs the operation
   CallSite site = {};
-  /// The tool does not see the access, or not as one of this library.
+  /// The driver makes the access, so the tool does not see it and the library reports it.
   bool is_moved_by_driver = false;
 };
 
-/// Of one operation. 0: there is no tool, or no memory to remember the operation by.
+/// Identifies an operation. 0 means that there is no tool, or no memory for the record.
 using SpansNumber = std::uint64_t;
 
-/// An operation is about to be submitted.
+/// Call before an operation is submitted. Poisons its awaited spans.
 [[nodiscard]] SpansNumber spans_submitted(const SpansOrigin& origin,
                                           std::span<const HostSpan> spans) noexcept;
-/// An operation is about to be submitted that may touch any memory, as a host function may.
+/// Call before an operation is submitted that may access any memory, such as a host function.
 [[nodiscard]] SpansNumber anything_submitted(const SpansOrigin& origin) noexcept;
-/// The operation runs now: its memory is open.
+/// Call right before the operation runs. Unpoisons its memory and reports freed memory.
 void spans_run(SpansNumber number) noexcept;
-/// As a host function, of a context that as_context() returns.
+/// spans_run() as a host function; its context is the result of as_context().
 inline void run_spans(void* number) { spans_run(reinterpret_cast<SpansNumber>(number)); }
-/// The operation is over, or was never submitted: its memory is open, and nobody waits for it.
+/// Call when the operation is complete or was not submitted. Unpoisons its memory and removes it.
 void spans_ended(SpansNumber number) noexcept;
 inline void end_spans(void* number) { spans_ended(reinterpret_cast<SpansNumber>(number)); }
 [[nodiscard]] inline void* as_context(SpansNumber number) noexcept {
   return reinterpret_cast<void*>(number);
 }
-/// The device is lost: none of its operations will run.
+/// Call when a device is lost. Removes all operations of the device.
 void spans_lost(const void* owner) noexcept;
-/// Of all devices, for tests.
+/// Returns the number of operations in flight on all devices. For tests.
 [[nodiscard]] std::size_t spans_in_flight() noexcept;
 
 }  // namespace tern

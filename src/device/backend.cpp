@@ -9,8 +9,8 @@ namespace {
 /// declared capabilities, so this failure means that the backend declares more than it implements.
 Failure missing(const Backend& backend, const char* what) noexcept {
   return Failure(ErrorCode::unsupported,
-                 "device '{device}' cannot do {what}. `tern info` lists what "
-                 "each device can do.")
+                 "device '{device}' does not support {what}. `tern info` lists what each device "
+                 "can do.")
       .with("what", what)
       .with("device", backend.info().spec);
 }
@@ -25,7 +25,9 @@ Result<LaunchSize> LaunchSize::try_for_elements(std::uint64_t count, std::uint32
                                                 CallSite site) noexcept {
   if (block_threads == 0) {
     return Failure(ErrorCode::invalid_argument,
-                   "a block of no threads does nothing for {count} elements. Give it some.", site)
+                   "a block of 0 threads cannot process {count} elements. Use at least 1 thread "
+                   "per block.",
+                   site)
         .with("name", "block_threads")
         .with("value", std::uint64_t{0})
         .with("count", count);
@@ -34,8 +36,8 @@ Result<LaunchSize> LaunchSize::try_for_elements(std::uint64_t count, std::uint32
   const std::uint64_t blocks = count / block_threads + (count % block_threads == 0 ? 0 : 1);
   if (blocks > max_blocks) {
     return Failure(ErrorCode::size_overflow,
-                   "{what} of {count} elements is {blocks} blocks of {threads} threads, and "
-                   "{max} is the most there can be. Let each thread do several elements.",
+                   "{what} of {count} elements needs {blocks} blocks of {threads} threads, and the "
+                   "maximum is {max} blocks. Let each thread process several elements.",
                    site)
         .with("what", "a launch")
         .with("count", count)

@@ -11,8 +11,9 @@ namespace tern {
 namespace {
 
 Failure not_open(const char* what) noexcept {
-  return Failure(ErrorCode::invalid_device,
-                 "{what} was asked of no device. Open one with open_device().")
+  return Failure(
+             ErrorCode::invalid_device,
+             "{what} needs an open device, and the Device is empty. Open one with open_device().")
       .with("spec", "")
       .with("what", what);
 }
@@ -36,8 +37,8 @@ Result<void> check_pages(const DeviceInfo& info, const void* address, std::size_
   const auto number = reinterpret_cast<std::uintptr_t>(address);
   if (bytes % info.page_bytes != 0 || number % info.page_bytes != 0) {
     return Failure(ErrorCode::misaligned,
-                   "a page range of {bytes} bytes at {address} is not made of whole pages. Use "
-                   "multiples of {required} bytes.")
+                   "a page range of {bytes} bytes at {address} does not consist of whole pages. "
+                   "Use multiples of {required} bytes.")
         .with("address", number, Unit::hex)
         .with("required", info.page_bytes)
         .with("bytes", bytes);
@@ -60,10 +61,12 @@ Capability needed_for(MemoryKind kind) noexcept {
 
 Device::Device(std::unique_ptr<Backend> backend) {
   if (!backend) {
-    raise(Failure(ErrorCode::invalid_argument,
-                  "a device cannot be made of no backend. Open one with open_device().")
-              .with("name", "backend")
-              .with("value", "null"));
+    raise(
+        Failure(
+            ErrorCode::invalid_argument,
+            "a device needs a backend, and the pointer is null. Open a device with open_device().")
+            .with("name", "backend")
+            .with("value", "null"));
   }
   try {
     auto state = std::make_shared<DeviceState>(std::move(backend));
@@ -108,7 +111,8 @@ Result<void*> Device::try_allocate(MemoryKind kind, std::size_t bytes,
     }
   } else if (kind != MemoryKind::device) {
     return Failure(ErrorCode::invalid_argument,
-                   "a device does not allocate {value} memory. Ask for device, pinned or managed.",
+                   "a device cannot allocate {value} memory. Use MemoryKind::device, pinned or "
+                   "managed.",
                    options.site)
         .with("name", "kind")
         .with("value", name(kind));
@@ -327,8 +331,9 @@ Result<void> Device::try_disable_peer_access(const Device& peer) const noexcept 
   if (Result<void> usable = check(state_, "peer access"); !usable) return usable;
   if (Result<void> usable = check(peer.state_, "peer access"); !usable) return usable;
   if (*this == peer) {
-    return Failure(ErrorCode::invalid_argument,
-                   "a device cannot be kept from its own memory. Name another one than '{value}'.")
+    return Failure(
+               ErrorCode::invalid_argument,
+               "the access of '{value}' to its own memory cannot be disabled. Name another device.")
         .with("name", "peer")
         .with("value", peer.spec())
         .with("why", "it is the device itself");

@@ -7,15 +7,15 @@ namespace tern {
 
 DeviceSet::DeviceSet(std::vector<Device> devices) : devices_(std::move(devices)) {
   const auto refuse = [](const char* why) {
-    raise(Failure(ErrorCode::invalid_argument, "these devices do not make a set: {why}.")
+    raise(Failure(ErrorCode::invalid_argument, "the devices do not form a set: {why}.")
               .with("name", "devices")
               .with("why", why));
   };
-  if (devices_.empty()) refuse("there is none. Give at least one");
+  if (devices_.empty()) refuse("the list is empty. Pass at least one device");
   for (auto device = devices_.begin(); device != devices_.end(); ++device) {
     if (!device->is_open()) refuse("one of them is not open. Open each with open_device()");
     if (std::find(devices_.begin(), device, *device) != device) {
-      refuse("one is there twice. Give each once");
+      refuse("one device appears twice. Pass each device once");
     }
   }
 }

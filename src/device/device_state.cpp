@@ -39,8 +39,8 @@ DeviceId next_device_id() {
   const std::uint32_t number = open_devices().last_number.fetch_add(1) + 1;
   if (number >> StreamId::device_bits != 0) {
     raise(Failure(ErrorCode::capacity,
-                  "this process has opened {max} devices, which is all it can number. Keep devices "
-                  "open instead of reopening them.")
+                  "this process has opened {max} devices, which is the maximum. Keep devices open "
+                  "instead of reopening them.")
               .with("max", (std::uint64_t{1} << StreamId::device_bits) - 1));
   }
   return DeviceId{number};
@@ -98,33 +98,34 @@ DeviceState::~DeviceState() {
     for (const NativeEvent event : lent_events_) backend_->destroy_event(event);
     backend_.reset();
     // The streams will never deliver these.
-    while (carried_ != nullptr) delete std::exchange(carried_, carried_->next);
+    while (in_flight_objects_ != nullptr)
+      delete std::exchange(in_flight_objects_, in_flight_objects_->next);
   } else {
     static_cast<void>(backend_.release());
   }
 }
 
-void DeviceState::carry(Carried& load) noexcept {
-  const std::lock_guard lock(carried_mutex_);
-  load.next = carried_;
-  if (carried_ != nullptr) carried_->previous = &load;
-  carried_ = &load;
+void DeviceState::add_in_flight_object(InFlightObject& load) noexcept {
+  const std::lock_guard lock(in_flight_objects_mutex_);
+  load.next = in_flight_objects_;
+  if (in_flight_objects_ != nullptr) in_flight_objects_->previous = &load;
+  in_flight_objects_ = &load;
 }
 
-void DeviceState::put_down(Carried& load) noexcept {
-  const std::lock_guard lock(carried_mutex_);
+void DeviceState::remove_in_flight_object(InFlightObject& load) noexcept {
+  const std::lock_guard lock(in_flight_objects_mutex_);
   if (load.next != nullptr) load.next->previous = load.previous;
-  (load.previous != nullptr ? load.previous->next : carried_) = load.next;
+  (load.previous != nullptr ? load.previous->next : in_flight_objects_) = load.next;
 }
 
 namespace {
 
-constinit std::atomic<void (*)(DeviceState&) noexcept> told_of_last_handles = nullptr;
+constinit std::atomic<void (*)(DeviceState&) noexcept> last_handle_callback = nullptr;
 
 }  // namespace
 
-void DeviceState::tell_of_last_handles(void (*told)(DeviceState& device) noexcept) noexcept {
-  told_of_last_handles.store(told, std::memory_order_release);
+void DeviceState::on_last_handle_of_device(void (*told)(DeviceState& device) noexcept) noexcept {
+  last_handle_callback.store(told, std::memory_order_release);
 }
 
 /// The object that all handles of the program share. Its destructor runs when the last one is gone;
@@ -142,8 +143,8 @@ struct DeviceState::Handles {
       state->has_handles_ = false;
       left = state->companion();
     }
-    if (left != nullptr) left->let_go();
-    if (auto* const told = told_of_last_handles.load(std::memory_order_acquire)) told(*state);
+    if (left != nullptr) left->on_last_handle();
+    if (auto* const told = last_handle_callback.load(std::memory_order_acquire)) told(*state);
   }
 
   const std::shared_ptr<DeviceState> state;
@@ -245,7 +246,7 @@ Result<DeviceState::FreeSlot> DeviceState::find_slot() noexcept {
   }
   if (stream == nullptr || next_number_ >> StreamId::number_bits != 0) {
     return Failure(ErrorCode::capacity,
-                   "device '{device}' has all its {max} streams in use. End some of them.")
+                   "all {max} streams of device '{device}' are in use. Destroy some of them.")
         .with("max", max_streams - 1)
         .with("device", info().spec);
   }
@@ -307,7 +308,7 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
     if (stream.loans > 0 && --stream.loans > 0) return;
   }
   stream.is_ending.store(true);
-  while (stream.stays.load() != 0) std::this_thread::yield();
+  while (stream.pins.load() != 0) std::this_thread::yield();
   {
     const std::lock_guard lock(stream.mutex);
     if (stream.has_next.exchange(false, std::memory_order_acq_rel)) {
@@ -398,8 +399,7 @@ Result<void> DeviceState::check_not_elsewhere(const Device& device, const void* 
     if (!known || known->base == nullptr) continue;
     if (known->kind != MemoryKind::device && known->kind != MemoryKind::mapped) continue;
     return Failure(ErrorCode::device_mismatch,
-                   "the memory at {address} is no memory of '{a}': it is of '{b}'. Name that "
-                   "device.")
+                   "the memory at {address} belongs to '{b}' and not to '{a}'. Pass '{b}'.")
         .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
         .with("a", device.spec())
         .with("b", other->info().spec);
@@ -597,8 +597,8 @@ Result<DeviceState::Covering> DeviceState::cover(StreamState& stream, Mark mark)
   take_next(stream, mark);
   if (mark.sequence > stream.issued.load(std::memory_order_acquire)) {
     return Failure(ErrorCode::stream_misuse,
-                   "mark {sequence} of stream {stream} stands for work that was never submitted. "
-                   "Take marks from the stream itself.")
+                   "mark {sequence} of stream {stream} refers to work that was never submitted. "
+                   "Use a mark that the stream returned.")
         .with("stream", mark.stream.number())
         .with("sequence", mark.sequence);
   }

@@ -83,8 +83,8 @@ struct StreamState {
   std::atomic<bool> has_ended = false;    // destroyed, but not all of its marks are done
   // Somebody holds the mark after the last one issued. The stream must not end without issuing it.
   std::atomic<bool> has_next = false;
-  // Used by StreamStay.
-  std::atomic<std::uint32_t> stays = 0;
+  // Used by StreamPin.
+  std::atomic<std::uint32_t> pins = 0;
   std::atomic<bool> is_ending = false;
 
   // Successful calls of all streams that used this slot, for DeviceActivity.
@@ -117,24 +117,24 @@ struct StreamState {
 
 /// An object that a stream delivers to the library when it reaches a host function. If the stream
 /// never gets there, because the device was lost, the device owns the object and deletes it.
-struct Carried {
-  Carried() = default;
-  Carried(const Carried&) = delete;
-  Carried& operator=(const Carried&) = delete;
-  virtual ~Carried() = default;
+struct InFlightObject {
+  InFlightObject() = default;
+  InFlightObject(const InFlightObject&) = delete;
+  InFlightObject& operator=(const InFlightObject&) = delete;
+  virtual ~InFlightObject() = default;
 
  private:
   friend class DeviceState;
-  Carried* previous = nullptr;
-  Carried* next = nullptr;
+  InFlightObject* previous = nullptr;
+  InFlightObject* next = nullptr;
 };
 
 /// State that a higher layer attaches to a device. It is created on first use and destroyed with
 /// the device.
 ///
 /// A companion may own objects that keep the device open through an inner handle, and then the
-/// device would never close. The device therefore calls let_go() when the last other handle is
-/// gone, and the companion releases those objects.
+/// device would never close. The device therefore calls on_last_handle() when the last other handle
+/// is gone, and the companion releases those objects.
 struct Companion {
   Companion() = default;
   Companion(const Companion&) = delete;
@@ -142,7 +142,7 @@ struct Companion {
   virtual ~Companion() = default;
 
   /// Called once, by the thread that drops the last handle, without a lock held.
-  virtual void let_go() noexcept = 0;
+  virtual void on_last_handle() noexcept = 0;
 };
 
 class DeviceState : public std::enable_shared_from_this<DeviceState> {
@@ -166,7 +166,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// Sets a function that is called when the last program handle of any device is gone, by the
   /// thread that drops it and without a lock held. For a higher layer that holds objects which keep
   /// devices open. There is one function for all devices.
-  static void tell_of_last_handles(void (*told)(DeviceState& device) noexcept) noexcept;
+  static void on_last_handle_of_device(void (*told)(DeviceState& device) noexcept) noexcept;
   /// Returns another program handle. If none is left, returns an inner handle.
   [[nodiscard]] Device handle();
   /// Returns an inner handle: it keeps the device open but is not a program handle. A companion may
@@ -215,7 +215,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// Borrows a stream by its driver handle. Returns the existing StreamRef if the stream is already
   /// borrowed.
   [[nodiscard]] Result<StreamRef> borrow_stream(NativeStream handle) noexcept;
-  /// Ends a stream: waits for StreamStays, records a last event for pending marks (the seal), and
+  /// Ends a stream: waits for StreamPins, records a last event for pending marks (the seal), and
   /// destroys the driver's stream. See docs/architecture.md.
   void end_stream(StreamRef stream) noexcept;
   static StreamState* state_of(StreamRef stream) noexcept { return stream.state_; }
@@ -238,10 +238,11 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] static Result<void> check_not_elsewhere(const Device& device,
                                                         const void* address) noexcept;
 
-  /// carry() registers an object before it is given to a stream. put_down() unregisters it. Objects
-  /// that are still registered when the device closes are deleted.
-  void carry(Carried& load) noexcept;
-  void put_down(Carried& load) noexcept;
+  /// add_in_flight_object() registers an object before it is passed to a stream.
+  /// remove_in_flight_object() unregisters it. Objects that are still registered when the device
+  /// closes are deleted.
+  void add_in_flight_object(InFlightObject& load) noexcept;
+  void remove_in_flight_object(InFlightObject& load) noexcept;
 
   /// take_event() returns an event from the pool, or a new one. give_event() puts an event back.
   [[nodiscard]] Result<NativeEvent> take_event() noexcept;
@@ -349,8 +350,8 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   std::vector<NativeEvent> spare_events_;  // guarded by events_mutex_
   std::vector<NativeEvent> lent_events_;   // guarded by events_mutex_
 
-  std::mutex carried_mutex_;
-  Carried* carried_ = nullptr;  // guarded by carried_mutex_
+  std::mutex in_flight_objects_mutex_;
+  InFlightObject* in_flight_objects_ = nullptr;  // guarded by in_flight_objects_mutex_
 
   struct Handles;
   std::weak_ptr<DeviceState> first_handle_;  // set before other threads know the device
@@ -390,23 +391,23 @@ class DeviceScope {
 };
 
 /// Delays the end of a stream while the library queues work on it on its own, for example to free a
-/// buffer. Without a stay, that work could come after the last mark of an ending stream and would
-/// be lost. Keep a stay for a few instructions only, keep the device open meanwhile, and never end
+/// buffer. Without a pin, that work could come after the last mark of an ending stream and would
+/// be lost. Keep a pin for a few instructions only, keep the device open meanwhile, and never end
 /// a stream while holding one.
-class StreamStay {
+class StreamPin {
  public:
-  explicit StreamStay(StreamRef stream) noexcept : state_(DeviceState::state_of(stream)) {
+  explicit StreamPin(StreamRef stream) noexcept : state_(DeviceState::state_of(stream)) {
     if (state_ == nullptr) return;
-    state_->stays.fetch_add(1);
+    state_->pins.fetch_add(1);
     if (!state_->is_ending.load() && state_->is_open_as(stream.id())) return;
-    state_->stays.fetch_sub(1);
+    state_->pins.fetch_sub(1);
     state_ = nullptr;
   }
-  ~StreamStay() {
-    if (state_ != nullptr) state_->stays.fetch_sub(1);
+  ~StreamPin() {
+    if (state_ != nullptr) state_->pins.fetch_sub(1);
   }
-  StreamStay(const StreamStay&) = delete;
-  StreamStay& operator=(const StreamStay&) = delete;
+  StreamPin(const StreamPin&) = delete;
+  StreamPin& operator=(const StreamPin&) = delete;
 
   /// Returns false if the stream has ended or is about to end. Do not queue work then.
   [[nodiscard]] explicit operator bool() const noexcept { return state_ != nullptr; }

@@ -16,7 +16,8 @@ Result<Event> Event::try_make(const Device& device, const EventOptions& options)
   const std::shared_ptr<DeviceState>& state = DeviceState::of(device);
   if (!state) {
     return Failure(ErrorCode::invalid_device,
-                   "an event was asked of no device. Open one with open_device().")
+                   "an event needs an open device, and the Device is empty. Open one with "
+                   "open_device().")
         .with("spec", "");
   }
   if (Result<void> usable = state->check_process(); !usable) return usable.failure();
@@ -37,13 +38,14 @@ Result<Event> Event::try_borrow(const Device& device, NativeEvent handle) noexce
   const std::shared_ptr<DeviceState>& state = DeviceState::of(device);
   if (!state) {
     return Failure(ErrorCode::invalid_device,
-                   "an event was asked of no device. Open one with open_device().")
+                   "an event needs an open device, and the Device is empty. Open one with "
+                   "open_device().")
         .with("spec", "");
   }
   if (Result<void> usable = state->check_process(); !usable) return usable.failure();
   if (handle.value == 0) {
     return Failure(ErrorCode::invalid_argument,
-                   "an event of somebody else's needs a handle: '{name}' is {value}.")
+                   "a borrowed event needs a handle: '{name}' is {value}.")
         .with("name", "handle")
         .with("value", std::uint64_t{0});
   }
@@ -106,8 +108,8 @@ Result<std::uint64_t> Event::try_elapsed_ns(const Event& start) const noexcept {
         .with("stream", std::uint64_t{0})
         .with("why", why);
   };
-  if (!has_timing_ || !start.has_timing_) return refuse("both must be made with timing");
-  if (!is_recorded_ || !start.is_recorded_) return refuse("both must be recorded first");
+  if (!has_timing_ || !start.has_timing_) return refuse("both events must be created with timing");
+  if (!is_recorded_ || !start.is_recorded_) return refuse("both events must be recorded first");
   if (device_ != start.device_) {
     return Failure(ErrorCode::device_mismatch)
         .with("a", start.device_->info().spec)
@@ -116,7 +118,7 @@ Result<std::uint64_t> Event::try_elapsed_ns(const Event& start) const noexcept {
   for (const Event* event : {&start, this}) {
     const Result<bool> is_complete = event->try_is_done();
     if (!is_complete) return is_complete.failure();
-    if (!*is_complete) return refuse("both must be complete; synchronise the later one");
+    if (!*is_complete) return refuse("both events must be complete. Synchronise the later one");
   }
   return device_->backend().elapsed_ns(start.native_, native_);
 }

@@ -11,7 +11,7 @@ namespace tern {
 namespace {
 
 Failure no_stream(StreamId id, const char* why) noexcept {
-  return Failure(ErrorCode::stream_misuse, "stream {stream} cannot take work: {why}.")
+  return Failure(ErrorCode::stream_misuse, "stream {stream} cannot accept work: {why}.")
       .with("stream", id.number())
       .with("why", why);
 }
@@ -35,15 +35,15 @@ bool is_usable(const StreamState* stream, StreamId id) noexcept {
 /// Stream was moved from, the stream has ended, or the process was forked.
 [[gnu::noinline, gnu::cold]] Result<void> why_unusable(const StreamState* stream,
                                                        StreamId id) noexcept {
-  if (stream == nullptr) return no_stream(id, "the reference names none. Make a Stream first");
+  if (stream == nullptr) return no_stream(id, "the StreamRef is empty. Create a Stream first");
   if (stream == moved_from()) {
     return Failure(ErrorCode::stream_misuse,
-                   "{why} and cannot take work. Use the Stream that it was moved to.")
+                   "{why} and cannot accept work. Use the Stream that it was moved to.")
         .with("stream", id.number())
         .with("why", "the stream was moved from");
   }
   if (stream->device->is_in_its_process()) {
-    return no_stream(id, "it has ended. Keep its Stream until the last submission");
+    return no_stream(id, "it was destroyed. Keep the Stream until the last submission");
   }
   return stream->device->check_process();
 }
@@ -84,7 +84,7 @@ std::optional<std::size_t> pitched_extent(std::size_t pitch, std::size_t width,
 Result<void> check_pitch(const char* name, std::size_t pitch, std::size_t width) noexcept {
   if (pitch >= width) return {};
   return Failure(ErrorCode::invalid_argument,
-                 "{name} {value} is smaller than the row of {width} bytes. Rows would overlap.")
+                 "{name} {value} is smaller than a row of {width} bytes, so rows would overlap.")
       .with("name", name)
       .with("value", pitch)
       .with("width", width);
@@ -240,7 +240,8 @@ Result<void> StreamRef::try_fill_elements(void* destination, std::size_t count,
   const std::optional<std::size_t> bytes = checked_multiply(count, pattern.width_bytes);
   if (!bytes) {
     return Failure(ErrorCode::size_overflow,
-                   "{count} elements of {width} bytes do not fit in 64 bits. Fill less.", site)
+                   "{count} elements of {width} bytes overflow a 64-bit size. Fill fewer elements.",
+                   site)
         .with("what", "a fill")
         .with("count", count)
         .with("width", pattern.width_bytes);
@@ -378,13 +379,15 @@ Result<void> StreamRef::try_launch(NativeKernel kernel, const LaunchSize& size,
   const DeviceInfo& info = state_->device->info();
   if (kernel.value == 0) {
     return Failure(ErrorCode::invalid_argument,
-                   "no kernel was given to launch. Load one with try_load_kernel().", site)
+                   "the kernel handle of a launch is empty. Load a kernel with try_load_kernel().",
+                   site)
         .with("name", "kernel")
         .with("value", "null");
   }
   if (info.max_kernel_arguments != 0 && arguments.size() > info.max_kernel_arguments) {
     return Failure(ErrorCode::unsupported,
-                   "a kernel of {count} arguments is more than the {max} that '{device}' takes.",
+                   "a kernel with {count} arguments exceeds the {max} arguments that '{device}' "
+                   "supports.",
                    site)
         .with("what", "that many kernel arguments")
         .with("count", arguments.size())
@@ -401,11 +404,10 @@ Result<void> StreamRef::try_launch(NativeKernel kernel, const LaunchSize& size,
     }
     // The sum never exceeds the limit, so it cannot wrap.
     if (argument.value_bytes > max_value_bytes - value_bytes) {
-      return Failure(
-                 ErrorCode::invalid_argument,
-                 "the arguments of a launch have more than {max} bytes by value. Pass large data "
-                 "by address.",
-                 site)
+      return Failure(ErrorCode::invalid_argument,
+                     "the by-value arguments of a launch exceed {max} bytes. Pass large data by "
+                     "address.",
+                     site)
           .with("name", "arguments")
           .with("value", argument.value_bytes)
           .with("max", max_value_bytes);
@@ -458,7 +460,7 @@ Result<void> StreamRef::try_record(Event& event, CallSite site) const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return at(site, usable);
   if (event.native_.value == 0) {
     return Failure(ErrorCode::invalid_argument,
-                   "an empty event cannot be recorded. Make it with its device.", site)
+                   "an empty event cannot be recorded. Create the event with a device.", site)
         .with("name", "event")
         .with("value", "empty");
   }
@@ -516,7 +518,8 @@ Result<Stream> Stream::try_make(const Device& device, const StreamOptions& optio
   const std::shared_ptr<DeviceState>& state = DeviceState::of(device);
   if (!state) {
     return Failure(ErrorCode::invalid_device,
-                   "a stream was asked of no device. Open one with open_device().")
+                   "a stream needs an open device, and the Device is empty. Open one with "
+                   "open_device().")
         .with("spec", "");
   }
   if (Result<void> usable = state->check_process(); !usable) return usable.failure();
@@ -529,7 +532,8 @@ Result<Stream> Stream::try_borrow(const Device& device, NativeStream handle) noe
   const std::shared_ptr<DeviceState>& state = DeviceState::of(device);
   if (!state) {
     return Failure(ErrorCode::invalid_device,
-                   "a stream was to be borrowed for no device. Open one with open_device().")
+                   "a borrowed stream needs an open device, and the Device is empty. Open one with "
+                   "open_device().")
         .with("spec", "");
   }
   if (Result<void> usable = state->check_process(); !usable) return usable.failure();

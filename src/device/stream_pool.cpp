@@ -57,14 +57,15 @@ StreamPool::StreamPool(const Device& device, std::size_t capacity)
   if (capacity == 0) capacity = config().stream_pool_capacity;
   if (capacity > max_capacity) {
     raise(Failure(ErrorCode::invalid_argument,
-                  "a stream pool of {value} streams is above the limit of {max}. Ask for fewer.")
+                  "a stream pool of {value} streams exceeds the limit of {max}. Use fewer streams.")
               .with("name", "capacity")
               .with("value", capacity)
               .with("max", max_capacity));
   }
   if (!device.is_open()) {
     raise(Failure(ErrorCode::invalid_device,
-                  "a stream pool was asked of no device. Open one with open_device().")
+                  "a stream pool needs an open device, and the Device is empty. Open one with "
+                  "open_device().")
               .with("spec", ""));
   }
   state_->device = device;
@@ -78,8 +79,8 @@ Result<StreamLease> StreamPool::try_acquire() noexcept {
   if (state_->unused.empty()) {
     if (state_->streams.size() == state_->capacity) {
       return Failure(ErrorCode::capacity,
-                     "all {max} streams of the pool of '{device}' are lent. Give "
-                     "one back, or make the pool larger.")
+                     "all {max} streams of the pool of '{device}' are leased. Return one, or "
+                     "create a larger pool.")
           .with("max", state_->capacity)
           .with("device", state_->device.spec());
     }
@@ -98,9 +99,9 @@ Result<StreamRef> StreamPool::try_find(StreamId id) const noexcept {
   for (const Stream& stream : state_->streams) {
     if (stream.id() == id) return StreamRef(stream);
   }
-  return Failure(ErrorCode::stream_misuse, "stream {stream} is none of the pool's: {why}.")
+  return Failure(ErrorCode::stream_misuse, "stream {stream} does not belong to the pool: {why}.")
       .with("stream", id.number())
-      .with("why", "the pool has made no stream of that id. Use the ids of its leases");
+      .with("why", "the pool has no stream with this id. Use the ids of its leases");
 }
 
 std::size_t StreamPool::capacity() const noexcept { return state_->capacity; }

@@ -93,7 +93,7 @@ struct TimelineState {
 namespace {
 
 /// The context of the host function. Keeps the timeline alive until the stream has run it.
-struct Signal final : Carried {
+struct Signal final : InFlightObject {
   Signal(DeviceState& on, std::shared_ptr<TimelineState> timeline, std::uint64_t target,
          std::shared_ptr<std::atomic<bool>> flag)
       : device(on), state(std::move(timeline)), value(target), is_delivered(std::move(flag)) {}
@@ -106,7 +106,7 @@ struct Signal final : Carried {
 
 void deliver(void* context) {
   const std::unique_ptr<Signal> signal(static_cast<Signal*>(context));
-  signal->device.put_down(*signal);
+  signal->device.remove_in_flight_object(*signal);
   signal->is_delivered->store(true, std::memory_order_release);
   signal->state->raise_to(signal->value);
 }
@@ -170,11 +170,11 @@ Result<void> Timeline::try_set(StreamRef stream, std::uint64_t value,
         .with_bytes("requested", sizeof(Signal));
   }
   // Register the signal first: it may be delivered before try_call() returns.
-  device.carry(*signal);
+  device.add_in_flight_object(*signal);
   Signal& carried = *signal.release();
   Result<void> queued = stream.try_call(deliver, &carried, site);
   if (!queued) {
-    device.put_down(carried);
+    device.remove_in_flight_object(carried);
     delete &carried;
     return queued;
   }

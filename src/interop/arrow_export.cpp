@@ -27,34 +27,34 @@ namespace tern {
 namespace {
 
 Failure no_structure(CallSite site) noexcept {
-  return Failure(ErrorCode::invalid_argument, "an Arrow structure is missing: '{name}' is {value}.",
-                 site)
+  return Failure(ErrorCode::invalid_argument,
+                 "the pointer to an Arrow structure is missing: '{name}' is {value}.", site)
       .with("name", "out")
       .with("value", "null");
 }
 
-/// Texts have an offset even where there are none of them.
+/// A text column has one offset even if it has no values.
 alignas(64) constexpr std::int64_t no_offset = 0;
 
-struct Shipment;
+struct ExportState;
 
-/// One column of a shipment, whose structure points here.
+/// One exported column. Its Arrow structure points to this object.
 struct Piece {
   ArrowArray array = {};
   std::array<const void*, 3> buffers = {};
-  std::array<Storage*, 3> escaped = {};  // kept by the column
-  Shipment* shipment = nullptr;
-  const Column* column = nullptr;  // the shipment's, or its own; null once it was released
-  Column* own = nullptr;           // of a child whose struct was released before it
+  std::array<Storage*, 3> exported = {};  // exported storages, kept alive by the column
+  ExportState* state = nullptr;
+  const Column* column = nullptr;  // of the state, or `own`; null after the release
+  Column* own = nullptr;           // for a child that outlives its struct
 };
 
-/// What exported structures point to, in one piece of memory: this, a piece for each column, and
-/// pointers to their structures. The struct and each child have a share, because children may be
-/// moved out.
-struct Shipment {
+/// The memory that exported structures point to, in one allocation: this object, a Piece per
+/// column, and the child pointers. It is reference-counted by the struct and each child, because a
+/// consumer may move children out.
+struct ExportState {
   std::atomic<std::size_t> shares = 0;
-  std::mutex mutex;  // of the columns of pieces, once the struct or a child was released
-  Event event;       // after everything else: whoever has memory may still wait for it
+  std::mutex mutex;  // guards the columns of pieces after the first release
+  Event event;       // destroyed last: a holder of the memory may still wait for it
   void* event_slot = nullptr;
   Table table;
   Column column;
@@ -64,87 +64,89 @@ struct Shipment {
   std::array<const void*, 1> base_buffers = {};
 };
 
-void let_go(Piece& piece, ExportBatch& batch) noexcept {
-  for (Storage*& storage : piece.escaped) {
+void release(Piece& piece, ExportBatch& batch) noexcept {
+  for (Storage*& storage : piece.exported) {
     if (storage != nullptr) batch.end(*std::exchange(storage, nullptr));
   }
 }
 
-void end(Shipment* shipment) noexcept {
+void end(ExportState* state) noexcept {
   {
     ExportBatch batch;
-    for (Piece& piece : shipment->pieces) let_go(piece, batch);
+    for (Piece& piece : state->pieces) release(piece, batch);
   }
-  for (Piece& piece : shipment->pieces) delete std::exchange(piece.own, nullptr);
-  std::destroy_at(shipment);
-  ::operator delete(shipment);
+  for (Piece& piece : state->pieces) delete std::exchange(piece.own, nullptr);
+  std::destroy_at(state);
+  ::operator delete(state);
 }
 
-struct EndShipment {
-  void operator()(Shipment* shipment) const noexcept { end(shipment); }
+struct EndExport {
+  void operator()(ExportState* state) const noexcept { end(state); }
 };
-using ShipmentOwner = std::unique_ptr<Shipment, EndShipment>;
+using ExportStateOwner = std::unique_ptr<ExportState, EndExport>;
 
 /// Throws std::bad_alloc.
-ShipmentOwner make_shipment(std::size_t columns) {
-  static_assert(sizeof(Shipment) % alignof(Piece) == 0 && std::is_trivially_destructible_v<Piece>);
-  // No more than a schema has fields, which are larger.
+ExportStateOwner make_export_state(std::size_t columns) {
+  static_assert(sizeof(ExportState) % alignof(Piece) == 0 &&
+                std::is_trivially_destructible_v<Piece>);
+  // Cannot overflow: a schema has at most this many fields, and fields are larger.
   std::byte* const memory = static_cast<std::byte*>(
-      ::operator new(sizeof(Shipment) + columns * (sizeof(Piece) + sizeof(ArrowArray*))));
-  ShipmentOwner made(::new (static_cast<void*>(memory)) Shipment);
-  Piece* const pieces = reinterpret_cast<Piece*>(memory + sizeof(Shipment));
+      ::operator new(sizeof(ExportState) + columns * (sizeof(Piece) + sizeof(ArrowArray*))));
+  ExportStateOwner made(::new (static_cast<void*>(memory)) ExportState);
+  Piece* const pieces = reinterpret_cast<Piece*>(memory + sizeof(ExportState));
   std::uninitialized_value_construct_n(pieces, columns);
   made->pieces = {pieces, columns};
   made->children = reinterpret_cast<ArrowArray**>(pieces + columns);
   for (std::size_t i = 0; i < columns; ++i) {
-    pieces[i].shipment = made.get();
+    pieces[i].state = made.get();
     made->children[i] = &pieces[i].array;
   }
   return made;
 }
 
-void drop(Shipment* shipment, std::size_t shares = 1) noexcept {
-  if (shipment->shares.fetch_sub(shares, std::memory_order_acq_rel) == shares) end(shipment);
+void drop(ExportState* state, std::size_t shares = 1) noexcept {
+  if (state->shares.fetch_sub(shares, std::memory_order_acq_rel) == shares) end(state);
 }
 
 void release_column(ArrowArray* self) {
   Piece* const piece = static_cast<Piece*>(self->private_data);
-  Shipment* const shipment = piece->shipment;
+  ExportState* const state = piece->state;
   {
     ExportBatch batch;
-    let_go(*piece, batch);
+    release(*piece, batch);
   }
   Column* own = nullptr;
   {
-    const std::lock_guard lock(shipment->mutex);
+    const std::lock_guard lock(state->mutex);
     piece->column = nullptr;
     own = std::exchange(piece->own, nullptr);
   }
   delete own;
   self->release = nullptr;
-  drop(shipment);
+  drop(state);
 }
 
-/// Children that were moved out keep their own columns from now on, and not those of the others.
-void divide(Shipment& shipment) noexcept {
+/// Gives each child that was moved out its own copy of its column, so that the other columns can be
+/// freed.
+void divide(ExportState& state) noexcept {
   {
-    const std::lock_guard lock(shipment.mutex);
-    for (Piece& piece : shipment.pieces) {
+    const std::lock_guard lock(state.mutex);
+    for (Piece& piece : state.pieces) {
       if (piece.column == nullptr) continue;
       try {
         piece.own = new Column(*piece.column);
       } catch (const std::bad_alloc&) {
-        return;  // they keep all of them
+        return;  // out of memory: the children keep all columns alive
       }
       piece.column = piece.own;
     }
   }
-  shipment.table = Table();
+  state.table = Table();
 }
 
 void release_table(ArrowArray* self) {
-  Shipment* const shipment = static_cast<Shipment*>(self->private_data);
-  // Shares of its own and of the children that are still there are given back at once.
+  ExportState* const state = static_cast<ExportState*>(self->private_data);
+  // Drops the references of the struct and of the children that were not moved out in one step.
   std::size_t shares = 1;
   {
     ExportBatch batch;
@@ -153,55 +155,56 @@ void release_table(ArrowArray* self) {
       if (child->release == nullptr) continue;
       Piece* const piece =
           child->release == release_column ? static_cast<Piece*>(child->private_data) : nullptr;
-      if (piece == nullptr || piece->shipment != shipment) {
-        release_of_others(*child);  // somebody put another one there
+      if (piece == nullptr || piece->state != state) {
+        call_release(*child);  // the consumer has put another structure here
         continue;
       }
-      let_go(*piece, batch);
+      release(*piece, batch);
       piece->column = nullptr;
       child->release = nullptr;
       ++shares;
     }
   }
-  if (shares <= shipment->pieces.size()) divide(*shipment);
+  if (shares <= state->pieces.size()) divide(*state);
   self->release = nullptr;
-  drop(shipment, shares);
+  drop(state, shares);
 }
 
-/// Where all memory of a shipment is, in Arrow's words.
-struct Whereabouts {
+/// The Arrow device of all memory of an export.
+struct DeviceLocation {
   ArrowDeviceType type = ARROW_DEVICE_CPU;
   std::int64_t id = -1;
-  const Device* device = nullptr;  // a storage's; none where there is no memory
+  const Device* device = nullptr;  // the device of a storage; null if there is no memory
 
   [[nodiscard]] bool is_known() const noexcept { return device != nullptr; }
 };
 
-Failure no_word(const Storage& storage, CallSite site) noexcept {
+Failure no_device_type(const Storage& storage, CallSite site) noexcept {
   return Failure(ErrorCode::arrow_rejected,
-                 "Arrow has no word for {value} memory of '{device}'. Copy it to the host first.",
+                 "Arrow has no device type for {value} memory of '{device}'. Copy the memory to "
+                 "the host first.",
                  site)
       .with("field", "device")
       .with("value", name(storage.kind()))
       .with("device", storage.device().spec());
 }
 
-Result<Whereabouts> try_name(const Storage& storage, CallSite site) noexcept {
+Result<DeviceLocation> try_name(const Storage& storage, CallSite site) noexcept {
   const Result<abi::DLDevice> word = try_dlpack_device(storage, site);
-  if (!word) return no_word(storage, site);
+  if (!word) return no_device_type(storage, site);
   const bool is_host = word->device_type == ARROW_DEVICE_CPU;
-  return Whereabouts{word->device_type, is_host ? -1 : device_ordinal(storage.device()),
-                     &storage.device()};
+  return DeviceLocation{word->device_type, is_host ? -1 : device_ordinal(storage.device()),
+                        &storage.device()};
 }
 
-/// Where memory of columns would be, of which none goes out: an array without rows is of its device
-/// all the same, and who looks for it there takes no other. Nowhere if they have no buffers.
-Whereabouts find_empty(std::span<const Column> columns) noexcept {
+/// Returns the device of a table without rows: its columns' device, because a consumer looks for an
+/// empty array on that device too. No device if the columns have no buffers.
+DeviceLocation find_empty(std::span<const Column> columns) noexcept {
   for (const Column& column : columns) {
     const ColumnParts& parts = column.parts();
     for (const Buffer* part : {&parts.values, &parts.validity, &parts.offsets}) {
       if (!*part) continue;
-      if (const Result<Whereabouts> named = try_name(*part->storage(), {}); named) return *named;
+      if (const Result<DeviceLocation> named = try_name(*part->storage(), {}); named) return *named;
     }
   }
   return {};
@@ -214,8 +217,8 @@ bool has_first_offset(const Buffer& offsets, std::size_t width) noexcept {
 
 class Packer {
  public:
-  /// `standing`: a stream that was named long before, and may have ended since, or end meanwhile,
-  /// by its owner in another thread.
+  /// `standing`: the stream was passed long ago, to an exported stream of tables. Its owner may
+  /// have ended it, or may end it during the export in another thread.
   Packer(bool is_for_host, const ArrowExport& options, StreamRef standing = {}) noexcept
       : is_for_host_(is_for_host), options_(options), standing_(standing) {}
 
@@ -224,7 +227,7 @@ class Packer {
     const LogicalType& type = column.type();
     const Result<std::size_t> nulls = column.try_count_nulls(rows, options_.site);
     if (!nulls) return nulls.failure();
-    // Without rows there are no values before the first either, for which others want addresses.
+    // Without rows no value is exported, so no address is needed.
     const std::size_t first = rows == 0 ? 0 : parts.first, end = first + rows;
     Result<void> added =
         *nulls == 0 ? Result<void>() : try_add(piece, 0, parts.validity, bitmap_bytes(end));
@@ -232,7 +235,7 @@ class Packer {
     if (added && type.is_variable()) {
       buffers = 3;
       const std::size_t width = size_bytes(type.offset_dtype());
-      // Of no texts nobody need have written where they begin.
+      // A column without texts needs no written offsets.
       if (rows != 0 || has_first_offset(parts.offsets, width)) {
         added = try_add(piece, 1, parts.offsets, (end + 1) * width);
       }
@@ -255,8 +258,8 @@ class Packer {
     return {};
   }
 
-  /// All writers are behind it: the event, or the host.
-  [[nodiscard]] Result<void> try_order(Shipment& shipment) noexcept {
+  /// Makes the event, or the host, wait for all writers.
+  [[nodiscard]] Result<void> try_order(ExportState& state) noexcept {
     if (!where_.is_known()) return {};
     if (where_.type == ARROW_DEVICE_CPU) {
       for (const Mark mark : waits_.all()) {
@@ -268,8 +271,8 @@ class Packer {
     if (!event) return event.failure();
     MarkSet others;
     {
-      // One of another device is not even looked at: that may be closed.
-      const StreamStay stay(standing_.device_id() == where_.device->id() ? standing_ : StreamRef{});
+      // A stream of another device may belong to a closed device, so it is not used.
+      const StreamPin stay(standing_.device_id() == where_.device->id() ? standing_ : StreamRef{});
       StreamRef stream = stay ? standing_ : options_.stream;
       if (!stream.id()) {
         const Result<StreamRef> own = where_.device->try_copy_stream();
@@ -279,7 +282,7 @@ class Packer {
       for (const Mark mark : waits_.all()) {
         if (mark.stream == stream.id()) continue;
         Result<void> queued = stream.try_wait(mark, options_.site);
-        // Marks of other backends are the host's to wait for, while no stream stays for it.
+        // The host waits for marks of other backends, outside the pin of the stream.
         if (!queued && queued.failure().code() == ErrorCode::device_mismatch) {
           queued = others.try_add(mark) ? Result<void>()
                                         : no_host_memory("an Arrow array", options_.site);
@@ -293,17 +296,17 @@ class Packer {
     for (const Mark mark : others.all()) {
       if (Result<void> done = Device::try_wait(mark); !done) return done;
     }
-    shipment.event = *std::move(event);
-    shipment.event_slot = reinterpret_cast<void*>(shipment.event.native().value);
+    state.event = *std::move(event);
+    state.event_slot = reinterpret_cast<void*>(state.event.native().value);
     return {};
   }
 
-  [[nodiscard]] const Whereabouts& where() const noexcept { return where_; }
+  [[nodiscard]] const DeviceLocation& where() const noexcept { return where_; }
 
  private:
   [[nodiscard]] Result<void> try_place(const Storage& storage) {
     const CallSite site = options_.site;
-    // Most are where the one before them was, and the words for that are found only once.
+    // Most storages are on the same device as the one before, so the lookup is cached.
     if (where_.is_known() && storage.kind() == last_kind_ && storage.device() == *where_.device) {
       return {};
     }
@@ -314,22 +317,22 @@ class Packer {
         return {};
       }
       return Failure(ErrorCode::arrow_rejected,
-                     "{value} memory of '{device}' has no address for the host. Export an "
+                     "the host cannot access {value} memory of '{device}'. Export an "
                      "ArrowDeviceArray, or a copy on the host.",
                      site)
           .with("field", "device")
           .with("value", name(storage.kind()))
           .with("device", storage.device().spec());
     }
-    const Result<Whereabouts> named = try_name(storage, site);
+    const Result<DeviceLocation> named = try_name(storage, site);
     if (!named) return named.failure();
     if (!where_.is_known()) {
       where_ = *named;
       if (where_.type != ARROW_DEVICE_CPU && options_.stream.id() &&
           options_.stream.device_id() != storage.device().id()) {
         return Failure(ErrorCode::device_mismatch,
-                       "memory of '{a}' cannot be ordered by a stream of device {b}. Name a stream "
-                       "of its own device.",
+                       "memory of '{a}' cannot be ordered by a stream of device {b}. Use a stream "
+                       "of '{a}'.",
                        site)
             .with("a", storage.device().spec())
             .with("b", options_.stream.device_id().value);
@@ -338,8 +341,8 @@ class Packer {
     }
     if (where_.type == named->type && where_.id == named->id) return {};
     return Failure(ErrorCode::arrow_rejected,
-                   "one array has memory of device ({a}, {a_id}) and of ({b}, {b_id}). Copy its "
-                   "columns to one of them.",
+                   "one array has memory of device ({a}, {a_id}) and of device ({b}, {b_id}). Copy "
+                   "its columns to one device.",
                    site)
         .with("field", "device")
         .with("value", name(storage.kind()))
@@ -363,9 +366,9 @@ class Packer {
       if (Result<void> there = storage.try_ensure(options_.stream, site); !there) return there;
     }
     if (!batch_.try_begin(storage)) return no_host_memory("an Arrow array", site);
-    piece.escaped[index] = &storage;
+    piece.exported[index] = &storage;
     const std::byte* first = storage.first_byte();
-    // The writers are waited for once, for all columns.
+    // The host waits once for the writers of all columns.
     if (!storage.uses().try_collect(Access::read, waits_)) {
       return no_host_memory("an Arrow array", site);
     }
@@ -382,16 +385,16 @@ class Packer {
   const bool is_for_host_;
   const ArrowExport& options_;
   const StreamRef standing_;
-  Whereabouts where_;
-  StorageKind last_kind_ = StorageKind::file;  // once a place is known
+  DeviceLocation where_;
+  StorageKind last_kind_ = StorageKind::file;  // valid if a location is known
   MarkSet waits_;
   ExportBatch batch_;
 };
 
-/// A shipment, with the structure of its root.
+/// Adds the root structure to an export state.
 struct Packed {
   ArrowArray array = {};
-  Whereabouts where = {};
+  DeviceLocation where = {};
   void** event = nullptr;
 };
 
@@ -401,34 +404,33 @@ Result<Packed> try_pack_table(const Table& table, bool is_for_host, const ArrowE
   if (!rows) return rows.failure();
   if (*rows > max_request_bytes) {
     return Failure(ErrorCode::size_overflow,
-                   "Arrow counts rows in 63 bits, and a table has {rows}. Export parts of it.",
+                   "a table has {rows} rows, and Arrow counts rows in 63 bits. Export parts of it.",
                    options.site)
         .with("rows", *rows);
   }
-  ShipmentOwner shipment = make_shipment(table.arity());
-  shipment->table = table;
-  shipment->rows = static_cast<std::size_t>(*rows);
+  ExportStateOwner state = make_export_state(table.arity());
+  state->table = table;
+  state->rows = static_cast<std::size_t>(*rows);
   Packer packer(is_for_host, options, standing);
   for (std::size_t i = 0; i < table.arity(); ++i) {
-    const Column& column = shipment->table.columns()[i];
-    if (Result<void> packed = packer.try_pack(shipment->pieces[i], shipment->rows, column);
-        !packed) {
+    const Column& column = state->table.columns()[i];
+    if (Result<void> packed = packer.try_pack(state->pieces[i], state->rows, column); !packed) {
       return Failure(packed.failure()).with("column", table.schema().fields()[i].name);
     }
   }
-  if (Result<void> ordered = packer.try_order(*shipment); !ordered) return ordered.failure();
-  shipment->shares = 1 + table.arity();
+  if (Result<void> ordered = packer.try_order(*state); !ordered) return ordered.failure();
+  state->shares = 1 + table.arity();
   Packed packed;
-  packed.where = packer.where().is_known() ? packer.where() : find_empty(shipment->table.columns());
-  packed.event = shipment->event_slot != nullptr ? &shipment->event_slot : nullptr;
+  packed.where = packer.where().is_known() ? packer.where() : find_empty(state->table.columns());
+  packed.event = state->event_slot != nullptr ? &state->event_slot : nullptr;
   ArrowArray& array = packed.array;
-  array.length = static_cast<std::int64_t>(shipment->rows);
+  array.length = static_cast<std::int64_t>(state->rows);
   array.n_buffers = 1;
-  array.buffers = shipment->base_buffers.data();
+  array.buffers = state->base_buffers.data();
   array.n_children = static_cast<std::int64_t>(table.arity());
-  array.children = shipment->children;
+  array.children = state->children;
   array.release = release_table;
-  array.private_data = shipment.release();
+  array.private_data = state.release();
   return packed;
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow array", options.site);
@@ -436,21 +438,21 @@ Result<Packed> try_pack_table(const Table& table, bool is_for_host, const ArrowE
 
 Result<Packed> try_pack_column(const Column& column, bool is_for_host,
                                const ArrowExport& options) noexcept try {
-  ShipmentOwner shipment = make_shipment(1);
-  shipment->column = column;
-  shipment->rows = column.capacity();
-  Piece& piece = shipment->pieces[0];
+  ExportStateOwner state = make_export_state(1);
+  state->column = column;
+  state->rows = column.capacity();
+  Piece& piece = state->pieces[0];
   Packer packer(is_for_host, options);
-  if (Result<void> packed = packer.try_pack(piece, shipment->rows, shipment->column); !packed) {
+  if (Result<void> packed = packer.try_pack(piece, state->rows, state->column); !packed) {
     return packed.failure();
   }
-  if (Result<void> ordered = packer.try_order(*shipment); !ordered) return ordered.failure();
-  shipment->shares = 1;
+  if (Result<void> ordered = packer.try_order(*state); !ordered) return ordered.failure();
+  state->shares = 1;
   Packed packed;
-  packed.where = packer.where().is_known() ? packer.where() : find_empty({&shipment->column, 1});
-  packed.event = shipment->event_slot != nullptr ? &shipment->event_slot : nullptr;
+  packed.where = packer.where().is_known() ? packer.where() : find_empty({&state->column, 1});
+  packed.event = state->event_slot != nullptr ? &state->event_slot : nullptr;
   packed.array = piece.array;
-  static_cast<void>(shipment.release());
+  static_cast<void>(state.release());
   return packed;
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow array", options.site);
@@ -471,14 +473,14 @@ Result<void> put(const Result<Packed>& packed, ArrowDeviceArray& out) noexcept {
   return {};
 }
 
-// --- Streams: of arrays, and of arrays with a device
+// --- Exported streams of arrays and of device arrays
 
 struct Chunks {
   std::vector<Table> tables;
   std::size_t next = 0;
   ArrowExport options = {};
-  ArrowDeviceType type = ARROW_DEVICE_CPU;  // of all of them
-  std::int64_t id = -1;                     // of those without memory
+  ArrowDeviceType type = ARROW_DEVICE_CPU;  // the same for all tables
+  std::int64_t id = -1;                     // for tables without memory
   std::string error;
 };
 
@@ -487,7 +489,7 @@ Chunks& chunks_of(Stream* stream) noexcept {
   return *static_cast<Chunks*>(stream->private_data);
 }
 
-/// What errno says the failure is.
+/// Returns the errno value for a failure.
 int fail(Chunks& chunks, const Failure& failure) noexcept try {
   chunks.error = failure.text();
   return failure.code() == ErrorCode::out_of_memory ? ENOMEM : EIO;
@@ -509,8 +511,7 @@ Result<void> try_next(Chunks& chunks, ArrowDeviceArray* out) noexcept {
   const CallSite site = chunks.options.site;
   if (out == nullptr) return no_structure(site);
   *out = {};
-  // The stream was named long before the other side asks. It is one of some device, and a later
-  // table may be of another of its kind.
+  // The stream was passed when the export was made. Its device may not be the device of this table.
   Result<void> made =
       put(try_pack_table(chunks.tables[chunks.next], false, {.site = site}, chunks.options.stream),
           *out);
@@ -529,7 +530,7 @@ int get_next(Stream* stream, Array* out) {
     return 0;
   }
   if (const Result<void> made = try_next(chunks, out); !made) return fail(chunks, made.failure());
-  // The first one stays, for its schema.
+  // The first table is kept for its schema.
   if (chunks.next != 0) chunks.tables[chunks.next] = Table();
   ++chunks.next;
   return 0;
@@ -547,15 +548,15 @@ void release_stream(Stream* stream) {
   stream->release = nullptr;
 }
 
-/// Where the memory of a table is. Nowhere if there is none.
-Result<Whereabouts> try_find(const Table& table, CallSite site) noexcept {
+/// Returns the location of a table's memory, or none if it has no memory.
+Result<DeviceLocation> try_find(const Table& table, CallSite site) noexcept {
   for (const Column& column : table.columns()) {
     const ColumnParts& parts = column.parts();
     for (const Buffer* part : {&parts.values, &parts.validity, &parts.offsets}) {
       if (*part && part->size_bytes() != 0) return try_name(*part->storage(), site);
     }
   }
-  return Whereabouts{};
+  return DeviceLocation{};
 }
 
 Result<void> try_make_stream(std::span<const Table> tables, Chunks& chunks,
@@ -563,7 +564,9 @@ Result<void> try_make_stream(std::span<const Table> tables, Chunks& chunks,
   const CallSite site = options.site;
   if (tables.empty()) {
     return Failure(ErrorCode::invalid_argument,
-                   "'{name}' of a stream are {value}. Give at least one, for its schema.", site)
+                   "'{name}' of a stream are {value}. Pass at least one, because the schema comes "
+                   "from it.",
+                   site)
         .with("name", "tables")
         .with("value", std::uint64_t{0});
   }
@@ -597,26 +600,26 @@ bool is_untouched(const Piece& piece, const ArrowArray& array) noexcept {
 
 const Table* exported_table(const ArrowArray& array) noexcept {
   if (array.release != release_table) return nullptr;
-  const Shipment& shipment = *static_cast<const Shipment*>(array.private_data);
-  if (array.length != static_cast<std::int64_t>(shipment.rows) || array.offset != 0 ||
-      array.n_children != static_cast<std::int64_t>(shipment.pieces.size()) ||
-      array.children != shipment.children) {
+  const ExportState& state = *static_cast<const ExportState*>(array.private_data);
+  if (array.length != static_cast<std::int64_t>(state.rows) || array.offset != 0 ||
+      array.n_children != static_cast<std::int64_t>(state.pieces.size()) ||
+      array.children != state.children) {
     return nullptr;
   }
-  for (std::size_t i = 0; i < shipment.pieces.size(); ++i) {
-    const Piece& piece = shipment.pieces[i];
-    // One that was moved out has no column here to look at.
-    if (shipment.children[i] != &piece.array || piece.array.release != release_column) {
+  for (std::size_t i = 0; i < state.pieces.size(); ++i) {
+    const Piece& piece = state.pieces[i];
+    // A child that was moved out no longer refers to a column of this state.
+    if (state.children[i] != &piece.array || piece.array.release != release_column) {
       return nullptr;
     }
-    const std::size_t first = shipment.rows == 0 ? 0 : piece.column->parts().first;
+    const std::size_t first = state.rows == 0 ? 0 : piece.column->parts().first;
     if (piece.array.private_data != &piece || piece.array.length != array.length ||
         piece.array.offset != static_cast<std::int64_t>(first) ||
         piece.array.buffers != piece.buffers.data()) {
       return nullptr;
     }
   }
-  return &shipment.table;
+  return &state.table;
 }
 
 ExportedColumn exported_column(const ArrowArray& array) noexcept {
@@ -624,7 +627,7 @@ ExportedColumn exported_column(const ArrowArray& array) noexcept {
   const Piece& piece = *static_cast<const Piece*>(array.private_data);
   if (!is_untouched(piece, array)) return {};
   try {
-    const std::lock_guard lock(piece.shipment->mutex);
+    const std::lock_guard lock(piece.state->mutex);
     return {*piece.column, static_cast<std::size_t>(array.length)};
   } catch (const std::bad_alloc&) {
     return {};
@@ -680,7 +683,7 @@ Result<void> try_export_arrow(std::span<const Table> tables, ArrowDeviceArrayStr
   if (Result<void> made = try_make_stream(tables, *chunks, options); !made) return made;
   bool is_known = false;
   for (const Table& table : chunks->tables) {
-    const Result<Whereabouts> there = try_find(table, site);
+    const Result<DeviceLocation> there = try_find(table, site);
     if (!there) return there.failure();
     if (!there->is_known()) continue;
     if (!std::exchange(is_known, true)) {
@@ -689,8 +692,8 @@ Result<void> try_export_arrow(std::span<const Table> tables, ArrowDeviceArrayStr
     }
     if (there->type == chunks->type) continue;
     return Failure(ErrorCode::arrow_rejected,
-                   "one stream has memory of device type {a} and of {b}. Copy its tables to one of "
-                   "them, or give several streams.",
+                   "one stream has memory of device type {a} and of device type {b}. Copy its "
+                   "tables to one device, or export several streams.",
                    site)
         .with("field", "device_type")
         .with_signed("a", chunks->type)
@@ -698,7 +701,7 @@ Result<void> try_export_arrow(std::span<const Table> tables, ArrowDeviceArrayStr
   }
   for (const Table& table : chunks->tables) {
     if (is_known) break;
-    const Whereabouts there = find_empty(table.columns());
+    const DeviceLocation there = find_empty(table.columns());
     is_known = there.is_known();
     chunks->type = there.type;
     chunks->id = there.id;

@@ -27,10 +27,10 @@
 namespace tern {
 namespace {
 
-// --- Whose the structure is
+// --- Ownership of the structure
 
-/// An array of somebody else's, moved here, with a share for each storage that was made of it. The
-/// last one releases it.
+/// A foreign array, moved here, and reference-counted by the storages over its buffers. The last
+/// one releases the array.
 struct Holder {
   ArrowArray array = {};
   std::atomic<std::size_t> shares = 1;
@@ -39,11 +39,11 @@ struct Holder {
 void drop(void* context) noexcept {
   Holder* const holder = static_cast<Holder*>(context);
   if (holder->shares.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  release_of_others(holder->array);
+  call_release(holder->array);
   delete holder;
 }
 
-/// Released when this ends, unless somebody took it over.
+/// Releases the structure at the end of the scope, unless ownership was passed on.
 template <class Structure>
 class Owned {
  public:
@@ -51,16 +51,16 @@ class Owned {
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
   ~Owned() {
-    if (structure_ != nullptr) release_of_others(*structure_);
+    if (structure_ != nullptr) call_release(*structure_);
   }
 
  private:
   Structure* structure_;
 };
 
-// --- Structure: looked at before any memory is
+// --- Checks of the structure, before memory is read
 
-/// A column as its structure describes it.
+/// A column as described by its structure.
 struct Leaf {
   ArrowWhere where;
   const LogicalType* type = nullptr;
@@ -68,17 +68,17 @@ struct Leaf {
   bool is_view = false;
   const void* const* buffers = nullptr;
   std::size_t buffer_count = 0;
-  std::size_t first = 0;  // in the buffers
+  std::size_t first = 0;  // index of the first value in the buffers
   std::size_t rows = 0;
-  std::optional<std::size_t> null_count = {};  // as it is said, until the host has counted
-  // Bytes of the bitmap, the values, the offsets.
+  std::optional<std::size_t> null_count = {};  // as stated, until the host has counted
+  // Sizes in bytes of the bitmap, the values and the offsets.
   std::size_t bitmap = 0, values = 0, offsets = 0;
 };
 
-/// No address space has more bytes, so nothing has more values or texts so long.
+/// An upper bound for lengths and offsets: no address space is larger.
 constexpr std::int64_t max_bytes = std::int64_t{1} << 56;
 
-/// Rows of a struct that its children have to have.
+/// The rows of a struct that each child must cover.
 struct Window {
   std::size_t first = 0, rows = 0;
 };
@@ -86,28 +86,30 @@ struct Window {
 Result<Window> try_window(const ArrowArray& array, const ArrowWhere& where,
                           CallSite site) noexcept {
   if (array.release == nullptr) {
-    return arrow_rejected(where, "release", "null", "it was released, or moved from", site);
+    return arrow_rejected(where, "release", "null", "the structure was released or moved from",
+                          site);
   }
   if (array.length < 0) {
-    return arrow_rejected(where, "length", array.length, "lengths are not negative", site);
+    return arrow_rejected(where, "length", array.length, "a length must not be negative", site);
   }
   if (array.offset < 0) {
-    return arrow_rejected(where, "offset", array.offset, "offsets are not negative", site);
+    return arrow_rejected(where, "offset", array.offset, "an offset must not be negative", site);
   }
   if (array.length > max_bytes) {
-    return arrow_rejected(where, "length", array.length, "no memory has so many values", site);
+    return arrow_rejected(where, "length", array.length, "the length exceeds the address space",
+                          site);
   }
   if (array.offset > max_bytes - array.length) {
     return arrow_rejected(where, "offset", array.offset,
-                          "with the length it is more than any memory has", site);
+                          "offset plus length exceeds the address space", site);
   }
   if (array.null_count < -1 || array.null_count > array.length) {
     return arrow_rejected(where, "null_count", array.null_count,
-                          "it may be -1, or 0 up to the length", site);
+                          "it must be -1, or from 0 to the length", site);
   }
   if (array.dictionary != nullptr) {
-    return arrow_rejected(where, "dictionary", "set", "dictionaries are not taken; decode them",
-                          site);
+    return arrow_rejected(where, "dictionary", "set",
+                          "dictionaries are not supported. Decode them first", site);
   }
   return Window{static_cast<std::size_t>(array.offset), static_cast<std::size_t>(array.length)};
 }
@@ -117,29 +119,33 @@ Result<void> check_buffers(const ArrowArray& array, const ArrowWhere& where, std
   constexpr std::int64_t most = std::int64_t{1} << 20;
   if (has_more ? array.n_buffers < expected || array.n_buffers > most
                : array.n_buffers != expected) {
-    return arrow_rejected(where, "n_buffers", array.n_buffers,
-                          "a struct has 1, numbers 2, texts 3, views of texts 3 or more", site);
+    return arrow_rejected(
+        where, "n_buffers", array.n_buffers,
+        "a struct has 1 buffer, a number column 2, a text column 3, a text view column 3 or more",
+        site);
   }
   if (array.buffers == nullptr) {
-    return arrow_rejected(where, "buffers", "null", "there is an address for each", site);
+    return arrow_rejected(where, "buffers", "null", "the list of buffers must not be null", site);
   }
   return {};
 }
 
-/// Is there an address, for values that can be there?
+/// Checks that the values have an address, that their bytes fit the address space, and that they
+/// are aligned.
 Result<void> check_address(const ArrowWhere& where, const char* field, const void* address,
                            std::size_t bytes, std::size_t alignment, CallSite site) noexcept {
   if (bytes == 0) return {};
   if (address == nullptr) {
-    return arrow_rejected(where, field, "null", "there are values, which have an address", site);
+    return arrow_rejected(where, field, "null", "a buffer with values needs an address", site);
   }
   const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(address);
   if (bytes > static_cast<std::size_t>(max_bytes) || !checked_add(first, bytes)) {
-    return arrow_rejected(where, field, bytes, "so many bytes leave the address space", site);
+    return arrow_rejected(where, field, bytes, "the bytes exceed the address space", site);
   }
   if (first % alignment != 0) {
     return arrow_rejected(where, field, first % alignment,
-                          "beyond a multiple of its width no value can be; copy them", site);
+                          "values must be aligned to their width. Copy them to aligned memory",
+                          site);
   }
   return {};
 }
@@ -149,7 +155,7 @@ Result<Leaf> try_leaf(const ArrowArray& array, const ArrowWhere& where, const Fi
   const Result<Window> own = try_window(array, where, site);
   if (!own) return own.failure();
   if (array.n_children != 0) {
-    return arrow_rejected(where, "n_children", array.n_children, "this type has none", site);
+    return arrow_rejected(where, "n_children", array.n_children, "this type has no children", site);
   }
   const LogicalType& type = field.type;
   if (Result<void> fine =
@@ -164,17 +170,19 @@ Result<Leaf> try_leaf(const ArrowArray& array, const ArrowWhere& where, const Fi
   if (array.null_count >= 0) leaf.null_count = static_cast<std::size_t>(array.null_count);
   if (leaf.null_count.value_or(0) > 0) {
     if (array.buffers[0] == nullptr) {
-      return arrow_rejected(where, "buffers[0]", "null", "there are nulls, and no bitmap", site);
+      return arrow_rejected(where, "buffers[0]", "null",
+                            "the column has nulls, so it needs a bitmap", site);
     }
     if (!field.is_nullable) {
       return arrow_rejected(where, "null_count", array.null_count,
-                            "the schema says that there are no nulls", site);
+                            "the schema declares the column as not nullable", site);
     }
   }
   if (array.buffers[0] == nullptr) leaf.null_count = 0;
   if (parent) {
     if (!is_within(parent->first, parent->rows, own->rows)) {
-      return arrow_rejected(where, "length", array.length, "it is as long as the struct", site);
+      return arrow_rejected(where, "length", array.length, "it must cover the rows of the struct",
+                            site);
     }
     if (parent->rows != own->rows && leaf.null_count != 0u) leaf.null_count = {};
     leaf.first += parent->first;
@@ -184,7 +192,8 @@ Result<Leaf> try_leaf(const ArrowArray& array, const ArrowWhere& where, const Fi
   const bool is_empty = leaf.rows == 0;
   if (array.buffers[0] != nullptr) leaf.bitmap = is_empty ? 0 : bitmap_bytes(end);
   const auto too_long = [&] {
-    return arrow_rejected(where, "length", array.length, "its bytes overflow 64 bits", site);
+    return arrow_rejected(where, "length", array.length, "its size in bytes overflows 64 bits",
+                          site);
   };
   if (is_view) {
     const std::optional<std::size_t> bytes = checked_multiply(end, 16);
@@ -212,7 +221,7 @@ Result<Leaf> try_leaf(const ArrowArray& array, const ArrowWhere& where, const Fi
   return leaf;
 }
 
-// --- Contents: what the host can read without asking anybody
+// --- Checks of the contents that the host can read
 
 template <class Offset>
 Result<std::size_t> try_last_offset(const Leaf& leaf, const void* raw, CallSite site) noexcept {
@@ -223,7 +232,7 @@ Result<std::size_t> try_last_offset(const Leaf& leaf, const void* raw, CallSite 
     std::memcpy(&at, offsets + i * sizeof at, sizeof at);
     if (at < before) {
       return arrow_rejected(leaf.where, "buffers[1][i]", static_cast<std::int64_t>(at),
-                            "offsets are not negative and do not decrease", site);
+                            "offsets must not be negative and must not decrease", site);
     }
     before = at;
   }
@@ -244,7 +253,7 @@ bool is_utf8(std::string_view text) noexcept {
       if ((static_cast<unsigned char>(text[i + k]) & 0xC0) != 0x80) return false;
     }
     const unsigned second = length > 1 ? static_cast<unsigned char>(text[i + 1]) : 0;
-    // Longer than need be, halves of pairs, and beyond the last character there is.
+    // Overlong forms, surrogates, and code points above U+10FFFF.
     if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
         (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F)) {
       return false;
@@ -264,19 +273,20 @@ Result<void> check_texts(const Leaf& leaf, CallSite site) noexcept {
     std::memcpy(bounds, offsets + i * sizeof(Offset), sizeof bounds);
     if (bounds[0] == bounds[1]) continue;
     if (!is_utf8({data + bounds[0], static_cast<std::size_t>(bounds[1] - bounds[0])})) {
-      return arrow_rejected(leaf.where, "buffers[2] at row", i - leaf.first, "texts are UTF-8",
+      return arrow_rejected(leaf.where, "buffers[2] at row", i - leaf.first, "texts must be UTF-8",
                             site);
     }
   }
   return {};
 }
 
-/// Texts whose structure has views, as views.
+/// Returns the texts of a text view column.
 Result<std::vector<std::string_view>> try_views(const Leaf& leaf, CallSite site) {
   const std::size_t variadic = leaf.buffer_count - 3;
   const auto* const sizes = static_cast<const std::byte*>(leaf.buffers[leaf.buffer_count - 1]);
   if (variadic != 0 && sizes == nullptr) {
-    return arrow_rejected(leaf.where, "buffers[n - 1]", "null", "it holds the sizes of the others",
+    return arrow_rejected(leaf.where, "buffers[n - 1]", "null",
+                          "this buffer holds the sizes of the other buffers and must be present",
                           site);
   }
   std::vector<std::string_view> texts(leaf.rows);
@@ -290,7 +300,8 @@ Result<std::vector<std::string_view>> try_views(const Leaf& leaf, CallSite site)
     std::memcpy(words, view, sizeof words);
     const std::int32_t length = words[0], index = words[2], offset = words[3];
     if (length < 0) {
-      return arrow_rejected(leaf.where, "buffers[1][i].length", length, "it is not negative", site);
+      return arrow_rejected(leaf.where, "buffers[1][i].length", length, "it must not be negative",
+                            site);
     }
     if (length <= 12) {
       texts[i] = {reinterpret_cast<const char*>(view + 4), static_cast<std::size_t>(length)};
@@ -298,37 +309,39 @@ Result<std::vector<std::string_view>> try_views(const Leaf& leaf, CallSite site)
     }
     if (index < 0 || static_cast<std::size_t>(index) >= variadic) {
       return arrow_rejected(leaf.where, "buffers[1][i].buffer_index", index,
-                            "there are not so many buffers", site);
+                            "the index exceeds the number of buffers", site);
     }
     std::int64_t size;
     std::memcpy(&size, sizes + static_cast<std::size_t>(index) * sizeof size, sizeof size);
     if (size < 0) {
-      return arrow_rejected(leaf.where, "buffers[n - 1][i]", size, "sizes are not negative", site);
+      return arrow_rejected(leaf.where, "buffers[n - 1][i]", size, "a size must not be negative",
+                            site);
     }
     if (offset < 0 || !is_within(static_cast<std::size_t>(offset), static_cast<std::size_t>(length),
                                  static_cast<std::size_t>(size))) {
       return arrow_rejected(leaf.where, "buffers[1][i].offset", offset,
-                            "the text leaves its buffer", site);
+                            "the text exceeds its buffer", site);
     }
     const void* const data = leaf.buffers[2 + static_cast<std::size_t>(index)];
     if (data == nullptr) {
-      return arrow_rejected(leaf.where, "buffers[2 + i]", "null", "it holds texts", site);
+      return arrow_rejected(leaf.where, "buffers[2 + i]", "null",
+                            "a buffer with texts needs an address", site);
     }
     texts[i] = {static_cast<const char*>(data) + offset, static_cast<std::size_t>(length)};
   }
   return texts;
 }
 
-// --- Memory
+// --- Storages
 
-/// What all columns of an import have in common.
+/// State that all columns of an import share.
 struct Arrival {
   const Device& device;
   Holder* holder;
-  bool is_readable;  // by the host, as it is
+  bool is_readable;  // whether the host can read the buffers in place
   Mark ready;
   const ArrowImport& options;
-  PointerInfo known = {};  // of the buffer that was taken last
+  PointerInfo known = {};  // of the buffer that was adopted last
 };
 
 Result<Buffer> try_adopt_part(Arrival& arrival, const void* address, std::size_t bytes,
@@ -351,11 +364,11 @@ Result<Buffer> try_adopt_part(Arrival& arrival, const void* address, std::size_t
   return adopted;
 }
 
-/// The texts of a column in offsets of Tern's own.
+/// Copies the texts of a text view column into a new column with offsets.
 Result<Column> try_convert_views(const Leaf& leaf, const Arrival& arrival) noexcept try {
   const CallSite site = arrival.options.site;
   if (!arrival.is_readable) {
-    return arrow_rejected(leaf.where, "format", "v", "views of texts are taken on the host only",
+    return arrow_rejected(leaf.where, "format", "v", "text views are supported on the host only",
                           site);
   }
   const Result<std::vector<std::string_view>> texts = try_views(leaf, site);
@@ -368,7 +381,7 @@ Result<Column> try_convert_views(const Leaf& leaf, const Arrival& arrival) noexc
   if (arrival.options.checks_text && leaf.type->is_text()) {
     for (std::size_t i = 0; i < texts->size(); ++i) {
       if (!is_utf8((*texts)[i])) {
-        return arrow_rejected(leaf.where, "buffers at row", i, "texts are UTF-8", site);
+        return arrow_rejected(leaf.where, "buffers at row", i, "texts must be UTF-8", site);
       }
     }
   }
@@ -379,7 +392,7 @@ Result<Column> try_convert_views(const Leaf& leaf, const Arrival& arrival) noexc
   return no_host_memory("an Arrow array", arrival.options.site);
 }
 
-/// How many bytes of texts there are: by the last offset.
+/// Returns the number of text bytes: the last offset.
 Result<std::size_t> try_data_bytes(const Leaf& leaf, const Arrival& arrival,
                                    const Buffer& offsets) noexcept {
   const CallSite site = arrival.options.site;
@@ -405,7 +418,7 @@ Result<std::size_t> try_data_bytes(const Leaf& leaf, const Arrival& arrival,
   }
   if (ends[0] < 0 || ends[1] < ends[0]) {
     return arrow_rejected(leaf.where, "buffers[1][i]", ends[ends[0] < 0 ? 0 : 1],
-                          "offsets are not negative and do not decrease", site);
+                          "offsets must not be negative and must not decrease", site);
   }
   return static_cast<std::size_t>(ends[1]);
 }
@@ -414,8 +427,8 @@ std::size_t nulls_in(const void* bits, std::size_t first, std::size_t rows) noex
   return rows - count_bits(static_cast<const std::byte*>(bits), first, rows);
 }
 
-/// Everything that can be known of the contents of a column before memory is made of it. Nulls are
-/// counted here, whatever was said of them.
+/// Checks the contents of a column before storages are made. Counts the nulls itself if the host
+/// can read the bitmap.
 Result<void> check_contents(Leaf& leaf, const Arrival& arrival) noexcept {
   if (!arrival.is_readable) return {};
   const CallSite site = arrival.options.site;
@@ -424,7 +437,7 @@ Result<void> check_contents(Leaf& leaf, const Arrival& arrival) noexcept {
     if (leaf.null_count == 0u) leaf.bitmap = 0;
     if (!leaf.is_nullable && leaf.null_count != 0u) {
       return arrow_rejected(leaf.where, "buffers[0]", *leaf.null_count,
-                            "the schema says that there are no nulls", site);
+                            "the schema declares the column as not nullable", site);
     }
   }
   if (leaf.type->is_variable() && !leaf.is_view) {
@@ -443,26 +456,27 @@ Result<void> check_contents(Leaf& leaf, const Arrival& arrival) noexcept {
   return {};
 }
 
-/// The bitmap of a struct, whose rows are all there: those of a table have no nulls.
+/// The bitmap of a struct. The rows of a table cannot be null, so every bit must be set.
 struct RootBitmap {
-  const void* bits = nullptr;  // null: there is none to look at
+  const void* bits = nullptr;  // null: there is no bitmap to check
   Window rows = {};
   std::int64_t said = 0;
 };
 
 Result<void> check_root(const RootBitmap& root, const Arrival& arrival) noexcept {
   if (root.bits == nullptr || root.rows.rows == 0) return {};
-  // Where the host cannot count, it has to be said that there are none.
+  // If the host cannot count, the structure must state that there are no nulls.
   const std::size_t nulls = arrival.is_readable
                                 ? nulls_in(root.bits, root.rows.first, root.rows.rows)
                                 : static_cast<std::size_t>(root.said);
   if (nulls == 0) return {};
   return arrow_rejected({"array"}, arrival.is_readable ? "buffers[0]" : "null_count",
                         static_cast<std::int64_t>(nulls),
-                        "rows of a table are not null; their values are", arrival.options.site);
+                        "a row of a table cannot be null; only its values can",
+                        arrival.options.site);
 }
 
-/// No values have no memory, but a device.
+/// A column without values has no memory, but it has a device.
 Result<Column> try_nothing(const Device& device, const LogicalType& type,
                            const ArrowImport& options) {
   Result<Buffer> none = Buffer::try_make(device, Shape::flat(0), type.dtype(),
@@ -504,12 +518,13 @@ Result<Column> try_take(const Leaf& leaf, Arrival& arrival) noexcept try {
   parts.values = *std::move(adopted);
   return Column::try_over(*leaf.type, leaf.rows, std::move(parts), site);
 } catch (const std::bad_alloc&) {
-  return no_host_memory("an Arrow array", arrival.options.site);  // for the name of a zone
+  return no_host_memory("an Arrow array",
+                        arrival.options.site);  // the copy of the time zone failed
 }
 
 // --- Devices
 
-/// Where the memory of a structure is, and when it is ready.
+/// The device of a structure's memory, and its event.
 struct Origin {
   bool is_device_array = false;
   std::int64_t id = -1;
@@ -522,8 +537,8 @@ Result<void> check_place(const Origin& origin, const Device& device, CallSite si
   const ArrowWhere where = {root};
   const auto elsewhere = [&](const char* what) {
     return Failure(ErrorCode::device_mismatch,
-                   "an Arrow array on {b} (device {type}, {ordinal}) is no memory of '{a}'. Import "
-                   "it there.",
+                   "an Arrow array on {b} (device {type}, {ordinal}) is not memory of '{a}'. "
+                   "Import it with its own device.",
                    site)
         .with("a", device.is_open() ? device.spec() : std::string_view("no device"))
         .with("b", what)
@@ -535,10 +550,12 @@ Result<void> check_place(const Origin& origin, const Device& device, CallSite si
   switch (origin.type) {
     case ARROW_DEVICE_CPU:
       if (origin.id != -1 && origin.id != 0) {
-        return arrow_rejected(where, "device_id", origin.id, "the host is device (1, -1)", site);
+        return arrow_rejected(where, "device_id", origin.id, "the host must be device (1, -1)",
+                              site);
       }
       if (origin.event != nullptr) {
-        return arrow_rejected(where, "sync_event", "set", "the host has no events", site);
+        return arrow_rejected(where, "sync_event", "set", "a host array must not have an event",
+                              site);
       }
       return device.info().is_host ? Result<void>() : Result<void>(elsewhere("the host"));
     case ARROW_DEVICE_CUDA:
@@ -546,7 +563,7 @@ Result<void> check_place(const Origin& origin, const Device& device, CallSite si
     case ARROW_DEVICE_CUDA_MANAGED:
     case ARROW_DEVICE_EXT_DEV:
       if (origin.id < 0 || origin.id > std::numeric_limits<std::int32_t>::max()) {
-        return arrow_rejected(where, "device_id", origin.id, "devices are counted from 0", site);
+        return arrow_rejected(where, "device_id", origin.id, "device numbers start at 0", site);
       }
       if (origin.type == ARROW_DEVICE_EXT_DEV
               ? device.info().backend == "sim" && device_ordinal(device) == origin.id
@@ -559,11 +576,11 @@ Result<void> check_place(const Origin& origin, const Device& device, CallSite si
     default:
       return arrow_rejected(
           where, "device_type", origin.type,
-          "known are 1 (host), 2 (CUDA), 3 (pinned), 12 (simulated) and 13 (managed)", site);
+          "supported types: 1 (host), 2 (CUDA), 3 (pinned), 12 (simulated), 13 (managed)", site);
   }
 }
 
-/// Waits for the event of a structure: on the stream, or the host does.
+/// Waits for the event of a structure: on the stream if there is one, else on the host.
 Result<Mark> try_ready(const Origin& origin, const Device& device,
                        const ArrowImport& options) noexcept {
   if (origin.event == nullptr) return Mark();
@@ -576,10 +593,10 @@ Result<Mark> try_ready(const Origin& origin, const Device& device,
     return done ? Result<Mark>(Mark()) : Result<Mark>(done.failure());
   }
   if (options.stream.device_id() != device.id()) {
-    return Failure(ErrorCode::device_mismatch,
-                   "an array of '{a}' cannot be waited for by a stream of device {b}. Name a "
-                   "stream of its own device.",
-                   options.site)
+    return Failure(
+               ErrorCode::device_mismatch,
+               "a stream of device {b} cannot wait for an array of '{a}'. Use a stream of '{a}'.",
+               options.site)
         .with("a", device.spec())
         .with("b", options.stream.device_id().value);
   }
@@ -589,15 +606,15 @@ Result<Mark> try_ready(const Origin& origin, const Device& device,
   return options.stream.try_mark();
 }
 
-/// May the host look at the buffers as they are?
+/// Returns whether the host can read the buffers in place.
 bool is_readable(const Origin& origin) noexcept {
   return origin.type == ARROW_DEVICE_CPU || origin.type == ARROW_DEVICE_CUDA_HOST ||
          origin.type == ARROW_DEVICE_CUDA_MANAGED;
 }
 
-// --- Both
+// --- Arrays and device arrays
 
-/// Moves the array to where its storages keep it, and makes columns of it.
+/// Moves the array into a reference-counted holder and makes columns over its buffers.
 Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
                                         const Origin& origin, const RootBitmap& root,
                                         std::span<Leaf> leaves, const ArrowImport& options) noexcept
@@ -608,7 +625,7 @@ Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
   if (!ready) return ready.failure();
   bool can_read = is_readable(origin);
   if (can_read && *ready) {
-    // It is looked at now, so it has to be there now.
+    // The host reads the contents now, so the event must be complete now.
     if (Result<void> done = Device::try_wait(*ready); !done) return done.failure();
   }
   const Arrival looking = {device, nullptr, can_read, *ready, options};
@@ -630,7 +647,7 @@ Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
   return no_host_memory("an Arrow array", options.site);
 }
 
-/// Are the columns what a schema says, whatever they are called there?
+/// Returns whether the columns have the types of the schema. Names are ignored.
 bool is_renamed(const Table& ours, const ArrowArray& array, const ArrowFields& fields) noexcept {
   if (ours.arity() != fields.schema.size()) return false;
   for (std::size_t i = 0; i < ours.arity(); ++i) {
@@ -655,8 +672,8 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
     const bool is_same = ours->schema() == fields.schema;
     if (is_here && (is_same || is_renamed(*ours, *array, fields))) {
       if (is_same && ours->rows() == static_cast<std::uint64_t>(array->length)) return *ours;
-      // Fields have other names, or the count of rows was written since: what was exported are
-      // these.
+      // Field names differ, or the row count was written since the export: use the exported
+      // columns.
       std::vector<Column> columns;
       for (const Column& column : ours->columns()) {
         columns.push_back(column.try_slice(0, window->rows, site).value());
@@ -668,24 +685,24 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
   const std::int64_t arity = static_cast<std::int64_t>(fields.schema.size());
   if (array->n_children != arity) {
     return arrow_rejected(root, "n_children", array->n_children,
-                          "the schema has another number of fields", site);
+                          "it must equal the number of fields of the schema", site);
   }
   if (Result<void> fine = check_buffers(*array, root, 1, false, site); !fine) {
     return fine.failure();
   }
   if (arity != 0 && array->children == nullptr) {
-    return arrow_rejected(root, "children", "null", "a struct with fields has them", site);
+    return arrow_rejected(root, "children", "null", "a struct with fields needs children", site);
   }
   if (array->null_count > 0) {
     return arrow_rejected(root, "null_count", array->null_count,
-                          "rows of a table are not null; their values are", site);
+                          "a row of a table cannot be null; only its values can", site);
   }
   std::vector<Leaf> leaves;
   leaves.reserve(fields.schema.size());
   for (std::int64_t i = 0; i < arity; ++i) {
     const ArrowArray* const child = array->children[i];
     if (child == nullptr) {
-      return arrow_rejected(root, "children[i]", "null", "every field has one", site);
+      return arrow_rejected(root, "children[i]", "null", "every field needs a child", site);
     }
     const std::size_t index = static_cast<std::size_t>(i);
     const bool is_view = index < fields.views.size() && fields.views[index];
@@ -704,10 +721,10 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
     return there.failure();
   }
   if (arity == 0) {
-    // A length that no column has is not one to read bits for.
+    // A length that no column covers is rejected before its bitmap is read.
     if (bitmap.bits != nullptr && array->null_count < 0 && window->rows != 0) {
       return arrow_rejected(root, "null_count", array->null_count,
-                            "a struct without fields says how many rows are null: 0", site);
+                            "a struct without fields must have no null rows", site);
     }
     bitmap.bits = nullptr;
   }
@@ -766,7 +783,8 @@ Origin origin_of(const ArrowDeviceArray* array) noexcept {
 ArrowArray& array_of(ArrowArray& chunk) noexcept { return chunk; }
 ArrowArray& array_of(ArrowDeviceArray& chunk) noexcept { return chunk.array; }
 
-/// Can chunks of the stream be memory of the device at all? Asked before it is asked for any.
+/// Checks, before the first chunk is requested, that chunks of the stream can be memory of the
+/// device.
 Result<void> check_chunks(const ArrowArrayStream&, const Device&, CallSite) noexcept { return {}; }
 Result<void> check_chunks(const ArrowDeviceArrayStream& stream, const Device& device,
                           CallSite site) noexcept {
@@ -782,10 +800,10 @@ Result<Origin> try_origin(const ArrowDeviceArrayStream& stream, const ArrowDevic
                           CallSite site) noexcept {
   if (chunk.device_type == stream.device_type) return origin_of(&chunk);
   return arrow_rejected({"device_array"}, "device_type", chunk.device_type,
-                        "chunks are of the device type that their stream names", site);
+                        "a chunk must have the device type of its stream", site);
 }
 
-/// All chunks, which are `Chunk`s, of a stream.
+/// Reads all chunks of a stream.
 template <class Chunk, class Stream>
 Result<Table> try_import_stream(const Device& device, Stream* stream,
                                 const ArrowImport& options) noexcept try {
@@ -793,21 +811,22 @@ Result<Table> try_import_stream(const Device& device, Stream* stream,
   const ArrowWhere where = {"stream"};
   if (stream == nullptr) return no_structure("stream", site);
   if (stream->release == nullptr) {
-    return arrow_rejected(where, "release", "null", "it was released, or moved from", site);
+    return arrow_rejected(where, "release", "null", "the structure was released or moved from",
+                          site);
   }
   const Owned<Stream> owned(stream);
   if (stream->get_schema == nullptr) {
-    return arrow_rejected(where, "get_schema", "null", "a stream has a schema", site);
+    return arrow_rejected(where, "get_schema", "null", "the stream must have get_schema", site);
   }
   if (stream->get_next == nullptr) {
-    return arrow_rejected(where, "get_next", "null", "a stream has chunks", site);
+    return arrow_rejected(where, "get_next", "null", "the stream must have get_next", site);
   }
   if (Result<void> here = check_chunks(*stream, device, site); !here) return here.failure();
   const auto failed = [&](const char* field, int code) {
     const char* const text =
         stream->get_last_error != nullptr ? stream->get_last_error(stream) : nullptr;
     Failure failure =
-        arrow_rejected(where, field, code, "it gives 0, or the number of an error", site);
+        arrow_rejected(where, field, code, "a callback must return 0 or an errno value", site);
     if (text != nullptr) failure.with("said", std::string_view(text, strnlen(text, 120)));
     return failure;
   };
@@ -828,7 +847,8 @@ Result<Table> try_import_stream(const Device& device, Stream* stream,
     if (array.release == nullptr) break;
     const Owned<ArrowArray> owned_array(&array);
     if (chunks.size() == max_arrow_children) {
-      return arrow_rejected(where, "get_next", chunks.size(), "no stream has so many chunks", site);
+      return arrow_rejected(where, "get_next", chunks.size(),
+                            "the stream exceeds the limit on chunks", site);
     }
     const Result<Origin> origin = try_origin(*stream, chunk, site);
     if (!origin) return origin.failure();

@@ -1,4 +1,4 @@
-// How a structure of Arrow's is refused: the path of a field, what is there, and what may be.
+// Failures for invalid Arrow structures: the path of the field, its value, and what is accepted.
 
 #pragma once
 
@@ -12,13 +12,13 @@
 
 namespace tern {
 
-/// "array", "schema.children[3]".
+/// A structure, such as "array" or "schema.children[3]".
 struct ArrowWhere {
   const char* root = "array";
   std::int64_t child = -1;
 };
 
-/// "array.children[3].buffers[1]", cut where it would be too long.
+/// The path of a field, such as "array.children[3].buffers[1]", cut if it is too long.
 class ArrowPath {
  public:
   ArrowPath(const ArrowWhere& where, std::string_view field) noexcept {
@@ -47,10 +47,10 @@ class ArrowPath {
   std::size_t size_ = 0;
 };
 
-/// There is nothing to refuse: a pointer is null.
+/// A failure for a null pointer.
 inline Failure no_structure(const char* name, CallSite site) noexcept {
-  return Failure(ErrorCode::invalid_argument, "an Arrow structure is missing: '{name}' is {value}.",
-                 site)
+  return Failure(ErrorCode::invalid_argument,
+                 "the pointer to an Arrow structure is missing: '{name}' is {value}.", site)
       .with("name", name)
       .with("value", "null");
 }
@@ -59,7 +59,7 @@ template <class Value>
 Failure arrow_rejected(const ArrowWhere& where, std::string_view field, const Value& value,
                        const char* expected, CallSite site) noexcept {
   Failure failure(ErrorCode::arrow_rejected,
-                  "an Arrow structure with {field} {value} cannot be taken: {expected}.", site);
+                  "an Arrow structure cannot be imported ({field}: {value}): {expected}.", site);
   failure.with("field", ArrowPath(where, field).text());
   if constexpr (std::is_integral_v<Value>) {
     if constexpr (std::is_signed_v<Value>) {
@@ -68,7 +68,7 @@ Failure arrow_rejected(const ArrowWhere& where, std::string_view field, const Va
       failure.with("value", static_cast<std::uint64_t>(value));
     }
   } else {
-    // A stranger may have written anything, of any length.
+    // The text is foreign and may have any length.
     failure.with("value", std::string_view(value).substr(0, 40));
   }
   failure.with("expected", expected);

@@ -19,16 +19,16 @@
 namespace tern {
 namespace {
 
-/// By kind; those with a unit follow.
+/// Formats by type kind. Types with a unit follow below.
 constexpr std::string_view formats[] = {"b", "c",   "s",   "i", "l", "C", "S", "I", "L", "e", "f",
                                         "g", "tdD", "tdm", "",  "",  "",  "u", "U", "z", "Z"};
 static_assert(std::size(formats) == static_cast<std::size_t>(TypeKind::large_binary) + 1);
-/// By unit.
+/// Formats by time unit.
 constexpr std::string_view times[] = {"tts", "ttm", "ttu", "ttn"};
 constexpr std::string_view durations[] = {"tDs", "tDm", "tDu", "tDn"};
 constexpr std::string_view stamps[] = {"tss:", "tsm:", "tsu:", "tsn:"};
 
-/// Without the zone. Of static storage, with a zero behind it.
+/// Returns the format without the time zone, as a zero-terminated text with static storage.
 std::string_view static_format(const LogicalType& type) noexcept {
   const std::size_t unit = static_cast<std::size_t>(type.unit());
   switch (type.kind()) {
@@ -47,15 +47,15 @@ constexpr std::size_t max_format_bytes = 512;
 
 Result<LogicalType> try_type(const char* format, const ArrowWhere& where, CallSite site) {
   if (format == nullptr) {
-    return arrow_rejected(where, "format", "null", "it says what the values are", site);
+    return arrow_rejected(where, "format", "null", "a schema needs a format", site);
   }
   const std::size_t length = strnlen(format, max_format_bytes + 1);
   const std::string_view text(format, length);
   if (length > max_format_bytes) {
-    return arrow_rejected(where, "format", text, "it has up to 512 bytes", site);
+    return arrow_rejected(where, "format", text, "a format has at most 512 bytes", site);
   }
   for (std::size_t i = 0; i < std::size(formats); ++i) {
-    // Most have one letter, and there need not be more than that compared.
+    // Most formats have one letter, so compare it first.
     if (length == 1 ? formats[i].size() == 1 && formats[i][0] == text[0]
                     : length != 0 && formats[i] == text) {
       return LogicalType(static_cast<TypeKind>(i));
@@ -72,7 +72,7 @@ Result<LogicalType> try_type(const char* format, const ArrowWhere& where, CallSi
   if (text == "vu") return LogicalType(TypeKind::large_utf8);
   if (text == "vz") return LogicalType(TypeKind::large_binary);
   return arrow_rejected(where, "format", text,
-                        "columns are numbers, truth values, times, texts and binaries", site);
+                        "supported columns: numbers, booleans, times, texts and binaries", site);
 }
 
 Result<Metadata> try_metadata(const char* bytes, const ArrowWhere& where, CallSite site) {
@@ -86,7 +86,7 @@ Result<Metadata> try_metadata(const char* bytes, const ArrowWhere& where, CallSi
   };
   const std::int32_t count = number();
   if (count < 0 || count > static_cast<std::int32_t>(max_arrow_children)) {
-    return arrow_rejected(where, "metadata count", count, "it may be 0 to 2^20", site);
+    return arrow_rejected(where, "metadata count", count, "it must be 0 to 2^20", site);
   }
   std::vector<Metadata::Pair> pairs;
   for (std::int32_t i = 0; i < count; ++i) {
@@ -94,7 +94,7 @@ Result<Metadata> try_metadata(const char* bytes, const ArrowWhere& where, CallSi
     for (std::string* part : {&pair.first, &pair.second}) {
       const std::int32_t length = number();
       if (length < 0 || length > max_bytes) {
-        return arrow_rejected(where, "metadata length", length, "it may be 0 to 64 MiB", site);
+        return arrow_rejected(where, "metadata length", length, "it must be 0 to 64 MiB", site);
       }
       part->assign(bytes, static_cast<std::size_t>(length));
       bytes += length;
@@ -104,7 +104,7 @@ Result<Metadata> try_metadata(const char* bytes, const ArrowWhere& where, CallSi
   return Metadata(std::move(pairs));
 }
 
-/// What metadata takes in Arrow's form; none: nothing.
+/// Returns the size of metadata in Arrow's encoding; 0 for no metadata.
 std::size_t metadata_bytes(const Metadata& metadata) noexcept {
   if (metadata.empty()) return 0;
   std::size_t bytes = sizeof(std::int32_t);
@@ -116,7 +116,8 @@ std::size_t metadata_bytes(const Metadata& metadata) noexcept {
 
 Result<void> check_released(const ArrowSchema* schema, const ArrowWhere& where, CallSite site) {
   if (schema->release == nullptr) {
-    return arrow_rejected(where, "release", "null", "it was released, or moved from", site);
+    return arrow_rejected(where, "release", "null", "the structure was released or moved from",
+                          site);
   }
   return {};
 }
@@ -126,11 +127,12 @@ Result<ArrowField> try_leaf(const ArrowSchema& schema, const ArrowWhere& where, 
   Result<LogicalType> type = try_type(schema.format, where, site);
   if (!type) return type.failure();
   if (schema.n_children != 0) {
-    return arrow_rejected(where, "n_children", schema.n_children, "this type has none", site);
+    return arrow_rejected(where, "n_children", schema.n_children, "this type has no children",
+                          site);
   }
   if (schema.dictionary != nullptr) {
-    return arrow_rejected(where, "dictionary", "set", "dictionaries are not taken; decode them",
-                          site);
+    return arrow_rejected(where, "dictionary", "set",
+                          "dictionaries are not supported. Decode them first", site);
   }
   Result<Metadata> metadata = try_metadata(schema.metadata, where, site);
   if (!metadata) return metadata.failure();
@@ -145,47 +147,47 @@ Result<ArrowField> try_leaf(const ArrowSchema& schema, const ArrowWhere& where, 
 
 // --- Export
 
-/// What an exported schema points to, in one piece of memory: this, the structures of the fields,
-/// pointers to them, and texts that the schema does not have as they are wanted. The struct and its
-/// children each have a share, because children may be moved out.
-struct Cargo {
+/// The memory that an exported schema points to, in one allocation: this object, the child
+/// structures, the child pointers, and encoded texts. It is reference-counted by the struct and its
+/// children, because a consumer may move children out.
+struct SchemaState {
   std::atomic<std::size_t> shares = 1;
-  Schema schema;  // whose names the structures have, and for those that come back
+  Schema schema;  // owns the names; returned if the structure is imported again
   ArrowSchema* fields = nullptr;
   ArrowSchema** children = nullptr;
 };
 
-void drop(Cargo* cargo, std::size_t shares = 1) noexcept {
-  if (cargo->shares.fetch_sub(shares, std::memory_order_acq_rel) != shares) return;
-  std::destroy_at(cargo);
-  ::operator delete(cargo);
+void drop(SchemaState* state, std::size_t shares = 1) noexcept {
+  if (state->shares.fetch_sub(shares, std::memory_order_acq_rel) != shares) return;
+  std::destroy_at(state);
+  ::operator delete(state);
 }
 
 void release_field(ArrowSchema* self) {
-  Cargo* const cargo = static_cast<Cargo*>(self->private_data);
+  SchemaState* const state = static_cast<SchemaState*>(self->private_data);
   self->release = nullptr;
-  drop(cargo);
+  drop(state);
 }
 
 void release_struct(ArrowSchema* self) {
-  Cargo* const cargo = static_cast<Cargo*>(self->private_data);
-  // Shares of its own and of the children that are still there are given back at once.
+  SchemaState* const state = static_cast<SchemaState*>(self->private_data);
+  // Drops the references of the struct and of the children that were not moved out in one step.
   std::size_t shares = 1;
   for (std::int64_t i = 0; i < self->n_children; ++i) {
     ArrowSchema* const child = self->children[i];
     if (child->release == nullptr) continue;
-    if (child->release == release_field && child->private_data == cargo) {
+    if (child->release == release_field && child->private_data == state) {
       child->release = nullptr;
       ++shares;
     } else {
-      release_of_others(*child);  // somebody put another one there
+      call_release(*child);  // the consumer has put another structure here
     }
   }
   self->release = nullptr;
-  drop(cargo, shares);
+  drop(state, shares);
 }
 
-/// Texts, one behind the other, in memory that is large enough.
+/// Writes texts one after the other into a buffer that is large enough.
 class Writer {
  public:
   explicit Writer(char* to) noexcept : to_(to) {}
@@ -197,7 +199,7 @@ class Writer {
     *to_++ = 0;
     return text;
   }
-  /// Null for none.
+  /// Returns null for empty metadata.
   const char* put(const Metadata& metadata) noexcept {
     if (metadata.empty()) return nullptr;
     const char* const bytes = to_;
@@ -225,9 +227,9 @@ class Writer {
   char* to_;
 };
 
-/// Throws std::bad_alloc. With the metadata of the schema, which its struct wants.
+/// Throws std::bad_alloc.
 struct Packed {
-  Cargo* cargo;
+  SchemaState* state;
   const char* metadata;
 };
 Packed pack(Schema schema) {
@@ -237,29 +239,29 @@ Packed pack(Schema schema) {
     texts += metadata_bytes(field.metadata);
     if (const std::string& zone = field.type.zone(); !zone.empty()) texts += 4 + zone.size() + 1;
   }
-  static_assert(sizeof(Cargo) % alignof(ArrowSchema) == 0);
-  char* const memory = static_cast<char*>(
-      ::operator new(sizeof(Cargo) + count * (sizeof(ArrowSchema) + sizeof(ArrowSchema*)) + texts));
-  Cargo* const cargo = ::new (static_cast<void*>(memory)) Cargo;
-  cargo->fields = reinterpret_cast<ArrowSchema*>(memory + sizeof(Cargo));
-  cargo->children = reinterpret_cast<ArrowSchema**>(cargo->fields + count);
-  Writer writer(reinterpret_cast<char*>(cargo->children + count));
+  static_assert(sizeof(SchemaState) % alignof(ArrowSchema) == 0);
+  char* const memory = static_cast<char*>(::operator new(
+      sizeof(SchemaState) + count * (sizeof(ArrowSchema) + sizeof(ArrowSchema*)) + texts));
+  SchemaState* const state = ::new (static_cast<void*>(memory)) SchemaState;
+  state->fields = reinterpret_cast<ArrowSchema*>(memory + sizeof(SchemaState));
+  state->children = reinterpret_cast<ArrowSchema**>(state->fields + count);
+  Writer writer(reinterpret_cast<char*>(state->children + count));
   for (std::size_t i = 0; i < count; ++i) {
     const Field& field = schema.fields()[i];
     const std::string_view format = static_format(field.type);
-    ArrowSchema& made = *::new (static_cast<void*>(cargo->fields + i)) ArrowSchema();
+    ArrowSchema& made = *::new (static_cast<void*>(state->fields + i)) ArrowSchema();
     made.format = field.type.zone().empty() ? format.data() : writer.put(format, field.type.zone());
     made.name = field.name.c_str();
     made.metadata = writer.put(field.metadata);
     made.flags = field.is_nullable ? ARROW_FLAG_NULLABLE : 0;
     made.release = release_field;
-    made.private_data = cargo;
-    cargo->children[i] = &made;
+    made.private_data = state;
+    state->children[i] = &made;
   }
   const char* const metadata = writer.put(schema.metadata());
-  // The fields stay where they are: handles share them.
-  cargo->schema = std::move(schema);
-  return {cargo, metadata};
+  // The fields do not move, because schema handles share them.
+  state->schema = std::move(schema);
+  return {state, metadata};
 }
 
 }  // namespace
@@ -279,14 +281,14 @@ Result<void> try_export_arrow_schema(const Schema& schema, ArrowSchema* out, Cal
   if (out == nullptr) return no_structure("out", site);
   *out = {};
   const Packed packed = pack(schema);
-  packed.cargo->shares = 1 + schema.size();
+  packed.state->shares = 1 + schema.size();
   out->format = "+s";
   out->name = "";
   out->metadata = packed.metadata;
   out->n_children = static_cast<std::int64_t>(schema.size());
-  out->children = packed.cargo->children;
+  out->children = packed.state->children;
   out->release = release_struct;
-  out->private_data = packed.cargo;
+  out->private_data = packed.state;
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow schema", site);
@@ -296,7 +298,7 @@ Result<void> try_export_arrow_schema(const Field& field, ArrowSchema* out, CallS
     try {
   if (out == nullptr) return no_structure("out", site);
   *out = {};
-  *out = pack(Schema({field})).cargo->fields[0];
+  *out = pack(Schema({field})).state->fields[0];
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow schema", site);
@@ -307,18 +309,19 @@ Result<ArrowFields> try_read_arrow_schema(const ArrowSchema* schema, CallSite si
   if (schema == nullptr) return no_structure("schema", site);
   if (Result<void> alive = check_released(schema, root, site); !alive) return alive.failure();
   if (schema->release == release_struct) {
-    // Ours comes back, and is what it was unless somebody changed its fields or their order.
-    const Cargo& cargo = *static_cast<const Cargo*>(schema->private_data);
-    const std::span<const Field> fields = cargo.schema.fields();
+    // A structure that Tern exported is imported as the original schema, unless its fields were
+    // changed.
+    const SchemaState& state = *static_cast<const SchemaState*>(schema->private_data);
+    const std::span<const Field> fields = state.schema.fields();
     bool is_whole = schema->n_children == static_cast<std::int64_t>(fields.size()) &&
-                    schema->children == cargo.children;
+                    schema->children == state.children;
     for (std::size_t i = 0; is_whole && i < fields.size(); ++i) {
-      const ArrowSchema& child = cargo.fields[i];
-      is_whole = cargo.children[i] == &child && child.release == release_field &&
+      const ArrowSchema& child = state.fields[i];
+      is_whole = state.children[i] == &child && child.release == release_field &&
                  child.name == fields[i].name.c_str() &&
                  child.flags == (fields[i].is_nullable ? ARROW_FLAG_NULLABLE : 0);
     }
-    if (is_whole) return ArrowFields{cargo.schema, {}};
+    if (is_whole) return ArrowFields{state.schema, {}};
   }
   if (schema->format == nullptr || std::strncmp(schema->format, "+s", 3) != 0) {
     const std::size_t length =
@@ -326,28 +329,28 @@ Result<ArrowFields> try_read_arrow_schema(const ArrowSchema* schema, CallSite si
     return arrow_rejected(root, "format",
                           schema->format == nullptr ? std::string_view("null")
                                                     : std::string_view(schema->format, length),
-                          "a table is a struct, '+s'", site);
+                          "the format of a table must be '+s', a struct", site);
   }
   if (schema->n_children < 0 ||
       schema->n_children > static_cast<std::int64_t>(max_arrow_children)) {
-    return arrow_rejected(root, "n_children", schema->n_children, "it may be 0 to 2^20", site);
+    return arrow_rejected(root, "n_children", schema->n_children, "it must be 0 to 2^20", site);
   }
   if (schema->n_children != 0 && schema->children == nullptr) {
-    return arrow_rejected(root, "children", "null", "a struct with fields has them", site);
+    return arrow_rejected(root, "children", "null", "a struct with fields needs children", site);
   }
   if (schema->dictionary != nullptr) {
-    return arrow_rejected(root, "dictionary", "set", "a struct has none", site);
+    return arrow_rejected(root, "dictionary", "set", "a struct must not have a dictionary", site);
   }
   Result<Metadata> metadata = try_metadata(schema->metadata, root, site);
   if (!metadata) return metadata.failure();
   std::vector<Field> fields;
   std::vector<bool> views;
-  // As many as there are, unless somebody lies: then it is found before long.
+  // Reserve for the stated number, but not for an absurd one.
   fields.reserve(static_cast<std::size_t>(std::min<std::int64_t>(schema->n_children, 1024)));
   for (std::int64_t i = 0; i < schema->n_children; ++i) {
     const ArrowWhere where = {"schema", i};
     if (schema->children[i] == nullptr) {
-      return arrow_rejected({"schema"}, "children[i]", "null", "every field has one", site);
+      return arrow_rejected({"schema"}, "children[i]", "null", "every field needs a child", site);
     }
     Result<ArrowField> field = try_leaf(*schema->children[i], where, site);
     if (!field) return field.failure();
@@ -368,14 +371,14 @@ Result<ArrowField> try_read_arrow_field(const ArrowSchema* schema, CallSite site
 
 Result<Schema> try_import_arrow_schema(ArrowSchema* schema, CallSite site) noexcept {
   Result<ArrowFields> read = try_read_arrow_schema(schema, site);
-  if (schema != nullptr) release_of_others(*schema);
+  if (schema != nullptr) call_release(*schema);
   if (!read) return read.failure();
   return std::move(read->schema);
 }
 
 Result<Field> try_import_arrow_field(ArrowSchema* schema, CallSite site) noexcept {
   Result<ArrowField> read = try_read_arrow_field(schema, site);
-  if (schema != nullptr) release_of_others(*schema);
+  if (schema != nullptr) call_release(*schema);
   if (!read) return read.failure();
   return std::move(read->field);
 }

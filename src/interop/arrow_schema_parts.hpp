@@ -1,4 +1,4 @@
-// Schemas of others, read and not released: what the importers of arrays share.
+// Reads foreign schemas without releasing them. Shared by the importers of arrays and schemas.
 
 #pragma once
 
@@ -10,16 +10,16 @@
 
 namespace tern {
 
-/// A schema as somebody else wrote it. `views` has a one for each field whose texts are views.
+/// An imported schema. `views` has true for each field with text views.
 struct ArrowFields {
   Schema schema;
   std::vector<bool> views;
 };
 
-/// Of a struct.
+/// Reads a struct.
 [[nodiscard]] Result<ArrowFields> try_read_arrow_schema(const ArrowSchema* schema,
                                                         CallSite site) noexcept;
-/// Of anything else.
+/// Reads a single field.
 struct ArrowField {
   Field field;
   bool is_view = false;

@@ -1,4 +1,4 @@
-// Structures of Arrow's that Tern made, when they come back: what they were.
+// Recognises Arrow structures that Tern exported when they are imported again.
 
 #pragma once
 
@@ -11,9 +11,9 @@
 
 namespace tern {
 
-/// Null if somebody else made the structure, or it was changed since.
+/// Returns the table, or null if other code made the structure or changed it.
 [[nodiscard]] const Table* exported_table(const ArrowArray& array) noexcept;
-/// One column, exported alone or moved out of a table, and how many of its values. None likewise.
+/// Returns a column that was exported alone or moved out of a table, and its number of values.
 struct ExportedColumn {
   std::optional<Column> column = {};
   std::size_t rows = 0;

@@ -30,7 +30,7 @@ constexpr Word words[] = {
     {DType::f64, "<f8"},
     {DType::complex64, "<c8"},
     {DType::complex128, "<c16"},
-    // What comes back as one of the others.
+    // Aliases: these types are imported as one of the types above.
     {DType::byte, "|u1"},
     {DType::index, "<i8"},
     {DType::i8, "<i1"},
@@ -42,7 +42,7 @@ template <class Value>
 Failure rejected(const char* key, const Value& value, const char* expected,
                  CallSite site) noexcept {
   Failure failure(ErrorCode::invalid_argument,
-                  "a CUDA array with '{name}' {value} cannot be taken: {expected}.", site);
+                  "a CUDA array cannot be imported ({name}: {value}): {expected}.", site);
   failure.with("name", key);
   if constexpr (std::is_integral_v<Value>) {
     failure.with_signed("value", static_cast<std::int64_t>(value));
@@ -55,22 +55,24 @@ Failure rejected(const char* key, const Value& value, const char* expected,
 
 Result<void> check_cuda(const Device& device, CallSite site) noexcept {
   if (device.is_open() && device.info().backend == "cuda") return {};
-  return Failure(ErrorCode::unsupported,
-                 "'{device}' is no CUDA device, and its memory no CUDA array. Use DLPack.", site)
+  return Failure(
+             ErrorCode::unsupported,
+             "'{device}' is not a CUDA device, so its memory cannot be a CUDA array. Use DLPack.",
+             site)
       .with("device", device.is_open() ? device.spec() : std::string_view("no device"));
 }
 
-/// The number that stands for a stream in a description.
+/// Returns the value that denotes a stream in a description.
 Result<std::uintptr_t> try_stream_number(StreamRef stream) noexcept {
   const Result<NativeStream> native = stream.try_native();
   if (!native) return native.failure();
   if (native->value <= CudaArrayInterface::legacy_stream) return CudaArrayInterface::legacy_stream;
-  // Handles are addresses, and even: the device has a number of its own for each thread's stream.
+  // Real handles are even addresses. An odd value is the backend's own handle of a per-thread
+  // stream.
   return native->value % 2 != 0 ? CudaArrayInterface::per_thread_stream : native->value;
 }
 
-/// The stream on which everything that the other side must wait for is behind; none if there is
-/// nothing.
+/// Returns a stream that waits for all pending writes; empty if nothing is pending.
 Result<std::optional<std::uintptr_t>> try_join(Storage& storage, Access access,
                                                const CudaArrayExportOptions& options) noexcept {
   const Result<bool> is_ready = storage.uses().try_is_ready(access);
@@ -84,7 +86,7 @@ Result<std::optional<std::uintptr_t>> try_join(Storage& storage, Access access,
   }
   const Result<UseRecord::Ticket> ticket = storage.uses().try_begin(stream, access, options.site);
   if (!ticket) return ticket.failure();
-  // What they do there is known to nobody: the escape sees to that.
+  // The consumer's later uses of the stream are unknown; the Export covers them.
   storage.uses().cancel(*ticket);
   const Result<std::uintptr_t> number = try_stream_number(stream);
   if (!number) return number.failure();
@@ -98,7 +100,7 @@ Result<std::string> try_typestr(DType dtype, CallSite site) noexcept try {
     if (word.dtype == dtype) return std::string(word.typestr);
   }
   return Failure(ErrorCode::unsupported,
-                 "elements of type {value} have no name in a CUDA array. Use DLPack.", site)
+                 "the CUDA Array Interface has no type for {value} elements. Use DLPack.", site)
       .with("value", name(dtype));
 } catch (const std::bad_alloc&) {
   return no_host_memory("a CUDA array", site);
@@ -108,9 +110,10 @@ Result<DType> try_dtype_of_typestr(std::string_view typestr, CallSite site) noex
   for (const Word& word : words) {
     if (word.typestr == typestr) return word.dtype;
   }
-  return rejected("typestr", typestr,
-                  "known are numbers, complex ones and truth values of this machine's byte order",
-                  site);
+  return rejected(
+      "typestr", typestr,
+      "supported types: numbers, complex numbers and booleans in the byte order of this machine",
+      site);
 }
 
 Result<CudaArrayExport> try_export_cuda_array(const StridedBuffer& array,
@@ -118,8 +121,8 @@ Result<CudaArrayExport> try_export_cuda_array(const StridedBuffer& array,
   const CallSite site = options.site;
   if (!array) {
     return Failure(ErrorCode::not_allocated,
-                   "this buffer is none: it was made by default, moved from or released. There is "
-                   "nothing to export.",
+                   "the buffer is empty: it was default-constructed, moved from or released. "
+                   "Export a buffer that has memory.",
                    site)
         .with("id", std::uint64_t{0});
   }
@@ -128,8 +131,8 @@ Result<CudaArrayExport> try_export_cuda_array(const StridedBuffer& array,
   if (Result<void> fits = check_cuda(storage.device(), site); !fits) return fits.failure();
   if (options.stream.id() && options.stream.device_id() != storage.device().id()) {
     return Failure(ErrorCode::device_mismatch,
-                   "buffer {id} on '{a}' cannot be complete on a stream of device {b}. Name a "
-                   "stream of its own device.",
+                   "buffer {id} on '{a}' cannot be exported for a stream of device {b}. Use a "
+                   "stream of '{a}'.",
                    site)
         .with("id", storage.id().value)
         .with("a", storage.device().spec())
@@ -137,8 +140,8 @@ Result<CudaArrayExport> try_export_cuda_array(const StridedBuffer& array,
   }
   if (storage.is_read_only() && !options.is_read_only) {
     return Failure(ErrorCode::read_only,
-                   "{what} can only be read, and an export could be written. Export it with "
-                   "is_read_only, or a copy.",
+                   "{what} is read-only, and the consumer of an export could write it. Export it "
+                   "with is_read_only, or export a copy.",
                    site)
         .with("what", storage.origin()->what());
   }
@@ -154,7 +157,7 @@ Result<CudaArrayExport> try_export_cuda_array(const StridedBuffer& array,
   if (!array.is_contiguous()) {
     const std::int64_t width = static_cast<std::int64_t>(size_bytes(array.dtype()));
     description.strides.emplace();
-    // No product overflows: all elements were found in memory that exists.
+    // Cannot overflow: all elements are in existing memory.
     for (const std::int64_t stride : array.strides()) {
       description.strides->push_back(stride * width);
     }
@@ -176,7 +179,7 @@ Result<CudaArrayExport> try_export_cuda_array(const StridedBuffer& array,
   const Result<std::optional<std::uintptr_t>> stream = try_join(storage, access, options);
   if (!stream) return stream.failure();
   description.stream = *stream;
-  // From now on they may write it, and nobody will say so.
+  // From now on the consumer may write the memory without Tern's knowledge.
   if (!options.is_read_only) storage.note_written(hull.offset_bytes(), hull.size_bytes());
   description.data = reinterpret_cast<std::uintptr_t>(storage.first_byte()) + hull.offset_bytes() +
                      array.origin_bytes();
@@ -191,68 +194,71 @@ Result<StridedBuffer> try_import_cuda_array(const Device& device,
   const CallSite site = options.site;
   if (Result<void> fits = check_cuda(device, site); !fits) return fits.failure();
   if (description.version < 0 || description.version > 3) {
-    return rejected("version", description.version, "0 to 3 are understood", site);
+    return rejected("version", description.version, "the supported versions are 0 to 3", site);
   }
   if (description.has_mask) {
     return Failure(ErrorCode::unsupported,
-                   "a CUDA array with a mask cannot be taken. Give values and mask apart.", site);
+                   "a CUDA array with a mask cannot be imported. Import the values and the mask as "
+                   "two arrays.",
+                   site);
   }
   const Result<DType> dtype = try_dtype_of_typestr(description.typestr, site);
   if (!dtype) return dtype.failure();
   const std::size_t rank = description.shape.size();
   if (rank > Shape::max_rank) {
-    return rejected("shape", rank, "it may have 64 dimensions", site);
+    return rejected("shape", rank, "an array has at most 64 dimensions", site);
   }
   for (const std::int64_t extent : description.shape) {
-    if (extent < 0) return rejected("shape", extent, "extents are not negative", site);
+    if (extent < 0) return rejected("shape", extent, "an extent must not be negative", site);
   }
   Result<Shape> shape = Shape::try_from(description.shape);
   if (!shape) return Failure(shape.failure()).at(site);
   const Result<std::size_t> bytes = shape->try_byte_count(*dtype);
   if (!bytes || *bytes > max_request_bytes) {
-    return rejected("shape", "too large", "its bytes overflow 64 bits", site);
+    return rejected("shape", "too large", "its size in bytes overflows 64 bits", site);
   }
   std::vector<std::int64_t> strides(rank);
   bool is_read_only = description.is_read_only;
   if (description.strides) {
     if (description.strides->size() != rank) {
-      return rejected("strides", description.strides->size(), "there is one for each dimension",
-                      site);
+      return rejected("strides", description.strides->size(),
+                      "it must have one entry per dimension", site);
     }
     const std::int64_t width = static_cast<std::int64_t>(size_bytes(*dtype));
     for (std::size_t i = 0; i < rank; ++i) {
       const std::int64_t stride = (*description.strides)[i];
       if (stride % width != 0) {
-        return rejected("strides", stride, "it is a multiple of an element's bytes", site);
+        return rejected("strides", stride, "a stride must be a multiple of the element size", site);
       }
       strides[i] = stride / width;
-      // Elements that share their bytes.
+      // The elements overlap.
       if (stride == 0 && description.shape[i] > 1 && *bytes != 0) is_read_only = true;
     }
   } else {
     const Result<Shape> dense = shape->try_strides();
-    if (!dense) return rejected("shape", "too large", "its elements overflow 64 bits", site);
+    if (!dense)
+      return rejected("shape", "too large", "its number of elements overflows 64 bits", site);
     std::ranges::transform(dense->extents(), strides.begin(),
                            [](std::size_t stride) { return static_cast<std::int64_t>(stride); });
   }
   const Result<StridedBuffer::Reach> reach =
       StridedBuffer::try_reach(*shape, strides, *dtype, site);
   if (!reach || reach->before + reach->behind > max_request_bytes) {
-    return rejected("strides", "too large", "elements further apart than 64 bits count", site);
+    return rejected("strides", "too large", "the strides overflow 64 bits", site);
   }
   const bool is_empty = *bytes == 0;
   if (!is_empty) {
     if (description.data == 0) {
-      return rejected("data", "null", "an array with elements has an address", site);
+      return rejected("data", "null", "an array with elements needs an address", site);
     }
     if (description.data < reach->before || !checked_add(description.data, reach->behind)) {
-      return rejected("data", "too large", "the elements leave the address space", site);
+      return rejected("data", "too large", "the elements exceed the address space", site);
     }
   }
   if (description.stream == std::uintptr_t{0}) {
-    return rejected("stream", 0, "1 and 2 are the default streams, others are handles", site);
+    return rejected("stream", 0, "use 1 or 2 for the default streams, or a stream handle", site);
   }
-  /// What is kept as long as the memory: whose it is, and the stream its order is told by.
+  /// Kept alive with the memory: its owner, and the producer's stream.
   struct Kept {
     std::shared_ptr<void> owner;
     Stream stream;

@@ -1,4 +1,4 @@
-// Which of several devices of a backend one is: other libraries count them.
+// The number of a device within its backend, as other libraries count devices.
 
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace tern {
 
-/// The number in "cuda:1" or "sim:0?seed=7"; 0 without one.
+/// Returns the number in a spec such as "cuda:1" or "sim:0?seed=7", or 0 if it has none.
 [[nodiscard]] inline std::int32_t device_ordinal(const Device& device) noexcept {
   const std::string_view spec = device.spec();
   const std::size_t colon = spec.find(':');

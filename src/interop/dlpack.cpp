@@ -28,12 +28,12 @@ using abi::DLManagedTensor;
 using abi::DLManagedTensorVersioned;
 using abi::DLTensor;
 
-/// Which field of a structure is wrong, what is there, and what may be.
+/// A failure that names the field, its value and what is accepted.
 template <class Value>
 Failure rejected(const char* field, const Value& value, const char* expected,
                  CallSite site) noexcept {
   Failure failure(ErrorCode::dlpack_rejected,
-                  "a DLPack tensor with {field} {value} cannot be taken: {expected}.", site);
+                  "a DLPack tensor cannot be imported ({field}: {value}): {expected}.", site);
   failure.with("field", field).with("expected", expected);
   if constexpr (std::is_signed_v<Value>) {
     failure.with_signed("value", value);
@@ -43,7 +43,7 @@ Failure rejected(const char* field, const Value& value, const char* expected,
   return failure;
 }
 
-// --- Words
+// --- Types and devices
 
 struct Word {
   DType dtype;
@@ -67,12 +67,12 @@ constexpr Word words[] = {
     {DType::f64, {abi::kDLFloat, 64, 1}},
     {DType::complex64, {abi::kDLComplex, 64, 1}},
     {DType::complex128, {abi::kDLComplex, 128, 1}},
-    // Words that several of ours share stand behind the one they come back as.
+    // Several dtypes share a DLPack type. The dtype that an import returns comes first.
     {DType::byte, {abi::kDLUInt, 8, 1}},
     {DType::index, {abi::kDLInt, 64, 1}},
 };
 
-/// The same by the number of ours, because every export asks.
+/// The same table by dtype, because every export looks up one entry.
 constexpr auto types = [] {
   std::array<DLDataType, 256> made = {};
   for (const Word& word : words) made[static_cast<std::uint8_t>(word.dtype)] = word.type;
@@ -96,86 +96,88 @@ bool is_backend(const Device& device, std::string_view name) noexcept {
 
 // --- Export
 
-/// Negative only where nobody looks, and there others may.
+/// A negative stride remains only in a dimension with one element, where its value has no effect.
+/// Some consumers reject it all the same.
 std::int64_t stride_for_others(std::int64_t stride) noexcept { return stride < 0 ? 1 : stride; }
 
-/// Of the first element; null if there is none.
+/// Returns the address of the first element, or null if the tensor has none.
 std::byte* address_for_others(const StridedBuffer& tensor) noexcept {
   if (tensor.element_count() == 0) return nullptr;
   const Buffer& hull = tensor.hull();
   return hull.storage()->first_byte() + hull.offset_bytes() + tensor.origin_bytes();
 }
 
-/// What an exported structure points to, in one piece of memory with it.
-struct Shipment {
+/// The memory that an exported structure points to, in one allocation with the structure.
+struct ExportState {
   union {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
   };
-  StridedBuffer tensor;  // what it is of, for those that come back; keeps the memory
+  StridedBuffer tensor;  // keeps the memory; returned if the structure is imported again
   bool is_exported = false;
-  bool is_usual;  // the size of those that are kept for the next
-  // shape and strides follow
+  bool is_usual;  // has the usual rank, so the allocation is reused
+  // The shape and the strides follow in memory.
 
   template <class Tensor>
-  Shipment(const Tensor& given, bool is_usual_size)
+  ExportState(const Tensor& given, bool is_usual_size)
       : versioned(), tensor(given), is_usual(is_usual_size) {}
-  ~Shipment() {
+  ~ExportState() {
     if (is_exported) ExportBatch().end(*tensor.hull().storage());
   }
-  Shipment(const Shipment&) = delete;
-  Shipment& operator=(const Shipment&) = delete;
+  ExportState(const ExportState&) = delete;
+  ExportState& operator=(const ExportState&) = delete;
   std::int64_t* numbers() noexcept { return reinterpret_cast<std::int64_t*>(this + 1); }
 };
 
-constexpr std::size_t shipment_bytes(std::size_t rank) noexcept {
-  return sizeof(Shipment) + 2 * rank * sizeof(std::int64_t);
+constexpr std::size_t export_state_bytes(std::size_t rank) noexcept {
+  return sizeof(ExportState) + 2 * rank * sizeof(std::int64_t);
 }
 constexpr std::size_t max_extent = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t usual_rank = 4;
-constexpr std::align_val_t shipment_alignment{alignof(Shipment)};
-thread_local SpareRecords<shipment_bytes(usual_rank), alignof(Shipment), 16> spare_shipments;
+constexpr std::align_val_t export_state_alignment{alignof(ExportState)};
+thread_local SpareRecords<export_state_bytes(usual_rank), alignof(ExportState), 16>
+    spare_export_states;
 
-void free_shipment(void* memory, bool is_usual) noexcept {
+void free_export_state(void* memory, bool is_usual) noexcept {
   if (is_usual) {
-    spare_shipments.give(memory);
+    spare_export_states.give(memory);
   } else {
-    ::operator delete(memory, shipment_alignment);
+    ::operator delete(memory, export_state_alignment);
   }
 }
 
-void end(Shipment* shipment) noexcept {
-  const bool is_usual = shipment->is_usual;
-  std::destroy_at(shipment);
-  free_shipment(shipment, is_usual);
+void end(ExportState* state) noexcept {
+  const bool is_usual = state->is_usual;
+  std::destroy_at(state);
+  free_export_state(state, is_usual);
 }
 
-/// Null if the host has no memory.
+/// Returns null if the host has no memory.
 template <class Tensor>
-Shipment* make_shipment(const Tensor& tensor) noexcept {
+ExportState* make_export_state(const Tensor& tensor) noexcept {
   const std::size_t rank = tensor.shape().rank();
   const bool is_usual = rank <= usual_rank;
-  void* const memory = is_usual
-                           ? spare_shipments.try_take()
-                           : ::operator new(shipment_bytes(rank), shipment_alignment, std::nothrow);
+  void* const memory =
+      is_usual ? spare_export_states.try_take()
+               : ::operator new(export_state_bytes(rank), export_state_alignment, std::nothrow);
   if (memory == nullptr) return nullptr;
   try {
-    return ::new (memory) Shipment(tensor, is_usual);
+    return ::new (memory) ExportState(tensor, is_usual);
   } catch (const std::bad_alloc&) {
-    free_shipment(memory, is_usual);
+    free_export_state(memory, is_usual);
     return nullptr;
   }
 }
 
-struct EndShipment {
-  void operator()(Shipment* shipment) const noexcept { end(shipment); }
+struct EndExport {
+  void operator()(ExportState* state) const noexcept { end(state); }
 };
 
 void delete_versioned(DLManagedTensorVersioned* self) {
-  if (self != nullptr) end(static_cast<Shipment*>(self->manager_ctx));
+  if (self != nullptr) end(static_cast<ExportState*>(self->manager_ctx));
 }
 void delete_legacy(DLManagedTensor* self) {
-  if (self != nullptr) end(static_cast<Shipment*>(self->manager_ctx));
+  if (self != nullptr) end(static_cast<ExportState*>(self->manager_ctx));
 }
 
 Result<void> order(Storage& storage, const DlpackExport& options) noexcept {
@@ -187,21 +189,21 @@ Result<void> order(Storage& storage, const DlpackExport& options) noexcept {
   }
   if (options.consumer.device_id() != storage.device().id()) {
     return Failure(ErrorCode::device_mismatch,
-                   "buffer {id} on '{a}' cannot be handed to a stream of device {b}. Name a stream "
-                   "of its own device.",
+                   "buffer {id} on '{a}' cannot be exported for a stream of device {b}. Use a "
+                   "stream of '{a}'.",
                    options.site)
         .with("id", storage.id().value)
         .with("a", storage.device().spec())
         .with("b", options.consumer.device_id().value);
   }
-  // What they do on it is known to nobody: the escape sees to that.
+  // The consumer's later uses of the stream are unknown; the Export covers them.
   return storage.uses().try_order(options.consumer, access, options.site);
 }
 
 Failure no_buffer(CallSite site) noexcept {
   return Failure(ErrorCode::not_allocated,
-                 "this buffer is none: it was made by default, moved from or released. There is "
-                 "nothing to export.",
+                 "the buffer is empty: it was default-constructed, moved from or released. Export "
+                 "a buffer that has memory.",
                  site)
       .with("id", std::uint64_t{0});
 }
@@ -211,21 +213,22 @@ Result<void> check_strides(const StridedBuffer& tensor, CallSite site) noexcept 
   for (std::size_t i = 0; i < extents.size(); ++i) {
     if (tensor.strides()[i] < 0 && extents[i] > 1) {
       return rejected("strides[i]", tensor.strides()[i],
-                      "other libraries take no negative strides. Export contiguous(stream)", site);
+                      "other libraries do not support negative strides. Export contiguous(stream)",
+                      site);
     }
   }
   return {};
 }
 
-/// Everything that is refused, and what has to be done for the memory.
+/// Checks the tensor and prepares its memory for the export.
 Result<void> try_prepare(const StridedBuffer& tensor, const DlpackExport& options) noexcept {
   const CallSite site = options.site;
   const Buffer& hull = tensor.hull();
   Storage& storage = *hull.storage();
   if (storage.is_read_only() && !options.is_read_only) {
     return Failure(ErrorCode::read_only,
-                   "{what} can only be read, and an export could be written. Export it with "
-                   "is_read_only, or a copy.",
+                   "{what} is read-only, and the consumer of an export could write it. Export it "
+                   "with is_read_only, or export a copy.",
                    site)
         .with("what", storage.origin()->what());
   }
@@ -240,14 +243,14 @@ Result<void> try_prepare(const StridedBuffer& tensor, const DlpackExport& option
   return storage.is_allocated() ? Result<void>() : storage.try_ensure(options.consumer, site);
 }
 
-/// All but what the two forms differ in.
+/// The common part of versioned and unversioned exports.
 template <class Tensor>
-Result<Shipment*> try_ship(const Tensor& given, const DlpackExport& options) noexcept {
+Result<ExportState*> try_make_export(const Tensor& given, const DlpackExport& options) noexcept {
   const CallSite site = options.site;
   if (!given) return no_buffer(site);
   const Result<DLDataType> type = try_dlpack_type(given.dtype(), site);
   if (!type) return type.failure();
-  std::unique_ptr<Shipment, EndShipment> made(make_shipment(given));
+  std::unique_ptr<ExportState, EndExport> made(make_export_state(given));
   if (!made) return no_host_memory("a DLPack tensor", site);
   const StridedBuffer& tensor = made->tensor;
   const Buffer& hull = tensor.hull();
@@ -259,7 +262,7 @@ Result<Shipment*> try_ship(const Tensor& given, const DlpackExport& options) noe
   if (!made->is_exported) return no_host_memory("memory for others", site);
   if (hull.size_bytes() != 0) {
     if (Result<void> ordered = order(storage, options); !ordered) return ordered.failure();
-    // From now on they may write it, and nobody will say so.
+    // From now on the consumer may write the memory without Tern's knowledge.
     if (!options.is_read_only) storage.note_written(hull.offset_bytes(), hull.size_bytes());
   }
   const std::span<const std::size_t> extents = tensor.shape().extents();
@@ -267,9 +270,10 @@ Result<Shipment*> try_ship(const Tensor& given, const DlpackExport& options) noe
   std::int64_t* const shape = made->numbers();
   std::int64_t* const strides = shape + rank;
   for (std::size_t i = 0; i < rank; ++i) {
-    // No more elements than bytes, which fit; but one extent of an empty shape may be anything.
+    // A tensor has no more elements than bytes, which fit, but one extent of an empty shape may be
+    // arbitrary.
     if (extents[i] > max_extent) {
-      return rejected("shape[i]", extents[i], "extents have 63 bits", site);
+      return rejected("shape[i]", extents[i], "an extent must be below 2^63", site);
     }
     shape[i] = static_cast<std::int64_t>(extents[i]);
     strides[i] = stride_for_others(tensor.strides()[i]);
@@ -284,10 +288,10 @@ Result<Shipment*> try_ship(const Tensor& given, const DlpackExport& options) noe
   return made.release();
 }
 
-DLManagedTensorVersioned* with_version(Shipment* shipment, const DlpackExport& options) noexcept {
-  DLManagedTensorVersioned& made = shipment->versioned;
+DLManagedTensorVersioned* with_version(ExportState* state, const DlpackExport& options) noexcept {
+  DLManagedTensorVersioned& made = state->versioned;
   made.version = dlpack_version;
-  made.manager_ctx = shipment;
+  made.manager_ctx = state;
   made.deleter = delete_versioned;
   made.flags = options.is_read_only ? abi::DLPACK_FLAG_BITMASK_READ_ONLY : 0;
   return &made;
@@ -295,14 +299,14 @@ DLManagedTensorVersioned* with_version(Shipment* shipment, const DlpackExport& o
 
 // --- Import
 
-/// What can be taken out of a structure, each field read once.
+/// The fields of a structure, each read once.
 struct Offer {
   DLTensor tensor = {};
   std::uint64_t flags = 0;
   bool is_read_only = false;
 };
 
-/// Left as they are until they are read: there is room for more than anybody has.
+/// Not initialised: the arrays are larger than almost every tensor needs.
 struct Numbers {
   Shape shape;
   std::array<std::int64_t, Shape::max_rank> strides;
@@ -313,11 +317,10 @@ struct Numbers {
 Result<void> check_place(const DLTensor& tensor, const Device& device, CallSite site) noexcept {
   const std::int32_t type = tensor.device.device_type, id = tensor.device.device_id;
   const auto elsewhere = [&](const char* what) {
-    return Failure(
-               ErrorCode::device_mismatch,
-               "a DLPack tensor on {b} (device {type}, {ordinal}) is no memory of '{a}'. Import "
-               "it there.",
-               site)
+    return Failure(ErrorCode::device_mismatch,
+                   "a DLPack tensor on {b} (device {type}, {ordinal}) is not memory of '{a}'. "
+                   "Import it with its own device.",
+                   site)
         .with("a", spec_of(device))
         .with("b", what)
         .with_signed("type", type)
@@ -325,61 +328,64 @@ Result<void> check_place(const DLTensor& tensor, const Device& device, CallSite 
   };
   switch (type) {
     case abi::kDLCPU:
-      if (id != 0) return rejected("device_id", id, "the host is device (1, 0)", site);
+      if (id != 0) return rejected("device_id", id, "the host must be device (1, 0)", site);
       return device.info().is_host ? Result<void>() : Result<void>(elsewhere("the host"));
     case abi::kDLCUDA:
-      if (id < 0) return rejected("device_id", id, "devices are counted from 0", site);
+      if (id < 0) return rejected("device_id", id, "device numbers start at 0", site);
       return is_backend(device, "cuda") && device_ordinal(device) == id
                  ? Result<void>()
                  : Result<void>(elsewhere("a CUDA device"));
     case abi::kDLCUDAHost:
     case abi::kDLCUDAManaged:
-      // The number says nothing there, and others write what they like.
+      // The device number has no meaning for this memory, and libraries write different values.
       return is_backend(device, "cuda") ? Result<void>()
                                         : Result<void>(elsewhere("memory of the CUDA driver"));
     case abi::kDLExtDev:
-      if (id < 0) return rejected("device_id", id, "devices are counted from 0", site);
+      if (id < 0) return rejected("device_id", id, "device numbers start at 0", site);
       return is_backend(device, "sim") && device_ordinal(device) == id
                  ? Result<void>()
                  : Result<void>(elsewhere("an extension device"));
     default:
-      return rejected("device_type", type,
-                      "known are 1 (host), 2 (CUDA), 3 (pinned), 12 (simulated) and 13 (managed)",
-                      site);
+      return rejected(
+          "device_type", type,
+          "supported types: 1 (host), 2 (CUDA), 3 (pinned), 12 (simulated), 13 (managed)", site);
   }
 }
 
-/// Shape and strides, copied once and then judged.
+/// Copies shape and strides once and checks the copies.
 Result<void> try_read(const DLTensor& tensor, Numbers& numbers, CallSite site) noexcept {
   if (tensor.ndim < 0 || tensor.ndim > static_cast<std::int32_t>(Shape::max_rank)) {
-    return rejected("ndim", tensor.ndim, "it may be 0 to 64", site);
+    return rejected("ndim", tensor.ndim, "it must be 0 to 64", site);
   }
   const std::size_t rank = static_cast<std::size_t>(tensor.ndim);
   if (rank != 0 && tensor.shape == nullptr) {
-    return rejected("shape", "null", "a tensor with dimensions has one", site);
+    return rejected("shape", "null", "a tensor with dimensions needs a shape", site);
   }
   std::array<std::int64_t, Shape::max_rank> extents;
   if (rank != 0) std::memcpy(extents.data(), tensor.shape, rank * sizeof(std::int64_t));
   for (std::size_t i = 0; i < rank; ++i) {
-    if (extents[i] < 0) return rejected("shape[i]", extents[i], "extents are not negative", site);
+    if (extents[i] < 0)
+      return rejected("shape[i]", extents[i], "an extent must not be negative", site);
   }
   Result<Shape> shape = Shape::try_from({extents.data(), rank});
-  if (!shape) return Failure(shape.failure()).at(site);  // for want of memory
+  if (!shape) return Failure(shape.failure()).at(site);  // out of memory
   numbers.shape = *std::move(shape);
   if (tensor.strides != nullptr && rank != 0) {
     std::memcpy(numbers.strides.data(), tensor.strides, rank * sizeof(std::int64_t));
     return {};
   }
   const Result<Shape> dense = numbers.shape.try_strides();
-  if (!dense) return rejected("shape", numbers.shape.rank(), "its elements overflow 64 bits", site);
+  if (!dense)
+    return rejected("shape", numbers.shape.rank(), "its number of elements overflows 64 bits",
+                    site);
   for (std::size_t i = 0; i < rank; ++i) {
     numbers.strides[i] = static_cast<std::int64_t>(dense->extents()[i]);
   }
   return {};
 }
 
-/// May two elements be one, or do they run backwards, which few expect? Then nobody writes them.
-/// The numbers were judged before: their products fit.
+/// Returns whether elements may overlap or run backwards. Such tensors are imported as read-only.
+/// The numbers were checked before, so products do not overflow.
 bool is_for_reading(const Shape& shape, std::span<const std::int64_t> strides) noexcept {
   if (shape.is_empty()) return false;
   const std::span<const std::size_t> extents = shape.extents();
@@ -388,12 +394,12 @@ bool is_for_reading(const Shape& shape, std::span<const std::int64_t> strides) n
   for (std::size_t i = extents.size(); i-- > 0;) {
     if (extents[i] < 2) continue;
     if (strides[i] <= 0) return true;
-    // By stride, the least first; mostly they come so.
+    // Sort by stride, smallest first. Most tensors are already sorted.
     std::size_t at = count++;
     for (; at > 0 && strides[axes[at - 1]] > strides[i]; --at) axes[at] = axes[at - 1];
     axes[at] = i;
   }
-  // Each step is longer than all that lies inside it.
+  // Every stride must be larger than the extent of all inner dimensions.
   std::size_t inside = 1;
   for (std::size_t k = 0; k < count; ++k) {
     const std::size_t stride = static_cast<std::size_t>(strides[axes[k]]);
@@ -403,7 +409,7 @@ bool is_for_reading(const Shape& shape, std::span<const std::int64_t> strides) n
   return false;
 }
 
-/// What is to be done with the structure when nobody needs it any more.
+/// How to end the structure when it is no longer needed.
 struct Owner {
   void (*release)(void* structure) = nullptr;
   void* structure = nullptr;
@@ -422,24 +428,24 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
   const std::span<const std::int64_t> strides(numbers.strides.data(), rank);
   const Result<std::size_t> bytes = numbers.shape.try_byte_count(*dtype);
   if (!bytes || *bytes > max_request_bytes) {
-    return rejected("shape", "too large", "its bytes overflow 64 bits", site);
+    return rejected("shape", "too large", "its size in bytes overflows 64 bits", site);
   }
   const Result<StridedBuffer::Reach> reach =
       StridedBuffer::try_reach(numbers.shape, strides, *dtype, site);
-  // Both are sums that fit, as is theirs.
+  // Neither sum overflows, and their sum does not either.
   if (!reach || reach->before + reach->behind > max_request_bytes) {
-    return rejected("strides", "too large", "elements further apart than 64 bits count", site);
+    return rejected("strides", "too large", "the strides overflow 64 bits", site);
   }
-  // Sums of what a stranger wrote are made as numbers: pointers would wrap unseen.
+  // Adds foreign numbers as integers, because pointer arithmetic could overflow unnoticed.
   const std::uintptr_t data = reinterpret_cast<std::uintptr_t>(tensor.data);
   const std::optional<std::size_t> first = checked_add(data, tensor.byte_offset);
   const bool is_empty = *bytes == 0;
   if (!is_empty) {
     if (tensor.data == nullptr) {
-      return rejected("data", "null", "a tensor with elements has an address", site);
+      return rejected("data", "null", "a tensor with elements needs an address", site);
     }
     if (!first || *first < reach->before || !checked_add(*first, reach->behind)) {
-      return rejected("byte_offset", tensor.byte_offset, "the elements leave the address space",
+      return rejected("byte_offset", tensor.byte_offset, "the elements exceed the address space",
                       site);
     }
   }
@@ -456,12 +462,12 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
                  .tag = options.tag,
                  .site = site});
   if (!adopted) return adopted.failure();
-  owner = {};  // the storage's now
+  owner = {};  // now owned by the storage
   return StridedBuffer::try_over(*std::move(adopted), is_empty ? 0 : reach->before, *dtype,
                                  std::move(numbers.shape), strides, site);
 }
 
-/// Is it what went out, as it was?
+/// Returns whether the structure is exactly as exported.
 bool is_untouched(const StridedBuffer& ours, const DLTensor& tensor) noexcept {
   const std::span<const std::size_t> extents = ours.shape().extents();
   if (tensor.ndim != static_cast<std::int32_t>(extents.size())) return false;
@@ -476,10 +482,10 @@ bool is_untouched(const StridedBuffer& ours, const DLTensor& tensor) noexcept {
   return is_kept;
 }
 
-/// What others made of a tensor of ours: other elements of the same memory.
+/// Imports a tensor that Tern exported and that the consumer changed, for example to a view.
 Result<StridedBuffer> try_changed(const StridedBuffer& ours, const DLTensor& tensor,
                                   CallSite site) noexcept {
-  // Words that several of ours share stand for the one that went out.
+  // If several dtypes share the DLPack type, use the exported one.
   const Result<DType> dtype = is_same(tensor.dtype, word_of(ours.dtype()))
                                   ? ours.dtype()
                                   : try_dtype_of(tensor.dtype, site);
@@ -488,10 +494,11 @@ Result<StridedBuffer> try_changed(const StridedBuffer& ours, const DLTensor& ten
   if (Result<void> read = try_read(tensor, numbers, site); !read) return read.failure();
   const std::span<const std::int64_t> strides(numbers.strides.data(), numbers.shape.rank());
   const Result<std::size_t> count = numbers.shape.try_element_count();
-  if (!count) return rejected("shape", "too large", "its elements overflow 64 bits", site);
+  if (!count)
+    return rejected("shape", "too large", "its number of elements overflows 64 bits", site);
   const Buffer& hull = ours.hull();
   std::size_t offset = 0;
-  // Of no elements the address may be anything.
+  // The address of a tensor without elements may be arbitrary.
   if (*count != 0) {
     const std::uintptr_t begin =
         reinterpret_cast<std::uintptr_t>(hull.storage()->first_byte()) + hull.offset_bytes();
@@ -499,7 +506,7 @@ Result<StridedBuffer> try_changed(const StridedBuffer& ours, const DLTensor& ten
         checked_add(reinterpret_cast<std::uintptr_t>(tensor.data), tensor.byte_offset);
     if (tensor.data == nullptr || !first || *first < begin || *first - begin >= hull.size_bytes()) {
       return rejected("data + byte_offset", first.value_or(tensor.byte_offset),
-                      "it came back with an address that did not go out", site);
+                      "the address is outside of the exported memory", site);
     }
     offset = *first - begin;
   }
@@ -507,23 +514,23 @@ Result<StridedBuffer> try_changed(const StridedBuffer& ours, const DLTensor& ten
       StridedBuffer::try_over(hull, offset, *dtype, std::move(numbers.shape), strides, site);
   if (changed || changed.failure().code() == ErrorCode::out_of_memory) return changed;
   return changed.failure().code() == ErrorCode::misaligned
-             ? rejected("data + byte_offset", offset,
-                        "it came back with elements that are not at multiples of their width", site)
-             : rejected("shape and strides", "too large",
-                        "it came back with elements that did not go out", site);
+             ? rejected("data + byte_offset", offset, "the elements are not aligned to their width",
+                        site)
+             : rejected("shape and strides", "too large", "the elements exceed the exported memory",
+                        site);
 }
 
-/// Ours comes back: what it was, with the share it had. No tensor: it may only be read, and our
-/// storage could be written, so it is to be taken as others are.
-Result<std::optional<StridedBuffer>> try_return(Shipment& shipment, const Offer& offer,
+/// Imports a tensor that Tern exported. Returns no tensor if the structure is read-only: the
+/// original storage is writable, so the tensor is treated like a foreign one.
+Result<std::optional<StridedBuffer>> try_return(ExportState& state, const Offer& offer,
                                                 const Device& device,
                                                 const DlpackImport& options) noexcept {
   const CallSite site = options.site;
   const DLTensor& tensor = offer.tensor;
-  Storage& storage = *shipment.tensor.hull().storage();
+  Storage& storage = *state.tensor.hull().storage();
   if (storage.device() != device) {
     return Failure(ErrorCode::device_mismatch,
-                   "a DLPack tensor on '{b}' is no memory of '{a}'. Import it there.", site)
+                   "a DLPack tensor on '{b}' is not memory of '{a}'. Import it with '{b}'.", site)
         .with("a", spec_of(device))
         .with("b", storage.device().spec());
   }
@@ -536,13 +543,13 @@ Result<std::optional<StridedBuffer>> try_return(Shipment& shipment, const Offer&
     }
   }
   const bool is_said = (offer.flags & abi::DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
-  if (is_untouched(shipment.tensor, tensor)) {
+  if (is_untouched(state.tensor, tensor)) {
     if (is_said && !storage.is_read_only()) return std::optional<StridedBuffer>();
     ExportBatch().end(storage);
-    shipment.is_exported = false;
-    return std::optional(std::move(shipment.tensor));
+    state.is_exported = false;
+    return std::optional(std::move(state.tensor));
   }
-  Result<StridedBuffer> changed = try_changed(shipment.tensor, tensor, site);
+  Result<StridedBuffer> changed = try_changed(state.tensor, tensor, site);
   if (!changed) return changed.failure();
   if (!storage.is_read_only() &&
       (is_said || is_for_reading(changed->shape(), changed->strides()))) {
@@ -553,23 +560,23 @@ Result<std::optional<StridedBuffer>> try_return(Shipment& shipment, const Offer&
 
 Failure no_tensor(CallSite site) noexcept {
   return Failure(ErrorCode::invalid_argument,
-                 "there is no DLPack tensor to import: '{name}' is {value}.", site)
+                 "the pointer to a DLPack tensor is missing: '{name}' is {value}.", site)
       .with("name", "tensor")
       .with("value", "null");
 }
 
 template <class Managed>
 void release(void* structure) {
-  delete_of_others(*static_cast<Managed*>(structure));
+  call_deleter(*static_cast<Managed*>(structure));
 }
 
-/// Taken, or refused and let go: once, in either case.
+/// Ends the structure exactly once, whether the import succeeds or fails.
 template <class Managed>
 Result<StridedBuffer> try_import(const Device& device, Managed* managed, Offer offer,
                                  void (*ours)(Managed*), const DlpackImport& options) noexcept {
   if (managed->deleter == ours) {
-    Shipment& shipment = *static_cast<Shipment*>(managed->manager_ctx);
-    Result<std::optional<StridedBuffer>> back = try_return(shipment, offer, device, options);
+    ExportState& state = *static_cast<ExportState*>(managed->manager_ctx);
+    Result<std::optional<StridedBuffer>> back = try_return(state, offer, device, options);
     if (!back || *back) {
       ours(managed);
       return back ? Result<StridedBuffer>(**std::move(back)) : back.failure();
@@ -588,14 +595,15 @@ Result<DLDataType> try_dlpack_type(DType dtype, CallSite site) noexcept {
   const DLDataType type = word_of(dtype);
   if (type.lanes != 0) return type;
   return Failure(ErrorCode::dlpack_rejected,
-                 "DLPack has no word for elements of type {value}. Use another type.", site)
+                 "DLPack has no type for {value} elements. Use another type.", site)
       .with("field", "dtype")
       .with("value", name(dtype));
 }
 
 Result<DType> try_dtype_of(DLDataType type, CallSite site) noexcept {
   if (type.lanes != 1) {
-    return rejected("dtype.lanes", type.lanes, "elements are no vectors: it must be 1", site);
+    return rejected("dtype.lanes", type.lanes, "vector elements are not supported: it must be 1",
+                    site);
   }
   bool is_known = false;
   for (const Word& word : words) {
@@ -604,10 +612,10 @@ Result<DType> try_dtype_of(DLDataType type, CallSite site) noexcept {
     is_known = true;
   }
   if (is_known) {
-    return rejected("dtype.bits", type.bits, "there is no type of that code so wide", site);
+    return rejected("dtype.bits", type.bits, "no type with this code has this width", site);
   }
   return rejected("dtype.code", type.code,
-                  "known are 0 to 2 and 4 to 6, and the 8-bit floats 10 and 12", site);
+                  "supported codes: 0 to 2, 4 to 6, and the 8-bit floats 10 and 12", site);
 }
 
 Result<DLDevice> try_dlpack_device(const Storage& storage, CallSite site) noexcept {
@@ -633,7 +641,8 @@ Result<DLDevice> try_dlpack_device(const Storage& storage, CallSite site) noexce
     return DLDevice{abi::kDLCPU, 0};
   }
   return Failure(ErrorCode::dlpack_rejected,
-                 "DLPack has no word for {value} memory of '{device}'. Copy it to the host first.",
+                 "DLPack has no device type for {value} memory of '{device}'. Copy the memory to "
+                 "the host first.",
                  site)
       .with("field", "device")
       .with("value", name(kind))
@@ -642,14 +651,14 @@ Result<DLDevice> try_dlpack_device(const Storage& storage, CallSite site) noexce
 
 Result<DLManagedTensorVersioned*> try_export_dlpack(const StridedBuffer& tensor,
                                                     const DlpackExport& options) noexcept {
-  const Result<Shipment*> shipped = try_ship(tensor, options);
+  const Result<ExportState*> shipped = try_make_export(tensor, options);
   if (!shipped) return shipped.failure();
   return with_version(*shipped, options);
 }
 
 Result<DLManagedTensorVersioned*> try_export_dlpack(const Buffer& tensor,
                                                     const DlpackExport& options) noexcept {
-  const Result<Shipment*> shipped = try_ship(tensor, options);
+  const Result<ExportState*> shipped = try_make_export(tensor, options);
   if (!shipped) return shipped.failure();
   return with_version(*shipped, options);
 }
@@ -658,13 +667,13 @@ Result<DLManagedTensor*> try_export_dlpack_legacy(const StridedBuffer& tensor,
                                                   const DlpackExport& options) noexcept {
   if (options.is_read_only) {
     return Failure(ErrorCode::dlpack_rejected,
-                   "a DLPack tensor without a version cannot say {value}. Export one with a "
-                   "version, or a copy that may be written.",
+                   "an unversioned DLPack tensor cannot express {value}. Export a versioned "
+                   "tensor, or a writable copy.",
                    options.site)
         .with("field", "flags")
         .with("value", "read-only");
   }
-  const Result<Shipment*> shipped = try_ship(tensor, options);
+  const Result<ExportState*> shipped = try_make_export(tensor, options);
   if (!shipped) return shipped.failure();
   const DLTensor filled = (*shipped)->versioned.dl_tensor;
   DLManagedTensor* const made = ::new (&(*shipped)->legacy) DLManagedTensor;
@@ -678,10 +687,10 @@ Result<StridedBuffer> try_import_dlpack(const Device& device, DLManagedTensorVer
                                         const DlpackImport& options) noexcept {
   if (tensor == nullptr) return no_tensor(options.site);
   if (tensor->version.major != dlpack_version.major) {
-    // Nothing behind the flags is where it is in version 1.
+    // The fields after the flags have another layout than in version 1.
     const std::uint32_t major = tensor->version.major;
-    delete_of_others(*tensor);
-    return rejected("version.major", major, "version 1 is understood", options.site);
+    call_deleter(*tensor);
+    return rejected("version.major", major, "the supported version is 1", options.site);
   }
   const Offer offer = {tensor->dl_tensor, tensor->flags,
                        (tensor->flags & abi::DLPACK_FLAG_BITMASK_READ_ONLY) != 0};

@@ -17,9 +17,9 @@ std::string_view name_of(const Table& table, std::size_t column) noexcept {
   return table.schema().fields()[column].name;
 }
 
-/// What a tensor cannot say of a column, and what goes instead.
-Failure cannot_say(const Table& table, std::size_t column, const char* value, const char* expected,
-                   CallSite site) noexcept {
+/// A failure for a column that a tensor cannot express, with the alternative.
+Failure cannot_be_tensor(const Table& table, std::size_t column, const char* value,
+                         const char* expected, CallSite site) noexcept {
   return Failure(ErrorCode::dlpack_rejected,
                  "column '{column}' cannot be a DLPack tensor: it has {value}. {expected}.", site)
       .with("field", "column")
@@ -28,12 +28,12 @@ Failure cannot_say(const Table& table, std::size_t column, const char* value, co
       .with("expected", expected);
 }
 
-/// As many as there are, known to the host.
+/// Returns the row count, reading it from the device if necessary.
 Result<std::size_t> try_rows(const Table& table, const DlpackExport& options) noexcept {
   if (options.is_unordered && !table.rows()) {
     return Failure(ErrorCode::dlpack_rejected,
-                   "only '{device}' knows how many rows the table has, and an export that waits "
-                   "for nothing cannot ask. Call rows_host() first.",
+                   "the row count of the table is on '{device}', and an export that does not wait "
+                   "cannot read it. Call rows_host() first.",
                    options.site)
         .with("field", "rows")
         .with("device", table.device().is_open() ? table.device().spec() : "no device");
@@ -42,8 +42,8 @@ Result<std::size_t> try_rows(const Table& table, const DlpackExport& options) no
   if (rows) return static_cast<std::size_t>(*rows);
   if (rows.failure().code() != ErrorCode::invalid_view) return rows.failure();
   return Failure(ErrorCode::dlpack_rejected,
-                 "a table with room for {capacity} rows cannot have {rows}, and a tensor of it has "
-                 "no shape. See what wrote the count.",
+                 "a table with a capacity of {capacity} rows has a row count of {rows}, so a "
+                 "tensor of it has no shape. Check what wrote the count.",
                  options.site)
       .with("field", "rows")
       .with("rows", rows.failure().number("rows").value_or(0))
@@ -55,31 +55,33 @@ Result<void> check_values(const Table& table, std::size_t index, std::size_t row
   const Column& column = table.columns()[index];
   const LogicalType& type = column.type();
   if (type.is_variable()) {
-    return cannot_say(table, index, "values of different lengths",
-                      "Export the buffers offsets() and values()", options.site);
+    return cannot_be_tensor(table, index, "values of different lengths",
+                            "Export the buffers offsets() and values()", options.site);
   }
   if (type.is_bits()) {
-    return cannot_say(table, index, "a bit for each value",
-                      "Export unpack(), a copy with a byte for each, or the buffer values()",
-                      options.site);
+    return cannot_be_tensor(
+        table, index, "one bit per value",
+        "Export unpack(), a copy with one byte per value, or the buffer values()", options.site);
   }
   if (!column.is_nullable() || column.null_count() == std::size_t{0}) return {};
   constexpr const char* instead = "Export the buffers values() and validity()";
-  // What nobody has counted is counted by a copy, which waits.
+  // Counting unknown nulls needs a copy, which waits.
   if (options.is_unordered && !column.null_count()) {
-    return cannot_say(table, index, "a bitmap that nobody has counted", instead, options.site);
+    return cannot_be_tensor(table, index, "a bitmap with an unknown number of nulls", instead,
+                            options.site);
   }
   const Result<std::size_t> nulls = column.try_count_nulls(rows, options.site);
   if (!nulls) return nulls.failure();
   if (*nulls == 0) return {};
-  return cannot_say(table, index, "missing values", instead, options.site).with("nulls", *nulls);
+  return cannot_be_tensor(table, index, "missing values", instead, options.site)
+      .with("nulls", *nulls);
 }
 
 Result<Buffer> try_values(const Table& table, std::size_t index,
                           const DlpackExport& options) noexcept try {
   if (index >= table.arity()) {
     return Failure(ErrorCode::out_of_bounds,
-                   "there is no column {index} in a table of {count}. Name one below that.",
+                   "a table of {count} columns has no column {index}. Use a smaller index.",
                    options.site)
         .with("index", index)
         .with("count", table.arity());
@@ -90,10 +92,9 @@ Result<Buffer> try_values(const Table& table, std::size_t index,
   const Column& column = table.columns()[index];
   const Buffer values = column.values();
   if (values) return values.try_slice(0, *rows, options.site);
-  // Of no values there need not be a buffer, but a tensor is of something.
+  // A column without values may have no buffer, but a tensor needs one.
   return Failure(ErrorCode::not_allocated,
-                 "column '{column}' has no buffer: it has room for no values. There is nothing to "
-                 "export.",
+                 "column '{column}' has a capacity of 0 and no buffer, so it cannot be exported.",
                  options.site)
       .with("id", std::uint64_t{0})
       .with("column", name_of(table, index));
@@ -105,7 +106,7 @@ Failure no_cover(const Table& table, std::size_t column, const char* value,
                  CallSite site) noexcept {
   return Failure(ErrorCode::dlpack_rejected,
                  "a table of {count} columns cannot be one DLPack tensor: column '{column}' "
-                 "{value}. Export the columns, each for itself.",
+                 "{value}. Export each column separately.",
                  site)
       .with("field", "table")
       .with("count", table.arity())
@@ -113,13 +114,13 @@ Failure no_cover(const Table& table, std::size_t column, const char* value,
       .with("value", value);
 }
 
-/// The storage that the columns cover, as the tensor they are.
+/// Returns the tensor over the storage that the columns fill.
 Result<StridedBuffer> try_cover(const Table& table, const DlpackExport& options) noexcept try {
   const CallSite site = options.site;
   if (table.arity() == 0) {
     return Failure(ErrorCode::dlpack_rejected,
-                   "a table of {count} columns cannot be a DLPack tensor: there are no elements "
-                   "whose type it could have.",
+                   "a table of {count} columns cannot be a DLPack tensor, because no column "
+                   "defines the element type.",
                    site)
         .with("field", "table")
         .with("count", table.arity());
@@ -133,23 +134,23 @@ Result<StridedBuffer> try_cover(const Table& table, const DlpackExport& options)
     const Column& column = table.columns()[i];
     if (Result<void> fine = check_values(table, i, *rows, options); !fine) return fine.failure();
     if (column.type().dtype() != dtype) {
-      return no_cover(table, i, "is of another type than the first", site);
+      return no_cover(table, i, "has another type than the first", site);
     }
     const Buffer values = column.values();
     if (!values || values.storage() != first.parts().values.storage()) {
       return no_cover(table, i, "is in other memory than the first", site);
     }
     if (values.offset_bytes() != expected) {
-      return no_cover(table, i, "does not begin where the one before it ends", site);
+      return no_cover(table, i, "does not begin where the previous column ends", site);
     }
     expected += values.size_bytes();
   }
   const StorageHandle& storage = first.parts().values.storage();
   if (expected != storage->bytes()) {
-    return no_cover(table, table.arity() - 1, "is not the end of the memory", site);
+    return no_cover(table, table.arity() - 1, "does not end where the memory ends", site);
   }
   if (*rows != table.capacity()) {
-    return no_cover(table, 0, "has room for more rows than there are", site)
+    return no_cover(table, 0, "has a larger capacity than the number of rows", site)
         .with("rows", *rows)
         .with("capacity", table.capacity());
   }
@@ -167,13 +168,13 @@ Result<StridedBuffer> try_cover(const Table& table, const DlpackExport& options)
 Failure no_column(const char* field, std::uint64_t value, const char* expected,
                   CallSite site) noexcept {
   return Failure(ErrorCode::dlpack_rejected,
-                 "a DLPack tensor with {field} {value} cannot be a column: {expected}.", site)
+                 "a DLPack tensor cannot be a column ({field}: {value}): {expected}.", site)
       .with("field", field)
       .with("value", value)
       .with("expected", expected);
 }
 
-/// What the column is called in errors, if anything.
+/// Returns the name of the column for errors, if there is one.
 std::string_view name_of(const DlpackColumn& options) noexcept {
   return options.field ? std::string_view(options.field->name) : std::string_view();
 }
@@ -182,15 +183,15 @@ Result<LogicalType> try_type(DType dtype, const DlpackColumn& options) {
   const CallSite site = options.tensor.site;
   if (dtype == DType::boolean) {
     return Failure(ErrorCode::dlpack_rejected,
-                   "a DLPack tensor of {value} has a byte for each, and a column a bit. Import a "
-                   "tensor, and call Column::pack.",
+                   "a DLPack tensor of {value} has one byte per value, and a column has one bit. "
+                   "Import a tensor, and call Column::pack.",
                    site)
         .with("field", "dtype")
         .with("value", "truth values");
   }
   Result<LogicalType> given = LogicalType::try_of(dtype, site);
   if (!given || !options.field) return given;
-  // As a schema judges it: what may change, and what may not.
+  // Compare as a schema does, with the accepted differences.
   const Schema there({Field{options.field->name, *given, options.field->is_nullable}});
   if (Result<void> fits = there.check_match(Schema({*options.field}), options.match, site); !fits) {
     return fits.failure();
@@ -202,13 +203,13 @@ Result<Column> try_column(Result<StridedBuffer> taken, const DlpackColumn& optio
   const CallSite site = options.tensor.site;
   if (!taken) return taken.failure();
   if (taken->shape().rank() != 1) {
-    return no_column("ndim", taken->shape().rank(), "it has one dimension; import it as a tensor",
-                     site);
+    return no_column("ndim", taken->shape().rank(),
+                     "a column has one dimension. Import it as a tensor", site);
   }
   if (!taken->is_contiguous()) {
     return Failure(ErrorCode::dlpack_rejected,
-                   "a DLPack tensor with {field} {value} cannot be a column: its values are side "
-                   "by side. Import a tensor, and call contiguous(stream).",
+                   "a DLPack tensor cannot be a column: {field} is {value}, so the values are not "
+                   "contiguous. Import a tensor, and call contiguous(stream).",
                    site)
         .with("field", "strides[0]")
         .with_signed("value", taken->strides()[0]);
@@ -216,8 +217,8 @@ Result<Column> try_column(Result<StridedBuffer> taken, const DlpackColumn& optio
   const std::size_t rows = taken->element_count();
   if (options.rows && rows != *options.rows) {
     return Failure(ErrorCode::size_mismatch,
-                   "a DLPack tensor of {actual} elements is no column '{field}' of {expected}. "
-                   "Give columns of one length.",
+                   "a DLPack tensor of {actual} elements cannot be column '{field}' of {expected} "
+                   "values. Pass columns of one length.",
                    site)
         .with("field", name_of(options))
         .with("actual", rows)
@@ -235,9 +236,9 @@ Result<Column> try_column(Result<StridedBuffer> taken, const DlpackColumn& optio
   return no_host_memory("a column", options.tensor.site);
 }
 
-/// Refused before it could be taken, and let go all the same.
-void let_go(abi::DLManagedTensorVersioned* tensor) noexcept {
-  if (tensor != nullptr) delete_of_others(*tensor);
+/// Ends a tensor that was not imported.
+void delete_if_set(abi::DLManagedTensorVersioned* tensor) noexcept {
+  if (tensor != nullptr) call_deleter(*tensor);
 }
 
 }  // namespace
@@ -253,8 +254,10 @@ Result<abi::DLManagedTensorVersioned*> try_export_dlpack_column(
     const Table& table, std::string_view column, const DlpackExport& options) noexcept {
   const std::optional<std::size_t> index = table.schema().find(column);
   if (index) return try_export_dlpack_column(table, *index, options);
-  return Failure(ErrorCode::not_found, "there is no column '{name}' among {count}. See schema().",
-                 options.site)
+  return Failure(
+             ErrorCode::not_found,
+             "the table has {count} columns and no column '{name}'. schema() lists the columns.",
+             options.site)
       .with("name", column)
       .with("count", table.arity());
 }
@@ -293,15 +296,17 @@ Result<Table> try_import_dlpack_table(const Device& device, const Schema& schema
   const CallSite site = options.tensor.site;
   std::size_t taken = 0;
   const auto refuse = [&](const Failure& failure) {
-    for (; taken < tensors.size(); ++taken) let_go(tensors[taken]);
+    for (; taken < tensors.size(); ++taken) delete_if_set(tensors[taken]);
     return failure;
   };
   if (tensors.size() != schema.size()) {
-    return refuse(Failure(ErrorCode::shape_mismatch,
-                          "{actual} tensors are no table of {expected} fields. Give one for each.",
-                          site)
-                      .with("actual", tensors.size())
-                      .with("expected", schema.size()));
+    return refuse(
+        Failure(
+            ErrorCode::shape_mismatch,
+            "{actual} tensors cannot form a table of {expected} fields. Pass one tensor per field.",
+            site)
+            .with("actual", tensors.size())
+            .with("expected", schema.size()));
   }
   try {
     std::vector<Column> columns;
@@ -309,7 +314,7 @@ Result<Table> try_import_dlpack_table(const Device& device, const Schema& schema
     DlpackColumn each = {options.tensor, {}, options.match, options.rows};
     for (const Field& field : schema.fields()) {
       each.field = field;
-      // Whatever comes of it, it is taken from now on.
+      // The import owns the tensor from here on, even if it fails.
       Result<Column> column = try_import_dlpack_column(device, tensors[taken++], each);
       if (!column) return refuse(Failure(column.failure()).with("column", field.name));
       each.rows = column->capacity();

@@ -11,7 +11,7 @@
 
 namespace tern {
 
-/// Which block is at an address, for all adapters of one resource.
+/// Maps addresses to blocks, for all adapters of one resource.
 class PmrBlocks {
  public:
   explicit PmrBlocks(const Resource* resource) noexcept : resource_(resource) {}
@@ -21,14 +21,14 @@ class PmrBlocks {
 
   [[nodiscard]] static std::shared_ptr<PmrBlocks> of(const Resource* resource);
 
-  /// Throws std::bad_alloc; then nothing has changed.
+  /// Throws std::bad_alloc and changes nothing then.
   void add(const Block& block, std::size_t asked_bytes) {
     Shard& shard = shard_of(block.address);
     const std::lock_guard lock(shard.mutex);
     shard.by_address.emplace(block.address, Entry{block, asked_bytes});
   }
 
-  /// Nothing, if no block of that size was given at the address. Takes no memory.
+  /// Returns nothing if there is no block of this size at the address. Allocates nothing.
   [[nodiscard]] std::optional<Block> take(void* address, std::size_t asked_bytes) noexcept {
     Shard& shard = shard_of(address);
     const std::lock_guard lock(shard.mutex);
@@ -55,7 +55,7 @@ class PmrBlocks {
     std::mutex mutex;
     std::unordered_map<void*, Entry> by_address;  // guarded by mutex
   };
-  /// Addresses are multiples of an alignment, and neighbours should not meet.
+  /// Drops the low bits, which alignment makes zero, and spreads neighbours over the shards.
   [[nodiscard]] Shard& shard_of(const void* address) noexcept {
     const auto number = reinterpret_cast<std::uintptr_t>(address);
     return shards_[(number >> 6 ^ number >> 12) % shards_.size()];
@@ -68,7 +68,8 @@ class PmrBlocks {
 
 namespace {
 
-/// By resource, so that equal adapters find each other's blocks. Immortal: adapters may be static.
+/// By resource, so that equal adapters find each other's blocks. Never destroyed, because adapters
+/// may be static objects.
 struct AllBlocks {
   std::mutex mutex;
   std::unordered_map<const Resource*, std::weak_ptr<PmrBlocks>> by_resource;  // guarded by mutex
@@ -81,22 +82,20 @@ AllBlocks& all_blocks() {
 
 Failure no_host_memory(const char* what) noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate what it takes to keep account of {what}. Free host "
-                 "memory.")
+                 "the host could not allocate memory to track {what}. Free host memory.")
       .with("what", what);
 }
 
 ResourceHandle checked(ResourceHandle resource) {
   if (!resource) {
     raise(Failure(ErrorCode::invalid_argument,
-                  "a std::pmr adapter needs a resource, and was given "
-                  "none.")
+                  "a std::pmr adapter needs a resource, and the pointer is null.")
               .with("name", "resource"));
   }
   if (!resource->traits().is_host_accessible) {
     raise(Failure(ErrorCode::unsupported,
-                  "containers cannot use the memory of '{device}' ({resource}): {what} is missing. "
-                  "Give them pinned, managed or host memory.")
+                  "containers cannot use memory of '{device}' ({resource}): {what} is missing. Use "
+                  "pinned, managed or host memory.")
               .with("what", name(Capability::host_access))
               .with("resource", resource->name())
               .with("device", resource->device().spec()));
@@ -128,11 +127,11 @@ PmrBlocks::~PmrBlocks() {
   AllBlocks& all = all_blocks();
   const std::lock_guard lock(all.mutex);
   const auto found = all.by_resource.find(resource_);
-  // Another adapter may have come in between, and brought its own.
+  // Another thread may have added an entry meanwhile.
   if (found != all.by_resource.end() && found->second.expired()) all.by_resource.erase(found);
 }
 
-// --- A resource for containers
+// --- PmrAdapter
 
 PmrAdapter::PmrAdapter(ResourceHandle resource, Tag tag, CallSite site)
     : resource_(checked(std::move(resource))),
@@ -159,7 +158,7 @@ void* PmrAdapter::do_allocate(std::size_t bytes, std::size_t alignment) {
 }
 
 void PmrAdapter::do_deallocate(void* address, std::size_t bytes, std::size_t) {
-  // It leaves the books first: once it is freed, another thread may be given the address.
+  // Remove the entry first: after the free, another thread may get the address.
   const std::optional<Block> block = blocks_->take(address, bytes);
   if (block) resource_->deallocate(*block, {}, site_);
 }
@@ -169,22 +168,22 @@ bool PmrAdapter::do_is_equal(const std::pmr::memory_resource& other) const noexc
   return adapter != nullptr && adapter->resource_ == resource_;
 }
 
-// --- A std::pmr resource for resources
+// --- PmrUpstream
 
 PmrUpstream::PmrUpstream(Device device, std::pmr::memory_resource* upstream)
     : DriverResource(std::move(device), Order::host,
-                     "the pmr resource keeps nothing to use again, and {requested} were asked for "
-                     "from what the stream has freed."),
+                     "the pmr resource has no freed memory to reuse, and a request for {requested} "
+                     "allows only memory that its stream has freed."),
       upstream_(upstream) {
   if (upstream == nullptr) {
     raise(Failure(ErrorCode::invalid_argument,
-                  "a pmr resource needs a std::pmr::memory_resource, and was given none.")
+                  "a pmr resource needs a std::pmr::memory_resource, and the pointer is null.")
               .with("name", "upstream"));
   }
   if (!this->device().can(Capability::host_access)) {
     raise(Failure(ErrorCode::unsupported,
-                  "device '{device}' does not use the host's memory as its own: {what} is missing. "
-                  "Give a pmr resource the host device.")
+                  "device '{device}' does not use host memory: {what} is missing. Use the host "
+                  "device for a pmr resource.")
               .with("what", tern::name(Capability::host_access))
               .with("device", this->device().spec()));
   }
@@ -202,18 +201,20 @@ Result<void*> PmrUpstream::take(const Request& request, StreamRef) noexcept try 
 } catch (const std::bad_alloc&) {
   return Failure(ErrorCode::out_of_memory,
                  "a std::pmr::memory_resource could not allocate {requested}. Free host memory, or "
-                 "give it more to allocate from.",
+                 "raise its limit.",
                  request.site)
       .with_bytes("requested", request.bytes);
 } catch (const std::exception& exception) {
   return Failure(ErrorCode::driver,
-                 "a std::pmr::memory_resource asked for {requested} threw: {what}.", request.site)
+                 "a std::pmr::memory_resource threw on a request for {requested}: {what}.",
+                 request.site)
       .with_bytes("requested", request.bytes)
       .with("what", exception.what());
 } catch (...) {
-  return Failure(ErrorCode::driver,
-                 "a std::pmr::memory_resource asked for {requested} threw something unknown.",
-                 request.site)
+  return Failure(
+             ErrorCode::driver,
+             "a std::pmr::memory_resource threw an unknown exception on a request for {requested}.",
+             request.site)
       .with_bytes("requested", request.bytes);
 }
 

@@ -1,24 +1,23 @@
-// The end of a structure that somebody else made: his callback, which is C and must not throw.
-//
-// One that throws all the same has let go as far as anybody can tell. There is nobody to tell, so
-// the exception ends here, as that of an adoption does (buffer/foreign.hpp).
+// Calls the release callback of a foreign structure. The callback is a C function and must not
+// throw. If it throws nevertheless, the exception is swallowed, as in an adoption
+// (buffer/foreign.hpp), and the structure counts as released.
 
 #pragma once
 
 namespace tern {
 
-/// Of an Arrow structure, unless it is released already.
+/// Releases an Arrow structure, unless it is already released.
 template <class Structure>
-void release_of_others(Structure& structure) noexcept {
+void call_release(Structure& structure) noexcept {
   try {
     if (structure.release != nullptr) structure.release(&structure);
   } catch (...) {
   }
 }
 
-/// Of a DLPack tensor; without a deleter it stays.
+/// Deletes a DLPack tensor. A tensor without a deleter is not deleted.
 template <class Managed>
-void delete_of_others(Managed& tensor) noexcept {
+void call_deleter(Managed& tensor) noexcept {
   try {
     if (tensor.deleter != nullptr) tensor.deleter(&tensor);
   } catch (...) {

@@ -14,8 +14,8 @@ namespace tern {
   if (!is_captured) return Failure(is_captured.failure()).at(site);
   if (!*is_captured) return {};
   return Failure(ErrorCode::stream_misuse,
-                 "stream {stream} cannot be put in order now: {why}. Do it before the capture "
-                 "begins, and behind the launch of the graph.",
+                 "stream {stream} cannot be ordered: {why}. Make the call before the capture "
+                 "begins, or after the launch of the graph.",
                  site)
       .with("stream", stream.id().number())
       .with("why", "it is being captured into a graph");

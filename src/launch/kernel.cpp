@@ -102,9 +102,10 @@ class Few {
 };
 
 Failure no_kernel(CallSite site) noexcept {
-  return Failure(ErrorCode::invalid_argument,
-                 "there is no kernel to launch: it was made by default or moved from. Load one.",
-                 site)
+  return Failure(
+             ErrorCode::invalid_argument,
+             "the kernel is empty: it was default-constructed or moved from. Load a kernel first.",
+             site)
       .with("name", "kernel")
       .with("value", "none");
 }
@@ -117,11 +118,10 @@ std::string_view spec_of(StreamRef stream) noexcept {
 Result<void> check_stream(const KernelState& kernel, StreamRef stream, CallSite site) noexcept {
   if (!stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
   if (stream.device_id() == kernel.device.id()) return {};
-  return Failure(
-             ErrorCode::device_mismatch,
-             "kernel '{kernel}' of '{a}' cannot be launched on a stream of '{b}'. Load it there, "
-             "or use a stream of its device.",
-             site)
+  return Failure(ErrorCode::device_mismatch,
+                 "kernel '{kernel}' of '{a}' cannot be launched on a stream of '{b}'. Load it on "
+                 "'{b}', or use a stream of '{a}'.",
+                 site)
       .with("a", kernel.device.spec())
       .with("b", spec_of(stream))
       .with("kernel", kernel.name);
@@ -137,8 +137,8 @@ std::string_view text_of(bool is_memory, ArgumentType type) noexcept {
 Failure wrong_type(const KernelState& kernel, std::size_t index, std::string_view expected,
                    std::string_view actual, CallSite site) noexcept {
   return Failure(ErrorCode::type_mismatch,
-                 "argument {index} of kernel '{kernel}' is {actual}, and its parameter {expected}. "
-                 "Pass what the kernel declares.",
+                 "argument {index} of kernel '{kernel}' is {actual}, and its parameter is "
+                 "{expected}. Pass the type that the kernel declares.",
                  site)
       .with("index", index)
       .with("expected", expected)
@@ -173,8 +173,8 @@ Result<void> check_untyped(const KernelState& kernel, std::size_t index,
   const ArgumentType element = kernel.declared[index].type;
   if (argument.bytes() % element.bytes != 0) {
     return Failure(ErrorCode::size_mismatch,
-                   "argument {index} of kernel '{kernel}' has {actual} bytes, which are no whole "
-                   "number of elements of {expected}. Pass a range that is.",
+                   "argument {index} of kernel '{kernel}' has {actual} bytes, which is not a whole "
+                   "number of elements of {expected} bytes. Pass a multiple of the element size.",
                    site)
         .with("index", index)
         .with("expected", element.bytes)
@@ -189,8 +189,8 @@ Result<void> check_untyped(const KernelState& kernel, std::size_t index,
   const std::size_t needed = alignment_bytes(element.dtype);
   if (argument.bytes() == 0 || first % needed == 0) return {};
   return Failure(ErrorCode::misaligned,
-                 "argument {index} of kernel '{kernel}' is at {address}, and its parameter needs a "
-                 "multiple of {required} bytes. Copy the bytes to an aligned place.",
+                 "argument {index} of kernel '{kernel}' is at {address}, and its parameter needs "
+                 "an alignment of {required} bytes. Copy the bytes to an aligned address.",
                  site)
       .with("index", index)
       .with("address", first, Unit::hex)
@@ -206,8 +206,8 @@ bool is_none(const LaunchArgument& argument) noexcept {
 
 Failure no_memory(const KernelState& kernel, CallSite site) noexcept {
   return Failure(ErrorCode::not_allocated,
-                 "a buffer or an array among the arguments of kernel '{kernel}' is none: it was "
-                 "made by default or moved from. Make it with a device.",
+                 "an argument of kernel '{kernel}' is an empty buffer or array: it was "
+                 "default-constructed or moved from. Create it with a device.",
                  site)
       .with("id", std::uint64_t{0})
       .with("kernel", kernel.name);
@@ -233,13 +233,14 @@ Result<void> check_declared(const KernelState& kernel, std::size_t index,
   const Access access = argument.access();
   const bool is_right = parameter.is_written ? access != Access::read : access != Access::discard;
   if (is_right) return {};
-  return Failure(ErrorCode::invalid_argument,
-                 parameter.is_written
-                     ? "argument {index} of kernel '{kernel}' is declared in(), and its parameter "
-                       "can be written. Declare {value}, or make it a view of constants."
-                     : "argument {index} of kernel '{kernel}' is declared out(), and its parameter "
-                       "is only read. Declare {value}.",
-                 site)
+  return Failure(
+             ErrorCode::invalid_argument,
+             parameter.is_written
+                 ? "argument {index} of kernel '{kernel}' is declared in(), but its parameter is "
+                   "writable. Declare {value}, or make the parameter a view of const elements."
+                 : "argument {index} of kernel '{kernel}' is declared out(), but its parameter is "
+                   "read-only. Declare {value}.",
+             site)
       .with("name", "arguments")
       .with("index", index)
       .with("value", parameter.is_written ? "out() or inout()" : "in()")
@@ -250,8 +251,8 @@ Result<void> check_arguments(const KernelState& kernel, std::span<const LaunchAr
                              CallSite site) noexcept {
   if (arguments.size() > Kernel::max_arguments) {
     return Failure(ErrorCode::capacity,
-                   "a launch of kernel '{kernel}' with {count} arguments has more than {max}. Pass "
-                   "a struct, or several buffers as one.",
+                   "a launch of kernel '{kernel}' has {count} arguments, and the maximum is {max}. "
+                   "Pass a struct, or combine buffers.",
                    site)
         .with("max", Kernel::max_arguments)
         .with("count", arguments.size())
@@ -260,7 +261,8 @@ Result<void> check_arguments(const KernelState& kernel, std::span<const LaunchAr
   const DeviceInfo& device = kernel.device.info();
   if (device.max_kernel_arguments != 0 && arguments.size() > device.max_kernel_arguments) {
     return Failure(ErrorCode::unsupported,
-                   "a kernel of {count} arguments is more than the {max} that '{device}' takes.",
+                   "a kernel with {count} arguments exceeds the {max} arguments that '{device}' "
+                   "supports.",
                    site)
         .with("what", "that many kernel arguments")
         .with("count", arguments.size())
@@ -269,7 +271,9 @@ Result<void> check_arguments(const KernelState& kernel, std::span<const LaunchAr
   }
   if (kernel.info.parameter_count && *kernel.info.parameter_count != arguments.size()) {
     return Failure(ErrorCode::shape_mismatch,
-                   "kernel '{kernel}' takes {expected} arguments and was given {actual}.", site)
+                   "kernel '{kernel}' has {expected} parameters and was launched with {actual} "
+                   "arguments.",
+                   site)
         .with("expected", *kernel.info.parameter_count)
         .with("actual", arguments.size())
         .with("kernel", kernel.name);
@@ -288,7 +292,7 @@ Result<void> check_arguments(const KernelState& kernel, std::span<const LaunchAr
     if (parameter.value_bytes != 0 && parameter.value_bytes != bytes) {
       return Failure(ErrorCode::size_mismatch,
                      "argument {index} of kernel '{kernel}' has {actual} bytes, and its parameter "
-                     "{expected}. Pass what the kernel declares.",
+                     "has {expected}. Pass the type that the kernel declares.",
                      site)
           .with("index", i)
           .with("expected", parameter.value_bytes)
@@ -312,8 +316,8 @@ Result<void> check_memory(const KernelState& kernel, const LaunchArgument& argum
   const bool is_file = storage.kind() == StorageKind::file;
   if (!is_brought && !is_file && storage.device().id() != kernel.device.id()) {
     return Failure(ErrorCode::device_mismatch,
-                   "buffer {id} on '{a}' cannot be used by kernel '{kernel}' on '{b}'. Copy it "
-                   "there, or launch on its device.",
+                   "buffer {id} on '{a}' cannot be used by kernel '{kernel}' on '{b}'. Copy it to "
+                   "'{b}', or launch on '{a}'.",
                    site)
         .with("id", storage.id().value)
         .with("a", storage.device().spec())
@@ -323,7 +327,8 @@ Result<void> check_memory(const KernelState& kernel, const LaunchArgument& argum
   const bool writes = is_write(argument.access());
   if (writes && storage.is_read_only()) {
     return Failure(ErrorCode::read_only,
-                   "{what} can only be read, and kernel '{kernel}' would write it. Copy it first.",
+                   "{what} is read-only, and kernel '{kernel}' would write it. Copy its bytes to a "
+                   "writable buffer first.",
                    site)
         .with("what", storage.origin()->what())
         .with("kernel", kernel.name);
@@ -331,7 +336,7 @@ Result<void> check_memory(const KernelState& kernel, const LaunchArgument& argum
   const Reach reach = storage.reach();
   if (!is_brought && (!reach.kernels_read || (writes && !reach.kernels_write))) {
     return Failure(ErrorCode::unsupported,
-                   "work on a device cannot use {what} in place. Copy it to the device first.",
+                   "work on a device cannot access {what}. Copy its bytes to the device first.",
                    site)
         .with("what", name(storage.kind()));
   }

@@ -31,8 +31,8 @@ Failure misuse(StreamRef stream, const char* why, CallSite site) noexcept {
 
 Failure untracked(void* address, std::size_t bytes, CallSite site) noexcept {
   return Failure(ErrorCode::untracked_buffer,
-                 "the uses of {bytes} at {address} cannot be tracked: the resource that gave them "
-                 "does not. Take memory of one that does, or a permissive recorder.",
+                 "the uses of {bytes} at {address} cannot be tracked: its resource does not track "
+                 "uses. Use memory of a resource that does, or a permissive recorder.",
                  site)
       .with("kind", "untracked")
       .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
@@ -41,8 +41,8 @@ Failure untracked(void* address, std::size_t bytes, CallSite site) noexcept {
 
 Failure external(void* address, std::size_t bytes, CallSite site) noexcept {
   return Failure(ErrorCode::untracked_buffer,
-                 "the uses of {bytes} at {address} cannot be tracked: they are external memory. "
-                 "Adopt or borrow it as a buffer, or take a permissive recorder.",
+                 "the uses of {bytes} at {address} cannot be tracked: this is external memory. "
+                 "Adopt or borrow it as a buffer, or use a permissive recorder.",
                  site)
       .with("kind", "external")
       .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
@@ -52,9 +52,9 @@ Failure external(void* address, std::size_t bytes, CallSite site) noexcept {
 Failure unstated(std::size_t argument, const Storage& storage, CallSite site) noexcept {
   return Failure(ErrorCode::untracked_buffer,
                  "argument {argument} of a launch, buffer {buffer} of {bytes}, is imported memory, "
-                 "and nobody has stated when its earlier writes are complete. Name their stream or "
-                 "say is_complete with the import, call state_ready(), synchronize '{device}', or "
-                 "take a permissive recorder.",
+                 "and it is unknown when its earlier writes complete. Import it with their stream "
+                 "or with is_complete, call state_ready(), synchronize '{device}', or use a "
+                 "permissive recorder.",
                  site)
       .with("kind", "unstated")
       .with("argument", argument)
@@ -91,7 +91,7 @@ LaunchRecorder::~LaunchRecorder() {
 
 Result<void> LaunchRecorder::make_place(CallSite site) noexcept {
   if (phase_ != Phase::declaring) {
-    return misuse(stream(), "preflight has fixed what it uses. Declare it before", site);
+    return misuse(stream(), "preflight was called. Declare all uses before preflight", site);
   }
   try {
     if (places_.size() == places_.capacity()) places_.reserve(2 * places_.size() + 8);
@@ -111,7 +111,7 @@ Result<void> LaunchRecorder::check_resource(const StorageHandle& storage,
                                             CallSite site) const noexcept {
   if (!options_.resource || !storage || storage->resource() == options_.resource) return {};
   return Failure(ErrorCode::invalid_argument,
-                 "buffer {value} is not of '{resource}', the resource this recorder is for. Use "
+                 "buffer {value} is not memory of '{resource}', the resource of the recorder. Use "
                  "another recorder.",
                  site)
       .with("name", "buffer")
@@ -144,8 +144,8 @@ Result<std::size_t> LaunchRecorder::try_use(const Resource& resource, const Bloc
                                             Access access, CallSite site) noexcept {
   if (options_.resource && options_.resource.get() != &resource) {
     return Failure(ErrorCode::invalid_argument,
-                   "a block of '{value}' is not of '{resource}', the resource this recorder is "
-                   "for. Use another recorder.",
+                   "a block of '{value}' is not memory of '{resource}', the resource of the "
+                   "recorder. Use another recorder.",
                    site)
         .with("name", "block")
         .with("value", resource.name())
@@ -159,8 +159,8 @@ Result<std::size_t> LaunchRecorder::try_use_external(void* address, std::size_t 
                                                      Access access, CallSite site) noexcept {
   if (options_.resource) {
     return Failure(ErrorCode::invalid_argument,
-                   "external memory at {value} is not of '{resource}', the resource this recorder "
-                   "is for. Use another recorder.",
+                   "external memory at {value} is not memory of '{resource}', the resource of the "
+                   "recorder. Use another recorder.",
                    site)
         .with("name", "address")
         .with("value", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
@@ -182,8 +182,8 @@ Result<void> LaunchRecorder::check_raw(const RawUse& use) const noexcept {
   if (Result<void> live = check_live(use.block, use.site); !live) return live;
   if (use.block.device == stream().device_id()) return {};
   return Failure(ErrorCode::device_mismatch,
-                 "a block on '{a}' cannot be used by a stream of '{b}'. Copy it there, or use a "
-                 "stream of its device.",
+                 "a block on '{a}' cannot be used by a stream of '{b}'. Copy it to '{b}', or use a "
+                 "stream of '{a}'.",
                  use.site)
       .with("a", tern::Place::device(use.block.device).text())
       .with("b", tern::Place::device(stream().device_id()).text());
@@ -236,7 +236,7 @@ void LaunchRecorder::finish_raw(bool is_submitted) noexcept {
 }
 
 Result<void> LaunchRecorder::try_preflight(CallSite site) noexcept {
-  if (phase_ != Phase::declaring) return misuse(stream(), "preflight was called before", site);
+  if (phase_ != Phase::declaring) return misuse(stream(), "preflight was already called", site);
   for (const RawUse& use : raw_) {
     if (Result<void> sound = check_raw(use); !sound) return sound;
     // The stream has the words for it.
@@ -275,9 +275,9 @@ Result<void> LaunchRecorder::try_commit(CallSite site) noexcept {
     return {};
   }
   if (phase_ == Phase::declaring) {
-    return misuse(stream(), "commit comes behind preflight and the launch", site);
+    return misuse(stream(), "commit must follow preflight and the launch", site);
   }
-  if (phase_ == Phase::over) return misuse(stream(), "it was committed or cancelled before", site);
+  if (phase_ == Phase::over) return misuse(stream(), "it was already committed or cancelled", site);
   phase_ = Phase::over;
   scope_.end();
   Result<void> result;

@@ -13,8 +13,8 @@ namespace tern {
 namespace {
 
 Failure misuse(StreamRef stream, const char* why, CallSite site) noexcept {
-  return Failure(ErrorCode::stream_misuse, "the uses of stream {stream} cannot change: {why}.",
-                 site)
+  return Failure(ErrorCode::stream_misuse,
+                 "the uses of a scope on stream {stream} cannot change: {why}.", site)
       .with("stream", stream.id().number())
       .with("why", why);
 }
@@ -42,7 +42,8 @@ bool UseScope::make_room() noexcept {
 
 Result<std::size_t> UseScope::try_put(Storage* storage, std::size_t offset, std::size_t bytes,
                                       Access access, const CallSite& site) noexcept {
-  if (phase_ != Phase::open) return misuse(stream_, "they were begun. Add them before", site);
+  if (phase_ != Phase::open)
+    return misuse(stream_, "the uses have begun. Add uses before begin", site);
   if (!make_room()) return no_host_memory("a list of uses", site);
   const std::uint32_t index = count_;
   Use* const all = data();
@@ -88,7 +89,8 @@ std::byte* UseScope::brought_address(const Use& use) const noexcept {
 }
 
 Result<void> UseScope::check(CallSite site) noexcept {
-  if (phase_ != Phase::open) return misuse(stream_, "they were begun before. Make others", site);
+  if (phase_ != Phase::open)
+    return misuse(stream_, "the uses have already begun. Create another scope", site);
   // Memory of one resource is in one place: what holds for the first of its storages, the device
   // and what kernels can reach, holds for all.
   const Resource* known = nullptr;

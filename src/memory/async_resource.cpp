@@ -18,8 +18,8 @@ Failure bad_setting(const char* name, std::size_t value, const char* sentence,
 
 AsyncResource::AsyncResource(Device device, const AsyncOptions& options)
     : DriverResource(std::move(device), Order::stream,
-                     "the driver's allocator does not say what it uses again, and {requested} "
-                     "were asked for from what the stream has freed.") {
+                     "the driver's allocator does not report which memory it reuses, and a request "
+                     "for {requested} allows only memory that its stream has freed.") {
   if (!this->device().can(Capability::stream_ordered_memory)) {
     raise(Failure(ErrorCode::unsupported)
               .with("what", tern::name(Capability::stream_ordered_memory))
@@ -34,14 +34,14 @@ Result<void> AsyncResource::check(const AsyncOptions& options) const noexcept {
   const std::size_t total = device().info().total_bytes;
   if (options.max_bytes == std::size_t{0}) {
     return bad_setting("max_bytes", 0,
-                       "'{name}' of a driver pool cannot be {value}: nothing could be allocated. "
-                       "Leave it unset for no maximum.",
+                       "'{name}' of a driver pool cannot be {value}, because nothing could be "
+                       "allocated. Leave it unset for no maximum.",
                        site);
   }
   if (options.max_bytes && *options.max_bytes > total) {
     return bad_setting("max_bytes", *options.max_bytes,
-                       "'{name}' of a driver pool cannot be {value}: '{device}' has {total}. Leave "
-                       "it unset for no maximum.",
+                       "'{name}' of a driver pool cannot be {value}: '{device}' has {total} of "
+                       "memory. Leave it unset for no maximum.",
                        site)
         .with_bytes("total", total)
         .with("device", device().spec());
@@ -51,15 +51,15 @@ Result<void> AsyncResource::check(const AsyncOptions& options) const noexcept {
   if (initial > limit) {
     return bad_setting("initial_bytes", initial,
                        "'{name}' of a driver pool cannot be {value}: the pool of '{device}' may "
-                       "hold {limit}. Ask for less, or raise max_bytes.",
+                       "hold at most {limit}. Use less, or raise max_bytes.",
                        site)
         .with_bytes("limit", limit)
         .with("device", device().spec());
   }
   if (options.release_threshold_bytes && *options.release_threshold_bytes < initial) {
     return bad_setting("release_threshold_bytes", *options.release_threshold_bytes,
-                       "'{name}' of a driver pool cannot be {value} beside initial_bytes of "
-                       "{initial}: the next synchronization would give them back. Raise it.",
+                       "'{name}' of a driver pool cannot be {value} with initial_bytes of "
+                       "{initial}: the next synchronization would release these bytes. Raise it.",
                        site)
         .with_bytes("initial", initial);
   }
@@ -78,8 +78,8 @@ Result<void> AsyncResource::check_peer(const Device& peer, CallSite site) const 
   }
   if (peer == device()) {
     return Failure(ErrorCode::invalid_argument,
-                   "'{name}' of the driver pool of '{value}' cannot be the device itself, which "
-                   "always uses its memory. Name another device.",
+                   "'{name}' of the driver pool of '{value}' cannot be '{value}' itself, which "
+                   "always has access. Name another device.",
                    site)
         .with("name", "peers")
         .with("value", peer.spec());
@@ -87,7 +87,7 @@ Result<void> AsyncResource::check_peer(const Device& peer, CallSite site) const 
   if (peer.info().backend != device().info().backend) {
     return Failure(ErrorCode::device_mismatch,
                    "'{name}' of the driver pool of '{a}' cannot be '{b}', a device of another "
-                   "backend. Copy the memory there.",
+                   "backend. Copy the memory to '{b}'.",
                    site)
         .with("name", "peers")
         .with("a", device().spec())
@@ -158,7 +158,7 @@ void AsyncResource::put_back(const Piece& piece, StreamRef stream, const CallSit
 Result<Mark> AsyncResource::give(const Piece& piece, StreamRef stream,
                                  const CallSite& site) noexcept {
   // Its owner may end it meanwhile, in another thread.
-  const StreamStay stay(stream);
+  const StreamPin stay(stream);
   if (!stay) {
     // The stream has ended: its work is waited for, and any stream may free then.
     if (Result<void> waited = device().try_synchronize();

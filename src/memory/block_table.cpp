@@ -69,8 +69,7 @@ void free_place(Table& all, Generation generation) noexcept {
 
 Failure no_host_memory() noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to keep account of a block. Free host "
-                 "memory.")
+                 "the host could not allocate {requested} to track a block. Free host memory.")
       .with_bytes("requested", sizeof(Row) * places_per_chunk);
 }
 
@@ -102,8 +101,8 @@ void reap(Table& all) noexcept {
 Result<void> grow(Table& all) noexcept {
   if (all.chunk_count == max_place_chunks) {
     return Failure(ErrorCode::capacity,
-                   "this process holds {max} blocks, which is all that can be told apart. Free "
-                   "some, or ask for fewer and larger ones.")
+                   "this process holds {max} blocks, which is the maximum. Free some, or allocate "
+                   "fewer and larger blocks.")
         .with("max", std::uint64_t{1} << Generation::slot_bits);
   }
   try {
@@ -122,7 +121,7 @@ Result<void> grow(Table& all) noexcept {
 Failure not_live(const Block& block) noexcept {
   return Failure(ErrorCode::use_after_free,
                  "the block at {address} (generation {generation}) was freed before, or is not a "
-                 "block of this resource. Free each block once, where it came from.")
+                 "block of this resource. Free each block once, to the resource that allocated it.")
       .with("address", reinterpret_cast<std::uintptr_t>(block.address), Unit::hex)
       .with("generation", block.generation.count());
 }
@@ -188,8 +187,8 @@ Failure why_not_live(const Block& block, const BlockPlace* place) noexcept {
   const BlockFacts facts = read(*place);
   if (facts.device != block.device) {
     return Failure(ErrorCode::device_mismatch,
-                   "the block at {address} is of {a}, and was given back as one of {b}. Free it "
-                   "where it came from.")
+                   "the block at {address} is on {a} and was freed as a block on {b}. Free it to "
+                   "the resource that allocated it.")
         .with("address", reinterpret_cast<std::uintptr_t>(block.address), Unit::hex)
         .with("a", Place::device(facts.device).text())
         .with("b", Place::device(block.device).text());
@@ -198,8 +197,8 @@ Failure why_not_live(const Block& block, const BlockPlace* place) noexcept {
   const auto given = reinterpret_cast<std::uintptr_t>(block.address);
   if (given == begin || given - begin >= facts.bytes) return not_live(block);
   return Failure(ErrorCode::out_of_bounds,
-                 "the address {address} lies {offset} inside a block of {bytes}. Free the block "
-                 "by the address it was given at.")
+                 "the address {address} is {offset} inside a block of {bytes}. Free the block by "
+                 "the address that allocate returned.")
       .with("address", given, Unit::hex)
       .with_bytes("offset", given - begin)
       .with_bytes("bytes", facts.bytes);

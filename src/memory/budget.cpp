@@ -25,7 +25,7 @@ std::string path_of(const BudgetHandle& parent, std::string_view name) {
 
 Failure no_host_memory(std::size_t bytes) noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to keep the books of a budget. Free host "
+                 "the host could not allocate {requested} for the records of a budget. Free host "
                  "memory.")
       .with_bytes("requested", bytes);
 }
@@ -33,8 +33,8 @@ Failure no_host_memory(std::size_t bytes) noexcept {
 void check_device(std::string_view name, DeviceId own, DeviceId other) {
   if (!own || !other || own == other) return;
   raise(Failure(ErrorCode::device_mismatch,
-                "budget '{layer}' is of {a}, and its parent or limit is of {b}. A tree of budgets "
-                "counts the memory of one device, or of any.")
+                "budget '{layer}' belongs to {a}, and its parent or limit belongs to {b}. All "
+                "budgets of a tree must belong to one device, or to none.")
             .with("layer", name)
             .with("a", Place::device(own).text())
             .with("b", Place::device(other).text()));
@@ -69,7 +69,7 @@ BudgetLimit BudgetLimit::fraction_of(const Device& device, double fraction) {
 
 BudgetHandle Budget::make(std::string_view name, BudgetLimit limit, const BudgetOptions& options) {
   if (name.empty()) {
-    raise(Failure(ErrorCode::invalid_argument, "a budget needs a name, for its errors.")
+    raise(Failure(ErrorCode::invalid_argument, "a budget needs a name, which its errors print.")
               .with("name", "name"));
   }
   const DeviceId above = options.parent ? options.parent->device() : DeviceId{};
@@ -326,7 +326,7 @@ void Budget::reset_peak() noexcept {
 
 PeakWindow::PeakWindow(BudgetHandle budget) : budget_(std::move(budget)) {
   if (!budget_) {
-    raise(Failure(ErrorCode::invalid_argument, "a window needs a budget, and was given none.")
+    raise(Failure(ErrorCode::invalid_argument, "a window needs a budget, and the pointer is null.")
               .with("name", "budget"));
   }
   budget_->open(slot_);
@@ -347,18 +347,18 @@ Failure Budget::refusal(std::size_t requested, std::size_t would_grant, Tag tag,
       "something, or raise the limit by {missing}.";
   if (would_grant > now.limit_bytes) {
     sentence =
-        "budget '{layer}' cannot hold {would_grant} more: that is {missing} above its limit of "
-        "{limit}, whatever is freed. Ask for less, or raise the limit.";
+        "budget '{layer}' cannot hold {would_grant}: the request exceeds its limit of {limit} by "
+        "{missing}, even if everything else is freed. Ask for less, or raise the limit.";
   } else if (fits && now.pending_bytes != 0) {
     sentence =
         "budget '{layer}' cannot hold {would_grant} more: {current} of {limit} in use, {pending} "
-        "of it freed, but not passed by its streams. Wait for them.";
+        "of it by pending frees. Wait for their streams.";
   } else if (now.reserved_bytes != 0 &&
              now.charged_bytes - std::min(now.charged_bytes, now.reserved_bytes) <=
                  now.limit_bytes - would_grant) {
     sentence =
         "budget '{layer}' cannot hold {would_grant} more: {current} of {limit} in use, {reserved} "
-        "of it reserved. Pay from the reservation, or end it.";
+        "of it reserved. Charge the request to the reservation, or end the reservation.";
   }
   const std::size_t remaining = now.limit_bytes - std::min(now.limit_bytes, now.charged_bytes);
   // Report by how much the limit is exceeded, not the new limit: rounded, the new limit may look
@@ -392,8 +392,8 @@ Result<Reservation> Budget::try_reserve(std::size_t bytes, CallSite site) noexce
   }
   if (!is_finite) {
     return Failure(ErrorCode::unsupported,
-                   "{requested} cannot be reserved in budget '{layer}': neither it nor a budget "
-                   "above it has a limit, so there is nothing to keep free. Set one.",
+                   "{requested} cannot be reserved in budget '{layer}', because neither this "
+                   "budget nor a budget above it has a limit. Set a limit.",
                    site)
         .with_bytes("requested", bytes)
         .with("layer", path_)

@@ -17,7 +17,7 @@ constexpr int max_rounds = 2;
 
 Failure no_host_memory(CallSite site) noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to keep account of a block. Free host "
+                 "the host could not allocate {requested} to track a block. Free host "
                  "memory.",
                  site)
       .with_bytes("requested", sizeof(BlockCharge));
@@ -40,13 +40,14 @@ BudgetResource::BudgetResource(ResourceHandle upstream, BudgetHandle budget)
       frees_without_waiting_(traits().frees_without_waiting),
       frees_for_host_at_once_(traits().frees_for_host_at_once) {
   if (!budget_) {
-    raise(Failure(ErrorCode::invalid_argument, "a resource was to be given a budget, and got none.")
+    raise(Failure(ErrorCode::invalid_argument,
+                  "a budget resource needs a budget, and the pointer is null.")
               .with("name", "budget"));
   }
   if (budget_->device() && budget_->device() != device().id()) {
     raise(Failure(ErrorCode::device_mismatch,
-                  "budget '{layer}' is of {a}, and cannot count the memory of '{b}'. Give it a "
-                  "budget of its own device, or a neutral one.")
+                  "budget '{layer}' belongs to {a} and cannot count memory of '{b}'. Use a budget "
+                  "of '{b}', or a budget without a device.")
               .with("layer", budget_->path())
               .with("a", Place::device(budget_->device()).text())
               .with("b", device().spec()));
@@ -144,8 +145,8 @@ Result<Block> BudgetResource::allocate_drawn(const Request& request, std::size_t
   const Budget* const from = reservation.budget().get();
   if (from == nullptr || !budget_->is_under(from)) {
     return Failure(ErrorCode::invalid_argument,
-                   "a reservation of '{value}' cannot pay for memory that is charged to "
-                   "'{layer}'. Reserve in that budget, or in one above it.",
+                   "a reservation of '{value}' cannot be used for memory that is charged to "
+                   "'{layer}'. Reserve in '{layer}', or in a budget above it.",
                    request.site)
         .with("name", "reservation")
         .with("value", from == nullptr ? "no budget" : from->path())
@@ -158,8 +159,8 @@ Result<Block> BudgetResource::allocate_drawn(const Request& request, std::size_t
   if (!reservation.draw(bytes)) {
     budget_->unclaim(bytes, from);
     return Failure(ErrorCode::out_of_budget,
-                   "a reservation in budget '{layer}' has {remaining} left, and {would_grant} are "
-                   "needed. Reserve more, or ask without it.",
+                   "a reservation in budget '{layer}' has {remaining} left, and the request needs "
+                   "{would_grant}. Reserve more, or allocate without the reservation.",
                    request.site)
         .with("layer", from->path())
         .with_bytes("requested", request.bytes)

@@ -37,16 +37,16 @@ ResourceHandle make_default(const Device& device, MemoryKind kind) {
 
 Failure shut_down(const DeviceState& state) noexcept {
   return Failure(ErrorCode::after_shutdown,
-                 "{what} of '{device}' was asked for after it was shut down. Shut it down when "
-                 "nothing uses it any more.")
+                 "{what} of '{device}' was requested after its shutdown. Shut it down after the "
+                 "last use.")
       .with("what", "the default resource")
       .with("device", state.info().spec);
 }
 
 Failure not_kept(const DeviceState& state) noexcept {
   return Failure(ErrorCode::after_shutdown,
-                 "{what} of '{device}' has nobody to stay for: every handle of the device is gone. "
-                 "Keep one, or ask for the resource and hold it.")
+                 "{what} of '{device}' cannot be created, because every handle of the device is "
+                 "destroyed. Keep a handle, or keep the resource.")
       .with("what", "the default resource")
       .with("device", state.info().spec);
 }
@@ -115,7 +115,7 @@ class DefaultSlot final : public Companion {
     return last;
   }
 
-  void let_go() noexcept override {
+  void on_last_handle() noexcept override {
     std::array<ResourceHandle, kinds> last;
     const std::lock_guard lock(mutex_);
     has_handles_ = false;
@@ -149,8 +149,9 @@ DefaultSlot* find_slot(const DeviceState& state) noexcept {
 Result<DefaultSlot*> slot_of(const Device& device) {
   const std::shared_ptr<DeviceState>& state = DeviceState::of(device);
   if (!state) {
-    return Failure(ErrorCode::invalid_device,
-                   "{what} was asked of no device. Open one with open_device().")
+    return Failure(
+               ErrorCode::invalid_device,
+               "{what} needs an open device, and the Device is empty. Open one with open_device().")
         .with("spec", "")
         .with("what", "a default resource");
   }
@@ -168,8 +169,8 @@ Result<ResourceHandle> try_default_resource(const Device& device, MemoryKind kin
   if (!slot) return slot.failure();
   if (kind != MemoryKind::device && kind != MemoryKind::pinned && kind != MemoryKind::managed) {
     return Failure(ErrorCode::invalid_argument,
-                   "there is no default resource for {value} memory. Ask for device, pinned or "
-                   "managed memory.")
+                   "there is no default resource for {value} memory. Use device, pinned or managed "
+                   "memory.")
         .with("name", "kind")
         .with("value", name(kind));
   }
@@ -196,7 +197,7 @@ ResourceHandle set_default_resource(const Device& device, ResourceHandle resourc
                                     MemoryKind kind) try {
   if (device.is_open() && resource && resource->device() != device) {
     raise(Failure(ErrorCode::device_mismatch,
-                  "a resource of '{a}' cannot be the default of '{b}'. Make one on that device.")
+                  "a resource of '{a}' cannot be the default of '{b}'. Use a resource of '{b}'.")
               .with("a", resource->device().spec())
               .with("b", device.spec()));
   }

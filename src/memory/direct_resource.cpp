@@ -20,12 +20,12 @@ Capability needed_for(MemoryKind kind) {
 
 DirectResource::DirectResource(Device device, MemoryKind kind)
     : DriverResource(std::move(device), Order::host,
-                     "the direct resource keeps nothing to use again, and {requested} were asked "
-                     "for from what the stream has freed."),
+                     "the direct resource has no freed memory to reuse, and a request for "
+                     "{requested} allows only memory that its stream has freed."),
       kind_(kind) {
   if (kind != MemoryKind::device && kind != MemoryKind::pinned && kind != MemoryKind::managed) {
     raise(Failure(ErrorCode::invalid_argument,
-                  "{value} memory cannot be allocated. Ask for device, pinned or managed memory.")
+                  "{value} memory cannot be allocated. Use device, pinned or managed memory.")
               .with("name", "kind")
               .with("value", tern::name(kind)));
   }

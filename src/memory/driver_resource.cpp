@@ -10,7 +10,8 @@ namespace tern {
 DriverResource::DriverResource(Device device, Order order, const char* not_recycled)
     : device_(std::move(device)), order_(order), not_recycled_(not_recycled) {
   if (!device_.is_open()) {
-    raise(Failure(ErrorCode::invalid_argument, "a resource needs a device, and was given none.")
+    raise(Failure(ErrorCode::invalid_argument,
+                  "a resource needs an open device, and the Device is empty.")
               .with("name", "device"));
   }
 }
@@ -42,7 +43,7 @@ StreamRef DriverResource::ordered_by(StreamRef stream) const noexcept {
 Result<void> DriverResource::wait_for(StreamRef stream) const noexcept {
   if (!stream.id()) return {};
   Mark mark;
-  if (const StreamStay stay(stream); stay) mark = stream.next_mark();
+  if (const StreamPin stay(stream); stay) mark = stream.next_mark();
   // One that has ended is waited for as a whole.
   const Result<void> waited = mark ? Device::try_wait(mark) : device_.try_synchronize();
   if (!waited && waited.failure().code() != ErrorCode::device_lost) return waited;
@@ -91,11 +92,11 @@ Result<void> DriverResource::try_deallocate(const Block& block, StreamRef stream
   };
   stream = ordered_by(stream);
   if (stream.id() && stream.device_id() != device_.id()) {
-    return fail(Failure(ErrorCode::device_mismatch,
-                        "memory of '{a}' was freed on a stream of {b}. Free it on a stream of its "
-                        "own device.")
-                    .with("a", device_.spec())
-                    .with("b", Place::device(stream.device_id()).text()));
+    return fail(
+        Failure(ErrorCode::device_mismatch,
+                "memory of '{a}' was freed on a stream of {b}. Free it on a stream of '{a}'.")
+            .with("a", device_.spec())
+            .with("b", Place::device(stream.device_id()).text()));
   }
   const Result<Mark> gone = give({block.address, block.bytes, facts->note}, stream, site);
   if (!gone) return fail(gone.failure());

@@ -52,14 +52,14 @@ std::shared_ptr<FaultResource::Plan> FaultResource::checked_plan(std::vector<Fau
   for (std::size_t i = 0; i < rules.size(); ++i) {
     const FaultRule& rule = rules[i];
     if (!(rule.rate >= 0 && rule.rate <= 1)) {
-      refuse_rule(i, "the rate of fault rule {rule} is not a share from 0 to 1.");
+      refuse_rule(i, "the rate of fault rule {rule} is not between 0 and 1.");
     }
     if (rule.min_bytes > rule.max_bytes) {
-      refuse_rule(i, "fault rule {rule} fits no size: its min_bytes is above its max_bytes.");
+      refuse_rule(i, "fault rule {rule} matches no size: its min_bytes is above its max_bytes.");
     }
     // If a completed free reported a failure, the caller would free the block twice.
     if (rule.call == FaultCall::free && rule.moment == FaultMoment::after) {
-      refuse_rule(i, "fault rule {rule} lets a free fail after it was done. Let it fail before.");
+      refuse_rule(i, "fault rule {rule} fails a free after the free. Let the rule fail it before.");
     }
     plan->rules.emplace_back(rule);
   }
@@ -120,8 +120,8 @@ Result<Block> FaultResource::try_allocate(const Request& request) noexcept {
   counters().note_refusal();
   failed_requests_.fetch_add(1);
   return Failure(fault->code,
-                 "{requested} with tag '{tag}' were refused on purpose, by fault rule {rule} at "
-                 "its call {number}. Take the rule out if that is not wanted.",
+                 "fault rule {rule} rejected an allocation of {requested} with tag '{tag}' at its "
+                 "call {number}. Remove the rule to allow it.",
                  request.site)
       .with_bytes("requested", request.bytes)
       .with("rule", fault->rule)
@@ -142,8 +142,8 @@ Result<void> FaultResource::try_deallocate(const Block& block, StreamRef stream,
   if (!fault) return WrappingResource::try_deallocate(block, stream, site);
   refused_frees_.fetch_add(1);
   return Failure(fault->code,
-                 "freeing {bytes} with tag '{tag}' failed on purpose, by fault rule {rule} at its "
-                 "call {number}. Take the rule out if that is not wanted.",
+                 "fault rule {rule} made the free of {bytes} with tag '{tag}' fail at its call "
+                 "{number}. Remove the rule to allow it.",
                  site)
       .with_bytes("bytes", block.bytes)
       .with("rule", fault->rule)

@@ -107,8 +107,7 @@ std::size_t GuardResource::good_size(const Request& request) const noexcept {
 Result<void> GuardResource::check_device(StreamRef stream) const noexcept {
   if (!stream.id() || stream.device_id() == device().id()) return {};
   return Failure(ErrorCode::device_mismatch,
-                 "memory of '{a}' was freed on a stream of {b}. Free it on a stream of its own "
-                 "device.")
+                 "memory of '{a}' was freed on a stream of {b}. Free it on a stream of '{a}'.")
       .with("a", device().spec())
       .with("b", Place::device(stream.device_id()).text());
 }
@@ -122,7 +121,7 @@ Result<StreamRef> GuardResource::usable(StreamRef stream) noexcept {
 Result<StreamRef> GuardResource::behind(StreamRef stream) noexcept {
   if (Result<void> fits = check_device(stream); !fits) return fits.failure();
   Mark mark;
-  if (const StreamStay stay(stream); stay) mark = stream.next_mark();
+  if (const StreamPin stay(stream); stay) mark = stream.next_mark();
   if (mark || stream.id()) {
     // A destroyed stream has no mark to wait for; wait for the whole device.
     const Result<void> waited = mark ? state_->own.try_wait(mark) : device().try_synchronize();
@@ -180,8 +179,8 @@ Result<std::optional<std::size_t>> GuardResource::first_other(const std::byte* b
     copy.reset(new (std::nothrow) std::byte[std::min(bytes, look_bytes)]);
     if (!copy) {
       return Failure(ErrorCode::out_of_memory,
-                     "the host could not allocate {requested} to look at a guarded block. Free "
-                     "host memory.",
+                     "the host could not allocate {requested} to check a guarded block. Free host "
+                     "memory.",
                      site)
           .with_bytes("requested", std::min(bytes, look_bytes));
     }
@@ -221,9 +220,9 @@ Result<std::optional<std::size_t>> GuardResource::first_other(const std::byte* b
 Result<void> GuardResource::look(const Guarded& guarded, StreamRef stream,
                                  const CallSite& site) noexcept {
   constexpr const char* sentence =
-      "somebody wrote beyond the block of {bytes} at {address} with tag '{tag}': the first bad "
-      "byte is at offset {offset}. It was allocated at {allocated} and looked at from {freed}. "
-      "Find who writes there.";
+      "a write went outside the block of {bytes} at {address} with tag '{tag}': the first bad byte "
+      "is at offset {offset}. The block was allocated at {allocated} and checked at {freed}. Find "
+      "the code that writes beyond the block.";
   const std::byte* const begin = bytes_of(guarded.block);
   const Result<std::optional<std::size_t>> before =
       first_other(begin - band_bytes, band_bytes, band_byte, stream, site);
@@ -256,8 +255,8 @@ Result<Block> GuardResource::try_allocate(const Request& request) noexcept {
   std::unique_ptr<Guarded> guarded(new (std::nothrow) Guarded);
   if (!all || *all > max_request_bytes || !guarded) {
     return refuse(Failure(ErrorCode::out_of_memory,
-                          "{requested} and {bands} of guard bands around them are more than there "
-                          "is. Ask for less, or do without the guard.",
+                          "{requested} plus {bands} of guard bands exceed the largest possible "
+                          "size. Ask for less, or do without the guard.",
                           request.site)
                       .with_bytes("requested", request.bytes)
                       .with_bytes("bands", front + band_bytes));
@@ -330,7 +329,7 @@ Result<void> GuardResource::try_deallocate(const Block& block, StreamRef stream,
   Mark mark;
   {
     // Poison in the order of the freeing stream, so that later writes of that stream are detected.
-    const StreamStay stay(stream);
+    const StreamPin stay(stream);
     if (on && !stay) last = *on;
     if (on && options_.poison) {
       if (Result<void> done = last.try_fill(bytes_of(block), block.bytes, poison_byte, site);
@@ -405,11 +404,11 @@ std::size_t GuardResource::evict(bool may_wait) noexcept {
       const Result<std::optional<std::size_t>> late = first_other(
           bytes_of(oldest->block), oldest->block.bytes, poison_byte, state_->own, oldest->freed);
       if (late && *late) {
-        static_cast<void>(hit(*oldest, static_cast<std::int64_t>(**late), oldest->freed,
-                              "somebody wrote into the block of {bytes} at {address} with tag "
-                              "'{tag}' after it was freed: the first bad byte is at offset "
-                              "{offset}. It was allocated at {allocated} and freed at {freed}. "
-                              "Find who still uses it."));
+        static_cast<void>(
+            hit(*oldest, static_cast<std::int64_t>(**late), oldest->freed,
+                "a write went into the block of {bytes} at {address} with tag '{tag}' after its "
+                "free: the first bad byte is at offset {offset}. The block was allocated at "
+                "{allocated} and freed at {freed}. Find the code that still uses it."));
       }
     }
   }

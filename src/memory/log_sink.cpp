@@ -52,7 +52,7 @@ bool NullSink::write(const LogRecord&) { return true; }
 
 RingSink::RingSink(std::size_t max_records) {
   if (max_records == 0) {
-    raise(Failure(ErrorCode::invalid_argument, "a ring of no records keeps nothing. Use NullSink.")
+    raise(Failure(ErrorCode::invalid_argument, "a ring of 0 records keeps nothing. Use NullSink.")
               .with("name", "max_records"));
   }
   ring_.resize(max_records);
@@ -87,7 +87,7 @@ FileSink::FileSink(const std::string& path)
     const int error = errno;
     raise(Failure(ErrorCode::file,
                   "the log '{path}' could not be opened: {name} ({code}). Check that its folder "
-                  "exists and may be written to.")
+                  "exists and is writable.")
               .with("code", static_cast<std::uint64_t>(error))
               .with("name", fmt::format("{}", std::strerror(error)))
               .with("path", path));

@@ -19,7 +19,8 @@ std::uint64_t next_order() noexcept { return last_order.fetch_add(1) + 1; }
 LogSinkHandle checked(LogSinkHandle sink) {
   if (sink) return sink;
   raise(Failure(ErrorCode::invalid_argument,
-                "a logging resource needs a sink. Give it a NullSink if nothing is to be kept.")
+                "a logging resource needs a sink, and the pointer is null. Use a NullSink to keep "
+                "nothing.")
             .with("name", "sink"));
 }
 

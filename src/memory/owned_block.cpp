@@ -18,9 +18,10 @@ OwnedBlock::OwnedBlock(ResourceHandle resource, const Request& request)
 Result<OwnedBlock> OwnedBlock::try_allocate(ResourceHandle resource,
                                             const Request& request) noexcept {
   if (!resource) {
-    return Failure(ErrorCode::invalid_argument,
-                   "a block of {requested} was asked for from no resource. Give it one.",
-                   request.site)
+    return Failure(
+               ErrorCode::invalid_argument,
+               "a block of {requested} cannot be allocated without a resource. Pass a resource.",
+               request.site)
         .with("name", "resource")
         .with_bytes("requested", request.bytes);
   }
@@ -61,8 +62,8 @@ void OwnedBlock::end() noexcept {
 Result<Block> OwnedBlock::try_block() const noexcept {
   if (resource_) return block_;
   return Failure(ErrorCode::not_allocated,
-                 "this owner has no block: it was moved from, freed or never given one. Use the "
-                 "one that it was moved to, or allocate.");
+                 "the OwnedBlock has no block: it was moved from, freed or default-constructed. "
+                 "Use the object it was moved to, or allocate.");
 }
 
 BlockState OwnedBlock::state() const noexcept { return state_of(block_.generation); }

@@ -18,31 +18,32 @@ Capability needed_for(MemoryKind kind) noexcept {
 // Checks the options before the pool is made.
 const Device& checked(const Device& device, const PoolOptions& options) {
   if (!device.is_open()) {
-    raise(Failure(ErrorCode::invalid_argument, "a pool needs a device, and was given none.")
+    raise(Failure(ErrorCode::invalid_argument,
+                  "a pool needs an open device, and the Device is empty.")
               .with("name", "device"));
   }
   const MemoryKind kind = options.kind;
   if (kind != MemoryKind::device && kind != MemoryKind::pinned && kind != MemoryKind::managed) {
-    raise(
-        Failure(ErrorCode::invalid_argument,
-                "a pool cannot hold {value} memory. Make one of device, pinned or managed memory.")
-            .with("name", "kind")
-            .with("value", name(kind)));
+    raise(Failure(
+              ErrorCode::invalid_argument,
+              "a pool cannot hold {value} memory. Create it with device, pinned or managed memory.")
+              .with("name", "kind")
+              .with("value", name(kind)));
   }
   if (kind != MemoryKind::device && !device.can(needed_for(kind))) {
     raise(Failure(ErrorCode::unsupported).with("what", name(kind)).with("device", device.spec()));
   }
   if (options.initial_bytes > max_request_bytes) {
     raise(Failure(ErrorCode::invalid_argument,
-                  "a pool cannot hold {value} from the beginning, which is more than memory can "
-                  "have. Begin with less.")
+                  "a pool cannot have an initial size of {value}, which exceeds the largest "
+                  "possible size. Use a smaller initial size.")
               .with("name", "initial_bytes")
               .with_bytes("value", options.initial_bytes));
   }
   if (options.limit_bytes != 0 && options.initial_bytes > options.limit_bytes) {
     raise(Failure(ErrorCode::invalid_argument,
-                  "a pool that holds {initial} from the beginning is above its own limit of "
-                  "{limit}. Raise the limit, or begin with less.")
+                  "the initial size of a pool, {initial}, is above its limit of {limit}. Raise the "
+                  "limit, or lower the initial size.")
               .with("name", "initial_bytes")
               .with_bytes("initial", options.initial_bytes)
               .with_bytes("limit", options.limit_bytes));
@@ -94,12 +95,11 @@ std::size_t PoolResource::good_size(const Request& request) const noexcept {
 Result<Block> PoolResource::try_allocate(const Request& request) noexcept {
   if (const pool::Descriptor* const range = pool_->try_hit(request))
     return pool_->result_of(*range);
-  return allocate_the_long_way(request);
+  return allocate_slow(request);
 }
 
 // A separate function, so that the fast path needs no stack space for failures.
-[[gnu::noinline]] Result<Block> PoolResource::allocate_the_long_way(
-    const Request& request) noexcept {
+[[gnu::noinline]] Result<Block> PoolResource::allocate_slow(const Request& request) noexcept {
   if (request.bytes == 0) {
     pool_->note_request(false);
     return Block{};

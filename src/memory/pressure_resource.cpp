@@ -161,12 +161,12 @@ Result<Block> PressureResource::try_under_pressure(const Request& request,
   render_short(last, last_text);
   const char* const text =
       std::string_view(first_text.data()) == last_text.data()
-          ? "{requested} with tag '{tag}' could not be had: asking others for memory freed {freed} "
-            "(rounds: {rounds}). Before and after: {last_error} Free something, add a handler, or "
-            "ask for less."
-          : "{requested} with tag '{tag}' could not be had: asking others for memory freed {freed} "
-            "(rounds: {rounds}). Before: {first_error} After: {last_error} Free something, add a "
-            "handler, or ask for less.";
+          ? "{requested} with tag '{tag}' could not be allocated, although the pressure handlers "
+            "freed {freed} (rounds: {rounds}). Before and after: {last_error} Free something, add "
+            "a handler, or ask for less."
+          : "{requested} with tag '{tag}' could not be allocated, although the pressure handlers "
+            "freed {freed} (rounds: {rounds}). Before: {first_error} After: {last_error} Free "
+            "something, add a handler, or ask for less.";
   return Failure(last.code(), text, request.site)
       .with_bytes("requested", request.bytes)
       .with("rounds", rounds)

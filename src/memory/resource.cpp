@@ -88,7 +88,7 @@ std::size_t Resource::retry_failed_frees() noexcept {
 }
 
 // Exponential backoff: skips 1, 3, 7, ... up to 1024 allocations between retries that free nothing.
-void Resource::retry_now_and_then() noexcept {
+void Resource::retry_with_backoff() noexcept {
   constexpr std::uint32_t max_skipped = 1024;
   {
     const std::lock_guard lock(failed_mutex_);
@@ -122,8 +122,8 @@ std::size_t Resource::failed_free_bytes() const noexcept {
 Result<void> Resource::check(const Request& request) const noexcept {
   if (request.bytes > max_request_bytes) {
     return Failure(ErrorCode::size_overflow,
-                   "{requested} is more than memory can have ({max}). Check how the size was "
-                   "computed.",
+                   "{requested} exceeds the largest possible allocation, {max}. Check how the size "
+                   "was computed.",
                    request.site)
         .with_bytes("requested", request.bytes)
         .with_bytes("max", max_request_bytes);
@@ -132,8 +132,8 @@ Result<void> Resource::check(const Request& request) const noexcept {
   if (request.alignment != 0 &&
       (!std::has_single_bit(request.alignment) || request.alignment > max_alignment)) {
     return Failure(ErrorCode::misaligned,
-                   "an alignment of {value} is not a power of two up to {max}, the most that "
-                   "{resource} gives.",
+                   "an alignment of {value} is not a power of two up to {max}, the largest that "
+                   "{resource} supports.",
                    request.site)
         .with("value", request.alignment)
         .with("max", max_alignment)
@@ -141,8 +141,7 @@ Result<void> Resource::check(const Request& request) const noexcept {
   }
   if (request.stream.id() && request.stream.device_id() != device().id()) {
     return Failure(ErrorCode::device_mismatch,
-                   "memory of '{a}' was asked for on a stream of {b}. Use a stream of the device "
-                   "the memory is on.",
+                   "memory of '{a}' was requested on a stream of {b}. Use a stream of '{a}'.",
                    request.site)
         .with("a", device().spec())
         .with("b", Place::device(request.stream.device_id()).text());

@@ -99,7 +99,7 @@ std::string ShutdownReport::text() const {
                         blocks_text(leak.blocks), leak.device, leak.tag.name());
     text += leak.site.is_known()
                 ? fmt::format("; allocated at {}:{}\n", leak.site.file, leak.site.line)
-                : std::string("; TERN_MEMORY=track tells where from\n");
+                : std::string("; TERN_MEMORY=track records the call sites\n");
   }
   if (failed_frees != 0) {
     text += fmt::format("{} frees failed; {} are live because of that\n", failed_frees,
@@ -108,8 +108,8 @@ std::string ShutdownReport::text() const {
   if (pending_bytes != 0) {
     text += fmt::format("{} were pending when shutdown began\n", format_bytes(pending_bytes));
   }
-  for (const Failure& one : unfinished) text += fmt::format("not waited for: {}\n", one.text());
-  if (text.empty()) return "nothing was left behind";
+  for (const Failure& one : unfinished) text += fmt::format("wait failed: {}\n", one.text());
+  if (text.empty()) return "no leaks";
   text.pop_back();
   return text;
 }

@@ -125,8 +125,8 @@ std::uintptr_t begin_of(const Block& block) noexcept {
 
 Failure no_room(const Request& request) noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "{requested} were not asked for, because the host has no memory to keep account "
-                 "of them. Free host memory, or do without the tracking resource.",
+                 "{requested} were not allocated, because the host has no memory to track the "
+                 "block. Free host memory, or do without the tracking resource.",
                  request.site)
       .with_bytes("requested", request.bytes);
 }
@@ -134,7 +134,7 @@ Failure no_room(const Request& request) noexcept {
 Failure not_live(const Block& block) noexcept {
   return Failure(ErrorCode::use_after_free,
                  "the block at {address} (generation {generation}) was freed before, or is not a "
-                 "block of this resource. Free each block once, where it came from.")
+                 "block of this resource. Free each block once, to the resource that allocated it.")
       .with("address", begin_of(block), Unit::hex)
       .with("generation", block.generation.count());
 }
@@ -143,8 +143,8 @@ Failure not_live(const Block& block) noexcept {
 Result<void> check_against(const LiveBlock& known, const Block& block) noexcept {
   if (known.block.device != block.device) {
     return Failure(ErrorCode::device_mismatch,
-                   "the block at {address} is of {a}, and was given back as one of {b}. Free it "
-                   "where it came from.")
+                   "the block at {address} is on {a} and was freed as a block on {b}. Free it to "
+                   "the resource that allocated it.")
         .with("address", begin_of(block), Unit::hex)
         .with("a", Place::device(known.block.device).text())
         .with("b", Place::device(block.device).text());
@@ -152,8 +152,8 @@ Result<void> check_against(const LiveBlock& known, const Block& block) noexcept 
   const std::uintptr_t offset = begin_of(block) - begin_of(known.block);
   if (offset != 0 && offset < known.block.bytes) {
     return Failure(ErrorCode::out_of_bounds,
-                   "the address {address} lies {offset} inside a block of {bytes} with tag "
-                   "'{tag}'. Free the block by the address it was given at.")
+                   "the address {address} is {offset} inside a block of {bytes} with tag '{tag}'. "
+                   "Free the block by the address that allocate returned.")
         .with("address", begin_of(block), Unit::hex)
         .with_bytes("offset", offset)
         .with_bytes("bytes", known.block.bytes)
@@ -232,12 +232,11 @@ Result<void> TrackingResource::Books::try_list(RangeMap::node_type& node, CallSi
     ranges.insert(std::move(node));
     return {};
   }
-  return Failure(
-             ErrorCode::violation,
-             "the upstream granted [{address}, {end}) with tag '{tag}', which overlaps the live "
-             "block [{other_address}, {other_end}) with tag '{other_tag}'. The upstream is at "
-             "fault; the new block was given back to it.",
-             site)
+  return Failure(ErrorCode::violation,
+                 "the upstream returned [{address}, {end}) with tag '{tag}', which overlaps the "
+                 "live block [{other_address}, {other_end}) with tag '{other_tag}'. The upstream "
+                 "is defective. The new block was freed to it.",
+                 site)
       .with("address", begin, Unit::hex)
       .with("end", begin + bytes, Unit::hex)
       .with_bytes("bytes", bytes)

@@ -8,7 +8,7 @@ namespace {
 ResourceHandle checked(const char* what, ResourceHandle upstream) {
   if (upstream) return upstream;
   raise(Failure(ErrorCode::invalid_argument,
-                "a {what} resource needs another to stand around, and was given none.")
+                "a {what} resource needs an upstream resource, and the pointer is null.")
             .with("name", "upstream")
             .with("what", what));
 }

@@ -15,7 +15,7 @@ namespace {
 
 Failure too_large(std::size_t capacity, CallSite site) noexcept {
   return Failure(ErrorCode::size_overflow,
-                 "a column of {count} values has more bytes than can be counted. Use several.",
+                 "the size of a column of {count} values overflows 64 bits. Use several columns.",
                  site)
       .with("count", capacity);
 }
@@ -23,8 +23,8 @@ Failure too_large(std::size_t capacity, CallSite site) noexcept {
 Failure not_of_type(const char* part, DType actual, std::string_view expected,
                     CallSite site) noexcept {
   return Failure(ErrorCode::type_mismatch,
-                 "the {part} of a column are {actual}, where {expected} is wanted. Give them as "
-                 "that, or as bytes.",
+                 "the {part} of a column have type {actual}, and {expected} is required. Pass a "
+                 "buffer of {expected} or of bytes.",
                  site)
       .with("part", part)
       .with("actual", name(actual))
@@ -48,8 +48,8 @@ Result<void> check_part(Buffer& buffer, const char* part, std::size_t needed, DT
                         CallSite site) noexcept {
   if (buffer.size_bytes() < needed) {
     return Failure(ErrorCode::size_mismatch,
-                   "the {part} of a column have {actual}, where its values need {expected}. Give "
-                   "more, or a smaller capacity.",
+                   "the {part} of a column have {actual}, and its values need {expected}. Pass a "
+                   "larger buffer, or a smaller capacity.",
                    site)
         .with("part", part)
         .with_bytes("actual", buffer.size_bytes())
@@ -139,8 +139,8 @@ Result<std::vector<std::int64_t>> try_download_offsets(const Column& column, std
     if (offsets[i] < (i == 0 ? 0 : offsets[i - 1]) ||
         static_cast<std::uint64_t>(offsets[i]) > column.parts().values.size_bytes()) {
       return Failure(ErrorCode::invalid_view,
-                     "offset {index} of a column is {value}, which is before the last one or "
-                     "behind its {bytes}. Write them in order.",
+                     "offset {index} of a column is {value}, which is below the previous offset or "
+                     "beyond its {bytes} of values. Write increasing offsets within the values.",
                      site)
           .with("index", i)
           .with_signed("value", offsets[i])
@@ -160,8 +160,7 @@ Result<Buffer> try_upload_offsets(const Device& device, DType dtype,
   }
   if (offsets.back() > std::numeric_limits<std::int32_t>::max()) {
     return Failure(ErrorCode::size_overflow,
-                   "a column of {bytes} needs offsets of 64 bits. Make it large_utf8 or "
-                   "large_binary.",
+                   "a column of {bytes} needs 64-bit offsets. Use large_utf8 or large_binary.",
                    options.site)
         .with_bytes("bytes", static_cast<std::uint64_t>(offsets.back()));
   }
@@ -176,7 +175,7 @@ Result<void> add_validity(ColumnParts& parts, const Device& device, std::size_t 
   if (options.valid.empty() && !options.is_nullable) return {};
   if (!options.valid.empty() && options.valid.size() != count) {
     return Failure(ErrorCode::size_mismatch,
-                   "{actual} marks say which of {expected} values are there. Give one for each.",
+                   "{actual} validity flags were given for {expected} values. Pass one per value.",
                    options.site)
         .with("actual", options.valid.size())
         .with("expected", count);
@@ -240,8 +239,7 @@ Result<Column> Column::try_over(LogicalType type, std::size_t capacity, ColumnPa
     }
   } else if (parts.offsets) {
     return Failure(ErrorCode::invalid_argument,
-                   "'{name}' of a column of {value} are nobody's. Give them to texts and binaries.",
-                   site)
+                   "a column of {value} has no '{name}'. Only texts and binaries have them.", site)
         .with("name", "offsets")
         .with("value", name(type.kind()));
   }
@@ -254,10 +252,10 @@ Result<Column> Column::try_over(LogicalType type, std::size_t capacity, ColumnPa
   }
   const std::size_t most = parts.validity ? capacity : 0;
   if (parts.null_count.value_or(0) > most) {
-    return Failure(ErrorCode::invalid_argument,
-                   "'{name}' of a column cannot be {value}: there is room for {most} missing "
-                   "values.",
-                   site)
+    return Failure(
+               ErrorCode::invalid_argument,
+               "'{name}' of a column cannot be {value}: the column can have at most {most} nulls.",
+               site)
         .with("name", "null_count")
         .with("value", *parts.null_count)
         .with("most", most);
@@ -430,8 +428,10 @@ Result<std::size_t> Column::try_bytes() const noexcept {
 Result<Column> Column::try_slice(std::size_t first, std::size_t count, CallSite site) const noexcept
     try {
   if (!is_within(first, count, capacity_)) {
-    return Failure(ErrorCode::invalid_view,
-                   "values {first} to {end} are not in a column of {count}. Ask for less.", site)
+    return Failure(
+               ErrorCode::invalid_view,
+               "values {first} to {end} exceed a column of {count} values. Use a smaller range.",
+               site)
         .with("first", first)
         .with("end", checked_add(first, count).value_or(~std::size_t{0}))
         .with("count", capacity_);
@@ -503,7 +503,7 @@ Result<Column> Column::try_concat(std::span<const Column> columns,
   const CallSite site = options.site;
   if (columns.empty()) {
     return Failure(ErrorCode::invalid_argument,
-                   "'{name}' of a concatenation are {value}. Give at least one.", site)
+                   "'{name}' of a concatenation are {value}. Pass at least one.", site)
         .with("name", "columns")
         .with("value", std::uint64_t{0});
   }
@@ -514,7 +514,9 @@ Result<Column> Column::try_concat(std::span<const Column> columns,
   for (const Column& column : columns) {
     if (column.type_ != type) {
       return Failure(ErrorCode::type_mismatch,
-                     "a column of {actual} cannot go behind one of {expected}. Convert it.", site)
+                     "a column of {actual} cannot be appended to a column of {expected}. Convert "
+                     "it first.",
+                     site)
           .with("actual", name(column.type_.kind()))
           .with("expected", name(type.kind()));
     }

@@ -69,7 +69,8 @@ Result<LogicalType> LogicalType::try_of(DType dtype, CallSite site) noexcept {
       return LogicalType(TypeKind::f64);
     default:
       return Failure(ErrorCode::type_mismatch,
-                     "columns have no type for elements of {actual}. Keep them in a Buffer.", site)
+                     "columns do not support elements of {actual}. Keep the elements in a Buffer.",
+                     site)
           .with("actual", name(dtype));
   }
 }

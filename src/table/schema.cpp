@@ -69,7 +69,7 @@ Result<Schema> Schema::try_select(std::span<const std::size_t> indices,
   for (const std::size_t index : indices) {
     if (index >= size()) {
       return Failure(ErrorCode::out_of_bounds,
-                     "there is no field {index} in a schema of {count}. Name one below that.", site)
+                     "a schema of {count} fields has no field {index}. Use a smaller index.", site)
           .with("index", index)
           .with("count", size());
     }
@@ -84,8 +84,8 @@ Result<void> Schema::check_match(const Schema& wanted, const SchemaMatch& option
                                  CallSite site) const noexcept {
   if (size() != wanted.size()) {
     return Failure(ErrorCode::shape_mismatch,
-                   "a schema of {actual} fields is none of {expected}. Select those that are "
-                   "wanted.",
+                   "the schema has {actual} fields, and {expected} are required. Select the "
+                   "required fields.",
                    site)
         .with("actual", size())
         .with("expected", wanted.size());
@@ -101,18 +101,20 @@ Result<void> Schema::check_match(const Schema& wanted, const SchemaMatch& option
     };
     if (given.name != needed.name) {
       return differs(
-          "field {index} is called '{field}', where '{wanted}' is wanted. Select the "
-          "fields in the order that is wanted.");
+          "field {index} is called '{field}', and '{wanted}' is required. Select the fields in the "
+          "required order.");
     }
     if (!is_same_or_allowed(given, needed, options)) {
       return differs(
-                 "field {index}, '{field}', is {actual}, where {expected} is wanted. Convert "
-                 "the column.")
+                 "field {index}, '{field}', is {actual}, and {expected} is required. Convert the "
+                 "column.")
           .with("actual", name(given.type.kind()))
           .with("expected", name(needed.type.kind()));
     }
     if (given.is_nullable && !needed.is_nullable) {
-      return differs("field {index}, '{field}', may hold nulls, where none are wanted. Fill them.");
+      return differs(
+          "field {index}, '{field}', is nullable, and a field without nulls is required. Fill the "
+          "nulls.");
     }
   }
   return {};

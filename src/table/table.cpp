@@ -14,8 +14,8 @@ namespace {
 
 Failure too_many_rows(std::uint64_t rows, std::size_t capacity, CallSite site) noexcept {
   return Failure(ErrorCode::invalid_view,
-                 "a table with room for {capacity} rows cannot have {rows}. Make it larger, or see "
-                 "what wrote the count.",
+                 "a table with a capacity of {capacity} rows cannot have {rows} rows. Create a "
+                 "larger table, or check what wrote the count.",
                  site)
       .with("rows", rows)
       .with("capacity", capacity);
@@ -25,10 +25,10 @@ Failure too_many_rows(std::uint64_t rows, std::size_t capacity, CallSite site) n
 Result<void> check_counted(const Buffer& cell, std::uint64_t rows, CallSite site) noexcept {
   constexpr std::uint64_t most = std::numeric_limits<std::uint32_t>::max();
   if (!cell || cell.dtype() != DType::u32 || rows <= most) return {};
-  return Failure(ErrorCode::invalid_view,
-                 "{rows} rows cannot be counted by a u32, which counts to {most}. Count them in a "
-                 "u64.",
-                 site)
+  return Failure(
+             ErrorCode::invalid_view,
+             "{rows} rows exceed a u32 row count, whose maximum is {most}. Use a u64 row count.",
+             site)
       .with("field", "row_count")
       .with("rows", rows)
       .with("most", most);
@@ -87,11 +87,11 @@ class Table::Rows {
     if (cell_) {
       if (!stream.id()) {
         return Failure(ErrorCode::stream_misuse,
-                       "the count of rows is on '{device}', and {why} in whose order it could be "
-                       "written. Name one.",
+                       "the row count is on '{device}', and {why}. Pass a stream, in whose order "
+                       "the count is written.",
                        site)
             .with("stream", std::uint64_t{0})
-            .with("why", "there is no stream")
+            .with("why", "no stream was given")
             .with("device", cell_.device().spec());
       }
       if (Result<void> fits = check_counted(cell_, rows, site); !fits) return fits;
@@ -144,7 +144,9 @@ Result<Table> Table::try_make(Schema schema, std::vector<Column> columns,
   const CallSite site = options.site;
   if (schema.size() != columns.size()) {
     return Failure(ErrorCode::shape_mismatch,
-                   "{actual} columns are no table of {expected} fields. Give one for each.", site)
+                   "{actual} columns cannot form a table of {expected} fields. Pass one column per "
+                   "field.",
+                   site)
         .with("actual", columns.size())
         .with("expected", schema.size());
   }
@@ -159,29 +161,30 @@ Result<Table> Table::try_make(Schema schema, std::vector<Column> columns,
     };
     if (column.capacity() != capacity) {
       return wrong(ErrorCode::size_mismatch,
-                   "column '{field}' has {actual} values, and the first one {expected}. Give "
-                   "columns of one length.")
+                   "column '{field}' has {actual} values, and the first column has {expected}. "
+                   "Pass columns of one length.")
           .with("actual", column.capacity())
           .with("expected", capacity);
     }
     if (column.type() != field.type) {
       return wrong(ErrorCode::type_mismatch,
-                   "column '{field}' is {actual}, and its field {expected}. Give what the schema "
-                   "says.")
+                   "column '{field}' is {actual}, and its field is {expected}. Pass the type of "
+                   "the schema.")
           .with("actual", name(column.type().kind()))
           .with("expected", name(field.type.kind()));
     }
     if (!field.is_nullable && column.null_count().value_or(0) != 0) {
       return wrong(ErrorCode::type_mismatch,
-                   "column '{field}' has {actual} missing values, and its field may have none. "
-                   "Fill them, or say so in the schema.")
+                   "column '{field}' has {actual} nulls, and its field is not nullable. Fill the "
+                   "nulls, or make the field nullable.")
           .with("actual", *column.null_count());
     }
     if (!column.device().is_open()) continue;
     if (device == nullptr) device = &column.device();
     if (*device != column.device()) {
       return wrong(ErrorCode::device_mismatch,
-                   "column '{field}' is on '{b}', and those before it on '{a}'. Copy it there.")
+                   "column '{field}' is on '{b}', and the columns before it are on '{a}'. Copy it "
+                   "to '{a}'.")
           .with("a", device->spec())
           .with("b", column.device().spec());
     }
@@ -192,20 +195,22 @@ Result<Table> Table::try_make(Schema schema, std::vector<Column> columns,
   } else {
     const Buffer& cell = options.row_count;
     if (cell.dtype() != DType::u32 && cell.dtype() != DType::u64) {
-      return Failure(ErrorCode::type_mismatch,
-                     "a count of rows is u32 or u64, not {actual}. Make it one of these.", site)
+      return Failure(ErrorCode::type_mismatch, "a row count must be u32 or u64, not {actual}.",
+                     site)
           .with("field", "row_count")
           .with("actual", name(cell.dtype()));
     }
     if (cell.size() != 1) {
       return Failure(ErrorCode::size_mismatch,
-                     "a count of rows is one number, not {actual}. Give a view of one.", site)
+                     "a row count must be one element, not {actual}. Pass a view of one element.",
+                     site)
           .with("field", "row_count")
           .with("actual", cell.size());
     }
     if (device != nullptr && cell.device() != *device) {
       return Failure(ErrorCode::device_mismatch,
-                     "the count of rows is on '{b}', and the columns on '{a}'. Keep them together.",
+                     "the row count is on '{b}', and the columns are on '{a}'. Copy the count to "
+                     "'{a}'.",
                      site)
           .with("field", "row_count")
           .with("a", device->spec())
@@ -284,8 +289,9 @@ Result<std::size_t> Table::try_estimated_bytes() const noexcept {
     if (!bytes) return bytes.failure();
     const std::optional<std::size_t> sum = checked_add(total, *bytes);
     if (!sum) {
-      return Failure(ErrorCode::size_overflow,
-                     "a table of {count} columns has more bytes than can be counted. Use several.")
+      return Failure(
+                 ErrorCode::size_overflow,
+                 "the size of a table of {count} columns overflows 64 bits. Use several tables.")
           .with("count", arity());
     }
     total = *sum;
@@ -326,7 +332,9 @@ Result<Table> Table::try_select(std::span<const std::string_view> names,
     const std::optional<std::size_t> index = schema().find(wanted);
     if (!index) {
       return Failure(ErrorCode::not_found,
-                     "there is no column '{name}' among {count}. See schema().", site)
+                     "the table has {count} columns and no column '{name}'. schema() lists the "
+                     "columns.",
+                     site)
           .with("name", wanted)
           .with("count", arity());
     }
@@ -343,7 +351,8 @@ Result<Table> Table::try_slice(std::size_t first, std::size_t count, CallSite si
   if (!rows) return rows.failure();
   if (!is_within(first, count, static_cast<std::size_t>(*rows))) {
     return Failure(ErrorCode::invalid_view,
-                   "rows {first} to {end} are not in a table of {rows}. Ask for less.", site)
+                   "rows {first} to {end} exceed a table of {rows} rows. Use a smaller range.",
+                   site)
         .with("first", first)
         .with("end", checked_add(first, count).value_or(~std::size_t{0}))
         .with("rows", *rows);
@@ -376,7 +385,7 @@ Result<Table> Table::try_concat(std::span<const Table> tables, CallSite site) no
     const std::optional<std::size_t> sum = checked_add(total, static_cast<std::size_t>(*rows));
     if (!sum) {
       return Failure(ErrorCode::size_overflow,
-                     "{count} tables have more rows together than can be counted. Use fewer.", site)
+                     "the row count of {count} tables overflows 64 bits. Concatenate fewer.", site)
           .with("count", tables.size());
     }
     total = *sum;

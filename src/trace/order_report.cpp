@@ -130,23 +130,23 @@ std::string OrderReport::what(const Note& now, const SpaceRange& range,
       return fmt::format("{} is freed {} {} while {} may still {} it", bytes,
                          now.is_host ? "by" : "on", who, other, still);
     case FindingCode::reuse_before_ready:
-      return fmt::format("{} was given to {} while {} may still {} it", bytes, who, other, still);
+      return fmt::format("{} was allocated to {} while {} may still {} it", bytes, who, other,
+                         still);
     case FindingCode::use_before_alloc:
       return fmt::format("{} is {} by {}, which may come before its allocation on {}", bytes, done,
                          who, other);
     case FindingCode::use_after_free:
       return before != nullptr && is_birth(before->touch)
-                 ? fmt::format("{} is {} by {} after it was freed and given out again", bytes, done,
-                               who)
+                 ? fmt::format("{} is {} by {} after it was freed and reused", bytes, done, who)
                  : fmt::format("{} is {} by {} after it was freed", bytes, done, who);
     case FindingCode::double_free:
       return fmt::format("{} is freed {} {} after it was freed", bytes, now.is_host ? "by" : "on",
                          who);
     case FindingCode::wrong_range_free:
-      return fmt::format("{} is freed {} {} but is not a block that was given out", bytes,
+      return fmt::format("{} is freed {} {} but is not an allocated block", bytes,
                          now.is_host ? "by" : "on", who);
     case FindingCode::live_block_reissued:
-      return fmt::format("{} was given to {} while {} still owns it", bytes, who, other);
+      return fmt::format("{} was allocated to {} while {} still owns it", bytes, who, other);
     case FindingCode::uninitialised_read:
       return fmt::format("{} is read by {}; nothing has written it since its allocation", bytes,
                          who);
@@ -200,7 +200,7 @@ OrderReport::OrderAndFix OrderReport::missing_order(const Note& now, ActorId sub
             fmt::format("record an event on {} after {} and let {} wait for it, or {}", name(id),
                         knower, self, direct)};
   }
-  return {order + "; nobody else knows it", direct};
+  return {order + "; no other stream knows it", direct};
 }
 
 OrderReport::OrderAndFix OrderReport::dead_block(const Note& now, ActorId submitter,
@@ -215,8 +215,8 @@ OrderReport::OrderAndFix OrderReport::dead_block(const Note& now, ActorId submit
                         : now.is_host              ? " in the same thread"
                                                    : " on the same stream";
   const std::string order =
-      is_ordered ? fmt::format("{} comes before {}{}; no wait repairs this", there, here, on_same)
-                 : fmt::format("{} and {} are in no order, and no wait repairs this", there, here);
+      is_ordered ? fmt::format("{} comes before {}{}; no wait fixes this", there, here, on_same)
+                 : fmt::format("{} and {} are unordered, and no wait fixes this", there, here);
   if (is_death(now.touch)) return {order, "deallocate each block once, by the handle that owns it"};
 
   const Tag tag = problem.birth ? problem.birth->tag : before->tag;
@@ -259,7 +259,7 @@ std::string OrderReport::fix_out_of_bounds(const Note& now) const {
   const LiveBlock* block = memory_.block_at(now.range.offset, &begin);
   const std::uint64_t end = now.range.offset + now.range.bytes;
   if (block == nullptr || begin + block->bytes >= end || block->is_cut) {
-    return "stay inside a block that was given out";
+    return "stay inside an allocated block";
   }
   return fmt::format("end at {:#x}, where the block ends, or allocate {} more",
                      begin + block->bytes, text(end - begin - block->bytes));
@@ -268,7 +268,7 @@ std::string OrderReport::fix_out_of_bounds(const Note& now) const {
 std::string OrderReport::fix_wrong_range(const Note& now) const {
   std::uint64_t begin = 0;
   const LiveBlock* block = memory_.block_at(now.range.offset, &begin);
-  if (block == nullptr) return "deallocate only what was allocated here";
+  if (block == nullptr) return "deallocate only allocated blocks";
   return fmt::format("deallocate {}, the whole block",
                      text(SpaceRange{now.range.space, begin, block->bytes}));
 }
@@ -297,7 +297,7 @@ OrderReport::OrderAndFix OrderReport::order_and_fix(const Note& now, ActorId sub
     case FindingCode::wrong_range_free:
       return {"", fix_wrong_range(now)};
     case FindingCode::live_block_reissued:
-      return {"", "take a block out of every free list when it is given out"};
+      return {"", "remove a block from every free list when it is allocated"};
     case FindingCode::uninitialised_read:
       return missing_contents(now, submitter, range);
     case FindingCode::out_of_bounds:

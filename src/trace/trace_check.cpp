@@ -59,8 +59,8 @@ class Meter {
   static Failure refuse(const char* what, std::uint64_t value, std::uint64_t most,
                         std::uint64_t bytes) noexcept {
     return Failure(ErrorCode::capacity,
-                   "the trace is too costly to check: {value} {what} after {offset} bytes of it, "
-                   "and {max} are allowed. Check a shorter one, or lift the limit if you trust it.")
+                   "the trace is too costly to check: {value} {what} after {offset} bytes, and the "
+                   "limit is {max}. Check a shorter trace, or lift the limit if you trust it.")
         .with("what", what)
         .with("value", value)
         .with("offset", bytes)

@@ -82,7 +82,7 @@ class Decoder {
       value |= (byte & 0x7f) << shift;
       if (byte >= 0x80) continue;
       if (byte == 0 && shift > 0) {
-        refuse(field, where, value, "written in as few bytes as it takes");
+        refuse(field, where, value, "written in as few bytes as possible");
         return 0;
       }
       break;
@@ -214,8 +214,8 @@ struct TraceReader::State {
     if (its_version == 0) return refuse("the version", 8, 0, "1 at least");
     if (its_version > version) {
       failure = Failure(ErrorCode::unsupported,
-                        "{what} is a trace of format {value}, and this Tern reads up to {max}. "
-                        "Read it with the version that wrote it.")
+                        "{what} is a trace of format {value}, and this version of Tern reads "
+                        "formats up to {max}. Read it with the version that wrote it.")
                     .with("value", its_version)
                     .with("max", version)
                     .with("what", name);
@@ -245,7 +245,7 @@ struct TraceReader::State {
     if (*got < length) return std::optional<std::uint32_t>();
     const std::uint32_t stored = get_u32(header.data() + 8);
     if (stored != get_u32(chunk_header(kind, payload).data() + 8)) {
-      return refuse("the checksum of a chunk", begin + 8, stored, "that of its bytes");
+      return refuse("the checksum of a chunk", begin + 8, stored, "the checksum of its bytes");
     }
     const bool is_known = kind == chunk_about || kind == chunk_records || kind == chunk_end;
     if (!is_known && (kind & skippable) == 0) {
@@ -306,7 +306,7 @@ struct TraceReader::State {
     const std::uint64_t code = in.varint("the code of a finding");
     finding.code = static_cast<FindingCode>(code);
     if (code > 0xffff || title(finding.code) == "unknown") {
-      in.refuse("the code of a finding", where, code, "one there is");
+      in.refuse("the code of a finding", where, code, "a known code");
     }
     finding.step = in.varint("the step of a finding");
     finding.range.space =
@@ -332,12 +332,12 @@ struct TraceReader::State {
     std::uint64_t where = in.offset();
     const std::uint64_t record_total = in.varint("the number of records");
     if (record_total != records) {
-      in.refuse("the number of records", where, record_total, "the number that came before");
+      in.refuse("the number of records", where, record_total, "the number read before");
     }
     where = in.offset();
     const std::uint64_t string_total = in.varint("the number of strings");
     if (string_total != strings.size()) {
-      in.refuse("the number of strings", where, string_total, "the number that came before");
+      in.refuse("the number of strings", where, string_total, "the number read before");
     }
     if (!in.is_at_end()) in.refuse("the rest of a chunk", in.offset(), in.left(), "no bytes");
     if (in.damage()) return refuse(*in.damage());
@@ -401,7 +401,7 @@ struct TraceReader::State {
         decoder.varint("a memory space", std::numeric_limits<std::uint32_t>::max(), "below 2^32"));
     touch.range.offset = decoder.varint("the offset of a touch");
     touch.range.bytes = decoder.varint("the bytes of a touch", ~touch.range.offset,
-                                       "such that the range ends below 2^64");
+                                       "small enough that the range ends below 2^64");
     touch.generation = decoder.varint("a generation");
     touches.push_back(touch);
   }
@@ -430,7 +430,7 @@ struct TraceReader::State {
     const std::uint64_t count =
         decoder.varint("the number of touches", max_touches, "4096 at most");
     if (count > decoder.left() / min_touch_bytes) {
-      decoder.refuse("the number of touches", where, count, "as many as its chunk can hold");
+      decoder.refuse("the number of touches", where, count, "at most what its chunk can hold");
     }
     touches.clear();
     for (std::uint64_t i = 0; i < count && !decoder.damage(); ++i) read_touch();

@@ -45,7 +45,7 @@ Failure file_failure(const std::string& path, const char* call, int code) noexce
 
 Failure no_memory() noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "the host has no memory to write a trace with. Free host memory.");
+                 "the host could not allocate memory to write a trace. Free host memory.");
 }
 
 struct StringHash {
@@ -214,7 +214,7 @@ struct TraceWriter::State {
     return used <= limit_bytes && max_bytes(record) <= limit_bytes - used;
   }
 
-  void say_what_was_lost() {
+  void write_lost_records() {
     if (lost_unsaid == 0) return;
     put_record({.kind = RecordKind::lost_records, .sequence = lost_unsaid});
     lost_unsaid = 0;
@@ -247,8 +247,8 @@ struct TraceWriter::State {
     if (failure) return Failure(*failure).with("lost", lost);
     if (lost == 0) return {};
     return Failure(ErrorCode::capacity,
-                   "{lost} records are missing in the trace, which says where: its limit is "
-                   "{limit}. Raise the limit, or trace a shorter run.")
+                   "{lost} records are missing in the trace, which marks the gaps, because its "
+                   "limit is {limit}. Raise the limit, or trace a shorter run.")
         .with("lost", lost)
         .with_bytes("limit", limit_bytes)
         .with("max", limit_bytes);
@@ -274,7 +274,7 @@ Result<TraceWriter> TraceWriter::try_open(const std::string& path, const Options
   // Truncate only after taking the lock: two writers would destroy each other's trace.
   if (::flock(state->file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return Failure(ErrorCode::capacity,
-                   "file '{path}' has a trace written to it already. Name another file.")
+                   "another trace is already being written to file '{path}'. Use another file.")
         .with("max", 1)
         .with("path", path);
   }
@@ -305,7 +305,7 @@ void TraceWriter::write(const TraceRecord& record) noexcept {
     return state.lose_one();
   }
   if (!state.attempt([&] {
-        state.say_what_was_lost();
+        state.write_lost_records();
         state.put_record(record);
       })) {
     return state.lose_one();
@@ -356,7 +356,7 @@ Result<void> TraceWriter::close() noexcept {
   State& state = *state_;
   if (state.is_closed || state.is_silent()) return state.status();
   const bool is_ended = state.attempt([&] {
-    state.say_what_was_lost();
+    state.write_lost_records();
     state.flush_chunk();
     if (state.failure) return;
     std::vector<std::byte> end;

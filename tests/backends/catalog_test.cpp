@@ -104,15 +104,15 @@ TEST(Catalog, NamesTheBackendsThereAreForAnUnknownOne) {
   const Result<Device> refused = try_open_device("quantum:1");
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().text(),
-            "'quantum:1' cannot be opened: there is no backend 'quantum'. Tern knows cuda, opencl, "
-            "sim, host.");
+            "'quantum:1' cannot be opened: there is no backend 'quantum'. The backends are cuda, "
+            "opencl, sim, host.");
   EXPECT_THROW(static_cast<void>(open_device("quantum")), InvalidDevice);
 }
 
 TEST(Catalog, RefusesFilesAndMalformedSpecs) {
   EXPECT_EQ(try_open_device("disk:/tmp/x").failure().text(),
-            "'disk:/tmp/x' cannot be opened: it names a file, and files are buffers, not devices. "
-            "Use open_disk().");
+            "'disk:/tmp/x' cannot be opened: the spec names a file, and a file is a buffer, not a "
+            "device. Use open_disk().");
   for (const std::string_view bad : {"", "host:x", "host?", "host?threads"}) {
     EXPECT_EQ(try_open_device(bad).failure().code(), ErrorCode::invalid_device) << bad;
   }

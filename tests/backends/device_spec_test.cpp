@@ -58,10 +58,10 @@ struct Bad {
   std::string_view text;
   std::string_view why;
 };
-constexpr std::string_view name_rule = "a backend's name is letters, digits and '_'";
-constexpr std::string_view number_rule = "what follows ':' is not a device number";
+constexpr std::string_view name_rule = "a backend name consists of letters, digits and '_'";
+constexpr std::string_view number_rule = "the text after ':' is not a device number";
 constexpr std::string_view option_rule = "an option is written key=value";
-constexpr std::string_view key_rule = "an option's key is letters, digits and '_'";
+constexpr std::string_view key_rule = "an option key consists of letters, digits and '_'";
 
 TEST(DeviceSpec, RefusesWhatIsMalformedAndSaysWhy) {
   for (const Bad& bad : {
@@ -99,8 +99,8 @@ TEST(DeviceSpec, RefusesWhatIsMalformedAndSaysWhy) {
            {"host?=1", key_rule},
            {"host?a b=1", key_rule},
            {"host??a=1", key_rule},
-           {"host?a=1&a=2", "an option is given twice"},
-           {"host?a=1&A=1", "an option is given twice"},
+           {"host?a=1&a=2", "an option appears twice"},
+           {"host?a=1&A=1", "an option appears twice"},
            {"disk", "'disk:' needs a path"},
            {"disk:", "'disk:' needs a path"},
            {"disk?a=1", "'disk:' needs a path"},
@@ -126,7 +126,7 @@ TEST(DeviceSpec, SaysWhatIsWrongWithALongOneToo) {
   const Failure failure = try_parse_device_spec(long_number).failure();
   EXPECT_EQ(failure.string("why"), number_rule);
   EXPECT_TRUE(failure.string("spec")->starts_with("cuda:111"));
-  EXPECT_TRUE(failure.text().ends_with("Write it like host, cuda:0 or sim:0?seed=7."));
+  EXPECT_TRUE(failure.text().ends_with("Write a spec such as host, cuda:0 or sim:0?seed=7."));
 }
 
 }  // namespace

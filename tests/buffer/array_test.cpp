@@ -39,7 +39,7 @@ class ArrayTest : public testing::Test {
   Stream stream{device};
 };
 
-TEST_F(ArrayTest, HasItsMemoryFromTheBeginningAndFillsNothing) {
+TEST_F(ArrayTest, AllocatesAtCreationWithoutFilling) {
   const auto array = Array<float>::uninitialized(pool, 100, {.stream = stream, .tag = "x"});
   EXPECT_EQ(array.size(), 100u);
   EXPECT_EQ(array.size_bytes(), 400u);
@@ -51,7 +51,7 @@ TEST_F(ArrayTest, HasItsMemoryFromTheBeginningAndFillsNothing) {
   EXPECT_EQ(array.storage()->tag(), Tag("x"));
 }
 
-TEST_F(ArrayTest, TakesTypesThatCannotBeMadeFromNothing) {
+TEST_F(ArrayTest, AcceptsTypesWithoutDefaultConstructor) {
   const std::vector<Particle> before = {{1, 2, 3}, {4, 5, 6}};
   auto array = Array<Particle>::from(device, before, {.resource = pool});
   std::vector<Particle> after(2, Particle(0, 0, 0));
@@ -115,14 +115,14 @@ TEST_F(ArrayTest, WhatIsMovedFromHasNoElements) {
   EXPECT_EQ(array.to_vector(), std::vector<float>(4, 0.0f));
 }
 
-TEST_F(ArrayTest, RefusesMoreThanMemoryCanBe) {
+TEST_F(ArrayTest, RejectsImpossibleSizes) {
   expect_refused(Array<double>::try_uninitialized(pool, SIZE_MAX / 4), ErrorCode::size_overflow);
   expect_refused(Array<double>::try_uninitialized(ResourceHandle(), 1),
                  ErrorCode::invalid_argument);
   EXPECT_EQ(now().requests, 0u);
 }
 
-TEST_F(ArrayTest, TravelsToTheHostAndBack) {
+TEST_F(ArrayTest, CopiesToTheHostAndBack) {
   std::vector<int> elements(1000);
   std::iota(elements.begin(), elements.end(), 0);
   auto array = Array<int>::from(device, elements, {.resource = pool});
@@ -139,7 +139,7 @@ TEST_F(ArrayTest, TravelsToTheHostAndBack) {
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
-TEST_F(ArrayTest, CopiesAreOfExactlyItsSize) {
+TEST_F(ArrayTest, CopiesMustMatchItsSize) {
   auto array = Array<int>::zeros(device, 10, {.resource = pool});
   std::vector<int> nine(9), eleven(11);
   const auto refused = array.try_copy_to(nine);
@@ -162,7 +162,7 @@ TEST_F(ArrayTest, AStreamOfAnotherDeviceIsRefusedByBothNames) {
   expect_refused(array.try_kernel_view(foreign), ErrorCode::device_mismatch);
 }
 
-TEST_F(ArrayTest, WhatNobodyWroteIsNotRead) {
+TEST_F(ArrayTest, RejectsReadsOfUnwrittenBytes) {
   const auto array = Array<int>::uninitialized(pool, 4);
   std::vector<int> out(4);
   expect_refused(array.try_copy_to(out), ErrorCode::never_written);
@@ -212,7 +212,7 @@ TEST_F(ArrayTest, GrowsInPlaceWhereItsBlockAllows) {
   EXPECT_EQ(array.size(), 5u);
 }
 
-TEST_F(ArrayTest, DoesNotGrowIntoWhatOthersHave) {
+TEST_F(ArrayTest, DoesNotGrowInPlaceIfTheStorageIsShared) {
   const std::vector<int> in = {1, 2, 3, 4};
   auto whole = Array<int>::from(device, in, {.resource = pool});
   auto slice = whole.slice(0, 2), copy = whole;
@@ -230,7 +230,7 @@ TEST_F(ArrayTest, DoesNotGrowIntoWhatOthersHave) {
   EXPECT_EQ(copy.to_vector(), (std::vector<int>{1, 2, 3, 4, 8, 8}));
 }
 
-TEST_F(ArrayTest, OfThoseThatGrowAtOnceOneStays) {
+TEST_F(ArrayTest, OneOfSeveralConcurrentGrowthsStaysInPlace) {
   auto first = Array<int>::from(device, std::vector<int>{1, 2}, {.resource = pool});
   ASSERT_GE(first.capacity(), 8u);
   constexpr std::size_t threads = 8;
@@ -242,7 +242,7 @@ TEST_F(ArrayTest, OfThoseThatGrowAtOnceOneStays) {
   EXPECT_EQ(std::ranges::count(arrays, address, &Array<int>::address), 1);
 }
 
-TEST_F(ArrayTest, AnEmptySliceIsWhereItIs) {
+TEST_F(ArrayTest, AnEmptySliceHasItsAddress) {
   auto whole = Array<int>::zeros(device, 6, {.resource = pool});
   auto end = whole.slice(6, 0);
   expect_refused(end.try_resize(6, stream), ErrorCode::invalid_argument);
@@ -250,7 +250,7 @@ TEST_F(ArrayTest, AnEmptySliceIsWhereItIs) {
   EXPECT_TRUE(end.to_vector().empty());
 }
 
-TEST_F(ArrayTest, NewElementsHaveNoValuesWhereverTheyAre) {
+TEST_F(ArrayTest, NewElementsAreUnwritten) {
   for (const std::size_t size : {std::size_t{11}, std::size_t{100'000}}) {
     auto array = Array<int>::zeros(device, 10, {.resource = pool});
     array.resize(size, stream);
@@ -260,7 +260,7 @@ TEST_F(ArrayTest, NewElementsHaveNoValuesWhereverTheyAre) {
   }
 }
 
-TEST_F(ArrayTest, MovesInStreamOrderWhereItDoesNot) {
+TEST_F(ArrayTest, MovesInStreamOrderIfItCannotGrowInPlace) {
   auto array = Array<int>::uninitialized(pool, 64, {.stream = stream});
   const View<int> view = array.kernel_view(stream, Access::discard);
   stream.fill(view.data(), view.size(), 3);
@@ -273,7 +273,7 @@ TEST_F(ArrayTest, MovesInStreamOrderWhereItDoesNot) {
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
-TEST_F(ArrayTest, MovesWhatWasWrittenAndNoMore) {
+TEST_F(ArrayTest, MovesOnlyWrittenBytes) {
   auto array = Array<int>::uninitialized(pool, 64, {.stream = stream});
   const std::vector<int> two = {1, 2};
   auto slice = array.slice(8, 2);
@@ -284,7 +284,7 @@ TEST_F(ArrayTest, MovesWhatWasWrittenAndNoMore) {
   expect_refused(array.slice(0, 1).try_copy_to(out), ErrorCode::never_written);
 }
 
-TEST_F(ArrayTest, AGrowthThatFailsChangesNothing) {
+TEST_F(ArrayTest, AFailedGrowthChangesNothing) {
   const auto budget = Budget::make("small", BudgetLimit::bytes(4096));
   const auto small = std::make_shared<BudgetResource>(pool, budget);
   auto array = Array<int>::zeros(device, 64, {.resource = small, .stream = stream});
@@ -339,7 +339,7 @@ TEST_F(ArrayTest, IsABufferAndBack) {
   expect_refused(Array<float>::try_over(Buffer()), ErrorCode::not_allocated);
 }
 
-TEST_F(ArrayTest, ItsFreeComesBehindItsWork) {
+TEST_F(ArrayTest, IsFreedAfterItsWork) {
   const std::uint64_t hold = sim::hold(stream);
   {
     auto array = Array<int>::uninitialized(pool, 1024, {.stream = stream});
@@ -350,13 +350,13 @@ TEST_F(ArrayTest, ItsFreeComesBehindItsWork) {
   auto next = Array<int>::uninitialized(pool, 1024, {.stream = other});
   const View<int> view = next.kernel_view(other, Access::discard);
   other.fill(view.data(), view.size(), 4);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   device.synchronize();
   EXPECT_EQ(next.to_vector(), std::vector<int>(1024, 4));
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
-TEST(ArrayReservation, PaysForAnArrayAndGetsBackWhatFails) {
+TEST(ArrayReservation, PaysForAnArrayAndIsRefundedOnFailure) {
   const Device device = sim::open({});
   const BudgetHandle budget = Budget::make("job", BudgetLimit::bytes(4096));
   const auto resource =
@@ -387,7 +387,7 @@ TEST(ArrayReservation, PaysForAnArrayAndGetsBackWhatFails) {
   EXPECT_EQ(budget->charged_bytes(), 0u);
 }
 
-TEST(ArrayReservation, IsRefusedByABufferThatHasItsMemoryLater) {
+TEST(ArrayReservation, IsRejectedForALazyBuffer) {
   const Device device = sim::open({});
   const BudgetHandle budget = Budget::make("job", BudgetLimit::bytes(4096));
   Reservation reservation = budget->reserve(4096);
@@ -415,7 +415,7 @@ TEST(ArrayGrowth, ManySmallStepsMoveEachElementAFewTimes) {
   EXPECT_FALSE(array.try_copy_to(all));  // nobody wrote the new ones
 }
 
-TEST(ArrayGrowth, TakesWhatThereIsWhereThereIsNoRoomForMore) {
+TEST(ArrayGrowth, TakesTheExactSizeIfMemoryIsShort) {
   const Device device = sim::open({});
   const Stream stream(device);
   const auto budget = Budget::make("small", BudgetLimit::bytes(17 * 1024));

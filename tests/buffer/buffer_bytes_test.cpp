@@ -21,7 +21,7 @@ class BufferBytes : public Ladder {
 };
 TERN_CLIMB(BufferBytes);
 
-TEST_P(BufferBytes, GoInAndOutOfTheViewAlone) {
+TEST_P(BufferBytes, AreCopiedInAndOutOfTheViewOnly) {
   for (const CopyPlace& place : places_of(device, "")) {
     Buffer whole = place.holding(Bytes(48, std::byte{7}));
     Buffer view = whole.byte_view(3, 40);
@@ -34,7 +34,7 @@ TEST_P(BufferBytes, GoInAndOutOfTheViewAlone) {
   }
 }
 
-TEST_P(BufferBytes, MustBeAsManyAsTheViewHas) {
+TEST_P(BufferBytes, MustMatchTheSizeOfTheView) {
   Buffer view = Buffer(device, {48}, DType::byte).byte_view(0, 40);
   Bytes memory(48);
   for (const std::size_t bytes : {0u, 39u, 41u}) {
@@ -69,7 +69,7 @@ TEST_P(BufferBytes, AreCopiedInStreamOrder) {
   }
 }
 
-TEST_P(BufferBytes, CopiedInStreamOrderMustBeAsManyAsTheViewHas) {
+TEST_P(BufferBytes, CopiedInStreamOrderMustMatchTheSizeOfTheView) {
   Buffer view = Buffer(device, {48}, DType::byte).byte_view(0, 40);
   Bytes memory(48);
   for (const std::size_t bytes : {0u, 39u, 41u}) {
@@ -200,7 +200,7 @@ TEST_F(BufferBytesRules, AreNotWrittenByAFillOrCopyThatFailed) {
   EXPECT_TRUE(buffer.try_copy_from(in.data(), 64));
 }
 
-TEST_F(BufferBytesRules, ThatAreNoneCallNobody) {
+TEST_F(BufferBytesRules, OfSizeZeroMakeNoCall) {
   sim::set_faults(device, "");
   Buffer buffer(device, {3, 0}, DType::f32);
   EXPECT_TRUE(buffer.try_copy_to(nullptr, 0));
@@ -213,7 +213,7 @@ TEST_F(BufferBytesRules, ThatAreNoneCallNobody) {
   }
 }
 
-TEST_F(BufferBytesRules, GoOutBesideTheWorkOfOtherStreams) {
+TEST_F(BufferBytesRules, AreCopiedOutWithoutWaitingForOtherStreams) {
   Buffer ready(device, {64}, DType::byte), busy(device, {64}, DType::byte);
   const Bytes in = counted(64);
   ready.try_copy_from(in.data(), 64).value();

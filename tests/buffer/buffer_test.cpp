@@ -45,7 +45,7 @@ void expect_refused(const Result<T>& result, ErrorCode code) {
   EXPECT_EQ(name(result.failure().code()), name(code)) << result.failure().text();
 }
 
-TEST_F(BufferTest, MakingOneAllocatesNothing) {
+TEST_F(BufferTest, CreationAllocatesNothing) {
   const Buffer buffer = make({10});
   EXPECT_FALSE(buffer.is_allocated());
   EXPECT_EQ(buffer.size_bytes(), 40u);
@@ -66,7 +66,7 @@ TEST_F(BufferTest, AllocateIsMakeAndEnsure) {
   EXPECT_EQ(buffer.wasted_bytes(), now().live_bytes - 40);
 }
 
-TEST_F(BufferTest, KnowsItsSizesWhateverTheShape) {
+TEST_F(BufferTest, ReportsSizesForEveryShape) {
   EXPECT_EQ(make({}).size_bytes(), 4u);
   EXPECT_EQ(make({}).size(), 1u);
   EXPECT_EQ(make({0}).size_bytes(), 0u);
@@ -118,7 +118,7 @@ TEST_F(BufferTest, CopiesOfTheHandleAreTheSameBytes) {
   EXPECT_FALSE(make({10}) == one);
 }
 
-TEST_F(BufferTest, ABufferAndItsViewsAreFreedOnceInWhateverOrder) {
+TEST_F(BufferTest, MemoryIsFreedOnceInAnyOrderOfHandlesAndViews) {
   std::array<int, 4> order = {0, 1, 2, 3};
   int rounds = 0;
   do {
@@ -201,7 +201,7 @@ TEST_F(BufferTest, ReshapingKeepsTheNumberOfElements) {
   EXPECT_EQ(make({0}).reshape({5, 0}).size_bytes(), 0u);
 }
 
-TEST_F(BufferTest, TypesLiveWhereTheyAreAlignedAndFitEvenly) {
+TEST_F(BufferTest, ViewsAsATypeNeedAlignmentAndWholeElements) {
   const Buffer buffer = make({40}, DType::u8);
   EXPECT_EQ(buffer.as<float>().size(), 10u);
   EXPECT_EQ(buffer.as(DType::i8).shape(), buffer.shape());
@@ -223,7 +223,7 @@ TEST_F(BufferTest, NothingCanBeAViewOfVoid) {
   expect_refused(nothing.try_reshape({8}), ErrorCode::shape_mismatch);
 }
 
-TEST_F(BufferTest, TheHostUsesTheRightTypeOrNone) {
+TEST_F(BufferTest, HostAccessNeedsTheStoredType) {
   const Buffer buffer = make({4}, DType::f32, {.resource = pinned, .contents = Contents::zero});
   const auto refused = buffer.try_read_host<int>();
   expect_refused(refused, ErrorCode::type_mismatch);
@@ -241,14 +241,14 @@ TEST_F(BufferTest, ElementsAreFoundByOneIndexForEachDimension) {
   EXPECT_THROW(static_cast<void>(view.at(2, 0)), OutOfBounds);
 }
 
-TEST_F(BufferTest, DeviceMemoryIsNotTheHosts) {
+TEST_F(BufferTest, RejectsHostAccessToDeviceMemory) {
   Buffer buffer = make({4});
   expect_refused(buffer.try_rw_host<float>(), ErrorCode::not_host_accessible);
   expect_refused(buffer.try_discard_host<float>(), ErrorCode::not_host_accessible);
   EXPECT_FALSE(buffer.is_allocated());
 }
 
-TEST_F(BufferTest, WhatNobodyWroteIsNotRead) {
+TEST_F(BufferTest, RejectsReadsOfUnwrittenBytes) {
   Buffer buffer = make({4}, DType::i32, {.resource = pinned});
   expect_refused(buffer.try_read_host<int>(), ErrorCode::never_written);
   EXPECT_FALSE(buffer.is_allocated()) << "asking changed nothing";
@@ -266,7 +266,7 @@ TEST_F(BufferTest, WhatNobodyWroteIsNotRead) {
   EXPECT_TRUE(anything.try_read_host<int>()) << "the reader's affair";
 }
 
-TEST_F(BufferTest, AKernelsWriteCountsAsOne) {
+TEST_F(BufferTest, AKernelWriteCountsAsAWrite) {
   Buffer buffer = make({4}, DType::i32, {.resource = pinned});
   Result<StorageUse> use = buffer.try_use(stream, Access::discard);
   ASSERT_TRUE(use);
@@ -302,7 +302,7 @@ TEST_F(BufferTest, DefaultResourcesGiveEveryKind) {
   EXPECT_EQ(Buffer(host, {1}, DType::u8).kind(), StorageKind::host);
 }
 
-TEST_F(BufferTest, ManagedMemoryIsReadAfterItsKernelAndNoOther) {
+TEST_F(BufferTest, AManagedReadWaitsForItsOwnKernelOnly) {
   Buffer buffer(device, {4}, DType::i32, {.kind = MemoryKind::managed});
   const Stream other(device);
   sim::set_patience(device, 50);
@@ -313,7 +313,7 @@ TEST_F(BufferTest, ManagedMemoryIsReadAfterItsKernelAndNoOther) {
   use->end();
   EXPECT_EQ(buffer.read_host<int>()[0], 5);
   EXPECT_TRUE(sim::findings(device).empty());
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
 }
 
 TEST_F(BufferTest, CheckedHostAccessesThatOverlapAreRefused) {
@@ -347,14 +347,14 @@ TEST_F(BufferTest, DevicePointersComeWithWaitsAndAreOnRecord) {
   EXPECT_EQ(sim::calls(device, "wait"), before + 1);
 }
 
-TEST_F(BufferTest, TheHostTakesNoMemoryForNothing) {
+TEST_F(BufferTest, ZeroBytesAllocateNoHostMemory) {
   Buffer buffer = make({16}, DType::u8, {.resource = pinned});
   EXPECT_TRUE(buffer.slice(16, 0).read_host<std::uint8_t>().empty());
   EXPECT_TRUE(buffer.slice(3, 0).discard_host<std::uint8_t>().empty());
   EXPECT_FALSE(buffer.is_allocated());
 }
 
-TEST_F(BufferTest, AUseIsOnRecordThoughItsStreamHasEnded) {
+TEST_F(BufferTest, RecordsAUseWhoseStreamHasEnded) {
   Buffer buffer = make({16}, DType::u8);
   auto brief = std::make_unique<Stream>(device);
   StorageUse use = buffer.try_use(*brief, Access::discard).value();
@@ -407,7 +407,7 @@ TEST_F(BufferTest, AnEmptyHandleIsRefusedEverywhere) {
   EXPECT_TRUE(none.try_synchronize());
 }
 
-TEST_F(BufferTest, SaysWhatItIs) {
+TEST_F(BufferTest, DescribesItselfAsText) {
   const Buffer buffer = make({2, 3}).reshape({6}).slice(1, 2);
   EXPECT_EQ(buffer.text(), "f32 {2} at 4 of buffer " + std::to_string(buffer.id().value) + " on '" +
                                std::string(device.spec()) + "', device memory");

@@ -20,7 +20,7 @@ class Batch : public Ladder {
 };
 TERN_CLIMB(Batch);
 
-TEST_P(Batch, MovesAllOfThemOfEveryKind) {
+TEST_P(Batch, CopiesBetweenAllKindsOfMemory) {
   const Bytes in = counted(1000);
   std::vector<BufferCopy> copies;
   for (const CopyPlace& from : places_of(device, "0")) {
@@ -70,7 +70,7 @@ TEST_F(BatchRules, SubmitNoneIfOneIsRefused) {
   EXPECT_FALSE(fresh.is_allocated());
 }
 
-TEST_F(BatchRules, LetNoneWriteWhatAnotherTouches) {
+TEST_F(BatchRules, RejectCopiesThatOverlap) {
   const Buffer other = holding(in);
   expect_refused_at({{fresh, from}, {fresh, other}}, ErrorCode::invalid_argument, 1);
   expect_refused_at({{fresh, from}, {from.byte_view(99, 1), other.byte_view(0, 1)}},
@@ -87,7 +87,7 @@ TEST_F(BatchRules, LetNoneWriteWhatAnotherTouches) {
                      stream));
 }
 
-TEST_F(BatchRules, NameThemByTheirPlaceThoughSomeHaveNoBytes) {
+TEST_F(BatchRules, NameACopyByItsIndexEvenIfOthersAreEmpty) {
   const BufferCopy empty = {fresh.byte_view(0, 0), from.byte_view(0, 0)};
   const Buffer other = holding(in);
   expect_refused_at({empty, {fresh, from}, empty, {fresh, other}}, ErrorCode::invalid_argument, 3);
@@ -97,7 +97,7 @@ TEST_F(BatchRules, NameThemByTheirPlaceThoughSomeHaveNoBytes) {
   expect_refused_at({empty, {starved, from}}, ErrorCode::out_of_memory, 1);
 }
 
-TEST_F(BatchRules, GoOneByOneWhereTheStreamCannotDoThemAll) {
+TEST_F(BatchRules, CopyOneByOneIfTheStreamCannotBatch) {
   const Buffer there = holding(in, 1), local(peers[0], {100}, DType::byte);
   const Buffer self = holding(in);
   copy_batch(
@@ -109,7 +109,7 @@ TEST_F(BatchRules, GoOneByOneWhereTheStreamCannotDoThemAll) {
   EXPECT_TRUE(bytes_of(self.byte_view(1, 50)) == Bytes(in.begin(), in.begin() + 50));
 }
 
-TEST_F(BatchRules, CallNobodyForNothing) {
+TEST_F(BatchRules, MakeNoCallForZeroBytes) {
   sim::set_faults(peers[0], "");
   EXPECT_TRUE(try_copy_batch({}, stream));
   EXPECT_TRUE(try_copy_batch({}, StreamRef()));
@@ -118,7 +118,7 @@ TEST_F(BatchRules, CallNobodyForNothing) {
   EXPECT_EQ(sim::calls(peers[0], "copy"), 0u);
 }
 
-TEST_F(BatchRules, CountNothingAsWrittenThatMayNotHaveBeenSubmitted) {
+TEST_F(BatchRules, CountOnlySubmittedCopiesAsWritten) {
   sim::set_faults(peers[0], "copy#1=fail");
   EXPECT_FALSE(try_copy_batch(std::vector<BufferCopy>{{fresh, from}}, stream));
   EXPECT_FALSE(fresh.storage()->check_written(0, 1, {}));

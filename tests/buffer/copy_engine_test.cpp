@@ -29,7 +29,7 @@ class Overlap : public Ladder {
 };
 TERN_CLIMB(Overlap);
 
-TEST_P(Overlap, MovesAsIfTheSourceHadBeenCopiedAside) {
+TEST_P(Overlap, CopiesAsIfTheSourceWereCopiedFirst) {
   for (const CopyPlace& place : places_of(device, "")) {
     const Bytes in = counted(10'000);
     for (const std::size_t distance : {0u, 1u, 7u, 311u, 2'000u, 4'999u, 5'000u}) {
@@ -52,7 +52,7 @@ TEST_P(Overlap, MovesAsIfTheSourceHadBeenCopiedAside) {
   }
 }
 
-TEST(OverlapSteps, NeedNoScratchWhereTheyAreLargeOrFew) {
+TEST(OverlapSteps, NeedNoScratchMemoryIfLargeOrFew) {
   const Device device = sim::open({});
   const Stream stream(device);
   const auto resource = std::make_shared<DirectResource>(device);
@@ -185,7 +185,7 @@ class CopyFaults : public testing::TestWithParam<Scenario> {};
 INSTANTIATE_TEST_SUITE_P(EveryRoute, CopyFaults, testing::ValuesIn(scenarios()),
                          [](const auto& scenario) { return scenario.param.name; });
 
-TEST_P(CopyFaults, EachCallThatFailsLosesNothingAndTheNextTrySucceeds) {
+TEST_P(CopyFaults, AnyFailedCallLeaksNothingAndTheRetrySucceeds) {
   // How many calls of each class there are to fail.
   std::vector<std::pair<std::string, std::uint64_t>> classes;
   {

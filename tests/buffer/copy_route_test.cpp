@@ -31,7 +31,7 @@ char letter(const Result<CopyRoute>& route) {
                                                               : '?';
 }
 
-TEST(CopyRoute, FollowsFromKindsAndDevices) {
+TEST(CopyRoute, DependsOnKindsAndDevices) {
   const Device host = open_device("host");
   const std::vector<Device> peers = sim::open_peers({}, 2);
   const std::vector<CopyPlace> places =
@@ -100,7 +100,7 @@ TEST(CopyRoute, IsStagedBetweenDevicesOfTwoBackendsAndWithoutPeerCopies) {
   EXPECT_EQ(try_copy_route(there, here, sim).value(), CopyRoute::staged);
 }
 
-TEST(CopyRoute, NamesBothDevicesWhereAThirdHasNoPartInIt) {
+TEST(CopyRoute, NamesBothDevicesForAStreamOfAThird) {
   const Device host = open_device("host"), sim = sim::open({}), other = sim::open({});
   const Buffer to(sim, {16}, DType::byte), from(host, {16}, DType::byte);
   const Result<CopyRoute> refused = try_copy_route(to, from, other);
@@ -180,7 +180,7 @@ class CopyMatrix : public testing::TestWithParam<Group> {
 INSTANTIATE_TEST_SUITE_P(EveryGroup, CopyMatrix, testing::ValuesIn(groups()),
                          [](const auto& group) { return group.param.name; });
 
-TEST_P(CopyMatrix, BringsEveryBitOnEveryStreamThatTakesPart) {
+TEST_P(CopyMatrix, CopiesEveryBitOnEveryPossibleStream) {
   const Bytes in = every_pair_of_bytes();
   std::size_t copied = 0;
   for (const CopyPlace& to : places) {
@@ -202,7 +202,7 @@ TEST_P(CopyMatrix, BringsEveryBitOnEveryStreamThatTakesPart) {
   EXPECT_GE(copied, places.size() * (places.size() - 1));
 }
 
-TEST_P(CopyMatrix, BringsEveryBitAndWaits) {
+TEST_P(CopyMatrix, CopiesEveryBitBlocking) {
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{63}, 64 * kib + 1}) {
     const Bytes in = counted(bytes);
     for (const CopyPlace& to : places) {
@@ -217,7 +217,7 @@ TEST_P(CopyMatrix, BringsEveryBitAndWaits) {
   }
 }
 
-TEST_P(CopyMatrix, WritesNoFile) {
+TEST_P(CopyMatrix, RejectsFilesAsDestination) {
   for (const CopyPlace& from : places) {
     const Buffer file = places[0].holding(Bytes(16)), source = from.holding(Bytes(16));
     EXPECT_EQ(try_copy(file, source).failure().code(), ErrorCode::read_only);
@@ -225,7 +225,7 @@ TEST_P(CopyMatrix, WritesNoFile) {
   }
 }
 
-TEST_P(CopyMatrix, FillsAndClonesEveryKindThatCanBeWritten) {
+TEST_P(CopyMatrix, FillsAndClonesEveryWritableKind) {
   for (const CopyPlace& place : places) {
     if (place.kind == StorageKind::file) continue;
     const Stream stream(place.device);

@@ -41,7 +41,7 @@ class Copy : public testing::Test {
 
 // --- Refusals
 
-TEST_F(Copy, NamesBothSizesWhereTheyDiffer) {
+TEST_F(Copy, NamesBothSizesIfTheyDiffer) {
   const Buffer to = empty(40), from = holding(Bytes(41));
   for (const Failure& failure : {refused(try_copy(to, from, a), ErrorCode::size_mismatch),
                                  refused(try_copy(to, from), ErrorCode::size_mismatch)}) {
@@ -51,7 +51,7 @@ TEST_F(Copy, NamesBothSizesWhereTheyDiffer) {
   EXPECT_FALSE(to.is_allocated());
 }
 
-TEST_F(Copy, ReadsNothingThatNobodyWrote) {
+TEST_F(Copy, RejectsAnUnwrittenSource) {
   const Buffer to = empty(40), from = empty(40);
   refused(try_copy(to, from, a), ErrorCode::never_written);
   refused(try_copy(to, from), ErrorCode::never_written);
@@ -65,7 +65,7 @@ TEST_F(Copy, ReadsNothingThatNobodyWrote) {
   refused(try_copy(from, to, a), ErrorCode::never_written);
 }
 
-TEST_F(Copy, NamesTheSideThatIsNoBuffer) {
+TEST_F(Copy, NamesTheEmptyBuffer) {
   const Buffer one = holding(Bytes(8));
   EXPECT_EQ(refused(try_copy(Buffer(), one, a), ErrorCode::not_allocated).string("name"),
             "destination");
@@ -73,7 +73,7 @@ TEST_F(Copy, NamesTheSideThatIsNoBuffer) {
   refused(try_copy(one, Buffer()), ErrorCode::not_allocated);
 }
 
-TEST_F(Copy, TakesNoStreamThatHasEndedAndNoneOfAThirdDevice) {
+TEST_F(Copy, RejectsEndedStreamsAndStreamsOfAThirdDevice) {
   const Buffer to = empty(8), from = holding(Bytes(8));
   StreamRef ended;
   {
@@ -89,7 +89,7 @@ TEST_F(Copy, TakesNoStreamThatHasEndedAndNoneOfAThirdDevice) {
   EXPECT_FALSE(to.is_allocated());
 }
 
-TEST_F(Copy, CallsNobodyForZeroBytes) {
+TEST_F(Copy, MakesNoCallForZeroBytes) {
   sim::set_faults(peers[0], "");
   const Buffer to = empty(0), from = empty(0, 1);
   EXPECT_TRUE(try_copy(to, from));
@@ -102,7 +102,7 @@ TEST_F(Copy, CallsNobodyForZeroBytes) {
 
 // --- Order
 
-TEST_F(Copy, ReturnsAtOnceBesideAHeldStreamAndIsPendingUntilItsOwnGoesOn) {
+TEST_F(Copy, ReturnsImmediatelyAndIsPendingWhileItsStreamIsHeld) {
   Gate gate;
   gate.hold(a);
   const Bytes in = counted(1000);
@@ -118,7 +118,7 @@ TEST_F(Copy, ReturnsAtOnceBesideAHeldStreamAndIsPendingUntilItsOwnGoesOn) {
   EXPECT_TRUE(bytes_of(to) == in);
 }
 
-TEST_F(Copy, WaitsForNobodysWorkButWhatItNeeds) {
+TEST_F(Copy, WaitsOnlyForUsesOfItsBuffers) {
   const Bytes in = counted(1000);
   const Buffer from = holding(in), to = empty(1000), busy = empty(1000);
   Gate gate;
@@ -129,7 +129,7 @@ TEST_F(Copy, WaitsForNobodysWorkButWhatItNeeds) {
   gate.open();
 }
 
-TEST_F(Copy, ComesBehindTheWritersOfItsSourceAndTheReadersOfItsDestination) {
+TEST_F(Copy, IsOrderedAfterWritersOfTheSourceAndReadersOfTheDestination) {
   const Bytes in = counted(1000);
   const Buffer first = holding(in), second = empty(1000), third = empty(1000);
   Gate gate;
@@ -157,7 +157,7 @@ TEST_F(Copy, KeepsBothSidesUntilItIsDone) {
   EXPECT_EQ(resource->statistics().live_bytes, 0u);
 }
 
-TEST_F(Copy, OnAStreamThatEndedLetsGoOfItsBuffersWithoutMakingTheHostWait) {
+TEST_F(Copy, OnAnEndedStreamReleasesItsBuffersWithoutAHostWait) {
   const ResourceHandle resource = default_resource(peers[0]);
   sim::set_patience(peers[0], 1);
   Gate gate;
@@ -190,7 +190,7 @@ TEST_F(Copy, FromAPeerOnTheSourcesStreamIsInThatStreamsOrder) {
   EXPECT_TRUE(bytes_of(to) == in);
 }
 
-TEST_F(Copy, HandedToAnotherDeviceComesBehindAllEarlierWorkOfItsStream) {
+TEST_F(Copy, HandedOverIsOrderedAfterEarlierWorkOfItsStream) {
   const Bytes in = counted(5000);
   const Buffer source = holding(in, 0, StorageKind::pinned);
   const Buffer pinned = holding(Bytes(5000), 0, StorageKind::pinned);
@@ -206,7 +206,7 @@ TEST_F(Copy, HandedToAnotherDeviceComesBehindAllEarlierWorkOfItsStream) {
   EXPECT_TRUE(bytes_of(to) == in);
 }
 
-TEST_F(Copy, ThatIsAwaitedLetsTheHostWaitSoThatOthersAreNotBehindIt) {
+TEST_F(Copy, BlockingMakesTheHostWaitInsteadOfTheStream) {
   const Device device = sim::open({.policy = sim::Policy::lazy});
   const Stream writer(device);
   Buffer from(device, {1000}, DType::byte), to(device, {1000}, DType::byte);
@@ -227,7 +227,7 @@ TEST_F(Copy, ThatIsAwaitedLetsTheHostWaitSoThatOthersAreNotBehindIt) {
   expect_no_findings(device);
 }
 
-TEST_F(Copy, HandedToAnotherDeviceKeepsNobodyElseWaiting) {
+TEST_F(Copy, HandedOverBlocksNoOtherStream) {
   const Bytes in = counted(5000);
   const Buffer pinned = holding(in, 0, StorageKind::pinned);
   const Buffer to = empty(5000, 1), other = empty(5000, 1);
@@ -242,7 +242,7 @@ TEST_F(Copy, HandedToAnotherDeviceKeepsNobodyElseWaiting) {
   EXPECT_TRUE(bytes_of(to) == in);
 }
 
-TEST_F(Copy, OfDevicesThatAreSimulatedApartGoesThroughTheHost) {
+TEST_F(Copy, BetweenSeparateSimulationsIsStagedThroughTheHost) {
   const Device apart = sim::open({});
   const Bytes in = counted(5000);
   const Buffer from = holding(in), to(apart, {5000}, DType::byte), back = empty(5000);
@@ -265,7 +265,7 @@ TEST_F(Copy, OfMuchHostMemoryIsSharedByThreads) {
   EXPECT_TRUE(bytes_of(to) == in);
 }
 
-TEST_F(Copy, StandsAgainstAnOpenHostAccessWhereThoseAreChecked) {
+TEST_F(Copy, ConflictsWithAnOpenCheckedHostAccess) {
   Buffer pinned(peers[0], {64}, DType::u8, {.kind = MemoryKind::pinned, .checked = true});
   const Buffer from = holding(Bytes(64));
   {

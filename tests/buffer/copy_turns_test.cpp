@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, TwoThreads,
                            return made;
                          });
 
-TEST_P(TwoThreads, FillsComeOneAfterTheOther) {
+TEST_P(TwoThreads, FillsAreOrdered) {
   for (int i = 0; i < rounds; ++i) {
     race(
         1, [&](int) { buffer.fill(1, a); }, [&](int) { same.fill(2, b); });
@@ -80,7 +80,7 @@ TEST_P(TwoThreads, FillsComeOneAfterTheOther) {
   }
 }
 
-TEST_P(TwoThreads, AFillComesBeforeACopyOrBehindIt) {
+TEST_P(TwoThreads, AFillAndACopyAreOrdered) {
   buffer.fill(0, a);
   std::vector<int> seen(size);
   race(
@@ -91,7 +91,7 @@ TEST_P(TwoThreads, AFillComesBeforeACopyOrBehindIt) {
       });
 }
 
-TEST_P(TwoThreads, ACopyInComesBeforeACopyOutOrBehindIt) {
+TEST_P(TwoThreads, ACopyInAndACopyOutAreOrdered) {
   buffer.fill(0, a);
   std::vector<int> given(size), seen(size);
   race(
@@ -106,7 +106,7 @@ TEST_P(TwoThreads, ACopyInComesBeforeACopyOutOrBehindIt) {
       });
 }
 
-TEST_P(TwoThreads, CopiesInOppositeDirectionsEnd) {
+TEST_P(TwoThreads, CopiesInOppositeDirectionsDoNotDeadlock) {
   Buffer further(device, {size}, DType::i32);
   Buffer same_further = further;
   buffer.fill(1, a);
@@ -117,7 +117,7 @@ TEST_P(TwoThreads, CopiesInOppositeDirectionsEnd) {
   EXPECT_EQ(bytes_now(buffer), bytes_now(further));
 }
 
-TEST_P(TwoThreads, ScopesOfTheSameBuffersInOtherOrdersEnd) {
+TEST_P(TwoThreads, ScopesOfTheSameBuffersInAnyOrderDoNotDeadlock) {
   Buffer further(device, {size}, DType::i32);
   Buffer same_further = further;
   const auto use = [](StreamRef stream, Buffer& first, Buffer& second, int value) {
@@ -138,7 +138,7 @@ TEST_P(TwoThreads, ScopesOfTheSameBuffersInOtherOrdersEnd) {
   }
 }
 
-TEST_P(TwoThreads, RecordersOfTheSameBufferComeOneAfterTheOther) {
+TEST_P(TwoThreads, RecordersOfTheSameBufferAreOrdered) {
   const auto use = [](StreamRef stream, Buffer& used, int value) {
     LaunchRecorder recorder(stream);
     const std::size_t x = recorder.use(used, Access::discard);
@@ -153,7 +153,7 @@ TEST_P(TwoThreads, RecordersOfTheSameBufferComeOneAfterTheOther) {
   }
 }
 
-TEST_P(TwoThreads, BatchesOfTheSameBuffersEnd) {
+TEST_P(TwoThreads, BatchesOfTheSameBuffersDoNotDeadlock) {
   Buffer further(device, {size}, DType::i32);
   buffer.fill(1, a);
   further.fill(2, a);

@@ -32,14 +32,14 @@ class DeferredFreesTest : public testing::Test {
   std::uint64_t hold = sim::hold(stream);
 
   void TearDown() override {
-    sim::let_go(device, hold);
+    sim::resume(device, hold);
     device.synchronize();
     EXPECT_EQ(reclaim_deferred().storages, 0u);
     EXPECT_EQ(memory->statistics().live_blocks, 0u);
   }
 };
 
-TEST_F(DeferredFreesTest, CountsWhatIsKept) {
+TEST_F(DeferredFreesTest, CountsKeptStorages) {
   use_and_drop(64);
   use_and_drop(100);
   EXPECT_TRUE(DeferredFrees::has_any());
@@ -47,16 +47,16 @@ TEST_F(DeferredFreesTest, CountsWhatIsKept) {
   EXPECT_EQ(deferred_frees().bytes, 164u);
 }
 
-TEST_F(DeferredFreesTest, KeepsWhatIsStillInUseHoweverOftenItIsAsked) {
+TEST_F(DeferredFreesTest, KeepsStoragesInUseHoweverOftenItIsPolled) {
   use_and_drop(64);
   for (int i = 0; i < 10; ++i) EXPECT_EQ(reclaim_deferred().storages, 1u);
   EXPECT_EQ(memory->statistics().live_blocks, 1u);
 }
 
-TEST_F(DeferredFreesTest, NewStoragesEndOldOnesByAndBy) {
+TEST_F(DeferredFreesTest, NewStoragesReclaimOldOnesStepByStep) {
   for (int i = 0; i < 20; ++i) use_and_drop(64);
   ASSERT_EQ(deferred_frees().storages, 20u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   std::vector<Buffer> fresh;
   while (DeferredFrees::has_any() && fresh.size() < 100)
@@ -66,7 +66,7 @@ TEST_F(DeferredFreesTest, NewStoragesEndOldOnesByAndBy) {
   hold = sim::hold(stream);
 }
 
-TEST_F(DeferredFreesTest, OwnersThatMakeStoragesWhenTheyAreCalledDoNotCallEachOther) {
+TEST_F(DeferredFreesTest, CallbacksThatCreateStoragesDoNotRecurse) {
   std::byte somewhere[8];
   int calls = 0, open = 0, max_open = 0;
   for (int i = 0; i < 100; ++i) {
@@ -81,7 +81,7 @@ TEST_F(DeferredFreesTest, OwnersThatMakeStoragesWhenTheyAreCalledDoNotCallEachOt
                              .stream = stream}));
   }
   ASSERT_EQ(deferred_frees().storages, 100u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   static_cast<void>(Buffer(host, Shape{1}, DType::u8));
   EXPECT_GE(calls, 1);
@@ -91,9 +91,9 @@ TEST_F(DeferredFreesTest, OwnersThatMakeStoragesWhenTheyAreCalledDoNotCallEachOt
   hold = sim::hold(stream);
 }
 
-TEST_F(DeferredFreesTest, ThreadsMayAskAtOnce) {
+TEST_F(DeferredFreesTest, ThreadsMayPollConcurrently) {
   for (int i = 0; i < 200; ++i) use_and_drop(64);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   std::vector<test::Thread> threads;
   for (int i = 0; i < 4; ++i) {

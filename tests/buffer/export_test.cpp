@@ -53,7 +53,7 @@ TEST_F(ExportTest, KeepsTheStorageAndIsCounted) {
   EXPECT_EQ(exported_memory().exports, 0u);
 }
 
-TEST_F(ExportTest, ABatchCountsAllOfItsEscapesWhenItEnds) {
+TEST_F(ExportTest, ABatchCountsItsExportsWhenItEnds) {
   Array<float> one = make(100), two = make(50);
   {
     ExportBatch batch;
@@ -86,7 +86,7 @@ TEST_F(ExportTest, ABatchCountsAllOfItsEscapesWhenItEnds) {
   reclaim_exported();
 }
 
-TEST_F(ExportTest, MemoryIsNotUsedAgainBeforeTheDeviceWasWaitedFor) {
+TEST_F(ExportTest, MemoryIsReusedOnlyAfterADeviceWideWait) {
   Array<float> array = make(100);
   const std::uintptr_t address = array.address();
   Export held = Export::try_begin(array.storage()).value();
@@ -105,7 +105,7 @@ TEST_F(ExportTest, MemoryIsNotUsedAgainBeforeTheDeviceWasWaitedFor) {
   EXPECT_NE(std::ranges::find(addresses, address), addresses.end());
 }
 
-TEST_F(ExportTest, AWaitThatBeganBeforeTheyLetGoIsTooEarly) {
+TEST_F(ExportTest, AWaitThatBeganBeforeTheEndOfTheExportDoesNotCount) {
   Array<float> array = make(100);
   Export held = Export::try_begin(array.storage()).value();
   device.synchronize();
@@ -115,7 +115,7 @@ TEST_F(ExportTest, AWaitThatBeganBeforeTheyLetGoIsTooEarly) {
   EXPECT_EQ(reclaim_exported().storages, 0u);
 }
 
-TEST_F(ExportTest, WhatIsStillOursWaitsOnlyAtItsEnd) {
+TEST_F(ExportTest, MemoryWithHandlesWaitsOnlyAtItsEnd) {
   Array<float> array = make(100);
   Export::try_begin(array.storage()).value().end();
   const std::vector<float> values(100, 2.0f);
@@ -141,7 +141,7 @@ TEST_F(ExportTest, IsReclaimedWhenMemoryRunsOut) {
   EXPECT_FALSE(Array<std::byte>::try_uninitialized(limited, 40 << 10, {.stream = stream}));
 }
 
-TEST_F(ExportTest, AProgramThatNeverWaitsForTheDeviceKeepsNoMoreThanACrowd) {
+TEST_F(ExportTest, DeferredFreesAreBoundedWithoutDeviceWaits) {
   std::size_t most = 0;
   for (int i = 0; i < 5000; ++i) {
     Array<float> array = make(4);
@@ -150,26 +150,26 @@ TEST_F(ExportTest, AProgramThatNeverWaitsForTheDeviceKeepsNoMoreThanACrowd) {
     most = std::max(most, deferred_frees().storages);
   }
   EXPECT_GT(most, 1u) << "nothing was kept, so nothing was tested";
-  EXPECT_LE(most, DeferredFrees::crowd);
+  EXPECT_LE(most, DeferredFrees::reclaim_interval);
 }
 
-TEST_F(ExportTest, GoesOnWhereTheDeviceCannotBeWaitedForNow) {
+TEST_F(ExportTest, ContinuesIfTheDeviceCannotBeWaitedFor) {
   sim::set_faults(device, "sync#1+=fail");
-  for (std::size_t i = 0; i < DeferredFrees::crowd + 100; ++i) {
+  for (std::size_t i = 0; i < DeferredFrees::reclaim_interval + 100; ++i) {
     Array<float> array = make(4);
     Result<Export> escape = Export::try_begin(array.storage());
     ASSERT_TRUE(escape) << escape.failure().text();
   }
-  EXPECT_GT(deferred_frees().storages, DeferredFrees::crowd);
+  EXPECT_GT(deferred_frees().storages, DeferredFrees::reclaim_interval);
   sim::set_faults(device, "");
-  for (std::size_t i = 0; i < DeferredFrees::crowd; ++i) {
+  for (std::size_t i = 0; i < DeferredFrees::reclaim_interval; ++i) {
     Array<float> array = make(4);
     Export::try_begin(array.storage()).value().end();
   }
-  EXPECT_LE(deferred_frees().storages, DeferredFrees::crowd);
+  EXPECT_LE(deferred_frees().storages, DeferredFrees::reclaim_interval);
 }
 
-TEST_F(ExportTest, MemoryOfTheHostIsFreeAtOnce) {
+TEST_F(ExportTest, HostMemoryIsFreedImmediately) {
   const Device host = open_device("host");
   Array<float> array = Array<float>::uninitialized(host, 100);
   Export::try_begin(array.storage()).value().end();
@@ -195,7 +195,7 @@ TEST_F(ExportTest, EndsOnAnyThreadOnce) {
   EXPECT_EQ(array.storage()->shares(), 1u);
 }
 
-TEST_F(ExportTest, CountsWhatWentOutAlsoIfItGrowsMeanwhile) {
+TEST_F(ExportTest, CountsExportedBytesEvenIfTheArrayGrows) {
   Array<float> array = make(25);
   Export held = Export::try_begin(array.storage()).value();
   array.resize(50, stream);
@@ -210,7 +210,7 @@ TEST_F(ExportTest, CountsWhatWentOutAlsoIfItGrowsMeanwhile) {
   EXPECT_EQ(exported_memory().bytes, 200u);
 }
 
-TEST_F(ExportTest, IsNotReleasedBeforeTheDeviceWasWaitedFor) {
+TEST_F(ExportTest, CannotBeReleasedBeforeADeviceWideWait) {
   const auto exported = [&] {
     Buffer buffer(device, Shape{100}, DType::f32, {.resource = pool, .stream = stream});
     buffer.ensure_allocated();
@@ -229,11 +229,11 @@ TEST_F(ExportTest, IsNotReleasedBeforeTheDeviceWasWaitedFor) {
   EXPECT_EQ(deferred_frees().storages, 0u);
 }
 
-TEST_F(ExportTest, RefusesNoStorage) {
+TEST_F(ExportTest, RejectsAnEmptyBuffer) {
   EXPECT_EQ(Export::try_begin({}).failure().code(), ErrorCode::not_allocated);
 }
 
-TEST_F(ExportTest, WhatWasLetGoEndsWithTheLastHandleOfItsDevice) {
+TEST_F(ExportTest, EndedExportsAreFreedWithTheLastHandleOfTheDevice) {
   for (int i = 0; i < 10; ++i) {
     const Device other = sim::open({});
     const Stream work(other);

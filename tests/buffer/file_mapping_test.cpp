@@ -64,7 +64,7 @@ TEST_F(FileMappingTest, HasTheBytesFromAnyOffsetOn) {
   }
 }
 
-TEST_F(FileMappingTest, ShowsZerosFromTheFirstPageOnThatTheFileNoLongerHas) {
+TEST_F(FileMappingTest, ReadsZerosBeyondTheEndOfATruncatedFile) {
   const FileMapping mapping = map();
   test::set_length(path_, page_ + 10);
   EXPECT_EQ(byte_at(mapping, page_ + 9), bytes_[page_ + 9]);
@@ -76,7 +76,7 @@ TEST_F(FileMappingTest, ShowsZerosFromTheFirstPageOnThatTheFileNoLongerHas) {
   EXPECT_EQ(byte_at(mapping, 0), bytes_[0]);
 }
 
-TEST_F(FileMappingTest, ShowsZerosBehindTheCutEvenIfTheFileGrowsAgain) {
+TEST_F(FileMappingTest, ReadsZerosAfterTruncationEvenIfTheFileGrowsAgain) {
   const FileMapping mapping = map();
   test::set_length(path_, 0);
   EXPECT_EQ(byte_at(mapping, page_), std::byte{0});
@@ -84,7 +84,7 @@ TEST_F(FileMappingTest, ShowsZerosBehindTheCutEvenIfTheFileGrowsAgain) {
   EXPECT_EQ(byte_at(mapping, 3 * page_), std::byte{0});
 }
 
-TEST_F(FileMappingTest, LeavesErrnoAsItWas) {
+TEST_F(FileMappingTest, PreservesErrno) {
   const FileMapping mapping = map();
   test::set_length(path_, 0);
   errno = 1234;
@@ -92,7 +92,7 @@ TEST_F(FileMappingTest, LeavesErrnoAsItWas) {
   EXPECT_EQ(errno, 1234);
 }
 
-TEST_F(FileMappingTest, KnowsWhichOfManyWasCut) {
+TEST_F(FileMappingTest, IdentifiesTheTruncatedMapping) {
   std::vector<FileMapping> all;
   for (int i = 0; i < 200; ++i) all.push_back(map());
   const std::string path = folder_.write("cut", bytes_);
@@ -112,7 +112,7 @@ TEST_F(FileMappingTest, KnowsWhichOfManyWasCut) {
   EXPECT_FALSE(map().is_cut());
 }
 
-TEST_F(FileMappingTest, SaysWhichCallWasRefused) {
+TEST_F(FileMappingTest, NamesTheFailedCall) {
   FileMapping mapping;
   const FileMapping::Refusal refused = mapping.try_map(-1, 0, page_);
   EXPECT_STREQ(refused.call, "mmap");
@@ -122,7 +122,7 @@ TEST_F(FileMappingTest, SaysWhichCallWasRefused) {
 
 // Each in a process of its own, in which nothing was mapped before.
 
-TEST_F(FileMappingDeathTest, HandsFaultsElsewhereToTheHandlerThatWasThere) {
+TEST_F(FileMappingDeathTest, ForwardsOtherFaultsToThePreviousHandler) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_EXIT(
       {
@@ -145,7 +145,7 @@ TEST_F(FileMappingDeathTest, HandsFaultsElsewhereToTheHandlerThatWasThere) {
       testing::ExitedWithCode(8), "");
 }
 
-TEST_F(FileMappingDeathTest, LetsAFaultElsewhereEndTheProcess) {
+TEST_F(FileMappingDeathTest, OtherFaultsEndTheProcess) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_EXIT(
       {
@@ -156,7 +156,7 @@ TEST_F(FileMappingDeathTest, LetsAFaultElsewhereEndTheProcess) {
       testing::KilledBySignal(SIGBUS), "");
 }
 
-TEST_F(FileMappingDeathTest, DoesWithASignalThatWasSentWhatWasDoneBefore) {
+TEST_F(FileMappingDeathTest, ForwardsSentSignalsToThePreviousHandler) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_EXIT(
       {

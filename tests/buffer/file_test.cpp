@@ -64,7 +64,7 @@ TEST_P(FileTest, HasTheBytesOfTheFile) {
   EXPECT_TRUE(equals(some, std::span(bytes_).subspan(7, 100)));
 }
 
-TEST_P(FileTest, HasNoDeviceAndSaysSoInAllItSays) {
+TEST_P(FileTest, HasNoDevice) {
   const std::string path = file();
   const Buffer buffer = open_file(path, options());
   EXPECT_FALSE(buffer.device().is_open());
@@ -78,7 +78,7 @@ TEST_P(FileTest, HasNoDeviceAndSaysSoInAllItSays) {
   EXPECT_TRUE(buffer.try_synchronize());
 }
 
-TEST_P(FileTest, GivesARangeAsElements) {
+TEST_P(FileTest, ReadsARangeAsElements) {
   const Buffer buffer = open_file(
       file(),
       {.offset_bytes = 1024, .bytes = 40, .dtype = dtype_of<std::uint32_t>(), .map = GetParam()});
@@ -91,7 +91,7 @@ TEST_P(FileTest, GivesARangeAsElements) {
   EXPECT_EQ(read(buffer, 37, some).failure().code(), ErrorCode::invalid_view);
 }
 
-TEST_P(FileTest, ReadsBehindFourGibibytes) {
+TEST_P(FileTest, ReadsBeyondFourGibibytes) {
   const std::size_t offset = 5 * gib + 1;
   const std::string path = folder_.write("large", bytes_, offset);
   const Buffer buffer = open_file(path, {.offset_bytes = offset, .map = GetParam()});
@@ -101,7 +101,7 @@ TEST_P(FileTest, ReadsBehindFourGibibytes) {
   EXPECT_EQ(last[0], bytes_[4095]);
 }
 
-TEST_P(FileTest, TakesEmptyFilesAndRanges) {
+TEST_P(FileTest, AcceptsEmptyFilesAndRanges) {
   const Buffer empty = open_file(folder_.write("empty", {}), options());
   EXPECT_EQ(empty.size_bytes(), 0u);
   EXPECT_TRUE(empty.read_host<std::byte>().empty());
@@ -122,8 +122,8 @@ TEST_P(FileTest, RefusesMoreThanTheFileHas) {
   EXPECT_EQ(failure.number("there"), 4096u);
   EXPECT_EQ(failure.number("offset"), 0u);
   EXPECT_EQ(failure.text(), "file '" + path +
-                                "' has 4096 bytes, and 5000 from byte 0 on are asked for. Ask for "
-                                "less, or see who made it shorter.");
+                                "' has 4096 bytes, but the read needs 5000 bytes at offset 0. Read "
+                                "less, or check whether the file was truncated.");
   constexpr std::size_t huge = std::numeric_limits<std::size_t>::max();
   for (const FileOptions& options :
        {FileOptions{.offset_bytes = 1, .bytes = 4096}, FileOptions{.offset_bytes = 4097},
@@ -159,7 +159,7 @@ TEST_P(FileTest, RefusesWritesAndKernels) {
   EXPECT_TRUE(equals(buffer.read_host<std::byte>().span(), bytes_));
 }
 
-TEST_P(FileTest, SaysThatAFileWasCutSinceItWasOpened) {
+TEST_P(FileTest, ReportsAFileThatWasTruncatedAfterOpening) {
   const std::string path = file();
   const Buffer buffer = open_file(path, options());
   set_length(path, 100);
@@ -178,7 +178,7 @@ TEST_P(FileTest, SaysThatAFileWasCutSinceItWasOpened) {
   EXPECT_TRUE(buffer.try_read_host<std::byte>());
 }
 
-TEST_P(FileTest, ReadsAFileThatWasDeletedSince) {
+TEST_P(FileTest, ReadsAFileThatWasDeletedAfterOpening) {
   const std::string path = file();
   const Buffer buffer = open_file(path, options());
   ASSERT_EQ(unlink(path.c_str()), 0);
@@ -199,7 +199,7 @@ TEST_P(FileTest, WorksInAForkedChild) {
             0);
 }
 
-TEST_P(FileTest, KeepsNoFileOpenThatItRefused) {
+TEST_P(FileTest, ClosesARejectedFile) {
   const std::string path = file();
   {
     const Buffer buffer = open_file(path, options());
@@ -228,7 +228,7 @@ TEST_P(FileTest, IsNotInheritedByAProgramThatIsExecuted) {
   EXPECT_EQ(found, 1);
 }
 
-TEST_P(FileTest, LosesNothingWhenTheHostHasNoMemory) {
+TEST_P(FileTest, LeaksNothingIfTheHostHasNoMemory) {
   if (!test::HeapExhausted::is_possible()) GTEST_SKIP() << "operator new cannot be refused here";
   const std::string path = file();
   static_cast<void>(open_file(path, options()));  // what is made once is there
@@ -278,7 +278,7 @@ TEST_P(OneFileTest, ReadsNothingBeforeItIsUsed) {
   EXPECT_TRUE(buffer.is_allocated());
 }
 
-TEST_P(OneFileTest, ReadsOnceForAllWhoComeAtOnce) {
+TEST_P(OneFileTest, ReadsOnceForConcurrentUsers) {
   const Buffer buffer = open_file(file());
   std::vector<const std::byte*> addresses(16);
   {
@@ -291,7 +291,7 @@ TEST_P(OneFileTest, ReadsOnceForAllWhoComeAtOnce) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(addresses[0]) % 64, 0u);
 }
 
-TEST_P(OneFileTest, KeepsWhatItHasReadWhateverHappensToTheFile) {
+TEST_P(OneFileTest, KeepsItsBytesWhenTheFileChanges) {
   const std::string path = file();
   const Buffer buffer = open_file(path);
   static_cast<void>(buffer.read_host<std::byte>());
@@ -299,7 +299,7 @@ TEST_P(OneFileTest, KeepsWhatItHasReadWhateverHappensToTheFile) {
   EXPECT_TRUE(equals(buffer.read_host<std::byte>().span(), bytes_));
 }
 
-TEST_P(OneFileTest, RefusesAFileThatGivesLessThanItsLength) {
+TEST_P(OneFileTest, RejectsAFileThatReadsShort) {
   const char* const path = "/sys/kernel/mm/transparent_hugepage/enabled";
   const Result<Buffer> buffer = try_open_file(path);
   if (!buffer || buffer->size_bytes() != 4096) GTEST_SKIP() << "there is no such file here";
@@ -332,11 +332,11 @@ TEST_P(OneFileTest, DoesNotWaitForAPipe) {
   ASSERT_EQ(mkfifo(pipe.c_str(), 0644), 0);
   const Failure failure = try_open_file(pipe).failure();
   EXPECT_EQ(failure.code(), ErrorCode::file);
-  EXPECT_EQ(failure.string("why"), "no regular file");
+  EXPECT_EQ(failure.string("why"), "not a regular file");
   EXPECT_EQ(try_open_file("/dev/zero").failure().code(), ErrorCode::file);
 }
 
-TEST_P(OneFileTest, SaysThatAFileMayNotBeRead) {
+TEST_P(OneFileTest, ReportsMissingReadPermission) {
   const std::string path = file();
   ASSERT_EQ(chmod(path.c_str(), 0), 0);
   EXPECT_EQ(test::in_a_forked_child([&] {
@@ -349,7 +349,7 @@ TEST_P(OneFileTest, SaysThatAFileMayNotBeRead) {
             0);
 }
 
-TEST_P(OneFileTest, RefusesWhatCanBeNoPathAndNoElements) {
+TEST_P(OneFileTest, RejectsInvalidPathsAndTypes) {
   using namespace std::string_view_literals;
   EXPECT_EQ(try_open_file("a\0b"sv).failure().code(), ErrorCode::invalid_argument);
   EXPECT_EQ(try_open_file("a\0b"sv).failure().string("value"), "a");
@@ -382,14 +382,14 @@ TEST_P(OneFileTest, OpensAFileByTheTextThatNamesIt) {
   EXPECT_EQ(parse_device_spec("Disk:" + path).path, path);
 }
 
-TEST_P(OneFileTest, ChecksHostAccessesWhereThatIsAskedFor) {
+TEST_P(OneFileTest, ChecksHostAccessesOnRequest) {
   const Buffer buffer = open_file(file(), {.checked = true});
   const auto one = buffer.read_host<std::byte>();
   const auto another = buffer.read_host<std::byte>();
   EXPECT_EQ(one.data(), another.data());
 }
 
-TEST_P(MappedFileTest, LivesOnWhenItsFileIsCutUnderAReader) {
+TEST_P(MappedFileTest, SurvivesTruncationDuringARead) {
   const std::string path = folder_.write("mapped", test::sample(64 * kib));
   const Buffer buffer = open_file(path, options());
   const auto view = buffer.read_host<std::byte>();
@@ -402,7 +402,7 @@ TEST_P(MappedFileTest, LivesOnWhenItsFileIsCutUnderAReader) {
   EXPECT_EQ(read(buffer, 0, one).failure().code(), ErrorCode::file);
 }
 
-TEST_P(MappedFileTest, IsNotTrustedAgainWhenItsFileGrowsAgain) {
+TEST_P(MappedFileTest, StaysInvalidAfterTruncationAndGrowth) {
   const std::string path = folder_.write("mapped", test::sample(64 * kib));
   const Buffer buffer = open_file(path, options());
   const auto view = buffer.read_host<std::byte>();
@@ -419,7 +419,7 @@ TEST_P(MappedFileTest, IsNotTrustedAgainWhenItsFileGrowsAgain) {
   EXPECT_TRUE(open_file(path, options()).try_read_host<std::byte>());
 }
 
-TEST_P(MappedFileTest, LivesOnInAForkedChildToo) {
+TEST_P(MappedFileTest, SurvivesTruncationInAForkedChild) {
   const std::string path = folder_.write("mapped", test::sample(64 * kib));
   const Buffer buffer = open_file(path, options());
   const auto view = buffer.read_host<std::byte>();
@@ -430,7 +430,7 @@ TEST_P(MappedFileTest, LivesOnInAForkedChildToo) {
             0);
 }
 
-TEST_P(MappedFileTest, RefusesElementsThatCannotBeThere) {
+TEST_P(MappedFileTest, RejectsUnalignedElements) {
   const std::string path = file();
   FileOptions odd = options();
   odd.offset_bytes = 2;

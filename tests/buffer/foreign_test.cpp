@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, ForeignTest, testing::Values("host", "sim", "c
 
 // --- Adopt
 
-TEST_P(ForeignTest, AdoptsMemoryAsWhatItIs) {
+TEST_P(ForeignTest, AdoptsEachKindOfMemory) {
   Callback callback;
   {
     const Buffer buffer = adopted(callback);
@@ -124,7 +124,7 @@ TEST_P(ForeignTest, AdoptsMemoryAsWhatItIs) {
   }
 }
 
-TEST_P(ForeignTest, CallsBackWhenTheLastUseIsDoneAndNotBefore) {
+TEST_P(ForeignTest, CallsBackAfterTheLastUseIsDone) {
   Callback callback;
   Gate gate;
   {
@@ -179,7 +179,7 @@ TEST_P(ForeignTest, LetsTheCallbackUseBuffersItself) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST_P(ForeignTest, TakesNoCallbackAndNoTwo) {
+TEST_P(ForeignTest, AcceptsNoCallbackAndRejectsTwo) {
   Callback callback;
   std::array<std::byte, 16> host;
   EXPECT_TRUE(try_adopt(device_, host.data(), 16, {}));
@@ -200,7 +200,7 @@ TEST_P(ForeignTest, SurvivesACallbackThatThrows) {
   EXPECT_EQ(deferred_frees().storages, 0u);
 }
 
-TEST_P(ForeignTest, WaitsForWhoeverStillWritesAdoptedMemory) {
+TEST_P(ForeignTest, OrdersUsesAfterTheProducersWrites) {
   Callback first, second, third;
   Gate gate;
   gate.hold(stream_);
@@ -252,7 +252,7 @@ TEST_P(ForeignTest, TakesTheMarkOfAStreamThatHasEnded) {
   other_.synchronize();
 }
 
-TEST_P(ForeignTest, LeavesWhatItRefusesToItsOwner) {
+TEST_P(ForeignTest, LeavesRejectedMemoryToItsOwner) {
   Callback callback;
   const BudgetHandle budget = test::limited(1 << 20);
   void* const address = memory();
@@ -287,7 +287,7 @@ TEST_P(ForeignTest, LeavesWhatItRefusesToItsOwner) {
   device_.release(address);
 }
 
-TEST_P(ForeignTest, CountsAdoptedMemoryWhereItIsTold) {
+TEST_P(ForeignTest, ChargesAdoptedMemoryToTheGivenBudget) {
   const BudgetHandle budget = test::limited(1 << 20);
   Callback callback{device_, memory()};
   Buffer buffer = adopt(
@@ -307,7 +307,7 @@ TEST_P(ForeignTest, CountsAdoptedMemoryWhereItIsTold) {
   test::expect_sound(*budget);
 }
 
-TEST_P(ForeignTest, AdoptsNothingAndCallsBack) {
+TEST_P(ForeignTest, AdoptsZeroBytesAndCallsBack) {
   Callback callback;
   {
     Buffer buffer = adopt(device_, nullptr, 0, {.release = Callback::call, .context = &callback});
@@ -321,7 +321,7 @@ TEST_P(ForeignTest, AdoptsNothingAndCallsBack) {
   EXPECT_EQ(callback.calls, 1);
 }
 
-TEST_P(ForeignTest, WritesNothingThatIsOnlyToBeRead) {
+TEST_P(ForeignTest, RejectsWritesToReadOnlyMemory) {
   void* const address = memory();
   stream_.fill(static_cast<std::byte*>(address), block_bytes, std::byte{1});
   stream_.synchronize();
@@ -340,7 +340,7 @@ TEST_P(ForeignTest, WritesNothingThatIsOnlyToBeRead) {
   device_.release(address);
 }
 
-TEST_P(ForeignTest, TakesMemoryOfTheHostOnAnyDevice) {
+TEST_P(ForeignTest, AdoptsHostMemoryOnAnyDevice) {
   alignas(64) std::array<std::byte, 64> host = {};
   Buffer buffer = adopt(device_, host.data(), host.size(), {});
   EXPECT_EQ(buffer.kind(), StorageKind::host);
@@ -379,7 +379,7 @@ TEST_P(ForeignTest, RefusesMemoryOfAPeer) {
   there.release(address);
 }
 
-TEST_P(ForeignTest, LosesNothingWhenTheHostHasNoMemory) {
+TEST_P(ForeignTest, LeaksNothingIfTheHostHasNoMemory) {
   if (!HeapExhausted::is_possible()) GTEST_SKIP() << "operator new cannot be refused here";
   if (test::is_simulated(device_)) GTEST_SKIP() << "the simulation itself needs memory";
   void* const address = memory();
@@ -426,7 +426,7 @@ void with_every_fault(const Device& device, Program program) {
   }
 }
 
-TEST_P(ForeignTest, CallsBackOnceWhateverTheDriverRefuses) {
+TEST_P(ForeignTest, CallsBackOnceWhicheverDriverCallFails) {
   if (!test::is_simulated(device_)) GTEST_SKIP() << "no call of this device fails on demand";
   with_every_fault(device_, [&](auto calls, auto fix, std::uint64_t n) {
     int adopted = 0, released = 0, ours = 0;
@@ -568,7 +568,7 @@ TEST_P(ForeignTest, WaitsForTheUsesWhereNoStreamIsNamed) {
   EXPECT_TRUE(stream_.is_idle());
 }
 
-TEST_P(ForeignTest, ReleasesOnlyWhatNobodyElseHas) {
+TEST_P(ForeignTest, RejectsReleaseOfASharedBuffer) {
   Buffer buffer(device_, Shape{64}, DType::byte);
   {
     const Buffer view = buffer.byte_view(0, 8);
@@ -599,7 +599,7 @@ TEST_P(ForeignTest, ReleasesOnlyWhatNobodyElseHas) {
   EXPECT_TRUE(foreign);
 }
 
-TEST_P(ForeignTest, HoldsWhatCannotBeGivenBack) {
+TEST_P(ForeignTest, KeepsReleasedMemoryIfGivingBackFails) {
   Buffer buffer(device_, Shape{64}, DType::byte);
   const Device elsewhere = sim::open({});
   Released released = release(std::move(buffer), stream_);
@@ -618,7 +618,7 @@ TEST_P(ForeignTest, HoldsWhatCannotBeGivenBack) {
   EXPECT_EQ(resource->statistics().live_blocks, 0u);
 }
 
-TEST_P(ForeignTest, ReleasesAViewAndNothing) {
+TEST_P(ForeignTest, ReleasesAViewAndZeroBytes) {
   Buffer buffer(device_, Shape{64}, DType::byte);
   buffer.ensure_allocated(stream_);
   const std::uintptr_t address = buffer.address();
@@ -649,7 +649,7 @@ TEST_P(ForeignTest, CountsReleasedMemoryUntilItIsGivenBack) {
   EXPECT_EQ(budget->used_bytes(), 0u);
 }
 
-TEST_P(ForeignTest, KeepsTheBufferWhateverReleasingItMeets) {
+TEST_P(ForeignTest, KeepsTheBufferIfTheReleaseFails) {
   if (!test::is_simulated(device_)) GTEST_SKIP() << "no call of this device fails on demand";
   const auto resource = std::make_shared<DirectResource>(device_);
   with_every_fault(device_, [&](auto calls, auto fix, std::uint64_t n) {
@@ -717,7 +717,7 @@ TEST_P(ForeignTest, OrdersBorrowedMemoryBehindItsOwnerAndTheOwnerBehindUs) {
   EXPECT_TRUE(is_alive.expired());
 }
 
-TEST_P(ForeignTest, KeepsTheOwnerThatIsDroppedAtOnce) {
+TEST_P(ForeignTest, KeepsAnOwnerThatTheCallerDrops) {
   Gate gate;
   gate.hold(stream_);
   {
@@ -732,7 +732,7 @@ TEST_P(ForeignTest, KeepsTheOwnerThatIsDroppedAtOnce) {
   EXPECT_EQ(reclaim_deferred().storages, 0u);
 }
 
-TEST_P(ForeignTest, LetsTheOwnerGoAtOnceWhereNobodyUsedTheMemory) {
+TEST_P(ForeignTest, ReleasesTheOwnerImmediatelyIfTheMemoryWasNotUsed) {
   const std::shared_ptr<void> owner = foreign_memory(device_);
   static_cast<void>(borrow(device_, owner.get(), block_bytes, {.owner = owner, .stream = stream_}));
   stream_.synchronize();
@@ -759,7 +759,7 @@ TEST_P(ForeignTest, BorrowsNothingInTheOrderOfAnotherDevice) {
   EXPECT_EQ(loan.owner, owner);
 }
 
-TEST_P(ForeignTest, LetsTheOwnerGoWhateverTheDriverRefuses) {
+TEST_P(ForeignTest, ReleasesTheOwnerWhicheverDriverCallFails) {
   if (!test::is_simulated(device_)) GTEST_SKIP() << "no call of this device fails on demand";
   std::shared_ptr<void> owner = foreign_memory(device_);
   with_every_fault(device_, [&](auto calls, auto fix, std::uint64_t n) {
@@ -825,7 +825,7 @@ TEST(ForeignLoopTest, BorrowsOnTheLendersOwnStreamMakeNoEvent) {
   EXPECT_EQ(owner.use_count(), 1);
 }
 
-TEST(ForeignLoopTest, BorrowsUnderAHeldStreamWaitInOrderAndGoAll) {
+TEST(ForeignLoopTest, BorrowsUnderAHeldStreamAreAllReleasedInOrder) {
   const Device device = sim::open({});
   const Stream ours(device), theirs(device);
   const std::shared_ptr<void> owner = foreign_memory(device);
@@ -927,7 +927,7 @@ TEST_P(ForeignTest, StaysRegisteredUntilTheUsesAreDone) {
   EXPECT_EQ(device_.pointer_info(host.data()).kind, MemoryKind::host);
 }
 
-TEST(ForeignRegisterTest, FindsMemoryWhereTheDeviceAndTheHostEachSeeIt) {
+TEST(ForeignRegisterTest, HasAnAddressForTheDeviceAndForTheHost) {
   const test::FakeDevice fake({.registered_offset = 64});
   const Stream stream(fake.device);
   alignas(64) std::array<float, 32> host = {};
@@ -939,7 +939,7 @@ TEST(ForeignRegisterTest, FindsMemoryWhereTheDeviceAndTheHostEachSeeIt) {
   EXPECT_EQ(number(buffer.slice(2, 1).device_ptr(stream, Access::read)), number(&host[2]) + 64);
 }
 
-TEST(ForeignRegisterTest, LeavesNothingRegisteredWhateverIsRefused) {
+TEST(ForeignRegisterTest, LeavesNothingRegisteredWhicheverCallFails) {
   const test::FakeDevice fake;
   std::vector<std::byte> host(block_bytes);
   fake.ledger->fail_next(test::Call::register_host);

@@ -24,7 +24,7 @@ TEST(HostView, IsASpanOfTheBuffersElements) {
   static_assert(!std::is_copy_constructible_v<HostView<int>>);
 }
 
-TEST(HostView, KeepsTheBytesWhenTheBufferIsGone) {
+TEST(HostView, KeepsTheBytesAfterTheBufferIsDestroyed) {
   HostView<int> view;
   {
     Buffer buffer(open_device("host"), {1}, DType::i32);
@@ -34,7 +34,7 @@ TEST(HostView, KeepsTheBytesWhenTheBufferIsGone) {
   EXPECT_EQ(view[0], 7);
 }
 
-TEST(HostView, MovingHandsTheAccessOn) {
+TEST(HostView, MovingTransfersTheAccess) {
   Buffer buffer(open_device("host"), {1}, DType::i32, {.checked = true});
   {
     HostView<int> first = buffer.discard_host<int>();

@@ -29,7 +29,7 @@ class Pitched : public Ladder {
 };
 TERN_CLIMB(Pitched);
 
-TEST_P(Pitched, MovesEveryRowAndNothingBetweenThem) {
+TEST_P(Pitched, CopiesRowsAndLeavesTheGapsUnchanged) {
   const Cube cube;
   const Bytes in = counted(Cube::from_bytes);
   for (const CopyPlace& place : places_of(device, "")) {
@@ -90,12 +90,12 @@ TEST_F(PitchedRules, NameEachBadParameter) {
   EXPECT_FALSE(to.is_allocated());
 }
 
-TEST_F(PitchedRules, AskForNoPitchWhereThereIsNoSecondRowOrSlice) {
+TEST_F(PitchedRules, IgnoreThePitchOfASingleRowOrSlice) {
   EXPECT_TRUE(try_copy_pitched(to, {}, from, {}, {5}, stream));
   EXPECT_TRUE(try_copy_pitched(to, {0, 5}, from, {0, 5}, {5, 2}, stream));
 }
 
-TEST_F(PitchedRules, RefuseRowsOfOneBufferThatLieAmongEachOther) {
+TEST_F(PitchedRules, RejectOverlappingRowsOfOneBuffer) {
   const Result<Mark> refused = try_copy_pitched(from, {0, 10}, from, {5, 10}, {5, 2}, stream);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_argument);
@@ -120,7 +120,7 @@ TEST_F(PitchedRules, NeedOnlyTheRowsWrittenAndWriteOnlyRows) {
   expect_no_findings(device);
 }
 
-TEST_F(PitchedRules, CallNobodyForNothing) {
+TEST_F(PitchedRules, MakeNoCallForZeroBytes) {
   sim::set_faults(device, "");
   for (const Extent& extent : {Extent{0, 3, 2}, Extent{5, 0, 2}, Extent{5, 3, 0}}) {
     EXPECT_TRUE(try_copy_pitched(to, {}, from, {}, extent, stream));

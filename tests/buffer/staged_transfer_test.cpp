@@ -43,7 +43,7 @@ TEST_F(Staged, FilesOfThreeChunksAndAByteArriveOnTheDeviceWithoutBeingMapped) {
   EXPECT_FALSE(file->was_mapped);
 }
 
-TEST_F(Staged, TakesTwoChunksOfPageLockedMemoryAtMost) {
+TEST_F(Staged, UsesAtMostTwoPageLockedChunks) {
   const ResourceHandle pinned = default_resource(peers[0], MemoryKind::pinned);
   const auto file = served(three_chunks_and_one);
   const Buffer source = open_served(host, file);
@@ -58,7 +58,7 @@ TEST_F(Staged, TakesTwoChunksOfPageLockedMemoryAtMost) {
   EXPECT_EQ(pinned->statistics().requests, 3u);
 }
 
-TEST_F(Staged, GoesThroughOtherMemoryWherePageLockedOneRanOut) {
+TEST_F(Staged, UsesPageableMemoryIfPageLockedMemoryRunsOut) {
   const auto file = served(three_chunks_and_one);
   const Buffer source = open_served(host, file);
   const Buffer to(peers[0], {three_chunks_and_one}, DType::byte);
@@ -86,7 +86,7 @@ TEST_F(Staged, CountsAsWrittenOnlyWhatArrivedBeforeTheFileFailed) {
   EXPECT_TRUE(bytes_of(to) == file->bytes);
 }
 
-TEST_F(Staged, FilesThatEndTooEarlyWriteNothingThatCounts) {
+TEST_F(Staged, TruncatedFilesCountNoBytesAsWritten) {
   const auto file = served(5000);
   const Buffer source = open_served(host, file);
   file->bytes.resize(4999);
@@ -130,7 +130,7 @@ TEST_F(Staged, BetweenBackendsArrivesWholeInBothDirections) {
   expect_no_findings(cuda);
 }
 
-TEST_F(Staged, RowsOfAFileArriveBetweenWhatWasThere) {
+TEST_F(Staged, RowsOfAFileLeaveTheBytesBetweenThemUnchanged) {
   const auto file = served(400);
   const Buffer source = open_served(host, file);
   for (const StorageKind kind : {StorageKind::device, StorageKind::pinned}) {

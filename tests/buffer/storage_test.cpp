@@ -44,7 +44,7 @@ class StorageTest : public testing::Test {
   Stream a{device}, b{device};
 };
 
-TEST_F(StorageTest, HasAnIdentityOfItsOwnBeforeItHasMemory) {
+TEST_F(StorageTest, HasAnIdBeforeItHasMemory) {
   const StorageHandle one = make(100), two = make(100);
   EXPECT_TRUE(one->id());
   EXPECT_LT(one->id(), two->id());
@@ -52,7 +52,7 @@ TEST_F(StorageTest, HasAnIdentityOfItsOwnBeforeItHasMemory) {
   EXPECT_EQ(now().requests, 0u);
 }
 
-TEST_F(StorageTest, GivesEveryThreadOtherIdentities) {
+TEST_F(StorageTest, GivesThreadsDistinctIds) {
   constexpr std::size_t threads = 8, each = 10'000;
   std::vector<std::vector<std::uint64_t>> ids(threads);
   std::vector<test::Thread> running;
@@ -106,7 +106,7 @@ TEST_F(StorageTest, AllocatesOnceHoweverManyThreadsRace) {
   EXPECT_EQ(now().live_bytes, 0u);
 }
 
-TEST_F(StorageTest, OthersMayWaitForUsesWhileItIsFirstUsed) {
+TEST_F(StorageTest, AllowsWaitsForUsesDuringTheFirstUse) {
   constexpr int threads = 8;
   for (int round = 0; round < 50; ++round) {
     const StorageHandle storage = make(4096);
@@ -124,7 +124,7 @@ TEST_F(StorageTest, OthersMayWaitForUsesWhileItIsFirstUsed) {
   }
 }
 
-TEST_F(StorageTest, AFailedFirstUseLeavesItEmptyAndIsTriedAgain) {
+TEST_F(StorageTest, AFailedFirstUseAllocatesNothingAndCanBeRetried) {
   const auto faulty = std::make_shared<FaultResource>(pool);
   faulty->set_rules({{.nth = 1}});
   const StorageHandle storage = make(4096, {.resource = faulty});
@@ -136,7 +136,7 @@ TEST_F(StorageTest, AFailedFirstUseLeavesItEmptyAndIsTriedAgain) {
   EXPECT_TRUE(storage->is_allocated());
 }
 
-TEST_F(StorageTest, RacersBehindAFailureTryAgainThemselves) {
+TEST_F(StorageTest, ThreadsThatWaitedForAFailedAllocationRetryIt) {
   constexpr int threads = 16;
   for (int round = 0; round < 20; ++round) {
     const auto faulty = std::make_shared<FaultResource>(pool);
@@ -189,7 +189,7 @@ TEST_F(StorageTest, NeverAllocatedIsNeverFreed) {
   EXPECT_EQ(now().requests, 0u);
 }
 
-TEST_F(StorageTest, ZeroBytesCallNobody) {
+TEST_F(StorageTest, ZeroBytesMakeNoDriverCall) {
   {
     const StorageHandle storage = make(0, {.contents = Contents::zero, .stream = a});
     ASSERT_TRUE(storage->try_ensure(a, {}));
@@ -201,7 +201,7 @@ TEST_F(StorageTest, ZeroBytesCallNobody) {
   EXPECT_EQ(sim::calls(device, "fill"), 0u);
 }
 
-TEST_F(StorageTest, RefusesWhatNoMemoryCanBe) {
+TEST_F(StorageTest, RejectsImpossibleSizesAndAlignments) {
   EXPECT_EQ(Storage::try_make(device, SIZE_MAX, {}).failure().code(), ErrorCode::size_overflow);
   for (const std::size_t alignment : {std::size_t{3}, 512 * mib}) {
     const auto refused = Storage::try_make(device, 8, {.alignment = alignment});
@@ -247,7 +247,7 @@ TEST_F(StorageTest, ZeroIsZeroOnMemoryThatWasUsedBefore) {
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
-TEST_F(StorageTest, PoisonIsNoWriteAndShows) {
+TEST_F(StorageTest, PoisonFillsButDoesNotCountAsWritten) {
   const auto pinned = std::make_shared<DirectResource>(device, MemoryKind::pinned);
   const StorageHandle storage =
       make(16, {.resource = pinned, .contents = Contents::poison, .checked = true});
@@ -256,7 +256,7 @@ TEST_F(StorageTest, PoisonIsNoWriteAndShows) {
   EXPECT_EQ(static_cast<unsigned char*>(storage->try_memory()->host_address)[15], 0xDD);
 }
 
-TEST_F(StorageTest, AFillThatFailsGivesTheMemoryBack) {
+TEST_F(StorageTest, AFailedFillFreesTheMemory) {
   sim::set_faults(device, "fill#1=fail");
   const StorageHandle storage = make(4096, {.contents = Contents::zero, .stream = a});
   EXPECT_FALSE(storage->try_ensure(a, {}));
@@ -281,7 +281,7 @@ TEST_F(StorageTest, KnowsWhichBytesWereWritten) {
   EXPECT_EQ(*storage->try_written_ranges(10, 20), (std::vector<ByteRange>{{10, 30}}));
 }
 
-TEST_F(StorageTest, ForgetsBytesThatNobodyNeedsAnyMore) {
+TEST_F(StorageTest, DiscardedBytesAreUnwritten) {
   const StorageHandle storage = make(100);
   storage->note_unwritten(0, 0);
   storage->note_written(0, 100);
@@ -299,7 +299,7 @@ TEST_F(StorageTest, ForgetsBytesThatNobodyNeedsAnyMore) {
   EXPECT_TRUE(unspecified->check_written(0, 100, {}));
 }
 
-TEST_F(StorageTest, RemembersWhereHintsBeganAndEnded) {
+TEST_F(StorageTest, RecordsHintsByRange) {
   const StorageHandle storage = make(100);
   using Edges = std::vector<std::size_t>;
   EXPECT_EQ(*storage->try_edges({0, 100}), Edges{});
@@ -309,7 +309,7 @@ TEST_F(StorageTest, RemembersWhereHintsBeganAndEnded) {
   EXPECT_EQ(*storage->try_edges({20, 80}), Edges{60});
 }
 
-TEST_F(StorageTest, AUseThatIsDroppedWroteNothing) {
+TEST_F(StorageTest, ADroppedUseWritesNothing) {
   const StorageHandle storage = make(100);
   { const Result<StorageUse> use = storage->try_use(a, Access::discard, 0, 100, {}); }
   EXPECT_FALSE(storage->check_written(0, 1, {}));
@@ -318,7 +318,7 @@ TEST_F(StorageTest, AUseThatIsDroppedWroteNothing) {
   EXPECT_TRUE(storage->check_written(0, 100, {}));
 }
 
-TEST_F(StorageTest, AUseIsCheckedWithoutBeginning) {
+TEST_F(StorageTest, ChecksAUseWithoutBeginningIt) {
   const StorageHandle storage = make(64);
   EXPECT_TRUE(storage->check_use(a, Access::discard, 0, 64, {}));
   EXPECT_FALSE(storage->is_allocated());
@@ -343,7 +343,7 @@ TEST_F(StorageTest, AnotherStreamWaitsForTheAllocation) {
   ASSERT_TRUE(use);
   EXPECT_EQ(sim::calls(device, "wait"), before + 1);
   use->end();
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
 }
 
 TEST_F(StorageTest, AStreamOfAnotherDeviceIsRefusedByBothNames) {
@@ -378,7 +378,7 @@ TEST_F(StorageTest, RangesOutsideAreRefused) {
   }
 }
 
-TEST_F(StorageTest, IsFreedBehindAllItsUsesWithoutMakingTheHostWait) {
+TEST_F(StorageTest, IsFreedAfterAllUsesWithoutAHostWait) {
   const std::uint64_t hold = sim::hold(b);
   {
     const StorageHandle storage = make(4096, {.stream = a});
@@ -396,12 +396,12 @@ TEST_F(StorageTest, IsFreedBehindAllItsUsesWithoutMakingTheHostWait) {
   ASSERT_TRUE(use);
   a.fill(static_cast<std::byte*>(use->address()), 4096, std::byte{2});
   use->end();
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   device.synchronize();
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
-TEST_F(StorageTest, WhatAnotherBackendUsesIsKeptUntilThatIsDone) {
+TEST_F(StorageTest, IsKeptUntilAnotherBackendsUseIsDone) {
   const Device host = open_device("host");
   const ResourceHandle memory = std::make_shared<PoolResource>(host);
   const std::uint64_t hold = sim::hold(a);
@@ -416,13 +416,13 @@ TEST_F(StorageTest, WhatAnotherBackendUsesIsKeptUntilThatIsDone) {
   EXPECT_EQ(deferred_frees().storages, 1u);
   EXPECT_EQ(deferred_frees().bytes, 64u);
   EXPECT_EQ(reclaim_deferred().storages, 1u) << "still in use";
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   a.synchronize();
   EXPECT_EQ(reclaim_deferred().storages, 0u);
   EXPECT_EQ(memory->statistics().live_blocks, 0u);
 }
 
-TEST_F(StorageTest, WhatALostDeviceUsedIsKeptUntilTheOthersAreDone) {
+TEST_F(StorageTest, IsKeptAfterALossUntilOtherDevicesAreDone) {
   const Device host = open_device("host"), gone = sim::open({});
   const ResourceHandle memory = std::make_shared<PoolResource>(host);
   const Stream c(gone);
@@ -442,13 +442,13 @@ TEST_F(StorageTest, WhatALostDeviceUsedIsKeptUntilTheOthersAreDone) {
   }
   EXPECT_EQ(deferred_frees().storages, 1u) << "a still uses it";
   EXPECT_EQ(memory->statistics().live_blocks, 1u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   a.synchronize();
   EXPECT_EQ(reclaim_deferred().storages, 0u);
   EXPECT_EQ(memory->statistics().live_blocks, 0u);
 }
 
-TEST_F(StorageTest, AFreeWhoseWaitsCannotBeQueuedIsTriedAgain) {
+TEST_F(StorageTest, RetriesAFreeWhoseWaitsCouldNotBeQueued) {
   const std::uint64_t hold = sim::hold(b);
   {
     const StorageHandle storage = make(4096, {.contents = Contents::zero, .stream = a});
@@ -464,7 +464,7 @@ TEST_F(StorageTest, AFreeWhoseWaitsCannotBeQueuedIsTriedAgain) {
   sim::set_faults(device, "");
   EXPECT_EQ(reclaim_deferred().storages, 0u);
   EXPECT_EQ(now().live_blocks, 0u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
 }
 
 TEST_F(StorageTest, HostAccessesThatCollideAreRefusedWithBothLines) {
@@ -501,7 +501,7 @@ TEST_F(StorageTest, GrowsInPlaceAsFarAsItsBlockGoes) {
   EXPECT_FALSE(storage->try_grow(200, block.bytes + 1));
 }
 
-TEST_F(StorageTest, WhatGrowsWhileItIsWrittenIsNotAllWritten) {
+TEST_F(StorageTest, GrowingDuringAWriteLeavesNewBytesUnwritten) {
   for (int round = 0; round < 200; ++round) {
     const StorageHandle storage = make(100);
     storage->try_ensure({}, {}).value();
@@ -524,7 +524,7 @@ TEST_F(StorageTest, WhatGrowsWhileItIsWrittenIsNotAllWritten) {
   }
 }
 
-TEST_F(StorageTest, ABlockIsGivenAwayByItsOnlyHandle) {
+TEST_F(StorageTest, ReleasesItsBlockThroughTheOnlyHandle) {
   Block block;
   {
     const StorageHandle storage = make(100, {.stream = a});
@@ -544,7 +544,7 @@ TEST_F(StorageTest, ABlockIsGivenAwayByItsOnlyHandle) {
   EXPECT_TRUE(pool->try_deallocate(block, a));
 }
 
-TEST_F(StorageTest, TheHostIsRefusedWhatItCannotReach) {
+TEST_F(StorageTest, RejectsHostAccessToDeviceMemory) {
   const StorageHandle storage = make(100, {.contents = Contents::zero});
   const Result<void> refused = storage->try_wait_host(Access::read, 0, 100, {});
   ASSERT_FALSE(refused);
@@ -566,7 +566,7 @@ TEST_F(StorageTest, AHostReadWaitsForItsWriterAndForNoOtherStream) {
       << "b stands still, and is not asked";
   EXPECT_EQ(static_cast<std::byte*>(storage->try_memory()->host_address)[63], std::byte{7});
   EXPECT_TRUE(sim::findings(device).empty());
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
 }
 
 TEST_F(StorageTest, TheSimulatedDeviceSeesAHostAccessThatCameTooEarly) {
@@ -623,7 +623,7 @@ TEST_F(StorageTest, TheHostWaitsForTheDeviceOfManagedMemoryAndForNoPeer) {
   EXPECT_TRUE(sim::findings(peers[0]).empty());
 }
 
-TEST_F(StorageTest, EveryKindIsReachedByWhomTheTableSays) {
+TEST_F(StorageTest, EachKindIsAccessibleAsTheTableStates) {
   const Capabilities discrete = {}, shared = {Capability::host_access};
   using K = StorageKind;
   EXPECT_EQ(reach_of(K::host, discrete), (Reach{true, true, false, false}));
@@ -640,7 +640,7 @@ TEST_F(StorageTest, EveryKindIsReachedByWhomTheTableSays) {
   }
 }
 
-TEST_F(StorageTest, CountsWritesForThoseWhoAsk) {
+TEST_F(StorageTest, CountsWritesOnRequest) {
   const StorageHandle storage = make(64);
   EXPECT_EQ(storage->try_count_writes().value(), 0u);
   Buffer whole = Buffer::try_over(storage, 0, {64}, DType::byte).value();
@@ -656,7 +656,7 @@ TEST_F(StorageTest, CountsWritesForThoseWhoAsk) {
   EXPECT_EQ(storage->try_count_writes().value(), 3u);
 }
 
-TEST(StorageEnd, IsNotBehindTheLastMarkOfAStreamThatEndsMeanwhile) {
+TEST(StorageEnd, IsNotLostAfterTheLastMarkOfAnEndingStream) {
   const test::FakeDevice fake;
   Stream ending(fake.device);
   const Stream other(fake.device);

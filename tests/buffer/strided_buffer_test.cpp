@@ -42,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, StridedTest,
                                          "opencl:0", "cuda:0"),
                          test::spec_name);
 
-TEST_P(StridedTest, TakesAnyRankOffsetAndStride) {
+TEST_P(StridedTest, SupportsAnyRankOffsetAndStride) {
   const Buffer buffer = count_up(60);
   // Every second row of three, every third column, from element 7 on.
   const StridedBuffer strided =
@@ -61,21 +61,21 @@ TEST_P(StridedTest, Transposes) {
   EXPECT_EQ(elements(strided), (std::vector<std::int32_t>{0, 3, 1, 4, 2, 5}));
 }
 
-TEST_P(StridedTest, TurnsAround) {
+TEST_P(StridedTest, SupportsNegativeStrides) {
   const StridedBuffer strided =
       StridedBuffer::over(count_up(6), 5 * 4, DType::i32, {2, 3}, Strides{-3, -1});
   EXPECT_EQ(strided.origin_bytes(), 20u);
   EXPECT_EQ(elements(strided), (std::vector<std::int32_t>{5, 4, 3, 2, 1, 0}));
 }
 
-TEST_P(StridedTest, Repeats) {
+TEST_P(StridedTest, SupportsZeroStrides) {
   const StridedBuffer strided =
       StridedBuffer::over(count_up(3), 0, DType::i32, {2, 3, 2}, Strides{0, 1, 0});
   EXPECT_EQ(strided.hull().size_bytes(), 12u);
   EXPECT_EQ(elements(strided), (std::vector<std::int32_t>{0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2}));
 }
 
-TEST_P(StridedTest, IsTheSameMemoryWhereTheElementsAreSideBySide) {
+TEST_P(StridedTest, ContiguousReturnsTheSameMemoryIfItIsContiguous) {
   const Buffer buffer = count_up(24);
   // The stride of a dimension of one element says nothing.
   const StridedBuffer strided =
@@ -88,7 +88,7 @@ TEST_P(StridedTest, IsTheSameMemoryWhereTheElementsAreSideBySide) {
   EXPECT_EQ(strided.buffer(), same);
 }
 
-TEST_P(StridedTest, RefusalsNameTheCallThatHelps) {
+TEST_P(StridedTest, ErrorsNameTheCallThatHelps) {
   const StridedBuffer strided =
       StridedBuffer::over(count_up(6), 0, DType::i32, {3, 2}, Strides{1, 3});
   const Result<Buffer> refused = strided.try_buffer();
@@ -97,7 +97,7 @@ TEST_P(StridedTest, RefusalsNameTheCallThatHelps) {
   EXPECT_NE(refused.failure().text().find("contiguous(stream)"), std::string::npos);
 }
 
-TEST_P(StridedTest, ManyShapesComeOutAsAnOracleSays) {
+TEST_P(StridedTest, AgreesWithAnOracleForManyShapes) {
   std::mt19937 random(7);
   const auto below = [&](std::size_t limit) { return random() % limit; };
   const Buffer buffer = count_up(400);
@@ -124,7 +124,7 @@ TEST_P(StridedTest, ManyShapesComeOutAsAnOracleSays) {
   }
 }
 
-TEST_P(StridedTest, ABufferIsOneWithItsOwnStrides) {
+TEST_P(StridedTest, ABufferConvertsWithDenseStrides) {
   const Buffer buffer = count_up(24).reshape({2, 3, 4});
   const StridedBuffer strided(buffer);
   EXPECT_EQ(Strides(strided.strides().begin(), strided.strides().end()), (Strides{12, 4, 1}));
@@ -134,7 +134,7 @@ TEST_P(StridedTest, ABufferIsOneWithItsOwnStrides) {
   EXPECT_FALSE(StridedBuffer().buffer());
 }
 
-TEST_P(StridedTest, EmptyOnesAreLegal) {
+TEST_P(StridedTest, ZeroElementsAreLegal) {
   const Buffer buffer(device, Shape{8}, DType::f32);
   const StridedBuffer none =
       StridedBuffer::over(buffer, 4, DType::f32, {3, 0}, Strides{1'000'000, -7});
@@ -146,7 +146,7 @@ TEST_P(StridedTest, EmptyOnesAreLegal) {
   EXPECT_TRUE(one.is_contiguous());
 }
 
-TEST_P(StridedTest, HaveAStrideForEachDimensionHoweverLargeTheOthersAre) {
+TEST_P(StridedTest, NeedOneStridePerDimension) {
   constexpr std::size_t large = std::size_t{1} << 40;
   const Buffer empty(device, Shape{large, large, large, 0}, DType::f32);
   EXPECT_EQ(StridedBuffer(empty).strides().size(), 4u);
@@ -154,7 +154,7 @@ TEST_P(StridedTest, HaveAStrideForEachDimensionHoweverLargeTheOthersAre) {
   EXPECT_EQ(StridedBuffer(flat).strides()[0], 3);
 }
 
-TEST_P(StridedTest, AreMadeWithTheShareOfTheirBuffer) {
+TEST_P(StridedTest, TakeOverTheReferenceOfAMovedBuffer) {
   Buffer buffer(device, Shape{8}, DType::f32);
   const StorageHandle storage = buffer.storage();
   EXPECT_FALSE(StridedBuffer::try_over(std::move(buffer), 4, DType::f32, {8}, Strides{1}));
@@ -167,7 +167,7 @@ TEST_P(StridedTest, AreMadeWithTheShareOfTheirBuffer) {
   EXPECT_EQ(made.hull().shape(), (Shape{20}));
 }
 
-TEST_P(StridedTest, WhatIsMovedFromIsNone) {
+TEST_P(StridedTest, AMovedFromObjectIsEmpty) {
   StridedBuffer strided = StridedBuffer::over(count_up(8), 0, DType::i32, {4}, Strides{2});
   const StridedBuffer taken = std::move(strided);
   EXPECT_FALSE(strided);
@@ -176,7 +176,7 @@ TEST_P(StridedTest, WhatIsMovedFromIsNone) {
   EXPECT_EQ(elements(taken), (std::vector<std::int32_t>{0, 2, 4, 6}));
 }
 
-TEST_P(StridedTest, RefusesWhatLeavesItsBuffer) {
+TEST_P(StridedTest, RejectsElementsOutsideItsBuffer) {
   const Buffer buffer(device, Shape{100}, DType::byte);
   const auto code = [&](std::size_t offset, Shape shape, const Strides& strides,
                         DType dtype = DType::i32) {
@@ -203,7 +203,7 @@ TEST_P(StridedTest, RefusesWhatLeavesItsBuffer) {
   EXPECT_FALSE(buffer.is_allocated());
 }
 
-TEST(StridedBufferOnSim, LosesNothingWhateverFails) {
+TEST(StridedBufferOnSim, LeaksNothingWhicheverCallFails) {
   const Device device = sim::open({});
   const ResourceHandle pool = std::make_shared<PoolResource>(device);
   const Stream stream(device);

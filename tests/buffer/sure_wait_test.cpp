@@ -40,7 +40,7 @@ class SureWait : public testing::Test {
   }
 };
 
-TEST_F(SureWait, ABlockingCopyOutIsOverOnReturn) {
+TEST_F(SureWait, ABlockingCopyOutIsCompleteOnReturn) {
   for (const std::string& plan : plans) {
     SCOPED_TRACE(plan);
     const Device device = sim::open({.policy = sim::Policy::lazy});
@@ -62,7 +62,7 @@ TEST_F(SureWait, ABlockingCopyOutIsOverOnReturn) {
   }
 }
 
-TEST_F(SureWait, ABlockingCopyInIsOverOnReturn) {
+TEST_F(SureWait, ABlockingCopyInIsCompleteOnReturn) {
   for (const std::string& plan : plans) {
     SCOPED_TRACE(plan);
     const Device device = sim::open({.policy = sim::Policy::lazy});

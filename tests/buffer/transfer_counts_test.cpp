@@ -16,7 +16,7 @@ namespace {
 
 constexpr TransferDirection up = TransferDirection::host_to_device;
 
-TEST(TransferCounts, AddUpByDirectionAndSinceThen) {
+TEST(TransferCounts, AddUpByDirectionAndSinceASnapshot) {
   TransferCounts then;
   then.at(up, TransferPurpose::data) = {1, 100};
   TransferCounts now = then;
@@ -26,7 +26,7 @@ TEST(TransferCounts, AddUpByDirectionAndSinceThen) {
   EXPECT_EQ((now - then).device_to_host(), TransferCount());
 }
 
-TEST(TransferCounts, TakeNoMemory) {
+TEST(TransferCounts, AllocateNothing) {
   const Tag tag = "takes no memory";
   const test::AllocationCounter counter;
   for (int i = 0; i < 1000; ++i) count_transfer(up, tag, 5000);
@@ -35,7 +35,7 @@ TEST(TransferCounts, TakeNoMemory) {
 }
 
 // One process for all of it: places in the table are never given back.
-TEST(TransferCounts, PutFurtherTagsTogetherAndLoseNone) {
+TEST(TransferCounts, MergeTagsBeyondTheLimit) {
   const TransferCounts before = transfer_counts_of_all();
   const std::uint64_t others = transfer_counts_of_others().host_to_device().calls;
   std::vector<Tag> tags;
@@ -61,7 +61,7 @@ TEST(TransferCounts, PutFurtherTagsTogetherAndLoseNone) {
   EXPECT_EQ(transfer_counts_of_others().host_to_device().calls - others, 4 * (300 - with_place));
 }
 
-TEST(TransferRules, NoteWithAllThatAreInForce) {
+TEST(TransferRules, ReportToAllOpenGates) {
   TransferRule outer{.mode = TransferRule::Mode::count};
   TransferRule inner{.mode = TransferRule::Mode::refuse, .outer = &outer};
   put_rule(&inner);

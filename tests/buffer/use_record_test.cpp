@@ -40,8 +40,8 @@ class UseRecordTest : public testing::Test {
   UseRecord record;
 
   void TearDown() override {
-    sim::let_go(device, hold_a);
-    sim::let_go(device, hold_b);
+    sim::resume(device, hold_a);
+    sim::resume(device, hold_b);
   }
 };
 
@@ -51,13 +51,13 @@ TEST_F(UseRecordTest, ReadersDoNotWaitForEachOther) {
 TEST_F(UseRecordTest, AReaderWaitsForTheWriter) {
   EXPECT_EQ(waits_between(Access::read_write, Access::read), 1u);
 }
-TEST_F(UseRecordTest, AReaderWaitsForWhoDiscarded) {
+TEST_F(UseRecordTest, AReaderWaitsForADiscard) {
   EXPECT_EQ(waits_between(Access::discard, Access::read), 1u);
 }
 TEST_F(UseRecordTest, AWriterWaitsForTheReader) {
   EXPECT_EQ(waits_between(Access::read, Access::read_write), 1u);
 }
-TEST_F(UseRecordTest, WhoDiscardsWaitsForTheReader) {
+TEST_F(UseRecordTest, ADiscardWaitsForTheReader) {
   EXPECT_EQ(waits_between(Access::read, Access::discard), 1u);
 }
 TEST_F(UseRecordTest, AWriterWaitsForTheWriter) {
@@ -170,7 +170,7 @@ TEST_F(UseRecordTest, AWaitThatCannotBeQueuedLeavesTheRecordAsItWas) {
   EXPECT_EQ(waits(), 1u) << "it is queued when it is tried again";
 }
 
-TEST_F(UseRecordTest, HoldsMoreStreamsThanItHasRoomForInItself) {
+TEST_F(UseRecordTest, HoldsMoreStreamsThanItsInlineEntries) {
   std::vector<Stream> many;
   std::vector<std::uint64_t> holds;
   for (int i = 0; i < 40; ++i) {
@@ -181,7 +181,7 @@ TEST_F(UseRecordTest, HoldsMoreStreamsThanItHasRoomForInItself) {
   use(c, Access::discard);
   EXPECT_EQ(waits(), 40u);
   EXPECT_EQ(record.size(), 1u);
-  for (const std::uint64_t hold : holds) sim::let_go(device, hold);
+  for (const std::uint64_t hold : holds) sim::resume(device, hold);
 }
 
 TEST_F(UseRecordTest, ForgetsUsesThatAreDoneBeforeItGrows) {
@@ -201,8 +201,8 @@ TEST_F(UseRecordTest, TheHostWaitsForWritersToReadAndForAllToWrite) {
   EXPECT_TRUE(record.try_wait(Access::read));
   use(b, Access::read_write);
   EXPECT_FALSE(*record.try_is_ready(Access::read));
-  sim::let_go(device, hold_a);
-  sim::let_go(device, hold_b);
+  sim::resume(device, hold_a);
+  sim::resume(device, hold_b);
   EXPECT_TRUE(record.try_wait(Access::read_write));
   EXPECT_TRUE(*record.try_is_ready(Access::discard));
   hold_a = sim::hold(a);
@@ -235,11 +235,11 @@ TEST_F(UseRecordTest, WhatIsStillToComeIsCoveredWhoeverMarksItsStreamMeanwhile) 
   ASSERT_TRUE(Device::try_wait(c.mark())) << "somebody marks it, and waits";
   const std::uint64_t hold = sim::hold(c);  // the work comes now
   EXPECT_FALSE(*record.try_is_ready(Access::read));
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   EXPECT_TRUE(record.try_wait(Access::read));
   const std::uint64_t other = sim::hold(c);
   EXPECT_TRUE(*record.try_is_ready(Access::read)) << "work after that is other work";
-  sim::let_go(device, other);
+  sim::resume(device, other);
 }
 
 TEST_F(UseRecordTest, WhatIsSettledIsNotBehindLaterWork) {
@@ -249,9 +249,9 @@ TEST_F(UseRecordTest, WhatIsSettledIsNotBehindLaterWork) {
   ASSERT_TRUE(device.try_record_mark(c.id()));
   const std::uint64_t later = sim::hold(c);
   EXPECT_FALSE(*record.try_is_ready(Access::read));
-  sim::let_go(device, early);
+  sim::resume(device, early);
   EXPECT_TRUE(record.try_wait(Access::discard));
-  sim::let_go(device, later);
+  sim::resume(device, later);
 }
 
 TEST_F(UseRecordTest, WhatIsStillToComeIsNotForgottenUntilItsStreamHasEnded) {

@@ -48,7 +48,7 @@ class HintsOfDriver : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(EveryShape, HintsOfDriver, testing::Values(13000, 12010));
 
-// --- H-02, H-05, H-07: what reaches the driver
+// --- Driver calls
 
 TEST_P(HintsOfDriver, ReachItWithCodeRangeAndPlaceOfAllSix) {
   const Place second = bench.devices[1].place();
@@ -113,7 +113,7 @@ TEST_P(HintsOfDriver, KnowNumaNodesOnlySince12_2) {
   }
 }
 
-// --- H-06: policies
+// --- Policies
 
 TEST_P(HintsOfDriver, ApplyThePolicyWhateverIsCurrent) {
   const cuda::ManagedDevices::Elsewhere elsewhere(bench, 0);
@@ -159,7 +159,7 @@ TEST_P(HintsOfDriver, RefuseAPlaceThatContradictsThePolicy) {
   EXPECT_TRUE(hints.apply_at(Policy::read_mostly(), Place::host()).report().is_sent());
 }
 
-// --- H-02, H-07: what is refused or skipped
+// --- Rejected and skipped hints
 
 TEST_P(HintsOfDriver, RefuseDevicesThatAreNotThere) {
   for (const Place place :
@@ -225,7 +225,7 @@ TEST_P(HintsOfDriver, SkipWhatHasNoBytes) {
   EXPECT_EQ(ManagedCalls::total, before);
 }
 
-// --- H-09: what is in force, and was
+// --- Hints in force and their history
 
 TEST_P(HintsOfDriver, RestoreWhatWasThereLevelByLevel) {
   const Place first = bench.devices[0].place(), second = bench.devices[1].place();
@@ -310,7 +310,7 @@ TEST_P(HintsOfDriver, GiveBytesUp) {
   EXPECT_EQ(cuda::code(strict.try_discard(stream)), can_discard ? "success" : "unsupported");
 }
 
-// --- H-04: whose memory it is
+// --- Kinds of memory
 
 TEST_P(HintsOfDriver, HoldTheMemoryTheyAreAbout) {
   buffer = Buffer();
@@ -379,7 +379,7 @@ TEST(Hints, TakeMemoryOfOthersWithItsOwner) {
   device.release(block);
 }
 
-// --- H-08: what the device would not do, and whole pages
+// --- Unsupported hints, and page alignment
 
 TEST(Hints, SayWhichNeighboursSharePages) {
   ManagedDevices bench;

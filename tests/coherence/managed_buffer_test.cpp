@@ -42,7 +42,7 @@ class ManagedBufferOn : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(EveryDevice, ManagedBufferOn, testing::ValuesIn(test::managed_specs()),
                          test::managed_spec_name);
 
-// --- H-12: one pointer, and who waits for whom
+// --- One pointer, and the order of its users
 
 TEST_P(ManagedBufferOn, IsOnePointerForHostAndDevice) {
   ManagedBuffer<std::uint32_t> buffer(device, {1000});
@@ -148,7 +148,7 @@ TEST_P(ManagedBufferOn, SharesItsMemoryWithItsViews) {
   EXPECT_EQ(part.read_host()[5], 6u);
 }
 
-// --- H-02, H-05, H-09: what the driver says of its advice
+// --- Advice as the driver reports it
 
 TEST_P(ManagedBufferOn, TakesWhatIsAskedOfItsAdvice) {
   ManagedBuffer<std::uint8_t> buffer(device, {4 * mib});
@@ -252,7 +252,7 @@ TEST_P(ManagedBufferOn, HasTheAdviceOfEveryPolicyInForce) {
   EXPECT_EQ(buffer.read_host()[4 * mib - 1], 1);
 }
 
-// --- H-12: what is refused, and what shares
+// --- Errors and sharing
 
 TEST(ManagedBuffer, MayBeNothing) {
   const auto fake = std::make_shared<test::FakeDevice>();

@@ -28,7 +28,7 @@ const std::vector<Policy> different = {
         .accessed_by(Place::device(DeviceId{1})),
 };
 
-// --- H-01: policies are values
+// --- Policies are values
 
 TEST(MigrationPolicy, EqualsOnlyItself) {
   std::unordered_set<std::size_t> hashes;
@@ -66,7 +66,7 @@ TEST(MigrationPolicy, SaysWhatItIsAndWhatIsOverridden) {
             "prefer device 2, accessed by host (overridden by prefer device 2)");
 }
 
-// --- H-03: what a policy tells the driver
+// --- Advice of a policy
 
 TEST(MigrationPolicy, AdvisesInPairsOfWhatAndWhere) {
   using Pairs = std::vector<AdvicePair>;

@@ -50,7 +50,7 @@ class PrefetchPlanOfDriver : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(EveryShape, PrefetchPlanOfDriver, testing::Values(13000, 12020, 12010));
 
-// --- H-11: carrying a plan out
+// --- Running a plan
 
 TEST_P(PrefetchPlanOfDriver, SendsItsEntriesInOrder) {
   PrefetchPlan plan;
@@ -186,7 +186,7 @@ TEST_P(PrefetchPlanOfDriver, IsCarriedOutOnTheDefaultStreamToo) {
   first.synchronize();
 }
 
-// --- H-10: the list
+// --- The list of entries
 
 TEST(PrefetchPlan, IsEmptyAtFirst) {
   const PrefetchPlan plan;

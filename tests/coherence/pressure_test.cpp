@@ -17,7 +17,7 @@
 namespace tern::test {
 namespace {
 
-// --- U-18: who goes
+// --- Eviction order
 
 TEST_F(Pressed, EvictsNothingWhileThereIsRoom) {
   const UnifiedBuffer<int> a = clean(), b = dirty(), c = stale();

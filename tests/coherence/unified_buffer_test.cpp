@@ -34,7 +34,7 @@ void touch(View<int> values) {
   for (int& value : values) value = -value;
 }
 
-// --- U-09, U-10: elements, fills, copies
+// --- Elements, fills, copies
 
 TEST_F(Unified, LoadsAndStoresOneElementWithoutMovingTheRest) {
   UnifiedBuffer<int> buffer = make(1000);
@@ -105,7 +105,7 @@ TEST_F(Unified, CopiesInWhatHasItsShapeAndNothingElse) {
   EXPECT_EQ(buffer.shape(), (Shape{2, 3}));
 }
 
-// --- U-07: short names, and copies that are asked for
+// --- Short names, and explicit copies
 
 TEST_F(Unified, OfBooleansIsReadAsAVector) {
   const bool values[] = {true, false, true};
@@ -153,7 +153,7 @@ TEST_F(Unified, PrefetchesWithoutALease) {
   EXPECT_EQ(moved(buffer), 800u);
 }
 
-// --- U-08: dirty marks
+// --- Dirty marks
 
 TEST_F(Unified, TakesNoteOfWhatOthersWrote) {
   UnifiedBuffer<int> buffer = make(100);
@@ -181,7 +181,7 @@ TEST_F(Unified, TakesNoteOfWhatOthersWrote) {
   EXPECT_EQ(buffer.read_host()[50], 11);
 }
 
-// --- U-16: copies that go, sizes that change
+// --- Dropping copies and resizing
 
 TEST_F(Unified, DropsWithoutSavingIfTold) {
   UnifiedBuffer<int> buffer = make(100);
@@ -627,7 +627,7 @@ TEST_F(Unified, WaitsForALeaseThatClosesBehindTheEndOfItsStream) {
   }
 }
 
-// --- U-03, U-11: several places
+// --- Several places
 
 TEST_F(Unified, HasCopiesOnSeveralDevices) {
   const Stream far(devices[1]);
@@ -768,7 +768,7 @@ TEST_F(Unified, SpoilsStaleAndUnwrittenBytesInCheckedMode) {
   EXPECT_EQ(on_device(buffer, s)[90], 3);
 }
 
-// --- U-12, U-13: failures
+// --- Failures
 
 TEST_F(Unified, AFullDeviceIsAnErrorAndChangesNothing) {
   const auto faulty = std::make_shared<FaultResource>(default_resource(device));

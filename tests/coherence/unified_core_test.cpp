@@ -23,7 +23,7 @@
 namespace tern::test {
 namespace {
 
-// --- U-01, U-03 to U-06: what leases fetch, and what they make of the state
+// --- Transfers and states of leases
 
 TEST_F(Unified, IsMadeWithoutMemoryAndWritten) {
   sim::set_faults(device, "");
@@ -294,7 +294,7 @@ TEST_F(Unified, RefusesViewsThatAreNotInside) {
   refused(UnifiedBuffer<int>().try_read_host(), ErrorCode::not_allocated);
 }
 
-// --- U-14: order
+// --- Order
 
 TEST_F(Unified, AHostWriteWaitsForTheUploadThatStillReadsTheCopy) {
   UnifiedBuffer<int> buffer = make(1000);
@@ -491,7 +491,7 @@ TEST_F(Unified, EndsBehindItsWorkWithoutWaiting) {
   static_cast<void>(reclaim_deferred());
 }
 
-// --- U-15: conflicts
+// --- Conflicts
 
 TEST_F(Unified, RefusesWhatCollidesAndNamesBothLines) {
   UnifiedBuffer<int> buffer = make(100);
@@ -723,7 +723,7 @@ TEST_F(Unified, ThreadsThatMeetAreRefusedOrWaitAndNeverHang) {
   EXPECT_EQ(std::accumulate(values.begin(), values.end(), 0), written);
 }
 
-// --- U-17: types that a place lacks
+// --- Types that a place does not support
 
 TEST(UnifiedTypes, ThatADeviceLacksAreRefusedThereAndNeverConverted) {
   const Device device = sim::open({.float64 = false});

@@ -27,7 +27,7 @@
 namespace tern::test {
 namespace {
 
-// --- U-02: the directory, by what the bytes are
+// --- The directory, checked by the bytes
 
 struct Seen {
   std::uint64_t programs = 0, operations = 0, read_bytes = 0, wrong_bytes = 0;
@@ -556,7 +556,7 @@ TEST_P(UnifiedOnDevices, RandomProgramsFindNoWrongByte) {
   }
 }
 
-// --- U-14: what the host waits for, where nobody tells the device of the host's accesses
+// --- Waits of the host, for devices that cannot observe host accesses
 
 /// With the device's copy dropped, the host's is the only one, and a write of it goes the shortest
 /// way there is.
@@ -610,7 +610,7 @@ TEST_P(UnifiedOnDevices, AHostWriteWaitsForWhoStillReadsTheOnlyCopy) {
   see_the_host_wait(devices, true);
 }
 
-// --- U-16: sizes that change
+// --- Resizing
 
 TEST_P(UnifiedOnDevices, KeepsItsBytesWhoeversStreamResizesIt) {
   for (const Device& home : devices) {

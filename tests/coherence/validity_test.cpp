@@ -265,7 +265,7 @@ TEST(Validity, OfNoBytesHasNothingToSay) {
   EXPECT_TRUE(validity.check({}));
 }
 
-// --- U-02, the oracle: what each byte should be, whatever was moved
+// --- The oracle: the expected value of each byte after any sequence of moves
 
 /// The right one, a harmless variation, and the wrong ones that others have shipped.
 enum class Rule {

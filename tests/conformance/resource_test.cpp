@@ -131,7 +131,7 @@ TEST_P(EveryResource, TakesABlockBackOnce) {
   give(next);
 }
 
-TEST_P(EveryResource, TellsMistakesApart) {
+TEST_P(EveryResource, DistinguishesBadFrees) {
   const Block block = take(1000);
   Block wrong = block;
   wrong.address = static_cast<std::byte*>(block.address) + 10;

@@ -190,13 +190,14 @@ TEST(ParseBytes, RefusesWhatIsNotExactlyANumberAndAUnit) {
 
 TEST(ParseBytes, SaysWhyItRefuses) {
   EXPECT_EQ(try_parse_bytes("MiB").failure().text(),
-            "'MiB' is not a number of bytes: it does not begin with a digit. Write it like 4096, "
-            "512MiB or 1.5GB.");
-  EXPECT_EQ(try_parse_bytes("1.").failure().string("why"), "no digit follows the point");
-  EXPECT_EQ(try_parse_bytes("0.3B").failure().string("why"), "it is no whole number of bytes");
-  EXPECT_EQ(try_parse_bytes("1M").failure().string("why"), "what follows the number is no unit");
+            "'MiB' is not a number of bytes: it does not begin with a digit. Write a size such as "
+            "4096, 512MiB or 1.5GB.");
+  EXPECT_EQ(try_parse_bytes("1.").failure().string("why"), "no digit follows the decimal point");
+  EXPECT_EQ(try_parse_bytes("0.3B").failure().string("why"), "it is not a whole number of bytes");
+  EXPECT_EQ(try_parse_bytes("1M").failure().string("why"),
+            "the text after the number is not a unit");
   EXPECT_EQ(try_parse_bytes("16EiB").failure().text(),
-            "'16EiB' is more bytes than 64 bits can count. Ask for less than 16 EiB.");
+            "'16EiB' exceeds a 64-bit byte count. Use less than 16 EiB.");
 }
 
 TEST(ParseBytes, RefusesPartsOfAByteHoweverSmall) {
@@ -235,7 +236,7 @@ TEST(ParseBytes, TakesTextsOfAnyLength) {
   const Result<std::uint64_t> parsed = try_parse_bytes("1" + std::string(100'000, 'x'));
   ASSERT_FALSE(parsed);
   EXPECT_TRUE(parsed.failure().string("value")->ends_with("xxx..."));
-  EXPECT_EQ(parsed.failure().string("why"), "what follows the number is no unit");
+  EXPECT_EQ(parsed.failure().string("why"), "the text after the number is not a unit");
 }
 
 /// `bytes` in units of 2^shift, with every decimal it takes to be exact.

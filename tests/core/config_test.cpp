@@ -69,9 +69,9 @@ TEST(Config, ReadsASizeAsPeopleWriteIt) {
   for (const char* value : {"", "-1", "64 MiB", "64M", "64MiB,", "9223372036854775808", "16EiB"}) {
     refusal("TERN_STAGING_BYTES", value);
   }
-  EXPECT_EQ(refusal("TERN_STAGING_BYTES", "much").text(),
-            "TERN_STAGING_BYTES='much' is not accepted: it takes a size such as 64MiB. Correct it, "
-            "or unset it.");
+  EXPECT_EQ(
+      refusal("TERN_STAGING_BYTES", "much").text(),
+      "TERN_STAGING_BYTES='much' is not accepted. Set it to a size such as 64MiB, or unset it.");
 }
 
 TEST(Config, RefusesAStagingTeamThatIsNotANumberUpTo64) {
@@ -79,8 +79,8 @@ TEST(Config, RefusesAStagingTeamThatIsNotANumberUpTo64) {
     refusal("TERN_STAGING_THREADS", value);
   }
   EXPECT_EQ(refusal("TERN_STAGING_THREADS", "65").text(),
-            "TERN_STAGING_THREADS='65' is not accepted: it takes a whole number from 0 to 64. "
-            "Correct it, or unset it.");
+            "TERN_STAGING_THREADS='65' is not accepted. Set it to a whole number from 0 to 64, or "
+            "unset it.");
 }
 
 TEST(Config, RefusesACountThatIsNotExactlyANumberInRange) {
@@ -96,17 +96,17 @@ TEST(Config, RefusesACountThatIsNotExactlyANumberInRange) {
 
 TEST(Config, NamesVariableAndValueAndWhatWouldBeAccepted) {
   EXPECT_EQ(refusal("TERN_HOST_THREADS", "8 threads").text(),
-            "TERN_HOST_THREADS='8 threads' is not accepted: it takes a whole number from 1 to "
-            "1024. Correct it, or unset it.");
+            "TERN_HOST_THREADS='8 threads' is not accepted. Set it to a whole number from 1 to "
+            "1024, or unset it.");
   EXPECT_EQ(refusal("TERN_STREAM_POOL", "0").text(),
-            "TERN_STREAM_POOL='0' is not accepted: it takes a whole number from 1 to 1024. "
-            "Correct it, or unset it.");
+            "TERN_STREAM_POOL='0' is not accepted. Set it to a whole number from 1 to 1024, or "
+            "unset it.");
   EXPECT_EQ(refusal("TERN_DEVICE", "").text(),
-            "TERN_DEVICE='' is not accepted: it takes a device spec, such as host or cuda:1. "
-            "Correct it, or unset it.");
+            "TERN_DEVICE='' is not accepted. Set it to a device spec, such as host or cuda:1, or "
+            "unset it.");
   EXPECT_EQ(refusal("TERN_REQUIRE", "cuda, sim").text(),
-            "TERN_REQUIRE='cuda, sim' is not accepted: it takes backend names in lower case, "
-            "separated by commas without spaces. Correct it, or unset it.");
+            "TERN_REQUIRE='cuda, sim' is not accepted. Set it to backend names in lower case, "
+            "separated by commas without spaces, or unset it.");
 }
 
 TEST(Config, SaysWhatWouldBeAcceptedHoweverLongTheValueIs) {
@@ -177,8 +177,8 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_SIM_FAULTS", "copy#1=fail"},
                                 {"TERN_SIM_TRACE", "run.trace"}});
   const std::vector<std::string> values = {
-      "cuda:1",  "cuda,sim",       "8",           "32",          "4",     "67108864",
-      "1",       "poison,compare", "guard,track", "0x7",         "pct:3", "friendly",
+      "cuda:1",  "cuda,sim",       "8",           "32",          "4",        "67108864",
+      "1",       "poison,compare", "guard,track", "0x7",         "pct:3",    "friendly",
       "collect", "quiet",          "small",       "copy#1=fail", "run.trace"};
   ASSERT_EQ(config_variables().size(), values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -202,10 +202,9 @@ TEST(Config, ReadsTheWordsOfChecks) {
                             "poison;guard", "poison,,guard", "poison guard"}) {
     refusal("TERN_CHECK", value);
   }
-  EXPECT_EQ(
-      refusal("TERN_CHECK", "poisn").text(),
-      "TERN_CHECK='poisn' is not accepted: it takes some of the words poison, guard, checksum "
-      "and compare, separated by commas without spaces. Correct it, or unset it.");
+  EXPECT_EQ(refusal("TERN_CHECK", "poisn").text(),
+            "TERN_CHECK='poisn' is not accepted. Set it to some of the words poison, guard, "
+            "checksum and compare, separated by commas without spaces, or unset it.");
 }
 
 TEST(Config, ReadsTheWordsOfMemoryChecks) {
@@ -223,9 +222,9 @@ TEST(Config, RefusesAVariableOfTheSimulatedDeviceThatIsEmpty) {
                            "TERN_SIM_REPORT", "TERN_SIM_PROFILE", "TERN_SIM_FAULTS"}) {
     refusal(name, "");
   }
-  EXPECT_EQ(refusal("TERN_SIM_SEED", "").text(),
-            "TERN_SIM_SEED='' is not accepted: it takes a number such as 7 or 0x1c9f. Correct it, "
-            "or unset it.");
+  EXPECT_EQ(
+      refusal("TERN_SIM_SEED", "").text(),
+      "TERN_SIM_SEED='' is not accepted. Set it to a number such as 7 or 0x1c9f, or unset it.");
 }
 
 TEST(Config, HasEffectiveValuesForTheDefaults) {

@@ -126,7 +126,7 @@ TEST(DType, IsRefusedUnlessTheNameIsExact) {
   const Failure failure = try_parse_dtype("f31").failure();
   EXPECT_EQ(failure.string("value"), "f31");
   EXPECT_EQ(failure.text(),
-            "'f31' is no dtype. Use a name such as f32, i64, bf16, bool or float32.");
+            "'f31' is not a dtype. Use a name such as f32, i64, bf16, bool or float32.");
 }
 
 TEST(DType, OfACppTypeGoesByWidthAndSign) {

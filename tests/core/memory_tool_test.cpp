@@ -40,13 +40,13 @@ TEST(MemoryTool, IsThereUnderAddressSanitizerAndReplacedOnlyForAWhile) {
 TEST(MemoryTool, OpensWhatItClosedUnlessThatWasFreed) {
   FakeMemoryTool tool;
   const std::vector<char> kept(64), freed(64);
-  tool.close(kept.data(), kept.size());
-  tool.close(freed.data(), freed.size());
+  tool.poison(kept.data(), kept.size());
+  tool.poison(freed.data(), freed.size());
   tool.free(freed.data(), freed.size());
-  tool.open_unless_freed(kept.data(), kept.size());
-  tool.open_unless_freed(freed.data(), freed.size());
-  EXPECT_TRUE(tool.is_open(kept.data(), kept.size()));
-  EXPECT_TRUE(tool.is_closed(freed.data(), freed.size()));
+  tool.unpoison_unless_freed(kept.data(), kept.size());
+  tool.unpoison_unless_freed(freed.data(), freed.size());
+  EXPECT_TRUE(tool.is_accessible(kept.data(), kept.size()));
+  EXPECT_TRUE(tool.is_poisoned(freed.data(), freed.size()));
 }
 
 TEST(AddressSanitizerTool, ClosesOpensAndTellsWhatWasFreed) {
@@ -54,17 +54,17 @@ TEST(AddressSanitizerTool, ClosesOpensAndTellsWhatWasFreed) {
   if (!is_under_address_sanitizer) GTEST_SKIP() << "not built with AddressSanitizer";
   auto memory = std::make_unique<char[]>(1000);
   char* const address = memory.get();
-  EXPECT_TRUE(tool->is_open(address, 1000));
-  tool->close(address, 1000);
-  EXPECT_FALSE(tool->is_open(address + 999, 1));
+  EXPECT_TRUE(tool->is_accessible(address, 1000));
+  tool->poison(address, 1000);
+  EXPECT_FALSE(tool->is_accessible(address + 999, 1));
   EXPECT_FALSE(tool->is_freed(address, 1000));
-  tool->open_unless_freed(address, 1000);
-  EXPECT_TRUE(tool->is_open(address, 1000));
-  tool->close(address, 1000);
+  tool->unpoison_unless_freed(address, 1000);
+  EXPECT_TRUE(tool->is_accessible(address, 1000));
+  tool->poison(address, 1000);
   memory.reset();
   EXPECT_TRUE(tool->is_freed(address, 1000));
-  tool->open_unless_freed(address, 1000);
-  EXPECT_FALSE(tool->is_open(address, 1000));
+  tool->unpoison_unless_freed(address, 1000);
+  EXPECT_FALSE(tool->is_accessible(address, 1000));
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ TEST(Shape, RefusesACountThatDoesNotFit) {
   EXPECT_EQ(elements.try_byte_count(DType::f32).failure().code(), ErrorCode::size_overflow);
   EXPECT_THROW(static_cast<void>(elements.byte_count(DType::f32)), SizeOverflow);
   EXPECT_EQ(elements.try_element_count().failure().text(),
-            "the element count of a shape does not fit in 64 bits. Use smaller extents.");
+            "the element count of a shape overflows 64 bits. Use smaller extents.");
 
   const Shape bytes = {std::size_t{1} << 62};
   EXPECT_EQ(bytes.element_count(), std::size_t{1} << 62);
@@ -99,7 +99,7 @@ TEST(Shape, RefusesARankAboveTheLargest) {
   const Result<Shape> shape = from(std::vector<std::int64_t>(65, 1));
   ASSERT_FALSE(shape);
   EXPECT_EQ(shape.failure().text(),
-            "a shape has at most 64 dimensions and 65 were given. Fold some of them.");
+            "a shape has at most 64 dimensions, and 65 were given. Combine some of them.");
   EXPECT_EQ(shape.failure().number("value"), 65u);
   EXPECT_EQ(shape.failure().number("max"), 64u);
 }

@@ -18,13 +18,13 @@ class SpansInFlightTest : public testing::Test {
   ~SpansInFlightTest() override {
     spans_lost(this);
     EXPECT_EQ(spans_in_flight(), 0u);
-    EXPECT_EQ(tool.closed_bytes(), 0u);
+    EXPECT_EQ(tool.poisoned_bytes(), 0u);
   }
   SpansNumber submit(const std::vector<char>& of, Use use, bool is_moved_by_driver = false) {
     const HostSpan span{of.data(), of.size(), use};
     return spans_submitted({this, CallSite::here(), is_moved_by_driver}, {&span, 1});
   }
-  bool is_open(const std::vector<char>& of) { return tool.is_open(of.data(), of.size()); }
+  bool is_open(const std::vector<char>& of) { return tool.is_accessible(of.data(), of.size()); }
 
   FakeMemoryTool tool;
   const ScopedMemoryTool scoped{&tool};
@@ -34,7 +34,7 @@ class SpansInFlightTest : public testing::Test {
 
 TEST_F(SpansInFlightTest, WhatIsAwaitedIsClosedUntilItsOperationRuns) {
   const SpansNumber number = submit(memory, Use::awaited);
-  EXPECT_TRUE(tool.is_closed(memory.data(), memory.size()));
+  EXPECT_TRUE(tool.is_poisoned(memory.data(), memory.size()));
   EXPECT_TRUE(is_open(other));
   spans_run(number);
   EXPECT_TRUE(is_open(memory));
@@ -78,10 +78,10 @@ TEST_F(SpansInFlightTest, NothingIsClosedWhileSomethingMayTouchAnything) {
 }
 
 TEST_F(SpansInFlightTest, WhatSomebodyElseHasClosedStaysClosed) {
-  tool.close(memory.data() + 50, 1);
+  tool.poison(memory.data() + 50, 1);
   spans_ended(submit(memory, Use::awaited));
-  EXPECT_EQ(tool.closed_bytes(), 1u);
-  tool.open(memory.data() + 50, 1);
+  EXPECT_EQ(tool.poisoned_bytes(), 1u);
+  tool.unpoison(memory.data() + 50, 1);
 }
 
 TEST_F(SpansInFlightTest, ALostDeviceOpensItsOwn) {
@@ -110,7 +110,7 @@ TEST_F(SpansInFlightTest, FreedMemoryStaysClosedAndTheCopyIsNamed) {
   EXPECT_TRUE(tool.reports().empty());  // the copy itself is seen
   spans_ended(number);
   EXPECT_FALSE(is_open(memory));
-  tool.open(memory.data(), memory.size());
+  tool.unpoison(memory.data(), memory.size());
 }
 
 TEST_F(SpansInFlightTest, WhatADriverReadsIsReportedInItsPlace) {
@@ -121,7 +121,7 @@ TEST_F(SpansInFlightTest, WhatADriverReadsIsReportedInItsPlace) {
   const std::string printed = testing::internal::GetCapturedStderr();
   EXPECT_NE(printed.find("is about to read 100 bytes"), std::string::npos) << printed;
   EXPECT_EQ(tool.reports(), std::vector<const void*>{memory.data()});
-  tool.open(memory.data(), memory.size());
+  tool.unpoison(memory.data(), memory.size());
 }
 
 TEST(SpansWithoutATool, AreNotRemembered) {

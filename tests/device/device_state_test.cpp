@@ -226,31 +226,31 @@ TEST_F(DeviceStateTest, SealsAStreamThatEndsWithItsNextMarkOut) {
   EXPECT_TRUE(Device::is_done(next));
 }
 
-TEST_F(DeviceStateTest, AStreamDoesNotEndWhileSomebodyStays) {
+TEST_F(DeviceStateTest, AStreamDoesNotEndWhileItIsPinned) {
   const StreamRef ref = stream;
-  std::optional<StreamStay> stay(std::in_place, ref);
+  std::optional<StreamPin> stay(std::in_place, ref);
   EXPECT_TRUE(*stay);
   test::Thread owner([&] { stream = Stream(); });
-  while (StreamStay(ref)) std::this_thread::yield();  // until it is about to end
+  while (StreamPin(ref)) std::this_thread::yield();  // until it is about to end
   EXPECT_EQ(fake.ledger->live_streams(), 2u);
   other.wait(fake.device.next_mark(ref.id()));  // so it can be asked, and used
   EXPECT_TRUE(ref.is_usable());
   stay.reset();
   owner.join();
   EXPECT_EQ(fake.ledger->live_streams(), 1u);
-  EXPECT_FALSE(StreamStay(ref));
-  EXPECT_FALSE(StreamStay(StreamRef()));
+  EXPECT_FALSE(StreamPin(ref));
+  EXPECT_FALSE(StreamPin(StreamRef()));
   // Whoever has its place next is asked by another name.
   const Stream next(fake.device);
-  EXPECT_TRUE(StreamStay(next));
-  EXPECT_FALSE(StreamStay(ref));
+  EXPECT_TRUE(StreamPin(next));
+  EXPECT_FALSE(StreamPin(ref));
 }
 
-TEST_F(DeviceStateTest, NobodyStaysOnAStreamThatIsBeingSealed) {
+TEST_F(DeviceStateTest, AStreamThatIsBeingSealedCannotBePinned) {
   static_cast<void>(stream.mark());
   const StreamRef ref = stream;
   bool could_stay = true;
-  fake.ledger->run_after(Call::record, [&] { could_stay = bool(StreamStay(ref)); });
+  fake.ledger->run_after(Call::record, [&] { could_stay = bool(StreamPin(ref)); });
   stream = Stream();
   EXPECT_FALSE(could_stay);
 }
@@ -584,7 +584,7 @@ TEST_F(DeviceStateTest, AnswersMarksWhileStreamsComeAndGoOnSeveralThreads) {
 struct CountingCompanion final : Companion {
   explicit CountingCompanion(bool has_handles) : began_with_handles(has_handles) {}
   ~CountingCompanion() override { ++ended; }
-  void let_go() noexcept override {
+  void on_last_handle() noexcept override {
     ++told;
     held = Device();
   }
@@ -594,7 +594,7 @@ struct CountingCompanion final : Companion {
   Device held;
 };
 
-TEST(DeviceCompanion, IsToldWhenTheLastHandleGoes) {
+TEST(DeviceCompanion, IsNotifiedOfTheLastHandle) {
   CountingCompanion::told = CountingCompanion::ended = 0;
   FakeDevice fake;
   DeviceState& state = *DeviceState::of(fake.device);
@@ -618,7 +618,7 @@ TEST(DeviceCompanion, IsToldWhenTheLastHandleGoes) {
   EXPECT_TRUE(fake.ledger->has_closed());
 }
 
-TEST(DeviceCompanion, KnowsIfItCameTooLate) {
+TEST(DeviceCompanion, DetectsThatItWasCreatedTooLate) {
   CountingCompanion::told = CountingCompanion::ended = 0;
   FakeDevice fake;
   Device inner = DeviceState::of(fake.device)->inner_handle();

@@ -39,7 +39,7 @@ TEST_F(EventTest, SharesItsPoolWithMarks) {
   EXPECT_EQ(fake.ledger->count(Call::create_event), 1u);
 }
 
-TEST_F(EventTest, SomebodyElsesIsWaitedForAndLeftToHim) {
+TEST_F(EventTest, ABorrowedEventIsWaitedForAndNotDestroyed) {
   Event theirs(fake.device);
   stream.record(theirs);
   const std::size_t live = fake.ledger->live_events();
@@ -59,7 +59,7 @@ TEST_F(EventTest, SomebodyElsesIsWaitedForAndLeftToHim) {
             ErrorCode::invalid_device);
 }
 
-TEST_F(EventTest, IsOfAKindOfItsOwnWithTiming) {
+TEST_F(EventTest, TimedEventsHaveTheirOwnPool) {
   for (int i = 0; i < 3; ++i) const Event timed(fake.device, {.timing = true});
   EXPECT_EQ(fake.ledger->count(Call::create_event), 3u);
   EXPECT_EQ(fake.ledger->live_events(), 0u);
@@ -73,7 +73,7 @@ TEST_F(EventTest, KeepsNoMoreThanAThousandSpareOnes) {
   EXPECT_EQ(fake.ledger->live_events(), 1024u);
 }
 
-TEST_F(EventTest, AsksNoBackendBeforeItIsRecorded) {
+TEST_F(EventTest, MakesNoBackendCallBeforeItIsRecorded) {
   const Event event(fake.device);
   const std::size_t before = fake.ledger->total();
   EXPECT_TRUE(event.is_done());
@@ -122,8 +122,8 @@ TEST_F(EventTest, IsRecordedByStreamsOfItsDeviceOnly) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().code(), ErrorCode::device_mismatch);
   EXPECT_EQ(refused.failure().text(),
-            "'fake:0' and 'fake:1' are two devices where one is needed. Use a stream and memory of "
-            "the same device.");
+            "'fake:0' and 'fake:1' are two devices, and the operation needs one. Use a stream and "
+            "memory of the same device.");
   EXPECT_EQ(fake.ledger->count(Call::record), 0u);
 }
 

@@ -7,7 +7,7 @@
 namespace tern {
 namespace {
 
-TEST(StreamId, GivesBackWhatItWasMadeOf) {
+TEST(StreamId, ReturnsItsParts) {
   struct Parts {
     std::uint32_t device, slot, number;
   };

@@ -33,14 +33,15 @@ TEST(CheckedAlignment, RefusesWhatIsNoPowerOfTwoWithTheValue) {
     EXPECT_EQ(refused.failure().number("value"), asked);
   }
   EXPECT_EQ(checked_alignment(info(), 3).failure().text(),
-            "alignment 3 is not a power of two. Use 0 for the device's own, 64.");
+            "alignment 3 is not a power of two. Use a power of two, or 0 for the default of the "
+            "device, 64.");
 }
 
 TEST(CheckedAlignment, RefusesWhatIsAboveTheDevicesMaximum) {
   const Result<std::size_t> refused = checked_alignment(info(), 8192);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().text(),
-            "alignment 8.0 KiB is above 4.0 KiB, the largest that 'fake:0' gives.");
+            "alignment 8.0 KiB is above 4.0 KiB, the largest that 'fake:0' supports.");
   EXPECT_FALSE(checked_alignment(info(), std::size_t{1} << 63));
 }
 

@@ -20,7 +20,7 @@ class StreamPoolTest : public testing::Test {
   FakeDevice fake;
 };
 
-TEST_F(StreamPoolTest, LendsSixteenStreamsAndRefusesTheNext) {
+TEST_F(StreamPoolTest, LeasesSixteenStreamsAndFailsTheNext) {
   StreamPool pool(fake.device);
   EXPECT_EQ(pool.capacity(), 16u);
   std::vector<StreamLease> leases;

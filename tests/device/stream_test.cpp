@@ -37,7 +37,7 @@ class StreamTest : public testing::Test {
   std::byte a[64] = {}, b[64] = {};
 };
 
-TEST_F(StreamTest, ReachesNoBackendForNothing) {
+TEST_F(StreamTest, MakesNoBackendCallForZeroBytes) {
   const std::size_t before = fake.ledger->total();
   EXPECT_TRUE(stream.try_copy(nullptr, nullptr, 0));
   EXPECT_TRUE(stream.try_copy_2d({}));

@@ -27,7 +27,7 @@ TEST(Timeline, OnlyRises) {
   EXPECT_EQ(Timeline(7).value(), 7u);
 }
 
-TEST(Timeline, IsReachedAtOnceByWhoComesLate) {
+TEST(Timeline, ALateWaiterReturnsImmediately) {
   Timeline timeline(5);
   EXPECT_TRUE(timeline.try_wait(5));
   EXPECT_TRUE(timeline.try_wait(0));
@@ -62,7 +62,7 @@ TEST(Timeline, WaitsTheLongestTimeoutsAsForEver) {
   setter.join();
 }
 
-TEST(Timeline, IsReachedWhenTheStreamHasFinishedNotWhenItWasTold) {
+TEST(Timeline, IsReachedWhenTheStreamReachesTheSignal) {
   const FakeDevice fake;
   const Stream stream(fake.device);
   Timeline timeline;
@@ -147,7 +147,7 @@ TEST(Timeline, DoesNotWaitForAStreamWhoseValueTheHostHasSet) {
   timeline.set(5);
   timeline.wait(5);
   ASSERT_TRUE(timeline.try_wait(5, 1'000'000));
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
 }
 
 TEST(Timeline, LosesNoWakeUp) {

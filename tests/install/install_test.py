@@ -77,8 +77,8 @@ def use_installed(kind, build, cache, work, scratch):
                             CONSUMER_IS_STATIC="ON")
         said = run(static / "consumer")
         for backend in ("cuda", "opencl"):
-            check(f"backend '{backend}' is not available: this program is linked without shared "
-                  "libraries" in said, f"the program that is linked with -static says: {said}")
+            check(f"backend '{backend}' is not available: this program is statically linked"
+                  in said, f"the program that is linked with -static says: {said}")
         print("installed static, linked with -static: no driver is loaded")
     if (prefix / "bin/tern").exists():
         run(prefix / "bin/tern", "--help")

@@ -118,7 +118,7 @@ TEST_P(ArrowDeviceStream, EachEventIsBehindTheWritersOfItsChunk) {
   given.release(&given);
 }
 
-TEST_P(ArrowDeviceStream, AStreamThatHasEndedMakesWay) {
+TEST_P(ArrowDeviceStream, ReplacesAnEndedStream) {
   const Table one = numbers_on(device);
   ArrowDeviceArrayStream given;
   {
@@ -131,7 +131,7 @@ TEST_P(ArrowDeviceStream, AStreamThatHasEndedMakesWay) {
   given.release(&given);
 }
 
-TEST_P(ArrowDeviceStream, LetsGoOfWhatNobodyAskedFor) {
+TEST_P(ArrowDeviceStream, ReleasesChunksThatWereNotRequested) {
   Table one = numbers_on(device);
   const StorageHandle storage = one.columns()[0].parts().values.storage();
   ArrowDeviceArrayStream given;
@@ -211,7 +211,7 @@ struct Disguised {
   std::atomic<int> chunks_released = 0;
 };
 
-TEST_P(ArrowDeviceStream, ComesInWholeAndIsLetGoChunkByChunk) {
+TEST_P(ArrowDeviceStream, ImportsAllChunksAndReleasesEach) {
   const Table one = numbers_on(device);
   const Table chunks[] = {one, one.slice(1, 2), nothing()};
   for (const bool names_stream : {true, false}) {
@@ -339,7 +339,7 @@ TEST_F(ArrowDeviceStreamIn, IsReadToItsEnd) {
   }
 }
 
-TEST_F(ArrowDeviceStreamIn, OneThatFailsIsLetGoWithWhatItGave) {
+TEST_F(ArrowDeviceStreamIn, AFailedStreamIsReleasedWithItsChunks) {
   Source schema(2);
   schema.schema_error = 12;
   const Failure no_schema = refusal(schema);

@@ -34,7 +34,7 @@ class ArrowIn : public testing::Test {
 
 // --- What others give
 
-TEST_F(ArrowIn, TakesATableWhereItIs) {
+TEST_F(ArrowIn, ImportsATableWithoutACopy) {
   ArrowStranger stranger;
   {
     const Table taken = import_arrow(host, &stranger.array, &stranger.schema);
@@ -342,7 +342,7 @@ std::vector<Hostile> hostile_tables() {
   return all;
 }
 
-TEST_F(ArrowIn, RefusesEveryHostileTableByFieldAndLetsItGoOnce) {
+TEST_F(ArrowIn, RejectsEveryHostileTableByFieldAndReleasesItOnce) {
   std::size_t refused = 0;
   const std::size_t before = reclaim_deferred().storages;
   for (const Hostile& hostile : hostile_tables()) {
@@ -450,7 +450,7 @@ TEST_F(ArrowIn, RefusesTextsThatNoMemoryHas) {
   }
 }
 
-TEST_F(ArrowIn, ACallbackThatThrowsHasLetGo) {
+TEST_F(ArrowIn, ACallbackThatThrowsCountsAsCalled) {
   const auto make_throw = [](ArrowStranger& stranger) {
     stranger.array.release = [](ArrowArray* self) {
       ++static_cast<ArrowStranger*>(self->private_data)->array_released;
@@ -650,7 +650,7 @@ TEST_F(ArrowIn, AStreamIsReadToItsEnd) {
   }
 }
 
-TEST_F(ArrowIn, AStreamThatFailsIsLetGo) {
+TEST_F(ArrowIn, AFailedStreamIsReleased) {
   Source schema(2);
   schema.schema_error = 12;
   const Failure no_schema = try_import_arrow(host, &schema.stream).failure();

@@ -75,7 +75,7 @@ class DlpackHost : public testing::Test {
 
 // --- What others give
 
-TEST_F(DlpackHost, TakesATensorWhereItIs) {
+TEST_F(DlpackHost, ImportsATensorWithoutACopy) {
   Stranger stranger;
   {
     const StridedBuffer taken = import_dlpack(host, &stranger.managed);
@@ -154,7 +154,7 @@ TEST_F(DlpackHost, SharedElementsCannotBeWritten) {
   EXPECT_FALSE(nothing.hull().storage()->is_read_only()) << "no two elements share anything";
 }
 
-TEST_F(DlpackHost, ADeleterThatThrowsHasLetGo) {
+TEST_F(DlpackHost, ADeleterThatThrowsCountsAsCalled) {
   const auto make_throw = [](Stranger& stranger) {
     stranger.managed.deleter = [](DLManagedTensorVersioned* self) {
       ++static_cast<Stranger*>(self->manager_ctx)->deleted;
@@ -190,7 +190,7 @@ TEST_F(DlpackHost, MisalignedElementsComeAsBytesAndNoFurther) {
   }
 }
 
-TEST_F(DlpackHost, EveryTypeThatHasAWordComesBack) {
+TEST_F(DlpackHost, EverySupportedTypeRoundTrips) {
   std::size_t known = 0;
   for (unsigned code = 0; code < 256; ++code) {
     for (const unsigned bits : {0u, 1u, 4u, 7u, 8u, 16u, 24u, 32u, 64u, 128u, 255u}) {
@@ -328,7 +328,7 @@ std::vector<Hostile> hostile_tensors() {
   return all;
 }
 
-TEST_F(DlpackHost, RefusesEveryHostileTensorByFieldAndLetsItGoOnce) {
+TEST_F(DlpackHost, RejectsEveryHostileTensorByFieldAndDeletesItOnce) {
   std::size_t refused = 0;
   for (const Hostile& hostile : hostile_tensors()) {
     Stranger stranger;
@@ -426,7 +426,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, DlpackDevices,
                                          "cuda:0"),
                          test::spec_name);
 
-TEST_P(DlpackDevices, GivesTheSameMemoryAndKeepsItUntilItIsLetGo) {
+TEST_P(DlpackDevices, ExportsTheSameMemoryAndKeepsItUntilTheDeleter) {
   Buffer buffer = count_up({2, 3});
   const std::uintptr_t address = buffer.address();
   const StorageId id = buffer.id();
@@ -491,7 +491,7 @@ TEST_P(DlpackDevices, ViewsHaveTheirOwnAddressAndNoOffset) {
             ErrorCode::dlpack_rejected);
 }
 
-TEST_P(DlpackDevices, WhatOthersMadeOfATensorIsWhatComesBack) {
+TEST_P(DlpackDevices, ImportsATensorThatTheConsumerChanged) {
   const Buffer buffer = count_up({10});
   const Buffer slice = buffer.slice(2, 6);
   const auto change = [&](auto&& how) {
@@ -550,7 +550,7 @@ TEST_P(DlpackDevices, NoElementsHaveNoAddress) {
   given->deleter(given);
 }
 
-TEST_P(DlpackDevices, ComesBehindTheWriters) {
+TEST_P(DlpackDevices, IsOrderedAfterTheWriters) {
   // Written on one stream, taken over on another: the checker of a simulated device would see.
   const Stream consumer(device);
   Buffer buffer(device, Shape{1000}, DType::f32);
@@ -647,7 +647,7 @@ TEST_P(DlpackDevices, ComesBackRefusedWithAWrongShape) {
   }
 }
 
-TEST_P(DlpackDevices, ComesBackBehindTheirWriters) {
+TEST_P(DlpackDevices, ImportIsOrderedAfterForeignWriters) {
   const Stream theirs(device);
   Buffer buffer = count_up({1000});
   DLManagedTensorVersioned* const given = try_export_dlpack(buffer, {.consumer = theirs}).value();
@@ -669,7 +669,7 @@ TEST_P(DlpackDevices, ComesBackBehindTheirWriters) {
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
-TEST_P(DlpackDevices, HasNoNegativeStridesAlsoWhereNobodyLooks) {
+TEST_P(DlpackDevices, HasNoNegativeStridesEvenInDimensionsOfOneElement) {
   const Buffer buffer = count_up({4, 3});
   const std::int64_t strides[] = {3, -5, 1};
   DLManagedTensorVersioned* const given =
@@ -725,7 +725,7 @@ TEST_P(DlpackDevices, DeletersMayComeFromAnyThread) {
   EXPECT_EQ(buffer.storage()->shares(), 1u);
 }
 
-TEST_P(DlpackDevices, RefusesWhatItCannotGive) {
+TEST_P(DlpackDevices, RejectsUnsupportedTensors) {
   EXPECT_EQ(try_export_dlpack(Buffer()).failure().code(), ErrorCode::not_allocated);
   const Buffer unwritten(device, Shape{4}, DType::f32);
   EXPECT_EQ(try_export_dlpack(unwritten, {.is_read_only = true}).failure().code(),

@@ -96,7 +96,7 @@ TEST_F(ExchangeCost, ATensorOfOursComesBackWithoutTheHeapAndTheDriver) {
   EXPECT_EQ(fake.ledger->total(), asked);
 }
 
-TEST_F(ExchangeCost, ATensorOfAStrangerUsesRecordsOfEarlierOnes) {
+TEST_F(ExchangeCost, AForeignTensorReusesRecords) {
   const Device host = open_device("host");
   ForeignTensor tensor(host, {abi::kDLCPU, 0});
   const auto go = [&] { return bool(try_import_dlpack(host, &tensor.managed)); };
@@ -236,7 +236,7 @@ void run_starving(const Program& program) {
   }
 }
 
-TEST_F(ExchangeWithoutHeap, TensorsAreTakenOrLetGo) {
+TEST_F(ExchangeWithoutHeap, TensorsAreImportedOrDeleted) {
   const Device host = open_device("host");
   // More dimensions than there is room for without the heap.
   const Buffer buffer =
@@ -259,7 +259,7 @@ TEST_F(ExchangeWithoutHeap, TensorsAreTakenOrLetGo) {
   });
 }
 
-TEST_F(ExchangeWithoutHeap, TablesAreTakenOrLetGo) {
+TEST_F(ExchangeWithoutHeap, TablesAreImportedOrReleased) {
   const Device host = open_device("host");
   const Table table = wide_table(host, 3);
   run_starving([&](const auto& starve) {
@@ -285,7 +285,7 @@ TEST_F(ExchangeWithoutHeap, TablesAreTakenOrLetGo) {
   });
 }
 
-TEST_F(ExchangeWithoutHeap, StreamsOfTablesAreTakenOrLetGo) {
+TEST_F(ExchangeWithoutHeap, StreamsOfTablesAreImportedOrReleased) {
   const Device host = open_device("host");
   const Table table = wide_table(host, 2);
   const Table chunks[] = {table, table.slice(1, 2)};
@@ -304,7 +304,7 @@ TEST_F(ExchangeWithoutHeap, StreamsOfTablesAreTakenOrLetGo) {
   });
 }
 
-TEST_F(ExchangeWithoutHeap, ColumnsGoOutAsTensorsAndComeInOrAreLetGo) {
+TEST_F(ExchangeWithoutHeap, ColumnsAreExportedAndImportedOrDeleted) {
   const Device host = open_device("host");
   const Table table = wide_table(host, 2);
   const std::size_t chosen[] = {0, 1};

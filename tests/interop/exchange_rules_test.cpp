@@ -39,7 +39,7 @@ using abi::DLManagedTensor;
 using abi::DLManagedTensorVersioned;
 using test::Call;
 
-void let_go(DLManagedTensorVersioned* tensor) { tensor->deleter(tensor); }
+void call_deleter(DLManagedTensorVersioned* tensor) { tensor->deleter(tensor); }
 
 class ExchangeRules : public test::OnDevice {
  protected:
@@ -84,10 +84,10 @@ TEST_P(ExchangeRules, ReadOnlyIsSaidAndNothingElseIs) {
   const Buffer buffer = zeros({4}, DType::f32);
   DLManagedTensorVersioned* const read = try_export_dlpack(buffer, {.is_read_only = true}).value();
   EXPECT_EQ(read->flags, abi::DLPACK_FLAG_BITMASK_READ_ONLY) << "nothing was copied";
-  let_go(read);
+  call_deleter(read);
   DLManagedTensorVersioned* const written = try_export_dlpack(buffer).value();
   EXPECT_EQ(written->flags, 0u);
-  let_go(written);
+  call_deleter(written);
 }
 
 TEST_P(ExchangeRules, StridesAreThoseOfSlicesTransposesAndBroadcasts) {
@@ -148,7 +148,7 @@ TEST_P(ExchangeRules, WholeBlocksOfAPoolLieAt256Bytes) {
     held.push_back(Buffer::allocate(device, Shape{count}, DType::u8, {.resource = pool}));
     DLManagedTensorVersioned* const given = try_export_dlpack(held.back()).value();
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(given->dl_tensor.data) % 256, 0u);
-    let_go(given);
+    call_deleter(given);
   }
 }
 
@@ -185,7 +185,7 @@ TEST_P(ExchangeRules, TheHostMayReadWhatWasHandedOverWithoutAStream) {
     DLManagedTensorVersioned* const given = try_export_dlpack(buffer).value();
     EXPECT_TRUE(buffer.storage()->uses().try_is_ready(Access::read_write).value());
     EXPECT_EQ(buffer.read_host<float>()[999], 2.0f);
-    let_go(given);
+    call_deleter(given);
   }
 }
 
@@ -194,7 +194,7 @@ class ExchangeOrder : public testing::Test {
   /// How often the device is asked for something while a tensor is exported.
   std::size_t asked(Call call, const DlpackExport& options) {
     const std::size_t before = fake.ledger->count(call);
-    let_go(try_export_dlpack(buffer, options).value());
+    call_deleter(try_export_dlpack(buffer, options).value());
     return fake.ledger->count(call) - before;
   }
   void write() { buffer.fill(1.0f, one); }
@@ -234,8 +234,8 @@ TEST_F(ExchangeOrder, AnotherStreamWaitsOnceAndTheHostDoesNot) {
 
 TEST_F(ExchangeOrder, AnUnorderedExportAsksTheDeviceForNothing) {
   const std::size_t before = fake.ledger->total();
-  let_go(try_export_dlpack(buffer, {.consumer = two, .is_unordered = true}).value());
-  let_go(try_export_dlpack(buffer, {.is_unordered = true}).value());
+  call_deleter(try_export_dlpack(buffer, {.consumer = two, .is_unordered = true}).value());
+  call_deleter(try_export_dlpack(buffer, {.is_unordered = true}).value());
   EXPECT_EQ(fake.ledger->total(), before);
 }
 
@@ -272,7 +272,7 @@ struct Wrapped {
   explicit Wrapped(DLManagedTensorVersioned* tensor) : managed(*tensor), inner(tensor) {
     managed.manager_ctx = this;
     managed.deleter = [](DLManagedTensorVersioned* self) {
-      let_go(static_cast<Wrapped*>(self->manager_ctx)->inner);
+      call_deleter(static_cast<Wrapped*>(self->manager_ctx)->inner);
     };
   }
   DLManagedTensorVersioned managed;
@@ -322,14 +322,14 @@ TEST_P(ExchangeRules, IdentityIsKnownInEveryCase) {
   DLManagedTensorVersioned* const third =
       try_export_dlpack(import_dlpack(device, &again.managed)).value();
   EXPECT_EQ(exported_memory().exports, 2u);
-  let_go(third);
+  call_deleter(third);
   device.synchronize();
   static_cast<void>(reclaim_deferred());
 }
 
 // --- Late deleters
 
-TEST(ExchangeLate, ADeleterMayComeWhenNobodyElseIsLeft) {
+TEST(ExchangeLate, ADeleterMayBeCalledAfterAllHandlesAreDestroyed) {
   DLManagedTensorVersioned* given = nullptr;
   {
     const Device device = sim::open({});
@@ -342,30 +342,30 @@ TEST(ExchangeLate, ADeleterMayComeWhenNobodyElseIsLeft) {
   }
   EXPECT_EQ(exported_memory().bytes, 4000u);
   EXPECT_EQ(given->dl_tensor.shape[0], 1000);
-  test::Thread([given] { let_go(given); }).join();
+  test::Thread([given] { call_deleter(given); }).join();
   EXPECT_EQ(exported_memory().bytes, 0u);
   EXPECT_EQ(reclaim_exported().storages, 0u);
 }
 
-TEST_P(ExchangeRules, ADeleterInAForkedChildKeepsTheBooksOfTheChild) {
+TEST_P(ExchangeRules, ADeleterInAForkedChildWorks) {
   const Buffer buffer = zeros({1000}, DType::f32);
   DLManagedTensorVersioned* const given = try_export_dlpack(buffer).value();
   ArrowDeviceArray array;
   ASSERT_TRUE(try_export_arrow(Column::over(TypeKind::f32, 1000, {.values = buffer}), &array));
   EXPECT_EQ(test::in_a_forked_child([&] {
-              let_go(given);
+              call_deleter(given);
               array.array.release(&array.array);
               return exported_memory().exports == 0;
             }),
             0);
   EXPECT_EQ(exported_memory().exports, 2u) << "here nobody has let go";
   array.array.release(&array.array);
-  let_go(given);
+  call_deleter(given);
 }
 
 // --- What comes in
 
-TEST(ExchangeHostile, NothingBehindTheFlagsOfAnotherVersionIsTouched) {
+TEST(ExchangeHostile, ReadsNothingAfterTheFlagsOfAnotherVersion) {
   const Device host = open_device("host");
   const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   void* const mapped =
@@ -392,7 +392,7 @@ TEST(ExchangeHostile, NothingBehindTheFlagsOfAnotherVersionIsTouched) {
   munmap(mapped, 2 * page);
 }
 
-TEST(ExchangeHostile, WhatLiesBackwardsIsOnlyRead) {
+TEST(ExchangeHostile, NegativeStridesAreReadOnly) {
   const Device host = open_device("host");
   std::array<float, 8> values = {0, 1, 2, 3, 4, 5, 6, 7};
   std::int64_t extent = 4, stride = -2;

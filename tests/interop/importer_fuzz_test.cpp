@@ -26,8 +26,8 @@ void feed(Target target) {
   EXPECT_LE(reclaim_deferred().storages, before);
 }
 
-TEST(ImporterFuzz, AnyTensorIsTakenOrRefusedAndLetGoOnce) { feed(test::fuzz_dlpack); }
-TEST(ImporterFuzz, AnyTableIsTakenOrRefusedAndLetGoOnce) { feed(test::fuzz_arrow); }
+TEST(ImporterFuzz, AnyTensorIsImportedOrRejectedAndDeletedOnce) { feed(test::fuzz_dlpack); }
+TEST(ImporterFuzz, AnyTableIsImportedOrRejectedAndReleasedOnce) { feed(test::fuzz_arrow); }
 
 }  // namespace
 }  // namespace tern

@@ -76,7 +76,7 @@ TEST(PmrAdapter, LetsContainersUseAResource) {
   EXPECT_EQ(adapter.mistaken_frees(), 0u);
 }
 
-TEST(PmrAdapter, StandsBelowTheStandardsOwnPools) {
+TEST(PmrAdapter, WorksAsUpstreamOfStandardPools) {
   const ResourceHandle resource = host_memory();
   PmrAdapter adapter(resource);
   {
@@ -116,7 +116,7 @@ TEST(PmrAdapter, AlignsAsItIsAsked) {
   EXPECT_THROW(static_cast<void>(adapter.allocate(64, 1 * gib)), Misaligned);
 }
 
-TEST(PmrAdapter, GivesAnAddressForNothing) {
+TEST(PmrAdapter, ReturnsAnAddressForZeroBytes) {
   PmrAdapter adapter(host_memory());
   void* const a = adapter.allocate(0, 1);
   void* const b = adapter.allocate(0, 1);
@@ -153,7 +153,7 @@ TEST(PmrAdapter, IsEqualToOthersOfItsResource) {
   EXPECT_EQ(resource->statistics().live_bytes, 0u);
 }
 
-TEST(PmrAdapter, FreesWhatAnEarlierOneGaveWhileThereWasAlwaysOne) {
+TEST(PmrAdapter, FreesBlocksOfAnEarlierAdapter) {
   const ResourceHandle resource = host_memory();
   std::optional<PmrAdapter> first(resource), second(resource);
   void* const address = first->allocate(64, 8);
@@ -369,12 +369,13 @@ TEST_F(PmrUpstreamTest, RefusesWithWhatTheUpstreamThrows) {
     return block.failure();
   };
   EXPECT_EQ(refusal([] { throw std::bad_alloc(); }).text(),
-            "a std::pmr::memory_resource could not allocate 2.0 KiB. Free host memory, or give it "
-            "more to allocate from.");
+            "a std::pmr::memory_resource could not allocate 2.0 KiB. Free host memory, or raise "
+            "its limit.");
   EXPECT_EQ(refusal([] { throw std::bad_alloc(); }).code(), ErrorCode::out_of_memory);
   const Failure known = refusal([] { throw std::runtime_error("the sky fell"); });
   EXPECT_EQ(known.code(), ErrorCode::driver);
-  EXPECT_EQ(known.text(), "a std::pmr::memory_resource asked for 2.0 KiB threw: the sky fell.");
+  EXPECT_EQ(known.text(),
+            "a std::pmr::memory_resource threw on a request for 2.0 KiB: the sky fell.");
   EXPECT_EQ(refusal([] { throw 42; }).code(), ErrorCode::driver);
   EXPECT_EQ(refusal([] { raise(Failure(ErrorCode::out_of_budget)); }).code(),
             ErrorCode::out_of_budget);

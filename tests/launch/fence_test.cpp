@@ -45,7 +45,7 @@ class FenceTest : public testing::Test {
   std::byte* memory = static_cast<std::byte*>(device.allocate(MemoryKind::device, 64));
 };
 
-TEST_F(FenceTest, PutsTheirWorkBehindOursAndOursBehindTheirs) {
+TEST_F(FenceTest, OrdersForeignWorkAfterOursAndOursAfterForeignWork) {
   ours.fill(memory, 64, std::byte{1});
   fence_to(theirs, ours);
   theirs.fill(memory, 64, std::byte{2});  // whatever their library does
@@ -57,7 +57,7 @@ TEST_F(FenceTest, PutsTheirWorkBehindOursAndOursBehindTheirs) {
   device.release(memory);
 }
 
-TEST_F(FenceTest, IsNothingOnOneStream) {
+TEST_F(FenceTest, DoesNothingOnOneStream) {
   ours.fill(memory, 64, std::byte{1});
   sim::set_faults(device, "");
   fence_to(ours, ours);

@@ -684,7 +684,7 @@ TEST(KernelOnFake, TakesAsManyBuffersAsTheDeviceAndNotOneMore) {
   EXPECT_EQ(fake.ledger->count(Call::launch), 1u);
 }
 
-TEST(KernelOnFake, GoesWithItsDevice) {
+TEST(KernelOnFake, EndsWithItsDevice) {
   const auto ledger = std::make_shared<Ledger>();
   {
     const Device device(make_fake_backend(ledger));

@@ -58,8 +58,8 @@ class LaunchRecorderTest : public testing::Test {
   std::uint64_t hold_a = sim::hold(a), hold_b = sim::hold(b);
 
   void TearDown() override {
-    sim::let_go(device, hold_a);
-    sim::let_go(device, hold_b);
+    sim::resume(device, hold_a);
+    sim::resume(device, hold_b);
     EXPECT_TRUE(sim::findings(device).empty());
   }
 };
@@ -80,7 +80,7 @@ TEST_F(LaunchRecorderTest, PutsALaunchInOrder) {
   EXPECT_EQ(recorder.pointer(first), nullptr);
 }
 
-TEST_F(LaunchRecorderTest, EachCallHasItsTurn) {
+TEST_F(LaunchRecorderTest, RejectsCallsInTheWrongOrder) {
   const Buffer used = buffer();
   LaunchRecorder recorder(a);
   recorder.use(used, Access::read);
@@ -99,7 +99,7 @@ TEST_F(LaunchRecorderTest, EachCallHasItsTurn) {
   EXPECT_EQ(recorder.size(), 1u);
 }
 
-TEST_F(LaunchRecorderTest, NothingDeclaredIsNothingDone) {
+TEST_F(LaunchRecorderTest, WithoutDeclarationsDoesNothing) {
   const LaunchStatistics before = launch_statistics();
   {
     LaunchRecorder recorder(a);
@@ -152,7 +152,7 @@ TEST_F(LaunchRecorderTest, ABlockAndItsFreeAreInOrderToo) {
   pool->deallocate(used, c);
 }
 
-TEST_F(LaunchRecorderTest, ABlockIsNamedByAllThatItIs) {
+TEST_F(LaunchRecorderTest, ABlockMustMatchItsAllocation) {
   const Block used = block();
   LaunchRecorder recorder(b);
   launch(a, used, Access::discard);
@@ -172,7 +172,7 @@ TEST_F(LaunchRecorderTest, ABlockIsNamedByAllThatItIs) {
   pool->deallocate(next, c);
 }
 
-TEST_F(LaunchRecorderTest, ABlockThatIsFreedBeforeTheCommitIsToldOf) {
+TEST_F(LaunchRecorderTest, ReportsABlockFreedBeforeTheCommit) {
   const Block used = block();
   const Buffer other = buffer();
   LaunchRecorder recorder(a);
@@ -258,7 +258,7 @@ TEST_F(LaunchRecorderTest, StrictRefusesWhatItCannotTrackAndSaysWhy) {
   untracked.use(forgetful, used, Access::read);
   const Result<void> refused = untracked.try_preflight();
   EXPECT_EQ(code(refused), ErrorCode::untracked_buffer);
-  EXPECT_NE(refused.failure().text().find("the resource that gave them"), std::string::npos);
+  EXPECT_NE(refused.failure().text().find("its resource does not track uses"), std::string::npos);
 
   LaunchRecorder external(a);
   external.use_external(used.address, 64, Access::read);
@@ -352,7 +352,7 @@ TEST_F(LaunchRecorderTest, StrictTakesAnImportWhoseReadinessWasStatedWithIt) {
       recorder.cancel();
     }
   }
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   pool->deallocate(theirs, c);
 }
 
@@ -379,7 +379,7 @@ TEST_F(LaunchRecorderTest, ReadinessMayBeStatedAfterTheImport) {
     another.cancel();
     EXPECT_EQ(try_state_ready(Buffer(), {}).failure().code(), ErrorCode::not_allocated);
   }
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   pool->deallocate(theirs, c);
 }
 
@@ -466,8 +466,8 @@ TEST_F(LaunchRecorderTest, ABoundRecorderTakesMemoryOfItsResourceOnly) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_argument);
   other->deallocate(theirs, c);
-  sim::let_go(device, hold_a);  // the end of a pool waits for all streams
-  sim::let_go(device, hold_b);
+  sim::resume(device, hold_a);  // the end of a pool waits for all streams
+  sim::resume(device, hold_b);
 }
 
 TEST_F(LaunchRecorderTest, ForgetsTheRecordsOfBlocksThatAreFreed) {
@@ -479,7 +479,7 @@ TEST_F(LaunchRecorderTest, ForgetsTheRecordsOfBlocksThatAreFreed) {
   EXPECT_LE(block_use_records(), 128u);
 }
 
-TEST(LaunchRecorderOnForeignStreams, TheStreamOfOthersIsOneOfOurs) {
+TEST(LaunchRecorderOnForeignStreams, TreatsABorrowedStreamLikeOneOfOurs) {
   // A driver of its own: a process has one at a time, and other tests here have theirs.
   const sim::FakeDriver fake{sim::FakeDriverOptions{}};
   const cuda::Driver driver = cuda::load_driver(cuda::fake_library());

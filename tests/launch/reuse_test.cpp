@@ -78,7 +78,7 @@ TEST(Reuse, ComesBehindDeclaredUsesOnOtherStreams) {
   EXPECT_EQ(sim::findings(device).size(), 0u);
 }
 
-TEST(Reuse, IsFoundTooEarlyWhereUsesAreNotDeclared) {
+TEST(Reuse, IsReportedIfUsesAreNotDeclared) {
   int found = 0;
   for (int round = 0; round < litmus_rounds; ++round) {
     const Device device = sim::open({.policy = sim::Policy::lazy, .mode = sim::Mode::collect});

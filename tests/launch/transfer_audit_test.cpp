@@ -260,7 +260,7 @@ TEST_F(TransferAudit, RefusesDataBeforeAnythingIsDoneForIt) {
       EXPECT_EQ(refused.failure().string("tag"), tag.name());
       EXPECT_EQ(refused.failure().site().line, 12u);
       EXPECT_TRUE(refused.failure().number("gate_line"));
-      EXPECT_NE(std::string(refused.what()).find("Keep them on the device"), std::string::npos);
+      EXPECT_NE(std::string(refused.what()).find("Keep the bytes on the device"), std::string::npos);
     }
   }
   EXPECT_EQ(code, ErrorCode::download_refused);

@@ -44,9 +44,9 @@ class UseScopeTest : public testing::Test {
   std::uint64_t hold_a = sim::hold(a), hold_b = sim::hold(b), hold_d = sim::hold(d);
 
   void TearDown() override {
-    sim::let_go(device, hold_a);
-    sim::let_go(device, hold_b);
-    sim::let_go(device, hold_d);
+    sim::resume(device, hold_a);
+    sim::resume(device, hold_b);
+    sim::resume(device, hold_d);
     EXPECT_TRUE(sim::findings(device).empty());
   }
 };
@@ -223,7 +223,7 @@ TEST_F(UseScopeTest, WritesOnlyTheRangesItWasToldOf) {
   EXPECT_FALSE(fresh.storage()->check_written(16, 16, {}));
 }
 
-TEST_F(UseScopeTest, ACancelledScopeWasNever) {
+TEST_F(UseScopeTest, ACancelledScopeRecordsNothing) {
   const Buffer used = Buffer::allocate(device, Shape{64}, DType::f32);
   UseScope scope(a);
   scope.add(used, Access::discard);
@@ -234,7 +234,7 @@ TEST_F(UseScopeTest, ACancelledScopeWasNever) {
   EXPECT_EQ(scope.pointer(0), nullptr);
 }
 
-TEST_F(UseScopeTest, AScopeThatGoesHasEnded) {
+TEST_F(UseScopeTest, ADestroyedScopeHasEnded) {
   const Buffer used = buffer();
   {
     UseScope scope(a);
@@ -254,7 +254,7 @@ TEST_F(UseScopeTest, AnAdditionBehindTheBeginningIsRefused) {
   EXPECT_EQ(scope.try_add(used, Access::read).failure().code(), ErrorCode::stream_misuse);
 }
 
-TEST_F(UseScopeTest, NothingIsNoUse) {
+TEST_F(UseScopeTest, ZeroBytesAreNoUse) {
   UseScope scope(a);
   scope.add(Buffer(), Access::read);
   scope.add(buffer().byte_view(0, 0), Access::discard);
@@ -289,7 +289,7 @@ TEST_F(UseScopeTest, WorkOfAStreamThatHasEndedSinceStaysOnRecord) {
   gone.reset();
   scope.end();
   EXPECT_FALSE(is_idle(used));
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
 }
 
 TEST_F(UseScopeTest, NeedsNoHeapForEightUses) {

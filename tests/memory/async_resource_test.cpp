@@ -26,7 +26,7 @@ TEST(AsyncResource, NeitherWaitsToAllocateNorToFree) {
   ASSERT_TRUE(resource.try_deallocate(block, stream));
   EXPECT_EQ(state_of(block.generation), BlockState::retired);
   EXPECT_EQ(resource.statistics().live_bytes, 0u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   EXPECT_EQ(state_of(block.generation), BlockState::freed);
 }
@@ -47,7 +47,7 @@ TEST(AsyncResource, NeedsADeviceThatAllocatesInStreamOrder) {
   }
 }
 
-TEST(AsyncResource, CannotPromiseToUseMemoryAgain) {
+TEST(AsyncResource, RejectsRequestsForReuseOnly) {
   const Device device = sim::open({});
   const Stream stream(device);
   AsyncResource resource(device);
@@ -135,7 +135,7 @@ TEST_F(DriverPool, EachBadSettingIsNamed) {
   EXPECT_THROW(AsyncResource(device, {.max_bytes = 4096}), InvalidArgument);
 }
 
-TEST_F(DriverPool, PeersAreLetInAndShutOut) {
+TEST_F(DriverPool, PeerAccessCanBeEnabledAndDisabled) {
   AsyncResource resource(device, {.peers = {peer}});
   EXPECT_EQ(fake.calls("cuMemPoolSetAccess"), 1u);
   resource.set_peer_access(peer, false);

@@ -61,7 +61,7 @@ TEST_F(BlockInfoTest, HasAWordForEachState) {
   EXPECT_EQ(name(BlockState::freed), "freed");
 }
 
-TEST_F(BlockInfoTest, RefusesAGenerationThatNeverWas) {
+TEST_F(BlockInfoTest, RejectsAnUnknownGeneration) {
   EXPECT_EQ(try_block_info({}).failure().code(), ErrorCode::use_after_free);
   EXPECT_EQ(block_state({}), BlockState::freed);
 }

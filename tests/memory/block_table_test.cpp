@@ -54,7 +54,7 @@ TEST(BlockTable, LetsABlockBeFreedOnce) {
   EXPECT_FALSE(try_find_block(block.generation));
 }
 
-TEST(BlockTable, NeverTakesAnOldBlockForTheNewOneInItsPlace) {
+TEST(BlockTable, DetectsAStaleBlockAfterReuseOfItsEntry) {
   const Block old = begin();
   ASSERT_TRUE(try_claim_block(old, owner));
   end_block(old.generation, {});
@@ -68,7 +68,7 @@ TEST(BlockTable, NeverTakesAnOldBlockForTheNewOneInItsPlace) {
   end_block(fresh.generation, {});
 }
 
-TEST(BlockTable, TellsMistakesApart) {
+TEST(BlockTable, DistinguishesBadFrees) {
   char around[66] = {};
   char* const memory = around + 1;
   const Block block = begin(memory);
@@ -112,7 +112,7 @@ TEST(BlockTable, ShowsABlockAsRetiredUntilItsStreamHasPassedIt) {
   EXPECT_EQ(refusal(block), ErrorCode::use_after_free);
   const Block other = begin();  // does not take the place
   EXPECT_NE(other.generation.slot(), block.generation.slot());
-  sim::let_go(sim, hold);
+  sim::resume(sim, hold);
   stream.synchronize();
   EXPECT_EQ(state_of(block.generation), BlockState::freed);
   ASSERT_TRUE(try_claim_block(other, owner));

@@ -166,7 +166,7 @@ TEST_F(BudgetResourceTest, CountsWhatIsGranted) {
   EXPECT_STREQ(resource->name(), "budget(test)");
 }
 
-TEST_F(BudgetResourceTest, LeavesTheUpstreamAloneWhenARequestCannotFit) {
+TEST_F(BudgetResourceTest, MakesNoUpstreamCallIfARequestCannotFit) {
   const Result<Block> much = take(2048);
   EXPECT_EQ(much.failure().code(), ErrorCode::out_of_budget);
   EXPECT_EQ(much.failure().number("requested"), 2048u);
@@ -205,7 +205,7 @@ TEST_F(BudgetResourceTest, GrantsExactlyTheLimit) {
   resource->deallocate(most, stream);
 }
 
-TEST_F(BudgetResourceTest, GivesNothingForNothing) {
+TEST_F(BudgetResourceTest, ChargesNothingForZeroBytes) {
   use(0);
   const Block none = take(0).value();
   EXPECT_FALSE(none);
@@ -227,7 +227,7 @@ TEST_F(BudgetResourceTest, StartsAtWhatTheUpstreamHolds) {
   EXPECT_EQ(budget->pending_bytes(), 600u);
   EXPECT_EQ(resource->try_deallocate(before, stream).failure().code(), ErrorCode::use_after_free);
   EXPECT_EQ(budget->used_bytes(), 700u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   budget->drain();
   EXPECT_EQ(budget->used_bytes(), 100u);
@@ -241,7 +241,7 @@ TEST_F(BudgetResourceTest, StartsAtWhatTheUpstreamHolds) {
   expect_sound(*budget);
 }
 
-TEST_F(BudgetResourceTest, WantsABudgetOfItsDevice) {
+TEST_F(BudgetResourceTest, NeedsABudgetOfItsDevice) {
   const Device stranger = sim::open({.memory_bytes = 2 * mib});
   const auto of = [](const Device& owner) {
     return Budget::make("of", BudgetLimit::bytes(10), {.device = owner.id()});
@@ -276,13 +276,13 @@ TEST_F(BudgetResourceTest, KeepsAFreedBlockAsPendingUntilItsStreamHasPassed) {
   EXPECT_EQ(budget->drain().released_bytes, 0u);
   EXPECT_EQ(budget->used_bytes(), 500u);
 
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   EXPECT_EQ(budget->used_bytes(), 500u);
   EXPECT_EQ(budget->drain().released_bytes, 400u);
   EXPECT_EQ(budget->drain().released_bytes, 0u);
   EXPECT_EQ(budget->used_bytes(), 100u);
-  sim::let_go(device, other_hold);
+  sim::resume(device, other_hold);
   EXPECT_TRUE(budget->try_wait_for_pending());
   EXPECT_EQ(budget->state().charged_bytes, 0u);
   EXPECT_EQ(budget->peak_bytes(), 500u);
@@ -300,7 +300,7 @@ TEST_F(BudgetResourceTest, ReleasesTheFreesThatAStreamHasPassedAndNoOthers) {
   sim::run_to_hold(device, hold);
   EXPECT_EQ(budget->drain().released_bytes, 500u);
   EXPECT_EQ(budget->pending_bytes(stream.id()), 20u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   EXPECT_TRUE(budget->try_wait_for_pending());
   EXPECT_EQ(budget->charged_bytes(), 0u);
 }
@@ -316,7 +316,7 @@ TEST_F(BudgetResourceTest, KeepsTheBytesOfAStreamThatCannotBeAsked) {
   EXPECT_EQ(drained.released_bytes, 100u);
   EXPECT_EQ(drained.failed_streams, 1u);
   EXPECT_EQ(budget->pending_bytes(), 400u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   EXPECT_EQ(budget->drain().released_bytes, 400u);
 }
@@ -328,7 +328,7 @@ TEST_F(BudgetResourceTest, FreesAtOnceWhereTheUpstreamWaits) {
   EXPECT_EQ(budget->charged_bytes(), 0u);
 }
 
-TEST_F(BudgetResourceTest, NoticesWhatIsDoneBeforeItRefuses) {
+TEST_F(BudgetResourceTest, PollsPendingFreesBeforeItFails) {
   use(1024, Overflow::fail);
   resource->deallocate(take(1024, other).value(), other);
   other.synchronize();
@@ -342,7 +342,7 @@ TEST_F(BudgetResourceTest, NoticesWhatIsDoneBeforeItRefuses) {
   EXPECT_TRUE(budget->try_charge(1024));
 }
 
-TEST_F(BudgetResourceTest, GivesAStreamItsOwnBytesAgainWithoutAWait) {
+TEST_F(BudgetResourceTest, ReusesAStreamsOwnPendingBytesWithoutAWait) {
   use(1024, Overflow::fail);
   upstream->recycles = true;
   const std::uint64_t hold = stall(stream);
@@ -361,7 +361,7 @@ TEST_F(BudgetResourceTest, GivesAStreamItsOwnBytesAgainWithoutAWait) {
   // Another stream has no right to them.
   EXPECT_FALSE(take(1024, other));
   EXPECT_EQ(upstream->recycled, 99);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   EXPECT_TRUE(budget->try_wait_for_pending());
   EXPECT_EQ(budget->charged_bytes(), 0u);
 }
@@ -390,7 +390,7 @@ TEST_F(BudgetResourceTest, TakesOverAPartOfWhatIsPending) {
   EXPECT_EQ(budget->used_bytes(), 900u);
   expect_sound(*budget);
   resource->deallocate(small, stream);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   EXPECT_TRUE(budget->try_wait_for_pending());
   EXPECT_EQ(budget->charged_bytes(), 0u);
   EXPECT_EQ(resource->statistics().pending_bytes, 0u);
@@ -407,7 +407,7 @@ TEST_F(BudgetResourceTest, WaitsForTheOldestFreesIfItMay) {
   resource->deallocate(*block, stream);
 }
 
-TEST_F(BudgetResourceTest, WaitsForNobodyUnlessAllowed) {
+TEST_F(BudgetResourceTest, WaitsOnlyIfAllowed) {
   const std::uint64_t hold = stall(other);
   const auto refused = [&](Wait wait) {
     resource->deallocate(take(1024, other).value(), other);
@@ -416,23 +416,23 @@ TEST_F(BudgetResourceTest, WaitsForNobodyUnlessAllowed) {
     EXPECT_EQ(block.failure().number("fits_after_pending"), 1u);
     EXPECT_EQ(block.failure().number("pending"), 1024u);
     EXPECT_EQ(block.failure().text(),
-              "budget 'test' cannot hold 1.0 KiB more: 1.0 KiB of 1.0 KiB in use, 1.0 KiB of it "
-              "freed, but not passed by its streams. Wait for them.");
+              "budget 'test' cannot hold 1.0 KiB more: 1.0 KiB of 1.0 KiB in use, 1.0 KiB of it by "
+              "pending frees. Wait for their streams.");
   };
   refused(Wait::never);
   use(1024, Overflow::fail);
   refused(Wait::forever);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
 }
 
-TEST_F(BudgetResourceTest, DoesNotWaitForWhatWouldNotHelp) {
+TEST_F(BudgetResourceTest, DoesNotWaitIfItWouldNotHelp) {
   const Block held = take(600).value();
   const std::uint64_t hold = stall(other);
   resource->deallocate(take(400, other).value(), other);
   sim::set_patience(device, 1);
   EXPECT_EQ(take(500).failure().number("fits_after_pending"), 0u);
   EXPECT_TRUE(sim::findings(device).empty());  // a wait for a held stream is one
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   resource->deallocate(held, stream);
 }
 
@@ -549,7 +549,7 @@ TEST_F(BudgetResourceTest, HandsWhatIsPendingToTheParentOfABudgetThatEnds) {
   }
   EXPECT_EQ(parent->pending_bytes(), 512u);
   EXPECT_EQ(parent->used_bytes("child"), 512u);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   EXPECT_EQ(parent->drain().released_bytes, 512u);
   EXPECT_EQ(parent->charged_bytes(), 0u);
@@ -749,7 +749,7 @@ class BudgetFaults : public BudgetResourceTest {
     step({.bytes = 2000, .stream = stream, .tag = "c", .wait = Wait::never});
     free();
     step({.bytes = 1500, .stream = stream, .tag = "c", .wait = Wait::never});
-    sim::let_go(device, hold);
+    sim::resume(device, hold);
     is_held = false;
     free();
     step({.bytes = 2096, .stream = other, .tag = "d"});
@@ -764,7 +764,7 @@ class BudgetFaults : public BudgetResourceTest {
   }
 };
 
-TEST_F(BudgetFaults, LeaveTheBooksAsTheyWereWhereverTheUpstreamFails) {
+TEST_F(BudgetFaults, LeaveChargesUnchangedWhicheverUpstreamCallFails) {
   using Fault = TestUpstream::Fault;
   BudgetResource under_test(upstream, leaf);
   int runs = 0;
@@ -785,7 +785,7 @@ TEST_F(BudgetFaults, LeaveTheBooksAsTheyWereWhereverTheUpstreamFails) {
   EXPECT_GT(runs, 30);
 }
 
-TEST_F(BudgetFaults, LeaveTheBooksAsTheyWereWhereverTheHostHasNoMemory) {
+TEST_F(BudgetFaults, LeaveChargesUnchangedWithoutHostMemory) {
   if (!test::HeapExhausted::is_possible()) GTEST_SKIP();
   int failures_in_all = 0;
   for (std::size_t left = 0;; ++left) {
@@ -806,7 +806,7 @@ TEST_F(BudgetFaults, LeaveTheBooksAsTheyWereWhereverTheHostHasNoMemory) {
 
 // --- Threads
 
-TEST_F(BudgetResourceTest, KeepsExactBooksUnderThreads) {
+TEST_F(BudgetResourceTest, ChargesExactlyUnderThreads) {
   constexpr int thread_count = 16, steps = 300;
   const BudgetHandle root = limited(8 * kib, "root");
   BudgetResource resources[] = {{upstream, limited(6 * kib, "a", root)},
@@ -923,7 +923,7 @@ TEST_F(BudgetResourceTest, HoldsNoLockWhileItWaits) {
   }
   EXPECT_EQ(refusals, 0u);
   EXPECT_FALSE(is_late);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   waiting.join();
   ASSERT_TRUE(*late) << late->failure().text();
   full.deallocate(**late, stream);
@@ -969,7 +969,7 @@ TEST(BudgetOverPool, ChargesNothingForWhatTheHostHasFreed) {
   const Result<Block> next = resource.try_allocate({.bytes = 1 * mib, .wait = Wait::never});
   EXPECT_TRUE(next);
   if (next) resource.deallocate(*next, {});
-  sim::let_go(device, held);
+  sim::resume(device, held);
   // A guard writes to what is freed, on a stream, so its frees are passed like any other.
   GuardResource guard(pool);
   EXPECT_FALSE(guard.traits().frees_for_host_at_once);

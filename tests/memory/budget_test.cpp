@@ -75,15 +75,15 @@ TEST(Budget, TellsWhatARefusalWasAbout) {
   EXPECT_EQ(budget->used_bytes(), 768u);
 }
 
-TEST(Budget, SaysTheOneThingThatWouldHaveHelped) {
+TEST(Budget, SaysWhatWouldHelp) {
   const BudgetHandle budget = limited(1024);
   EXPECT_EQ(budget->try_charge(2048).failure().text(),
-            "budget 'test' cannot hold 2.0 KiB more: that is 1.0 KiB above its limit of 1.0 KiB, "
-            "whatever is freed. Ask for less, or raise the limit.");
+            "budget 'test' cannot hold 2.0 KiB: the request exceeds its limit of 1.0 KiB by 1.0 "
+            "KiB, even if everything else is freed. Ask for less, or raise the limit.");
   const Reservation reservation = budget->reserve(768);
   EXPECT_EQ(budget->try_charge(512).failure().text(),
             "budget 'test' cannot hold 512 B more: 768 B of 1.0 KiB in use, 768 B of it reserved. "
-            "Pay from the reservation, or end it.");
+            "Charge the request to the reservation, or end the reservation.");
 }
 
 TEST(Budget, RefusesSumsThatWouldWrap) {
@@ -162,7 +162,7 @@ TEST(Budget, RefusesAtTheLevelWithoutRoomAndUndoesTheOthers) {
   EXPECT_TRUE(root->would_fit(25));
 }
 
-TEST(Budget, AnswersWhetherBytesWouldFitAndChangesNothing) {
+TEST(Budget, WouldFitChangesNothing) {
   const BudgetHandle budget = limited(1024);
   const BudgetState before = budget->state();
   EXPECT_TRUE(budget->would_fit(0));
@@ -354,7 +354,7 @@ TEST(Budget, KeepsItsParentAlive) {
   EXPECT_EQ(parent->used_bytes(), 0u);
 }
 
-TEST(Budget, IsAsItWasWhenTheHostHasNoMemory) {
+TEST(Budget, IsUnchangedIfTheHostHasNoMemory) {
   if (!test::HeapExhausted::is_possible()) GTEST_SKIP();
   const BudgetHandle root = limited(8192, "root");
   const BudgetHandle budget = limited(4096, "child", root);
@@ -441,7 +441,7 @@ TEST(BudgetThreads, NeverPassTheLimit) {
   }
 }
 
-TEST(BudgetThreads, HaveTheLastByteOneAtATime) {
+TEST(BudgetThreads, ChargeTheLastByteOnce) {
   const BudgetHandle budget = limited(1);
   std::atomic<int> holders = 0, most = 0;
   std::vector<test::Thread> threads;

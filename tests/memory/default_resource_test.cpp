@@ -73,7 +73,7 @@ TEST(DefaultResource, IsAPoolWhateverTheDeviceCan) {
   }
 }
 
-TEST(DefaultResource, IsOneForManyThatAskAtOnce) {
+TEST(DefaultResource, IsOneForConcurrentCallers) {
   for (int round = 0; round < 50; ++round) {
     const Device device = sim::open({});
     std::atomic<int> waiting = 8;
@@ -102,7 +102,7 @@ TEST(DefaultResource, HasNoLimitOfDevices) {
   EXPECT_EQ(resources.size(), count);
 }
 
-TEST(DefaultResource, IsTriedAgainIfItCouldNotBeMade) {
+TEST(DefaultResource, IsRetriedAfterAFailure) {
   if (!test::HeapExhausted::is_possible()) GTEST_SKIP() << "needs our operator new";
   const Device device = sim::open({});
   int failures = 0;
@@ -139,7 +139,7 @@ TEST(DefaultResource, IsWhatWasSet) {
   EXPECT_NE(built_in, next);
 }
 
-TEST(DefaultResource, IsRestoredByGivingTheOldOneBack) {
+TEST(DefaultResource, IsRestoredBySettingTheOldOne) {
   const Device device = sim::open({});
   const ResourceHandle built_in = default_resource(device);
   const ResourceHandle old =
@@ -242,9 +242,10 @@ TEST(DefaultResource, IsRefusedAfterItsShutdown) {
   const Result<ResourceHandle> refused = try_default_resource(device);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().code(), ErrorCode::after_shutdown);
-  EXPECT_EQ(refused.failure().text(), "the default resource of '" + std::string(device.spec()) +
-                                          "' was asked for after it was shut down. Shut it down "
-                                          "when nothing uses it any more.");
+  EXPECT_EQ(refused.failure().text(),
+            "the default resource of '" + std::string(device.spec()) +
+                "' was requested after its shutdown. Shut it down after the "
+                "last use.");
   EXPECT_THROW(static_cast<void>(default_resource_ref(device)), AfterShutdown);
   EXPECT_THROW(set_default_resource(device, last), AfterShutdown);
   EXPECT_THROW(set_default_resource(device, nullptr), AfterShutdown);
@@ -330,7 +331,7 @@ TEST(DefaultResource, CanBeSetWhileOthersAsk) {
   set_default_resource(device, nullptr);
 }
 
-TEST(DefaultResource, GoesWithItsDeviceWhileOthersAsk) {
+TEST(DefaultResource, EndsWithItsDeviceDuringConcurrentCalls) {
   for (int round = 0; round < 100; ++round) {
     test::FakeDevice fake;
     test::Thread other([device = fake.device]() mutable {
@@ -393,7 +394,7 @@ TEST(DefaultResourceDeathTest, PrintsAWriteBeyondABlockThatNobodyLooksFor) {
         }
         std::_Exit(0);
       },
-      testing::ExitedWithCode(0), "tern: somebody wrote beyond the block of 100 B .*'short'");
+      testing::ExitedWithCode(0), "tern: a write went outside the block of 100 B .*'short'");
 }
 
 }  // namespace

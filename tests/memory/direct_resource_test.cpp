@@ -43,7 +43,7 @@ TEST(DirectResource, RefusesWhatIsNoDeviceOrNoKind) {
   EXPECT_THROW(DirectResource(sim::open({}), MemoryKind::mapped), InvalidArgument);
 }
 
-TEST(DirectResource, HasNothingToUseAgain) {
+TEST(DirectResource, HasNoMemoryToReuse) {
   const Device device = sim::open({});
   const Stream stream(device);
   DirectResource resource(device);
@@ -65,7 +65,7 @@ TEST(DirectResource, CountsItsPeak) {
   EXPECT_EQ(resource.statistics().peak_live_bytes, 3072u);
 }
 
-TEST(DirectResource, TakesMemoryBackFromADeviceThatIsLost) {
+TEST(DirectResource, FreesMemoryOfALostDevice) {
   const Device device = sim::open({});
   const Stream stream(device);
   DirectResource resource(device);

@@ -64,7 +64,7 @@ TEST(DriverResource, NamesTheDefaultStreamWhereTheDriverHasTheOrderOfStreams) {
   EXPECT_FALSE(by_host.last_stream);
 }
 
-TEST(DriverResource, TellsTheDriverAgainWhatItWasAskedFor) {
+TEST(DriverResource, RepeatsTheFreeWithTheSameArguments) {
   MadeUpResource resource(sim::open({}), MadeUpResource::Order::host);
   const Block plain = resource.allocate({.bytes = 100});
   const Block aligned = resource.allocate({.bytes = 64, .alignment = 1024});
@@ -77,7 +77,7 @@ TEST(DriverResource, TellsTheDriverAgainWhatItWasAskedFor) {
   EXPECT_EQ(resource.last_given_alignment, 0u);
 }
 
-TEST(DriverResource, KeepsABlockLiveThatTheDriverWouldNotTake) {
+TEST(DriverResource, KeepsABlockLiveIfTheDriverFailsToFreeIt) {
   MadeUpResource resource(sim::open({}), MadeUpResource::Order::host);
   const Block block = resource.allocate({.bytes = 64});
   resource.does_give_fail = true;
@@ -92,7 +92,7 @@ TEST(DriverResource, KeepsABlockLiveThatTheDriverWouldNotTake) {
   EXPECT_EQ(resource.statistics().live_bytes, 0u);
 }
 
-TEST(DriverResource, SaysInItsOwnWordsThatNothingIsUsedAgain) {
+TEST(DriverResource, RejectsRequestsForReuseOnlyByName) {
   MadeUpResource resource(sim::open({}), MadeUpResource::Order::host);
   const Result<Block> refused = resource.try_allocate({.bytes = 64, .source = Source::recycled});
   ASSERT_FALSE(refused);
@@ -101,7 +101,7 @@ TEST(DriverResource, SaysInItsOwnWordsThatNothingIsUsedAgain) {
   EXPECT_EQ(resource.statistics().refusals, 1u);
 }
 
-TEST(DriverResource, PutsMemoryBackThatCannotBeAccountedFor) {
+TEST(DriverResource, FreesMemoryItCannotTrack) {
   if (!test::HeapExhausted::is_possible()) GTEST_SKIP() << "needs our operator new";
   MadeUpResource resource(sim::open({}), MadeUpResource::Order::host);
   std::vector<Block> blocks;

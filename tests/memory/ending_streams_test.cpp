@@ -106,7 +106,7 @@ TEST_F(EndingStreams, OfAPool) { race(device, *pool); }
 
 /// The owner begins to end the stream at the very moment the pool tells it of a free: the end
 /// waits.
-TEST(EndingStream, WaitsUntilItIsToldOfAFree) {
+TEST(EndingStream, WaitsUntilAConcurrentFreeIsQueued) {
   const test::FakeDevice fake({.describe = [](DeviceInfo& info) { info.wants_notes = true; }});
   PoolResource resource(fake.device);
   const Stream first(fake.device);

@@ -94,7 +94,7 @@ TEST_F(FaultResourceTest, FailsAfterTheUpstreamHasAllocated) {
   EXPECT_EQ(resource.failed_requests(), 1u);
 }
 
-TEST_F(FaultResourceTest, SaysWhichRuleItWas) {
+TEST_F(FaultResourceTest, NamesTheRuleThatHit) {
   resource.set_rules({{.nth = 9}, {.tag = Tag("weights"), .code = ErrorCode::device_lost}});
   const CallSite here = CallSite::here();
   const Result<Block> refused =
@@ -103,11 +103,11 @@ TEST_F(FaultResourceTest, SaysWhichRuleItWas) {
   EXPECT_EQ(refused.failure().code(), ErrorCode::device_lost);
   EXPECT_EQ(refused.failure().site().line, here.line);
   EXPECT_EQ(refused.failure().text(),
-            "1.5 KiB with tag 'weights' were refused on purpose, by fault rule 2 at its call 1. "
-            "Take the rule out if that is not wanted.");
+            "fault rule 2 rejected an allocation of 1.5 KiB with tag 'weights' at its call 1. "
+            "Remove the rule to allow it.");
 }
 
-TEST_F(FaultResourceTest, CountsForEveryRuleWhicheverHits) {
+TEST_F(FaultResourceTest, CountsCallsForEveryRule) {
   resource.set_rules({{.nth = 1}, {.nth = 2}});
   EXPECT_EQ(run(3), "xx.");
 }
@@ -120,7 +120,7 @@ TEST_F(FaultResourceTest, FailsByTheFirstRuleThatHits) {
   EXPECT_EQ(refused.failure().number("rule"), 1u);
 }
 
-TEST_F(FaultResourceTest, FailsTheNextOnes) {
+TEST_F(FaultResourceTest, FailsTheNextCalls) {
   resource.fail_next();
   EXPECT_EQ(run(2), "x.");
   resource.fail_next(2);
@@ -154,7 +154,7 @@ TEST_F(FaultResourceTest, FailsFreesByTagAndNeverCountsMistakes) {
   EXPECT_TRUE(resource.try_deallocate(block, {}));
 }
 
-TEST_F(FaultResourceTest, RefusesRulesThatCannotBe) {
+TEST_F(FaultResourceTest, RejectsInvalidRules) {
   resource.set_rules({{.every = 2}});
   EXPECT_THROW(resource.set_rules({{.rate = 1.5}}), InvalidArgument);
   EXPECT_THROW(resource.set_rules({{.rate = -0.5}}), InvalidArgument);
@@ -164,13 +164,13 @@ TEST_F(FaultResourceTest, RefusesRulesThatCannotBe) {
   EXPECT_EQ(run(2), ".x");  // the old ones stay
 }
 
-TEST_F(FaultResourceTest, NeverHitsRequestsForNothing) {
+TEST_F(FaultResourceTest, IgnoresRequestsOfZeroBytes) {
   resource.set_rules({{}});
   EXPECT_TRUE(resource.try_allocate({.bytes = 0}));
   EXPECT_EQ(resource.failed_requests(), 0u);
 }
 
-TEST_F(FaultResourceTest, FailsAsManyWhateverTheThreads) {
+TEST_F(FaultResourceTest, FailsTheSameNumberForAnyThreads) {
   resource.set_rules({{.every = 4}});
   std::vector<test::Thread> workers;
   for (int t = 0; t < 8; ++t) {

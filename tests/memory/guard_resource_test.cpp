@@ -44,7 +44,7 @@ class GuardResourceTest : public testing::Test {
   GuardResource holding{upstream, {.quarantine_bytes = 4096}};
 };
 
-TEST_F(GuardResourceTest, StandsBetweenTwoBands) {
+TEST_F(GuardResourceTest, PutsABandBeforeAndAfterABlock) {
   const Block block = take(1000);
   EXPECT_EQ(block.bytes, 1000u);
   EXPECT_EQ(upstream->statistics().live_bytes, 1000u + 256 + 256);
@@ -83,7 +83,7 @@ TEST_F(GuardResourceTest, NamesBlockAndLinesOfAnOverrunByOneByte) {
   EXPECT_EQ(upstream->statistics().live_bytes, 0u);
 }
 
-TEST_F(GuardResourceTest, LooksOnDemand) {
+TEST_F(GuardResourceTest, ChecksOnDemand) {
   const Block block = take(100);
   EXPECT_TRUE(resource.try_check(block, stream));
   poke(block, 100, stream);
@@ -108,13 +108,13 @@ TEST_F(GuardResourceTest, PoisonsInTheOrderOfTheStream) {
   const Block next = take(4096);
   stream.fill(static_cast<std::byte*>(next.address), 4096, std::byte{9});
   stream.copy(in.data(), next.address, 4096);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   EXPECT_EQ(in, std::vector<std::byte>(4096, std::byte{9}));
   EXPECT_TRUE(resource.try_deallocate(next, stream));
 }
 
-TEST_F(GuardResourceTest, HoldsFreedBlocksBackInOrder) {
+TEST_F(GuardResourceTest, QuarantinesFreedBlocksInOrder) {
   std::vector<Block> blocks;
   for (int i = 0; i < 4; ++i) {
     blocks.push_back(holding.allocate({.bytes = 1024, .stream = stream}));  // 1536 with bands
@@ -142,7 +142,7 @@ TEST_F(GuardResourceTest, TrimsOnlyWhatItsStreamHasPassed) {
   const std::uint64_t hold = sim::hold(stream);  // a mark covers what comes before it is asked for
   EXPECT_EQ(holding.trim(0), 0u);
   EXPECT_EQ(state_of(block.generation), BlockState::quarantined);
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   EXPECT_EQ(holding.trim(0), 1536u);
 }
@@ -164,7 +164,7 @@ TEST_F(GuardResourceTest, FindsAUseAfterTheFree) {
   EXPECT_EQ(holding.hits(), 1u);
 }
 
-TEST_F(GuardResourceTest, HoldsBackWhatItCouldNotWaitFor) {
+TEST_F(GuardResourceTest, KeepsBlocksItCouldNotWaitFor) {
   const Stream other(device);
   // Whichever wait of the free that is one too many is refused: poison may still be on its way.
   for (int wait = 1; wait <= 8; ++wait) {
@@ -186,7 +186,7 @@ TEST_F(GuardResourceTest, HoldsBackWhatItCouldNotWaitFor) {
   }
 }
 
-TEST_F(GuardResourceTest, GivesQuarantineBackAtItsEndThoughItCouldNotWaitForIt) {
+TEST_F(GuardResourceTest, FreesQuarantineAtItsEndEvenIfTheWaitFails) {
   for (const char* plan : {"sync#1=fail", "sync#1=fail, sync#2=fail"}) {
     {
       GuardResource brief(upstream, {.quarantine_bytes = mib});
@@ -198,7 +198,7 @@ TEST_F(GuardResourceTest, GivesQuarantineBackAtItsEndThoughItCouldNotWaitForIt) 
   }
 }
 
-TEST_F(GuardResourceTest, GivesQuarantineBackAtItsEnd) {
+TEST_F(GuardResourceTest, FreesQuarantineAtItsEnd) {
   {
     GuardResource brief(upstream, {.quarantine_bytes = mib});
     EXPECT_TRUE(brief.try_deallocate(brief.allocate({.bytes = 64, .stream = stream}), stream));
@@ -207,7 +207,7 @@ TEST_F(GuardResourceTest, GivesQuarantineBackAtItsEnd) {
   EXPECT_EQ(upstream->statistics().live_bytes, 0u);
 }
 
-TEST_F(GuardResourceTest, LeavesNothingBehindWhateverFails) {
+TEST_F(GuardResourceTest, LeaksNothingWhicheverUpstreamCallFails) {
   for (const char* what : {"fill", "copy", "allocate", "release", "sync", "record"}) {
     for (int n = 1; n <= 6; ++n) {
       for (const char* end : {"", "+"}) {

@@ -90,7 +90,7 @@ TEST(CallbackSink, CallsItsFunction) {
   EXPECT_THROW(CallbackSink(nullptr), InvalidArgument);
 }
 
-TEST(NullSink, TakesEverything) { EXPECT_TRUE(NullSink().write(record_of(1))); }
+TEST(NullSink, AcceptsEverything) { EXPECT_TRUE(NullSink().write(record_of(1))); }
 
 }  // namespace
 }  // namespace tern

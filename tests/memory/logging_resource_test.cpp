@@ -120,7 +120,7 @@ TEST_F(LoggingResourceTest, CutsMessagesBetweenTwoCharacters) {
   EXPECT_EQ(last().message(), exact);
 }
 
-TEST_F(LoggingResourceTest, IsNotHarmedByASinkThatThrows) {
+TEST_F(LoggingResourceTest, SurvivesASinkThatThrows) {
   auto throwing = std::make_shared<CallbackSink>([](const LogRecord&) { throw 1; });
   LoggingResource logged(upstream, throwing);
   const Result<Block> block = logged.try_allocate({.bytes = 64});
@@ -134,7 +134,7 @@ TEST_F(LoggingResourceTest, IsNotHarmedByASinkThatThrows) {
   EXPECT_EQ(resource.dropped_records(), 0u);
 }
 
-TEST_F(LoggingResourceTest, IsNotHarmedByASinkThatFails) {
+TEST_F(LoggingResourceTest, SurvivesASinkThatFails) {
   LoggingResource logged(upstream, std::make_shared<FileSink>("/dev/full"));
   const Result<Block> block = logged.try_allocate({.bytes = 64});
   ASSERT_TRUE(block);
@@ -142,7 +142,7 @@ TEST_F(LoggingResourceTest, IsNotHarmedByASinkThatFails) {
   EXPECT_EQ(logged.dropped_records(), 2u);
 }
 
-TEST_F(LoggingResourceTest, LetsASinkAllocateWithoutEnd) {
+TEST_F(LoggingResourceTest, SurvivesASinkThatAllocates) {
   LoggingResource* self = nullptr;
   int records = 0;
   auto greedy = std::make_shared<CallbackSink>([&](const LogRecord&) {

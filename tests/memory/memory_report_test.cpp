@@ -23,7 +23,7 @@ std::size_t sum_of(const MemoryReport& report) {
                          [](std::size_t sum, const auto& one) { return sum + one.bytes; });
 }
 
-TEST(MemoryReport, HasWhatIsUsedByTag) {
+TEST(MemoryReport, ListsUsageByTag) {
   const Device device = sim::open({});
   const auto pool = std::make_shared<PoolResource>(device);
   TrackingResource outer(pool);
@@ -44,7 +44,7 @@ TEST(MemoryReport, HasWhatIsUsedByTag) {
   for (const Block& block : {large, one, other}) outer.deallocate(block, {});
 }
 
-TEST(MemoryReport, HasTheBlocksOfAGuardAndNotThoseAroundThem) {
+TEST(MemoryReport, ListsGuardedBlocksOnce) {
   const Device device = sim::open({});
   GuardResource guard(std::make_shared<PoolResource>(device));
   const Block block = guard.allocate({.bytes = 100, .tag = "guarded"});

@@ -26,7 +26,7 @@ class OwnedBlockTest : public testing::Test {
   ResourceHandle resource = std::make_shared<AsyncResource>(device);
 };
 
-TEST_F(OwnedBlockTest, GivesEachByteBackOnce) {
+TEST_F(OwnedBlockTest, FreesEachByteOnce) {
   {
     const OwnedBlock a = take(1000);
     OwnedBlock b = take(2000);
@@ -42,7 +42,7 @@ TEST_F(OwnedBlockTest, GivesEachByteBackOnce) {
   EXPECT_TRUE(sim::leaks(device).empty());
 }
 
-TEST_F(OwnedBlockTest, HasNothingAfterItWasMoved) {
+TEST_F(OwnedBlockTest, IsEmptyAfterAMove) {
   OwnedBlock from = take(1000);
   const OwnedBlock to = std::move(from);
   EXPECT_FALSE(from);
@@ -60,7 +60,7 @@ TEST_F(OwnedBlockTest, HasNothingAfterItWasMoved) {
   EXPECT_TRUE(to);
 }
 
-TEST_F(OwnedBlockTest, FreesWhatItHadWhenItIsGivenAnother) {
+TEST_F(OwnedBlockTest, AssignmentFreesTheOldBlock) {
   OwnedBlock one = take(1000);
   one = take(64);
   EXPECT_EQ(live(), 64u);
@@ -72,7 +72,7 @@ TEST_F(OwnedBlockTest, FreesWhatItHadWhenItIsGivenAnother) {
   EXPECT_EQ(live(), 0u);
 }
 
-TEST_F(OwnedBlockTest, GivesItsBlockUp) {
+TEST_F(OwnedBlockTest, ReleasesItsBlock) {
   OwnedBlock owner = take(1000);
   const Block block = owner.release();
   EXPECT_FALSE(owner);
@@ -82,7 +82,7 @@ TEST_F(OwnedBlockTest, GivesItsBlockUp) {
   EXPECT_EQ(live(), 0u);
 }
 
-TEST_F(OwnedBlockTest, SaysWhatItOwns) {
+TEST_F(OwnedBlockTest, DescribesItsBlock) {
   OwnedBlock owner = take(1536);
   const Block block = owner.block();
   const std::string text = owner.text();
@@ -97,7 +97,7 @@ TEST_F(OwnedBlockTest, SaysWhatItOwns) {
   const std::uint64_t hold = sim::hold(stream);
   ASSERT_TRUE(resource->try_deallocate(block, stream));
   EXPECT_TRUE(owner.text().ends_with(", retired")) << owner.text();
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   EXPECT_TRUE(owner.text().ends_with(", freed")) << owner.text();
   static_cast<void>(owner.release());
@@ -118,7 +118,7 @@ TEST_F(OwnedBlockTest, FreesInTheOrderOfItsStream) {
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
-TEST_F(OwnedBlockTest, FreesOnTheStreamItWasToldLast) {
+TEST_F(OwnedBlockTest, FreesOnTheLastSetStream) {
   const Stream other(device, {.name = "other"});
   OwnedBlock block = take(4096);
   other.wait(stream.mark());
@@ -158,7 +158,7 @@ TEST_F(OwnedBlockTest, OwnsBlocksOfNoBytes) {
   EXPECT_FALSE(empty);
 }
 
-TEST_F(OwnedBlockTest, IsRefusedAsTheResourceRefuses) {
+TEST_F(OwnedBlockTest, FailsLikeItsResource) {
   sim::set_faults(device, "allocate#1=oom");
   EXPECT_EQ(OwnedBlock::try_allocate(resource, {.bytes = 64}).failure().code(),
             ErrorCode::out_of_memory);

@@ -44,7 +44,7 @@ TEST(PoolEdges, RemembersARefusalForItsAlignmentOnly) {
   for (const Block& block : {first, *plain, last}) pool.deallocate(block, {});
 }
 
-TEST(PoolEdges, GivesAStreamAllItHasFreedBeforeItRefuses) {
+TEST(PoolEdges, GivesAStreamItsOwnFreedMemoryBeforeFailing) {
   const Device device = sim::open({.policy = sim::Policy::lazy, .memory_bytes = 64 * mib});
   const Stream stream(device);
   PoolResource pool(device, {.limit_bytes = 8 * mib});
@@ -63,7 +63,7 @@ TEST(PoolEdges, GivesAStreamAllItHasFreedBeforeItRefuses) {
   EXPECT_TRUE(pool.check_invariants());
 }
 
-TEST(PoolEdges, WaitsForTheStreamThatFreedAndNotForTheOneBeforeItInItsSlot) {
+TEST(PoolEdges, WaitsForTheFreeingStreamNotForThePreviousStreamOfTheSlot) {
   test::FakeDevice fake;
   PoolResource pool(fake.device);
   auto old = std::make_unique<Stream>(fake.device);
@@ -94,7 +94,7 @@ class SeenOpen final : public StreamRef {
   StreamState then_;
 };
 
-TEST(PoolEdges, WaitsForTheStreamThatFreedAndNotForTheOneThatFreesTooLateInItsSlot) {
+TEST(PoolEdges, WaitsForTheFreeingStreamNotForTheNextStreamOfTheSlot) {
   // The last one is kept with what the next stream has freed, or makes the older half of it leave.
   for (const std::size_t count : {std::size_t{1}, pool::StreamCache::max_per_class}) {
     test::FakeDevice fake;
@@ -122,7 +122,7 @@ TEST(PoolEdges, WaitsForTheStreamThatFreedAndNotForTheOneThatFreesTooLateInItsSl
   }
 }
 
-TEST(PoolEdges, HasDescriptorsLeftForWhoAsksTheDriver) {
+TEST(PoolEdges, KeepsDescriptorsForDriverRequests) {
   // While one request waits for the driver others cut up what is free. Whatever they leave of the
   // spare descriptors, the first needs some when it comes back.
   for (const Call call : {Call::create_pages, Call::map}) {
@@ -153,7 +153,7 @@ TEST(PoolEdges, HasDescriptorsLeftForWhoAsksTheDriver) {
   }
 }
 
-TEST(PoolEdges, CountsPagesThatStayWhereTheyShouldNot) {
+TEST(PoolEdges, CountsStuckPages) {
   test::FakeDevice fake;
   PoolResource pool(fake.device, {.limit_bytes = 64 * mib});
   std::vector<Block> blocks;
@@ -178,7 +178,7 @@ TEST(PoolEdges, CountsPagesThatStayWhereTheyShouldNot) {
   pool.deallocate(small, {});
 }
 
-TEST(PoolEdges, DoesNotBeginWithMoreThanMemoryCanHave) {
+TEST(PoolEdges, RejectsAnImpossibleInitialSize) {
   const Device device = sim::open({.memory_bytes = 64 * mib});
   for (const PoolBacking backing : {PoolBacking::pages, PoolBacking::segments}) {
     for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 2 * mib + 1, SIZE_MAX / 2 + 2}) {
@@ -188,7 +188,7 @@ TEST(PoolEdges, DoesNotBeginWithMoreThanMemoryCanHave) {
   }
 }
 
-TEST(PoolEdges, UsesItsAddressesAgain) {
+TEST(PoolEdges, ReusesAddresses) {
   // The device has addresses for four times its memory.
   const Device device = sim::open({.memory_bytes = 64 * mib});
   PoolResource pool(device);
@@ -205,7 +205,7 @@ TEST(PoolEdges, UsesItsAddressesAgain) {
   EXPECT_TRUE(pool.check_invariants());
 }
 
-TEST(PoolEdges, GivesALargeBlockThatBeginsWithNoPageIfThereIsNoOther) {
+TEST(PoolEdges, UsesALargeRangeThatIsNotPageAlignedIfThereIsNoOther) {
   // No addresses are left to put pages together at: of four times the memory others have three.
   const Device device = sim::open({.memory_bytes = 24 * mib});
   void* const taken = device.try_reserve(72 * mib).value();
@@ -223,7 +223,7 @@ TEST(PoolEdges, GivesALargeBlockThatBeginsWithNoPageIfThereIsNoOther) {
   EXPECT_TRUE(device.try_unreserve(taken, 72 * mib));
 }
 
-TEST(PoolEdges, TellsOfALossInsteadOfGivingMemoryOfIt) {
+TEST(PoolEdges, ReportsALostDeviceInsteadOfAllocating) {
   const Device device = sim::open({.policy = sim::Policy::lazy, .memory_bytes = 64 * mib});
   const Stream a(device), b(device);
   PoolResource pool(device, {.limit_bytes = 8 * mib});
@@ -237,7 +237,7 @@ TEST(PoolEdges, TellsOfALossInsteadOfGivingMemoryOfIt) {
   EXPECT_TRUE(pool.check_invariants());
 }
 
-TEST(PoolEdges, TriesAgainToMakeRoomWhereTheDriverDidNotTakeASegment) {
+TEST(PoolEdges, RetriesAfterASegmentCouldNotBeFreed) {
   test::FakeDevice fake;
   PoolResource pool(fake.device, {.limit_bytes = 128 * mib, .backing = PoolBacking::segments});
   for (const std::size_t bytes : {40 * mib, 48 * mib}) {
@@ -250,7 +250,7 @@ TEST(PoolEdges, TriesAgainToMakeRoomWhereTheDriverDidNotTakeASegment) {
   pool.deallocate(*large, {});
 }
 
-TEST(PoolEdges, WaitsForAStreamThatOnlyHitAndHasEnded) {
+TEST(PoolEdges, WaitsForAnEndedStreamThatOnlyHitTheCache) {
   // The host frees into the cache that streams are given pinned blocks from. A stream that has its
   // first block from there, and ends with work on it, must leave a mark.
   for (const MemoryKind kind : {MemoryKind::pinned, MemoryKind::managed}) {
@@ -273,7 +273,7 @@ TEST(PoolEdges, WaitsForAStreamThatOnlyHitAndHasEnded) {
   }
 }
 
-TEST(PoolEdges, KnowsWhoGuardsABlockWhileAnotherThreadFreesIt) {
+TEST(PoolEdges, LocksTheRightCacheDuringAConcurrentFree) {
   const Device device = sim::open({.memory_bytes = 64 * mib, .check = false});
   const Stream a(device), b(device);
   PoolResource pool(device);
@@ -304,7 +304,7 @@ TEST(PoolEdges, WaitsForAStreamThatHasEndedBeforeItsBlockIsFree) {
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
-TEST(PoolEdges, EndsWhenItsMemoryIsNoLongerInUse) {
+TEST(PoolEdges, DestructionWaitsForMemoryInUse) {
   for (const PoolBacking backing : {PoolBacking::pages, PoolBacking::segments}) {
     const Device device = sim::open({.policy = sim::Policy::lazy, .memory_bytes = 64 * mib});
     const Stream stream(device);
@@ -319,7 +319,7 @@ TEST(PoolEdges, EndsWhenItsMemoryIsNoLongerInUse) {
   }
 }
 
-TEST(PoolEdges, GivesALargerBlockThatItsStreamHasWithTheSizeThatIsGranted) {
+TEST(PoolEdges, ReusesALargerBlockWithTheGrantedSize) {
   test::FakeDevice fake({.describe = [](DeviceInfo& info) { info.total_bytes = 2048 * mib; }});
   const Stream stream(fake.device), other(fake.device);
   PoolResource pool(fake.device, {.thread_caches = true});
@@ -341,7 +341,7 @@ TEST(PoolEdges, GivesALargerBlockThatItsStreamHasWithTheSizeThatIsGranted) {
   EXPECT_TRUE(pool.check_invariants());
 }
 
-TEST(PoolEdges, TakesBackNoBlockOfAnotherPool) {
+TEST(PoolEdges, RejectsBlocksOfAnotherPool) {
   const Device device = sim::open({.memory_bytes = 64 * mib});
   PoolResource pool(device), other(device);
   const Block block = pool.allocate({.bytes = 1000});
@@ -352,7 +352,7 @@ TEST(PoolEdges, TakesBackNoBlockOfAnotherPool) {
   EXPECT_TRUE(pool.try_deallocate(block, {}));
 }
 
-TEST(PoolEdges, LosesNothingWhereAPlaceHasCountedToTheEnd) {
+TEST(PoolEdges, ReplacesExhaustedGenerationsWithoutLoss) {
   // A large device, so that a cache is.
   test::FakeDevice fake({.describe = [](DeviceInfo& info) { info.total_bytes = 2048 * mib; }});
   const Stream stream(fake.device);
@@ -372,7 +372,7 @@ TEST(PoolEdges, LosesNothingWhereAPlaceHasCountedToTheEnd) {
   pool.deallocate(again, stream);
 }
 
-TEST(PoolEdges, HasNoStreamToWaitForWhereAPinnedBlockGetsNoOtherPlace) {
+TEST(PoolEdges, SurvivesAnExhaustedGenerationOfAPinnedBlock) {
   if (!test::HeapExhausted::is_possible()) GTEST_SKIP() << "needs our operator new";
   test::FakeDevice fake;
   const Stream stream(fake.device);
@@ -425,7 +425,7 @@ TEST(PoolEdges, KeepsMemoryThatIsUsedAgainAndAgain) {
   EXPECT_EQ(pool.pool_statistics().page_calls, calls);
 }
 
-TEST(PoolEdges, GivesIdleMemoryBackByItself) {
+TEST(PoolEdges, TrimsIdleMemoryAutomatically) {
   if (test::has_few_addresses) GTEST_SKIP() << "the sanitizer leaves too few addresses";
   const Device device = sim::open({.memory_bytes = 2 * gib, .check = false});
   PoolResource pool(device, {.idle_ms = 1});
@@ -438,7 +438,7 @@ TEST(PoolEdges, GivesIdleMemoryBackByItself) {
   EXPECT_TRUE(pool.check_invariants());
 }
 
-TEST(PoolEdges, KeepsIdleMemoryItWasToldToKeep) {
+TEST(PoolEdges, KeepsIdleMemoryIfAutoTrimIsOff) {
   if (test::has_few_addresses) GTEST_SKIP() << "the sanitizer leaves too few addresses";
   const Device device = sim::open({.memory_bytes = 2 * gib, .check = false});
   for (const PoolOptions& options : {PoolOptions{.auto_trim = false, .idle_ms = 1},
@@ -466,7 +466,7 @@ TEST(PoolEdges, KnowsThePeakOfOneStreamToTheByte) {
   EXPECT_EQ(pool.statistics().peak_live_bytes, 3 * mib);
 }
 
-TEST(PoolEdges, RemembersNoRefusalWhereAStreamHasFreedMeanwhile) {
+TEST(PoolEdges, ForgetsAFailureAfterAFree) {
   test::FakeDevice fake;
   const Stream b(fake.device), c(fake.device);
   PoolResource pool(fake.device, {.limit_bytes = 8 * mib, .initial_bytes = 8 * mib});
@@ -483,7 +483,7 @@ TEST(PoolEdges, RemembersNoRefusalWhereAStreamHasFreedMeanwhile) {
   pool.deallocate(*fits, {});
 }
 
-TEST(PoolEdges, AnswersAForkedChildWhateverLockWasHeld) {
+TEST(PoolEdges, WorksInAForkedChildWhicheverLockWasHeld) {
   if (test::is_sanitized) GTEST_SKIP() << "forks of several threads";
   const Device device = sim::open({.memory_bytes = 64 * mib, .check = false});
   PoolResource pool(device, {.limit_bytes = 32 * mib});
@@ -519,26 +519,27 @@ TEST(PoolEdges, SaysByHowMuchARequestIsAboveTheLimit) {
   const Result<Block> one_more = pool.try_allocate({.bytes = 64 * mib + 1});
   ASSERT_FALSE(one_more);
   EXPECT_EQ(one_more.failure().text(),
-            "a pool on 'sim:0' cannot allocate 64.0 MiB, which takes 66.0 MiB: its limit of 64.0 "
-            "MiB has room for 64.0 MiB in pages of 2.0 MiB, 2.0 MiB too few, whatever is freed. "
-            "Raise the limit, or ask for less.");
+            "a pool on 'sim:0' cannot allocate 64.0 MiB, which needs 66.0 MiB: its limit of 64.0 "
+            "MiB allows 64.0 MiB in pages of 2.0 MiB, 2.0 MiB too few, even if everything is "
+            "freed. Raise the limit, or ask for less.");
   // Less than a page is no page.
   PoolResource small(device, {.limit_bytes = 1 * mib});
   const Result<Block> none = small.try_allocate({.bytes = 256});
   ASSERT_FALSE(none);
   EXPECT_EQ(none.failure().text(),
-            "a pool on 'sim:0' cannot allocate 256 B, which takes 256 B: its limit of 1.0 MiB has "
-            "room for 0 B in pages of 2.0 MiB, 256 B too few, whatever is freed. Raise the limit, "
-            "or ask for less.");
+            "a pool on 'sim:0' cannot allocate 256 B, which needs 256 B: its limit of 1.0 MiB "
+            "allows 0 B in pages of 2.0 MiB, 256 B too few, even if everything is freed. Raise the "
+            "limit, or ask for less.");
   PoolResource segments(device, {.limit_bytes = 1 * mib, .backing = PoolBacking::segments});
   const Result<Block> above = segments.try_allocate({.bytes = 1 * mib + 1});
   ASSERT_FALSE(above);
-  EXPECT_EQ(above.failure().text(),
-            "a pool on 'sim:0' cannot allocate 1.0 MiB, which takes 1.0 MiB: that is 256 B above "
-            "its limit of 1.0 MiB, whatever is freed. Raise the limit, or ask for less.");
+  EXPECT_EQ(
+      above.failure().text(),
+      "a pool on 'sim:0' cannot allocate 1.0 MiB, which needs 1.0 MiB: the request exceeds its "
+      "limit of 1.0 MiB by 256 B, even if everything is freed. Raise the limit, or ask for less.");
 }
 
-TEST(PoolEdges, PutsSmallBlocksTogetherWhereMemoryIsShort) {
+TEST(PoolEdges, PacksSmallBlocksIfMemoryIsShort) {
   const Device device = sim::open({.memory_bytes = 64 * mib});
   for (const std::size_t limit : {8 * mib, 32 * mib}) {
     PoolResource pool(device, {.limit_bytes = limit, .initial_bytes = 8 * mib});
@@ -557,7 +558,7 @@ TEST(PoolEdges, PutsSmallBlocksTogetherWhereMemoryIsShort) {
   }
 }
 
-TEST(PoolEdges, KnowsThatFreeSegmentsMakeRoomForALargerOne) {
+TEST(PoolEdges, FreesSegmentsForALargerOne) {
   const Device device = sim::open({.memory_bytes = 256 * mib});
   PoolResource pool(device, {.limit_bytes = 130 * mib, .backing = PoolBacking::segments});
   std::vector<Block> blocks;

@@ -4,7 +4,7 @@
 // In each scenario the first call fails, then the second, until none is left to fail; once, for
 // ever, or every second one from there. Whatever happens the answer is a typed one, the books
 // agree, a refused call has changed nothing that is live, the same call succeeds without the fault,
-// and in the end everything goes back. TESTS_IN_FULL=1 tries every call, not a sample.
+// and in the end everything goes back. LONG_TESTS=1 tries every call, not a sample.
 //
 // The heap is tried on the host device only: the simulated one keeps its own books on it, and is
 // not made for a host without memory.
@@ -559,7 +559,7 @@ std::vector<sim::Policy> every_policy() {
   return {sim::Policy::lazy, sim::Policy::eager, sim::Policy::random, sim::Policy::stall_one};
 }
 
-TEST(PoolFaults, LeaveItWholeWhateverTheDriverRefuses) {
+TEST(PoolFaults, LeaveThePoolIntactWhicheverCallFails) {
   std::size_t points = 0;
   const auto try_all = [&](const Scenario& scenario, sim::Policy policy, const char* fault_class,
                            const char* kind, Mode mode) {
@@ -592,7 +592,7 @@ TEST(PoolFaults, LeaveItWholeWhateverTheDriverRefuses) {
   EXPECT_GE(points, test::in_full() ? 10'000u : 1500u);
 }
 
-TEST(PoolFaults, LeaveItWholeWhateverTwoCallsTheDriverRefuses) {
+TEST(PoolFaults, LeaveThePoolIntactWhicheverTwoCallsFail) {
   const std::vector<std::pair<const char*, const char*>> pairs = {
       {"map", "release"}, {"allocate", "release"}, {"allocate", "map"},
       {"wait", "query"},  {"record", "query"},     {"record", "sync"}};
@@ -623,7 +623,7 @@ TEST(PoolFaults, LeaveItWholeWhateverTwoCallsTheDriverRefuses) {
   EXPECT_GE(points, 100u);
 }
 
-TEST(PoolFaults, LeaveItWholeWithoutHostMemory) {
+TEST(PoolFaults, LeaveThePoolIntactWithoutHostMemory) {
   if (!test::HeapExhausted::is_possible()) GTEST_SKIP();
   using test::HeapExhausted;
   std::size_t points = 0;

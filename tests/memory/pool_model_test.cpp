@@ -2,7 +2,7 @@
 // the sums, the errors. The model is a map of addresses and a few integers.
 //
 // The pools are small, so that every rung of the ladder is used, and the sum of what happened shows
-// that it was. TESTS_IN_FULL=1 in the environment runs ten million operations.
+// that it was. LONG_TESTS=1 in the environment runs ten million operations.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -406,7 +406,7 @@ class Program {
     }
     ASSERT_GE(now.peak_held_bytes, now.held_bytes);
     ASSERT_LE(all.peak_live_bytes, now.peak_held_bytes);
-    ASSERT_EQ(now.cache_hits + now.own_in_flight_hits + now.quiescent_hits + now.steals +
+    ASSERT_EQ(now.cache_hits + now.own_in_flight_hits + now.available_hits + now.steals +
                   now.grown_hits + now.remapped_hits,
               allocations_);
     ASSERT_EQ(now.pages_created - now.pages_released,
@@ -443,7 +443,7 @@ class Sums {
     const auto count = [this](const char* name, std::uint64_t value) { sums_[name] += value; };
     count("cache_hits", one.cache_hits);
     count("own_in_flight_hits", one.own_in_flight_hits);
-    count("quiescent_hits", one.quiescent_hits);
+    count("available_hits", one.available_hits);
     count("steals", one.steals);
     count("grown_hits", one.grown_hits);
     count("remapped_hits", one.remapped_hits);

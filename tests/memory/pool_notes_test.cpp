@@ -27,7 +27,7 @@ namespace {
 
 using test::Call;
 
-TEST(PoolNotes, MarkAFreeBehindItsNote) {
+TEST(PoolNotes, TakeTheMarkOfAFreeAfterItsNote) {
   const test::FakeDevice fake({.describe = [](DeviceInfo& info) { info.wants_notes = true; }});
   PoolResource pool(fake.device);
   const Stream stream(fake.device);
@@ -49,7 +49,7 @@ TEST(PoolNotes, MarkAFreeBehindItsNote) {
   EXPECT_EQ(pool.trim(0), 4 * mib);
 }
 
-TEST(PoolNotes, AreInOrderWhereThreadsAllocateBesideATrim) {
+TEST(PoolNotes, AreOrderedWhenThreadsAllocateDuringATrim) {
   const Device device = sim::open({.mode = sim::Mode::collect, .memory_bytes = 64 * mib});
   PoolResource pool(device);
   std::atomic<int> running = 3;
@@ -130,7 +130,7 @@ std::vector<std::string> found_at_the_end(const Device& device) {
   return found;
 }
 
-TEST(PoolNotes, BlameNobodyForWhatTheDefaultResourceHolds) {
+TEST(PoolNotes, ReportNoLeakForTheDefaultResource) {
   const Device device = sim::open({.trace_memory_bytes = 1 * mib});
   const Stream stream(device);
   {

@@ -50,7 +50,7 @@ class PoolPending : public testing::TestWithParam<const char*> {
   [[nodiscard]] std::size_t held_bytes() const { return pool.pool_statistics().held_bytes; }
 };
 
-TEST_P(PoolPending, OfAStreamPerRoundDoNotHideThoseOfALongStream) {
+TEST_P(PoolPending, OfShortStreamsDoNotHideThoseOfALongStream) {
   const Stream steady(device);
   const int rounds = test::in_full() ? 100'000 : 6'000;
   std::size_t held_early = 0;
@@ -167,7 +167,7 @@ class PoolUnseen : public testing::Test {
     }
     pool.trim(SIZE_MAX);
     in_flight = pool.pool_statistics().in_flight_bytes;
-    for (const std::uint64_t hold : holds) sim::let_go(device, hold);
+    for (const std::uint64_t hold : holds) sim::resume(device, hold);
   }
 
   const Device device = sim::open({.policy = sim::Policy::eager, .memory_bytes = 512 * mib});
@@ -175,7 +175,7 @@ class PoolUnseen : public testing::Test {
   std::size_t in_flight = 0;
 };
 
-TEST_F(PoolUnseen, AreAllAskedBeforeThePoolHoldsMore) {
+TEST_F(PoolUnseen, AreAllQueriedBeforeThePoolGrows) {
   std::vector<Stream> streams;
   for (int i = 0; i < 32; ++i) streams.emplace_back(device);
   free_on(streams, 1);
@@ -187,7 +187,7 @@ TEST_F(PoolUnseen, AreAllAskedBeforeThePoolHoldsMore) {
   pool.deallocate(all, {});
 }
 
-TEST_F(PoolUnseen, TellAllTheyHavePassedInOneAnswer) {
+TEST_F(PoolUnseen, ReportAllPassedFreesInOneQuery) {
   std::vector<Stream> streams;
   streams.emplace_back(device);
   // Every second block, because those that touch are joined, and have one mark.
@@ -200,7 +200,7 @@ TEST_F(PoolUnseen, TellAllTheyHavePassedInOneAnswer) {
   for (const Block& block : between) pool.deallocate(block, {});
 }
 
-TEST_F(PoolUnseen, AreNotAskedOnceTheHostHasWaited) {
+TEST_F(PoolUnseen, AreNotQueriedAfterAHostWait) {
   std::vector<Stream> streams;
   for (int i = 0; i < 4; ++i) streams.emplace_back(device);
   free_on(streams, 2);

@@ -34,7 +34,7 @@ class Pool : public testing::Test {
   Stream b{device, {.name = "B"}};
 };
 
-TEST_F(Pool, GivesAStreamItsOwnBlockAgainWithoutAsking) {
+TEST_F(Pool, ReusesAStreamsOwnBlockWithoutADriverCall) {
   PoolResource pool(device);
   const Block first = pool.allocate({.bytes = 1000, .stream = a});
   use(a, first);
@@ -51,7 +51,7 @@ TEST_F(Pool, GivesAStreamItsOwnBlockAgainWithoutAsking) {
   EXPECT_TRUE(pool.check_invariants());
 }
 
-TEST_F(Pool, DoesNotGiveAnotherStreamWhatMayBeInUse) {
+TEST_F(Pool, DoesNotGiveInFlightBlocksToAnotherStream) {
   PoolResource pool(device);
   const Block first = pool.allocate({.bytes = 8 * mib, .stream = a});
   use(a, first);
@@ -62,7 +62,7 @@ TEST_F(Pool, DoesNotGiveAnotherStreamWhatMayBeInUse) {
   pool.deallocate(second, b);
 }
 
-TEST_F(Pool, WaitsOnTheDeviceForWhatAnotherStreamHasFreed) {
+TEST_F(Pool, StealsWithAWaitOnTheDevice) {
   PoolResource pool(device, {.limit_bytes = 8 * mib});
   const Block first = pool.allocate({.bytes = 8 * mib, .stream = a});
   use(a, first);
@@ -75,7 +75,7 @@ TEST_F(Pool, WaitsOnTheDeviceForWhatAnotherStreamHasFreed) {
   EXPECT_TRUE(pool.check_invariants());
 }
 
-TEST_F(Pool, PutsFreePagesTogether) {
+TEST_F(Pool, RemapsFreePages) {
   PoolResource pool(device, {.limit_bytes = 128 * mib});
   std::vector<Block> blocks;
   for (int i = 0; i < 8; ++i) blocks.push_back(pool.allocate({.bytes = 16 * mib, .stream = a}));
@@ -93,7 +93,7 @@ TEST_F(Pool, PutsFreePagesTogether) {
   EXPECT_TRUE(pool.check_invariants());
 }
 
-TEST_F(Pool, SaysWhyThereIsNoMore) {
+TEST_F(Pool, ExplainsAFailure) {
   PoolResource pool(device, {.limit_bytes = 64 * mib});
   const Block most = pool.allocate({.bytes = 48 * mib, .stream = a});
   const Result<Block> refused = pool.try_allocate({.bytes = 32 * mib, .stream = a});
@@ -148,7 +148,7 @@ TEST_F(Pool, SurvivesARandomProgram) {
   EXPECT_TRUE(pool.check_invariants());
   const PoolStatistics s = pool.pool_statistics();
   std::printf("cache %lu own %lu quiet %lu steal %lu grown %lu remap %lu waits %lu moved %lu\n",
-              s.cache_hits, s.own_in_flight_hits, s.quiescent_hits, s.steals, s.grown_hits,
+              s.cache_hits, s.own_in_flight_hits, s.available_hits, s.steals, s.grown_hits,
               s.remapped_hits, s.host_waits, s.pages_moved);
 }
 

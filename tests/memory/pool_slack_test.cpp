@@ -65,7 +65,7 @@ TEST_F(PoolSlack, IsGivenToAnotherStreamWhenItsLastUseIsDone) {
   free_all(*page, {});
 }
 
-TEST_F(PoolSlack, GoesBackToTheDriverWhenThePoolIsTrimmed) {
+TEST_F(PoolSlack, IsReturnedToTheDriverByATrim) {
   fill_up({});
   EXPECT_EQ(pool.trim(0), 2 * mib);
   EXPECT_EQ(pool.pool_statistics().held_bytes, 126 * mib);

@@ -2,7 +2,7 @@
 // free, mixed tags. Every block is written by whoever has it, so that one given to two shows, to
 // the test and to a thread sanitizer.
 //
-// On the host device, whose streams are threads too. TESTS_IN_FULL=1 runs a million operations in
+// On the host device, whose streams are threads too. LONG_TESTS=1 runs a million operations in
 // each thread.
 
 #include <gtest/gtest.h>
@@ -209,15 +209,15 @@ std::uint64_t operations() {
   return test::is_sanitized ? 2000 : 20'000;
 }
 
-TEST(PoolThreads, KeepTheirBooksOnPages) {
+TEST(PoolThreads, AccountCorrectlyOnPages) {
   Crowd({.limit_bytes = 24 * mib, .backing = PoolBacking::pages}, 16 * mib).run(operations());
 }
 
-TEST(PoolThreads, KeepTheirBooksOnSegments) {
+TEST(PoolThreads, AccountCorrectlyOnSegments) {
   Crowd({.backing = PoolBacking::segments, .thread_caches = true}, 16 * mib).run(operations() / 2);
 }
 
-TEST(PoolThreads, KeepTheirBooksOnPinnedMemory) {
+TEST(PoolThreads, AccountCorrectlyOnPinnedMemory) {
   Crowd({.kind = MemoryKind::pinned, .preference = PoolPreference::reuse}, 8 * mib)
       .run(operations() / 2);
 }

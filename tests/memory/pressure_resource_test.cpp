@@ -46,7 +46,7 @@ class PressureResourceTest : public testing::Test {
   Pressure last;
 };
 
-TEST_F(PressureResourceTest, AsksNobodyWhenThereIsMemory) {
+TEST_F(PressureResourceTest, CallsNoHandlerIfThereIsMemory) {
   resource.add_handler(handler('a', 1));
   ASSERT_TRUE(resource.try_deallocate(*take(), {}));
   EXPECT_EQ(calls, "");
@@ -109,7 +109,7 @@ TEST_F(PressureResourceTest, ListsTheFirstAndTheLastError) {
       << refused.failure().text();
 }
 
-TEST_F(PressureResourceTest, ShowsWhereAnErrorIsCutShort) {
+TEST_F(PressureResourceTest, MarksATruncatedError) {
   const Device small = sim::open({.memory_bytes = 64 * mib});
   PressureResource pressed(
       std::make_shared<PoolResource>(small, PoolOptions{.limit_bytes = 8 * mib}));
@@ -117,13 +117,13 @@ TEST_F(PressureResourceTest, ShowsWhereAnErrorIsCutShort) {
   const Result<Block> refused = pressed.try_allocate({.bytes = 5 * mib, .tag = "sort"});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().text(),
-            "5.0 MiB with tag 'sort' could not be had: asking others for memory freed 0 B "
-            "(rounds: 1). Before and after: a pool on 'sim:0' cannot allocate 5.0 MiB: 4.0 MiB of "
-            "8.0 MiB are in use. ... Free something, add a handler, or ask for less.");
+            "5.0 MiB with tag 'sort' could not be allocated, although the pressure handlers freed "
+            "0 B (rounds: 1). Before and after: a pool on 'sim:0' cannot allocate 5.0 MiB: 4.0 MiB "
+            "of 8.0 MiB are in use. ... Free something, add a handler, or ask for less.");
   pressed.deallocate(half, {});
 }
 
-TEST_F(PressureResourceTest, HandsOnOtherFailuresAsTheyAre) {
+TEST_F(PressureResourceTest, PassesOtherFailuresThrough) {
   resource.add_handler(handler('a', 100));
   upstream->set_rules({{.code = ErrorCode::driver}});
   EXPECT_EQ(take().failure().code(), ErrorCode::driver);
@@ -191,7 +191,7 @@ TEST_F(PressureResourceTest, CallsHandlersWithoutALock) {
   EXPECT_THROW(resource.add_handler(nullptr), InvalidArgument);
 }
 
-TEST_F(PressureResourceTest, FreesForRealUntilItFits) {
+TEST_F(PressureResourceTest, FreesMemoryUntilTheRequestFits) {
   // A cache that gives up one block per call makes room on a device that is full.
   const Device small = sim::open({.memory_bytes = 8 * mib});
   PressureResource own(std::make_shared<DirectResource>(small));
@@ -280,7 +280,7 @@ TEST_P(PressureOfABudget, WaitsForFreesUnlessThePolicyIsToFail) {
   if (block) resource.deallocate(*block, stream);
 }
 
-TEST_P(PressureOfABudget, CallsHandlersForAFullDeviceWhateverThePolicy) {
+TEST_P(PressureOfABudget, CallsHandlersForAFullDeviceUnderEveryPolicy) {
   auto faulty = std::make_shared<FaultResource>(std::make_shared<PoolResource>(device));
   PressureResource pressed(std::make_shared<BudgetResource>(faulty, budget));
   std::vector<Overflow> told;

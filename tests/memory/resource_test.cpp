@@ -14,7 +14,7 @@
 namespace tern {
 namespace {
 
-TEST(Resource, KeepsNothingThatAnInnocentTrimCouldGive) {
+TEST(Resource, BaseClassHasNothingToTrim) {
   DirectResource resource(sim::open({}));
   EXPECT_EQ(resource.trim(0), 0u);
 }
@@ -26,7 +26,7 @@ TEST(Resource, ThrowsWhatItRefuses) {
   EXPECT_THROW(static_cast<void>(resource.allocate({.bytes = 64})), OutOfMemory);
 }
 
-TEST(Resource, CountsAFreeThatItHasNoRoomToRemember) {
+TEST(Resource, CountsAFailedFreeWithoutMemoryForItsRecord) {
   if (!test::HeapExhausted::is_possible()) GTEST_SKIP() << "the heap is somebody else's here";
   const Device device = sim::open({});
   DirectResource resource(device);

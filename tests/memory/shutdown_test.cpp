@@ -31,7 +31,7 @@ bool holds(bool is_true, const char* what) {
 }
 #define HOLDS(expression) holds(bool(expression), #expression)
 
-TEST(ShutdownDeathTest, FindsNothingWhereNothingIsLeft) {
+TEST(ShutdownDeathTest, ReportsNothingWithoutLeaks) {
   EXPECT_IN_A_PROCESS([] {
     const Device device = open_device("host");
     const Stream stream(device);

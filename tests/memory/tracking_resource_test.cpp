@@ -61,7 +61,7 @@ class FaultyUpstream final : public Resource {
   Device device_;
 };
 
-TEST_F(TrackingResourceTest, KnowsWhatIsLiveAndSinceWhen) {
+TEST_F(TrackingResourceTest, ListsLiveBlocksWithTheirAge) {
   const Stream stream(device);
   const CallSite here = CallSite::here();
   const Block a =
@@ -81,7 +81,7 @@ TEST_F(TrackingResourceTest, KnowsWhatIsLiveAndSinceWhen) {
   EXPECT_TRUE(resource.live_blocks().empty());
 }
 
-TEST_F(TrackingResourceTest, HasNothingLeftAfterTenThousandCycles) {
+TEST_F(TrackingResourceTest, LeaksNothingAfterTenThousandCycles) {
   for (int i = 0; i < 10'000; ++i) give(take(64));
   EXPECT_TRUE(resource.live_blocks().empty());
   EXPECT_EQ(resource.statistics().requests, 10'000u);
@@ -143,7 +143,7 @@ TEST_F(TrackingResourceTest, NamesALeakByItsLine) {
   for (const Block& block : {a, b, c}) give(block);
 }
 
-TEST_F(TrackingResourceTest, ProvesThatNothingWasAskedFor) {
+TEST_F(TrackingResourceTest, ShowsThatNothingWasRequested) {
   const Block before = take(64);
   const RequestWindow quiet(resource);
   give(before);
@@ -156,7 +156,7 @@ TEST_F(TrackingResourceTest, ProvesThatNothingWasAskedFor) {
   EXPECT_EQ(busy.requests(), 2u);  // refused ones too
 }
 
-TEST_F(TrackingResourceTest, RefusesBadFreesBeforeTheUpstreamHears) {
+TEST_F(TrackingResourceTest, RejectsBadFreesBeforeTheUpstreamCall) {
   const Block block = take(1000);
   const std::uint64_t frees_below = upstream->statistics().frees;
   upstream->set_rules({{.call = FaultCall::free, .code = ErrorCode::device_lost}});
@@ -190,7 +190,7 @@ TEST_F(TrackingResourceTest, KeepsABlockWhoseFreeFailed) {
   EXPECT_EQ(total_of("weights").live_bytes, 0u);
 }
 
-TEST_F(TrackingResourceTest, RefusesCleanlyWhenItsBooksFindNoRoom) {
+TEST_F(TrackingResourceTest, FailsCleanlyWithoutMemoryForItsLedger) {
   if (!test::HeapExhausted::is_possible()) GTEST_SKIP() << "the heap is somebody else's here";
   // The entry, a page of tags and the range: each fails once, before the upstream is asked.
   auto heapless = std::make_shared<FaultyUpstream>(device);
@@ -229,7 +229,7 @@ TEST_F(TrackingResourceTest, FreesWithoutHostMemory) {
   EXPECT_TRUE(tracked.live_blocks().empty());
 }
 
-TEST_F(TrackingResourceTest, LeavesNothingBehindWhateverTheUpstreamRefuses) {
+TEST_F(TrackingResourceTest, LeaksNothingWhicheverUpstreamCallFails) {
   for (const FaultMoment moment : {FaultMoment::before, FaultMoment::after}) {
     for (std::uint64_t n = 1; n <= 8; ++n) {
       for (const FaultRule& rule :
@@ -318,7 +318,7 @@ TEST_F(TrackingResourceTest, TellsTheCallbackOfBothRangesOfAnOverlap) {
   guarded.deallocate(first, {});
 }
 
-TEST(TrackingResourceDeathTest, EndsTheProcessAtAnOverlapIfItIsTold) {
+TEST(TrackingResourceDeathTest, AbortsOnAnOverlapIfConfigured) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       {

@@ -11,7 +11,7 @@
 namespace tern {
 namespace {
 
-TEST(WrappingResource, HandsOnWhatIsBelow) {
+TEST(WrappingResource, ForwardsToTheUpstream) {
   const Device device = sim::open({});
   const ResourceHandle direct = std::make_shared<DirectResource>(device, MemoryKind::pinned);
   FaultResource once(direct);
@@ -57,7 +57,7 @@ TEST(WrappingResource, SeesFailedFreesOfItsUpstreamOnce) {
   EXPECT_TRUE(sim::leaks(device).empty());
 }
 
-TEST(WrappingResource, OwnsItsUpstreamWhateverIsDroppedFirst) {
+TEST(WrappingResource, KeepsItsUpstreamAlive) {
   ResourceHandle direct = std::make_shared<DirectResource>(sim::open({}));
   const std::weak_ptr<Resource> watched = direct;
   auto outer = std::make_shared<FaultResource>(direct);

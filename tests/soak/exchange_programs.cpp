@@ -65,7 +65,7 @@ class ExchangeProgram {
         send_table();
       }
     }
-    while (!away_.empty()) let_go();
+    while (!away_.empty()) release_one();
     device_.synchronize();
     static_cast<void>(reclaim_deferred());
     require(exported_memory().exports == 0, "{} exports are left after every deleter was called",
@@ -88,7 +88,7 @@ class ExchangeProgram {
   }
 
   /// Sometimes by another thread.
-  void let_go() {
+  void release_one() {
     const std::size_t number = random_.below(away_.size());
     Tensor* const tensor = away_[number];
     away_.erase(away_.begin() + static_cast<std::ptrdiff_t>(number));
@@ -131,7 +131,7 @@ class ExchangeProgram {
     }
     if (random_.one_in(3)) {
       away_.push_back(*sent);
-      if (away_.size() > 3) let_go();
+      if (away_.size() > 3) release_one();
       return;
     }
     Result<StridedBuffer> back = try_import_dlpack(device_, *sent, {.producer = other_});

@@ -1,4 +1,4 @@
-// A tool that remembers what is closed and what was freed, instead of watching a program.
+// A MemoryTool for tests that records which bytes are poisoned and which were freed.
 
 #pragma once
 
@@ -13,21 +13,21 @@
 
 namespace tern::test {
 
-/// Byte for byte, so for little memory. Thread-safe.
+/// Keeps one entry per byte, so use it for small memory. Thread-safe.
 class FakeMemoryTool final : public MemoryTool {
  public:
-  void close(const void* address, std::size_t bytes) noexcept override {
+  void poison(const void* address, std::size_t bytes) noexcept override {
     const std::lock_guard lock(mutex_);
-    each(address, bytes, [&](std::uintptr_t at) { closed_.insert(at); });
+    each(address, bytes, [&](std::uintptr_t at) { poisoned_.insert(at); });
   }
-  void open(const void* address, std::size_t bytes) noexcept override {
+  void unpoison(const void* address, std::size_t bytes) noexcept override {
     const std::lock_guard lock(mutex_);
     const auto first = reinterpret_cast<std::uintptr_t>(address);
-    closed_.erase(closed_.lower_bound(first), closed_.lower_bound(first + bytes));
+    poisoned_.erase(poisoned_.lower_bound(first), poisoned_.lower_bound(first + bytes));
   }
-  bool is_open(const void* address, std::size_t bytes) const noexcept override {
+  bool is_accessible(const void* address, std::size_t bytes) const noexcept override {
     const std::lock_guard lock(mutex_);
-    return count_in(closed_, address, bytes) == 0;
+    return count_in(poisoned_, address, bytes) == 0;
   }
   bool is_freed(const void* address, std::size_t bytes) const noexcept override {
     const std::lock_guard lock(mutex_);
@@ -38,19 +38,19 @@ class FakeMemoryTool final : public MemoryTool {
     reports_.push_back(address);
   }
 
-  /// What free() does under AddressSanitizer.
+  /// Acts like free() under AddressSanitizer.
   void free(const void* address, std::size_t bytes) {
-    close(address, bytes);
+    poison(address, bytes);
     const std::lock_guard lock(mutex_);
     each(address, bytes, [&](std::uintptr_t at) { freed_.insert(at); });
   }
-  [[nodiscard]] bool is_closed(const void* address, std::size_t bytes) const {
+  [[nodiscard]] bool is_poisoned(const void* address, std::size_t bytes) const {
     const std::lock_guard lock(mutex_);
-    return count_in(closed_, address, bytes) == bytes;
+    return count_in(poisoned_, address, bytes) == bytes;
   }
-  [[nodiscard]] std::size_t closed_bytes() const {
+  [[nodiscard]] std::size_t poisoned_bytes() const {
     const std::lock_guard lock(mutex_);
-    return closed_.size();
+    return poisoned_.size();
   }
   [[nodiscard]] std::vector<const void*> reports() const {
     const std::lock_guard lock(mutex_);
@@ -72,22 +72,22 @@ class FakeMemoryTool final : public MemoryTool {
   }
 
   mutable std::mutex mutex_;
-  std::set<std::uintptr_t> closed_, freed_;
+  std::set<std::uintptr_t> poisoned_, freed_;
   std::vector<const void*> reports_;
 };
 
-/// The tool that the tests run under, if any, which closes nothing: for tests that plant a mistake
-/// and want to see what the library says of it.
-class NeverCloses final : public MemoryTool {
+/// Forwards to the tool that the tests run under, if any, but never poisons. For tests that plant
+/// an error and check the report of the library.
+class NeverPoisons final : public MemoryTool {
  public:
   [[nodiscard]] MemoryTool* if_needed() noexcept { return real_ != nullptr ? this : nullptr; }
 
-  void close(const void*, std::size_t) noexcept override {}
-  void open(const void* address, std::size_t bytes) noexcept override {
-    real_->open(address, bytes);
+  void poison(const void*, std::size_t) noexcept override {}
+  void unpoison(const void* address, std::size_t bytes) noexcept override {
+    real_->unpoison(address, bytes);
   }
-  bool is_open(const void* address, std::size_t bytes) const noexcept override {
-    return real_->is_open(address, bytes);
+  bool is_accessible(const void* address, std::size_t bytes) const noexcept override {
+    return real_->is_accessible(address, bytes);
   }
   bool is_freed(const void* address, std::size_t bytes) const noexcept override {
     return real_->is_freed(address, bytes);

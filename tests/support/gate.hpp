@@ -41,7 +41,7 @@ class Gate {
   }
 
   void open() {
-    for (const auto& [device, hold] : std::exchange(holds_, {})) sim::let_go(device, hold);
+    for (const auto& [device, hold] : std::exchange(holds_, {})) sim::resume(device, hold);
     const std::lock_guard lock(state_->mutex);
     state_->is_open = true;
     state_->changed.notify_all();

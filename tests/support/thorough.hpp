@@ -1,8 +1,8 @@
-// Is this build fast enough for the long form of a test? Sanitizers and debug builds run a short
-// one; where only sanitizers are too slow, a test asks for those.
+// How long a test may take. is_thorough is true in optimised builds without a sanitizer; tests run
+// more rounds in them. is_sanitized is for tests that only a sanitizer makes too slow.
 //
-// Some tests have a form that takes a minute or more, and is run when somebody asks for it:
-// TESTS_IN_FULL=1 build/dev/tests/tern_memory_test --gtest_filter='PoolModel*'.
+// Some tests also have a long form of a minute or more, which the environment selects:
+// LONG_TESTS=1 build/dev/tests/tern_memory_test --gtest_filter='PoolModel*'.
 
 #pragma once
 
@@ -29,11 +29,11 @@ inline constexpr bool is_thorough = !is_sanitized;
 inline constexpr bool is_thorough = false;
 #endif
 
-/// Was the longest form asked for?
-inline bool in_full() { return std::getenv("TESTS_IN_FULL") != nullptr; }
+/// Whether LONG_TESTS is set.
+inline bool in_full() { return std::getenv("LONG_TESTS") != nullptr; }
 
-/// How often two threads race for a moment that most tries miss. Under a sanitizer tries are slow,
-/// and what it looks for shows in each.
+/// Returns the number of attempts of a race that most attempts do not hit. A sanitizer makes each
+/// attempt slow but finds the race without the unlucky interleaving, so it needs fewer.
 inline int races(int usual) {
   if (in_full()) return 20 * usual;
   return is_sanitized ? usual / 8 : usual;

@@ -56,7 +56,7 @@ class Info(unittest.TestCase):
     def test_refuses_a_variable_with_trailing_text(self):
         run = tern("info", TERN_HOST_THREADS="4x")
         self.assertEqual(run.returncode, 2)
-        self.assertIn("TERN_HOST_THREADS='4x' is not accepted: it takes a whole number from 1 to 1024",
+        self.assertIn("TERN_HOST_THREADS='4x' is not accepted. Set it to a whole number from 1 to 1024",
                       run.stdout)
         self.assertIn("configuration_error", json.loads(tern("info", "--json", TERN_HOST_THREADS="4x").stdout))
 
@@ -141,7 +141,7 @@ class Tour(unittest.TestCase):
     def test_ends_well(self):
         run = tern("tour")
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-        self.assertIn("Everything came out as it should.", run.stdout)
+        self.assertIn("All checks passed.", run.stdout)
 
     def test_takes_the_device_it_is_told(self):
         self.assertIn("Opened 'host?threads=1'", tern("tour", "--device", "HOST?threads=1").stdout)
@@ -252,7 +252,7 @@ class CheckFiles(unittest.TestCase):
     def test_a_trace_without_its_end_is_checked_and_called_truncated(self):
         run = self.check_bytes(self.damaged(lambda data: data[:-1]))
         self.assertEqual(run.returncode, 0, run.stderr)
-        self.assertRegex(run.stdout, rb"truncated after record \d+: its writer did not end it")
+        self.assertRegex(run.stdout, rb"truncated after record \d+: the writer was interrupted")
 
     def test_what_cannot_be_read_ends_with_2_and_a_sentence(self):
         def flip(data):
@@ -261,7 +261,7 @@ class CheckFiles(unittest.TestCase):
         run = self.check_bytes(self.damaged(flip))
         self.assertEqual(run.returncode, 2)
         self.assertRegex(run.stderr, rb"^tern: standard input cannot be read: the checksum of a chunk at byte "
-                                     rb"\d+ is \d+ and must be that of its bytes\. .*\n$")
+                                     rb"\d+ is \d+ and must be the checksum of its bytes\. .*\n$")
         run = self.check_bytes(b"hello")
         self.assertEqual(run.returncode, 2)
         self.assertIn(b"the mark of a trace at byte 0 is 104", run.stderr)

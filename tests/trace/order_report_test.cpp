@@ -49,7 +49,7 @@ TEST_F(OrderReportTest, S101MissingWait) {
   now     B@2   kernel "sort" reads [0x41000, +4 KiB)  src/sort.cpp:88 in radix_pass
   before  A@1   kernel "fill" writes [0x40000, +64 KiB)  src/agg.cpp:41 in aggregate
   block   generation 1, 64 KiB by H0@1  tag "agg.buf"  src/agg.cpp:9 in open
-  order   B knows A up to 0, needs 1; B@1 waited for an event that was never recorded; nobody else knows it
+  order   B knows A up to 0, needs 1; B@1 waited for an event that was never recorded; no other stream knows it
   fix     let B wait for A@1
   replay  TERN_SIM_SEED=0x1c9f ctest -R x
 )");
@@ -65,7 +65,7 @@ TEST_F(OrderReportTest, S101AgainstAReader) {
   now     B@1   fill [0x0, +64 B)  src/agg.cpp:50 in clear
   before  A@1   copy [0x0, +64 B) to [host+0x2000, +64 B)  src/agg.cpp:41 in aggregate
   block   generation 1, 64 B by H0@1
-  order   B knows A up to 0, needs 1; nobody else knows it
+  order   B knows A up to 0, needs 1; no other stream knows it
   fix     let B wait for A@1
   replay  TERN_SIM_SEED=0x1c9f ctest -R x
 )");
@@ -83,7 +83,7 @@ TEST_F(OrderReportTest, S102FreeWhileInUse) {
   now     A@3   deallocate  tag "agg.buf"  src/agg.cpp:57 in aggregate
   before  B@2   kernel "fill" writes [0x40000, +64 KiB)  src/agg.cpp:41 in aggregate
   block   generation 1, 64 KiB on A@1  tag "agg.buf"  src/agg.cpp:38 in aggregate
-  order   A knows B up to 0, needs 2; nobody else knows it
+  order   A knows B up to 0, needs 2; no other stream knows it
   fix     let A wait for B@2
   replay  TERN_SIM_SEED=0x1c9f ctest -R x
 )");
@@ -99,7 +99,7 @@ TEST_F(OrderReportTest, S102ByTheHost) {
   now     H0@2  deallocate  tag "agg.buf"  src/agg.cpp:60 in close
   before  B@1   kernel "fill" writes [0x40000, +64 KiB)  src/agg.cpp:41 in aggregate
   block   generation 1, 64 KiB by H0@1  tag "agg.buf"  src/agg.cpp:9 in open
-  order   H0 knows B up to 0, needs 1; nobody else knows it
+  order   H0 knows B up to 0, needs 1; no other stream knows it
   fix     wait for B@1, the kernel "fill" there, before the deallocation
   replay  TERN_SIM_SEED=0x1c9f ctest -R x
 )");
@@ -132,7 +132,7 @@ TEST_F(OrderReportTest, S103ReuseBeforeReady) {
   reads(
       p.at(site("src/sort.cpp", "radix_pass", 88), "sort.tmp").give(c, device(0x40000, 64 * kibi)),
       R"(TERN-S103 reuse-before-ready                    sim:0  seed 0x1c9f  schedule lazy  step 13
-  what    [0x40000, +64 KiB) was given to stream C while stream A may still write it
+  what    [0x40000, +64 KiB) was allocated to stream C while stream A may still write it
   now     C@1   allocate 64 KiB  tag "sort.tmp"  src/sort.cpp:88 in radix_pass
   before  A@6   deallocate  tag "agg.buf"  src/agg.cpp:57 in aggregate
           A@5   kernel "fill" writes [0x40000, +64 KiB)  src/agg.cpp:41 in aggregate
@@ -152,7 +152,7 @@ TEST_F(OrderReportTest, S103WhereAnotherStreamHasRecordedWhatIsNeeded) {
   reads(
       p.give(c, device(0, 256)),
       R"(TERN-S103 reuse-before-ready                    sim:0  seed 0x1c9f  schedule lazy  step 10
-  what    [0x0, +256 B) was given to stream C while stream A may still use it
+  what    [0x0, +256 B) was allocated to stream C while stream A may still use it
   now     C@1   allocate 256 B
   before  A@2   deallocate
           A@1   allocate 256 B
@@ -186,7 +186,7 @@ TEST_F(OrderReportTest, S104UseBeforeAlloc) {
   now     B@1   copy [host+0x0, +8 KiB) to [0x20000, +8 KiB)  src/load.cpp:44 in load_chunk
   before  A@1   allocate 8 KiB  tag "chunk"  src/load.cpp:40 in load_chunk
   block   generation 1, 8 KiB on A@1  tag "chunk"  src/load.cpp:40 in load_chunk
-  order   B knows A up to 0, needs 1; nobody else knows it
+  order   B knows A up to 0, needs 1; no other stream knows it
   fix     let B wait for A@1
   replay  TERN_SIM_SEED=0x1c9f ctest -R x
 )");
@@ -204,7 +204,7 @@ TEST_F(OrderReportTest, S105HostReadBeforeSync) {
   now     H0@4  host read 64 B  src/stats.cpp:73 in print_totals
   before  A@1   copy [0x8000, +4 KiB) to [host+0x2000, +4 KiB)  src/stats.cpp:66 in fetch_totals
   block   generation 1, 4 KiB of host memory by H0@3  tag "stats.host"  src/stats.cpp:21 in open
-  order   H0 knows A up to 0, needs 1; nobody else knows it
+  order   H0 knows A up to 0, needs 1; no other stream knows it
   fix     wait for A@1, the copy there, before the read
   replay  TERN_SIM_SEED=0x1c9f ctest -R x
 )");
@@ -256,7 +256,7 @@ TEST_F(OrderReportTest, S201UseAfterFree) {
   before  A@3   deallocate  tag "weights"  src/model.cpp:112 in close_layer
           A@2   copy [host+0x0, +1 KiB) to [0x10000, +1 KiB)  src/model.cpp:96 in open_layer
   block   generation 1, 1 KiB on A@1  tag "weights"  src/model.cpp:95 in open_layer
-  order   A@3 comes before A@4 on the same stream; no wait repairs this
+  order   A@3 comes before A@4 on the same stream; no wait fixes this
   fix     deallocate after A@4, or keep the owner of "weights" until the launch is submitted
   replay  TERN_SIM_SEED=0x1c9f ctest -R x
 )");
@@ -272,7 +272,7 @@ TEST_F(OrderReportTest, S201OnAnotherStream) {
   before  A@2   deallocate  src/model.cpp:112 in close_layer
           A@1   allocate 1 KiB  src/model.cpp:95 in open_layer
   block   generation 1, 1 KiB on A@1  src/model.cpp:95 in open_layer
-  order   A@2 and B@1 are in no order, and no wait repairs this
+  order   A@2 and B@1 are unordered, and no wait fixes this
   fix     deallocate after B@1, or keep the owner of the block until the copy is submitted
   replay  TERN_SIM_SEED=0x1c9f ctest -R x
 )");
@@ -288,11 +288,11 @@ TEST_F(OrderReportTest, S201ThroughAStaleHandle) {
   reads(p.at(site("src/scale.cpp", "scale", 30))
             .kernel(a, {{TouchKind::read_write, device(0x10000, 8), 41}}, "scale"),
         R"(TERN-S201 use-after-free                        sim:0  seed 0x1c9f  schedule lazy  step 7
-  what    [0x10000, +8 B) is read and written by stream A after it was freed and given out again
+  what    [0x10000, +8 B) is read and written by stream A after it was freed and reused
   now     A@4   kernel "scale" reads and writes [0x10000, +8 B)  src/scale.cpp:30 in scale
   before  A@3   allocate 1 KiB  tag "sort.tmp"  src/sort.cpp:88 in radix_pass
   block   generation 2, 1 KiB on A@3  tag "sort.tmp"  src/sort.cpp:88 in radix_pass
-  order   A@3 comes before A@4 on the same stream; no wait repairs this
+  order   A@3 comes before A@4 on the same stream; no wait fixes this
   fix     keep the owner of the earlier block until the launch is submitted
   replay  TERN_SIM_SEED=0x1c9f ctest -R x
 )");
@@ -308,7 +308,7 @@ TEST_F(OrderReportTest, S202DoubleFree) {
   before  A@2   deallocate  tag "weights"  src/model.cpp:112 in close_layer
           A@1   allocate 1 KiB  tag "weights"  src/model.cpp:95 in open_layer
   block   generation 1, 1 KiB on A@1  tag "weights"  src/model.cpp:95 in open_layer
-  order   A@2 and B@1 are in no order, and no wait repairs this
+  order   A@2 and B@1 are unordered, and no wait fixes this
   fix     deallocate each block once, by the handle that owns it
   replay  TERN_SIM_SEED=0x1c9f ctest -R x
 )");
@@ -319,7 +319,7 @@ TEST_F(OrderReportTest, S203WrongRangeFree) {
   reads(
       p.at(site("src/model.cpp", "close_layer", 112), "weights").release(a, device(0x10000, 1000)),
       R"(TERN-S203 wrong-range-free                      sim:0  seed 0x1c9f  schedule lazy  step 5
-  what    [0x10000, +1000 B) is freed on stream A but is not a block that was given out
+  what    [0x10000, +1000 B) is freed on stream A but is not an allocated block
   now     A@2   deallocate  tag "weights"  src/model.cpp:112 in close_layer
   block   generation 1, 1 KiB on A@1  tag "weights"  src/model.cpp:95 in open_layer
   fix     deallocate [0x10000, +1 KiB), the whole block
@@ -333,11 +333,11 @@ TEST_F(OrderReportTest, S204LiveBlockReissued) {
   reads(
       p.at(site("src/sort.cpp", "radix_pass", 88), "sort.tmp").give(c, device(0x48000, 64 * kibi)),
       R"(TERN-S204 live-block-reissued                   sim:0  seed 0x1c9f  schedule lazy  step 6
-  what    [0x48000, +32 KiB) was given to stream C while stream A still owns it
+  what    [0x48000, +32 KiB) was allocated to stream C while stream A still owns it
   now     C@1   allocate 64 KiB  tag "sort.tmp"  src/sort.cpp:88 in radix_pass
   before  A@1   allocate 64 KiB  tag "agg.buf"  src/agg.cpp:38 in aggregate
   block   generation 1, 64 KiB on A@1  tag "agg.buf"  src/agg.cpp:38 in aggregate
-  fix     take a block out of every free list when it is given out
+  fix     remove a block from every free list when it is allocated
   replay  TERN_SIM_SEED=0x1c9f ctest -R x
 )");
 }
@@ -405,7 +405,7 @@ TEST_F(OrderReportTest, S302InTheMiddleOfNowhere) {
         R"(TERN-S302 out-of-bounds                         sim:0  seed 0x1c9f  schedule lazy  step 4
   what    [0x40000, +3 B) is written by stream A but belongs to no block
   now     A@1   kernel "fill" writes [0x40000, +3 B)  src/agg.cpp:41 in aggregate
-  fix     stay inside a block that was given out
+  fix     stay inside an allocated block
   replay  TERN_SIM_SEED=0x1c9f ctest -R x
 )");
 }
@@ -424,7 +424,7 @@ TEST_F(OrderReportTest, GivesTheSameAsJson) {
       R"-("now": "B@1   kernel \"k\" reads [0x0, +64 B)", )-"
       R"-("before": ["A@1   kernel \"k\" writes [0x0, +64 B)"], )-"
       R"-("block": "generation 1, 64 B by H0@1", )-"
-      R"-("order": "B knows A up to 0, needs 1; nobody else knows it", )-"
+      R"-("order": "B knows A up to 0, needs 1; no other stream knows it", )-"
       R"-("fix": "let B wait for A@1", "replay": "TERN_SIM_SEED=0x1c9f ctest -R x"})-");
 }
 

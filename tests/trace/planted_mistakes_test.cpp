@@ -98,7 +98,7 @@ TEST(Rmm2489, IsFoundWhereTheBlockIsGivenOutAndTheHintNamesTheStreamThatMerged) 
   EXPECT_EQ(
       found->text(),
       "TERN-S103 reuse-before-ready                    trace  step 15\n"
-      "  what    [0xf0000, +32 KiB) was given to stream S3 while stream S1 may still write it\n"
+      "  what    [0xf0000, +32 KiB) was allocated to stream S3 while stream S1 may still write it\n"
       "  now     S3@2  allocate 32 KiB\n"
       "  before  S1@4  deallocate\n"
       "          S1@3  kernel \"fill\" writes [0xf0000, +32 KiB)\n"

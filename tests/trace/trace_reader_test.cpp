@@ -217,8 +217,8 @@ std::string refused(std::size_t field, std::uint64_t value) {
 
 TEST(TraceReader, SaysByteFieldValueAndBound) {
   EXPECT_EQ(refused(4, 4096),
-            "the trace cannot be read: an actor at byte 48 is 4096 and must be below 4096. It is "
-            "damaged, or not what it is taken for.");
+            "the trace cannot be read: an actor at byte 48 is 4096 and must be below 4096. The "
+            "file is damaged or is not a Tern trace.");
   const Result<TraceReader> reader = TraceReader::try_read_bytes(
       std::as_bytes(std::span(std::string_view("something else entirely"))));
   ASSERT_FALSE(reader);
@@ -327,8 +327,8 @@ TEST(TraceReader, RefusesDamagedHeadersAndChunks) {
   }
   EXPECT_NE(why_refused(changed(8, 0)).find("the version"), std::string::npos);
   EXPECT_EQ(why_refused(changed(8, 2), ErrorCode::unsupported),
-            "the trace is a trace of format 2, and this Tern reads up to 1. Read it with the "
-            "version that wrote it.");
+            "the trace is a trace of format 2, and this version of Tern reads formats up to 1. "
+            "Read it with the version that wrote it.");
   EXPECT_NE(why_refused(changed(12, 1)).find("the reserved word"), std::string::npos);
   EXPECT_NE(why_refused(changed(16, 2)).find("the checksum"), std::string::npos);
   EXPECT_NE(why_refused(changed(22, 0x11)).find("the length of a chunk at byte 20"),

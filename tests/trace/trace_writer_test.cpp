@@ -96,7 +96,7 @@ TEST(TraceWriter, EmptiesAnOlderTraceButNotOneThatIsBeingWritten) {
   const Result<TraceWriter> second = TraceWriter::try_open(file.path, {});
   ASSERT_FALSE(second);
   EXPECT_EQ(second.failure().code(), ErrorCode::capacity);
-  EXPECT_NE(second.failure().text().find("Name another file"), std::string::npos);
+  EXPECT_NE(second.failure().text().find("Use another file"), std::string::npos);
   EXPECT_TRUE(first.close());
   EXPECT_EQ(read_back(TraceReader::try_open(file.path)).records, 1u);
   EXPECT_TRUE(TraceWriter::try_open(file.path, {}));

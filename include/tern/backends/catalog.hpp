@@ -36,7 +36,7 @@ struct BackendListing {
   std::vector<std::string> devices;
   /// For each device that was found but that Tern cannot use: the reason, as a sentence without the
   /// final period.
-  std::vector<std::string> passed_over;
+  std::vector<std::string> unusable_devices;
   /// The options that specs of this backend accept, as "key=values".
   std::vector<std::string> options;
 };

@@ -62,7 +62,7 @@ enum class Policy : std::uint8_t { mix, lazy, eager, random, skewed, stall_one, 
 /// Which implicit synchronizations of a driver the checker counts as order. The default is `none`,
 /// because code that relies on them may fail with another driver version. Use `documented` to test
 /// existing code as it is.
-enum class CreditImplicit : std::uint8_t {
+enum class ImplicitSync : std::uint8_t {
   none,
   documented,  // frees wait for the device; copies of pageable memory wait for the copy
 };
@@ -101,7 +101,7 @@ struct Options {
   bool strict_kernels = false;
   /// Each host thread is a separate actor. Use release() and acquire() to declare their order.
   bool per_thread_host = false;
-  CreditImplicit credit_implicit = CreditImplicit::none;
+  ImplicitSync implicit_sync = ImplicitSync::none;
   /// The fault plan, such as "allocate#3=oom, copy%2=fail". See docs/guide/sim.md.
   std::string faults = {};
   /// The file to write a trace to, for `tern check`. Empty means no file. If another open device
@@ -140,16 +140,16 @@ TERN_EXPORT void host_write(const Device& device, void* address, std::size_t byt
 TERN_EXPORT void release(const Device& device, std::uint64_t tag);
 TERN_EXPORT void acquire(const Device& device, std::uint64_t tag);
 
-/// Holds the stream at this point: later work of the stream does not begin before let_go(). Returns
+/// Holds the stream at this point: later work of the stream does not begin before resume(). Returns
 /// the number of the hold. On other devices, a host function that blocks has this effect; on a
 /// simulated device such a function would block the simulation itself.
 [[nodiscard]] TERN_EXPORT std::uint64_t hold(StreamRef stream);
 /// Ends a hold.
-TERN_EXPORT void let_go(const Device& device, std::uint64_t hold);
+TERN_EXPORT void resume(const Device& device, std::uint64_t hold);
 /// Runs the stream until it has reached the hold.
 TERN_EXPORT void run_to_hold(const Device& device, std::uint64_t hold);
 /// Sets how long a wait for a held stream lasts before it is reported. Until then, another thread
-/// can end the hold with let_go(). Afterwards the wait is reported as a deadlock (TERN-S501), and a
+/// can end the hold with resume(). Afterwards the wait is reported as a deadlock (TERN-S501), and a
 /// polling loop as endless (TERN-S502). The default is ten seconds.
 TERN_EXPORT void set_patience(const Device& device, std::uint64_t milliseconds);
 

@@ -95,7 +95,8 @@ class Test : public testing::Test {
       ADD_FAILURE() << "seed " << run.seed() << ": " << error.what() << "\n  " << replay_line(run);
       return;
     } catch (...) {
-      ADD_FAILURE() << "seed " << run.seed() << ": something was thrown that is no exception\n  "
+      ADD_FAILURE() << "seed " << run.seed()
+                    << ": the program threw an object that is not a std::exception\n  "
                     << replay_line(run);
       return;
     }

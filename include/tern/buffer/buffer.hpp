@@ -369,6 +369,6 @@ class TERN_EXPORT Buffer {
   DType dtype_ = DType::void_;
 };
 
-static_assert(sizeof(Buffer) == 80, "a Buffer is a handle: keep it small, and say so above");
+static_assert(sizeof(Buffer) == 80, "a Buffer is a handle and must stay small");
 
 }  // namespace tern

@@ -72,8 +72,8 @@ struct ExportCount {
 /// Waits for every device with kept memory whose exports have ended, and frees that memory. Returns
 /// what is still kept. Fails with the error of the wait. Kept memory keeps its device open until it
 /// is freed.
-TERN_EXPORT Result<KeptStorageCount> try_reclaim_exported() noexcept;
-inline KeptStorageCount reclaim_exported(CallSite site = CallSite::here()) {
+TERN_EXPORT Result<DeferredFreeCount> try_reclaim_exported() noexcept;
+inline DeferredFreeCount reclaim_exported(CallSite site = CallSite::here()) {
   return try_reclaim_exported().value(site);
 }
 

@@ -1,20 +1,19 @@
-// Memory that changes hands: adopted from others, released to them, borrowed, or page-locked where
-// it is.
+// Foreign memory: memory that Tern adopts from other code, releases to it, borrows from it, or
+// page-locks in place.
 //
-// All of it is a Buffer, so its uses are ordered and checked as those of any other; is_external()
-// tells that Tern did not allocate it. What kind of memory it is, the device says. Memory of
-// another device is refused with device_mismatch, naming both; a null address with bytes with
-// invalid_argument; sizes that do not fit with size_overflow; a range that leaves its allocation
-// with out_of_bounds; elements that cannot be there with misaligned.
+// All of it is a Buffer, so its uses are ordered and checked like those of any other buffer.
+// is_external() returns true for memory that Tern did not allocate. The device determines the kind
+// of the memory. Memory of another device fails with device_mismatch, which names both devices; a
+// null address with bytes fails with invalid_argument, an overflowing size with size_overflow, a
+// range that exceeds its allocation with out_of_bounds, and unaligned elements with misaligned.
 //
-// An import states when earlier writes of the memory are complete: behind a stream or a mark, or
-// now (is_complete). One that states nothing is used as if they were, but a strict LaunchRecorder
-// refuses it (untracked_buffer) until somebody states it (try_state_ready) or the device was
-// synchronized.
+// An import states when earlier writes of the memory are complete: after a stream or a mark, or
+// already (is_complete). If it states nothing, the memory is used as if it were complete, but a
+// strict LaunchRecorder rejects it (untracked_buffer) until try_state_ready() is called or the
+// device was synchronized.
 //
-// What is refused has changed nothing: nothing was taken over, no callback is called, and what was
-// to be given stays with the caller. Zero bytes are legal. Each x() throws what try_x() returns.
-// Thread-safe.
+// A call that fails changes nothing: it takes no ownership and calls no callback, and the caller
+// keeps its objects. Zero bytes are legal. Each x() throws what try_x() returns. Thread-safe.
 
 #pragma once
 
@@ -41,25 +40,26 @@
 
 namespace tern {
 
-// --- Adopt: somebody else allocated it, and Tern says when it is free
+// --- Adopt: other code allocated the memory, and Tern decides when it is freed
 
 struct Adoption {
-  /// Called once, when the last handle is gone and the last recorded use is done: by whichever
-  /// thread notices that, under no lock. It may use Tern, and must not throw. One of the two, or
-  /// none for memory that stays.
+  /// Called once, when the last handle is destroyed and the last recorded use is done, by the
+  /// thread that notices it and with no lock held. It may call Tern and must not throw. Set
+  /// `release` or `on_release`, or neither for memory that is never freed.
   void (*release)(void* context) = nullptr;
   void* context = nullptr;
   std::function<void()> on_release = {};
-  /// Who still writes it: it is ready at the mark, or when the stream has done what it has now.
+  /// The memory is ready at this mark, or after the current work of this stream.
   Mark ready = {};
   StreamRef stream = {};
-  /// All writes are complete now. Without this, a mark or a stream, readiness is unstated.
+  /// States that all writes are complete. Without this flag, a mark or a stream, readiness is
+  /// unstated.
   bool is_complete = false;
-  /// It may be released before that, if nobody here has used it: the owner knows what he writes. So
-  /// it is with tensors and tables of other libraries (docs/decisions/0019).
+  /// If Tern never used the memory, it may be released before the owner's writes are complete: the
+  /// owner orders them itself. Set for tensors and tables of other libraries (docs/decisions/0019).
   bool owner_orders_writes = false;
   bool read_only = false;
-  /// What it counts against (Budget::charge), for as long as it is Tern's.
+  /// The charge against a budget (Budget::charge), held for as long as Tern owns the memory.
   Charge charge = {};
   Tag tag = {};
   std::optional<bool> checked = {};
@@ -72,7 +72,7 @@ struct Adoption {
                                   Adoption&& adoption) {
   return try_adopt(device, address, std::move(shape), dtype, std::move(adoption)).value();
 }
-/// As bytes.
+/// Adopts untyped bytes.
 [[nodiscard]] TERN_EXPORT Result<Buffer> try_adopt(const Device& device, void* address,
                                                    std::size_t bytes, Adoption&& adoption) noexcept;
 [[nodiscard]] inline Buffer adopt(const Device& device, void* address, std::size_t bytes,
@@ -80,30 +80,30 @@ struct Adoption {
   return try_adopt(device, address, bytes, std::move(adoption)).value();
 }
 
-// --- Release: Tern allocated it, and somebody else says when it is free
+// --- Release: Tern allocated the memory, and other code decides when it is freed
 
-/// Memory that was a buffer's, and goes back to its resource once: when it is given back, or with
-/// this object. Until then it counts where it was allocated (docs/decisions/0013). Keeps the
-/// resource. Moves, does not copy; one object belongs to one thread at a time.
+/// The memory of a released buffer. It is returned to its resource once: by give_back() or by the
+/// destructor. Until then it stays charged (docs/decisions/0013). Keeps the resource alive.
+/// Movable, not copyable; one object belongs to one thread at a time.
 class TERN_EXPORT Released {
  public:
-  /// Nothing.
+  /// An empty object.
   Released() noexcept = default;
   Released(Released&&) noexcept = default;
   Released& operator=(Released&& other) noexcept;
   ~Released();
 
   [[nodiscard]] explicit operator bool() const noexcept { return bool(block_); }
-  /// Of the buffer's first byte, and how many there are. Null and 0 when it was given back.
+  /// The address and size of the buffer. Null and 0 after give_back().
   [[nodiscard]] void* address() const noexcept { return block_ ? address_ : nullptr; }
   [[nodiscard]] std::size_t bytes() const noexcept { return block_ ? bytes_ : 0; }
   [[nodiscard]] StorageKind kind() const noexcept { return kind_; }
   [[nodiscard]] const Device& device() const noexcept { return device_; }
 
-  /// Behind what the stream has now; without one the memory must be in no use. Refused as the
-  /// resource refuses (device_mismatch for a stream of another device, not_allocated the second
-  /// time), and then it is still held. The end of this object does the same on the stream that was
-  /// named with the release.
+  /// Returns the memory to its resource, in the order of the stream. Without a stream the memory
+  /// must not be in use. Fails like the resource (device_mismatch for a stream of another device),
+  /// and with not_allocated the second time; after a failure the object still holds the memory. The
+  /// destructor does the same on the stream that was passed to release().
   Result<void> try_give_back(StreamRef stream, CallSite site = CallSite::here()) noexcept;
   void give_back(StreamRef stream, CallSite site = CallSite::here()) {
     try_give_back(stream, site).value();
@@ -118,14 +118,14 @@ class TERN_EXPORT Released {
   std::size_t bytes_ = 0;
   Device device_;
   StorageKind kind_ = StorageKind::host;
-  Mark mark_ = {};  // behind all uses of the buffer
+  Mark mark_ = {};  // after all uses of the buffer
 };
 
-/// Gives the memory of a buffer away, without a copy; the buffer is none then. It must be the only
-/// handle (access_conflict), of memory that a resource gave (unsupported). The stream's later work
-/// comes behind all uses, and the host waits for nothing; without a stream it waits for them. What
-/// was exported and let go (Export) is refused with a stream until the device was waited for
-/// (access_conflict).
+/// Releases the memory of a buffer without a copy. The buffer is empty afterwards. Call it on the
+/// last handle (else access_conflict), and for memory that a resource allocated (else unsupported).
+/// Later work of the stream is ordered after all uses, and the host does not wait. Without a
+/// stream, the host waits for the uses. Exported memory (Export) fails with access_conflict until
+/// the device was synchronized.
 [[nodiscard]] TERN_EXPORT Result<Released> try_release(Buffer&& buffer, StreamRef stream,
                                                        CallSite site = CallSite::here()) noexcept;
 [[nodiscard]] inline Released release(Buffer&& buffer, StreamRef stream,
@@ -133,16 +133,17 @@ class TERN_EXPORT Released {
   return try_release(std::move(buffer), stream, site).value();
 }
 
-// --- Borrow: it stays somebody else's
+// --- Borrow: other code keeps the ownership
 
 struct Loan {
-  /// Kept until our uses are done.
+  /// Kept alive until all recorded uses are done.
   std::shared_ptr<void> owner = {};
-  /// Their stream, of the same device: our uses begin behind what it has now, and its later work
-  /// comes behind our uses when the last handle is gone. The devices do the waiting. None: they do
-  /// not use it before the owner is let go.
+  /// The owner's stream, of the same device. Our uses are ordered after its current work, and its
+  /// later work is ordered after our uses when the last handle is destroyed. The host does not
+  /// wait. If empty, the owner must not use the memory before `owner` is released.
   StreamRef stream = {};
-  /// All their writes are complete now. Without this or a stream, readiness is unstated.
+  /// States that all writes of the owner are complete. Without this flag or a stream, readiness is
+  /// unstated.
   bool is_complete = false;
   bool read_only = false;
   Tag tag = {};
@@ -156,7 +157,7 @@ struct Loan {
                                    Loan&& loan) {
   return try_borrow(device, address, std::move(shape), dtype, std::move(loan)).value();
 }
-/// As bytes.
+/// Borrows untyped bytes.
 [[nodiscard]] TERN_EXPORT Result<Buffer> try_borrow(const Device& device, void* address,
                                                     std::size_t bytes, Loan&& loan) noexcept;
 [[nodiscard]] inline Buffer borrow(const Device& device, void* address, std::size_t bytes,
@@ -164,11 +165,12 @@ struct Loan {
   return try_borrow(device, address, bytes, std::move(loan)).value();
 }
 
-// --- Readiness of what was imported
+// --- Readiness of imported memory
 
-/// States when earlier writes of imported memory are complete, for an import that did not: our
-/// later uses come behind what `producer` has now. Without a stream they are complete now. Refused
-/// with not_allocated for a default-constructed buffer, as marks are, and with out_of_memory.
+/// States when earlier writes of imported memory are complete, if the import did not: our later
+/// uses are ordered after the current work of `producer`. Without a stream, the writes are
+/// complete. Fails with not_allocated for a default-constructed buffer, with out_of_memory, and
+/// like marks.
 [[nodiscard]] TERN_EXPORT Result<void> try_state_ready(const Buffer& buffer, StreamRef producer,
                                                        CallSite site = CallSite::here()) noexcept;
 inline void state_ready(const Buffer& buffer, StreamRef producer,
@@ -176,7 +178,7 @@ inline void state_ready(const Buffer& buffer, StreamRef producer,
   try_state_ready(buffer, producer, site).value();
 }
 
-// --- Register: memory of the host, page-locked where it is
+// --- Register: host memory, page-locked in place
 
 struct RegisterOptions {
   bool read_only = false;
@@ -185,17 +187,18 @@ struct RegisterOptions {
   CallSite site = CallSite::here();
 };
 
-/// So that the device can use it, at an address of its own if need be. It is unregistered when the
-/// last handle is gone and the uses are done, and never freed: it must exist until then. (Whoever
-/// wants to be sure calls Buffer::synchronize before the last handle goes.) Refused with
-/// unsupported where the device cannot, and as its driver refuses: it is registered already.
+/// Page-locks host memory, so that the device can access it, if necessary at another address. The
+/// memory is unregistered when the last handle is destroyed and all uses are done. It is never
+/// freed and must exist until then; call Buffer::synchronize before destroying the last handle to
+/// be sure. Fails with unsupported if the device cannot register memory, and like the driver, for
+/// example for memory that is already registered.
 [[nodiscard]] TERN_EXPORT Result<Buffer> try_register_host(
     const Device& device, void* address, Shape shape, DType dtype,
     const RegisterOptions& options = {}) noexcept;
 template <HasDType T, std::size_t extent>
 [[nodiscard]] Result<Buffer> try_register_host(const Device& device, std::span<T, extent> memory,
                                                const RegisterOptions& options = {}) noexcept {
-  static_assert(!std::is_const_v<T>, "the device must be able to write what it is given");
+  static_assert(!std::is_const_v<T>, "the device may write the memory");
   return try_register_host(device, memory.data(), Shape{memory.size()}, dtype_of<T>(), options);
 }
 template <HasDType T, std::size_t extent>

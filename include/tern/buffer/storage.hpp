@@ -176,7 +176,7 @@ class TERN_EXPORT StorageUse {
   void end_on(StreamRef stream) noexcept;
   /// Ends the use before its work is submitted. The use covers all work that the stream has when
   /// another user first has to wait for it.
-  void end_ahead() noexcept;
+  void end_deferred() noexcept;
 
  private:
   friend class Storage;
@@ -402,7 +402,7 @@ class TERN_EXPORT Storage {
   /// 0. From now on, the memory is freed only after a wait for the work that the device has now.
   [[nodiscard]] std::size_t end_export() noexcept;
   /// Returns true if the device has completed all work that foreign code may have submitted to it.
-  [[nodiscard]] bool is_behind_strangers() const noexcept;
+  [[nodiscard]] bool are_exports_done() const noexcept;
   [[nodiscard]] bool is_import_ready() const noexcept;
   /// Frees the block in stream order. Returns false if the stream is being captured into a graph,
   /// because nothing can be ordered by it until the capture ends. Other failures are retried by the
@@ -478,15 +478,15 @@ inline void Storage::release() noexcept {
 }
 
 /// The storages whose last handle is gone but whose memory could not be freed yet.
-struct KeptStorageCount {
+struct DeferredFreeCount {
   std::size_t storages = 0;
   std::size_t bytes = 0;
 };
 /// Returns how many storages are kept, and their bytes.
-[[nodiscard]] TERN_EXPORT KeptStorageCount deferred_frees() noexcept;
+[[nodiscard]] TERN_EXPORT DeferredFreeCount deferred_frees() noexcept;
 /// Frees all kept storages whose uses are done, and returns what is still kept. Never blocks.
 /// Making a storage also does this for a few of them.
-TERN_EXPORT KeptStorageCount reclaim_deferred() noexcept;
+TERN_EXPORT DeferredFreeCount reclaim_deferred() noexcept;
 
 }  // namespace tern
 

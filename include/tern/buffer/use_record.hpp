@@ -80,7 +80,7 @@ class SpinLock {
  public:
   void lock() noexcept {
     if (!try_lock()) [[unlikely]]
-      lock_among_others();
+      lock_contended();
   }
   [[nodiscard]] bool try_lock() noexcept {
     return !is_taken_.exchange(true, std::memory_order_acquire);
@@ -88,7 +88,7 @@ class SpinLock {
   void unlock() noexcept { is_taken_.store(false, std::memory_order_release); }
 
  private:
-  TERN_EXPORT void lock_among_others() noexcept;
+  TERN_EXPORT void lock_contended() noexcept;
 
   std::atomic<bool> is_taken_ = false;
 };
@@ -258,7 +258,7 @@ class TERN_EXPORT UseRecord {
   /// Where another thread than the first is counted; none if the host has no memory.
   [[nodiscard]] std::uint32_t try_take_slot(std::uint32_t thread) noexcept;
   void leave_slot(std::uint32_t slot) noexcept;
-  void give_turn_back(const Ticket& ticket) noexcept {
+  void return_turn(const Ticket& ticket) noexcept {
     if (!ticket.has_turn()) return;
     --open_uses_;
     open_writes_ = static_cast<std::uint8_t>(open_writes_ - (ticket.is_write() ? 1 : 0));

@@ -114,7 +114,7 @@ template <class T>
   using Plain = std::remove_cv_t<T>;
   constexpr DType value = DTypeOf<Plain>::value;
   static_assert(std::is_trivially_copyable_v<Plain>, "elements are moved as bytes");
-  static_assert(sizeof(Plain) == size_bytes(value), "DTypeOf names a type of another width");
+  static_assert(sizeof(Plain) == size_bytes(value), "DTypeOf names a dtype of another width");
   return value;
 }
 

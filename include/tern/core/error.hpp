@@ -153,7 +153,7 @@ class TERN_EXPORT Failure {
   ErrorCode code_;
 };
 
-static_assert(std::is_trivially_copyable_v<Failure>, "a refusal must cost no heap and no thought");
+static_assert(std::is_trivially_copyable_v<Failure>, "a failure must copy without heap memory");
 static_assert(sizeof(Failure) <= 544, "every Result is this large");
 
 /// The base class of every exception that Tern throws. The object holds its message, so catching

@@ -21,21 +21,21 @@ namespace tern {
 #define TERN_FOR_EACH_CAPABILITY(TERN_CAPABILITY)                                                \
   TERN_CAPABILITY(host_access, "the host can read and write device memory")                      \
   TERN_CAPABILITY(pinned_memory, "page-locked host memory")                                      \
-  TERN_CAPABILITY(registered_memory, "page-locking host memory that exists")                     \
+  TERN_CAPABILITY(registered_memory, "page-locking existing host memory")                        \
   TERN_CAPABILITY(managed_memory, "one pointer for host and device")                             \
   TERN_CAPABILITY(concurrent_managed, "host and device may use managed memory at the same time") \
-  TERN_CAPABILITY(prefetch, "moving managed memory ahead of its use")                            \
+  TERN_CAPABILITY(prefetch, "prefetching managed memory")                                        \
   TERN_CAPABILITY(advice, "hints on managed memory")                                             \
-  TERN_CAPABILITY(discard, "giving up the bytes of managed memory")                              \
+  TERN_CAPABILITY(discard, "discarding the contents of managed memory")                          \
   TERN_CAPABILITY(virtual_memory, "address ranges and pages, mapped and remapped")               \
-  TERN_CAPABILITY(stream_ordered_memory, "allocation and release in stream order")               \
-  TERN_CAPABILITY(host_functions, "calling the host in stream order")                            \
+  TERN_CAPABILITY(stream_ordered_memory, "stream-ordered allocation and free")                   \
+  TERN_CAPABILITY(host_functions, "host functions in stream order")                              \
   TERN_CAPABILITY(event_timing, "time between two events")                                       \
   TERN_CAPABILITY(kernels, "launching work")                                                     \
-  TERN_CAPABILITY(float64, "kernels that compute with floats of 64 bits")                        \
+  TERN_CAPABILITY(float64, "kernels that compute with 64-bit floats")                            \
   TERN_CAPABILITY(peer_copies, "copies between devices of this backend")                         \
-  TERN_CAPABILITY(borrowed_streams, "submitting to streams that others made")                    \
-  TERN_CAPABILITY(memory_after_fork, "memory calls work in a forked child")
+  TERN_CAPABILITY(borrowed_streams, "submitting to borrowed streams")                            \
+  TERN_CAPABILITY(memory_after_fork, "memory calls in a forked child")
 
 enum class Capability : std::uint8_t {
 #define TERN_CAPABILITY(enumerator, meaning) enumerator,

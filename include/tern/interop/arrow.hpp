@@ -1,21 +1,24 @@
-// Arrow: tables and columns handed to other libraries and taken from them, without a copy, through
-// Arrow's C Data, C Device, C Stream and C Device Stream interfaces.
+// Arrow: zero-copy exchange of tables and columns with other libraries, through Arrow's C Data, C
+// Device, C Stream and C Device Stream interfaces.
 //
-// Export fills a structure of the caller's, whose release the other side calls once, on any thread;
-// children may be moved out and outlive it. Until then the memory stays where it is (Export).
-// Memory of a device goes with an event that is recorded behind its last writers: whoever waits for
-// it waits for enough. Import takes a structure over whatever comes: its buffers become external
-// storages, ready behind its event, and it is released once, behind the last recorded use of all of
-// them, or at once if it is refused. A table that Tern exported itself comes back as what it was.
+// An export fills a structure of the caller. The consumer calls its release once, on any thread.
+// Children may be moved out and outlive the parent. Until the release the memory stays in place
+// (Export). Device memory is exported with an event that is recorded after its last writers;
+// waiting for the event is sufficient.
 //
-// Everything in a structure is checked before any memory is made of it: what is wrong is
-// arrow_rejected, with the path of the field, its value and what may be there. Pointers cannot be
-// checked. Types that tables do not have (dictionaries, lists, decimals, ...) are refused; views of
-// texts are copied into offsets, on the host; nothing else is converted. Imported memory is never
-// written.
+// An import always takes ownership of the structure. Its buffers become external storages, ready
+// after the event of the structure. The structure is released once: after the last recorded use of
+// all its buffers, or immediately if it is rejected. A table that Tern exported itself is imported
+// as the original table.
 //
-// Devices are (1, -1) for memory of the host, (2, i) for CUDA device i, (3, i) and (13, i) for its
-// pinned and managed memory, (12, i) for simulated devices. Thread-safe.
+// Every field is checked before memory is allocated for it. An invalid field fails with
+// arrow_rejected, which names the path of the field, its value and what is accepted. Pointers
+// cannot be checked. Types that tables do not have (dictionaries, lists, decimals, ...) are
+// rejected. Text views are converted to offsets on the host, by a copy; nothing else is converted.
+// Imported memory is never written.
+//
+// Devices: (1, -1) host, (2, i) CUDA device i, (3, i) and (13, i) its pinned and managed memory,
+// (12, i) simulated device i. Thread-safe.
 
 #pragma once
 
@@ -34,60 +37,63 @@
 
 namespace tern {
 
-// --- To others. A structure is written in any case: one that is refused is a released one.
+// --- Export. `out` is always written; after a failure it is a released structure.
 
 struct ArrowExport {
-  /// Where waits for the writers are queued and the event is recorded: best the stream that wrote
-  /// last, of the memory's device (device_mismatch). None: one of the library's own.
+  /// The stream that waits for the writers and records the event. The stream that wrote last is
+  /// best. A stream of another device fails with device_mismatch. If empty, the library uses its
+  /// own.
   StreamRef stream = {};
   CallSite site = CallSite::here();
 };
 
-/// A struct of as many rows as there are; the host asks where only the device knows
-/// (Table::try_rows_host), and counts nulls that nobody counted. The C Data form is for memory the
-/// host can read (arrow_rejected names the way out elsewhere), and the host waits for its writers.
-/// Refused with invalid_view for a count beyond the capacity, never_written, as allocations and
-/// waits are.
+/// Exports a table as a struct array. If the row count is on the device, the host reads it
+/// (Table::try_rows_host); unknown null counts are counted. An ArrowArray needs memory that the
+/// host can read (else arrow_rejected, which says what to do), and the host waits for its writers.
+/// Fails with invalid_view if the row count exceeds the capacity, with never_written, and like
+/// allocations and waits.
 [[nodiscard]] TERN_EXPORT Result<void> try_export_arrow(const Table& table, ArrowArray* out,
                                                         const ArrowExport& options = {}) noexcept;
 [[nodiscard]] TERN_EXPORT Result<void> try_export_arrow(const Table& table, ArrowDeviceArray* out,
                                                         const ArrowExport& options = {}) noexcept;
-/// All values of a column.
+/// Exports all values of a column.
 [[nodiscard]] TERN_EXPORT Result<void> try_export_arrow(const Column& column, ArrowArray* out,
                                                         const ArrowExport& options = {}) noexcept;
 [[nodiscard]] TERN_EXPORT Result<void> try_export_arrow(const Column& column, ArrowDeviceArray* out,
                                                         const ArrowExport& options = {}) noexcept;
-/// Tables of one schema, one after the other: each is exported when it is asked for, and is the
-/// stream's until then. Refused as Schema::check_match, and with invalid_argument for none.
+/// Exports tables of one schema as a stream. The stream owns the tables and exports each one when
+/// the consumer requests it. Fails like Schema::check_match, and with invalid_argument for an empty
+/// list.
 [[nodiscard]] TERN_EXPORT Result<void> try_export_arrow(std::span<const Table> tables,
                                                         ArrowArrayStream* out,
                                                         CallSite site = CallSite::here()) noexcept;
-/// The same for memory of any device: each chunk goes with an event of its own. All of them are of
-/// one device type (arrow_rejected). A stream that is named and has ended when a chunk is asked
-/// for, or is of another device than that chunk, makes way for one of the library's own.
+/// Like the overload above, for memory of any device: each chunk has its own event. All chunks must
+/// have one device type (else arrow_rejected). If options.stream has ended when a chunk is
+/// requested, or belongs to another device than the chunk, the library uses its own stream.
 [[nodiscard]] TERN_EXPORT Result<void> try_export_arrow(std::span<const Table> tables,
                                                         ArrowDeviceArrayStream* out,
                                                         const ArrowExport& options = {}) noexcept;
 
-// --- From others. Array and schema are taken in any case, and released once each.
+// --- Import. Takes ownership of the array and the schema in any case, and releases each once.
 
 struct ArrowImport {
-  /// A stream of the device, which waits for the event of the structure: our uses come behind that,
-  /// and the host waits only where it has to look at offsets. None: the host waits.
+  /// A stream of the device that waits for the event of the structure. Our uses are ordered after
+  /// it, and the host waits only if it has to read offsets. If empty, the host waits.
   StreamRef stream = {};
-  /// Every text is looked at, to see that it is UTF-8; of memory the host can read.
+  /// Checks that every text is UTF-8. Only for memory that the host can read.
   bool checks_text = false;
   Tag tag = {};
   CallSite site = CallSite::here();
 };
 
-/// Most columns, metadata pairs and chunks that are believed in.
+/// Maximum number of columns, metadata pairs and chunks of an import.
 inline constexpr std::size_t max_arrow_children = std::size_t{1} << 20;
 
-/// A struct without nulls, as a table of its rows in memory of `device` (device_mismatch, naming
-/// both). Offsets are all looked at where the host can read them, else the first and the last; so
-/// are bitmaps, whose nulls are counted there, and elsewhere are as many as the structure says.
-/// Refused with arrow_rejected, and as adoption is.
+/// Imports a struct array without null rows as a table in memory of `device`; memory of another
+/// device fails with device_mismatch, which names both. If the host can read the memory, all
+/// offsets are checked and nulls are counted. Otherwise the first and last offset are checked, and
+/// the null count of the structure is used. Fails with arrow_rejected, and like an adoption
+/// (foreign.hpp).
 [[nodiscard]] TERN_EXPORT Result<Table> try_import_arrow(const Device& device, ArrowArray* array,
                                                          ArrowSchema* schema,
                                                          const ArrowImport& options = {}) noexcept;
@@ -95,25 +101,25 @@ inline constexpr std::size_t max_arrow_children = std::size_t{1} << 20;
                                                          ArrowDeviceArray* array,
                                                          ArrowSchema* schema,
                                                          const ArrowImport& options = {}) noexcept;
-/// Anything but a struct.
+/// Imports an array of any supported type except a struct.
 [[nodiscard]] TERN_EXPORT Result<Column> try_import_arrow_column(
     const Device& device, ArrowArray* array, ArrowSchema* schema,
     const ArrowImport& options = {}) noexcept;
 [[nodiscard]] TERN_EXPORT Result<Column> try_import_arrow_column(
     const Device& device, ArrowDeviceArray* array, ArrowSchema* schema,
     const ArrowImport& options = {}) noexcept;
-/// All chunks of a stream, which is released. One chunk stays where it is; several are put together
-/// by a copy.
+/// Imports all chunks of a stream and releases it. A single chunk is not copied; several chunks are
+/// concatenated by a copy.
 [[nodiscard]] TERN_EXPORT Result<Table> try_import_arrow(const Device& device,
                                                          ArrowArrayStream* stream,
                                                          const ArrowImport& options = {}) noexcept;
-/// Chunks in memory of `device`, each behind its event. One of another device type than the
-/// stream's is refused.
+/// Imports chunks in memory of `device`, each after its event. A chunk of another device type than
+/// the stream's is rejected.
 [[nodiscard]] TERN_EXPORT Result<Table> try_import_arrow(const Device& device,
                                                          ArrowDeviceArrayStream* stream,
                                                          const ArrowImport& options = {}) noexcept;
 
-/// The same, throwing.
+/// These functions throw what the try_ functions return.
 template <class What, class Structure>
 void export_arrow(const What& what, Structure* out, const ArrowExport& options = {}) {
   try_export_arrow(what, out, options).value();

@@ -1,8 +1,8 @@
-// Schemas and fields in Arrow's C form: what a structure's format, name, flags and metadata say.
+// Schemas and fields in Arrow's C Data interface: format, name, flags and metadata.
 //
-// Metadata goes through byte for byte. What a table has no type for is refused with arrow_rejected,
-// with the path of the field, its value and what may be there; a structure that is imported is
-// released once, taken or not. Thread-safe.
+// Metadata is passed through unchanged. A type that tables do not have fails with arrow_rejected,
+// which names the path of the field, its value and what is accepted. An import always releases the
+// structure once, even if it fails. Thread-safe.
 
 #pragma once
 
@@ -16,23 +16,24 @@
 
 namespace tern {
 
-/// "l", "tsu:Europe/Berlin", "U".
+/// Returns the Arrow format, such as "l", "tsu:Europe/Berlin" or "U".
 [[nodiscard]] TERN_EXPORT std::string arrow_format(const LogicalType& type);
-/// Refused with arrow_rejected. Views of texts ("vu", "vz") come as what they are copied into.
+/// Parses an Arrow format. Fails with arrow_rejected. Text views ("vu", "vz") return the type that
+/// they are converted to.
 [[nodiscard]] TERN_EXPORT Result<LogicalType> try_arrow_type(
     const char* format, CallSite site = CallSite::here()) noexcept;
 
-/// A struct with the fields as children, or one field. The caller's structure is filled, or left
-/// released. Refused with invalid_argument for null, out_of_memory.
+/// Exports a struct with the fields as children, or one field, into the caller's structure. After a
+/// failure the structure is released. Fails with invalid_argument for null and with out_of_memory.
 [[nodiscard]] TERN_EXPORT Result<void> try_export_arrow_schema(
     const Schema& schema, ArrowSchema* out, CallSite site = CallSite::here()) noexcept;
 [[nodiscard]] TERN_EXPORT Result<void> try_export_arrow_schema(
     const Field& field, ArrowSchema* out, CallSite site = CallSite::here()) noexcept;
 
-/// Of a struct.
+/// Imports the fields of a struct.
 [[nodiscard]] TERN_EXPORT Result<Schema> try_import_arrow_schema(
     ArrowSchema* schema, CallSite site = CallSite::here()) noexcept;
-/// Of anything else.
+/// Imports a single field that is not a struct.
 [[nodiscard]] TERN_EXPORT Result<Field> try_import_arrow_field(
     ArrowSchema* schema, CallSite site = CallSite::here()) noexcept;
 

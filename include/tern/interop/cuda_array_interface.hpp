@@ -1,13 +1,15 @@
-// The CUDA Array Interface, version 3: how Python libraries describe arrays in memory of a CUDA
-// device, as a plain structure. What the Python module puts into a dictionary and takes out of one.
+// The CUDA Array Interface, version 3, as a plain structure. Python libraries use it to describe
+// arrays in memory of a CUDA device; the Python module converts the structure from and to a
+// dictionary.
 //
-// Export says where the elements are and on which stream they are complete, and holds the memory in
-// place (Export) for as long as the other side may use it. Import makes a StridedBuffer of somebody
-// else's description, behind his stream, and keeps the owner until our last recorded use is done.
-// What is wrong in a description is refused with invalid_argument, naming the key and what is
-// there; masks, byte orders of other machines and elements without a name here are unsupported.
+// An export describes where the elements are and on which stream they are complete. Its Export
+// keeps the memory in place for as long as the consumer may use it. An import returns a
+// StridedBuffer over the described memory, ordered after the producer's stream, and keeps the owner
+// alive until the last recorded use is done. An invalid description fails with invalid_argument,
+// which names the key and its value. Masks, foreign byte orders and element types without a dtype
+// fail with unsupported.
 //
-// For memory of CUDA devices, of any kind; arrays of the host have DLPack. Thread-safe.
+// Works for all kinds of memory of CUDA devices. Use DLPack for host arrays. Thread-safe.
 
 #pragma once
 
@@ -32,22 +34,23 @@
 namespace tern {
 
 struct CudaArrayInterface {
-  /// The driver's default streams, which have no handle.
+  /// Stream values of the driver's default streams, which have no handle.
   static constexpr std::uintptr_t legacy_stream = 1, per_thread_stream = 2;
 
   std::vector<std::int64_t> shape = {};
   std::string typestr = {};  // "<f4"
-  std::uintptr_t data = 0;   // of the element with all indices 0; 0 for no elements
+  std::uintptr_t data = 0;   // address of element (0, ..., 0); 0 if there are no elements
   bool is_read_only = false;
-  /// In bytes. None: side by side, in row-major order.
+  /// Strides in bytes. If unset, the elements are contiguous in row-major order.
   std::optional<std::vector<std::int64_t>> strides = {};
-  /// Where the data is complete: 1, 2 or a handle, never 0. None: it is.
+  /// The stream on which the data is complete: 1, 2 or a handle, never 0. If unset, it is complete.
   std::optional<std::uintptr_t> stream = {};
   bool has_mask = false;
   int version = 3;
 };
 
-/// "<f4", "|b1"; refused with unsupported for elements that have no name (bf16, 8-bit floats).
+/// Convert between a dtype and its type string, such as "<f4" or "|b1". Fail with unsupported if
+/// the other side has no equivalent (bf16, 8-bit floats).
 [[nodiscard]] TERN_EXPORT Result<std::string> try_typestr(
     DType dtype, CallSite site = CallSite::here()) noexcept;
 [[nodiscard]] TERN_EXPORT Result<DType> try_dtype_of_typestr(
@@ -55,33 +58,37 @@ struct CudaArrayInterface {
 
 struct CudaArrayExport {
   CudaArrayInterface description;
-  /// To be kept as long as somebody may use the address.
+  /// Keep it for as long as the consumer may use the address.
   Export hold;
 };
 struct CudaArrayExportOptions {
-  /// Behind which all work is joined that the elements need; it must live as long as the other side
-  /// may look at it. None: one of the library's own, which lives as long as the device.
+  /// The stream that the description names. It waits for all pending writes of the elements, and
+  /// must live as long as the consumer may use it. If empty, the library uses a stream of its own
+  /// that lives as long as the device.
   StreamRef stream = {};
   bool is_read_only = false;
   CallSite site = CallSite::here();
 };
-/// Refused with unsupported for other memory than that of a CUDA device, read_only, never_written
-/// for a read-only export of bytes nobody wrote, device_mismatch, as allocations and waits are.
+/// Fails with unsupported if the memory is not memory of a CUDA device, with read_only, with
+/// never_written for a read-only export of unwritten bytes, with device_mismatch, and like
+/// allocations and waits.
 [[nodiscard]] TERN_EXPORT Result<CudaArrayExport> try_export_cuda_array(
     const StridedBuffer& array, const CudaArrayExportOptions& options = {}) noexcept;
 
 struct CudaArrayImportOptions {
-  /// Kept until our uses are done.
+  /// Kept alive until all recorded uses are done.
   std::shared_ptr<void> owner = {};
-  /// Who still writes it, where the description names no stream: older versions have none.
+  /// The stream that may still write the memory, if the description names none. Versions below 3
+  /// have no stream.
   StreamRef producer = {};
-  /// All writes are complete now. A description of version 3 without a stream says so itself; of an
-  /// older one, readiness is unstated without this or a producer (foreign.hpp).
+  /// States that all writes are complete. A description of version 3 without a stream means that
+  /// already. For an older one, readiness is unstated without this flag or a producer
+  /// (foreign.hpp).
   bool is_complete = false;
   Tag tag = {};
   CallSite site = CallSite::here();
 };
-/// Versions 0 to 3. As adoption refuses, too.
+/// Imports versions 0 to 3. Also fails like an adoption (foreign.hpp).
 [[nodiscard]] TERN_EXPORT Result<StridedBuffer> try_import_cuda_array(
     const Device& device, const CudaArrayInterface& description,
     const CudaArrayImportOptions& options = {}) noexcept;

@@ -1,17 +1,19 @@
-// DLPack: a tensor handed to another library and taken from one, without a copy.
+// DLPack: zero-copy exchange of tensors with other libraries.
 //
-// Export gives a structure whose deleter the other side calls once, on any thread. Until then the
-// memory stays where it is (Export), and afterwards it is not used again before the device was
-// waited for, because nobody says on which streams they used it. Import takes a structure over
-// whatever comes: it is described by a StridedBuffer, and its deleter is called once, behind the
-// last recorded use, or at once if the structure is refused. A tensor that Tern exported itself
-// comes back as the buffer it was, with its identity.
+// An export returns a structure whose deleter the consumer calls once, on any thread. Until then
+// the memory stays in place (Export). Afterwards the memory is reused only after a device-wide
+// wait, because DLPack does not say on which streams the consumer used it.
 //
-// Everything in a structure is checked before anything is made of it, and nothing is read twice;
-// what is wrong is dlpack_rejected, with the field, its value and what may be there. Pointers
-// cannot be checked. Nothing is converted and nothing copied: that is contiguous(), or a copy.
-// Devices are (1, 0) for memory of the host, (2, i) for CUDA device i, (3, 0) and (13, 0) for its
-// pinned and managed memory, (12, i) for simulated devices. Thread-safe.
+// An import always takes ownership of the structure. It returns a StridedBuffer and calls the
+// deleter once: after the last recorded use, or immediately if the structure is rejected. A tensor
+// that Tern exported itself is imported as the original buffer, with its identity.
+//
+// Every field is checked before it is used and read only once. An invalid field fails with
+// dlpack_rejected, which names the field, its value and what is accepted. Pointers cannot be
+// checked. Nothing is converted or copied; use contiguous() or a copy for that.
+//
+// Devices: (1, 0) host, (2, i) CUDA device i, (3, 0) and (13, 0) pinned and managed memory of CUDA,
+// (12, i) simulated device i. Thread-safe.
 
 #pragma once
 
@@ -32,10 +34,11 @@
 
 namespace tern {
 
-/// The version that exports carry.
+/// The version of exported structures.
 inline constexpr abi::DLPackVersion dlpack_version = {1, 3};
 
-/// The words of DLPack for ours. Refused with dlpack_rejected for what it has no word for.
+/// Convert dtypes and devices to and from DLPack. Fail with dlpack_rejected if DLPack, or Tern, has
+/// no equivalent.
 [[nodiscard]] TERN_EXPORT Result<abi::DLDataType> try_dlpack_type(
     DType dtype, CallSite site = CallSite::here()) noexcept;
 [[nodiscard]] TERN_EXPORT Result<DType> try_dtype_of(abi::DLDataType type,
@@ -44,30 +47,32 @@ inline constexpr abi::DLPackVersion dlpack_version = {1, 3};
     const Storage& storage, CallSite site = CallSite::here()) noexcept;
 
 struct DlpackExport {
-  /// Whose work comes behind what is pending now: the other side's stream, of the same device
-  /// (Stream::borrow). None: the host waits for the writers.
+  /// The consumer's stream, of the same device (Stream::borrow). It waits for all pending writes.
+  /// If empty, the host waits for them.
   StreamRef consumer = {};
-  /// Neither: the other side does it, or needs nothing.
+  /// Neither a stream nor the host waits: the consumer waits itself, or needs no wait.
   bool is_unordered = false;
-  /// The other side must not write. (A structure without a version cannot say so, and is refused.)
+  /// The consumer must not write. The unversioned structure cannot express this, so its export
+  /// fails.
   bool is_read_only = false;
   CallSite site = CallSite::here();
 };
 
-/// The caller's until somebody calls the deleter. The strides are never null and never negative; a
-/// tensor of no elements has no address. Refused with dlpack_rejected, not_allocated, read_only
-/// for memory that nobody may write unless that is said, never_written for a read-only export of
-/// bytes that nobody wrote, as allocations and waits are.
+/// Exports a tensor. The caller owns the structure and passes it on, or calls its deleter. The
+/// strides are never null or negative; a tensor without elements has a null address. Fails with
+/// dlpack_rejected, with not_allocated, with read_only for read-only memory unless is_read_only is
+/// set, with never_written for a read-only export of unwritten bytes, and like allocations and
+/// waits.
 [[nodiscard]] TERN_EXPORT Result<abi::DLManagedTensorVersioned*> try_export_dlpack(
     const StridedBuffer& tensor, const DlpackExport& options = {}) noexcept;
 [[nodiscard]] TERN_EXPORT Result<abi::DLManagedTensorVersioned*> try_export_dlpack(
     const Buffer& tensor, const DlpackExport& options = {}) noexcept;
-/// The form without a version.
+/// Exports the unversioned structure.
 [[nodiscard]] TERN_EXPORT Result<abi::DLManagedTensor*> try_export_dlpack_legacy(
     const StridedBuffer& tensor, const DlpackExport& options = {}) noexcept;
 
-/// As the structure of an official header, whose layout is compared: export_dlpack<
-/// ::DLManagedTensorVersioned>(buffer).
+/// Exports as a structure of the official header, whose layout is checked at compile time:
+/// export_dlpack<::DLManagedTensorVersioned>(buffer).
 template <class Managed, class Tensor>
 [[nodiscard]] Managed* export_dlpack(const Tensor& tensor, const DlpackExport& options = {}) {
   constexpr bool has_version = requires(Managed managed) { managed.version; };
@@ -86,23 +91,24 @@ template <class Managed, class Tensor>
 }
 
 struct DlpackImport {
-  /// Who still writes it: our uses come behind what the stream has now.
+  /// The stream that may still write the memory. Our uses are ordered after its current work.
   StreamRef producer = {};
-  /// All writes are complete now. The structure itself says nothing about pending writes: without
-  /// this or a producer, readiness is unstated (foreign.hpp). Tensors of device type CPU are
-  /// complete, because the protocol has no streams for them.
+  /// States that all writes are complete. The structure says nothing about pending writes: without
+  /// this flag or a producer, readiness is unstated (foreign.hpp). Tensors of device type CPU are
+  /// always complete, because the protocol has no streams for them.
   bool is_complete = false;
-  /// A structure without a version does not say whether it may be written; unless this does, it
-  /// may not.
+  /// The unversioned structure does not say whether it is writable. It is imported as read-only
+  /// unless this flag is set.
   bool legacy_is_writable = false;
   Tag tag = {};
   CallSite site = CallSite::here();
 };
 
-/// Memory of `device` (device_mismatch, naming both). Elements that may share their bytes make it
-/// read-only, as with zero strides, and so do negative strides, which few expect. A tensor of ours
-/// that comes back is the buffer that went out, unless it may only be read: then it is held as
-/// those of others are. Refused with dlpack_rejected, and as adoption is.
+/// Imports a tensor in memory of `device`; memory of another device fails with device_mismatch,
+/// which names both. The result is read-only if elements may overlap (zero strides) or a stride is
+/// negative. A tensor that Tern exported is imported as the original buffer, unless it is
+/// read-only: then it is treated like a foreign tensor. Fails with dlpack_rejected, and like an
+/// adoption (foreign.hpp).
 [[nodiscard]] TERN_EXPORT Result<StridedBuffer> try_import_dlpack(
     const Device& device, abi::DLManagedTensorVersioned* tensor,
     const DlpackImport& options = {}) noexcept;

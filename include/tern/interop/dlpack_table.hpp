@@ -1,15 +1,16 @@
-// Columns and tables as DLPack tensors, and tensors as columns.
+// Columns and tables as DLPack tensors, and tensors as columns, without a copy.
 //
-// A column goes out as one dimension of as many elements as the table has rows, in the same memory;
-// many exports may share one table. How many rows there are the host has to know: where only the
-// device does it asks (Table::try_rows_host), which is the one wait for it, and an export that is
-// to wait for nothing is refused. A tensor says nothing of missing values, has no texts and no
-// bits; a column that has is refused with dlpack_rejected, which names the column and the buffers
-// that can go alone. A whole table goes out as {rows, columns} if its columns cover one storage
-// exactly, and never cut or padded.
+// A column is exported as a one-dimensional tensor with as many elements as the table has rows.
+// Many exports may share one table. The host must know the row count: if the count is on the
+// device, the export reads it (Table::try_rows_host), which is its only wait; an unordered export
+// fails instead.
 //
-// A tensor comes in as a column if it has one dimension and its elements are side by side. It is
-// taken in any case and its deleter is called once, as dlpack.hpp says. Thread-safe.
+// A tensor cannot express nulls, texts or bits. A column that has them fails with dlpack_rejected,
+// which names the column and the buffers that can be exported separately. A whole table is exported
+// as {rows, columns} if its columns exactly fill one storage. It is never cut or padded.
+//
+// A tensor can be imported as a column if it has one dimension and contiguous elements. As in
+// dlpack.hpp, an import always takes ownership and the deleter is called once. Thread-safe.
 
 #pragma once
 
@@ -29,48 +30,50 @@
 
 namespace tern {
 
-// --- To others
+// --- Export
 
-/// Refused with out_of_bounds for a column that is not there, by name with not_found; with
-/// dlpack_rejected for what a tensor cannot say, for more rows than there is room for, and for rows
-/// that nobody has counted where the export is unordered; and as exports of buffers are.
+/// Exports a column. Fails with out_of_bounds for an invalid index, with not_found for an unknown
+/// name, and like the export of a buffer. Fails with dlpack_rejected if a tensor cannot express the
+/// column, if the row count exceeds the capacity, or if an unordered export would have to read the
+/// row count.
 [[nodiscard]] TERN_EXPORT Result<abi::DLManagedTensorVersioned*> try_export_dlpack_column(
     const Table& table, std::size_t column, const DlpackExport& options = {}) noexcept;
 [[nodiscard]] TERN_EXPORT Result<abi::DLManagedTensorVersioned*> try_export_dlpack_column(
     const Table& table, std::string_view column, const DlpackExport& options = {}) noexcept;
-/// The form without a version.
+/// Exports the unversioned structure.
 [[nodiscard]] TERN_EXPORT Result<abi::DLManagedTensor*> try_export_dlpack_column_legacy(
     const Table& table, std::size_t column, const DlpackExport& options = {}) noexcept;
 
-/// {rows, columns}, of which the rows are side by side. Refused with dlpack_rejected unless all
-/// columns are of one type, lie behind each other in one storage, which has nothing else, and are
-/// filled; and as single columns are.
+/// Exports a table as a tensor of shape {rows, columns}. Fails with dlpack_rejected unless all
+/// columns have one type, follow each other in one storage without gaps, fill the storage, and have
+/// no unused capacity. Also fails like the export of a column.
 [[nodiscard]] TERN_EXPORT Result<abi::DLManagedTensorVersioned*> try_export_dlpack(
     const Table& table, const DlpackExport& options = {}) noexcept;
 
-// --- From others
+// --- Import
 
 struct DlpackColumn {
   DlpackImport tensor = {};
-  /// What the column is to be (type_mismatch). None: what the type of the elements means.
+  /// The required field; a mismatch fails with type_mismatch. If unset, the element type decides.
   std::optional<Field> field = {};
-  /// What may differ from that.
+  /// Which differences from `field` are accepted.
   SchemaMatch match = {};
-  /// How many values it is to have (size_mismatch). None: any.
+  /// The required number of values; a mismatch fails with size_mismatch. If unset, any number.
   std::optional<std::size_t> rows = {};
 };
 
-/// Refused with dlpack_rejected for more dimensions than one, for elements that are not side by
-/// side, for truth values, which are bits in a column (Column::pack makes them); with type_mismatch
-/// for elements that no column has; with misaligned; and as imports of tensors are.
+/// Imports a tensor as a column. Fails with dlpack_rejected if the tensor has not one dimension, if
+/// its elements are not contiguous, or if they are booleans, which are bits in a column (use
+/// Column::pack). Fails with type_mismatch for element types that columns do not have, with
+/// misaligned, and like the import of a tensor.
 [[nodiscard]] TERN_EXPORT Result<Column> try_import_dlpack_column(
     const Device& device, abi::DLManagedTensorVersioned* tensor,
     const DlpackColumn& options = {}) noexcept;
 [[nodiscard]] TERN_EXPORT Result<Column> try_import_dlpack_column(
     const Device& device, abi::DLManagedTensor* tensor, const DlpackColumn& options = {}) noexcept;
 
-/// A tensor for each field (shape_mismatch), all of one length unless the options say which. Every
-/// one of them is taken or let go, also if another is refused. Their `field` is not looked at.
+/// Imports one tensor per field (else shape_mismatch), all of one length. Takes ownership of every
+/// tensor, even if one of them is rejected. `options.field` is ignored.
 [[nodiscard]] TERN_EXPORT Result<Table> try_import_dlpack_table(
     const Device& device, const Schema& schema,
     std::span<abi::DLManagedTensorVersioned* const> tensors,

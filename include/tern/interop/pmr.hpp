@@ -1,9 +1,9 @@
-// Between resources and std::pmr: a PmrAdapter lets standard containers use a resource, and a
-// PmrUpstream lets resources stand on a std::pmr one.
+// Adapters between resources and std::pmr: with a PmrAdapter, standard containers allocate from a
+// resource; a PmrUpstream is a resource that allocates from a std::pmr::memory_resource.
 //
-// Containers know nothing of streams. Their memory is used by the host, is ready when it is given,
-// and is free at once: whoever hands it to a stream waits for that before the container ends.
-// Both are thread-safe.
+// Containers do not know streams. The host uses their memory immediately after allocation and frees
+// it immediately. If a stream uses the memory of a container, wait for the stream before the
+// container is destroyed or grows. Both classes are thread-safe.
 
 #pragma once
 
@@ -23,26 +23,27 @@ namespace tern {
 
 class PmrBlocks;
 
-/// Keeps its resource alive. Two adapters of one resource are equal, and each frees what the other
-/// gave, so containers may be moved between them. As with every std::pmr resource, it must outlive
-/// the containers that use it; memory that was not freed by then stays live in the resource.
+/// Keeps its resource alive. Two adapters of one resource compare equal and can free each other's
+/// memory, so containers can be moved between them. Like every std::pmr resource, the adapter must
+/// outlive the containers that use it. Memory that was not freed by then stays live in the
+/// resource.
 class TERN_EXPORT PmrAdapter final : public std::pmr::memory_resource {
  public:
-  /// Requests carry the tag, and the call site of this constructor. Throws InvalidArgument for
-  /// null, Unsupported if the host cannot use the memory, OutOfMemory.
+  /// Requests carry the tag and the call site of this constructor. Throws InvalidArgument for a
+  /// null resource, Unsupported if the host cannot access its memory, and OutOfMemory.
   explicit PmrAdapter(ResourceHandle resource, Tag tag = {}, CallSite site = CallSite::here());
   PmrAdapter(const PmrAdapter&) = delete;
   PmrAdapter& operator=(const PmrAdapter&) = delete;
   ~PmrAdapter() override;
 
   [[nodiscard]] const ResourceHandle& resource() const noexcept { return resource_; }
-  /// Frees of what was never given, with another size, or twice. They change nothing. What the
-  /// resource itself could not free is counted there.
+  /// Returns the number of invalid frees: of an unknown address, with a wrong size, or a second
+  /// time. They are ignored. The resource counts frees that it could not carry out itself.
   [[nodiscard]] std::uint64_t mistaken_frees() const noexcept;
 
  private:
-  /// Throws what the resource refuses with: OutOfMemory, OutOfBudget, Misaligned, ... Of no bytes
-  /// it gives an address too, as the standard wants it.
+  /// Throws the error of the resource: OutOfMemory, OutOfBudget, Misaligned, ... Returns a non-null
+  /// address for 0 bytes too, as the standard requires.
   [[nodiscard]] void* do_allocate(std::size_t bytes, std::size_t alignment) override;
   void do_deallocate(void* address, std::size_t bytes, std::size_t alignment) override;
   [[nodiscard]] bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override;
@@ -53,12 +54,14 @@ class TERN_EXPORT PmrAdapter final : public std::pmr::memory_resource {
   const CallSite site_;
 };
 
-/// One call upstream for each block, one at a time: std::pmr resources need not be thread-safe.
-/// Freeing waits for the block's stream. What the upstream throws becomes a refusal.
+/// Makes one upstream call per block, one at a time, because std::pmr resources need not be
+/// thread-safe. Freeing waits for the block's stream. An exception of the upstream becomes a
+/// Failure.
 class TERN_EXPORT PmrUpstream final : public DriverResource {
  public:
-  /// Memory of the host, on a device that uses it as its own: the host device. The upstream must
-  /// outlive this and its blocks. Throws InvalidArgument for null or no device, Unsupported.
+  /// The device must use host memory as its own memory, as the host device does; otherwise throws
+  /// Unsupported. The upstream must outlive this resource and its blocks. Throws InvalidArgument
+  /// for a null upstream or an empty Device.
   PmrUpstream(Device device, std::pmr::memory_resource* upstream);
 
   [[nodiscard]] const char* name() const noexcept override { return "pmr"; }
@@ -69,11 +72,11 @@ class TERN_EXPORT PmrUpstream final : public DriverResource {
   void put_back(const Piece& piece, StreamRef stream, const CallSite& site) noexcept override;
   [[nodiscard]] Result<Mark> give(const Piece& piece, StreamRef stream,
                                   const CallSite& site) noexcept override;
-  /// What the upstream is asked for: what every block of the device has, at least.
+  /// Returns the alignment to request upstream: at least the default alignment of the device.
   [[nodiscard]] std::size_t alignment_for(std::size_t requested) const noexcept;
 
   std::pmr::memory_resource* const upstream_;
-  std::mutex mutex_;  // held in the upstream
+  std::mutex mutex_;  // held during upstream calls
 };
 
 }  // namespace tern

@@ -57,7 +57,8 @@ class LaunchArgument {
     static_assert(std::is_trivially_copyable_v<T>, "values are passed as bytes");
     static_assert(!std::is_pointer_v<T> && !std::is_null_pointer_v<T> && !std::is_array_v<T>,
                   "memory is passed as in(x), out(x) or inout(x)");
-    static_assert(!is_view<T>, "a view is made for the kernel: pass in(array) and so on");
+    static_assert(!is_view<T>,
+                  "the launch makes the view: pass in(array), out(array) or inout(array)");
     LaunchArgument made;
     made.value_ = &value;
     made.type_ = ArgumentType::of<T>();

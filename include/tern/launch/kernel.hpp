@@ -107,9 +107,9 @@ struct FunctionKernel<void (*)(Parameters...)> {
   static constexpr DeclaredParameter declare() noexcept {
     using T = std::remove_cvref_t<P>;
     static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>,
-                  "a kernel has views and values for parameters");
+                  "the parameters of a kernel are views and values");
     static_assert(alignof(T) <= alignof(std::max_align_t),
-                  "a value is kept where any scalar can be");
+                  "a value must fit the storage of a scalar argument");
     if constexpr (is_view<T>) {
       using Element = std::remove_reference_t<decltype(*std::declval<T>().data())>;
       return {ArgumentType::of<std::remove_const_t<Element>>(), true, !std::is_const_v<Element>};
@@ -279,7 +279,8 @@ class TERN_EXPORT Kernel {
                                                      void (*function)(Parameters...),
                                                      CallSite site) noexcept {
     using Typed = FunctionKernel<void (*)(Parameters...)>;
-    static_assert(sizeof...(Parameters) <= max_arguments, "a launch cannot have as many arguments");
+    static_assert(sizeof...(Parameters) <= max_arguments,
+                  "a launch cannot have this many arguments");
     const DeclaredParameter declared[] = {Typed::template declare<Parameters>()...,
                                           DeclaredParameter{}};
     return try_declare(

@@ -1,28 +1,30 @@
-// A LaunchRecorder declares what memory a launch uses that Tern does not make: of a library, of the
-// driver's own interface, of a framework.
+// A LaunchRecorder declares the memory of a launch that Tern does not make itself: a launch by a
+// library, a framework, or the driver's own interface.
 //
 //   LaunchRecorder recorder(stream);
 //   recorder.use(input, Access::read);
 //   recorder.use(output, Access::discard);
-//   recorder.preflight();                       // checks all, queues the waits
+//   recorder.preflight();                       // checks everything, queues the waits
 //   their_launch(handle, recorder.pointer(0), recorder.pointer(1));
-//   recorder.commit();                          // the uses are on record
+//   recorder.commit();                          // records the uses
 //
-// The set is frozen by preflight(), which either does everything or queues nothing; nothing else
-// gives out an address. Calls in another order are refused with stream_misuse. A recorder that goes
-// between preflight() and commit() is counted (launch_statistics), and its memory is held as used
-// up to what the stream has then, because nobody knows whether something was submitted; cancel()
-// says that nothing was.
+// preflight() freezes the declarations. It succeeds completely or queues nothing. pointer() returns
+// addresses only after preflight(). Calls in another order fail with stream_misuse. If a recorder
+// is destroyed between preflight() and commit(), launch_statistics() counts it, and its memory
+// counts as used by all work that the stream has at that moment, because the launch may have been
+// submitted. Call cancel() if nothing was submitted.
 //
-// It takes buffers, arrays, and blocks of a resource. Blocks have no owner that could be kept, so
-// they are looked at again by commit(); and whoever frees one first makes the freeing stream wait
-// for its uses (try_wait_for_uses). Strict, it refuses memory whose uses cannot be known
-// (untracked_buffer); permissive, it skips and counts it. Imported memory is a buffer, and its uses
-// are tracked; strict, the recorder also wants to know when its earlier writes are complete
-// (foreign.hpp), and refuses it with untracked_buffer if nobody has stated that.
+// A recorder accepts buffers, arrays, and blocks of a resource. It keeps buffers alive, but a block
+// has no shared owner: commit() checks that the block is still live, and the freeing stream must
+// wait for its uses first (try_wait_for_uses).
 //
-// It keeps buffers and borrows nothing. One object belongs to one thread; what it does to memory is
-// thread-safe, and a use that others begin between its preflight() and its commit() is not lost.
+// In strict mode, memory whose uses cannot be tracked is an error (untracked_buffer); in permissive
+// mode it is skipped and counted. Uses of imported memory are tracked. In strict mode, it must also
+// be known when the earlier writes of imported memory are complete (foreign.hpp); if this was never
+// stated, preflight() fails with untracked_buffer.
+//
+// A recorder belongs to one thread. Other threads may use the same memory at the same time; uses
+// that they begin between preflight() and commit() are not lost.
 
 #pragma once
 
@@ -45,12 +47,12 @@ namespace tern {
 
 enum class Tracking : std::uint8_t {
   strict,
-  permissive,  // what cannot be tracked is skipped and counted
+  permissive,  // untracked memory is skipped and counted
 };
 
 struct RecorderOptions {
   Tracking tracking = Tracking::strict;
-  /// Only memory of this resource is taken (invalid_argument).
+  /// If set, only memory of this resource is accepted. Other memory fails with invalid_argument.
   ResourceHandle resource = {};
 };
 
@@ -62,16 +64,16 @@ class TERN_EXPORT LaunchRecorder {
   ~LaunchRecorder();
 
   [[nodiscard]] StreamRef stream() const noexcept { return scope_.stream(); }
-  /// Declared so far.
+  /// Returns the number of declared uses.
   [[nodiscard]] std::size_t size() const noexcept { return places_.size(); }
-  /// Of those, how many preflight() skipped.
+  /// Returns how many of them preflight() skipped.
   [[nodiscard]] std::size_t skipped() const noexcept { return skipped_; }
 
-  // --- Declaring gives the number to ask pointer() with. Refused behind preflight (stream_misuse),
-  // for memory of another resource than the recorder's, and with out_of_memory; everything else is
-  // judged by preflight, together.
+  // --- Declaring a use returns its index for pointer(). These functions fail with stream_misuse
+  // after preflight(), with invalid_argument for memory of another resource than the recorder's,
+  // and with out_of_memory. preflight() checks everything else.
 
-  /// A buffer or an array.
+  /// Declares a use of a buffer or an array.
   template <class Used>
   Result<std::size_t> try_use(const Used& used, Access access,
                               CallSite site = CallSite::here()) noexcept {
@@ -83,14 +85,14 @@ class TERN_EXPORT LaunchRecorder {
   std::size_t use(const Used& used, Access access, CallSite site = CallSite::here()) {
     return try_use(used, access, site).value();
   }
-  /// A block that the resource gave, whole.
+  /// Declares a use of a whole block of the resource.
   Result<std::size_t> try_use(const Resource& resource, const Block& block, Access access,
                               CallSite site = CallSite::here()) noexcept;
   std::size_t use(const Resource& resource, const Block& block, Access access,
                   CallSite site = CallSite::here()) {
     return try_use(resource, block, access, site).value();
   }
-  /// Memory of somebody else that is no buffer: nobody can know its uses.
+  /// Declares a use of memory that is neither a buffer nor a block. Its uses cannot be tracked.
   Result<std::size_t> try_use_external(void* address, std::size_t bytes, Access access,
                                        CallSite site = CallSite::here()) noexcept;
   std::size_t use_external(void* address, std::size_t bytes, Access access,
@@ -98,40 +100,40 @@ class TERN_EXPORT LaunchRecorder {
     return try_use_external(address, bytes, access, site).value();
   }
 
-  /// Refused as UseScope::try_begin, and for blocks with use_after_free, out_of_bounds,
-  /// device_mismatch; with untracked_buffer; with stream_misuse on a stream that is being captured
-  /// into a graph, whose launches are not uses yet, and the capture stays good. Then nothing is
-  /// queued, more may be declared, and the call may be made again.
+  /// Checks all uses and queues the waits. Fails like UseScope::try_begin; with use_after_free,
+  /// out_of_bounds or device_mismatch for a block; with untracked_buffer; and with stream_misuse if
+  /// the stream is being captured into a graph (the capture stays valid). After a failure nothing
+  /// is queued, more uses may be declared, and preflight() may be called again.
   Result<void> try_preflight(CallSite site = CallSite::here()) noexcept;
   void preflight(CallSite site = CallSite::here()) { try_preflight(site).value(); }
 
-  /// Between preflight and commit; else null.
+  /// Returns the address of a use between preflight() and commit(), else null.
   [[nodiscard]] void* pointer(std::size_t index) const noexcept;
 
-  /// The launch is submitted. Refused with stream_misuse without a preflight, unless nothing was
-  /// declared; with use_after_free
-  /// if a block was freed meanwhile, and then the other uses are on record.
+  /// Records the uses. Call it after submitting the launch. Fails with stream_misuse without a
+  /// preflight(), unless nothing was declared. Fails with use_after_free if a block was freed
+  /// meanwhile; the other uses are recorded then.
   Result<void> try_commit(CallSite site = CallSite::here()) noexcept;
   void commit(CallSite site = CallSite::here()) { try_commit(site).value(); }
-  /// Nothing was submitted.
+  /// Ends the recorder without recording uses, because nothing was submitted.
   void cancel() noexcept;
 
  private:
   enum class Phase : std::uint8_t { declaring, preflighted, over };
-  /// Where a declared use is found.
+  /// Where a declared use is stored: in scope_ or in raw_.
   struct Place {
     bool is_in_scope = true;
     std::uint32_t index = 0;
   };
-  /// Memory that is no storage.
+  /// A use of a block or of external memory.
   struct RawUse {
     Block block = {};
     Access access = Access::read;
     bool is_external = false, is_tracked = false;
     CallSite site = {};
     std::uint32_t first = 0;               // the first use of the same block
-    Access merged = Access::read;          // of the first
-    std::shared_ptr<UseRecord> uses = {};  // while it has begun, of the first
+    Access merged = Access::read;          // valid in the first use
+    std::shared_ptr<UseRecord> uses = {};  // while begun; valid in the first use
     UseRecord::Ticket ticket = {};
   };
 
@@ -141,7 +143,7 @@ class TERN_EXPORT LaunchRecorder {
   [[nodiscard]] Result<void> check_resource(const StorageHandle& storage,
                                             CallSite site) const noexcept;
   [[nodiscard]] Result<void> check_raw(const RawUse& use) const noexcept;
-  /// Of imports, unless the recorder is permissive.
+  /// Checks that imported memory is ready, unless the recorder is permissive.
   [[nodiscard]] Result<void> check_readiness() const noexcept;
   [[nodiscard]] Result<void> try_begin_raw(CallSite site) noexcept;
   void finish_raw(bool is_submitted) noexcept;
@@ -155,16 +157,16 @@ class TERN_EXPORT LaunchRecorder {
   Phase phase_ = Phase::declaring;
 };
 
-/// Later work of the stream comes behind all uses of the block that recorders committed: before it
-/// is freed there.
+/// Orders later work of the stream after all uses of the block that recorders committed. Call it
+/// before freeing the block on the stream.
 [[nodiscard]] TERN_EXPORT Result<void> try_wait_for_uses(StreamRef stream, const Block& block,
                                                          CallSite site = CallSite::here()) noexcept;
 
-/// Of all recorders of the process.
+/// Counts over all recorders of the process.
 struct LaunchStatistics {
-  std::uint64_t dropped = 0;   // between preflight and commit
+  std::uint64_t dropped = 0;   // recorders destroyed between preflight and commit
   std::uint64_t skipped = 0;   // uses that permissive recorders could not track
-  CallSite last_dropped = {};  // the line of its preflight
+  CallSite last_dropped = {};  // the preflight of the last dropped recorder
 };
 [[nodiscard]] TERN_EXPORT LaunchStatistics launch_statistics() noexcept;
 

@@ -1,12 +1,12 @@
-// An AsyncResource hands every request to the driver's own stream-ordered allocator.
+// An AsyncResource passes every request to the driver's stream-ordered allocator.
 //
-// A block is ready for the work of its stream that follows, and free in the order of the stream
-// that frees it: neither waits. Requests without a stream go to the default stream. Thread-safe;
-// keeps its device open.
+// A block is ready for later work of its stream, and is freed in the order of the stream that frees
+// it. Neither waits. Requests without a stream use the default stream. Thread-safe; keeps its
+// device open.
 //
-// Where the driver has a pool with settings (cuda), they can be read and changed here; elsewhere
-// that is refused with unsupported. A device has one such pool: settings hold for all resources of
-// the device, and stay when a resource ends.
+// If the driver's pool has settings (cuda), they can be read and changed; other devices fail with
+// unsupported. A device has one driver pool, so the settings apply to all resources of the device
+// and outlive the resource.
 
 #pragma once
 
@@ -21,30 +21,31 @@
 
 namespace tern {
 
-/// Of the driver's pool. What is unset stays as it is: the pool has no maximum and keeps everything
-/// that is freed.
+/// Settings of the driver's pool. An unset value is not changed; by default the pool has no maximum
+/// and keeps all freed memory.
 struct AsyncOptions {
-  /// Taken from the system at once, so that the first allocations need not.
+  /// Allocated from the system immediately, so that the first allocations are fast.
   std::optional<std::size_t> initial_bytes = {};
-  /// The most that the pool holds. Only before anything was allocated there.
+  /// Maximum size of the pool. Can only be set before the first allocation.
   std::optional<std::size_t> max_bytes = {};
-  /// Freed memory above this goes back to the system when a stream or the device is waited for.
+  /// Freed memory above this size is returned to the system when the host waits for a stream or the
+  /// device.
   std::optional<std::size_t> release_threshold_bytes = {};
-  /// Devices whose kernels may use blocks of this resource.
+  /// Devices whose kernels may access blocks of this resource.
   std::vector<Device> peers = {};
   CallSite site = CallSite::here();
 };
 
 class TERN_EXPORT AsyncResource final : public DriverResource {
  public:
-  /// Throws Unsupported if the device allocates in the order of the host only, or if options are
-  /// set and its driver has no pool; InvalidArgument, which names the setting, for one that cannot
-  /// be; for a peer as try_set_peer_access() refuses.
+  /// Throws Unsupported if the device has no stream-ordered allocation, or if an option is set and
+  /// the driver has no pool. Throws InvalidArgument, which names the setting, for an invalid value.
+  /// For a peer, throws what try_set_peer_access() returns.
   explicit AsyncResource(Device device, const AsyncOptions& options = {});
 
   [[nodiscard]] const char* name() const noexcept override { return "async"; }
 
-  /// What is in force, and what the driver's pool holds. Each x() throws what try_x() returns.
+  /// Returns the settings and sizes of the driver's pool. Each x() throws what try_x() returns.
   [[nodiscard]] Result<DriverPoolInfo> try_driver_pool() const noexcept;
   [[nodiscard]] DriverPoolInfo driver_pool(CallSite site = CallSite::here()) const {
     return try_driver_pool().value(site);
@@ -54,15 +55,16 @@ class TERN_EXPORT AsyncResource final : public DriverResource {
   void set_release_threshold(std::size_t bytes, CallSite site = CallSite::here()) {
     try_set_release_threshold(bytes, site).value();
   }
-  /// May kernels of `peer` use blocks of this resource, those that are live included? Refused with
-  /// invalid_argument for the resource's own device and one that is not open, device_mismatch for a
-  /// device of another backend, unsupported for one that cannot.
+  /// Sets whether kernels of `peer` may access blocks of this resource, including live blocks.
+  /// Fails with invalid_argument for the resource's own device or an empty Device, with
+  /// device_mismatch for a device of another backend, and with unsupported if the peer cannot
+  /// access the memory.
   Result<void> try_set_peer_access(const Device& peer, bool is_allowed,
                                    CallSite site = CallSite::here()) noexcept;
   void set_peer_access(const Device& peer, bool is_allowed, CallSite site = CallSite::here()) {
     try_set_peer_access(peer, is_allowed, site).value();
   }
-  /// Peaks begin anew with what the pool holds now.
+  /// Resets the peaks to the current sizes.
   Result<void> try_reset_peaks(CallSite site = CallSite::here()) noexcept;
   void reset_peaks(CallSite site = CallSite::here()) { try_reset_peaks(site).value(); }
 

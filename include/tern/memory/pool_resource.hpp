@@ -75,8 +75,8 @@ struct PoolOptions {
 /// Counters of a pool, in addition to the Statistics of every resource. Event counts are totals
 /// since the pool was made.
 struct PoolStatistics {
-  // Bytes by state. live, cached, in flight, quiescent and loose bytes add up to held_bytes, or to
-  // slightly less while calls are in progress.
+  // Bytes by state. live, cached, in flight, available and unmapped bytes add up to held_bytes, or
+  // to slightly less while calls are in progress.
   std::size_t live_bytes = 0;
   std::size_t cached_bytes = 0;     // cached by one stream, slack of its live blocks included
   std::size_t in_flight_bytes = 0;  // freed, but the stream may not have passed the free
@@ -91,7 +91,7 @@ struct PoolStatistics {
   // How requests were served.
   std::uint64_t cache_hits = 0;          // by the stream's own cache
   std::uint64_t own_in_flight_hits = 0;  // by memory that the same stream freed
-  std::uint64_t quiescent_hits = 0;      // by memory available to every stream
+  std::uint64_t available_hits = 0;      // by memory available to every stream
   std::uint64_t steals = 0;      // by memory that another stream freed, after a wait on the device
   std::uint64_t grown_hits = 0;  // by new memory from the driver
   std::uint64_t remapped_hits = 0;  // by free pages mapped to new addresses
@@ -177,7 +177,7 @@ class TERN_EXPORT PoolResource final : public Resource {
   [[nodiscard]] bool check_invariants() const noexcept;
 
  private:
-  [[nodiscard]] Result<Block> allocate_the_long_way(const Request& request) noexcept;
+  [[nodiscard]] Result<Block> allocate_slow(const Request& request) noexcept;
 
   const std::unique_ptr<pool::Pool> pool_;
 };

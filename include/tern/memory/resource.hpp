@@ -119,7 +119,7 @@ class TERN_EXPORT Resource {
   /// and less often while the retries keep failing, at least once in about a thousand allocations.
   /// Costs one load if there are none.
   void retry_before_allocation() noexcept {
-    if (has_failed_.load(std::memory_order_relaxed)) retry_now_and_then();
+    if (has_failed_.load(std::memory_order_relaxed)) retry_with_backoff();
   }
   /// Checks a request of more than 0 bytes. Fails with size_overflow if the size is above
   /// max_request_bytes, misaligned if the alignment is not a power of two up to
@@ -127,7 +127,7 @@ class TERN_EXPORT Resource {
   [[nodiscard]] Result<void> check(const Request& request) const noexcept;
 
  private:
-  void retry_now_and_then() noexcept;
+  void retry_with_backoff() noexcept;
 
   struct FailedFree {
     Block block = {};

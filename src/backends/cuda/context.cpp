@@ -35,7 +35,7 @@ Result<void> Context::check(CUresult result, const char* call,
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
     static_cast<void>(cu().cuMemGetInfo(&facts.free_bytes, &facts.total_bytes));
   }
-  // For results that are newer than our list.
+  // For results that are newer than our list of names.
   const char* name = nullptr;
   if (cu().cuGetErrorName(result, &name) == CUDA_SUCCESS) facts.name = name;
   const Failure failure = failure_of(result, facts);
@@ -54,8 +54,8 @@ Result<void> Context::check(CUresult result, const char* call,
 Failure Context::why_not() noexcept {
   if (has_ended()) {
     return Failure(ErrorCode::after_shutdown,
-                   "'{device}' was used while the process ends, when the CUDA driver must not be "
-                   "called any more. Finish with it before main returns.")
+                   "'{device}' was used while the process exits, when the CUDA driver can no "
+                   "longer be called. Destroy CUDA objects before main returns.")
         .with("what", "a CUDA device")
         .with("device", spec_);
   }
@@ -86,8 +86,8 @@ ContextScope::~ContextScope() {
   const DriverTable& cu = context_.cu();
   if (has_changed_mode_) static_cast<void>(cu.cuThreadExchangeStreamCaptureMode(&mode_));
   if (!has_pushed_) return;
-  // Never left pushed: a thread that has no context gets device 0 from the runtime later, and must
-  // still do so.
+  // The context is never left pushed: a thread without a context must still get device 0 from the
+  // runtime later.
   CUcontext ours = nullptr;
   static_cast<void>(cu.cuCtxPopCurrent(&ours));
 }

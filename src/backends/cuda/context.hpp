@@ -1,15 +1,18 @@
-// The primary context of one device: the one the CUDA runtime uses too, so that pointers, streams
-// and events of other libraries in the process mean the same here.
+// The primary context of a device. The CUDA runtime uses the same context, so pointers, streams and
+// events of other libraries in the process are valid in it.
 //
-// It is retained when the device is first opened and never released: the last release would reset
-// the device under everybody else. Its flags stay as they are.
+// The context is retained when the device is first opened and never released, because the last
+// release would reset the device for all other users. Its flags are not changed.
 //
-// Every primitive opens a ContextScope before it calls the driver. A scope makes the context
-// current if it is not, and puts back what was; it keeps its calls from breaking a capture into a
-// graph, this thread's or another's, which the driver would let even a question about an event do;
-// and it refuses where the driver must not be called any more: when the process is ending, or the
-// device is lost. The first error that poisons the context is kept, with the call that saw it, and
-// every later scope fails at once with it. Thread-safe.
+// Every primitive opens a ContextScope before it calls the driver. A scope
+// - makes the context current if necessary, and restores the previous context at its end;
+// - keeps its calls from invalidating a graph capture of this or another thread, which even an
+//   event query can do;
+// - fails if the driver must not be called: when the process is ending or the device is lost. The
+//   first error that makes the context unusable is kept with its call, and every later scope fails
+//   with it.
+//
+// Thread-safe.
 
 #pragma once
 
@@ -38,15 +41,16 @@ class Context {
   [[nodiscard]] CUdevice device() const noexcept { return device_; }
   [[nodiscard]] const std::string& spec() const noexcept { return spec_; }
 
-  /// Zero for an attribute the driver does not know.
+  /// Returns 0 for an attribute that the driver does not know.
   [[nodiscard]] int attribute(CUdevice_attribute attribute) const noexcept;
 
-  /// The failure of a call that was made in a scope; success for success. Notes a lost device.
+  /// Converts the result of a call in a scope to success or a failure. Records a lost device.
   [[nodiscard]] Result<void> check(CUresult result, const char* call,
                                    std::size_t requested_bytes = 0) noexcept;
 
   [[nodiscard]] bool is_lost() const noexcept { return is_lost_.load(std::memory_order_acquire); }
-  /// Is there a driver to give things back to? If not, giving back is bookkeeping.
+  /// Returns whether the driver may still be called. If not, releasing an object only updates
+  /// Tern's records.
   [[nodiscard]] bool can_call() const noexcept { return !is_lost() && !has_ended(); }
 
  private:
@@ -80,7 +84,8 @@ class ContextScope {
   Context& context_;
   std::optional<Failure> failure_;
   bool has_pushed_ = false;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // while it lasts, and what was
+  // First the mode of the scope; after the exchange, the previous mode.
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
   bool has_changed_mode_ = false;
 };
 

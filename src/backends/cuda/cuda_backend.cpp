@@ -21,7 +21,7 @@
 namespace tern::cuda {
 namespace {
 
-/// What the device declares, by what its driver says of it.
+/// Derives the capabilities of the device from its driver attributes.
 Capabilities capabilities_of(const Context& context, std::size_t page_bytes) {
   Capabilities all = {Capability::pinned_memory,   Capability::host_functions,
                       Capability::event_timing,    Capability::kernels,
@@ -36,7 +36,8 @@ Capabilities capabilities_of(const Context& context, std::size_t page_bytes) {
   if (page_bytes != 0) all = all.with(Capability::virtual_memory);
   if (context.attribute(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY) != 0) {
     all = all.with(Capability::managed_memory);
-    // Without it the driver moves everything at once, and refuses to be told what and where.
+    // Without this attribute the driver migrates whole allocations and rejects hints and
+    // prefetches.
     if (context.attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) != 0) {
       all = all.with(Capability::concurrent_managed)
                 .with(Capability::prefetch)
@@ -104,7 +105,7 @@ class CudaBackend final : public Backend {
     try {
       note_opened(context_->driver(), id, context_->device());
     } catch (const std::bad_alloc&) {
-      // Its place is then one that nothing can be prefetched to, which is said when it is asked.
+      // The place of such memory cannot be a prefetch target; prefetch reports that.
     }
   }
   const DeviceInfo& info() const noexcept override { return info_; }
@@ -289,7 +290,7 @@ class CudaBackend final : public Backend {
     if (!queued) {
       spans_ended(number);
     } else if (number != 0) {
-      // If that fails, the function counts as queued for ever: less is closed then.
+      // If this fails, the function counts as queued for ever, and less memory is poisoned.
       static_cast<void>(call(end_spans, as_context(number)));
     }
     return queued;
@@ -307,8 +308,8 @@ class CudaBackend final : public Backend {
   Result<void> prefetch_batch(const Submission& submission, std::span<const PrefetchRange> ranges,
                               std::size_t& submitted) noexcept override {
     submitted = 0;
-    // One that is not sound is left to the loop, which names it when those before it are on their
-    // way.
+    // An invalid range is left to the loop, which names it after it has submitted the ranges before
+    // it.
     for (const PrefetchRange& one : ranges) {
       if (!check_managed(one.address, one.bytes)) {
         return Backend::prefetch_batch(submission, ranges, submitted);
@@ -357,13 +358,13 @@ class CudaBackend final : public Backend {
               [&](CUstream stream) { return kernels_.launch(stream, kernel, size, arguments); });
   }
 
-  // --- For tools that are attached
+  // --- For attached tools
 
   void note_suballocate(const Submission&, const Suballocation& block) noexcept override {
     if (!notes_) return;
-    // Of mapped pages compute-sanitizer takes no note.
+    // compute-sanitizer does not track mapped pages.
     const std::optional<PointerInfo> whole = memory_.find_own(block.address);
-    const ContextScope scope(*context_);  // tools want a context to be current
+    const ContextScope scope(*context_);  // tools need a current context
     if (whole && scope) notes_->begin(whole->base, whole->bytes, block.address, block.bytes);
   }
   void note_subrelease(const Submission&, const Suballocation& block) noexcept override {
@@ -373,18 +374,18 @@ class CudaBackend final : public Backend {
   }
 
  private:
-  /// Peers are devices of this backend; streams see to that.
+  /// Streams have checked that peers are devices of this backend.
   static CudaBackend& peer_of(Backend& backend) noexcept {
     return static_cast<CudaBackend&>(backend);
   }
 
-  /// A simulated device behind the driver's entry points is no peer of a real one.
+  /// A simulated device behind the fake driver is not a peer of a real one.
   Result<void> check_driver(Backend& peer) const noexcept {
     if (&peer_of(peer).context_->driver() == &context_->driver()) return {};
     return Failure(ErrorCode::device_mismatch).with("a", info_.spec).with("b", peer.info().spec);
   }
 
-  /// Work on a stream: in the context, and on a handle this thread may use.
+  /// Runs work on a stream: in a scope, with a handle that this thread may use.
   template <class Body>
   Result<void> on(NativeStream native, Body body) noexcept {
     const ContextScope scope(*context_);
@@ -402,7 +403,7 @@ class CudaBackend final : public Backend {
     if (block->kind == MemoryKind::managed && is_within(offset, bytes, block->bytes)) return {};
     return Failure(ErrorCode::invalid_argument,
                    "the range of {bytes} at {value} is not inside managed memory of '{device}'. "
-                   "Name what allocate(MemoryKind::managed) returned.")
+                   "Use a range that allocate(MemoryKind::managed) returned.")
         .with("name", "address")
         .with("value", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
         .with_bytes("bytes", bytes)

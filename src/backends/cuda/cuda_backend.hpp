@@ -1,4 +1,4 @@
-// A CUDA device behind the contract of device/backend.hpp, through the driver alone.
+// A CUDA device as a backend (device/backend.hpp), through the driver interface only.
 
 #pragma once
 
@@ -13,13 +13,13 @@
 namespace tern::cuda {
 
 struct CudaOptions {
-  std::string spec = {};  // canonical
+  std::string spec = {};  // canonical spec
   int ordinal = 0;        // below the driver's device_count
   StagingOptions staging = {};
-  std::string nvtx_injection = {};  // the library of a tool; empty: none
+  std::string nvtx_injection = {};  // library of an attached tool, or empty
 };
 
-/// The driver is present, and lives as long as the process.
+/// The driver must be present and must live as long as the process.
 [[nodiscard]] Result<std::unique_ptr<Backend>> open_backend(const Driver& driver,
                                                             const CudaOptions& options) noexcept;
 

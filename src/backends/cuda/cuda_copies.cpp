@@ -18,11 +18,10 @@ std::uintptr_t number(const void* address) noexcept {
   return reinterpret_cast<std::uintptr_t>(address);
 }
 
-/// From here on a copy of pageable memory is staged even where the stream is idle.
+/// Copies of pageable memory from this size on are staged even on an idle stream.
 constexpr std::size_t min_staged_bytes = 256 * kib;
 
-/// The shortest pattern that repeats to the same bytes: most values of eight bytes that are filled
-/// with are zeros.
+/// Returns the shortest equivalent pattern. Most 8-byte fill values are zero.
 Pattern shortest(const Pattern& pattern) noexcept {
   for (std::size_t width = 1; width < pattern.width_bytes; ++width) {
     if (pattern.width_bytes % width != 0) continue;
@@ -35,7 +34,8 @@ Pattern shortest(const Pattern& pattern) noexcept {
   return pattern;
 }
 
-/// The host's side of a copy. The bytes between rows are not the copy's, so they are not awaited.
+/// The host side of a copy. The bytes between rows do not belong to the copy, so they are not
+/// poisoned.
 HostSpan span_of(const void* address, std::size_t pitch_bytes, const Copy2D& copy,
                  HostSpan::Use use) noexcept {
   const bool is_dense = copy.height == 1 || pitch_bytes == copy.width_bytes;
@@ -57,7 +57,8 @@ CudaCopies::CudaCopies(Context& context, std::unique_ptr<Staging> staging)
 CudaCopies::~CudaCopies() {
   const ContextScope scope(context_);
   if (!scope) {
-    // The driver may be calling one of them right now, and cannot be asked any more: kept for ever.
+    // The driver may be calling one of these functions now and can no longer be queried, so they
+    // are leaked.
     static constinit std::mutex mutex;
     static std::list<HostCopy>& kept = *new std::list<HostCopy>;
     const std::lock_guard lock(mutex);
@@ -76,8 +77,8 @@ CudaCopies::Known CudaCopies::look_up(const void* address) noexcept {
                                       CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                                       CU_POINTER_ATTRIBUTE_RANGE_SIZE};
   void* data[] = {&type, &base, &bytes};
-  // Ordinary host memory is a success with zeros. What cannot be asked is not pageable: the driver
-  // then says itself what is wrong.
+  // For ordinary host memory the call succeeds and returns zeros. If the query fails, the memory is
+  // not treated as pageable, and the copy reports the error.
   const CUresult result =
       context_.cu().cuPointerGetAttributes(3, attributes, data, number(address));
   if (result != CUDA_SUCCESS) return {};
@@ -100,7 +101,8 @@ Result<void> CudaCopies::copy_by_driver(CUstream stream, void* destination, cons
 bool CudaCopies::is_idle(CUstream stream) noexcept {
   const DriverTable& cu = context_.cu();
   unsigned flags = CU_STREAM_DEFAULT;
-  // The legacy stream and those it blocks come after each other's work, which no query tells.
+  // The legacy stream and blocking streams are ordered with each other, which a query does not
+  // show.
   if (cu.cuStreamGetFlags(stream, &flags) != CUDA_SUCCESS) return false;
   return (flags & CU_STREAM_NON_BLOCKING) != 0 && cu.cuStreamQuery(stream) == CUDA_SUCCESS;
 }
@@ -155,7 +157,8 @@ Result<void> CudaCopies::stage(CUstream stream, const Copy2D& copy, bool is_to_d
   if (!staging_) return {};
   const std::size_t bytes = copy.width_bytes * copy.height;
   const bool is_now = is_idle(stream);
-  // Small ones on an idle stream wait for themselves only, and the driver has less to set up.
+  // A small copy on an idle stream waits only for itself, and the driver's own copy has less
+  // overhead.
   if (is_now && bytes < min_staged_bytes) return {};
   StagedCopy staged =
       is_to_device ? StagedCopy::to_device(number(copy.destination), copy.source, copy.width_bytes)
@@ -191,7 +194,7 @@ Result<void> CudaCopies::copy(CUstream stream, void* destination, const void* so
 Result<void> CudaCopies::copy_from_or_to_host(CUstream stream, const Copy2D& copy,
                                               const Known& from, const Known& to,
                                               CallSite site) noexcept {
-  // A graph keeps the copy for every time it is launched, which the ways below cannot.
+  // A graph runs the copy on every launch, which the routes below cannot do.
   if (!is_capturing(stream)) {
     if (from.is_host && to.is_host) {
       if (!is_idle(stream)) return copy_by_host(stream, copy, to.is_pageable, site);
@@ -232,7 +235,7 @@ Result<void> CudaCopies::copy_2d_by_driver(CUstream stream, const Copy2D& copy,
 }
 
 Result<void> CudaCopies::copy_2d(CUstream stream, const Copy2D& copy, CallSite site) noexcept {
-  // One row, or rows without a gap, are a plain copy.
+  // One row, or rows without gaps, are a plain copy.
   if (copy.height == 1 || (copy.source_pitch_bytes == copy.width_bytes &&
                            copy.destination_pitch_bytes == copy.width_bytes)) {
     return this->copy(stream, copy.destination, copy.source, copy.width_bytes * copy.height, site);
@@ -247,7 +250,7 @@ Result<void> CudaCopies::copy_2d(CUstream stream, const Copy2D& copy, CallSite s
 Result<void> CudaCopies::batch_by_driver(CUstream stream,
                                          std::span<const CopyRange> copies) noexcept {
   const DriverTable& cu = context_.cu();
-  // In pieces that need no heap memory.
+  // In pieces that fit on the stack.
   constexpr std::size_t most = 512;
   std::array<CUdeviceptr, most> to, from;
   std::array<std::size_t, most> bytes;
@@ -278,8 +281,8 @@ Result<void> CudaCopies::copy_batch(CUstream stream, std::span<const CopyRange> 
                                     CallSite site) noexcept {
   const DriverTable& cu = context_.cu();
   const bool has_batch = cu.cuMemcpyBatchAsync != nullptr || cu.cuMemcpyBatchAsync_12080 != nullptr;
-  // Not on the legacy stream, which the driver refuses, and never into a graph: there such copies
-  // were dropped without a word.
+  // Not on the legacy stream, where the driver rejects batches, and never into a graph, which
+  // silently dropped such copies.
   bool is_plain =
       has_batch && copies.size() > 1 && number(stream) != stream_legacy && !is_capturing(stream);
   Known from, to;
@@ -332,8 +335,8 @@ Result<void> CudaCopies::fill(CUstream stream, void* destination, std::size_t by
   const std::uintptr_t address = number(destination);
   if (look_up(destination).is_pageable) {
     return Failure(ErrorCode::invalid_argument,
-                   "'{device}' cannot fill {bytes} at {value}, which is pageable host memory. Fill "
-                   "it on the host, or register it first.")
+                   "'{device}' cannot fill {bytes} at {value}, because this is pageable host "
+                   "memory. Fill the range on the host, or register it first.")
         .with("name", "destination")
         .with("value", address, Unit::hex)
         .with_bytes("bytes", bytes)
@@ -342,7 +345,7 @@ Result<void> CudaCopies::fill(CUstream stream, void* destination, std::size_t by
   if ((width == 1 || width == 2 || width == 4) && address % width == 0) {
     return fill_words(stream, address, bytes, pattern);
   }
-  // Others are begun a byte of the element at a time, and what is there is then doubled by copies.
+  // For other widths, write one element byte by byte and then double it with copies.
   const DriverTable& cu = context_.cu();
   std::size_t done = std::min(bytes, 4 * kib / width * width);
   for (std::size_t i = 0; i < width; ++i) {

@@ -1,14 +1,14 @@
 // Copies and fills on a CUDA device.
 //
-// The driver's own calls do most of it. What they do not do well or at all is done here: fills of
-// every width from 1 to 16 bytes at any address, many copies in one call, and two kinds of copies
-// that the driver lets the caller wait for, with all that the stream has in front of them: between
-// the device and pageable host memory, which go through page-locked memory instead (staging.hpp)
-// and at several times the rate, and from host memory to host memory. Such a copy waits for nothing
-// but itself, and on a stream with work in front for nothing at all.
+// The driver does most of them. This class adds fills of every width from 1 to 16 bytes at any
+// address, batches of copies, and two kinds of copies for which the driver would block the caller
+// until all earlier work of the stream is done: copies between the device and pageable host memory,
+// which are staged through page-locked memory at several times the rate (staging.hpp), and copies
+// from host to host memory. Such a copy waits at most for itself, and on a busy stream not at all.
 //
-// What takes several calls of the driver and fails in the middle leaves the destination's bytes
-// unspecified. All calls are in a scope, and on a handle that was resolved. Thread-safe.
+// If an operation that needs several driver calls fails in the middle, the contents of the
+// destination are unspecified. Call all functions in a scope and with a resolved stream handle.
+// Thread-safe.
 
 #pragma once
 
@@ -31,11 +31,11 @@ class Staging;
 
 class CudaCopies {
  public:
-  /// Staging may be null: then pageable memory is left to the driver.
+  /// `staging` may be null: the driver then copies pageable memory.
   CudaCopies(Context& context, std::unique_ptr<Staging> staging);
   ~CudaCopies();
 
-  // The site is for reports about the host memory of a copy.
+  // The call site is for reports about the host memory of a copy.
   [[nodiscard]] Result<void> copy(CUstream stream, void* destination, const void* source,
                                   std::size_t bytes, CallSite site = {}) noexcept;
   [[nodiscard]] Result<void> copy_2d(CUstream stream, const Copy2D& copy,
@@ -48,11 +48,11 @@ class CudaCopies {
                                   const Pattern& pattern) noexcept;
 
  private:
-  /// What the driver knows of an address, for the way a copy takes.
+  /// What the driver knows about an address; it decides the route of a copy.
   struct Known {
     bool is_host = false;      // pageable, page-locked or registered
-    bool is_pageable = false;  // the driver does not know it
-    std::uintptr_t base = 0;   // all of [base, base + bytes) is alike
+    bool is_pageable = false;  // unknown to the driver
+    std::uintptr_t base = 0;   // all of [base, base + bytes) has the same kind
     std::size_t bytes = 0;
 
     [[nodiscard]] bool holds(std::uintptr_t address, std::size_t length) const noexcept {
@@ -61,7 +61,7 @@ class CudaCopies {
   };
   [[nodiscard]] Known look_up(const void* address) noexcept;
   [[nodiscard]] bool is_capturing(CUstream stream) noexcept;
-  /// Is everything done that the next work of the stream comes after?
+  /// Returns whether all work that precedes the next work of the stream is done.
   [[nodiscard]] bool is_idle(CUstream stream) noexcept;
   [[nodiscard]] Result<void> copy_from_or_to_host(CUstream stream, const Copy2D& copy,
                                                   const Known& from, const Known& to,
@@ -76,12 +76,13 @@ class CudaCopies {
                                                bool is_from_pageable, bool is_to_pageable) noexcept;
   [[nodiscard]] Result<void> batch_by_driver(CUstream stream,
                                              std::span<const CopyRange> copies) noexcept;
-  /// Of 1, 2 or 4 bytes, at an address that is a multiple of it.
+  /// Fills with 1, 2 or 4 bytes at an aligned address.
   [[nodiscard]] Result<void> fill_words(CUstream stream, std::uintptr_t address, std::size_t bytes,
                                         const Pattern& pattern) noexcept;
 
-  /// A copy that the host makes when the stream gets there. A host function must not free, for it
-  /// does not run after an error; so those that are done are dropped by the next, or at the end.
+  /// A copy that the host makes when the stream reaches it. A host function does not run after an
+  /// error, so it must not own memory: completed entries are removed by the next copy or at the
+  /// end.
   struct HostCopy {
     Copy2D copy;
     SpansNumber spans = 0;

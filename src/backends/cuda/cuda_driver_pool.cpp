@@ -39,7 +39,7 @@ Result<CUmemoryPool> CudaDriverPool::get_locked(std::size_t max_bytes) {
       !done) {
     return done.failure();
   }
-  // By default everything goes back to the system at the next synchronisation.
+  // By default the driver returns all free memory to the system at the next synchronization.
   if (Result<void> done = set_attribute(made, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, ~std::uint64_t{0});
       !done) {
     static_cast<void>(cu.cuMemPoolDestroy(made));
@@ -87,9 +87,10 @@ Result<void> CudaDriverPool::set(const DriverPoolSettings& settings) {
   if (!scope) return scope.failure();
   const std::lock_guard lock(mutex_);
   if (settings.max_bytes && pool_ != nullptr && *settings.max_bytes != max_bytes_) {
-    return Failure(ErrorCode::invalid_argument,
-                   "'{name}' cannot become {value} on '{device}': its driver pool exists, and the "
-                   "maximum is fixed when the pool is made. Set it before the first allocation.")
+    return Failure(
+               ErrorCode::invalid_argument,
+               "'{name}' cannot be changed to {value} on '{device}': the driver pool exists, and "
+               "its maximum is fixed at creation. Set the maximum before the first allocation.")
         .with("name", "max_bytes")
         .with_bytes("value", *settings.max_bytes)
         .with("device", context_.spec());
@@ -114,7 +115,7 @@ Result<void> CudaDriverPool::reset_peaks() {
 Result<void> CudaDriverPool::set_access(Context& peer, bool is_allowed) {
   const ContextScope scope(context_);
   if (!scope) return scope.failure();
-  // The driver may accept a device that cannot, and then refuses the next allocation.
+  // The driver may accept a device that has no access, and then fails the next allocation.
   int can = 0;
   if (Result<void> asked = context_.check(
           context_.cu().cuDeviceCanAccessPeer(&can, peer.device(), context_.device()),
@@ -124,7 +125,8 @@ Result<void> CudaDriverPool::set_access(Context& peer, bool is_allowed) {
   }
   if (can == 0) {
     return Failure(ErrorCode::unsupported,
-                   "{what} '{peer}' cannot use memory of '{device}'. Copy it between the devices.")
+                   "{what} '{peer}' cannot access memory of '{device}'. Copy the memory between "
+                   "the devices.")
         .with("what", "peer")
         .with("peer", peer.spec())
         .with("device", context_.spec());

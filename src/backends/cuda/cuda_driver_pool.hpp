@@ -1,8 +1,8 @@
-// The driver's pool that a CUDA device takes its stream-ordered memory from.
+// The driver pool from which a CUDA device allocates stream-ordered memory.
 //
-// It is a pool of Tern's own, made when it is first needed: the device's default pool belongs to
-// everybody, and keeping memory there would take it from them. Its maximum is fixed when it is
-// made; everything else can be set at any time. Thread-safe.
+// The pool belongs to Tern and is created on first use. The default pool of the device is shared
+// with the whole process, so memory kept in it would be missing elsewhere. The maximum size is
+// fixed at creation; all other settings can be changed at any time. Thread-safe.
 
 #pragma once
 
@@ -23,10 +23,10 @@ class CudaDriverPool {
   CudaDriverPool& operator=(const CudaDriverPool&) = delete;
   ~CudaDriverPool();
 
-  /// Inside of a scope to the context.
+  /// Call in a scope of the context.
   [[nodiscard]] Result<CUmemoryPool> get();
 
-  /// Is it this one?
+  /// Returns whether `pool` is this pool.
   [[nodiscard]] bool is(CUmemoryPool pool);
 
   [[nodiscard]] Result<DriverPoolInfo> info();
@@ -41,7 +41,7 @@ class CudaDriverPool {
 
   Context& context_;
   std::mutex mutex_;
-  CUmemoryPool pool_ = nullptr;  // guarded by mutex_, as the next
+  CUmemoryPool pool_ = nullptr;  // guarded by mutex_, like the next member
   std::size_t max_bytes_ = 0;
 };
 

@@ -15,7 +15,7 @@
 namespace tern::cuda {
 namespace {
 
-/// The first line of a compiler's log that is not empty.
+/// Returns the first non-empty line of a compiler's log.
 std::string_view first_line(std::string_view log) noexcept {
   const std::size_t begin = log.find_first_not_of(" \t\r\n");
   if (begin == log.npos) return "the compiler gave no reason";
@@ -29,14 +29,14 @@ bool is_about_image(CUresult result) noexcept {
          result == CUDA_ERROR_JIT_COMPILER_NOT_FOUND;
 }
 
-/// More than 32 KiB of arguments can be.
+/// Upper bound for the search of parameters: no launch can have more than 32 KiB of arguments.
 constexpr std::uint32_t max_parameters = 32 * 1024;
 
 void add_name(std::string& names, std::string_view name) {
   names.append(names.empty() ? "'" : ", '").append(name).append("'");
 }
 
-/// The kernels that PTX declares. Nothing for what is no text.
+/// Returns the kernels that PTX declares, or nothing for a binary image.
 std::string entries_in(std::string_view ptx) {
   constexpr std::string_view directive = ".entry";
   std::string names;
@@ -55,8 +55,8 @@ std::string entries_in(std::string_view ptx) {
 
 Failure dead_kernel() noexcept {
   return Failure(ErrorCode::use_after_free,
-                 "the kernel was unloaded before, or never loaded here. Keep it until its last "
-                 "launch.");
+                 "the kernel was unloaded, or was loaded on another device. Keep the kernel loaded "
+                 "until its last launch.");
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ CudaKernels::Kernel::~Kernel() {
 
 Result<std::string> CudaKernels::image_of(const KernelSource& source) {
   if (!source.image.empty()) {
-    // PTX ends with a zero that a view of it may not include.
+    // PTX must end with a zero, which the view may not include.
     return std::string(reinterpret_cast<const char*>(source.image.data()), source.image.size());
   }
   if (!source.text.empty()) {
@@ -88,7 +88,8 @@ Result<std::string> CudaKernels::image_of(const KernelSource& source) {
                             context_.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))});
   }
   return Failure(ErrorCode::unsupported,
-                 "'{device}' runs {what}, and kernel '{kernel}' is none. Give it an image or text.")
+                 "'{device}' runs {what}, and kernel '{kernel}' has neither an image nor source "
+                 "text. Provide one of them.")
       .with("what", "PTX, cubins and CUDA C++ only")
       .with("device", context_.spec())
       .with("kernel", source.entry);
@@ -100,7 +101,7 @@ std::string CudaKernels::names_in(CUmodule module, std::string_view image) {
       cu.cuFuncGetName == nullptr) {
     return entries_in(image);
   }
-  constexpr unsigned most = 16;  // more do not fit in a failure
+  constexpr unsigned most = 16;  // more names do not fit in a failure
   std::array<CUfunction, most> functions = {};
   unsigned count = 0;
   if (cu.cuModuleGetFunctionCount(&count, module) != CUDA_SUCCESS) return entries_in(image);
@@ -133,8 +134,8 @@ Result<NativeKernel> CudaKernels::load(const KernelSource& source) noexcept {
     const CUresult loaded = cu.cuModuleLoadDataEx(&module, image.c_str(), 2, options, values);
     if (is_about_image(loaded)) {
       return Failure(ErrorCode::invalid_argument,
-                     "the image of kernel '{kernel}' is not one that '{device}' can run "
-                     "({call} returned {result}, {code}): {value}")
+                     "'{device}' cannot load the image of kernel '{kernel}' ({call} returned "
+                     "{result}, {code}): {value}")
           .with("name", "image")
           .with("kernel", source.entry)
           .with("device", context_.spec())
@@ -151,10 +152,10 @@ Result<NativeKernel> CudaKernels::load(const KernelSource& source) noexcept {
     if (found == CUDA_ERROR_NOT_FOUND) {
       const std::string names = names_in(module, image);
       return Failure(ErrorCode::not_found,
-                     "there is no kernel '{id}' in it, but {names}. C++ compilers change names: "
-                     "declare it extern \"C\", or use the name in the image.")
+                     "the image has no kernel '{id}'. Its kernels: {names}. C++ compilers mangle "
+                     "names: declare the kernel extern \"C\", or use the mangled name.")
           .with("id", source.entry.substr(0, 60))
-          .with("names", names.empty() ? "none that is known" : names);
+          .with("names", names.empty() ? "none could be listed" : names);
     }
     if (Result<void> done = context_.check(found, "cuModuleGetFunction"); !done) {
       return done.failure();
@@ -175,7 +176,7 @@ Result<KernelInfo> CudaKernels::info(NativeKernel native) noexcept {
   if (cu.cuFuncGetParamInfo != nullptr) {
     CUresult result = CUDA_SUCCESS;
     std::uint32_t count = 0;
-    // The driver does not say how many there are, only that one is not there.
+    // The driver does not return the number of parameters, only that an index is invalid.
     for (; count < max_parameters; ++count) {
       std::size_t offset = 0, bytes = 0;
       result = cu.cuFuncGetParamInfo(kernel->function, count, &offset, &bytes);
@@ -198,7 +199,7 @@ Result<KernelInfo> CudaKernels::info(NativeKernel native) noexcept {
       !known && context_.is_lost()) {
     return known.failure();
   }
-  // What could not be found out is not known, which is no reason to do without the kernel.
+  // Facts that cannot be queried are left unknown; the kernel works without them.
   info.block_threads = static_cast<std::uint32_t>(std::max(block, 0));
   return info;
 }
@@ -207,7 +208,7 @@ Result<void> CudaKernels::launch(CUstream stream, NativeKernel native, const Lau
                                  std::span<const KernelArgument> arguments) noexcept {
   const std::shared_ptr<const Kernel> kernel = kernels_.find(native.value);
   if (!kernel) return dead_kernel();
-  // As many as kernels usually have, without heap memory.
+  // Inline storage for the usual number of arguments.
   std::array<void*, 64> few = {};
   std::vector<void*> many;
   void** values = few.data();

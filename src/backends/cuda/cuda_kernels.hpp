@@ -1,9 +1,9 @@
-// Kernels of a CUDA device: loaded from PTX or a cubin, or compiled from CUDA C++ where there is a
-// run-time compiler; launched by the driver.
+// Kernels of a CUDA device: loaded from PTX or a cubin, or compiled from CUDA C++ with the run-time
+// compiler, and launched by the driver.
 //
-// What is given out for a kernel is a number that is never used again, so a launch of one that was
-// unloaded is refused instead of followed. Whoever launches keeps the module loaded until the call
-// has returned; work that was queued keeps it in the driver. All calls are in a scope. Thread-safe.
+// A kernel handle is a number that is never reused, so launching an unloaded kernel fails. A launch
+// keeps the module loaded until the call has returned; the driver keeps it for queued work. Call
+// all functions in a scope. Thread-safe.
 
 #pragma once
 
@@ -24,17 +24,18 @@ class CudaKernels {
 
   [[nodiscard]] Result<NativeKernel> load(const KernelSource& source) noexcept;
   void unload(NativeKernel kernel) noexcept { kernels_.remove(kernel.value); }
-  /// Parameters where the driver tells them (12.4), and the block that fills the device best.
+  /// Returns the parameters, if the driver reports them (12.4), and the block size with the best
+  /// occupancy.
   [[nodiscard]] Result<KernelInfo> info(NativeKernel kernel) noexcept;
   [[nodiscard]] Result<void> launch(CUstream stream, NativeKernel kernel, const LaunchSize& size,
                                     std::span<const KernelArgument> arguments) noexcept;
 
  private:
   [[nodiscard]] Result<std::string> image_of(const KernelSource& source);
-  /// The kernels in a module, with commas between them.
+  /// Returns the names of the kernels in a module, separated by commas.
   [[nodiscard]] std::string names_in(CUmodule module, std::string_view image);
 
-  /// Unloads its module when the last user lets go of it.
+  /// Unloads the module when its last user releases it.
   struct Kernel {
     Kernel(Context& of, CUmodule from, CUfunction found, std::string_view called)
         : context(&of), module(from), function(found), name(called) {}

@@ -16,7 +16,7 @@ struct Opened {
   CUdevice device = 0;
 };
 
-/// Immortal, as the devices of the catalog are.
+/// Never destroyed, like the devices of the catalog.
 struct OpenedDevices {
   std::mutex mutex;
   std::vector<Opened> all;  // guarded by mutex
@@ -49,13 +49,13 @@ CUmem_advise advice_of(Advice advice) noexcept {
   return CU_MEM_ADVISE_UNSET_ACCESSED_BY;
 }
 
-/// Does the driver look at the place of this advice at all?
+/// Returns whether the driver uses the location of this advice.
 bool has_place(Advice advice) noexcept {
   return advice == Advice::set_preferred_location || advice == Advice::set_accessed_by ||
          advice == Advice::unset_accessed_by;
 }
 
-/// The shapes before 12.2 have a device in its place.
+/// Before CUDA 12.2 these calls take a device instead of a location.
 CUdevice device_of(CUmemLocation location) noexcept {
   return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : device_cpu;
 }
@@ -104,8 +104,8 @@ Result<CUmemLocation> CudaManaged::location_of(Place place) noexcept {
     case Place::Kind::host_numa_current:
       if (context_.cu().cuMemPrefetchAsync == nullptr || context_.cu().cuMemAdvise == nullptr) {
         return Failure(ErrorCode::unsupported,
-                       "{what} are not known to this driver ({version}), only to those from 12.2 "
-                       "on. Name the host.")
+                       "{what} need CUDA driver 12.2, and the driver is {version}. Use the host as "
+                       "the place.")
             .with("what", "NUMA nodes of the host")
             .with("version", static_cast<std::uint64_t>(context_.driver().version))
             .with("device", context_.spec());
@@ -127,9 +127,10 @@ Result<CUmemLocation> CudaManaged::location_of(Place place) noexcept {
       break;
   }
   return Failure(ErrorCode::invalid_device,
-                 "managed memory of '{device}' cannot be at that place ({spec}). Name the host, a "
-                 "NUMA node of it, or an open CUDA device.")
-      .with("spec", place.kind() == Place::Kind::file ? "a file" : "no CUDA device of this number")
+                 "managed memory of '{device}' cannot be moved to {spec}. Use the host, a NUMA "
+                 "node, or an open CUDA device.")
+      .with("spec", place.kind() == Place::Kind::file ? "a file"
+                                                      : "a device that is not an open CUDA device")
       .with("device", context_.spec());
 }
 
@@ -169,7 +170,7 @@ Result<void> CudaManaged::prefetch(CUstream stream, void* address, std::size_t b
 
 Result<void> CudaManaged::batch_by_driver(CUstream stream,
                                           std::span<const PrefetchRange> ranges) noexcept {
-  // In pieces that need no heap memory.
+  // In pieces that fit on the stack.
   constexpr std::size_t most = 256;
   std::array<CUdeviceptr, most> addresses;
   std::array<std::size_t, most> bytes, starts;
@@ -202,7 +203,8 @@ Result<void> CudaManaged::batch_by_driver(CUstream stream,
 
 bool CudaManaged::takes_batches(CUstream stream) noexcept {
   if (!has_batches_ || reinterpret_cast<std::uintptr_t>(stream) == stream_legacy) return false;
-  // Nor into a graph: what graphs cannot keep was dropped without a word elsewhere.
+  // Not into a graph either: unsupported operations were silently dropped from graphs in other
+  // calls.
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   return context_.cu().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
          status == CU_STREAM_CAPTURE_STATUS_NONE;
@@ -226,10 +228,10 @@ Result<void> CudaManaged::prefetch_batch(CUstream stream, std::span<const Prefet
 
 Result<void> CudaManaged::discard(CUstream stream, void* address, std::size_t bytes,
                                   std::optional<Place> destination) noexcept {
-  // The capability says that the calls are there; it is about streams as well.
+  // The capability only says that the driver has the calls. The legacy stream does not accept them.
   if (reinterpret_cast<std::uintptr_t>(stream) == stream_legacy) {
     return Failure(ErrorCode::unsupported,
-                   "{what} is not taken by the default stream of '{device}'. Name another stream.")
+                   "{what} does not work on the default stream of '{device}'. Use another stream.")
         .with("what", "discarding managed memory")
         .with("device", context_.spec());
   }
@@ -266,11 +268,11 @@ Result<void> CudaManaged::advise(void* address, std::size_t bytes, Advice advice
 Result<ManagedInfo> CudaManaged::info(const void* address, std::size_t bytes) noexcept try {
   const DriverTable& cu = context_.cu();
   int is_read_mostly = 0;
-  // As many devices as a machine may have, and the host; what is left over is "invalid".
+  // As many entries as a machine may have devices, plus the host. Unused entries are "invalid".
   std::array<int, 65> accessors;
   accessors.fill(device_invalid);
   CUmemLocation preferred, last;
-  // Only the pairs of type and number, which came with the locations, can name a NUMA node.
+  // Only pairs of type and number, which came with locations, can name a NUMA node.
   const bool has_locations = cu.cuMemAdvise != nullptr;
   int preferred_device = device_invalid, last_device = device_invalid;
   void* data[] = {&is_read_mostly,
@@ -313,7 +315,7 @@ Result<ManagedInfo> CudaManaged::info(const void* address, std::size_t bytes) no
   return info;
 } catch (const std::bad_alloc&) {
   return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate the answer to {what}. Free host memory.")
+                 "the host could not allocate memory for {what}. Free host memory.")
       .with("what", "a query of managed memory");
 }
 

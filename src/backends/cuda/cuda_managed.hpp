@@ -1,7 +1,8 @@
-// Managed memory of a CUDA device: where its pages should be, and where they were last sent.
+// Managed memory of a CUDA device: hints, prefetches and queries.
 //
-// Places are Tern's and locations the driver's; devices are known here by both numbers. Drivers
-// before 12.2 know devices and the host, but no NUMA nodes. All calls are in a scope. Thread-safe.
+// This class converts Tern's places to the driver's locations; devices have a number in each.
+// Drivers before 12.2 support devices and the host, but no NUMA nodes. Call all functions in a
+// scope. Thread-safe.
 
 #pragma once
 
@@ -16,13 +17,13 @@
 
 namespace tern::cuda {
 
-/// Which number of ours is which of the driver's devices, for all devices of all opened CUDA
-/// backends. One that was closed is not known any more.
+/// Maps Tern's device ids to the driver's devices, for all opened CUDA backends. Closed devices are
+/// removed.
 void note_opened(const Driver& driver, DeviceId id, CUdevice device);
 void note_closed(DeviceId id) noexcept;
 
-/// May managed memory be discarded, and prefetched in batches? The driver has the calls, and every
-/// device it knows lets the host use managed memory at any time.
+/// Returns whether managed memory can be discarded and prefetched in batches: the driver has the
+/// calls, and on all its devices the host may use managed memory at any time.
 [[nodiscard]] bool has_batches(const Driver& driver) noexcept;
 
 class CudaManaged {
@@ -30,12 +31,12 @@ class CudaManaged {
   explicit CudaManaged(Context& context) noexcept
       : context_(context), has_batches_(has_batches(context.driver())) {}
 
-  /// Ranges lie inside managed memory; that was checked.
+  /// The caller has checked that ranges are inside managed memory.
   [[nodiscard]] Result<void> prefetch(CUstream stream, void* address, std::size_t bytes,
                                       Place destination) noexcept;
-  /// By one call where the driver has it and takes it, else one by one. A call that is refused has
-  /// no word on which range it did not like, so they are tried one by one then: prefetching twice
-  /// does no harm.
+  /// Uses one batch call if the driver has it, else one call per range. If the batch call fails,
+  /// the ranges are submitted one by one to find the invalid range; prefetching a range twice is
+  /// harmless.
   [[nodiscard]] Result<void> prefetch_batch(CUstream stream, std::span<const PrefetchRange> ranges,
                                             std::size_t& submitted) noexcept;
   [[nodiscard]] Result<void> discard(CUstream stream, void* address, std::size_t bytes,

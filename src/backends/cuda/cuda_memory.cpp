@@ -17,14 +17,14 @@ std::uintptr_t number(const void* address) noexcept {
 }
 void* pointer(std::uintptr_t address) noexcept { return reinterpret_cast<void*>(address); }
 
-Failure no_memory_for_books() noexcept {
+Failure no_memory_for_ledger() noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to remember a block of the device. Free "
+                 "the host could not allocate {requested} to track a block of the device. Free "
                  "host memory.")
       .with_bytes("requested", 64);
 }
 
-/// More than was asked for, so that an aligned address lies inside.
+/// Returns the size to allocate so that an aligned address fits.
 std::size_t padded(std::size_t bytes, std::size_t alignment) noexcept {
   return alignment <= CudaMemory::min_alignment ? bytes
                                                 : bytes + alignment - CudaMemory::min_alignment;
@@ -38,8 +38,9 @@ MemoryKind kind_of(bool is_managed, bool is_host) noexcept {
   return is_host ? MemoryKind::pinned : MemoryKind::device;
 }
 
-/// A child that writes to such pages first would take them from the parent, and the device with
-/// them would see the wrong ones. Whole pages only, because its neighbours are not ours.
+/// Without this, a forked child that writes to these pages first would take them from the parent,
+/// and the device would access the wrong pages. Only whole pages, because the neighbours are not
+/// ours.
 void keep_from_children(void* address, std::size_t bytes, int advice) noexcept {
   static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const std::uintptr_t first = aligned(number(address), page);
@@ -55,7 +56,7 @@ Result<void> CudaMemory::add(std::uintptr_t address, const Block& block) {
     blocks_[address] = block;
     return {};
   } catch (const std::bad_alloc&) {
-    return no_memory_for_books();
+    return no_memory_for_ledger();
   }
 }
 
@@ -169,8 +170,8 @@ Result<void> CudaMemory::release_async(CUstream stream, void* address) {
   if (block.mapped().origin != Origin::pool) {
     put_back(std::move(block));
     return Failure(ErrorCode::invalid_argument,
-                   "the block at {value} was not allocated in stream order, and '{device}' cannot "
-                   "release it so. Synchronise, and release it through the device.")
+                   "the block at {value} was not allocated in stream order, so '{device}' cannot "
+                   "free it in stream order. Synchronise, and free it through the device.")
         .with("name", "address")
         .with("value", number(address), Unit::hex)
         .with("device", context_.spec());
@@ -190,8 +191,8 @@ Result<void*> CudaMemory::register_host(void* address, std::size_t bytes) {
       cu.cuMemHostRegister(address, bytes, host_register_portable | host_register_device_map);
   if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
     return Failure(ErrorCode::invalid_argument,
-                   "{bytes} at {value} are registered already, or a part of them is. Unregister "
-                   "them first.")
+                   "{bytes} at {value} are already registered, at least in part. Unregister them "
+                   "first.")
         .with("name", "address")
         .with("value", number(address), Unit::hex)
         .with_bytes("bytes", bytes);
@@ -263,18 +264,18 @@ Result<PointerInfo> CudaMemory::find(const void* address) {
       CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
       CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,   CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
   void* data[] = {&type, &is_managed, &base, &bytes, &pool, &ordinal};
-  // Ordinary host memory is a success with zeros.
+  // For ordinary host memory the call succeeds and returns zeros.
   if (Result<void> asked =
           context_.check(context_.cu().cuPointerGetAttributes(6, attributes, data, number(address)),
                          "cuPointerGetAttributes");
       !asked) {
     return asked.failure();
   }
-  // What our own pool has and the books do not was released, though its stream may not be there
-  // yet. A range that lies elsewhere is what is left of memory that was freed.
+  // Memory of our own pool without a record was freed, although its stream may not have reached the
+  // free. A range elsewhere is a remainder of freed memory.
   if (pool != nullptr && pool_.is(pool)) return PointerInfo{};
   if (type == 0 || number(address) < base || number(address) - base >= bytes) return PointerInfo{};
-  // The driver knows the memory of all its devices; another one's is none of this one's.
+  // The driver knows the memory of all its devices. Memory of another device does not count.
   const bool is_of_a_device = type != CU_MEMORYTYPE_HOST && is_managed == 0;
   if (is_of_a_device && ordinal != context_.device()) return PointerInfo{};
   return PointerInfo{kind_of(is_managed != 0, type == CU_MEMORYTYPE_HOST), pointer(base), bytes};
@@ -282,9 +283,9 @@ Result<PointerInfo> CudaMemory::find(const void* address) {
 
 Failure CudaMemory::not_live(const void* address) noexcept {
   return Failure(ErrorCode::use_after_free,
-                 "address {address} is not that of a live allocation of '{device}'. It was freed "
-                 "before, or belongs to somebody else; free each block once, by the address it was "
-                 "given at.")
+                 "{address} is not the address of a live allocation of '{device}'. The block was "
+                 "freed before, or has another owner. Free each block once, by the address that "
+                 "allocate returned.")
       .with("address", number(address), Unit::hex)
       .with("device", context_.spec());
 }

@@ -1,11 +1,11 @@
-// What a CUDA device has allocated and not given back: device, page-locked and managed memory, and
-// memory of the driver's pool in stream order.
+// The memory that a CUDA device has allocated: device, page-locked and managed memory, and
+// stream-ordered memory of the driver's pool.
 //
-// The driver frees what it is told, or says "invalid value"; here every block is known by its
-// address, so that freeing one twice, or by an address inside of it, is refused with a reason and
-// never reaches the driver. An alignment beyond the driver's own is made by taking more. Freed
-// memory is forgotten when the free is submitted. When the driver cannot be called any more, giving
-// back is bookkeeping. Thread-safe.
+// The driver frees whatever address it is given, or returns "invalid value". This class records
+// every block by its address, so a double free or a free of an interior address fails with a reason
+// and never reaches the driver. An alignment above the driver's own is implemented by allocating
+// more. A block leaves the record when its free is submitted. When the driver can no longer be
+// called, a free only updates the record. Thread-safe.
 
 #pragma once
 
@@ -24,7 +24,7 @@ namespace tern::cuda {
 
 class CudaMemory {
  public:
-  /// What the driver aligns at least.
+  /// The minimum alignment of the driver.
   static constexpr std::size_t min_alignment = 256;
 
   explicit CudaMemory(Context& context) noexcept : context_(context), pool_(context) {}
@@ -36,16 +36,16 @@ class CudaMemory {
                                              std::size_t alignment);
   [[nodiscard]] Result<void> release_async(CUstream stream, void* address);
 
-  /// Where stream-ordered memory comes from.
+  /// The pool for stream-ordered memory.
   [[nodiscard]] CudaDriverPool& driver_pool() noexcept { return pool_; }
 
   [[nodiscard]] Result<void*> register_host(void* address, std::size_t bytes);
   [[nodiscard]] Result<void> unregister_host(void* address);
 
-  /// The block that holds the address; of an address that Tern did not allocate, what the driver
-  /// knows of it.
+  /// Returns the block that contains the address. For an address that Tern did not allocate,
+  /// returns what the driver knows about it.
   [[nodiscard]] Result<PointerInfo> find(const void* address);
-  /// Only what was allocated here.
+  /// Only finds memory that this object allocated.
   [[nodiscard]] std::optional<PointerInfo> find_own(const void* address);
 
  private:
@@ -59,11 +59,11 @@ class CudaMemory {
   using Blocks = std::map<std::uintptr_t, Block>;
 
   [[nodiscard]] Result<void> add(std::uintptr_t address, const Block& block);
-  /// Takes the block that begins there out of the books; empty if there is none.
+  /// Removes the block that begins at the address from the record; empty if there is none.
   [[nodiscard]] Blocks::node_type take(const void* address);
   void put_back(Blocks::node_type block);
-  /// What giving back comes to, where the driver did not take it: nothing if it cannot be called
-  /// any more, else the failure, and the block is as it was.
+  /// Handles a failed free: returns success if the driver can no longer be called, else restores
+  /// the record and returns the failure.
   [[nodiscard]] Result<void> keep(Blocks::node_type block, const Failure& failure);
   [[nodiscard]] CUresult give(const Block& block, const char*& call) noexcept;
   [[nodiscard]] Failure not_live(const void* address) noexcept;

@@ -14,8 +14,8 @@ constexpr unsigned simulated_devices = 2;
 
 bool wants_simulated(const DeviceSpec& spec) { return spec.option("driver") == "sim"; }
 
-/// The simulated devices behind the driver's entry points, for `cuda:0?driver=sim`. Immortal, like
-/// the devices of the catalog.
+/// The simulated devices behind the fake driver, for `cuda:0?driver=sim`. Never destroyed, like the
+/// devices of the catalog.
 const Driver& simulated_driver() {
   static const Driver& driver = *[] {
     static sim::FakeDriver& fake = *new sim::FakeDriver({.device_count = simulated_devices});
@@ -32,7 +32,7 @@ const Driver& simulated_driver() {
   return driver;
 }
 
-/// If not, opening says which option it is; that there is no driver is not what is wrong then.
+/// With invalid options, opening reports the option instead of a missing driver.
 bool is_understood(const DeviceSpec& spec) {
   return spec.options.empty() || (spec.options.size() == 1 && wants_simulated(spec));
 }
@@ -45,15 +45,15 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
   for (const auto& [key, value] : spec.options) {
     if (key != "driver") {
       return Failure(ErrorCode::invalid_device,
-                     "'{spec}' cannot be opened: a CUDA device has no option '{key}'. It takes "
-                     "driver.")
+                     "'{spec}' cannot be opened: a CUDA device has no option '{key}'. The only "
+                     "option is 'driver'.")
           .with("key", key)
           .with("spec", spec.text());
     }
     if (!wants_simulated(spec)) {
-      return Failure(ErrorCode::invalid_device,
-                     "'{spec}' cannot be opened: {key}='{value}' is not accepted, it takes "
-                     "{accepts}.")
+      return Failure(
+                 ErrorCode::invalid_device,
+                 "'{spec}' cannot be opened: {key}='{value}' is not accepted. Accepted: {accepts}.")
           .with("key", key)
           .with("accepts", "sim, for simulated devices behind the CUDA driver's entry points")
           .with("value", value)

@@ -1,4 +1,4 @@
-// How the catalog finds and opens CUDA devices.
+// Finds and opens CUDA devices for the catalog.
 
 #pragma once
 

@@ -20,14 +20,14 @@ Failure wrong_range(const char* sentence, const void* address, std::size_t bytes
 
 Failure unknown_pages() noexcept {
   return Failure(ErrorCode::use_after_free,
-                 "the pages were released before, or never created here. Keep their handle until "
-                 "they are mapped for the last time.");
+                 "the pages were released, or were created on another device. Keep the handle "
+                 "until the pages are mapped for the last time.");
 }
 
-Failure no_memory_for_books() noexcept {
+Failure no_memory_for_ledger() noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to remember pages of the device. Free "
-                 "host memory.")
+                 "the host could not allocate {requested} to track pages of the device. Free host "
+                 "memory.")
       .with_bytes("requested", 64);
 }
 
@@ -75,11 +75,12 @@ Result<void*> CudaPages::reserve(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   CUdeviceptr address = 0;
   const CUresult result = context_.cu().cuMemAddressReserve(&address, bytes, page_bytes_, 0, 0);
-  // More than there are addresses is a bad value to the driver, and too much to anybody else.
+  // The driver returns "invalid value" for a size beyond the address space; report it as a lack of
+  // memory.
   if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_OUT_OF_MEMORY) {
     return Failure(ErrorCode::out_of_memory,
                    "'{device}' could not reserve {requested} of addresses ({call} returned {name}, "
-                   "{code}). Ask for less.")
+                   "{code}). Reserve less.")
         .with_bytes("requested", bytes)
         .with("call", "cuMemAddressReserve")
         .with("name", name_of(result))
@@ -93,7 +94,7 @@ Result<void*> CudaPages::reserve(std::size_t bytes) {
     reservations_.emplace(address, bytes);
   } catch (const std::bad_alloc&) {
     static_cast<void>(context_.cu().cuMemAddressFree(address, bytes));
-    return no_memory_for_books();
+    return no_memory_for_ledger();
   }
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
 }
@@ -116,7 +117,8 @@ Result<void> CudaPages::unreserve(void* address, std::size_t bytes) {
   const auto found = reservations_.find(number(address));
   if (found == reservations_.end() || found->second != bytes) {
     return wrong_range(
-        "{bytes} at {value} are not a whole reservation. Give back what reserve returned, once.",
+        "{bytes} at {value} are not a whole reservation. Release exactly the range that reserve "
+        "returned, once.",
         address, bytes);
   }
   if (!is_free(number(address), bytes)) {
@@ -149,7 +151,7 @@ Result<NativePages> CudaPages::create(std::size_t bytes) {
     pages_.emplace(last_number_ + 1, Pages{handle, bytes});
   } catch (const std::bad_alloc&) {
     static_cast<void>(context_.cu().cuMemRelease(handle));
-    return no_memory_for_books();
+    return no_memory_for_ledger();
   }
   return NativePages{++last_number_};
 }
@@ -193,14 +195,14 @@ Result<void> CudaPages::map(void* address, NativePages pages) {
   const std::size_t bytes = found->second.bytes;
   if (!is_reserved(number(address), bytes)) {
     return wrong_range(
-        "pages of {bytes} cannot be mapped at {value}: that is not all reserved. "
-        "Reserve addresses first.",
+        "pages of {bytes} cannot be mapped at {value}: the range is not entirely reserved. Reserve "
+        "addresses first.",
         address, bytes);
   }
   if (!is_free(number(address), bytes)) {
     return wrong_range(
-        "pages of {bytes} cannot be mapped at {value}: something is mapped there. "
-        "Unmap it first.",
+        "pages of {bytes} cannot be mapped at {value}: the range already has mapped pages. Unmap "
+        "them first.",
         address, bytes);
   }
   try {
@@ -211,7 +213,7 @@ Result<void> CudaPages::map(void* address, NativePages pages) {
     if (!done) mappings_.erase(added);
     return done;
   } catch (const std::bad_alloc&) {
-    return no_memory_for_books();
+    return no_memory_for_ledger();
   }
 }
 
@@ -219,8 +221,9 @@ Result<void> CudaPages::unmap(void* address, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto found = mappings_.find(number(address));
   if (found == mappings_.end() || found->second.bytes != bytes) {
-    return wrong_range("{bytes} at {value} are not one whole mapping. Unmap what was mapped.",
-                       address, bytes);
+    return wrong_range(
+        "{bytes} at {value} are not one whole mapping. Unmap exactly the range that was mapped.",
+        address, bytes);
   }
   if (Result<void> given = give([&] {
         return context_.check(context_.cu().cuMemUnmap(number(address), bytes), "cuMemUnmap");
@@ -235,7 +238,7 @@ Result<void> CudaPages::unmap(void* address, std::size_t bytes) {
 Result<void> CudaPages::grant(std::uintptr_t address, std::size_t bytes, PageAccess access,
                               std::span<CUmemAccessDesc> to) {
   for (CUmemAccessDesc& one : to) one.flags = flags_of(access);
-  // In one call, so that all of them get it or none does.
+  // One call, so that the access of all mappings is set or none.
   return context_.check(context_.cu().cuMemSetAccess(address, bytes, to.data(), to.size()),
                         "cuMemSetAccess");
 }
@@ -244,7 +247,7 @@ Result<void> CudaPages::set_access(void* address, std::size_t bytes, PageAccess 
   const ContextScope scope(context_);
   if (!scope) return scope.failure();
   const std::lock_guard lock(mutex_);
-  // Whole mappings, one behind the other, from the first byte to the last.
+  // The range must consist of whole, adjacent mappings.
   const std::uintptr_t end = number(address) + bytes;
   const auto first = mappings_.find(number(address));
   std::uintptr_t covered = number(address);
@@ -255,14 +258,14 @@ Result<void> CudaPages::set_access(void* address, std::size_t bytes, PageAccess 
   }
   if (covered != end) {
     return wrong_range(
-        "access to {bytes} at {value} cannot be set: they are not whole mappings "
-        "side by side. Map them first.",
+        "access to {bytes} at {value} cannot be set: the range is not covered by whole mappings. "
+        "Map it first.",
         address, bytes);
   }
   try {
     if (users_.empty()) users_.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, context_.device()}});
   } catch (const std::bad_alloc&) {
-    return no_memory_for_books();
+    return no_memory_for_ledger();
   }
   if (Result<void> done = grant(number(address), bytes, access, users_); !done) return done;
   for (auto mapping = first; mapping != last; ++mapping) mapping->second.access = access;
@@ -289,7 +292,7 @@ Result<void> CudaPages::let_in(CUdevice peer) {
     if (users_.empty()) users_.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, context_.device()}});
     users_.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, peer}});
   } catch (const std::bad_alloc&) {
-    return no_memory_for_books();
+    return no_memory_for_ledger();
   }
   const std::span<CUmemAccessDesc> newest(&users_.back(), 1);
   for (auto mapping = mappings_.begin(); mapping != mappings_.end(); ++mapping) {
@@ -297,7 +300,7 @@ Result<void> CudaPages::let_in(CUdevice peer) {
     if (mapped.access == PageAccess::none) continue;
     Result<void> done = grant(address, mapped.bytes, mapped.access, newest);
     if (done) continue;
-    // Wholly or not at all.
+    // All pages or none.
     for (auto undone = mappings_.begin(); undone != mapping; ++undone) {
       static_cast<void>(grant(undone->first, undone->second.bytes, PageAccess::none, newest));
     }

@@ -1,11 +1,10 @@
-// Virtual memory of a CUDA device: reserved addresses, pages without an address, and what is mapped
-// where.
+// Virtual memory of a CUDA device: reserved addresses, pages without an address, and mappings.
 //
-// The driver answers most mistakes with "invalid value", and some not at all; here what is reserved
-// and mapped is known, so a wrong range is refused with the reason before the driver is asked. The
-// numbers given out for pages are never used again, unlike the driver's handles. Peers that were
-// let in can use what is mapped as the device itself can. Thread-safe; the driver's calls here take
-// tens of microseconds, so one lock is held across them.
+// The driver answers most errors with "invalid value" and does not detect others. This class
+// records what is reserved and mapped, so a wrong range fails with the reason before the driver is
+// called. Handles of pages are never reused, unlike the driver's handles. Peers with access can use
+// mapped memory like the device itself. Thread-safe; one lock is held across the driver calls,
+// which take tens of microseconds.
 
 #pragma once
 
@@ -25,11 +24,11 @@ namespace tern::cuda {
 
 class CudaPages {
  public:
-  /// `page_bytes` is what granularity() says.
+  /// `page_bytes` is the result of granularity().
   CudaPages(Context& context, std::size_t page_bytes) noexcept
       : context_(context), page_bytes_(page_bytes) {}
 
-  /// What sizes and addresses are multiples of; zero if the device has no virtual memory.
+  /// Returns the unit of sizes and addresses, or 0 if the device has no virtual memory.
   [[nodiscard]] static Result<std::size_t> granularity(Context& context);
 
   [[nodiscard]] Result<void*> reserve(std::size_t bytes);
@@ -40,11 +39,11 @@ class CudaPages {
   [[nodiscard]] Result<void> unmap(void* address, std::size_t bytes);
   [[nodiscard]] Result<void> set_access(void* address, std::size_t bytes, PageAccess access);
 
-  /// The mapping that holds the address.
+  /// Returns the mapping that contains the address.
   [[nodiscard]] std::optional<PointerInfo> find(const void* address);
-  /// Lets another device use what is mapped here, now and later.
+  /// Allows another device to use memory that is mapped now or later.
   [[nodiscard]] Result<void> let_in(CUdevice peer);
-  /// Takes that back, for all of it or for nothing.
+  /// Undoes that, for all mappings or for none.
   [[nodiscard]] Result<void> shut_out(CUdevice peer);
 
  private:
@@ -57,23 +56,23 @@ class CudaPages {
     PageAccess access = PageAccess::none;
   };
 
-  // With mutex_ held.
+  // Call with mutex_ held.
   [[nodiscard]] bool is_reserved(std::uintptr_t address, std::size_t bytes) const noexcept;
   [[nodiscard]] bool is_free(std::uintptr_t address, std::size_t bytes) const noexcept;
   [[nodiscard]] Result<void> grant(std::uintptr_t address, std::size_t bytes, PageAccess access,
                                    std::span<CUmemAccessDesc> to);
-  /// Gives something back to the driver; where that cannot be called any more there is nothing to.
+  /// Releases an object of the driver. Does nothing if the driver can no longer be called.
   template <class Call>
   [[nodiscard]] Result<void> give(Call call);
 
   Context& context_;
   const std::size_t page_bytes_;
   std::mutex mutex_;
-  std::map<std::uintptr_t, std::size_t> reservations_;  // guarded by mutex_, as all that follows
+  std::map<std::uintptr_t, std::size_t> reservations_;  // guarded by mutex_, like all members below
   std::map<std::uintptr_t, Mapping> mappings_;
-  std::map<std::uintptr_t, Pages> pages_;  // by the number given out
+  std::map<std::uintptr_t, Pages> pages_;  // by handle
   std::uintptr_t last_number_ = 0;
-  std::vector<CUmemAccessDesc> users_;  // the device itself, and the peers that were let in
+  std::vector<CUmemAccessDesc> users_;  // the device itself and peers with access
 };
 
 }  // namespace tern::cuda

@@ -34,7 +34,7 @@ Result<bool> CudaPeers::enable(Context& peer, CudaPages& pages) {
       }
     }
   }
-  // That is for plain memory; what the peer has mapped is said page by page, in its own context.
+  // This enables plain memory. Access to mapped pages is set per page, in the context of the peer.
   if (Result<void> done = pages.let_in(context_.device()); !done) {
     if (is_new) static_cast<void>(disable_plain(peer));
     return done.failure();

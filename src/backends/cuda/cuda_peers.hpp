@@ -1,7 +1,7 @@
-// The devices whose memory kernels of this one may use.
+// The peer devices whose memory the kernels of this device may access.
 //
-// The driver knows who was let in and does not tell, so it is written down here. Access that
-// somebody else in the process enabled stays when it is disabled here. Thread-safe.
+// The driver does not report which access is enabled, so this class records it. Access that other
+// code in the process enabled stays enabled when Tern disables its own. Thread-safe.
 
 #pragma once
 
@@ -19,20 +19,20 @@ class CudaPeers {
  public:
   explicit CudaPeers(Context& context) : context_(context) {}
 
-  /// Of another opening of the same device: always there. `pages` are the peer's own.
+  /// Access to another opening of the same device always exists. `pages` are the pages of the peer.
   [[nodiscard]] Result<bool> enable(Context& peer, CudaPages& pages);
   [[nodiscard]] Result<PeerAccess> access_to(Context& peer);
   [[nodiscard]] Result<void> disable(Context& peer, CudaPages& pages);
 
  private:
-  // In a scope of context_.
+  // Call in a scope of context_.
   [[nodiscard]] Result<bool> can_access(Context& peer);
-  // With mutex_ held, in no scope: for memory that is not mapped page by page.
+  // Call with mutex_ held and outside of a scope. For memory that is not mapped page by page.
   [[nodiscard]] Result<void> disable_plain(Context& peer);
 
   Context& context_;
   std::mutex mutex_;
-  std::map<CUdevice, bool> enabled_;  // guarded by mutex_; true: by us, and ours to disable
+  std::map<CUdevice, bool> enabled_;  // guarded by mutex_; true: enabled by us, so disabled by us
 };
 
 }  // namespace tern::cuda

@@ -14,7 +14,7 @@ namespace {
 CUevent event_of(NativeEvent event) noexcept { return reinterpret_cast<CUevent>(event.value); }
 CUstream raw(std::uintptr_t value) noexcept { return reinterpret_cast<CUstream>(value); }
 
-/// Complete or not, where not is no error.
+/// Converts a query result: not complete is not an error.
 Result<bool> answer(Context& context, CUresult result, const char* call) noexcept {
   if (result == CUDA_ERROR_NOT_READY) return false;
   if (Result<void> asked = context.check(result, call); !asked) return asked.failure();
@@ -47,7 +47,7 @@ CudaStreams::~CudaStreams() {
 Result<NativeStream> CudaStreams::create(const StreamOptions& options) {
   const ContextScope scope(context_);
   if (!scope) return scope.failure();
-  // The greatest priority is the lowest number.
+  // The greatest priority is the smallest number.
   const int priority = std::clamp(options.priority, greatest_priority_, min_priority_);
   CUstream stream = nullptr;
   const unsigned flags = options.blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
@@ -72,7 +72,7 @@ Result<BorrowedStream> CudaStreams::borrow(NativeStream handle) {
   const ContextScope scope(context_);
   if (!scope) return scope.failure();
   const DriverTable& cu = context_.cu();
-  // Null means the legacy stream to all of the driver's entries that we use.
+  // All driver calls that we use take null as the legacy stream.
   const std::uintptr_t value = handle.value == 0 ? stream_legacy : handle.value;
   BorrowedStream borrowed;
   borrowed.native = {value};
@@ -84,11 +84,11 @@ Result<BorrowedStream> CudaStreams::borrow(NativeStream handle) {
   }
   if (owner != context_.handle()) {
     return Failure(ErrorCode::device_mismatch,
-                   "stream {stream} is not one of '{a}': it belongs to another context ({b}). Use "
-                   "it with the device it was made on.")
+                   "stream {stream} is not a stream of '{a}': it belongs to another context ({b}). "
+                   "Use the stream with the device that created it.")
         .with("stream", value, Unit::hex)
         .with("a", context_.spec())
-        .with("b", "another device, or one that is not the primary context of this one");
+        .with("b", "of another device, or not the primary context");
   }
   if (cu.cuStreamGetId != nullptr) {
     unsigned long long id = 0;
@@ -120,10 +120,11 @@ void CudaStreams::destroy(NativeStream stream) noexcept {
   const Result<CUstream> handle = resolve(stream);
   bool must_wait = false;
   {
-    // One step for whoever waits for all: the stream is listed, or what it left is.
+    // In one step for a thread that waits for all streams: either the stream is listed, or its last
+    // event is.
     const std::lock_guard lock(mutex_);
     const auto is_it = [&](const Entry& entry) { return entry.native.value == stream.value; };
-    // Of a stream of our own that came back as a loan, the loan ends first.
+    // If a stream of our own is also borrowed, the loan ends first.
     auto found = std::ranges::find_if(
         streams_, [&](const Entry& entry) { return is_it(entry) && entry.is_borrowed; });
     if (found == streams_.end()) found = std::ranges::find_if(streams_, is_it);
@@ -131,14 +132,14 @@ void CudaStreams::destroy(NativeStream stream) noexcept {
     is_borrowed = found->is_borrowed;
     *found = streams_.back();
     streams_.pop_back();
-    // A stream that is being captured must not be asked, and what goes into a graph is not work.
+    // A captured stream must not be queried, and work in a graph is not pending work.
     if (scope && handle && is_capturing(*handle) == CUDA_SUCCESS &&
         context_.cu().cuStreamQuery(*handle) == CUDA_ERROR_NOT_READY) {
       must_wait = !leave_orphan(*handle);
     }
   }
   if (scope && handle) {
-    // Where nothing can be left behind, waiting is the way to know its work complete.
+    // If no event can be left behind, wait for the work.
     if (must_wait) static_cast<void>(context_.cu().cuStreamSynchronize(*handle));
     if (!is_borrowed) static_cast<void>(context_.cu().cuStreamDestroy(*handle));
   }
@@ -171,7 +172,7 @@ Result<void> CudaStreams::check_outside(const Submission& submission, CUstream s
 }
 
 bool CudaStreams::leave_orphan(CUstream stream) noexcept {
-  // The event of one that is done will do: streams that are borrowed come and go by the thousand.
+  // Reuse the event of a completed entry: thousands of borrowed streams may come and go.
   if (!orphans_.empty() && orphans_.front().waiters == 0 &&
       context_.cu().cuEventQuery(orphans_.front().end) == CUDA_SUCCESS) {
     if (context_.cu().cuEventRecord(orphans_.front().end, stream) != CUDA_SUCCESS) return false;
@@ -206,7 +207,7 @@ Result<CUstream> CudaStreams::resolve(NativeStream stream) const noexcept {
                  "the per-thread default stream of '{device}' was used from another thread: {why}. "
                  "Use a stream that has a handle.")
       .with("stream", std::uint64_t{stream_per_thread})
-      .with("why", "it is another stream there")
+      .with("why", "each thread has its own")
       .with("device", context_.spec());
 }
 
@@ -258,7 +259,8 @@ Result<void> CudaStreams::synchronize_all() noexcept {
   std::vector<CUevent> events, left;
   Result<void> recorded;
   try {
-    // Recording is quick and under the lock, so that no stream ends meanwhile; waiting is neither.
+    // Recording is quick and happens under the lock, so that no stream ends meanwhile. Waiting
+    // happens outside the lock.
     const std::lock_guard lock(mutex_);
     events.reserve(streams_.size() + 1);
     left.reserve(orphans_.size());
@@ -272,9 +274,9 @@ Result<void> CudaStreams::synchronize_all() noexcept {
     };
     for (const Entry& entry : streams_) {
       const Result<CUstream> handle = resolve(entry.native);
-      if (!handle) continue;  // another thread's own, which is that one's to wait for
-      // What goes into a graph is not work yet, but what was submitted before is, and cannot be
-      // waited for until the capture has ended.
+      if (!handle) continue;  // the per-thread stream of another thread, which waits for it itself
+      // Work in a graph is not pending yet. Work submitted before the capture is pending but cannot
+      // be waited for until the capture has ended.
       const CUresult status = is_capturing(*handle);
       if (!is_about_capture(status)) {
         add(*handle);
@@ -282,14 +284,15 @@ Result<void> CudaStreams::synchronize_all() noexcept {
         recorded = context_.check(status, "cuStreamIsCapturing");
       }
     }
-    // While a blocking stream is captured, work on the legacy stream would become a part of it.
+    // While a blocking stream is captured, work on the legacy stream would become part of the
+    // capture.
     const CUresult legacy = is_capturing(raw(stream_legacy));
     if (!is_about_capture(legacy)) {
       add(raw(stream_legacy));
     } else if (recorded) {
       recorded = context_.check(legacy, "cuStreamIsCapturing");
     }
-    // They stay on the list, for others who wait at the same time.
+    // They stay in the list for other threads that wait at the same time.
     for (Orphan& orphan : orphans_) {
       ++orphan.waiters;
       left.push_back(orphan.end);

@@ -1,14 +1,14 @@
 // The streams and events of a CUDA device.
 //
-// Streams are the driver's; the default stream is its legacy one, which blocking streams are
-// ordered with. Waiting for all of them records an event on each and waits for those, instead of
-// asking the driver to wait for the context: that would break any capture into a graph, also those
-// of other libraries. A stream that ends with work left leaves an event behind for the same
-// purpose.
+// Streams are the driver's streams. The default stream is the legacy stream, which is ordered with
+// blocking streams. Waiting for all streams records an event on each stream and waits for the
+// events. The driver's own wait for the context is not used, because it would invalidate every
+// graph capture in the process. A stream that is destroyed with pending work leaves an event behind
+// for the same purpose.
 //
-// A stream that somebody else made can be borrowed. The driver's number of it, which is never used
-// again, says whether two handles are one stream. The stream that each thread has of its own is
-// only what it is on that thread, so work from any other is refused.
+// Streams of other code can be borrowed. The driver's stream id, which is never reused, tells
+// whether two handles are one stream. A per-thread default stream is valid only on its own thread;
+// work from another thread fails.
 //
 // Thread-safe.
 
@@ -28,7 +28,7 @@ namespace tern::cuda {
 class CudaStreams {
  public:
   explicit CudaStreams(Context& context);
-  /// Completes all work, and ends what was not ended.
+  /// Waits for all work and destroys the remaining streams.
   ~CudaStreams();
   CudaStreams(const CudaStreams&) = delete;
   CudaStreams& operator=(const CudaStreams&) = delete;
@@ -38,11 +38,12 @@ class CudaStreams {
   [[nodiscard]] Result<BorrowedStream> borrow(NativeStream handle);
   void destroy(NativeStream stream) noexcept;
 
-  /// The driver's handle, for others to use. Of a thread's own stream it is the number for that.
+  /// Returns the driver's handle for other libraries. For a per-thread stream, returns its
+  /// constant.
   [[nodiscard]] static NativeStream handle_of(NativeStream stream) noexcept {
     return is_thread_stream(stream) ? NativeStream{stream_per_thread} : stream;
   }
-  /// The driver's handle, if this thread may use it.
+  /// Returns the driver's handle if this thread may use it.
   [[nodiscard]] Result<CUstream> resolve(NativeStream stream) const noexcept;
 
   [[nodiscard]] Result<bool> query(NativeStream stream) noexcept;
@@ -63,12 +64,12 @@ class CudaStreams {
     NativeStream native;
     bool is_borrowed = false;
   };
-  /// What a stream left behind that ended with work to do.
+  /// The event of a stream that was destroyed with pending work.
   struct Orphan {
     CUevent end = nullptr;
-    std::size_t waiters = 0;  // while any waits for it, it stays
+    std::size_t waiters = 0;  // kept while a thread waits for it
   };
-  /// What a NativeStream points to, with its lowest bit set, if it is some thread's own stream.
+  /// The object behind a NativeStream with its lowest bit set: the per-thread stream of a thread.
   struct ThreadStream {
     std::thread::id thread;
   };
@@ -79,14 +80,14 @@ class CudaStreams {
     return reinterpret_cast<ThreadStream*>(stream.value & ~std::uintptr_t{1});
   }
 
-  /// Success if nobody captures the stream into a graph. In a scope.
+  /// Fails if the stream is being captured into a graph. Call in a scope.
   [[nodiscard]] CUresult is_capturing(CUstream stream) const noexcept;
-  /// Success unless the submission is to stay out of graphs and the stream is captured into one. In
-  /// a scope.
+  /// Fails if the submission must stay out of graphs and the stream is being captured. Call in a
+  /// scope.
   [[nodiscard]] Result<void> check_outside(const Submission& submission, CUstream stream) noexcept;
-  /// An event that stands for all that was submitted to the stream. In a scope.
+  /// Returns an event that covers all work submitted to the stream. Call in a scope.
   [[nodiscard]] Result<CUevent> record_end(CUstream stream) noexcept;
-  // With mutex_ held.
+  // Call with mutex_ held.
   [[nodiscard]] bool leave_orphan(CUstream stream) noexcept;
   void forget_finished() noexcept;
   [[nodiscard]] Result<void> finish(std::vector<CUevent>& events) noexcept;
@@ -95,7 +96,7 @@ class CudaStreams {
   int min_priority_ = 0, greatest_priority_ = 0;
   std::mutex mutex_;
   std::vector<Entry> streams_;   // guarded by mutex_
-  std::vector<Orphan> orphans_;  // guarded by mutex_: of streams that ended with work left
+  std::vector<Orphan> orphans_;  // guarded by mutex_; streams destroyed with pending work
 };
 
 }  // namespace tern::cuda

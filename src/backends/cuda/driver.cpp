@@ -29,7 +29,8 @@ Driver absent(const std::string& why) {
   return driver;
 }
 
-/// How entries are found: drivers since 11.3 have a function for it, whose shape changed with 12.0.
+/// Looks up entry points. Drivers since 11.3 have a function for it, whose signature changed in
+/// 12.0.
 class Entries {
  public:
   explicit Entries(const DriverLibrary& library) : library_(library) {
@@ -39,8 +40,8 @@ class Entries {
     }
   }
 
-  /// The entry in the shape of that version, or null. Only the pointer says whether it is there:
-  /// the driver calls the search a success also where it finds nothing.
+  /// Returns the entry point with the signature of that version, or null. Only the pointer tells
+  /// whether it exists: the driver returns success even if it finds nothing.
   [[nodiscard]] void* find(const char* name, int version) {
     void* found = nullptr;
     if (get_ != nullptr) {
@@ -73,7 +74,7 @@ class Entries {
   bool is_stub_ = false;
 };
 
-/// The first required entry that is missing.
+/// Returns the first required entry that is missing.
 const DriverEntryInfo* fill(DriverTable& table, Entries& entries) {
   const DriverEntryInfo* missing = nullptr;
 #define TERN_DRIVER_ENTRY(slot, name, version, need, parameters)                     \
@@ -87,11 +88,11 @@ const DriverEntryInfo* fill(DriverTable& table, Entries& entries) {
 }
 
 std::string stub_sentence() {
-  return "the libcuda that was found is the toolkit's stub, which is for linking only. Put the "
-         "driver's own before it in the library path.";
+  return "the libcuda on the library path is the toolkit's stub, which is for linking only. Put "
+         "the driver's libcuda before it.";
 }
 
-/// Why cuInit refused, in words for the cases people meet.
+/// Returns why cuInit failed, in words for the common cases.
 std::string why_no_init(CUresult result) {
   switch (result) {
     case CUDA_ERROR_STUB_LIBRARY:
@@ -100,17 +101,16 @@ std::string why_no_init(CUresult result) {
       return "the driver finds no GPU (CUDA_ERROR_NO_DEVICE, 100). CUDA_VISIBLE_DEVICES may hide "
              "it.";
     case CUDA_ERROR_NOT_INITIALIZED:
-      return "the driver could not be initialised (CUDA_ERROR_NOT_INITIALIZED, 3), as in a process "
-             "that was forked from one that uses CUDA.";
+      return "the driver could not be initialised (CUDA_ERROR_NOT_INITIALIZED, 3), which happens "
+             "in a process forked from a process that uses CUDA.";
     case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
-      return "the kernel module and libcuda are of two versions "
+      return "the kernel module and libcuda have different versions "
              "(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803). Restart after updating the driver.";
     case CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
-      return "this GPU does not support the compatibility libcuda that was found "
-             "(CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, 804). Take it out of the library path.";
+      return "the GPU does not support the compatibility libcuda on the library path "
+             "(CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, 804). Remove it from the library path.";
     case CUDA_ERROR_DEVICE_UNAVAILABLE:
-      return "the GPU is in use by another process that wants it for itself "
-             "(CUDA_ERROR_DEVICE_UNAVAILABLE, 46).";
+      return "another process uses the GPU exclusively (CUDA_ERROR_DEVICE_UNAVAILABLE, 46).";
     default:
       return fmt::format("cuInit returned {} ({}).", name_of(result), static_cast<int>(result));
   }
@@ -124,18 +124,18 @@ struct Loaded {
   std::mutex mutex;
   std::atomic<const Driver*> driver = nullptr;
   std::atomic<bool> has_begun = false;
-  bool parent_has_driver = false;   // set before anybody else sees this
-  const Loaded* parents = nullptr;  // the same; kept, because its driver is looked at for ever
-  std::map<std::string, Driver> absences;  // guarded by mutex; by what is the matter
+  bool parent_has_driver = false;   // set before other threads see this object
+  const Loaded* parents = nullptr;  // likewise; kept, because its driver is referenced for ever
+  std::map<std::string, Driver> absences;  // guarded by mutex; by reason
 
-  /// No driver now, and whoever asks next looks again. With the mutex held.
+  /// Returns an absent driver. The next caller tries again. Call with the mutex held.
   [[nodiscard]] const Driver& without(const std::string& why) {
     const auto [entry, is_new] = absences.try_emplace(why);
     if (is_new) entry->second = absent(why);
     return entry->second;
   }
 
-  /// Has CUDA been initialised, or may a thread be about to? Where there is none, nothing was.
+  /// Returns whether CUDA was initialised, or may be about to be.
   [[nodiscard]] bool is_used() const noexcept {
     if (parent_has_driver) return true;
     const Driver* known = driver.load(std::memory_order_acquire);
@@ -147,8 +147,8 @@ std::atomic<Loaded*> current = nullptr;
 std::atomic<const Driver*> installed = nullptr;
 
 Loaded& loaded() {
-  // As in the catalog: a forked child starts again, without the parent's lock, which a thread that
-  // does not exist here may hold. What it must know is whether CUDA was initialised before.
+  // As in the catalog, a forked child starts anew, without the parent's lock, which a thread of the
+  // parent may hold. The child must only know whether CUDA was initialised.
   static const int registered = [] {
     current.store(new Loaded);
     return pthread_atfork(nullptr, nullptr, [] {
@@ -175,7 +175,7 @@ void* open_library() {
 
 Driver load_from_machine(void* library) {
   Driver driver = load_driver({find_symbol, library});
-  // Behind the driver's own hook, which was registered by cuInit, and so called before it.
+  // Registered after cuInit has registered the driver's own hook, so it runs before that hook.
   if (driver.is_present()) std::atexit([] { is_ending.store(true, std::memory_order_release); });
   return driver;
 }
@@ -193,7 +193,7 @@ Driver load_driver(const DriverLibrary& library) {
   const DriverEntryInfo* missing = fill(driver.table, entries);
   if (entries.is_stub()) return absent(stub_sentence());
   if (driver.table.cuDriverGetVersion != nullptr) {
-    // A stub leaves the version as it is.
+    // A stub leaves the version unchanged.
     if (driver.table.cuDriverGetVersion(&driver.version) == CUDA_ERROR_STUB_LIBRARY) {
       return absent(stub_sentence());
     }
@@ -223,8 +223,8 @@ const Driver& driver() {
   if (const Driver* known = process.driver.load(std::memory_order_acquire)) return *known;
   if (process.parent_has_driver) {
     return process.without(
-        "this process was forked from one that uses CUDA, which the driver does not support. Open "
-        "devices after the fork, or start the child with exec.");
+        "this process was forked from a process that uses CUDA, which the driver does not support. "
+        "Open devices after the fork, or start the child with exec.");
   }
   if (const char* why = why_no_libraries()) return process.without(fmt::format("{}.", why));
   process.has_begun.store(true);
@@ -233,15 +233,15 @@ const Driver& driver() {
     process.has_begun.store(false);
     return process.without("no libcuda.so.1 was found, so there is no NVIDIA driver.");
   }
-  // Immortal, as the devices that call it are.
+  // Never destroyed, like the devices that call it.
   const auto* made = new Driver(load_from_machine(library));
   process.driver.store(made, std::memory_order_release);
   return *made;
 }
 
 InstalledDriver::InstalledDriver(Driver driver) {
-  static_cast<void>(loaded());  // which sees to forked children
-  // Never freed: a device that was opened with it may look at it for ever.
+  static_cast<void>(loaded());  // also handles forked children
+  // Never freed: an open device may refer to it for ever.
   static std::list<Driver>& kept = *new std::list<Driver>;
   installed.store(&kept.emplace_back(std::move(driver)), std::memory_order_release);
 }

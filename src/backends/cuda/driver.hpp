@@ -1,13 +1,12 @@
-// The CUDA driver of this machine: found and loaded when it is first asked for, or a sentence that
-// says why there is none.
+// The CUDA driver of this machine, loaded on first use, or a sentence that says why there is none.
 //
-// The library is neither linked nor needed to build Tern. Loading happens once in a process and is
-// never undone; a state without a driver is a fact, not an error, and everything outside of the
-// CUDA backend works in it. A forked child of a process that has loaded the driver has none: CUDA
-// does not work there, and the sentence says so.
+// Tern neither links the library nor needs it to build. The driver is loaded once per process and
+// never unloaded. A missing driver is not an error, and everything outside of the CUDA backend
+// works without it. In a forked child of a process that has loaded the driver, the driver is
+// absent, because CUDA does not work there.
 //
-// At the end of the process the driver goes before most of our objects do. From then on nothing
-// may call it; has_ended() says so. Thread-safe.
+// At the end of the process the driver shuts down before most of our objects are destroyed.
+// has_ended() then returns true, and nothing may call the driver. Thread-safe.
 
 #pragma once
 
@@ -25,11 +24,11 @@ struct Driver {
   std::string absence = {};
 
   [[nodiscard]] bool is_present() const noexcept { return absence.empty(); }
-  /// "13.0".
+  /// Returns the version, such as "13.0".
   [[nodiscard]] std::string version_text() const;
 };
 
-/// What a driver library is asked: a symbol by name, null if it has none.
+/// Looks up a symbol of a driver library by name; null if there is none.
 struct DriverLibrary {
   void* (*symbol)(void* context, const char* name) = nullptr;
   void* context = nullptr;
@@ -38,11 +37,11 @@ struct DriverLibrary {
 /// Fills a table from a library, initialises the driver and counts its devices.
 [[nodiscard]] Driver load_driver(const DriverLibrary& library);
 
-/// The driver of the process, or of a test that installed one.
+/// Returns the driver of the process, or the one that a test installed.
 [[nodiscard]] const Driver& driver();
 
-/// Puts another driver in the place of the machine's, until it ends. For tests: one at a time. A
-/// forked child has none then, as with the machine's.
+/// Replaces the driver of the machine during its lifetime. For tests, one at a time. A forked child
+/// has no driver then, as usual.
 class InstalledDriver {
  public:
   explicit InstalledDriver(Driver driver);
@@ -51,10 +50,10 @@ class InstalledDriver {
   InstalledDriver& operator=(const InstalledDriver&) = delete;
 };
 
-/// Is the process ending? Then the driver must not be called any more.
+/// Returns whether the process is ending, so that the driver must not be called.
 [[nodiscard]] bool has_ended() noexcept;
 
-/// While one lives, the process counts as ending. For tests: one at a time.
+/// During its lifetime the process counts as ending. For tests, one at a time.
 class EndingProcess {
  public:
   EndingProcess() noexcept;

@@ -59,8 +59,8 @@ Failure failure_of(CUresult result, const CallFacts& facts) noexcept {
     }
     return with_call(Failure(ErrorCode::out_of_memory,
                              facts.requested_bytes == 0
-                                 ? "'{device}' has no memory left for this: {free} of {total} are "
-                                   "free ({call} returned {name}, {code}). Free something."
+                                 ? "'{device}' ran out of memory: {free} of {total} are free "
+                                   "({call} returned {name}, {code}). Free something."
                                  : "'{device}' could not allocate {requested}: {free} of {total} "
                                    "are free ({call} returned {name}, {code}). Free something, or "
                                    "ask for less.")
@@ -70,28 +70,27 @@ Failure failure_of(CUresult result, const CallFacts& facts) noexcept {
   }
   if (has_untracked_writer(result)) {
     return with_call(Failure(ErrorCode::device_lost,
-                             "device '{device}' is lost since {call} returned {name} ({code}), for "
-                             "as long as the process lasts. Start it again."));
+                             "device '{device}' is lost since {call} returned {name} ({code}). It "
+                             "stays lost until the process ends. Restart the program."));
   }
   if (result == CUDA_ERROR_DEINITIALIZED) {
     return with_call(Failure(ErrorCode::after_shutdown,
-                             "{call} was called when the CUDA driver had ended already ({name}, "
-                             "{code}). Finish with '{device}' before main returns.")
+                             "{call} was called after the CUDA driver had shut down ({name}, "
+                             "{code}). Destroy all objects of '{device}' before main returns.")
                          .with("what", facts.call));
   }
   if (is_about_capture(result)) {
     return with_call(Failure(ErrorCode::stream_misuse,
-                             "{call} returned {name} ({code}) on '{device}': {why}. Do this before "
-                             "the capture begins, or after it ends.")
+                             "{call} returned {name} ({code}) on '{device}': {why}. Make the call "
+                             "before the capture begins or after it ends.")
                          .with("stream", std::uint64_t{0})
                          .with("why", "a stream is being captured into a graph"));
   }
   if (result == CUDA_ERROR_NOT_SUPPORTED) {
-    return with_call(
-        Failure(ErrorCode::unsupported,
-                "'{device}' does not support this: {call} returned {name} ({code}). `tern info` "
-                "lists what each device can do.")
-            .with("what", facts.call));
+    return with_call(Failure(ErrorCode::unsupported,
+                             "'{device}' does not support the call: {call} returned {name} "
+                             "({code}). `tern info` lists what each device can do.")
+                         .with("what", facts.call));
   }
   return with_call(Failure(ErrorCode::driver, "{call} returned {name} ({code}) on '{device}'."));
 }

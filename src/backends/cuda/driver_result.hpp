@@ -1,5 +1,4 @@
-// What a CUresult means to Tern: its name, whether the device is lost with it, and the failure that
-// tells the user.
+// What a CUresult means: its name, whether the device is lost, and the failure for the user.
 
 #pragma once
 
@@ -11,19 +10,20 @@
 
 namespace tern::cuda {
 
-/// "CUDA_ERROR_INVALID_VALUE"; "unknown" for a number that is not in the list. Needs no driver.
+/// Returns the name, such as "CUDA_ERROR_INVALID_VALUE", or "unknown". Needs no driver.
 [[nodiscard]] const char* name_of(CUresult result) noexcept;
 
-/// Does every later call in the context return this too? Then the device is lost.
+/// Returns whether every later call in the context returns this result too, so that the device is
+/// lost.
 [[nodiscard]] bool has_untracked_writer(CUresult result) noexcept;
 
-/// Is a stream being captured into a graph, and is that why the call was refused?
+/// Returns whether the call failed because a stream is being captured into a graph.
 [[nodiscard]] bool is_about_capture(CUresult result) noexcept;
 
-/// What a call was about, for its failure.
+/// The facts of a call for its failure.
 struct CallFacts {
   const char* call = "";  // "cuMemAlloc"
-  /// The driver's own name for the result; null: name_of().
+  /// The driver's name for the result; null: name_of().
   const char* name = nullptr;
   std::string_view device = {};
   std::size_t requested_bytes = 0;
@@ -31,7 +31,7 @@ struct CallFacts {
   std::size_t total_bytes = 0;
 };
 
-/// Of a result that is not success.
+/// Returns the failure for a result other than success.
 [[nodiscard]] Failure failure_of(CUresult result, const CallFacts& facts) noexcept;
 
 }  // namespace tern::cuda

@@ -15,8 +15,8 @@ namespace tern::cuda {
 namespace {
 
 constexpr const char* way_out =
-    "Install it (libnvrtc.so is part of the CUDA toolkit and of pip's nvidia-cuda-nvrtc), or give "
-    "the kernel as PTX or a cubin.";
+    "Install libnvrtc.so (it is part of the CUDA toolkit and of pip's nvidia-cuda-nvrtc), or "
+    "provide the kernel as PTX or a cubin.";
 
 Nvrtc absent(const std::string& why) {
   Nvrtc nvrtc;
@@ -26,7 +26,7 @@ Nvrtc absent(const std::string& why) {
 
 std::atomic<const Nvrtc*> installed = nullptr;
 
-/// The line that names the first error, and what follows it.
+/// Returns the line of the first error and the lines after it.
 std::string_view first_error(std::string_view log) noexcept {
   if (const std::size_t error = log.find("error"); error != log.npos) {
     const std::size_t line = log.rfind('\n', error);
@@ -36,7 +36,7 @@ std::string_view first_error(std::string_view log) noexcept {
   return last == log.npos ? "the compiler gave no reason" : log.substr(0, last + 1);
 }
 
-/// Destroyed at the end of its scope.
+/// Destroys the program at the end of its scope.
 struct Program {
   explicit Program(const Nvrtc& of) noexcept : nvrtc(of) {}
   ~Program() {
@@ -45,7 +45,7 @@ struct Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  /// One of the texts of a program, without its closing zero; empty if it cannot be had.
+  /// Returns a text of the program without its terminating zero; empty if it cannot be read.
   std::string text(nvrtcResult (*size_of)(nvrtcProgram, std::size_t*),
                    nvrtcResult (*read)(nvrtcProgram, char*)) const {
     std::size_t bytes = 0;
@@ -72,7 +72,7 @@ std::vector<std::string> words_of(std::string_view text) {
   }
 }
 
-/// PTX for an architecture runs on all later ones.
+/// PTX for an architecture runs on all later architectures.
 int architecture_for(const Nvrtc& nvrtc, const CompileTarget& target) {
   const int wanted = static_cast<int>(target.compute_major * 10 + target.compute_minor);
   int count = 0;
@@ -83,7 +83,7 @@ int architecture_for(const Nvrtc& nvrtc, const CompileTarget& target) {
   for (const int architecture : known) {
     if (architecture <= wanted) best = std::max(best, architecture);
   }
-  // Older than all of them: the compiler has the words for it.
+  // The GPU is older than all supported architectures. The compiler's own error says so.
   return best == 0 ? wanted : best;
 }
 
@@ -110,10 +110,10 @@ Nvrtc load_nvrtc(const DriverLibrary& library) {
 #undef TERN_NVRTC_ENTRY
   if (missing != nullptr) {
     return absent(fmt::format(
-        "the run-time compiler that was found has no {}, which came with version 11.2.", missing));
+        "the installed run-time compiler has no {}, which came with version 11.2.", missing));
   }
   if (nvrtc.nvrtcVersion(&nvrtc.major, &nvrtc.minor) != NVRTC_SUCCESS) {
-    return absent("the run-time compiler that was found does not say its version.");
+    return absent("the installed run-time compiler does not report its version.");
   }
   return nvrtc;
 }
@@ -128,12 +128,12 @@ Nvrtc find_nvrtc(const char* const* names) {
 const Nvrtc& nvrtc() {
   if (const Nvrtc* other = installed.load(std::memory_order_acquire)) return *other;
   if (const char* why = why_no_libraries()) {
-    // Not remembered: there may be descriptors again when the next one asks.
+    // Not cached: the next caller may have free descriptors again.
     thread_local Nvrtc now;
     now = absent(fmt::format("{}.", why));
     return now;
   }
-  // Immortal, as the driver is.
+  // Never destroyed, like the driver.
   static const Nvrtc& machines = *[] {
     constexpr const char* names[] = {"libnvrtc.so.13",
                                      "libnvrtc.so.12",
@@ -147,7 +147,7 @@ const Nvrtc& nvrtc() {
 }
 
 InstalledNvrtc::InstalledNvrtc(Nvrtc nvrtc) {
-  // Never freed: somebody may be compiling.
+  // Never freed: another thread may be compiling.
   static std::list<Nvrtc>& kept = *new std::list<Nvrtc>;
   installed.store(&kept.emplace_back(std::move(nvrtc)), std::memory_order_release);
 }
@@ -157,7 +157,7 @@ Result<std::string> try_compile(const Nvrtc& nvrtc, const KernelSource& source,
                                 const CompileTarget& target) {
   if (!nvrtc.is_present()) {
     return Failure(ErrorCode::unsupported,
-                   "kernel '{kernel}' is given as text, which '{device}' must compile: {what}")
+                   "kernel '{kernel}' is source text, which '{device}' must compile: {what}")
         .with("kernel", source.entry.substr(0, 24))
         .with("device", target.device.substr(0, 24))
         .with("what", nvrtc.absence);
@@ -179,7 +179,7 @@ Result<std::string> try_compile(const Nvrtc& nvrtc, const KernelSource& source,
       nvrtc.nvrtcCompileProgram(program.handle, static_cast<int>(given.size()), given.data());
   if (compiled == NVRTC_ERROR_COMPILATION || compiled == NVRTC_ERROR_INVALID_OPTION) {
     const std::string log = program.text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog);
-    // The log goes in last: it takes the room that is left, and is cut there.
+    // The log is the last field: it is cut to the space that is left.
     return Failure(ErrorCode::invalid_argument,
                    "the text of kernel '{kernel}' could not be compiled for '{device}': {value}")
         .with("name", compiled == NVRTC_ERROR_COMPILATION ? "text" : "options")

@@ -1,8 +1,8 @@
-// NVIDIA's run-time compiler: CUDA C++ in, PTX out; or a sentence that says why there is none.
+// NVIDIA's run-time compiler (CUDA C++ to PTX), or a sentence that says why there is none.
 //
-// It is a library of the toolkit and not of the driver, so most machines that run programs lack it.
-// It is looked for when a text is first to be compiled, never linked, and never unloaded. Nothing
-// of it needs a GPU. Thread-safe.
+// The library is part of the toolkit and not of the driver, so most machines do not have it. It is
+// loaded when the first text is compiled, never linked, and never unloaded. It needs no GPU.
+// Thread-safe.
 
 #pragma once
 
@@ -24,7 +24,7 @@ enum nvrtcResult : int {
 };
 using nvrtcProgram = struct _nvrtcProgram*;
 
-// One line per entry: its name and its parameters. All are there since 11.2.
+// One line per entry: name and parameters. All exist since 11.2.
 #define TERN_FOR_EACH_NVRTC_ENTRY(TERN_NVRTC_ENTRY)                                               \
   TERN_NVRTC_ENTRY(nvrtcVersion, (int* major, int* minor))                                        \
   TERN_NVRTC_ENTRY(nvrtcGetNumSupportedArchs, (int* count))                                       \
@@ -45,21 +45,21 @@ struct Nvrtc {
   TERN_FOR_EACH_NVRTC_ENTRY(TERN_NVRTC_ENTRY)
 #undef TERN_NVRTC_ENTRY
   int major = 0, minor = 0;
-  /// What is missing, and what to do about it; empty if the compiler is there.
+  /// What is missing and what to do; empty if the compiler is available.
   std::string absence = {};
 
   [[nodiscard]] bool is_present() const noexcept { return absence.empty(); }
 };
 
-/// The compiler in a library, or that it is none.
+/// Returns the compiler of a library, or an absent compiler.
 [[nodiscard]] Nvrtc load_nvrtc(const DriverLibrary& library);
-/// The first library there is of these names, which end with a null.
+/// Loads the first available library of these names; the list ends with a null.
 [[nodiscard]] Nvrtc find_nvrtc(const char* const* names);
 
-/// The compiler of the process, or of a test that installed one.
+/// Returns the compiler of the process, or the one that a test installed.
 [[nodiscard]] const Nvrtc& nvrtc();
 
-/// Puts another compiler in the place of the machine's, until it ends. For tests: one at a time.
+/// Replaces the compiler of the machine during its lifetime. For tests, one at a time.
 class InstalledNvrtc {
  public:
   explicit InstalledNvrtc(Nvrtc nvrtc);
@@ -68,15 +68,16 @@ class InstalledNvrtc {
   InstalledNvrtc& operator=(const InstalledNvrtc&) = delete;
 };
 
-/// For whom a text is compiled.
+/// The device that a text is compiled for.
 struct CompileTarget {
   std::string_view device;  // its spec, for errors
   std::uint32_t compute_major = 0, compute_minor = 0;
 };
 
-/// PTX. For the newest architecture that both know, so that a compiler that is older than the GPU
-/// will do. Refused with unsupported where there is no compiler; with invalid_argument, and the
-/// first lines about the error, for a text that is not right. May throw std::bad_alloc.
+/// Compiles to PTX for the newest architecture that compiler and GPU have in common, so a compiler
+/// that is older than the GPU works. Fails with unsupported without a compiler, and with
+/// invalid_argument, which contains the first lines about the error, for an invalid text. May throw
+/// std::bad_alloc.
 [[nodiscard]] Result<std::string> try_compile(const Nvrtc& nvrtc, const KernelSource& source,
                                               const CompileTarget& target);
 

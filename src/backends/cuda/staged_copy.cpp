@@ -8,9 +8,9 @@
 namespace tern::cuda {
 namespace {
 
-/// Below this a second thread costs more than it moves.
+/// Below this size a second thread costs more than it gains.
 constexpr std::size_t min_part_bytes = 256 * kib;
-/// What the driver takes for a pitch at most. Rows further apart are copied one by one.
+/// The driver's maximum pitch. Rows that are further apart are copied one by one.
 constexpr std::size_t max_pitch_bytes = (std::size_t{1} << 31) - 1;
 
 constexpr std::size_t divide_up(std::size_t value, std::size_t by) noexcept {
@@ -67,7 +67,7 @@ void StagedChunks::move(std::size_t chunk, std::byte* slot, std::size_t part,
       std::memcpy(host, staged, bytes);
     }
   };
-  // Slots are not so large that a product of theirs could wrap.
+  // Slots are small, so products of their sizes cannot overflow.
   const auto share = [&](std::size_t whole, std::size_t of) { return whole * of / parts; };
   if (found.height == 1) {
     const std::size_t first = share(found.width_bytes, part);

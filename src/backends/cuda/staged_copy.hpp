@@ -1,8 +1,9 @@
-// A copy between pageable host memory and the device, cut into chunks that fit a pinned slot.
+// A copy between pageable host memory and the device, divided into chunks that fit a pinned slot.
 //
-// Only arithmetic and memcpy, and the one driver call that moves a slot's worth. Rows are packed in
-// a slot without their gaps; a row that is larger than a slot is cut. Chunks do not overlap and
-// cover all bytes, so any thread may move any of them at any time, each with a slot of its own.
+// This class contains only arithmetic, memcpy, and the driver call that transfers a slot. Rows are
+// packed in a slot without their gaps; a row that is larger than a slot is divided. Chunks do not
+// overlap and cover all bytes, so any thread may transfer any chunk at any time, each with its own
+// slot.
 
 #pragma once
 
@@ -14,7 +15,7 @@
 
 namespace tern::cuda {
 
-/// A driver call that failed; none has if there is no name.
+/// A failed driver call; no call failed if there is no name.
 struct StagingFailure {
   const char* call = nullptr;
   CUresult result = CUDA_SUCCESS;
@@ -24,8 +25,8 @@ struct StagingFailure {
 
 enum class StagedDirection : std::uint8_t { to_device, to_host };
 
-/// Rows of `width_bytes`; a plain copy is one row. Width is at most either pitch, and the pitches
-/// of one row do not matter.
+/// Rows of `width_bytes`; a plain copy is one row. The width is at most either pitch. The pitches
+/// of a single row are ignored.
 struct StagedCopy {
   StagedDirection direction = StagedDirection::to_device;
   std::byte* host = nullptr;  // only read if the direction is to_device
@@ -34,7 +35,7 @@ struct StagedCopy {
   std::size_t height = 1;
   std::size_t host_pitch_bytes = 0;
   std::size_t device_pitch_bytes = 0;
-  SpansNumber spans = 0;  // of the host's side, where a tool wants to know
+  SpansNumber spans = 0;  // of the host side, for the memory tool
 
   [[nodiscard]] static StagedCopy to_device(CUdeviceptr to, const void* from,
                                             std::size_t bytes) noexcept {
@@ -49,20 +50,20 @@ struct StagedCopy {
 
 class StagedChunks {
  public:
-  /// Chunks of at most `chunk_bytes`, which is not zero.
+  /// `chunk_bytes` is the maximum size of a chunk and must not be 0.
   StagedChunks(const StagedCopy& copy, std::size_t chunk_bytes) noexcept;
 
   [[nodiscard]] StagedDirection direction() const noexcept { return copy_.direction; }
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   [[nodiscard]] SpansNumber spans() const noexcept { return copy_.spans; }
-  /// How many threads can share the host's side of a chunk with some use.
+  /// Returns how many threads can usefully share the host side of a chunk.
   [[nodiscard]] std::size_t parts(std::size_t chunk) const noexcept;
 
-  /// The host's side of a chunk, or of one part of it: from pageable memory to the slot or from the
-  /// slot to pageable memory, by the direction.
+  /// Copies the host side of a chunk, or one part of it: from pageable memory to the slot or back,
+  /// depending on the direction.
   void move(std::size_t chunk, std::byte* slot, std::size_t part, std::size_t parts) const noexcept;
   void move(std::size_t chunk, std::byte* slot) const noexcept { move(chunk, slot, 0, 1); }
-  /// The device's side, queued to the stream.
+  /// Queues the device side of the chunk to the stream.
   [[nodiscard]] StagingFailure transfer(std::size_t chunk, std::byte* slot,
                                         const DriverTable& driver, CUstream stream) const noexcept;
 

@@ -12,7 +12,7 @@
 namespace tern::cuda {
 namespace {
 
-/// What enqueue has of the ring: what it wants, and no more than a quarter.
+/// Returns the part of the ring for enqueue: the requested size, but at most a quarter.
 std::size_t queue_bytes(const StagingOptions& options) noexcept {
   if (options.threads == 0) return 0;
   const std::size_t most = options.ring_bytes / 4;
@@ -22,7 +22,7 @@ std::size_t queue_bytes(const StagingOptions& options) noexcept {
              : options.queue_slots * options.queue_slot_bytes;
 }
 
-/// Another thread may have a capture open, and some of the calls here would end it.
+/// Another thread may have an open capture, which some of these calls would invalidate.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const DriverTable& driver) noexcept : driver_(driver) {
@@ -57,7 +57,7 @@ struct Staging::State {
         now(table, context, options, options.ring_bytes - queue_bytes(options), team),
         queue(table, options, queue_bytes(options), team) {}
 
-  /// Where states go that must not be taken apart, so that they are not lost.
+  /// Keeps states that must not be freed reachable, so that leak checkers do not report them.
   static void keep(State* state) noexcept {
     static std::atomic<State*> abandoned = nullptr;
     state->next_abandoned = abandoned.load();

@@ -1,28 +1,28 @@
-// Staging: copies between pageable host memory and the device, through pinned memory of our own.
+// Staging: copies between pageable host memory and the device, through pinned memory of Tern.
 //
-// The driver's own copy of pageable memory goes through one buffer with one thread, and blocks on
-// what the stream has in front of it. Here several threads fill and empty a ring of pinned slots
-// while the device's copy engines move others, and there is a way that never blocks.
+// The driver's own copy of pageable memory uses one buffer and one thread, and blocks until earlier
+// work of the stream is done. Here several threads fill and empty a ring of pinned slots while the
+// copy engines of the device transfer other slots, and one of the two modes never blocks.
 //
-//   copy_now   for a stream that is idle. The threads do all of it, and the call returns when the
+//   copy_now   for an idle stream. The threads do all the work, and the call returns when the
 //              source has been read (to the device) or the destination written (to the host).
-//   enqueue    for a stream with work in front. Everything is queued and ordered behind that work,
-//              by host functions of the driver; the call waits for nothing. Both ends must stay as
-//              they are until the stream has passed the copy.
+//   enqueue    for a busy stream. Everything is queued after its work, by host functions of the
+//              driver, and the call does not wait. Both ends must stay unchanged until the stream
+//              has passed the copy.
 //
-// Either way later work of the stream comes after the copy. What is `unavailable` has not been
-// begun, and the driver's own copy can do it: staging is off, or no pinned memory could be had.
-// After a failure the destination's bytes are unspecified, and nothing will touch either end
-// except work that the stream orders before what is submitted to it next.
+// In both modes, later work of the stream is ordered after the copy. `unavailable` means that the
+// copy has not begun and the driver's own copy can do it: staging is off, or no pinned memory could
+// be allocated. After a failure the contents of the destination are unspecified, and nothing
+// accesses either end except work that precedes the next work of the stream.
 //
-// It pins at most `ring_bytes`, on first use, and keeps them; threads start with the first copy
-// that wants them. In the steady state no call makes or frees anything of the driver's.
+// Staging pins at most `ring_bytes`, on first use, and keeps them. Threads start with the first
+// copy that needs them. In the steady state no call creates or frees an object of the driver.
 //
-// Threads: all calls from any thread at once, with the context current and the stream not
+// Threads: all functions may be called from any thread, with the context current and the stream not
 // capturing. Queued copies of a few held streams do not wait for each other; when all lanes have
-// work they are shared, and then they do. Lifetime: the driver table and the context outlive it,
-// and its streams' work is complete when it ends; the context is current then, or abandon() has
-// been called.
+// work, streams share lanes and then do wait. Lifetime: the driver table and the context outlive
+// this object, and the work of its streams is complete when it is destroyed. The context is current
+// then, or abandon() was called.
 
 #pragma once
 
@@ -41,57 +41,57 @@ struct Config;
 namespace tern::cuda {
 
 struct StagingOptions {
-  /// Pinned at most; 0 switches staging off.
+  /// Maximum pinned memory; 0 disables staging.
   std::size_t ring_bytes = 112 * mib;
-  /// That copy, the caller included; 0 switches staging off.
+  /// Number of copying threads, including the caller; 0 disables staging.
   std::size_t threads = 12;
-  /// What copy_now moves at a time at most, and at least where there is so much. A thread has two
-  /// slots.
+  /// Bounds of the chunk size of copy_now. A thread has two slots.
   std::size_t slot_bytes = 4 * mib;
   std::size_t min_chunk_bytes = 512 * kib;
-  /// The part of the ring that enqueue has for itself, so that no copy_now waits for a held stream.
+  /// The part of the ring that is reserved for enqueue, so that no copy_now waits for a held
+  /// stream.
   std::size_t queue_slots = 8;
   std::size_t queue_slot_bytes = 2 * mib;
-  /// How many of them one stream may have while others have work.
+  /// How many of them one stream may use while other streams have work.
   std::size_t queue_slots_per_stream = 3;
 };
 
-/// By TERN_STAGING_THREADS and TERN_STAGING_BYTES, and the cores there are.
+/// Returns the options from TERN_STAGING_THREADS, TERN_STAGING_BYTES and the number of cores.
 [[nodiscard]] StagingOptions staging_options(const Config& config) noexcept;
 
 struct StagingResult {
   enum class Kind : std::uint8_t { staged, unavailable, failed };
 
   Kind kind = Kind::staged;
-  StagingFailure failure = {};  // of a failed one
+  StagingFailure failure = {};  // if it failed
 
   [[nodiscard]] bool is_staged() const noexcept { return kind == Kind::staged; }
 };
 
 struct StagingStatistics {
-  std::size_t ring_bytes = 0;  // pinned now
+  std::size_t ring_bytes = 0;  // currently pinned
   std::uint64_t copies_now = 0, bytes_now = 0;
   std::uint64_t copies_enqueued = 0, bytes_enqueued = 0;
 };
 
 class Staging {
  public:
-  /// Calls nothing of the driver's. Throws std::bad_alloc.
+  /// Makes no driver call. Throws std::bad_alloc.
   Staging(const DriverTable& driver, CUcontext context, const StagingOptions& options = {});
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  /// Everything that the copy must come after is complete, as cuStreamQuery says; of a blocking
-  /// stream also what the legacy stream has.
+  /// All work that the copy must follow must be complete according to cuStreamQuery; for a blocking
+  /// stream, including the work of the legacy stream.
   [[nodiscard]] StagingResult copy_now(const StagedCopy& copy, CUstream stream) noexcept;
   [[nodiscard]] StagingResult enqueue(const StagedCopy& copy, CUstream stream) noexcept;
 
-  /// Gives back what is not in use, and says how many bytes of the ring that was.
+  /// Frees unused memory and returns how many bytes of the ring that was.
   std::size_t trim() noexcept;
   [[nodiscard]] StagingStatistics statistics() const noexcept;
-  /// From now on the driver must not be called, as after a fork or at exit: the destructor then
-  /// leaves everything where it is, and waits for nothing.
+  /// Forbids driver calls, as after a fork or at exit: the destructor then leaks everything and
+  /// does not wait.
   void abandon() noexcept { is_abandoned_ = true; }
 
  private:

@@ -23,7 +23,7 @@ StagingFailure StagingLane::open(const DriverTable& driver, std::size_t slot_cou
     failure = failure_of("cuEventCreate",
                          driver.cuEventCreate(&slots_[i].event, CU_EVENT_DISABLE_TIMING));
   }
-  // Non-blocking: the legacy stream of somebody else must not hold a lane up.
+  // Non-blocking, so that the process's use of the legacy stream cannot delay a lane.
   if (!failure) {
     failure = failure_of("cuStreamCreateWithPriority",
                          driver.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, 0));
@@ -57,7 +57,7 @@ StagingFailure StagingLane::wait(const DriverTable& driver, StagingSlot& slot) c
 }
 
 bool StagingLane::is_idle(const DriverTable& driver) noexcept {
-  // A record is missing, so only the stream itself can tell.
+  // A record is missing, so the stream itself must be waited for.
   if (is_unsettled_ && driver.cuStreamQuery(stream_) != CUDA_SUCCESS) return false;
   is_unsettled_ = false;
   for (StagingSlot& slot : slots_) {

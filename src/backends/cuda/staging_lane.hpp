@@ -1,9 +1,9 @@
-// A lane: a stream of the driver's with pinned slots that only its work uses.
+// A lane: a driver stream with pinned slots that only its work uses.
 //
-// What it holds is made on first use and given back by close(); in between no call makes or frees
-// anything. A slot's event stands for the last transfer from or to it, so the host knows when it
-// may write the slot again; work of the lane's own stream needs no such knowledge. One thread at a
-// time.
+// Its objects are created on first use and freed by close(); no other call creates or frees
+// anything. The event of a slot covers the last transfer from or to the slot, so the host knows
+// when it may write the slot again. Work of the lane's own stream needs no such wait. Use by one
+// thread at a time.
 
 #pragma once
 
@@ -18,7 +18,7 @@ namespace tern::cuda {
 struct StagingSlot {
   std::byte* memory = nullptr;
   CUevent event = nullptr;
-  /// The event has been recorded, and the host has not seen it complete.
+  /// The event was recorded, and the host has not seen it complete.
   bool is_pending = false;
 };
 
@@ -31,23 +31,23 @@ class StagingLane {
   [[nodiscard]] StagingSlot& slot(std::size_t index) noexcept { return slots_[index]; }
   [[nodiscard]] std::size_t held_bytes() const noexcept { return held_bytes_; }
 
-  /// Makes what the lane needs; nothing remains of it after a failure.
+  /// Creates the objects of the lane. After a failure nothing remains.
   [[nodiscard]] StagingFailure open(const DriverTable& driver, std::size_t slot_count,
                                     std::size_t slot_bytes) noexcept;
-  /// Gives all of it back. The lane's work is complete. Failures are of no use here.
+  /// Frees all objects. The work of the lane must be complete. Errors are ignored.
   void close(const DriverTable& driver) noexcept;
 
-  /// The slot's event stands for all work of the lane so far.
+  /// Records the event of the slot, which covers all work of the lane so far.
   [[nodiscard]] StagingFailure record(const DriverTable& driver, StagingSlot& slot) const noexcept;
-  /// Returns when the slot's last transfer is complete.
+  /// Waits until the last transfer of the slot is complete.
   [[nodiscard]] StagingFailure wait(const DriverTable& driver, StagingSlot& slot) const noexcept;
-  /// Whether all transfers are complete. What the driver cannot answer is not.
+  /// Returns whether all transfers are complete. Returns false if the driver cannot answer.
   [[nodiscard]] bool is_idle(const DriverTable& driver) noexcept;
-  /// A call has failed between a transfer and the record that tells when it ends.
+  /// Call after a failure between a transfer and the record of its event.
   void set_unsettled(bool is) noexcept { is_unsettled_ = is; }
   [[nodiscard]] bool is_unsettled() const noexcept { return is_unsettled_; }
-  /// Returns when nothing of the lane is under way, and says whether that is so. If not, the host
-  /// knows nothing of the slots, and must not write them before another settle() succeeds.
+  /// Waits until the lane is idle and returns whether it is. If not, the state of the slots is
+  /// unknown, and the host must not write them before settle() succeeds.
   [[nodiscard]] bool settle(const DriverTable& driver) noexcept;
 
  private:

@@ -10,8 +10,8 @@ namespace {
 constexpr std::size_t slots_per_lane = StagingLane::max_slots;
 constexpr std::size_t slot_step_bytes = 4 * kib;
 
-/// A helper of the team belongs to one Staging, so what it is told once holds for its life. It must
-/// not disturb a capture that another thread has open, which asking about events otherwise would.
+/// A helper thread belongs to one Staging, so it is configured once. It must not invalidate a
+/// capture of another thread, which event queries would do otherwise.
 bool enter_context(const DriverTable& driver, CUcontext context) noexcept {
   thread_local bool has_entered = false;
   if (has_entered) return true;
@@ -31,7 +31,7 @@ struct StagingNow::Job {
   std::mutex mutex = {};
   StagingFailure failure = {};  // the first one; guarded by mutex
 
-  /// The next chunk to do; false when there is none, or no sense in it.
+  /// Takes the next chunk. Returns false if there is none, or if the copy has failed.
   bool take(std::size_t& chunk) noexcept {
     if (has_failed.load(std::memory_order_relaxed)) return false;
     chunk = next.fetch_add(1, std::memory_order_relaxed);

@@ -23,7 +23,7 @@
 namespace tern::host {
 namespace {
 
-/// What a NativeEvent points to: the latest record, and for timed events when it was passed.
+/// The object behind a NativeEvent: the latest record and, for timed events, its time.
 struct HostEvent {
   std::mutex mutex;
   Position position;                 // guarded by mutex
@@ -36,7 +36,7 @@ struct HostEvent {
   }
 };
 
-/// What a NativeStream points to: a shared stream, because positions outlive handles.
+/// The object behind a NativeStream. The stream is shared, because positions outlive handles.
 using StreamHandle = std::shared_ptr<HostStream>;
 
 struct HostKernel {
@@ -53,8 +53,8 @@ std::uintptr_t word(const void* pointer) noexcept {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-/// Are there bytes that could be the address of something? Only a count above four billion looks
-/// like one and is none.
+/// Returns whether a value argument could contain an address. Only a count above four billion is
+/// mistaken for one.
 bool may_hold_address(const KernelArgument& argument) noexcept {
   std::uintptr_t value = 0;
   for (std::size_t at = 0; at + sizeof value <= argument.value_bytes; at += sizeof value) {
@@ -64,7 +64,8 @@ bool may_hold_address(const KernelArgument& argument) noexcept {
   return false;
 }
 
-/// What a kernel may touch: the ranges of its arguments, and whatever a value points to.
+/// The memory that a kernel may access: the ranges of its arguments, and anything if a value may be
+/// an address.
 SpansNumber kernel_submitted(const SpansOrigin& origin, std::span<const KernelArgument> arguments) {
   std::vector<HostSpan> spans;
   for (const KernelArgument& argument : arguments) {
@@ -110,7 +111,7 @@ class HostBackend final : public Backend {
   }
 
   ~HostBackend() override {
-    // What synchronize() does, without the memory it needs: this must not fail.
+    // Like synchronize(), but without allocating, because a destructor must not fail.
     for (const StreamHandle& stream : streams_) stream->position().wait();
     default_stream_->close();
   }
@@ -189,7 +190,7 @@ class HostBackend final : public Backend {
     const auto extent = [&](std::size_t pitch_bytes) {
       return pitch_bytes * (copy.height - 1) + copy.width_bytes;
     };
-    // The bytes between the rows are not the copy's.
+    // The bytes between the rows do not belong to the copy.
     const bool is_dense = copy.destination_pitch_bytes == copy.width_bytes;
     const HostSpan spans[] = {{copy.destination, extent(copy.destination_pitch_bytes),
                                is_dense ? use_of(copy.destination) : HostSpan::Use::written},
@@ -222,9 +223,9 @@ class HostBackend final : public Backend {
   void destroy_stream(NativeStream native) noexcept override {
     const std::unique_ptr<StreamHandle> handle(&target<StreamHandle>(native));
     (*handle)->close();
-    // One that still has work stays on the list until it is done, so that synchronize() and the
-    // default stream go on waiting for it. Looking through the list only after many have closed
-    // keeps ending thousands of streams from taking the square of that.
+    // A closed stream with pending work stays in the list until the work is done, so that
+    // synchronize() and the default stream still wait for it. The list is searched only after many
+    // streams have closed; otherwise destroying thousands of streams would take quadratic time.
     const std::lock_guard lock(streams_mutex_);
     if (2 * ++closed_streams_ > streams_.size()) forget_finished();
   }
@@ -293,14 +294,16 @@ class HostBackend final : public Backend {
   Result<void> prefetch(const Submission& submission, void* address, std::size_t bytes,
                         Place destination) noexcept override {
     if (destination.kind() == Place::Kind::host_numa && !has_numa_node(destination.index())) {
-      return Failure(ErrorCode::invalid_device,
-                     "memory cannot be prefetched to NUMA node {node}, which this machine lacks.")
+      return Failure(
+                 ErrorCode::invalid_device,
+                 "memory cannot be prefetched to NUMA node {node}: this machine has no such node.")
           .with("spec", "host")
           .with("node", destination.index());
     }
     if (destination.kind() == Place::Kind::file) {
       return Failure(ErrorCode::invalid_device,
-                     "memory of the host device cannot be prefetched to a file. Name the host.")
+                     "memory of the host device cannot be prefetched to a file. Use the host as "
+                     "the place.")
           .with("spec", "file");
     }
     if (Result<void> inside = check_managed_range(memory_.find(address), address, bytes, info_);
@@ -313,7 +316,8 @@ class HostBackend final : public Backend {
   Result<NativeKernel> load_kernel(const KernelSource& source) noexcept override {
     if (source.body == nullptr) {
       return Failure(ErrorCode::unsupported,
-                     "the host runs {what} only, and kernel '{kernel}' has none. Give it a body.")
+                     "the host runs {what} only, and kernel '{kernel}' has no C++ function. Set "
+                     "the body of the kernel.")
           .with("what", "kernels written as C++ functions")
           .with("kernel", source.entry);
     }
@@ -328,8 +332,8 @@ class HostBackend final : public Backend {
     const std::shared_ptr<const HostKernel> kernel = kernels_.find(native.value);
     if (!kernel) {
       return Failure(ErrorCode::use_after_free,
-                     "the kernel was unloaded before, or never loaded here. Keep it until its last "
-                     "launch.");
+                     "the kernel was unloaded, or was loaded on another device. Keep the kernel "
+                     "loaded until its last launch.");
     }
     try {
       auto launch = std::make_unique<KernelLaunch>(kernel->body, kernel->context, std::string(),
@@ -342,7 +346,7 @@ class HostBackend final : public Backend {
   }
 
  private:
-  /// With streams_mutex_ held.
+  /// Call with streams_mutex_ held.
   void forget_finished() noexcept {
     closed_streams_ = 0;
     std::erase_if(streams_, [&](const StreamHandle& stream) {
@@ -352,15 +356,15 @@ class HostBackend final : public Backend {
     });
   }
 
-  /// Of what a copy writes. Memory that the device did not allocate is a vector that a program
-  /// passed to the copy.
+  /// The destination of a copy, for the memory tool. Memory that the device did not allocate
+  /// belongs to the program, such as a vector.
   HostSpan::Use use_of(const void* destination) noexcept {
     PointerInfo info;
     const bool is_own = pages_.find(destination, info) || memory_.find(destination);
     return is_own ? HostSpan::Use::written : HostSpan::Use::awaited;
   }
 
-  /// The stream opens the memory that is closed meanwhile right before the operation.
+  /// The stream unpoisons the memory right before the operation.
   Result<void> submit_watched(const Submission& submission, Operation&& operation,
                               SpansNumber number) noexcept {
     if (number == 0) return submit(submission, std::move(operation));
@@ -370,7 +374,8 @@ class HostBackend final : public Backend {
     }
     Result<void> queued = submit(submission, std::move(operation));
     if (queued) {
-      // Without memory to say that it is over, it counts as queued for ever: less is closed then.
+      // If the end of the operation cannot be queued, the operation counts as queued for ever, and
+      // less memory is poisoned.
       static_cast<void>(submit(submission, CallOperation{end_spans, as_context(number)}));
     } else {
       spans_ended(number);
@@ -386,7 +391,7 @@ class HostBackend final : public Backend {
     return stream.submit(std::move(operation));
   }
 
-  /// Work on the default stream follows all earlier work of blocking streams, and theirs its.
+  /// Orders work of the default stream after all earlier work of blocking streams, and vice versa.
   Result<void> order_with_default(HostStream& stream) noexcept {
     if (&stream != default_stream_.get()) {
       Position position = default_stream_->position();
@@ -411,7 +416,7 @@ class HostBackend final : public Backend {
   StreamHandle default_stream_;
   std::mutex streams_mutex_;
   std::vector<StreamHandle> streams_;  // guarded by streams_mutex_
-  std::size_t closed_streams_ = 0;     // guarded by streams_mutex_: since they were looked through
+  std::size_t closed_streams_ = 0;     // guarded by streams_mutex_; closed since the last search
   std::atomic<std::size_t> blocking_streams_ = 0;
 };
 

@@ -1,7 +1,7 @@
 // The host as a device: CPU memory, streams that are threads, kernels that are C++ functions.
 //
-// It is a real backend, not a stand-in: work is asynchronous, so code that forgets to wait fails
-// here as it does elsewhere, only less reliably; large copies and fills use all cores.
+// This is a full backend. Work is asynchronous, so code with a missing wait fails on this backend
+// too, although less reliably. Large copies and fills use all cores.
 
 #pragma once
 
@@ -17,7 +17,7 @@ namespace tern::host {
 struct HostOptions {
   std::string spec = "host";
   HostMemoryOptions memory;
-  /// Threads of one copy or fill, the stream's own included; at least 1.
+  /// Number of threads of one copy or fill, including the stream's own; at least 1.
   std::size_t threads = 1;
 };
 

@@ -20,10 +20,12 @@ namespace tern::host {
 namespace {
 
 constexpr std::size_t huge_page_bytes = 2 * mib;
-/// From here on a block gets pages of its own: fewer would waste more than they speed up.
+/// Blocks of this size and larger get their own pages. For smaller blocks this wastes more than it
+/// speeds up.
 constexpr std::size_t own_pages_bytes = 2 * huge_page_bytes;
 
-/// Held across fork by whoever forks, so the child never finds it taken by a thread it lacks.
+/// Held across fork by the forking thread, so that the child never finds it locked by a thread that
+/// it does not have.
 std::mutex& shared_mutex() {
   static constinit std::mutex mutex;
   return mutex;
@@ -36,7 +38,7 @@ void hold_lock_across_fork() {
   static_cast<void>(registered);
 }
 
-/// mbind without libnuma: a mask of one node, and the policy that allows no other.
+/// Calls mbind without libnuma: a mask of one node and the strict policy.
 long bind_to_node(void* address, std::size_t bytes, std::uint32_t node) noexcept {
   constexpr int bind_policy = 2;
   std::array<unsigned long, 16> mask = {};
@@ -45,7 +47,7 @@ long bind_to_node(void* address, std::size_t bytes, std::uint32_t node) noexcept
   return syscall(SYS_mbind, address, bytes, bind_policy, mask.data(), mask.size() * bits, 0u);
 }
 
-/// Anonymous pages at an aligned address: maps more and gives the ends back.
+/// Maps anonymous pages at an aligned address: maps more and unmaps the ends.
 void* map_aligned(std::size_t bytes, std::size_t alignment) noexcept {
   const std::optional<std::size_t> padded = checked_add(bytes, alignment - system_page_bytes());
   if (!padded) return nullptr;
@@ -95,16 +97,17 @@ Failure HostMemory::out_of_memory(std::size_t bytes) const noexcept {
 
 Failure HostMemory::not_live(const void* address) const noexcept {
   return Failure(ErrorCode::use_after_free,
-                 "address {address} is not that of a live allocation of the host device. It was "
-                 "freed before, or belongs to somebody else; free each block once, by the address "
-                 "it was given at.")
+                 "{address} is not the address of a live allocation of the host device. The block "
+                 "was freed before, or has another owner. Free each block once, by the address "
+                 "that allocate returned.")
       .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex);
 }
 
 Result<void*> HostMemory::take(MemoryKind kind, std::size_t bytes, std::size_t alignment,
                                std::size_t& mapped_bytes) noexcept {
   mapped_bytes = 0;
-  // More than the machine has would only fail later, at the first touch, by a signal.
+  // Without this check, an allocation larger than the machine would fail later, at the first
+  // access, with a signal.
   if (bytes > total_bytes_) return out_of_memory(bytes);
 
   const bool has_own_pages =
@@ -121,7 +124,7 @@ Result<void*> HostMemory::take(MemoryKind kind, std::size_t bytes, std::size_t a
   void* address = map_aligned(
       *rounded, std::max({alignment, system_page_bytes(), wants_huge ? huge_page_bytes : 0}));
   if (address == nullptr) return out_of_memory(bytes);
-  // Only a hint: without huge pages the block is slower, not wrong.
+  // Only a hint: without huge pages the block is slower but correct.
   if (wants_huge) madvise(address, *rounded, MADV_HUGEPAGE);
 
   if (options_.numa_node && bind_to_node(address, *rounded, *options_.numa_node) != 0) {
@@ -146,7 +149,7 @@ Result<void*> HostMemory::take(MemoryKind kind, std::size_t bytes, std::size_t a
 
 void HostMemory::give(void* address, const Block& block) noexcept {
   if (block.mapped_bytes > 0) {
-    munmap(address, block.mapped_bytes);  // unlocks it too
+    munmap(address, block.mapped_bytes);  // also unlocks the pages
   } else {
     std::free(address);
   }
@@ -182,7 +185,7 @@ void HostMemory::finish_release(void* address) noexcept {
     const std::lock_guard lock(shared_mutex());
     node = blocks_.extract(reinterpret_cast<std::uintptr_t>(address));
   }
-  // Outside the lock: unmapping a large block takes long.
+  // Outside the lock, because unmapping a large block takes long.
   if (!node.empty()) give(address, node.mapped());
 }
 

@@ -1,10 +1,10 @@
-// The memory of a host device: every allocation is known by its address.
+// The memory of a host device. Every allocation is recorded by its address.
 //
-// Knowing them is what makes a double free, a free of a foreign address or of an interior one an
-// error with a name instead of a corrupted heap. Large blocks lie on their own pages, huge ones
-// where the system gives them, bound to a NUMA node if the device was opened with one; pinned
-// blocks are page-locked. All instances share one lock, which is held across a fork, so that a
-// forked child can go on allocating and freeing. Thread-safe.
+// The record turns a double free, or a free of a foreign or interior address, into an error instead
+// of heap corruption. Large blocks have their own pages, huge pages if the system provides them,
+// and are bound to a NUMA node if the device was opened with one. Pinned blocks are page-locked.
+// All instances share one lock, which is held across a fork, so a forked child can allocate and
+// free. Thread-safe.
 
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace tern::host {
 
-/// Whether large blocks ask for huge pages.
+/// Whether large blocks request huge pages.
 enum class Pages : std::uint8_t { normal, huge };
 
 struct HostMemoryOptions {
@@ -37,20 +37,20 @@ class HostMemory {
   [[nodiscard]] Result<void*> allocate(MemoryKind kind, std::size_t bytes,
                                        std::size_t alignment) noexcept;
   [[nodiscard]] Result<void> release(void* address) noexcept;
-  /// The two halves of a stream-ordered release: from the first on the address is dead to callers,
-  /// with the second its memory goes. Cancelling takes the first half back.
+  /// The two steps of a stream-ordered free. begin_release() makes the address invalid for callers,
+  /// finish_release() frees the memory. cancel_release() undoes begin_release().
   [[nodiscard]] Result<void> begin_release(void* address) noexcept;
   void finish_release(void* address) noexcept;
   void cancel_release(void* address) noexcept;
 
-  /// The allocation that holds the address, if one does.
+  /// Returns the allocation that contains the address, if there is one.
   [[nodiscard]] std::optional<PointerInfo> find(const void* address) const noexcept;
   [[nodiscard]] std::size_t live_blocks() const noexcept;
 
  private:
   struct Block {
-    std::size_t bytes;         // as asked for
-    std::size_t mapped_bytes;  // 0: from the heap
+    std::size_t bytes;         // requested size
+    std::size_t mapped_bytes;  // 0: allocated on the heap
     MemoryKind kind;
     bool is_releasing;
   };
@@ -63,7 +63,7 @@ class HostMemory {
 
   const HostMemoryOptions options_;
   const std::size_t total_bytes_;
-  std::map<std::uintptr_t, Block> blocks_;  // guarded by the lock all instances share
+  std::map<std::uintptr_t, Block> blocks_;  // guarded by the lock that all instances share
 };
 
 }  // namespace tern::host

@@ -11,12 +11,12 @@ namespace tern::host {
 namespace {
 
 constexpr std::size_t max_threads = 1024;
-constexpr std::uint32_t max_numa_node = 1023;  // what the mask of a memory policy holds here
+constexpr std::uint32_t max_numa_node = 1023;  // the size of the node mask
 
 Failure refuse(const DeviceSpec& spec, std::string_view key, std::string_view value,
                const char* accepts) {
   return Failure(ErrorCode::invalid_device,
-                 "'{spec}' cannot be opened: {key}='{value}' is not accepted, it takes {accepts}.")
+                 "'{spec}' cannot be opened: {key}='{value}' is not accepted. Accepted: {accepts}.")
       .with("key", key)
       .with("accepts", accepts)
       .with("value", value)
@@ -48,7 +48,7 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
     } else if (key == "numa") {
       std::uint32_t node = 0;
       if (!parse(value, node) || node > max_numa_node || !has_numa_node(node)) {
-        return refuse(spec, key, value, "the number of a NUMA node of this machine");
+        return refuse(spec, key, value, "a NUMA node number of this machine");
       }
       options.memory.numa_node = node;
     } else if (key == "threads") {
@@ -57,8 +57,8 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
       }
     } else {
       return Failure(ErrorCode::invalid_device,
-                     "'{spec}' cannot be opened: the host device has no option '{key}'. It takes "
-                     "pages, numa and threads.")
+                     "'{spec}' cannot be opened: the host device has no option '{key}'. Its "
+                     "options are pages, numa and threads.")
           .with("key", key)
           .with("spec", spec.text());
     }

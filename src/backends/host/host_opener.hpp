@@ -1,4 +1,4 @@
-// How the catalog opens the host device, with the options of its spec.
+// Opens the host device for the catalog, with the options of its spec.
 
 #pragma once
 

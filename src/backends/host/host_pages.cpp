@@ -47,12 +47,12 @@ Failure refuse(const char* what, const void* address, std::size_t bytes) noexcep
 
 Failure unknown_handle(NativePages pages) noexcept {
   return Failure(ErrorCode::use_after_free,
-                 "pages {handle} were released before, or never created. Keep a handle until its "
+                 "pages {handle} were released before, or never created. Keep the handle until its "
                  "last mapping is made.")
       .with("handle", static_cast<std::uint64_t>(pages.value));
 }
 
-/// Back to reserved addresses with nothing behind them.
+/// Turns a mapping back into reserved addresses without memory.
 bool map_nothing(void* address, std::size_t bytes) noexcept {
   return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
               -1, 0) != MAP_FAILED;
@@ -88,7 +88,7 @@ Result<void> HostPages::open_file() noexcept {
 }
 
 Result<void*> HostPages::reserve(std::size_t bytes) noexcept {
-  // The system aligns to its own pages; take one more of ours and give the ends back.
+  // The system aligns to its own page size, so reserve one more page and release the ends.
   const std::optional<std::size_t> padded = checked_add(bytes, page_bytes);
   if (!padded) return system_failure("mmap", bytes);
   void* raw = mmap(nullptr, *padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -113,10 +113,11 @@ Result<void> HostPages::unreserve(void* address, std::size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = reservations_.find(number_of(address));
   if (found == reservations_.end() || found->second != bytes) {
-    return refuse("no reservation. Give back exactly what was reserved", address, bytes);
+    return refuse("not a whole reservation. Release exactly the range that reserve returned",
+                  address, bytes);
   }
   if (has_mapping(found->first, bytes)) {
-    return refuse("still mapped in places. Unmap all of it first", address, bytes);
+    return refuse("still mapped in part. Unmap the whole range first", address, bytes);
   }
   if (munmap(address, bytes) != 0) return system_failure("munmap", bytes);
   reservations_.erase(found);
@@ -141,7 +142,7 @@ Result<std::size_t> HostPages::take_offset(std::size_t bytes) {
 }
 
 void HostPages::give_offset(std::size_t offset, std::size_t bytes) noexcept {
-  // This is what frees the memory; the addresses in the file cost nothing.
+  // This frees the memory. The addresses in the sparse file cost nothing.
   static_cast<void>(fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                               static_cast<off_t>(offset), static_cast<off_t>(bytes)));
   try {
@@ -159,17 +160,19 @@ void HostPages::give_offset(std::size_t offset, std::size_t bytes) noexcept {
       }
     }
   } catch (const std::bad_alloc&) {
-    // The hole is forgotten: the file stays sparse there, which costs addresses and no memory.
+    // Without memory for the record, the hole is forgotten. The file stays sparse there, so only
+    // offsets are lost.
   }
 }
 
 Result<NativePages> HostPages::create(std::size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
-  // The file is sparse, so the system would promise any amount and kill the process at a touch.
+  // The file is sparse, so the system would accept any size and kill the process at the first
+  // access.
   if (bytes > total_bytes_ - created_bytes_) {
     return Failure(ErrorCode::out_of_memory,
-                   "the host could not create pages of {requested}: {created} of {total} are pages "
-                   "already. Release some.")
+                   "the host could not create pages of {requested}: {created} of {total} are "
+                   "already in use as pages. Release some of them.")
         .with_bytes("requested", bytes)
         .with_bytes("created", created_bytes_)
         .with_bytes("free", available_bytes())
@@ -234,7 +237,7 @@ Result<void> HostPages::map(void* address, NativePages pages) noexcept {
     return refuse("not inside one reservation. Reserve addresses first", address, bytes);
   }
   if (has_mapping(start, bytes)) {
-    return refuse("mapped already in places. Unmap what is there first", address, bytes);
+    return refuse("already mapped in part. Unmap the range first", address, bytes);
   }
   try {
     mappings_.emplace(start, Mapping{bytes, handle->first});
@@ -254,7 +257,7 @@ Result<void> HostPages::unmap(void* address, std::size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = mappings_.find(number_of(address));
   if (found == mappings_.end() || found->second.bytes != bytes) {
-    return refuse("no whole mapping. Unmap exactly what was mapped", address, bytes);
+    return refuse("not one whole mapping. Unmap exactly the range that was mapped", address, bytes);
   }
   if (!map_nothing(address, bytes)) return system_failure("mmap", bytes);
   const auto handle = handles_.find(found->second.handle);
@@ -268,13 +271,13 @@ Result<void> HostPages::set_access(void* address, std::size_t bytes, PageAccess 
   const std::lock_guard lock(mutex_);
   const std::uintptr_t start = number_of(address);
   std::uintptr_t covered = start;
-  // Whole mappings, one behind the other.
+  // The range must consist of whole, adjacent mappings.
   for (auto it = mappings_.find(start);
        it != mappings_.end() && it->first == covered && covered - start < bytes; ++it) {
     covered += it->second.bytes;
   }
   if (covered - start != bytes) {
-    return refuse("not covered by whole mappings. Map it first", address, bytes);
+    return refuse("not covered by whole mappings. Map the range first", address, bytes);
   }
   if (mprotect(address, bytes, protection_of(access)) != 0) {
     return system_failure("mprotect", bytes);

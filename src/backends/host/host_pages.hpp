@@ -1,8 +1,8 @@
-// Virtual memory of a host device: reserved addresses, and pages that can move between them.
+// Virtual memory of a host device: reserved addresses, and pages that can be remapped.
 //
-// Pages live in one memory file, at offsets of their own; mapping them somewhere is mapping that
-// part of the file, so the same bytes can be unmapped here and mapped there. Every reservation,
-// handle and mapping is known, and a call that does not fit them exactly is refused and changes
+// All pages are in one memory file, each at its own offset. Mapping pages maps that part of the
+// file, so the same bytes can be unmapped at one address and mapped at another. Every reservation,
+// handle and mapping is recorded. A call that does not match them exactly fails and changes
 // nothing. Thread-safe.
 
 #pragma once
@@ -20,7 +20,7 @@ namespace tern::host {
 
 class HostPages {
  public:
-  /// The size of the huge pages of both architectures, so that a mapping can be one.
+  /// The size of huge pages on both architectures, so that a mapping can be one huge page.
   static constexpr std::size_t page_bytes = 2 * mib;
 
   explicit HostPages(std::size_t total_bytes) noexcept : total_bytes_(total_bytes) {}
@@ -36,7 +36,7 @@ class HostPages {
   [[nodiscard]] Result<void> unmap(void* address, std::size_t bytes) noexcept;
   [[nodiscard]] Result<void> set_access(void* address, std::size_t bytes,
                                         PageAccess access) noexcept;
-  /// True, with the mapping that holds it, if the address is mapped.
+  /// Returns true and the mapping that contains the address, if it is mapped.
   [[nodiscard]] bool find(const void* address, PointerInfo& info) const noexcept;
 
  private:
@@ -52,7 +52,7 @@ class HostPages {
   };
   using Extents = std::map<std::uintptr_t, std::size_t>;
 
-  // With the mutex held.
+  // Call with the mutex held.
   [[nodiscard]] Result<void> open_file() noexcept;
   [[nodiscard]] Result<std::size_t> take_offset(std::size_t bytes);
   void give_offset(std::size_t offset, std::size_t bytes) noexcept;
@@ -62,11 +62,11 @@ class HostPages {
 
   const std::size_t total_bytes_;
   mutable std::mutex mutex_;
-  int file_ = -1;  // all below guarded by mutex_
+  int file_ = -1;  // everything below is guarded by mutex_
   std::size_t file_bytes_ = 0;
   std::size_t created_bytes_ = 0;
   std::uint64_t next_handle_ = 1;
-  Extents free_offsets_;  // holes inside the file
+  Extents free_offsets_;  // holes in the file
   Extents reservations_;
   std::map<std::uint64_t, Handle> handles_;
   std::map<std::uintptr_t, Mapping> mappings_;

@@ -35,7 +35,8 @@ void Position::wait() const noexcept {
 
 Result<void> HostStream::start() noexcept {
   try {
-    // Detached: the thread holds the stream, and whoever closes the stream waits for its progress.
+    // Detached: the thread owns a reference to the stream, and closing the stream waits for its
+    // progress.
     std::thread([self = shared_from_this()] { self->work(); }).detach();
   } catch (const std::system_error& error) {
     return Failure(ErrorCode::driver,
@@ -61,7 +62,7 @@ Result<void> HostStream::submit(Operation&& operation) noexcept {
       queue_.push_back(std::move(operation));
     } catch (const std::bad_alloc&) {
       return Failure(ErrorCode::out_of_memory,
-                     "the host could not queue one more operation behind {pending} of them: "
+                     "the host could not queue another operation after {pending} queued ones: "
                      "{requested} could not be allocated. Synchronise the stream.")
           .with_bytes("requested", 2 * queue_.capacity() * sizeof(Operation))
           .with("pending", submitted_ - progress_.value());
@@ -98,7 +99,7 @@ bool HostStream::is_finished() noexcept {
 }
 
 void HostStream::work() noexcept {
-  // Two vectors change places: the thread takes the whole queue with one lock, and both keep their
+  // Swaps two vectors: the thread takes the whole queue with one lock, and both vectors keep their
   // capacity.
   std::vector<Operation> batch;
   for (;;) {
@@ -130,7 +131,7 @@ void HostStream::run(Operation& operation) noexcept {
                  [&](const TouchOperation& o) { touch(*team_, o.address, o.bytes, o.page_bytes); },
                  [&](const StampOperation& o) {
                    const std::lock_guard lock(o.stamp->mutex);
-                   // Two streams may record one event; the later record is the one that counts.
+                   // Two streams may record one event. The later record counts.
                    if (o.record >= o.stamp->record) {
                      o.stamp->record = o.record;
                      o.stamp->time_ns = now_ns();

@@ -1,9 +1,10 @@
-// A host stream: a queue of operations and a thread that does them in order.
+// A host stream: a queue of operations and a thread that runs them in order.
 //
-// The thread starts with the first operation and leaves when the stream is closed and its queue is
-// empty. Submitting takes one short lock and, once the queue has grown to its working size, no
-// memory. A position counts operations from 1; a stream has passed it when progress says so. That
-// makes an event a pair (stream, position): recording one queues nothing.
+// The thread starts with the first operation and ends when the stream is closed and its queue is
+// empty. A submission takes one short lock and allocates nothing once the queue has reached its
+// working size. A position counts operations from 1; the stream has passed a position when its
+// Progress has reached it. So an event is a pair (stream, position), and recording an event queues
+// nothing.
 
 #pragma once
 
@@ -27,7 +28,7 @@ class HostStream;
 class HostMemory;
 struct TimeStamp;
 
-/// A point in a stream; null stream: nothing to wait for.
+/// A point in a stream. A null stream means that there is nothing to wait for.
 struct Position {
   std::shared_ptr<HostStream> stream;
   std::uint64_t number = 0;
@@ -69,10 +70,10 @@ using Operation =
     std::variant<CopyOperation, Copy2D, FillOperation, CallOperation, ReleaseOperation,
                  TouchOperation, StampOperation, LaunchOperation, Position>;
 
-/// When a timed event's latest record was passed.
+/// The time at which the latest record of a timed event was passed.
 struct TimeStamp {
   std::mutex mutex;
-  std::uint64_t record = 0;   // guarded by mutex: which record the time belongs to
+  std::uint64_t record = 0;   // guarded by mutex; the record that time_ns belongs to
   std::uint64_t time_ns = 0;  // guarded by mutex
 };
 
@@ -83,16 +84,16 @@ class HostStream : public std::enable_shared_from_this<HostStream> {
 
   [[nodiscard]] bool is_blocking() const noexcept { return is_blocking_; }
 
-  /// Fails with driver if the thread cannot be started, with out_of_memory if the queue cannot
-  /// grow; then nothing was queued.
+  /// Fails with driver if the thread cannot be started, and with out_of_memory if the queue cannot
+  /// grow. Nothing is queued then.
   [[nodiscard]] Result<void> submit(Operation&& operation) noexcept;
-  /// Where the stream stands: everything submitted so far.
+  /// Returns the position after everything submitted so far.
   [[nodiscard]] Position position() noexcept;
   [[nodiscard]] std::uint64_t passed() const noexcept { return progress_.value(); }
   void wait_for(std::uint64_t number) noexcept { progress_.wait_for(number); }
-  /// No further operation will come; those queued are still done.
+  /// No further operation will be submitted. Queued operations still run.
   void close() noexcept;
-  /// Closed, and all its work is done.
+  /// Returns whether the stream is closed and all its work is done.
   [[nodiscard]] bool is_finished() noexcept;
 
  private:

@@ -16,13 +16,14 @@
 namespace tern::host {
 namespace {
 
-/// The beginning of a small system file, without the heap: these are asked when memory is short.
+/// Returns the beginning of a small system file without using the heap, because the caller may be
+/// out of memory.
 class SmallFile {
  public:
   explicit SmallFile(const char* path) noexcept {
     const int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return;
-    // These files arrive a piece at a time, and a signal may cut a read short.
+    // Reads of these files may be short, and a signal may interrupt them.
     while (used_ < buffer_.size()) {
       const ssize_t got = read(file, buffer_.data() + used_, buffer_.size() - used_);
       if (got < 0 && errno == EINTR) continue;
@@ -34,7 +35,7 @@ class SmallFile {
 
   [[nodiscard]] std::string_view text() const noexcept { return {buffer_.data(), used_}; }
 
-  /// The rest of the first line that begins with `key`, without the blanks and colons before it.
+  /// Returns the rest of the first line that begins with `key`, without leading blanks and colons.
   [[nodiscard]] std::string_view line_after(std::string_view key) const noexcept {
     for (std::string_view rest = text(); !rest.empty();) {
       const std::string_view line = rest.substr(0, rest.find('\n'));
@@ -58,8 +59,8 @@ std::optional<std::size_t> leading_number(std::string_view text) noexcept {
   return value;
 }
 
-/// Limit and use of the control group; nothing where there is no limit. A container sees its own
-/// group as the root of this file system.
+/// Returns the limit and the use of the control group, or nothing without a limit. In a container,
+/// the root of this file system is the container's own group.
 std::optional<std::size_t> group_limit_bytes() noexcept {
   return leading_number(SmallFile("/sys/fs/cgroup/memory.max").text());
 }
@@ -77,7 +78,7 @@ std::size_t physical_bytes() noexcept {
 std::string processor_name() {
   const SmallFile cpuinfo("/proc/cpuinfo");
   std::string model(cpuinfo.line_after("model name"));
-  // aarch64 kernels give no name, only the maker's part number.
+  // aarch64 kernels provide no model name, only the part number.
   if (model.empty()) {
     const std::string_view part = cpuinfo.line_after("CPU part");
     utsname system = {};
@@ -92,7 +93,7 @@ std::size_t usable_cores() noexcept {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) != 0) {
-    // More cores than the set has room for.
+    // The machine has more cores than the set can represent.
     return static_cast<std::size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
   }
   return static_cast<std::size_t>(std::max(1, CPU_COUNT(&set)));

@@ -1,7 +1,7 @@
 // Progress is a counter that one thread advances and others wait for.
 //
-// Advancing costs two atomic operations while nobody waits. Thread-safe; the waiters must be gone
-// before it is.
+// Advancing costs two atomic operations while nobody waits. Thread-safe. All waiters must have
+// returned before the object is destroyed.
 
 #pragma once
 
@@ -18,7 +18,7 @@ class Progress {
     return value_.load(std::memory_order_acquire);
   }
 
-  /// One caller at a time.
+  /// Call from one thread at a time.
   void advance() noexcept {
     value_.fetch_add(1, std::memory_order_seq_cst);
     // Sequentially consistent on both sides: either this load sees the waiter, or the waiter's

@@ -11,10 +11,10 @@
 namespace tern::host {
 namespace {
 
-/// Below this one thread is done before a second has woken up.
+/// Below this size one thread finishes before a second has woken up.
 constexpr std::size_t parallel_bytes = 1 * mib;
-/// Slices are pages apart, so that no two threads write one cache line, and a few per thread, so
-/// that a thread which was descheduled does not hold up the rest.
+/// Slices are whole pages, so that no two threads write one cache line. There are several slices
+/// per thread, so that a descheduled thread does not delay the others.
 constexpr std::size_t slice_step_bytes = 64 * kib;
 constexpr std::size_t slices_per_thread = 4;
 
@@ -110,15 +110,15 @@ void fill(WorkerTeam& team, void* destination, std::size_t bytes, const Pattern&
 
 void touch(WorkerTeam& team, void* address, std::size_t bytes, std::size_t page_bytes) noexcept {
   auto* first = static_cast<unsigned char*>(address);
-  // An atomic addition of nothing: it makes the page present for writing and changes no byte that
-  // somebody else may be using.
+  // Atomically adds zero: this makes the page present for writing without changing a byte that
+  // another thread may be using.
   const auto touch_at = [=](std::size_t offset) {
     std::atomic_ref(first[offset]).fetch_add(0, std::memory_order_relaxed);
   };
   for_each_slice(team, bytes, page_bytes, [=](std::size_t offset, std::size_t length) {
     for (std::size_t i = offset; i < offset + length; i += page_bytes) touch_at(i);
   });
-  // A range that begins inside a page may end in one more than it has steps.
+  // A range that begins inside a page may touch one page more than it has steps.
   touch_at(bytes - 1);
 }
 

@@ -1,4 +1,4 @@
-// Copies and fills of host memory, by as many threads of a team as pay.
+// Copies and fills of host memory, with as many threads as pay off.
 
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace tern::host {
 
-/// No overlap, bytes > 0.
+/// The ranges must not overlap, and bytes must be above 0.
 void copy(WorkerTeam& team, void* destination, const void* source, std::size_t bytes) noexcept;
 void copy_2d(WorkerTeam& team, const Copy2D& copy) noexcept;
-/// Bytes are a multiple of the pattern's width.
+/// `bytes` must be a multiple of the pattern's width.
 void fill(WorkerTeam& team, void* destination, std::size_t bytes, const Pattern& pattern) noexcept;
 /// Makes the pages of the range present by writing back one byte of each.
 void touch(WorkerTeam& team, void* address, std::size_t bytes, std::size_t page_bytes) noexcept;

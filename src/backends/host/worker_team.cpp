@@ -19,13 +19,13 @@ void WorkerTeam::start_helpers() noexcept {
   try {
     loops_.reserve(64);
     for (std::size_t i = 1; i < threads_; ++i) {
-      // Detached, with helpers_ for a join: a device that lives until the process exits must not
-      // leave joinable threads behind.
+      // Detached, and counted in helpers_ instead of joined: a device that lives until the process
+      // exits must not leave joinable threads behind.
       std::thread([this] { help(); }).detach();
       ++helpers_;
     }
   } catch (const std::exception&) {
-    // Fewer threads, same result.
+    // Fewer threads give the same result.
   }
 }
 
@@ -34,7 +34,7 @@ void WorkerTeam::run(Loop& loop) noexcept {
   if (threads_ > 1 && loop.count > 1) {
     const std::lock_guard lock(mutex_);
     if (!have_started_) start_helpers();
-    // No room to announce another loop: its caller does all of it.
+    // There is no free entry for another loop, so its caller does all of it.
     if (helpers_ > 0 && loops_.size() < loops_.capacity()) {
       loops_.push_back(&loop);
       is_shared = true;
@@ -58,11 +58,12 @@ void WorkerTeam::help() noexcept {
     lock.unlock();
     loop.work();
     lock.lock();
-    // Exhausted, so nobody else need look at it; its owner may have removed it already.
+    // The loop is exhausted, so no other thread needs to see it. Its owner may have removed it
+    // already.
     std::erase(loops_, &loop);
     if (--loop.helpers == 0) helper_left_.notify_all();
   }
-  // Notified with the lock held: the destructor may free the team as soon as it has it.
+  // Notify with the lock held: the destructor may free the team as soon as it gets the lock.
   --helpers_;
   helper_left_.notify_all();
 }

@@ -1,9 +1,9 @@
-// A WorkerTeam shares one loop among several threads: what makes a large copy reach the memory's
-// bandwidth, which one core alone cannot draw.
+// A WorkerTeam runs one loop on several threads, because a single core cannot use the full memory
+// bandwidth.
 //
-// The caller works too; helpers are started by the first loop that wants them and sleep in between.
-// If a helper cannot be started the loop still completes, with fewer. Several threads may run loops
-// at the same time. Ending the team waits for the helpers to leave. Thread-safe.
+// The calling thread works too. Helpers are started by the first loop that needs them and sleep
+// between loops. If a helper cannot be started, the loop completes with fewer threads. Several
+// threads may run loops at the same time. The destructor waits for the helpers. Thread-safe.
 
 #pragma once
 
@@ -17,7 +17,7 @@ namespace tern::host {
 
 class WorkerTeam {
  public:
-  /// `threads` counts the caller; 1 means no helper.
+  /// `threads` includes the caller; 1 means no helpers.
   explicit WorkerTeam(std::size_t threads) noexcept : threads_(threads) {}
   ~WorkerTeam();
   WorkerTeam(const WorkerTeam&) = delete;

@@ -94,7 +94,7 @@ class OpenClBackend final : public Backend {
 
   ~OpenClBackend() override {
     for (const std::unique_ptr<Stream>& stream : streams_) {
-      static_cast<void>(insist(stream->position()));
+      static_cast<void>(wait_until_done(stream->position()));
     }
   }
 
@@ -175,8 +175,8 @@ class OpenClBackend final : public Backend {
                         Place destination) noexcept override {
     if (!destination.is_host() && destination != Place::device(id_)) {
       return Failure(ErrorCode::invalid_device,
-                     "memory of '{device}' can be brought to itself and to the host. Name one of "
-                     "them.")
+                     "memory of '{device}' can be prefetched to this device and to the host only. "
+                     "Use one of them as the place.")
           .with("spec", info_.spec)
           .with("device", info_.spec);
     }
@@ -239,7 +239,7 @@ class OpenClBackend final : public Backend {
     RecordedEvent& event = target<RecordedEvent>(native);
     const std::lock_guard lock(event.mutex);
     if (!event.has_timing) {
-      // The last command's own event stands for all before it: recording queues nothing.
+      // The event of the last command covers all commands before it, so recording queues nothing.
       event.position = target<Stream>(submission.stream).position();
       return {};
     }
@@ -314,11 +314,11 @@ class OpenClBackend final : public Backend {
  private:
   static Failure dead_kernel() noexcept {
     return Failure(ErrorCode::use_after_free,
-                   "the kernel was unloaded before, or never loaded here. Keep it until its last "
-                   "launch.");
+                   "the kernel was unloaded, or was loaded on another device. Keep the kernel "
+                   "loaded until its last launch.");
   }
 
-  /// With streams_mutex_ held.
+  /// Call with streams_mutex_ held.
   void forget_finished() noexcept {
     closed_streams_ = 0;
     std::erase_if(streams_, [&](const std::unique_ptr<Stream>& stream) {
@@ -328,7 +328,7 @@ class OpenClBackend final : public Backend {
     });
   }
 
-  /// Of memory that the device did not allocate: a vector that a program passed to the copy.
+  /// Returns whether the memory belongs to the program, such as a vector, and not to the device.
   SpansNumber copy_submitted(CallSite site, const void* destination, const void* source,
                              std::size_t bytes) noexcept {
     std::array<HostSpan, 2> spans;
@@ -341,7 +341,7 @@ class OpenClBackend final : public Backend {
     return spans_submitted({context_.get(), site, true}, std::span(spans.data(), count));
   }
 
-  /// The stream opens the memory that is closed meanwhile right before the command.
+  /// The stream unpoisons the memory right before the command.
   template <class Submit>
   Result<void> submit_watched(const Submission& submission, SpansNumber number,
                               Submit submit_to) noexcept {
@@ -352,7 +352,8 @@ class OpenClBackend final : public Backend {
         return submit_to(stream);
       }
       Result<void> put = submit_to(stream);
-      // If the end cannot be queued, the command counts as queued for ever: less is closed then.
+      // If the end of the command cannot be queued, the command counts as queued for ever, and less
+      // memory is poisoned.
       if (put) static_cast<void>(stream.call(end_spans, as_context(number)));
       return put;
     });
@@ -370,7 +371,7 @@ class OpenClBackend final : public Backend {
     return submit_to(stream);
   }
 
-  /// Work on the default stream follows all earlier work of blocking streams, and theirs its.
+  /// Orders work of the default stream after all earlier work of blocking streams, and vice versa.
   Result<void> order_with_default(Stream& stream) noexcept {
     const auto follow = [&](Stream& other) -> Result<void> {
       const Position position = other.position();
@@ -392,11 +393,11 @@ class OpenClBackend final : public Backend {
   const std::shared_ptr<Memory> memory_;
   HandleTable<std::shared_ptr<Kernel>> kernels_;
 
-  Stream& default_stream_;  // the first on the list, and never closed
+  Stream& default_stream_;  // the first in the list, never closed
   DeviceId id_;
   std::mutex streams_mutex_;
   std::vector<std::unique_ptr<Stream>> streams_;  // guarded by streams_mutex_
-  std::size_t closed_streams_ = 0;  // guarded by streams_mutex_: since they were looked through
+  std::size_t closed_streams_ = 0;  // guarded by streams_mutex_; closed since the last search
   std::atomic<std::size_t> blocking_streams_ = 0;
 };
 

@@ -1,10 +1,10 @@
 // An OpenCL device as a backend: shared virtual memory, in-order queues, kernels in OpenCL C.
 //
-// What it declares follows from what the device offers. Everywhere: streams, events with times,
-// host functions, and memory in stream order. Kernels where there is a compiler. Access by the host
-// and managed memory, which is the same memory here, only where shared virtual memory is
-// fine-grained, and prefetching of it from OpenCL 2.1 on. Never: what OpenCL has no call for
-// (page-locking, virtual memory, advice, copies between contexts).
+// The capabilities depend on the device. All devices have streams, timed events, host functions and
+// stream-ordered memory. Kernels need a compiler. Host access and managed memory, which are the
+// same memory, need fine-grained shared virtual memory; prefetching it needs OpenCL 2.1.
+// Page-locking, virtual memory, advice and copies between contexts are never available, because
+// OpenCL has no calls for them.
 
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace tern::opencl {
 
-/// The table must live for ever.
+/// The table must never be destroyed.
 [[nodiscard]] Result<std::unique_ptr<Backend>> open_backend(const Table& table,
                                                             const DeviceFacts& facts,
                                                             std::string spec) noexcept;

@@ -16,7 +16,7 @@ Result<std::shared_ptr<Context>> Context::open(const Table& table, const DeviceF
     cl_int code = result::success;
     context->handle_ = table.clCreateContext(nullptr, 1, &facts.id, nullptr, nullptr, &code);
     if (context->handle_ == nullptr) {
-      // Nothing is open yet that could be lost.
+      // No device is open yet that could be lost.
       return call_failed(context->spec_, "clCreateContext", code);
     }
     return context;

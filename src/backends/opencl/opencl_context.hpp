@@ -1,8 +1,8 @@
-// What everything of one opened OpenCL device shares: the table, the context, and whether the
+// The shared state of one opened OpenCL device: the function table, the context, and whether the
 // device is lost.
 //
-// It lives as long as anything that was made in it, events of ended streams included. The table it
-// refers to lives for ever. Thread-safe.
+// It lives as long as any object that was created in it, including events of ended streams. The
+// table lives for ever. Thread-safe.
 
 #pragma once
 
@@ -32,12 +32,13 @@ class Context {
   [[nodiscard]] const DeviceFacts& facts() const noexcept { return facts_; }
   [[nodiscard]] const std::string& spec() const noexcept { return spec_; }
 
-  /// Success, or the failure of `call`. A result that says that the device is gone is kept.
+  /// Returns success or the failure of `call`. Records the loss if the result means that the device
+  /// is gone.
   [[nodiscard]] Result<void> check(const char* call, cl_int code) noexcept;
-  /// Success, or what the device was lost by. Every call that would reach the device asks first.
+  /// Returns success, or the cause of the loss. Call it before every call that reaches the device.
   [[nodiscard]] Result<void> check_alive() const noexcept;
   [[nodiscard]] bool is_lost() const noexcept { return is_lost_.load(std::memory_order_acquire); }
-  /// The first cause stays.
+  /// Only the first cause is kept.
   Failure lose(const char* call, cl_int code) noexcept;
 
  private:

@@ -30,7 +30,7 @@ Number number_of(const Table& table, cl_device_id device, cl_uint what) {
   return code == result::success ? number : Number{0};
 }
 
-/// The numbers of "OpenCL 3.0 and what the vendor adds".
+/// Parses a version such as "OpenCL 3.0 vendor text".
 bool parse_version(std::string_view text, DeviceFacts& facts) {
   constexpr std::string_view prefix = "OpenCL ";
   if (!text.starts_with(prefix)) return false;
@@ -40,27 +40,27 @@ bool parse_version(std::string_view text, DeviceFacts& facts) {
   return std::from_chars(major.ptr + 1, end, facts.version_minor).ec == std::errc{};
 }
 
-/// What keeps Tern from using the device, as the end of "it "; empty if nothing does.
+/// Returns why Tern cannot use the device, as the end of "it ", or an empty string.
 std::string what_it_lacks(const Table& table, const DeviceFacts& facts) {
   if (facts.version_major < 2) {
-    return fmt::format("has OpenCL {}.{}, and 2.0 is needed", facts.version_major,
+    return fmt::format("has OpenCL {}.{}, but Tern needs 2.0", facts.version_major,
                        facts.version_minor);
   }
   if (number_of<cl_bool>(table, facts.id, device_available) == 0) return "is not available";
   if (number_of<cl_uint>(table, facts.id, device_address_bits) != 64) return "has 32-bit addresses";
   if ((facts.svm & svm_fine_grain_buffer) == 0) {
-    // Addresses would do with less. But a driver without it was seen to read host memory when a
-    // copy is submitted, and not when the queue gets there: then a copy to the host and back brings
-    // back what was there before.
+    // Plain addresses need less than this. But a driver without fine-grained memory was seen to
+    // read host memory when a copy is submitted instead of when the queue reaches it, so a copy to
+    // the host and back returned old bytes.
     return fmt::format(
         "lacks fine-grained shared virtual memory "
         "(CL_DEVICE_SVM_FINE_GRAIN_BUFFER){}",
         (facts.svm & svm_coarse_grain_buffer) == 0
             ? ""
-            : ", and with the coarse-grained one it has, copies of host memory are "
-              "not kept in the queue's order");
+            : ", and with its coarse-grained memory the copies of host memory are not kept in the "
+              "queue's order");
   }
-  if (facts.total_bytes == 0) return "does not say how much memory it has";
+  if (facts.total_bytes == 0) return "does not report its memory size";
   return {};
 }
 
@@ -89,7 +89,7 @@ DeviceList find_devices(const Table& table) {
   cl_uint platform_count = 0;
   const cl_int code = table.clGetPlatformIDs(0, nullptr, &platform_count);
   if (code != result::success && code != result::platform_not_found) {
-    list.absence = fmt::format("clGetPlatformIDs returned {} ({}). Look at the installed drivers",
+    list.absence = fmt::format("clGetPlatformIDs returned {} ({}). Check the installed drivers",
                                name_of(code), code);
     return list;
   }
@@ -97,7 +97,7 @@ DeviceList find_devices(const Table& table) {
   if (platform_count == 0 ||
       table.clGetPlatformIDs(platform_count, platforms.data(), nullptr) != result::success) {
     list.absence =
-        "the OpenCL loader knows no platform. Install the driver of a device, for example "
+        "the OpenCL loader found no platform. Install the driver of a device, for example "
         "pocl-opencl-icd";
     return list;
   }
@@ -123,7 +123,7 @@ DeviceList find_devices(const Table& table) {
   if (!list.usable.empty()) return list;
   if (list.lacking.empty()) {
     list.absence =
-        "none of its platforms has a device. Install the driver of a device, for example "
+        "no OpenCL platform has a device. Install the driver of a device, for example "
         "pocl-opencl-icd";
   } else {
     list.absence = fmt::format("{}. Use another device", fmt::join(list.lacking, "; "));

@@ -1,6 +1,6 @@
-// Which OpenCL devices Tern can use, with the facts it needs of them, and what the others lack.
+// Finds the OpenCL devices that Tern can use, and why the others cannot be used.
 //
-// Tern hands out addresses and orders copies of host memory by the queue, so a device must have
+// Tern passes plain addresses and orders copies of host memory by the queue, so a device needs
 // OpenCL 2.0 or newer with fine-grained shared virtual memory. Devices are numbered in the order of
 // their platforms.
 
@@ -28,17 +28,17 @@ struct DeviceFacts {
   bool has_compiler = false;
   bool has_float64 = false;
 
-  /// A device that is more than the host's processor under another name.
+  /// Returns whether the device is more than the host's own processor.
   [[nodiscard]] bool is_accelerator() const noexcept {
     return (type & (device_type_gpu | device_type_accelerator)) != 0;
   }
-  /// Host and device may use one block at the same time.
+  /// Returns whether host and device may use one block at the same time.
   [[nodiscard]] bool is_fine_grained() const noexcept { return (svm & svm_fine_grain_buffer) != 0; }
 };
 
 struct DeviceList {
   std::vector<DeviceFacts> usable;
-  /// "'NAME' lacks ...", one for each device that cannot be used.
+  /// "'NAME' lacks ...", one entry per unusable device.
   std::vector<std::string> lacking;
   /// Why there is no usable device, as the end of a sentence; empty if there is one.
   std::string absence;

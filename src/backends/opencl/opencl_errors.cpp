@@ -17,8 +17,8 @@ const char* name_of(cl_int code) noexcept {
 }
 
 bool is_loss(cl_int code) noexcept {
-  // A command that failed while it ran shows in the status of its event, and leaves nobody to say
-  // what it has written.
+  // The status of an event reports that its command failed while it ran. What the command has
+  // written is unknown then.
   return code == result::device_not_available || code == result::exec_status_error;
 }
 
@@ -27,9 +27,9 @@ Failure call_failed(std::string_view device, const char* call, cl_int code) noex
                          code == result::mem_object_allocation_failure ||
                          code == result::out_of_resources;
   return Failure(is_memory ? ErrorCode::out_of_memory : ErrorCode::driver,
-                 is_memory ? "'{device}' ran out of memory for its own needs: {call} returned "
+                 is_memory ? "'{device}' ran out of memory for driver objects: {call} returned "
                              "{name} ({code}). Synchronise, or free memory, and try again."
-                           : "'{device}' refused: {call} returned {name} ({code}).")
+                           : "a call on '{device}' failed: {call} returned {name} ({code}).")
       .with("call", call)
       .with("name", name_of(code))
       .with_signed("code", code)

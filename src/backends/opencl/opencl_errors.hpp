@@ -1,4 +1,4 @@
-// What a refusal of OpenCL's becomes: its name, and a Failure that says which call refused.
+// Converts OpenCL results to names and Failures.
 
 #pragma once
 
@@ -10,15 +10,14 @@
 
 namespace tern::opencl {
 
-/// "CL_OUT_OF_RESOURCES"; "unknown error" for a number that no version of OpenCL had when this was
-/// written.
+/// Returns the name, such as "CL_OUT_OF_RESOURCES", or "unknown error".
 [[nodiscard]] const char* name_of(cl_int code) noexcept;
 
-/// Does the result say that the device is gone, for this call and all that follow?
+/// Returns whether the result means that the device is lost.
 [[nodiscard]] bool is_loss(cl_int code) noexcept;
 
-/// The call failed and nothing else is wrong with the device. Shortage of host memory is
-/// out_of_memory, the rest is driver.
+/// Returns the failure of a call that leaves the device usable: out_of_memory for a shortage of
+/// host memory, else driver.
 [[nodiscard]] Failure call_failed(std::string_view device, const char* call, cl_int code) noexcept;
 [[nodiscard]] Failure device_lost(std::string_view device, const char* call, cl_int code) noexcept;
 

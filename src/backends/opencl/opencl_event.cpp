@@ -25,8 +25,8 @@ Result<void> Completion::wait() const noexcept {
   if (Result<void> alive = context_->check_alive(); !alive) return alive;
   const cl_int code = context_->table().clWaitForEvents(1, &event_);
   if (code != result::success) {
-    // The event's own status says more than the result of waiting for it: some drivers answer a
-    // fault on the device with the same result as a passing shortage.
+    // The status of the event is more precise than the result of the wait: some drivers return the
+    // same result for a fault on the device as for a temporary shortage.
     if (Result<bool> passed = is_passed(); !passed) return passed.failure();
   }
   if (Result<void> waited = context_->check("clWaitForEvents", code); !waited) return waited;
@@ -34,12 +34,12 @@ Result<void> Completion::wait() const noexcept {
   return {};
 }
 
-Result<void> Completion::insist() const noexcept {
+Result<void> Completion::wait_until_done() const noexcept {
   constexpr int max_refusals = 100;
   for (int refusals = 0; refusals < max_refusals; ++refusals) {
     Result<void> waited = wait();
     if (waited || context_->is_lost()) return waited;
-    // The work may be done although waiting for it was refused.
+    // The work may be done although the wait failed.
     if (const Result<bool> passed = is_passed(); passed && *passed) return {};
   }
   return context_->lose("clWaitForEvents", result::device_not_available);

@@ -1,7 +1,7 @@
 // A Position is a point in a stream: the event of the last command before it.
 //
-// Queues are in order, so that one event stands for everything submitted before. Sharing a position
-// costs no call of OpenCL, and the event ends with the last share. Null is the point before all
+// Queues are in order, so one event covers everything submitted before. Sharing a position makes no
+// OpenCL call, and the event is released with the last reference. Null is the point before all
 // work. Thread-safe.
 
 #pragma once
@@ -24,15 +24,15 @@ class Completion {
 
   [[nodiscard]] const std::shared_ptr<Context>& context() const noexcept { return context_; }
   [[nodiscard]] cl_event event() const noexcept { return event_; }
-  /// Where the call that makes the event writes it.
+  /// The address to which the OpenCL call writes the event.
   [[nodiscard]] cl_event* slot() noexcept { return &event_; }
 
-  /// A command that failed while it ran loses the device.
+  /// Waits for the work. A command that failed while it ran loses the device.
   [[nodiscard]] Result<bool> is_passed() const noexcept;
   [[nodiscard]] Result<void> wait() const noexcept;
-  /// For whoever cannot go on before the work is done. A refusal says nothing about that, so it
-  /// tries again; a driver that goes on refusing has lost the device.
-  [[nodiscard]] Result<void> insist() const noexcept;
+  /// Waits and retries after failures, for callers that cannot continue before the work is done. If
+  /// the driver keeps failing, the device is lost.
+  [[nodiscard]] Result<void> wait_until_done() const noexcept;
 
  private:
   const std::shared_ptr<Context> context_;
@@ -51,9 +51,9 @@ using Position = std::shared_ptr<const Completion>;
   return position->wait();
 }
 
-[[nodiscard]] inline Result<void> insist(const Position& position) noexcept {
+[[nodiscard]] inline Result<void> wait_until_done(const Position& position) noexcept {
   if (!position) return {};
-  return position->insist();
+  return position->wait_until_done();
 }
 
 }  // namespace tern::opencl

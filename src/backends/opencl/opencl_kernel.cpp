@@ -18,7 +18,7 @@ void* address_in(const KernelArgument& argument) noexcept {
   return address;
 }
 
-/// The line that names the first error, and what follows it.
+/// Returns the line of the first error and the lines after it.
 std::string_view first_error(std::string_view log) noexcept {
   const std::size_t error = log.find("error");
   if (error == log.npos) return log;
@@ -26,7 +26,7 @@ std::string_view first_error(std::string_view log) noexcept {
   return log.substr(line == log.npos ? 0 : line + 1);
 }
 
-/// Bytes of a type that the language defines; 0 for others, which the program may have made.
+/// Returns the size of a built-in type, or 0 for other types.
 std::uint32_t bytes_of(std::string_view type) noexcept {
   struct Scalar {
     std::string_view name;
@@ -46,7 +46,8 @@ Result<std::shared_ptr<Kernel>> Kernel::load(std::shared_ptr<Context> context,
   if (Result<void> alive = context->check_alive(); !alive) return alive.failure();
   if (source.text.empty()) {
     return Failure(ErrorCode::unsupported,
-                   "'{device}' runs {what} only, and kernel '{kernel}' has no text. Give it one.")
+                   "'{device}' runs {what} only, and kernel '{kernel}' has no source text. Set the "
+                   "text of the kernel.")
         .with("what", "kernels written in OpenCL C")
         .with("device", context->spec())
         .with("kernel", source.entry);
@@ -82,14 +83,14 @@ Result<void> Kernel::build(const KernelSource& source) {
     const Result<void> made = context_->check(call, code);
     return made ? call_failed(context_->spec(), call, code) : made;
   }
-  // Without the option an implementation may forget which parameters are addresses.
+  // Without this option, an implementation may not report which parameters are addresses.
   const std::string options = std::string("-cl-kernel-arg-info ").append(source.options);
   code =
       table.clBuildProgram(program_, 1, &context_->facts().id, options.c_str(), nullptr, nullptr);
   if (code == result::invalid_build_options) {
     return Failure(ErrorCode::invalid_argument,
-                   "'{device}' does not know the options '{value}' for the compiler of kernel "
-                   "'{kernel}' ({call} returned {result}).")
+                   "the compiler of '{device}' rejects the options '{value}' of kernel '{kernel}' "
+                   "({call} returned {result}).")
         .with("name", "options")
         .with("call", "clBuildProgram")
         .with("result", name_of(code))
@@ -115,10 +116,10 @@ Failure Kernel::build_failure(cl_int code) {
     }
     log.resize(std::min(log.find('\0'), log.size()));
   }
-  if (log.empty()) log = "the compiler did not say why";
+  if (log.empty()) log = "the compiler gave no reason";
   std::string_view shown = first_error(log);
   shown.remove_suffix(shown.size() - (shown.find_last_not_of(" \n") + 1));
-  // The log goes in last: it takes the room that is left, and is cut there.
+  // The log is the last field: it is cut to the space that is left.
   return Failure(ErrorCode::invalid_argument,
                  "the text of kernel '{kernel}' could not be compiled for '{device}' ({call} "
                  "returned {result}, {code}): {value}")
@@ -141,14 +142,14 @@ Result<cl_kernel> Kernel::create() noexcept {
     try {
       names = names_in_program();
     } catch (const std::bad_alloc&) {
-      // That it is not there can be said without them.
+      // The error is complete without the list of names.
     }
     return Failure(ErrorCode::not_found,
-                   "the text given for '{device}' has no kernel '{id}', but {names}. Name one that "
-                   "it declares with __kernel.")
+                   "the source text for '{device}' has no kernel '{id}'. Its kernels: {names}. Use "
+                   "a name that the text declares with __kernel.")
         .with("device", context_->spec())
         .with("id", std::string_view(entry_).substr(0, 60))
-        .with("names", names.empty() ? "none that is known" : names);
+        .with("names", names.empty() ? "none could be listed" : names);
   }
   const Result<void> made = context_->check(call, code);
   return made ? call_failed(context_->spec(), call, code) : made.failure();
@@ -227,19 +228,21 @@ Result<void> Kernel::check_arguments(const Memory& memory, const LaunchSize& siz
   };
   if (arguments.size() != expected) {
     return Failure(ErrorCode::invalid_argument,
-                   "kernel '{kernel}' takes {expected} arguments and was given {value}.")
+                   "kernel '{kernel}' has {expected} parameters and was launched with {value} "
+                   "arguments.")
         .with("name", "arguments")
         .with("value", arguments.size())
         .with("expected", expected)
         .with("kernel", entry_);
   }
   if (has_local != (size.shared_bytes > 0)) {
-    return Failure(ErrorCode::invalid_argument,
-                   has_local
-                       ? "kernel '{kernel}' ends with a pointer to local memory, so "
-                         "shared_bytes must say its size."
-                       : "kernel '{kernel}' was given {value} bytes of shared memory. Let its "
-                         "last parameter be a pointer to local memory.")
+    return Failure(
+               ErrorCode::invalid_argument,
+               has_local
+                   ? "the last parameter of kernel '{kernel}' is a pointer to local memory. Set "
+                     "shared_bytes to its size."
+                   : "kernel '{kernel}' was launched with {value} bytes of shared memory, but its "
+                     "last parameter is not a pointer to local memory. Add such a parameter.")
         .with("name", "shared_bytes")
         .with("value", size.shared_bytes)
         .with("kernel", entry_);
@@ -248,15 +251,15 @@ Result<void> Kernel::check_arguments(const Memory& memory, const LaunchSize& siz
     const KernelArgument& argument = arguments[i];
     if (parameters_[i] == Parameter::local) {
       return refuse(
-          "parameter {index} of kernel '{kernel}' is a pointer to local memory, and only "
-          "the last one can be.",
+          "parameter {index} of kernel '{kernel}' is a pointer to local memory. Only the last "
+          "parameter can be one.",
           i, "local memory");
     }
     if (parameters_[i] == Parameter::value) {
       if (argument.range_address != nullptr && !memory.find(argument.range_address)) {
         return refuse(
-            "argument {index} of kernel '{kernel}' names memory that is no live "
-            "allocation of the device.",
+            "argument {index} of kernel '{kernel}' refers to memory that is not a live allocation "
+            "of the device.",
             i, "a foreign address");
       }
       continue;
@@ -265,7 +268,7 @@ Result<void> Kernel::check_arguments(const Memory& memory, const LaunchSize& siz
       return refuse("argument {index} of kernel '{kernel}' must be an address.", i,
                     "not an address");
     }
-    // OpenCL leaves open what becomes of an address it does not know, and some drivers follow it.
+    // OpenCL does not define the effect of an unknown address, and some drivers use it unchecked.
     if (void* address = address_in(argument); address != nullptr && !memory.find(address)) {
       return refuse(
           "argument {index} of kernel '{kernel}' is not in a live allocation of the "
@@ -300,7 +303,7 @@ Result<void> Kernel::launch(Stream& stream, const Memory& memory, const LaunchSi
   if (Result<void> alive = context_->check_alive(); !alive) return alive;
   if (Result<void> right = check_arguments(memory, size, arguments); !right) return right;
 
-  std::vector<void*> hidden;  // addresses the driver cannot see among the arguments
+  std::vector<void*> hidden;  // addresses inside values, which the driver cannot see
   try {
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       if (parameters_[i] == Parameter::value && arguments[i].range_address != nullptr) {
@@ -315,8 +318,8 @@ Result<void> Kernel::launch(Stream& stream, const Memory& memory, const LaunchSi
     if (Result<void> set = set_arguments(kernel_, size, arguments); !set) return set;
     return stream.launch(kernel_, size);
   }
-  // What was said about other memory stays with the kernel, and there is no way to take it back, so
-  // such a launch gets a kernel of its own.
+  // The list of additional memory cannot be removed from a kernel object, so such a launch gets its
+  // own kernel object.
   const Result<cl_kernel> own = create();
   if (!own) return own.failure();
   const Table& table = context_->table();
@@ -326,7 +329,7 @@ Result<void> Kernel::launch(Stream& stream, const Memory& memory, const LaunchSi
                                                 hidden.size() * sizeof(void*), hidden.data()));
   if (launched) launched = set_arguments(*own, size, arguments);
   if (launched) launched = stream.launch(*own, size);
-  table.clReleaseKernel(*own);  // a queued launch keeps it
+  table.clReleaseKernel(*own);  // the queued launch retains it
   return launched;
 }
 

@@ -1,11 +1,12 @@
 // A kernel for OpenCL devices: one function of a program in OpenCL C, compiled for the device.
 //
-// Its own declaration decides how arguments are passed: pointers to global and constant memory as
-// addresses, everything else by value. An address that is passed by value, say in a struct, names
-// its range, and the driver is told that the kernel may use it. `shared_bytes` of a launch is the
-// size of the last parameter, which is a pointer to local memory then.
+// The declaration of the kernel decides how arguments are passed: pointers to global and constant
+// memory as addresses, everything else by value. If an address is passed inside a value, for
+// example in a struct, the argument also names its range, and the driver is told that the kernel
+// may use the range. `shared_bytes` of a launch is the size of the last parameter, which must then
+// be a pointer to local memory.
 //
-// OpenCL keeps argument values in the kernel itself, so two launches of one kernel take turns.
+// OpenCL stores argument values in the kernel object, so launches of one kernel are serialized.
 // Thread-safe.
 
 #pragma once
@@ -27,14 +28,14 @@ namespace tern::opencl {
 
 class Kernel {
  public:
-  /// Compiles the text. If it cannot be, the failure ends with the first lines about the error.
+  /// Compiles the text. On failure, the message ends with the first lines about the error.
   [[nodiscard]] static Result<std::shared_ptr<Kernel>> load(std::shared_ptr<Context> context,
                                                             const KernelSource& source) noexcept;
   ~Kernel();
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 
-  /// All parameters but one for local memory; the sizes of those whose type is OpenCL's own.
+  /// Returns all parameters except local memory, with the sizes of built-in types.
   [[nodiscard]] KernelInfo info() const;
 
   [[nodiscard]] Result<void> launch(Stream& stream, const Memory& memory, const LaunchSize& size,

@@ -27,12 +27,12 @@ Library load_library(const Linker& linker) {
         "example ocl-icd-libopencl1 and pocl-opencl-icd";
     return library;
   }
-#define TERN_OPENCL_ENTRY(returned, name, parameters)                                             \
-  library.table.name = std::bit_cast<decltype(library.table.name)>(linker.find(opened, #name));   \
-  if (library.table.name == nullptr && library.absence.empty()) {                                 \
-    library.absence = fmt::format(                                                                \
-        "{} has no {}, which OpenCL 2.0 introduced at the latest. Install a newer OpenCL loader", \
-        opened_name, #name);                                                                      \
+#define TERN_OPENCL_ENTRY(returned, name, parameters)                                           \
+  library.table.name = std::bit_cast<decltype(library.table.name)>(linker.find(opened, #name)); \
+  if (library.table.name == nullptr && library.absence.empty()) {                               \
+    library.absence =                                                                           \
+        fmt::format("{} has no {}, which is part of OpenCL 2.0. Install a newer OpenCL loader", \
+                    opened_name, #name);                                                        \
   }
   TERN_FOR_EACH_OPENCL_ENTRY(TERN_OPENCL_ENTRY)
 #undef TERN_OPENCL_ENTRY

@@ -1,6 +1,5 @@
-// Finds OpenCL on this machine: the loader library, and in it every entry of the table.
-//
-// Nothing is loaded before somebody asks, and nothing is linked.
+// Loads the OpenCL loader library and looks up every entry of the table. Nothing is loaded before
+// it is needed, and nothing is linked.
 
 #pragma once
 
@@ -11,22 +10,22 @@
 
 namespace tern::opencl {
 
-/// How the library is opened and looked up; a test gives another.
+/// How the library is opened and searched. Tests provide their own.
 struct Linker {
-  /// Null if there is no library of that name.
+  /// Returns null if there is no library of this name.
   std::function<void*(const char* name)> open;
-  /// Null if the library has no such symbol.
+  /// Returns null if the library has no such symbol.
   std::function<void*(void* library, const char* symbol)> find;
 };
 [[nodiscard]] const Linker& system_linker();
 
 struct Library {
   Table table;
-  /// Why the table is of no use, as the end of a sentence; empty if it is complete.
+  /// Why the table cannot be used, as the end of a sentence; empty if it is complete.
   std::string absence;
 };
 
-/// The first library that can be opened, with its entries.
+/// Opens the first available library and fills the table.
 [[nodiscard]] Library load_library(const Linker& linker);
 
 }  // namespace tern::opencl

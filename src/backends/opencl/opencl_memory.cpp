@@ -19,8 +19,8 @@ Memory::~Memory() {
 
 Failure Memory::out_of_memory(std::size_t bytes) const noexcept {
   return Failure(ErrorCode::out_of_memory,
-                 "'{device}' could not allocate {requested}: {free} of {total} are free, and "
-                 "{largest} is the most in one block. Free something, or ask for less.")
+                 "'{device}' could not allocate {requested}: {free} of {total} are free, and one "
+                 "block can have at most {largest}. Free something, or ask for less.")
       .with_bytes("requested", bytes)
       .with_bytes("free", free_bytes())
       .with_bytes("total", context_->facts().total_bytes)
@@ -30,16 +30,17 @@ Failure Memory::out_of_memory(std::size_t bytes) const noexcept {
 
 Failure Memory::not_live(const void* address) const noexcept {
   return Failure(ErrorCode::use_after_free,
-                 "address {address} is not that of a live allocation of '{device}'. It was freed "
-                 "before, or belongs to somebody else; free each block once, by the address it was "
-                 "given at.")
+                 "{address} is not the address of a live allocation of '{device}'. The block was "
+                 "freed before, or has another owner. Free each block once, by the address that "
+                 "allocate returned.")
       .with("address", number(address), Unit::hex)
       .with("device", context_->spec());
 }
 
 bool Memory::charge(std::size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
-  // A driver that lets memory overcommit would fail only later, at the first touch, by a signal.
+  // Without this check, a driver that overcommits memory would fail later, at the first access,
+  // with a signal.
   if (bytes > context_->facts().total_bytes - used_bytes_) return false;
   used_bytes_ += bytes;
   return true;
@@ -57,7 +58,7 @@ void Memory::give(const Block& block) noexcept {
 Result<void*> Memory::allocate(MemoryKind kind, std::size_t bytes,
                                std::size_t wanted_alignment) noexcept {
   if (Result<void> alive = context_->check_alive(); !alive) return alive.failure();
-  // Implementations need not align above the size of a type, and some refuse to.
+  // Implementations need not align above the size of a type, and some fail if they are asked to.
   const std::size_t slack = wanted_alignment > alignment ? wanted_alignment - alignment : 0;
   const std::optional<std::size_t> granted = checked_add(bytes, slack);
   if (!granted || *granted > context_->facts().largest_block_bytes || !charge(*granted)) {
@@ -97,7 +98,8 @@ void Memory::finish_release(void* address) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (context_->is_lost()) {
-      // What was queued before the loss may still run, so the memory stays until the queues end.
+      // Work that was queued before the loss may still run, so the memory is kept until the queues
+      // end.
       const auto found = blocks_.find(number(address));
       if (found == blocks_.end()) return;
       used_bytes_ -= std::exchange(found->second.granted_bytes, 0);
@@ -106,7 +108,7 @@ void Memory::finish_release(void* address) noexcept {
     node = blocks_.extract(number(address));
   }
   if (node.empty()) return;
-  // Outside the lock: freeing a large block takes long. Not free before it is freed.
+  // Outside the lock, because freeing a large block takes long. The bytes count as used until then.
   give(node.mapped());
   discharge(node.mapped().granted_bytes);
 }

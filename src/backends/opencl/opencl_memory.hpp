@@ -1,10 +1,10 @@
-// The memory of an OpenCL device: blocks of shared virtual memory, known by their address.
+// The memory of an OpenCL device: blocks of shared virtual memory, recorded by address.
 //
-// Knowing them is what makes a double free an error with a name, tells kernels' arguments from
-// other addresses, and counts what is in use, which OpenCL does not. A block is fine-grained where
-// the device can, so that the host may use it too. After the device was lost a release changes the
-// books only; the memory itself goes in the end. Ends with whoever needs it last: a release in
-// stream order may outlive the device. Thread-safe.
+// The record turns a double free into an error, tells kernel arguments from other addresses, and
+// counts the memory in use, which OpenCL does not report. Blocks are fine-grained if the device
+// supports it, so the host can use them too. After the device was lost, a free only updates the
+// record; the memory is freed at the end. The object is shared, because a stream-ordered free may
+// outlive the device. Thread-safe.
 
 #pragma once
 
@@ -25,9 +25,9 @@ namespace tern::opencl {
 
 class Memory {
  public:
-  /// What every block has without being asked: the size of the largest type of OpenCL C.
+  /// The default alignment of every block: the size of the largest type of OpenCL C.
   static constexpr std::size_t alignment = 128;
-  /// Above the first, alignment costs as much memory: OpenCL has no call for it.
+  /// A larger alignment costs that much extra memory, because OpenCL has no call for it.
   static constexpr std::size_t max_alignment = 4 * mib;
 
   explicit Memory(std::shared_ptr<Context> context) noexcept : context_(std::move(context)) {}
@@ -38,22 +38,22 @@ class Memory {
   [[nodiscard]] Result<void*> allocate(MemoryKind kind, std::size_t bytes,
                                        std::size_t alignment) noexcept;
   [[nodiscard]] Result<void> release(void* address) noexcept;
-  /// The two halves of a stream-ordered release: from the first on the address is dead to callers,
-  /// with the second its memory goes. Cancelling takes the first half back.
+  /// The two steps of a stream-ordered free. begin_release() makes the address invalid for callers,
+  /// finish_release() frees the memory. cancel_release() undoes begin_release().
   [[nodiscard]] Result<void> begin_release(void* address) noexcept;
   void finish_release(void* address) noexcept;
   void cancel_release(void* address) noexcept;
 
-  /// The allocation that holds the address, if one does.
+  /// Returns the allocation that contains the address, if there is one.
   [[nodiscard]] std::optional<PointerInfo> find(const void* address) const noexcept;
   [[nodiscard]] std::size_t free_bytes() const noexcept;
   [[nodiscard]] std::size_t live_blocks() const noexcept;
 
  private:
   struct Block {
-    std::size_t bytes;          // as asked for
-    std::size_t granted_bytes;  // as taken from OpenCL
-    void* start;                // as OpenCL gave it
+    std::size_t bytes;          // requested size
+    std::size_t granted_bytes;  // size allocated from OpenCL
+    void* start;                // address returned by OpenCL
     MemoryKind kind;
     bool is_releasing;
   };

@@ -17,13 +17,13 @@
 namespace tern::opencl {
 namespace {
 
-/// The generation, plus one, of the process that has loaded OpenCL or is looking for it now; zero
-/// if nobody does. A search that loads nothing leaves zero, so that a forked child may look too.
+/// The generation, plus one, of the process that has loaded OpenCL or is loading it; 0 if there is
+/// none. A search that loads nothing resets it to 0, so that a forked child may search too.
 std::atomic<std::uint64_t> searcher = 0;
 std::atomic<const Found*> found = nullptr;
 
-/// One thread of a process searches at a time. The lock is held by a process, not a thread: a child
-/// that was forked while a thread of its parent had it takes it over.
+/// Serializes the search within a process. The lock belongs to a process and not to a thread: a
+/// child that was forked while its parent held it takes it over.
 class SearchLock {
  public:
   explicit SearchLock(std::uint64_t self) noexcept {
@@ -48,13 +48,14 @@ class SearchLock {
   static inline constinit std::atomic<std::uint64_t> holder_ = 0;
 };
 
-/// Is another process the one that has OpenCL, or looks for it, with threads that this one lacks?
-bool is_anothers(std::uint64_t self) noexcept {
+/// Returns whether a parent process has loaded OpenCL or was loading it, with threads that this
+/// process does not have.
+bool belongs_to_parent_process(std::uint64_t self) noexcept {
   const std::uint64_t known = searcher.load(std::memory_order_acquire);
   return known != 0 && known != self;
 }
 
-/// One that is kept for the sentence that it carries: there are few, and no devices in them.
+/// Kept for its error sentence only; such results are rare and have no devices.
 const Found* without_devices(std::string why) {
   static std::map<std::string, Found>& kept = *new std::map<std::string, Found>;
   const auto [entry, is_new] = kept.try_emplace(std::move(why));
@@ -62,7 +63,7 @@ const Found* without_devices(std::string why) {
   return &entry->second;
 }
 
-/// With the lock held.
+/// Call with the lock held.
 const Found* search() {
   if (const char* why = why_no_libraries()) return without_devices(why);
   auto result = std::make_unique<Found>();
@@ -70,7 +71,7 @@ const Found* search() {
   result->table = library.table;
   if (!library.absence.empty()) return without_devices(std::move(library.absence));
   result->devices = find_devices(result->table);
-  // Its threads may run, whatever it has found.
+  // The driver may have started threads, even if it found no device.
   found.store(result.get(), std::memory_order_release);
   return result.release();
 }
@@ -80,10 +81,10 @@ std::string absence(const DeviceSpec&) {
   if (known == nullptr) {
     return absence_sentence(
         found.load(std::memory_order_acquire) != nullptr
-            ? "this process is a fork of one that had loaded OpenCL, whose threads it does not "
-              "have. Fork first, or start the child with exec"
-            : "this process is a fork of one that was looking for OpenCL at that moment, in a "
-              "thread it does not have. Fork first, or start the child with exec");
+            ? "this process was forked after its parent had loaded OpenCL, whose threads do not "
+              "exist in the child. Fork first, or start the child with exec"
+            : "this process was forked while another thread was loading OpenCL, and that thread "
+              "does not exist in the child. Fork first, or start the child with exec");
   }
   return known->devices.absence.empty() ? std::string() : absence_sentence(known->devices.absence);
 }
@@ -93,7 +94,7 @@ std::uint32_t device_count(const DeviceSpec&) {
   return known == nullptr ? 0 : static_cast<std::uint32_t>(known->devices.usable.size());
 }
 
-std::vector<std::string> passed_over() {
+std::vector<std::string> unusable_devices() {
   const Found* known = find_opencl();
   return known == nullptr ? std::vector<std::string>() : known->devices.lacking;
 }
@@ -107,14 +108,16 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
   const std::string text = spec.text();
   if (!spec.options.empty()) {
     return Failure(ErrorCode::invalid_device,
-                   "'{spec}' cannot be opened: OpenCL devices have no option '{key}'. They take "
-                   "none.")
+                   "'{spec}' cannot be opened: OpenCL devices have no options, and '{key}' is set. "
+                   "Remove it.")
         .with("key", spec.options.front().first)
         .with("spec", text);
   }
   const Found* known = find_opencl();
   if (known == nullptr || spec.index >= known->devices.usable.size()) {
-    return Failure(ErrorCode::invalid_device, "'{spec}' cannot be opened: there is no such device.")
+    return Failure(ErrorCode::invalid_device,
+                   "'{spec}' cannot be opened: the backend has no device with this number. Run "
+                   "`tern info` for the devices.")
         .with("spec", text);
   }
   return open_backend(known->table, known->devices.usable[spec.index], text);
@@ -128,11 +131,11 @@ std::string absence_sentence(const std::string& why) {
 
 const Found* find_opencl() {
   const std::uint64_t self = process_generation() + 1;
-  if (is_anothers(self)) return nullptr;
+  if (belongs_to_parent_process(self)) return nullptr;
   if (const Found* known = found.load(std::memory_order_acquire)) return known;
   const SearchLock lock(self);
   if (const Found* known = found.load(std::memory_order_acquire)) return known;
-  // From here on a child must not look: what it would find may be half loaded.
+  // From here on a forked child must not search, because the library may be half loaded.
   searcher.store(self, std::memory_order_release);
   const Found* const result = search();
   if (found.load(std::memory_order_relaxed) == nullptr) {
@@ -141,6 +144,8 @@ const Found* find_opencl() {
   return result;
 }
 
-Opener opener() { return {"opencl", absence, device_count, {}, open, passed_over, is_preferred}; }
+Opener opener() {
+  return {"opencl", absence, device_count, {}, open, unusable_devices, is_preferred};
+}
 
 }  // namespace tern::opencl

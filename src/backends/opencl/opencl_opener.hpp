@@ -1,9 +1,9 @@
-// How the catalog finds and opens OpenCL devices.
+// Finds and opens OpenCL devices for the catalog.
 //
-// The library is loaded, and the devices are listed, once and by whoever asks first; where there is
-// none to load, whoever asks next looks again. A forked child
-// of a process that had begun with that finds the backend absent: the threads of the driver are not
-// there, and a lock of its may be held for ever. Thread-safe.
+// The first caller loads the library and lists the devices. If there is no library, the next caller
+// tries again. In a forked child of a process that has started to load OpenCL, the backend is
+// absent: the driver's threads do not exist in the child, and a lock of the driver may be held for
+// ever. Thread-safe.
 
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace tern::opencl {
 
-/// What was found on this machine; lives for ever.
+/// The devices of this machine. Never destroyed.
 struct Found {
   Table table;
   DeviceList devices;
@@ -21,11 +21,11 @@ struct Found {
 
 [[nodiscard]] Opener opener();
 
-/// The sentence for a reason that find_devices() or load_library() gave.
+/// Returns the sentence for a reason of find_devices() or load_library().
 [[nodiscard]] std::string absence_sentence(const std::string& why);
 
-/// Loads OpenCL if nobody has yet; null in a forked child of a process that did. Without devices it
-/// says why.
+/// Loads OpenCL if it is not loaded yet. Returns null in a forked child of a process that loaded
+/// it. If there are no devices, the result has the reason.
 [[nodiscard]] const Found* find_opencl();
 
 }  // namespace tern::opencl

@@ -13,7 +13,7 @@
 namespace tern::opencl {
 namespace {
 
-/// The shortest pattern that gives the same bytes: a zero of any width is a zero byte.
+/// Returns the shortest equivalent pattern: a zero of any width is a zero byte.
 std::size_t period_of(const Pattern& pattern) noexcept {
   for (std::size_t period = 1; period < pattern.width_bytes; ++period) {
     if (pattern.width_bytes % period != 0) continue;
@@ -23,7 +23,7 @@ std::size_t period_of(const Pattern& pattern) noexcept {
   return pattern.width_bytes;
 }
 
-/// What a release in stream order carries to where it is done.
+/// The context of a stream-ordered free.
 struct PendingRelease {
   std::shared_ptr<Memory> memory;
   void* address;
@@ -41,8 +41,8 @@ Result<std::unique_ptr<Stream>> Stream::make(std::shared_ptr<Context> context,
   if (Result<void> alive = context->check_alive(); !alive) return alive.failure();
   try {
     std::unique_ptr<Stream> stream(new Stream(std::move(context), is_blocking));
-    // In order, because out of order is a property too. With profiling, because an event that wants
-    // the time may be recorded on any stream.
+    // No property for out-of-order execution, so the queue is in order. Profiling is enabled,
+    // because a timed event may be recorded on any stream.
     const std::array<cl_queue_properties, 3> properties = {queue_properties, queue_profiling_enable,
                                                            0};
     Context& device = *stream->context_;
@@ -64,8 +64,8 @@ Stream::~Stream() {
   close();
   if (thread_.joinable()) thread_.join();
   if (last_ && context_->is_lost()) {
-    // Nobody has waited for what was queued before the loss, and it may still use memory that goes
-    // next. Whatever the driver answers, it cannot do more.
+    // Work that was queued before the loss may still use memory that is freed next, so wait for it.
+    // Errors of the wait are ignored, because nothing more can be done.
     const cl_event event = last_->event();
     static_cast<void>(context_->table().clWaitForEvents(1, &event));
   }
@@ -78,7 +78,7 @@ Result<void> Stream::put(const char* call, Enqueue enqueue) noexcept {
   if (Result<void> alive = context_->check_alive(); !alive) return alive;
   std::shared_ptr<Completion> completion;
   try {
-    // Before the command: afterwards it would be too late to refuse.
+    // Before the command is queued, because it cannot be cancelled afterwards.
     completion = std::make_shared<Completion>(context_);
   } catch (const std::bad_alloc&) {
     return no_memory_for("a command", sizeof(Completion));
@@ -92,8 +92,8 @@ Result<void> Stream::put(const char* call, Enqueue enqueue) noexcept {
 }
 
 void Stream::flush() noexcept {
-  // A queue may keep commands to itself until it is flushed, and other queues and threads wait for
-  // them. What is refused here has been queued all the same, so it is tried again later.
+  // A queue may hold back commands until it is flushed, and other queues and threads wait for them.
+  // If the flush fails, the commands are queued nevertheless, so the flush is repeated later.
   if (needs_flush_) needs_flush_ = context_->table().clFlush(queue_) != result::success;
 }
 
@@ -163,8 +163,8 @@ Result<void> Stream::fill(void* destination, std::size_t bytes, const Pattern& p
   const std::lock_guard lock(mutex_);
   Result<void> queued;
   if (is_power_of_two(width)) {
-    // OpenCL fills from multiples of the width only: the bytes before the first and behind the last
-    // go one by one, and in between the pattern is turned.
+    // OpenCL fills only from multiples of the width: the bytes before the first and after the last
+    // multiple are filled one by one, and the pattern is rotated in between.
     const std::size_t past = reinterpret_cast<std::uintptr_t>(destination) % width;
     const std::size_t head = past == 0 ? 0 : std::min(width - past, bytes);
     const std::size_t middle = (bytes - head) / width * width;
@@ -174,7 +174,7 @@ Result<void> Stream::fill(void* destination, std::size_t bytes, const Pattern& p
     if (queued && middle > 0) queued = put_fill(to + head, middle, turned.data(), width);
     if (queued) queued = put_bytes(to, pattern.bytes, width, head + middle, bytes - head - middle);
   } else {
-    // One element byte by byte, and then copies of what is there already, each twice as long.
+    // Writes one element byte by byte and then doubles it with copies.
     queued = put_bytes(to, pattern.bytes, width, 0, width);
     for (std::size_t done = width; done < bytes && queued;) {
       const std::size_t more = std::min(done, bytes - done);
@@ -196,7 +196,7 @@ Result<void> Stream::wait(const Position& position) noexcept {
       return context_->table().clEnqueueBarrierWithWaitList(queue_, 1, &event, slot);
     });
   } else {
-    // An event is unknown outside its context, so the thread waits in place of the queue.
+    // An event is unknown outside its context, so the thread waits instead of the queue.
     queued = put_task(&position, nullptr, nullptr);
   }
   flush();
@@ -234,8 +234,8 @@ Result<void> Stream::put_task(const Position* after, HostFunction function,
     return context_->table().clEnqueueBarrierWithWaitList(queue_, 1, &gate, event);
   });
   if (!queued) return queued;
-  // The barrier is queued, so from here on nothing may fail: the thread is there, and a list takes
-  // over a node without asking for memory.
+  // The barrier is queued, so nothing may fail from here on: the thread exists, and splicing a list
+  // node allocates nothing.
   {
     const std::lock_guard lock(tasks_mutex_);
     tasks_.splice(tasks_.end(), one);
@@ -256,7 +256,7 @@ Result<void> Stream::release(std::shared_ptr<Memory> memory, void* address) noex
     return context_->table().clEnqueueSVMFree(queue_, 1, &address, PendingRelease::run,
                                               pending.get(), 0, nullptr, event);
   });
-  if (queued) static_cast<void>(pending.release());  // run() has it now
+  if (queued) static_cast<void>(pending.release());  // now owned by run()
   flush();
   return queued;
 }
@@ -334,7 +334,7 @@ void Stream::work() noexcept {
   for (;;) {
     has_task_.wait(lock, [&] { return !tasks_.empty() || is_closed_; });
     if (tasks_.empty()) return;
-    Task& task = tasks_.front();  // stays where it is while others are added
+    Task& task = tasks_.front();  // stable while other tasks are added
     lock.unlock();
     run(task);
     lock.lock();
@@ -343,13 +343,13 @@ void Stream::work() noexcept {
 }
 
 void Stream::run(Task& task) noexcept {
-  if (!insist(task.after) && !context_->is_lost()) {
-    // It was another device's work, and will never be done.
+  if (!wait_until_done(task.after) && !context_->is_lost()) {
+    // The other device was lost, so its work will never be done.
     static_cast<void>(context_->lose("a wait for another device", result::device_not_available));
   }
   if (!context_->is_lost() && task.function != nullptr) task.function(task.context);
-  // Only this lets the queue go on, so it is not given up lightly. It completes the event on a lost
-  // device too: an event that ends in an error is a path that drivers have bugs on.
+  // The queue cannot continue without this call, so retry it. The event is completed on a lost
+  // device too, because drivers have bugs with events that end in an error.
   for (int attempt = 0; attempt < 3; ++attempt) {
     const cl_int code = context_->table().clSetUserEventStatus(task.gate->event(), complete);
     if (context_->check("clSetUserEventStatus", code)) return;

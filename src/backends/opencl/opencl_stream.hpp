@@ -1,16 +1,16 @@
-// An OpenCL stream: an in-order command queue, the event of its last command, and, once a host
-// function was submitted, a thread that calls those.
+// An OpenCL stream: an in-order command queue, the event of its last command, and, after the first
+// host function, a thread that calls host functions.
 //
 // A host function is a command that waits for a user event. The thread waits for the work before
-// it, calls the function and completes the user event, so the queue stands still meanwhile and no
-// thread of OpenCL's ever runs, or waits for, the caller's code. Each stream has its own thread:
-// one for all would stand still with the first function that waits for another stream.
+// it, calls the function and completes the user event. So the queue stops meanwhile, and no thread
+// of the OpenCL driver runs the caller's code or waits for it. Each stream has its own thread,
+// because a single thread would block if one function waits for another stream.
 //
-// What OpenCL has no command for is several: rows of a copy, parts of a fill. They are queued
-// together, without a command of another thread in between. If one of them is refused, those before
-// it are queued all the same; the range that was to be written is unspecified then.
+// Some operations need several OpenCL commands, such as the rows of a copy or the parts of a fill.
+// They are queued together, without commands of other threads in between. If one of them fails, the
+// commands before it stay queued, and the contents of the destination are unspecified.
 //
-// Thread-safe. It ends after its work is done, and waits for its thread.
+// Thread-safe. The destructor waits for the work and for the thread.
 
 #pragma once
 
@@ -44,24 +44,24 @@ class Stream {
   [[nodiscard]] Result<void> copy_2d(const Copy2D& copy) noexcept;
   [[nodiscard]] Result<void> fill(void* destination, std::size_t bytes,
                                   const Pattern& pattern) noexcept;
-  /// Brings memory to the queue's device, or to the host. Needs clEnqueueSVMMigrateMem.
+  /// Migrates memory to the queue's device or to the host. Needs clEnqueueSVMMigrateMem.
   [[nodiscard]] Result<void> migrate(const void* address, std::size_t bytes,
                                      bool is_to_host) noexcept;
-  /// Later work begins after the position, which may be one of another device.
+  /// Orders later work after the position, which may belong to another device.
   [[nodiscard]] Result<void> wait(const Position& position) noexcept;
   [[nodiscard]] Result<void> call(HostFunction function, void* context) noexcept;
-  /// Releases the block when the stream gets here.
+  /// Frees the block when the stream reaches this point.
   [[nodiscard]] Result<void> release(std::shared_ptr<Memory> memory, void* address) noexcept;
-  /// Needs the argument values set already; see Kernel.
+  /// The argument values must be set before; see Kernel.
   [[nodiscard]] Result<void> launch(cl_kernel kernel, const LaunchSize& size) noexcept;
-  /// A command of its own that says when the stream got here.
+  /// Queues a command whose event has the time at which the stream reaches it.
   [[nodiscard]] Result<Position> stamp() noexcept;
 
-  /// Where the stream stands: everything submitted so far.
+  /// Returns the position after everything submitted so far.
   [[nodiscard]] Position position() noexcept;
-  /// No further command will come; those queued are still done.
+  /// No further command will be submitted. Queued commands still run.
   void close() noexcept;
-  /// Closed, and its work is done or lost.
+  /// Returns whether the stream is closed and its work is done or lost.
   [[nodiscard]] bool is_finished() noexcept;
 
  private:
@@ -69,21 +69,21 @@ class Stream {
     Position after;
     HostFunction function = nullptr;
     void* context = nullptr;
-    std::shared_ptr<Completion> gate;  // what the queue waits for
+    std::shared_ptr<Completion> gate;  // the queue waits for it
   };
   using Tasks = std::list<Task>;
 
   Stream(std::shared_ptr<Context> context, bool is_blocking) noexcept
       : context_(std::move(context)), is_blocking_(is_blocking) {}
 
-  // These with mutex_ held. Enqueue is cl_int(cl_event* event).
+  // Call with mutex_ held. Enqueue is cl_int(cl_event* event).
   template <class Enqueue>
   [[nodiscard]] Result<void> put(const char* call, Enqueue enqueue) noexcept;
   [[nodiscard]] Result<void> put_copy(void* destination, const void* source,
                                       std::size_t bytes) noexcept;
   [[nodiscard]] Result<void> put_fill(void* destination, std::size_t bytes,
                                       const std::byte* pattern, std::size_t pattern_bytes) noexcept;
-  /// One command for each byte, for what no command can be aligned to.
+  /// Queues one command per byte, for ranges that no command can be aligned to.
   [[nodiscard]] Result<void> put_bytes(std::byte* destination, const std::byte* pattern,
                                        std::size_t pattern_bytes, std::size_t first,
                                        std::size_t count) noexcept;
@@ -103,10 +103,10 @@ class Stream {
   Position last_;             // guarded by mutex_
   bool needs_flush_ = false;  // guarded by mutex_
 
-  // Never taken by whoever waits for the queue, and behind mutex_ where both are held.
+  // Never locked while waiting for the queue. If both are locked, mutex_ comes first.
   std::mutex tasks_mutex_;
   std::condition_variable has_task_;
-  Tasks tasks_;             // guarded by tasks_mutex_; the first is being run
+  Tasks tasks_;             // guarded by tasks_mutex_; the first one is running
   bool is_closed_ = false;  // guarded by tasks_mutex_
   std::thread thread_;      // guarded by tasks_mutex_
 };

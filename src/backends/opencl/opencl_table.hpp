@@ -1,9 +1,9 @@
 // OpenCL as Tern sees it: one function pointer per entry point, each with its exact type.
 //
-// The list of entries is data: the loader fills the table from it, and a test makes from it a table
-// in which any one call fails. The table is filled once and then only read, so any thread may call
-// through it. The entries of the first list exist since OpenCL 2.0, and a loader that lacks one is
-// of no use; those of the second came later, and may be null.
+// The list of entries is a macro: the loader fills the table from it, and a test builds a table
+// from it in which any one call fails. The table is filled once and then only read, so any thread
+// may use it. The entries of the first list exist since OpenCL 2.0, and a loader without one of
+// them cannot be used. Those of the second list are newer and may be null.
 
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace tern::opencl {
 
-// One line per entry: what it returns, its name, and its parameters.
+// One line per entry: return type, name and parameters.
 #define TERN_FOR_EACH_OPENCL_ENTRY(TERN_OPENCL_ENTRY)                                              \
   TERN_OPENCL_ENTRY(cl_int, clGetPlatformIDs,                                                      \
                     (cl_uint room, cl_platform_id * platforms, cl_uint * count))                   \

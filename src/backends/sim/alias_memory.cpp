@@ -18,15 +18,16 @@ namespace tern::sim {
 namespace {
 
 Failure cannot(const char* call, std::size_t bytes) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the simulated device could not get {requested} of addresses: {call} failed with "
-                 "error {code}. Open it with less memory, as in sim?memory=1GiB.")
+  return Failure(
+             ErrorCode::out_of_memory,
+             "the simulated device could not reserve {requested} of addresses: {call} failed with "
+             "error {code}. Open the device with less memory, for example sim?memory=1GiB.")
       .with_bytes("requested", bytes)
       .with("call", call)
       .with("code", static_cast<std::uint64_t>(errno));
 }
 
-/// Eight bytes that are not a number: as one double, and as two floats. Freed ones are negative.
+/// Eight bytes that are NaN as one double and as two floats. Freed ones are negative.
 std::uint64_t pattern_word(std::uint64_t key, std::uint64_t index, bool is_freed) noexcept {
   const std::uint64_t noise = hash(key + index * 0x9e3779b97f4a7c15u);
   const std::uint64_t quiet = 0x7fff'0001'7fc0'0001u;
@@ -35,7 +36,7 @@ std::uint64_t pattern_word(std::uint64_t key, std::uint64_t index, bool is_freed
   return quiet | (noise & free_bits) | sign;
 }
 
-/// The largest alignment a device gives: an aligned offset is then an aligned address.
+/// The largest alignment of a device: an aligned offset is then an aligned address.
 constexpr std::size_t base_alignment = std::size_t{256} << 20;
 
 }  // namespace
@@ -148,7 +149,7 @@ void AliasMemory::write_pattern(std::uint64_t begin, std::uint64_t end, const Pa
     std::memcpy(alias_ + begin, reinterpret_cast<const char*>(&word) + inside, count);
     begin += count;
   };
-  // Whole words are nearly all there is, and copies of a known size are one store each.
+  // Almost all ranges consist of whole words, and a copy of known size is one store.
   if (const std::uint64_t inside = (begin - pattern.base) % 8; inside != 0) {
     write_part(inside, std::min(8 - inside, end - begin));
   }
@@ -200,7 +201,7 @@ Result<void> AliasMemory::map(std::uint64_t window_offset, std::uint64_t memory_
   } catch (const std::bad_alloc&) {
     return cannot("new", 64);
   }
-  // Both faces, or neither: a kernel that is watched works on users' addresses.
+  // Both mappings or neither: a strict kernel works on users' addresses.
   constexpr int flags = MAP_SHARED | MAP_NORESERVE | MAP_FIXED;
   const auto at = static_cast<off_t>(memory_offset);
   if (mmap(alias_ + window_offset, bytes, PROT_READ | PROT_WRITE, flags, file_, at) == MAP_FAILED ||

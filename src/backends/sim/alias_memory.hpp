@@ -1,11 +1,12 @@
-// Memory with two faces: the addresses users hold, which nobody can touch, and the alias through
-// which the simulated device does.
+// Memory with two mappings: the addresses that users hold, which cannot be accessed, and the alias
+// through which the simulated device accesses the memory.
 //
-// One sparse memory file is mapped twice, so that a device of 141 GiB opens on a small machine and
-// a stray host access faults at an address that tells which device and offset it hit. Bytes that
-// were never written, or were freed, read as a pattern from the seed; it is written only when
-// somebody looks, so a large allocation costs nothing. Behind it lies a window of addresses without
-// memory, where pages can be mapped. Confined, except for the constants.
+// One sparse memory file is mapped twice, so a device of 141 GiB can be opened on a small machine,
+// and a stray host access faults at an address that identifies the device and the offset. Bytes
+// that were never written, or were freed, read as a pattern from the seed. The pattern is written
+// only when the bytes are read, so a large allocation costs nothing. After the memory follows a
+// window of addresses without memory, where pages can be mapped. Not thread-safe, except for the
+// constants.
 
 #pragma once
 
@@ -20,8 +21,8 @@
 
 namespace tern::sim {
 
-/// Addresses without memory, from a base that has the largest alignment a device gives. MAP_FAILED
-/// if there are not enough.
+/// Reserves addresses without memory. The base has the largest alignment of a device. Returns
+/// MAP_FAILED if there are not enough addresses.
 [[nodiscard]] void* reserve_aligned(std::size_t bytes) noexcept;
 
 class AliasMemory {
@@ -36,27 +37,27 @@ class AliasMemory {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t window_bytes() const noexcept { return window_bytes_; }
 
-  /// Offsets run over the memory, then over the window.
+  /// Offsets count through the memory and then through the window.
   [[nodiscard]] std::optional<std::uint64_t> offset_of(const void* address) const noexcept;
   [[nodiscard]] void* address_of(std::uint64_t offset) const noexcept { return users_ + offset; }
-  /// Where the device finds the byte. Offsets in the window must be mapped.
+  /// Returns the alias of a byte. Offsets in the window must be mapped.
   [[nodiscard]] std::byte* alias_of(std::uint64_t offset) const noexcept { return alias_ + offset; }
 
-  /// The range holds fresh bytes of this generation from now on, or freed ones.
+  /// Declares the range as fresh bytes of this generation, or as freed.
   void set_fresh(std::uint64_t offset, std::uint64_t bytes, std::uint64_t generation);
   void set_freed(std::uint64_t offset, std::uint64_t bytes, std::uint64_t generation);
-  /// Before the device reads, or writes a part of it: makes the pattern real.
+  /// Call before the device reads the range or writes a part of it: writes the pattern.
   void prepare(std::uint64_t offset, std::uint64_t bytes);
-  /// Before the device overwrites all of it.
+  /// Call before the device overwrites the whole range.
   void forget(std::uint64_t offset, std::uint64_t bytes);
 
-  /// Lets the host touch whole pages at users' addresses, and takes that back. For a kernel that is
-  /// to be watched; opening what is not mapped has no effect.
+  /// Allow and forbid access to whole pages at users' addresses, for strict kernels. Opening pages
+  /// that are not mapped has no effect.
   void open_pages(std::uint64_t offset, std::uint64_t bytes, bool for_writing) noexcept;
   void close_pages(std::uint64_t offset, std::uint64_t bytes) noexcept;
   [[nodiscard]] static std::size_t page_bytes() noexcept;
 
-  /// Maps memory at an offset of the window. The bytes stay where they are.
+  /// Maps memory at an offset of the window. The bytes do not move.
   [[nodiscard]] Result<void> map(std::uint64_t window_offset, std::uint64_t memory_offset,
                                  std::size_t bytes) noexcept;
   [[nodiscard]] Result<void> unmap(std::uint64_t window_offset, std::size_t bytes) noexcept;
@@ -65,7 +66,7 @@ class AliasMemory {
   struct Pattern {
     std::uint64_t key;
     bool is_freed;
-    std::uint64_t base;  // the offset the pattern counts from
+    std::uint64_t base;  // the offset from which the pattern counts
   };
   AliasMemory(int file, std::byte* users, std::byte* alias, std::size_t bytes,
               std::size_t window_bytes, std::uint64_t seed) noexcept;
@@ -80,7 +81,7 @@ class AliasMemory {
   std::byte* const alias_;
   const std::size_t bytes_;
   const std::size_t window_bytes_;
-  const std::uint64_t seed_;  // of the patterns: the neighbours of a seed share none
+  const std::uint64_t seed_;  // of the patterns: adjacent seeds share none
   IntervalMap<Pattern> pending_;
   std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>>
       mapped_;  // window: memory, bytes

@@ -1,8 +1,9 @@
-// The decisions of a run, so that all runs there can be are tried one after another.
+// Records the decisions of a run, so that all possible runs can be tried one after the other.
 //
-// Every choice of the scheduler and every coin asks the log. A run follows what was decided before
-// and takes the first way wherever it comes to something new; advance() then changes the last
-// decision that has another way left. When none has, every run has been had. Confined.
+// Every choice of the scheduler and every random choice asks the log. A run repeats the recorded
+// decisions and takes the first alternative at every new decision. advance() then changes the last
+// decision that has another alternative. If there is none, all runs have been tried. Not
+// thread-safe.
 
 #pragma once
 
@@ -13,16 +14,16 @@ namespace tern::sim {
 
 class DecisionLog {
  public:
-  /// One of `choices`, which is at least 1.
+  /// Returns one of `choices`, which must be at least 1.
   [[nodiscard]] std::size_t choose(std::size_t choices) {
     if (at_ == log_.size()) log_.push_back({0, choices});
     const Decision& decision = log_[at_++];
-    // The same decisions must lead to the same question.
+    // The same decisions must lead to the same choice.
     if (decision.choices != choices) is_repeatable_ = false;
     return decision.choice < choices ? decision.choice : choices - 1;
   }
 
-  /// The next run follows other decisions; false if there are none left.
+  /// Selects the next run. Returns false if there is none.
   [[nodiscard]] bool advance() {
     log_.resize(at_);
     at_ = 0;
@@ -32,7 +33,7 @@ class DecisionLog {
     return true;
   }
 
-  /// False if a run came to other questions than the one before, on the same way.
+  /// Returns false if a run made other choices than an earlier run after the same decisions.
   [[nodiscard]] bool is_repeatable() const noexcept { return is_repeatable_; }
 
  private:

@@ -79,7 +79,7 @@ void Executor::translate(const KernelLaunch& launch) const {
   }
 }
 
-void Executor::stand_in(const KernelLaunch& launch) const {
+void Executor::run_placeholder(const KernelLaunch& launch) const {
   const auto text_at = [](const void* address, std::size_t bytes) {
     return std::string_view(static_cast<const char*>(address), bytes);
   };

@@ -1,8 +1,8 @@
-// Does to memory what an operation says: copies, fills, and kernels without a body.
+// Carries out operations on memory: copies, fills, and kernels without a body.
 //
-// It knows nothing of streams, order or time; whoever calls it has decided that it is the
-// operation's turn. Every call gives how many bytes of managed memory had to move to `here`, the
-// place that does the work. Confined.
+// It knows nothing about streams, order or time; the caller has decided that the operation runs
+// now. Every function returns how many bytes of managed memory had to migrate to `here`, the place
+// that runs the operation. Not thread-safe.
 
 #pragma once
 
@@ -22,13 +22,14 @@ class Executor {
   std::uint64_t copy_2d(const Copy2D& copy, Place here) const;
   std::uint64_t fill(const Operation& operation, Place here) const;
 
-  /// Makes the ranges of a launch ready: what it reads is there, what it overwrites forgotten.
+  /// Prepares the ranges of a launch: ranges that are read are made real, overwritten ranges are
+  /// forgotten.
   std::uint64_t prepare(const KernelLaunch& launch, Place here) const;
-  /// The addresses a body is given become those of the alias, where it can work.
+  /// Translates the addresses of a launch to the alias.
   void translate(const KernelLaunch& launch) const;
-  /// In place of a body: what is written depends on everything that is read, so that a wrong order
-  /// changes every byte downstream.
-  void stand_in(const KernelLaunch& launch) const;
+  /// Runs a kernel without a body: its output depends on all of its input, so that a wrong order
+  /// changes every later byte.
+  void run_placeholder(const KernelLaunch& launch) const;
 
  private:
   const Memories& memories_;

@@ -9,7 +9,7 @@
 namespace tern::sim {
 namespace {
 
-/// Names, and the kinds a class takes, as words with a space between them.
+/// The name of a class, and the kinds it accepts, separated by spaces.
 struct ClassRow {
   std::string_view name;
   std::string_view kinds;
@@ -28,13 +28,13 @@ constexpr std::string_view kinds[] = {
 };
 static_assert(std::size(kinds) == fault_kinds);
 
-/// Planned for files, which no call of the contract reads: a rule with them could only do nothing.
+/// Reserved for files. No primitive reads a file, so a rule with them would have no effect.
 constexpr std::string_view file_class = "file", short_kind = "short";
 
 Failure refuse(std::string_view rule, std::string_view why) noexcept {
   return Failure(ErrorCode::invalid_argument,
-                 "'{value}' is no rule of a fault plan: {why}. Write it like allocate#3=oom, "
-                 "copy#2+=fail, launch%2=fault or query~0.01=not_ready.")
+                 "'{value}' is not a rule of a fault plan: {why}. Write a rule such as "
+                 "allocate#3=oom, copy#2+=fail, launch%2=fault or query~0.01=not_ready.")
       .with("name", "faults")
       .with("why", why)
       .with("value", rule);
@@ -45,7 +45,7 @@ bool parse_number(std::string_view text, std::uint64_t& number) noexcept {
   return error == std::errc{} && end == text.data() + text.size();
 }
 
-/// "0.01" as 10,000 millionths; at most six decimals, and not above 1.
+/// Parses "0.01" as 10,000 millionths: at most six decimals and at most 1.
 std::optional<std::uint64_t> parse_millionths(std::string_view text) noexcept {
   constexpr std::uint64_t million = 1'000'000;
   if (text == "1" || text == "1.0") return million;
@@ -56,7 +56,7 @@ std::optional<std::uint64_t> parse_millionths(std::string_view text) noexcept {
   return value;
 }
 
-/// "copy takes fail, fault, lost and slow".
+/// Returns a text such as "copy accepts fail, fault, lost and slow".
 std::string what_it_takes(FaultClass fault_class) {
   std::string list;
   for (std::size_t i = 0; i < fault_kinds; ++i) {
@@ -64,7 +64,7 @@ std::string what_it_takes(FaultClass fault_class) {
     list += fmt::format("{}{}", list.empty() ? "" : ", ", kinds[i]);
   }
   list.replace(list.rfind(','), 1, " and");
-  return fmt::format("{} takes {}", name(fault_class), list);
+  return fmt::format("{} accepts {}", name(fault_class), list);
 }
 
 }  // namespace
@@ -117,20 +117,20 @@ Result<FaultPlan::Rule> FaultPlan::try_parse_rule(std::string_view text) {
   const std::size_t selector = text.find_first_of("#%~");
   const std::size_t equals = text.find('=');
   if (selector == text.npos || equals == text.npos || equals < selector) {
-    return refuse(text, "it needs a class, a selector and a kind");
+    return refuse(text, "a rule has a class, a selector and a kind");
   }
   Rule rule;
   const std::string_view class_text = text.substr(0, selector);
   const std::string_view kind_text = text.substr(equals + 1);
-  if (class_text == file_class) return refuse(text, "no call of a device reads a file");
+  if (class_text == file_class) return refuse(text, "no device call reads a file");
   const std::optional<FaultClass> fault_class = class_of(class_text);
-  if (!fault_class) return refuse(text, "there is no such class of calls");
+  if (!fault_class) return refuse(text, "the class of calls is unknown");
   rule.fault_class = *fault_class;
 
   if (kind_text == short_kind)
-    return refuse(text, "only a file is read short, and no call reads one");
+    return refuse(text, "only file reads can be short, and no device call reads a file");
   const auto* kind = std::ranges::find(kinds, kind_text);
-  if (kind == std::end(kinds)) return refuse(text, "there is no such kind of fault");
+  if (kind == std::end(kinds)) return refuse(text, "the kind of fault is unknown");
   rule.kind = static_cast<FaultKind>(kind - std::begin(kinds));
   if (!takes(rule.fault_class, rule.kind)) {
     return refuse(text, what_it_takes(rule.fault_class));

@@ -7,9 +7,9 @@
 //            | "%" n        every n-th
 //            | "~" p        each with probability p, a decimal fraction such as 0.01
 //
-// Every primitive of the contract that can fail belongs to one class, and a class takes the kinds
-// that can happen to its primitives; a rule with another kind is refused rather than ignored. Calls
-// are counted per class from 1, so that a loop can count first and then fail each. Confined.
+// Every primitive that can fail belongs to one class, and a class accepts the kinds that can happen
+// to its primitives. A rule with another kind is an error. Calls are counted per class from 1, so a
+// loop can count the calls first and then fail each of them. Not thread-safe.
 
 #pragma once
 
@@ -24,7 +24,7 @@
 
 namespace tern::sim {
 
-/// What may go wrong.
+/// The kinds of faults.
 #define TERN_FOR_EACH_FAULT_KIND(TERN_FAULT_KIND)                                     \
   TERN_FAULT_KIND(oom)        /* no memory */                                         \
   TERN_FAULT_KIND(fragmented) /* enough in total, no range of that size */            \
@@ -43,7 +43,7 @@ enum class FaultKind : std::uint8_t {
 };
 inline constexpr std::size_t fault_kinds = 8;
 
-/// One line per class: its name, and the kinds it takes. docs/guide/sim.md has its primitives.
+/// One line per class: its name and the kinds it accepts. docs/guide/sim.md lists the primitives.
 #define TERN_FOR_EACH_FAULT_CLASS(TERN_FAULT_CLASS)      \
   TERN_FAULT_CLASS(allocate, "oom fragmented fail lost") \
   TERN_FAULT_CLASS(release, "fail lost")                 \
@@ -69,22 +69,23 @@ inline constexpr std::size_t fault_classes = 14;
 
 [[nodiscard]] std::string_view name(FaultClass fault_class) noexcept;
 [[nodiscard]] std::string_view name(FaultKind kind) noexcept;
-/// Can that happen to calls of this class?
+/// Returns whether the class accepts the kind.
 [[nodiscard]] bool takes(FaultClass fault_class, FaultKind kind) noexcept;
 
 class FaultPlan {
  public:
   explicit FaultPlan(std::uint64_t seed = 0) noexcept : random_(seed, Purpose::faults) {}
 
-  /// Refused with invalid_argument, naming the rule, and what its class takes where that is wrong.
+  /// Fails with invalid_argument, which names the rule and, if the kind is wrong, the accepted
+  /// kinds.
   [[nodiscard]] static Result<FaultPlan> try_parse(std::string_view text, std::uint64_t seed);
 
-  /// Counts a call; says how it must fail, if it must.
+  /// Counts a call. Returns how it must fail, if it must.
   [[nodiscard]] std::optional<FaultKind> next(FaultClass fault_class) noexcept;
   [[nodiscard]] std::uint64_t calls(FaultClass fault_class) const noexcept {
     return calls_[static_cast<std::size_t>(fault_class)];
   }
-  /// By the name it has, or "free", which is another for release.
+  /// Finds a class by its name, or by "free", an alias of "release".
   [[nodiscard]] static std::optional<FaultClass> class_of(std::string_view name) noexcept;
 
  private:
@@ -92,7 +93,7 @@ class FaultPlan {
     FaultClass fault_class = FaultClass::allocate;
     FaultKind kind = FaultKind::fail;
     enum class Selector : std::uint8_t { nth, from, every, rate } selector = Selector::nth;
-    std::uint64_t number = 0;  // of rate: out of a million
+    std::uint64_t number = 0;  // for a rate: in millionths
   };
   [[nodiscard]] static Result<Rule> try_parse_rule(std::string_view text);
   [[nodiscard]] static Result<void> try_read_selector(std::string_view text, Rule& rule);

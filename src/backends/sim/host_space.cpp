@@ -12,8 +12,8 @@
 namespace tern::sim {
 namespace {
 
-/// Addresses only; pages come when they are touched. Where addresses are few, so are these.
-/// At the least there is room for a few blocks of the largest alignment.
+/// Reserves addresses only; pages appear at the first access. If addresses are scarce, the arena is
+/// smaller, but it always fits a few blocks of the largest alignment.
 std::size_t arena_size() { return std::max(default_profile().memory_bytes / 4, 1 * gib); }
 
 constexpr std::uint64_t foreign_gap = 4096;

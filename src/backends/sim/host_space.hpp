@@ -1,8 +1,8 @@
-// Host memory as the checker sees it: offsets instead of addresses.
+// Host memory for the checker: offsets instead of addresses.
 //
-// Pinned and managed memory of the world lies in one arena, and its offsets are stable. Foreign
-// memory, a user's vector say, gets offsets in the order it is first named, so that reports and
-// hashes do not depend on where the heap happened to be. Confined.
+// Pinned and managed memory is in one arena, so its offsets are stable. Foreign memory, such as a
+// vector of the program, gets offsets in the order of its first use, so that reports and hashes do
+// not depend on addresses of the heap. Not thread-safe.
 
 #pragma once
 
@@ -39,14 +39,13 @@ class HostSpace {
                                        std::uint64_t generation);
   [[nodiscard]] const Block* find(const void* address, void** base) const noexcept;
   void release(void* address);
-  /// Where in the arena a byte of managed memory is; unset for all other memory.
+  /// Returns the arena offset of a byte of managed memory, or nothing for other memory.
   [[nodiscard]] std::optional<std::uint64_t> managed_offset(const void* address) const noexcept;
   [[nodiscard]] bool is_pageable(const void* address) const noexcept {
     return find(address, nullptr) == nullptr;
   }
 
-  /// Foreign memory that a driver page-locks where it is, and that devices may then use without
-  /// saying so.
+  /// Foreign memory that was page-locked in place. Devices may use it without declaring it.
   void begin_registration(const void* address, std::size_t bytes) {
     registered_[reinterpret_cast<std::uintptr_t>(address)] = bytes;
   }
@@ -59,9 +58,8 @@ class HostSpace {
     return next != registered_.begin() && at - std::prev(next)->first < std::prev(next)->second;
   }
 
-  /// Forgets foreign memory that overlaps the range and of which is_settled(range) says that
-  /// nothing is under way: it may be another object by now, and whether it has the same address is
-  /// chance.
+  /// Forgets foreign memory that overlaps the range if is_settled(range) returns that no work uses
+  /// it: it may be another object by now, and reuse of the address would be a coincidence.
   template <class IsSettled>
   void forget_settled(const void* address, std::size_t bytes, IsSettled is_settled) {
     const auto begin = reinterpret_cast<std::uintptr_t>(address);
@@ -80,7 +78,7 @@ class HostSpace {
   static constexpr std::uint64_t foreign_offset = std::uint64_t{1} << 44;
 
   const std::size_t arena_bytes_;
-  std::byte* arena_ = nullptr;  // mapped when first needed
+  std::byte* arena_ = nullptr;  // mapped on first use
   RangeAllocator allocator_;
   std::map<std::uintptr_t, Block> blocks_;
   std::map<std::uintptr_t, std::size_t> registered_;

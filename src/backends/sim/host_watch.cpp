@@ -13,11 +13,11 @@
 namespace tern::sim {
 namespace {
 
-/// Is there memory at all of these addresses? Asks the system, and touches nothing. A freed block
-/// often keeps its pages; AddressSanitizer knows better.
+/// Returns whether all of the addresses are mapped, without accessing them. A freed block often
+/// keeps its pages, so the answer is exact only with AddressSanitizer.
 bool is_usable(std::byte* first, std::size_t bytes) noexcept {
   if (const MemoryTool* const tool = memory_tool();
-      tool != nullptr && !tool->is_open(first, bytes)) {
+      tool != nullptr && !tool->is_accessible(first, bytes)) {
     return false;
   }
   static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -33,7 +33,7 @@ bool is_usable(std::byte* first, std::size_t bytes) noexcept {
 }
 
 std::uint64_t hash_bytes(const std::byte* first, std::size_t bytes) noexcept {
-  // Four sums at a time, because megabytes are common.
+  // Four independent sums, for speed: ranges of megabytes are common.
   std::array<std::uint64_t, 4> sums = {1, 2, 3, 4};
   const auto add = [](std::uint64_t& sum, std::uint64_t word) {
     sum = (sum ^ word) * 0x9e3779b97f4a7c15u;
@@ -51,7 +51,7 @@ std::uint64_t hash_bytes(const std::byte* first, std::size_t bytes) noexcept {
 }
 
 bool is_filled(const std::byte* first, std::size_t bytes) noexcept {
-  // Each byte is the one before it.
+  // The first byte is right, and each byte equals the one before it.
   return bytes == 0 ||
          (first[0] == in_flight_byte && std::memcmp(first, first + 1, bytes - 1) == 0);
 }
@@ -65,7 +65,7 @@ bool HostWatch::overlap(const Part& a, const Part& b) noexcept {
 
 HostWatch::~HostWatch() {
   for (Entry& entry : entries_) {
-    for (Part& part : entry.parts) open(part);
+    for (Part& part : entry.parts) unpoison(part);
   }
 }
 
@@ -74,21 +74,21 @@ HostWatch::Entry* HostWatch::find(std::uint64_t number) noexcept {
   return found == entries_.end() ? nullptr : &*found;
 }
 
-void HostWatch::close(Part& part) {
+void HostWatch::poison(Part& part) {
   MemoryTool* const tool = memory_tool();
   if (tool == nullptr) return;
-  part.closed_bytes = part.old.size();
-  tool->close(part.first, part.closed_bytes);
+  part.poisoned_bytes = part.old.size();
+  tool->poison(part.first, part.poisoned_bytes);
 }
 
-void HostWatch::open(Part& part) {
-  const std::size_t bytes = std::exchange(part.closed_bytes, 0);
+void HostWatch::unpoison(Part& part) {
+  const std::size_t bytes = std::exchange(part.poisoned_bytes, 0);
   if (bytes == 0) return;
-  if (MemoryTool* const tool = memory_tool()) tool->open_unless_freed(part.first, bytes);
+  if (MemoryTool* const tool = memory_tool()) tool->unpoison_unless_freed(part.first, bytes);
 }
 
 bool HostWatch::compare(Entry& entry, Part& part, std::vector<Finding>& found) {
-  open(part);
+  unpoison(part);
   const Check check = std::exchange(part.check, Check::none);
   const std::size_t bytes = std::min(part.bytes, max_watched_bytes);
   if (check == Check::none) return true;
@@ -102,7 +102,7 @@ bool HostWatch::compare(Entry& entry, Part& part, std::vector<Finding>& found) {
   return false;
 }
 
-bool HostWatch::meet(const Part& part, std::vector<Finding>& found) {
+bool HostWatch::resolve_overlaps(const Part& part, std::vector<Finding>& found) {
   bool is_shared = false;
   for (Entry& entry : entries_) {
     for (Part& other : entry.parts) {
@@ -112,8 +112,8 @@ bool HostWatch::meet(const Part& part, std::vector<Finding>& found) {
         continue;
       }
       is_shared = true;
-      // The order of the two is the checker's to judge.
-      open(other);
+      // The checker judges the order of the two operations.
+      unpoison(other);
       if (part.is_written) other.ends_with_run = true;
     }
   }
@@ -131,7 +131,7 @@ void HostWatch::watch(Part& part) {
   part.old.assign(part.first, part.first + bytes);
   std::memset(part.first, std::to_integer<int>(in_flight_byte), bytes);
   part.check = Check::filled;
-  close(part);
+  poison(part);
 }
 
 std::uint64_t HostWatch::submitted(Operation operation, std::span<const Range> ranges, Kind kind,
@@ -145,9 +145,9 @@ std::uint64_t HostWatch::submitted(Operation operation, std::span<const Range> r
     part.first = static_cast<std::byte*>(const_cast<void*>(range.address));
     part.bytes = range.bytes;
     part.is_written = range.is_written;
-    const bool is_shared = meet(part, found) || std::ranges::any_of(entry.parts, [&](auto& other) {
-                             return overlap(part, other);
-                           });
+    const bool is_shared =
+        resolve_overlaps(part, found) ||
+        std::ranges::any_of(entry.parts, [&](auto& other) { return overlap(part, other); });
     const bool may_fill = queued == Queued::known_ranges || !part.is_written;
     if (kind == Kind::copy && !is_shared && !is_too_much && may_fill) watch(part);
     part.ends_with_run = is_too_much;
@@ -172,8 +172,8 @@ bool HostWatch::runs(std::uint64_t number, std::vector<Finding>& found) {
       }
       continue;
     }
-    // What was written too early may be a block of somebody else by now. What was read may be
-    // read, if it is there.
+    // The destination may be freed and reused by now, so the copy must not run. A changed source
+    // can still be read unless it was freed.
     if (part.is_written || found.back().change == Change::freed) may_run = false;
     part.ends_with_run = true;
   }
@@ -197,7 +197,7 @@ void HostWatch::has_run(std::uint64_t number) {
 void HostWatch::forget_contents() {
   for (Entry& entry : entries_) {
     for (Part& part : entry.parts) {
-      open(part);
+      unpoison(part);
       part.check = Check::none;
       part.ends_with_run = true;
     }
@@ -217,9 +217,9 @@ void HostWatch::lost(std::uint32_t device) {
   std::erase_if(entries_, [&](Entry& entry) {
     if (entry.operation.device != device) return false;
     for (Part& part : entry.parts) {
-      open(part);
+      unpoison(part);
       if (part.old.empty() || !is_usable(part.first, part.old.size())) continue;
-      // Who wrote it in the meantime has the last word.
+      // If the program wrote to the memory meanwhile, its bytes stay.
       if (!is_filled(part.first, part.old.size())) continue;
       std::memcpy(part.first, part.old.data(), part.old.size());
     }

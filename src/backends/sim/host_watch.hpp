@@ -1,15 +1,19 @@
-// A HostWatch finds host memory that is changed or freed while queued work still uses it.
+// A HostWatch finds host memory that the program changes or frees while queued work still uses it.
 //
-// Only pageable memory is watched: a vector that a program passed to a copy. What a copy reads is
-// hashed when it is submitted, and must be the same until the host knows that the copy is over.
-// What a copy writes is filled with `in_flight_byte` when it is submitted, must be that until the
-// copy runs, and what the copy wrote from then on. So a host that reads too early reads that byte
-// everywhere, and one that writes too early is found. AddressSanitizer and Valgrind are told of
-// memory that is filled, and report the access itself.
+// Only pageable memory is watched, such as a vector that a program passed to a copy:
+// - The source of a copy is hashed at submission. The hash must be the same until the host knows
+// that
+//   the copy is complete.
+// - The destination of a copy is filled with `in_flight_byte` at submission. It must keep these
+// bytes
+//   until the copy runs, and then the bytes that the copy wrote. A host that reads too early reads
+//   in_flight_byte, and a host that writes too early is reported. Under AddressSanitizer or
+//   Valgrind, the filled memory is also poisoned, so the tool reports the access itself.
 //
-// Memory is left alone where other queued work may read it, and is not compared once other work may
-// have written it: that order is the checker's to judge. After a host function has run nothing is
-// compared that was submitted before it, because such a function may touch any memory. Confined.
+// Memory that other queued work may read is not filled, and memory that other work may have written
+// is not compared; the checker judges the order of such work. After a host function has run,
+// nothing that was submitted before it is compared, because a host function may access any memory.
+// Not thread-safe: the caller holds the lock of the simulation.
 
 #pragma once
 
@@ -25,17 +29,17 @@
 
 namespace tern::sim {
 
-/// What the host reads from memory that a queued copy has yet to write.
+/// The fill byte of memory that a queued copy has yet to write.
 inline constexpr std::byte in_flight_byte{0xCD};
 
 class HostWatch {
  public:
-  /// So many bytes of each range are watched, from its first.
+  /// Maximum number of bytes that are watched in each range, from its first byte on.
   static constexpr std::size_t max_watched_bytes = std::size_t{64} << 20;
-  /// With more operations than these nothing is compared, because looking takes too long.
+  /// With more pending operations nothing is compared, because comparing takes too long.
   static constexpr std::size_t max_operations = 4096;
 
-  /// Who uses the memory.
+  /// The operation that uses the memory.
   struct Operation {
     std::uint32_t device = 0;
     ActorId actor = 0;
@@ -55,9 +59,9 @@ class HostWatch {
     Change change = Change::changed;
     bool has_run = false;
   };
-  /// A copy is watched; of other work it is only known which memory it touches.
+  /// Copies are watched. Other work only contributes the ranges that it uses.
   enum class Kind : std::uint8_t { copy, other };
-  /// May queued work read any memory, as a host function may?
+  /// Whether queued work may read any memory, as a host function may.
   enum class Queued : std::uint8_t { known_ranges, anything };
 
   HostWatch() = default;
@@ -65,18 +69,19 @@ class HostWatch {
   HostWatch(const HostWatch&) = delete;
   HostWatch& operator=(const HostWatch&) = delete;
 
-  /// The operation is submitted. Returns its number, never 0.
+  /// Call when an operation is submitted. Returns its number, which is never 0.
   std::uint64_t submitted(Operation operation, std::span<const Range> ranges, Kind kind,
                           Queued queued, std::vector<Finding>& found);
-  /// It is about to run. False: not all of its memory may be touched.
+  /// Call before the operation runs. Returns false if some of its memory must not be accessed.
   [[nodiscard]] bool runs(std::uint64_t number, std::vector<Finding>& found);
-  /// It has run.
+  /// Call after the operation has run.
   void has_run(std::uint64_t number);
-  /// A host function has run.
+  /// Call after a host function has run.
   void forget_contents();
-  /// The work of the device will never run: memory that was filled has its old bytes again.
+  /// Call when a device is lost. Restores the bytes of filled memory, because its work never runs.
   void lost(std::uint32_t device);
-  /// The host has learned that some operations are over: those of which `knows` says so.
+  /// Call after the host has waited. `knows` returns whether the host knows that an operation is
+  /// complete.
   using Knows = std::function<bool(ActorId actor, std::uint64_t sequence)>;
   void host_learned(const Knows& knows, std::vector<Finding>& found);
 
@@ -91,8 +96,8 @@ class HostWatch {
     Check check = Check::none;
     bool ends_with_run = false;  // other work writes it later
     std::uint64_t fingerprint = 0;
-    std::vector<std::byte> old = {};  // what was there before it was filled
-    std::size_t closed_bytes = 0;     // to whoever runs under AddressSanitizer or Valgrind
+    std::vector<std::byte> old = {};  // the bytes before the fill
+    std::size_t poisoned_bytes = 0;   // under AddressSanitizer or Valgrind
   };
   struct Entry {
     std::uint64_t number = 0;
@@ -104,15 +109,15 @@ class HostWatch {
 
   [[nodiscard]] static bool overlap(const Part& a, const Part& b) noexcept;
   [[nodiscard]] Entry* find(std::uint64_t number) noexcept;
-  /// Reports a part that is not what it was, once.
+  /// Reports a part whose bytes have changed, once. Returns true if they are unchanged.
   static bool compare(Entry& entry, Part& part, std::vector<Finding>& found);
-  /// Ends what other work must not be compared with any more. True: some that has not run shares
-  /// memory with the part, and one of the two writes it.
-  [[nodiscard]] bool meet(const Part& part, std::vector<Finding>& found);
+  /// Stops comparing memory that the part overlaps. Returns true if an operation that has not run
+  /// shares memory with the part and one of the two writes it.
+  [[nodiscard]] bool resolve_overlaps(const Part& part, std::vector<Finding>& found);
   static void watch(Part& part);
-  /// Of a filled part, until the operation runs.
-  static void close(Part& part);
-  static void open(Part& part);
+  /// Poisons a filled part until the operation runs.
+  static void poison(Part& part);
+  static void unpoison(Part& part);
   void drop_idle();
 
   std::list<Entry> entries_;  // oldest first

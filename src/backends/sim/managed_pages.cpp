@@ -41,8 +41,8 @@ void ManagedPages::end(std::uint64_t offset, std::uint64_t bytes) {
   pages_.erase(page_begin(offset), page_begin(offset + bytes + page_bytes - 1));
 }
 
-/// May `who` use the page where it is? A device reaches the host's memory and its peers'; the host
-/// reaches no device's.
+/// Returns whether `who` can access the page in place. A device can access memory of the host and
+/// of its peers. The host cannot access device memory.
 bool ManagedPages::stays(const Page& page, Place who) {
   const bool can_reach = page.home->is_host() || !who.is_host();
   const bool is_wanted = page.preferred == page.home || contains(page.accessed_by, who);
@@ -53,7 +53,7 @@ std::uint64_t ManagedPages::touch(std::uint64_t offset, std::uint64_t bytes, Pla
                                   bool writes) {
   std::uint64_t moved = 0;
   update(offset, bytes, [&](std::uint64_t begin, std::uint64_t end, Page& page) {
-    // The first touch finds nothing to move: the page appears where it is wanted.
+    // The first access migrates nothing: the page appears at the accessing place.
     if (!page.home) page.home = page.preferred.value_or(who);
     if (page.home != who && !contains(page.copies, who) && !stays(page, who)) {
       moved += end - begin;
@@ -65,7 +65,7 @@ std::uint64_t ManagedPages::touch(std::uint64_t offset, std::uint64_t bytes, Pla
     } else if (writes && contains(page.copies, who)) {
       page.home = who;
     }
-    // One that is written is the only one.
+    // A write invalidates all copies.
     if (writes) page.copies.clear();
   });
   return moved;

@@ -1,10 +1,10 @@
-// Where the pages of managed memory are, and what they were told.
+// The location of managed pages, and their advice.
 //
-// Pages move when somebody touches them: to whoever did, unless advice says otherwise. A page that
-// is mostly read is copied instead, until somebody writes; a page that prefers the place where it
-// is stays there if the toucher can reach it from afar. A prefetch moves pages ahead of their use.
-// It is a model of what drivers document, not of what they do when nobody looks. Offsets are those
-// of the arena in which managed blocks lie. Confined.
+// An access migrates a page to the accessing place, unless advice says otherwise. A read-mostly
+// page is copied instead, until it is written. A page with a preferred location stays there if the
+// accessing place can access it remotely. A prefetch migrates pages ahead of their use. This models
+// the documented behaviour of drivers. Offsets are those of the arena of managed blocks. Not
+// thread-safe.
 
 #pragma once
 
@@ -23,24 +23,23 @@ class ManagedPages {
  public:
   static constexpr std::size_t page_bytes = 4096;
 
-  /// A block of its own pages begins: nowhere yet, and told nothing.
+  /// Begins a block of pages without a location and without advice.
   void begin(std::uint64_t offset, std::uint64_t bytes);
   void end(std::uint64_t offset, std::uint64_t bytes);
   [[nodiscard]] bool empty() const noexcept { return pages_.empty(); }
 
-  /// Somebody at the place reads or writes. Gives how many bytes had to move for that.
+  /// Accesses the range from a place. Returns how many bytes had to migrate.
   std::uint64_t touch(std::uint64_t offset, std::uint64_t bytes, Place who, bool writes);
   std::uint64_t prefetch(std::uint64_t offset, std::uint64_t bytes, Place to);
   void advise(std::uint64_t offset, std::uint64_t bytes, Advice advice, Place place);
 
-  /// The bytes are of no use any more: pages that lie in the range as a whole are nowhere, and come
-  /// without moving.
+  /// Discards the bytes: whole pages of the range have no location and reappear without migration.
   void discard(std::uint64_t offset, std::uint64_t bytes);
 
   [[nodiscard]] ManagedInfo info(std::uint64_t offset, std::uint64_t bytes) const;
-  /// Where the page is; unset before it was first touched.
+  /// Returns the location of the page, or nothing before its first access.
   [[nodiscard]] std::optional<Place> home(std::uint64_t offset) const;
-  /// Is the page there, or a copy of it for reading?
+  /// Returns whether the page, or a read-only copy of it, is at the place.
   [[nodiscard]] bool is_at(std::uint64_t offset, Place place) const;
 
  private:
@@ -48,7 +47,7 @@ class ManagedPages {
     std::optional<Place> home = {};
     std::optional<Place> preferred = {};
     std::optional<Place> last_prefetch = {};
-    std::vector<Place> copies = {};  // for reading, besides the one at home
+    std::vector<Place> copies = {};  // read-only copies, besides the home location
     std::vector<Place> accessed_by = {};
     bool is_read_mostly = false;
   };

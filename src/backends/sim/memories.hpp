@@ -1,8 +1,8 @@
-// All memory of a simulated world, found by the addresses that users hold.
+// All memory of a simulation, found by the addresses that users hold.
 //
-// Device memory is reached through its alias, host memory directly; managed memory follows whoever
-// uses it. Refers to the devices, the host's memory and its managed pages, which outlive it.
-// Confined.
+// Device memory is accessed through its alias, host memory directly. Managed memory migrates to its
+// user. Refers to the devices, the host memory and the managed pages, which outlive this object.
+// Not thread-safe.
 
 #pragma once
 
@@ -26,23 +26,24 @@ class Memories {
   Memories(const Devices& devices, HostSpace& host, ManagedPages& managed) noexcept
       : devices_(devices), host_(host), managed_(managed) {}
 
-  /// Which device and offset the address belongs to; nothing for host memory.
+  /// Returns the device and offset of an address, or nothing for host memory.
   [[nodiscard]] std::optional<std::pair<std::uint32_t, std::uint64_t>> locate(
       const void* address) const noexcept;
   [[nodiscard]] AliasMemory& of_device(std::uint32_t index) const {
     return *devices_[index]->memory;
   }
 
-  /// Nobody may touch users' addresses of any device.
+  /// Forbids all access to users' addresses of devices.
   void close_all() const;
 
-  /// The byte as a device reaches it.
+  /// Returns the address through which a device accesses the byte.
   [[nodiscard]] std::byte* reach(const void* address) const noexcept;
-  /// Before a device reads it, or writes a part of it: what was never written shows its pattern.
+  /// Call before a device reads the range or writes a part of it: unwritten bytes get their
+  /// pattern.
   void prepare(const void* address, std::size_t bytes) const;
-  /// Before a device overwrites all of it.
+  /// Call before a device overwrites the whole range.
   void forget(const void* address, std::size_t bytes) const;
-  /// Somebody uses the range, if it is managed memory; gives how many bytes had to come for that.
+  /// Migrates the range if it is managed memory. Returns how many bytes had to migrate.
   std::uint64_t migrate(const void* address, std::size_t bytes, Place who, bool writes) const;
 
  private:

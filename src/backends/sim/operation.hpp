@@ -1,4 +1,4 @@
-// What a stream of the simulated world has in its queue.
+// The operations in the queue of a simulated stream.
 
 #pragma once
 
@@ -14,16 +14,16 @@
 
 namespace tern::sim {
 
-/// Where an event was recorded; waits keep the record they saw.
+/// Where an event was recorded. A wait keeps the record that it saw.
 struct RecordPoint {
   std::size_t stream = 0;
   std::uint64_t position = 0;
-  std::uint64_t time_ns = 0;               // virtual, when the stream passed it
-  std::uint64_t step = ~std::uint64_t{0};  // of the world, when the stream passed it
-  std::uint64_t sequence = 0;              // of the record, as the checker counts
+  std::uint64_t time_ns = 0;               // virtual time at which the stream passed it
+  std::uint64_t step = ~std::uint64_t{0};  // step of the simulation at which the stream passed it
+  std::uint64_t sequence = 0;              // sequence number of the record in the checker
 };
 
-/// One queued operation. Addresses are those users hold.
+/// One queued operation, with users' addresses.
 struct Operation {
   enum class Kind : std::uint8_t {
     copy,
@@ -50,14 +50,14 @@ struct Operation {
   void* context = nullptr;
   std::uint64_t generation = 0;
   std::uint64_t earliest_ns = 0;
-  bool is_slow = false;  // by the fault plan: runs when nothing else can, and late
+  bool is_slow = false;  // set by the fault plan: runs only if nothing else can run
   std::unique_ptr<KernelLaunch> launch = {};
   std::shared_ptr<RecordPoint> point = {};
-  Place place = {};                    // of a prefetch
-  CallSite site = {};                  // of what runs users' code
-  std::uint64_t sequence = 0;          // as the checker counts the operations of the stream
-  std::vector<std::byte> staged = {};  // a copy's source, if it was read at once
-  std::uint64_t watch = 0;  // its number among the uses of pageable memory, if it has one
+  Place place = {};                    // target of a prefetch
+  CallSite site = {};                  // call site, for operations that run users' code
+  std::uint64_t sequence = 0;          // sequence number in the checker
+  std::vector<std::byte> staged = {};  // the source of a copy, if it was read at submission
+  std::uint64_t watch = 0;             // the number in the HostWatch, if pageable memory is used
 };
 
 }  // namespace tern::sim

@@ -30,10 +30,11 @@ Result<void> PageTable::try_unreserve(void* address, std::size_t bytes) {
   const std::optional<std::uint64_t> offset = memory_.offset_of(address);
   const auto found = offset ? reservations_.find(*offset) : reservations_.end();
   if (found == reservations_.end() || found->second != bytes) {
-    return bad_range("no reservation. Give back exactly what was reserved", address, bytes);
+    return bad_range("not a whole reservation. Release exactly the range that reserve returned",
+                     address, bytes);
   }
   if (has_mapping(*offset, bytes)) {
-    return bad_range("still mapped in places. Unmap all of it first", address, bytes);
+    return bad_range("still mapped in part. Unmap the whole range first", address, bytes);
   }
   window_.give(*offset - memory_.bytes(), bytes);
   reservations_.erase(found);
@@ -67,7 +68,7 @@ Result<bool> PageTable::try_map(void* address, std::uint64_t handle) {
     return bad_range("not inside one reservation. Reserve addresses first", address, pages.bytes);
   }
   if (has_mapping(*offset, pages.bytes)) {
-    return bad_range("mapped already in places. Unmap what is there first", address, pages.bytes);
+    return bad_range("already mapped in part. Unmap the range first", address, pages.bytes);
   }
   if (Result<void> mapped = memory_.map(*offset, pages.offset, pages.bytes); !mapped) {
     return mapped.failure();
@@ -81,7 +82,8 @@ Result<void> PageTable::check_mapping(const void* address, std::size_t bytes) co
   const std::optional<std::uint64_t> offset = memory_.offset_of(address);
   const auto found = offset ? mappings_.find(*offset) : mappings_.end();
   if (found == mappings_.end() || found->second.bytes != bytes) {
-    return bad_range("no whole mapping. Unmap exactly what was mapped", address, bytes);
+    return bad_range("not one whole mapping. Unmap exactly the range that was mapped", address,
+                     bytes);
   }
   return {};
 }
@@ -107,7 +109,7 @@ Result<void> PageTable::try_set_access(const void* address, std::size_t bytes, P
     ++last;
   }
   if (!offset || covered - *offset != bytes) {
-    return bad_range("not covered by whole mappings. Map it first", address, bytes);
+    return bad_range("not covered by whole mappings. Map the range first", address, bytes);
   }
   for (auto it = first; it != last; ++it) it->second.access = access;
   return {};

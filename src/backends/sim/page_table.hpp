@@ -1,10 +1,9 @@
-// Addresses and pages of a simulated device: what is reserved, what was created, what is mapped
-// where, and who may touch it.
+// Addresses and pages of a simulated device: reservations, pages, mappings and access rights.
 //
-// Reservations are addresses without memory, pages memory without an address. A mapping puts all of
-// one handle's pages at an address, and gives no access; that is said apart. Pages live until their
-// handle is given up and they are mapped nowhere. Refuses what a driver would, with the reason;
-// what the checker has to say of it is the backend's business. Confined.
+// A reservation is addresses without memory; pages are memory without an address. A mapping puts
+// all pages of one handle at an address, without access rights, which are set separately. Pages
+// live until their handle is released and their last mapping ends. Errors of a driver are returned
+// with the reason; the backend reports findings of the checker. Not thread-safe.
 
 #pragma once
 
@@ -24,38 +23,38 @@ class PageTable {
  public:
   static constexpr std::size_t page_bytes = std::size_t{2} << 20;
 
-  /// Takes the pages of the device from `allocator`; addresses lie in the window of `memory`.
+  /// `allocator` provides the pages of the device. Addresses are in the window of `memory`.
   PageTable(AliasMemory& memory, RangeAllocator& allocator, Reuse reuse)
       : memory_(memory), allocator_(allocator), window_(memory.window_bytes(), reuse) {}
 
-  /// Nothing if there are no such addresses left.
+  /// Returns nothing if there are no free addresses.
   [[nodiscard]] std::optional<void*> reserve(std::size_t bytes);
   [[nodiscard]] Result<void> try_unreserve(void* address, std::size_t bytes);
 
-  /// Nothing if there is no such memory left. `handle` is a number that was never one.
+  /// Returns nothing if there is no free memory. `handle` must be a new number.
   [[nodiscard]] bool create(std::size_t bytes, std::uint64_t handle);
-  /// How many bytes the handle stands for; nothing once it was given up.
+  /// Returns the size of the pages of the handle, or nothing after its release.
   [[nodiscard]] std::optional<std::size_t> bytes_of(std::uint64_t handle) const;
   void release(std::uint64_t handle);
 
-  /// True if the pages were mapped before, and so bring their contents along.
+  /// Returns true if the pages were mapped before and so keep their contents.
   [[nodiscard]] Result<bool> try_map(void* address, std::uint64_t handle);
-  /// Is this one whole mapping?
+  /// Returns whether the range is exactly one mapping.
   [[nodiscard]] Result<void> check_mapping(const void* address, std::size_t bytes) const;
   [[nodiscard]] Result<void> try_unmap(void* address, std::size_t bytes);
   [[nodiscard]] Result<void> try_set_access(const void* address, std::size_t bytes,
                                             PageAccess access);
 
-  /// The least that all of the range allows. What is not mapped is somebody else's to judge.
+  /// Returns the access right that the whole range has at least. Unmapped parts are ignored.
   [[nodiscard]] PageAccess access_to(std::uint64_t offset, std::size_t bytes) const;
   struct MappedRange {
     std::uint64_t offset = 0;
     std::size_t bytes = 0;
     std::uint64_t handle = 0;
   };
-  /// The mapping that holds the byte.
+  /// Returns the mapping that contains the byte.
   [[nodiscard]] std::optional<MappedRange> mapping_at(std::uint64_t offset) const;
-  /// Calls visit(handle, bytes) for every handle that was not given up.
+  /// Calls visit(handle, bytes) for every handle that was not released.
   template <class Visit>
   void for_each_handle(Visit visit) const {
     for (const auto& [handle, pages] : pages_) {
@@ -69,7 +68,7 @@ class PageTable {
 
  private:
   struct Pages {
-    std::uint64_t offset = 0;  // in device memory
+    std::uint64_t offset = 0;  // offset in device memory
     std::size_t bytes = 0;
     std::size_t mappings = 0;
     bool is_released = false;
@@ -88,7 +87,7 @@ class PageTable {
   AliasMemory& memory_;
   RangeAllocator& allocator_;
   RangeAllocator window_;
-  std::map<std::uint64_t, std::size_t> reservations_;  // by offset, as all of these
+  std::map<std::uint64_t, std::size_t> reservations_;  // by offset, like all of these
   std::map<std::uint64_t, Mapping> mappings_;
   std::map<std::uint64_t, Pages> pages_;  // by handle
 };

@@ -19,9 +19,9 @@ namespace {
 
 constexpr std::size_t max_file_bytes = 64 * kib;
 constexpr std::size_t max_name_bytes = 63;
-/// A second: far beyond what any call takes, and sums of these do not overflow in a lifetime.
+/// One second: far above the duration of any call, and sums do not overflow.
 constexpr std::uint64_t max_ns = 1'000'000'000;
-/// A petabyte per second. There is no zero: it would divide by it.
+/// One petabyte per second. 0 is not accepted, because it is a divisor.
 constexpr std::uint64_t max_bytes_per_us = 1'000'000'000;
 constexpr std::uint64_t max_processors = 1'000'000;
 
@@ -101,7 +101,7 @@ struct Key {
 };
 constexpr Key keys[] = {
     {"name", "1 to 63 bytes of text", read_name},
-    {"date", "a day such as 2026-11-01", read_date},
+    {"date", "a date such as 2026-11-01", read_date},
     {"memory", "2MiB to 16TiB", read_memory},
     {"processors", "1 to 1000000", read_processors},
     {"launch_ns", latency, read_latency_of<&Profile::launch_ns>},
@@ -114,14 +114,15 @@ constexpr Key keys[] = {
     {"concurrent", "on or off", read_concurrent},
 };
 
-/// Where an error is: texts that may be of any length go in last, and share the room there is.
+/// The position of an error. Texts of any length are the last fields and share the space that is
+/// left.
 struct Position {
   std::string_view file;
   std::uint64_t line = 0;
 
   [[nodiscard]] Failure refuse(const char* sentence, std::string_view key, std::string_view value,
                                const char* accepts) const noexcept {
-    // A long line must not push out the name of the file.
+    // A long line must not displace the name of the file.
     constexpr std::size_t max_key_bytes = 24, max_value_bytes = 32;
     return Failure(ErrorCode::invalid_argument, sentence)
         .with("line", line)
@@ -146,17 +147,17 @@ bool is_text(char c) noexcept {
 
 Failure not_a_file(std::string_view path, const char* why) noexcept {
   return Failure(ErrorCode::file,
-                 "profile '{path}' cannot be read: {why}. Name a text file of at most 64 KiB, or "
-                 "the built-in h200 or small.")
+                 "profile '{path}' cannot be read: {why}. Use a text file of at most 64 KiB, or "
+                 "the built-in profile h200 or small.")
       .with("why", why)
       .with("path", path);
 }
 
-/// Closes what it was given.
+/// Closes the file descriptor.
 class OpenFile {
  public:
   explicit OpenFile(const char* path) noexcept
-      // Without O_NONBLOCK a pipe that nobody writes to would keep us for ever.
+      // Without O_NONBLOCK, opening a pipe without a writer would block for ever.
       : descriptor_(::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   ~OpenFile() {
     if (descriptor_ >= 0) close(descriptor_);
@@ -174,8 +175,8 @@ Result<std::string> try_read_text(std::string_view path) {
   if (file.get() < 0) return not_a_file(path, std::strerror(errno));
   struct stat facts = {};
   if (fstat(file.get(), &facts) != 0) return not_a_file(path, std::strerror(errno));
-  if (!S_ISREG(facts.st_mode)) return not_a_file(path, "it is no regular file");
-  // One byte more than is taken, whatever the size said: files grow, and some say 0.
+  if (!S_ISREG(facts.st_mode)) return not_a_file(path, "it is not a regular file");
+  // Reads one byte more than is accepted, because files grow and some report a size of 0.
   std::string text(max_file_bytes + 1, '\0');
   std::size_t bytes = 0;
   while (bytes < text.size()) {
@@ -195,10 +196,10 @@ Result<std::string> try_read_text(std::string_view path) {
 Profile default_profile() {
   Profile profile;
 #if defined(__SANITIZE_THREAD__)
-  profile.memory_bytes = 256 * mib;  // its shadow leaves few addresses
+  profile.memory_bytes = 256 * mib;  // the shadow of the sanitizer leaves few addresses
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer)
-  profile.memory_bytes = 256 * mib;  // its shadow leaves few addresses
+  profile.memory_bytes = 256 * mib;  // the shadow of the sanitizer leaves few addresses
 #endif
 #endif
   if (profile.memory_bytes == 0) profile.memory_bytes = std::size_t{141} << 30;
@@ -215,8 +216,9 @@ Result<Profile> try_parse_profile(std::string_view text, std::string_view file) 
     const std::string_view whole = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     if (!std::ranges::all_of(whole, is_text)) {
-      return at.refuse("line {line} of profile '{file}' is not text. Profiles take {accepts}.", "",
-                       "", "lines of key = value");
+      return at.refuse(
+          "line {line} of profile '{file}' is not text. A profile consists of {accepts}.", "", "",
+          "lines 'key = value'");
     }
     const std::string_view line = trimmed(whole.substr(0, whole.find('#')));
     if (line.empty()) continue;
@@ -224,29 +226,30 @@ Result<Profile> try_parse_profile(std::string_view text, std::string_view file) 
     const std::size_t equals = line.find('=');
     const std::string_view name = trimmed(line.substr(0, equals));
     if (equals == line.npos || name.empty()) {
-      return at.refuse("line {line} of profile '{file}' has '{value}'. Profiles take {accepts}.",
-                       "", line, "lines of key = value");
+      return at.refuse(
+          "line {line} of profile '{file}' is '{value}'. A profile consists of {accepts}.", "",
+          line, "lines 'key = value'");
     }
     const std::string_view value = trimmed(line.substr(equals + 1));
     const auto* key = std::ranges::find(keys, name, &Key::name);
     if (key == std::end(keys)) {
       return at.refuse(
-          "line {line} of profile '{file}' sets '{name}' to '{value}', and there is no such key. "
-          "Use {accepts}: name, date, memory, processors, concurrent, launch_ns, copy_ns, call_ns, "
+          "line {line} of profile '{file}' sets '{name}' to '{value}', but the key is unknown. Use "
+          "{accepts}: name, date, memory, processors, concurrent, launch_ns, copy_ns, call_ns, "
           "submit_ns, slow_ns, link_bytes_per_us, memory_bytes_per_us.",
-          name, value, "a key of profiles");
+          name, value, "a key of a profile");
     }
     bool& has_been_set = is_set[key - std::begin(keys)];
     if (has_been_set) {
       return at.refuse(
-          "line {line} of profile '{file}' sets {name} to '{value}', and it was set before. Keep "
-          "{accepts}.",
-          name, value, "one line of each key");
+          "line {line} of profile '{file}' sets {name} to '{value}', but an earlier line has set "
+          "it. Keep {accepts}.",
+          name, value, "one line per key");
     }
     if (value.empty() || !key->read(profile, value)) {
       return at.refuse(
-          "line {line} of profile '{file}' sets {name} to '{value}', which it does not take. It "
-          "takes {accepts}.",
+          "line {line} of profile '{file}' sets {name} to '{value}', which is not accepted. "
+          "Accepted: {accepts}.",
           name, value, key->accepts);
     }
     has_been_set = true;
@@ -257,7 +260,7 @@ Result<Profile> try_parse_profile(std::string_view text, std::string_view file) 
 Result<Profile> try_load_profile(std::string_view name_or_path) {
   if (name_or_path.empty() || name_or_path == "h200") return default_profile();
   if (name_or_path == "small") {
-    // Fits wherever tests run, and its link is slow enough that a copy that need not be shows.
+    // Small enough for every test machine, with a link slow enough that an unnecessary copy shows.
     return Profile{.name = "small simulated device",
                    .memory_bytes = 256 * mib,
                    .processors = 8,

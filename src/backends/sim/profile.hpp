@@ -1,4 +1,4 @@
-// What kind of device is simulated: its size, and what things cost in virtual time.
+// The simulated hardware: its size, and the costs of operations in virtual time.
 //
 // A profile is built in and has a name, or it is a text file:
 //
@@ -8,9 +8,9 @@
 //   memory = 141GiB
 //   link_bytes_per_us = 55000
 //
-// One key a line; '#' begins a comment, and blank lines say nothing. A key that is left out keeps
-// the value of the built-in profile h200. Anything else is refused with file, line, key, value and
-// what the key takes; nothing is half-read. A regular value type; the functions keep no state.
+// One key per line; '#' begins a comment, and blank lines are ignored. A missing key keeps the
+// value of the built-in profile h200. Anything else is an error, which names the file, line, key,
+// value and what the key accepts. A regular value type; the functions have no state.
 
 #pragma once
 
@@ -25,16 +25,16 @@ namespace tern::sim {
 
 struct Profile {
   std::string name = "simulated device";
-  std::string date = {};  // when the numbers were measured, as 2026-11-01
+  std::string date = {};  // date of the measurements, such as 2026-11-01
   std::size_t memory_bytes = 0;
   std::uint32_t processors = 132;
-  // An operation takes latency + bytes / bandwidth, in whole nanoseconds. All are bounded such that
-  // this fits in 64 bits whatever is copied.
+  // An operation takes latency + bytes / bandwidth, in whole nanoseconds. The bounds ensure that
+  // this fits in 64 bits for any size.
   std::uint64_t launch_ns = 4'400;
   std::uint64_t copy_ns = 2'700;
   std::uint64_t call_ns = 2'300;
   std::uint64_t submit_ns = 400;
-  std::uint64_t slow_ns = 1'000'000;  // what the fault `slow` delays a stream by
+  std::uint64_t slow_ns = 1'000'000;  // delay of a stream by the fault `slow`
   std::uint64_t link_bytes_per_us = 55'000;
   std::uint64_t memory_bytes_per_us = 2'100'000;
   bool concurrent_managed = true;
@@ -42,19 +42,19 @@ struct Profile {
   friend bool operator==(const Profile&, const Profile&) = default;
 };
 
-/// The least and the most memory a simulated device may have.
+/// The minimum and maximum memory of a simulated device.
 inline constexpr std::size_t min_memory_bytes = std::size_t{2} << 20;
 inline constexpr std::size_t max_memory_bytes = std::size_t{1} << 44;
 
-/// An H200: 141 GiB behind PCIe 5. Thread sanitizers leave a process few addresses, so there it has
-/// 1 GiB.
+/// An H200 with 141 GiB behind PCIe 5. Under ThreadSanitizer, which leaves few addresses, it has 1
+/// GiB.
 [[nodiscard]] Profile default_profile();
 
-/// The text of a profile; `file` is what errors call it. Refused with invalid_argument.
+/// Parses a profile; `file` is its name in errors. Fails with invalid_argument.
 [[nodiscard]] Result<Profile> try_parse_profile(std::string_view text, std::string_view file);
 
-/// A built-in profile by its name (h200, small), or one from a file of at most 64 KiB. Empty: the
-/// default. Refused with invalid_argument, or file if there is none that can be read.
+/// Loads a built-in profile (h200, small), or a file of at most 64 KiB. An empty name means the
+/// default. Fails with invalid_argument, or with file if the file cannot be read.
 [[nodiscard]] Result<Profile> try_load_profile(std::string_view name_or_path);
 
 }  // namespace tern::sim

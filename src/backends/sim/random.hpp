@@ -1,7 +1,7 @@
-// Random numbers that are the same everywhere: from one seed, a stream of its own per purpose.
+// Random numbers that are the same on every platform: one sequence per seed and purpose.
 //
-// The seed is hashed before use. With a plain counter, neighbouring seeds would give shifted copies
-// of one sequence, and a hundred seeds would try the same thing a hundred times.
+// The seed is hashed first. Otherwise adjacent seeds would give shifted copies of one sequence, and
+// a hundred seeds would test the same thing a hundred times.
 
 #pragma once
 
@@ -18,7 +18,7 @@ enum class Purpose : std::uint64_t { schedule = 1, coins, faults, fill, program 
   return x ^ (x >> 31);
 }
 
-/// Folds a value, or a text, into a hash of what came before.
+/// Combines a value or a text with a hash.
 [[nodiscard]] constexpr std::uint64_t mix_in(std::uint64_t state, std::uint64_t value) noexcept {
   return hash(state ^ (value + 0x9e3779b97f4a7c15u + (state << 6)));
 }
@@ -33,9 +33,10 @@ class Random {
       : state_(hash(hash(seed + step) + static_cast<std::uint64_t>(purpose) * step)) {}
 
   constexpr std::uint64_t next() noexcept { return hash(state_ += step); }
-  /// Uniform below `bound`, which is small beside 2^64; integers only.
+  /// Returns a uniform number below `bound`, which must be small compared to 2^64. Uses integers
+  /// only.
   constexpr std::uint64_t below(std::uint64_t bound) noexcept { return next() % bound; }
-  /// True with probability percent / 100.
+  /// Returns true with probability percent / 100.
   constexpr bool chance(std::uint64_t percent) noexcept { return below(100) < percent; }
 
  private:

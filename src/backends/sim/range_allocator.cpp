@@ -6,7 +6,7 @@
 namespace tern::sim {
 namespace {
 
-/// How many freed ranges are remembered in their order; older ones are found by address.
+/// How many freed ranges are kept in order; older ones are found by address.
 constexpr std::size_t recent_ranges = 64;
 
 }  // namespace
@@ -34,14 +34,15 @@ std::optional<std::uint64_t> RangeAllocator::take(std::uint64_t bytes, std::uint
   alignment = std::max(alignment, granule);
   if (reuse_ == Reuse::hostile) {
     for (std::size_t i = recent_.size(); i > 0; --i) {
-      // A freed range may have been joined with its neighbours: look for whoever holds it now.
+      // A freed range may have been joined with its neighbours: find the range that contains it
+      // now.
       Range& freed = recent_[i - 1];
       auto range = free_.upper_bound(freed.begin);
       if (range == free_.begin()) continue;
       --range;
       const std::optional<std::uint64_t> offset = cut(range, bytes, alignment, freed.begin);
       if (!offset) continue;
-      // What is left of it was freed no earlier than before.
+      // The rest of the range counts as freed at the same time.
       freed.begin = *offset + bytes;
       if (freed.begin >= freed.end)
         recent_.erase(recent_.begin() + static_cast<std::ptrdiff_t>(i - 1));
@@ -59,7 +60,7 @@ std::optional<std::uint64_t> RangeAllocator::take(std::uint64_t bytes, std::uint
 void RangeAllocator::give(std::uint64_t offset, std::uint64_t bytes) {
   bytes = rounded(bytes);
   used_ -= bytes;
-  // One entry per range: a block that comes and goes must not push out all others.
+  // One entry per range, so that a block that is freed repeatedly does not displace all others.
   std::erase_if(recent_, [&](const Range& freed) {
     return freed.begin >= offset && freed.begin < offset + bytes;
   });

@@ -1,9 +1,8 @@
-// Hands out ranges of an address space, and takes them back: the simulated driver's allocator.
+// The simulated driver's allocator: allocates and frees ranges of an address space.
 //
-// Hostile, it hands out the most recently freed range that fits, so that a reuse too early happens
-// at the first opportunity. Friendly, it hands out no byte twice until nothing fits behind
-// those it has handed out.
-// Computes with offsets and touches no memory. Confined.
+// In hostile mode it returns the most recently freed range that fits, so that premature reuse shows
+// at the first opportunity. In friendly mode it reuses no byte until there is no fresh range left
+// that fits. Computes with offsets and accesses no memory. Not thread-safe.
 
 #pragma once
 
@@ -25,8 +24,8 @@ class RangeAllocator {
   [[nodiscard]] std::uint64_t free_bytes() const noexcept { return total_ - used_; }
   [[nodiscard]] std::uint64_t total_bytes() const noexcept { return total_; }
 
-  /// An aligned range; nothing if none of that size is free. Bytes are rounded up to the
-  /// alignment's smaller cousin, 512, as drivers do.
+  /// Returns an aligned range, or nothing if no range of this size is free. Sizes are rounded up to
+  /// 512 bytes, as drivers do.
   [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t bytes, std::uint64_t alignment);
   void give(std::uint64_t offset, std::uint64_t bytes);
 
@@ -43,12 +42,12 @@ class RangeAllocator {
   const Reuse reuse_;
   const std::uint64_t total_;
   std::uint64_t used_ = 0;
-  std::uint64_t fresh_ = 0;  // nothing at or above it was ever handed out
+  std::uint64_t fresh_ = 0;  // nothing at or above it was ever allocated
   Free free_;
   struct Range {
     std::uint64_t begin, end;
   };
-  std::vector<Range> recent_;  // what is left of freed ranges, the newest last
+  std::vector<Range> recent_;  // the rests of freed ranges, newest last
 };
 
 }  // namespace tern::sim

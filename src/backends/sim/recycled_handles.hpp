@@ -1,5 +1,5 @@
-// Gives out handles that are used again at once, as a driver's are: whoever keeps one beyond the
-// end of its object soon holds another's.
+// Handles that are reused immediately, like those of a driver: a handle that is used after the end
+// of its object soon refers to another object.
 
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace tern::sim {
 
-/// Values by handle. Handles of one table lie `stride` apart from its base, so that those of two
-/// tables never agree. Whoever looks one up keeps it alive until done. Thread-safe.
+/// Values by handle. The handles of one table are `stride` apart, starting at its base, so those of
+/// two tables never coincide. A lookup keeps the value alive. Thread-safe.
 template <class Value>
 class RecycledHandles {
  public:
@@ -21,7 +21,7 @@ class RecycledHandles {
 
   explicit RecycledHandles(std::uintptr_t base) noexcept : base_(base) {}
 
-  /// The handle given back last, if there is one.
+  /// Returns the most recently removed handle, if there is one.
   [[nodiscard]] std::uintptr_t add(std::shared_ptr<Value> value) {
     const std::lock_guard lock(mutex_);
     free_.reserve(values_.size() + 1);
@@ -34,12 +34,12 @@ class RecycledHandles {
     values_[slot] = std::move(value);
     return base_ + slot * stride;
   }
-  /// Null for what is no handle now.
+  /// Returns null for an invalid handle.
   [[nodiscard]] std::shared_ptr<Value> find(std::uintptr_t handle) const noexcept {
     const std::lock_guard lock(mutex_);
     return is_slot(handle) ? values_[(handle - base_) / stride] : nullptr;
   }
-  /// What it was; null as above.
+  /// Removes a handle and returns its value, or null for an invalid handle.
   std::shared_ptr<Value> remove(std::uintptr_t handle) noexcept {
     const std::lock_guard lock(mutex_);
     if (!is_slot(handle)) return nullptr;
@@ -49,7 +49,7 @@ class RecycledHandles {
   }
   template <class Predicate>
   void remove_if(Predicate is_gone) {
-    std::vector<std::shared_ptr<Value>> gone;  // their destructors run unlocked
+    std::vector<std::shared_ptr<Value>> gone;  // destroyed without the lock
     const std::lock_guard lock(mutex_);
     for (std::size_t slot = 0; slot < values_.size(); ++slot) {
       if (!values_[slot] || !is_gone(*values_[slot])) continue;

@@ -8,10 +8,10 @@
 namespace tern::sim {
 namespace {
 
-/// A program with more wrong lines than these is told that there are more.
+/// After this many lines, a final message says that further findings are not printed.
 constexpr std::size_t max_reports = 100;
 
-/// What makes two findings one: the code and the line, or all of it where the line is not known.
+/// The key of a finding: the code and the line, or the whole text if the line is unknown.
 std::string key_of(const Finding& finding) {
   if (!finding.site.is_known()) return finding.text();
   return fmt::format("{} {}:{} {}", code_text(finding.code), finding.site.file, finding.site.line,
@@ -33,11 +33,11 @@ void ReportPrinter::print(const Finding& finding) noexcept {
     if (printed_.size() > max_reports || !printed_.insert(key_of(finding)).second) return;
     if (printed_.size() > max_reports) {
       return write_all(
-          "tern: more findings follow that are not printed; sim::findings() has them\n");
+          "tern: further findings are not printed; sim::findings() returns all of them\n");
     }
     write_all(finding.text());
   } catch (const std::bad_alloc&) {
-    write_all("tern: a finding could not be printed for want of memory; sim::findings() has it\n");
+    write_all("tern: the host had no memory to print a finding; sim::findings() returns it\n");
   }
 }
 

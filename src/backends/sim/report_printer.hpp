@@ -1,8 +1,8 @@
-// Reports on standard error: the one way to be heard when an exception is swallowed, a destructor
-// may not throw, or the process crashes before anybody catches.
+// Prints findings to standard error, because an exception may be swallowed, a destructor must not
+// throw, and the process may crash before it catches one.
 //
-// A line of the program that is wrong is reported once, however often it runs. Confined, like the
-// world it belongs to.
+// A faulty line is reported once, however often it runs. Not thread-safe, like the simulation it
+// belongs to.
 
 #pragma once
 
@@ -20,7 +20,7 @@ class ReportPrinter {
   void print(const Finding& finding) noexcept;
 
  private:
-  std::set<std::string> printed_;  // codes and lines
+  std::set<std::string> printed_;  // printed codes and lines
 };
 
 }  // namespace tern::sim

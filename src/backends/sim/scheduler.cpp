@@ -5,7 +5,7 @@
 namespace tern::sim {
 namespace {
 
-/// Shares that found the most mistakes when each policy was measured alone.
+/// Shares of the policies in `mix`, by the number of errors that each policy found on its own.
 Policy resolve(Policy policy, Random& random) {
   if (policy != Policy::mix) return policy;
   const std::uint64_t dice = random.below(100);
@@ -15,9 +15,10 @@ Policy resolve(Policy policy, Random& random) {
   return dice < 90 ? Policy::skewed : Policy::random;
 }
 
-/// Steps over which pct spreads its changes: about the length of the programs it is used on.
+/// The number of steps over which pct spreads its priority changes: about the length of the test
+/// programs.
 constexpr std::uint64_t pct_horizon = 1000;
-/// Streams among which stall-one chooses its victim.
+/// The number of streams among which stall-one chooses its victim.
 constexpr std::uint64_t stall_candidates = 4;
 
 }  // namespace
@@ -33,7 +34,7 @@ Scheduler::Scheduler(Policy policy, unsigned pct_depth, std::uint64_t seed, Deci
 std::uint64_t& Scheduler::drawn(std::size_t actor) {
   const std::size_t slot = actor == host ? 0 : actor + 1;
   while (drawn_.size() <= slot) {
-    // Priorities far above those that dropping hands out; weights 8^0 to 8^4.
+    // Initial priorities are far above those of dropped streams. Weights are 8^0 to 8^4.
     drawn_.push_back(policy_ == Policy::pct ? 2'000'000 + random_.next() % (1u << 30)
                                             : std::uint64_t{1} << (3 * random_.below(5)));
   }
@@ -81,7 +82,7 @@ std::size_t Scheduler::pick_weighted(std::span<const std::size_t> ready, bool ma
 }
 
 std::size_t Scheduler::pick_by_priority(std::span<const std::size_t> ready, bool may_pick_host) {
-  // Values, not references: drawing for a new stream moves the others.
+  // Values and not references, because adding a stream reallocates the vector.
   std::size_t best = may_pick_host ? host : ready.front();
   std::uint64_t highest = drawn(best);
   for (const std::size_t stream : ready) {

@@ -1,7 +1,8 @@
-// The scheduler decides who runs next: the host, or one of the streams whose head can run.
+// The scheduler decides what runs next: the host, or a stream whose first operation can run.
 //
-// Every choice comes from the seed, so a run repeats. The checker does not care about any of this;
-// schedules matter where wrong bytes or control flow that depends on timing should show. Confined.
+// All choices come from the seed, so a run can be repeated. The checker's findings do not depend on
+// the schedule; schedules matter for wrong bytes and for control flow that depends on timing. Not
+// thread-safe.
 
 #pragma once
 
@@ -20,18 +21,17 @@ class Scheduler {
  public:
   static constexpr std::size_t host = static_cast<std::size_t>(-1);
 
-  /// With a log, every choice is its. Of the policies only lazy then means anything: the host goes
-  /// first without a choice.
+  /// With a log, the log makes every choice. Of the policies, only lazy has an effect then: the
+  /// host always goes first.
   Scheduler(Policy policy, unsigned pct_depth, std::uint64_t seed,
             DecisionLog* decisions = nullptr);
 
-  /// The policy in force: never `mix`, which the seed has resolved by now.
+  /// Returns the policy in force, never `mix`: the seed has selected one.
   [[nodiscard]] Policy policy() const noexcept { return policy_; }
-  /// Does the host always go first, so that nobody needs to ask?
+  /// Returns whether the host always goes first.
   [[nodiscard]] bool prefers_host() const noexcept { return policy_ == Policy::lazy; }
 
-  /// One of `ready`, sorted stream indices, or `host` if that may be chosen. There is always
-  /// somebody to choose.
+  /// Returns one of `ready`, which are sorted stream indices, or `host` if it may be chosen.
   [[nodiscard]] std::size_t pick(std::span<const std::size_t> ready, bool may_pick_host);
 
  private:
@@ -40,14 +40,14 @@ class Scheduler {
   [[nodiscard]] std::size_t pick_by_priority(std::span<const std::size_t> ready,
                                              bool may_pick_host);
   [[nodiscard]] std::size_t pick_unstalled(std::span<const std::size_t> ready, bool may_pick_host);
-  /// Slot 0 is the host's, slot i + 1 that of stream i. New ones are drawn as they appear.
+  /// Slot 0 is the host, slot i + 1 is stream i. New slots are drawn on demand.
   std::uint64_t& drawn(std::size_t actor);
 
   Policy policy_;
   Random random_;
   DecisionLog* const decisions_;
   std::vector<std::uint64_t> drawn_;       // weights or priorities
-  std::vector<std::uint64_t> drop_steps_;  // pct: when the running actor falls behind all others
+  std::vector<std::uint64_t> drop_steps_;  // pct: when the running actor drops below all others
   std::uint64_t step_ = 0;
   std::uint64_t lowest_ = 1'000'000;
   std::size_t stalled_;

@@ -15,7 +15,7 @@
 namespace tern::sim {
 namespace {
 
-/// The simulated devices behind a CUDA device, if that is what it was opened with.
+/// Returns the simulated devices behind a CUDA device with the fake driver.
 std::shared_ptr<FakeDriverState> driver_behind(const Device& device) {
   if (device.info().backend != "cuda") return nullptr;
   const Result<DeviceSpec> spec = try_parse_device_spec(device.spec());
@@ -30,16 +30,16 @@ World& require_world(const Device& device) {
   }
   if (world == nullptr) {
     raise(Failure(ErrorCode::invalid_device,
-                  "'{spec}' is not a simulated device. Open one with sim::open() or as 'sim'.")
+                  "'{spec}' is not a simulated device. Open a device with sim::open() or as 'sim'.")
               .with("spec", device.spec()));
   }
   return *world;
 }
 
-/// Each needs addresses for twice its memory.
+/// Each device needs addresses for twice its memory.
 constexpr unsigned max_peers = 64;
 
-/// Keeps tags apart from events, which the checker numbers in the same row.
+/// Separates tags from events, which the checker numbers in the same space.
 constexpr std::uint64_t tag_bit = std::uint64_t{1} << 63;
 
 std::vector<Device> open_in(const std::shared_ptr<World>& world, unsigned count) {
@@ -56,12 +56,13 @@ void access(const Device& device, TouchKind kind, const void* address, std::size
   const Entry entry = world.enter("host access", site).value();
   if (bytes == 0) return;
   if (address == nullptr) {
-    raise(Failure(ErrorCode::invalid_argument,
-                  "an access to {bytes} at address 0 was announced. Name the memory that is used.",
-                  site)
-              .with("name", "address")
-              .with("value", std::uint64_t{0})
-              .with_bytes("bytes", bytes));
+    raise(
+        Failure(ErrorCode::invalid_argument,
+                "an access to {bytes} at address 0 was announced. Pass the address of the memory.",
+                site)
+            .with("name", "address")
+            .with("value", std::uint64_t{0})
+            .with_bytes("bytes", bytes));
   }
   if (Result<void> judged = world.judge_host_access(address, bytes, kind, site); !judged) {
     raise(Failure(judged.failure()).at(site));
@@ -76,7 +77,7 @@ std::vector<Device> open_peers(const Options& options, unsigned count) {
   check_options(options).value();
   if (count == 0 || count > max_peers) {
     raise(Failure(ErrorCode::invalid_argument,
-                  "{value} devices cannot be opened together: 1 to {max} can.")
+                  "{value} devices cannot be opened together: the number must be 1 to {max}.")
               .with("name", "count")
               .with("value", count)
               .with("max", max_peers));
@@ -101,12 +102,13 @@ Exploration for_every_schedule(const Options& options, std::uint64_t max_runs,
     }
     ++done.runs;
     if (!decisions.is_repeatable()) {
-      raise(Failure(ErrorCode::invalid_argument,
-                    "run {run} came to other choices than the one before on the same way: the body "
-                    "does not do the same every time. Take what it depends on from outside.")
-                .with("name", "body")
-                .with("value", "different from run to run")
-                .with("run", done.runs));
+      raise(
+          Failure(ErrorCode::invalid_argument,
+                  "run {run} made other choices than the run before it in the same schedule: the "
+                  "body is not deterministic. Move its random or timed inputs outside of the body.")
+              .with("name", "body")
+              .with("value", "different from run to run")
+              .with("run", done.runs));
     }
     done.is_complete = !decisions.advance();
   }
@@ -146,7 +148,7 @@ std::uint64_t hold(StreamRef stream) {
   return world.hold(native.value - 1);
 }
 
-void let_go(const Device& device, std::uint64_t hold) {
+void resume(const Device& device, std::uint64_t hold) {
   World& world = require_world(device);
   const Entry entry = world.enter("a knob").value();
   world.let_go(hold);
@@ -188,8 +190,8 @@ std::optional<Place> residence(const Device& device, const void* address) {
   const auto offset = world.host().managed_offset(address);
   if (!offset) {
     raise(Failure(ErrorCode::invalid_argument,
-                  "the address {value} is not in managed memory of the simulated device. Ask for "
-                  "what allocate(MemoryKind::managed) returned.")
+                  "the address {value} is not in managed memory of the simulated device. Use an "
+                  "address that allocate(MemoryKind::managed) returned.")
               .with("name", "address")
               .with("value", reinterpret_cast<std::uintptr_t>(address), Unit::hex));
   }
@@ -214,11 +216,11 @@ std::uint64_t save_trace(const Device& device, const std::string& path) {
   std::optional<TraceWriter>& trace = world.trace();
   if (!trace || trace->bytes().empty()) {
     raise(Failure(ErrorCode::invalid_argument,
-                  "no trace was kept in memory. Open the device with '{name}'.")
+                  "the device kept no trace in memory. Open the device with the option '{name}'.")
               .with("name", "trace_memory_bytes"));
   }
   trace->write({.kind = RecordKind::shutdown});
-  // A trace cut short at its limit says so itself.
+  // A trace that was cut at its limit records that itself.
   static_cast<void>(trace->close());
   const FileLimitSignal blocked;
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
@@ -252,7 +254,7 @@ std::uint64_t calls(const Device& device, std::string_view fault_class) {
       names += fmt::format("{}{}", i == 0 ? "" : ", ", name(static_cast<FaultClass>(i)));
     }
     raise(Failure(ErrorCode::invalid_argument,
-                  "'{value}' is no class of calls. The classes are {accepts}.")
+                  "'{value}' is not a class of calls. The classes are {accepts}.")
               .with("name", "fault_class")
               .with("accepts", names)
               .with("value", fault_class));

@@ -48,11 +48,10 @@ std::size_t index_of(NativeStream stream) noexcept { return stream.value - 1; }
 SimEvent& event_of(NativeEvent event) noexcept { return *reinterpret_cast<SimEvent*>(event.value); }
 
 Failure not_live(const void* address) noexcept {
-  return Failure(
-             ErrorCode::use_after_free,
-             "address {address} is not that of a live allocation of the simulated device. It was "
-             "freed before, or belongs to somebody else; free each block once, by the address it "
-             "was given at.")
+  return Failure(ErrorCode::use_after_free,
+                 "{address} is not the address of a live allocation of the simulated device. The "
+                 "block was freed before, or has another owner. Free each block once, by the "
+                 "address that allocate returned.")
       .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex);
 }
 
@@ -84,7 +83,6 @@ class SimBackend final : public Backend, public HostOrder {
   }
 
   // --- Memory
-  // -------------------------------------------------------------------------------------
 
   Result<void*> allocate(MemoryKind kind, std::size_t bytes, std::size_t alignment, CallSite site,
                          Tag tag) noexcept override {
@@ -97,7 +95,7 @@ class SimBackend final : public Backend, public HostOrder {
       return begun.failure();
     }
     const std::uint64_t generation = world_->next_generation();
-    // Managed memory moves by the page, so no two blocks share one.
+    // Managed memory migrates by page, so no two blocks share a page.
     if (kind == MemoryKind::managed) alignment = std::max(alignment, ManagedPages::page_bytes);
     Result<void*> address = is_host ? world_->host().allocate(bytes, alignment, kind, generation)
                                     : take(bytes, alignment, generation);
@@ -134,8 +132,8 @@ class SimBackend final : public Backend, public HostOrder {
       world_->note_bad_free({.kind = RecordKind::host_access, .site = site}, address);
       return not_live(address);
     }
-    // A driver may wait for the device here. One that is trusted to do so does.
-    if (!device().loss && world_->options().credit_implicit == CreditImplicit::documented) {
+    // A driver may wait for the device here; with implicit_sync=documented it does.
+    if (!device().loss && world_->options().implicit_sync == ImplicitSync::documented) {
       if (Result<void> waited = world_->wait_for_all(index_); !waited) return waited;
     } else if (world_->flip(4) == 1) {
       world_->run_all(index_);
@@ -239,8 +237,8 @@ class SimBackend final : public Backend, public HostOrder {
     operation.destination = address;
     operation.bytes = block->bytes;
     operation.generation = block->generation;
-    // The driver hands the range out again only to work that comes behind this: at once to the same
-    // stream, to others when it has been passed.
+    // The driver reuses the range only for later work: immediately on the same stream, and on other
+    // streams after the stream has passed the free.
     const std::uint64_t offset = *device().memory->offset_of(address);
     device().pending.push_back(
         {index_of(submission.stream), offset, block->bytes, block->generation});
@@ -250,7 +248,6 @@ class SimBackend final : public Backend, public HostOrder {
   }
 
   // --- Virtual memory
-  // -----------------------------------------------------------------------------
 
   Result<void*> reserve(std::size_t bytes) noexcept override {
     const Result<Entry> entry = world_->enter("reserve");
@@ -298,8 +295,8 @@ class SimBackend final : public Backend, public HostOrder {
     if (!bytes) return unknown(pages, "map");
     const Result<bool> mapped = device().pages->try_map(address, pages.value);
     if (!mapped) return mapped.failure();
-    // To the checker a mapping is born at its address. Pages that come from elsewhere bring their
-    // contents along.
+    // For the checker, a mapping is an allocation at its address. Pages that were mapped before
+    // keep their contents.
     note_host(TouchKind::allocate, OperationKind::allocate, address, *bytes);
     if (*mapped) note_host(TouchKind::write, OperationKind::copy, address, *bytes);
     return {};
@@ -331,7 +328,6 @@ class SimBackend final : public Backend, public HostOrder {
   }
 
   // --- Copies and fills
-  // ---------------------------------------------------------------------------
 
   Result<void> copy(const Submission& submission, void* destination, const void* source,
                     std::size_t bytes) noexcept override {
@@ -394,14 +390,14 @@ class SimBackend final : public Backend, public HostOrder {
                               const void* source, std::size_t bytes) noexcept override {
     if (world_of(peer) != world_.get()) {
       return Failure(ErrorCode::device_mismatch,
-                     "'{a}' and '{b}' are simulated apart, and not peers. Open both from the "
-                     "catalog, or with open_peers().")
+                     "'{a}' and '{b}' belong to different simulations and are not peers. Open both "
+                     "from the catalog, or with open_peers().")
           .with("a", info_.spec)
           .with("b", peer.info().spec);
     }
     const Result<Entry> entry = world_->enter("copy_from_peer", submission.site);
     if (!entry) return entry.failure();
-    // What a lost device held is lost with it.
+    // The memory of a lost device is lost.
     if (const auto& loss = static_cast<SimBackend&>(peer).device().loss) return *loss;
     return queue_copy(submission, destination, source, bytes, "copy_from_peer", Crossing::copies);
   }
@@ -439,7 +435,6 @@ class SimBackend final : public Backend, public HostOrder {
   }
 
   // --- Streams and events
-  // -------------------------------------------------------------------------
 
   NativeStream default_stream() noexcept override { return {device().default_stream + 1}; }
 
@@ -483,7 +478,7 @@ class SimBackend final : public Backend, public HostOrder {
     const Result<Entry> entry = world_->enter("synchronize");
     if (!entry) return entry.failure();
     if (Result<void> begun = begin(FaultClass::sync, "synchronize"); !begun) return begun;
-    if (Result<void> waited = wait_and_know(index_of(stream)); !waited) return waited;
+    if (Result<void> waited = wait_and_acquire(index_of(stream)); !waited) return waited;
     return world_->take_failure_of_work();
   }
 
@@ -534,11 +529,11 @@ class SimBackend final : public Backend, public HostOrder {
   }
 
   Result<void> wait(const Submission& submission, NativeEvent native) noexcept override {
-    // Its numbers mean nothing here: neither to the streams nor to the checker.
+    // Streams and sequence numbers of another simulation mean nothing in this one.
     if (native.value != 0 && event_of(native).world != world_.get()) {
       return Failure(ErrorCode::device_mismatch,
-                     "'{a}' cannot wait for a device that is simulated apart from it. Open both "
-                     "from the catalog with the same options, or with open_peers().")
+                     "'{a}' cannot wait for a device of another simulation. Open both from the "
+                     "catalog with the same options, or with open_peers().")
           .with("a", info_.spec);
     }
     const Result<Entry> entry = world_->enter("wait", submission.site);
@@ -618,7 +613,6 @@ class SimBackend final : public Backend, public HostOrder {
   }
 
   // --- Managed memory
-  // -----------------------------------------------------------------------------
 
   Result<void> prefetch(const Submission& submission, void* address, std::size_t bytes,
                         Place destination) noexcept override {
@@ -650,7 +644,7 @@ class SimBackend final : public Backend, public HostOrder {
       return known;
     }
     if (Result<void> begun = begin(submission, FaultClass::copy, "discard"); !begun) return begun;
-    // Whoever uses the bytes meanwhile races with it, as with one who writes them.
+    // A concurrent use of the bytes is a race, as with a write.
     std::vector<Touch>& touches = world_->scratch();
     world_->add_touch(touches, TouchKind::write, address, bytes);
     if (Result<void> judged = judge(submission, OperationKind::fill, touches); !judged) {
@@ -694,7 +688,6 @@ class SimBackend final : public Backend, public HostOrder {
   }
 
   // --- Kernels
-  // ------------------------------------------------------------------------------------
 
   Result<NativeKernel> load_kernel(const KernelSource& source) noexcept override {
     const Result<Entry> entry = world_->enter("load_kernel");
@@ -707,7 +700,7 @@ class SimBackend final : public Backend, public HostOrder {
           kernels_.add({std::string(source.entry), source.body, source.context})};
       if (kernel.value != 0) return kernel;
     } catch (const std::bad_alloc&) {
-      // Said below, with the other case.
+      // Reported below, with the other case.
     }
     return Failure(ErrorCode::out_of_memory,
                    "the host could not allocate memory for a kernel. Free host memory.");
@@ -749,14 +742,13 @@ class SimBackend final : public Backend, public HostOrder {
   }
 
   // --- Facts from pools and from the host
-  // ---------------------------------------------------------------------------
 
   Result<void> note_host_access(const void* address, std::size_t bytes, Access access,
                                 CallSite site) noexcept override {
     const auto entered = world_->enter("host access", site);
     if (!entered) return entered.failure();
     if (access == Access::discard && world_->locate(address)) {
-      // The host writes no memory of a device: these bytes are what they are, and may be read.
+      // The host does not write device memory: the bytes count as written and may be read.
       std::vector<Touch>& touches = world_->scratch();
       world_->add_touch(touches, TouchKind::write, address, bytes, true);
       return world_->judge({.kind = RecordKind::host_access, .touches = touches, .site = site});
@@ -773,7 +765,6 @@ class SimBackend final : public Backend, public HostOrder {
   }
 
   // --- HostOrder
-  // ----------------------------------------------------------------------------------
 
   void note_seen_done(std::uint32_t slot) noexcept override {
     note_edge(RecordKind::release_edge, slot);
@@ -783,7 +774,7 @@ class SimBackend final : public Backend, public HostOrder {
   }
   void note_known_done(std::uint32_t slot, Backend& waiter,
                        const Submission& submission) noexcept override {
-    // A world apart has other numbers; there its submitter is all that can know.
+    // Another simulation has other numbers, so only its own host thread knows the order.
     if (&static_cast<SimBackend&>(waiter).world() != world_.get()) return note_known_done(slot);
     if (!counts_threads()) return;
     const Result<Entry> entry = world_->enter("note");
@@ -805,7 +796,7 @@ class SimBackend final : public Backend, public HostOrder {
     const auto begun = world_->begin(index_, fault_class, call, 0, index_of(submission.stream));
     return begun ? Result<void>() : Result<void>(begun.failure());
   }
-  /// What a lost device is given back is only taken out of the books.
+  /// Freeing memory of a lost device only updates the records.
   Result<void> begin_release(const char* call) {
     if (!device().loss) return begin(FaultClass::release, call);
     world_->learn_of_loss(index_);
@@ -846,22 +837,22 @@ class SimBackend final : public Backend, public HostOrder {
       world_->submit(stream, std::move(operation));
       return {};
     }
-    // With pageable memory a driver may return when it likes: after the copy, after reading its
-    // source, or at once. Nobody may rely on any of them.
+    // For pageable memory a driver may return after the copy, after reading the source, or
+    // immediately. Programs must not rely on any of them.
     enum Coin : std::uint64_t { at_once, blocks, stages };
     const std::uint64_t coin = world_->flip(is_from_pageable ? 3 : 2);
     const SimStream& state = world_->stream(stream);
     const HostWatch::Range ranges[] = {{source, bytes, false}, {destination, bytes, true}};
     operation.watch = watch(submission, ranges, HostWatch::Kind::copy);
     if (coin == stages) {
-      // The stream's earlier work may still write the source, so that comes first.
+      // Earlier work of the stream may still write the source, so it runs first.
       world_->drain(stream);
       const auto* first = static_cast<const std::byte*>(source);
       if (state.passed == state.submitted) operation.staged.assign(first, first + bytes);
     }
     world_->submit(stream, std::move(operation));
-    if (world_->options().credit_implicit == CreditImplicit::documented) {
-      return wait_and_know(stream);
+    if (world_->options().implicit_sync == ImplicitSync::documented) {
+      return wait_and_acquire(stream);
     }
     if (coin == blocks) world_->run_towards(stream, state.submitted);
     return {};
@@ -893,8 +884,8 @@ class SimBackend final : public Backend, public HostOrder {
     return watch(submission, ranges, HostWatch::Kind::other);
   }
 
-  /// The host waits for all of the stream, and the checker counts it.
-  Result<void> wait_and_know(std::size_t index) {
+  /// Makes the host wait for the whole stream, and the checker count the wait.
+  Result<void> wait_and_acquire(std::size_t index) {
     SimStream& awaited = world_->stream(index);
     if (Result<void> waited = world_->wait_for(index, awaited.submitted, "synchronize"); !waited) {
       return waited;
@@ -916,7 +907,8 @@ class SimBackend final : public Backend, public HostOrder {
             OperationKind operation) noexcept {
     const Result<Entry> entry = world_->enter("note", submission.site);
     if (!entry) return;
-    // Work of a lost device is over for whoever asks, and its streams learn nothing any more.
+    // Work of a lost device counts as complete for a waiting host, and its streams learn nothing
+    // more.
     const bool is_by_host = submission.stream.value == 0 || device().loss;
     if (device().loss) world_->learn_of_loss(index_);
     std::vector<Touch>& touches = world_->scratch();
@@ -946,8 +938,8 @@ class SimBackend final : public Backend, public HostOrder {
     return is_done;
   }
 
-  /// Names what host threads have seen done of a stream. Events count from 1, and a program's tags
-  /// have the highest bit.
+  /// Numbers for completion that host threads have observed. Events count from 1; tags of the
+  /// program have the highest bit set.
   [[nodiscard]] std::uint64_t edge_of(std::uint32_t slot) const noexcept {
     return (std::uint64_t{1} << 62) | (std::uint64_t{index_} << 32) | slot;
   }
@@ -965,7 +957,6 @@ class SimBackend final : public Backend, public HostOrder {
   }
 
   // --- Blocks
-  // -------------------------------------------------------------------------------------
 
   [[nodiscard]] Failure out_of_memory(std::size_t bytes, const RangeAllocator& allocator) const {
     return Failure(ErrorCode::out_of_memory,
@@ -985,7 +976,7 @@ class SimBackend final : public Backend, public HostOrder {
     return device().memory->address_of(*offset);
   }
 
-  /// A range this stream released and has not passed yet: the earliest reuse there can be.
+  /// Returns a range that this stream freed and has not passed yet: the earliest possible reuse.
   Result<void*> take_again(std::size_t stream, std::size_t bytes, std::size_t alignment,
                            std::uint64_t generation) {
     std::vector<PendingRelease>& pending = device().pending;
@@ -1034,22 +1025,21 @@ class SimBackend final : public Backend, public HostOrder {
                                                  static_cast<std::byte*>(base));
     return is_within(offset, bytes, block->bytes);
   }
-  /// Is it managed memory, and the place one where its pages can be?
+  /// Checks that the range is managed memory and that its pages can be moved to the place.
   [[nodiscard]] Result<void> check_managed(const void* address, std::size_t bytes, Place place) {
     if (!is_managed(address, bytes)) return not_managed(address, bytes);
     if (place.is_host() || world_->has_device(place.device_id())) return {};
     return Failure(ErrorCode::invalid_device,
-                   "managed memory of '{device}' cannot be sent to {place}. Name the host, or a "
-                   "simulated device that is its peer.")
+                   "managed memory of '{device}' cannot be moved to {place}. Use the host, or a "
+                   "simulated device that is a peer of '{device}'.")
         .with("spec", place.text())
         .with("device", info_.spec)
         .with("place", place.text());
   }
   [[nodiscard]] Failure not_managed(const void* address, std::size_t bytes) const {
-    return Failure(
-               ErrorCode::invalid_argument,
-               "the range of {bytes} at {value} is not inside managed memory of '{device}'. Use "
-               "what allocate(MemoryKind::managed) returned.")
+    return Failure(ErrorCode::invalid_argument,
+                   "the range of {bytes} at {value} is not inside managed memory of '{device}'. "
+                   "Use a range that allocate(MemoryKind::managed) returned.")
         .with("name", "address")
         .with("value", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
         .with_bytes("bytes", bytes)
@@ -1058,15 +1048,14 @@ class SimBackend final : public Backend, public HostOrder {
 
   [[nodiscard]] Failure unknown(NativePages pages, const char* call) {
     world_->note_dead_handle({.kind = RecordKind::host_access, .device = index_},
-                             fmt::format("pages {} are used after they were released", pages.value),
+                             fmt::format("pages {} are used after their release", pages.value),
                              "keep the handle until its last mapping is made", call);
     return Failure(ErrorCode::use_after_free,
-                   "pages {handle} were released before, or never created. Keep a handle until its "
-                   "last mapping is made.")
+                   "pages {handle} were released before, or never created. Keep the handle until "
+                   "its last mapping is made.")
         .with("handle", static_cast<std::uint64_t>(pages.value));
   }
   // --- Launches
-  // -----------------------------------------------------------------------------------
 
   void add_declared(std::vector<Touch>& touches, const KernelArgument& argument) {
     if (argument.range_bytes == 0) return;
@@ -1076,7 +1065,7 @@ class SimBackend final : public Backend, public HostOrder {
     world_->add_touch(touches, kind, argument.range_address, argument.range_bytes);
   }
 
-  /// An address without a range counts as using all of its block, which then is its range.
+  /// An address without a range counts as a use of its whole block.
   Result<void> add_bare(std::vector<Touch>& touches, const Submission& submission,
                         std::string_view kernel, KernelArgument& argument) {
     if (argument.value_bytes != sizeof(void*)) return {};
@@ -1099,8 +1088,8 @@ class SimBackend final : public Backend, public HostOrder {
            .name = kernel,
            .touches = {&touch, 1},
            .site = submission.site},
-          {.what = fmt::format("kernel \"{}\" is given an address without a range", kernel),
-           .fix = "say which bytes it uses, and how"}));
+          {.what = fmt::format("kernel \"{}\" has an address argument without a range", kernel),
+           .fix = "declare the bytes that the kernel uses, and the access"}));
     }
     touches.push_back(touch);
     argument.range_address = owner.memory->address_of(range.offset);
@@ -1118,8 +1107,8 @@ class SimBackend final : public Backend, public HostOrder {
         fmt::format("kernel {} is launched after it was unloaded", kernel.value),
         "keep it loaded until its last launch is submitted", "launch");
     return Failure(ErrorCode::use_after_free,
-                   "the kernel was unloaded before, or never loaded here. Keep it until its last "
-                   "launch.");
+                   "the kernel was unloaded, or was loaded on another device. Keep the kernel "
+                   "loaded until its last launch.");
   }
 
   const std::shared_ptr<World> world_;

@@ -1,4 +1,4 @@
-// The simulated device as a Backend: every primitive is judged, then queued in the world.
+// The simulated device as a Backend: every primitive is checked and then queued in the simulation.
 
 #pragma once
 
@@ -11,11 +11,11 @@
 
 namespace tern::sim {
 
-/// One more device of the world.
+/// Adds a device to the simulation.
 [[nodiscard]] Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<World> world,
                                                             std::string spec) noexcept;
 
-/// The world of a simulated backend; null for any other.
+/// Returns the simulation of a simulated backend, or null for any other.
 [[nodiscard]] World* world_of(Backend& backend) noexcept;
 
 }  // namespace tern::sim

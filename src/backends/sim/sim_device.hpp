@@ -1,4 +1,4 @@
-// What belongs to one device of the simulated world: its memory, and who has which part of it.
+// The state of one simulated device: its memory and its allocations.
 
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace tern::sim {
 
-/// An allocation that users hold.
+/// A live allocation.
 struct SimBlock {
   std::uint64_t offset = 0;
   std::size_t bytes = 0;
@@ -28,17 +28,17 @@ struct SimBlock {
   std::uint64_t generation = 0;
 };
 
-/// A range released in stream order whose stream has not got there yet.
+/// A stream-ordered free that its stream has not reached yet.
 struct PendingRelease {
   std::size_t stream = 0;
   std::uint64_t offset = 0;
   std::size_t bytes = 0;
-  std::uint64_t generation = 0;  // of the block: the range may have had several by now
+  std::uint64_t generation = 0;  // of the block: the range may have had several owners
 };
 
 struct SimDevice {
   std::string name = {};  // "sim:0"
-  DeviceId id = {};       // the process's number for it
+  DeviceId id = {};       // the device id in the process
   std::uint32_t space = 1;
   std::unique_ptr<AliasMemory> memory;
   std::optional<RangeAllocator> allocator;
@@ -46,12 +46,12 @@ struct SimDevice {
   std::vector<PendingRelease> pending;       // oldest first
   std::optional<PageTable> pages;
   std::size_t default_stream = 0;
-  // Events that stand for what ended streams, and ended blocking streams, have waited for, once
-  // their numbers were given to others; 0 before that.
+  // Events for what ended streams, and ended blocking streams, have waited for, after their numbers
+  // were reused; 0 before that.
   std::uint64_t retired_event = 0;
   std::uint64_t retired_blocking_event = 0;
-  bool default_must_learn = false;                   // of the second, before it does anything else
-  std::array<std::uint64_t, 3> engine_time_ns = {};  // copies up, copies down, all else
+  bool default_must_learn = false;  // the default stream must wait for the second first
+  std::array<std::uint64_t, 3> engine_time_ns = {};  // uploads, downloads, everything else
   std::optional<Failure> loss;                       // why the device is lost
 };
 

@@ -13,12 +13,12 @@
 namespace tern::sim {
 namespace {
 
-/// What the catalog offers; a world adds its devices in the order they are opened.
+/// The number of devices that the catalog lists. A simulation adds its devices in the order in
+/// which they are opened.
 constexpr std::uint32_t offered_devices = 2;
 
-/// Worlds by the process that made them and by the options of their devices, however the specs
-/// spell them: a forked child shares no world with its parent, whose memory it would see. Immortal,
-/// like the devices of the catalog.
+/// Simulations by process and by canonical options: a forked child shares no simulation with its
+/// parent. Never destroyed, like the devices of the catalog.
 struct Worlds {
   using Key = std::pair<std::uint64_t, std::string>;
   std::mutex mutex;
@@ -30,7 +30,7 @@ Worlds& worlds() {
   return instance;
 }
 
-/// These worlds never end, but their traces should.
+/// These simulations are never destroyed, but their traces must be closed at exit.
 void close_traces_at_exit() {
   static const int registered = std::atexit([] {
     const std::unique_lock lock(worlds().mutex, std::try_to_lock);
@@ -61,15 +61,14 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
 }  // namespace
 
 Opener opener() {
-  return {
-      "sim",
-      [](const DeviceSpec&) { return std::string(); },
-      [](const DeviceSpec&) { return offered_devices; },
-      {"seed=N", "schedule=mix|lazy|eager|random|skewed|stall-one|pct:2..5",
-       "reuse=hostile|friendly", "mode=throw|collect|abort", "profile=h200|small|PATH",
-       "memory=SIZE", "check=on|off", "concurrent=on|off", "strict_kernels=on|off",
-       "per_thread_host=on|off", "credit_implicit=none|documented", "faults=PLAN", "trace=PATH"},
-      open};
+  return {"sim",
+          [](const DeviceSpec&) { return std::string(); },
+          [](const DeviceSpec&) { return offered_devices; },
+          {"seed=N", "schedule=mix|lazy|eager|random|skewed|stall-one|pct:2..5",
+           "reuse=hostile|friendly", "mode=throw|collect|abort", "profile=h200|small|PATH",
+           "memory=SIZE", "check=on|off", "concurrent=on|off", "strict_kernels=on|off",
+           "per_thread_host=on|off", "implicit_sync=none|documented", "faults=PLAN", "trace=PATH"},
+          open};
 }
 
 }  // namespace tern::sim

@@ -1,4 +1,4 @@
-// How the catalog opens simulated devices: those of one set of options are peers in one world.
+// Opens simulated devices for the catalog. Devices with equal options are peers in one simulation.
 
 #pragma once
 

@@ -16,7 +16,7 @@ namespace {
 
 Failure refuse(std::string_view key, std::string_view value, const char* accepts) noexcept {
   return Failure(ErrorCode::invalid_argument,
-                 "the simulated device does not take {name}='{value}': it takes {accepts}.")
+                 "the simulated device does not accept {name}='{value}'. Accepted: {accepts}.")
       .with("name", key)
       .with("accepts", accepts)
       .with("value", value);
@@ -50,11 +50,11 @@ bool parse_policy(std::string_view text, Options& options) noexcept {
       {"mix", Policy::mix},       {"lazy", Policy::lazy},     {"eager", Policy::eager},
       {"random", Policy::random}, {"skewed", Policy::skewed}, {"stall-one", Policy::stall_one},
       {"pct", Policy::pct}};
-  // "pct:3" says how deep.
+  // "pct:3" sets the depth.
   const std::size_t colon = text.find(':');
   Policy policy = options.policy;
   if (!choose(text.substr(0, colon), names, policy)) return false;
-  // A plain "pct" means the usual depth, whatever the environment said before.
+  // A plain "pct" means the default depth, even if the environment set another.
   unsigned depth = Options().pct_depth;
   if (colon != text.npos) {
     const std::string_view digits = text.substr(colon + 1);
@@ -79,8 +79,8 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
       {"throw", Mode::raise}, {"collect", Mode::collect}, {"abort", Mode::abort}};
   static constexpr std::pair<std::string_view, Report> reports[] = {{"print", Report::print},
                                                                     {"quiet", Report::quiet}};
-  static constexpr std::pair<std::string_view, CreditImplicit> credits[] = {
-      {"none", CreditImplicit::none}, {"documented", CreditImplicit::documented}};
+  static constexpr std::pair<std::string_view, ImplicitSync> credits[] = {
+      {"none", ImplicitSync::none}, {"documented", ImplicitSync::documented}};
 
   if (key == "seed") {
     if (parse_seed(value, options.seed)) return {};
@@ -139,8 +139,8 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
     if (choose(value, switches, options.per_thread_host)) return {};
     return refuse(key, value, "on or off");
   }
-  if (key == "credit_implicit") {
-    if (choose(value, credits, options.credit_implicit)) return {};
+  if (key == "implicit_sync") {
+    if (choose(value, credits, options.implicit_sync)) return {};
     return refuse(key, value, "none or documented");
   }
   if (key == "faults") {
@@ -155,14 +155,14 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
     return {};
   }
   return refuse(key, value,
-                "seed, schedule, reuse, mode, report, profile, memory, check, concurrent, float64, "
-                "strict_kernels, per_thread_host, credit_implicit, faults and trace as keys");
+                "the keys seed, schedule, reuse, mode, report, profile, memory, check, concurrent, "
+                "float64, strict_kernels, per_thread_host, implicit_sync, faults and trace");
 }
 
 Result<void> check_options(const Options& options) {
   const auto wrong = [](const char* name, std::uint64_t value, const char* accepts) {
     return Failure(ErrorCode::invalid_argument,
-                   "the simulated device does not take {name} = {value}: it takes {accepts}.")
+                   "the simulated device does not accept {name} = {value}. Accepted: {accepts}.")
         .with("name", name)
         .with("value", value)
         .with("accepts", accepts);
@@ -208,7 +208,7 @@ Result<Options> try_read_options(const DeviceSpec& spec, const Config& config) {
                                    {"TERN_SIM_TRACE", "trace", config.sim_trace}}) {
     if (variable.value.empty()) continue;
     if (Result<void> set = try_set_option(options, variable.key, variable.value); !set) {
-      return Failure(set.failure().code(), "{variable} is set wrong: {why}")
+      return Failure(set.failure().code(), "{variable} has an invalid value: {why}")
           .with("name", variable.key)
           .with("variable", variable.name)
           .with("why", set.failure().text());
@@ -232,18 +232,17 @@ Result<Options> try_read_options(const DeviceSpec& spec) {
 
 std::string canonical_text(const Options& options) {
   const auto flag = [](std::optional<bool> value) { return !value ? "-" : *value ? "on" : "off"; };
-  // The paths come last, and their lengths first: one may hold anything.
+  // Paths come last, after their lengths, because a path may contain anything.
   return fmt::format(
       "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}\n{}\n{}", options.profile.size(),
       options.trace.size(), options.seed, static_cast<unsigned>(options.policy),
-      // Depth means something to pct only, and to mix, which may draw it.
+      // The depth matters only for pct, and for mix, which may select pct.
       options.policy == Policy::pct || options.policy == Policy::mix ? options.pct_depth : 0,
       static_cast<unsigned>(options.reuse), static_cast<unsigned>(options.mode),
       static_cast<unsigned>(options.report), options.memory_bytes ? 1 : 0,
       options.memory_bytes.value_or(0), flag(options.check), flag(options.concurrent_managed),
       flag(options.float64), flag(options.strict_kernels), flag(options.per_thread_host),
-      static_cast<unsigned>(options.credit_implicit), options.faults, options.profile,
-      options.trace);
+      static_cast<unsigned>(options.implicit_sync), options.faults, options.profile, options.trace);
 }
 
 }  // namespace tern::sim

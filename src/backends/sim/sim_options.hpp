@@ -1,4 +1,4 @@
-// The options of a simulated device as text: from a spec, and from the environment.
+// The options of a simulated device as text: from a spec and from the environment.
 
 #pragma once
 
@@ -12,19 +12,19 @@
 
 namespace tern::sim {
 
-/// Sets one option by its key in a spec. Refused with invalid_argument: an unknown key, a value
-/// that it does not take.
+/// Sets one option by its key. Fails with invalid_argument for an unknown key or an invalid value.
 [[nodiscard]] Result<void> try_set_option(Options& options, std::string_view key,
                                           std::string_view value);
-/// Options that were put together in code: invalid_argument for what no spec could say.
+/// Checks options that were set in code. Fails with invalid_argument for values that no spec could
+/// set.
 [[nodiscard]] Result<void> check_options(const Options& options);
-/// The configuration's options, with those of the spec on top. Refused with invalid_argument where
-/// the environment is wrong, naming the variable, and with invalid_device where the spec is.
+/// Returns the options of the configuration, overridden by those of the spec. Fails with
+/// invalid_argument, which names the variable, if the environment is invalid, and with
+/// invalid_device if the spec is.
 [[nodiscard]] Result<Options> try_read_options(const DeviceSpec& spec, const Config& config);
-/// The same with the process's configuration.
+/// The same with the configuration of the process.
 [[nodiscard]] Result<Options> try_read_options(const DeviceSpec& spec);
-/// All of the options in one way of writing: equal texts are equal options, however they were
-/// spelt.
+/// Returns all options in canonical form: equal options have equal texts.
 [[nodiscard]] std::string canonical_text(const Options& options);
 
 }  // namespace tern::sim

@@ -17,12 +17,12 @@ thread_local TouchRecorder* recorder = nullptr;
 bool explain(const Fault& fault) noexcept {
   if (recorder != nullptr && recorder->note(fault.address, fault.offset, fault.bytes)) return true;
   std::array<char, 400> text;
-  const auto written = fmt::format_to_n(
-      text.data(), text.size(),
-      "TERN-S304 stray-host-access                     {}\n"
-      "  what    the host touched [{:#x}] of {}, which only the device can reach\n"
-      "  fix     copy the bytes to host memory with a stream, and wait for the copy\n",
-      fault.name, fault.offset, fault.name);
+  const auto written =
+      fmt::format_to_n(text.data(), text.size(),
+                       "TERN-S304 stray-host-access                     {}\n  what    the host "
+                       "accessed [{:#x}] of {}, which only the device can access\n  fix     copy "
+                       "the bytes to host memory with a stream, and wait for the copy\n",
+                       fault.name, fault.offset, fault.name);
   const std::size_t bytes = written.size < text.size() ? written.size : text.size();
   static_cast<void>(!write(STDERR_FILENO, text.data(), bytes));
   return false;
@@ -41,8 +41,8 @@ TouchRecorder::~TouchRecorder() { recorder = outer_; }
 
 bool TouchRecorder::note(void* address, std::uint64_t offset, std::size_t watched) noexcept {
   if (count_ == most) {
-    // Enough is known. All of it is opened, because pages one by one are more mappings than a
-    // process may have.
+    // The list is full. Open all watched memory, because opening single pages would exceed the
+    // number of mappings of a process.
     has_more_ = true;
     void* const first = static_cast<std::byte*>(address) - offset;
     return mprotect(first, watched, PROT_READ | PROT_WRITE) == 0;

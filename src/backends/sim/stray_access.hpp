@@ -1,7 +1,7 @@
-// A host access to memory of a simulated device, caught and attributed.
+// Detects host accesses to memory of a simulated device.
 //
-// While a simulated device is open its reservation is watched (core/fault_watch): a report says
-// which device and offset were touched, and the process dies of it as it would have. Thread-safe.
+// While a simulated device is open, its address range is watched (core/fault_watch). An access
+// prints a report with the device and the offset, and the process ends with the fault. Thread-safe.
 
 #pragma once
 
@@ -14,13 +14,13 @@
 
 namespace tern::sim {
 
-/// `device` is what reports call it, cut at 31 bytes.
+/// `device` is the name in reports, cut at 31 bytes.
 void watch_reservation(const AliasMemory& memory, std::string_view device) noexcept;
 void forget_reservation(const AliasMemory& memory) noexcept;
 
-/// While it lives, this thread may touch watched memory: the first touch of each closed page is
-/// noted, the page is opened, and the access goes on; of so many at the most, behind which nothing
-/// is closed any more. Whoever made it closes the pages again.
+/// During its lifetime this thread may access watched memory: the first access to each closed page
+/// is recorded, the page is opened, and the access continues. After a maximum number of pages,
+/// everything is opened. The creator closes the pages again.
 class TouchRecorder {
  public:
   static constexpr std::size_t most = 16;
@@ -33,9 +33,11 @@ class TouchRecorder {
   [[nodiscard]] std::span<const void* const> touched() const noexcept {
     return {touched_.data(), count_};
   }
-  /// More pages were touched than are named; then all watched memory may be open.
+  /// Returns whether more pages were accessed than were recorded. All watched memory may be open
+  /// then.
   [[nodiscard]] bool has_more() const noexcept { return has_more_; }
-  /// From the handler, with the place and size of what is watched: false if it cannot be opened.
+  /// Called by the fault handler with the watched range. Returns false if the page cannot be
+  /// opened.
   bool note(void* address, std::uint64_t offset, std::size_t watched) noexcept;
 
  private:

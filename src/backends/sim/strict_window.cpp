@@ -10,7 +10,7 @@ namespace tern::sim {
 StrictWindow::StrictWindow(const Memories& memories, const KernelLaunch& launch)
     : memories_(memories) {
   const std::uint64_t page = AliasMemory::page_bytes();
-  IntervalMap<bool> writable;  // what was declared so, to the byte
+  IntervalMap<bool> writable;  // declared as writable, to the byte
   for (const bool for_writing : {false, true}) {
     for (const KernelArgument& argument : launch.arguments) {
       if (argument.range_bytes == 0 || is_write(argument.access) != for_writing) continue;

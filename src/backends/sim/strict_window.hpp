@@ -1,9 +1,9 @@
-// A kernel that is watched: it works on users' addresses, of which only the pages it declared are
-// open while it runs.
+// Runs a strict kernel: it works on users' addresses, and only the pages that its launch declares
+// are accessible.
 //
-// What it touches on other pages is noted by the handler of faults, and found to the page; what it
-// writes beside declared bytes of the same page is found to the byte. Host memory is open to all.
-// Lives around one run of the body, on the thread that runs it.
+// Accesses to other pages are recorded by the fault handler, with page precision. Writes to
+// undeclared bytes of declared pages are found by comparison, with byte precision. Host memory is
+// always accessible. The object lives around one run of the body, on the thread that runs it.
 
 #pragma once
 
@@ -20,20 +20,20 @@ namespace tern::sim {
 
 class StrictWindow {
  public:
-  /// Opens what the launch declares.
+  /// Opens the declared pages.
   StrictWindow(const Memories& memories, const KernelLaunch& launch);
 
-  /// Something the launch did not declare.
+  /// An access that the launch did not declare.
   struct Undeclared {
     std::uint32_t device = 0;
     std::uint64_t offset = 0;
-    bool is_written = false;  // else touched, somehow
+    bool is_written = false;  // else read or written
   };
-  /// Closes everything again, and tells. Once, when the body has run.
+  /// Closes all pages and returns the undeclared accesses. Call it once, after the body has run.
   [[nodiscard]] std::vector<Undeclared> close();
 
  private:
-  // Memory of all devices in one row, so that one map holds any range of it.
+  // The memory of all devices in one address space, so that one map covers any range.
   static constexpr unsigned offset_bits = 48;
   [[nodiscard]] static std::uint32_t device_of(std::uint64_t at) noexcept {
     return static_cast<std::uint32_t>(at >> offset_bits);
@@ -43,8 +43,8 @@ class StrictWindow {
   }
 
   const Memories& memories_;
-  IntervalMap<bool> pages_;  // open; for writing too?
-  // What shares a page with declared bytes, as it was.
+  IntervalMap<bool> pages_;  // open pages; true: writable
+  // The old contents of undeclared bytes on declared pages.
   std::vector<std::pair<std::uint64_t, std::vector<std::byte>>> neighbours_;
   TouchRecorder recorder_;
 };

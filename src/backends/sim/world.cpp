@@ -18,16 +18,16 @@
 namespace tern::sim {
 namespace {
 
-/// After this many answers of "not ready" in a row a stream goes on, so that polling loops end.
+/// After this many consecutive "not ready" answers a stream continues, so that polling loops end.
 constexpr unsigned max_unready_answers = 64;
-/// After this many times that in which nothing could run, asking is called endless.
+/// After this many such rounds in which nothing could run, the polling loop is reported as endless.
 constexpr unsigned max_idle_rounds = 1024;
-/// With more actors than these, the numbers of ended ones are used again though a report could have
-/// named them.
+/// With more actors than this, the numbers of ended streams are reused, although a report could
+/// have named them.
 constexpr ActorId max_named_actors = 512;
-/// So many worlds may trace to files of one name.
+/// Maximum number of simulations that trace to files of one name.
 constexpr unsigned max_traces = 100;
-/// What is found in managed memory whose bytes were given up.
+/// The fill byte of discarded managed memory.
 constexpr int discarded_byte = 0xDD;
 
 std::string_view name_of(Policy policy) noexcept {
@@ -50,12 +50,12 @@ std::string_view name_of(Policy policy) noexcept {
   return "unknown";
 }
 
-/// Virtual time ends at its last nanosecond, and never begins again.
+/// Virtual time saturates at its maximum.
 std::uint64_t later(std::uint64_t time_ns, std::uint64_t duration_ns) noexcept {
   return time_ns + std::min(duration_ns, ~std::uint64_t{0} - time_ns);
 }
 
-/// Labels begin small, sentences do not.
+/// Sentences begin with a capital letter, labels do not.
 std::string capitalised(std::string text) {
   if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 32);
   return text;
@@ -77,7 +77,7 @@ World::World(const Options& options, const Profile& profile, std::string name,
 }
 
 World::~World() {
-  // Whatever is live now has no device any more.
+  // Blocks that are still live at this point have leaked.
   if (trace_) trace_->write({.kind = RecordKind::shutdown});
   for (const std::unique_ptr<SimDevice>& device : devices_) forget_reservation(*device->memory);
 }
@@ -89,7 +89,7 @@ std::string World::context() const {
 
 std::string World::replay() const {
   const std::string file = trace_path_.empty() ? "" : fmt::format("  ({})", trace_path_);
-  const char* doubt = is_shared_ ? "  (several threads called: it may go another way)" : "";
+  const char* doubt = is_shared_ ? "  (several threads made calls: the schedule may differ)" : "";
   std::string settings = fmt::format("TERN_SIM_SEED={:#x}", options_.seed);
   if (options_.policy != Policy::mix && decisions_ == nullptr) {
     settings += fmt::format(" TERN_SIM_SCHEDULE={}", name_of(options_.policy));
@@ -108,9 +108,9 @@ Result<void> World::open_trace() {
   if (options_.trace.empty() && options_.trace_memory_bytes == 0) return {};
   if (!options_.check) {
     return Failure(ErrorCode::invalid_argument,
-                   "the simulated device does not take {name}='{value}' with check=off: {why}.")
+                   "the simulated device does not accept {name}='{value}' with check=off: {why}.")
         .with("name", "trace")
-        .with("why", "marks in a trace are counted by the checker")
+        .with("why", "the checker counts the marks of a trace")
         .with("value", options_.trace);
   }
   if (options_.trace.empty()) {
@@ -127,7 +127,7 @@ Result<void> World::open_trace() {
       checker_.set_context(trace.context, trace.replay);
       return {};
     }
-    // Taken by another world; but that all of so many are is no accident.
+    // The file is in use by another simulation. If all names are in use, report it.
     if (writer.failure().code() != ErrorCode::capacity || number == max_traces) {
       return writer.failure();
     }
@@ -135,7 +135,7 @@ Result<void> World::open_trace() {
 }
 
 void World::close_trace_at_exit() noexcept {
-  // Whoever holds the lock now may hold it for ever; the trace then ends at its last chunk.
+  // The thread that holds the lock may hold it for ever. The trace then ends at its last chunk.
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock() || !trace_) return;
   trace_->write({.kind = RecordKind::shutdown});
@@ -147,7 +147,7 @@ Result<std::uint32_t> World::add_device(std::string name) noexcept {
     const std::size_t page = 2 * mib;
     const std::size_t bytes =
         std::max(page, options_.memory_bytes.value_or(profile_.memory_bytes) / page * page);
-    // Addresses are plenty on a real device. A large one has its fill without.
+    // Addresses are plentiful on a real device. A large device has enough without extra ones.
     const std::size_t window = std::max(bytes, std::min(4 * bytes, 16 * gib));
     Result<std::unique_ptr<AliasMemory>> memory =
         AliasMemory::try_make(bytes, window, options_.seed);
@@ -159,8 +159,8 @@ Result<std::uint32_t> World::add_device(std::string name) noexcept {
     device->memory = *std::move(memory);
     device->allocator.emplace(bytes, options_.reuse);
     device->pages.emplace(*device->memory, *device->allocator, options_.reuse);
-    // Nobody may watch memory that is given back because the rest could not be had, so that comes
-    // last; and a stream without its device must not stay.
+    // The memory is watched last, because watched memory must not be freed if a later step fails;
+    // and no stream may remain without its device.
     devices_.push_back(std::move(device));
     const std::size_t streams = streams_.size();
     try {
@@ -188,7 +188,6 @@ bool World::has_device(DeviceId id) const noexcept {
 }
 
 // --- Threads
-// --------------------------------------------------------------------------------------
 
 Result<Entry> World::enter(const char* call, CallSite site) {
   const std::thread::id self = std::this_thread::get_id();
@@ -209,13 +208,13 @@ Failure World::refuse_inside(const char* call, CallSite site) {
        .actor = running_.stream->actor,
        .name = is_kernel ? std::string_view(inside.launch->name) : std::string_view(),
        .site = inside.site},
-      {.what = fmt::format("a {} calls {}() of the device that runs it",
+      {.what = fmt::format("a {} calls {}() on the device that runs it",
                            is_kernel ? "kernel" : "host function", call),
-       .fix = "leave it to the host: wait for the stream there, and then call"},
+       .fix = "make the call on the host, after waiting for the stream"},
       inside.sequence);
   if (site.is_known()) finding.site = site;
   const Failure failure = violation(finding);
-  // The call is refused in every mode: there is no way to go on with it.
+  // The call fails in every mode, because it cannot continue.
   static_cast<void>(keep(std::move(finding)));
   return failure;
 }
@@ -235,7 +234,7 @@ ActorId World::host_actor() {
   if (threads_.empty()) return threads_.emplace(self, 0).first->second;
   const auto [thread, is_new] = threads_.emplace(self, next_actor_);
   if (is_new) {
-    // Whoever started it has not told us, so it knows of nothing.
+    // The thread that started this one did not announce it, so this one knows of no earlier work.
     const ActorId actor = next_actor_++;
     const TraceRecord record{.kind = RecordKind::actor_begins,
                              .actor_kind = ActorKind::host,
@@ -264,7 +263,7 @@ void World::lose(std::uint32_t index, const Failure& cause) noexcept {
   SimDevice& lost = *devices_[index];
   if (lost.loss) return;
   lost.loss = cause;
-  // What was queued will never run. It counts as passed, so that nobody waits for ever.
+  // Queued work will never run. It counts as complete, so that no thread waits for ever.
   watch_.lost(index);
   for (const std::unique_ptr<SimStream>& stream : streams_) {
     if (stream->device != index) continue;
@@ -295,7 +294,7 @@ Result<std::optional<FaultKind>> World::begin(std::uint32_t index, FaultClass fa
   SimDevice& device = *devices_[index];
   is_next_slow_ = false;
   if (device.loss) return *device.loss;
-  // Questions and waits are asked in places that cannot raise what was found before.
+  // Queries and waits must not report findings of earlier calls.
   const bool is_question = fault_class == FaultClass::query || fault_class == FaultClass::sync ||
                            fault_class == FaultClass::info;
   if ((parked_ || parked_by_work_) && !is_question) {
@@ -304,7 +303,7 @@ Result<std::optional<FaultKind>> World::begin(std::uint32_t index, FaultClass fa
     finish_copies();
     return parked;
   }
-  // They take no time of the host's, and neither does what a program makes once.
+  // Queries take no host time, and neither do calls that a program makes once.
   const bool is_made = fault_class == FaultClass::stream || fault_class == FaultClass::load;
   if (!is_question && !is_made) host_time_ns_ = later(host_time_ns_, profile_.submit_ns);
   const std::optional<FaultKind> fault = faults_.next(fault_class);
@@ -322,11 +321,13 @@ Result<std::optional<FaultKind>> World::begin(std::uint32_t index, FaultClass fa
           .with_bytes("free", *fault == FaultKind::oom ? 0 : device.allocator->free_bytes())
           .with_bytes("total", device.allocator->total_bytes())
           .with("code", std::uint64_t{2})
-          .with("why", *fault == FaultKind::oom ? "Free something" : "No free range is that long");
+          .with("why",
+                *fault == FaultKind::oom ? "Free something" : "No free range is long enough");
     case FaultKind::refuse:
     case FaultKind::fail:
       return Failure(ErrorCode::driver,
-                     "{call} on {device} returned {name} ({code}), as the fault plan says.")
+                     "{call} on {device} returned {name} ({code}): the fault plan injected the "
+                     "failure.")
           .with("device", devices_[index]->name)
           .with("call", call)
           .with("name", *fault == FaultKind::fail ? "injected failure" : "operation not permitted")
@@ -339,7 +340,7 @@ Result<std::optional<FaultKind>> World::begin(std::uint32_t index, FaultClass fa
                       .with("code", std::uint64_t{700}));
       return *device.loss;
     case FaultKind::fault: {
-      // Queued where the work would be, and the device is lost when the stream gets there.
+      // Queued in the place of the work: the device is lost when the stream reaches it.
       Operation operation;
       operation.kind = Operation::Kind::fault;
       operation.generation = index;
@@ -357,7 +358,6 @@ Result<std::optional<FaultKind>> World::begin(std::uint32_t index, FaultClass fa
 }
 
 // --- The checker
-// ----------------------------------------------------------------------------------
 
 void World::hash_record(const TraceRecord& record) noexcept {
   std::uint64_t state = trace_hash_;
@@ -431,14 +431,14 @@ std::optional<Finding> World::judge_places(const TraceRecord& record, Crossing c
     if (crossing == Crossing::granted) {
       return checker_.report(
           FindingCode::no_peer_access, about,
-          {.what = fmt::format("kernel \"{}\" on {} uses memory of {}, and was not given access",
+          {.what = fmt::format("kernel \"{}\" on {} uses memory of {} without peer access",
                                record.name, here, there),
-           .fix = fmt::format("call enable_peer_access on {} with {} first, or copy the bytes over",
+           .fix = fmt::format("call enable_peer_access on {} with {} first, or copy the bytes",
                               here, there)});
     }
     return checker_.report(
         FindingCode::wrong_device, about,
-        {.what = fmt::format("a stream of {} works on memory of {}", here, there),
+        {.what = fmt::format("a stream of {} uses memory of {}", here, there),
          .fix = fmt::format("use a stream of {}, or copy_from_peer between the two", there)});
   }
   return std::nullopt;
@@ -450,18 +450,18 @@ std::optional<Finding> World::judge_access(const TraceRecord& record) {
     const bool writes = touch.kind == TouchKind::write || touch.kind == TouchKind::read_write;
     if (touch.range.space == 0 || (!writes && touch.kind != TouchKind::read)) continue;
     const SimDevice& owner = *devices_[touch.range.space - 1];
-    // Only what lies in the window is mapped.
+    // Only offsets in the window are mapped.
     if (touch.range.offset < owner.memory->bytes()) continue;
     const PageAccess access = owner.pages->access_to(touch.range.offset, touch.range.bytes);
     if (access == PageAccess::read_write || (access == PageAccess::read && !writes)) continue;
     TraceRecord about = record;
     about.touches = {&touch, 1};
-    return checker_.report(
-        FindingCode::out_of_bounds, about,
-        {.what = fmt::format("pages are {} that {}", writes ? "written" : "read",
-                             access == PageAccess::none ? "were mapped, and opened to nobody"
-                                                        : "were opened for reading only"),
-         .fix = "call set_access for the range after mapping it"});
+    return checker_.report(FindingCode::out_of_bounds, about,
+                           {.what = fmt::format("pages are {}, but {}", writes ? "written" : "read",
+                                                access == PageAccess::none
+                                                    ? "no access to them was granted after mapping"
+                                                    : "only read access was granted"),
+                            .fix = "call set_access for the range after mapping it"});
   }
   return std::nullopt;
 }
@@ -470,7 +470,7 @@ Result<void> World::keep(Finding finding, InTrace in_trace) {
   if (trace_ && in_trace == InTrace::no) trace_->write_finding(finding);
   if (options_.mode == Mode::abort) {
     if (trace_) static_cast<void>(trace_->close());
-    // The one place in the library that prints and ends the process: it was asked to.
+    // The only place in the library that prints and aborts; Mode::abort asked for it.
     std::fputs(finding.text().c_str(), stderr);
     std::abort();
   }
@@ -483,8 +483,8 @@ Result<void> World::keep(Finding finding, InTrace in_trace) {
 }
 
 void World::finish_copies() {
-  // The exception unwinds past vectors that queued copies write to, and must not be lost to a crash
-  // there. A device may go on at any time, so it does now.
+  // The exception will unwind past vectors that queued copies write to, and a crash there would
+  // hide it. A device may run at any time, so run the copies now.
   if (is_running_) return;
   const auto is_foreign = [&](const void* address) {
     return address != nullptr && is_pageable(address);
@@ -499,7 +499,7 @@ void World::finish_copies() {
     if (last == stream.queue.rend()) continue;
     run_towards(index, stream.submitted - static_cast<std::uint64_t>(last - stream.queue.rbegin()));
   }
-  // The unwinding destroys those vectors before the host has waited, which is no second mistake.
+  // Unwinding destroys these vectors before the host has waited. This is not a second error.
   watch_.forget_contents();
 }
 
@@ -534,7 +534,7 @@ void World::tell(const std::vector<HostWatch::Finding>& found) {
       if (touch.range.space == 0 && is_written == one.is_written) memory.push_back(touch);
     }
     const std::string verb = one.is_written ? "write" : "read";
-    // As the operation would be named in a finding about it.
+    // The name that a finding about the operation would use.
     const std::string before = checker_
                                    .report(code,
                                            {.operation = OperationKind::copy,
@@ -552,11 +552,11 @@ void World::tell(const std::vector<HostWatch::Finding>& found) {
          .site = call_site_},
         {.what = fmt::format("host memory was {} while {} could still {} it",
                              is_freed ? "freed" : "changed or freed", mark, verb),
-         .fix = fmt::format("keep the memory as it is until the host has waited for {}", mark),
-         .action = fmt::format("{}() notices it {} {} ran", call_, one.has_run ? "after" : "before",
-                               mark)});
+         .fix = fmt::format("keep the memory unchanged until the host has waited for {}", mark),
+         .action = fmt::format("{}() detects the change {} {} ran", call_,
+                               one.has_run ? "after" : "before", mark)});
     finding.before = {before};
-    // The mistake is made between the two lines; the first of them says which memory it is.
+    // The error is between the two lines; the first line identifies the memory.
     finding.site = user.site;
     if (Result<void> kept = keep(std::move(finding)); !kept && !parked_by_work_) {
       parked_by_work_ = kept.failure();
@@ -582,10 +582,9 @@ Result<void> World::judge_managed(const void* address, std::size_t bytes, TouchK
     return keep(checker_.report(
         FindingCode::managed_while_busy,
         {.kind = RecordKind::host_access, .host = host, .touches = touches, .site = site},
-        {.what =
-             fmt::format("the host touches managed memory while {} may still run, and {} shares "
-                         "none with the host while it works",
-                         goal, devices_[stream->device]->name),
+        {.what = fmt::format("the host accesses managed memory while {} may still run, and {} "
+                             "cannot share managed memory with the host while it works",
+                             goal, devices_[stream->device]->name),
          .fix = fmt::format("wait for {}, or for the whole device, before the access", goal)}));
   }
   return {};
@@ -616,7 +615,7 @@ void World::note_bad_free(const TraceRecord& record, const void* address) {
   about.host = host_actor();
   about.operation = OperationKind::release;
   about.touches = touches;
-  // The checker knows what was there before. It is asked, and nothing happens.
+  // The checker only tests the access; nothing is recorded.
   if (std::optional<Finding> finding = checker_.check(about, OrderChecker::OnFinding::leave_out)) {
     static_cast<void>(keep(*std::move(finding)));
   }
@@ -651,7 +650,6 @@ void World::add_touch(std::vector<Touch>& touches, TouchKind kind, const void* a
 }
 
 // --- Streams
-// --------------------------------------------------------------------------------------
 
 bool World::is_settled(ActorId actor) const noexcept {
   const std::uint64_t last = checker_.sequence(actor);
@@ -661,7 +659,7 @@ bool World::is_settled(ActorId actor) const noexcept {
 }
 
 Result<std::size_t> World::add_stream(std::uint32_t device, ActorKind kind, std::string_view name) {
-  // A number is used again only when there are many: reports are clearer if each is one stream.
+  // Numbers are reused only if there are many: reports are clearer if a number is one stream.
   if (retired_.empty() && next_actor_ >= std::min(plenty_of_numbers_, max_actors)) retire_ended();
   std::size_t index = streams_.size();
   if (!retired_.empty()) {
@@ -675,9 +673,9 @@ Result<std::size_t> World::add_stream(std::uint32_t device, ActorKind kind, std:
     streams_.back()->actor = next_actor_++;
   } else {
     return Failure(ErrorCode::capacity,
-                   "a simulated device takes {max} streams and host threads at a time, and counts "
-                   "an ended stream while memory remembers work of it that no host thread has "
-                   "waited for. End streams that are not needed, or wait for the device.")
+                   "a simulated device can have {max} streams and host threads at a time. A "
+                   "destroyed stream counts while memory refers to work of the stream that no host "
+                   "thread has waited for. Destroy unused streams, or synchronise the device.")
         .with("max", max_actors);
   }
   SimStream& stream = *streams_[index];
@@ -693,26 +691,26 @@ Result<std::size_t> World::add_stream(std::uint32_t device, ActorKind kind, std:
 }
 
 void World::retire_ended() {
-  // A device goes on by itself; what is still queued on these streams need not wait for the host.
+  // A device runs by itself, so work queued on these streams need not wait for the host.
   for (const std::size_t i : ended_) run_towards(i, streams_[i]->submitted);
-  // With this many, later reports may say less about who released a block: a clock has a component
-  // for each number.
+  // With this many actors, later reports may say less about who freed a block: a clock has one
+  // component per number.
   const std::vector<bool> remembered = checker_.remembered_actors(next_actor_ < max_named_actors);
   const std::size_t candidates = ended_.size();
   std::erase_if(ended_, [&](std::size_t i) {
     const SimStream& stream = *streams_[i];
-    // Nor may anybody ask later what a loss has left undone there.
+    // No thread may query later what a loss has left undone.
     if (!stream.queue.empty() || stream.lost_at != SimStream::not_lost) return false;
     if (!is_settled(stream.actor)) {
       if (stream.actor < remembered.size() && remembered[stream.actor]) return false;
-      // The host must wait for all there is before it touches managed memory: each by its number.
+      // The host must wait for all work before it accesses managed memory, stream by stream.
       if (!shares_managed()) return false;
       hand_over(stream);
     }
     retired_.push_back(i);
     return true;
   });
-  // Looking costs as much as there is to look at, so it has to be worth while.
+  // The search takes linear time, so it runs only if it can free many numbers.
   if (retired_.size() < candidates / 2 + 1) {
     plenty_of_numbers_ = std::min(2 * plenty_of_numbers_, max_actors);
   }
@@ -722,7 +720,7 @@ void World::hand_over(const SimStream& stream) {
   const auto pass_to = [&](std::uint64_t& event) {
     const bool is_first = event == 0;
     if (is_first) event = next_event_number();
-    // It stands for all that any of them waited for.
+    // The event covers everything that any of these streams has waited for.
     if (!is_first) {
       judge_later({.kind = RecordKind::wait_event, .actor = stream.actor, .event = event});
     }
@@ -766,7 +764,8 @@ void World::enqueue(std::size_t index, Operation&& operation) {
     operation.point->sequence = operation.sequence;
   }
   if (devices_[stream.device]->loss) {
-    // Lost by work that ran since the call began. This is not going to run either.
+    // The device was lost by work that ran since the call began. This operation does not run
+    // either.
     stream.lost_at = std::min(stream.lost_at, stream.passed);
     stream.passed = stream.submitted;
     watch_.lost(stream.device);
@@ -852,7 +851,7 @@ std::vector<std::string> World::chain_from(std::size_t index) const {
     const Operation& head = stream.queue.front();
     const std::string here = checker_.mark_text(stream.actor, head.sequence);
     if (head.kind == Operation::Kind::hold) {
-      lines.push_back(fmt::format("{:<5} is held, and nobody lets it go", here));
+      lines.push_back(fmt::format("{:<5} is held, and no thread resumes it", here));
     }
     if (head.kind != Operation::Kind::wait || !head.point) break;
     index = head.point->stream;
@@ -867,13 +866,13 @@ Failure World::deadlock(std::size_t index, const char* call) {
   const std::string goal = checker_.mark_text(stream.actor, checker_.sequence(stream.actor));
   Finding finding = checker_.report(
       FindingCode::deadlock, {.kind = RecordKind::host_access, .host = host_actor()},
-      {.what = fmt::format("the host waits for {}, and no stream can go on", goal),
+      {.what = fmt::format("the host waits for {}, and no stream can make progress", goal),
        .fix = holds_.empty() ? "queue a record before the wait that needs it"
-                             : "let the held stream go before the wait, or in another thread",
+                             : "resume the held stream before the wait, or in another thread",
        .action = fmt::format("{} waits for {}", call, goal)});
   finding.before = chain_from(index);
   const Failure failure = violation(finding);
-  // There is no going on, whatever the mode.
+  // The wait cannot continue in any mode.
   static_cast<void>(keep(std::move(finding)));
   return failure;
 }
@@ -883,7 +882,7 @@ Result<void> World::wait_for(std::size_t index, std::uint64_t position, const ch
     collect_ready(true);
     if (!ready_.empty()) {
       run_one(scheduler_.pick(ready_, false));
-    } else if (holds_.empty() || let_go_.wait_for(mutex_, patience_) == std::cv_status::timeout) {
+    } else if (holds_.empty() || resumed_.wait_for(mutex_, patience_) == std::cv_status::timeout) {
       return deadlock(index, call);
     }
   }
@@ -931,7 +930,7 @@ Result<bool> World::answer_query(std::size_t index, std::uint64_t position) {
     run_one(scheduler_.pick(ready_, false));
     return stream.passed >= position;
   }
-  // Nothing runs and nothing will, unless another thread lets a stream go.
+  // Nothing can run, unless another thread resumes a stream.
   const auto now = std::chrono::steady_clock::now();
   if (stream.idle_rounds++ == 0) stream.idle_since = now;
   const bool may_change = !holds_.empty() && now - stream.idle_since < patience_;
@@ -940,11 +939,11 @@ Result<bool> World::answer_query(std::size_t index, std::uint64_t position) {
   const std::string goal = checker_.mark_text(stream.actor, checker_.sequence(stream.actor));
   Finding finding = checker_.report(
       FindingCode::endless_poll, {.kind = RecordKind::host_access, .host = host_actor()},
-      {.what =
-           fmt::format("the host has asked {} times whether {} is done, and no stream can go on",
-                       max_unready_answers * max_idle_rounds, goal),
-       .fix = "let the held stream go before asking, or in another thread",
-       .action = fmt::format("asks for {}", goal)});
+      {.what = fmt::format(
+           "the host has polled {} times whether {} is done, and no stream can make progress",
+           max_unready_answers * max_idle_rounds, goal),
+       .fix = "resume the held stream before polling, or in another thread",
+       .action = fmt::format("polls {}", goal)});
   finding.before = chain_from(index);
   if (Result<void> kept = keep(std::move(finding)); !kept) return kept.failure();
   return false;
@@ -986,7 +985,7 @@ std::uint64_t World::hold(std::size_t index) {
 
 void World::let_go(std::uint64_t hold) {
   holds_.erase(hold);
-  let_go_.notify_all();
+  resumed_.notify_all();
   run_until_host();
 }
 
@@ -1002,7 +1001,6 @@ void World::run_to_hold(std::uint64_t hold) {
 }
 
 // --- Execution
-// ------------------------------------------------------------------------------------
 
 void World::charge(SimStream& stream, const Operation& operation) {
   enum Engine : std::size_t { up, down, compute };
@@ -1014,7 +1012,7 @@ void World::charge(SimStream& stream, const Operation& operation) {
   const auto cross = [&](const void* destination, const void* source) {
     const auto to = locate(destination), from = locate(source);
     const bool is_local = to && from && to->first == from->first;
-    // Between peers the receiver's engine works; between two host addresses, any.
+    // A peer copy uses the engine of the receiver. A copy between host addresses uses any engine.
     engine = is_local ? compute : to ? up : down;
     take(profile_.copy_ns, is_local ? profile_.memory_bytes_per_us : profile_.link_bytes_per_us);
   };
@@ -1186,7 +1184,7 @@ void World::finish_release(SimDevice& device, std::uint64_t generation) {
 
 void World::run_launch(const SimStream& stream, const Operation& operation) {
   const KernelLaunch& launch = *operation.launch;
-  if (launch.body == nullptr) return executor_.stand_in(launch);
+  if (launch.body == nullptr) return executor_.run_placeholder(launch);
   if (options_.strict_kernels) return execute_strictly(stream, operation);
   executor_.translate(launch);
   run_users_code(stream, operation);
@@ -1200,7 +1198,7 @@ void World::execute_strictly(const SimStream& stream, const Operation& operation
     const std::uint32_t space = devices_[one.device]->space;
     const Touch touch{TouchKind::write, {space, one.offset, 1}};
     const auto block = checker_.block_at(space, one.offset);
-    const std::string whose = !block                ? "memory that belongs to no block"
+    const std::string whose = !block                ? "memory outside of every block"
                               : block->tag == Tag() ? "a block"
                                                     : fmt::format("\"{}\"", block->tag.name());
     const char* verb = one.is_written ? "wrote to" : "touched";
@@ -1214,7 +1212,7 @@ void World::execute_strictly(const SimStream& stream, const Operation& operation
          .touches = {&touch, 1},
          .site = operation.site},
         {.what = fmt::format("kernel \"{}\" {} {}, which it did not declare", kernel, verb, whose),
-         .fix = "declare the range as an argument of the launch, or leave it alone",
+         .fix = "declare the range as an argument of the launch, or do not access it",
          .action = fmt::format("kernel \"{}\" {} [{:#x}, +1 B)", kernel, verb, one.offset)},
         operation.sequence));
     if (!kept && !parked_by_work_) parked_by_work_ = kept.failure();
@@ -1225,11 +1223,11 @@ std::vector<Finding> World::leaks() const {
   std::vector<Finding> found = checker_.leaks();
   for (const std::unique_ptr<SimDevice>& device : devices_) {
     device->pages->for_each_handle([&](std::uint64_t, std::size_t bytes) {
-      found.push_back(
-          checker_.report(FindingCode::leak, {.kind = RecordKind::host_access},
-                          {.what = fmt::format("{} MiB of pages were never released", bytes / mib),
-                           .fix = "release the handle; the pages go when they are mapped nowhere",
-                           .action = "leaves pages behind"}));
+      found.push_back(checker_.report(
+          FindingCode::leak, {.kind = RecordKind::host_access},
+          {.what = fmt::format("{} MiB of pages were never released", bytes / mib),
+           .fix = "release the handle; the pages are freed when their last mapping ends",
+           .action = "leaks pages"}));
     });
   }
   return found;

@@ -1,9 +1,8 @@
-// Closes the free blocks of a pool to the host, where AddressSanitizer or Valgrind is there to
-// report whoever touches one.
+// Poisons the free blocks of a pool, so that AddressSanitizer or Valgrind reports accesses to them.
 //
-// Only of memory that the host can touch, and only blocks that no queued work can still use: the
-// tool would report that work too. A block is opened before it is allocated, and everything before
-// it goes back to the driver. Without a tool it does nothing.
+// Only host-accessible memory is poisoned, and only blocks that no queued work can still use,
+// because the tool would report that work too. A block is unpoisoned before it is allocated or
+// returned to the driver. Without a tool, nothing happens.
 
 #pragma once
 
@@ -16,8 +15,8 @@
 
 namespace tern::pool {
 
-/// Pools that are made while one of these lives close nothing. For tests that look at the short way
-/// of a pool and at what it asks of the driver.
+/// Pools that are created during the lifetime of this object poison nothing. For tests of the
+/// pool's fast path and of its driver calls, which poisoning changes.
 class ScopedOpenPools {
  public:
   ScopedOpenPools() noexcept { count.fetch_add(1, std::memory_order_relaxed); }
@@ -36,16 +35,16 @@ class ClosedBlocks {
                ScopedOpenPools::count.load(std::memory_order_relaxed) == 0) {}
 
   [[nodiscard]] bool is_on() const noexcept { return is_on_; }
-  void close(const Descriptor& range) const noexcept {
+  void poison(const Descriptor& range) const noexcept {
     if (MemoryTool* const tool = is_on_ ? memory_tool() : nullptr) {
-      tool->close(address_of(range), range.size * granule_bytes);
+      tool->poison(address_of(range), range.size * granule_bytes);
     }
   }
-  void open(const Descriptor& range) const noexcept {
-    if (is_on_) open(address_of(range), range.size * granule_bytes);
+  void unpoison(const Descriptor& range) const noexcept {
+    if (is_on_) unpoison(address_of(range), range.size * granule_bytes);
   }
-  void open(const void* address, std::size_t bytes) const noexcept {
-    if (MemoryTool* const tool = is_on_ ? memory_tool() : nullptr) tool->open(address, bytes);
+  void unpoison(const void* address, std::size_t bytes) const noexcept {
+    if (MemoryTool* const tool = is_on_ ? memory_tool() : nullptr) tool->unpoison(address, bytes);
   }
 
  private:

@@ -25,7 +25,7 @@ enum class State : std::uint8_t {
   spare,      // the descriptor describes no range
   held,       // live, in a cache, or in transit
   in_flight,  // freed, but the stream may still use it
-  quiescent,  // free and available to every stream
+  available,  // free; every stream may get it
   unbacked,   // addresses without memory
   stuck,      // the driver failed to unmap the pages: never used again
 };

@@ -10,9 +10,9 @@ namespace tern::pool {
 namespace {
 
 Failure no_host_memory(std::size_t bytes) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to keep account of a pool. Free host "
-                 "memory.")
+  return Failure(
+             ErrorCode::out_of_memory,
+             "the host could not allocate {requested} for the records of a pool. Free host memory.")
       .with_bytes("requested", bytes);
 }
 

@@ -10,9 +10,9 @@ namespace tern::pool {
 namespace {
 
 Failure no_host_memory(std::size_t bytes) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to keep account of pages. Free host "
-                 "memory.")
+  return Failure(
+             ErrorCode::out_of_memory,
+             "the host could not allocate {requested} for the records of pages. Free host memory.")
       .with_bytes("requested", bytes);
 }
 
@@ -24,7 +24,7 @@ PageStore::~PageStore() {
       const NativePages handle = region.mapped[page];
       if (handle.value == 0) continue;
       const std::size_t bytes = pages_of(region, page) * page_bytes;
-      closed_.open(region.base + page * page_bytes, bytes);
+      closed_.unpoison(region.base + page * page_bytes, bytes);
       static_cast<void>(device_.try_unmap(region.base + page * page_bytes, bytes));
       static_cast<void>(device_.try_release_pages(handle));
     }
@@ -49,8 +49,8 @@ Result<void> PageStore::try_reserve(std::uint64_t pages) noexcept {
       if (base && reinterpret_cast<std::uintptr_t>(*base) % page_bytes != 0) {
         static_cast<void>(device_.try_unreserve(*base, wanted * page_bytes));
         return Failure(ErrorCode::misaligned,
-                       "addresses reserved on '{device}' begin at {value}, which is no multiple of "
-                       "a page of {pages}.")
+                       "addresses reserved on '{device}' begin at {value}, which is not a multiple "
+                       "of the page size, {pages}.")
             .with("device", device_.spec())
             .with("value", reinterpret_cast<std::uintptr_t>(*base), Unit::hex)
             .with_bytes("pages", page_bytes);
@@ -141,7 +141,7 @@ Result<void> PageStore::try_have_unmapped(std::uint64_t pages,
   if (const std::size_t total = device_.info().total_bytes;
       total != 0 && pages > total / page_bytes) {
     return Failure(ErrorCode::out_of_memory,
-                   "'{device}' has {total} in all, which is fewer than {pages} pages.")
+                   "'{device}' has {total} of memory, which is less than {pages} pages.")
         .with("device", device_.spec())
         .with_bytes("total", total)
         .with("pages", pages);
@@ -218,7 +218,7 @@ PageStore::Unbacked PageStore::unback(std::uint64_t offset, std::uint64_t pages)
     std::byte* const address = region.base + (first + done) * page_bytes;
     const std::uint64_t count = pages_of(region, first + done);
     ++driver_calls_;
-    closed_.open(address, count * page_bytes);
+    closed_.unpoison(address, count * page_bytes);
     if (Result<void> unmapped = device_.try_unmap(address, count * page_bytes); !unmapped) {
       return {done, unmapped};
     }

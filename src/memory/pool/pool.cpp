@@ -36,20 +36,19 @@ bool can_have_pages(const Device& device, const PoolOptions& options) {
 bool choose_pages(const Device& device, const PoolOptions& options) {
   const bool can = can_have_pages(device, options);
   if (options.backing == PoolBacking::pages && !can) {
-    raise(
-        Failure(ErrorCode::unsupported,
-                "a pool of {what} on '{device}' cannot be made of pages: that needs device memory "
-                "and virtual memory. Use segments.")
-            .with("what", name(options.kind))
-            .with("device", device.spec()));
+    raise(Failure(ErrorCode::unsupported,
+                  "a pool of {what} on '{device}' cannot use pages, which need device memory and "
+                  "virtual memory. Use segments.")
+              .with("what", name(options.kind))
+              .with("device", device.spec()));
   }
   return can && options.backing != PoolBacking::segments;
 }
 
 Failure no_host_memory(std::size_t bytes) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to keep a stream's blocks. Free host "
-                 "memory.")
+  return Failure(
+             ErrorCode::out_of_memory,
+             "the host could not allocate {requested} for the cache of a stream. Free host memory.")
       .with_bytes("requested", bytes);
 }
 
@@ -113,7 +112,7 @@ Result<StreamCache*> Pool::try_cache(std::size_t slot) noexcept {
 // --- Allocating
 
 void Pool::note_begin(const Descriptor& range, const Request& request) noexcept {
-  closed_.open(range);
+  closed_.unpoison(range);
   if (!wants_notes_) return;
   const Suballocation note = as_note(*result_of(range));
   if (host_shares_ || !request.stream.id()) {
@@ -128,7 +127,7 @@ Descriptor* Pool::take_larger(StreamCache& cache, std::size_t bytes) noexcept {
   Descriptor* const range = cache.take_larger(granted, 1);
   if (range == nullptr) return nullptr;
   if (range->place->count() == BlockPlace::last_count) {
-    static_cast<void>(cache.put_with_care(*range, boundless));
+    static_cast<void>(cache.put_slow(*range, boundless));
     return nullptr;
   }
   // It had the whole range before, or another part of it.
@@ -301,7 +300,7 @@ bool Pool::has_cached() noexcept {
 bool Pool::may_have_enough(std::uint64_t granules) noexcept {
   const std::lock_guard lock(ranges_mutex_);
   return ranges_.in_flight_granules() > 0 &&
-         ranges_.in_flight_granules() + ranges_.quiescent().total() >= granules;
+         ranges_.in_flight_granules() + ranges_.available().total() >= granules;
 }
 
 bool Pool::exceeds_limit(std::uint64_t granules) noexcept {
@@ -325,8 +324,8 @@ Descriptor* Pool::take(Search& search, Thoroughness how) noexcept {
   }
   Descriptor* range = nullptr;
   if (search.request.source != Source::recycled) {
-    search.rung = &Counts::quiescent_hits;
-    range = ranges_.take_quiescent(
+    search.rung = &Counts::available_hits;
+    range = ranges_.take_available(
         search.granules, search.alignment,
         how == Thoroughness::thorough ? FitIndex::Effort::thorough : FitIndex::Effort::quick,
         is_tight_.load(std::memory_order_relaxed) ? Ranges::Placement::together
@@ -418,12 +417,12 @@ Descriptor* Pool::reclaim(Search& search) noexcept {
   return why_not_live(block, place).at(site);
 }
 
-[[gnu::noinline]] Descriptor* Pool::put_with_care(StreamCache& cache, Descriptor& range) noexcept {
-  return cache.put_with_care(range, bounds());
+[[gnu::noinline]] Descriptor* Pool::put_slow(StreamCache& cache, Descriptor& range) noexcept {
+  return cache.put_slow(range, bounds());
 }
 
-Result<void> Pool::free_with_care(const Block& block, const BlockPlace* place, StreamRef stream,
-                                  const CallSite& site) noexcept {
+Result<void> Pool::free_slow(const Block& block, const BlockPlace* place, StreamRef stream,
+                             const CallSite& site) noexcept {
   const bool is_ours = place != nullptr && place->is_live(block.generation.count()) &&
                        place->owner.load(std::memory_order_relaxed) == &owner_ &&
                        place->address.load(std::memory_order_relaxed) == block.address &&
@@ -435,8 +434,7 @@ Result<void> Pool::free_with_care(const Block& block, const BlockPlace* place, S
   const StreamId id = stream.id();
   if (id.device() != device_id_) {
     return Failure(ErrorCode::device_mismatch,
-                   "memory of '{a}' was freed on a stream of {b}. Free it on a stream of its own "
-                   "device.",
+                   "memory of '{a}' was freed on a stream of {b}. Free it on a stream of '{a}'.",
                    site)
         .with("a", device_.spec())
         .with("b", Place::device(id.device()).text());
@@ -458,8 +456,8 @@ Result<void> Pool::free_elsewhere(Descriptor& range, StreamCache& home, StreamRe
   const StreamId id = stream.id();
   // Its owner may know nothing of this, and end it meanwhile. A mark must be behind its work then,
   // and what it is told before its end.
-  const StreamStay stay(stream);
-  if (id && !stay) return free_with_care(block, range.place, stream, site);
+  const StreamPin stay(stream);
+  if (id && !stay) return free_slow(block, range.place, stream, site);
   if (id && !try_cache(id.slot())) {
     // No memory to remember the stream by, so it is waited for.
     if (Result<void> waited = Device::try_wait(last_use);
@@ -498,7 +496,7 @@ void Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use, const
   // Before anybody can be given it.
   if (closed_.is_on()) {
     const Result<bool> is_done = last_use ? Device::try_is_done(last_use) : Result<bool>(true);
-    if (is_done && *is_done) closed_.close(range);
+    if (is_done && *is_done) closed_.poison(range);
   }
   range.next = nullptr;
   if (!id || !last_use) {
@@ -524,7 +522,7 @@ void Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use, const
 
 void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcept {
   if (!stream) {
-    put_all_quiescent(list);
+    put_all_available(list);
     trim_if_idle();
     return;
   }
@@ -560,13 +558,13 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
   }
 }
 
-void Pool::put_all_quiescent(Descriptor* list) noexcept {
+void Pool::put_all_available(Descriptor* list) noexcept {
   if (list == nullptr) return;
   const std::lock_guard lock(ranges_mutex_);
   while (list != nullptr) {
     Descriptor& range = *std::exchange(list, list->next);
-    closed_.close(range);
-    ranges_.put_quiescent(range);
+    closed_.poison(range);
+    ranges_.put_available(range);
   }
   note_change();
 }
@@ -591,7 +589,7 @@ void Pool::release_slack(StreamCache& cache) noexcept {
   }
   if (pieces == nullptr) return;
   if (&cache == caches_[host_slot].load(std::memory_order_relaxed)) {
-    put_all_quiescent(pieces);
+    put_all_available(pieces);
     return;
   }
   // The stream's earlier work may still use what was a block before.
@@ -614,7 +612,7 @@ void Pool::flush_caches() noexcept {
     }
     if (all == nullptr) return;
     if (&cache == caches_[host_slot].load(std::memory_order_relaxed)) {
-      put_all_quiescent(all);
+      put_all_available(all);
     } else {
       retire(all, cache, stream);
     }
@@ -639,7 +637,7 @@ void Pool::close_settled(const Lane& lane, std::uint64_t sequence) const noexcep
   if (!closed_.is_on()) return;
   for (const Descriptor* range = lane.oldest; range != nullptr && range->sequence <= sequence;
        range = range->newer) {
-    closed_.close(*range);
+    closed_.poison(*range);
   }
 }
 
@@ -699,7 +697,7 @@ void Pool::note_change() noexcept {
   const std::size_t held =
       held_bytes_.load(std::memory_order_relaxed) - unmapped_bytes_.load(std::memory_order_relaxed);
   const std::size_t free =
-      (ranges_.quiescent().total() + ranges_.in_flight_granules()) * granule_bytes;
+      (ranges_.available().total() + ranges_.in_flight_granules()) * granule_bytes;
   const std::size_t outside = held > free ? held - free : 0;
   outside_bytes_ = outside;
   min_idle_ = std::min(min_idle_, idle_bytes());
@@ -709,7 +707,7 @@ void Pool::note_change() noexcept {
   const bool is_tight = most != 0 && outside >= most / 4 * 3;
   const std::size_t larger = std::min(most / larger_share, max_larger_bytes);
   const CacheBounds roomy{std::clamp(most / class_share, tight_bounds.class_bytes, max_class_bytes),
-                          larger, is_crowded() ? larger : 0};
+                          larger, is_contended() ? larger : 0};
   const CacheBounds bounds = is_tight ? tight_bounds : roomy;
   // Every free reads these, so they are written only when they change.
   const auto set = [](auto& to, auto value) {
@@ -721,18 +719,18 @@ void Pool::note_change() noexcept {
   set(middle_bound_, bounds.middle_bytes);
 }
 
-bool Pool::is_crowded() noexcept {
+bool Pool::is_contended() noexcept {
   if (++changes_of_window_ >= changes_per_window) {
     const std::uint32_t waits = ranges_mutex_.waits() - waits_before_;
     if (waits >= changes_of_window_ / changes_per_wait) {
-      crowded_windows_ = calm_windows;
-    } else if (crowded_windows_ > 0) {
-      --crowded_windows_;
+      contended_windows_ = calm_windows;
+    } else if (contended_windows_ > 0) {
+      --contended_windows_;
     }
     waits_before_ += waits;
     changes_of_window_ = 0;
   }
-  return options_.thread_caches || crowded_windows_ > 0;
+  return options_.thread_caches || contended_windows_ > 0;
 }
 
 std::uint64_t Pool::epoch() noexcept {

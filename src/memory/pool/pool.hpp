@@ -200,13 +200,13 @@ class Pool {
   // --- Freeing
   /// The slow path of a free: the block is not live or not of this pool, or the stream accepts no
   /// work.
-  [[nodiscard]] Result<void> free_with_care(const Block& block, const BlockPlace* place,
-                                            StreamRef stream, const CallSite& site) noexcept;
+  [[nodiscard]] Result<void> free_slow(const Block& block, const BlockPlace* place,
+                                       StreamRef stream, const CallSite& site) noexcept;
   [[nodiscard]] static Result<void> refuse_free(const Block& block, const BlockPlace* place,
                                                 const CallSite& site) noexcept;
   /// Puts a block into a full cache. Returns the blocks that have to leave. Call with the cache's
   /// lock held.
-  [[nodiscard]] Descriptor* put_with_care(StreamCache& cache, Descriptor& range) noexcept;
+  [[nodiscard]] Descriptor* put_slow(StreamCache& cache, Descriptor& range) noexcept;
   /// Frees a block on another stream than it was allocated on, or with a checker to notify.
   [[nodiscard]] Result<void> free_elsewhere(Descriptor& range, StreamCache& home, StreamRef stream,
                                             Mark last_use, const Block& block,
@@ -216,7 +216,7 @@ class Pool {
                    CallSite site) noexcept;
   /// Makes ranges in flight that left a stream's cache or never were in one.
   void retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcept;
-  void put_all_quiescent(Descriptor* list) noexcept;
+  void put_all_available(Descriptor* list) noexcept;
   /// Closes the blocks whose frees the stream has passed up to `sequence` to the host, for a memory
   /// tool. The caller holds ranges_mutex_.
   void close_settled(const Lane& lane, std::uint64_t sequence) const noexcept;
@@ -241,7 +241,7 @@ class Pool {
   /// Call after every change of the ranges, with their lock held.
   void note_change() noexcept;
   /// Returns whether threads contend for the lock of the ranges.
-  [[nodiscard]] bool is_crowded() noexcept;
+  [[nodiscard]] bool is_contended() noexcept;
   [[nodiscard]] std::uint64_t epoch() noexcept;
   template <class Visit>
   void for_each_cache(Visit visit) noexcept {
@@ -289,7 +289,7 @@ class Pool {
   // Measures contention: the share of changes during which a thread had to wait.
   std::uint32_t changes_of_window_ = 0;  // guarded by ranges_mutex_
   std::uint32_t waits_before_ = 0;       // guarded by ranges_mutex_
-  std::uint32_t crowded_windows_ = 0;    // guarded by ranges_mutex_
+  std::uint32_t contended_windows_ = 0;  // guarded by ranges_mutex_
 
   std::mutex growth_mutex_;
   std::optional<PageStore> pages_;        // guarded by growth_mutex_
@@ -343,7 +343,7 @@ inline Descriptor* Pool::take_cached(StreamCache& cache, std::size_t bytes) noex
     }
   }
   // The place has reached its last count. The slow path gives the block another place.
-  static_cast<void>(cache.put_with_care(*range, boundless));  // no bounds: no block leaves
+  static_cast<void>(cache.put_slow(*range, boundless));  // no bounds: no block leaves
   return nullptr;
 }
 
@@ -387,7 +387,7 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
       place->address.load(std::memory_order_relaxed) != block.address ||
       place->bytes.load(std::memory_order_relaxed) != block.bytes || block.device != device_id_ ||
       !can_use(stream)) {
-    return free_with_care(block, place, stream, site);
+    return free_slow(block, place, stream, site);
   }
   const Mark last_use = id ? Mark{id, DeviceState::state_of(stream)->promise_next()} : Mark{};
   auto& range = *reinterpret_cast<Descriptor*>(place->note.load(std::memory_order_relaxed));
@@ -411,7 +411,7 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
     // its slot may have a new stream, whose frees complete independently.
     if (!home.try_put(range, class_bound_.load(std::memory_order_relaxed)) &&
         !home.try_put_newest(range, bounds())) {
-      leaving = put_with_care(home, range);
+      leaving = put_slow(home, range);
       newest = home.stream;
     }
   }

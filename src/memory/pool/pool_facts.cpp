@@ -23,7 +23,7 @@ PoolStatistics Pool::sums() noexcept {
     now.cached_bytes += cache.bytes() + counts.slack_bytes;
     now.cache_hits += counts.cache_hits();
     now.own_in_flight_hits += counts.own_in_flight_hits;
-    now.quiescent_hits += counts.quiescent_hits;
+    now.available_hits += counts.available_hits;
     now.steals += counts.steals;
     now.grown_hits += counts.grown_hits;
     now.remapped_hits += counts.remapped_hits;
@@ -32,7 +32,7 @@ PoolStatistics Pool::sums() noexcept {
   {
     const std::lock_guard lock(ranges_mutex_);
     now.in_flight_bytes = ranges_.in_flight_granules() * granule_bytes;
-    now.available_bytes = ranges_.quiescent().total() * granule_bytes;
+    now.available_bytes = ranges_.available().total() * granule_bytes;
   }
   now.held_bytes = held_bytes_.load(std::memory_order_relaxed);
   now.unmapped_bytes = unmapped_bytes_.load(std::memory_order_relaxed);
@@ -70,7 +70,7 @@ Statistics Pool::statistics() noexcept {
   now.pending_bytes = ranges_.in_flight_granules() * granule_bytes;
   now.reserved_bytes = held_bytes_.load(std::memory_order_relaxed);
   now.free_bytes = now.reserved_bytes - std::min(now.reserved_bytes, now.live_bytes);
-  now.largest_free_bytes = ranges_.largest_quiescent() * granule_bytes;
+  now.largest_free_bytes = ranges_.largest_available() * granule_bytes;
   // Two upper bounds of the true peak: the sum of the exact peaks of all streams, and the peak of
   // the bytes that were live or cached. The smaller one is closer.
   now.peak_live_bytes = std::min<std::uint64_t>(peaks, peak_outside_bytes_);
@@ -89,7 +89,7 @@ Fragmentation Pool::fragmentation(const PoolStatistics& all) noexcept {
   Fragmentation now;
   now.free_bytes = all.held_bytes - std::min(all.held_bytes, all.live_bytes);
   const std::lock_guard lock(ranges_mutex_);
-  now.largest_now = ranges_.quiescent().exact_largest() * granule_bytes;
+  now.largest_now = ranges_.available().exact_largest() * granule_bytes;
   now.largest_satisfiable = now.largest_now;
   const std::size_t most =
       all.limit_bytes != 0 ? all.limit_bytes : std::max(all.held_bytes, device_.info().total_bytes);
@@ -115,7 +115,7 @@ bool Pool::check_invariants() noexcept {
   const Ranges::Census census = ranges_.count();
   if (!census.check_invariants) return false;
   if (census.held * granule_bytes != now.live_bytes + now.cached_bytes) return false;
-  return (census.held + census.in_flight + census.quiescent) * granule_bytes + now.unmapped_bytes ==
+  return (census.held + census.in_flight + census.available) * granule_bytes + now.unmapped_bytes ==
          now.held_bytes;
 }
 
@@ -133,26 +133,26 @@ Failure Pool::refusal(const Search& search) noexcept {
       "something, raise the limit, or ask for less.";
   if (search.request.source == Source::recycled) {
     text =
-        "a pool on '{device}' has not {requested} of what the stream has freed itself, and no "
-        "other memory was to be used.";
+        "a pool on '{device}' cannot allocate {requested}: the stream has not freed enough itself, "
+        "and the request allows no other memory.";
   } else if (now.limit_bytes == 0) {
     text =
         "a pool on '{device}' cannot allocate {requested}: it holds {held}, of which {live} are in "
-        "use, and the driver refuses more with {free} of {total} free. Free something, or ask for "
+        "use, and the driver rejects more with {free} of {total} free. Free something, or ask for "
         "less.";
   } else if (bytes > most) {
     // Report the excess: rounded to a tenth of a unit, size and limit may look the same.
     text = has_pages_
-               ? "a pool on '{device}' cannot allocate {requested}, which takes {would_grant}: its "
-                 "limit of {limit} has room for {most} in pages of 2.0 MiB, {above} too few, "
-                 "whatever is freed. Raise the limit, or ask for less."
-               : "a pool on '{device}' cannot allocate {requested}, which takes {would_grant}: "
-                 "that is {above} above its limit of {limit}, whatever is freed. Raise the "
-                 "limit, or ask for less.";
+               ? "a pool on '{device}' cannot allocate {requested}, which needs {would_grant}: its "
+                 "limit of {limit} allows {most} in pages of 2.0 MiB, {above} too few, even if "
+                 "everything is freed. Raise the limit, or ask for less."
+               : "a pool on '{device}' cannot allocate {requested}, which needs {would_grant}: the "
+                 "request exceeds its limit of {limit} by {above}, even if everything is freed. "
+                 "Raise the limit, or ask for less.";
   } else if (now.in_flight_bytes >= bytes) {
     text =
         "a pool on '{device}' cannot allocate {requested} now: {live} of {limit} are in use, and "
-        "{in_flight} more until their streams have passed. Wait for them, or allow the request to.";
+        "{in_flight} more are in flight. Wait for their streams, or allow the request to wait.";
   } else if (now.live_bytes <= now.limit_bytes && bytes <= now.limit_bytes - now.live_bytes) {
     text =
         "a pool on '{device}' cannot allocate {requested} in one piece: {live} of {limit} are in "

@@ -88,13 +88,13 @@ void Pool::note_held() noexcept {
 Descriptor* Pool::cut_out(Descriptor& range, const Search& search) noexcept {
   const std::uint64_t begin = round_up_to(range.offset, search.alignment);
   ranges_.cut(range, begin, search.granules,
-              [this](Descriptor& rest) { ranges_.put_quiescent(rest); });
+              [this](Descriptor& rest) { ranges_.put_available(rest); });
   note_change();
   return &range;
 }
 
 void Pool::put_back(Descriptor* list) noexcept {
-  while (list != nullptr) ranges_.put_quiescent(*std::exchange(list, list->next));
+  while (list != nullptr) ranges_.put_available(*std::exchange(list, list->next));
 }
 
 Descriptor* Pool::grow(Search& search) noexcept {
@@ -160,7 +160,7 @@ void Pool::give_up_addresses(Descriptor& range) noexcept {
   stuck_pages_ += stuck;
   const std::lock_guard lock(ranges_mutex_);
   if (stuck > 0) {
-    ranges_.put_out_of_use(range);
+    ranges_.mark_stuck(range);
   } else if (&range == ranges_.last() && range.end() == pages_->next_address()) {
     // Return the newest addresses, so that the free range before them can be extended again.
     pages_->give_back_addresses(range.offset, range.size / page_granules);
@@ -193,7 +193,7 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
     peak_bytes = std::max(peak_outside_bytes_, outside_bytes_ + search.granules * granule_bytes);
     const std::uint64_t end = pages_->next_address();
     Descriptor* last = ranges_.last();
-    if (last != nullptr && last->state == State::quiescent && last->end() == end &&
+    if (last != nullptr && last->state == State::available && last->end() == end &&
         !pages_->begins_reservation(end) && round_up_to(last->offset, search.alignment) < end) {
       const std::uint64_t needed_end =
           round_up_to(last->offset, search.alignment) + search.granules;
@@ -210,7 +210,7 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
   const auto give_tail_back = [&] {
     if (tail == nullptr) return;
     const std::lock_guard lock(ranges_mutex_);
-    ranges_.put_quiescent(*std::exchange(tail, nullptr));
+    ranges_.put_available(*std::exchange(tail, nullptr));
   };
   const auto fail = [&](const Failure& failure) -> Descriptor* {
     give_tail_back();
@@ -301,7 +301,7 @@ Descriptor* Pool::grow_segments(Search& search) noexcept {
   return cut_out(ranges_.add(*offset, size / granule_bytes, nullptr), search);
 }
 
-// Collects free pages from quiescent ranges, creates missing ones, and maps all of them to
+// Collects free pages from available ranges, creates missing ones, and maps all of them to
 // contiguous addresses. If a step fails, pages that were already unmapped stay loose and serve
 // later requests.
 Descriptor* Pool::remap(Search& search) noexcept {
@@ -369,7 +369,7 @@ Descriptor* Pool::remap(Search& search) noexcept {
                     [&kept](Descriptor& rest) { kept = &rest; });
         ranges_.put_unbacked(run);
       }
-      ranges_.put_quiescent(*kept);
+      ranges_.put_available(*kept);
     } else {
       ranges_.put_unbacked(run);
     }
@@ -398,7 +398,7 @@ Result<void> Pool::try_hold(std::size_t bytes) noexcept {
   }
   if (range != nullptr) {
     range->next = nullptr;
-    put_all_quiescent(range);
+    put_all_available(range);
     return {};
   }
   if (search.failure) return *search.failure;
@@ -427,7 +427,7 @@ std::size_t Pool::release_free(std::size_t keep_bytes, std::size_t min_bytes) no
         if (!ranges_.store().try_prepare(Ranges::descriptors_per_growth)) break;
         if (ranges_.free_pages() > 0) run = ranges_.take_handles(excess());
         if (run != nullptr && held() - run->size * granule_bytes < min_bytes) {
-          ranges_.put_quiescent(*std::exchange(run, nullptr));
+          ranges_.put_available(*std::exchange(run, nullptr));
         }
         if (run != nullptr) note_change();
       }
@@ -442,7 +442,7 @@ std::size_t Pool::release_free(std::size_t keep_bytes, std::size_t min_bytes) no
                       [&kept](Descriptor& rest) { kept = &rest; });
         }
         if (freed > 0) ranges_.put_unbacked(*run);
-        if (kept != nullptr) ranges_.put_quiescent(*kept);
+        if (kept != nullptr) ranges_.put_available(*kept);
       }
       if (pages_->release_unmapped(freed) < freed || freed < count) break;
     }
@@ -458,7 +458,7 @@ std::size_t Pool::release_free(std::size_t keep_bytes, std::size_t min_bytes) no
       const Result<void> released = segments_->try_release(segment->offset);
       const std::lock_guard lock(ranges_mutex_);
       if (!released) {
-        ranges_.put_quiescent(*segment);
+        ranges_.put_available(*segment);
         break;
       }
       ranges_.drop(*segment);
@@ -482,7 +482,7 @@ std::size_t Pool::trim(std::size_t keep_bytes) noexcept {
 
 std::size_t Pool::idle_bytes() const noexcept {
   return has_pages_ ? ranges_.free_pages() * page_bytes
-                    : ranges_.quiescent().total() * granule_bytes;
+                    : ranges_.available().total() * granule_bytes;
 }
 
 void Pool::trim_if_idle() noexcept {

@@ -67,7 +67,7 @@ void Ranges::absorb(Descriptor& left, Descriptor& right) noexcept {
   store_.give(right);
 }
 
-// --- Quiescent
+// --- Available
 
 Ranges::Pages Ranges::whole_pages_of(const Descriptor& range) const noexcept {
   Pages pages{(range.offset + page_granules_ - 1) / page_granules_, range.end() / page_granules_};
@@ -88,9 +88,9 @@ std::uint64_t Ranges::pages_in(const Descriptor& range) const noexcept {
 }
 
 // Also links the range into one of the two lists of ranges with whole handles, if it has any.
-void Ranges::insert_quiescent(Descriptor& range) noexcept {
-  range.state = State::quiescent;
-  quiescent_.insert(range);
+void Ranges::insert_available(Descriptor& range) noexcept {
+  range.state = State::available;
+  available_.insert(range);
   const std::uint64_t pages = pages_in(range);
   range.older = range.newer = nullptr;
   if (pages == 0) return;
@@ -101,8 +101,8 @@ void Ranges::insert_quiescent(Descriptor& range) noexcept {
   head = &range;
 }
 
-void Ranges::remove_quiescent(Descriptor& range) noexcept {
-  quiescent_.remove(range);
+void Ranges::remove_available(Descriptor& range) noexcept {
+  available_.remove(range);
   range.state = State::held;
   const std::uint64_t pages = pages_in(range);
   if (pages == 0) return;
@@ -113,35 +113,35 @@ void Ranges::remove_quiescent(Descriptor& range) noexcept {
   range.older = range.newer = nullptr;
 }
 
-// Joins the range with quiescent neighbours on both sides.
-void Ranges::put_quiescent(Descriptor& range) noexcept {
+// Joins the range with available neighbours on both sides.
+void Ranges::put_available(Descriptor& range) noexcept {
   Descriptor* left = range.before;
   Descriptor* joined = &range;
-  if (left != nullptr && left->state == State::quiescent) {
-    remove_quiescent(*left);
+  if (left != nullptr && left->state == State::available) {
+    remove_available(*left);
     absorb(*left, range);
     joined = left;
   }
   Descriptor* right = joined->after;
-  if (right != nullptr && right->state == State::quiescent) {
-    remove_quiescent(*right);
+  if (right != nullptr && right->state == State::available) {
+    remove_available(*right);
     absorb(*joined, *right);
   }
-  insert_quiescent(*joined);
+  insert_available(*joined);
 }
 
 // Small blocks first try the lowest range that is smaller than a page, see Placement.
-Descriptor* Ranges::take_quiescent(std::uint64_t granules, std::uint64_t alignment,
+Descriptor* Ranges::take_available(std::uint64_t granules, std::uint64_t alignment,
                                    FitIndex::Effort effort, Placement placement) noexcept {
   Descriptor* found = nullptr;
   if (placement == Placement::together && granules <= page_granules_ / small_share) {
-    found = quiescent_.find_lowest(granules, alignment, page_granules_);
+    found = available_.find_lowest(granules, alignment, page_granules_);
   }
-  if (found == nullptr) found = quiescent_.find(granules, alignment, effort);
+  if (found == nullptr) found = available_.find(granules, alignment, effort);
   if (found == nullptr) return nullptr;
-  remove_quiescent(*found);
+  remove_available(*found);
   cut(*found, begin_that_spares_handles(*found, granules, alignment), granules,
-      [this](Descriptor& rest) { insert_quiescent(rest); });
+      [this](Descriptor& rest) { insert_available(rest); });
   return found;
 }
 
@@ -163,7 +163,7 @@ std::uint64_t Ranges::begin_that_spares_handles(const Descriptor& range, std::ui
   return pages_touched(last) < pages_touched(first) ? last : first;
 }
 
-void Ranges::take_whole(Descriptor& range) noexcept { remove_quiescent(range); }
+void Ranges::take_whole(Descriptor& range) noexcept { remove_available(range); }
 
 Descriptor* Ranges::take_handles(std::uint64_t pages) noexcept {
   Descriptor* found = first_holder();
@@ -171,9 +171,9 @@ Descriptor* Ranges::take_handles(std::uint64_t pages) noexcept {
   const Pages whole = whole_pages_of(*found);
   std::uint64_t end = whole.first;
   while (end < whole.last && end - whole.first < pages) end = handle_of(end).last;
-  remove_quiescent(*found);
+  remove_available(*found);
   cut(*found, whole.first * page_granules_, (end - whole.first) * page_granules_,
-      [this](Descriptor& rest) { insert_quiescent(rest); });
+      [this](Descriptor& rest) { insert_available(rest); });
   return found;
 }
 
@@ -228,18 +228,18 @@ void Ranges::remove_in_flight(Descriptor& range) noexcept {
 
 // Joins the range with neighbours of the same lane. The joined range moves to the newest end.
 void Ranges::put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept {
-  const auto is_kin = [&lane](const Descriptor* other) {
+  const auto is_same_lane = [&lane](const Descriptor* other) {
     return other != nullptr && other->state == State::in_flight && other->lane == &lane;
   };
   // A lane is ordered by mark. Using a later mark than necessary is safe.
   if (lane.newest != nullptr) sequence = std::max(sequence, lane.newest->sequence);
   Descriptor* joined = &range;
-  if (Descriptor* left = range.before; is_kin(left)) {
+  if (Descriptor* left = range.before; is_same_lane(left)) {
     remove_in_flight(*left);
     absorb(*left, range);
     joined = left;
   }
-  if (Descriptor* right = joined->after; is_kin(right)) {
+  if (Descriptor* right = joined->after; is_same_lane(right)) {
     remove_in_flight(*right);
     absorb(*joined, *right);
   }
@@ -284,7 +284,7 @@ std::uint64_t Ranges::settle(Lane& lane, std::uint64_t done_sequence) noexcept {
     Descriptor& range = *lane.oldest;
     settled += range.size;
     remove_in_flight(range);
-    put_quiescent(range);
+    put_available(range);
   }
   if (lane.oldest == nullptr) lane.unsealed_blocks = lane.unsealed_granules = 0;
   return settled;
@@ -315,8 +315,8 @@ Ranges::Census Ranges::count() const noexcept {
       case State::in_flight:
         census.in_flight += range.size;
         break;
-      case State::quiescent:
-        census.quiescent += range.size;
+      case State::available:
+        census.available += range.size;
         pages += pages_in(range);
         break;
       case State::unbacked:
@@ -328,16 +328,16 @@ Ranges::Census Ranges::count() const noexcept {
     const Descriptor* after = range.after;
     if (after == nullptr) return;
     if (after->before != &range || after->offset != range.end()) census.check_invariants = false;
-    const bool is_joined = range.state == State::quiescent || range.state == State::unbacked;
+    const bool is_joined = range.state == State::available || range.state == State::unbacked;
     if (is_joined && after->state == range.state) census.check_invariants = false;
   });
   std::uint64_t held_pages = 0;
   for (const Descriptor* head : holders_) {
     for (const Descriptor* at = head; at != nullptr; at = at->newer) held_pages += pages_in(*at);
   }
-  if (pages != free_pages_ || held_pages != free_pages_ || !quiescent_.check_invariants() ||
+  if (pages != free_pages_ || held_pages != free_pages_ || !available_.check_invariants() ||
       !unbacked_.check_invariants() || census.in_flight != in_flight_granules_ ||
-      census.quiescent != quiescent_.total() || census.unbacked != unbacked_.total()) {
+      census.available != available_.total() || census.unbacked != unbacked_.total()) {
     census.check_invariants = false;
   }
   return census;

@@ -1,4 +1,4 @@
-// Ranges keeps the free ranges of a pool: in flight, quiescent, or addresses without memory.
+// Ranges keeps the free ranges of a pool: in flight, available, or addresses without memory.
 //
 // A range in flight is in the lane of the stream that freed it. That stream can reuse the range
 // immediately, because its work runs in order. Other streams can use the range when the mark after
@@ -6,7 +6,7 @@
 // later mark counts for both. Ranges in flight are joined with nothing else. A lane is ordered by
 // mark, so its oldest range shows how far the stream has come.
 //
-// Quiescent ranges with whole handles (of one or more pages) are also in lists of their own: whole
+// Available ranges with whole handles (of one or more pages) are also in lists of their own: whole
 // handles can be moved, so they can serve any request. Code that splits a range must prepare
 // descriptors first. Not thread-safe: the pool holds its lock.
 
@@ -68,17 +68,17 @@ class Ranges {
   /// Where to place a block: in the range that fits best, or, if the block is small, next to other
   /// small blocks, so that they share few pages and the other pages become whole.
   enum class Placement : std::uint8_t { tightest, together };
-  [[nodiscard]] Descriptor* take_quiescent(std::uint64_t granules, std::uint64_t alignment,
+  [[nodiscard]] Descriptor* take_available(std::uint64_t granules, std::uint64_t alignment,
                                            FitIndex::Effort effort = FitIndex::Effort::quick,
                                            Placement placement = Placement::tightest) noexcept;
   [[nodiscard]] Descriptor* take_in_flight(Lane& lane, std::uint64_t granules,
                                            std::uint64_t alignment) noexcept;
   /// Takes addresses without memory. The search is thorough.
   [[nodiscard]] Descriptor* take_unbacked(std::uint64_t granules, std::uint64_t alignment) noexcept;
-  /// Takes contiguous whole handles from a quiescent range, small ranges first: as many as have
+  /// Takes contiguous whole handles from an available range, small ranges first: as many as have
   /// `pages` together, or all of the range. Returns null if there are none.
   [[nodiscard]] Descriptor* take_handles(std::uint64_t pages) noexcept;
-  /// Takes a whole quiescent range.
+  /// Takes a whole available range.
   void take_whole(Descriptor& range) noexcept;
   /// Cuts a held range down to `granules` from `offset` on. Calls put() with the parts before and
   /// after.
@@ -93,7 +93,7 @@ class Ranges {
 
   // --- Returning: adjacent ranges are joined
 
-  void put_quiescent(Descriptor& range) noexcept;
+  void put_available(Descriptor& range) noexcept;
   void put_unbacked(Descriptor& range) noexcept;
   void put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;
   /// Puts a range that was taken from a lane, but not used, back to its position in the lane.
@@ -102,23 +102,23 @@ class Ranges {
   /// granules.
   std::uint64_t settle(Lane& lane, std::uint64_t done_sequence) noexcept;
   /// Takes a held range out of use for good.
-  void put_out_of_use(Descriptor& range) noexcept { range.state = State::stuck; }
+  void mark_stuck(Descriptor& range) noexcept { range.state = State::stuck; }
   /// Joins two adjacent held ranges.
   void join_held(Descriptor& left, Descriptor& right) noexcept { absorb(left, right); }
 
   // --- Facts
 
-  [[nodiscard]] const FitIndex& quiescent() const noexcept { return quiescent_; }
+  [[nodiscard]] const FitIndex& available() const noexcept { return available_; }
   [[nodiscard]] std::uint64_t in_flight_granules() const noexcept { return in_flight_granules_; }
-  /// Pages of whole handles in quiescent ranges.
+  /// Pages of whole handles in available ranges.
   [[nodiscard]] std::uint64_t free_pages() const noexcept { return free_pages_; }
-  /// The exact size of the largest quiescent range.
-  [[nodiscard]] std::uint64_t largest_quiescent() const noexcept {
-    return quiescent_.exact_largest();
+  /// The exact size of the largest available range.
+  [[nodiscard]] std::uint64_t largest_available() const noexcept {
+    return available_.exact_largest();
   }
   /// Requested bytes of all live blocks. Visits every range.
   [[nodiscard]] std::uint64_t requested_bytes() const noexcept;
-  /// A quiescent range with whole handles; for segments, a whole segment.
+  /// An available range with whole handles; for segments, a whole segment.
   [[nodiscard]] Descriptor* first_holder() noexcept {
     return holders_[0] != nullptr ? holders_[0] : holders_[1];
   }
@@ -133,7 +133,7 @@ class Ranges {
   /// Counts granules by state, one range at a time, and checks lists and links. For tests.
   struct Census {
     bool check_invariants = true;
-    std::uint64_t held = 0, in_flight = 0, quiescent = 0, unbacked = 0;
+    std::uint64_t held = 0, in_flight = 0, available = 0, unbacked = 0;
   };
   [[nodiscard]] Census count() const noexcept;
 
@@ -164,8 +164,8 @@ class Ranges {
   [[nodiscard]] std::uint64_t begin_that_spares_handles(const Descriptor& range,
                                                         std::uint64_t granules,
                                                         std::uint64_t alignment) const noexcept;
-  void insert_quiescent(Descriptor& range) noexcept;
-  void remove_quiescent(Descriptor& range) noexcept;
+  void insert_available(Descriptor& range) noexcept;
+  void remove_available(Descriptor& range) noexcept;
   void insert_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;
   void link_behind(Descriptor& range, Descriptor* older, Lane& lane) noexcept;
   void remove_in_flight(Descriptor& range) noexcept;
@@ -173,7 +173,7 @@ class Ranges {
   DescriptorStore store_;
   const std::uint64_t page_granules_;
   const HandleMap* handles_ = nullptr;
-  FitIndex quiescent_;
+  FitIndex available_;
   FitIndex unbacked_;
   Descriptor* last_ = nullptr;
   Descriptor* holders_[2] = {};  // ranges with whole handles: short and long runs, linked by newer

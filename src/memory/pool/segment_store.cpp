@@ -7,7 +7,7 @@ namespace tern::pool {
 
 SegmentStore::~SegmentStore() {
   for (const Segment& segment : segments_) {
-    closed_.open(segment.address, segment.bytes);
+    closed_.unpoison(segment.address, segment.bytes);
     static_cast<void>(device_.try_release(segment.address));
   }
 }
@@ -18,9 +18,9 @@ Result<std::uint64_t> SegmentStore::try_add(std::size_t bytes, std::size_t align
       segments_.reserve(std::max<std::size_t>(16, 2 * segments_.size()));
     }
   } catch (const std::bad_alloc&) {
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not allocate memory to keep account of a segment. Free host "
-                   "memory.");
+    return Failure(
+        ErrorCode::out_of_memory,
+        "the host could not allocate memory for the records of a segment. Free host memory.");
   }
   ++driver_calls_;
   const Result<void*> address = device_.try_allocate(kind_, bytes, {.alignment = alignment});
@@ -34,7 +34,7 @@ Result<void> SegmentStore::try_release(std::uint64_t offset) noexcept {
   const auto found = std::ranges::find(segments_, reinterpret_cast<void*>(offset * granule_bytes),
                                        &Segment::address);
   ++driver_calls_;
-  closed_.open(found->address, found->bytes);
+  closed_.unpoison(found->address, found->bytes);
   if (Result<void> released = device_.try_release(found->address); !released) return released;
   held_bytes_ -= found->bytes;
   *found = segments_.back();

@@ -38,7 +38,7 @@ void StreamCache::shed(Stack& stack, std::size_t& bytes, Descriptor*& leaving) n
 }
 
 // First enforces bounds that may have shrunk, then makes room for the block.
-Descriptor* StreamCache::put_with_care(Descriptor& block, const CacheBounds& bounds) noexcept {
+Descriptor* StreamCache::put_slow(Descriptor& block, const CacheBounds& bounds) noexcept {
   Descriptor* leaving = nullptr;
   const std::size_t bytes = bytes_of(block);
   if (recent_bytes_ > bounds.recent_bytes) {

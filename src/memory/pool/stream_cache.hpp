@@ -50,7 +50,7 @@ class alignas(64) StreamCache {
     // The counters below change rarely.
     std::uint64_t slack_bytes = 0;  // slack of those blocks
     // Sources of blocks that were not in the cache.
-    std::uint64_t own_in_flight_hits = 0, quiescent_hits = 0, steals = 0, grown_hits = 0,
+    std::uint64_t own_in_flight_hits = 0, available_hits = 0, steals = 0, grown_hits = 0,
                   remapped_hits = 0;
     // Requests that allocated nothing.
     std::uint64_t empty_requests = 0, refusals = 0, known_refusals = 0;
@@ -59,7 +59,7 @@ class alignas(64) StreamCache {
       return allocations + empty_requests + refusals;
     }
     [[nodiscard]] std::uint64_t cache_hits() const noexcept {
-      return allocations - own_in_flight_hits - quiescent_hits - steals - grown_hits -
+      return allocations - own_in_flight_hits - available_hits - steals - grown_hits -
              remapped_hits;
     }
   };
@@ -114,7 +114,7 @@ class alignas(64) StreamCache {
   /// Keeps the block with its slack. Returns the blocks that have to leave, perhaps this one,
   /// linked by next.
   [[nodiscard]] Descriptor* put(Descriptor& block, const CacheBounds& bounds) noexcept {
-    return try_put(block, bounds.class_bytes) ? nullptr : put_with_care(block, bounds);
+    return try_put(block, bounds.class_bytes) ? nullptr : put_slow(block, bounds);
   }
   /// Keeps a block that has a class. Returns false if there is no room.
   [[nodiscard]] bool try_put(Descriptor& block, std::size_t max_class_bytes) noexcept {
@@ -127,7 +127,7 @@ class alignas(64) StreamCache {
     return true;
   }
   /// The slow path of put(), if there is no room.
-  [[nodiscard]] Descriptor* put_with_care(Descriptor& block, const CacheBounds& bounds) noexcept;
+  [[nodiscard]] Descriptor* put_slow(Descriptor& block, const CacheBounds& bounds) noexcept;
   /// Takes all blocks, linked by next.
   [[nodiscard]] Descriptor* take_all() noexcept;
   /// Bytes of the cached blocks, without the slack of live blocks.

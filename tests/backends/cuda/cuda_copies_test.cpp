@@ -78,8 +78,8 @@ enum class Way { idle, held, legacy };
 template <class Copy>
 void copy_every_pair(std::size_t bytes, Copy copy) {
   // Destinations are read while the copy is held, which a memory tool would report.
-  test::NeverCloses never_closes;
-  const ScopedMemoryTool tool(never_closes.if_needed());
+  test::NeverPoisons never_poisons;
+  const ScopedMemoryTool tool(never_poisons.if_needed());
   CudaBench bench(sim::bench_options(), small_staging());
   const std::vector<std::byte> source = numbered(bytes), before(bytes, std::byte{0x77});
   for (const Way how : {Way::idle, Way::held, Way::legacy}) {

@@ -71,27 +71,27 @@ TEST(CudaPages, AreNotMappedOverOthersOrOutsideOfAReservation) {
     EXPECT_EQ(code(result), "invalid_argument");
     EXPECT_NE(why(result).find(reason), std::string::npos) << why(result);
   };
-  refused(bench.device().map(at(bench.base, page_bytes), more), "something is mapped there");
-  refused(bench.device().map(bench.base, more), "something is mapped there");
-  refused(bench.device().map(at(bench.base, 2 * page_bytes), more), "not all reserved");
-  refused(bench.device().map(at(bench.base, 3 * page_bytes), more), "not all reserved");
-  refused(bench.device().map(reinterpret_cast<void*>(page_bytes), more), "not all reserved");
+  refused(bench.device().map(at(bench.base, page_bytes), more), "already has mapped pages");
+  refused(bench.device().map(bench.base, more), "already has mapped pages");
+  refused(bench.device().map(at(bench.base, 2 * page_bytes), more), "not entirely reserved");
+  refused(bench.device().map(at(bench.base, 3 * page_bytes), more), "not entirely reserved");
+  refused(bench.device().map(reinterpret_cast<void*>(page_bytes), more), "not entirely reserved");
   refused(bench.device().unmap(bench.base, 2 * page_bytes), "not one whole mapping");
   refused(bench.device().unmap(at(bench.base, 2 * page_bytes), page_bytes), "not one whole");
   refused(bench.device().unreserve(bench.base, 3 * page_bytes), "has pages mapped");
   refused(bench.device().unreserve(bench.base, page_bytes), "not a whole reservation");
   refused(bench.device().unreserve(at(bench.base, page_bytes), page_bytes), "not a whole");
   const PageAccess access = PageAccess::read_write;
-  refused(bench.device().set_access(bench.base, 3 * page_bytes, access), "not whole mappings");
-  refused(bench.device().set_access(at(bench.base, 1), page_bytes, access), "not whole mappings");
-  refused(bench.device().set_access(bench.base, page_bytes / 2, access), "not whole mappings");
+  refused(bench.device().set_access(bench.base, 3 * page_bytes, access), "not covered by whole mappings");
+  refused(bench.device().set_access(at(bench.base, 1), page_bytes, access), "not covered by whole mappings");
+  refused(bench.device().set_access(bench.base, page_bytes / 2, access), "not covered by whole mappings");
   for (const char* call : {"cuMemMap", "cuMemUnmap", "cuMemAddressFree", "cuMemSetAccess"}) {
     EXPECT_EQ(bench.fake.calls(call), 0u) << call;
   }
   // In the middle of a mapping of two pages.
   void* const other = bench.device().reserve(2 * page_bytes).value();
   ASSERT_EQ(why(bench.device().map(other, more)), "");
-  refused(bench.device().map(at(other, page_bytes), bench.pages[0]), "something is mapped there");
+  refused(bench.device().map(at(other, page_bytes), bench.pages[0]), "already has mapped pages");
   EXPECT_EQ(why(bench.device().unmap(other, 2 * page_bytes)), "");
   EXPECT_EQ(why(bench.device().unreserve(other, 2 * page_bytes)), "");
   EXPECT_EQ(why(bench.device().release_pages(more)), "");
@@ -208,7 +208,7 @@ TEST(CudaPages, AreGivenBackIfTheyCannotBeRemembered) {
     }
     ASSERT_TRUE(failure) << what;
     EXPECT_EQ(failure->code(), ErrorCode::out_of_memory);
-    EXPECT_NE(failure->text().find("to remember pages"), std::string::npos) << failure->text();
+    EXPECT_NE(failure->text().find("to track pages"), std::string::npos) << failure->text();
     EXPECT_EQ(live_pages(bench.fake), before) << what;
   };
   const auto set_access = [&] {

@@ -121,10 +121,10 @@ TEST(CudaDriver, WantsOneWayToFindItsEntries) {
 TEST(CudaDriver, SaysWhyItCannotBeInitialised) {
   const std::pair<CUresult, const char*> sentences[] = {
       {CUDA_ERROR_NO_DEVICE, "finds no GPU (CUDA_ERROR_NO_DEVICE, 100)"},
-      {CUDA_ERROR_NOT_INITIALIZED, "forked from one that uses CUDA"},
-      {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "are of two versions"},
+      {CUDA_ERROR_NOT_INITIALIZED, "forked from a process that uses CUDA"},
+      {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "have different versions"},
       {CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, "compatibility libcuda"},
-      {CUDA_ERROR_DEVICE_UNAVAILABLE, "in use by another process"},
+      {CUDA_ERROR_DEVICE_UNAVAILABLE, "another process uses the GPU"},
       {CUDA_ERROR_UNKNOWN, "cuInit returned CUDA_ERROR_UNKNOWN (999)."},
   };
   for (const auto& [result, sentence] : sentences) {
@@ -163,7 +163,7 @@ TEST(CudaDriver, IsLookedForAgainIfThereWereNoDescriptorsToLoadItWith) {
   const std::string absence = driver().absence;
   {
     const test::NoDescriptors none;
-    EXPECT_TRUE(says(driver(), "no file descriptors left")) << driver().absence;
+    EXPECT_TRUE(says(driver(), "no free file descriptor")) << driver().absence;
   }
   EXPECT_EQ(driver().absence, absence);
 }
@@ -179,10 +179,10 @@ TEST(CudaDriver, IsGoneInAChildOfAProcessThatUsesIt) {
   const InstalledDriver installed(load_driver(fake_library()));
   EXPECT_TRUE(driver().is_present());
   EXPECT_EQ(test::in_a_forked_child([] {
-              return says(driver(), "this process was forked from one that uses CUDA") &&
+              return says(driver(), "this process was forked from a process that uses CUDA") &&
                      // And in its own child.
                      test::in_a_forked_child(
-                         [] { return says(driver(), "forked from one that uses CUDA"); }) == 0;
+                         [] { return says(driver(), "forked from a process that uses CUDA"); }) == 0;
             }),
             0);
   EXPECT_TRUE(driver().is_present());

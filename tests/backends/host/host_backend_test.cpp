@@ -32,7 +32,7 @@ class HostBackendTest : public testing::Test {
       *open_backend({.spec = "host?threads=2", .memory = {}, .threads = 2});
 };
 
-TEST_F(HostBackendTest, SaysWhatItIs) {
+TEST_F(HostBackendTest, DescribesItselfAsText) {
   const DeviceInfo& info = backend->info();
   EXPECT_EQ(info.backend, "host");
   EXPECT_EQ(info.spec, "host?threads=2");
@@ -175,20 +175,20 @@ TEST_F(HostBackendTest, ClosesWhatACopyWillWriteUntilItRuns) {
   may_pass = false;
   ASSERT_TRUE(backend->launch(on, kernel, {}, {}));
   ASSERT_TRUE(copy(vector.data(), source.data()));
-  EXPECT_TRUE(tool.is_closed(vector.data(), 100));
-  EXPECT_TRUE(tool.is_open(source.data(), 100));
+  EXPECT_TRUE(tool.is_poisoned(vector.data(), 100));
+  EXPECT_TRUE(tool.is_accessible(source.data(), 100));
   ASSERT_TRUE(copy(own, shared.data()));
-  EXPECT_TRUE(tool.is_open(own, 100));
+  EXPECT_TRUE(tool.is_accessible(own, 100));
   ASSERT_TRUE(copy(shared.data(), source.data()));  // behind one that reads it
-  EXPECT_TRUE(tool.is_open(shared.data(), 100));
+  EXPECT_TRUE(tool.is_accessible(shared.data(), 100));
   const void* const pointer = pointed.data();
   const KernelArgument argument{.value = &pointer, .value_bytes = sizeof pointer};
   ASSERT_TRUE(backend->launch(on, kernel, {}, {&argument, 1}));
   ASSERT_TRUE(copy(pointed.data(), source.data()));  // behind a kernel that may have it
-  EXPECT_TRUE(tool.is_open(pointed.data(), 100));
+  EXPECT_TRUE(tool.is_accessible(pointed.data(), 100));
   may_pass = true;
   EXPECT_TRUE(backend->synchronize(stream));
-  EXPECT_EQ(tool.closed_bytes(), 0u);
+  EXPECT_EQ(tool.poisoned_bytes(), 0u);
   EXPECT_EQ(spans_in_flight(), 0u);
   EXPECT_EQ(vector, source);
 

@@ -37,17 +37,17 @@ TEST(HostOpener, RefusesOptionsItDoesNotTakeAndSaysWhatItDoes) {
                          {"host?threads=-1", "a whole number from 1 to 1024"},
                          {"host?threads=2x", "a whole number from 1 to 1024"},
                          {"host?threads=99999999999999999999", "a whole number from 1 to 1024"},
-                         {"host?numa=x", "the number of a NUMA node of this machine"},
-                         {"host?numa=1023", "the number of a NUMA node of this machine"},
-                         {"host?numa=4000000000", "the number of a NUMA node of this machine"}}) {
+                         {"host?numa=x", "a NUMA node number of this machine"},
+                         {"host?numa=1023", "a NUMA node number of this machine"},
+                         {"host?numa=4000000000", "a NUMA node number of this machine"}}) {
     const auto refused = opener().open(parse_device_spec(bad.spec));
     ASSERT_FALSE(refused) << bad.spec;
     EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_device);
     EXPECT_EQ(refused.failure().string("accepts"), bad.accepts) << bad.spec;
   }
   EXPECT_EQ(opener().open(parse_device_spec("host?colour=red")).failure().text(),
-            "'host?colour=red' cannot be opened: the host device has no option 'colour'. It takes "
-            "pages, numa and threads.");
+            "'host?colour=red' cannot be opened: the host device has no option 'colour'. Its "
+            "options are pages, numa and threads.");
 }
 
 TEST(HostOpener, SaysWhatItTakesHoweverLongTheValue) {

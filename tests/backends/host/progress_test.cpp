@@ -17,7 +17,7 @@ TEST(Progress, CountsFromZero) {
   EXPECT_EQ(progress.value(), 2u);
 }
 
-TEST(Progress, IsReachedAtOnceByWhoComesLate) {
+TEST(Progress, ALateWaiterReturnsImmediately) {
   Progress progress;
   progress.wait_for(0);
   progress.advance();

@@ -153,30 +153,29 @@ TEST_F(OpenClDevices, AreLeftOutWithWhatTheyLack) {
   const DeviceList list = find();
   ASSERT_EQ(list.usable.size(), 1u);
   EXPECT_EQ(list.usable[0].name, "good");
-  EXPECT_EQ(list.lacking,
-            (std::vector<std::string>{
-                "'old' has OpenCL 1.2, and 2.0 is needed",
-                "'plain' lacks fine-grained shared virtual memory "
-                "(CL_DEVICE_SVM_FINE_GRAIN_BUFFER)",
-                "'coarse' lacks fine-grained shared virtual memory "
-                "(CL_DEVICE_SVM_FINE_GRAIN_BUFFER), and with the coarse-grained one it has, copies "
-                "of host memory are not kept in the queue's order",
-                "'narrow' has 32-bit addresses", "'off' is not available",
-                "'mute' does not say how much memory it has",
-                "'odd' has OpenCL 0.0, and 2.0 is needed"}));
+  EXPECT_EQ(list.lacking, (std::vector<std::string>{
+                              "'old' has OpenCL 1.2, but Tern needs 2.0",
+                              "'plain' lacks fine-grained shared virtual memory "
+                              "(CL_DEVICE_SVM_FINE_GRAIN_BUFFER)",
+                              "'coarse' lacks fine-grained shared virtual memory "
+                              "(CL_DEVICE_SVM_FINE_GRAIN_BUFFER), and with its coarse-grained "
+                              "memory the copies of host memory are not kept in the queue's order",
+                              "'narrow' has 32-bit addresses", "'off' is not available",
+                              "'mute' does not report its memory size",
+                              "'odd' has OpenCL 0.0, but Tern needs 2.0"}));
 }
 
 TEST_F(OpenClDevices, AreAbsentWithEveryReasonThereIs) {
   described.platforms = {{{.name = "old", .version = "OpenCL 1.2 x"}}, {{.name = "x", .svm = 0}}};
   EXPECT_EQ(absence_sentence(find().absence),
-            "backend 'opencl' is not available: 'old' has OpenCL 1.2, and 2.0 is needed; 'x' lacks "
-            "fine-grained shared virtual memory (CL_DEVICE_SVM_FINE_GRAIN_BUFFER). Use another "
-            "device, or open 'sim' or 'host'.");
+            "backend 'opencl' is not available: 'old' has OpenCL 1.2, but Tern needs 2.0; 'x' "
+            "lacks fine-grained shared virtual memory (CL_DEVICE_SVM_FINE_GRAIN_BUFFER). Use "
+            "another device, or open 'sim' or 'host'.");
 }
 
 TEST_F(OpenClDevices, AreAbsentWithoutAPlatform) {
   const std::string expected =
-      "the OpenCL loader knows no platform. Install the driver of a device, for example "
+      "the OpenCL loader found no platform. Install the driver of a device, for example "
       "pocl-opencl-icd";
   EXPECT_EQ(find().absence, expected);
   described.platforms_result = result::platform_not_found;
@@ -186,14 +185,14 @@ TEST_F(OpenClDevices, AreAbsentWithoutAPlatform) {
 TEST_F(OpenClDevices, AreAbsentOnPlatformsWithoutADevice) {
   described.platforms = {{}, {}};
   EXPECT_EQ(find().absence,
-            "none of its platforms has a device. Install the driver of a device, for example "
+            "no OpenCL platform has a device. Install the driver of a device, for example "
             "pocl-opencl-icd");
 }
 
 TEST_F(OpenClDevices, AreAbsentWhereTheLoaderFails) {
   described.platforms_result = result::out_of_host_memory;
   EXPECT_EQ(find().absence,
-            "clGetPlatformIDs returned CL_OUT_OF_HOST_MEMORY (-6). Look at the installed drivers");
+            "clGetPlatformIDs returned CL_OUT_OF_HOST_MEMORY (-6). Check the installed drivers");
 }
 
 }  // namespace

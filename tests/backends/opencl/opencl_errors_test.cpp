@@ -23,7 +23,8 @@ TEST(OpenClErrors, AreALossOnlyIfNothingCanFollow) {
 TEST(OpenClErrors, SayWhichCallRefusedAndByWhat) {
   const Failure failure = call_failed("opencl:1", "clFlush", result::invalid_command_queue);
   EXPECT_EQ(failure.code(), ErrorCode::driver);
-  EXPECT_EQ(failure.text(), "'opencl:1' refused: clFlush returned CL_INVALID_COMMAND_QUEUE (-36).");
+  EXPECT_EQ(failure.text(),
+            "a call on 'opencl:1' failed: clFlush returned CL_INVALID_COMMAND_QUEUE (-36).");
   EXPECT_EQ(failure.string("call"), "clFlush");
 }
 
@@ -37,9 +38,10 @@ TEST(OpenClErrors, AreOutOfMemoryWhereThatIsMeant) {
 TEST(OpenClErrors, OfALostDeviceNameIt) {
   const Failure failure = device_lost("opencl:0", "clWaitForEvents", result::device_not_available);
   EXPECT_EQ(failure.code(), ErrorCode::device_lost);
-  EXPECT_EQ(failure.text(),
-            "device 'opencl:0' is lost since clWaitForEvents returned CL_DEVICE_NOT_AVAILABLE "
-            "(-2). It takes no more work: go on with another device, or start the program again.");
+  EXPECT_EQ(
+      failure.text(),
+      "device 'opencl:0' is lost since clWaitForEvents returned CL_DEVICE_NOT_AVAILABLE (-2). It "
+      "accepts no more work. Continue with another device, or restart the program.");
 }
 
 }  // namespace

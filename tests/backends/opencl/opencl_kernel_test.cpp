@@ -153,7 +153,8 @@ TEST_F(OpenClKernel, RefusesArgumentsThatItDoesNotDeclare) {
   std::vector<KernelArgument> some = arguments();
   const Result<void> few = kernel->launch(*stream, *memory, {}, std::span(some).first(2));
   ASSERT_FALSE(few);
-  EXPECT_EQ(few.failure().text(), "kernel 'add' takes 3 arguments and was given 2.");
+  EXPECT_EQ(few.failure().text(),
+            "kernel 'add' has 3 parameters and was launched with 2 arguments.");
 
   some[0].value_bytes = 4;
   EXPECT_EQ(kernel->launch(*stream, *memory, {}, some).failure().code(),
@@ -209,7 +210,7 @@ TEST_F(OpenClKernel, ThatIsNotInTheTextIsNotFound) {
     const Result<std::shared_ptr<Kernel>> silent = try_load("subtract");
     ASSERT_FALSE(silent);
     EXPECT_EQ(silent.failure().code(), ErrorCode::not_found);
-    EXPECT_EQ(silent.failure().string("names"), "none that is known");
+    EXPECT_EQ(silent.failure().string("names"), "none could be listed");
   }
 }
 

@@ -54,7 +54,7 @@ TEST(OpenClLibrary, IsOfNoUseWithoutAnyOneEntryAndSaysWhich) {
 #define TERN_OPENCL_ENTRY(returned, name, parameters)                              \
   EXPECT_EQ(load_library(machine_with("libOpenCL.so.1", #name)).absence,           \
             "libOpenCL.so.1 has no " #name                                         \
-            ", which OpenCL 2.0 introduced at the latest. Install a newer OpenCL " \
+            ", which is part of OpenCL 2.0. Install a newer OpenCL " \
             "loader");
   TERN_FOR_EACH_OPENCL_ENTRY(TERN_OPENCL_ENTRY)
 #undef TERN_OPENCL_ENTRY

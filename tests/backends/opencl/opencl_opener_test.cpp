@@ -38,8 +38,8 @@ TEST_F(OpenClOpener, TakesNoOptions) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_device);
   EXPECT_EQ(refused.failure().text(),
-            "'opencl:0?threads=1' cannot be opened: OpenCL devices have no option 'threads'. They "
-            "take none.");
+            "'opencl:0?threads=1' cannot be opened: OpenCL devices have no options, and 'threads' "
+            "is set. Remove it.");
 }
 
 TEST_F(OpenClOpener, LooksForOpenClOnce) { EXPECT_EQ(find_opencl(), find_opencl()); }
@@ -57,9 +57,9 @@ TEST_F(OpenClOpener, IsAbsentInAForkedChildOfAProcessThatLoadedIt) {
     const Result<Device> refused = try_open_device("opencl");
     return !refused && refused.failure().code() == ErrorCode::invalid_device &&
            refused.failure().text() ==
-               "backend 'opencl' is not available: this process is a fork of one that had loaded "
-               "OpenCL, whose threads it does not have. Fork first, or start the child with exec, "
-               "or open 'sim' or 'host'." &&
+               "backend 'opencl' is not available: this process was forked after its parent had "
+               "loaded OpenCL, whose threads do not exist in the child. Fork first, or start the "
+               "child with exec, or open 'sim' or 'host'." &&
            open_best_device().info().backend != "opencl";
   });
   EXPECT_EQ(outcome, 0);
@@ -79,7 +79,7 @@ TEST(OpenClOpenerDeathTest, LooksAgainIfThereWereNoDescriptorsToLookWith) {
       const Result<Device> refused = try_open_device("opencl");
       if (refused || refused.failure().code() != ErrorCode::invalid_device) return 1;
     }
-    if (absence.find("no file descriptors left") == std::string::npos) return 2;
+    if (absence.find("no free file descriptor") == std::string::npos) return 2;
     return row.absence(spec).find("descriptors") == std::string::npos ? 0 : 3;
   };
   EXPECT_EXIT(_exit(in_a_fresh_process()), testing::ExitedWithCode(0), "");
@@ -94,7 +94,7 @@ TEST(OpenClOpenerDeathTest, AChildOfAProcessThatFoundNoneLooksForItself) {
     const Opener row = opener();
     {
       const test::NoDescriptors none;
-      if (row.absence(spec).find("no file descriptors left") == std::string::npos) return 10;
+      if (row.absence(spec).find("no free file descriptor") == std::string::npos) return 10;
     }
     const int in_child = test::in_a_forked_child([&] {
       const std::string absence = row.absence(spec);

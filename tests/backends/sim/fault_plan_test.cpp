@@ -60,13 +60,14 @@ TEST(FaultPlan, TakesEveryClassSelectorAndKind) {
 }
 
 TEST(FaultPlan, RefusesWhatIsNoRuleAndNamesIt) {
-  constexpr std::string_view parts = "it needs a class, a selector and a kind";
+  constexpr std::string_view parts = "a rule has a class, a selector and a kind";
   constexpr std::string_view counted = "calls are counted from 1";
   constexpr std::string_view fraction = "a rate is a fraction such as 0.01";
-  constexpr std::string_view no_class = "there is no such class of calls";
-  constexpr std::string_view no_kind = "there is no such kind of fault";
-  constexpr std::string_view no_file = "no call of a device reads a file";
-  constexpr std::string_view not_short = "only a file is read short, and no call reads one";
+  constexpr std::string_view no_class = "the class of calls is unknown";
+  constexpr std::string_view no_kind = "the kind of fault is unknown";
+  constexpr std::string_view no_file = "no device call reads a file";
+  constexpr std::string_view not_short =
+      "only file reads can be short, and no device call reads a file";
   struct Bad {
     std::string_view plan, rule, why;
   };
@@ -110,14 +111,14 @@ TEST(FaultPlan, RefusesWhatIsNoRuleAndNamesIt) {
         {"file#1=fail", "file#1=fail", no_file},
         {"file#1=short", "file#1=short", no_file},
         {"copy#1=short", "copy#1=short", not_short},
-        {"copy#1=oom", "copy#1=oom", "copy takes fail, fault, lost and slow"},
-        {"query~0.1=refuse", "query~0.1=refuse", "query takes fail, lost and not_ready"},
+        {"copy#1=oom", "copy#1=oom", "copy accepts fail, fault, lost and slow"},
+        {"query~0.1=refuse", "query~0.1=refuse", "query accepts fail, lost and not_ready"},
         {"allocate#1=not_ready", "allocate#1=not_ready",
-         "allocate takes oom, fragmented, fail and lost"},
-        {"free#1=oom", "free#1=oom", "release takes fail and lost"},
-        {"stream#1=slow", "stream#1=slow", "stream takes fail and lost"},
+         "allocate accepts oom, fragmented, fail and lost"},
+        {"free#1=oom", "free#1=oom", "release accepts fail and lost"},
+        {"stream#1=slow", "stream#1=slow", "stream accepts fail and lost"},
         // What the class takes is said before what is wrong with the number.
-        {"copy#0=oom", "copy#0=oom", "copy takes fail, fault, lost and slow"}}) {
+        {"copy#0=oom", "copy#0=oom", "copy accepts fail, fault, lost and slow"}}) {
     const Result<FaultPlan> refused = FaultPlan::try_parse(bad.plan, 0);
     ASSERT_FALSE(refused) << bad.plan;
     EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_argument);
@@ -126,8 +127,8 @@ TEST(FaultPlan, RefusesWhatIsNoRuleAndNamesIt) {
     EXPECT_EQ(refused.failure().string("why"), bad.why) << bad.plan;
   }
   EXPECT_EQ(FaultPlan::try_parse("malloc#1=oom", 0).failure().text(),
-            "'malloc#1=oom' is no rule of a fault plan: there is no such class of calls. Write it "
-            "like allocate#3=oom, copy#2+=fail, launch%2=fault or query~0.01=not_ready.");
+            "'malloc#1=oom' is not a rule of a fault plan: the class of calls is unknown. Write a "
+            "rule such as allocate#3=oom, copy#2+=fail, launch%2=fault or query~0.01=not_ready.");
 }
 
 TEST(FaultPlan, FailsNothingWithoutRules) {

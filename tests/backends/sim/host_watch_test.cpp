@@ -59,8 +59,8 @@ class HostWatchTest : public testing::TestWithParam<sim::Policy> {
     return all.empty() ? "" : all.front().text();
   }
 
-  test::NeverCloses never_closes;
-  const ScopedMemoryTool scoped{never_closes.if_needed()};
+  test::NeverPoisons never_poisons;
+  const ScopedMemoryTool scoped{never_poisons.if_needed()};
   const Device device = sim::open({.seed = 2, .policy = GetParam(), .report = sim::Report::quiet});
   const Stream stream{device, {.name = "A"}};
   const Stream other{device, {.name = "B"}};
@@ -88,9 +88,9 @@ TEST_P(Lazily, S107ASourceIsChangedBeforeTheWait) {
       text(),
       R"(TERN-S107 changed-in-flight                     sim:0  seed 0x2  schedule lazy  step 10
   what    host memory was changed or freed while A@2 could still read it
-  now     H0@2  synchronize() notices it before A@2 ran
+  now     H0@2  synchronize() detects the change before A@2 ran
   before  A@2   copy [host+0x100000000000, +4 KiB) to [0x0, +4 KiB)  src/app.cpp:20 in run
-  fix     keep the memory as it is until the host has waited for A@2
+  fix     keep the memory unchanged until the host has waited for A@2
   replay  TERN_SIM_SEED=0x2 TERN_SIM_SCHEDULE=lazy
 )");
   // It is told once, and everything goes on.
@@ -106,9 +106,9 @@ TEST_P(Lazily, S107ADestinationIsWrittenBeforeTheWait) {
       text(),
       R"(TERN-S107 changed-in-flight                     sim:0  seed 0x2  schedule lazy  step 10
   what    host memory was changed or freed while A@2 could still write it
-  now     H0@2  synchronize() notices it before A@2 ran
+  now     H0@2  synchronize() detects the change before A@2 ran
   before  A@2   copy [0x0, +4 KiB) to [host+0x100000000000, +4 KiB)  src/app.cpp:20 in run
-  fix     keep the memory as it is until the host has waited for A@2
+  fix     keep the memory unchanged until the host has waited for A@2
   replay  TERN_SIM_SEED=0x2 TERN_SIM_SCHEDULE=lazy
 )");
   // It may have been freed, and belong to somebody else: it is not written.
@@ -124,9 +124,9 @@ TEST_P(Lazily, S108ASourceIsFreedBeforeTheWait) {
       text(),
       R"(TERN-S108 freed-in-flight                       sim:0  seed 0x2  schedule lazy  step 10
   what    host memory was freed while A@2 could still read it
-  now     H0@2  synchronize() notices it before A@2 ran
+  now     H0@2  synchronize() detects the change before A@2 ran
   before  A@2   copy [host+0x100000000000, +4 KiB) to [0x0, +4 KiB)  src/app.cpp:20 in run
-  fix     keep the memory as it is until the host has waited for A@2
+  fix     keep the memory unchanged until the host has waited for A@2
   replay  TERN_SIM_SEED=0x2 TERN_SIM_SCHEDULE=lazy
 )");
 }
@@ -353,7 +353,7 @@ class HostWatchToolTest : public testing::Test {
     return watch.submitted({.device = 3}, {&range, 1}, sim::HostWatch::Kind::copy,
                            sim::HostWatch::Queued::known_ranges, found);
   }
-  [[nodiscard]] bool is_closed() const { return tool.is_closed(memory.data(), memory.size()); }
+  [[nodiscard]] bool is_closed() const { return tool.is_poisoned(memory.data(), memory.size()); }
 
   test::FakeMemoryTool tool;
   const ScopedMemoryTool scoped{&tool};
@@ -366,28 +366,28 @@ TEST_F(HostWatchToolTest, ADestinationIsClosedUntilItsCopyRuns) {
   const std::uint64_t number = submit(true);
   EXPECT_TRUE(is_closed());
   EXPECT_TRUE(watch.runs(number, found));
-  EXPECT_EQ(tool.closed_bytes(), 0u);
+  EXPECT_EQ(tool.poisoned_bytes(), 0u);
   EXPECT_TRUE(found.empty());
 }
 
 TEST_F(HostWatchToolTest, ASourceStaysOpenAndSoDoesWhatTwoOperationsShare) {
   static_cast<void>(submit(false));
-  EXPECT_EQ(tool.closed_bytes(), 0u);
+  EXPECT_EQ(tool.poisoned_bytes(), 0u);
   static_cast<void>(submit(true));
-  EXPECT_EQ(tool.closed_bytes(), 0u);
+  EXPECT_EQ(tool.poisoned_bytes(), 0u);
 }
 
 TEST_F(HostWatchToolTest, ALaterUseOpensADestination) {
   static_cast<void>(submit(true));
   EXPECT_TRUE(is_closed());
   static_cast<void>(submit(false));
-  EXPECT_EQ(tool.closed_bytes(), 0u);
+  EXPECT_EQ(tool.poisoned_bytes(), 0u);
 }
 
 TEST_F(HostWatchToolTest, ALostDeviceOpensItsDestinations) {
   static_cast<void>(submit(true));
   watch.lost(3);
-  EXPECT_EQ(tool.closed_bytes(), 0u);
+  EXPECT_EQ(tool.poisoned_bytes(), 0u);
   EXPECT_EQ(memory, std::vector<std::byte>(64, std::byte{1}));
 }
 

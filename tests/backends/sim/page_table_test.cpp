@@ -107,12 +107,12 @@ TEST(SimPages, MappedMemoryIsNotUsedBeforeAccessIsGiven) {
   ASSERT_FALSE(a.try_fill(at, 64, std::byte{1}));
   EXPECT_EQ(code_text(sim::findings(device).front().code), "TERN-S302");
   EXPECT_EQ(sim::findings(device).front().what,
-            "pages are written that were mapped, and opened to nobody");
+            "pages are written, but no access to them was granted after mapping");
   EXPECT_EQ(sim::findings(device).front().fix, "call set_access for the range after mapping it");
   ASSERT_TRUE(device.try_set_access(at, page, PageAccess::read));
   ASSERT_FALSE(a.try_fill(at, 64, std::byte{1}));
   EXPECT_EQ(sim::findings(device).back().what,
-            "pages are written that were opened for reading only");
+            "pages are written, but only read access was granted");
   ASSERT_TRUE(device.try_set_access(at, page, PageAccess::read_write));
   EXPECT_TRUE(a.try_fill(at, 64, std::byte{1}));
   device.synchronize();

@@ -86,7 +86,7 @@ TEST(Profile, TakesTheEndsOfEachRange) {
 TEST(Profile, RefusesWhatAKeyDoesNotTakeWithFileLineKeyValueAndWhatItTakes) {
   constexpr std::string_view latency = "0 to 1000000000 nanoseconds";
   constexpr std::string_view bandwidth = "1 to 1000000000 bytes per microsecond";
-  constexpr std::string_view day = "a day such as 2026-11-01";
+  constexpr std::string_view day = "a date such as 2026-11-01";
   struct Bad {
     std::string_view key, value, accepts;
   };
@@ -132,8 +132,8 @@ TEST(Profile, RefusesWhatAKeyDoesNotTakeWithFileLineKeyValueAndWhatItTakes) {
   const std::string long_name(64, 'x');
   EXPECT_FALSE(try_parse_profile("name = " + long_name, "f"));
   EXPECT_EQ(try_parse_profile("copy_ns = fast", "my.profile").failure().text(),
-            "line 1 of profile 'my.profile' sets copy_ns to 'fast', which it does not take. It "
-            "takes 0 to 1000000000 nanoseconds.");
+            "line 1 of profile 'my.profile' sets copy_ns to 'fast', which is not accepted. "
+            "Accepted: 0 to 1000000000 nanoseconds.");
 }
 
 TEST(Profile, RefusesWhatIsNoLineOfAProfile) {
@@ -142,22 +142,23 @@ TEST(Profile, RefusesWhatIsNoLineOfAProfile) {
     return refused ? std::string("taken") : refused.failure().text();
   };
   EXPECT_EQ(text_of("copy_ns = 1\ncopy_ns = 1\n"),
-            "line 2 of profile 'f' sets copy_ns to '1', and it was set before. Keep one line of "
-            "each key.");
+            "line 2 of profile 'f' sets copy_ns to '1', but an earlier line has set it. Keep one "
+            "line per key.");
   EXPECT_EQ(text_of("colour = red"),
-            "line 1 of profile 'f' sets 'colour' to 'red', and there is no such key. Use a key of "
-            "profiles: name, date, memory, processors, concurrent, launch_ns, copy_ns, call_ns, "
+            "line 1 of profile 'f' sets 'colour' to 'red', but the key is unknown. Use a key of a "
+            "profile: name, date, memory, processors, concurrent, launch_ns, copy_ns, call_ns, "
             "submit_ns, slow_ns, link_bytes_per_us, memory_bytes_per_us.");
-  EXPECT_EQ(text_of("Copy_ns = 1").find("there is no such key") == std::string::npos, false);
+  EXPECT_EQ(text_of("Copy_ns = 1").find("the key is unknown") == std::string::npos, false);
   EXPECT_EQ(text_of("fast please"),
-            "line 1 of profile 'f' has 'fast please'. Profiles take lines of key = value.");
-  EXPECT_EQ(text_of("= 3"), "line 1 of profile 'f' has '= 3'. Profiles take lines of key = value.");
+            "line 1 of profile 'f' is 'fast please'. A profile consists of lines 'key = value'.");
+  EXPECT_EQ(text_of("= 3"),
+            "line 1 of profile 'f' is '= 3'. A profile consists of lines 'key = value'.");
   EXPECT_EQ(text_of(std::string_view("name = a\nname\0 = b", 17)),
-            "line 2 of profile 'f' is not text. Profiles take lines of key = value.");
+            "line 2 of profile 'f' is not text. A profile consists of lines 'key = value'.");
   EXPECT_EQ(text_of("name = \x1b[31m"),
-            "line 1 of profile 'f' is not text. Profiles take lines of key = value.");
+            "line 1 of profile 'f' is not text. A profile consists of lines 'key = value'.");
   EXPECT_EQ(text_of("name = \x7f"),
-            "line 1 of profile 'f' is not text. Profiles take lines of key = value.");
+            "line 1 of profile 'f' is not text. A profile consists of lines 'key = value'.");
 }
 
 TEST(Profile, NamesTheFileHoweverLongTheLineIs) {
@@ -195,15 +196,15 @@ TEST(Profile, SaysWhyAFileCannotBeRead) {
   };
   EXPECT_EQ(why("/no/such/file"), "No such file or directory");
   EXPECT_EQ(why("H200"), "No such file or directory");
-  EXPECT_EQ(why(testing::TempDir()), "it is no regular file");
-  EXPECT_EQ(why("/dev/null"), "it is no regular file");
+  EXPECT_EQ(why(testing::TempDir()), "it is not a regular file");
+  EXPECT_EQ(why("/dev/null"), "it is not a regular file");
   EXPECT_EQ(why(std::string("small\0", 6)), "the name contains a zero byte");
   EXPECT_EQ(try_load_profile("/no/such/file").failure().text(),
-            "profile '/no/such/file' cannot be read: No such file or directory. Name a text file "
-            "of at most 64 KiB, or the built-in h200 or small.");
+            "profile '/no/such/file' cannot be read: No such file or directory. Use a text file of "
+            "at most 64 KiB, or the built-in profile h200 or small.");
   const std::string pipe = testing::TempDir() + "tern_pipe_" + std::to_string(getpid());
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_EQ(why(pipe), "it is no regular file");
+  EXPECT_EQ(why(pipe), "it is not a regular file");
   std::remove(pipe.c_str());
 }
 

@@ -76,7 +76,7 @@ TEST(ReportPrinter, ManyFindingsAreCutShort) {
   }
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_EQ(count_of(text, "TERN-S101"), 100u);
-  EXPECT_EQ(count_of(text, "more findings follow"), 1u);
+  EXPECT_EQ(count_of(text, "further findings"), 1u);
 }
 
 TEST(ReportPrinter, TheExceptionSurvivesAPendingCopyIntoADestroyedVector) {

@@ -86,8 +86,8 @@ TEST(SimOpener, RefusesABadSpecWithTheReason) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_device);
   EXPECT_EQ(refused.failure().text(),
-            "'sim:0?schedule=pct:6' cannot be opened: the simulated device does not take "
-            "schedule='pct:6': it takes mix, lazy, eager, random, skewed, stall-one, pct or pct:2 "
+            "'sim:0?schedule=pct:6' cannot be opened: the simulated device does not accept "
+            "schedule='pct:6'. Accepted: mix, lazy, eager, random, skewed, stall-one, pct or pct:2 "
             "to pct:5.");
   EXPECT_EQ(try_open_device("sim:2").failure().code(), ErrorCode::invalid_device);
   EXPECT_EQ(try_open_device("sim?colour=red").failure().code(), ErrorCode::invalid_device);

@@ -75,8 +75,8 @@ TEST(SimOptions, RefuseOtherValuesAndSayWhatTheyTake) {
   constexpr std::string_view schedule =
       "mix, lazy, eager, random, skewed, stall-one, pct or pct:2 to pct:5";
   constexpr std::string_view keys =
-      "seed, schedule, reuse, mode, report, profile, memory, check, concurrent, float64, "
-      "strict_kernels, per_thread_host, credit_implicit, faults and trace as keys";
+      "the keys seed, schedule, reuse, mode, report, profile, memory, check, concurrent, float64, "
+      "strict_kernels, per_thread_host, implicit_sync, faults and trace";
   struct Bad {
     std::string_view key, value, accepts;
   };
@@ -129,7 +129,7 @@ TEST(SimOptions, RefuseOtherValuesAndSayWhatTheyTake) {
   }
   Options options;
   EXPECT_EQ(try_set_option(options, "reuse", "nice").failure().text(),
-            "the simulated device does not take reuse='nice': it takes hostile or friendly.");
+            "the simulated device does not accept reuse='nice'. Accepted: hostile or friendly.");
   EXPECT_EQ(try_set_option(options, "faults", "copy#0=fail").failure().string("why"),
             "calls are counted from 1");
   EXPECT_EQ(options.faults, "");
@@ -176,9 +176,11 @@ TEST(SimOptions, OfABadEnvironmentAreRefusedWithTheVariable) {
     const auto refused = try_read_options(parse_device_spec("sim"), config);
     ASSERT_FALSE(refused) << seed;
     EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_argument);
-    EXPECT_EQ(refused.failure().text(),
-              std::string("TERN_SIM_SEED is set wrong: the simulated device does not take seed='") +
-                  seed + "': it takes a number below 2^64, such as 7 or 0x1c9f.");
+    EXPECT_EQ(
+        refused.failure().text(),
+        std::string(
+            "TERN_SIM_SEED has an invalid value: the simulated device does not accept seed='") +
+            seed + "'. Accepted: a number below 2^64, such as 7 or 0x1c9f.");
   }
   Config config;
   config.sim_profile = "/no/such/file";
@@ -223,8 +225,8 @@ TEST(SimOptions, OfABadSpecAreRefusedWithTheReason) {
   EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_device);
   EXPECT_EQ(refused.failure().string("spec"), "sim:1?reuse=nice");
   EXPECT_EQ(refused.failure().text(),
-            "'sim:1?reuse=nice' cannot be opened: the simulated device does not take "
-            "reuse='nice': it takes hostile or friendly.");
+            "'sim:1?reuse=nice' cannot be opened: the simulated device does not accept "
+            "reuse='nice'. Accepted: hostile or friendly.");
 }
 
 TEST(SimOptions, OfALongSpecAreRefusedWithTheReasonToo) {

@@ -240,7 +240,7 @@ TEST(Sim, KeepsARangeUsedTwiceByOneStreamFromOthersUntilItsLastReleaseIsPassed) 
   sim::run_to_hold(bench.device, hold);
   void* other = bench.b.allocate(bytes);
   EXPECT_NE(other, again);
-  sim::let_go(bench.device, hold);
+  sim::resume(bench.device, hold);
   bench.a.synchronize();
   void* later = bench.b.allocate(bytes);
   EXPECT_EQ(later, again);
@@ -468,7 +468,7 @@ TEST(Sim, HoldsAStreamUntilItIsLetGo) {
   const std::uint64_t hold = sim::hold(bench.a);
   bench.a.fill(bench.block, bytes, std::byte{9});
   EXPECT_FALSE(bench.a.is_idle());
-  sim::let_go(bench.device, hold);
+  sim::resume(bench.device, hold);
   EXPECT_TRUE(bench.a.is_idle());
 }
 
@@ -556,7 +556,7 @@ TEST(Sim, ALossSpreadsToAPeerThatNeedsWhatWasNeverDone) {
     if (waits) second.wait(first.mark());
     if (copies) second.try_copy_from_peer(to, peers[0], from, bytes).value();
     EXPECT_FALSE(first.try_synchronize());  // the loss comes first
-    sim::let_go(peers[1], hold);
+    sim::resume(peers[1], hold);
     const Result<void> outcome = second.try_synchronize();
     return outcome ? std::string() : std::string(*outcome.failure().string("device"));
   };
@@ -577,7 +577,7 @@ TEST(Sim, RefusesToWaitForADeviceThatIsSimulatedApart) {
   const Result<void> for_event = here.b.try_wait(event);
   ASSERT_FALSE(for_event);
   EXPECT_EQ(for_event.failure().code(), ErrorCode::device_mismatch);
-  EXPECT_NE(for_event.failure().text().find("simulated apart"), std::string::npos);
+  EXPECT_NE(for_event.failure().text().find("of another simulation"), std::string::npos);
 
   here.device.synchronize();
   elsewhere.device.synchronize();
@@ -601,7 +601,7 @@ TEST(Sim, WhatIsSubmittedByTheCallThatMeetsALossNeverRuns) {
     stream.try_copy_from_peer(to, peers[0], from, bytes).value();
     sim::set_faults(peers[0], "info#1=lost");
     EXPECT_FALSE(peers[0].try_memory());
-    sim::let_go(peers[1], hold);
+    sim::resume(peers[1], hold);
     // Of pageable memory: on the way it may wait for what the stream does before, and that fails.
     const std::vector<std::byte> pageable(bytes, std::byte{2});
     static_cast<void>(stream.try_copy(pinned, pageable.data(), bytes));

@@ -44,7 +44,7 @@ TEST_F(StrayAccessTest, EndsTheProcessWithAReport) {
       },
       by_fault,
       "TERN-S304 stray-host-access +sim:0\n"
-      "  what    the host touched \\[0x1234\\] of sim:0, which only the device can reach\n"
+      "  what    the host accessed \\[0x1234\\] of sim:0, which only the device can access\n"
       "  fix     copy");
 }
 

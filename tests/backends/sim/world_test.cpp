@@ -72,7 +72,7 @@ TEST(SimWorld, S401AStreamWorksOnMemoryOfAnotherDevice) {
   EXPECT_EQ(
       p.text(),
       R"(TERN-S401 wrong-device                          2 devices  seed 0x0  schedule lazy  step 13
-  what    a stream of sim:0 works on memory of sim:1
+  what    a stream of sim:0 uses memory of sim:1
   now     A@2   fill [0x0, +4 KiB)  src/app.cpp:20 in run
   block   generation 1, 4 KiB by H0@2  tag "there"  src/app.cpp:10 in run
   fix     use a stream of sim:1, or copy_from_peer between the two
@@ -105,10 +105,10 @@ TEST(SimWorld, S402AKernelUsesMemoryOfAPeerWithoutAccess) {
   EXPECT_EQ(
       p.text(),
       R"(TERN-S402 no-peer-access                        2 devices  seed 0x0  schedule lazy  step 13
-  what    kernel "sum" on sim:0 uses memory of sim:1, and was not given access
+  what    kernel "sum" on sim:0 uses memory of sim:1 without peer access
   now     A@2   kernel "sum" reads [0x0, +4 KiB)  src/app.cpp:30 in run
   block   generation 1, 4 KiB by H0@2  tag "there"  src/app.cpp:10 in run
-  fix     call enable_peer_access on sim:0 with sim:1 first, or copy the bytes over
+  fix     call enable_peer_access on sim:0 with sim:1 first, or copy the bytes
   replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
   EXPECT_EQ(p.devices[0].peer_access(p.devices[1]), PeerAccess::disabled);
@@ -141,7 +141,7 @@ TEST(SimWorld, S403TheHostTouchesManagedMemoryWhileADeviceWithoutConcurrencyWork
   EXPECT_EQ(
       sim::findings(device).front().text(),
       R"(TERN-S403 managed-while-busy                    sim:0  seed 0x0  schedule lazy  step 7
-  what    the host touches managed memory while A@1 may still run, and sim:0 shares none with the host while it works
+  what    the host accesses managed memory while A@1 may still run, and sim:0 cannot share managed memory with the host while it works
   now     H0@4  host read 16 B  src/app.cpp:40 in run
   block   generation 1, 4 KiB of host memory by H0@1  tag "shared"  src/app.cpp:10 in run
   fix     wait for A@1, or for the whole device, before the access
@@ -193,9 +193,9 @@ TEST(SimWorld, S404AHostFunctionCallsTheDevice) {
   EXPECT_EQ(
       sim::findings(device).front().text(),
       R"(TERN-S404 call-in-host-function                 sim:0  seed 0x0  schedule lazy  step 3
-  what    a host function calls copy() of the device that runs it
+  what    a host function calls copy() on the device that runs it
   now     A@1   host function  src/app.cpp:50 in run
-  fix     leave it to the host: wait for the stream there, and then call
+  fix     make the call on the host, after waiting for the stream
   replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
   EXPECT_EQ(sim::findings(device).front().site.line, 51u);
@@ -245,7 +245,7 @@ TEST(SimWorld, S404AKernelCallsTheDevice) {
   a.launch(kernel, {}, {});
   ASSERT_EQ(sim::findings(device).size(), 1u);
   EXPECT_EQ(sim::findings(device).front().what,
-            "a kernel calls synchronize() of the device that runs it");
+            "a kernel calls synchronize() on the device that runs it");
 }
 
 // --- Dead handles
@@ -303,7 +303,7 @@ TEST(SimWorld, S202MemoryIsFreedTwice) {
   before  H0@2  deallocate  src/app.cpp:11 in run
           H0@1  allocate 4 KiB  tag "column"  src/app.cpp:10 in run
   block   generation 1, 4 KiB by H0@1  tag "column"  src/app.cpp:10 in run
-  order   H0@2 comes before H0@3 in the same thread; no wait repairs this
+  order   H0@2 comes before H0@3 in the same thread; no wait fixes this
   fix     deallocate each block once, by the handle that owns it
   replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
@@ -404,7 +404,7 @@ TEST_F(Strict, S303AKernelTouchesWhatItDidNotDeclare) {
   what    kernel "scale" touched "weights", which it did not declare
   now     A@5   kernel "scale" touched [0x4010, +1 B)  src/app.cpp:70 in run
   block   generation 1, 64 KiB by H0@3  tag "weights"  src/app.cpp:10 in run
-  fix     declare the range as an argument of the launch, or leave it alone
+  fix     declare the range as an argument of the launch, or do not access it
   replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
   EXPECT_TRUE(a.try_fill(output, 8, std::byte{0}));
@@ -480,7 +480,7 @@ TEST_F(Strict, S303AnAddressWithoutARangeIsRefused) {
   const KernelArgument bare[] = {{.value = &weights, .value_bytes = sizeof weights}};
   ASSERT_FALSE(a.try_launch(kernel, {}, bare, at(80)));
   ASSERT_EQ(found().size(), 1u);
-  EXPECT_EQ(found().front().what, "kernel \"bare\" is given an address without a range");
+  EXPECT_EQ(found().front().what, "kernel \"bare\" has an address argument without a range");
   EXPECT_EQ(found().front().now,
             "A@5   kernel \"bare\" reads and writes [0x2000, +64 KiB)  src/app.cpp:80 in run");
 }
@@ -551,11 +551,11 @@ TEST(SimWorld, S501AWaitForAStreamThatIsHeldForEver) {
   EXPECT_EQ(
       sim::findings(device).front().text(),
       R"(TERN-S501 deadlock                              sim:0  seed 0x0  schedule lazy  step 8
-  what    the host waits for B@2, and no stream can go on
+  what    the host waits for B@2, and no stream can make progress
   now     H0@1  synchronize waits for B@2
   before  B@1   waits for A@2
-          A@0   is held, and nobody lets it go
-  fix     let the held stream go before the wait, or in another thread
+          A@0   is held, and no thread resumes it
+  fix     resume the held stream before the wait, or in another thread
   replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
 }
@@ -578,7 +578,7 @@ TEST(SimWorld, AWaitGoesOnWhenAnotherThreadLetsTheStreamGo) {
   const Device device = sim::open({.policy = sim::Policy::lazy});
   const Stream a(device);
   const std::uint64_t hold = sim::hold(a);
-  test::Thread other([&] { sim::let_go(device, hold); });
+  test::Thread other([&] { sim::resume(device, hold); });
   EXPECT_TRUE(a.try_synchronize());
   other.join();
   EXPECT_TRUE(sim::findings(device).empty());
@@ -599,10 +599,10 @@ TEST(SimWorld, S502APollThatNothingCanEnd) {
   EXPECT_EQ(
       sim::findings(device).front().text(),
       R"(TERN-S502 endless-poll                          sim:0  seed 0x0  schedule lazy  step 4
-  what    the host has asked 65536 times whether A@1 is done, and no stream can go on
-  now     H0@1  asks for A@1
-  before  A@0   is held, and nobody lets it go
-  fix     let the held stream go before asking, or in another thread
+  what    the host has polled 65536 times whether A@1 is done, and no stream can make progress
+  now     H0@1  polls A@1
+  before  A@0   is held, and no thread resumes it
+  fix     resume the held stream before polling, or in another thread
   replay  TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy
 )");
 }
@@ -725,8 +725,8 @@ TEST(SimWorld, AReportSaysWhenSeveralThreadsCalled) {
   const Stream a(device);
   EXPECT_FALSE(a.try_launch(kernel, {}, {}));
   EXPECT_EQ(sim::findings(device).front().replay,
-            "TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy  (several threads called: it may go another "
-            "way)");
+            "TERN_SIM_SEED=0x0 TERN_SIM_SCHEDULE=lazy  (several threads made calls: the schedule "
+            "may differ)");
 }
 
 // --- What drivers may do
@@ -744,7 +744,7 @@ TEST(SimWorld, NobodyMayRelyOnWhatADriverDoesBesides) {
 
 TEST(SimWorld, UnlessItIsCredited) {
   const Device device =
-      sim::open({.policy = sim::Policy::lazy, .credit_implicit = sim::CreditImplicit::documented});
+      sim::open({.policy = sim::Policy::lazy, .implicit_sync = sim::ImplicitSync::documented});
   const Stream a(device);
   auto* block = static_cast<std::byte*>(device.allocate(MemoryKind::device, bytes));
   a.fill(block, bytes, std::byte{1});

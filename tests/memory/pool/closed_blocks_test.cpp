@@ -26,44 +26,44 @@ class ClosedBlocksTest : public testing::TestWithParam<MemoryKind> {
   const PoolOptions options{.kind = GetParam()};
 };
 
-TEST_P(ClosedBlocksTest, ABlockIsClosedFromItsFreeUntilItIsAllocatedAgain) {
+TEST_P(ClosedBlocksTest, ABlockIsPoisonedFromItsFreeUntilItsReuse) {
   {
     PoolResource pool(device, options);
     const Block block = pool.allocate({.bytes = 1000});
-    EXPECT_TRUE(tool.is_open(block.address, block.bytes));
+    EXPECT_TRUE(tool.is_accessible(block.address, block.bytes));
     pool.deallocate(block, {});
-    EXPECT_TRUE(tool.is_closed(block.address, block.bytes));
+    EXPECT_TRUE(tool.is_poisoned(block.address, block.bytes));
     const Block again = pool.allocate({.bytes = 1000});
     EXPECT_EQ(again.address, block.address);
-    EXPECT_TRUE(tool.is_open(again.address, again.bytes));
+    EXPECT_TRUE(tool.is_accessible(again.address, again.bytes));
     pool.deallocate(again, {});
-    EXPECT_GT(tool.closed_bytes(), 0u);
+    EXPECT_GT(tool.poisoned_bytes(), 0u);
     pool.trim(0);
-    EXPECT_EQ(tool.closed_bytes(), 0u);  // the driver has it back
+    EXPECT_EQ(tool.poisoned_bytes(), 0u);  // the driver has it back
     const Block last = pool.allocate({.bytes = 5000});
     pool.deallocate(last, {});
   }
-  EXPECT_EQ(tool.closed_bytes(), 0u);
+  EXPECT_EQ(tool.poisoned_bytes(), 0u);
 }
 
-TEST_P(ClosedBlocksTest, ABlockThatItsStreamMayStillUseIsNotClosed) {
+TEST_P(ClosedBlocksTest, ABlockInFlightIsNotPoisoned) {
   const Stream stream(device);
   PoolResource pool(device, options);
   test::Gate gate;
   const Block block = pool.allocate({.bytes = 1000, .stream = stream});
   gate.hold(stream);
   pool.deallocate(block, stream);
-  EXPECT_TRUE(tool.is_open(block.address, block.bytes));
+  EXPECT_TRUE(tool.is_accessible(block.address, block.bytes));
   gate.open();
   stream.synchronize();
   pool.poll();
   const Block next = pool.allocate({.bytes = 1000, .stream = stream});
-  EXPECT_TRUE(tool.is_open(next.address, next.bytes));
+  EXPECT_TRUE(tool.is_accessible(next.address, next.bytes));
   pool.deallocate(next, stream);
-  EXPECT_TRUE(tool.is_closed(next.address, next.bytes));  // its stream is done
+  EXPECT_TRUE(tool.is_poisoned(next.address, next.bytes));  // its stream is done
 }
 
-TEST_P(ClosedBlocksTest, ManyBlocksAreOpenWhileTheyLive) {
+TEST_P(ClosedBlocksTest, LiveBlocksAreAccessible) {
   const Stream streams[] = {Stream(device), Stream(device)};
   PoolResource pool(device, options);
   std::vector<std::pair<Block, StreamRef>> live;
@@ -81,7 +81,7 @@ TEST_P(ClosedBlocksTest, ManyBlocksAreOpenWhileTheyLive) {
     }
     if (i % 40 == 0) pool.trim(0);
     for (const auto& [block, stream] : live) {
-      ASSERT_TRUE(tool.is_open(block.address, block.bytes)) << "step " << i;
+      ASSERT_TRUE(tool.is_accessible(block.address, block.bytes)) << "step " << i;
     }
   }
   for (const auto& [block, stream] : live) pool.deallocate(block, stream);
@@ -91,12 +91,12 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ClosedBlocksTest,
                          testing::Values(MemoryKind::device, MemoryKind::managed),
                          [](const auto& test) { return std::string(name(test.param)); });
 
-TEST(ClosedBlocks, OfDeviceMemoryThatTheHostCannotTouchStayAsTheyAre) {
+TEST(ClosedBlocks, IgnoreDeviceMemory) {
   FakeMemoryTool tool;
   const ScopedMemoryTool scoped(&tool);
   PoolResource pool(open_device("sim"));
   pool.deallocate(pool.allocate({.bytes = 1000}), {});
-  EXPECT_EQ(tool.closed_bytes(), 0u);
+  EXPECT_EQ(tool.poisoned_bytes(), 0u);
 }
 
 }  // namespace

@@ -19,13 +19,13 @@ const Resource* some_owner() {
   return reinterpret_cast<const Resource*>(&somebody);
 }
 
-TEST(DescriptorStore, HasNothingBeforeItIsPrepared) {
+TEST(DescriptorStore, IsEmptyBeforePreparation) {
   const DescriptorStore store(nullptr, device);
   EXPECT_EQ(store.spare_count(), 0u);
   EXPECT_EQ(store.used_count(), 0u);
 }
 
-TEST(DescriptorStore, GivesAsManyAsWerePrepared) {
+TEST(DescriptorStore, ProvidesThePreparedNumber) {
   DescriptorStore store(nullptr, device);
   ASSERT_TRUE(store.try_prepare(300));
   EXPECT_GE(store.spare_count(), 300u);
@@ -42,7 +42,7 @@ TEST(DescriptorStore, GivesAsManyAsWerePrepared) {
   EXPECT_EQ(used, 300u);
 }
 
-TEST(DescriptorStore, UsesWhatIsGivenBackBeforeItMakesMore) {
+TEST(DescriptorStore, ReusesReturnedDescriptorsFirst) {
   DescriptorStore store(nullptr, device);
   ASSERT_TRUE(store.try_prepare(1));
   const std::size_t spare = store.spare_count();
@@ -60,7 +60,7 @@ TEST(DescriptorStore, UsesWhatIsGivenBackBeforeItMakesMore) {
   EXPECT_EQ(again.newer, nullptr);
 }
 
-TEST(DescriptorStore, GivesEachItsPlaceInTheTableOfBlocks) {
+TEST(DescriptorStore, GivesEachAnEntryInTheBlockTable) {
   std::uint32_t slot = 0;
   {
     DescriptorStore store(some_owner(), device);
@@ -89,7 +89,7 @@ TEST(DescriptorStore, GivesEachItsPlaceInTheTableOfBlocks) {
   EXPECT_TRUE(is_there);
 }
 
-TEST(DescriptorStore, ReplacesAPlaceThatHasCountedToTheEnd) {
+TEST(DescriptorStore, ReplacesAnExhaustedEntry) {
   DescriptorStore store(some_owner(), device);
   ASSERT_TRUE(store.try_prepare(1));
   Descriptor& one = store.take();
@@ -114,7 +114,7 @@ TEST(DescriptorStore, ReplacesAPlaceThatHasCountedToTheEnd) {
   for (const std::uint32_t slot : kept) drop_place(slot);
 }
 
-TEST(DescriptorStore, ChangesNothingWhereTheHostHasNoMemory) {
+TEST(DescriptorStore, ChangesNothingIfTheHostHasNoMemory) {
   if (!test::HeapExhausted::is_possible()) GTEST_SKIP();
   // All places are taken but 64, and a slab needs 128.
   std::vector<std::uint32_t> kept;

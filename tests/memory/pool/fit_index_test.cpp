@@ -9,7 +9,7 @@
 namespace tern::pool {
 namespace {
 
-TEST(FitIndex, FindsNothingInNothing) {
+TEST(FitIndex, FindsNothingIfEmpty) {
   const FitIndex index;
   EXPECT_TRUE(index.empty());
   EXPECT_EQ(index.find(1), nullptr);
@@ -71,7 +71,7 @@ TEST(FitIndex, HoldsTheLargestSizesThereAre) {
   EXPECT_EQ(index.find(~std::uint64_t{0}), nullptr);
 }
 
-TEST(FitIndex, MindsAnAlignment) {
+TEST(FitIndex, RespectsAlignment) {
   FitIndex index;
   Descriptor crooked{.offset = 1, .size = 100}, straight{.offset = 1024, .size = 90};
   index.insert(crooked);
@@ -100,7 +100,7 @@ TEST(FitIndex, FindsTheLowestOfThoseThatFitAndAreNotTooLarge) {
   EXPECT_EQ(FitIndex().find_lowest(1, 1, 64), nullptr);
 }
 
-TEST(FitIndex, LooksAtSoManyForTheLowestAndNoMore) {
+TEST(FitIndex, BoundsTheSearchForTheLowest) {
   FitIndex index;
   Descriptor lowest{.offset = 0, .size = 40};
   index.insert(lowest);
@@ -115,7 +115,7 @@ TEST(FitIndex, LooksAtSoManyForTheLowestAndNoMore) {
   EXPECT_EQ(index.find_lowest(20, 1, 64), &lowest);
 }
 
-TEST(FitIndex, AgreesWithALookAtEveryRange) {
+TEST(FitIndex, AgreesWithALinearSearch) {
   std::mt19937_64 random(7);
   FitIndex index;
   std::deque<Descriptor> pool(400);

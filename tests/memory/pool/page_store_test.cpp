@@ -25,7 +25,7 @@ class PageStoreTest : public testing::Test {
   test::FakeDevice fake;
 };
 
-TEST_F(PageStoreTest, CallsNobodyBeforeItIsAsked) {
+TEST_F(PageStoreTest, MakesNoCallBeforeTheFirstRequest) {
   const PageStore store(fake.device, 64 * mib);
   EXPECT_EQ(store.next_address(), 0u);
   EXPECT_EQ(store.held_pages(), 0u);
@@ -50,7 +50,7 @@ TEST_F(PageStoreTest, AlignsAddresses) {
   }
 }
 
-TEST_F(PageStoreTest, TakesTheNewestAddressesBack) {
+TEST_F(PageStoreTest, TakesBackTheNewestAddresses) {
   PageStore store(fake.device, 64 * mib);
   const std::uint64_t first = store.try_new_addresses(3, 1).value();
   const std::uint64_t second = store.try_new_addresses(2, 1).value();
@@ -77,7 +77,7 @@ TEST_F(PageStoreTest, ReservesMoreWhenAddressesRunOut) {
   EXPECT_EQ(count(Call::reserve), 3u);
 }
 
-TEST_F(PageStoreTest, ReservesLessWhereTheDriverHasNoMore) {
+TEST_F(PageStoreTest, ReservesLessIfTheDriverHasNoMore) {
   PageStore store(fake.device, 64 * mib);
   fake.ledger->fail_next(Call::reserve, 3);
   EXPECT_TRUE(store.try_new_addresses(4, 1));
@@ -115,7 +115,7 @@ TEST_F(PageStoreTest, MovesPagesFromAddressToAddress) {
   EXPECT_EQ(store.held_pages(), 6u);
 }
 
-TEST_F(PageStoreTest, OpensARunWithOneCall) {
+TEST_F(PageStoreTest, SetsAccessOfARunWithOneCall) {
   PageStore store(fake.device, 64 * mib);
   ASSERT_TRUE(store.try_have_unmapped(8));
   const std::uint64_t offset = store.try_new_addresses(8, 1).value();
@@ -171,7 +171,7 @@ TEST_F(PageStoreTest, ReleasesTheLargeHandlesOfAGrowthThatFails) {
   EXPECT_EQ(count(Call::release_pages), 2u);
 }
 
-TEST_F(PageStoreTest, GivesBackThePagesOfAGrowthThatFails) {
+TEST_F(PageStoreTest, ReleasesThePagesOfAFailedGrowth) {
   PageStore store(fake.device, 64 * mib);
   ASSERT_TRUE(store.try_have_unmapped(2));
   fake.ledger->fail_at(4);
@@ -183,7 +183,7 @@ TEST_F(PageStoreTest, GivesBackThePagesOfAGrowthThatFails) {
   EXPECT_TRUE(store.try_have_unmapped(8));
 }
 
-TEST_F(PageStoreTest, TakesPagesLooseAgainWhereMappingFails) {
+TEST_F(PageStoreTest, UnmapsPagesIfMappingFails) {
   PageStore store(fake.device, 64 * mib);
   ASSERT_TRUE(store.try_have_unmapped(4));
   const std::uint64_t offset = store.try_new_addresses(4, 1).value();
@@ -197,7 +197,7 @@ TEST_F(PageStoreTest, TakesPagesLooseAgainWhereMappingFails) {
   use(offset, 4, 1);
 }
 
-TEST_F(PageStoreTest, KnowsWhatStaysMappedWhereEvenThatFails) {
+TEST_F(PageStoreTest, ReportsPagesThatStayMapped) {
   PageStore store(fake.device, 64 * mib);
   ASSERT_TRUE(store.try_have_unmapped(4));
   const std::uint64_t offset = store.try_new_addresses(4, 1).value();
@@ -209,7 +209,7 @@ TEST_F(PageStoreTest, KnowsWhatStaysMappedWhereEvenThatFails) {
   EXPECT_EQ(store.held_pages(), 4u);
 }
 
-TEST_F(PageStoreTest, SaysHowFarItCameWhereUnmappingFails) {
+TEST_F(PageStoreTest, ReportsTheProgressOfAFailedUnmap) {
   PageStore store(fake.device, 64 * mib);
   ASSERT_TRUE(store.try_have_unmapped(4));
   const std::uint64_t offset = store.try_new_addresses(4, 1).value();
@@ -223,7 +223,7 @@ TEST_F(PageStoreTest, SaysHowFarItCameWhereUnmappingFails) {
   use(offset + 2 * page, 2, 1);
 }
 
-TEST_F(PageStoreTest, ReleasesNoMoreThanItIsTold) {
+TEST_F(PageStoreTest, ReleasesAtMostTheGivenNumber) {
   PageStore store(fake.device, 64 * mib);
   ASSERT_TRUE(store.try_have_unmapped(4));
   EXPECT_EQ(store.release_unmapped(3), 3u);
@@ -236,7 +236,7 @@ TEST_F(PageStoreTest, ReleasesNoMoreThanItIsTold) {
   EXPECT_EQ(store.released_pages(), 4u);
 }
 
-TEST_F(PageStoreTest, GivesEverythingBackInTheEnd) {
+TEST_F(PageStoreTest, FreesEverythingAtItsEnd) {
   {
     PageStore store(fake.device, 16 * mib);
     ASSERT_TRUE(store.try_have_unmapped(9));
@@ -254,7 +254,7 @@ TEST_F(PageStoreTest, GivesEverythingBackInTheEnd) {
   EXPECT_EQ(count(Call::unreserve), 2u);
 }
 
-TEST_F(PageStoreTest, CallsNoDriverWhereTheHostHasNoMemory) {
+TEST_F(PageStoreTest, MakesNoDriverCallIfTheHostHasNoMemory) {
   if (!test::HeapExhausted::is_possible()) GTEST_SKIP();
   PageStore store(fake.device, 64 * mib);
   ErrorCode loose{}, addresses{};

@@ -20,94 +20,94 @@ class RangesTest : public testing::Test {
   Lane lane, other;
 };
 
-TEST_F(RangesTest, JoinsWhatIsFreeAndTouches) {
+TEST_F(RangesTest, JoinsAdjacentFreeRanges) {
   Descriptor& a = ranges.add(0, 10, nullptr);
   Descriptor& b = ranges.add(10, 10, &a);
   Descriptor& c = ranges.add(20, 10, &b);
   EXPECT_EQ(ranges.last(), &c);
-  ranges.put_quiescent(a);
-  ranges.put_quiescent(c);
-  EXPECT_EQ(ranges.largest_quiescent(), 10u);
-  ranges.put_quiescent(b);
-  EXPECT_EQ(ranges.largest_quiescent(), 30u);
+  ranges.put_available(a);
+  ranges.put_available(c);
+  EXPECT_EQ(ranges.largest_available(), 10u);
+  ranges.put_available(b);
+  EXPECT_EQ(ranges.largest_available(), 30u);
   EXPECT_EQ(ranges.store().used_count(), 1u);
   EXPECT_EQ(ranges.last(), &a);
 }
 
-TEST_F(RangesTest, LeavesWhatIsNotAskedForWhereItWas) {
-  ranges.put_quiescent(ranges.add(3, 29, nullptr));
-  Descriptor* taken = ranges.take_quiescent(4, 8);
+TEST_F(RangesTest, LeavesTheRestOfACutRangeInPlace) {
+  ranges.put_available(ranges.add(3, 29, nullptr));
+  Descriptor* taken = ranges.take_available(4, 8);
   ASSERT_NE(taken, nullptr);
   EXPECT_EQ(taken->offset, 8u);
   EXPECT_EQ(taken->size, 4u);
   EXPECT_EQ(taken->state, State::held);
-  EXPECT_EQ(ranges.quiescent().total(), 25u);
-  EXPECT_EQ(ranges.largest_quiescent(), 20u);
-  ranges.put_quiescent(*taken);
-  EXPECT_EQ(ranges.largest_quiescent(), 29u);
+  EXPECT_EQ(ranges.available().total(), 25u);
+  EXPECT_EQ(ranges.largest_available(), 20u);
+  ranges.put_available(*taken);
+  EXPECT_EQ(ranges.largest_available(), 29u);
 }
 
-TEST_F(RangesTest, CutsWhereMoreWholePagesAreLeft) {
+TEST_F(RangesTest, CutsToLeaveMoreWholePages) {
   // A page, and the beginning of one that is in use.
-  ranges.put_quiescent(ranges.add(page, page + 6, nullptr));
-  Descriptor* taken = ranges.take_quiescent(4, 1);
+  ranges.put_available(ranges.add(page, page + 6, nullptr));
+  Descriptor* taken = ranges.take_available(4, 1);
   ASSERT_NE(taken, nullptr);
   EXPECT_EQ(taken->offset, 2 * page + 2);
   EXPECT_EQ(ranges.free_pages(), 1u);
   // What is left behind the page would do for 2; for 4 it takes a page either way.
-  taken = ranges.take_quiescent(4, 1);
+  taken = ranges.take_available(4, 1);
   ASSERT_NE(taken, nullptr);
   EXPECT_EQ(taken->offset, page);
   EXPECT_EQ(ranges.free_pages(), 0u);
 }
 
 TEST_F(RangesTest, CutsAtTheEndOnlyWhereTheAlignmentAllowsIt) {
-  ranges.put_quiescent(ranges.add(page, page + 6, nullptr));
-  const Descriptor* taken = ranges.take_quiescent(3, 4);
+  ranges.put_available(ranges.add(page, page + 6, nullptr));
+  const Descriptor* taken = ranges.take_available(3, 4);
   ASSERT_NE(taken, nullptr);
   EXPECT_EQ(taken->offset, 2 * page);
   EXPECT_EQ(ranges.free_pages(), 1u);
 }
 
-TEST_F(RangesTest, PutsSmallBlocksTogetherWherePagesAreScarce) {
+TEST_F(RangesTest, PacksSmallBlocksIfPagesAreScarce) {
   using Placement = Ranges::Placement;
   constexpr auto quick = FitIndex::Effort::quick;
   // A page that is half free, a smaller hole in a later one, and a whole page between them.
   Descriptor& low = ranges.add(0, page / 2, nullptr);
-  ranges.put_quiescent(low);
-  ranges.put_quiescent(ranges.add(2 * page, page, nullptr));
-  ranges.put_quiescent(ranges.add(4 * page, 2, nullptr));
-  EXPECT_EQ(ranges.take_quiescent(1, 1)->offset, 4 * page) << "the tightest";
-  EXPECT_EQ(ranges.take_quiescent(1, 1, quick, Placement::together)->offset, 0u);
+  ranges.put_available(low);
+  ranges.put_available(ranges.add(2 * page, page, nullptr));
+  ranges.put_available(ranges.add(4 * page, 2, nullptr));
+  EXPECT_EQ(ranges.take_available(1, 1)->offset, 4 * page) << "the tightest";
+  EXPECT_EQ(ranges.take_available(1, 1, quick, Placement::together)->offset, 0u);
   // One that is not small is put where it fits.
   Descriptor& high = ranges.add(5 * page, 2, nullptr);
-  ranges.put_quiescent(high);
-  EXPECT_EQ(ranges.take_quiescent(2, 1, quick, Placement::together)->offset, 5 * page);
+  ranges.put_available(high);
+  EXPECT_EQ(ranges.take_available(2, 1, quick, Placement::together)->offset, 5 * page);
   EXPECT_EQ(ranges.free_pages(), 1u);
   // A whole page is begun when nothing else is left.
-  for (std::uint64_t left = ranges.quiescent().total() - page; left > 0; --left) {
-    EXPECT_NE(ranges.take_quiescent(1, 1, quick, Placement::together), nullptr);
+  for (std::uint64_t left = ranges.available().total() - page; left > 0; --left) {
+    EXPECT_NE(ranges.take_available(1, 1, quick, Placement::together), nullptr);
     EXPECT_EQ(ranges.free_pages(), 1u);
   }
-  EXPECT_EQ(ranges.take_quiescent(1, 1, quick, Placement::together)->offset, 2 * page);
+  EXPECT_EQ(ranges.take_available(1, 1, quick, Placement::together)->offset, 2 * page);
 }
 
-TEST_F(RangesTest, DoesNotJoinWhatIsInFlightWithAnythingElse) {
+TEST_F(RangesTest, JoinsInFlightRangesOnlyWithTheirOwnLane) {
   Descriptor& a = ranges.add(0, 10, nullptr);
   Descriptor& b = ranges.add(10, 10, &a);
   Descriptor& c = ranges.add(20, 10, &b);
-  ranges.put_quiescent(a);
+  ranges.put_available(a);
   ranges.put_in_flight(b, lane, 1);
   ranges.put_in_flight(c, other, 1);
-  EXPECT_EQ(ranges.quiescent().total(), 10u);
+  EXPECT_EQ(ranges.available().total(), 10u);
   EXPECT_EQ(ranges.in_flight_granules(), 20u);
   EXPECT_EQ(lane.index.total(), 10u);
   EXPECT_EQ(other.index.total(), 10u);
-  EXPECT_EQ(ranges.take_quiescent(11, 1), nullptr);
+  EXPECT_EQ(ranges.take_available(11, 1), nullptr);
   EXPECT_EQ(ranges.take_in_flight(lane, 11, 1), nullptr);
 }
 
-TEST_F(RangesTest, WaitsForTheLaterMarkOfWhatIsJoined) {
+TEST_F(RangesTest, JoinedRangesHaveTheLaterMark) {
   Descriptor& a = ranges.add(0, 10, nullptr);
   Descriptor& b = ranges.add(10, 10, &a);
   ranges.put_in_flight(a, lane, 1);
@@ -115,7 +115,7 @@ TEST_F(RangesTest, WaitsForTheLaterMarkOfWhatIsJoined) {
   EXPECT_EQ(lane.oldest, lane.newest);
   EXPECT_EQ(ranges.settle(lane, 4), 0u);
   EXPECT_EQ(ranges.settle(lane, 5), 20u);
-  EXPECT_EQ(ranges.largest_quiescent(), 20u);
+  EXPECT_EQ(ranges.largest_available(), 20u);
 }
 
 TEST_F(RangesTest, KeepsALaneInTheOrderOfItsMarks) {
@@ -129,7 +129,7 @@ TEST_F(RangesTest, KeepsALaneInTheOrderOfItsMarks) {
   EXPECT_EQ(lane.newest, nullptr);
 }
 
-TEST_F(RangesTest, KeepsTheMarkOfWhatIsLeftOver) {
+TEST_F(RangesTest, ACutRangeKeepsItsMark) {
   ranges.put_in_flight(ranges.add(0, 30, nullptr), lane, 5);
   Descriptor* taken = ranges.take_in_flight(lane, 10, 8);
   ASSERT_NE(taken, nullptr);
@@ -139,7 +139,7 @@ TEST_F(RangesTest, KeepsTheMarkOfWhatIsLeftOver) {
   EXPECT_EQ(ranges.settle(lane, 5), 20u);
 }
 
-TEST_F(RangesTest, PutsBackWhatWasTakenInVain) {
+TEST_F(RangesTest, PutsBackAnUnusedRange) {
   Descriptor& a = ranges.add(0, 10, nullptr);
   Descriptor& b = ranges.add(100, 20, nullptr);
   Descriptor& c = ranges.add(200, 30, nullptr);
@@ -156,7 +156,7 @@ TEST_F(RangesTest, PutsBackWhatWasTakenInVain) {
 }
 
 TEST_F(RangesTest, CountsWholePagesOnly) {
-  ranges.put_quiescent(ranges.add(1, 2 * page, nullptr));  // one whole page between two parts
+  ranges.put_available(ranges.add(1, 2 * page, nullptr));  // one whole page between two parts
   EXPECT_EQ(ranges.free_pages(), 1u);
   Descriptor* taken = ranges.take_handles(4);
   ASSERT_NE(taken, nullptr);
@@ -182,9 +182,9 @@ class RangesOfHandles : public RangesTest {
 
 TEST_F(RangesOfHandles, CountsWholeHandlesOnly) {
   Descriptor& all = ranges.add(10 * page, 13 * page, nullptr);
-  ranges.put_quiescent(all);
+  ranges.put_available(all);
   EXPECT_EQ(ranges.free_pages(), 13u);
-  Descriptor* block = ranges.take_quiescent(1, 1);
+  Descriptor* block = ranges.take_available(1, 1);
   ASSERT_NE(block, nullptr);
   EXPECT_EQ(block->offset, 10 * page);  // pins 4 pages; at the end it would pin 8
   EXPECT_EQ(ranges.free_pages(), 9u);
@@ -194,33 +194,33 @@ TEST_F(RangesOfHandles, CountsWholeHandlesOnly) {
   EXPECT_EQ(taken->size, 9 * page);  // the handle of one page does not suffice
   EXPECT_EQ(ranges.free_pages(), 0u);
   EXPECT_EQ(ranges.take_handles(1), nullptr);
-  ranges.put_quiescent(*taken);
-  ranges.put_quiescent(*block);
+  ranges.put_available(*taken);
+  ranges.put_available(*block);
   EXPECT_EQ(ranges.free_pages(), 13u);
 }
 
 TEST_F(RangesOfHandles, TakesNoMoreHandlesThanAreNeeded) {
-  ranges.put_quiescent(ranges.add(10 * page, 13 * page, nullptr));
+  ranges.put_available(ranges.add(10 * page, 13 * page, nullptr));
   Descriptor* taken = ranges.take_handles(3);
   ASSERT_NE(taken, nullptr);
   EXPECT_EQ(taken->size, 4 * page);
   EXPECT_EQ(ranges.free_pages(), 9u);
-  ranges.put_quiescent(*taken);
+  ranges.put_available(*taken);
 }
 
 TEST_F(RangesOfHandles, PlacesABlockWhereItPinsFewerPages) {
   // The end of the first handle is free, then the others.
-  ranges.put_quiescent(ranges.add(13 * page, 10 * page, nullptr));
+  ranges.put_available(ranges.add(13 * page, 10 * page, nullptr));
   EXPECT_EQ(ranges.free_pages(), 9u);
-  Descriptor* block = ranges.take_quiescent(page, 1);
+  Descriptor* block = ranges.take_available(page, 1);
   ASSERT_NE(block, nullptr);
   EXPECT_EQ(block->offset, 13 * page);
   EXPECT_EQ(ranges.free_pages(), 9u);
 }
 
 TEST_F(RangesTest, TakesPagesFromSmallPiecesFirst) {
-  ranges.put_quiescent(ranges.add(0, page * Ranges::run_pages, nullptr));
-  ranges.put_quiescent(ranges.add(page * 100, page * 2, nullptr));
+  ranges.put_available(ranges.add(0, page * Ranges::run_pages, nullptr));
+  ranges.put_available(ranges.add(page * 100, page * 2, nullptr));
   Descriptor* first = ranges.take_handles(100);
   ASSERT_NE(first, nullptr);
   EXPECT_EQ(first->offset, page * 100);
@@ -235,10 +235,10 @@ TEST_F(RangesTest, KeepsAddressesWithoutMemoryApart) {
   Descriptor& b = ranges.add(page, page, &a);
   Descriptor& c = ranges.add(2 * page, page, &b);
   ranges.put_unbacked(a);
-  ranges.put_quiescent(c);
+  ranges.put_available(c);
   ranges.put_unbacked(b);
   EXPECT_EQ(ranges.count().unbacked, 2 * page);
-  EXPECT_EQ(ranges.quiescent().total(), page);
+  EXPECT_EQ(ranges.available().total(), page);
   EXPECT_EQ(ranges.take_unbacked(3 * page, page), nullptr);
   Descriptor* taken = ranges.take_unbacked(page, page);
   ASSERT_NE(taken, nullptr);
@@ -246,7 +246,7 @@ TEST_F(RangesTest, KeepsAddressesWithoutMemoryApart) {
   EXPECT_EQ(ranges.count().unbacked, page);
 }
 
-TEST_F(RangesTest, JoinsWhatIsHeld) {
+TEST_F(RangesTest, JoinsHeldRanges) {
   Descriptor& a = ranges.add(0, page, nullptr);
   Descriptor& b = ranges.add(page, page, &a);
   ranges.join_held(a, b);
@@ -258,10 +258,10 @@ TEST_F(RangesTest, JoinsWhatIsHeld) {
 TEST(RangesOfSegments, OffersAWholeSegmentOnceItIsFree) {
   Ranges ranges(nullptr, DeviceId{1}, 0);
   ASSERT_TRUE(ranges.store().try_prepare(16));
-  ranges.put_quiescent(ranges.add(0, 100, nullptr));
-  ranges.put_quiescent(ranges.add(100, 100, nullptr));  // touches, and is another segment
-  EXPECT_EQ(ranges.largest_quiescent(), 100u);
-  Descriptor* taken = ranges.take_quiescent(40, 1);
+  ranges.put_available(ranges.add(0, 100, nullptr));
+  ranges.put_available(ranges.add(100, 100, nullptr));  // touches, and is another segment
+  EXPECT_EQ(ranges.largest_available(), 100u);
+  Descriptor* taken = ranges.take_available(40, 1);
   ASSERT_NE(taken, nullptr);
   Descriptor* whole = ranges.first_holder();
   ASSERT_NE(whole, nullptr);
@@ -269,14 +269,14 @@ TEST(RangesOfSegments, OffersAWholeSegmentOnceItIsFree) {
   ranges.take_whole(*whole);
   ranges.drop(*whole);
   EXPECT_EQ(ranges.first_holder(), nullptr);
-  ranges.put_quiescent(*taken);
+  ranges.put_available(*taken);
   EXPECT_NE(ranges.first_holder(), nullptr);
   EXPECT_TRUE(ranges.count().check_invariants);
 }
 
 // --- Against a picture of every granule
 
-enum class Cell : std::uint8_t { nothing, held, in_flight, quiescent, unbacked };
+enum class Cell : std::uint8_t { nothing, held, in_flight, available, unbacked };
 
 class Picture {
  public:
@@ -291,7 +291,7 @@ class Picture {
     if (dice < 6) {
       add();
     } else if (dice < 26) {
-      take_quiescent();
+      take_available();
     } else if (dice < 40) {
       take_in_flight();
     } else if (dice < 70) {
@@ -312,7 +312,7 @@ class Picture {
     for (std::uint64_t at = 0; at < end_; ++at) ++counts[static_cast<std::size_t>(cells_[at])];
     ASSERT_EQ(census.held, counts[1]);
     ASSERT_EQ(census.in_flight, counts[2]);
-    ASSERT_EQ(census.quiescent, counts[3]);
+    ASSERT_EQ(census.available, counts[3]);
     ASSERT_EQ(census.unbacked, counts[4]);
     if (!in_full) return;
     ranges_.store().for_each([&](const Descriptor& range) {
@@ -340,13 +340,13 @@ class Picture {
       ASSERT_TRUE(lane.index.check_invariants());
     }
     std::uint64_t pages = 0, largest = 0;
-    for_each_run(Cell::quiescent, [&](std::uint64_t begin, std::uint64_t end) {
+    for_each_run(Cell::available, [&](std::uint64_t begin, std::uint64_t end) {
       const std::uint64_t first = (begin + page - 1) / page;
       if (end / page > first) pages += end / page - first;
       largest = std::max(largest, end - begin);
     });
     ASSERT_EQ(ranges_.free_pages(), pages);
-    ASSERT_EQ(ranges_.largest_quiescent(), largest);
+    ASSERT_EQ(ranges_.largest_available(), largest);
   }
 
   void end() {
@@ -365,8 +365,8 @@ class Picture {
         return Cell::held;
       case State::in_flight:
         return Cell::in_flight;
-      case State::quiescent:
-        return Cell::quiescent;
+      case State::available:
+        return Cell::available;
       case State::unbacked:
         return Cell::unbacked;
       default:
@@ -409,17 +409,17 @@ class Picture {
     hold(range, Cell::nothing);
   }
 
-  void take_quiescent() {
+  void take_available() {
     const std::uint64_t size = some_size(), alignment = std::uint64_t{1} << roll(6);
     const bool is_thorough = roll(2) == 0;
-    Descriptor* taken = ranges_.take_quiescent(
+    Descriptor* taken = ranges_.take_available(
         size, alignment, is_thorough ? FitIndex::Effort::thorough : FitIndex::Effort::quick);
     if (taken != nullptr) {
       ASSERT_EQ(taken->size, size);
       ASSERT_EQ(taken->offset % alignment, 0u);
-      hold(*taken, Cell::quiescent);
+      hold(*taken, Cell::available);
     } else if (is_thorough) {
-      for_each_run(Cell::quiescent, [&](std::uint64_t begin, std::uint64_t end) {
+      for_each_run(Cell::available, [&](std::uint64_t begin, std::uint64_t end) {
         ASSERT_GT((begin + alignment - 1) / alignment * alignment + size, end);
       });
     }
@@ -458,8 +458,8 @@ class Picture {
       paint(range, Cell::held, Cell::in_flight);
       ranges_.put_in_flight(range, lanes_[lane], mark);
     } else if (dice < 9 || range.offset % page != 0 || range.size % page != 0) {
-      paint(range, Cell::held, Cell::quiescent);
-      ranges_.put_quiescent(range);
+      paint(range, Cell::held, Cell::available);
+      ranges_.put_available(range);
     } else {
       paint(range, Cell::held, Cell::unbacked);
       ranges_.put_unbacked(range);
@@ -486,7 +486,7 @@ class Picture {
         ASSERT_EQ(cells_[cell], Cell::in_flight);
         ASSERT_EQ(lane_[cell], number);
         ASSERT_LE(mark_[cell], done);
-        cells_[cell] = Cell::quiescent;
+        cells_[cell] = Cell::available;
       }
     }
     ASSERT_EQ(ranges_.settle(lane, done), expected);
@@ -502,7 +502,7 @@ class Picture {
     ASSERT_EQ(taken->size % page, 0u);
     ASSERT_LE(taken->size / page, max_pages);
     ASSERT_EQ(ranges_.free_pages(), free - taken->size / page);
-    hold(*taken, Cell::quiescent);
+    hold(*taken, Cell::available);
   }
 
   void take_unbacked() {

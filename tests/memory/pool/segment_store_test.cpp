@@ -18,7 +18,7 @@ class SegmentStoreTest : public testing::Test {
 
 void* address_of(std::uint64_t offset) { return reinterpret_cast<void*>(offset * granule_bytes); }
 
-TEST_F(SegmentStoreTest, HoldsWhatItAdds) {
+TEST_F(SegmentStoreTest, HoldsAddedSegments) {
   SegmentStore store(fake.device, MemoryKind::device);
   const std::uint64_t first = store.try_add(1 * mib, 4096).value();
   const std::uint64_t second = store.try_add(2 * mib, 64 * kib).value();
@@ -34,7 +34,7 @@ TEST_F(SegmentStoreTest, HoldsWhatItAdds) {
   EXPECT_EQ(store.driver_calls(), 4u);
 }
 
-TEST_F(SegmentStoreTest, GivesEverythingBackInTheEnd) {
+TEST_F(SegmentStoreTest, FreesEverythingAtItsEnd) {
   {
     SegmentStore store(fake.device, MemoryKind::pinned);
     for (int i = 0; i < 20; ++i) ASSERT_TRUE(store.try_add(64 * kib, 4096));
@@ -44,7 +44,7 @@ TEST_F(SegmentStoreTest, GivesEverythingBackInTheEnd) {
   EXPECT_EQ(fake.ledger->count(test::Call::release), 20u);
 }
 
-TEST_F(SegmentStoreTest, KeepsASegmentThatTheDriverDoesNotTake) {
+TEST_F(SegmentStoreTest, KeepsASegmentTheDriverFailsToFree) {
   SegmentStore store(fake.device, MemoryKind::device);
   const std::uint64_t first = store.try_add(1 * mib, 4096).value();
   fake.ledger->fail_next(test::Call::release);
@@ -54,7 +54,7 @@ TEST_F(SegmentStoreTest, KeepsASegmentThatTheDriverDoesNotTake) {
   EXPECT_EQ(store.held_bytes(), 0u);
 }
 
-TEST_F(SegmentStoreTest, HoldsNothingMoreWhereTheDriverRefuses) {
+TEST_F(SegmentStoreTest, HoldsNothingMoreIfTheDriverFails) {
   SegmentStore store(fake.device, MemoryKind::device);
   fake.ledger->fail_next(test::Call::allocate);
   EXPECT_FALSE(store.try_add(1 * mib, 4096));
@@ -63,7 +63,7 @@ TEST_F(SegmentStoreTest, HoldsNothingMoreWhereTheDriverRefuses) {
   EXPECT_TRUE(store.try_add(1 * mib, 4096));
 }
 
-TEST_F(SegmentStoreTest, AsksNoDriverWhereTheHostHasNoMemory) {
+TEST_F(SegmentStoreTest, MakesNoDriverCallIfTheHostHasNoMemory) {
   if (!test::HeapExhausted::is_possible()) GTEST_SKIP();
   SegmentStore store(fake.device, MemoryKind::device);
   ErrorCode code{};

@@ -11,7 +11,7 @@
 namespace tern::pool {
 namespace {
 
-TEST(SpinLock, LetsOneInAtATime) {
+TEST(SpinLock, AllowsOneHolderAtATime) {
   SpinLock lock;
   std::uint64_t count = 0;
   std::vector<test::Thread> threads;
@@ -27,7 +27,7 @@ TEST(SpinLock, LetsOneInAtATime) {
   EXPECT_EQ(count, 200'000u);
 }
 
-TEST(SpinLock, LetsOthersRunWhileItsHolderDoesNot) {
+TEST(SpinLock, YieldsWhileItsHolderIsDescheduled) {
   SpinLock lock;
   bool is_in = false;  // guarded by lock
   lock.lock();

@@ -28,7 +28,7 @@ class StreamCacheTest : public testing::Test {
   }
   std::size_t keep(Descriptor& one) { return length(cache->put(one, CacheBounds{})); }
 
-  static constexpr CacheBounds crowded_bounds{.middle_bytes = 64 * mib};
+  static constexpr CacheBounds contended_bounds{.middle_bytes = 64 * mib};
 
   std::unique_ptr<StreamCache> cache = std::make_unique<StreamCache>();
 
@@ -37,7 +37,7 @@ class StreamCacheTest : public testing::Test {
   std::uint64_t next_ = 1;
 };
 
-TEST_F(StreamCacheTest, GivesTheLastOneFirst) {
+TEST_F(StreamCacheTest, ReturnsTheMostRecentBlockFirst) {
   Descriptor& one = block(256);
   Descriptor& two = block(256);
   EXPECT_EQ(keep(one), 0u);
@@ -49,7 +49,7 @@ TEST_F(StreamCacheTest, GivesTheLastOneFirst) {
   EXPECT_EQ(cache->bytes(), 0u);
 }
 
-TEST_F(StreamCacheTest, GivesALargeBlockThatWasKeptLastAtOnce) {
+TEST_F(StreamCacheTest, ReturnsTheMostRecentLargeBlockOnTheFastPath) {
   const CacheBounds bounds;
   Descriptor& older = block(2 * mib);
   Descriptor& newer = block(4 * mib);
@@ -63,14 +63,14 @@ TEST_F(StreamCacheTest, GivesALargeBlockThatWasKeptLastAtOnce) {
   EXPECT_EQ(cache->bytes(), 0u);
 }
 
-TEST_F(StreamCacheTest, KeepsALargeBlockAtOnceOnlyWhereNothingHasToLeaveForIt) {
+TEST_F(StreamCacheTest, KeepsALargeBlockOnTheFastPathOnlyIfNoneMustLeave) {
   Descriptor& small = block(256);
   EXPECT_FALSE(cache->try_put_newest(small, {}));
   Descriptor& with_slack = block(4 * mib);
   with_slack.slack = 1;
   EXPECT_FALSE(cache->try_put_newest(with_slack, {}));
   Descriptor& middle = block(2 * mib);
-  EXPECT_FALSE(cache->try_put_newest(middle, crowded_bounds));  // has a stack of its own there
+  EXPECT_FALSE(cache->try_put_newest(middle, contended_bounds));  // has a stack of its own there
   Descriptor& large = block(2 * mib);
   EXPECT_FALSE(cache->try_put_newest(large, {.recent_bytes = 2 * mib - granule_bytes}));
   std::size_t kept = 0;
@@ -125,7 +125,7 @@ TEST_F(StreamCacheTest, NeverKeepsMoreThanItsBound) {
   }
 }
 
-TEST_F(StreamCacheTest, GivesUpWhatIsTooMuchWhenMemoryIsShort) {
+TEST_F(StreamCacheTest, ReturnsExcessBlocksIfMemoryIsShort) {
   keep(block(2 * mib));
   keep(block(3 * mib));
   for (int i = 0; i < 4; ++i) keep(block(1 * mib));
@@ -150,21 +150,21 @@ TEST_F(StreamCacheTest, RemembersTwoLargeBlocksByTheirExactSize) {
   EXPECT_EQ(cache->bytes(), 0u);
 }
 
-TEST_F(StreamCacheTest, GivesUpTheMiddleWhenThreadsNoLongerWait) {
+TEST_F(StreamCacheTest, ReturnsMiddleBlocksIfContentionEnds) {
   Descriptor& one = block(2 * mib);
   Descriptor& two = block(9 * mib);
-  for (Descriptor* each : {&one, &two}) EXPECT_EQ(cache->put(*each, crowded_bounds), nullptr);
+  for (Descriptor* each : {&one, &two}) EXPECT_EQ(cache->put(*each, contended_bounds), nullptr);
   EXPECT_EQ(keep(block(16 * mib)), 2u);
   EXPECT_EQ(cache->bytes(), 16 * mib);
 }
 
-TEST_F(StreamCacheTest, GivesTheTightestOfWhatIsLargerByAnEighthAtMost) {
+TEST_F(StreamCacheTest, ReturnsTheTightestBlockWithinAnEighth) {
   Descriptor& exact = block(4 * mib);
   Descriptor& tight = block(4 * mib + 256);
   Descriptor& loose = block(4 * mib + 512 * kib);
   Descriptor& behind = block(4 * mib + 512 * kib + 256);
   for (Descriptor* one : {&tight, &behind, &exact, &loose}) {
-    EXPECT_EQ(cache->put(*one, crowded_bounds), nullptr);
+    EXPECT_EQ(cache->put(*one, contended_bounds), nullptr);
   }
   EXPECT_EQ(cache->take(4 * mib), &exact);
   EXPECT_EQ(cache->take(4 * mib), &tight);
@@ -174,7 +174,7 @@ TEST_F(StreamCacheTest, GivesTheTightestOfWhatIsLargerByAnEighthAtMost) {
   EXPECT_EQ(cache->bytes(), 0u);
 }
 
-TEST_F(StreamCacheTest, CountsWhatLiesBehindABlock) {
+TEST_F(StreamCacheTest, CountsSlack) {
   Descriptor& one = block(3 * mib);
   cache->begin_slack(one, one.size - 100);
   EXPECT_EQ(cache->counts.slack_bytes, 100 * granule_bytes);
@@ -185,7 +185,7 @@ TEST_F(StreamCacheTest, CountsWhatLiesBehindABlock) {
   EXPECT_EQ(cache->bytes(), 3 * mib);
 }
 
-TEST_F(StreamCacheTest, TakesNoLargerBlockThanItsBound) {
+TEST_F(StreamCacheTest, RejectsBlocksAboveItsBound) {
   Descriptor& huge = block(129 * mib);
   EXPECT_EQ(cache->put(huge, CacheBounds{}), &huge);
   EXPECT_EQ(keep(block(128 * mib)), 0u);
@@ -194,7 +194,7 @@ TEST_F(StreamCacheTest, TakesNoLargerBlockThanItsBound) {
   EXPECT_EQ(cache->bytes(), 2 * mib);
 }
 
-TEST_F(StreamCacheTest, MindsAnAlignment) {
+TEST_F(StreamCacheTest, RespectsAlignment) {
   block(256);
   Descriptor& crooked = block(512);  // at granule 2
   keep(crooked);
@@ -237,7 +237,7 @@ TEST_F(StreamCacheTest, LosesNothing) {
                                           static_cast<std::ptrdiff_t>(outside.size()));
       outside.erase(one);
       inside.insert(one);
-      const CacheBounds usual = step % 10'000 < 5'000 ? CacheBounds{} : crowded_bounds;
+      const CacheBounds usual = step % 10'000 < 5'000 ? CacheBounds{} : contended_bounds;
       leave(cache->put(*one, dice < 500 ? usual : tight_bounds));
     } else if (dice < 998) {
       const std::size_t bytes = granted_bytes(1 + random() % (std::size_t{1} << (random() % 24)));
