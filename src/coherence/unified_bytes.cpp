@@ -47,7 +47,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     const TransferLock mover(*this);
     if (storage == memories_[host].storage) {
       const std::lock_guard lock(mutex_);
-      note_arrived(stream_uses);
+      in_flight_.note_arrived(stream_uses, validity_);
     }
     std::byte* const address = address_for(*storage, {}) + range.begin;
     if (Result<void> noted = storage->device().try_note_host_access(address, count, access, site);

@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "coherence/byte_ranges.hpp"
 #include "core/no_host_memory.hpp"
 #include "core/thread_number.hpp"
 #include "device/device_state.hpp"
@@ -412,21 +413,11 @@ Result<RawLease> UnifiedCore::try_open_once(const Wanted& wanted, unsigned place
 
 // --- Opening on the slow path
 
-ByteRange UnifiedCore::first_lost(ByteRange range) const noexcept {
-  for (const InFlight& one : in_flight_sole_copies_) {
-    if (!one.is_lost) continue;
-    const ByteRange gap = validity_.first_unwritten(std::max(range.begin, one.range.begin),
-                                                    std::min(range.end, one.range.end));
-    if (gap.begin != gap.end) return gap;
-  }
-  return {};
-}
-
 Result<void> UnifiedCore::check_written(ByteRange range, Access access,
                                         CallSite site) const noexcept {
   if (!needs_old_bytes(access)) return {};
   const std::lock_guard lock(mutex_);
-  if (const ByteRange lost = first_lost(range); lost.begin != lost.end) {
+  if (const ByteRange lost = in_flight_.first_lost(range, validity_); lost.begin != lost.end) {
     return Failure(ErrorCode::never_written,
                    "bytes {begin} to {end} of buffer '{tag}' were lost with a device, and not "
                    "written since. Write them first, without reading them.",
@@ -636,7 +627,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   if (is_write(access) && !make_room())
     return no_host_memory("the directory of a unified buffer", site);
   Memory& own = memory_of(host);
-  note_arrived(stream_uses);
+  in_flight_.note_arrived(stream_uses, validity_);
   // If a stream has begun another use meanwhile, the next access of the host has to wait again.
   if (own.stream_uses == stream_uses) {
     own.is_read_clear = true;
@@ -664,17 +655,6 @@ Result<void> UnifiedCore::try_wait_host_copy(Storage& own, Access access) noexce
   if (!turn) return ready;
   own.uses().forget_lost();
   return own.uses().try_wait(access);
-}
-
-void UnifiedCore::note_arrived(std::uint64_t stream_uses) noexcept {
-  const auto has_arrived = [&](const InFlight& one) { return one.stream_uses <= stream_uses; };
-  if (unwaited_uses_ <= stream_uses) unwaited_uses_ = 0;
-  std::erase_if(in_flight_, has_arrived);
-  std::erase_if(in_flight_sole_copies_, [&](const InFlight& one) {
-    if (!one.is_lost) return has_arrived(one);
-    const ByteRange left = validity_.first_unwritten(one.range.begin, one.range.end);
-    return left.begin == left.end;
-  });
 }
 
 Failure UnifiedCore::tell_not_arrived(Storage& storage, ByteRange range, const Failure& cause,
@@ -705,14 +685,10 @@ Failure UnifiedCore::tell_not_arrived(Storage& storage, ByteRange range, const F
 
 Result<void> UnifiedCore::try_wait_without_lost(Storage& storage, ByteRange range, Access access,
                                                 const Failure& cause, CallSite site) noexcept {
-  const auto concerns = [&](const InFlight& one) {
-    return !one.is_lost && one.range.begin < range.end && range.begin < one.range.end;
-  };
   bool is_concerned = cause.code() != ErrorCode::device_lost;
   if (!is_concerned) {
     const std::lock_guard lock(mutex_);
-    is_concerned = std::ranges::any_of(in_flight_, concerns) ||
-                   std::ranges::any_of(in_flight_sole_copies_, concerns);
+    is_concerned = in_flight_.touches(range);
   }
   const Failure told = tell_not_arrived(storage, range, cause, site);
   if (is_concerned || !storage.uses().try_wait(access)) return told;
@@ -721,37 +697,30 @@ Result<void> UnifiedCore::try_wait_without_lost(Storage& storage, ByteRange rang
 
 Failure UnifiedCore::not_arrived(ByteRange range, PlaceSet alive, const Failure& cause,
                                  CallSite site) noexcept {
-  const unsigned source = source_in_flight(range);
+  const unsigned source = in_flight_.source_of(range);
   const PlaceSet own = memories_[host].parts;  // the host, and devices that share its memory
-  const bool is_lost = cause.code() == ErrorCode::device_lost;
+  const InFlightBytes::Outage outage{cause.code() == ErrorCode::device_lost, alive};
   const auto tell_readers = [&](ByteRange what) {
     for (Open& open : slots_) {
       if (!open.is_open || open.place != host || !open.overlaps(what)) continue;
-      (is_lost ? open.is_missing : open.is_unlisted) = true;
+      (outage.is_device_lost ? open.is_missing : open.is_unlisted) = true;
     }
   };
-  const auto may_arrive = [&](const InFlight& one) {
-    return is_lost && one.source != PlaceSet::max_places && alive.has(one.source);
-  };
-  for (const InFlight& one : in_flight_) {
-    if (may_arrive(one)) continue;
+  in_flight_.drop_failed(outage, [&](ByteRange one) {
     for (PlaceSet rest = own; !rest.empty(); rest = rest.without(rest.first())) {
-      if (make_room()) validity_.remove_copy(one.range.begin, one.range.end, rest.first());
+      if (make_room()) validity_.remove_copy(one.begin, one.end, rest.first());
     }
-    tell_readers(one.range);
-  }
-  std::erase_if(in_flight_, [&](const InFlight& one) { return !may_arrive(one); });
-  if (!is_lost) {
+    tell_readers(one);
+  });
+  if (!outage.is_device_lost) {
     // Bytes that nobody else has may still arrive. The next access waits for them again.
     return not_completed(source, host, range, cause, site);
   }
   ByteRange lost;
   std::size_t lost_bytes = 0;
   unsigned lost_with = source;
-  for (InFlight& left : in_flight_sole_copies_) {
-    const ByteRange& one = left.range;
-    if (left.is_lost || may_arrive(left)) continue;
-    left.is_lost = true;
+  in_flight_.mark_lost(outage, [&](const InFlightBytes::Entry& entry) {
+    const ByteRange& one = entry.range;
     tell_readers(one);
     // A visit must not change the directory, so each pass finds the next lost range and then
     // forgets it.
@@ -762,17 +731,15 @@ Failure UnifiedCore::not_arrived(ByteRange range, PlaceSet alive, const Failure&
         if (next.begin == one.end) next = {begin, end};
       });
       validity_.forget(next.begin, next.end);
-      if (next.begin != next.end) {
-        lost = lost_bytes == 0
-                   ? next
-                   : ByteRange{std::min(lost.begin, next.begin), std::max(lost.end, next.end)};
-        lost_with =
-            lost_bytes == 0 || lost_with == left.source ? left.source : PlaceSet::max_places;
+      if (!is_empty(next)) {
+        lost_with = lost_bytes == 0 || lost_with == entry.source ? entry.source
+                                                                 : InFlightBytes::several_sources;
+        lost = lost_bytes == 0 ? next : hull(lost, next);
       }
       lost_bytes += next.end - next.begin;
       at = next.end;
     }
-  }
+  });
   if (lost_bytes == 0) return not_completed(source, host, range, cause, site);
   return Failure(
              ErrorCode::sync_failed,

@@ -8,9 +8,7 @@
 //   (Memory::parts). Places are added and never removed.
 // - validity_, the directory: for each byte, the places in which the byte is up to date.
 // - slots_: the open leases, and the claims of calls that are in progress.
-// - in_flight_, in_flight_sole_copies_ and spilled_: bytes of the host copy that are in flight or
-// in a spill
-//   file.
+// - in_flight_ and spilled_: bytes of the host copy that are in flight, or in a spill file.
 //
 // An access runs in these steps:
 // 1. It claims its byte range in a slot (try_take). From then on, conflicting accesses fail or
@@ -60,6 +58,7 @@
 #include <vector>
 
 #include "coherence/host_seal.hpp"
+#include "coherence/in_flight_bytes.hpp"
 #include "coherence/residents.hpp"
 #include "core/thread_number.hpp"
 #include "tern/buffer/use_record.hpp"
@@ -88,8 +87,6 @@ class UnifiedCore final : public LaunchMemory {
   static constexpr std::size_t max_intervals = 4096;
   /// The number of transfers that transfers() returns.
   static constexpr std::size_t logged_transfers = 64;
-  /// If more ranges than this are in flight to the host, they are recorded as one.
-  static constexpr std::size_t max_under_way = 64;
   /// The byte that checked buffers write over bytes nobody may read.
   static constexpr unsigned char poison = 0xCB;
 
@@ -349,16 +346,6 @@ class UnifiedCore final : public LaunchMemory {
       return begin < range.end && range.begin < end;
     }
   };
-  /// Bytes that are in flight to the host copy. The directory lists them as up to date, but nobody
-  /// has waited for them yet, and they may fail to arrive.
-  struct InFlight {
-    ByteRange range = {};
-    unsigned source = PlaceSet::max_places;  // PlaceSet::max_places: several places
-    /// The value of Memory::stream_uses of the host memory. Waiting for that many uses waits for
-    /// these bytes.
-    std::uint64_t stream_uses = 0;
-    bool is_lost = false;  // the bytes did not arrive, and no other place has them
-  };
   /// Blocks the fast path while it lives, and clears Memory::deferred_use, so that a UseRecord may
   /// be inspected.
   class FastPathBlocker;
@@ -432,9 +419,6 @@ class UnifiedCore final : public LaunchMemory {
   /// access to `range`.
   [[nodiscard]] Failure not_arrived(ByteRange range, PlaceSet alive, const Failure& cause,
                                     CallSite site) noexcept;
-  /// Records that the host has waited for that many uses of its copy. The bytes that those uses
-  /// brought have arrived.
-  void note_arrived(std::uint64_t stream_uses) noexcept;
   /// Returns the smallest range around all bytes of `range` that are up to date in these places and
   /// nowhere else.
   [[nodiscard]] ByteRange only_in(PlaceSet places, ByteRange range) const noexcept;
@@ -492,9 +476,6 @@ class UnifiedCore final : public LaunchMemory {
   /// place and not read; lost bytes can be neither. Fails with never_written, device_lost.
   [[nodiscard]] Result<void> check_written(ByteRange range, Access access,
                                            CallSite site) const noexcept;
-  /// Returns the first bytes of the range that are lost and were not written since. The caller
-  /// holds mutex_.
-  [[nodiscard]] ByteRange first_lost(ByteRange range) const noexcept;
   /// Returns whether the device reports that it is lost. Queries a stream of the library, because a
   /// stream of the program may be in a capture.
   [[nodiscard]] static bool is_device_lost(const Device& device) noexcept;
@@ -545,14 +526,6 @@ class UnifiedCore final : public LaunchMemory {
   /// Records that these ranges are in flight to the host, and that their source is being freed.
   /// Throws std::bad_alloc.
   void note_sole_copy(std::span<const ByteRange> ranges, unsigned source);
-  /// Adds an entry to in_flight_sole_copies_, or extends an equal one. The caller holds mutex_.
-  void add_sole_copy(const InFlight& left);
-  /// Records the in-flight ranges that only the host will have once these places are gone. The
-  /// caller also holds mutex_. Throws std::bad_alloc.
-  void note_sole_copy_without(PlaceSet going);
-  /// Returns the place that the bytes in flight to this range of the host come from, or
-  /// PlaceSet::max_places if they come from several places. The caller also holds mutex_.
-  [[nodiscard]] unsigned source_in_flight(ByteRange range) const noexcept;
   /// Writes the bytes that only the host has to the spill file, which then stands in for the host
   /// copy. Waits for the uses of the copy and for the disk. The caller frees the memory in `gone`.
   [[nodiscard]] Result<void> try_spill(StorageHandle& gone, CallSite site) noexcept;
@@ -728,15 +701,7 @@ class UnifiedCore final : public LaunchMemory {
   const UnifiedOptions options_;
   const DType dtype_;
   const std::size_t element_bytes_;
-  /// Bytes that are in flight to the host copy.
-  std::vector<InFlight> in_flight_;
-  /// Like in_flight_, for bytes whose source has been freed. If they do not arrive, they are lost,
-  /// and stay in this list until they are written again.
-  std::vector<InFlight> in_flight_sole_copies_;
-  /// The value of Memory::stream_uses of the host memory when the directory last listed bytes as up
-  /// to date on the host that a stream of another place writes there, in the same memory. 0 after
-  /// a wait for these uses.
-  std::uint64_t unwaited_uses_ = 0;
+  InFlightBytes in_flight_;
   /// A range of the host copy that is in the spill file. While there are any, the host copy has no
   /// memory. Changes under both locks.
   struct Spilled {

@@ -316,15 +316,6 @@ ByteRange UnifiedCore::only_in(PlaceSet places, ByteRange range) const noexcept 
   return found;
 }
 
-unsigned UnifiedCore::source_in_flight(ByteRange range) const noexcept {
-  std::optional<unsigned> found;
-  for (const InFlight& one : in_flight_) {
-    if (one.range.end <= range.begin || range.end <= one.range.begin) continue;
-    found = !found || *found == one.source ? one.source : PlaceSet::max_places;
-  }
-  return found.value_or(PlaceSet::max_places);
-}
-
 Result<UnifiedCore::Runner> UnifiedCore::try_runner(const Device& device, Storage& storage,
                                                     Access access, Storage* written) noexcept {
   Result<bool> is_ready = storage.uses().try_is_ready(access);
@@ -443,7 +434,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       }
     }
     if (!make_room(runs.size() + 1)) return no_host_memory("a directory", site);
-    if (places_[place].memory == host) in_flight_.reserve(in_flight_.size() + runs.size());
+    if (places_[place].memory == host) in_flight_.reserve(runs.size());
   }
   // Queues the copies of one source after the other; usually there is only one. The directory
   // changes only after all of them are queued.
@@ -513,22 +504,12 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     if (places_[place].memory != host) continue;
     const std::uint64_t stream_uses = memory_of(host).stream_uses;
     if (places_[run.source].memory != host) {
-      in_flight_.push_back({{run.begin, run.end}, run.source, stream_uses});
+      in_flight_.add({{run.begin, run.end}, run.source, stream_uses});
     } else if (place == host) {
-      unwaited_uses_ = stream_uses;
+      in_flight_.add_shared_use(stream_uses);
     }
   }
-  // Limits the list: beyond that, one entry covers all ranges.
-  if (in_flight_.size() > max_under_way) {
-    InFlight all = in_flight_[0];
-    for (const InFlight& one : in_flight_) {
-      all.range = {std::min(all.range.begin, one.range.begin),
-                   std::max(all.range.end, one.range.end)};
-      all.stream_uses = std::max(all.stream_uses, one.stream_uses);
-      if (all.source != one.source) all.source = PlaceSet::max_places;
-    }
-    in_flight_.assign(1, all);
-  }
+  in_flight_.limit();
   // The bytes of an escape do not count as up to date here, so that the next read copies them
   // again.
   for (const ByteRange& one : sticky) validity_.remove(one.begin, one.end, place);

@@ -177,38 +177,10 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
   return no_host_memory("the directory of a unified buffer", site);
 }
 
-void UnifiedCore::add_sole_copy(const InFlight& left) {
-  const auto covers = [&](const InFlight& other) {
-    return !other.is_lost && other.source == left.source && other.range.begin <= left.range.begin &&
-           left.range.end <= other.range.end;
-  };
-  if (const auto found = std::ranges::find_if(in_flight_sole_copies_, covers);
-      found != in_flight_sole_copies_.end()) {
-    found->stream_uses = std::max(found->stream_uses, left.stream_uses);
-  } else {
-    in_flight_sole_copies_.push_back(left);
-  }
-}
-
 void UnifiedCore::note_sole_copy(std::span<const ByteRange> ranges, unsigned source) {
   const std::lock_guard lock(mutex_);
   for (const ByteRange& one : ranges) {
-    add_sole_copy({one, source, memories_[host].stream_uses});
-  }
-}
-
-void UnifiedCore::note_sole_copy_without(PlaceSet going) {
-  const PlaceSet own = memories_[host].parts;
-  for (const InFlight& one : in_flight_) {
-    validity_.visit(one.range.begin, one.range.end,
-                    [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-                      PlaceSet left = valid;
-                      for (unsigned place = 0; place < places_.size(); ++place) {
-                        if (going.has(place)) left = left.without(place);
-                      }
-                      if (left == valid || left.empty() || (left & own) != left) return;
-                      add_sole_copy({{begin, end}, one.source, one.stream_uses});
-                    });
+    in_flight_.add_sole_copy({one, source, memories_[host].stream_uses});
   }
 }
 
@@ -237,7 +209,9 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
   begin_transit(number);
   try {
     const std::lock_guard lock(mutex_);
-    if (number != host) note_sole_copy_without(memories_[number].parts);
+    if (number != host) {
+      in_flight_.add_sole_copies_without(memories_[number].parts, memories_[host].parts, validity_);
+    }
     Memory& memory = memories_[number];
     // Leases that claimed their range meanwhile wait for the transfer lock and find the copy gone.
     // For a spilled copy, try_spill() has already updated the directory.

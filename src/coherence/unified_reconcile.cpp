@@ -68,7 +68,7 @@ Result<void> UnifiedCore::try_reconcile(unsigned place, StreamRef stream, std::u
   for (unsigned other = 0; other < places_.size(); ++other) {
     if (other != place) others = others.with(other);
   }
-  note_sole_copy_without(others);
+  in_flight_.add_sole_copies_without(others, memories_[host].parts, validity_);
   std::size_t at = 0;
   while (at < bytes()) {
     const ByteRange gap = validity_.first_unwritten(at, bytes());

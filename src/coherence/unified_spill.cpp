@@ -75,8 +75,7 @@ Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept
     spilled_ = std::move(written);
     gone = std::exchange(memories_[host].storage, {});
     // The host has waited for all uses, so everything that was in flight has arrived.
-    in_flight_.clear();
-    std::erase_if(in_flight_sole_copies_, [](const InFlight& one) { return !one.is_lost; });
+    in_flight_.note_all_arrived();
     log(moved);
   }
   PressureTotals& totals = PressureTotals::instance();

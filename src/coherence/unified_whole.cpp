@@ -4,35 +4,17 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <iterator>
 #include <new>
 #include <utility>
 
 #include "buffer/copy_route.hpp"
+#include "coherence/byte_ranges.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 #include "launch/last_mark.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern {
-namespace {
-
-/// Returns the parts of ranges that are in none of the ranges in gone. gone is in ascending order.
-std::vector<ByteRange> without(std::span<const ByteRange> ranges, std::span<const ByteRange> gone) {
-  std::vector<ByteRange> left;
-  for (ByteRange one : ranges) {
-    for (const ByteRange& hole : gone) {
-      if (hole.end <= one.begin || one.end <= hole.begin) continue;
-      if (one.begin < hole.begin) left.push_back({one.begin, hole.begin});
-      one.begin = std::min(hole.end, one.end);
-    }
-    if (one.begin < one.end) left.push_back(one);
-  }
-  return left;
-}
-
-}  // namespace
-
 // --- Drop and free
 
 Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexcept try {
@@ -90,7 +72,9 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
   const std::lock_guard lock(mutex_);
   // A load of a few bytes does not take the transfer lock, and may have begun meanwhile.
   if (const Open* const user = find_user()) return refused(*user, all);
-  if (places_[*place].memory != host) note_sole_copy_without(PlaceSet::of(*place));
+  if (places_[*place].memory != host) {
+    in_flight_.add_sole_copies_without(PlaceSet::of(*place), memories_[host].parts, validity_);
+  }
   validity_.remove(0, bytes_, *place);
   gone = leave(*place);
   return {};
@@ -133,7 +117,6 @@ Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
   const std::lock_guard lock(mutex_);
   validity_.forget(0, bytes_);
   in_flight_.clear();
-  in_flight_sole_copies_.clear();
   if (keep_memory) return {};
   for (std::size_t i = 0; i < memories_.size(); ++i) {
     gone[i] = std::exchange(memories_[i].storage, {});
@@ -148,13 +131,7 @@ std::vector<ByteRange> UnifiedCore::settled_on_host(ByteRange range) {
   std::vector<ByteRange> settled =
       ranges_where(range, [](PlaceSet places) { return places.has(host); });
   const std::lock_guard lock(mutex_);
-  if (unwaited_uses_ != 0) return {};
-  for (const std::vector<InFlight>* list : {&in_flight_, &in_flight_sole_copies_}) {
-    for (const InFlight& one : *list) {
-      if (!one.is_lost) settled = without(settled, std::span(&one.range, 1));
-    }
-  }
-  return settled;
+  return in_flight_.settled(std::move(settled));
 }
 
 Result<bool> UnifiedCore::try_copy_by_host(Storage& to, Storage& from,
@@ -230,7 +207,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
                       .reason = TransferReason::resize,
                       .site = site};
     for (const ByteRange& one : valid) transfer.bytes += one.end - one.begin;
-    const std::vector<ByteRange> by_stream = without(valid, by_host);
+    const std::vector<ByteRange> by_stream = subtract(valid, by_host);
     if (by_stream.empty()) {
       made[i] = *std::move(larger);
       moved.push_back(transfer);
@@ -266,14 +243,14 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     }
   });
   if (!has_room) return no_host_memory("the directory of a unified buffer", site);
-  std::vector<InFlight> under_way;
+  // Each range of the new host copy is in flight or already there. If a range in flight does not
+  // arrive, other places may have it; otherwise it is lost.
+  InFlightBytes in_flight = in_flight_.only_lost(*bytes);
+  in_flight.reserve(on_stream.size());
   for (const ByteRange& one : on_stream) {
-    under_way.push_back({one, PlaceSet::max_places, memories_[host].stream_uses + 1});
-  }
-  std::vector<InFlight> homeless = under_way;
-  for (InFlight one : in_flight_sole_copies_) {
-    one.range.end = std::min(one.range.end, *bytes);
-    if (one.is_lost && one.range.begin < one.range.end) homeless.push_back(one);
+    const InFlightBytes::Entry entry{.range = one, .stream_uses = memories_[host].stream_uses + 1};
+    in_flight.add(entry);
+    in_flight.add_sole_copy(entry);
   }
   forget_spilled();
   begin_transits();
@@ -289,11 +266,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     }
   }
   validity_ = std::move(validity);
-  // Each range of the new host copy is in flight or already there. If a range in flight does not
-  // arrive, other places may have it; otherwise it is lost.
-  in_flight_ = std::move(under_way);
-  unwaited_uses_ = 0;
-  in_flight_sole_copies_ = std::move(homeless);
+  in_flight_ = std::move(in_flight);
   bytes_ = *bytes;
   shape_ = Shape::flat(count);
   for (const Transfer& one : moved) log(one);
@@ -426,7 +399,6 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
   }
   validity_.forget(0, bytes_);
   in_flight_.clear();
-  in_flight_sole_copies_.clear();
   return buffer;
 } catch (const Error& error) {
   return Failure(error.failure()).at(site);  // no host memory for the shape
@@ -450,7 +422,7 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
   if (!here) return here.failure();
   // Planned for a place number that has no bytes, so that this buffer stays as it is.
   std::vector<CopyRun> runs;
-  std::vector<InFlight> lost;
+  InFlightBytes lost;
   {
     const ByteRange all{0, bytes()};
     const CopyCosts costs = costs_at(*here, std::span(&all, 1));
@@ -460,11 +432,11 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
       if (Result<void> noted = try_note_export(open); !noted) return noted.failure();
     }
     static_cast<void>(validity_.plan(0, bytes(), PlaceSet::max_places - 1, costs, runs));
-    std::ranges::copy_if(in_flight_sole_copies_, std::back_inserter(lost), &InFlight::is_lost);
+    lost = in_flight_.only_lost(bytes());
   }
   {
     const std::lock_guard lock(other.mutex_);
-    for (const InFlight& one : lost) other.in_flight_sole_copies_.push_back(one);
+    other.in_flight_ = std::move(lost);
   }
   if (runs.empty()) return made;
   if (Result<void> ready = other.try_ensure(*there, stream, site); !ready) return ready.failure();
@@ -503,8 +475,8 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
     // Nobody else will have these bytes. If their source is lost before they arrive, they are lost
     // too.
     for (const CopyRun& run : runs) {
-      other.add_sole_copy(
-          {{run.begin, run.end}, PlaceSet::max_places, other.memory_of(*there).stream_uses});
+      other.in_flight_.add_sole_copy(
+          {.range = {run.begin, run.end}, .stream_uses = other.memory_of(*there).stream_uses});
     }
   }
   for (const CopyRun& run : runs) {
