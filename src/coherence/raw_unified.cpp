@@ -362,7 +362,7 @@ Result<RawLease> RawUnified::try_export_host(Access access, CallSite site) const
   const Result<ByteRange> range = try_range(0, size_bytes(), site);
   if (!range) return range.failure();
   return core_->try_open(
-      {.range = *range, .access = access, .kind = UnifiedCore::Kind::escape, .site = site});
+      {.range = *range, .access = access, .kind = UnifiedCore::Kind::exported, .site = site});
 }
 
 Result<RawLease> RawUnified::try_export_device(Access access, StreamRef stream,
@@ -371,7 +371,7 @@ Result<RawLease> RawUnified::try_export_device(Access access, StreamRef stream,
   if (!range) return range.failure();
   return core_->try_open({.range = *range,
                           .access = access,
-                          .kind = UnifiedCore::Kind::escape,
+                          .kind = UnifiedCore::Kind::exported,
                           .is_host = false,
                           .stream = stream,
                           .site = site});

@@ -101,7 +101,7 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
   PlaceSet everywhere;
   {
     ScopedClaim hold;
-    if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) {
+    if (Result<void> held = hold.try_claim(*this, {.range = range, .site = site}); !held) {
       return held;
     }
     if (Result<void> written = check_written(range, Access::read, site); !written) return written;
@@ -110,10 +110,10 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
     {
       const std::lock_guard lock(mutex_);
       everywhere = validity_.valid_everywhere(range.begin, range.end);
-      has_untracked_writer = untracked_writers_ != 0;
+      has_untracked_writer = leases_.has_untracked_writers();
       // The claim gets the place, so that nobody drops that copy meanwhile.
       if (!everywhere.empty()) {
-        slots_[hold.slot()].place = static_cast<std::uint8_t>(everywhere.first());
+        leases_[hold.slot()].set_place(everywhere.first());
       }
     }
     while (!everywhere.empty() && !has_untracked_writer) {
@@ -128,10 +128,10 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
       everywhere = everywhere.without(everywhere.first()) &
                    validity_.valid_everywhere(range.begin, range.end);
       if (everywhere.empty()) return loaded;
-      slots_[hold.slot()].place = static_cast<std::uint8_t>(everywhere.first());
+      leases_[hold.slot()].set_place(everywhere.first());
     }
   }
-  // No single place has all of the bytes, or an escape may have changed them.
+  // No single place has all of the bytes, or an untracked writer may have changed them.
   const Result<RawLease> lease = try_open({.range = range, .site = site});
   if (!lease) return lease.failure();
   std::memcpy(to, lease->address(), range.end - range.begin);
@@ -201,7 +201,7 @@ Result<void> UnifiedCore::try_store(ByteRange range, const void* from, CallSite 
   {
     ScopedClaim hold;
     if (Result<void> held =
-            hold.try_take(*this, {.range = range, .access = Access::read_write, .site = site});
+            hold.try_claim(*this, {.range = range, .access = Access::read_write, .site = site});
         !held) {
       return held;
     }
@@ -248,7 +248,7 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
   if (Result<void> sound = check_before_access(range, site); !sound) return sound;
   ScopedClaim hold;
   if (Result<void> held =
-          hold.try_take(*this, {.range = range, .access = Access::discard, .site = site});
+          hold.try_claim(*this, {.range = range, .access = Access::discard, .site = site});
       !held) {
     return held;
   }
@@ -256,7 +256,7 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
     return filled;
   }
   const std::lock_guard lock(mutex_);
-  slots_[hold.slot()].place = static_cast<std::uint8_t>(place);
+  leases_[hold.slot()].set_place(place);
   spread(hold.slot());
   return {};
 }
@@ -306,7 +306,7 @@ Result<void> UnifiedCore::try_fill_on(unsigned place, ByteRange range, const Pat
 Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, StreamRef stream,
                                        Eviction most, CallSite site) noexcept {
   ScopedClaim hold;
-  if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) return held;
+  if (Result<void> held = hold.try_claim(*this, {.range = range, .site = site}); !held) return held;
   if (range.begin == range.end) return {};
   if (Result<void> written = check_written(range, Access::read, site); !written) return written;
   const TransferLock mover(*this);
@@ -331,7 +331,7 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
   if (stream.id() && !stream.next_mark()) return Failure(stream.try_native().failure()).at(site);
   ScopedClaim hold;
   if (Result<void> held =
-          hold.try_take(*this, {.range = range, .access = Access::read_write, .site = site});
+          hold.try_claim(*this, {.range = range, .access = Access::read_write, .site = site});
       !held) {
     return held;
   }

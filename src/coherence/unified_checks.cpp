@@ -20,22 +20,21 @@ const UnifiedCore::Memory* UnifiedCore::sealed_memory() const noexcept {
 }
 
 void UnifiedCore::seal(std::uint32_t slot) noexcept {
-  const Open& open = slots_[slot];
+  const Slot& lease = leases_[slot];
   const Memory* const memory = sealed_memory();
-  const ByteRange range{open.begin, open.end};
+  const ByteRange range = lease.range;
   // Bytes that are in flight, or that another lease may write, are not stable and get no checksum.
-  bool is_settled = memory != nullptr && open.place == host && memory->is_read_clear;
-  for (std::uint32_t i = 0; i < slots_.size() && is_settled; ++i) {
-    const Open& other = slots_[i];
-    is_settled = i == slot || !other.is_open || !is_write(other.access) || !other.overlaps(range);
-  }
+  bool is_settled = memory != nullptr && lease.place == host && memory->is_read_clear;
+  is_settled = is_settled && leases_.find_other(slot, [&](const Slot& other) {
+    return is_write(other.access) && other.overlaps(range);
+  }) == nullptr;
   if (!is_settled || !validity_.is_valid(range.begin, range.end, host)) return;
   const StorageHandle storage = memory->storage;
   const std::byte* const first = memory->address;
-  const CallSite site = open.site;
+  const CallSite site = lease.site;
   // Computing the hashes takes long, so mutex_ is released. The slot becomes a read lease, which
   // keeps writers away.
-  slots_[slot].access = Access::read;
+  leases_[slot].access = Access::read;
   const std::size_t bytes = this->bytes();
   mutex_.unlock();
   seal_.set(storage->id(), first, bytes, range, site);
@@ -109,10 +108,10 @@ void UnifiedCore::close_pages() noexcept {
   validity_.visit(0, bytes(), [&](std::size_t begin, std::size_t end, PlaceSet valid) {
     if (valid.has(host)) pages->allow({begin, end}, GuardedHeap::Allowed::reading);
   });
-  for (const Open& open : slots_) {
-    if (!open.is_open || open.place != host) continue;
-    pages->allow({open.begin, open.end}, is_write(open.access) ? GuardedHeap::Allowed::everything
-                                                               : GuardedHeap::Allowed::reading);
+  for (const Slot& lease : leases_.all()) {
+    if (lease.place != host) continue;
+    pages->allow(lease.range, is_write(lease.access) ? GuardedHeap::Allowed::everything
+                                                     : GuardedHeap::Allowed::reading);
   }
   pages->close(last_host_lease_);
 }
@@ -131,7 +130,7 @@ void UnifiedCore::guard_again() noexcept {
 Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept try {
   constexpr std::size_t max_at_once = 1 * mib;
   ScopedClaim hold;
-  if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) return held;
+  if (Result<void> held = hold.try_claim(*this, {.range = range, .site = site}); !held) return held;
   // Waits for an eviction that began before the claim.
   { const TransferLock turn(*this); }
   struct Piece {
@@ -141,9 +140,9 @@ Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept t
   std::vector<Piece> pieces;
   {
     const std::lock_guard lock(mutex_);
-    slots_[hold.slot()].place = all_memories;
-    // An escape that has not committed may change its bytes at any time.
-    if (untracked_writers_ != 0) return {};
+    leases_[hold.slot()].set_place(LeaseTable::all_memories);
+    // An untracked writer may change its bytes at any time.
+    if (leases_.has_untracked_writers()) return {};
     validity_.visit(range.begin, range.end,
                     [&](std::size_t begin, std::size_t end, PlaceSet valid) {
                       PlaceSet memories, places;

@@ -46,7 +46,6 @@ UnifiedCore::UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, st
       element_bytes_(element_bytes) {
   places_.reserve(2);
   memories_.reserve(2);
-  slots_.reserve(8);
   places_.push_back({});
   memories_.emplace_back();
   // If a device shares the host's memory, the host copy is memory of that device.
@@ -75,140 +74,78 @@ void UnifiedCore::retain() noexcept {
 
 void UnifiedCore::release() noexcept {
   mutex_.lock();
-  const bool is_last = --shares_ == 0 && open_count_ == 0;
+  const bool is_last = --shares_ == 0 && leases_.is_empty();
   mutex_.unlock();
   if (is_last) delete this;
 }
 
 // --- The leases that are open
 
-// A write conflicts with every overlapping lease. A writing escape that was granted lets others
-// read.
-bool UnifiedCore::collides(const Open& open, ByteRange range, Access access) noexcept {
-  if (!open.is_open || !open.overlaps(range)) return false;
-  return is_write(access) || (is_write(open.access) && open.kind != Kind::escape);
-}
-
-const UnifiedCore::Open* UnifiedCore::conflict(ByteRange range, Access access) const noexcept {
-  if (open_count_ == 0) [[likely]]
-    return nullptr;
-  for (const Open& open : slots_) {
-    if (collides(open, range, access)) return &open;
-  }
-  return nullptr;
-}
-
-std::uint32_t UnifiedCore::take_slot(ByteRange range, Access access, Kind kind, unsigned place,
-                                     StreamRef stream, const CallSite& site) noexcept {
-  if (first_free_ == 0 && !add_slot()) return no_lease;
-  const std::uint32_t number = first_free_ - 1;
-  begin_slot(number, range, access, kind, place, stream, this_thread(), site);
-  return number;
-}
-
-bool UnifiedCore::add_slot() noexcept {
-  try {
-    slots_.emplace_back();
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  first_free_ = static_cast<std::uint32_t>(slots_.size());
-  return true;
-}
-
-void UnifiedCore::free_slot(std::uint32_t slot) noexcept {
-  Open& open = slots_[slot];
-  if (open.has_untracked_writer) --untracked_writers_;
-  open.is_open = false;
-  open.next_free = std::exchange(first_free_, slot + 1);
-  --open_count_;
-}
-
-Failure UnifiedCore::refused(const Open& open, const Wanted& wanted) const noexcept {
+Failure UnifiedCore::refused(const Slot& other, const Wanted& wanted) const noexcept {
   return Failure(ErrorCode::access_conflict,
                  "bytes {begin} to {end} of buffer '{tag}' are wanted at {b_file}:{b_line} while "
                  "the lease of {a_file}:{a_line} is open. Close that one first.",
                  wanted.site)
-      .with("begin", std::max(open.begin, wanted.range.begin))
-      .with("end", std::min({open.end, wanted.range.end, bytes()}))
-      .with("a_line", open.site.line)
+      .with("begin", std::max(other.range.begin, wanted.range.begin))
+      .with("end", std::min({other.range.end, wanted.range.end, bytes()}))
+      .with("a_line", other.site.line)
       .with("b_line", wanted.site.line)
       .with("tag", options_.tag.name())
-      .with("a_file", open.site.file)
+      .with("a_file", other.site.file)
       .with("b_file", wanted.site.file);
 }
 
-Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place) noexcept {
+Result<std::uint32_t> UnifiedCore::try_claim_range(const Wanted& wanted, unsigned place) noexcept {
   using Clock = std::chrono::steady_clock;
-  std::optional<Clock::time_point> deadline;
+  LeaseTable::Deadline deadline;
   if (!wanted.wait.is_never() && !wanted.wait.is_forever()) {
     const Clock::time_point now = Clock::now();
     // If the deadline is beyond the range of the clock, wait forever.
     if (wanted.wait.time() < Clock::time_point::max() - now) deadline = now + wanted.wait.time();
   }
-  for (bool is_over = false;;) {
-    std::uint64_t closes = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      if (wanted.range.end > bytes_ && wanted.range.end != everything.end) {
-        return outside(wanted.range.begin, wanted.range.end - wanted.range.begin, bytes_,
-                       wanted.site);
-      }
-      const Open* const other = conflict(wanted.range, wanted.access);
-      if (other == nullptr) {
-        // An escape for writing conflicts with readers until it is granted: before that,
-        // try_fetch() would not know that their bytes have to be copied again. begin_export() then
-        // lets readers in.
-        const Kind kind = is_write(wanted.access) ? Kind::lease : wanted.kind;
-        const std::uint32_t slot =
-            take_slot(wanted.range, wanted.access, kind, place, wanted.stream, wanted.site);
-        if (slot == no_lease) {
-          return no_host_memory("the directory of a unified buffer", wanted.site);
-        }
-        return slot;
-      }
-      if (wanted.wait.is_never() || is_over) return refused(*other, wanted);
-      // The first conflict belongs to another thread, but a later one may belong to this thread.
-      for (const Open& open : slots_) {
-        if (open.thread == this_thread() && collides(open, wanted.range, wanted.access)) {
-          return refused(open, wanted);
-        }
-      }
-      closes = closes_;
-      ++waiters_;
+  const std::lock_guard lock(mutex_);
+  for (bool is_over = wanted.wait.is_never();;) {
+    if (wanted.range.end > bytes_ && wanted.range.end != everything.end) {
+      return outside(wanted.range.begin, wanted.range.end - wanted.range.begin, bytes_,
+                     wanted.site);
     }
-    {
-      std::unique_lock lock(wait_mutex_);
-      const auto has_closed = [&] {
-        const std::lock_guard brief(mutex_);
-        return closes_ != closes;
-      };
-      if (deadline) {
-        is_over = !closed_.wait_until(lock, *deadline, has_closed);
-      } else {
-        closed_.wait(lock, has_closed);
+    const Slot* const other = leases_.conflict(wanted.range, wanted.access);
+    if (other == nullptr) {
+      // An exported lease for writing conflicts with readers until it is granted: before that,
+      // try_fetch() would not know that their bytes have to be copied again. begin_export() then
+      // lets readers in.
+      const Kind kind = is_write(wanted.access) ? Kind::lease : wanted.kind;
+      const std::uint32_t slot =
+          leases_.open({wanted.range, wanted.access, kind, place, wanted.stream}, wanted.site);
+      if (slot == LeaseTable::no_lease) {
+        return no_host_memory("the directory of a unified buffer", wanted.site);
       }
+      return slot;
     }
-    const std::lock_guard lock(mutex_);
-    --waiters_;
+    if (is_over) return refused(*other, wanted);
+    // The first conflict belongs to another thread, but a later one may belong to this thread.
+    if (const Slot* const own =
+            leases_.conflict_with_thread(this_thread(), wanted.range, wanted.access)) {
+      return refused(*own, wanted);
+    }
+    is_over = !leases_.wait(mutex_, released_, deadline);
   }
 }
 
 [[gnu::noinline]] void UnifiedCore::notify() noexcept {
-  ++closes_;
+  leases_.note_release();
   ++shares_;  // a woken thread may drop the last other reference a moment later
   mutex_.unlock();
-  { const std::lock_guard lock(wait_mutex_); }
-  closed_.notify_all();
+  released_.wake();
   mutex_.lock();
   --shares_;
 }
 
 void UnifiedCore::cancel(std::uint32_t slot) noexcept {
   mutex_.lock();
-  free_slot(slot);
-  if (waiters_ != 0) notify();
-  const bool is_last = shares_ == 0 && open_count_ == 0;
+  leases_.release(slot);
+  if (leases_.has_waiters()) notify();
+  const bool is_last = shares_ == 0 && leases_.is_empty();
   mutex_.unlock();
   if (is_last) delete this;
 }
@@ -241,9 +178,11 @@ void UnifiedCore::Memory::set(StorageHandle made) noexcept {
 
 bool UnifiedCore::is_ready_at(unsigned place, const Memory& memory, ByteRange range,
                               Access access) noexcept {
-  // A transfer may change the directory, and an escape may change bytes, at any time.
-  if (is_watched_ || (transfer_locks_ | untracked_writers_) != 0 || !memory.parts.has(place))
+  // A transfer may change the directory, and an untracked writer may change bytes, at any time.
+  if (is_watched_ || transfer_locks_ != 0 || leases_.has_untracked_writers() ||
+      !memory.parts.has(place)) {
     return false;
+  }
   if (place == host && !spilled_.empty()) return false;
   if (access == Access::read) [[likely]]
     return validity_.is_valid(range.begin, range.end, place);
@@ -265,15 +204,15 @@ UnifiedCore::Opened UnifiedCore::open_host_no_wait(ByteRange range, Access acces
                                                    const CallSite& site) noexcept {
   const std::lock_guard lock(mutex_);
   Memory& memory = memories_[host];
-  if (range.end > bytes() || range.begin == range.end || conflict(range, access) != nullptr ||
-      !is_ready_at(host, memory, range, access)) {
+  if (range.end > bytes() || range.begin == range.end ||
+      leases_.conflict(range, access) != nullptr || !is_ready_at(host, memory, range, access)) {
     return {};
   }
   const bool is_clear = is_write(access) ? memory.is_write_clear : memory.is_read_clear;
   // The slow path waits for streams, and tells the checker about accesses of the host.
   if (!is_clear || memory.wants_notes) return {};
-  const std::uint32_t slot = take_slot(range, access, Kind::lease, host, {}, site);
-  if (slot == no_lease) return {};
+  const std::uint32_t slot = leases_.open({range, access, Kind::lease, host, {}}, site);
+  if (slot == LeaseTable::no_lease) return {};
   note_write(host, range, access);
   memory.touch();
   return {memory.address + range.begin, slot};
@@ -286,7 +225,7 @@ UnifiedCore::Opened UnifiedCore::open_device_no_wait(ByteRange range, Access acc
   const std::lock_guard lock(mutex_);
   const unsigned place = find_place(stream.device_id());
   if (place == PlaceSet::max_places || range.end > bytes() || range.begin == range.end ||
-      conflict(range, access) != nullptr) {
+      leases_.conflict(range, access) != nullptr) {
     return {};
   }
   Memory& memory = memory_of(place);
@@ -295,19 +234,19 @@ UnifiedCore::Opened UnifiedCore::open_device_no_wait(ByteRange range, Access acc
       memory.deferred_use == stream.id() && (memory.deferred_use_writes || !is_write(access));
   UseRecord::Ticket ticket;
   if (!is_deferred && !begin_without_waits(memory, access, stream, ticket, site)) return {};
-  const std::uint32_t slot = take_slot(range, access, Kind::lease, place, stream, site);
-  if (slot == no_lease) {
+  const std::uint32_t slot = leases_.open({range, access, Kind::lease, place, stream}, site);
+  if (slot == LeaseTable::no_lease) {
     if (!is_deferred) memory.storage->uses().cancel(ticket);
     return {};
   }
-  Open& open = slots_[slot];
+  Slot& lease = leases_[slot];
   if (is_deferred) {
-    open.is_deferred = true;
+    lease.is_deferred = true;
   } else {
-    open.ticket = ticket;
-    open.has_use = true;
+    lease.ticket = ticket;
+    lease.has_use = true;
     note_stream_use(memory, access);
-    open.stream_uses = memory.stream_uses;
+    lease.stream_uses = memory.stream_uses;
   }
   note_write(place, range, access);
   memory.touch();
@@ -339,18 +278,15 @@ RawLease UnifiedCore::lease_of(const Opened& opened, ByteRange range, Access acc
 }
 
 void UnifiedCore::begin_export(std::uint32_t slot) noexcept {
-  Open& open = slots_[slot];
-  open.kind = Kind::escape;
-  open.has_untracked_writer = true;
-  ++untracked_writers_;
-  if (waiters_ != 0) notify();
+  leases_.set_untracked_writer(leases_[slot]);
+  if (leases_.has_waiters()) notify();
 }
 
-RawLease UnifiedCore::lease(std::uint32_t slot) noexcept {
-  const Open& open = slots_[slot];
-  Memory& memory = memory_of(open.place);
+RawLease UnifiedCore::make_lease(std::uint32_t slot) noexcept {
+  const Slot& lease = leases_[slot];
+  Memory& memory = memory_of(lease.place);
   memory.touch();
-  return lease_of({memory.address + open.begin, slot}, {open.begin, open.end}, open.access);
+  return lease_of({memory.address + lease.range.begin, slot}, lease.range, lease.access);
 }
 
 Result<RawLease> UnifiedCore::try_open(const Wanted& wanted) noexcept {
@@ -375,7 +311,8 @@ Result<RawLease> UnifiedCore::try_open(const Wanted& wanted) noexcept {
 }
 
 Result<RawLease> UnifiedCore::try_open_once(const Wanted& wanted, unsigned place) noexcept {
-  const Result<std::uint32_t> slot = try_take(wanted, place == PlaceSet::max_places ? 0 : place);
+  const Result<std::uint32_t> slot =
+      try_claim_range(wanted, place == PlaceSet::max_places ? 0 : place);
   if (!slot) return slot.failure();
   if (options_.compare && wanted.access == Access::read) {
     if (Result<void> same = try_compare(wanted.range, wanted.site); !same) {
@@ -473,17 +410,17 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
     memory.storage->uses().cancel(ticket);
     return no_host_memory("the directory of a unified buffer", site);
   }
-  Open& open = slots_[slot];
-  open.place = static_cast<std::uint8_t>(*place);
-  open.ticket = ticket;
-  open.has_use = true;
+  Slot& lease = leases_[slot];
+  lease.set_place(*place);
+  lease.ticket = ticket;
+  lease.has_use = true;
   note_stream_use(memory, access);
-  open.stream_uses = memory.stream_uses;
+  lease.stream_uses = memory.stream_uses;
   if (is_write(access)) validity_.apply(access, range.begin, range.end, *place);
-  open.is_unlisted = !validity_.is_valid(range.begin, range.end, *place);
+  lease.is_unlisted = !validity_.is_valid(range.begin, range.end, *place);
   copy.keep();
-  if (kind == Kind::escape && is_write(access)) begin_export(slot);
-  return lease(slot);
+  if (kind == Kind::exported && is_write(access)) begin_export(slot);
+  return make_lease(slot);
 }
 
 Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallSite site) noexcept {
@@ -570,7 +507,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
     }
     // Set under the transfer lock, so that the next transfer knows it before this call has waited.
     const std::lock_guard lock(mutex_);
-    slots_[slot].is_unlisted =
+    leases_[slot].is_unlisted =
         !is_write(access) && !validity_.is_valid(range.begin, range.end, host);
     copy.keep();
   }
@@ -583,9 +520,9 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
     }
   }
   const std::lock_guard lock(mutex_);
-  if (kind == Kind::escape && is_write(access)) begin_export(slot);
+  if (kind == Kind::exported && is_write(access)) begin_export(slot);
   last_host_lease_ = site;
-  return lease(slot);
+  return make_lease(slot);
 }
 
 Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, Access access,
@@ -621,7 +558,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   const std::lock_guard lock(mutex_);
   // Another access has found that these bytes did not arrive, and has forgotten the uses of the
   // lost device. The wait above therefore succeeded without the bytes.
-  if (slots_[slot].is_missing) {
+  if (leases_[slot].is_missing) {
     return not_completed(PlaceSet::max_places, host, range, Failure(ErrorCode::device_lost), site);
   }
   if (is_write(access) && !make_room())
@@ -642,7 +579,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
         });
   }
   if (is_write(access)) validity_.apply(access, range.begin, range.end, host);
-  slots_[slot].place = host;
+  leases_[slot].place = host;
   return {};
 }
 
@@ -701,9 +638,9 @@ Failure UnifiedCore::not_arrived(ByteRange range, PlaceSet alive, const Failure&
   const PlaceSet own = memories_[host].parts;  // the host, and devices that share its memory
   const InFlightBytes::Outage outage{cause.code() == ErrorCode::device_lost, alive};
   const auto tell_readers = [&](ByteRange what) {
-    for (Open& open : slots_) {
-      if (!open.is_open || open.place != host || !open.overlaps(what)) continue;
-      (outage.is_device_lost ? open.is_missing : open.is_unlisted) = true;
+    for (Slot& lease : leases_.all()) {
+      if (lease.place != host || !lease.overlaps(what)) continue;
+      (outage.is_device_lost ? lease.is_missing : lease.is_unlisted) = true;
     }
   };
   in_flight_.drop_failed(outage, [&](ByteRange one) {
@@ -762,35 +699,35 @@ Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexc
   Access access;
   {
     const std::lock_guard lock(mutex_);
-    range = {slots_[slot].begin, slots_[slot].end};
-    access = slots_[slot].access;
+    range = leases_[slot].range;
+    access = leases_[slot].access;
   }
   return try_settle_host(slot, range, access, site);
 }
 
 // --- Closing
 
-[[gnu::noinline]] void UnifiedCore::end_use(Open& open) noexcept {
-  Memory& memory = memory_of(open.place);
+[[gnu::noinline]] void UnifiedCore::end_use(Slot& lease) noexcept {
+  Memory& memory = memory_of(lease.place);
   // If no other use began meanwhile and nobody inspects the record, the use is deferred: later work
   // of the stream counts as the same use.
-  const bool is_alone = memory.stream_uses == open.stream_uses && transfer_locks_ == 0 &&
-                        open.kind == Kind::lease && memory.device == open.stream.device_id();
+  const bool is_alone = memory.stream_uses == lease.stream_uses && transfer_locks_ == 0 &&
+                        lease.kind == Kind::lease && memory.device == lease.stream.device_id();
   memory.deferred_use = {};
-  const Mark mark = open.stream.next_mark();
-  memory.storage->uses().end(open.ticket, open.stream, is_alone ? Mark{} : mark, open.access);
-  note_stream_use(memory, open.access);
+  const Mark mark = lease.stream.next_mark();
+  memory.storage->uses().end(lease.ticket, lease.stream, is_alone ? Mark{} : mark, lease.access);
+  note_stream_use(memory, lease.access);
   if (is_alone && mark) {
-    memory.deferred_use = open.stream.id();
-    memory.deferred_use_writes = is_write(open.access);
+    memory.deferred_use = lease.stream.id();
+    memory.deferred_use_writes = is_write(lease.access);
   }
-  open.has_use = false;
+  lease.has_use = false;
 }
 
 [[gnu::noinline]] void UnifiedCore::after_write(std::uint32_t slot, std::size_t kept) noexcept {
-  Open& open = slots_[slot];
-  const ByteRange range{open.begin, open.end};
-  if (open.access == Access::discard && kept < range.end - range.begin && make_room()) {
+  Slot& lease = leases_[slot];
+  const ByteRange range = lease.range;
+  if (lease.access == Access::discard && kept < range.end - range.begin && make_room()) {
     validity_.forget(range.begin + kept, range.end);
   }
   spread(slot);
@@ -798,12 +735,12 @@ Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexc
 
 void UnifiedCore::spread(std::uint32_t slot) noexcept {
   if (!write_through_ && !is_checked_) return;
-  Open& open = slots_[slot];
-  const ByteRange range{open.begin, open.end};
-  const unsigned place = open.place;
-  const CallSite site = open.site;
+  Slot& lease = leases_[slot];
+  const ByteRange range = lease.range;
+  const unsigned place = lease.place;
+  const CallSite site = lease.site;
   const std::optional<unsigned> through = write_through_;
-  open.access = Access::read;  // while the lock is released
+  lease.access = Access::read;  // while the lock is released
   mutex_.unlock();
   if (is_checked_) poison_stale(range, place, slot, site);
   if (through && *through != place) {
@@ -822,43 +759,44 @@ void UnifiedCore::spread(std::uint32_t slot) noexcept {
   mutex_.lock();
 }
 
-[[gnu::noinline]] bool UnifiedCore::try_end_late(Open& open) noexcept {
-  Memory& memory = memory_of(open.place);
+[[gnu::noinline]] bool UnifiedCore::try_end_late(Slot& lease) noexcept {
+  Memory& memory = memory_of(lease.place);
   // The stream may have ended before the lease. Its work until then still has to be recorded.
   const Result<void> noted =
-      memory.storage->uses().try_note(open.stream, last_mark(open.stream), open.access);
+      memory.storage->uses().try_note(lease.stream, last_mark(lease.stream), lease.access);
   memory.deferred_use = {};
-  note_stream_use(memory, open.access);
+  note_stream_use(memory, lease.access);
   return static_cast<bool>(noted);
 }
 
 void UnifiedCore::close(std::uint32_t slot, std::size_t kept) noexcept {
   mutex_.lock();
-  Open& open = slots_[slot];
+  Slot& lease = leases_[slot];
   StreamRef late;
-  if (open.has_use) {
-    end_use(open);
-  } else if (open.is_deferred) {
-    const Memory& memory = memory_of(open.place);
-    const StreamRef stream = DeviceState::load_words(open.stream);
+  if (lease.has_use) {
+    end_use(lease);
+  } else if (lease.is_deferred) {
+    const Memory& memory = memory_of(lease.place);
+    const StreamRef stream = DeviceState::load_words(lease.stream);
     if (memory.deferred_use == stream.id() &&
-        (memory.deferred_use_writes || !is_write(open.access))) [[likely]] {
+        (memory.deferred_use_writes || !is_write(lease.access))) [[likely]] {
       static_cast<void>(stream.next_mark());  // a stream that ends records promised marks
-    } else if (!try_end_late(open)) {
+    } else if (!try_end_late(lease)) {
       late = stream;
     }
   }
-  if (is_write(open.access) && (open.access == Access::discard || write_through_ || is_checked_)) {
+  if (is_write(lease.access) &&
+      (lease.access == Access::discard || write_through_ || is_checked_)) {
     after_write(slot, kept);
   }
   if (is_checked_) [[unlikely]]
     seal(slot);
-  free_slot(slot);
+  leases_.release(slot);
   if (is_watched_) [[unlikely]]
     guard_again();
-  if (waiters_ != 0) [[unlikely]]
+  if (leases_.has_waiters()) [[unlikely]]
     notify();
-  const bool is_last = (shares_ | open_count_) == 0;
+  const bool is_last = (shares_ | leases_.count()) == 0;
   mutex_.unlock();
   if (late.id()) [[unlikely]]
     static_cast<void>(late.try_synchronize());
@@ -869,40 +807,39 @@ void UnifiedCore::close(std::uint32_t slot, std::size_t kept) noexcept {
 Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    Open& open = slots_[slot];
-    const bool was_write = is_write(open.access);
-    if (open.has_use || open.is_deferred) {
+    Slot& lease = leases_[slot];
+    const bool was_write = is_write(lease.access);
+    if (lease.has_use || lease.is_deferred) {
       // Readers in other places must find the writes in the record. The first read of this lease
       // comes after them.
       MarkSet waits;
-      UseRecord& uses = memory_of(open.place).storage->uses();
+      UseRecord& uses = memory_of(lease.place).storage->uses();
       Result<UseRecord::Ticket> ticket =
-          uses.try_begin(open.stream, Access::read, waits, UseRecord::Turn::none, site);
+          uses.try_begin(lease.stream, Access::read, waits, UseRecord::Turn::none, site);
       if (!ticket) return ticket.failure();
       // The new use waits for nobody, so its ticket must not claim to come after more than the
       // write did.
-      *ticket = UseRecord::Ticket(open.is_deferred ? 0 : open.ticket.version(), false, false);
-      if (open.is_deferred) {
-        if (Result<void> noted = uses.try_note(open.stream, last_mark(open.stream), open.access);
+      *ticket = UseRecord::Ticket(lease.is_deferred ? 0 : lease.ticket.version(), false, false);
+      if (lease.is_deferred) {
+        if (Result<void> noted = uses.try_note(lease.stream, last_mark(lease.stream), lease.access);
             !noted) {
           uses.cancel(*ticket);
           return noted;
         }
       } else {
-        uses.end(open.ticket, open.stream, open.stream.next_mark(), open.access);
+        uses.end(lease.ticket, lease.stream, lease.stream.next_mark(), lease.access);
       }
-      memory_of(open.place).deferred_use = {};
-      open.is_deferred = false;
-      open.has_use = true;
-      open.ticket = *ticket;
-      note_stream_use(memory_of(open.place), open.access);
-      open.stream_uses = 0;
+      memory_of(lease.place).deferred_use = {};
+      lease.is_deferred = false;
+      lease.has_use = true;
+      lease.ticket = *ticket;
+      note_stream_use(memory_of(lease.place), lease.access);
+      lease.stream_uses = 0;
     }
-    if (open.has_untracked_writer) --untracked_writers_;
-    open.has_untracked_writer = false;
-    open.access = Access::read;
+    leases_.clear_untracked_writer(lease);
+    lease.access = Access::read;
     if (was_write) spread(slot);
-    if (waiters_ != 0) notify();
+    if (leases_.has_waiters()) notify();
   }
   // Taking and releasing the transfer lock protects the pages again, now against writes.
   if (options_.guard) const TransferLock mover(*this);

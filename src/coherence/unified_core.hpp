@@ -7,11 +7,12 @@
 //   host's memory uses memory 0 instead of its own. A place takes part while it has a copy
 //   (Memory::parts). Places are added and never removed.
 // - validity_, the directory: for each byte, the places in which the byte is up to date.
-// - slots_: the open leases, and the claims of calls that are in progress.
+// - leases_: the open leases, and the claims of calls that are in progress.
 // - in_flight_ and spilled_: bytes of the host copy that are in flight, or in a spill file.
 //
 // An access runs in these steps:
-// 1. It claims its byte range in a slot (try_take). From then on, conflicting accesses fail or
+// 1. It claims its byte range in a slot (try_claim_range). From then on, conflicting accesses fail
+// or
 //    wait.
 // 2. It takes the transfer lock (TransferLock).
 // 3. It allocates a copy in its place if there is none (try_ensure). This may evict other copies.
@@ -33,8 +34,8 @@
 //   lock is enough to read them.
 //
 // The lock order is: transfer_mutex_, then the turn and the list of a place (residents.hpp), then
-// mutex_. wait_mutex_ comes before mutex_. A thread that evicts only tries the transfer lock of
-// another buffer (TryTransferLock), and so cannot deadlock.
+// mutex_. The lock of released_ comes before mutex_. A thread that evicts only tries the transfer
+// lock of another buffer (TryTransferLock), and so cannot deadlock.
 //
 // The order of the work on each memory is in the UseRecord of its storage. The functions are
 // defined in several files: unified_core.cpp (leases), unified_fast_path.cpp (fast path),
@@ -46,7 +47,6 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -59,6 +59,7 @@
 
 #include "coherence/host_seal.hpp"
 #include "coherence/in_flight_bytes.hpp"
+#include "coherence/lease_table.hpp"
 #include "coherence/residents.hpp"
 #include "core/thread_number.hpp"
 #include "tern/buffer/use_record.hpp"
@@ -74,11 +75,6 @@ class GuardedHeap;
 class UnifiedCore final : public LaunchMemory {
  public:
   static constexpr unsigned host = 0;
-  /// The place of a claim that does not use a memory yet.
-  static constexpr unsigned nowhere = 255;
-  /// The place of a claim that may use any memory of the buffer.
-  static constexpr unsigned all_memories = 254;
-  static constexpr std::uint32_t no_lease = ~std::uint32_t{0};
   /// The range of a claim on the whole buffer, whatever its size. Such a claim prevents a resize.
   static constexpr ByteRange everything{0, ~std::size_t{0}};
   /// Pinned::prefer page-locks host copies from this size on.
@@ -104,8 +100,7 @@ class UnifiedCore final : public LaunchMemory {
 
   // --- Leases
 
-  /// An escape is a lease for code that Tern cannot observe (UntrackedLease).
-  enum class Kind : std::uint8_t { lease, escape };
+  using Kind = LeaseTable::Kind;
   /// An access that a caller wants to open.
   struct Wanted {
     ByteRange range = {};
@@ -152,7 +147,7 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_downgrade(std::uint32_t slot, CallSite site) noexcept;
   /// Waits for the copies of a host lease that was opened with is_async.
   [[nodiscard]] Result<void> try_wait_host(std::uint32_t slot, CallSite site) noexcept;
-  /// Records that bytes of an escape were written. See RawLease::try_commit_range.
+  /// Records that bytes of an exported lease were written. See RawLease::try_commit_range.
   [[nodiscard]] Result<void> try_commit_range(std::uint32_t slot, std::size_t offset,
                                               std::size_t bytes, StreamRef stream,
                                               CallSite site) noexcept;
@@ -318,34 +313,7 @@ class UnifiedCore final : public LaunchMemory {
       last_use = resident->last_use();
     }
   };
-  /// A slot: an open lease, the claim of a call in progress, or a free entry.
-  struct Open {
-    std::size_t begin = 0, end = 0;
-    CallSite site = {};
-    std::uint64_t thread = 0;
-    StreamRef stream = {};
-    UseRecord::Ticket ticket = {};
-    std::uint64_t stream_uses = 0;  // value of Memory::stream_uses when the lease began
-    // Adjacent, so that the compiler can set most of them with one store.
-    Access access = Access::read;
-    std::uint8_t place = 0;
-    Kind kind = Kind::lease;
-    bool is_open = false;
-    bool has_use = false;
-    bool is_deferred = false;  // covered by the deferred use of its stream
-    /// An escape whose holder may write at any time, because it has not committed yet.
-    bool has_untracked_writer = false;
-    /// A reader whose bytes the directory does not list as up to date in its place, because an
-    /// escape may have changed them elsewhere.
-    bool is_unlisted = false;
-    bool is_missing = false;   // a host lease whose bytes did not arrive
-    bool is_promised = false;  // a launch that will change the directory; counted in promised_
-    std::uint32_t next_free = 0;
-
-    [[nodiscard]] bool overlaps(ByteRange range) const noexcept {
-      return begin < range.end && range.begin < end;
-    }
-  };
+  using Slot = LeaseTable::Slot;
   /// Blocks the fast path while it lives, and clears Memory::deferred_use, so that a UseRecord may
   /// be inspected.
   class FastPathBlocker;
@@ -361,36 +329,20 @@ class UnifiedCore final : public LaunchMemory {
 
   // --- The caller holds mutex_
 
-  /// Returns whether an open lease conflicts with an access.
-  [[nodiscard]] static bool collides(const Open& open, ByteRange range, Access access) noexcept;
-  /// Returns the first lease that conflicts with an access, or null.
-  [[nodiscard]] const Open* conflict(ByteRange range, Access access) const noexcept;
   /// Reserves room in the directory for changes to that many ranges, and for the changes promised
   /// to launches. Returns false if the host has no memory.
   [[nodiscard]] bool make_room(std::size_t ranges = 1) noexcept {
     return validity_.make_room(ranges + promised_);
   }
-  /// Takes a slot and opens it. Returns no_lease if the host has no memory for another slot.
-  [[nodiscard]] std::uint32_t take_slot(ByteRange range, Access access, Kind kind, unsigned place,
-                                        StreamRef stream, const CallSite& site) noexcept;
-  [[nodiscard]] std::uint32_t number_of(const Open& open) const noexcept {
-    return static_cast<std::uint32_t>(&open - slots_.data());
-  }
-  /// Opens the free slot `number`, which must be the first of the free list.
-  void begin_slot(std::uint32_t number, ByteRange range, Access access, Kind kind, unsigned place,
-                  StreamRef stream, std::uint64_t thread, const CallSite& site) noexcept;
   /// Returns whether the fastest path applies, apart from the state of the stream's uses.
   [[nodiscard]] bool is_simple(ByteRange range, Access access, const Memory& memory,
                                unsigned place) const noexcept;
   /// Deletes the core. Not inlined, to keep the fast path short.
   static void end(UnifiedCore* core) noexcept;
-  /// Adds a slot to the free list. Returns false if the host has no memory.
-  [[nodiscard]] bool add_slot() noexcept;
-  void free_slot(std::uint32_t slot) noexcept;
   /// Records the write of a fast-path lease in the directory, unless it changes nothing.
   void note_write(unsigned place, ByteRange range, Access access) noexcept;
-  /// Makes a granted write lease an escape: its holder may write at any time, and others may read.
-  /// Releases mutex_ and takes it again.
+  /// Makes a granted write lease an exported one, and wakes threads that want to read. Releases
+  /// mutex_ and takes it again.
   void begin_export(std::uint32_t slot) noexcept;
   /// Begins a use of the memory on the stream. Returns false, and begins nothing, if the stream
   /// would have to wait for another stream.
@@ -424,10 +376,10 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] ByteRange only_in(PlaceSet places, ByteRange range) const noexcept;
   /// Ends the use of a device lease that closes. The use is deferred if no other use began
   /// meanwhile.
-  void end_use(Open& open) noexcept;
+  void end_use(Slot& lease) noexcept;
   /// Ends a lease that was covered by a deferred use, if that use was resolved while the lease was
   /// open. Returns false if the use cannot be recorded. The caller then has to wait for the stream.
-  [[nodiscard]] bool try_end_late(Open& open) noexcept;
+  [[nodiscard]] bool try_end_late(Slot& lease) noexcept;
   /// Completes a write: marks the part of a discard that was not written as never written, and
   /// calls spread(). Releases mutex_ and takes it again.
   void after_write(std::uint32_t slot, std::size_t kept) noexcept;
@@ -456,13 +408,14 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<RawLease> try_open_with_time(Wanted wanted, unsigned place) noexcept;
   /// Claims the range of an access, and waits for conflicting leases as `wanted` allows. Returns
   /// the slot.
-  [[nodiscard]] Result<std::uint32_t> try_take(const Wanted& wanted, unsigned place) noexcept;
+  [[nodiscard]] Result<std::uint32_t> try_claim_range(const Wanted& wanted,
+                                                      unsigned place) noexcept;
   /// Returns the failure (access_conflict) that names both leases.
-  [[nodiscard]] Failure refused(const Open& open, const Wanted& wanted) const noexcept;
+  [[nodiscard]] Failure refused(const Slot& other, const Wanted& wanted) const noexcept;
   /// Frees a slot without recording a use.
   void cancel(std::uint32_t slot) noexcept;
   /// Makes the RawLease of a slot. The caller holds mutex_.
-  [[nodiscard]] RawLease lease(std::uint32_t slot) noexcept;
+  [[nodiscard]] RawLease make_lease(std::uint32_t slot) noexcept;
   [[nodiscard]] Result<RawLease> try_open_device(std::uint32_t slot, const Wanted& wanted) noexcept;
   [[nodiscard]] Result<RawLease> try_open_host(std::uint32_t slot, const Wanted& wanted) noexcept;
   /// Waits until the host may use its copy, then records the access in the directory.
@@ -566,9 +519,9 @@ class UnifiedCore final : public LaunchMemory {
   /// Waits only for a spill file, or if a copy route does. Fails with sync_failed, and with
   /// access_conflict if a copy would overwrite bytes that an open lease reads.
   [[nodiscard]] Result<void> try_fetch(const Fetch& fetch) noexcept;
-  /// For an escape on a device that has not committed yet: records that its stream may have written
-  /// up to now. The caller also holds mutex_.
-  [[nodiscard]] Result<void> try_note_export(const Open& open) noexcept;
+  /// For an untracked writer on a device: records that its stream may have written up to now. The
+  /// caller also holds mutex_.
+  [[nodiscard]] Result<void> try_note_export(const Slot& lease) noexcept;
   /// Queues the copies of some runs between two storages, as one pitched copy if they are regular.
   [[nodiscard]] Result<void> try_issue(std::span<const CopyRun> runs, const StorageHandle& to,
                                        const StorageHandle& from, StreamRef stream,
@@ -672,23 +625,15 @@ class UnifiedCore final : public LaunchMemory {
   // Guarded by mutex_, as are all members below unless their comment says otherwise. The core lives
   // while it has references (shares_) or open leases.
   std::uint32_t shares_ = 1;
-  std::uint32_t open_count_ = 0;
-  std::uint32_t transfer_locks_ =
-      0;  // calls that move bytes, wait to move bytes, or inspect a UseRecord
-  /// Open slots with has_untracked_writer.
-  std::uint32_t untracked_writers_ = 0;
-  /// Threads that wait in try_take().
-  std::uint32_t waiters_ = 0;
-  /// The first free slot plus 1, or 0 if there is none.
-  std::uint32_t first_free_ = 0;
+  /// Calls that move bytes, wait to move bytes, or inspect a UseRecord.
+  std::uint32_t transfer_locks_ = 0;
   std::atomic<std::size_t> bytes_;  // may also be read without the lock
-  std::vector<Open> slots_;
+  LeaseTable leases_;
   std::vector<Memory> memories_;
   std::vector<PlaceEntry> places_;
   std::optional<unsigned> write_through_ = {};
   Validity validity_;
   std::uint32_t promised_ = 0;  // directory changes that launches in progress will make
-  std::uint64_t closes_ = 0;    // number of closed leases, counted while a thread waits for one
   Shape shape_;
   PlaceSet kept_ = {};  // places whose copies are excluded from eviction
   UnifiedStatistics statistics_;
@@ -715,8 +660,7 @@ class UnifiedCore final : public LaunchMemory {
   HostSeal seal_;
   CallSite last_host_lease_ = {};
 
-  std::mutex wait_mutex_;
-  std::condition_variable closed_;
+  ReleaseSignal released_;
 };
 
 [[gnu::always_inline]] inline unsigned UnifiedCore::find_place(DeviceId device) const noexcept {
@@ -724,26 +668,6 @@ class UnifiedCore final : public LaunchMemory {
     if (places_[place].id == device) return place;
   }
   return PlaceSet::max_places;
-}
-
-[[gnu::always_inline]] inline void UnifiedCore::begin_slot(std::uint32_t number, ByteRange range,
-                                                           Access access, Kind kind, unsigned place,
-                                                           StreamRef stream, std::uint64_t thread,
-                                                           const CallSite& site) noexcept {
-  Open& slot = slots_[number];
-  first_free_ = slot.next_free;
-  slot.begin = range.begin;
-  slot.end = range.end;
-  slot.site = site;
-  slot.thread = thread;
-  slot.stream = stream;
-  slot.access = access;
-  slot.place = static_cast<std::uint8_t>(place);
-  slot.kind = kind;
-  slot.is_open = true;
-  slot.has_use = slot.is_deferred = false;
-  slot.has_untracked_writer = slot.is_unlisted = slot.is_missing = false;
-  ++open_count_;
 }
 
 inline ByteRange RawUnified::range() const noexcept {
@@ -845,8 +769,8 @@ class UnifiedCore::TryTransferLock {
 /// Claims a byte range as a lease does, and releases the claim at the end of the scope.
 class UnifiedCore::ScopedClaim {
  public:
-  [[nodiscard]] Result<void> try_take(UnifiedCore& core, const Wanted& wanted) noexcept {
-    const Result<std::uint32_t> slot = core.try_take(wanted, nowhere);
+  [[nodiscard]] Result<void> try_claim(UnifiedCore& core, const Wanted& wanted) noexcept {
+    const Result<std::uint32_t> slot = core.try_claim_range(wanted, LeaseTable::nowhere);
     if (!slot) return slot.failure();
     core_ = &core;
     slot_ = *slot;

@@ -378,11 +378,11 @@ Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const Storage
   return no_host_memory("copies between places", site);
 }
 
-Result<void> UnifiedCore::try_note_export(const Open& open) noexcept {
-  if (!open.has_untracked_writer || !open.has_use) return {};
-  Memory& memory = memory_of(open.place);
+Result<void> UnifiedCore::try_note_export(const Slot& lease) noexcept {
+  if (!lease.has_untracked_writer || !lease.has_use) return {};
+  Memory& memory = memory_of(lease.place);
   note_stream_use(memory, Access::discard);
-  return memory.storage->uses().try_note(open.stream, last_mark(open.stream), Access::discard);
+  return memory.storage->uses().try_note(lease.stream, last_mark(lease.stream), Access::discard);
 }
 
 Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
@@ -390,7 +390,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   const std::span<const ByteRange> wanted = parts.empty() ? std::span(&range, 1) : parts;
   TransferReason reason = wanted_for;
   std::vector<CopyRun> runs;
-  std::vector<ByteRange> sticky;
+  std::vector<ByteRange> untracked;
   std::size_t gaps = 0;
   bool is_in_file = false;
   {
@@ -404,18 +404,18 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     std::vector<ByteRange> leased;
     CopyCosts costs = costs_at(place, wanted);
     const std::lock_guard lock(mutex_);
-    for (std::uint32_t i = 0; i < slots_.size(); ++i) {
-      const Open& open = slots_[i];
-      if (i == own || !open.is_open || !open.overlaps(range)) continue;
-      leased.push_back({open.begin, open.end});
-      if (Result<void> noted = try_note_export(open); !noted) return noted;
-      if (!open.has_untracked_writer || open.place == place) continue;
-      // Nobody knows what an escape has changed, so its range is copied again, whatever the
-      // directory says.
-      sticky.push_back({std::max(open.begin, range.begin), std::min(open.end, range.end)});
+    for (const Slot& lease : leases_.all()) {
+      if (leases_.number_of(lease) == own || !lease.overlaps(range)) continue;
+      leased.push_back(lease.range);
+      if (Result<void> noted = try_note_export(lease); !noted) return noted;
+      if (!lease.has_untracked_writer || lease.place == place) continue;
+      // Nobody knows what an untracked writer has changed, so its range is copied again, whatever
+      // the directory says.
+      untracked.push_back(
+          {std::max(lease.range.begin, range.begin), std::min(lease.range.end, range.end)});
       reason = TransferReason::sticky;
       if (!make_room()) return no_host_memory("a directory", site);
-      validity_.remove(sticky.back().begin, sticky.back().end, place);
+      validity_.remove(untracked.back().begin, untracked.back().end, place);
     }
     costs.leased = leased;
     for (const ByteRange& one : wanted) {
@@ -423,14 +423,14 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     }
     if (runs.empty()) return {};
     // Never overwrites bytes that a lease reads, not even with equal bytes.
-    for (const Open& open : slots_) {
-      if (!open.is_open || !open.is_unlisted || number_of(open) == own) continue;
-      if (places_[open.place].memory != places_[place].memory) continue;
+    for (const Slot& lease : leases_.all()) {
+      if (!lease.is_unlisted || leases_.number_of(lease) == own) continue;
+      if (places_[lease.place].memory != places_[place].memory) continue;
       for (const CopyRun& run : runs) {
         const ByteRange written{run.begin, run.end};
-        if (places_[run.source].memory == places_[place].memory || !open.overlaps(written))
+        if (places_[run.source].memory == places_[place].memory || !lease.overlaps(written))
           continue;
-        return refused(open, {.range = written, .site = site});
+        return refused(lease, {.range = written, .site = site});
       }
     }
     if (!make_room(runs.size() + 1)) return no_host_memory("a directory", site);
@@ -495,7 +495,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   }
   const std::lock_guard lock(mutex_);
   // Other calls may have used up the reserved room. Nothing has changed yet.
-  if (!make_room(runs.size() + sticky.size())) {
+  if (!make_room(runs.size() + untracked.size())) {
     count_queued(moves.size());
     return no_host_memory("a directory", site);
   }
@@ -510,9 +510,9 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     }
   }
   in_flight_.limit();
-  // The bytes of an escape do not count as up to date here, so that the next read copies them
+  // Bytes of an untracked writer do not count as up to date, so that the next read copies them
   // again.
-  for (const ByteRange& one : sticky) validity_.remove(one.begin, one.end, place);
+  for (const ByteRange& one : untracked) validity_.remove(one.begin, one.end, place);
   statistics_.merged_gap_bytes += gaps;
   for (const Transfer& moved : moves) log(moved);
   return {};
@@ -614,9 +614,8 @@ void UnifiedCore::poison_stale(ByteRange range, unsigned written, std::uint32_t 
   const TransferLock mover(*this);
   {
     const std::lock_guard lock(mutex_);
-    for (const Open& open : slots_) {
-      if (open.is_open && open.overlaps(range) && number_of(open) != own) return;
-    }
+    const auto overlaps = [&](const Slot& lease) { return lease.overlaps(range); };
+    if (leases_.find_other(own, overlaps) != nullptr) return;
   }
   for (unsigned place = 0; place < places_.size(); ++place) {
     if (places_[place].memory == places_[written].memory || !takes_part(place)) continue;

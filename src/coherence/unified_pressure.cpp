@@ -96,7 +96,7 @@ void UnifiedCore::begin_transits() noexcept {
 
 bool UnifiedCore::try_share() noexcept {
   const std::lock_guard lock(mutex_);
-  if (shares_ == 0 && open_count_ == 0) return false;
+  if (shares_ == 0 && leases_.is_empty()) return false;
   ++shares_;
   return true;
 }
@@ -118,7 +118,7 @@ UnifiedCore::Evictability UnifiedCore::evictability_of(
     unsigned number, std::uint32_t own_transfer_locks) const noexcept {
   Evictability found;
   const Memory& memory = memories_[number];
-  if ((shares_ == 0 && open_count_ == 0) || !memory.storage) return found;
+  if ((shares_ == 0 && leases_.is_empty()) || !memory.storage) return found;
   const Result<Block> block = memory.storage->try_block();
   found.bytes = block && *block ? block->bytes : memory.storage->bytes();
   found.resource = memory.storage->resource().get();
@@ -135,14 +135,14 @@ UnifiedCore::Evictability UnifiedCore::evictability_of(
   const std::uint64_t own_thread = this_thread();
   bool is_own = transfer_locks_ != own_transfer_locks &&
                 moving_thread_.load(std::memory_order_relaxed) == own_thread;
-  for (const Open& open : slots_) {
+  for (const Slot& lease : leases_.all()) {
     // A claim without a place may still choose this one. A dirty copy can be written back only if
     // no lease is open anywhere.
-    const bool is_in_use =
-        open.is_open && (open.place == nowhere || open.place == all_memories ||
-                         memory.parts.has(open.place) || found.kind == Eviction::dirty);
+    const bool is_in_use = lease.place == LeaseTable::nowhere ||
+                           lease.place == LeaseTable::all_memories ||
+                           memory.parts.has(lease.place) || found.kind == Eviction::dirty;
     found.is_leased |= is_in_use;
-    is_own |= is_in_use && open.thread == own_thread;
+    is_own |= is_in_use && lease.thread == own_thread;
   }
   // A dirty host copy can only be written to a spill file.
   found.could_go = !is_own && !found.is_kept &&
@@ -161,7 +161,7 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
   if (Result<void> saved = try_fetch({.range = all,
                                       .place = host,
                                       .reason = TransferReason::evict,
-                                      .own = no_lease,
+                                      .own = LeaseTable::no_lease,
                                       .site = site,
                                       .parts = alone});
       !saved) {

@@ -48,7 +48,7 @@ Result<void> UnifiedCore::try_reconcile(unsigned place, StreamRef stream, std::u
   {
     const std::lock_guard lock(mutex_);
     // Ranges of other leases must not change, so nothing is done while another lease is open.
-    if (validity_.size() < max_intervals || open_count_ > 1) return {};
+    if (validity_.size() < max_intervals || leases_.count() > 1) return {};
   }
   if (Result<void> sound = even_out(place, stream, own, site); !sound) return sound;
   {

@@ -99,7 +99,8 @@ Result<void> UnifiedCore::try_unspill(CallSite site) noexcept {
   if (spilled_.empty()) return {};
   bool is_needed = false;
   {
-    // A closing lease or a commit of an escape may change the directory without the transfer lock.
+    // A closing lease or a commit of an exported lease may change the directory without the
+    // transfer lock.
     const std::lock_guard lock(mutex_);
     is_needed = needs_spilled({0, bytes()}, {});
   }

@@ -20,23 +20,21 @@ namespace tern {
 Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexcept try {
   Wanted all{.range = everything, .site = site};
   ScopedClaim hold;
-  if (Result<void> held = hold.try_take(*this, all); !held) return held;
+  if (Result<void> held = hold.try_claim(*this, all); !held) return held;
   all.range = {0, bytes()};
   const TransferLock mover(*this);
   std::optional<unsigned> place;
   // Returns a lease that uses the copy, or a claim that may use any copy.
-  const auto find_user = [&]() -> const Open* {
-    for (const Open& open : slots_) {
-      if (!open.is_open || number_of(open) == hold.slot()) continue;
-      if (open.place == *place || open.place == all_memories) return &open;
-    }
-    return nullptr;
+  const auto find_user = [&] {
+    return leases_.find_other(hold.slot(), [&](const Slot& lease) {
+      return lease.place == *place || lease.place == LeaseTable::all_memories;
+    });
   };
   {
     const std::lock_guard lock(mutex_);
     place = find(where);
     if (!place || !takes_part(*place)) return {};
-    if (const Open* const user = find_user()) return refused(*user, all);
+    if (const Slot* const user = find_user()) return refused(*user, all);
   }
   if (*place == host && what == Drop::write_back) {
     if (Result<void> back = try_unspill(site); !back) return back;
@@ -71,7 +69,7 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
   begin_transit(places_[*place].memory);
   const std::lock_guard lock(mutex_);
   // A load of a few bytes does not take the transfer lock, and may have begun meanwhile.
-  if (const Open* const user = find_user()) return refused(*user, all);
+  if (const Slot* const user = find_user()) return refused(*user, all);
   if (places_[*place].memory != host) {
     in_flight_.add_sole_copies_without(PlaceSet::of(*place), memories_[host].parts, validity_);
   }
@@ -87,9 +85,8 @@ void UnifiedCore::leave_unused(unsigned place, std::uint32_t own) noexcept {
   begin_transit(places_[place].memory);
   StorageHandle gone;
   const std::lock_guard lock(mutex_);
-  for (const Open& open : slots_) {
-    if (open.is_open && number_of(open) != own && open.place == place) return;
-  }
+  const auto uses_place = [&](const Slot& lease) { return lease.place == place; };
+  if (leases_.find_other(own, uses_place) != nullptr) return;
   if (!spilled_.empty() && places_[place].memory == host) return;
   if (validity_.valid_somewhere(0, bytes()).has(place)) return;
   gone = leave(place);
@@ -106,7 +103,7 @@ StorageHandle UnifiedCore::leave(unsigned place) noexcept {
 Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
   ScopedClaim hold;
   if (Result<void> held =
-          hold.try_take(*this, {.range = everything, .access = Access::discard, .site = site});
+          hold.try_claim(*this, {.range = everything, .access = Access::discard, .site = site});
       !held) {
     return held;
   }
@@ -166,7 +163,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   }
   ScopedClaim hold;
   if (Result<void> held =
-          hold.try_take(*this, {.range = everything, .access = Access::discard, .site = site});
+          hold.try_claim(*this, {.range = everything, .access = Access::discard, .site = site});
       !held) {
     return held;
   }
@@ -275,17 +272,16 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   return no_host_memory("the directory of a unified buffer", site);
 }
 
-// --- Escapes, write-through
+// --- Exports, write-through
 
 Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offset,
                                            std::size_t bytes, StreamRef stream,
                                            CallSite site) noexcept {
   const std::lock_guard lock(mutex_);
-  Open& open = slots_[slot];
-  if (!is_within(offset, bytes, open.end - open.begin)) {
-    return outside(offset, bytes, open.end - open.begin, site);
-  }
-  if (!is_write(open.access)) {
+  Slot& lease = leases_[slot];
+  const std::size_t extent = lease.range.end - lease.range.begin;
+  if (!is_within(offset, bytes, extent)) return outside(offset, bytes, extent, site);
+  if (!is_write(lease.access)) {
     return Failure(ErrorCode::read_only,
                    "{what} may not be written, so there is nothing to commit. Export it with "
                    "read_write.",
@@ -294,9 +290,9 @@ Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offse
   }
   if (stream.id() && !stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
   if (!make_room()) return no_host_memory("the directory of a unified buffer", site);
-  Memory& memory = memory_of(open.place);
-  if (open.place != host) {
-    const StreamRef writer = stream.id() ? stream : open.stream;
+  Memory& memory = memory_of(lease.place);
+  if (lease.place != host) {
+    const StreamRef writer = stream.id() ? stream : lease.stream;
     if (Result<void> noted =
             memory.storage->uses().try_note(writer, last_mark(writer), Access::discard);
         !noted) {
@@ -306,9 +302,9 @@ Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offse
     // A deferred use of any stream does not cover this write, so it ends here.
     memory.deferred_use = {};  // another stream uses the memory now
   }
-  if (open.has_untracked_writer) --untracked_writers_;
-  open.has_untracked_writer = false;
-  validity_.apply(Access::discard, open.begin + offset, open.begin + offset + bytes, open.place);
+  leases_.clear_untracked_writer(lease);
+  const std::size_t begin = lease.range.begin + offset;
+  validity_.apply(Access::discard, begin, begin + bytes, lease.place);
   return {};
 }
 
@@ -369,7 +365,7 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
   if (Result<void> home = try_flush_host(site); !home) return home.failure();
   ScopedClaim hold;
   if (Result<void> held =
-          hold.try_take(*this, {.range = everything, .access = Access::discard, .site = site});
+          hold.try_claim(*this, {.range = everything, .access = Access::discard, .site = site});
       !held) {
     return held.failure();
   }
@@ -407,7 +403,7 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
 Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexcept try {
   if (!stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
   ScopedClaim hold;
-  if (Result<void> held = hold.try_take(*this, {.range = everything, .site = site}); !held) {
+  if (Result<void> held = hold.try_claim(*this, {.range = everything, .site = site}); !held) {
     return held.failure();
   }
   Result<RawUnified> made = RawUnified::try_make(shape(), dtype_, element_bytes_, options_);
@@ -427,9 +423,8 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
     const ByteRange all{0, bytes()};
     const CopyCosts costs = costs_at(*here, std::span(&all, 1));
     const std::lock_guard lock(mutex_);
-    for (const Open& open : slots_) {
-      if (!open.is_open) continue;
-      if (Result<void> noted = try_note_export(open); !noted) return noted.failure();
+    for (const Slot& lease : leases_.all()) {
+      if (Result<void> noted = try_note_export(lease); !noted) return noted.failure();
     }
     static_cast<void>(validity_.plan(0, bytes(), PlaceSet::max_places - 1, costs, runs));
     lost = in_flight_.only_lost(bytes());
