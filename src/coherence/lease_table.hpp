@@ -109,10 +109,10 @@ class LeaseTable {
   /// Frees a slot. Waiting threads have to be woken afterwards: see note_release().
   void release(std::uint32_t number) noexcept {
     clear_untracked_writer(slots_[number]);
-    release_tracked(number);
+    release_tracked(slots_[number], number);
   }
   /// release(), for a slot without an untracked writer.
-  void release_tracked(std::uint32_t number) noexcept;
+  void release_tracked(Slot& slot, std::uint32_t number) noexcept;
 
   // --- Conflicts
 
@@ -198,8 +198,8 @@ class LeaseTable {
   return number;
 }
 
-[[gnu::always_inline]] inline void LeaseTable::release_tracked(std::uint32_t number) noexcept {
-  Slot& slot = slots_[number];
+[[gnu::always_inline]] inline void LeaseTable::release_tracked(Slot& slot,
+                                                               std::uint32_t number) noexcept {
   slot.is_open = false;
   slot.next_free = std::exchange(first_free_, number + 1);
   --open_count_;

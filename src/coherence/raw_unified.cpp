@@ -39,76 +39,34 @@ Failure UnifiedCore::outside(std::size_t offset, std::size_t bytes, std::size_t 
 
 bool UnifiedCore::is_pinned() const noexcept {
   const std::lock_guard lock(mutex_);
-  const Memory& memory = memories_[host];
+  const Memory& memory = copies_.memory(host);
   return memory.storage && memory.storage->kind() == StorageKind::pinned;
 }
 
 bool UnifiedCore::has_copy(Place place) const noexcept {
   const std::lock_guard lock(mutex_);
-  const std::optional<unsigned> found = find(place);
-  return found && takes_part(*found);
-}
-
-BufferState UnifiedCore::state_of(PlaceSet valid) const noexcept {
-  if (valid.empty()) return BufferState::uninitialized;
-  PlaceSet devices;
-  for (unsigned place = 1; place < places_.size(); ++place) {
-    if (takes_part(place)) devices = devices.with(place);
-  }
-  const bool on_host = valid.has(host);
-  const PlaceSet on_devices = valid & devices;
-  if (on_host) {
-    if (devices.empty()) return BufferState::host_only;
-    if (on_devices.empty()) return BufferState::host_dirty;
-    return on_devices == devices ? BufferState::synchronized : BufferState::mixed;
-  }
-  return takes_part(host) ? BufferState::device_dirty : BufferState::device_only;
+  const std::optional<unsigned> found = copies_.find(place);
+  return found && copies_.has_copy(*found);
 }
 
 BufferState UnifiedCore::state(ByteRange range) const noexcept {
   const std::lock_guard lock(mutex_);
-  std::optional<BufferState> all;
-  validity_.visit(range.begin, std::min(range.end, bytes()),
-                  [&](std::size_t, std::size_t, PlaceSet valid) {
-                    const BufferState one = state_of(valid);
-                    all = !all || *all == one ? one : BufferState::mixed;
-                  });
-  return all.value_or(BufferState::uninitialized);
+  return copies_.state({range.begin, std::min(range.end, bytes())});
 }
 
 std::vector<Place> UnifiedCore::valid_places(ByteRange range) const {
   const std::lock_guard lock(mutex_);
-  std::vector<Place> found;
-  if (range.begin >= std::min(range.end, bytes())) return found;
-  const PlaceSet valid = validity_.valid_everywhere(range.begin, std::min(range.end, bytes()));
-  for (unsigned place = 0; place < places_.size(); ++place) {
-    if (valid.has(place)) found.push_back(places_[place].place);
-  }
-  return found;
+  return copies_.valid_places({range.begin, std::min(range.end, bytes())});
 }
 
 bool UnifiedCore::is_stale_on(ByteRange range, Place place) const noexcept {
   const std::lock_guard lock(mutex_);
-  const std::optional<unsigned> found = find(place);
-  bool is_stale = false;
-  validity_.visit(range.begin, std::min(range.end, bytes()),
-                  [&](std::size_t, std::size_t, PlaceSet valid) {
-                    is_stale |= !valid.empty() && (!found || !valid.has(*found));
-                  });
-  return is_stale;
+  return copies_.is_stale_on({range.begin, std::min(range.end, bytes())}, place);
 }
 
 std::vector<RawUnified::Interval> UnifiedCore::intervals(ByteRange range) const {
-  std::vector<RawUnified::Interval> all;
   const std::lock_guard lock(mutex_);
-  validity_.visit(range.begin, std::min(range.end, bytes()),
-                  [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-                    all.push_back({begin, end, {}});
-                    for (unsigned place = 0; place < places_.size(); ++place) {
-                      if (valid.has(place)) all.back().places.push_back(places_[place].place);
-                    }
-                  });
-  return all;
+  return copies_.intervals({range.begin, std::min(range.end, bytes())});
 }
 
 UnifiedStatistics UnifiedCore::statistics() const noexcept {
@@ -129,18 +87,18 @@ std::vector<Transfer> UnifiedCore::transfers() const {
 Result<void> UnifiedCore::check() const noexcept {
   const std::lock_guard lock(mutex_);
   PlaceSet existing;
-  for (unsigned place = 0; place < places_.size(); ++place) {
-    if (!takes_part(place)) continue;
+  for (unsigned place = 0; place < copies_.count(); ++place) {
+    if (!copies_.has_copy(place)) continue;
     const bool is_in_file = place == host && !spilled_.empty();
-    if (is_in_file != !memory_of(place).storage ||
-        (!is_in_file && !memory_of(place).storage->is_allocated())) {
+    if (is_in_file != !copies_.memory_of(place).storage ||
+        (!is_in_file && !copies_.memory_of(place).storage->is_allocated())) {
       return Failure(ErrorCode::violation, "a place of buffer '{tag}' takes part without memory.")
           .with("tag", options_.tag.name())
           .with("finding", "coherence");
     }
     existing = existing.with(place);
   }
-  return validity_.check(existing);
+  return copies_.directory().check(existing);
 }
 
 Failure no_pending_read(CallSite site) noexcept {

@@ -15,7 +15,7 @@ namespace tern {
 // --- Checksums of the host copy (UnifiedOptions::checked)
 
 const UnifiedCore::Memory* UnifiedCore::sealed_memory() const noexcept {
-  const Memory& memory = memories_[host];
+  const Memory& memory = copies_.memory(host);
   return memory.storage && memory.parts == PlaceSet::of(host) ? &memory : nullptr;
 }
 
@@ -28,7 +28,7 @@ void UnifiedCore::seal(std::uint32_t slot) noexcept {
   is_settled = is_settled && leases_.find_other(slot, [&](const Slot& other) {
     return is_write(other.access) && other.overlaps(range);
   }) == nullptr;
-  if (!is_settled || !validity_.is_valid(range.begin, range.end, host)) return;
+  if (!is_settled || !copies_.directory().is_valid(range.begin, range.end, host)) return;
   const StorageHandle storage = memory->storage;
   const std::byte* const first = memory->address;
   const CallSite site = lease.site;
@@ -92,7 +92,7 @@ bool UnifiedCore::is_guarded() const noexcept {
 
 void UnifiedCore::open_pages() noexcept {
   // Also if a device has begun to share the memory.
-  const Memory& memory = memories_[host];
+  const Memory& memory = copies_.memory(host);
   if (!memory.storage || memory.storage->resource()) return;
   if (auto* const pages = dynamic_cast<GuardedHeap*>(memory.storage->origin())) pages->open();
 }
@@ -102,10 +102,10 @@ void UnifiedCore::close_pages() noexcept {
   if (pages == nullptr) return;
   // Copies of the driver must not fault. If it is unknown whether they are done, the pages stay
   // accessible.
-  if (!memories_[host].storage->uses().try_wait(Access::discard)) return;
+  if (!copies_.memory(host).storage->uses().try_wait(Access::discard)) return;
   const std::lock_guard lock(mutex_);
   pages->begin_rules();
-  validity_.visit(0, bytes(), [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+  copies_.directory().visit(0, bytes(), [&](std::size_t begin, std::size_t end, PlaceSet valid) {
     if (valid.has(host)) pages->allow({begin, end}, GuardedHeap::Allowed::reading);
   });
   for (const Slot& lease : leases_.all()) {
@@ -143,20 +143,20 @@ Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept t
     leases_[hold.slot()].set_place(LeaseTable::all_memories);
     // An untracked writer may change its bytes at any time.
     if (leases_.has_untracked_writers()) return {};
-    validity_.visit(range.begin, range.end,
-                    [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-                      PlaceSet memories, places;
-                      for (; !valid.empty(); valid = valid.without(valid.first())) {
-                        const unsigned memory = places_[valid.first()].memory;
-                        if (memories.has(memory)) continue;
-                        memories = memories.with(memory);
-                        places = places.with(valid.first());
-                      }
-                      if (places.size() < 2) return;
-                      for (std::size_t at = begin; at < end; at += max_at_once) {
-                        pieces.push_back({{at, std::min(end, at + max_at_once)}, places});
-                      }
-                    });
+    copies_.directory().visit(range.begin, range.end,
+                              [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+                                PlaceSet memories, places;
+                                for (; !valid.empty(); valid = valid.without(valid.first())) {
+                                  const unsigned memory = copies_[valid.first()].memory;
+                                  if (memories.has(memory)) continue;
+                                  memories = memories.with(memory);
+                                  places = places.with(valid.first());
+                                }
+                                if (places.size() < 2) return;
+                                for (std::size_t at = begin; at < end; at += max_at_once) {
+                                  pieces.push_back({{at, std::min(end, at + max_at_once)}, places});
+                                }
+                              });
   }
   std::vector<std::byte> expected, actual;
   for (const Piece& piece : pieces) {
@@ -179,7 +179,7 @@ Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept t
       const auto differ = std::ranges::mismatch(expected, actual);
       if (differ.in1 == expected.end()) continue;
       const auto at = static_cast<std::size_t>(differ.in1 - expected.begin());
-      const std::lock_guard lock(mutex_);  // to read places_
+      const std::lock_guard lock(mutex_);  // to read copies_
       return Failure(ErrorCode::violation,
                      "byte {offset} of buffer '{tag}' is {a} on '{place_a}' and {b} on "
                      "'{place_b}', and should be the same: somebody wrote one of them without a "
@@ -190,8 +190,8 @@ Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept t
           .with("a", std::to_integer<std::uint64_t>(*differ.in1))
           .with("b", std::to_integer<std::uint64_t>(*differ.in2))
           .with("tag", options_.tag.name())
-          .with("place_a", name_of(first))
-          .with("place_b", name_of(others.first()));
+          .with("place_a", copies_.name_of(first))
+          .with("place_b", copies_.name_of(others.first()));
     }
   }
   return {};

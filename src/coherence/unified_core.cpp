@@ -9,7 +9,6 @@
 #include <new>
 #include <utility>
 
-#include "coherence/byte_ranges.hpp"
 #include "core/no_host_memory.hpp"
 #include "core/thread_number.hpp"
 #include "device/device_state.hpp"
@@ -38,20 +37,16 @@ UnifiedCore::UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, st
     : is_watched_(options.checked.value_or(false) || options.guard || options.compare),
       is_checked_(options.checked.value_or(false)),
       bytes_(bytes),
-      validity_(bytes),
+      copies_(bytes),
       shape_(std::move(shape)),
       number_(next_number()),
       options_(options),
       dtype_(dtype),
       element_bytes_(element_bytes) {
-  places_.reserve(2);
-  memories_.reserve(2);
-  places_.push_back({});
-  memories_.emplace_back();
   // If a device shares the host's memory, the host copy is memory of that device.
   const Device& device = options_.device;
   const Place place = !device.info().is_host && is_shared(device) ? device.place() : Place::host();
-  memories_[host].set_resident(
+  copies_.memory(host).set_resident(
       std::make_unique<Resident>(Residents::of(place), this, unsigned{host}));
 }
 
@@ -59,11 +54,11 @@ UnifiedCore::~UnifiedCore() {
   begin_transits();
   // Removed from all lists before anything is freed, so that a visitor finds a complete buffer or
   // none.
-  for (Memory& memory : memories_) {
+  for (Memory& memory : copies_.memories()) {
     if (memory.resident) memory.resident->leave();
   }
   forget_spilled();
-  for (Memory& memory : memories_) memory.storage = {};
+  for (Memory& memory : copies_.memories()) memory.storage = {};
   for (; !transits_.empty();) end_transit(transits_.first());
 }
 
@@ -152,30 +147,6 @@ void UnifiedCore::cancel(std::uint32_t slot) noexcept {
 
 // --- Opening
 
-std::optional<unsigned> UnifiedCore::find(Place place) const noexcept {
-  if (place.is_host()) return host;
-  const unsigned found = find_place(place.device_id());
-  if (found == PlaceSet::max_places) return std::nullopt;
-  return found;
-}
-
-void UnifiedCore::note_stream_use(Memory& memory, Access access) noexcept {
-  ++memory.stream_uses;
-  memory.is_write_clear = false;
-  if (is_write(access)) memory.is_read_clear = false;
-}
-
-void UnifiedCore::Memory::set(StorageHandle made) noexcept {
-  storage = std::move(made);
-  address = storage->first_byte();
-  device = storage->device().id();
-  wants_notes = storage->device().info().wants_notes;
-  // A pool may return memory that is still in flight.
-  is_read_clear = is_write_clear = false;
-  ++stream_uses;
-  deferred_use = {};
-}
-
 bool UnifiedCore::is_ready_at(unsigned place, const Memory& memory, ByteRange range,
                               Access access) noexcept {
   // A transfer may change the directory, and an untracked writer may change bytes, at any time.
@@ -185,25 +156,19 @@ bool UnifiedCore::is_ready_at(unsigned place, const Memory& memory, ByteRange ra
   }
   if (place == host && !spilled_.empty()) return false;
   if (access == Access::read) [[likely]]
-    return validity_.is_valid(range.begin, range.end, place);
-  if (validity_.is_only(range.begin, range.end, place)) return true;
-  if (access == Access::read_write && !validity_.is_valid(range.begin, range.end, place)) {
+    return copies_.directory().is_valid(range.begin, range.end, place);
+  if (copies_.directory().is_only(range.begin, range.end, place)) return true;
+  if (access == Access::read_write &&
+      !copies_.directory().is_valid(range.begin, range.end, place)) {
     return false;
   }
-  return validity_.size() < max_intervals && make_room();
-}
-
-void UnifiedCore::note_write(unsigned place, ByteRange range, Access access) noexcept {
-  // If the write changes nothing, is_ready_at() has not reserved room for it.
-  if (is_write(access) && !validity_.is_only(range.begin, range.end, place)) {
-    validity_.apply(access, range.begin, range.end, place);
-  }
+  return copies_.directory().size() < max_intervals && copies_.make_room();
 }
 
 UnifiedCore::Opened UnifiedCore::open_host_no_wait(ByteRange range, Access access,
                                                    const CallSite& site) noexcept {
   const std::lock_guard lock(mutex_);
-  Memory& memory = memories_[host];
+  Memory& memory = copies_.memory(host);
   if (range.end > bytes() || range.begin == range.end ||
       leases_.conflict(range, access) != nullptr || !is_ready_at(host, memory, range, access)) {
     return {};
@@ -213,7 +178,7 @@ UnifiedCore::Opened UnifiedCore::open_host_no_wait(ByteRange range, Access acces
   if (!is_clear || memory.wants_notes) return {};
   const std::uint32_t slot = leases_.open({range, access, Kind::lease, host, {}}, site);
   if (slot == LeaseTable::no_lease) return {};
-  note_write(host, range, access);
+  copies_.note_write(host, range, access);
   memory.touch();
   return {memory.address + range.begin, slot};
 }
@@ -223,12 +188,12 @@ UnifiedCore::Opened UnifiedCore::open_device_no_wait(ByteRange range, Access acc
                                                      const CallSite& site) noexcept {
   if (!stream.is_usable()) return {};
   const std::lock_guard lock(mutex_);
-  const unsigned place = find_place(stream.device_id());
+  const unsigned place = copies_.find(stream.device_id());
   if (place == PlaceSet::max_places || range.end > bytes() || range.begin == range.end ||
       leases_.conflict(range, access) != nullptr) {
     return {};
   }
-  Memory& memory = memory_of(place);
+  Memory& memory = copies_.memory_of(place);
   if (!is_ready_at(place, memory, range, access)) return {};
   const bool is_deferred =
       memory.deferred_use == stream.id() && (memory.deferred_use_writes || !is_write(access));
@@ -245,10 +210,10 @@ UnifiedCore::Opened UnifiedCore::open_device_no_wait(ByteRange range, Access acc
   } else {
     lease.ticket = ticket;
     lease.has_use = true;
-    note_stream_use(memory, access);
+    memory.note_stream_use(access);
     lease.stream_uses = memory.stream_uses;
   }
-  note_write(place, range, access);
+  copies_.note_write(place, range, access);
   memory.touch();
   return {memory.address + range.begin, slot};
 }
@@ -284,7 +249,7 @@ void UnifiedCore::begin_export(std::uint32_t slot) noexcept {
 
 RawLease UnifiedCore::make_lease(std::uint32_t slot) noexcept {
   const Slot& lease = leases_[slot];
-  Memory& memory = memory_of(lease.place);
+  Memory& memory = copies_.memory_of(lease.place);
   memory.touch();
   return lease_of({memory.address + lease.range.begin, slot}, lease.range, lease.access);
 }
@@ -304,7 +269,7 @@ Result<RawLease> UnifiedCore::try_open(const Wanted& wanted) noexcept {
       return outside(range.begin, range.end - range.begin, bytes_, site);
     }
     if (range.begin == range.end) return RawLease();
-    if (!is_host) place = find_place(stream.device_id());
+    if (!is_host) place = copies_.find(stream.device_id());
   }
   if (Result<void> sound = check_before_access(range, site); !sound) return sound.failure();
   return wait.is_never() ? try_open_once(wanted, place) : try_open_with_time(wanted, place);
@@ -354,7 +319,8 @@ Result<void> UnifiedCore::check_written(ByteRange range, Access access,
                                         CallSite site) const noexcept {
   if (!needs_old_bytes(access)) return {};
   const std::lock_guard lock(mutex_);
-  if (const ByteRange lost = in_flight_.first_lost(range, validity_); lost.begin != lost.end) {
+  if (const ByteRange lost = copies_.in_flight().first_lost(range, copies_.directory());
+      lost.begin != lost.end) {
     return Failure(ErrorCode::never_written,
                    "bytes {begin} to {end} of buffer '{tag}' were lost with a device, and not "
                    "written since. Write them first, without reading them.",
@@ -364,7 +330,7 @@ Result<void> UnifiedCore::check_written(ByteRange range, Access access,
         .with("tag", options_.tag.name());
   }
   if (access != Access::read) return {};
-  const ByteRange gap = validity_.first_unwritten(range.begin, range.end);
+  const ByteRange gap = copies_.directory().first_unwritten(range.begin, range.end);
   if (gap.begin == gap.end) return {};
   return Failure(ErrorCode::never_written,
                  "bytes {begin} to {end} of buffer '{tag}' were never written. Write them first.",
@@ -404,9 +370,9 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
     return begun.failure();
   }
   const std::lock_guard lock(mutex_);
-  Memory& memory = memory_of(*place);
+  Memory& memory = copies_.memory_of(*place);
   // Nothing was submitted yet, so the use can still be cancelled.
-  if (is_write(access) && !make_room()) {
+  if (is_write(access) && !copies_.make_room()) {
     memory.storage->uses().cancel(ticket);
     return no_host_memory("the directory of a unified buffer", site);
   }
@@ -414,10 +380,10 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
   lease.set_place(*place);
   lease.ticket = ticket;
   lease.has_use = true;
-  note_stream_use(memory, access);
+  memory.note_stream_use(access);
   lease.stream_uses = memory.stream_uses;
-  if (is_write(access)) validity_.apply(access, range.begin, range.end, *place);
-  lease.is_unlisted = !validity_.is_valid(range.begin, range.end, *place);
+  if (is_write(access)) copies_.directory().apply(access, range.begin, range.end, *place);
+  lease.is_unlisted = !copies_.directory().is_valid(range.begin, range.end, *place);
   copy.keep();
   if (kind == Kind::exported && is_write(access)) begin_export(slot);
   return make_lease(slot);
@@ -437,16 +403,16 @@ Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallS
   std::size_t count = 0;
   {
     const std::lock_guard lock(mutex_);
-    own = memory_of(host).storage;
-    for (unsigned place = 1; place < places_.size(); ++place) {
+    own = copies_.memory_of(host).storage;
+    for (unsigned place = 1; place < copies_.count(); ++place) {
       // Bytes that the host has are not copied.
       ByteRange there;
-      validity_.visit(range.begin, range.end,
-                      [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-                        if (!valid.has(place) || valid.has(host)) return;
-                        there = {there.end == 0 ? begin : there.begin, end};
-                      });
-      const StorageHandle& storage = memory_of(place).storage;
+      copies_.directory().visit(range.begin, range.end,
+                                [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+                                  if (!valid.has(place) || valid.has(host)) return;
+                                  there = {there.end == 0 ? begin : there.begin, end};
+                                });
+      const StorageHandle& storage = copies_.memory_of(place).storage;
       if (there.end != 0 && storage != own) sources[count++] = {storage, place, there};
     }
   }
@@ -460,7 +426,7 @@ Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallS
     if (ready.failure().code() == ErrorCode::device_lost) {
       // Bytes that other places have too are copied from there.
       lost = lost.with(source.place);
-      what = only_in(lost, range);
+      what = copies_.only_in(lost, range);
       if (what.begin == what.end) continue;
     }
     return sync_failed(source.place, host, what, ready.failure(), site);
@@ -495,7 +461,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
   bool is_new = false;
   {
     const TransferLock mover(*this);
-    is_new = !takes_part(host);
+    is_new = !copies_.has_copy(host);
     NewCopy copy(*this, host, slot);
     if (Result<void> there = try_ensure(host, {}, site); !there) return there.failure();
     if (Result<void> sound = try_reconcile(host, {}, slot, site); !sound) return sound.failure();
@@ -508,7 +474,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
     // Set under the transfer lock, so that the next transfer knows it before this call has waited.
     const std::lock_guard lock(mutex_);
     leases_[slot].is_unlisted =
-        !is_write(access) && !validity_.is_valid(range.begin, range.end, host);
+        !is_write(access) && !copies_.directory().is_valid(range.begin, range.end, host);
     copy.keep();
   }
   if (is_write(access)) seal_.forget(range);
@@ -534,7 +500,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   bool is_clear = false;
   {
     const std::lock_guard lock(mutex_);
-    Memory& memory = memory_of(host);
+    Memory& memory = copies_.memory_of(host);
     storage = memory.storage;
     stream_uses = memory.stream_uses;
     is_clear = is_write(access) ? memory.is_write_clear : memory.is_read_clear;
@@ -561,24 +527,24 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   if (leases_[slot].is_missing) {
     return not_completed(PlaceSet::max_places, host, range, Failure(ErrorCode::device_lost), site);
   }
-  if (is_write(access) && !make_room())
+  if (is_write(access) && !copies_.make_room())
     return no_host_memory("the directory of a unified buffer", site);
-  Memory& own = memory_of(host);
-  in_flight_.note_arrived(stream_uses, validity_);
+  Memory& own = copies_.memory_of(host);
+  copies_.note_arrived(stream_uses);
   // If a stream has begun another use meanwhile, the next access of the host has to wait again.
   if (own.stream_uses == stream_uses) {
     own.is_read_clear = true;
     if (is_write(access)) own.is_write_clear = true;
   }
   if (is_checked_ && is_write(access)) {
-    validity_.visit(
+    copies_.directory().visit(
         range.begin, range.end, [&](std::size_t begin, std::size_t end, PlaceSet valid) {
           if (access == Access::discard || valid.empty()) {
             std::fill_n(address + (begin - range.begin), end - begin, std::byte{poison});
           }
         });
   }
-  if (is_write(access)) validity_.apply(access, range.begin, range.end, host);
+  if (is_write(access)) copies_.directory().apply(access, range.begin, range.end, host);
   leases_[slot].place = host;
   return {};
 }
@@ -596,16 +562,16 @@ Result<void> UnifiedCore::try_wait_host_copy(Storage& own, Access access) noexce
 
 Failure UnifiedCore::tell_not_arrived(Storage& storage, ByteRange range, const Failure& cause,
                                       CallSite site) noexcept {
-  // A call that holds the transfer lock may have recorded copies that are not in in_flight_ yet. If
-  // their marks were forgotten, they would count as arrived. So marks are forgotten only with the
-  // transfer lock; without it, the next access finds the lost device again.
+  // A call that holds the transfer lock may have recorded copies that are not listed as in flight
+  // yet. If their marks were forgotten, they would count as arrived. So marks are forgotten only
+  // with the transfer lock; without it, the next access finds the lost device again.
   const std::unique_lock turn(transfer_mutex_, std::try_to_lock);
   // Devices are queried without mutex_.
   std::array<Device, PlaceSet::max_places> devices;
   unsigned count = 0;
   {
     const std::lock_guard lock(mutex_);
-    for (const PlaceEntry& place : places_) devices[count++] = place.device;
+    for (; count < copies_.count(); ++count) devices[count] = copies_[count].device;
   }
   PlaceSet alive;
   for (unsigned place = host + 1; place < count; ++place) {
@@ -625,7 +591,7 @@ Result<void> UnifiedCore::try_wait_without_lost(Storage& storage, ByteRange rang
   bool is_concerned = cause.code() != ErrorCode::device_lost;
   if (!is_concerned) {
     const std::lock_guard lock(mutex_);
-    is_concerned = in_flight_.touches(range);
+    is_concerned = copies_.in_flight().touches(range);
   }
   const Failure told = tell_not_arrived(storage, range, cause, site);
   if (is_concerned || !storage.uses().try_wait(access)) return told;
@@ -634,8 +600,7 @@ Result<void> UnifiedCore::try_wait_without_lost(Storage& storage, ByteRange rang
 
 Failure UnifiedCore::not_arrived(ByteRange range, PlaceSet alive, const Failure& cause,
                                  CallSite site) noexcept {
-  const unsigned source = in_flight_.source_of(range);
-  const PlaceSet own = memories_[host].parts;  // the host, and devices that share its memory
+  const unsigned source = copies_.in_flight().source_of(range);
   const InFlightBytes::Outage outage{cause.code() == ErrorCode::device_lost, alive};
   const auto tell_readers = [&](ByteRange what) {
     for (Slot& lease : leases_.all()) {
@@ -643,54 +608,21 @@ Failure UnifiedCore::not_arrived(ByteRange range, PlaceSet alive, const Failure&
       (outage.is_device_lost ? lease.is_missing : lease.is_unlisted) = true;
     }
   };
-  in_flight_.drop_failed(outage, [&](ByteRange one) {
-    for (PlaceSet rest = own; !rest.empty(); rest = rest.without(rest.first())) {
-      if (make_room()) validity_.remove_copy(one.begin, one.end, rest.first());
-    }
-    tell_readers(one);
-  });
-  if (!outage.is_device_lost) {
-    // Bytes that nobody else has may still arrive. The next access waits for them again.
-    return not_completed(source, host, range, cause, site);
-  }
-  ByteRange lost;
-  std::size_t lost_bytes = 0;
-  unsigned lost_with = source;
-  in_flight_.mark_lost(outage, [&](const InFlightBytes::Entry& entry) {
-    const ByteRange& one = entry.range;
-    tell_readers(one);
-    // A visit must not change the directory, so each pass finds the next lost range and then
-    // forgets it.
-    for (std::size_t at = one.begin; at < one.end && make_room();) {
-      ByteRange next{one.end, one.end};
-      validity_.visit(at, one.end, [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-        if (valid.empty() || (valid & own) != valid) return;
-        if (next.begin == one.end) next = {begin, end};
-      });
-      validity_.forget(next.begin, next.end);
-      if (!is_empty(next)) {
-        lost_with = lost_bytes == 0 || lost_with == entry.source ? entry.source
-                                                                 : InFlightBytes::several_sources;
-        lost = lost_bytes == 0 ? next : hull(lost, next);
-      }
-      lost_bytes += next.end - next.begin;
-      at = next.end;
-    }
-  });
-  if (lost_bytes == 0) return not_completed(source, host, range, cause, site);
+  const CopySet::Loss loss = copies_.drop_not_arrived(outage, tell_readers);
+  if (loss.bytes == 0) return not_completed(source, host, range, cause, site);
   return Failure(
              ErrorCode::sync_failed,
              "{lost} of bytes {begin} to {end} of buffer '{tag}' are lost: they were on their way "
              "to the host when their copy on '{a}' had to go, and did not arrive ({cause}). "
              "They count as never written; write them again.",
              site)
-      .with("begin", lost.begin)
-      .with("end", lost.end)
-      .with_bytes("lost", lost_bytes)
+      .with("begin", loss.range.begin)
+      .with("end", loss.range.end)
+      .with_bytes("lost", loss.bytes)
       .with("cause_code", static_cast<std::uint64_t>(cause.code()))
       .with("direction", "to the host")
       .with("tag", options_.tag.name())
-      .with("a", name_of(lost_with))
+      .with("a", copies_.name_of(loss.source))
       .with("cause", name(cause.code()));
 }
 
@@ -708,7 +640,7 @@ Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexc
 // --- Closing
 
 [[gnu::noinline]] void UnifiedCore::end_use(Slot& lease) noexcept {
-  Memory& memory = memory_of(lease.place);
+  Memory& memory = copies_.memory_of(lease.place);
   // If no other use began meanwhile and nobody inspects the record, the use is deferred: later work
   // of the stream counts as the same use.
   const bool is_alone = memory.stream_uses == lease.stream_uses && transfer_locks_ == 0 &&
@@ -716,7 +648,7 @@ Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexc
   memory.deferred_use = {};
   const Mark mark = lease.stream.next_mark();
   memory.storage->uses().end(lease.ticket, lease.stream, is_alone ? Mark{} : mark, lease.access);
-  note_stream_use(memory, lease.access);
+  memory.note_stream_use(lease.access);
   if (is_alone && mark) {
     memory.deferred_use = lease.stream.id();
     memory.deferred_use_writes = is_write(lease.access);
@@ -727,8 +659,8 @@ Result<void> UnifiedCore::try_wait_host(std::uint32_t slot, CallSite site) noexc
 [[gnu::noinline]] void UnifiedCore::after_write(std::uint32_t slot, std::size_t kept) noexcept {
   Slot& lease = leases_[slot];
   const ByteRange range = lease.range;
-  if (lease.access == Access::discard && kept < range.end - range.begin && make_room()) {
-    validity_.forget(range.begin + kept, range.end);
+  if (lease.access == Access::discard && kept < range.end - range.begin && copies_.make_room()) {
+    copies_.directory().forget(range.begin + kept, range.end);
   }
   spread(slot);
 }
@@ -760,12 +692,12 @@ void UnifiedCore::spread(std::uint32_t slot) noexcept {
 }
 
 [[gnu::noinline]] bool UnifiedCore::try_end_late(Slot& lease) noexcept {
-  Memory& memory = memory_of(lease.place);
+  Memory& memory = copies_.memory_of(lease.place);
   // The stream may have ended before the lease. Its work until then still has to be recorded.
   const Result<void> noted =
       memory.storage->uses().try_note(lease.stream, last_mark(lease.stream), lease.access);
   memory.deferred_use = {};
-  note_stream_use(memory, lease.access);
+  memory.note_stream_use(lease.access);
   return static_cast<bool>(noted);
 }
 
@@ -776,7 +708,7 @@ void UnifiedCore::close(std::uint32_t slot, std::size_t kept) noexcept {
   if (lease.has_use) {
     end_use(lease);
   } else if (lease.is_deferred) {
-    const Memory& memory = memory_of(lease.place);
+    const Memory& memory = copies_.memory_of(lease.place);
     const StreamRef stream = DeviceState::load_words(lease.stream);
     if (memory.deferred_use == stream.id() &&
         (memory.deferred_use_writes || !is_write(lease.access))) [[likely]] {
@@ -813,7 +745,7 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
       // Readers in other places must find the writes in the record. The first read of this lease
       // comes after them.
       MarkSet waits;
-      UseRecord& uses = memory_of(lease.place).storage->uses();
+      UseRecord& uses = copies_.memory_of(lease.place).storage->uses();
       Result<UseRecord::Ticket> ticket =
           uses.try_begin(lease.stream, Access::read, waits, UseRecord::Turn::none, site);
       if (!ticket) return ticket.failure();
@@ -829,11 +761,11 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
       } else {
         uses.end(lease.ticket, lease.stream, lease.stream.next_mark(), lease.access);
       }
-      memory_of(lease.place).deferred_use = {};
+      copies_.memory_of(lease.place).deferred_use = {};
       lease.is_deferred = false;
       lease.has_use = true;
       lease.ticket = *ticket;
-      note_stream_use(memory_of(lease.place), lease.access);
+      copies_.memory_of(lease.place).note_stream_use(lease.access);
       lease.stream_uses = 0;
     }
     leases_.clear_untracked_writer(lease);

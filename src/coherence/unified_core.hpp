@@ -1,14 +1,11 @@
 // A UnifiedCore is the shared state of one unified buffer. All handles, views and leases of the
 // buffer refer to it.
 //
-// The state has four parts:
-// - places_ and memories_. A place is the host or a device, and has a number; the host is 0. A
-//   memory is the storage of a copy. Memory i belongs to place i, but a device that shares the
-//   host's memory uses memory 0 instead of its own. A place takes part while it has a copy
-//   (Memory::parts). Places are added and never removed.
-// - validity_, the directory: for each byte, the places in which the byte is up to date.
-// - leases_: the open leases, and the claims of calls that are in progress.
-// - in_flight_ and spilled_: bytes of the host copy that are in flight, or in a spill file.
+// The state has three parts:
+// - copies_: the places and memories of the buffer, and the directory of up-to-date bytes
+// (CopySet).
+// - leases_: the open leases, and the claims of calls that are in progress (LeaseTable).
+// - spilled_: bytes of the host copy that are in a spill file.
 //
 // An access runs in these steps:
 // 1. It claims its byte range in a slot (try_claim_range). From then on, conflicting accesses fail
@@ -30,7 +27,7 @@
 // - mutex_ is a spin lock that guards all members. It is held for a few instructions, and no device
 //   is called under it.
 // - transfer_mutex_ is held while memory is allocated or bytes are moved. Its holder takes mutex_
-//   to read and to change members. places_ and memories_ change only under both locks, so either
+//   to read and to change members. Places and storages change only under both locks, so either
 //   lock is enough to read them.
 //
 // The lock order is: transfer_mutex_, then the turn and the list of a place (residents.hpp), then
@@ -57,8 +54,8 @@
 #include <utility>
 #include <vector>
 
+#include "coherence/copy_set.hpp"
 #include "coherence/host_seal.hpp"
-#include "coherence/in_flight_bytes.hpp"
 #include "coherence/lease_table.hpp"
 #include "coherence/residents.hpp"
 #include "core/thread_number.hpp"
@@ -74,7 +71,7 @@ class GuardedHeap;
 
 class UnifiedCore final : public LaunchMemory {
  public:
-  static constexpr unsigned host = 0;
+  static constexpr unsigned host = CopySet::host;
   /// The range of a claim on the whole buffer, whatever its size. Such a claim prevents a resize.
   static constexpr ByteRange everything{0, ~std::size_t{0}};
   /// Pinned::prefer page-locks host copies from this size on.
@@ -263,56 +260,7 @@ class UnifiedCore final : public LaunchMemory {
                                 CallSite site) const noexcept;
 
  private:
-  /// A place: the host, or a device that has used the buffer.
-  struct PlaceEntry {
-    DeviceId id = {};  // empty for the host
-    /// Its own number, or that of the host if the device shares the host's memory.
-    unsigned memory = 0;
-    Device device = {};
-    Place place = {};
-  };
-  /// The storage of a copy, and what the fast path needs to know about it.
-  struct Memory {
-    StorageHandle storage;
-    PlaceSet parts = {};  // the places that use this storage as their copy
-    // The next three members do not change while there is a storage.
-    std::byte* address = nullptr;
-    DeviceId device = {};
-    bool wants_notes = false;
-    bool deferred_use_writes = false;  // see `deferred_use`
-    /// Whether the host may read, and write, without waiting for a stream.
-    bool is_read_clear = true, is_write_clear = true;
-    /// The number of uses by streams so far. It tells a thread that has waited whether another use
-    /// began meanwhile.
-    std::uint64_t stream_uses = 0;
-    /// The stream of the deferred use, if there is one. When a device lease closes and no other use
-    /// of the memory began meanwhile, its use is recorded without a mark: it covers whatever the
-    /// stream submits later, so further leases of that stream need no record at all. Any code that
-    /// inspects the UseRecord clears this member first (see FastPathBlocker), because inspecting
-    /// resolves the deferred use to a mark. A lease that is open at that moment records its use
-    /// when it closes (try_end_late).
-    StreamId deferred_use = {};
-    /// The clock of the place, and its value at the last use of this memory. See Residents.
-    const std::atomic<std::uint64_t>* clock = nullptr;
-    std::uint64_t last_use = 0;
-    /// The entry in the list of the place. It is null if the place shares the memory of another
-    /// place.
-    std::unique_ptr<Resident> resident = {};
-
-    /// Sets a new storage. The host has to wait before it uses the memory, because a pool may
-    /// return memory that is in flight.
-    void set(StorageHandle made) noexcept;
-    void set_resident(std::unique_ptr<Resident> made) noexcept {
-      resident = std::move(made);
-      clock = resident ? &resident->where().now() : nullptr;
-    }
-    /// Records that the memory is in use now.
-    [[gnu::always_inline]] void touch() noexcept {
-      if (last_use == clock->load(std::memory_order_relaxed)) return;
-      resident->touch();
-      last_use = resident->last_use();
-    }
-  };
+  using Memory = CopySet::Memory;
   using Slot = LeaseTable::Slot;
   /// Blocks the fast path while it lives, and clears Memory::deferred_use, so that a UseRecord may
   /// be inspected.
@@ -329,18 +277,11 @@ class UnifiedCore final : public LaunchMemory {
 
   // --- The caller holds mutex_
 
-  /// Reserves room in the directory for changes to that many ranges, and for the changes promised
-  /// to launches. Returns false if the host has no memory.
-  [[nodiscard]] bool make_room(std::size_t ranges = 1) noexcept {
-    return validity_.make_room(ranges + promised_);
-  }
   /// Returns whether the fastest path applies, apart from the state of the stream's uses.
   [[nodiscard]] bool is_simple(ByteRange range, Access access, const Memory& memory,
                                unsigned place) const noexcept;
   /// Deletes the core. Not inlined, to keep the fast path short.
   static void end(UnifiedCore* core) noexcept;
-  /// Records the write of a fast-path lease in the directory, unless it changes nothing.
-  void note_write(unsigned place, ByteRange range, Access access) noexcept;
   /// Makes a granted write lease an exported one, and wakes threads that want to read. Releases
   /// mutex_ and takes it again.
   void begin_export(std::uint32_t slot) noexcept;
@@ -349,19 +290,6 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] static bool begin_without_waits(Memory& memory, Access access, StreamRef stream,
                                                 UseRecord::Ticket& ticket,
                                                 const CallSite& site) noexcept;
-  /// Returns PlaceSet::max_places if the device is not a place of this buffer.
-  [[nodiscard]] unsigned find_place(DeviceId device) const noexcept;
-  [[nodiscard]] std::optional<unsigned> find(Place place) const noexcept;
-  [[nodiscard]] Memory& memory_of(unsigned place) noexcept {
-    return memories_[places_[place].memory];
-  }
-  [[nodiscard]] const Memory& memory_of(unsigned place) const noexcept {
-    return memories_[places_[place].memory];
-  }
-  /// Returns whether the place has a copy.
-  [[nodiscard]] bool takes_part(unsigned place) const noexcept {
-    return memory_of(place).parts.has(place);
-  }
   /// Returns whether a byte of the range is in the spill file and up to date in none of the places
   /// `has`.
   [[nodiscard]] bool needs_spilled(ByteRange range, PlaceSet has) const noexcept;
@@ -371,9 +299,6 @@ class UnifiedCore final : public LaunchMemory {
   /// access to `range`.
   [[nodiscard]] Failure not_arrived(ByteRange range, PlaceSet alive, const Failure& cause,
                                     CallSite site) noexcept;
-  /// Returns the smallest range around all bytes of `range` that are up to date in these places and
-  /// nowhere else.
-  [[nodiscard]] ByteRange only_in(PlaceSet places, ByteRange range) const noexcept;
   /// Ends the use of a device lease that closes. The use is deferred if no other use began
   /// meanwhile.
   void end_use(Slot& lease) noexcept;
@@ -387,12 +312,9 @@ class UnifiedCore final : public LaunchMemory {
   /// overwrites the stale copies with poison. The slot is a read lease from here on. Releases
   /// mutex_ and takes it again.
   void spread(std::uint32_t slot) noexcept;
-  /// Counts a use by a stream, after which the host has to wait again.
-  static void note_stream_use(Memory& memory, Access access) noexcept;
   /// Returns whether the access needs no transfer, and the directory has room for its change.
   [[nodiscard]] bool is_ready_at(unsigned place, const Memory& memory, ByteRange range,
                                  Access access) noexcept;
-  [[nodiscard]] BufferState state_of(PlaceSet valid) const noexcept;
   /// Like evictability(), for a caller that has itself increased transfer_locks_ by
   /// `own_transfer_locks`.
   [[nodiscard]] Evictability evictability_of(unsigned memory,
@@ -548,10 +470,8 @@ class UnifiedCore final : public LaunchMemory {
   /// Reduces the number of intervals if the directory has too many and no other lease is open.
   [[nodiscard]] Result<void> try_reconcile(unsigned place, StreamRef stream, std::uint32_t own,
                                            CallSite site) noexcept;
-  /// Returns the cost of copying to the place from each other place.
-  [[nodiscard]] CopyCosts costs_at(unsigned place) const noexcept;
-  /// Like above, for these ranges: a lost device is used only for bytes that nobody else has.
-  /// Queries a device only if there is a choice and it would be chosen.
+  /// Returns the costs of copying these ranges to the place. A lost device is used only for bytes
+  /// that nobody else has. Queries a device only if there is a choice and it would be chosen.
   [[nodiscard]] CopyCosts costs_at(unsigned place,
                                    std::span<const ByteRange> wanted) const noexcept;
   /// Checked mode: overwrites the bytes of the range that are stale in this memory with poison;
@@ -585,11 +505,9 @@ class UnifiedCore final : public LaunchMemory {
   /// Frees the copy of a place that has no up-to-date bytes, unless a lease other than `own` uses
   /// it.
   void leave_unused(unsigned place, std::uint32_t own) noexcept;
-  /// Ends the part that a place takes in its memory. Returns the storage if no other place uses it;
-  /// the caller releases the storage without the lock. The caller also holds mutex_.
+  /// CopySet::leave(), which also forgets checksums. The caller also holds mutex_.
   [[nodiscard]] StorageHandle leave(unsigned place) noexcept;
-  /// Returns the parts of the range whose set of up-to-date places satisfies `fits`. Throws
-  /// std::bad_alloc.
+  /// CopySet::ranges_where(), for a caller that does not hold mutex_. Throws std::bad_alloc.
   template <class Fits>
   [[nodiscard]] std::vector<ByteRange> ranges_where(ByteRange range, Fits fits) const;
   /// Writes a value to all of these places, which have the old value. If it fails, every place that
@@ -603,7 +521,7 @@ class UnifiedCore final : public LaunchMemory {
                                           TransferReason reason = TransferReason::element) noexcept;
 
   /// Returns the failure of a copy. If the source device is lost, says that the bytes only it had
-  /// are lost. Either lock is enough, to read places_.
+  /// are lost. Either lock is enough, to read copies_.
   [[nodiscard]] Failure sync_failed(unsigned from, unsigned to, ByteRange range,
                                     const Failure& cause, CallSite site) const noexcept;
   /// Returns the failure of a copy that was queued. Other places may still have the bytes.
@@ -612,7 +530,6 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Failure copy_failed(const char* sentence, unsigned from, unsigned to,
                                     ByteRange range, const Failure& cause,
                                     CallSite site) const noexcept;
-  [[nodiscard]] std::string_view name_of(unsigned place) const noexcept;
   /// Wakes all accesses that wait for a conflicting lease. The caller holds mutex_, which is
   /// released and taken again.
   void notify() noexcept;
@@ -622,18 +539,15 @@ class UnifiedCore final : public LaunchMemory {
   // Whether any of checked, guard or compare is on. These buffers never use the fast path.
   const bool is_watched_;
   const bool is_checked_;
+  std::atomic<std::size_t> bytes_;  // guarded by mutex_; may also be read without it
   // Guarded by mutex_, as are all members below unless their comment says otherwise. The core lives
   // while it has references (shares_) or open leases.
   std::uint32_t shares_ = 1;
   /// Calls that move bytes, wait to move bytes, or inspect a UseRecord.
   std::uint32_t transfer_locks_ = 0;
-  std::atomic<std::size_t> bytes_;  // may also be read without the lock
   LeaseTable leases_;
-  std::vector<Memory> memories_;
-  std::vector<PlaceEntry> places_;
   std::optional<unsigned> write_through_ = {};
-  Validity validity_;
-  std::uint32_t promised_ = 0;  // directory changes that launches in progress will make
+  CopySet copies_;
   Shape shape_;
   PlaceSet kept_ = {};  // places whose copies are excluded from eviction
   UnifiedStatistics statistics_;
@@ -646,7 +560,6 @@ class UnifiedCore final : public LaunchMemory {
   const UnifiedOptions options_;
   const DType dtype_;
   const std::size_t element_bytes_;
-  InFlightBytes in_flight_;
   /// A range of the host copy that is in the spill file. While there are any, the host copy has no
   /// memory. Changes under both locks.
   struct Spilled {
@@ -663,30 +576,14 @@ class UnifiedCore final : public LaunchMemory {
   ReleaseSignal released_;
 };
 
-[[gnu::always_inline]] inline unsigned UnifiedCore::find_place(DeviceId device) const noexcept {
-  for (unsigned place = 1; place < places_.size(); ++place) {
-    if (places_[place].id == device) return place;
-  }
-  return PlaceSet::max_places;
-}
-
 inline ByteRange RawUnified::range() const noexcept {
   return {offset_, offset_ + (bytes_ != whole ? bytes_ : core_->bytes())};
 }
 
 template <class Fits>
 std::vector<ByteRange> UnifiedCore::ranges_where(ByteRange range, Fits fits) const {
-  std::vector<ByteRange> found;
   const std::lock_guard lock(mutex_);
-  validity_.visit(range.begin, range.end, [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-    if (!fits(valid)) return;
-    if (!found.empty() && found.back().end == begin) {
-      found.back().end = end;
-    } else {
-      found.push_back({begin, end});
-    }
-  });
-  return found;
+  return copies_.ranges_where(range, fits);
 }
 
 class UnifiedCore::FastPathBlocker {
@@ -694,7 +591,7 @@ class UnifiedCore::FastPathBlocker {
   explicit FastPathBlocker(UnifiedCore& core) noexcept : core_(core) {
     const std::lock_guard lock(core_.mutex_);
     ++core_.transfer_locks_;
-    for (Memory& memory : core_.memories_) memory.deferred_use = {};
+    core_.copies_.clear_deferred_uses();
   }
   FastPathBlocker(const FastPathBlocker&) = delete;
   FastPathBlocker& operator=(const FastPathBlocker&) = delete;
@@ -733,7 +630,7 @@ class UnifiedCore::TransferLock {
 class UnifiedCore::NewCopy {
  public:
   NewCopy(UnifiedCore& core, unsigned place, std::uint32_t own) noexcept
-      : core_(core), place_(place), own_(own), is_new_(!core.takes_part(place)) {}
+      : core_(core), place_(place), own_(own), is_new_(!core.copies_.has_copy(place)) {}
   NewCopy(const NewCopy&) = delete;
   NewCopy& operator=(const NewCopy&) = delete;
   ~NewCopy() {

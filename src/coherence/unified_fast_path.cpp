@@ -39,7 +39,7 @@ void promise_next_mark(StreamRef stream) noexcept {
   if ((transfer_locks_ | leases_.count()) != 0 || is_watched_ || !leases_.has_free_slot())
     return false;
   if (range.end > bytes() || range.begin >= range.end || !memory.parts.has(place)) return false;
-  const PlaceSet there = validity_.uniform();
+  const PlaceSet there = copies_.directory().uniform();
   return access == Access::read ? there.has(place)
                                 : access == Access::read_write && there == PlaceSet::of(place);
 }
@@ -48,7 +48,7 @@ void promise_next_mark(StreamRef stream) noexcept {
     ByteRange range, Access access, const CallSite& site) noexcept {
   const std::uint64_t thread = thread_number;
   if (thread == 0 || !mutex_.try_lock()) return {};
-  Memory& memory = memories_[host];
+  Memory& memory = copies_.memory(host);
   const bool is_clear = access == Access::read ? memory.is_read_clear : memory.is_write_clear;
   Opened opened;
   if (is_simple(range, access, memory, host) && is_clear && !memory.wants_notes && spilled_.empty())
@@ -66,9 +66,9 @@ void promise_next_mark(StreamRef stream) noexcept {
   const std::uint64_t thread = thread_number;
   if (thread == 0 || !is_usable(stream) || !mutex_.try_lock()) return {};
   Opened opened;
-  if (const unsigned place = find_place(stream.device_id()); place != PlaceSet::max_places)
+  if (const unsigned place = copies_.find(stream.device_id()); place != PlaceSet::max_places)
       [[likely]] {
-    Memory& memory = memory_of(place);
+    Memory& memory = copies_.memory_of(place);
     // A deferred use is also in the UseRecord. Code that ends it inspects the record, and clears
     // `deferred_use` first.
     if (is_simple(range, access, memory, place) && memory.deferred_use == stream.id() &&
@@ -120,7 +120,7 @@ TERN_SHORT_WAY RawLease RawUnified::open_device(Access access, StreamRef stream,
   bool is_simple = !is_watched_ && !leases_.has_waiters() && !lease.has_use &&
                    !lease.has_untracked_writer && (!is_write(lease.access) || !write_through_);
   if (lease.is_deferred) {
-    const Memory& memory = memory_of(lease.place);
+    const Memory& memory = copies_.memory_of(lease.place);
     const StreamRef stream = DeviceState::load_words(lease.stream);
     is_simple &= memory.deferred_use == stream.id() &&
                  (memory.deferred_use_writes || !is_write(lease.access));
@@ -130,7 +130,7 @@ TERN_SHORT_WAY RawLease RawUnified::open_device(Access access, StreamRef stream,
     mutex_.unlock();
     return false;
   }
-  leases_.release_tracked(slot);
+  leases_.release_tracked(lease, slot);
   const bool is_last = (leases_.count() | shares_) == 0;
   mutex_.unlock();
   if (is_last) [[unlikely]]

@@ -58,11 +58,6 @@ bool UnifiedCore::is_device_lost(const Device& device) noexcept {
   return !is_idle && is_idle.failure().code() == ErrorCode::device_lost;
 }
 
-std::string_view UnifiedCore::name_of(unsigned place) const noexcept {
-  if (place == host) return "host";
-  return place < places_.size() ? places_[place].device.spec() : std::string_view("device");
-}
-
 Failure UnifiedCore::sync_failed(unsigned from, unsigned to, ByteRange range, const Failure& cause,
                                  CallSite site) const noexcept {
   if (cause.code() != ErrorCode::device_lost || from == host || from == PlaceSet::max_places) {
@@ -103,8 +98,8 @@ Failure UnifiedCore::copy_failed(const char* sentence, unsigned from, unsigned t
                          : from_host ? "to the device"
                                      : "between devices")
       .with("tag", options_.tag.name())
-      .with("a", name_of(from))
-      .with("b", name_of(to))
+      .with("a", copies_.name_of(from))
+      .with("b", copies_.name_of(to))
       .with("cause", name(cause.code()));
 }
 
@@ -117,8 +112,8 @@ bool UnifiedCore::is_shared(const Device& device) const noexcept {
 }
 
 Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noexcept {
-  if (const unsigned found = find_place(device.id()); found != PlaceSet::max_places) return found;
-  const unsigned place = static_cast<unsigned>(places_.size());
+  if (const unsigned found = copies_.find(device.id()); found != PlaceSet::max_places) return found;
+  const unsigned place = static_cast<unsigned>(copies_.count());
   if (place == PlaceSet::max_places) {
     return Failure(ErrorCode::capacity,
                    "buffer '{tag}' has copies in {max} places, and '{device}' would be one more. "
@@ -148,16 +143,11 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
     return no_host_memory("a place of a unified buffer", site);
   }
   const std::lock_guard lock(mutex_);
-  try {
-    // Reserves both lists first. If the second one failed after the first had grown, the new
-    // Resident would be destroyed under mutex_ and would lock its list, against the lock order.
-    memories_.reserve(place + std::size_t{1});
-    places_.reserve(place + std::size_t{1});
-  } catch (const std::bad_alloc&) {
+  // If this fails, `resident` is destroyed after the lock is released: it locks its list, which
+  // comes before mutex_ in the lock order.
+  if (!copies_.try_add(device, resident)) {
     return no_host_memory("a place of a unified buffer", site);
   }
-  memories_.emplace_back().set_resident(std::move(resident));
-  places_.push_back({device.id(), is_shared ? host : place, device, device.place()});
   return place;
 }
 
@@ -215,8 +205,8 @@ Result<StorageHandle> UnifiedCore::try_make_at_once(unsigned place, std::size_t 
                                                     StreamRef stream, ResourceHandle& asked,
                                                     CallSite site) noexcept {
   Result<StorageHandle> made = [&]() -> Result<StorageHandle> {
-    if (places_[place].memory == host) return try_make_host(bytes, asked, site);
-    const Device& device = places_[place].device;
+    if (copies_[place].memory == host) return try_make_host(bytes, asked, site);
+    const Device& device = copies_[place].device;
     return Storage::try_make(device, bytes,
                              {.resource = find_resource(options_, device.id(), MemoryKind::device),
                               .contents = Contents::unspecified,
@@ -232,13 +222,13 @@ Result<StorageHandle> UnifiedCore::try_make_at_once(unsigned place, std::size_t 
 
 Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite site,
                                      Eviction most) noexcept {
-  if (places_[place].memory == host) {
+  if (copies_[place].memory == host) {
     if (Result<void> back = try_unspill(site); !back) return back;
   }
-  if (takes_part(place)) return {};
+  if (copies_.has_copy(place)) return {};
   // If another place already has this memory, the place joins it: a device that shares the host's
   // memory.
-  StorageHandle storage = memory_of(place).storage;
+  StorageHandle storage = copies_.memory_of(place).storage;
   const bool is_new = !storage;
   if (is_new) {
     Result<StorageHandle> made = try_make_memory(place, bytes_, stream, site, most);
@@ -247,7 +237,7 @@ Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite 
   }
   {
     const std::lock_guard lock(mutex_);
-    Memory& memory = memory_of(place);
+    Memory& memory = copies_.memory_of(place);
     if (is_new) memory.set(std::move(storage));
     memory.parts = memory.parts.with(place);
   }
@@ -257,32 +247,10 @@ Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite 
 
 // --- Copies
 
-CopyCosts UnifiedCore::costs_at(unsigned place) const noexcept {
-  CopyCosts costs;
-  costs.merge_below = options_.coalesce_gap_bytes;
-  const PlaceEntry& to = places_[place];
-  for (unsigned source = 0; source < places_.size(); ++source) {
-    const PlaceEntry& from = places_[source];
-    std::uint8_t cost = 3;  // through the host
-    if (from.memory == to.memory) {
-      cost = 0;
-    } else if (source == host || place == host) {
-      cost = 2;
-    } else if (from.device.info().backend == to.device.info().backend &&
-               from.device.can(Capability::peer_copies) && to.device.can(Capability::peer_copies)) {
-      cost = 1;
-    }
-    costs.of_source[source] = cost;
-  }
-  return costs;
-}
-
 CopyCosts UnifiedCore::costs_at(unsigned place, std::span<const ByteRange> wanted) const noexcept {
-  CopyCosts costs = costs_at(place);
-  PlaceSet asked = PlaceSet::of(host);
-  for (unsigned one = 0; one < places_.size(); ++one) {
-    if (places_[one].memory == host) asked = asked.with(one);
-  }
+  CopyCosts costs = copies_.costs_at(place);
+  costs.merge_below = options_.coalesce_gap_bytes;
+  PlaceSet asked = copies_.sharing(host);
   // Each pass queries the sources that would be chosen. If one of them is lost, other sources may
   // be chosen instead, so the loop ends when a pass queries no new device.
   while (true) {
@@ -290,9 +258,11 @@ CopyCosts UnifiedCore::costs_at(unsigned place, std::span<const ByteRange> wante
     {
       const std::lock_guard lock(mutex_);
       for (const ByteRange& range : wanted) {
-        validity_.visit(range.begin, range.end, [&](std::size_t, std::size_t, PlaceSet valid) {
-          if (!valid.has(place) && valid.size() > 1) taken = taken.with(costs.cheapest(valid));
-        });
+        copies_.directory().visit(range.begin, range.end,
+                                  [&](std::size_t, std::size_t, PlaceSet valid) {
+                                    if (!valid.has(place) && valid.size() > 1)
+                                      taken = taken.with(costs.cheapest(valid));
+                                  });
       }
     }
     bool is_new = false;
@@ -301,19 +271,10 @@ CopyCosts UnifiedCore::costs_at(unsigned place, std::span<const ByteRange> wante
       if (asked.has(source)) continue;
       asked = asked.with(source);
       is_new = true;
-      if (is_device_lost(places_[source].device)) costs.of_source[source] = CopyCosts::last_resort;
+      if (is_device_lost(copies_[source].device)) costs.of_source[source] = CopyCosts::last_resort;
     }
     if (!is_new) return costs;
   }
-}
-
-ByteRange UnifiedCore::only_in(PlaceSet places, ByteRange range) const noexcept {
-  ByteRange found;
-  validity_.visit(range.begin, range.end, [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-    if (valid.empty() || (valid & places) != valid) return;
-    found = {found.end == 0 ? begin : found.begin, end};
-  });
-  return found;
 }
 
 Result<UnifiedCore::Runner> UnifiedCore::try_runner(const Device& device, Storage& storage,
@@ -339,7 +300,7 @@ Result<UnifiedCore::Runner> UnifiedCore::try_runner(const Device& device, Storag
 Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const StorageHandle& to,
                                     const StorageHandle& from, StreamRef stream,
                                     CallSite site) noexcept try {
-  if (is_checked_ && to == memories_[host].storage) {
+  if (is_checked_ && to == copies_.memory(host).storage) {
     for (const CopyRun& run : runs) seal_.forget({run.begin, run.end});
   }
   // Runs of equal size at equal distances are one pitched copy. All others are a batch.
@@ -380,8 +341,8 @@ Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const Storage
 
 Result<void> UnifiedCore::try_note_export(const Slot& lease) noexcept {
   if (!lease.has_untracked_writer || !lease.has_use) return {};
-  Memory& memory = memory_of(lease.place);
-  note_stream_use(memory, Access::discard);
+  Memory& memory = copies_.memory_of(lease.place);
+  memory.note_stream_use(Access::discard);
   return memory.storage->uses().try_note(lease.stream, last_mark(lease.stream), Access::discard);
 }
 
@@ -414,27 +375,27 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       untracked.push_back(
           {std::max(lease.range.begin, range.begin), std::min(lease.range.end, range.end)});
       reason = TransferReason::sticky;
-      if (!make_room()) return no_host_memory("a directory", site);
-      validity_.remove(untracked.back().begin, untracked.back().end, place);
+      if (!copies_.make_room()) return no_host_memory("a directory", site);
+      copies_.directory().remove(untracked.back().begin, untracked.back().end, place);
     }
     costs.leased = leased;
     for (const ByteRange& one : wanted) {
-      gaps += validity_.plan(one.begin, one.end, place, costs, runs);
+      gaps += copies_.directory().plan(one.begin, one.end, place, costs, runs);
     }
     if (runs.empty()) return {};
     // Never overwrites bytes that a lease reads, not even with equal bytes.
     for (const Slot& lease : leases_.all()) {
       if (!lease.is_unlisted || leases_.number_of(lease) == own) continue;
-      if (places_[lease.place].memory != places_[place].memory) continue;
+      if (copies_[lease.place].memory != copies_[place].memory) continue;
       for (const CopyRun& run : runs) {
         const ByteRange written{run.begin, run.end};
-        if (places_[run.source].memory == places_[place].memory || !lease.overlaps(written))
+        if (copies_[run.source].memory == copies_[place].memory || !lease.overlaps(written))
           continue;
         return refused(lease, {.range = written, .site = site});
       }
     }
-    if (!make_room(runs.size() + 1)) return no_host_memory("a directory", site);
-    if (places_[place].memory == host) in_flight_.reserve(runs.size());
+    if (!copies_.make_room(runs.size() + 1)) return no_host_memory("a directory", site);
+    if (copies_[place].memory == host) copies_.in_flight().reserve(runs.size());
   }
   // Queues the copies of one source after the other; usually there is only one. The directory
   // changes only after all of them are queued.
@@ -450,11 +411,11 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   for (std::size_t first = 0; first < runs.size();) {
     const unsigned source = runs[first].source;
     std::size_t behind = first;
-    Transfer moved{.from = places_[source].place,
-                   .to = places_[place].place,
+    Transfer moved{.from = copies_[source].place,
+                   .to = copies_[place].place,
                    .begin = runs[first].begin,
                    .reason = reason,
-                   .is_elided = places_[source].memory == places_[place].memory,
+                   .is_elided = copies_[source].memory == copies_[place].memory,
                    .site = site};
     for (; behind < runs.size() && runs[behind].source == source; ++behind) {
       moved.bytes += runs[behind].end - runs[behind].begin;
@@ -465,9 +426,9 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     moves.push_back(moved);
     first = behind;
     if (moved.is_elided) continue;
-    const StorageHandle& to = memory_of(place).storage;
-    const StorageHandle& from = memory_of(source).storage;
-    if (is_checked_ && places_[source].memory == host) {
+    const StorageHandle& to = copies_.memory_of(place).storage;
+    const StorageHandle& from = copies_.memory_of(source).storage;
+    if (is_checked_ && copies_[source].memory == host) {
       for (const CopyRun& run : some) {
         if (Result<void> sound = check_sealed({run.begin, run.end}, site); !sound) {
           const std::lock_guard lock(mutex_);
@@ -477,17 +438,17 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       }
     }
     Result<Runner> runner = Runner{{}, stream};
-    if (places_[place].memory == host) {
+    if (copies_[place].memory == host) {
       // Only streams of the source device reach both sides.
-      runner = try_runner(places_[source].device, *from, Access::read, to.get());
+      runner = try_runner(copies_[source].device, *from, Access::read, to.get());
     } else if (!stream.id()) {
-      runner = try_runner(places_[place].device, *from, Access::read, to.get());
+      runner = try_runner(copies_[place].device, *from, Access::read, to.get());
     }
     Result<void> queued =
         runner ? try_issue(some, to, from, runner->stream, site) : Result<void>(runner.failure());
     const std::lock_guard lock(mutex_);
-    note_stream_use(memory_of(place), Access::discard);
-    note_stream_use(memory_of(source), Access::read);
+    copies_.memory_of(place).note_stream_use(Access::discard);
+    copies_.memory_of(source).note_stream_use(Access::read);
     if (!queued) {
       count_queued(moves.size() - 1);
       return sync_failed(source, place, {moved.begin, moved.end}, queued.failure(), site);
@@ -495,24 +456,24 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   }
   const std::lock_guard lock(mutex_);
   // Other calls may have used up the reserved room. Nothing has changed yet.
-  if (!make_room(runs.size() + untracked.size())) {
+  if (!copies_.make_room(runs.size() + untracked.size())) {
     count_queued(moves.size());
     return no_host_memory("a directory", site);
   }
   for (const CopyRun& run : runs) {
-    validity_.apply(Access::read, run.begin, run.end, place);
-    if (places_[place].memory != host) continue;
-    const std::uint64_t stream_uses = memory_of(host).stream_uses;
-    if (places_[run.source].memory != host) {
-      in_flight_.add({{run.begin, run.end}, run.source, stream_uses});
+    copies_.directory().apply(Access::read, run.begin, run.end, place);
+    if (copies_[place].memory != host) continue;
+    const std::uint64_t stream_uses = copies_.memory_of(host).stream_uses;
+    if (copies_[run.source].memory != host) {
+      copies_.in_flight().add({{run.begin, run.end}, run.source, stream_uses});
     } else if (place == host) {
-      in_flight_.add_shared_use(stream_uses);
+      copies_.in_flight().add_shared_use(stream_uses);
     }
   }
-  in_flight_.limit();
+  copies_.in_flight().limit();
   // Bytes of an untracked writer do not count as up to date, so that the next read copies them
   // again.
-  for (const ByteRange& one : untracked) validity_.remove(one.begin, one.end, place);
+  for (const ByteRange& one : untracked) copies_.directory().remove(one.begin, one.end, place);
   statistics_.merged_gap_bytes += gaps;
   for (const Transfer& moved : moves) log(moved);
   return {};
@@ -523,7 +484,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
 Result<void> UnifiedCore::try_begin_use(unsigned place, StreamRef stream, Access access,
                                         ByteRange range, UseRecord::Ticket& ticket,
                                         CallSite site) noexcept {
-  Storage& storage = *memory_of(place).storage;
+  Storage& storage = *copies_.memory_of(place).storage;
   const Result<UseRecord::Ticket> begun =
       storage.uses().try_begin(stream, access, site, UseRecord::Turn::none);
   if (!begun) return begun.failure();
@@ -562,15 +523,12 @@ void UnifiedCore::log(const Transfer& transfer) noexcept {
 
 Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, StreamRef stream,
                                      CallSite site) noexcept try {
-  const unsigned memory = places_[place].memory;
-  PlaceSet sharing;
-  for (unsigned other = 0; other < places_.size(); ++other) {
-    if (places_[other].memory == memory) sharing = sharing.with(other);
-  }
+  const unsigned memory = copies_[place].memory;
+  const PlaceSet sharing = copies_.sharing(place);
   const std::vector<ByteRange> spoilt =
       ranges_where(range, [&](PlaceSet valid) { return all || (valid & sharing).empty(); });
-  if (!memories_[memory].storage) return {};  // spilled
-  Storage& storage = *memories_[memory].storage;
+  if (!copies_.memory(memory).storage) return {};  // spilled
+  Storage& storage = *copies_.memory(memory).storage;
   for (const ByteRange& one : spoilt) {
     const std::size_t bytes = one.end - one.begin;
     if (memory == host) {
@@ -588,7 +546,7 @@ Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, 
       continue;
     }
     Result<Runner> runner = Runner{{}, stream};
-    if (!stream.id()) runner = try_runner(places_[place].device, storage, Access::discard);
+    if (!stream.id()) runner = try_runner(copies_[place].device, storage, Access::discard);
     if (!runner) return runner.failure();
     const StreamRef on = runner->stream;
     // A use of its own, recorded before the transfer lock is released, so that nobody finds the
@@ -617,8 +575,8 @@ void UnifiedCore::poison_stale(ByteRange range, unsigned written, std::uint32_t 
     const auto overlaps = [&](const Slot& lease) { return lease.overlaps(range); };
     if (leases_.find_other(own, overlaps) != nullptr) return;
   }
-  for (unsigned place = 0; place < places_.size(); ++place) {
-    if (places_[place].memory == places_[written].memory || !takes_part(place)) continue;
+  for (unsigned place = 0; place < copies_.count(); ++place) {
+    if (copies_[place].memory == copies_[written].memory || !copies_.has_copy(place)) continue;
     static_cast<void>(try_poison(place, range, false, {}, site));
   }
 }

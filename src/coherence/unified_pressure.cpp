@@ -35,7 +35,7 @@ UnifiedCore::TryTransferLock::TryTransferLock(UnifiedCore& core) noexcept : core
     const std::lock_guard lock(core_.mutex_);
     if (core_.transfer_locks_ != 0) return;
     ++core_.transfer_locks_;
-    for (Memory& memory : core_.memories_) memory.deferred_use = {};
+    core_.copies_.clear_deferred_uses();
   }
   lock_ = std::unique_lock(core_.transfer_mutex_, std::try_to_lock);
   if (lock_) core_.moving_thread_.store(this_thread(), std::memory_order_relaxed);
@@ -56,7 +56,7 @@ UnifiedCore::TryTransferLock::~TryTransferLock() {
 }
 
 void UnifiedCore::list_copies() noexcept {
-  for (Memory& memory : memories_) {
+  for (Memory& memory : copies_.memories()) {
     if (!memory.resident) continue;
     if (memory.storage) {
       memory.resident->enter();
@@ -76,7 +76,7 @@ void UnifiedCore::list_copies() noexcept {
 }
 
 bool UnifiedCore::begin_transit(unsigned number) noexcept {
-  const Memory& memory = memories_[number];
+  const Memory& memory = copies_.memory(number);
   if (transits_.has(number) || !memory.resident) return false;
   transits_ = transits_.with(number);
   memory.resident->where().begin_transit();
@@ -85,12 +85,12 @@ bool UnifiedCore::begin_transit(unsigned number) noexcept {
 
 void UnifiedCore::end_transit(unsigned number) noexcept {
   transits_ = transits_.without(number);
-  memories_[number].resident->where().end_transit();
+  copies_.memory(number).resident->where().end_transit();
 }
 
 void UnifiedCore::begin_transits() noexcept {
-  for (unsigned i = 0; i < memories_.size(); ++i) {
-    if (memories_[i].storage) begin_transit(i);
+  for (unsigned i = 0; i < copies_.memories().size(); ++i) {
+    if (copies_.memory(i).storage) begin_transit(i);
   }
 }
 
@@ -103,7 +103,7 @@ bool UnifiedCore::try_share() noexcept {
 
 void UnifiedCore::settle_uses() noexcept {
   const std::lock_guard lock(mutex_);
-  for (Memory& memory : memories_) {
+  for (Memory& memory : copies_.memories()) {
     memory.deferred_use = {};
     if (memory.storage) memory.storage->uses().settle();
   }
@@ -117,14 +117,14 @@ UnifiedCore::Evictability UnifiedCore::evictability(unsigned number) const noexc
 UnifiedCore::Evictability UnifiedCore::evictability_of(
     unsigned number, std::uint32_t own_transfer_locks) const noexcept {
   Evictability found;
-  const Memory& memory = memories_[number];
+  const Memory& memory = copies_.memory(number);
   if ((shares_ == 0 && leases_.is_empty()) || !memory.storage) return found;
   const Result<Block> block = memory.storage->try_block();
   found.bytes = block && *block ? block->bytes : memory.storage->bytes();
   found.resource = memory.storage->resource().get();
   found.is_kept = memory.storage->is_external() || !(memory.parts & kept_).empty();
   bool is_used = false, is_alone = false;
-  validity_.visit(0, bytes(), [&](std::size_t, std::size_t, PlaceSet valid) {
+  copies_.directory().visit(0, bytes(), [&](std::size_t, std::size_t, PlaceSet valid) {
     if ((valid & memory.parts).empty()) return;
     is_used = true;
     is_alone |= (valid & memory.parts) == valid;
@@ -152,7 +152,7 @@ UnifiedCore::Evictability UnifiedCore::evictability_of(
 }
 
 Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcept try {
-  const PlaceSet own = memories_[number].parts;
+  const PlaceSet own = copies_.memory(number).parts;
   const ByteRange all{0, bytes()};
   const std::vector<ByteRange> alone =
       ranges_where(all, [&](PlaceSet valid) { return !valid.empty() && (valid & own) == valid; });
@@ -180,7 +180,7 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
 void UnifiedCore::note_sole_copy(std::span<const ByteRange> ranges, unsigned source) {
   const std::lock_guard lock(mutex_);
   for (const ByteRange& one : ranges) {
-    in_flight_.add_sole_copy({one, source, memories_[host].stream_uses});
+    copies_.in_flight().add_sole_copy({one, source, copies_.memory(host).stream_uses});
   }
 }
 
@@ -209,15 +209,13 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
   begin_transit(number);
   try {
     const std::lock_guard lock(mutex_);
-    if (number != host) {
-      in_flight_.add_sole_copies_without(memories_[number].parts, memories_[host].parts, validity_);
-    }
-    Memory& memory = memories_[number];
+    if (number != host) copies_.keep_sole_copies(copies_.memory(number).parts);
+    Memory& memory = copies_.memory(number);
     // Leases that claimed their range meanwhile wait for the transfer lock and find the copy gone.
     // For a spilled copy, try_spill() has already updated the directory.
     if (!is_spilled) {
       for (PlaceSet rest = memory.parts; !rest.empty(); rest = rest.without(rest.first())) {
-        validity_.remove(0, bytes_, rest.first());
+        copies_.directory().remove(0, bytes_, rest.first());
       }
       memory.parts = {};
       gone = std::exchange(memory.storage, {});
@@ -242,7 +240,7 @@ Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t b
                                                    StreamRef stream, CallSite site,
                                                    Eviction most) noexcept {
   ResourceHandle asked;
-  const unsigned number = places_[place].memory;
+  const unsigned number = copies_[place].memory;
   const auto try_once = [&] {
     const bool is_first = begin_transit(number);
     Result<StorageHandle> made = try_make_at_once(place, bytes, stream, asked, site);
@@ -255,13 +253,13 @@ Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t b
   reclaim_deferred();
   const std::size_t need =
       asked ? asked->good_size({.bytes = bytes, .stream = stream, .tag = options_.tag}) : bytes;
-  EvictionRequest room(memory_of(place).resident->where(), {.bytes = need,
-                                                            .resource = asked.get(),
-                                                            .stream = stream,
-                                                            .most = most,
-                                                            .tag = options_.tag,
-                                                            .place = name_of(place),
-                                                            .site = site});
+  EvictionRequest room(copies_.memory_of(place).resident->where(), {.bytes = need,
+                                                                    .resource = asked.get(),
+                                                                    .stream = stream,
+                                                                    .most = most,
+                                                                    .tag = options_.tag,
+                                                                    .place = copies_.name_of(place),
+                                                                    .site = site});
   for (int round = 0; round < max_rounds; ++round) {
     // While this request waited for its turn, another one may have freed more than it needed.
     if (round != 0 || room.has_waited()) {
@@ -289,7 +287,7 @@ Result<void> UnifiedCore::try_pin_residency(Place where, bool keeps, CallSite si
     place = *own;
   } else {
     const std::lock_guard lock(mutex_);
-    place = find(where);
+    place = copies_.find(where);
   }
   if (!place && !keeps) return {};
   if (!place) {
@@ -307,7 +305,7 @@ Result<void> UnifiedCore::try_pin_residency(Place where, bool keeps, CallSite si
 
 void UnifiedCore::set_unwanted() noexcept {
   const std::lock_guard lock(mutex_);
-  for (Memory& memory : memories_) {
+  for (Memory& memory : copies_.memories()) {
     if (!memory.resident) continue;
     memory.resident->set_unwanted();
     memory.last_use = 0;

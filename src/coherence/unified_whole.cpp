@@ -32,8 +32,8 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
   };
   {
     const std::lock_guard lock(mutex_);
-    place = find(where);
-    if (!place || !takes_part(*place)) return {};
+    place = copies_.find(where);
+    if (!place || !copies_.has_copy(*place)) return {};
     if (const Slot* const user = find_user()) return refused(*user, all);
   }
   if (*place == host && what == Drop::write_back) {
@@ -62,18 +62,16 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
       }
       copy.keep();
       // A device that shares the host's memory needs no copy to the host.
-      if (target == host && places_[*place].memory != host) note_sole_copy(alone, *place);
+      if (target == host && copies_[*place].memory != host) note_sole_copy(alone, *place);
     }
   }
   StorageHandle gone;
-  begin_transit(places_[*place].memory);
+  begin_transit(copies_[*place].memory);
   const std::lock_guard lock(mutex_);
   // A load of a few bytes does not take the transfer lock, and may have begun meanwhile.
   if (const Slot* const user = find_user()) return refused(*user, all);
-  if (places_[*place].memory != host) {
-    in_flight_.add_sole_copies_without(PlaceSet::of(*place), memories_[host].parts, validity_);
-  }
-  validity_.remove(0, bytes_, *place);
+  if (copies_[*place].memory != host) copies_.keep_sole_copies(PlaceSet::of(*place));
+  copies_.directory().remove(0, bytes_, *place);
   gone = leave(*place);
   return {};
 } catch (const std::bad_alloc&) {
@@ -81,23 +79,21 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
 }
 
 void UnifiedCore::leave_unused(unsigned place, std::uint32_t own) noexcept {
-  if (!takes_part(place)) return;
-  begin_transit(places_[place].memory);
+  if (!copies_.has_copy(place)) return;
+  begin_transit(copies_[place].memory);
   StorageHandle gone;
   const std::lock_guard lock(mutex_);
   const auto uses_place = [&](const Slot& lease) { return lease.place == place; };
   if (leases_.find_other(own, uses_place) != nullptr) return;
-  if (!spilled_.empty() && places_[place].memory == host) return;
-  if (validity_.valid_somewhere(0, bytes()).has(place)) return;
+  if (!spilled_.empty() && copies_[place].memory == host) return;
+  if (copies_.directory().valid_somewhere(0, bytes()).has(place)) return;
   gone = leave(place);
 }
 
 StorageHandle UnifiedCore::leave(unsigned place) noexcept {
-  Memory& memory = memory_of(place);
-  memory.parts = memory.parts.without(place);
   // A device that shared the memory may have written bytes that have checksums.
-  if (places_[place].memory == host) seal_.forget({0, bytes()});
-  return memory.parts.empty() ? std::exchange(memory.storage, {}) : StorageHandle();
+  if (copies_[place].memory == host) seal_.forget({0, bytes()});
+  return copies_.leave(place);
 }
 
 Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
@@ -112,12 +108,12 @@ Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
   std::array<StorageHandle, PlaceSet::max_places> gone;  // destroyed after the lock is released
   begin_transits();
   const std::lock_guard lock(mutex_);
-  validity_.forget(0, bytes_);
-  in_flight_.clear();
+  copies_.directory().forget(0, bytes_);
+  copies_.in_flight().clear();
   if (keep_memory) return {};
-  for (std::size_t i = 0; i < memories_.size(); ++i) {
-    gone[i] = std::exchange(memories_[i].storage, {});
-    memories_[i].parts = {};
+  for (std::size_t i = 0; i < copies_.memories().size(); ++i) {
+    gone[i] = std::exchange(copies_.memory(i).storage, {});
+    copies_.memory(i).parts = {};
   }
   return {};
 }
@@ -128,7 +124,7 @@ std::vector<ByteRange> UnifiedCore::settled_on_host(ByteRange range) {
   std::vector<ByteRange> settled =
       ranges_where(range, [](PlaceSet places) { return places.has(host); });
   const std::lock_guard lock(mutex_);
-  return in_flight_.settled(std::move(settled));
+  return copies_.in_flight().settled(std::move(settled));
 }
 
 Result<bool> UnifiedCore::try_copy_by_host(Storage& to, Storage& from,
@@ -173,11 +169,11 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   }
   const ByteRange kept{0, keep ? std::min(*bytes, this->bytes()) : 0};
   Validity validity(*bytes);
-  std::vector<StorageHandle> made(memories_.size());
+  std::vector<StorageHandle> made(copies_.memories().size());
   std::vector<Transfer> moved;
   std::vector<ByteRange> on_stream;  // what a stream copies to the new host memory
-  for (unsigned i = 0; keep && i < memories_.size(); ++i) {
-    const Memory& memory = memories_[i];
+  for (unsigned i = 0; keep && i < copies_.memories().size(); ++i) {
+    const Memory& memory = copies_.memory(i);
     const std::vector<ByteRange> valid =
         ranges_where(kept, [&](PlaceSet places) { return !(places & memory.parts).empty(); });
     if (!memory.storage || valid.empty()) continue;
@@ -196,8 +192,8 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
       if (!copied) return copied.failure();
       if (!*copied) by_host.clear();
     }
-    Transfer transfer{.from = places_[i].place,
-                      .to = places_[i].place,
+    Transfer transfer{.from = copies_[i].place,
+                      .to = copies_[i].place,
                       .begin = valid.front().begin,
                       .end = valid.back().end,
                       .runs = valid.size(),
@@ -213,7 +209,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     std::vector<CopyRun> runs;
     for (const ByteRange& one : by_stream) runs.push_back({one.begin, one.end, i});
     if (i == host) on_stream = by_stream;
-    const Device& device = i == host ? memory.storage->device() : places_[i].device;
+    const Device& device = i == host ? memory.storage->device() : copies_[i].device;
     // The host copy may be memory of a device, which other devices cannot reach.
     const bool is_own = stream.id() && reaches(stream.device_id(), *memory.storage);
     Result<Runner> runner = Runner{{}, stream};
@@ -223,7 +219,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     {
       // Recorded also if a later copy fails: the old memory is being read, and stays in use.
       const std::lock_guard lock(mutex_);
-      note_stream_use(memories_[i], Access::read);
+      copies_.memory(i).note_stream_use(Access::read);
     }
     if (!queued) return sync_failed(i, i, kept, queued.failure(), site);
     made[i] = *std::move(larger);
@@ -231,21 +227,23 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   }
   // The new directory is built separately, so that a failure leaves the old one in place.
   bool has_room = true;
-  validity_.visit(kept.begin, kept.end, [&](std::size_t begin, std::size_t end, PlaceSet places) {
-    for (bool is_first = true; !places.empty(); is_first = false) {
-      has_room &= validity.make_room();
-      if (!has_room) return;
-      validity.apply(is_first ? Access::discard : Access::read, begin, end, places.first());
-      places = places.without(places.first());
-    }
-  });
+  copies_.directory().visit(
+      kept.begin, kept.end, [&](std::size_t begin, std::size_t end, PlaceSet places) {
+        for (bool is_first = true; !places.empty(); is_first = false) {
+          has_room &= validity.make_room();
+          if (!has_room) return;
+          validity.apply(is_first ? Access::discard : Access::read, begin, end, places.first());
+          places = places.without(places.first());
+        }
+      });
   if (!has_room) return no_host_memory("the directory of a unified buffer", site);
   // Each range of the new host copy is in flight or already there. If a range in flight does not
   // arrive, other places may have it; otherwise it is lost.
-  InFlightBytes in_flight = in_flight_.only_lost(*bytes);
+  InFlightBytes in_flight = copies_.in_flight().only_lost(*bytes);
   in_flight.reserve(on_stream.size());
   for (const ByteRange& one : on_stream) {
-    const InFlightBytes::Entry entry{.range = one, .stream_uses = memories_[host].stream_uses + 1};
+    const InFlightBytes::Entry entry{.range = one,
+                                     .stream_uses = copies_.memory(host).stream_uses + 1};
     in_flight.add(entry);
     in_flight.add_sole_copy(entry);
   }
@@ -253,8 +251,8 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   begin_transits();
   // From here on, nothing can fail.
   const std::lock_guard lock(mutex_);
-  for (unsigned i = 0; i < memories_.size(); ++i) {
-    Memory& memory = memories_[i];
+  for (unsigned i = 0; i < copies_.memories().size(); ++i) {
+    Memory& memory = copies_.memory(i);
     std::swap(memory.storage, made[i]);
     if (memory.storage) {
       memory.set(std::move(memory.storage));
@@ -262,8 +260,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
       memory.parts = {};
     }
   }
-  validity_ = std::move(validity);
-  in_flight_ = std::move(in_flight);
+  copies_.reset(std::move(validity), std::move(in_flight));
   bytes_ = *bytes;
   shape_ = Shape::flat(count);
   for (const Transfer& one : moved) log(one);
@@ -289,8 +286,8 @@ Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offse
         .with("what", "what was escaped for reading");
   }
   if (stream.id() && !stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
-  if (!make_room()) return no_host_memory("the directory of a unified buffer", site);
-  Memory& memory = memory_of(lease.place);
+  if (!copies_.make_room()) return no_host_memory("the directory of a unified buffer", site);
+  Memory& memory = copies_.memory_of(lease.place);
   if (lease.place != host) {
     const StreamRef writer = stream.id() ? stream : lease.stream;
     if (Result<void> noted =
@@ -298,13 +295,13 @@ Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offse
         !noted) {
       return Failure(noted.failure()).at(site);
     }
-    note_stream_use(memory, Access::discard);
+    memory.note_stream_use(Access::discard);
     // A deferred use of any stream does not cover this write, so it ends here.
     memory.deferred_use = {};  // another stream uses the memory now
   }
   leases_.clear_untracked_writer(lease);
   const std::size_t begin = lease.range.begin + offset;
-  validity_.apply(Access::discard, begin, begin + bytes, lease.place);
+  copies_.directory().apply(Access::discard, begin, begin + bytes, lease.place);
   return {};
 }
 
@@ -319,7 +316,7 @@ Result<void> UnifiedCore::try_set_write_through(std::optional<Place> place,
       if (!own) return own.failure();
       target = *own;
     } else {
-      target = find(*place);
+      target = copies_.find(*place);
     }
     if (!target) {
       return Failure(ErrorCode::invalid_device,
@@ -342,10 +339,10 @@ Result<void> UnifiedCore::try_adopt(StorageHandle storage) noexcept {
   if (Result<void> there = storage->try_ensure({}, options_.site); !there) return there;
   const TransferLock mover(*this);
   const std::lock_guard lock(mutex_);
-  Memory& memory = memories_[host];
+  Memory& memory = copies_.memory(host);
   memory.set(std::move(storage));
   memory.parts = PlaceSet::of(host);
-  validity_.apply(Access::discard, 0, bytes_, host);
+  copies_.directory().apply(Access::discard, 0, bytes_, host);
   return {};
 }
 
@@ -384,17 +381,17 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
       !home) {
     return home.failure();
   }
-  Result<Buffer> buffer = Buffer::try_over(memories_[host].storage, 0, shape_, dtype_, site);
+  Result<Buffer> buffer = Buffer::try_over(copies_.memory(host).storage, 0, shape_, dtype_, site);
   if (!buffer) return buffer;
   std::array<StorageHandle, PlaceSet::max_places> gone;
   begin_transits();
   const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < memories_.size(); ++i) {
-    gone[i] = std::exchange(memories_[i].storage, {});
-    memories_[i].parts = {};
+  for (std::size_t i = 0; i < copies_.memories().size(); ++i) {
+    gone[i] = std::exchange(copies_.memory(i).storage, {});
+    copies_.memory(i).parts = {};
   }
-  validity_.forget(0, bytes_);
-  in_flight_.clear();
+  copies_.directory().forget(0, bytes_);
+  copies_.in_flight().clear();
   return buffer;
 } catch (const Error& error) {
   return Failure(error.failure()).at(site);  // no host memory for the shape
@@ -426,19 +423,19 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
     for (const Slot& lease : leases_.all()) {
       if (Result<void> noted = try_note_export(lease); !noted) return noted.failure();
     }
-    static_cast<void>(validity_.plan(0, bytes(), PlaceSet::max_places - 1, costs, runs));
-    lost = in_flight_.only_lost(bytes());
+    static_cast<void>(copies_.directory().plan(0, bytes(), PlaceSet::max_places - 1, costs, runs));
+    lost = copies_.in_flight().only_lost(bytes());
   }
   {
     const std::lock_guard lock(other.mutex_);
-    other.in_flight_ = std::move(lost);
+    other.copies_.in_flight() = std::move(lost);
   }
   if (runs.empty()) return made;
   if (Result<void> ready = other.try_ensure(*there, stream, site); !ready) return ready.failure();
-  const StorageHandle to = other.memory_of(*there).storage;
+  const StorageHandle to = other.copies_.memory_of(*there).storage;
   std::vector<Transfer> moves;
   for (const CopyRun& run : runs) {
-    const StorageHandle from = memory_of(run.source).storage;
+    const StorageHandle from = copies_.memory_of(run.source).storage;
     // The host copy may be memory of a device that the stream cannot reach.
     const bool is_by_source = (is_host_memory(*to) && run.source != host && from != to) ||
                               !plan_copy(*to, *from, stream.device_id());
@@ -448,13 +445,13 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
                                  : Result<void>(runner.failure());
     {
       const std::lock_guard lock(mutex_);
-      note_stream_use(memory_of(run.source), Access::read);
+      copies_.memory_of(run.source).note_stream_use(Access::read);
     }
     if (!queued) {
       return sync_failed(run.source, *here, {run.begin, run.end}, queued.failure(), site);
     }
-    moves.push_back({.from = places_[run.source].place,
-                     .to = places_[*here].place,
+    moves.push_back({.from = copies_[run.source].place,
+                     .to = copies_[*here].place,
                      .begin = run.begin,
                      .end = run.end,
                      .runs = 1,
@@ -463,19 +460,20 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
                      .site = site});
   }
   const std::lock_guard lock(other.mutex_);
-  if (!other.make_room(runs.size()))
+  if (!other.copies_.make_room(runs.size()))
     return no_host_memory("the directory of a unified buffer", site);
-  note_stream_use(other.memory_of(*there), Access::discard);
-  if (other.places_[*there].memory == host) {
+  other.copies_.memory_of(*there).note_stream_use(Access::discard);
+  if (other.copies_[*there].memory == host) {
     // Nobody else will have these bytes. If their source is lost before they arrive, they are lost
     // too.
     for (const CopyRun& run : runs) {
-      other.in_flight_.add_sole_copy(
-          {.range = {run.begin, run.end}, .stream_uses = other.memory_of(*there).stream_uses});
+      other.copies_.in_flight().add_sole_copy(
+          {.range = {run.begin, run.end},
+           .stream_uses = other.copies_.memory_of(*there).stream_uses});
     }
   }
   for (const CopyRun& run : runs) {
-    other.validity_.apply(Access::discard, run.begin, run.end, *there);
+    other.copies_.directory().apply(Access::discard, run.begin, run.end, *there);
   }
   for (const Transfer& moved : moves) other.log(moved);
   return made;
