@@ -28,8 +28,8 @@ Shape UnifiedCore::shape() const {
 Failure UnifiedCore::outside(std::size_t offset, std::size_t bytes, std::size_t extent,
                              CallSite site) const noexcept {
   return Failure(ErrorCode::invalid_view,
-                 "{size} bytes from {offset} on are not in buffer '{tag}' of {extent} bytes. View "
-                 "what is there.",
+                 "a range of {size} bytes at offset {offset} exceeds the {extent} bytes of buffer "
+                 "'{tag}'. Choose a range inside the buffer.",
                  site)
       .with("offset", offset)
       .with("size", bytes)
@@ -92,7 +92,8 @@ Result<void> UnifiedCore::check() const noexcept {
     const bool is_in_file = place == host && !spilled_.empty();
     if (is_in_file != !copies_.memory_of(place).storage ||
         (!is_in_file && !copies_.memory_of(place).storage->is_allocated())) {
-      return Failure(ErrorCode::violation, "a place of buffer '{tag}' takes part without memory.")
+      return Failure(ErrorCode::violation,
+                     "the directory of buffer '{tag}' lists a copy that has no memory.")
           .with("tag", options_.tag.name())
           .with("finding", "coherence");
     }
@@ -103,8 +104,9 @@ Result<void> UnifiedCore::check() const noexcept {
 
 Failure no_pending_read(CallSite site) noexcept {
   return Failure(ErrorCode::not_allocated,
-                 "there is no read under way to get: it was got before, moved from, or made by "
-                 "default. Keep the lease that the first get() gave, or read again.",
+                 "there is no pending read to get: the handle is default-constructed, was moved "
+                 "from, or get() was called before. Keep the lease that the first get() returned, "
+                 "or start a new read.",
                  site)
       .with("id", std::uint64_t{0});
 }
@@ -131,7 +133,8 @@ Result<RawUnified> RawUnified::try_make(Shape shape, DType dtype, std::size_t el
                                         const UnifiedOptions& options) noexcept try {
   if (!options.device.is_open()) {
     return Failure(ErrorCode::invalid_device,
-                   "unified buffer '{tag}' has no device. Name one: the host device will do.",
+                   "unified buffer '{tag}' has no device. Set UnifiedOptions::device; the host "
+                   "device is enough.",
                    options.site)
         .with("spec", "none")
         .with("tag", options.tag.name());
@@ -166,7 +169,8 @@ Result<RawUnified> RawUnified::try_adopt_host(void* address, Shape shape, DType 
   const std::size_t bytes = made->core_->bytes();
   if (address == nullptr && bytes != 0) {
     return Failure(ErrorCode::invalid_argument,
-                   "the {name} of {bytes} to adopt is null. Pass memory.", options.site)
+                   "the {name} of the {bytes} to adopt is null. Pass the address of the memory.",
+                   options.site)
         .with("name", "address")
         .with("value", "null")
         .with_bytes("bytes", bytes);
@@ -271,7 +275,8 @@ Result<ByteRange> RawUnified::try_range(std::size_t offset, std::size_t bytes,
                                         CallSite site) const noexcept {
   if (core_ == nullptr) {
     return Failure(ErrorCode::not_allocated,
-                   "there is no unified buffer: it was moved from, or made by default. Make one.",
+                   "the unified buffer is empty: it is default-constructed or was moved from. Make "
+                   "one first.",
                    site)
         .with("id", std::uint64_t{0});
   }
@@ -416,7 +421,8 @@ Result<void> RawUnified::try_prefetch_to(Place place, StreamRef stream,
   }
   if (!device.is_open()) {
     return Failure(ErrorCode::invalid_device,
-                   "{spec} is not open, so nothing can be brought there. Open it first.", site)
+                   "{spec} is not open, so no bytes can be copied to it. Open the device first.",
+                   site)
         .with("spec", place.text());
   }
   return core_->try_prefetch(*range, &device, {}, Eviction::clean, site);
