@@ -154,6 +154,9 @@ class LeaseTable {
   [[nodiscard]] std::uint32_t count() const noexcept { return open_count_; }
   [[nodiscard]] bool is_empty() const noexcept { return open_count_ == 0; }
   [[nodiscard]] Slot& operator[](std::uint32_t number) noexcept { return slots_[number]; }
+  [[nodiscard]] const Slot& operator[](std::uint32_t number) const noexcept {
+    return slots_[number];
+  }
   [[nodiscard]] std::uint32_t number_of(const Slot& slot) const noexcept {
     return static_cast<std::uint32_t>(&slot - slots_.data());
   }

@@ -57,7 +57,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     if (access == Access::read) {
       std::memcpy(bytes, address, count);
     } else {
-      if (is_checked_) seal_.forget(range);
+      if (is_checked_) checks_.forget(range);
       std::memcpy(address, bytes, count);
     }
     return {};
@@ -344,8 +344,8 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
     const std::optional<unsigned> place = copies_.find(where);
     if (!place || !copies_.has_copy(*place) || !copies_.memory_of(*place).storage) {
       return Failure(ErrorCode::not_allocated,
-                     "buffer '{tag}' has no copy in {place}, so nobody can have written it there. "
-                     "Open a lease there first.",
+                     "buffer '{tag}' has no copy on {place}, so it cannot have been written on "
+                     "{place}. Open a lease on {place} first.",
                      site)
           .with("id", std::uint64_t{0})
           .with("tag", options_.tag.name())
@@ -362,8 +362,9 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
                               });
     if (newer.begin != newer.end) {
       return Failure(ErrorCode::coherence_conflict,
-                     "bytes {begin} to {end} of buffer '{tag}' are newer on '{places}', and were "
-                     "written on '{place}' too. Synchronise before writing, or drop one of them.",
+                     "bytes {begin} to {end} of buffer '{tag}' were written on '{place}', but "
+                     "'{places}' has newer ones. Synchronize before the write, or drop one of the "
+                     "copies.",
                      site)
           .with("begin", newer.begin)
           .with("end", newer.end)
@@ -385,7 +386,7 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
       memory.note_stream_use(Access::discard);
     }
     copies_.directory().apply(Access::discard, range.begin, range.end, *place);
-    if (*place == host) seal_.forget(range);
+    if (*place == host) checks_.forget(range);
   }
   return {};
 }

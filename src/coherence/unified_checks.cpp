@@ -5,7 +5,6 @@
 #include <new>
 #include <vector>
 
-#include "coherence/guarded_heap.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
@@ -14,49 +13,31 @@ namespace tern {
 
 // --- Checksums of the host copy (UnifiedOptions::checked)
 
-const UnifiedCore::Memory* UnifiedCore::sealed_memory() const noexcept {
-  const Memory& memory = copies_.memory(host);
-  return memory.storage && memory.parts == PlaceSet::of(host) ? &memory : nullptr;
-}
-
 void UnifiedCore::seal(std::uint32_t slot) noexcept {
-  const Slot& lease = leases_[slot];
-  const Memory* const memory = sealed_memory();
-  const ByteRange range = lease.range;
-  // Bytes that are in flight, or that another lease may write, are not stable and get no checksum.
-  bool is_settled = memory != nullptr && lease.place == host && memory->is_read_clear;
-  is_settled = is_settled && leases_.find_other(slot, [&](const Slot& other) {
-    return is_write(other.access) && other.overlaps(range);
-  }) == nullptr;
-  if (!is_settled || !copies_.directory().is_valid(range.begin, range.end, host)) return;
-  const StorageHandle storage = memory->storage;
-  const std::byte* const first = memory->address;
-  const CallSite site = lease.site;
-  // Computing the hashes takes long, so mutex_ is released. The slot becomes a read lease, which
+  const std::optional<HostAccessChecks::Sealing> sealing =
+      HostAccessChecks::plan_seal(copies_, leases_, slot);
+  if (!sealing) return;
+  // Computing the checksums takes long, so mutex_ is released. The slot becomes a read lease, which
   // keeps writers away.
   leases_[slot].access = Access::read;
-  const std::size_t bytes = this->bytes();
   mutex_.unlock();
-  seal_.set(storage->id(), first, bytes, range, site);
+  checks_.seal(*sealing);
   mutex_.lock();
 }
 
 Result<void> UnifiedCore::check_sealed(ByteRange range, CallSite site) noexcept {
-  StorageHandle storage;
-  const std::byte* first = nullptr;
+  HostAccessChecks::Sealed copy;
   {
     const std::lock_guard lock(mutex_);
-    const Memory* const memory = sealed_memory();
-    if (memory == nullptr || range.end > bytes()) return {};
-    storage = memory->storage;
-    first = memory->address;
+    if (range.end > bytes()) return {};
+    copy = HostAccessChecks::sealed(copies_);
   }
-  const std::optional<HostSeal::Broken> broken = seal_.take_broken(storage->id(), first, range);
+  const std::optional<HostSeal::Broken> broken = checks_.take_broken(copy, range);
   if (!broken) return {};
   return Failure(ErrorCode::violation,
                  "bytes {begin} to {end} of buffer '{tag}' were written on the host without a "
-                 "lease, since that of {a_file}:{a_line} was closed. Open one for writing, or say "
-                 "so with mark_host_dirty().",
+                 "lease, after the lease of {a_file}:{a_line} was closed. Open a write lease, or "
+                 "report the write with mark_host_dirty().",
                  site)
       .with("finding", "written without a lease")
       .with("begin", broken->range.begin)
@@ -78,42 +59,19 @@ Result<void> UnifiedCore::check_before_access(ByteRange range, CallSite site) no
 
 // --- Protected pages of the host copy (UnifiedOptions::guard)
 
-GuardedHeap* UnifiedCore::guarded() const noexcept {
-  const Memory* const memory = sealed_memory();
-  if (memory == nullptr || memory->storage->kind() != StorageKind::host) return nullptr;
-  return dynamic_cast<GuardedHeap*>(memory->storage->origin());
-}
-
 bool UnifiedCore::is_guarded() const noexcept {
   if (!options_.guard) return false;
   const std::lock_guard lock(mutex_);
-  return guarded() != nullptr;
-}
-
-void UnifiedCore::open_pages() noexcept {
-  // Also if a device has begun to share the memory.
-  const Memory& memory = copies_.memory(host);
-  if (!memory.storage || memory.storage->resource()) return;
-  if (auto* const pages = dynamic_cast<GuardedHeap*>(memory.storage->origin())) pages->open();
+  return HostAccessChecks::has_guarded_pages(copies_);
 }
 
 void UnifiedCore::close_pages() noexcept {
-  GuardedHeap* const pages = guarded();
-  if (pages == nullptr) return;
+  if (!HostAccessChecks::has_guarded_pages(copies_)) return;
   // Copies of the driver must not fault. If it is unknown whether they are done, the pages stay
   // accessible.
   if (!copies_.memory(host).storage->uses().try_wait(Access::discard)) return;
   const std::lock_guard lock(mutex_);
-  pages->begin_rules();
-  copies_.directory().visit(0, bytes(), [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-    if (valid.has(host)) pages->allow({begin, end}, GuardedHeap::Allowed::reading);
-  });
-  for (const Slot& lease : leases_.all()) {
-    if (lease.place != host) continue;
-    pages->allow(lease.range, is_write(lease.access) ? GuardedHeap::Allowed::everything
-                                                     : GuardedHeap::Allowed::reading);
-  }
-  pages->close(last_host_lease_);
+  checks_.close_pages(copies_, leases_);
 }
 
 void UnifiedCore::guard_again() noexcept {
@@ -182,8 +140,9 @@ Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept t
       const std::lock_guard lock(mutex_);  // to read copies_
       return Failure(ErrorCode::violation,
                      "byte {offset} of buffer '{tag}' is {a} on '{place_a}' and {b} on "
-                     "'{place_b}', and should be the same: somebody wrote one of them without a "
-                     "lease.",
+                     "'{place_b}', although both copies are up to date: one of them was written "
+                     "without a lease. Open a write lease, or report the write with "
+                     "mark_host_dirty() or mark_device_dirty().",
                      site)
           .with("finding", "copies that differ")
           .with("offset", piece.range.begin + at)

@@ -78,8 +78,8 @@ void UnifiedCore::release() noexcept {
 
 Failure UnifiedCore::refused(const Slot& other, const Wanted& wanted) const noexcept {
   return Failure(ErrorCode::access_conflict,
-                 "bytes {begin} to {end} of buffer '{tag}' are wanted at {b_file}:{b_line} while "
-                 "the lease of {a_file}:{a_line} is open. Close that one first.",
+                 "bytes {begin} to {end} of buffer '{tag}' are requested at {b_file}:{b_line} "
+                 "while the lease of {a_file}:{a_line} is open. Close the open lease first.",
                  wanted.site)
       .with("begin", std::max(other.range.begin, wanted.range.begin))
       .with("end", std::min({other.range.end, wanted.range.end, bytes()}))
@@ -323,7 +323,7 @@ Result<void> UnifiedCore::check_written(ByteRange range, Access access,
       lost.begin != lost.end) {
     return Failure(ErrorCode::never_written,
                    "bytes {begin} to {end} of buffer '{tag}' were lost with a device, and not "
-                   "written since. Write them first, without reading them.",
+                   "written since. Write them with Access::discard first.",
                    site)
         .with("begin", lost.begin)
         .with("end", lost.end)
@@ -477,7 +477,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
         !is_write(access) && !copies_.directory().is_valid(range.begin, range.end, host);
     copy.keep();
   }
-  if (is_write(access)) seal_.forget(range);
+  if (is_write(access)) checks_.forget(range);
   if (!is_async) {
     if (Result<void> ready = try_settle_host(slot, range, access, site); !ready) {
       const TransferLock mover(*this);
@@ -487,7 +487,7 @@ Result<RawLease> UnifiedCore::try_open_host(std::uint32_t slot, const Wanted& wa
   }
   const std::lock_guard lock(mutex_);
   if (kind == Kind::exported && is_write(access)) begin_export(slot);
-  last_host_lease_ = site;
+  checks_.set_last_lease(site);
   return make_lease(slot);
 }
 
@@ -610,12 +610,11 @@ Failure UnifiedCore::not_arrived(ByteRange range, PlaceSet alive, const Failure&
   };
   const CopySet::Loss loss = copies_.drop_not_arrived(outage, tell_readers);
   if (loss.bytes == 0) return not_completed(source, host, range, cause, site);
-  return Failure(
-             ErrorCode::sync_failed,
-             "{lost} of bytes {begin} to {end} of buffer '{tag}' are lost: they were on their way "
-             "to the host when their copy on '{a}' had to go, and did not arrive ({cause}). "
-             "They count as never written; write them again.",
-             site)
+  return Failure(ErrorCode::sync_failed,
+                 "{lost} of bytes {begin} to {end} of buffer '{tag}' are lost: they were in flight "
+                 "to the host when their copy on '{a}' was freed, and did not arrive ({cause}). "
+                 "They count as never written. Write them again.",
+                 site)
       .with("begin", loss.range.begin)
       .with("end", loss.range.end)
       .with_bytes("lost", loss.bytes)

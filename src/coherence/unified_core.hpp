@@ -55,7 +55,7 @@
 #include <vector>
 
 #include "coherence/copy_set.hpp"
-#include "coherence/host_seal.hpp"
+#include "coherence/host_access_checks.hpp"
 #include "coherence/lease_table.hpp"
 #include "coherence/residents.hpp"
 #include "core/thread_number.hpp"
@@ -66,8 +66,6 @@
 #include "tern/launch/launch_memory.hpp"
 
 namespace tern {
-
-class GuardedHeap;
 
 class UnifiedCore final : public LaunchMemory {
  public:
@@ -482,17 +480,10 @@ class UnifiedCore final : public LaunchMemory {
   /// another lease overlaps the range, because its holder may still read the previous bytes. The
   /// caller holds no lock.
   void poison_stale(ByteRange range, unsigned written, std::uint32_t own, CallSite site) noexcept;
-  /// Returns the host memory if no device shares it, else null. Only then can a write without a
-  /// lease be detected.
-  [[nodiscard]] const Memory* sealed_memory() const noexcept;
   /// Checked mode: computes checksums when a lease of the host closes. The caller holds mutex_,
   /// which is released and taken again.
   void seal(std::uint32_t slot) noexcept;
-  /// Returns the protected pages of the host copy, or null. Either lock is enough.
-  [[nodiscard]] GuardedHeap* guarded() const noexcept;
-  /// Guarded mode: open_pages() makes all pages accessible for a transfer. close_pages() protects
-  /// them again: the host may read up-to-date pages, and use pages as its open leases allow.
-  void open_pages() noexcept;
+  /// Guarded mode: protects the pages again after a transfer.
   void close_pages() noexcept;
   /// Guarded mode: protects the pages of a lease that has closed. The caller holds mutex_, which is
   /// released and taken again.
@@ -570,8 +561,7 @@ class UnifiedCore final : public LaunchMemory {
   std::vector<Transfer> log_;
   std::size_t log_next_ = 0;
 
-  HostSeal seal_;
-  CallSite last_host_lease_ = {};
+  HostAccessChecks checks_;
 
   ReleaseSignal released_;
 };
@@ -609,7 +599,7 @@ class UnifiedCore::TransferLock {
   explicit TransferLock(UnifiedCore& core) noexcept
       : core_(core), pause_(core), lock_(core.transfer_mutex_) {
     core_.moving_thread_.store(this_thread(), std::memory_order_relaxed);
-    if (core_.options_.guard) core_.open_pages();
+    if (core_.options_.guard) HostAccessChecks::open_pages(core_.copies_);
   }
   TransferLock(const TransferLock&) = delete;
   TransferLock& operator=(const TransferLock&) = delete;

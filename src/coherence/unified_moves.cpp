@@ -64,25 +64,25 @@ Failure UnifiedCore::sync_failed(unsigned from, unsigned to, ByteRange range, co
     return not_completed(from, to, range, cause, site);
   }
   return copy_failed(
-      "bytes {begin} to {end} of buffer '{tag}' are lost with '{a}', which had them alone. Drop "
-      "its copy with Drop::discard, and write them again elsewhere. ({cause})",
+      "bytes {begin} to {end} of buffer '{tag}' are lost with '{a}', which had the only copy "
+      "({cause}). Drop the copy on '{a}' with Drop::discard, and write the bytes again.",
       from, to, range, cause, site);
 }
 
 Failure UnifiedCore::not_completed(unsigned from, unsigned to, ByteRange range,
                                    const Failure& cause, CallSite site) const noexcept {
   const char* sentence =
-      "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' to '{b}'): "
-      "{cause}. The buffer is as it was.";
+      "copying bytes {begin} to {end} of buffer '{tag}' {direction} ('{a}' to '{b}') failed: "
+      "{cause}. The buffer is unchanged.";
   if (cause.code() == ErrorCode::device_lost) {
     sentence =
-        "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' to "
-        "'{b}'): {cause}. What only a lost device has is lost: drop its copy with Drop::discard, "
-        "and write that again.";
+        "copying bytes {begin} to {end} of buffer '{tag}' {direction} ('{a}' to '{b}') failed: "
+        "{cause}. Bytes that only the lost device had are lost. Drop its copy with Drop::discard, "
+        "and write the bytes again.";
   } else if (may_pass(cause.code())) {
     sentence =
-        "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' to "
-        "'{b}'): {cause}. The buffer is as it was; try again.";
+        "copying bytes {begin} to {end} of buffer '{tag}' {direction} ('{a}' to '{b}') failed: "
+        "{cause}. The buffer is unchanged. Try again.";
   }
   return copy_failed(sentence, from, to, range, cause, site);
 }
@@ -116,19 +116,18 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
   const unsigned place = static_cast<unsigned>(copies_.count());
   if (place == PlaceSet::max_places) {
     return Failure(ErrorCode::capacity,
-                   "buffer '{tag}' has copies in {max} places, and '{device}' would be one more. "
-                   "Drop it and make another.",
+                   "buffer '{tag}' has its limit of {max} places, so '{device}' cannot be added. "
+                   "Make a new buffer.",
                    site)
         .with("max", PlaceSet::max_places)
         .with("tag", options_.tag.name())
         .with("device", device.spec());
   }
   if ((dtype_ == DType::f64 || dtype_ == DType::complex128) && !device.can(Capability::float64)) {
-    return Failure(
-               ErrorCode::unsupported,
-               "'{device}' has no {what}, of which buffer '{tag}' is made. Use another type, or "
-               "another device.",
-               site)
+    return Failure(ErrorCode::unsupported,
+                   "'{device}' does not support {what}, the element type of buffer '{tag}'. Use "
+                   "another type, or another device.",
+                   site)
         .with("what", name(dtype_))
         .with("device", device.spec())
         .with("tag", options_.tag.name());
@@ -301,7 +300,7 @@ Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const Storage
                                     const StorageHandle& from, StreamRef stream,
                                     CallSite site) noexcept try {
   if (is_checked_ && to == copies_.memory(host).storage) {
-    for (const CopyRun& run : runs) seal_.forget({run.begin, run.end});
+    for (const CopyRun& run : runs) checks_.forget({run.begin, run.end});
   }
   // Runs of equal size at equal distances are one pitched copy. All others are a batch.
   const std::size_t width = runs[0].end - runs[0].begin;
@@ -541,7 +540,7 @@ Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, 
           !noted) {
         return noted;
       }
-      seal_.forget(one);
+      checks_.forget(one);
       std::fill_n(address, bytes, std::byte{poison});
       continue;
     }

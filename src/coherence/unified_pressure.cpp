@@ -39,7 +39,7 @@ UnifiedCore::TryTransferLock::TryTransferLock(UnifiedCore& core) noexcept : core
   }
   lock_ = std::unique_lock(core_.transfer_mutex_, std::try_to_lock);
   if (lock_) core_.moving_thread_.store(this_thread(), std::memory_order_relaxed);
-  if (lock_ && core_.options_.guard) core_.open_pages();
+  if (lock_ && core_.options_.guard) HostAccessChecks::open_pages(core_.copies_);
   if (lock_) return;
   const std::lock_guard lock(core_.mutex_);
   --core_.transfer_locks_;
@@ -292,8 +292,8 @@ Result<void> UnifiedCore::try_pin_residency(Place where, bool keeps, CallSite si
   if (!place && !keeps) return {};
   if (!place) {
     return Failure(ErrorCode::invalid_device,
-                   "{spec} does not take part in buffer '{tag}', so there is no copy to keep. "
-                   "Prefetch to it first.",
+                   "{spec} is not a place of buffer '{tag}', so there is no copy to pin. Prefetch "
+                   "the buffer to {spec} first.",
                    site)
         .with("spec", where.text())
         .with("tag", options_.tag.name());

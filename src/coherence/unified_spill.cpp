@@ -132,11 +132,10 @@ Result<void> UnifiedCore::try_unspill(CallSite site) noexcept {
     if (read) read = file.try_read(one.extent, to, site);
     if (!read) {
       const Failure& cause = read.failure();
-      return Failure(
-                 cause.code(),
-                 "bytes {begin} to {end} of buffer '{tag}' did not come back from the spill file "
-                 "in '{path}': its {what} failed. The buffer is as it was.",
-                 site)
+      return Failure(cause.code(),
+                     "bytes {begin} to {end} of buffer '{tag}' could not be read from the spill "
+                     "file in '{path}': its {what} failed. The buffer is unchanged.",
+                     site)
           .with("begin", one.range.begin)
           .with("end", one.range.end)
           .with("error", cause.number("error").value_or(0))

@@ -92,7 +92,7 @@ void UnifiedCore::leave_unused(unsigned place, std::uint32_t own) noexcept {
 
 StorageHandle UnifiedCore::leave(unsigned place) noexcept {
   // A device that shared the memory may have written bytes that have checksums.
-  if (copies_[place].memory == host) seal_.forget({0, bytes()});
+  if (copies_[place].memory == host) checks_.forget({0, bytes()});
   return copies_.leave(place);
 }
 
@@ -280,10 +280,10 @@ Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offse
   if (!is_within(offset, bytes, extent)) return outside(offset, bytes, extent, site);
   if (!is_write(lease.access)) {
     return Failure(ErrorCode::read_only,
-                   "{what} may not be written, so there is nothing to commit. Export it with "
-                   "read_write.",
+                   "{what} is read-only, so there is nothing to commit. Export the buffer with "
+                   "Access::read_write.",
                    site)
-        .with("what", "what was escaped for reading");
+        .with("what", "an export for reading");
   }
   if (stream.id() && !stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
   if (!copies_.make_room()) return no_host_memory("the directory of a unified buffer", site);
@@ -320,8 +320,8 @@ Result<void> UnifiedCore::try_set_write_through(std::optional<Place> place,
     }
     if (!target) {
       return Failure(ErrorCode::invalid_device,
-                     "{spec} does not take part in buffer '{tag}', so nothing can be written "
-                     "through to it. Prefetch to it first.",
+                     "{spec} is not a place of buffer '{tag}', so writes cannot go through to it. "
+                     "Prefetch the buffer to {spec} first.",
                      site)
           .with("spec", place->text())
           .with("tag", options_.tag.name());
