@@ -318,21 +318,20 @@ Failure EvictionRequest::refusal(const Failure& why) const noexcept {
     return Failure(why).at(wanted_.site);
   }
   const char* sentence =
-      "buffer '{tag}' needs {requested} on '{device}', and there is no room: {freed} went, "
-      "{leased} "
-      "are leased, {kept} are kept; there are {by_tag}. Close leases, use less, or allow more. "
-      "({cause})";
+      "buffer '{tag}' needs {requested} on '{device}', but eviction freed only {freed}: {leased} "
+      "are leased, {kept} are pinned or adopted. Copies: {by_tag}. Close leases, use less, or "
+      "raise the limit. ({cause})";
   if (is_hopeless_) {
     sentence =
-        "buffer '{tag}' needs {requested} on '{device}', which cannot fit into {limit} whatever "
-        "goes: {evictable} can go, {leased} are leased, {kept} are kept; there are {by_tag}. Close "
-        "leases, use less at a time, or raise the limit. ({cause})";
+        "buffer '{tag}' needs {requested} on '{device}', which does not fit into the limit of "
+        "{limit} even after eviction: {evictable} can be evicted, {leased} are leased, {kept} are "
+        "pinned or adopted. Copies: {by_tag}. Close leases, use less at a time, or raise the "
+        "limit. ({cause})";
   } else if (last_failure_) {
     sentence =
-        "buffer '{tag}' needs {requested} on '{device}', and there is no room: {freed} went, "
-        "{leased} "
-        "are leased, {kept} are kept; there are {by_tag}. What should have gone next could not be "
-        "written: {eviction_error}. ({cause})";
+        "buffer '{tag}' needs {requested} on '{device}', but eviction freed only {freed}: {leased} "
+        "are leased, {kept} are pinned or adopted. Copies: {by_tag}. The next copy could not be "
+        "written back: {eviction_error}. ({cause})";
   }
   Failure refusal(why.code(), sentence, wanted_.site);
   refusal.with_bytes("requested", wanted_.bytes)

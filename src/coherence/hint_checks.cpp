@@ -10,8 +10,8 @@ namespace tern {
 Result<void> check_managed(const Buffer& buffer, CallSite site) noexcept {
   if (buffer && buffer.kind() == StorageKind::managed) return {};
   return Failure(ErrorCode::invalid_argument,
-                 "hints are for managed memory, and this is {value} memory. Make the buffer with "
-                 "MemoryKind::managed, or use a ManagedBuffer.",
+                 "hints apply to managed memory only, and not to {value} memory. Make the buffer "
+                 "with MemoryKind::managed, or use a ManagedBuffer.",
                  site)
       .with("name", "buffer")
       .with("value", buffer ? name(buffer.kind()) : "no");
@@ -31,8 +31,8 @@ Result<void> check_page_place(Place place, CallSite site) noexcept {
 Result<void> check_hint_range(HintRange range, std::size_t extent, CallSite site) noexcept {
   if (is_within(range.offset_bytes, range.bytes, extent)) return {};
   return Failure(ErrorCode::invalid_view,
-                 "a hint on {size} bytes from {offset} on leaves the memory it is about, which has "
-                 "{extent}. Name a range inside.",
+                 "a hint on {size} bytes at offset {offset} exceeds its memory, which has "
+                 "{extent}. Choose a range inside the memory.",
                  site)
       .with("offset", range.offset_bytes)
       .with("size", range.bytes)
@@ -46,8 +46,8 @@ Result<HintSkip> check_able(const Device& device, Capability capability, HintOpt
   const Capability lacking = is_concurrent ? capability : Capability::concurrent_managed;
   if (!options.strict) return is_concurrent ? HintSkip::not_supported : HintSkip::not_concurrent;
   return Failure(ErrorCode::unsupported,
-                 "'{device}' lacks {what}, so the hint would do nothing. Leave HintOptions::strict "
-                 "off, and it is skipped.",
+                 "'{device}' lacks {what}, so the hint would have no effect. Turn "
+                 "HintOptions::strict off to skip such hints.",
                  site)
       .with("what", name(lacking))
       .with("device", device.spec());

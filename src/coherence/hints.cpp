@@ -26,7 +26,7 @@ Result<void> check_advice(AdvicePair advice, CallSite site) noexcept {
   if (is_accessed_by(advice.advice) && advice.place.is_host() && advice.place != Place::host()) {
     return Failure(ErrorCode::invalid_device,
                    "drivers keep mappings for devices and the host, not for a NUMA node ({spec} "
-                   "{number}). Name the host.",
+                   "{number}). Pass the host instead.",
                    site)
         .with("spec", "host numa")
         .with("number", advice.place.index());
@@ -98,8 +98,8 @@ Result<Hints> Hints::try_over(const Device& device, void* address, std::size_t b
                               CallSite site) noexcept {
   if (!owner) {
     return Failure(ErrorCode::invalid_argument,
-                   "hints on memory of somebody else need its owner, so that it is there when they "
-                   "are given. Pass what keeps it alive.",
+                   "hints on borrowed memory need an owner that keeps the memory alive. Pass the "
+                   "owner.",
                    site)
         .with("name", "owner")
         .with("value", "null");
@@ -255,7 +255,7 @@ Result<HintUndo> Hints::try_apply_at(const MigrationPolicy& policy, Place place,
   if (policy.preferred() && *policy.preferred() != place) {
     const auto kind = [](Place one) { return one.is_host() ? "host" : "device"; };
     return Failure(ErrorCode::device_mismatch,
-                   "the policy prefers {a} {a_number} and the call names {b} {b_number}. Name the "
+                   "the policy prefers {a} {a_number}, but the call names {b} {b_number}. Pass the "
                    "policy's place, or none.",
                    site)
         .with("a", kind(*policy.preferred()))
@@ -281,8 +281,8 @@ Result<HintState> Hints::try_query(std::optional<HintRange> asked, CallSite site
   const bool is_concurrent = device.can(Capability::concurrent_managed);
   if (!is_concurrent || !device.can(Capability::advice)) {
     return Failure(ErrorCode::unsupported,
-                   "'{device}' lacks {what}: it was told nothing about this memory, so there is "
-                   "nothing to ask it for. Ask only devices that can() do that.",
+                   "'{device}' lacks {what}, so it received no hints on the memory and has none to "
+                   "return. Query only devices with the capability (Device::can).",
                    site)
         .with("what", name(is_concurrent ? Capability::advice : Capability::concurrent_managed))
         .with("device", device.spec());

@@ -163,8 +163,8 @@ class Sender {
     if (!target || target->info().capabilities.has(Capability::concurrent_managed)) return able;
     if (!options_.strict) return HintSkip::not_concurrent;
     return Failure(ErrorCode::unsupported,
-                   "'{device}' lacks {what}, so nothing can be brought there. Leave "
-                   "HintOptions::strict off, and it is skipped.",
+                   "'{device}' lacks {what}, so nothing can be prefetched to it. Turn "
+                   "HintOptions::strict off to skip such devices.",
                    site_)
         .with("what", name(Capability::concurrent_managed))
         .with("device", target->info().spec);
@@ -252,7 +252,7 @@ Result<void> PrefetchPlan::try_add(std::shared_ptr<const PrefetchTarget> target,
                                    std::optional<HintRange> range, CallSite site) noexcept try {
   if (!target) {
     return Failure(ErrorCode::invalid_argument,
-                   "a plan cannot bring nothing anywhere. Name memory.", site)
+                   "a prefetch plan cannot add a null {name}. Pass the memory to prefetch.", site)
         .with("name", "target")
         .with("value", "null");
   }
@@ -314,7 +314,7 @@ Result<std::size_t> PrefetchPlan::try_check(Place place, const Budget& budget,
   const std::size_t peak = found == all.end() ? 0 : found->bytes;
   if (peak == 0 || budget.would_fit(peak)) return peak;
   return Failure(ErrorCode::out_of_budget,
-                 "a prefetch plan brings {requested} to {place} at one time, and budget '{budget}' "
+                 "a prefetch plan brings {requested} to {place} at one time, but budget '{budget}' "
                  "has {available} left. Plan fewer bytes at once, or raise the limit.",
                  site)
       .with_bytes("requested", peak)
@@ -340,8 +340,8 @@ Result<PrefetchPlan::Report> PrefetchPlan::try_execute(std::span<const StreamRef
     const auto found = std::ranges::find(streams, wanted, &StreamRef::device_id);
     if (found != streams.end()) return *found;
     return Failure(ErrorCode::stream_misuse,
-                   "none of the {count} streams is of device {number}, which moves the memory. "
-                   "Give one of each device, or one for all.",
+                   "none of the {count} streams belongs to device {number}, which moves the "
+                   "memory. Pass one stream of each device, or one for all.",
                    site)
         .with("stream", std::uint64_t{0})
         .with("why", "it is of another device")

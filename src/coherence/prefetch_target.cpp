@@ -31,8 +31,8 @@ class ManagedTarget final : public PrefetchTarget {
     const DeviceScope target(place.device_id());
     if (!target || target->info().backend == device().info().backend) return {};
     return Failure(ErrorCode::device_mismatch,
-                   "managed memory of '{a}' cannot be brought to '{b}', which another backend "
-                   "drives. Name a device of the same kind, or the host.",
+                   "managed memory of '{a}' cannot be prefetched to '{b}', a device of another "
+                   "backend. Choose a device of the same backend, or the host.",
                    site)
         .with("a", device().spec())
         .with("b", target->info().spec);
@@ -64,7 +64,8 @@ class UnifiedTarget final : public PrefetchTarget {
   Result<void> check(Place place, CallSite site) const noexcept override {
     if (place.is_host() || DeviceScope(place.device_id())) return {};
     return Failure(ErrorCode::invalid_device,
-                   "{spec} is not open, so nothing can be brought there. Open it first.", site)
+                   "{spec} is not open, so no bytes can be copied to it. Open the device first.",
+                   site)
         .with("spec", place.text());
   }
 
@@ -112,8 +113,8 @@ Result<std::shared_ptr<const PrefetchTarget>> try_unified_target(const RawUnifie
                                                                  CallSite site) noexcept try {
   if (!view) {
     return Failure(ErrorCode::not_allocated,
-                   "there is no unified buffer to bring anywhere: it was moved from, or made by "
-                   "default. Make one.",
+                   "the unified buffer to prefetch is empty: it is default-constructed or was "
+                   "moved from. Make one first.",
                    site)
         .with("id", std::uint64_t{0});
   }

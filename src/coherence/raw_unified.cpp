@@ -28,8 +28,8 @@ Shape UnifiedCore::shape() const {
 Failure UnifiedCore::outside(std::size_t offset, std::size_t bytes, std::size_t extent,
                              CallSite site) const noexcept {
   return Failure(ErrorCode::invalid_view,
-                 "{size} bytes from {offset} on are not in buffer '{tag}' of {extent} bytes. View "
-                 "what is there.",
+                 "a range of {size} bytes at offset {offset} exceeds the {extent} bytes of buffer "
+                 "'{tag}'. Choose a range inside the buffer.",
                  site)
       .with("offset", offset)
       .with("size", bytes)
@@ -39,76 +39,34 @@ Failure UnifiedCore::outside(std::size_t offset, std::size_t bytes, std::size_t 
 
 bool UnifiedCore::is_pinned() const noexcept {
   const std::lock_guard lock(mutex_);
-  const Memory& memory = memories_[host];
+  const Memory& memory = copies_.memory(host);
   return memory.storage && memory.storage->kind() == StorageKind::pinned;
 }
 
 bool UnifiedCore::has_copy(Place place) const noexcept {
   const std::lock_guard lock(mutex_);
-  const std::optional<unsigned> found = find(place);
-  return found && takes_part(*found);
-}
-
-BufferState UnifiedCore::state_of(PlaceSet valid) const noexcept {
-  if (valid.empty()) return BufferState::uninitialized;
-  PlaceSet devices;
-  for (unsigned place = 1; place < places_.size(); ++place) {
-    if (takes_part(place)) devices = devices.with(place);
-  }
-  const bool on_host = valid.has(host);
-  const PlaceSet on_devices = valid & devices;
-  if (on_host) {
-    if (devices.empty()) return BufferState::host_only;
-    if (on_devices.empty()) return BufferState::host_dirty;
-    return on_devices == devices ? BufferState::synchronized : BufferState::mixed;
-  }
-  return takes_part(host) ? BufferState::device_dirty : BufferState::device_only;
+  const std::optional<unsigned> found = copies_.find(place);
+  return found && copies_.has_copy(*found);
 }
 
 BufferState UnifiedCore::state(ByteRange range) const noexcept {
   const std::lock_guard lock(mutex_);
-  std::optional<BufferState> all;
-  validity_.visit(range.begin, std::min(range.end, bytes()),
-                  [&](std::size_t, std::size_t, PlaceSet valid) {
-                    const BufferState one = state_of(valid);
-                    all = !all || *all == one ? one : BufferState::mixed;
-                  });
-  return all.value_or(BufferState::uninitialized);
+  return copies_.state({range.begin, std::min(range.end, bytes())});
 }
 
 std::vector<Place> UnifiedCore::valid_places(ByteRange range) const {
   const std::lock_guard lock(mutex_);
-  std::vector<Place> found;
-  if (range.begin >= std::min(range.end, bytes())) return found;
-  const PlaceSet valid = validity_.valid_everywhere(range.begin, std::min(range.end, bytes()));
-  for (unsigned place = 0; place < places_.size(); ++place) {
-    if (valid.has(place)) found.push_back(places_[place].place);
-  }
-  return found;
+  return copies_.valid_places({range.begin, std::min(range.end, bytes())});
 }
 
 bool UnifiedCore::is_stale_on(ByteRange range, Place place) const noexcept {
   const std::lock_guard lock(mutex_);
-  const std::optional<unsigned> found = find(place);
-  bool is_stale = false;
-  validity_.visit(range.begin, std::min(range.end, bytes()),
-                  [&](std::size_t, std::size_t, PlaceSet valid) {
-                    is_stale |= !valid.empty() && (!found || !valid.has(*found));
-                  });
-  return is_stale;
+  return copies_.is_stale_on({range.begin, std::min(range.end, bytes())}, place);
 }
 
 std::vector<RawUnified::Interval> UnifiedCore::intervals(ByteRange range) const {
-  std::vector<RawUnified::Interval> all;
   const std::lock_guard lock(mutex_);
-  validity_.visit(range.begin, std::min(range.end, bytes()),
-                  [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-                    all.push_back({begin, end, {}});
-                    for (unsigned place = 0; place < places_.size(); ++place) {
-                      if (valid.has(place)) all.back().places.push_back(places_[place].place);
-                    }
-                  });
-  return all;
+  return copies_.intervals({range.begin, std::min(range.end, bytes())});
 }
 
 UnifiedStatistics UnifiedCore::statistics() const noexcept {
@@ -129,24 +87,26 @@ std::vector<Transfer> UnifiedCore::transfers() const {
 Result<void> UnifiedCore::check() const noexcept {
   const std::lock_guard lock(mutex_);
   PlaceSet existing;
-  for (unsigned place = 0; place < places_.size(); ++place) {
-    if (!takes_part(place)) continue;
+  for (unsigned place = 0; place < copies_.count(); ++place) {
+    if (!copies_.has_copy(place)) continue;
     const bool is_in_file = place == host && !spilled_.empty();
-    if (is_in_file != !memory_of(place).storage ||
-        (!is_in_file && !memory_of(place).storage->is_allocated())) {
-      return Failure(ErrorCode::violation, "a place of buffer '{tag}' takes part without memory.")
+    if (is_in_file != !copies_.memory_of(place).storage ||
+        (!is_in_file && !copies_.memory_of(place).storage->is_allocated())) {
+      return Failure(ErrorCode::violation,
+                     "the directory of buffer '{tag}' lists a copy that has no memory.")
           .with("tag", options_.tag.name())
           .with("finding", "coherence");
     }
     existing = existing.with(place);
   }
-  return validity_.check(existing);
+  return copies_.directory().check(existing);
 }
 
 Failure no_pending_read(CallSite site) noexcept {
   return Failure(ErrorCode::not_allocated,
-                 "there is no read under way to get: it was got before, moved from, or made by "
-                 "default. Keep the lease that the first get() gave, or read again.",
+                 "there is no pending read to get: the handle is default-constructed, was moved "
+                 "from, or get() was called before. Keep the lease that the first get() returned, "
+                 "or start a new read.",
                  site)
       .with("id", std::uint64_t{0});
 }
@@ -173,7 +133,8 @@ Result<RawUnified> RawUnified::try_make(Shape shape, DType dtype, std::size_t el
                                         const UnifiedOptions& options) noexcept try {
   if (!options.device.is_open()) {
     return Failure(ErrorCode::invalid_device,
-                   "unified buffer '{tag}' has no device. Name one: the host device will do.",
+                   "unified buffer '{tag}' has no device. Set UnifiedOptions::device; the host "
+                   "device is enough.",
                    options.site)
         .with("spec", "none")
         .with("tag", options.tag.name());
@@ -208,7 +169,8 @@ Result<RawUnified> RawUnified::try_adopt_host(void* address, Shape shape, DType 
   const std::size_t bytes = made->core_->bytes();
   if (address == nullptr && bytes != 0) {
     return Failure(ErrorCode::invalid_argument,
-                   "the {name} of {bytes} to adopt is null. Pass memory.", options.site)
+                   "the {name} of the {bytes} to adopt is null. Pass the address of the memory.",
+                   options.site)
         .with("name", "address")
         .with("value", "null")
         .with_bytes("bytes", bytes);
@@ -313,7 +275,8 @@ Result<ByteRange> RawUnified::try_range(std::size_t offset, std::size_t bytes,
                                         CallSite site) const noexcept {
   if (core_ == nullptr) {
     return Failure(ErrorCode::not_allocated,
-                   "there is no unified buffer: it was moved from, or made by default. Make one.",
+                   "the unified buffer is empty: it is default-constructed or was moved from. Make "
+                   "one first.",
                    site)
         .with("id", std::uint64_t{0});
   }
@@ -362,7 +325,7 @@ Result<RawLease> RawUnified::try_export_host(Access access, CallSite site) const
   const Result<ByteRange> range = try_range(0, size_bytes(), site);
   if (!range) return range.failure();
   return core_->try_open(
-      {.range = *range, .access = access, .kind = UnifiedCore::Kind::escape, .site = site});
+      {.range = *range, .access = access, .kind = UnifiedCore::Kind::exported, .site = site});
 }
 
 Result<RawLease> RawUnified::try_export_device(Access access, StreamRef stream,
@@ -371,7 +334,7 @@ Result<RawLease> RawUnified::try_export_device(Access access, StreamRef stream,
   if (!range) return range.failure();
   return core_->try_open({.range = *range,
                           .access = access,
-                          .kind = UnifiedCore::Kind::escape,
+                          .kind = UnifiedCore::Kind::exported,
                           .is_host = false,
                           .stream = stream,
                           .site = site});
@@ -458,7 +421,8 @@ Result<void> RawUnified::try_prefetch_to(Place place, StreamRef stream,
   }
   if (!device.is_open()) {
     return Failure(ErrorCode::invalid_device,
-                   "{spec} is not open, so nothing can be brought there. Open it first.", site)
+                   "{spec} is not open, so no bytes can be copied to it. Open the device first.",
+                   site)
         .with("spec", place.text());
   }
   return core_->try_prefetch(*range, &device, {}, Eviction::clean, site);

@@ -75,8 +75,8 @@ int transfer_all(std::size_t bytes, std::size_t offset, Call call) noexcept {
 Result<SpillHandle> SpillFile::try_open(const SpillOptions& options) noexcept try {
   if (options.limit_bytes == 0) {
     return Failure(ErrorCode::invalid_argument,
-                   "a spill file needs a {name}, and {value} would hold nothing. Say how much disk "
-                   "it may use.",
+                   "a spill file needs a {name} above 0, and got {value}. Pass the number of bytes "
+                   "of disk that it may use.",
                    options.site)
         .with("name", "limit_bytes")
         .with("value", std::uint64_t{0});
@@ -85,8 +85,8 @@ Result<SpillHandle> SpillFile::try_open(const SpillOptions& options) noexcept tr
   const int file = make_file(directory);
   if (file < 0) {
     return Failure(ErrorCode::file,
-                   "a spill file cannot be made in '{path}': {what} failed ({error}). Name a "
-                   "directory that may be written.",
+                   "a spill file cannot be created in '{path}': {what} failed ({error}). Choose a "
+                   "writable directory.",
                    options.site)
         .with("what", "open")
         .with("error", static_cast<std::uint64_t>(errno))
@@ -130,11 +130,10 @@ Result<std::size_t> SpillFile::try_claim(std::size_t bytes, CallSite site) noexc
   SpillStatistics& now = statistics_;
   if (bytes > now.limit_bytes || now.used_bytes > now.limit_bytes - bytes) {
     ++now.failed_writes;
-    return Failure(
-               ErrorCode::out_of_budget,
-               "the spill file in '{path}' cannot hold {requested} more: {current} of {limit} in "
-               "use. Free buffers, or allow it more.",
-               site)
+    return Failure(ErrorCode::out_of_budget,
+                   "the spill file in '{path}' cannot hold {requested} more: {current} of its "
+                   "limit of {limit} are in use. Free buffers, or raise the limit.",
+                   site)
         .with_bytes("requested", bytes)
         .with_bytes("would_grant", bytes)
         .with_bytes("current", now.used_bytes)

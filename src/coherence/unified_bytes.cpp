@@ -21,11 +21,11 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
   StorageHandle storage;
   {
     const std::lock_guard lock(mutex_);
-    storage = memory_of(place).storage;
+    storage = copies_.memory_of(place).storage;
   }
   const auto failed = [&](const Failure& cause) {
     const bool is_read = access == Access::read;
-    const std::lock_guard lock(mutex_);  // to read places_
+    const std::lock_guard lock(mutex_);  // to read copies_
     return sync_failed(is_read ? place : host, is_read ? host : place, range, cause, site);
   };
   // The host waits for the earlier uses, so that the copy stream of the library does not have to.
@@ -35,7 +35,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     const FastPathBlocker pause(*this);
     {
       const std::lock_guard lock(mutex_);
-      stream_uses = memory_of(place).stream_uses;
+      stream_uses = copies_.memory_of(place).stream_uses;
     }
     if (Result<void> ready =
             is_by_host ? try_wait_host_copy(*storage, access) : storage->uses().try_wait(access);
@@ -45,9 +45,9 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
   }
   if (is_by_host) {
     const TransferLock mover(*this);
-    if (storage == memories_[host].storage) {
+    if (storage == copies_.memory(host).storage) {
       const std::lock_guard lock(mutex_);
-      note_arrived(stream_uses);
+      copies_.note_arrived(stream_uses);
     }
     std::byte* const address = address_for(*storage, {}) + range.begin;
     if (Result<void> noted = storage->device().try_note_host_access(address, count, access, site);
@@ -57,7 +57,7 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     if (access == Access::read) {
       std::memcpy(bytes, address, count);
     } else {
-      if (is_checked_) seal_.forget(range);
+      if (is_checked_) checks_.forget(range);
       std::memcpy(address, bytes, count);
     }
     return {};
@@ -81,9 +81,9 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     }
     use->end();
     const std::lock_guard lock(mutex_);
-    note_stream_use(memory_of(place), access);
-    log({.from = access == Access::read ? places_[place].place : Place::host(),
-         .to = access == Access::read ? Place::host() : places_[place].place,
+    copies_.memory_of(place).note_stream_use(access);
+    log({.from = access == Access::read ? copies_[place].place : Place::host(),
+         .to = access == Access::read ? Place::host() : copies_[place].place,
          .begin = range.begin,
          .end = range.end,
          .runs = 1,
@@ -101,7 +101,7 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
   PlaceSet everywhere;
   {
     ScopedClaim hold;
-    if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) {
+    if (Result<void> held = hold.try_claim(*this, {.range = range, .site = site}); !held) {
       return held;
     }
     if (Result<void> written = check_written(range, Access::read, site); !written) return written;
@@ -109,11 +109,11 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
     bool has_untracked_writer = false;
     {
       const std::lock_guard lock(mutex_);
-      everywhere = validity_.valid_everywhere(range.begin, range.end);
-      has_untracked_writer = untracked_writers_ != 0;
+      everywhere = copies_.directory().valid_everywhere(range.begin, range.end);
+      has_untracked_writer = leases_.has_untracked_writers();
       // The claim gets the place, so that nobody drops that copy meanwhile.
       if (!everywhere.empty()) {
-        slots_[hold.slot()].place = static_cast<std::uint8_t>(everywhere.first());
+        leases_[hold.slot()].set_place(everywhere.first());
       }
     }
     while (!everywhere.empty() && !has_untracked_writer) {
@@ -126,12 +126,12 @@ Result<void> UnifiedCore::try_load(ByteRange range, void* to, CallSite site) noe
       // meanwhile.
       const std::lock_guard lock(mutex_);
       everywhere = everywhere.without(everywhere.first()) &
-                   validity_.valid_everywhere(range.begin, range.end);
+                   copies_.directory().valid_everywhere(range.begin, range.end);
       if (everywhere.empty()) return loaded;
-      slots_[hold.slot()].place = static_cast<std::uint8_t>(everywhere.first());
+      leases_[hold.slot()].set_place(everywhere.first());
     }
   }
-  // No single place has all of the bytes, or an escape may have changed them.
+  // No single place has all of the bytes, or an untracked writer may have changed them.
   const Result<RawLease> lease = try_open({.range = range, .site = site});
   if (!lease) return lease.failure();
   std::memcpy(to, lease->address(), range.end - range.begin);
@@ -145,7 +145,7 @@ Result<void> UnifiedCore::try_store_everywhere(ByteRange range, const void* from
   {
     const std::lock_guard lock(mutex_);
     for (PlaceSet rest = places; !rest.empty(); rest = rest.without(rest.first())) {
-      PlaceSet& sharing = memories[places_[rest.first()].memory];
+      PlaceSet& sharing = memories[copies_[rest.first()].memory];
       sharing = sharing.with(rest.first());
     }
   }
@@ -156,11 +156,11 @@ Result<void> UnifiedCore::try_store_everywhere(ByteRange range, const void* from
     for (; !gone.empty(); gone = gone.without(gone.first())) {
       // If the host has no memory for the change, all bytes count as never written. A later read
       // then fails instead of returning a wrong value.
-      if (!make_room()) {
-        validity_.forget(0, bytes_);
+      if (!copies_.make_room()) {
+        copies_.directory().forget(0, bytes_);
         return;
       }
-      validity_.remove(range.begin, range.end, gone.first());
+      copies_.directory().remove(range.begin, range.end, gone.first());
     }
   };
   PlaceSet written;
@@ -201,7 +201,7 @@ Result<void> UnifiedCore::try_store(ByteRange range, const void* from, CallSite 
   {
     ScopedClaim hold;
     if (Result<void> held =
-            hold.try_take(*this, {.range = range, .access = Access::read_write, .site = site});
+            hold.try_claim(*this, {.range = range, .access = Access::read_write, .site = site});
         !held) {
       return held;
     }
@@ -209,8 +209,8 @@ Result<void> UnifiedCore::try_store(ByteRange range, const void* from, CallSite 
     PlaceSet places, somewhere;
     {
       const std::lock_guard lock(mutex_);
-      places = validity_.valid_everywhere(range.begin, range.end);
-      somewhere = validity_.valid_somewhere(range.begin, range.end);
+      places = copies_.directory().valid_everywhere(range.begin, range.end);
+      somewhere = copies_.directory().valid_somewhere(range.begin, range.end);
     }
     if (!places.empty() && places == somewhere) {
       return try_store_everywhere(range, from, places, site);
@@ -231,9 +231,10 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
   {
     const std::lock_guard lock(mutex_);
     // Prefers a device that has any of the bytes, and of those the device of the stream.
-    const PlaceSet devices = validity_.valid_somewhere(range.begin, range.end).without(host);
+    const PlaceSet devices =
+        copies_.directory().valid_somewhere(range.begin, range.end).without(host);
     if (!devices.empty()) place = devices.first();
-    const unsigned wanted = stream.id() ? find_place(stream.device_id()) : PlaceSet::max_places;
+    const unsigned wanted = stream.id() ? copies_.find(stream.device_id()) : PlaceSet::max_places;
     if (wanted != PlaceSet::max_places && devices.has(wanted)) place = wanted;
   }
   if (place == host) {
@@ -248,7 +249,7 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
   if (Result<void> sound = check_before_access(range, site); !sound) return sound;
   ScopedClaim hold;
   if (Result<void> held =
-          hold.try_take(*this, {.range = range, .access = Access::discard, .site = site});
+          hold.try_claim(*this, {.range = range, .access = Access::discard, .site = site});
       !held) {
     return held;
   }
@@ -256,7 +257,7 @@ Result<void> UnifiedCore::try_fill(ByteRange range, const Pattern& pattern, Stre
     return filled;
   }
   const std::lock_guard lock(mutex_);
-  slots_[hold.slot()].place = static_cast<std::uint8_t>(place);
+  leases_[hold.slot()].set_place(place);
   spread(hold.slot());
   return {};
 }
@@ -265,15 +266,15 @@ Result<void> UnifiedCore::try_fill_on(unsigned place, ByteRange range, const Pat
                                       StreamRef stream, CallSite site) noexcept {
   const std::size_t bytes = range.end - range.begin;
   const TransferLock mover(*this);
-  const bool is_own = stream.id() && stream.device_id() == places_[place].place.device_id();
+  const bool is_own = stream.id() && stream.device_id() == copies_[place].place.device_id();
   // The copy may have been evicted since the place was chosen.
   if (Result<void> there = try_ensure(place, is_own ? stream : StreamRef{}, site); !there) {
     return there;
   }
-  const StorageHandle storage = memory_of(place).storage;
+  const StorageHandle storage = copies_.memory_of(place).storage;
   Result<Runner> runner = Runner{{}, stream};
   if (!is_own) {
-    runner = try_runner(places_[place].device, *storage, Access::discard);
+    runner = try_runner(copies_[place].device, *storage, Access::discard);
     if (!runner) return Failure(runner.failure()).at(site);
   }
   const StreamRef on = runner->stream;
@@ -282,7 +283,7 @@ Result<void> UnifiedCore::try_fill_on(unsigned place, ByteRange range, const Pat
   if (!use) return use.failure();
   {
     const std::lock_guard lock(mutex_);
-    if (!make_room()) {
+    if (!copies_.make_room()) {
       return no_host_memory("the directory of a unified buffer", site);
     }
   }
@@ -298,15 +299,16 @@ Result<void> UnifiedCore::try_fill_on(unsigned place, ByteRange range, const Pat
   }
   use->end();
   const std::lock_guard lock(mutex_);
-  note_stream_use(memory_of(place), Access::discard);
-  if (make_room()) validity_.apply(Access::discard, range.begin, range.end, place);
+  copies_.memory_of(place).note_stream_use(Access::discard);
+  if (copies_.make_room())
+    copies_.directory().apply(Access::discard, range.begin, range.end, place);
   return {};
 }
 
 Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, StreamRef stream,
                                        Eviction most, CallSite site) noexcept {
   ScopedClaim hold;
-  if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) return held;
+  if (Result<void> held = hold.try_claim(*this, {.range = range, .site = site}); !held) return held;
   if (range.begin == range.end) return {};
   if (Result<void> written = check_written(range, Access::read, site); !written) return written;
   const TransferLock mover(*this);
@@ -316,7 +318,7 @@ Result<void> UnifiedCore::try_prefetch(ByteRange range, const Device* device, St
   if (Result<void> there = try_ensure(*place, stream, site, most); !there) return there;
   {
     const std::lock_guard lock(mutex_);
-    memory_of(*place).touch();
+    copies_.memory_of(*place).touch();
   }
   Result<void> fetched =
       try_fetch({range, *place, stream, TransferReason::prefetch, hold.slot(), site});
@@ -331,7 +333,7 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
   if (stream.id() && !stream.next_mark()) return Failure(stream.try_native().failure()).at(site);
   ScopedClaim hold;
   if (Result<void> held =
-          hold.try_take(*this, {.range = range, .access = Access::read_write, .site = site});
+          hold.try_claim(*this, {.range = range, .access = Access::read_write, .site = site});
       !held) {
     return held;
   }
@@ -339,50 +341,52 @@ Result<void> UnifiedCore::try_mark_dirty(ByteRange range, Place where, StreamRef
   StreamRef writer = stream;
   {
     const std::lock_guard lock(mutex_);
-    const std::optional<unsigned> place = find(where);
-    if (!place || !takes_part(*place) || !memory_of(*place).storage) {
+    const std::optional<unsigned> place = copies_.find(where);
+    if (!place || !copies_.has_copy(*place) || !copies_.memory_of(*place).storage) {
       return Failure(ErrorCode::not_allocated,
-                     "buffer '{tag}' has no copy in {place}, so nobody can have written it there. "
-                     "Open a lease there first.",
+                     "buffer '{tag}' has no copy on {place}, so it cannot have been written on "
+                     "{place}. Open a lease on {place} first.",
                      site)
           .with("id", std::uint64_t{0})
           .with("tag", options_.tag.name())
-          .with("place", place ? std::string(name_of(*place)) : where.text());
+          .with("place", place ? std::string(copies_.name_of(*place)) : where.text());
     }
     ByteRange newer;
     PlaceSet holders;
-    validity_.visit(range.begin, range.end,
-                    [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-                      if (valid.empty() || valid.has(*place) || newer.begin != newer.end) return;
-                      newer = {begin, end};
-                      holders = valid;
-                    });
+    copies_.directory().visit(range.begin, range.end,
+                              [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+                                if (valid.empty() || valid.has(*place) || newer.begin != newer.end)
+                                  return;
+                                newer = {begin, end};
+                                holders = valid;
+                              });
     if (newer.begin != newer.end) {
       return Failure(ErrorCode::coherence_conflict,
-                     "bytes {begin} to {end} of buffer '{tag}' are newer on '{places}', and were "
-                     "written on '{place}' too. Synchronise before writing, or drop one of them.",
+                     "bytes {begin} to {end} of buffer '{tag}' were written on '{place}', but "
+                     "'{places}' has newer ones. Synchronize before the write, or drop one of the "
+                     "copies.",
                      site)
           .with("begin", newer.begin)
           .with("end", newer.end)
           .with("tag", options_.tag.name())
-          .with("place", name_of(*place))
-          .with("places", name_of(holders.first()));
+          .with("place", copies_.name_of(*place))
+          .with("places", copies_.name_of(holders.first()));
     }
-    if (!make_room()) {
+    if (!copies_.make_room()) {
       return no_host_memory("the directory of a unified buffer", site);
     }
-    Memory& memory = memory_of(*place);
+    Memory& memory = copies_.memory_of(*place);
     if (*place != host) {
-      if (!writer.id()) writer = places_[*place].device.default_stream();
+      if (!writer.id()) writer = copies_[*place].device.default_stream();
       if (Result<void> noted =
               memory.storage->uses().try_note(writer, last_mark(writer), Access::discard);
           !noted) {
         return Failure(noted.failure()).at(site);
       }
-      note_stream_use(memory, Access::discard);
+      memory.note_stream_use(Access::discard);
     }
-    validity_.apply(Access::discard, range.begin, range.end, *place);
-    if (*place == host) seal_.forget(range);
+    copies_.directory().apply(Access::discard, range.begin, range.end, *place);
+    if (*place == host) checks_.forget(range);
   }
   return {};
 }
@@ -393,7 +397,7 @@ Result<void> UnifiedCore::try_synchronize(CallSite site) noexcept {
   std::size_t count = 0;
   {
     const std::lock_guard lock(mutex_);
-    for (const Memory& memory : memories_) {
+    for (const Memory& memory : copies_.memories()) {
       if (memory.storage) all[count++] = memory.storage;
     }
   }

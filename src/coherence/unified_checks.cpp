@@ -5,7 +5,6 @@
 #include <new>
 #include <vector>
 
-#include "coherence/guarded_heap.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
@@ -14,50 +13,31 @@ namespace tern {
 
 // --- Checksums of the host copy (UnifiedOptions::checked)
 
-const UnifiedCore::Memory* UnifiedCore::sealed_memory() const noexcept {
-  const Memory& memory = memories_[host];
-  return memory.storage && memory.parts == PlaceSet::of(host) ? &memory : nullptr;
-}
-
 void UnifiedCore::seal(std::uint32_t slot) noexcept {
-  const Open& open = slots_[slot];
-  const Memory* const memory = sealed_memory();
-  const ByteRange range{open.begin, open.end};
-  // Bytes that are in flight, or that another lease may write, are not stable and get no checksum.
-  bool is_settled = memory != nullptr && open.place == host && memory->is_read_clear;
-  for (std::uint32_t i = 0; i < slots_.size() && is_settled; ++i) {
-    const Open& other = slots_[i];
-    is_settled = i == slot || !other.is_open || !is_write(other.access) || !other.overlaps(range);
-  }
-  if (!is_settled || !validity_.is_valid(range.begin, range.end, host)) return;
-  const StorageHandle storage = memory->storage;
-  const std::byte* const first = memory->address;
-  const CallSite site = open.site;
-  // Computing the hashes takes long, so mutex_ is released. The slot becomes a read lease, which
+  const std::optional<HostAccessChecks::Sealing> sealing =
+      HostAccessChecks::plan_seal(copies_, leases_, slot);
+  if (!sealing) return;
+  // Computing the checksums takes long, so mutex_ is released. The slot becomes a read lease, which
   // keeps writers away.
-  slots_[slot].access = Access::read;
-  const std::size_t bytes = this->bytes();
+  leases_[slot].access = Access::read;
   mutex_.unlock();
-  seal_.set(storage->id(), first, bytes, range, site);
+  checks_.seal(*sealing);
   mutex_.lock();
 }
 
 Result<void> UnifiedCore::check_sealed(ByteRange range, CallSite site) noexcept {
-  StorageHandle storage;
-  const std::byte* first = nullptr;
+  HostAccessChecks::Sealed copy;
   {
     const std::lock_guard lock(mutex_);
-    const Memory* const memory = sealed_memory();
-    if (memory == nullptr || range.end > bytes()) return {};
-    storage = memory->storage;
-    first = memory->address;
+    if (range.end > bytes()) return {};
+    copy = HostAccessChecks::sealed(copies_);
   }
-  const std::optional<HostSeal::Broken> broken = seal_.take_broken(storage->id(), first, range);
+  const std::optional<HostSeal::Broken> broken = checks_.take_broken(copy, range);
   if (!broken) return {};
   return Failure(ErrorCode::violation,
                  "bytes {begin} to {end} of buffer '{tag}' were written on the host without a "
-                 "lease, since that of {a_file}:{a_line} was closed. Open one for writing, or say "
-                 "so with mark_host_dirty().",
+                 "lease, after the lease of {a_file}:{a_line} was closed. Open a write lease, or "
+                 "report the write with mark_host_dirty().",
                  site)
       .with("finding", "written without a lease")
       .with("begin", broken->range.begin)
@@ -79,42 +59,19 @@ Result<void> UnifiedCore::check_before_access(ByteRange range, CallSite site) no
 
 // --- Protected pages of the host copy (UnifiedOptions::guard)
 
-GuardedHeap* UnifiedCore::guarded() const noexcept {
-  const Memory* const memory = sealed_memory();
-  if (memory == nullptr || memory->storage->kind() != StorageKind::host) return nullptr;
-  return dynamic_cast<GuardedHeap*>(memory->storage->origin());
-}
-
 bool UnifiedCore::is_guarded() const noexcept {
   if (!options_.guard) return false;
   const std::lock_guard lock(mutex_);
-  return guarded() != nullptr;
-}
-
-void UnifiedCore::open_pages() noexcept {
-  // Also if a device has begun to share the memory.
-  const Memory& memory = memories_[host];
-  if (!memory.storage || memory.storage->resource()) return;
-  if (auto* const pages = dynamic_cast<GuardedHeap*>(memory.storage->origin())) pages->open();
+  return HostAccessChecks::has_guarded_pages(copies_);
 }
 
 void UnifiedCore::close_pages() noexcept {
-  GuardedHeap* const pages = guarded();
-  if (pages == nullptr) return;
+  if (!HostAccessChecks::has_guarded_pages(copies_)) return;
   // Copies of the driver must not fault. If it is unknown whether they are done, the pages stay
   // accessible.
-  if (!memories_[host].storage->uses().try_wait(Access::discard)) return;
+  if (!copies_.memory(host).storage->uses().try_wait(Access::discard)) return;
   const std::lock_guard lock(mutex_);
-  pages->begin_rules();
-  validity_.visit(0, bytes(), [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-    if (valid.has(host)) pages->allow({begin, end}, GuardedHeap::Allowed::reading);
-  });
-  for (const Open& open : slots_) {
-    if (!open.is_open || open.place != host) continue;
-    pages->allow({open.begin, open.end}, is_write(open.access) ? GuardedHeap::Allowed::everything
-                                                               : GuardedHeap::Allowed::reading);
-  }
-  pages->close(last_host_lease_);
+  checks_.close_pages(copies_, leases_);
 }
 
 void UnifiedCore::guard_again() noexcept {
@@ -131,7 +88,7 @@ void UnifiedCore::guard_again() noexcept {
 Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept try {
   constexpr std::size_t max_at_once = 1 * mib;
   ScopedClaim hold;
-  if (Result<void> held = hold.try_take(*this, {.range = range, .site = site}); !held) return held;
+  if (Result<void> held = hold.try_claim(*this, {.range = range, .site = site}); !held) return held;
   // Waits for an eviction that began before the claim.
   { const TransferLock turn(*this); }
   struct Piece {
@@ -141,23 +98,23 @@ Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept t
   std::vector<Piece> pieces;
   {
     const std::lock_guard lock(mutex_);
-    slots_[hold.slot()].place = all_memories;
-    // An escape that has not committed may change its bytes at any time.
-    if (untracked_writers_ != 0) return {};
-    validity_.visit(range.begin, range.end,
-                    [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-                      PlaceSet memories, places;
-                      for (; !valid.empty(); valid = valid.without(valid.first())) {
-                        const unsigned memory = places_[valid.first()].memory;
-                        if (memories.has(memory)) continue;
-                        memories = memories.with(memory);
-                        places = places.with(valid.first());
-                      }
-                      if (places.size() < 2) return;
-                      for (std::size_t at = begin; at < end; at += max_at_once) {
-                        pieces.push_back({{at, std::min(end, at + max_at_once)}, places});
-                      }
-                    });
+    leases_[hold.slot()].set_place(LeaseTable::all_memories);
+    // An untracked writer may change its bytes at any time.
+    if (leases_.has_untracked_writers()) return {};
+    copies_.directory().visit(range.begin, range.end,
+                              [&](std::size_t begin, std::size_t end, PlaceSet valid) {
+                                PlaceSet memories, places;
+                                for (; !valid.empty(); valid = valid.without(valid.first())) {
+                                  const unsigned memory = copies_[valid.first()].memory;
+                                  if (memories.has(memory)) continue;
+                                  memories = memories.with(memory);
+                                  places = places.with(valid.first());
+                                }
+                                if (places.size() < 2) return;
+                                for (std::size_t at = begin; at < end; at += max_at_once) {
+                                  pieces.push_back({{at, std::min(end, at + max_at_once)}, places});
+                                }
+                              });
   }
   std::vector<std::byte> expected, actual;
   for (const Piece& piece : pieces) {
@@ -180,19 +137,20 @@ Result<void> UnifiedCore::try_compare(ByteRange range, CallSite site) noexcept t
       const auto differ = std::ranges::mismatch(expected, actual);
       if (differ.in1 == expected.end()) continue;
       const auto at = static_cast<std::size_t>(differ.in1 - expected.begin());
-      const std::lock_guard lock(mutex_);  // to read places_
+      const std::lock_guard lock(mutex_);  // to read copies_
       return Failure(ErrorCode::violation,
                      "byte {offset} of buffer '{tag}' is {a} on '{place_a}' and {b} on "
-                     "'{place_b}', and should be the same: somebody wrote one of them without a "
-                     "lease.",
+                     "'{place_b}', although both copies are up to date: one of them was written "
+                     "without a lease. Open a write lease, or report the write with "
+                     "mark_host_dirty() or mark_device_dirty().",
                      site)
           .with("finding", "copies that differ")
           .with("offset", piece.range.begin + at)
           .with("a", std::to_integer<std::uint64_t>(*differ.in1))
           .with("b", std::to_integer<std::uint64_t>(*differ.in2))
           .with("tag", options_.tag.name())
-          .with("place_a", name_of(first))
-          .with("place_b", name_of(others.first()));
+          .with("place_a", copies_.name_of(first))
+          .with("place_b", copies_.name_of(others.first()));
     }
   }
   return {};

@@ -1,19 +1,15 @@
 // A UnifiedCore is the shared state of one unified buffer. All handles, views and leases of the
 // buffer refer to it.
 //
-// The state has four parts:
-// - places_ and memories_. A place is the host or a device, and has a number; the host is 0. A
-//   memory is the storage of a copy. Memory i belongs to place i, but a device that shares the
-//   host's memory uses memory 0 instead of its own. A place takes part while it has a copy
-//   (Memory::parts). Places are added and never removed.
-// - validity_, the directory: for each byte, the places in which the byte is up to date.
-// - slots_: the open leases, and the claims of calls that are in progress.
-// - in_flight_, in_flight_sole_copies_ and spilled_: bytes of the host copy that are in flight or
-// in a spill
-//   file.
+// The state has three parts:
+// - copies_: the places and memories of the buffer, and the directory of up-to-date bytes
+// (CopySet).
+// - leases_: the open leases, and the claims of calls that are in progress (LeaseTable).
+// - spilled_: bytes of the host copy that are in a spill file.
 //
 // An access runs in these steps:
-// 1. It claims its byte range in a slot (try_take). From then on, conflicting accesses fail or
+// 1. It claims its byte range in a slot (try_claim_range). From then on, conflicting accesses fail
+// or
 //    wait.
 // 2. It takes the transfer lock (TransferLock).
 // 3. It allocates a copy in its place if there is none (try_ensure). This may evict other copies.
@@ -31,12 +27,12 @@
 // - mutex_ is a spin lock that guards all members. It is held for a few instructions, and no device
 //   is called under it.
 // - transfer_mutex_ is held while memory is allocated or bytes are moved. Its holder takes mutex_
-//   to read and to change members. places_ and memories_ change only under both locks, so either
+//   to read and to change members. Places and storages change only under both locks, so either
 //   lock is enough to read them.
 //
 // The lock order is: transfer_mutex_, then the turn and the list of a place (residents.hpp), then
-// mutex_. wait_mutex_ comes before mutex_. A thread that evicts only tries the transfer lock of
-// another buffer (TryTransferLock), and so cannot deadlock.
+// mutex_. The lock of released_ comes before mutex_. A thread that evicts only tries the transfer
+// lock of another buffer (TryTransferLock), and so cannot deadlock.
 //
 // The order of the work on each memory is in the UseRecord of its storage. The functions are
 // defined in several files: unified_core.cpp (leases), unified_fast_path.cpp (fast path),
@@ -48,7 +44,6 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -59,7 +54,9 @@
 #include <utility>
 #include <vector>
 
-#include "coherence/host_seal.hpp"
+#include "coherence/copy_set.hpp"
+#include "coherence/host_access_checks.hpp"
+#include "coherence/lease_table.hpp"
 #include "coherence/residents.hpp"
 #include "core/thread_number.hpp"
 #include "tern/buffer/use_record.hpp"
@@ -70,16 +67,9 @@
 
 namespace tern {
 
-class GuardedHeap;
-
 class UnifiedCore final : public LaunchMemory {
  public:
-  static constexpr unsigned host = 0;
-  /// The place of a claim that does not use a memory yet.
-  static constexpr unsigned nowhere = 255;
-  /// The place of a claim that may use any memory of the buffer.
-  static constexpr unsigned all_memories = 254;
-  static constexpr std::uint32_t no_lease = ~std::uint32_t{0};
+  static constexpr unsigned host = CopySet::host;
   /// The range of a claim on the whole buffer, whatever its size. Such a claim prevents a resize.
   static constexpr ByteRange everything{0, ~std::size_t{0}};
   /// Pinned::prefer page-locks host copies from this size on.
@@ -88,8 +78,6 @@ class UnifiedCore final : public LaunchMemory {
   static constexpr std::size_t max_intervals = 4096;
   /// The number of transfers that transfers() returns.
   static constexpr std::size_t logged_transfers = 64;
-  /// If more ranges than this are in flight to the host, they are recorded as one.
-  static constexpr std::size_t max_under_way = 64;
   /// The byte that checked buffers write over bytes nobody may read.
   static constexpr unsigned char poison = 0xCB;
 
@@ -107,8 +95,7 @@ class UnifiedCore final : public LaunchMemory {
 
   // --- Leases
 
-  /// An escape is a lease for code that Tern cannot observe (UntrackedLease).
-  enum class Kind : std::uint8_t { lease, escape };
+  using Kind = LeaseTable::Kind;
   /// An access that a caller wants to open.
   struct Wanted {
     ByteRange range = {};
@@ -155,7 +142,7 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_downgrade(std::uint32_t slot, CallSite site) noexcept;
   /// Waits for the copies of a host lease that was opened with is_async.
   [[nodiscard]] Result<void> try_wait_host(std::uint32_t slot, CallSite site) noexcept;
-  /// Records that bytes of an escape were written. See RawLease::try_commit_range.
+  /// Records that bytes of an exported lease were written. See RawLease::try_commit_range.
   [[nodiscard]] Result<void> try_commit_range(std::uint32_t slot, std::size_t offset,
                                               std::size_t bytes, StreamRef stream,
                                               CallSite site) noexcept;
@@ -271,94 +258,8 @@ class UnifiedCore final : public LaunchMemory {
                                 CallSite site) const noexcept;
 
  private:
-  /// A place: the host, or a device that has used the buffer.
-  struct PlaceEntry {
-    DeviceId id = {};  // empty for the host
-    /// Its own number, or that of the host if the device shares the host's memory.
-    unsigned memory = 0;
-    Device device = {};
-    Place place = {};
-  };
-  /// The storage of a copy, and what the fast path needs to know about it.
-  struct Memory {
-    StorageHandle storage;
-    PlaceSet parts = {};  // the places that use this storage as their copy
-    // The next three members do not change while there is a storage.
-    std::byte* address = nullptr;
-    DeviceId device = {};
-    bool wants_notes = false;
-    bool deferred_use_writes = false;  // see `deferred_use`
-    /// Whether the host may read, and write, without waiting for a stream.
-    bool is_read_clear = true, is_write_clear = true;
-    /// The number of uses by streams so far. It tells a thread that has waited whether another use
-    /// began meanwhile.
-    std::uint64_t stream_uses = 0;
-    /// The stream of the deferred use, if there is one. When a device lease closes and no other use
-    /// of the memory began meanwhile, its use is recorded without a mark: it covers whatever the
-    /// stream submits later, so further leases of that stream need no record at all. Any code that
-    /// inspects the UseRecord clears this member first (see FastPathBlocker), because inspecting
-    /// resolves the deferred use to a mark. A lease that is open at that moment records its use
-    /// when it closes (try_end_late).
-    StreamId deferred_use = {};
-    /// The clock of the place, and its value at the last use of this memory. See Residents.
-    const std::atomic<std::uint64_t>* clock = nullptr;
-    std::uint64_t last_use = 0;
-    /// The entry in the list of the place. It is null if the place shares the memory of another
-    /// place.
-    std::unique_ptr<Resident> resident = {};
-
-    /// Sets a new storage. The host has to wait before it uses the memory, because a pool may
-    /// return memory that is in flight.
-    void set(StorageHandle made) noexcept;
-    void set_resident(std::unique_ptr<Resident> made) noexcept {
-      resident = std::move(made);
-      clock = resident ? &resident->where().now() : nullptr;
-    }
-    /// Records that the memory is in use now.
-    [[gnu::always_inline]] void touch() noexcept {
-      if (last_use == clock->load(std::memory_order_relaxed)) return;
-      resident->touch();
-      last_use = resident->last_use();
-    }
-  };
-  /// A slot: an open lease, the claim of a call in progress, or a free entry.
-  struct Open {
-    std::size_t begin = 0, end = 0;
-    CallSite site = {};
-    std::uint64_t thread = 0;
-    StreamRef stream = {};
-    UseRecord::Ticket ticket = {};
-    std::uint64_t stream_uses = 0;  // value of Memory::stream_uses when the lease began
-    // Adjacent, so that the compiler can set most of them with one store.
-    Access access = Access::read;
-    std::uint8_t place = 0;
-    Kind kind = Kind::lease;
-    bool is_open = false;
-    bool has_use = false;
-    bool is_deferred = false;  // covered by the deferred use of its stream
-    /// An escape whose holder may write at any time, because it has not committed yet.
-    bool has_untracked_writer = false;
-    /// A reader whose bytes the directory does not list as up to date in its place, because an
-    /// escape may have changed them elsewhere.
-    bool is_unlisted = false;
-    bool is_missing = false;   // a host lease whose bytes did not arrive
-    bool is_promised = false;  // a launch that will change the directory; counted in promised_
-    std::uint32_t next_free = 0;
-
-    [[nodiscard]] bool overlaps(ByteRange range) const noexcept {
-      return begin < range.end && range.begin < end;
-    }
-  };
-  /// Bytes that are in flight to the host copy. The directory lists them as up to date, but nobody
-  /// has waited for them yet, and they may fail to arrive.
-  struct InFlight {
-    ByteRange range = {};
-    unsigned source = PlaceSet::max_places;  // PlaceSet::max_places: several places
-    /// The value of Memory::stream_uses of the host memory. Waiting for that many uses waits for
-    /// these bytes.
-    std::uint64_t stream_uses = 0;
-    bool is_lost = false;  // the bytes did not arrive, and no other place has them
-  };
+  using Memory = CopySet::Memory;
+  using Slot = LeaseTable::Slot;
   /// Blocks the fast path while it lives, and clears Memory::deferred_use, so that a UseRecord may
   /// be inspected.
   class FastPathBlocker;
@@ -374,55 +275,19 @@ class UnifiedCore final : public LaunchMemory {
 
   // --- The caller holds mutex_
 
-  /// Returns whether an open lease conflicts with an access.
-  [[nodiscard]] static bool collides(const Open& open, ByteRange range, Access access) noexcept;
-  /// Returns the first lease that conflicts with an access, or null.
-  [[nodiscard]] const Open* conflict(ByteRange range, Access access) const noexcept;
-  /// Reserves room in the directory for changes to that many ranges, and for the changes promised
-  /// to launches. Returns false if the host has no memory.
-  [[nodiscard]] bool make_room(std::size_t ranges = 1) noexcept {
-    return validity_.make_room(ranges + promised_);
-  }
-  /// Takes a slot and opens it. Returns no_lease if the host has no memory for another slot.
-  [[nodiscard]] std::uint32_t take_slot(ByteRange range, Access access, Kind kind, unsigned place,
-                                        StreamRef stream, const CallSite& site) noexcept;
-  [[nodiscard]] std::uint32_t number_of(const Open& open) const noexcept {
-    return static_cast<std::uint32_t>(&open - slots_.data());
-  }
-  /// Opens the free slot `number`, which must be the first of the free list.
-  void begin_slot(std::uint32_t number, ByteRange range, Access access, Kind kind, unsigned place,
-                  StreamRef stream, std::uint64_t thread, const CallSite& site) noexcept;
   /// Returns whether the fastest path applies, apart from the state of the stream's uses.
   [[nodiscard]] bool is_simple(ByteRange range, Access access, const Memory& memory,
                                unsigned place) const noexcept;
   /// Deletes the core. Not inlined, to keep the fast path short.
   static void end(UnifiedCore* core) noexcept;
-  /// Adds a slot to the free list. Returns false if the host has no memory.
-  [[nodiscard]] bool add_slot() noexcept;
-  void free_slot(std::uint32_t slot) noexcept;
-  /// Records the write of a fast-path lease in the directory, unless it changes nothing.
-  void note_write(unsigned place, ByteRange range, Access access) noexcept;
-  /// Makes a granted write lease an escape: its holder may write at any time, and others may read.
-  /// Releases mutex_ and takes it again.
+  /// Makes a granted write lease an exported one, and wakes threads that want to read. Releases
+  /// mutex_ and takes it again.
   void begin_export(std::uint32_t slot) noexcept;
   /// Begins a use of the memory on the stream. Returns false, and begins nothing, if the stream
   /// would have to wait for another stream.
   [[nodiscard]] static bool begin_without_waits(Memory& memory, Access access, StreamRef stream,
                                                 UseRecord::Ticket& ticket,
                                                 const CallSite& site) noexcept;
-  /// Returns PlaceSet::max_places if the device is not a place of this buffer.
-  [[nodiscard]] unsigned find_place(DeviceId device) const noexcept;
-  [[nodiscard]] std::optional<unsigned> find(Place place) const noexcept;
-  [[nodiscard]] Memory& memory_of(unsigned place) noexcept {
-    return memories_[places_[place].memory];
-  }
-  [[nodiscard]] const Memory& memory_of(unsigned place) const noexcept {
-    return memories_[places_[place].memory];
-  }
-  /// Returns whether the place has a copy.
-  [[nodiscard]] bool takes_part(unsigned place) const noexcept {
-    return memory_of(place).parts.has(place);
-  }
   /// Returns whether a byte of the range is in the spill file and up to date in none of the places
   /// `has`.
   [[nodiscard]] bool needs_spilled(ByteRange range, PlaceSet has) const noexcept;
@@ -432,18 +297,12 @@ class UnifiedCore final : public LaunchMemory {
   /// access to `range`.
   [[nodiscard]] Failure not_arrived(ByteRange range, PlaceSet alive, const Failure& cause,
                                     CallSite site) noexcept;
-  /// Records that the host has waited for that many uses of its copy. The bytes that those uses
-  /// brought have arrived.
-  void note_arrived(std::uint64_t stream_uses) noexcept;
-  /// Returns the smallest range around all bytes of `range` that are up to date in these places and
-  /// nowhere else.
-  [[nodiscard]] ByteRange only_in(PlaceSet places, ByteRange range) const noexcept;
   /// Ends the use of a device lease that closes. The use is deferred if no other use began
   /// meanwhile.
-  void end_use(Open& open) noexcept;
+  void end_use(Slot& lease) noexcept;
   /// Ends a lease that was covered by a deferred use, if that use was resolved while the lease was
   /// open. Returns false if the use cannot be recorded. The caller then has to wait for the stream.
-  [[nodiscard]] bool try_end_late(Open& open) noexcept;
+  [[nodiscard]] bool try_end_late(Slot& lease) noexcept;
   /// Completes a write: marks the part of a discard that was not written as never written, and
   /// calls spread(). Releases mutex_ and takes it again.
   void after_write(std::uint32_t slot, std::size_t kept) noexcept;
@@ -451,12 +310,9 @@ class UnifiedCore final : public LaunchMemory {
   /// overwrites the stale copies with poison. The slot is a read lease from here on. Releases
   /// mutex_ and takes it again.
   void spread(std::uint32_t slot) noexcept;
-  /// Counts a use by a stream, after which the host has to wait again.
-  static void note_stream_use(Memory& memory, Access access) noexcept;
   /// Returns whether the access needs no transfer, and the directory has room for its change.
   [[nodiscard]] bool is_ready_at(unsigned place, const Memory& memory, ByteRange range,
                                  Access access) noexcept;
-  [[nodiscard]] BufferState state_of(PlaceSet valid) const noexcept;
   /// Like evictability(), for a caller that has itself increased transfer_locks_ by
   /// `own_transfer_locks`.
   [[nodiscard]] Evictability evictability_of(unsigned memory,
@@ -472,13 +328,14 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<RawLease> try_open_with_time(Wanted wanted, unsigned place) noexcept;
   /// Claims the range of an access, and waits for conflicting leases as `wanted` allows. Returns
   /// the slot.
-  [[nodiscard]] Result<std::uint32_t> try_take(const Wanted& wanted, unsigned place) noexcept;
+  [[nodiscard]] Result<std::uint32_t> try_claim_range(const Wanted& wanted,
+                                                      unsigned place) noexcept;
   /// Returns the failure (access_conflict) that names both leases.
-  [[nodiscard]] Failure refused(const Open& open, const Wanted& wanted) const noexcept;
+  [[nodiscard]] Failure refused(const Slot& other, const Wanted& wanted) const noexcept;
   /// Frees a slot without recording a use.
   void cancel(std::uint32_t slot) noexcept;
   /// Makes the RawLease of a slot. The caller holds mutex_.
-  [[nodiscard]] RawLease lease(std::uint32_t slot) noexcept;
+  [[nodiscard]] RawLease make_lease(std::uint32_t slot) noexcept;
   [[nodiscard]] Result<RawLease> try_open_device(std::uint32_t slot, const Wanted& wanted) noexcept;
   [[nodiscard]] Result<RawLease> try_open_host(std::uint32_t slot, const Wanted& wanted) noexcept;
   /// Waits until the host may use its copy, then records the access in the directory.
@@ -492,9 +349,6 @@ class UnifiedCore final : public LaunchMemory {
   /// place and not read; lost bytes can be neither. Fails with never_written, device_lost.
   [[nodiscard]] Result<void> check_written(ByteRange range, Access access,
                                            CallSite site) const noexcept;
-  /// Returns the first bytes of the range that are lost and were not written since. The caller
-  /// holds mutex_.
-  [[nodiscard]] ByteRange first_lost(ByteRange range) const noexcept;
   /// Returns whether the device reports that it is lost. Queries a stream of the library, because a
   /// stream of the program may be in a capture.
   [[nodiscard]] static bool is_device_lost(const Device& device) noexcept;
@@ -545,14 +399,6 @@ class UnifiedCore final : public LaunchMemory {
   /// Records that these ranges are in flight to the host, and that their source is being freed.
   /// Throws std::bad_alloc.
   void note_sole_copy(std::span<const ByteRange> ranges, unsigned source);
-  /// Adds an entry to in_flight_sole_copies_, or extends an equal one. The caller holds mutex_.
-  void add_sole_copy(const InFlight& left);
-  /// Records the in-flight ranges that only the host will have once these places are gone. The
-  /// caller also holds mutex_. Throws std::bad_alloc.
-  void note_sole_copy_without(PlaceSet going);
-  /// Returns the place that the bytes in flight to this range of the host come from, or
-  /// PlaceSet::max_places if they come from several places. The caller also holds mutex_.
-  [[nodiscard]] unsigned source_in_flight(ByteRange range) const noexcept;
   /// Writes the bytes that only the host has to the spill file, which then stands in for the host
   /// copy. Waits for the uses of the copy and for the disk. The caller frees the memory in `gone`.
   [[nodiscard]] Result<void> try_spill(StorageHandle& gone, CallSite site) noexcept;
@@ -593,9 +439,9 @@ class UnifiedCore final : public LaunchMemory {
   /// Waits only for a spill file, or if a copy route does. Fails with sync_failed, and with
   /// access_conflict if a copy would overwrite bytes that an open lease reads.
   [[nodiscard]] Result<void> try_fetch(const Fetch& fetch) noexcept;
-  /// For an escape on a device that has not committed yet: records that its stream may have written
-  /// up to now. The caller also holds mutex_.
-  [[nodiscard]] Result<void> try_note_export(const Open& open) noexcept;
+  /// For an untracked writer on a device: records that its stream may have written up to now. The
+  /// caller also holds mutex_.
+  [[nodiscard]] Result<void> try_note_export(const Slot& lease) noexcept;
   /// Queues the copies of some runs between two storages, as one pitched copy if they are regular.
   [[nodiscard]] Result<void> try_issue(std::span<const CopyRun> runs, const StorageHandle& to,
                                        const StorageHandle& from, StreamRef stream,
@@ -622,10 +468,8 @@ class UnifiedCore final : public LaunchMemory {
   /// Reduces the number of intervals if the directory has too many and no other lease is open.
   [[nodiscard]] Result<void> try_reconcile(unsigned place, StreamRef stream, std::uint32_t own,
                                            CallSite site) noexcept;
-  /// Returns the cost of copying to the place from each other place.
-  [[nodiscard]] CopyCosts costs_at(unsigned place) const noexcept;
-  /// Like above, for these ranges: a lost device is used only for bytes that nobody else has.
-  /// Queries a device only if there is a choice and it would be chosen.
+  /// Returns the costs of copying these ranges to the place. A lost device is used only for bytes
+  /// that nobody else has. Queries a device only if there is a choice and it would be chosen.
   [[nodiscard]] CopyCosts costs_at(unsigned place,
                                    std::span<const ByteRange> wanted) const noexcept;
   /// Checked mode: overwrites the bytes of the range that are stale in this memory with poison;
@@ -636,17 +480,10 @@ class UnifiedCore final : public LaunchMemory {
   /// another lease overlaps the range, because its holder may still read the previous bytes. The
   /// caller holds no lock.
   void poison_stale(ByteRange range, unsigned written, std::uint32_t own, CallSite site) noexcept;
-  /// Returns the host memory if no device shares it, else null. Only then can a write without a
-  /// lease be detected.
-  [[nodiscard]] const Memory* sealed_memory() const noexcept;
   /// Checked mode: computes checksums when a lease of the host closes. The caller holds mutex_,
   /// which is released and taken again.
   void seal(std::uint32_t slot) noexcept;
-  /// Returns the protected pages of the host copy, or null. Either lock is enough.
-  [[nodiscard]] GuardedHeap* guarded() const noexcept;
-  /// Guarded mode: open_pages() makes all pages accessible for a transfer. close_pages() protects
-  /// them again: the host may read up-to-date pages, and use pages as its open leases allow.
-  void open_pages() noexcept;
+  /// Guarded mode: protects the pages again after a transfer.
   void close_pages() noexcept;
   /// Guarded mode: protects the pages of a lease that has closed. The caller holds mutex_, which is
   /// released and taken again.
@@ -659,11 +496,9 @@ class UnifiedCore final : public LaunchMemory {
   /// Frees the copy of a place that has no up-to-date bytes, unless a lease other than `own` uses
   /// it.
   void leave_unused(unsigned place, std::uint32_t own) noexcept;
-  /// Ends the part that a place takes in its memory. Returns the storage if no other place uses it;
-  /// the caller releases the storage without the lock. The caller also holds mutex_.
+  /// CopySet::leave(), which also forgets checksums. The caller also holds mutex_.
   [[nodiscard]] StorageHandle leave(unsigned place) noexcept;
-  /// Returns the parts of the range whose set of up-to-date places satisfies `fits`. Throws
-  /// std::bad_alloc.
+  /// CopySet::ranges_where(), for a caller that does not hold mutex_. Throws std::bad_alloc.
   template <class Fits>
   [[nodiscard]] std::vector<ByteRange> ranges_where(ByteRange range, Fits fits) const;
   /// Writes a value to all of these places, which have the old value. If it fails, every place that
@@ -677,7 +512,7 @@ class UnifiedCore final : public LaunchMemory {
                                           TransferReason reason = TransferReason::element) noexcept;
 
   /// Returns the failure of a copy. If the source device is lost, says that the bytes only it had
-  /// are lost. Either lock is enough, to read places_.
+  /// are lost. Either lock is enough, to read copies_.
   [[nodiscard]] Failure sync_failed(unsigned from, unsigned to, ByteRange range,
                                     const Failure& cause, CallSite site) const noexcept;
   /// Returns the failure of a copy that was queued. Other places may still have the bytes.
@@ -686,7 +521,6 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Failure copy_failed(const char* sentence, unsigned from, unsigned to,
                                     ByteRange range, const Failure& cause,
                                     CallSite site) const noexcept;
-  [[nodiscard]] std::string_view name_of(unsigned place) const noexcept;
   /// Wakes all accesses that wait for a conflicting lease. The caller holds mutex_, which is
   /// released and taken again.
   void notify() noexcept;
@@ -696,26 +530,15 @@ class UnifiedCore final : public LaunchMemory {
   // Whether any of checked, guard or compare is on. These buffers never use the fast path.
   const bool is_watched_;
   const bool is_checked_;
+  std::atomic<std::size_t> bytes_;  // guarded by mutex_; may also be read without it
   // Guarded by mutex_, as are all members below unless their comment says otherwise. The core lives
   // while it has references (shares_) or open leases.
   std::uint32_t shares_ = 1;
-  std::uint32_t open_count_ = 0;
-  std::uint32_t transfer_locks_ =
-      0;  // calls that move bytes, wait to move bytes, or inspect a UseRecord
-  /// Open slots with has_untracked_writer.
-  std::uint32_t untracked_writers_ = 0;
-  /// Threads that wait in try_take().
-  std::uint32_t waiters_ = 0;
-  /// The first free slot plus 1, or 0 if there is none.
-  std::uint32_t first_free_ = 0;
-  std::atomic<std::size_t> bytes_;  // may also be read without the lock
-  std::vector<Open> slots_;
-  std::vector<Memory> memories_;
-  std::vector<PlaceEntry> places_;
+  /// Calls that move bytes, wait to move bytes, or inspect a UseRecord.
+  std::uint32_t transfer_locks_ = 0;
+  LeaseTable leases_;
   std::optional<unsigned> write_through_ = {};
-  Validity validity_;
-  std::uint32_t promised_ = 0;  // directory changes that launches in progress will make
-  std::uint64_t closes_ = 0;    // number of closed leases, counted while a thread waits for one
+  CopySet copies_;
   Shape shape_;
   PlaceSet kept_ = {};  // places whose copies are excluded from eviction
   UnifiedStatistics statistics_;
@@ -728,15 +551,6 @@ class UnifiedCore final : public LaunchMemory {
   const UnifiedOptions options_;
   const DType dtype_;
   const std::size_t element_bytes_;
-  /// Bytes that are in flight to the host copy.
-  std::vector<InFlight> in_flight_;
-  /// Like in_flight_, for bytes whose source has been freed. If they do not arrive, they are lost,
-  /// and stay in this list until they are written again.
-  std::vector<InFlight> in_flight_sole_copies_;
-  /// The value of Memory::stream_uses of the host memory when the directory last listed bytes as up
-  /// to date on the host that a stream of another place writes there, in the same memory. 0 after
-  /// a wait for these uses.
-  std::uint64_t unwaited_uses_ = 0;
   /// A range of the host copy that is in the spill file. While there are any, the host copy has no
   /// memory. Changes under both locks.
   struct Spilled {
@@ -747,39 +561,10 @@ class UnifiedCore final : public LaunchMemory {
   std::vector<Transfer> log_;
   std::size_t log_next_ = 0;
 
-  HostSeal seal_;
-  CallSite last_host_lease_ = {};
+  HostAccessChecks checks_;
 
-  std::mutex wait_mutex_;
-  std::condition_variable closed_;
+  ReleaseSignal released_;
 };
-
-[[gnu::always_inline]] inline unsigned UnifiedCore::find_place(DeviceId device) const noexcept {
-  for (unsigned place = 1; place < places_.size(); ++place) {
-    if (places_[place].id == device) return place;
-  }
-  return PlaceSet::max_places;
-}
-
-[[gnu::always_inline]] inline void UnifiedCore::begin_slot(std::uint32_t number, ByteRange range,
-                                                           Access access, Kind kind, unsigned place,
-                                                           StreamRef stream, std::uint64_t thread,
-                                                           const CallSite& site) noexcept {
-  Open& slot = slots_[number];
-  first_free_ = slot.next_free;
-  slot.begin = range.begin;
-  slot.end = range.end;
-  slot.site = site;
-  slot.thread = thread;
-  slot.stream = stream;
-  slot.access = access;
-  slot.place = static_cast<std::uint8_t>(place);
-  slot.kind = kind;
-  slot.is_open = true;
-  slot.has_use = slot.is_deferred = false;
-  slot.has_untracked_writer = slot.is_unlisted = slot.is_missing = false;
-  ++open_count_;
-}
 
 inline ByteRange RawUnified::range() const noexcept {
   return {offset_, offset_ + (bytes_ != whole ? bytes_ : core_->bytes())};
@@ -787,17 +572,8 @@ inline ByteRange RawUnified::range() const noexcept {
 
 template <class Fits>
 std::vector<ByteRange> UnifiedCore::ranges_where(ByteRange range, Fits fits) const {
-  std::vector<ByteRange> found;
   const std::lock_guard lock(mutex_);
-  validity_.visit(range.begin, range.end, [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-    if (!fits(valid)) return;
-    if (!found.empty() && found.back().end == begin) {
-      found.back().end = end;
-    } else {
-      found.push_back({begin, end});
-    }
-  });
-  return found;
+  return copies_.ranges_where(range, fits);
 }
 
 class UnifiedCore::FastPathBlocker {
@@ -805,7 +581,7 @@ class UnifiedCore::FastPathBlocker {
   explicit FastPathBlocker(UnifiedCore& core) noexcept : core_(core) {
     const std::lock_guard lock(core_.mutex_);
     ++core_.transfer_locks_;
-    for (Memory& memory : core_.memories_) memory.deferred_use = {};
+    core_.copies_.clear_deferred_uses();
   }
   FastPathBlocker(const FastPathBlocker&) = delete;
   FastPathBlocker& operator=(const FastPathBlocker&) = delete;
@@ -823,7 +599,7 @@ class UnifiedCore::TransferLock {
   explicit TransferLock(UnifiedCore& core) noexcept
       : core_(core), pause_(core), lock_(core.transfer_mutex_) {
     core_.moving_thread_.store(this_thread(), std::memory_order_relaxed);
-    if (core_.options_.guard) core_.open_pages();
+    if (core_.options_.guard) HostAccessChecks::open_pages(core_.copies_);
   }
   TransferLock(const TransferLock&) = delete;
   TransferLock& operator=(const TransferLock&) = delete;
@@ -844,7 +620,7 @@ class UnifiedCore::TransferLock {
 class UnifiedCore::NewCopy {
  public:
   NewCopy(UnifiedCore& core, unsigned place, std::uint32_t own) noexcept
-      : core_(core), place_(place), own_(own), is_new_(!core.takes_part(place)) {}
+      : core_(core), place_(place), own_(own), is_new_(!core.copies_.has_copy(place)) {}
   NewCopy(const NewCopy&) = delete;
   NewCopy& operator=(const NewCopy&) = delete;
   ~NewCopy() {
@@ -880,8 +656,8 @@ class UnifiedCore::TryTransferLock {
 /// Claims a byte range as a lease does, and releases the claim at the end of the scope.
 class UnifiedCore::ScopedClaim {
  public:
-  [[nodiscard]] Result<void> try_take(UnifiedCore& core, const Wanted& wanted) noexcept {
-    const Result<std::uint32_t> slot = core.try_take(wanted, nowhere);
+  [[nodiscard]] Result<void> try_claim(UnifiedCore& core, const Wanted& wanted) noexcept {
+    const Result<std::uint32_t> slot = core.try_claim_range(wanted, LeaseTable::nowhere);
     if (!slot) return slot.failure();
     core_ = &core;
     slot_ = *slot;

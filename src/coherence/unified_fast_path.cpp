@@ -36,10 +36,10 @@ void promise_next_mark(StreamRef stream) noexcept {
 [[gnu::always_inline]] inline bool UnifiedCore::is_simple(ByteRange range, Access access,
                                                           const Memory& memory,
                                                           unsigned place) const noexcept {
-  if ((transfer_locks_ | untracked_writers_ | open_count_) != 0 || is_watched_ || first_free_ == 0)
+  if ((transfer_locks_ | leases_.count()) != 0 || is_watched_ || !leases_.has_free_slot())
     return false;
   if (range.end > bytes() || range.begin >= range.end || !memory.parts.has(place)) return false;
-  const PlaceSet there = validity_.uniform();
+  const PlaceSet there = copies_.directory().uniform();
   return access == Access::read ? there.has(place)
                                 : access == Access::read_write && there == PlaceSet::of(place);
 }
@@ -48,14 +48,14 @@ void promise_next_mark(StreamRef stream) noexcept {
     ByteRange range, Access access, const CallSite& site) noexcept {
   const std::uint64_t thread = thread_number;
   if (thread == 0 || !mutex_.try_lock()) return {};
-  Memory& memory = memories_[host];
+  Memory& memory = copies_.memory(host);
   const bool is_clear = access == Access::read ? memory.is_read_clear : memory.is_write_clear;
   Opened opened;
   if (is_simple(range, access, memory, host) && is_clear && !memory.wants_notes && spilled_.empty())
       [[likely]] {
     memory.touch();
-    opened = {memory.address + range.begin, first_free_ - 1};
-    begin_slot(opened.slot, range, access, Kind::lease, host, {}, thread, site);
+    opened = {memory.address + range.begin,
+              leases_.open_free({range, access, Kind::lease, host, {}}, thread, site)};
   }
   mutex_.unlock();
   return opened;
@@ -66,17 +66,17 @@ void promise_next_mark(StreamRef stream) noexcept {
   const std::uint64_t thread = thread_number;
   if (thread == 0 || !is_usable(stream) || !mutex_.try_lock()) return {};
   Opened opened;
-  if (const unsigned place = find_place(stream.device_id()); place != PlaceSet::max_places)
+  if (const unsigned place = copies_.find(stream.device_id()); place != PlaceSet::max_places)
       [[likely]] {
-    Memory& memory = memory_of(place);
+    Memory& memory = copies_.memory_of(place);
     // A deferred use is also in the UseRecord. Code that ends it inspects the record, and clears
     // `deferred_use` first.
     if (is_simple(range, access, memory, place) && memory.deferred_use == stream.id() &&
         (access == Access::read || memory.deferred_use_writes)) [[likely]] {
       memory.touch();
-      opened = {memory.address + range.begin, first_free_ - 1};
-      begin_slot(opened.slot, range, access, Kind::lease, place, stream, thread, site);
-      slots_[opened.slot].is_deferred = true;
+      opened = {memory.address + range.begin,
+                leases_.open_free({range, access, Kind::lease, place, stream}, thread, site)};
+      leases_[opened.slot].is_deferred = true;
     }
   }
   mutex_.unlock();
@@ -116,23 +116,22 @@ TERN_SHORT_WAY RawLease RawUnified::open_device(Access access, StreamRef stream,
 
 [[gnu::always_inline]] inline bool UnifiedCore::close_fast(std::uint32_t slot) noexcept {
   if (!mutex_.try_lock()) return false;
-  Open& open = slots_[slot];
-  bool is_simple = !is_watched_ && waiters_ == 0 && !open.has_use && !open.has_untracked_writer &&
-                   (!is_write(open.access) || !write_through_);
-  if (open.is_deferred) {
-    const Memory& memory = memory_of(open.place);
-    const StreamRef stream = DeviceState::load_words(open.stream);
+  Slot& lease = leases_[slot];
+  bool is_simple = !is_watched_ && !leases_.has_waiters() && !lease.has_use &&
+                   !lease.has_untracked_writer && (!is_write(lease.access) || !write_through_);
+  if (lease.is_deferred) {
+    const Memory& memory = copies_.memory_of(lease.place);
+    const StreamRef stream = DeviceState::load_words(lease.stream);
     is_simple &= memory.deferred_use == stream.id() &&
-                 (memory.deferred_use_writes || !is_write(open.access));
+                 (memory.deferred_use_writes || !is_write(lease.access));
     if (is_simple) promise_next_mark(stream);  // a stream that ends records promised marks
   }
   if (!is_simple) {
     mutex_.unlock();
     return false;
   }
-  open.is_open = false;
-  open.next_free = std::exchange(first_free_, slot + 1);
-  const bool is_last = (--open_count_ | shares_) == 0;
+  leases_.release_tracked(lease, slot);
+  const bool is_last = (leases_.count() | shares_) == 0;
   mutex_.unlock();
   if (is_last) [[unlikely]]
     end(this);

@@ -19,9 +19,9 @@ Result<void> UnifiedCore::try_claim(std::span<LaunchPart> parts, StreamRef strea
     Result<void> claimed = check_before_access(range, site);
     std::size_t taken = i;
     if (claimed) {
-      const Result<std::uint32_t> slot = try_take(
+      const Result<std::uint32_t> slot = try_claim_range(
           {.range = range, .access = part.access, .is_host = false, .stream = stream, .site = site},
-          nowhere);
+          LeaseTable::nowhere);
       if (slot) {
         part.claim = *slot;
         ++taken;
@@ -42,8 +42,8 @@ Result<LaunchMemory::Missing> UnifiedCore::try_missing(StreamRef stream, CallSit
   if (is_shared(device)) return Missing{};
   {
     const std::lock_guard lock(mutex_);
-    const unsigned place = find_place(device.id());
-    if (place != PlaceSet::max_places && takes_part(place)) return Missing{};
+    const unsigned place = copies_.find(device.id());
+    if (place != PlaceSet::max_places && copies_.has_copy(place)) return Missing{};
   }
   Result<ResourceHandle> resource = try_device_resource(device);
   if (!resource) return Failure(resource.failure()).at(site);
@@ -81,25 +81,25 @@ Result<StorageHandle> UnifiedCore::try_make_ready(StreamRef stream, bool& is_new
   const TransferLock mover(*this);
   const Result<unsigned> place = try_place(stream.device(), site);
   if (!place) return place.failure();
-  is_new = !takes_part(*place);
+  is_new = !copies_.has_copy(*place);
   if (Result<void> there = try_ensure(*place, stream, site); !there) {
     is_new = false;
     return there.failure();
   }
   // From here on, the claims of the stream's launches use this copy, so that nobody drops it.
   const std::lock_guard lock(mutex_);
-  for (Open& open : slots_) {
-    if (open.is_open && open.place == nowhere && open.stream.id() == stream.id()) {
-      open.place = static_cast<std::uint8_t>(*place);
+  for (Slot& lease : leases_.all()) {
+    if (lease.place == LeaseTable::nowhere && lease.stream.id() == stream.id()) {
+      lease.set_place(*place);
     }
   }
-  return memory_of(*place).storage;
+  return copies_.memory_of(*place).storage;
 }
 
 Result<void> UnifiedCore::try_bring(std::span<const LaunchPart> parts, StreamRef stream,
                                     CallSite site) noexcept {
   const TransferLock mover(*this);
-  const unsigned place = find_place(stream.device_id());
+  const unsigned place = copies_.find(stream.device_id());
   for (const LaunchPart& part : parts) {
     if (!needs_old_bytes(part.access)) continue;
     const TransferReason reason =
@@ -112,19 +112,19 @@ Result<void> UnifiedCore::try_bring(std::span<const LaunchPart> parts, StreamRef
   }
   const std::lock_guard lock(mutex_);
   const auto changes = static_cast<std::uint32_t>(parts.size());
-  if (!make_room(changes)) {
+  if (!copies_.make_room(changes)) {
     return no_host_memory("the directory of a unified buffer", site);
   }
   // From here on, the launch may write. The room for its changes is reserved, so finish() cannot
   // fail.
-  promised_ += changes;
-  memory_of(place).touch();
+  copies_.promise(changes);
+  copies_.memory_of(place).touch();
   for (const LaunchPart& part : parts) {
-    Open& open = slots_[part.claim];
-    open.place = static_cast<std::uint8_t>(place);
-    open.is_promised = true;
-    open.is_unlisted =
-        part.access == Access::read && !validity_.is_valid(part.begin, part.end, place);
+    Slot& lease = leases_[part.claim];
+    lease.set_place(place);
+    lease.is_promised = true;
+    lease.is_unlisted =
+        part.access == Access::read && !copies_.directory().is_valid(part.begin, part.end, place);
   }
   return {};
 }
@@ -135,23 +135,24 @@ void UnifiedCore::finish(std::span<const LaunchPart> parts, StreamRef stream, bo
     const TransferLock mover(*this);
     StorageHandle gone;  // destroyed after mutex_ is released, and before the transfer lock is
     const std::lock_guard lock(mutex_);
-    const unsigned place = find_place(stream.device_id());
+    const unsigned place = copies_.find(stream.device_id());
     for (const LaunchPart& part : parts) {
-      Open& open = slots_[part.claim];
-      if (std::exchange(open.is_promised, false)) --promised_;
+      Slot& lease = leases_[part.claim];
+      if (std::exchange(lease.is_promised, false)) copies_.end_promise();
       if (!is_submitted) continue;
-      note_stream_use(memory_of(place), part.access);
-      if (is_write(part.access)) validity_.apply(part.access, part.begin, part.end, place);
+      copies_.memory_of(place).note_stream_use(part.access);
+      if (is_write(part.access))
+        copies_.directory().apply(part.access, part.begin, part.end, place);
     }
     // Another launch may use the copy by now.
-    const bool is_used = std::ranges::any_of(slots_, [&](const Open& open) {
-      return open.is_open && open.place == place &&
-             std::ranges::none_of(
-                 parts, [&](const LaunchPart& part) { return part.claim == number_of(open); });
+    const bool is_used = std::ranges::any_of(leases_.all(), [&](const Slot& lease) {
+      const std::uint32_t number = leases_.number_of(lease);
+      return lease.place == place &&
+             std::ranges::find(parts, number, &LaunchPart::claim) == parts.end();
     });
-    if (!is_submitted && was_new && place != PlaceSet::max_places && takes_part(place) &&
-        !is_used && !validity_.valid_somewhere(0, bytes()).has(place)) {
-      begin_transit(places_[place].memory);
+    if (!is_submitted && was_new && place != PlaceSet::max_places && copies_.has_copy(place) &&
+        !is_used && !copies_.directory().valid_somewhere(0, bytes()).has(place)) {
+      begin_transit(copies_[place].memory);
       gone = leave(place);
     }
   }

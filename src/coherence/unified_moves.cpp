@@ -58,36 +58,31 @@ bool UnifiedCore::is_device_lost(const Device& device) noexcept {
   return !is_idle && is_idle.failure().code() == ErrorCode::device_lost;
 }
 
-std::string_view UnifiedCore::name_of(unsigned place) const noexcept {
-  if (place == host) return "host";
-  return place < places_.size() ? places_[place].device.spec() : std::string_view("device");
-}
-
 Failure UnifiedCore::sync_failed(unsigned from, unsigned to, ByteRange range, const Failure& cause,
                                  CallSite site) const noexcept {
   if (cause.code() != ErrorCode::device_lost || from == host || from == PlaceSet::max_places) {
     return not_completed(from, to, range, cause, site);
   }
   return copy_failed(
-      "bytes {begin} to {end} of buffer '{tag}' are lost with '{a}', which had them alone. Drop "
-      "its copy with Drop::discard, and write them again elsewhere. ({cause})",
+      "bytes {begin} to {end} of buffer '{tag}' are lost with '{a}', which had the only copy "
+      "({cause}). Drop the copy on '{a}' with Drop::discard, and write the bytes again.",
       from, to, range, cause, site);
 }
 
 Failure UnifiedCore::not_completed(unsigned from, unsigned to, ByteRange range,
                                    const Failure& cause, CallSite site) const noexcept {
   const char* sentence =
-      "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' to '{b}'): "
-      "{cause}. The buffer is as it was.";
+      "copying bytes {begin} to {end} of buffer '{tag}' {direction} ('{a}' to '{b}') failed: "
+      "{cause}. The buffer is unchanged.";
   if (cause.code() == ErrorCode::device_lost) {
     sentence =
-        "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' to "
-        "'{b}'): {cause}. What only a lost device has is lost: drop its copy with Drop::discard, "
-        "and write that again.";
+        "copying bytes {begin} to {end} of buffer '{tag}' {direction} ('{a}' to '{b}') failed: "
+        "{cause}. Bytes that only the lost device had are lost. Drop its copy with Drop::discard, "
+        "and write the bytes again.";
   } else if (may_pass(cause.code())) {
     sentence =
-        "bytes {begin} to {end} of buffer '{tag}' could not be copied {direction} ('{a}' to "
-        "'{b}'): {cause}. The buffer is as it was; try again.";
+        "copying bytes {begin} to {end} of buffer '{tag}' {direction} ('{a}' to '{b}') failed: "
+        "{cause}. The buffer is unchanged. Try again.";
   }
   return copy_failed(sentence, from, to, range, cause, site);
 }
@@ -103,8 +98,8 @@ Failure UnifiedCore::copy_failed(const char* sentence, unsigned from, unsigned t
                          : from_host ? "to the device"
                                      : "between devices")
       .with("tag", options_.tag.name())
-      .with("a", name_of(from))
-      .with("b", name_of(to))
+      .with("a", copies_.name_of(from))
+      .with("b", copies_.name_of(to))
       .with("cause", name(cause.code()));
 }
 
@@ -117,23 +112,22 @@ bool UnifiedCore::is_shared(const Device& device) const noexcept {
 }
 
 Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noexcept {
-  if (const unsigned found = find_place(device.id()); found != PlaceSet::max_places) return found;
-  const unsigned place = static_cast<unsigned>(places_.size());
+  if (const unsigned found = copies_.find(device.id()); found != PlaceSet::max_places) return found;
+  const unsigned place = static_cast<unsigned>(copies_.count());
   if (place == PlaceSet::max_places) {
     return Failure(ErrorCode::capacity,
-                   "buffer '{tag}' has copies in {max} places, and '{device}' would be one more. "
-                   "Drop it and make another.",
+                   "buffer '{tag}' has its limit of {max} places, so '{device}' cannot be added. "
+                   "Make a new buffer.",
                    site)
         .with("max", PlaceSet::max_places)
         .with("tag", options_.tag.name())
         .with("device", device.spec());
   }
   if ((dtype_ == DType::f64 || dtype_ == DType::complex128) && !device.can(Capability::float64)) {
-    return Failure(
-               ErrorCode::unsupported,
-               "'{device}' has no {what}, of which buffer '{tag}' is made. Use another type, or "
-               "another device.",
-               site)
+    return Failure(ErrorCode::unsupported,
+                   "'{device}' does not support {what}, the element type of buffer '{tag}'. Use "
+                   "another type, or another device.",
+                   site)
         .with("what", name(dtype_))
         .with("device", device.spec())
         .with("tag", options_.tag.name());
@@ -148,16 +142,11 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
     return no_host_memory("a place of a unified buffer", site);
   }
   const std::lock_guard lock(mutex_);
-  try {
-    // Reserves both lists first. If the second one failed after the first had grown, the new
-    // Resident would be destroyed under mutex_ and would lock its list, against the lock order.
-    memories_.reserve(place + std::size_t{1});
-    places_.reserve(place + std::size_t{1});
-  } catch (const std::bad_alloc&) {
+  // If this fails, `resident` is destroyed after the lock is released: it locks its list, which
+  // comes before mutex_ in the lock order.
+  if (!copies_.try_add(device, resident)) {
     return no_host_memory("a place of a unified buffer", site);
   }
-  memories_.emplace_back().set_resident(std::move(resident));
-  places_.push_back({device.id(), is_shared ? host : place, device, device.place()});
   return place;
 }
 
@@ -215,8 +204,8 @@ Result<StorageHandle> UnifiedCore::try_make_at_once(unsigned place, std::size_t 
                                                     StreamRef stream, ResourceHandle& asked,
                                                     CallSite site) noexcept {
   Result<StorageHandle> made = [&]() -> Result<StorageHandle> {
-    if (places_[place].memory == host) return try_make_host(bytes, asked, site);
-    const Device& device = places_[place].device;
+    if (copies_[place].memory == host) return try_make_host(bytes, asked, site);
+    const Device& device = copies_[place].device;
     return Storage::try_make(device, bytes,
                              {.resource = find_resource(options_, device.id(), MemoryKind::device),
                               .contents = Contents::unspecified,
@@ -232,13 +221,13 @@ Result<StorageHandle> UnifiedCore::try_make_at_once(unsigned place, std::size_t 
 
 Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite site,
                                      Eviction most) noexcept {
-  if (places_[place].memory == host) {
+  if (copies_[place].memory == host) {
     if (Result<void> back = try_unspill(site); !back) return back;
   }
-  if (takes_part(place)) return {};
+  if (copies_.has_copy(place)) return {};
   // If another place already has this memory, the place joins it: a device that shares the host's
   // memory.
-  StorageHandle storage = memory_of(place).storage;
+  StorageHandle storage = copies_.memory_of(place).storage;
   const bool is_new = !storage;
   if (is_new) {
     Result<StorageHandle> made = try_make_memory(place, bytes_, stream, site, most);
@@ -247,7 +236,7 @@ Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite 
   }
   {
     const std::lock_guard lock(mutex_);
-    Memory& memory = memory_of(place);
+    Memory& memory = copies_.memory_of(place);
     if (is_new) memory.set(std::move(storage));
     memory.parts = memory.parts.with(place);
   }
@@ -257,32 +246,10 @@ Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite 
 
 // --- Copies
 
-CopyCosts UnifiedCore::costs_at(unsigned place) const noexcept {
-  CopyCosts costs;
-  costs.merge_below = options_.coalesce_gap_bytes;
-  const PlaceEntry& to = places_[place];
-  for (unsigned source = 0; source < places_.size(); ++source) {
-    const PlaceEntry& from = places_[source];
-    std::uint8_t cost = 3;  // through the host
-    if (from.memory == to.memory) {
-      cost = 0;
-    } else if (source == host || place == host) {
-      cost = 2;
-    } else if (from.device.info().backend == to.device.info().backend &&
-               from.device.can(Capability::peer_copies) && to.device.can(Capability::peer_copies)) {
-      cost = 1;
-    }
-    costs.of_source[source] = cost;
-  }
-  return costs;
-}
-
 CopyCosts UnifiedCore::costs_at(unsigned place, std::span<const ByteRange> wanted) const noexcept {
-  CopyCosts costs = costs_at(place);
-  PlaceSet asked = PlaceSet::of(host);
-  for (unsigned one = 0; one < places_.size(); ++one) {
-    if (places_[one].memory == host) asked = asked.with(one);
-  }
+  CopyCosts costs = copies_.costs_at(place);
+  costs.merge_below = options_.coalesce_gap_bytes;
+  PlaceSet asked = copies_.sharing(host);
   // Each pass queries the sources that would be chosen. If one of them is lost, other sources may
   // be chosen instead, so the loop ends when a pass queries no new device.
   while (true) {
@@ -290,9 +257,11 @@ CopyCosts UnifiedCore::costs_at(unsigned place, std::span<const ByteRange> wante
     {
       const std::lock_guard lock(mutex_);
       for (const ByteRange& range : wanted) {
-        validity_.visit(range.begin, range.end, [&](std::size_t, std::size_t, PlaceSet valid) {
-          if (!valid.has(place) && valid.size() > 1) taken = taken.with(costs.cheapest(valid));
-        });
+        copies_.directory().visit(range.begin, range.end,
+                                  [&](std::size_t, std::size_t, PlaceSet valid) {
+                                    if (!valid.has(place) && valid.size() > 1)
+                                      taken = taken.with(costs.cheapest(valid));
+                                  });
       }
     }
     bool is_new = false;
@@ -301,28 +270,10 @@ CopyCosts UnifiedCore::costs_at(unsigned place, std::span<const ByteRange> wante
       if (asked.has(source)) continue;
       asked = asked.with(source);
       is_new = true;
-      if (is_device_lost(places_[source].device)) costs.of_source[source] = CopyCosts::last_resort;
+      if (is_device_lost(copies_[source].device)) costs.of_source[source] = CopyCosts::last_resort;
     }
     if (!is_new) return costs;
   }
-}
-
-ByteRange UnifiedCore::only_in(PlaceSet places, ByteRange range) const noexcept {
-  ByteRange found;
-  validity_.visit(range.begin, range.end, [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-    if (valid.empty() || (valid & places) != valid) return;
-    found = {found.end == 0 ? begin : found.begin, end};
-  });
-  return found;
-}
-
-unsigned UnifiedCore::source_in_flight(ByteRange range) const noexcept {
-  std::optional<unsigned> found;
-  for (const InFlight& one : in_flight_) {
-    if (one.range.end <= range.begin || range.end <= one.range.begin) continue;
-    found = !found || *found == one.source ? one.source : PlaceSet::max_places;
-  }
-  return found.value_or(PlaceSet::max_places);
 }
 
 Result<UnifiedCore::Runner> UnifiedCore::try_runner(const Device& device, Storage& storage,
@@ -348,8 +299,8 @@ Result<UnifiedCore::Runner> UnifiedCore::try_runner(const Device& device, Storag
 Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const StorageHandle& to,
                                     const StorageHandle& from, StreamRef stream,
                                     CallSite site) noexcept try {
-  if (is_checked_ && to == memories_[host].storage) {
-    for (const CopyRun& run : runs) seal_.forget({run.begin, run.end});
+  if (is_checked_ && to == copies_.memory(host).storage) {
+    for (const CopyRun& run : runs) checks_.forget({run.begin, run.end});
   }
   // Runs of equal size at equal distances are one pitched copy. All others are a batch.
   const std::size_t width = runs[0].end - runs[0].begin;
@@ -387,11 +338,11 @@ Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const Storage
   return no_host_memory("copies between places", site);
 }
 
-Result<void> UnifiedCore::try_note_export(const Open& open) noexcept {
-  if (!open.has_untracked_writer || !open.has_use) return {};
-  Memory& memory = memory_of(open.place);
-  note_stream_use(memory, Access::discard);
-  return memory.storage->uses().try_note(open.stream, last_mark(open.stream), Access::discard);
+Result<void> UnifiedCore::try_note_export(const Slot& lease) noexcept {
+  if (!lease.has_untracked_writer || !lease.has_use) return {};
+  Memory& memory = copies_.memory_of(lease.place);
+  memory.note_stream_use(Access::discard);
+  return memory.storage->uses().try_note(lease.stream, last_mark(lease.stream), Access::discard);
 }
 
 Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
@@ -399,7 +350,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   const std::span<const ByteRange> wanted = parts.empty() ? std::span(&range, 1) : parts;
   TransferReason reason = wanted_for;
   std::vector<CopyRun> runs;
-  std::vector<ByteRange> sticky;
+  std::vector<ByteRange> untracked;
   std::size_t gaps = 0;
   bool is_in_file = false;
   {
@@ -413,37 +364,37 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     std::vector<ByteRange> leased;
     CopyCosts costs = costs_at(place, wanted);
     const std::lock_guard lock(mutex_);
-    for (std::uint32_t i = 0; i < slots_.size(); ++i) {
-      const Open& open = slots_[i];
-      if (i == own || !open.is_open || !open.overlaps(range)) continue;
-      leased.push_back({open.begin, open.end});
-      if (Result<void> noted = try_note_export(open); !noted) return noted;
-      if (!open.has_untracked_writer || open.place == place) continue;
-      // Nobody knows what an escape has changed, so its range is copied again, whatever the
-      // directory says.
-      sticky.push_back({std::max(open.begin, range.begin), std::min(open.end, range.end)});
+    for (const Slot& lease : leases_.all()) {
+      if (leases_.number_of(lease) == own || !lease.overlaps(range)) continue;
+      leased.push_back(lease.range);
+      if (Result<void> noted = try_note_export(lease); !noted) return noted;
+      if (!lease.has_untracked_writer || lease.place == place) continue;
+      // Nobody knows what an untracked writer has changed, so its range is copied again, whatever
+      // the directory says.
+      untracked.push_back(
+          {std::max(lease.range.begin, range.begin), std::min(lease.range.end, range.end)});
       reason = TransferReason::sticky;
-      if (!make_room()) return no_host_memory("a directory", site);
-      validity_.remove(sticky.back().begin, sticky.back().end, place);
+      if (!copies_.make_room()) return no_host_memory("a directory", site);
+      copies_.directory().remove(untracked.back().begin, untracked.back().end, place);
     }
     costs.leased = leased;
     for (const ByteRange& one : wanted) {
-      gaps += validity_.plan(one.begin, one.end, place, costs, runs);
+      gaps += copies_.directory().plan(one.begin, one.end, place, costs, runs);
     }
     if (runs.empty()) return {};
     // Never overwrites bytes that a lease reads, not even with equal bytes.
-    for (const Open& open : slots_) {
-      if (!open.is_open || !open.is_unlisted || number_of(open) == own) continue;
-      if (places_[open.place].memory != places_[place].memory) continue;
+    for (const Slot& lease : leases_.all()) {
+      if (!lease.is_unlisted || leases_.number_of(lease) == own) continue;
+      if (copies_[lease.place].memory != copies_[place].memory) continue;
       for (const CopyRun& run : runs) {
         const ByteRange written{run.begin, run.end};
-        if (places_[run.source].memory == places_[place].memory || !open.overlaps(written))
+        if (copies_[run.source].memory == copies_[place].memory || !lease.overlaps(written))
           continue;
-        return refused(open, {.range = written, .site = site});
+        return refused(lease, {.range = written, .site = site});
       }
     }
-    if (!make_room(runs.size() + 1)) return no_host_memory("a directory", site);
-    if (places_[place].memory == host) in_flight_.reserve(in_flight_.size() + runs.size());
+    if (!copies_.make_room(runs.size() + 1)) return no_host_memory("a directory", site);
+    if (copies_[place].memory == host) copies_.in_flight().reserve(runs.size());
   }
   // Queues the copies of one source after the other; usually there is only one. The directory
   // changes only after all of them are queued.
@@ -459,11 +410,11 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   for (std::size_t first = 0; first < runs.size();) {
     const unsigned source = runs[first].source;
     std::size_t behind = first;
-    Transfer moved{.from = places_[source].place,
-                   .to = places_[place].place,
+    Transfer moved{.from = copies_[source].place,
+                   .to = copies_[place].place,
                    .begin = runs[first].begin,
                    .reason = reason,
-                   .is_elided = places_[source].memory == places_[place].memory,
+                   .is_elided = copies_[source].memory == copies_[place].memory,
                    .site = site};
     for (; behind < runs.size() && runs[behind].source == source; ++behind) {
       moved.bytes += runs[behind].end - runs[behind].begin;
@@ -474,9 +425,9 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
     moves.push_back(moved);
     first = behind;
     if (moved.is_elided) continue;
-    const StorageHandle& to = memory_of(place).storage;
-    const StorageHandle& from = memory_of(source).storage;
-    if (is_checked_ && places_[source].memory == host) {
+    const StorageHandle& to = copies_.memory_of(place).storage;
+    const StorageHandle& from = copies_.memory_of(source).storage;
+    if (is_checked_ && copies_[source].memory == host) {
       for (const CopyRun& run : some) {
         if (Result<void> sound = check_sealed({run.begin, run.end}, site); !sound) {
           const std::lock_guard lock(mutex_);
@@ -486,17 +437,17 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
       }
     }
     Result<Runner> runner = Runner{{}, stream};
-    if (places_[place].memory == host) {
+    if (copies_[place].memory == host) {
       // Only streams of the source device reach both sides.
-      runner = try_runner(places_[source].device, *from, Access::read, to.get());
+      runner = try_runner(copies_[source].device, *from, Access::read, to.get());
     } else if (!stream.id()) {
-      runner = try_runner(places_[place].device, *from, Access::read, to.get());
+      runner = try_runner(copies_[place].device, *from, Access::read, to.get());
     }
     Result<void> queued =
         runner ? try_issue(some, to, from, runner->stream, site) : Result<void>(runner.failure());
     const std::lock_guard lock(mutex_);
-    note_stream_use(memory_of(place), Access::discard);
-    note_stream_use(memory_of(source), Access::read);
+    copies_.memory_of(place).note_stream_use(Access::discard);
+    copies_.memory_of(source).note_stream_use(Access::read);
     if (!queued) {
       count_queued(moves.size() - 1);
       return sync_failed(source, place, {moved.begin, moved.end}, queued.failure(), site);
@@ -504,34 +455,24 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
   }
   const std::lock_guard lock(mutex_);
   // Other calls may have used up the reserved room. Nothing has changed yet.
-  if (!make_room(runs.size() + sticky.size())) {
+  if (!copies_.make_room(runs.size() + untracked.size())) {
     count_queued(moves.size());
     return no_host_memory("a directory", site);
   }
   for (const CopyRun& run : runs) {
-    validity_.apply(Access::read, run.begin, run.end, place);
-    if (places_[place].memory != host) continue;
-    const std::uint64_t stream_uses = memory_of(host).stream_uses;
-    if (places_[run.source].memory != host) {
-      in_flight_.push_back({{run.begin, run.end}, run.source, stream_uses});
+    copies_.directory().apply(Access::read, run.begin, run.end, place);
+    if (copies_[place].memory != host) continue;
+    const std::uint64_t stream_uses = copies_.memory_of(host).stream_uses;
+    if (copies_[run.source].memory != host) {
+      copies_.in_flight().add({{run.begin, run.end}, run.source, stream_uses});
     } else if (place == host) {
-      unwaited_uses_ = stream_uses;
+      copies_.in_flight().add_shared_use(stream_uses);
     }
   }
-  // Limits the list: beyond that, one entry covers all ranges.
-  if (in_flight_.size() > max_under_way) {
-    InFlight all = in_flight_[0];
-    for (const InFlight& one : in_flight_) {
-      all.range = {std::min(all.range.begin, one.range.begin),
-                   std::max(all.range.end, one.range.end)};
-      all.stream_uses = std::max(all.stream_uses, one.stream_uses);
-      if (all.source != one.source) all.source = PlaceSet::max_places;
-    }
-    in_flight_.assign(1, all);
-  }
-  // The bytes of an escape do not count as up to date here, so that the next read copies them
+  copies_.in_flight().limit();
+  // Bytes of an untracked writer do not count as up to date, so that the next read copies them
   // again.
-  for (const ByteRange& one : sticky) validity_.remove(one.begin, one.end, place);
+  for (const ByteRange& one : untracked) copies_.directory().remove(one.begin, one.end, place);
   statistics_.merged_gap_bytes += gaps;
   for (const Transfer& moved : moves) log(moved);
   return {};
@@ -542,7 +483,7 @@ Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
 Result<void> UnifiedCore::try_begin_use(unsigned place, StreamRef stream, Access access,
                                         ByteRange range, UseRecord::Ticket& ticket,
                                         CallSite site) noexcept {
-  Storage& storage = *memory_of(place).storage;
+  Storage& storage = *copies_.memory_of(place).storage;
   const Result<UseRecord::Ticket> begun =
       storage.uses().try_begin(stream, access, site, UseRecord::Turn::none);
   if (!begun) return begun.failure();
@@ -581,15 +522,12 @@ void UnifiedCore::log(const Transfer& transfer) noexcept {
 
 Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, StreamRef stream,
                                      CallSite site) noexcept try {
-  const unsigned memory = places_[place].memory;
-  PlaceSet sharing;
-  for (unsigned other = 0; other < places_.size(); ++other) {
-    if (places_[other].memory == memory) sharing = sharing.with(other);
-  }
+  const unsigned memory = copies_[place].memory;
+  const PlaceSet sharing = copies_.sharing(place);
   const std::vector<ByteRange> spoilt =
       ranges_where(range, [&](PlaceSet valid) { return all || (valid & sharing).empty(); });
-  if (!memories_[memory].storage) return {};  // spilled
-  Storage& storage = *memories_[memory].storage;
+  if (!copies_.memory(memory).storage) return {};  // spilled
+  Storage& storage = *copies_.memory(memory).storage;
   for (const ByteRange& one : spoilt) {
     const std::size_t bytes = one.end - one.begin;
     if (memory == host) {
@@ -602,12 +540,12 @@ Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, 
           !noted) {
         return noted;
       }
-      seal_.forget(one);
+      checks_.forget(one);
       std::fill_n(address, bytes, std::byte{poison});
       continue;
     }
     Result<Runner> runner = Runner{{}, stream};
-    if (!stream.id()) runner = try_runner(places_[place].device, storage, Access::discard);
+    if (!stream.id()) runner = try_runner(copies_[place].device, storage, Access::discard);
     if (!runner) return runner.failure();
     const StreamRef on = runner->stream;
     // A use of its own, recorded before the transfer lock is released, so that nobody finds the
@@ -633,12 +571,11 @@ void UnifiedCore::poison_stale(ByteRange range, unsigned written, std::uint32_t 
   const TransferLock mover(*this);
   {
     const std::lock_guard lock(mutex_);
-    for (const Open& open : slots_) {
-      if (open.is_open && open.overlaps(range) && number_of(open) != own) return;
-    }
+    const auto overlaps = [&](const Slot& lease) { return lease.overlaps(range); };
+    if (leases_.find_other(own, overlaps) != nullptr) return;
   }
-  for (unsigned place = 0; place < places_.size(); ++place) {
-    if (places_[place].memory == places_[written].memory || !takes_part(place)) continue;
+  for (unsigned place = 0; place < copies_.count(); ++place) {
+    if (copies_[place].memory == copies_[written].memory || !copies_.has_copy(place)) continue;
     static_cast<void>(try_poison(place, range, false, {}, site));
   }
 }

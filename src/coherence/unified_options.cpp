@@ -17,8 +17,8 @@ Result<void> try_guard(const UnifiedOptions& asked) noexcept {
   const Device& device = asked.device;
   if (device.info().is_host || device.can(Capability::host_access)) {
     return Failure(ErrorCode::unsupported,
-                   "the pages of buffer '{tag}' cannot be guarded: '{device}' uses the host's "
-                   "memory itself, at any time. Leave UnifiedOptions::guard off, or use 'sim'.",
+                   "the pages of buffer '{tag}' cannot be guarded: '{device}' accesses the host's "
+                   "memory directly. Turn UnifiedOptions::guard off, or use 'sim'.",
                    asked.site)
         .with("what", "guard")
         .with("device", device.spec())
@@ -27,8 +27,9 @@ Result<void> try_guard(const UnifiedOptions& asked) noexcept {
   const bool is_pinned = asked.pinned == Pinned::required;
   if (is_pinned || std::ranges::any_of(asked.resources, gives_host_memory)) {
     return Failure(ErrorCode::invalid_argument,
-                   "the pages of buffer '{tag}' cannot be guarded with {value}: only pageable "
-                   "memory of Tern's own can. Leave that out, or UnifiedOptions::{name} off.",
+                   "the pages of buffer '{tag}' cannot be guarded with {value}: Tern guards only "
+                   "pageable memory that it allocates itself. Remove {value}, or turn "
+                   "UnifiedOptions::{name} off.",
                    asked.site)
         .with("name", "guard")
         .with("value", is_pinned ? "Pinned::required" : "a resource of host memory")
@@ -44,8 +45,8 @@ Result<UnifiedOptions> try_decide(const UnifiedOptions& asked, const Config& con
   if (asked.pinned == Pinned::required && !device.info().is_host &&
       device.can(Capability::host_access)) {
     return Failure(ErrorCode::unsupported,
-                   "buffer '{tag}' has no copy that could be page-locked: '{device}' uses the "
-                   "host's memory itself. Ask for Pinned::prefer.",
+                   "buffer '{tag}' has no host copy to page-lock: '{device}' uses the host's "
+                   "memory directly. Use Pinned::prefer.",
                    asked.site)
         .with("what", "Pinned::required")
         .with("device", device.spec())

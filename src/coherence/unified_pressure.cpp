@@ -35,11 +35,11 @@ UnifiedCore::TryTransferLock::TryTransferLock(UnifiedCore& core) noexcept : core
     const std::lock_guard lock(core_.mutex_);
     if (core_.transfer_locks_ != 0) return;
     ++core_.transfer_locks_;
-    for (Memory& memory : core_.memories_) memory.deferred_use = {};
+    core_.copies_.clear_deferred_uses();
   }
   lock_ = std::unique_lock(core_.transfer_mutex_, std::try_to_lock);
   if (lock_) core_.moving_thread_.store(this_thread(), std::memory_order_relaxed);
-  if (lock_ && core_.options_.guard) core_.open_pages();
+  if (lock_ && core_.options_.guard) HostAccessChecks::open_pages(core_.copies_);
   if (lock_) return;
   const std::lock_guard lock(core_.mutex_);
   --core_.transfer_locks_;
@@ -56,7 +56,7 @@ UnifiedCore::TryTransferLock::~TryTransferLock() {
 }
 
 void UnifiedCore::list_copies() noexcept {
-  for (Memory& memory : memories_) {
+  for (Memory& memory : copies_.memories()) {
     if (!memory.resident) continue;
     if (memory.storage) {
       memory.resident->enter();
@@ -76,7 +76,7 @@ void UnifiedCore::list_copies() noexcept {
 }
 
 bool UnifiedCore::begin_transit(unsigned number) noexcept {
-  const Memory& memory = memories_[number];
+  const Memory& memory = copies_.memory(number);
   if (transits_.has(number) || !memory.resident) return false;
   transits_ = transits_.with(number);
   memory.resident->where().begin_transit();
@@ -85,25 +85,25 @@ bool UnifiedCore::begin_transit(unsigned number) noexcept {
 
 void UnifiedCore::end_transit(unsigned number) noexcept {
   transits_ = transits_.without(number);
-  memories_[number].resident->where().end_transit();
+  copies_.memory(number).resident->where().end_transit();
 }
 
 void UnifiedCore::begin_transits() noexcept {
-  for (unsigned i = 0; i < memories_.size(); ++i) {
-    if (memories_[i].storage) begin_transit(i);
+  for (unsigned i = 0; i < copies_.memories().size(); ++i) {
+    if (copies_.memory(i).storage) begin_transit(i);
   }
 }
 
 bool UnifiedCore::try_share() noexcept {
   const std::lock_guard lock(mutex_);
-  if (shares_ == 0 && open_count_ == 0) return false;
+  if (shares_ == 0 && leases_.is_empty()) return false;
   ++shares_;
   return true;
 }
 
 void UnifiedCore::settle_uses() noexcept {
   const std::lock_guard lock(mutex_);
-  for (Memory& memory : memories_) {
+  for (Memory& memory : copies_.memories()) {
     memory.deferred_use = {};
     if (memory.storage) memory.storage->uses().settle();
   }
@@ -117,14 +117,14 @@ UnifiedCore::Evictability UnifiedCore::evictability(unsigned number) const noexc
 UnifiedCore::Evictability UnifiedCore::evictability_of(
     unsigned number, std::uint32_t own_transfer_locks) const noexcept {
   Evictability found;
-  const Memory& memory = memories_[number];
-  if ((shares_ == 0 && open_count_ == 0) || !memory.storage) return found;
+  const Memory& memory = copies_.memory(number);
+  if ((shares_ == 0 && leases_.is_empty()) || !memory.storage) return found;
   const Result<Block> block = memory.storage->try_block();
   found.bytes = block && *block ? block->bytes : memory.storage->bytes();
   found.resource = memory.storage->resource().get();
   found.is_kept = memory.storage->is_external() || !(memory.parts & kept_).empty();
   bool is_used = false, is_alone = false;
-  validity_.visit(0, bytes(), [&](std::size_t, std::size_t, PlaceSet valid) {
+  copies_.directory().visit(0, bytes(), [&](std::size_t, std::size_t, PlaceSet valid) {
     if ((valid & memory.parts).empty()) return;
     is_used = true;
     is_alone |= (valid & memory.parts) == valid;
@@ -135,14 +135,14 @@ UnifiedCore::Evictability UnifiedCore::evictability_of(
   const std::uint64_t own_thread = this_thread();
   bool is_own = transfer_locks_ != own_transfer_locks &&
                 moving_thread_.load(std::memory_order_relaxed) == own_thread;
-  for (const Open& open : slots_) {
+  for (const Slot& lease : leases_.all()) {
     // A claim without a place may still choose this one. A dirty copy can be written back only if
     // no lease is open anywhere.
-    const bool is_in_use =
-        open.is_open && (open.place == nowhere || open.place == all_memories ||
-                         memory.parts.has(open.place) || found.kind == Eviction::dirty);
+    const bool is_in_use = lease.place == LeaseTable::nowhere ||
+                           lease.place == LeaseTable::all_memories ||
+                           memory.parts.has(lease.place) || found.kind == Eviction::dirty;
     found.is_leased |= is_in_use;
-    is_own |= is_in_use && open.thread == own_thread;
+    is_own |= is_in_use && lease.thread == own_thread;
   }
   // A dirty host copy can only be written to a spill file.
   found.could_go = !is_own && !found.is_kept &&
@@ -152,7 +152,7 @@ UnifiedCore::Evictability UnifiedCore::evictability_of(
 }
 
 Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcept try {
-  const PlaceSet own = memories_[number].parts;
+  const PlaceSet own = copies_.memory(number).parts;
   const ByteRange all{0, bytes()};
   const std::vector<ByteRange> alone =
       ranges_where(all, [&](PlaceSet valid) { return !valid.empty() && (valid & own) == valid; });
@@ -161,7 +161,7 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
   if (Result<void> saved = try_fetch({.range = all,
                                       .place = host,
                                       .reason = TransferReason::evict,
-                                      .own = no_lease,
+                                      .own = LeaseTable::no_lease,
                                       .site = site,
                                       .parts = alone});
       !saved) {
@@ -177,38 +177,10 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
   return no_host_memory("the directory of a unified buffer", site);
 }
 
-void UnifiedCore::add_sole_copy(const InFlight& left) {
-  const auto covers = [&](const InFlight& other) {
-    return !other.is_lost && other.source == left.source && other.range.begin <= left.range.begin &&
-           left.range.end <= other.range.end;
-  };
-  if (const auto found = std::ranges::find_if(in_flight_sole_copies_, covers);
-      found != in_flight_sole_copies_.end()) {
-    found->stream_uses = std::max(found->stream_uses, left.stream_uses);
-  } else {
-    in_flight_sole_copies_.push_back(left);
-  }
-}
-
 void UnifiedCore::note_sole_copy(std::span<const ByteRange> ranges, unsigned source) {
   const std::lock_guard lock(mutex_);
   for (const ByteRange& one : ranges) {
-    add_sole_copy({one, source, memories_[host].stream_uses});
-  }
-}
-
-void UnifiedCore::note_sole_copy_without(PlaceSet going) {
-  const PlaceSet own = memories_[host].parts;
-  for (const InFlight& one : in_flight_) {
-    validity_.visit(one.range.begin, one.range.end,
-                    [&](std::size_t begin, std::size_t end, PlaceSet valid) {
-                      PlaceSet left = valid;
-                      for (unsigned place = 0; place < places_.size(); ++place) {
-                        if (going.has(place)) left = left.without(place);
-                      }
-                      if (left == valid || left.empty() || (left & own) != left) return;
-                      add_sole_copy({{begin, end}, one.source, one.stream_uses});
-                    });
+    copies_.in_flight().add_sole_copy({one, source, copies_.memory(host).stream_uses});
   }
 }
 
@@ -237,13 +209,13 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
   begin_transit(number);
   try {
     const std::lock_guard lock(mutex_);
-    if (number != host) note_sole_copy_without(memories_[number].parts);
-    Memory& memory = memories_[number];
+    if (number != host) copies_.keep_sole_copies(copies_.memory(number).parts);
+    Memory& memory = copies_.memory(number);
     // Leases that claimed their range meanwhile wait for the transfer lock and find the copy gone.
     // For a spilled copy, try_spill() has already updated the directory.
     if (!is_spilled) {
       for (PlaceSet rest = memory.parts; !rest.empty(); rest = rest.without(rest.first())) {
-        validity_.remove(0, bytes_, rest.first());
+        copies_.directory().remove(0, bytes_, rest.first());
       }
       memory.parts = {};
       gone = std::exchange(memory.storage, {});
@@ -268,7 +240,7 @@ Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t b
                                                    StreamRef stream, CallSite site,
                                                    Eviction most) noexcept {
   ResourceHandle asked;
-  const unsigned number = places_[place].memory;
+  const unsigned number = copies_[place].memory;
   const auto try_once = [&] {
     const bool is_first = begin_transit(number);
     Result<StorageHandle> made = try_make_at_once(place, bytes, stream, asked, site);
@@ -281,13 +253,13 @@ Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t b
   reclaim_deferred();
   const std::size_t need =
       asked ? asked->good_size({.bytes = bytes, .stream = stream, .tag = options_.tag}) : bytes;
-  EvictionRequest room(memory_of(place).resident->where(), {.bytes = need,
-                                                            .resource = asked.get(),
-                                                            .stream = stream,
-                                                            .most = most,
-                                                            .tag = options_.tag,
-                                                            .place = name_of(place),
-                                                            .site = site});
+  EvictionRequest room(copies_.memory_of(place).resident->where(), {.bytes = need,
+                                                                    .resource = asked.get(),
+                                                                    .stream = stream,
+                                                                    .most = most,
+                                                                    .tag = options_.tag,
+                                                                    .place = copies_.name_of(place),
+                                                                    .site = site});
   for (int round = 0; round < max_rounds; ++round) {
     // While this request waited for its turn, another one may have freed more than it needed.
     if (round != 0 || room.has_waited()) {
@@ -315,13 +287,13 @@ Result<void> UnifiedCore::try_pin_residency(Place where, bool keeps, CallSite si
     place = *own;
   } else {
     const std::lock_guard lock(mutex_);
-    place = find(where);
+    place = copies_.find(where);
   }
   if (!place && !keeps) return {};
   if (!place) {
     return Failure(ErrorCode::invalid_device,
-                   "{spec} does not take part in buffer '{tag}', so there is no copy to keep. "
-                   "Prefetch to it first.",
+                   "{spec} is not a place of buffer '{tag}', so there is no copy to pin. Prefetch "
+                   "the buffer to {spec} first.",
                    site)
         .with("spec", where.text())
         .with("tag", options_.tag.name());
@@ -333,7 +305,7 @@ Result<void> UnifiedCore::try_pin_residency(Place where, bool keeps, CallSite si
 
 void UnifiedCore::set_unwanted() noexcept {
   const std::lock_guard lock(mutex_);
-  for (Memory& memory : memories_) {
+  for (Memory& memory : copies_.memories()) {
     if (!memory.resident) continue;
     memory.resident->set_unwanted();
     memory.last_use = 0;

@@ -23,8 +23,8 @@ constexpr std::size_t max_small_bytes = 128 * 1024;
 Result<void> UnifiedCore::even_out(unsigned place, StreamRef stream, std::uint32_t own,
                                    CallSite site) {
   const ByteRange all{0, bytes()};
-  for (unsigned to = 0; to < places_.size(); ++to) {
-    if (!takes_part(to) || (places_[to].memory == host && !spilled_.empty())) continue;
+  for (unsigned to = 0; to < copies_.count(); ++to) {
+    if (!copies_.has_copy(to) || (copies_[to].memory == host && !spilled_.empty())) continue;
     std::vector<ByteRange> small =
         ranges_where(all, [&](PlaceSet valid) { return !valid.empty() && !valid.has(to); });
     std::erase_if(small, [](ByteRange one) { return one.end - one.begin > max_small_bytes; });
@@ -48,13 +48,13 @@ Result<void> UnifiedCore::try_reconcile(unsigned place, StreamRef stream, std::u
   {
     const std::lock_guard lock(mutex_);
     // Ranges of other leases must not change, so nothing is done while another lease is open.
-    if (validity_.size() < max_intervals || open_count_ > 1) return {};
+    if (copies_.directory().size() < max_intervals || leases_.count() > 1) return {};
   }
   if (Result<void> sound = even_out(place, stream, own, site); !sound) return sound;
   {
     // Down to half of the limit, so that the next access does not have to reconcile again.
     const std::lock_guard lock(mutex_);
-    if (validity_.size() <= max_intervals / 2) return {};
+    if (copies_.directory().size() <= max_intervals / 2) return {};
   }
   if (Result<void> fetched =
           try_fetch({{0, bytes_}, place, stream, TransferReason::reconcile, own, site});
@@ -65,15 +65,15 @@ Result<void> UnifiedCore::try_reconcile(unsigned place, StreamRef stream, std::u
   // neighbouring intervals equal.
   const std::lock_guard lock(mutex_);
   PlaceSet others;
-  for (unsigned other = 0; other < places_.size(); ++other) {
+  for (unsigned other = 0; other < copies_.count(); ++other) {
     if (other != place) others = others.with(other);
   }
-  note_sole_copy_without(others);
+  copies_.keep_sole_copies(others);
   std::size_t at = 0;
   while (at < bytes()) {
-    const ByteRange gap = validity_.first_unwritten(at, bytes());
+    const ByteRange gap = copies_.directory().first_unwritten(at, bytes());
     const std::size_t end = gap.begin == gap.end ? bytes() : gap.begin;
-    validity_.apply(Access::discard, at, end, place);
+    copies_.directory().apply(Access::discard, at, end, place);
     at = gap.begin == gap.end ? bytes() : gap.end;
   }
   return {};

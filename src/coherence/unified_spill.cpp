@@ -22,9 +22,9 @@ std::byte* UnifiedCore::host_bytes(Storage& storage) noexcept {
 
 Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept try {
   SpillFile& file = *options_.spill;
-  const StorageHandle storage = memories_[host].storage;
+  const StorageHandle storage = copies_.memory(host).storage;
   const ByteRange all{0, bytes()};
-  const PlaceSet own = memories_[host].parts;  // the host, and devices that share its memory
+  const PlaceSet own = copies_.memory(host).parts;  // the host, and devices that share its memory
   const std::vector<ByteRange> alone =
       ranges_where(all, [&](PlaceSet valid) { return !valid.empty() && (valid & own) == valid; });
   if (Result<void> ready = storage->uses().try_wait(Access::discard); !ready) {
@@ -61,22 +61,21 @@ Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept
   begin_transit(host);
   {
     const std::lock_guard lock(mutex_);
-    if (!make_room(alone.size())) {
+    if (!copies_.make_room(alone.size())) {
       undo();
       return no_host_memory("the directory of a unified buffer", site);
     }
     for (PlaceSet rest = own; !rest.empty(); rest = rest.without(rest.first())) {
-      validity_.remove(0, bytes_, rest.first());
+      copies_.directory().remove(0, bytes_, rest.first());
     }
     for (const ByteRange& one : alone) {
-      validity_.apply(Access::discard, one.begin, one.end, host);
+      copies_.directory().apply(Access::discard, one.begin, one.end, host);
     }
-    memories_[host].parts = PlaceSet::of(host);
+    copies_.memory(host).parts = PlaceSet::of(host);
     spilled_ = std::move(written);
-    gone = std::exchange(memories_[host].storage, {});
+    gone = std::exchange(copies_.memory(host).storage, {});
     // The host has waited for all uses, so everything that was in flight has arrived.
-    in_flight_.clear();
-    std::erase_if(in_flight_sole_copies_, [](const InFlight& one) { return !one.is_lost; });
+    copies_.in_flight().note_all_arrived();
     log(moved);
   }
   PressureTotals& totals = PressureTotals::instance();
@@ -90,7 +89,7 @@ Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept
 bool UnifiedCore::needs_spilled(ByteRange range, PlaceSet has) const noexcept {
   if (spilled_.empty()) return false;
   bool needs = false;
-  validity_.visit(range.begin, range.end, [&](std::size_t, std::size_t, PlaceSet valid) {
+  copies_.directory().visit(range.begin, range.end, [&](std::size_t, std::size_t, PlaceSet valid) {
     needs |= valid.has(host) && (valid & has).empty();
   });
   return needs;
@@ -100,7 +99,8 @@ Result<void> UnifiedCore::try_unspill(CallSite site) noexcept {
   if (spilled_.empty()) return {};
   bool is_needed = false;
   {
-    // A closing lease or a commit of an escape may change the directory without the transfer lock.
+    // A closing lease or a commit of an exported lease may change the directory without the
+    // transfer lock.
     const std::lock_guard lock(mutex_);
     is_needed = needs_spilled({0, bytes()}, {});
   }
@@ -132,11 +132,10 @@ Result<void> UnifiedCore::try_unspill(CallSite site) noexcept {
     if (read) read = file.try_read(one.extent, to, site);
     if (!read) {
       const Failure& cause = read.failure();
-      return Failure(
-                 cause.code(),
-                 "bytes {begin} to {end} of buffer '{tag}' did not come back from the spill file "
-                 "in '{path}': its {what} failed. The buffer is as it was.",
-                 site)
+      return Failure(cause.code(),
+                     "bytes {begin} to {end} of buffer '{tag}' could not be read from the spill "
+                     "file in '{path}': its {what} failed. The buffer is unchanged.",
+                     site)
           .with("begin", one.range.begin)
           .with("end", one.range.end)
           .with("error", cause.number("error").value_or(0))
@@ -148,7 +147,7 @@ Result<void> UnifiedCore::try_unspill(CallSite site) noexcept {
   }
   {
     const std::lock_guard lock(mutex_);
-    Memory& memory = memories_[host];
+    Memory& memory = copies_.memory(host);
     memory.set(*std::move(made));
     memory.is_read_clear = memory.is_write_clear = true;
     memory.touch();
@@ -176,7 +175,7 @@ void UnifiedCore::forget_spilled() noexcept {
   if (spilled_.empty()) return;
   for (const Spilled& one : spilled_) options_.spill->release(one.extent);
   spilled_.clear();
-  memories_[host].parts = {};
+  copies_.memory(host).parts = {};
 }
 
 }  // namespace tern

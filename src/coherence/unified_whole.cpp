@@ -4,57 +4,37 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <iterator>
 #include <new>
 #include <utility>
 
 #include "buffer/copy_route.hpp"
+#include "coherence/byte_ranges.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 #include "launch/last_mark.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern {
-namespace {
-
-/// Returns the parts of ranges that are in none of the ranges in gone. gone is in ascending order.
-std::vector<ByteRange> without(std::span<const ByteRange> ranges, std::span<const ByteRange> gone) {
-  std::vector<ByteRange> left;
-  for (ByteRange one : ranges) {
-    for (const ByteRange& hole : gone) {
-      if (hole.end <= one.begin || one.end <= hole.begin) continue;
-      if (one.begin < hole.begin) left.push_back({one.begin, hole.begin});
-      one.begin = std::min(hole.end, one.end);
-    }
-    if (one.begin < one.end) left.push_back(one);
-  }
-  return left;
-}
-
-}  // namespace
-
 // --- Drop and free
 
 Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexcept try {
   Wanted all{.range = everything, .site = site};
   ScopedClaim hold;
-  if (Result<void> held = hold.try_take(*this, all); !held) return held;
+  if (Result<void> held = hold.try_claim(*this, all); !held) return held;
   all.range = {0, bytes()};
   const TransferLock mover(*this);
   std::optional<unsigned> place;
   // Returns a lease that uses the copy, or a claim that may use any copy.
-  const auto find_user = [&]() -> const Open* {
-    for (const Open& open : slots_) {
-      if (!open.is_open || number_of(open) == hold.slot()) continue;
-      if (open.place == *place || open.place == all_memories) return &open;
-    }
-    return nullptr;
+  const auto find_user = [&] {
+    return leases_.find_other(hold.slot(), [&](const Slot& lease) {
+      return lease.place == *place || lease.place == LeaseTable::all_memories;
+    });
   };
   {
     const std::lock_guard lock(mutex_);
-    place = find(where);
-    if (!place || !takes_part(*place)) return {};
-    if (const Open* const user = find_user()) return refused(*user, all);
+    place = copies_.find(where);
+    if (!place || !copies_.has_copy(*place)) return {};
+    if (const Slot* const user = find_user()) return refused(*user, all);
   }
   if (*place == host && what == Drop::write_back) {
     if (Result<void> back = try_unspill(site); !back) return back;
@@ -82,16 +62,16 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
       }
       copy.keep();
       // A device that shares the host's memory needs no copy to the host.
-      if (target == host && places_[*place].memory != host) note_sole_copy(alone, *place);
+      if (target == host && copies_[*place].memory != host) note_sole_copy(alone, *place);
     }
   }
   StorageHandle gone;
-  begin_transit(places_[*place].memory);
+  begin_transit(copies_[*place].memory);
   const std::lock_guard lock(mutex_);
   // A load of a few bytes does not take the transfer lock, and may have begun meanwhile.
-  if (const Open* const user = find_user()) return refused(*user, all);
-  if (places_[*place].memory != host) note_sole_copy_without(PlaceSet::of(*place));
-  validity_.remove(0, bytes_, *place);
+  if (const Slot* const user = find_user()) return refused(*user, all);
+  if (copies_[*place].memory != host) copies_.keep_sole_copies(PlaceSet::of(*place));
+  copies_.directory().remove(0, bytes_, *place);
   gone = leave(*place);
   return {};
 } catch (const std::bad_alloc&) {
@@ -99,30 +79,27 @@ Result<void> UnifiedCore::try_drop(Place where, Drop what, CallSite site) noexce
 }
 
 void UnifiedCore::leave_unused(unsigned place, std::uint32_t own) noexcept {
-  if (!takes_part(place)) return;
-  begin_transit(places_[place].memory);
+  if (!copies_.has_copy(place)) return;
+  begin_transit(copies_[place].memory);
   StorageHandle gone;
   const std::lock_guard lock(mutex_);
-  for (const Open& open : slots_) {
-    if (open.is_open && number_of(open) != own && open.place == place) return;
-  }
-  if (!spilled_.empty() && places_[place].memory == host) return;
-  if (validity_.valid_somewhere(0, bytes()).has(place)) return;
+  const auto uses_place = [&](const Slot& lease) { return lease.place == place; };
+  if (leases_.find_other(own, uses_place) != nullptr) return;
+  if (!spilled_.empty() && copies_[place].memory == host) return;
+  if (copies_.directory().valid_somewhere(0, bytes()).has(place)) return;
   gone = leave(place);
 }
 
 StorageHandle UnifiedCore::leave(unsigned place) noexcept {
-  Memory& memory = memory_of(place);
-  memory.parts = memory.parts.without(place);
   // A device that shared the memory may have written bytes that have checksums.
-  if (places_[place].memory == host) seal_.forget({0, bytes()});
-  return memory.parts.empty() ? std::exchange(memory.storage, {}) : StorageHandle();
+  if (copies_[place].memory == host) checks_.forget({0, bytes()});
+  return copies_.leave(place);
 }
 
 Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
   ScopedClaim hold;
   if (Result<void> held =
-          hold.try_take(*this, {.range = everything, .access = Access::discard, .site = site});
+          hold.try_claim(*this, {.range = everything, .access = Access::discard, .site = site});
       !held) {
     return held;
   }
@@ -131,13 +108,12 @@ Result<void> UnifiedCore::try_free(bool keep_memory, CallSite site) noexcept {
   std::array<StorageHandle, PlaceSet::max_places> gone;  // destroyed after the lock is released
   begin_transits();
   const std::lock_guard lock(mutex_);
-  validity_.forget(0, bytes_);
-  in_flight_.clear();
-  in_flight_sole_copies_.clear();
+  copies_.directory().forget(0, bytes_);
+  copies_.in_flight().clear();
   if (keep_memory) return {};
-  for (std::size_t i = 0; i < memories_.size(); ++i) {
-    gone[i] = std::exchange(memories_[i].storage, {});
-    memories_[i].parts = {};
+  for (std::size_t i = 0; i < copies_.memories().size(); ++i) {
+    gone[i] = std::exchange(copies_.memory(i).storage, {});
+    copies_.memory(i).parts = {};
   }
   return {};
 }
@@ -148,13 +124,7 @@ std::vector<ByteRange> UnifiedCore::settled_on_host(ByteRange range) {
   std::vector<ByteRange> settled =
       ranges_where(range, [](PlaceSet places) { return places.has(host); });
   const std::lock_guard lock(mutex_);
-  if (unwaited_uses_ != 0) return {};
-  for (const std::vector<InFlight>* list : {&in_flight_, &in_flight_sole_copies_}) {
-    for (const InFlight& one : *list) {
-      if (!one.is_lost) settled = without(settled, std::span(&one.range, 1));
-    }
-  }
-  return settled;
+  return copies_.in_flight().settled(std::move(settled));
 }
 
 Result<bool> UnifiedCore::try_copy_by_host(Storage& to, Storage& from,
@@ -189,7 +159,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   }
   ScopedClaim hold;
   if (Result<void> held =
-          hold.try_take(*this, {.range = everything, .access = Access::discard, .site = site});
+          hold.try_claim(*this, {.range = everything, .access = Access::discard, .site = site});
       !held) {
     return held;
   }
@@ -198,16 +168,17 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     if (Result<void> back = try_unspill(site); !back) return back;
   }
   const ByteRange kept{0, keep ? std::min(*bytes, this->bytes()) : 0};
-  if (kept.end != 0 && memories_[host].storage && !is_host_memory(*memories_[host].storage)) {
+  if (kept.end != 0 && copies_.memory(host).storage &&
+      !is_host_memory(*copies_.memory(host).storage)) {
     // A device copies the host's bytes. As a place it can be asked whether it is lost.
-    static_cast<void>(try_place(memories_[host].storage->device(), site));
+    static_cast<void>(try_place(copies_.memory(host).storage->device(), site));
   }
   Validity validity(*bytes);
-  std::vector<StorageHandle> made(memories_.size());
+  std::vector<StorageHandle> made(copies_.memories().size());
   std::vector<Transfer> moved;
-  std::vector<InFlight> under_way;  // what a stream copies to the new host memory
-  for (unsigned i = 0; keep && i < memories_.size(); ++i) {
-    const Memory& memory = memories_[i];
+  std::vector<InFlightBytes::Entry> on_stream;  // what a stream copies to the new host memory
+  for (unsigned i = 0; keep && i < copies_.memories().size(); ++i) {
+    const Memory& memory = copies_.memory(i);
     const std::vector<ByteRange> valid =
         ranges_where(kept, [&](PlaceSet places) { return !(places & memory.parts).empty(); });
     if (!memory.storage || valid.empty()) continue;
@@ -228,15 +199,15 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
       if (!copied) return copied.failure();
       if (!*copied) by_host.clear();
     }
-    Transfer transfer{.from = places_[i].place,
-                      .to = places_[i].place,
+    Transfer transfer{.from = copies_[i].place,
+                      .to = copies_[i].place,
                       .begin = valid.front().begin,
                       .end = valid.back().end,
                       .runs = valid.size(),
                       .reason = TransferReason::resize,
                       .site = site};
     for (const ByteRange& one : valid) transfer.bytes += one.end - one.begin;
-    const std::vector<ByteRange> by_stream = without(valid, by_host);
+    const std::vector<ByteRange> by_stream = subtract(valid, by_host);
     if (by_stream.empty()) {
       made[i] = *std::move(larger);
       moved.push_back(transfer);
@@ -244,7 +215,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     }
     std::vector<CopyRun> runs;
     for (const ByteRange& one : by_stream) runs.push_back({one.begin, one.end, i});
-    const Device& device = i == host ? memory.storage->device() : places_[i].device;
+    const Device& device = i == host ? memory.storage->device() : copies_[i].device;
     // The host copy may be memory of a device, which other devices cannot reach.
     const bool is_own = stream.id() && reaches(stream.device_id(), *memory.storage);
     Result<Runner> runner = Runner{{}, stream};
@@ -254,7 +225,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     {
       // Recorded also if a later copy fails: the old memory is being read, and stays in use.
       const std::lock_guard lock(mutex_);
-      note_stream_use(memories_[i], Access::read);
+      copies_.memory(i).note_stream_use(Access::read);
     }
     if (!queued) return sync_failed(i, i, kept, queued.failure(), site);
     made[i] = *std::move(larger);
@@ -262,37 +233,41 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
     if (i != host) continue;
     // Settled bytes depend on the device that copies them. The others also depend on the devices
     // that are writing them.
-    const std::vector<ByteRange> others = without(by_stream, settled);
-    const std::uint64_t stream_uses = memories_[host].stream_uses + 1;
-    for (const ByteRange& one : without(by_stream, others)) {
-      under_way.push_back({one, find_place(runner->stream.device_id()), stream_uses});
+    const std::vector<ByteRange> others = subtract(by_stream, settled);
+    const std::uint64_t stream_uses = memory.stream_uses + 1;
+    for (const ByteRange& one : subtract(by_stream, others)) {
+      on_stream.push_back({one, copies_.find(runner->stream.device_id()), stream_uses});
     }
     for (const ByteRange& one : others) {
-      under_way.push_back({one, PlaceSet::max_places, stream_uses});
+      on_stream.push_back({.range = one, .stream_uses = stream_uses});
     }
   }
   // The new directory is built separately, so that a failure leaves the old one in place.
   bool has_room = true;
-  validity_.visit(kept.begin, kept.end, [&](std::size_t begin, std::size_t end, PlaceSet places) {
-    for (bool is_first = true; !places.empty(); is_first = false) {
-      has_room &= validity.make_room();
-      if (!has_room) return;
-      validity.apply(is_first ? Access::discard : Access::read, begin, end, places.first());
-      places = places.without(places.first());
-    }
-  });
+  copies_.directory().visit(
+      kept.begin, kept.end, [&](std::size_t begin, std::size_t end, PlaceSet places) {
+        for (bool is_first = true; !places.empty(); is_first = false) {
+          has_room &= validity.make_room();
+          if (!has_room) return;
+          validity.apply(is_first ? Access::discard : Access::read, begin, end, places.first());
+          places = places.without(places.first());
+        }
+      });
   if (!has_room) return no_host_memory("the directory of a unified buffer", site);
-  std::vector<InFlight> homeless = under_way;
-  for (InFlight one : in_flight_sole_copies_) {
-    one.range.end = std::min(one.range.end, *bytes);
-    if (one.is_lost && one.range.begin < one.range.end) homeless.push_back(one);
+  // Each range of the new host copy is in flight or already there. If a range in flight does not
+  // arrive, other places may have it; otherwise it is lost.
+  InFlightBytes in_flight = copies_.in_flight().only_lost(*bytes);
+  in_flight.reserve(on_stream.size());
+  for (const InFlightBytes::Entry& one : on_stream) {
+    in_flight.add(one);
+    in_flight.add_sole_copy(one);
   }
   forget_spilled();
   begin_transits();
   // From here on, nothing can fail.
   const std::lock_guard lock(mutex_);
-  for (unsigned i = 0; i < memories_.size(); ++i) {
-    Memory& memory = memories_[i];
+  for (unsigned i = 0; i < copies_.memories().size(); ++i) {
+    Memory& memory = copies_.memory(i);
     std::swap(memory.storage, made[i]);
     if (memory.storage) {
       memory.set(std::move(memory.storage));
@@ -300,12 +275,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
       memory.parts = {};
     }
   }
-  validity_ = std::move(validity);
-  // Each range of the new host copy is in flight or already there. If a range in flight does not
-  // arrive, other places may have it; otherwise it is lost.
-  in_flight_ = std::move(under_way);
-  unwaited_uses_ = 0;
-  in_flight_sole_copies_ = std::move(homeless);
+  copies_.reset(std::move(validity), std::move(in_flight));
   bytes_ = *bytes;
   shape_ = Shape::flat(count);
   for (const Transfer& one : moved) log(one);
@@ -314,40 +284,39 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   return no_host_memory("the directory of a unified buffer", site);
 }
 
-// --- Escapes, write-through
+// --- Exports, write-through
 
 Result<void> UnifiedCore::try_commit_range(std::uint32_t slot, std::size_t offset,
                                            std::size_t bytes, StreamRef stream,
                                            CallSite site) noexcept {
   const std::lock_guard lock(mutex_);
-  Open& open = slots_[slot];
-  if (!is_within(offset, bytes, open.end - open.begin)) {
-    return outside(offset, bytes, open.end - open.begin, site);
-  }
-  if (!is_write(open.access)) {
+  Slot& lease = leases_[slot];
+  const std::size_t extent = lease.range.end - lease.range.begin;
+  if (!is_within(offset, bytes, extent)) return outside(offset, bytes, extent, site);
+  if (!is_write(lease.access)) {
     return Failure(ErrorCode::read_only,
-                   "{what} may not be written, so there is nothing to commit. Export it with "
-                   "read_write.",
+                   "{what} is read-only, so there is nothing to commit. Export the buffer with "
+                   "Access::read_write.",
                    site)
-        .with("what", "what was escaped for reading");
+        .with("what", "an export for reading");
   }
   if (stream.id() && !stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
-  if (!make_room()) return no_host_memory("the directory of a unified buffer", site);
-  Memory& memory = memory_of(open.place);
-  if (open.place != host) {
-    const StreamRef writer = stream.id() ? stream : open.stream;
+  if (!copies_.make_room()) return no_host_memory("the directory of a unified buffer", site);
+  Memory& memory = copies_.memory_of(lease.place);
+  if (lease.place != host) {
+    const StreamRef writer = stream.id() ? stream : lease.stream;
     if (Result<void> noted =
             memory.storage->uses().try_note(writer, last_mark(writer), Access::discard);
         !noted) {
       return Failure(noted.failure()).at(site);
     }
-    note_stream_use(memory, Access::discard);
+    memory.note_stream_use(Access::discard);
     // A deferred use of any stream does not cover this write, so it ends here.
     memory.deferred_use = {};  // another stream uses the memory now
   }
-  if (open.has_untracked_writer) --untracked_writers_;
-  open.has_untracked_writer = false;
-  validity_.apply(Access::discard, open.begin + offset, open.begin + offset + bytes, open.place);
+  leases_.clear_untracked_writer(lease);
+  const std::size_t begin = lease.range.begin + offset;
+  copies_.directory().apply(Access::discard, begin, begin + bytes, lease.place);
   return {};
 }
 
@@ -362,12 +331,12 @@ Result<void> UnifiedCore::try_set_write_through(std::optional<Place> place,
       if (!own) return own.failure();
       target = *own;
     } else {
-      target = find(*place);
+      target = copies_.find(*place);
     }
     if (!target) {
       return Failure(ErrorCode::invalid_device,
-                     "{spec} does not take part in buffer '{tag}', so nothing can be written "
-                     "through to it. Prefetch to it first.",
+                     "{spec} is not a place of buffer '{tag}', so writes cannot go through to it. "
+                     "Prefetch the buffer to {spec} first.",
                      site)
           .with("spec", place->text())
           .with("tag", options_.tag.name());
@@ -385,10 +354,10 @@ Result<void> UnifiedCore::try_adopt(StorageHandle storage) noexcept {
   if (Result<void> there = storage->try_ensure({}, options_.site); !there) return there;
   const TransferLock mover(*this);
   const std::lock_guard lock(mutex_);
-  Memory& memory = memories_[host];
+  Memory& memory = copies_.memory(host);
   memory.set(std::move(storage));
   memory.parts = PlaceSet::of(host);
-  validity_.apply(Access::discard, 0, bytes_, host);
+  copies_.directory().apply(Access::discard, 0, bytes_, host);
   return {};
 }
 
@@ -408,7 +377,7 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
   if (Result<void> home = try_flush_host(site); !home) return home.failure();
   ScopedClaim hold;
   if (Result<void> held =
-          hold.try_take(*this, {.range = everything, .access = Access::discard, .site = site});
+          hold.try_claim(*this, {.range = everything, .access = Access::discard, .site = site});
       !held) {
     return held.failure();
   }
@@ -427,18 +396,17 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
       !home) {
     return home.failure();
   }
-  Result<Buffer> buffer = Buffer::try_over(memories_[host].storage, 0, shape_, dtype_, site);
+  Result<Buffer> buffer = Buffer::try_over(copies_.memory(host).storage, 0, shape_, dtype_, site);
   if (!buffer) return buffer;
   std::array<StorageHandle, PlaceSet::max_places> gone;
   begin_transits();
   const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < memories_.size(); ++i) {
-    gone[i] = std::exchange(memories_[i].storage, {});
-    memories_[i].parts = {};
+  for (std::size_t i = 0; i < copies_.memories().size(); ++i) {
+    gone[i] = std::exchange(copies_.memory(i).storage, {});
+    copies_.memory(i).parts = {};
   }
-  validity_.forget(0, bytes_);
-  in_flight_.clear();
-  in_flight_sole_copies_.clear();
+  copies_.directory().forget(0, bytes_);
+  copies_.in_flight().clear();
   return buffer;
 } catch (const Error& error) {
   return Failure(error.failure()).at(site);  // no host memory for the shape
@@ -447,7 +415,7 @@ Result<Buffer> UnifiedCore::try_release_host(CallSite site) noexcept try {
 Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexcept try {
   if (!stream.is_usable()) return Failure(stream.try_native().failure()).at(site);
   ScopedClaim hold;
-  if (Result<void> held = hold.try_take(*this, {.range = everything, .site = site}); !held) {
+  if (Result<void> held = hold.try_claim(*this, {.range = everything, .site = site}); !held) {
     return held.failure();
   }
   Result<RawUnified> made = RawUnified::try_make(shape(), dtype_, element_bytes_, options_);
@@ -462,28 +430,27 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
   if (!here) return here.failure();
   // Planned for a place number that has no bytes, so that this buffer stays as it is.
   std::vector<CopyRun> runs;
-  std::vector<InFlight> lost;
+  InFlightBytes lost;
   {
     const ByteRange all{0, bytes()};
     const CopyCosts costs = costs_at(*here, std::span(&all, 1));
     const std::lock_guard lock(mutex_);
-    for (const Open& open : slots_) {
-      if (!open.is_open) continue;
-      if (Result<void> noted = try_note_export(open); !noted) return noted.failure();
+    for (const Slot& lease : leases_.all()) {
+      if (Result<void> noted = try_note_export(lease); !noted) return noted.failure();
     }
-    static_cast<void>(validity_.plan(0, bytes(), PlaceSet::max_places - 1, costs, runs));
-    std::ranges::copy_if(in_flight_sole_copies_, std::back_inserter(lost), &InFlight::is_lost);
+    static_cast<void>(copies_.directory().plan(0, bytes(), PlaceSet::max_places - 1, costs, runs));
+    lost = copies_.in_flight().only_lost(bytes());
   }
   {
     const std::lock_guard lock(other.mutex_);
-    for (const InFlight& one : lost) other.in_flight_sole_copies_.push_back(one);
+    other.copies_.in_flight() = std::move(lost);
   }
   if (runs.empty()) return made;
   if (Result<void> ready = other.try_ensure(*there, stream, site); !ready) return ready.failure();
-  const StorageHandle to = other.memory_of(*there).storage;
+  const StorageHandle to = other.copies_.memory_of(*there).storage;
   std::vector<Transfer> moves;
   for (const CopyRun& run : runs) {
-    const StorageHandle from = memory_of(run.source).storage;
+    const StorageHandle from = copies_.memory_of(run.source).storage;
     // The host copy may be memory of a device that the stream cannot reach.
     const bool is_by_source = (is_host_memory(*to) && run.source != host && from != to) ||
                               !plan_copy(*to, *from, stream.device_id());
@@ -493,13 +460,13 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
                                  : Result<void>(runner.failure());
     {
       const std::lock_guard lock(mutex_);
-      note_stream_use(memory_of(run.source), Access::read);
+      copies_.memory_of(run.source).note_stream_use(Access::read);
     }
     if (!queued) {
       return sync_failed(run.source, *here, {run.begin, run.end}, queued.failure(), site);
     }
-    moves.push_back({.from = places_[run.source].place,
-                     .to = places_[*here].place,
+    moves.push_back({.from = copies_[run.source].place,
+                     .to = copies_[*here].place,
                      .begin = run.begin,
                      .end = run.end,
                      .runs = 1,
@@ -508,19 +475,20 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
                      .site = site});
   }
   const std::lock_guard lock(other.mutex_);
-  if (!other.make_room(runs.size()))
+  if (!other.copies_.make_room(runs.size()))
     return no_host_memory("the directory of a unified buffer", site);
-  note_stream_use(other.memory_of(*there), Access::discard);
-  if (other.places_[*there].memory == host) {
+  other.copies_.memory_of(*there).note_stream_use(Access::discard);
+  if (other.copies_[*there].memory == host) {
     // Nobody else will have these bytes. If their source is lost before they arrive, they are lost
     // too.
     for (const CopyRun& run : runs) {
-      other.add_sole_copy(
-          {{run.begin, run.end}, PlaceSet::max_places, other.memory_of(*there).stream_uses});
+      other.copies_.in_flight().add_sole_copy(
+          {.range = {run.begin, run.end},
+           .stream_uses = other.copies_.memory_of(*there).stream_uses});
     }
   }
   for (const CopyRun& run : runs) {
-    other.validity_.apply(Access::discard, run.begin, run.end, *there);
+    other.copies_.directory().apply(Access::discard, run.begin, run.end, *there);
   }
   for (const Transfer& moved : moves) other.log(moved);
   return made;

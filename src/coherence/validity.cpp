@@ -9,7 +9,7 @@ namespace {
 
 Failure broken(const char* what, std::size_t begin) noexcept {
   return Failure(ErrorCode::violation,
-                 "the directory of a buffer is not sound at byte {begin}: {what}.")
+                 "the directory of a buffer violates an invariant at byte {begin}: {what}.")
       .with("what", what)
       .with("begin", begin);
 }

@@ -421,10 +421,9 @@ TEST(Hints, AreSkippedWhereTheDeviceWouldNotHaveThem) {
   const Device host = open_device("host");
   const Hints on_host(managed(host, page));
   EXPECT_EQ(on_host.set_read_mostly().skipped, HintSkip::not_supported);
-  EXPECT_EQ(
-      on_host.try_query().failure().text(),
-      "'host' lacks advice: it was told nothing about this memory, so there is nothing to ask "
-      "it for. Ask only devices that can() do that.");
+  EXPECT_EQ(on_host.try_query().failure().text(),
+            "'host' lacks advice, so it received no hints on the memory and has none to return. "
+            "Query only devices with the capability (Device::can).");
   EXPECT_TRUE(on_host.prefetch(Place::host(), host.default_stream()).is_sent());
   host.synchronize();
 }

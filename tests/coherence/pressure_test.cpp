@@ -337,7 +337,8 @@ TEST_F(Pressed, WhatCannotFitIsRefusedBeforeAnythingGoes) {
   EXPECT_EQ(refusal.number("evictions"), 0u);
   EXPECT_EQ(refusal.string("tag"), "large");
   EXPECT_EQ(refusal.string("by_tag"), "grid 1.0 KiB, rho 1.0 KiB");
-  EXPECT_NE(refusal.text().find("cannot fit into 3.0 KiB whatever goes"), std::string::npos)
+  EXPECT_NE(refusal.text().find("does not fit into the limit of 3.0 KiB even after eviction"),
+            std::string::npos)
       << refusal.text();
   EXPECT_TRUE(is_there(rho) && is_there(grid));
   EXPECT_STATE(large, uninitialized);
@@ -349,7 +350,7 @@ TEST_F(Pressed, WhatCannotFitIntoAnEmptyPlaceIsSaidToo) {
   UnifiedBuffer<int> large = pressed("large", 4);
   const Failure refusal = refused(large.try_discard_device(s), ErrorCode::out_of_budget);
   EXPECT_EQ(refusal.string("by_tag"), "no copies");
-  EXPECT_NE(refusal.text().find("0 B are kept; there are no copies. Close leases"),
+  EXPECT_NE(refusal.text().find("0 B are pinned or adopted. Copies: no copies. Close leases"),
             std::string::npos)
       << refusal.text();
 }

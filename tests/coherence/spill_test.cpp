@@ -233,7 +233,7 @@ TEST_F(Spill, AFullDiskLeavesEverythingWhereItIs) {
     EXPECT_EQ(refusal.string("eviction_error"), "disk full");
     EXPECT_EQ(refusal.number("eviction_code"), static_cast<std::uint64_t>(ErrorCode::file));
     EXPECT_EQ(refusal.number("freed"), 0u);
-    EXPECT_NE(refusal.text().find("could not be written: disk full"), std::string::npos)
+    EXPECT_NE(refusal.text().find("could not be written back: disk full"), std::string::npos)
         << refusal.text();
   }
   EXPECT_EQ(since().failed_evictions, 3u);

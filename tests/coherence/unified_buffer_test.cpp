@@ -120,18 +120,6 @@ TEST_F(Unified, ShortNamesAreLeases) {
   EXPECT_STATE(buffer, host_only);
   { const DeviceLease<const int> lease = buffer.device(s); }
   EXPECT_STATE(buffer, synchronized);
-  try {
-    buffer.metal(CallSite{"here.cpp", "f", 12});
-    ADD_FAILURE() << "there is a Metal backend";
-  } catch (const Unsupported& error) {
-    EXPECT_NE(std::string_view(error.text())
-                  .find("there is no Metal backend. Use device() with a "
-                        "stream of a device there is."),
-              std::string_view::npos)
-        << error.text();
-    EXPECT_EQ(error.failure().string("what"), "Metal");
-    EXPECT_EQ(error.failure().site().line, 12u);
-  }
   buffer.sync_to_device();
   EXPECT_EQ(moved(buffer), 40u);
 }

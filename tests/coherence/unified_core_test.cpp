@@ -358,7 +358,7 @@ TEST_F(Unified, AnAsyncReadIsGotOnce) {
   EXPECT_EQ(lease[99], 4);
   EXPECT_FALSE(other.is_pending());
   const Failure failure = refused(other.try_get(), ErrorCode::not_allocated);
-  EXPECT_NE(failure.text().find("got before"), std::string::npos) << failure.text();
+  EXPECT_NE(failure.text().find("called before"), std::string::npos) << failure.text();
   EXPECT_THROW(static_cast<void>(other.get()), NotAllocated);
   EXPECT_EQ(lease[99], 4);
   refused(PendingRead<int>().try_get(), ErrorCode::not_allocated);

@@ -107,7 +107,7 @@ TEST_F(UnifiedLost, WhatOnlyTheLostOneHasIsSaidAndTheRestComes) {
   EXPECT_EQ(failure.number("begin"), 40u) << failure.text();
   EXPECT_EQ(failure.number("end"), 120u) << failure.text();
   EXPECT_EQ(failure.string("a"), first.spec());
-  EXPECT_NE(failure.text().find("which had them alone"), std::string::npos) << failure.text();
+  EXPECT_NE(failure.text().find("which had the only copy"), std::string::npos) << failure.text();
   refused(buffer.slice(10, 1).try_read_device(c), ErrorCode::sync_failed);
   EXPECT_TRUE(buffer.check());
 }

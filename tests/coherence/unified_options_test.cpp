@@ -65,13 +65,14 @@ Failure refuse_guard(UnifiedOptions asked, ErrorCode code) {
 TEST(UnifiedOptions, GuardOnlyWhatCanBe) {
   const Device device = sim::open({}), host = open_device("host");
   EXPECT_EQ(refuse_guard({.device = host, .tag = "u"}, ErrorCode::unsupported).text(),
-            "the pages of buffer 'u' cannot be guarded: 'host' uses the host's memory itself, at "
-            "any time. Leave UnifiedOptions::guard off, or use 'sim'.");
+            "the pages of buffer 'u' cannot be guarded: 'host' accesses the host's memory "
+            "directly. Turn UnifiedOptions::guard off, or use 'sim'.");
   EXPECT_EQ(refuse_guard({.device = device, .tag = "u", .pinned = Pinned::required},
                          ErrorCode::invalid_argument)
                 .text(),
-            "the pages of buffer 'u' cannot be guarded with Pinned::required: only pageable memory "
-            "of Tern's own can. Leave that out, or UnifiedOptions::guard off.");
+            "the pages of buffer 'u' cannot be guarded with Pinned::required: Tern guards only "
+            "pageable memory that it allocates itself. Remove Pinned::required, or turn "
+            "UnifiedOptions::guard off.");
   refuse_guard({.device = device, .resources = {{}, std::make_shared<DirectResource>(host)}},
                ErrorCode::invalid_argument);
   const UnifiedOptions named{.device = device,
@@ -87,8 +88,8 @@ TEST(UnifiedOptions, LockNoPagesOfADeviceThatUsesTheHosts) {
       refused(try_decide({.device = *opened, .tag = "u", .pinned = Pinned::required}, {}),
               ErrorCode::unsupported);
   EXPECT_EQ(no.text(),
-            "buffer 'u' has no copy that could be page-locked: 'opencl:0' uses the host's memory "
-            "itself. Ask for Pinned::prefer.");
+            "buffer 'u' has no host copy to page-lock: 'opencl:0' uses the host's memory directly. "
+            "Use Pinned::prefer.");
   EXPECT_TRUE(try_decide({.device = *opened}, {}));
   refuse_guard({.device = *opened}, ErrorCode::unsupported);
 }

@@ -698,13 +698,6 @@ class UnifiedBuffer : public UnifiedView<T> {
                                             CallSite site = CallSite::here()) const {
     return Base::read_device(stream, LeaseWait::never(), site);
   }
-  /// Throws Unsupported, because Tern has no Metal backend.
-  [[noreturn]] void metal(CallSite site = CallSite::here()) const {
-    raise(Failure(ErrorCode::unsupported,
-                  "there is no {what} backend. Use device() with a stream of a device there is.",
-                  site)
-              .with("what", "Metal"));
-  }
 
   // --- Free memory
 
