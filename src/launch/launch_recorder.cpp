@@ -103,8 +103,8 @@ Result<void> LaunchRecorder::make_place(CallSite site) noexcept {
 
 Result<std::size_t> LaunchRecorder::put(Result<std::size_t> index) noexcept {
   if (!index) return index;
-  places_.push_back(
-      {true, static_cast<std::uint32_t>(*index)});  // cannot fail: capacity was reserved
+  // Cannot fail: the capacity was reserved.
+  places_.push_back({true, static_cast<std::uint32_t>(*index)});
   return places_.size() - 1;
 }
 
