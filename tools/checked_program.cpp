@@ -485,8 +485,8 @@ class CheckedRunner {
   std::vector<Event> events_;
   std::vector<Order> actors_;
   std::vector<std::size_t> records_;  // by stream: events that the library may have recorded
-  std::vector<Clock>
-      seen_done_;  // by stream: upper bound of what hosts knew when they saw its marks complete
+  // By stream: upper bound of what hosts knew when they saw its marks complete.
+  std::vector<Clock> seen_done_;
   std::vector<Block> blocks_;  // the first two are pinned
   std::vector<Kept> marks_;
   Timeline timeline_;

@@ -207,7 +207,7 @@ class Maker {
     if (dice < 26) return add_end();
     if (dice < 38) return add_fill();
     if (dice < 58) return add_copy(random_.below(8) == 0 ? Kind::copy_rows : Kind::copy);
-    if (dice < 74) return add_copy(random_.below(2) == 0 ? Kind::run_placeholder : Kind::body);
+    if (dice < 74) return add_copy(random_.below(2) == 0 ? Kind::no_body : Kind::body);
     if (dice < 84) return add_host_access();
     const std::uint8_t s = any_stream();
     const auto slot = static_cast<std::uint8_t>(random_.below(slots));

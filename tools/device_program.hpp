@@ -23,15 +23,15 @@ namespace tern::tools {
 
 struct DeviceStep {
   enum class Kind : std::uint8_t {
-    allocate,         // `block` at `where`, by the host
-    begin,            // `block` on the device of `stream`, in its order
-    end,              // free `block` in the order of `stream`
-    fill,             // `cells` of `block` from `cell` with `value`
-    copy,             // from `source`; between devices a peer copy
-    copy_rows,        // the same as rows
-    run_placeholder,  // a kernel without a body: reads `source`, writes `block`
-    body,             // a kernel with one
-    host_write,       // by the host
+    allocate,    // `block` at `where`, by the host
+    begin,       // `block` on the device of `stream`, in its order
+    end,         // free `block` in the order of `stream`
+    fill,        // `cells` of `block` from `cell` with `value`
+    copy,        // from `source`; between devices a peer copy
+    copy_rows,   // the same as rows
+    no_body,     // a kernel without a body: reads `source`, writes `block`
+    body,        // a kernel with one
+    host_write,  // by the host
     host_read,
     record,       // event `slot` on `stream`
     mark,         // keep a mark of `stream` in `slot`
@@ -111,11 +111,10 @@ inline constexpr std::array all_policies = {
 /// The results of leaving out each wait of a program in turn.
 struct DroppedWaits {
   std::size_t waits = 0;
-  std::size_t found = 0;  // by the checker
-  std::size_t shown = 0;  // by other bytes under some schedule, without the checker
-  std::size_t shown_by_eager =
-      0;                   // by the policy that runs everything immediately, which cannot show any
-  std::size_t missed = 0;  // other bytes without a finding: must be 0
+  std::size_t found = 0;           // by the checker
+  std::size_t shown = 0;           // by other bytes under some schedule, without the checker
+  std::size_t shown_by_eager = 0;  // by Policy::eager, which cannot show any
+  std::size_t missed = 0;          // other bytes without a finding: must be 0
 };
 [[nodiscard]] DroppedWaits drop_waits(const DeviceProgram& program, std::uint64_t seeds);
 
