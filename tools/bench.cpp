@@ -1,4 +1,4 @@
-// `tern bench`: runs the cases in bench/ and shows their figures.
+// `tern bench`: runs the cases in bench/ and prints their figures.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -21,7 +21,7 @@ struct Measured {
   bench::Figure figure;
 };
 
-/// A filter is a whole group ("host", which is not "hosted.copy") or, after its point, the
+/// A filter is a whole group ("host", which does not match "hosted.copy") or, with a point, the
 /// beginning of a case ("coherence.over").
 bool matches(std::string_view name, std::string_view filter) {
   if (!name.starts_with(filter)) return false;
@@ -29,7 +29,7 @@ bool matches(std::string_view name, std::string_view filter) {
   return filter.empty() || names_a_case || name[filter.size()] == '.';
 }
 
-/// Three figures that mean something: 28.4, 1.06, 152.
+/// Formats three significant digits: 28.4, 1.06, 152.
 std::string format_value(double value) {
   return value >= 100 ? fmt::format("{:.0f}", value) : fmt::format("{:.3g}", value);
 }
@@ -58,7 +58,7 @@ void print_header() {
                                       "value", "unit", "ratio", "against")));
 }
 
-/// "goal <= 45 ns ok".
+/// Returns a text such as "goal <= 45 ns ok".
 std::string goal_text(const bench::Figure& figure) {
   if (!figure.has_goal()) return "";
   std::string goal = "goal";

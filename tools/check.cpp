@@ -1,4 +1,4 @@
-// `tern check --self-test`: does the checker find what it must, and nothing else?
+// `tern check --self-test`: tests that the checker finds what it must find, and nothing else.
 
 #include <fmt/format.h>
 
@@ -36,13 +36,14 @@ constexpr std::array planted = {
     Planted{Mistake::merge_without_wait, "M6 merge without a wait"},
 };
 
-/// A mistake must be found within this many programs.
+/// A planted mistake must be found within this many programs.
 constexpr std::uint64_t patience = 100;
 constexpr std::uint64_t mistake_programs = 1000;
-/// So many of the programs that found it are shrunk, and in the median to at most so many steps.
+/// This many of the programs that found it are shrunk, and the median must have at most this many
+/// steps.
 constexpr std::size_t shrunk_programs = 20;
 constexpr std::size_t max_median_steps = 12;
-/// Seeds are shared out among so many device programs.
+/// The seeds are divided among this many device programs.
 constexpr std::uint64_t compared_programs = 20;
 constexpr std::uint64_t programs_with_dropped_waits = 5;
 constexpr std::uint64_t seeds_per_dropped_wait = 3;
@@ -54,7 +55,7 @@ std::optional<Finding> run_program(std::uint64_t seed, Mistake mistake,
   return program.run(mistake, operations);
 }
 
-/// The shortest program found that ends with a finding of the same code.
+/// Returns the shortest program found that ends with a finding of the same code.
 std::vector<PoolStep> shrink_program(std::uint64_t seed, Mistake mistake, FindingCode code) {
   PoolProgram program;
   program.seed = seed;
@@ -155,7 +156,7 @@ bool run_correct_device_programs(std::uint64_t programs, ProgressLine& progress)
   return alarms == 0;
 }
 
-/// Where the oracle of a program is certain of a race, the checker must have found one.
+/// If the oracle of a program is certain of a race, the checker must have found one.
 bool find_omissions(ProgressLine& progress) {
   bool check_invariants = true;
   fmt::print("{}\n", bold(fmt::format("Left out of {} device programs: how many of the racy "
@@ -184,7 +185,7 @@ bool find_omissions(ProgressLine& progress) {
   return check_invariants;
 }
 
-/// Race-free programs must end with the same bytes, whatever the schedule.
+/// Race-free programs must end with the same bytes under every schedule.
 bool compare_schedules(std::uint64_t seeds, ProgressLine& progress) {
   const std::uint64_t programs = std::min(seeds, compared_programs);
   const std::uint64_t seeds_each = (seeds + programs - 1) / programs;
@@ -210,7 +211,7 @@ bool compare_schedules(std::uint64_t seeds, ProgressLine& progress) {
   return wrong == 0;
 }
 
-/// The comparison above is worth something only if it can fail.
+/// Checks that the comparison above can fail: with a missing wait, it must.
 bool leave_out_waits(ProgressLine& progress) {
   DroppedWaits all;
   for (std::uint64_t i = 0; i < programs_with_dropped_waits; ++i) {

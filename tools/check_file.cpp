@@ -1,4 +1,4 @@
-// `tern check FILE...`: what the order checker has to say about traces.
+// `tern check FILE...`: prints the findings of the order checker in traces.
 
 #include <fmt/format.h>
 #include <unistd.h>

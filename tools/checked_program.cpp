@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t cell_bytes = 64;
 constexpr std::size_t pinned_blocks = 2, max_blocks = 8;
 constexpr std::size_t memory_bytes = std::size_t{2} << 20;
-/// For as many blocks as there are at most: a driver takes 512 bytes for each.
+/// Memory for the maximum number of blocks: a driver uses 512 bytes for each.
 constexpr std::size_t tight_bytes = (max_blocks - pinned_blocks) * 512;
 
 struct Cell {
@@ -31,7 +31,7 @@ struct Block {
   std::byte* address = nullptr;
   std::size_t device = 0;
   bool is_pinned = false;
-  Epoch begun;  // its allocation, which every use comes behind
+  Epoch begun;  // its allocation; every use is ordered after it
   std::array<Cell, 2> cells;
 };
 
@@ -46,14 +46,14 @@ class CheckedRunner {
     options.policy = policies[random_.below(policies.size())];
     options.reuse = program.reuse.value_or(one_in(3) ? sim::Reuse::friendly : sim::Reuse::hostile);
     options.mode = sim::Mode::collect;
-    options.report = sim::Report::quiet;  // a planted race is no news
+    options.report = sim::Report::quiet;  // planted races are not printed
     options.memory_bytes = memory_bytes;
     const bool has_threads = one_in(3) || program.omission == Omission::acquire;
     options.per_thread_host = has_threads;
     devices_ = sim::open_peers(options, static_cast<unsigned>(1 + random_.below(2)));
     if (one_in(2)) {
-      // With little memory left, also a driver that uses addresses as late as possible uses them
-      // again.
+      // With little memory left, even a driver that reuses addresses as late as possible reuses
+      // them.
       for (const Device& device : devices_) {
         static_cast<void>(device.allocate(MemoryKind::device, memory_bytes - tight_bytes));
       }
@@ -80,7 +80,7 @@ class CheckedRunner {
     for (std::size_t i = 0; i < steps && run_.verdict == Verdict::ordered; ++i) step();
     run_.devices = devices_.size();
     run_.threads = 1 + hosts_.size();
-    run_.findings = sim::findings(devices_.front());  // those of its peer too
+    run_.findings = sim::findings(devices_.front());  // includes those of its peer
     return std::move(run_);
   }
 
@@ -98,7 +98,7 @@ class CheckedRunner {
     if (!program_.is_verbose) return;
     fmt::print("  {}\n", fmt::format(text, std::forward<Arguments>(arguments)...));
   }
-  /// Is this what is left out here and now?
+  /// Returns whether the program leaves this step out.
   [[nodiscard]] bool omits(Omission what) {
     if (program_.omission != what && program_.omission != Omission::any) return false;
     return one_in(omits_one_in_);
@@ -118,7 +118,7 @@ class CheckedRunner {
   [[nodiscard]] static bool knows(const Clock& clock, const Epoch& epoch) {
     return clock[epoch.actor] >= epoch.count;
   }
-  /// An operation of an actor, submitted by the host where it is a stream's.
+  /// Records an operation of an actor; a host submits the operations of a stream.
   Epoch tick(std::size_t actor, std::size_t host) {
     Order& own = actors_[actor];
     if (actor < streams_.size()) join(own, actors_[host_actor(host)]);
@@ -127,13 +127,13 @@ class CheckedRunner {
     return {actor, own.least[actor]};
   }
 
-  /// The library may submit to the stream, for a mark; what the stream does later then comes behind
-  /// what the host knows.
+  /// The library may submit to the stream, for a mark. Later work of the stream is then ordered
+  /// after what the host knows.
   void may_submit(std::size_t stream, std::size_t host) {
     join(actors_[stream].most, actors_[host_actor(host)].most);
   }
-  /// It may record an event there. Before it lists one more than a few of them it asks the oldest
-  /// whether they are done, and then the host knows that.
+  /// The library may record an event on the stream. If it lists more than a few events, it first
+  /// queries the oldest, and then the host knows whether they are done.
   void may_record(std::size_t stream, std::size_t host) {
     may_submit(stream, host);
     if (++records_[stream] <= events_before_asking) return;
@@ -141,13 +141,13 @@ class CheckedRunner {
     see_done(stream, host);
   }
 
-  /// The host sees marks of the stream done. Who waits for one of them later may come behind all
-  /// that this host knows.
+  /// The host sees marks of the stream complete. A later wait for one of them may be ordered after
+  /// all that this host knows.
   void see_done(std::size_t stream, std::size_t host) {
     join(seen_done_[stream], actors_[host_actor(host)].most);
   }
 
-  /// Does the actor come behind the epoch, if this host submits?
+  /// Returns whether the actor is ordered after the epoch if this host submits.
   [[nodiscard]] Verdict ask(std::size_t actor, std::size_t host, const Epoch& epoch) const {
     if (epoch.count == 0 || epoch.actor == actor) return Verdict::ordered;
     Order order = actors_[actor];
@@ -163,9 +163,9 @@ class CheckedRunner {
     say("{}: {}", verdict == Verdict::race ? "race" : "no verdict", run_.why);
   }
 
-  // --- Ways to order
+  // --- Ordering
 
-  /// Lets the actor come behind the epoch, by one of the ways there are.
+  /// Orders the actor after the epoch, in one of the possible ways.
   void order(std::size_t actor, std::size_t host, const Epoch& epoch) {
     if (ask(actor, host, epoch) == Verdict::ordered) return;
     if (epoch.actor >= streams_.size()) return order_hosts(actor, host, epoch.actor);
@@ -183,7 +183,7 @@ class CheckedRunner {
         wait_for_mark(actor, host, source);
     }
   }
-  /// What another host thread did: it releases, and this one acquires.
+  /// Orders after another host thread: that thread releases, and this one acquires.
   void order_hosts(std::size_t actor, std::size_t host, std::size_t source) {
     const std::size_t to = actor >= streams_.size() ? actor - streams_.size() : host;
     const std::size_t from = source - streams_.size();
@@ -218,7 +218,7 @@ class CheckedRunner {
         if (omits(Omission::signal)) {
           say("host {} waits for s{} by a value that was set before", host, source);
           on_host(host, [&] { timeline_.wait(last_value_); });
-          // It may know less than whoever set the value: nothing counts as certain.
+          // It may know less than the thread that set the value, so nothing counts as certain.
           join(own.most, signalled_);
           return;
         }
@@ -261,7 +261,7 @@ class CheckedRunner {
   void wait_for_mark(std::size_t actor, std::size_t host, std::size_t source) {
     say("s{} waits for a mark of s{}", actor, source);
     on_host(host, [&] { streams_[actor].wait(streams_[source].mark()); });
-    // Where the mark is known to be done there is nothing to submit.
+    // If the mark is known to be done, there is nothing to submit.
     may_record(source, host);
     may_submit(actor, host);
     join(actors_[actor], actors_[source]);
@@ -300,7 +300,7 @@ class CheckedRunner {
           devices_[0].allocate(MemoryKind::pinned, block.cells.size() * cell_bytes));
       blocks_.push_back(block);
     }
-    // Threads that are started come behind what was done before.
+    // Threads are ordered after everything before their start.
     for (std::size_t i = 0; i < hosts_.size(); ++i) {
       order_hosts(host_actor(i + 1), i + 1, host_actor(0));
     }
@@ -316,7 +316,7 @@ class CheckedRunner {
     };
     on_host(host, try_allocate);
     if (block.address == nullptr) {
-      // What was released is free when its stream has got there.
+      // Freed memory is available when its stream has reached the free.
       wait_for_device(host, block.device);
       on_host(host, try_allocate);
     }
@@ -325,7 +325,7 @@ class CheckedRunner {
     say("b at {} = allocate on s{}", static_cast<void*>(block.address), s);
     blocks_.push_back(block);
     const bool is_reused = std::ranges::find(freed_, block.address) != freed_.end();
-    // Memory that was another stream's orders this block, and nothing else.
+    // Memory of another stream orders this block and nothing else.
     if (is_reused) ++run_.reuses;
     if (is_reused && omits(Omission::wait_after_reuse)) use(host, s);
   }
@@ -369,7 +369,7 @@ class CheckedRunner {
     }
   }
 
-  /// A fill, or a copy of a cell to another. `unordered`: by this stream, without a wait.
+  /// A fill, or a copy from one cell to another. `unordered`: on this stream, without a wait.
   void use(std::size_t host, std::optional<std::size_t> unordered = {}) {
     Block& block = any_of(blocks_);
     const std::size_t device = block.device;
@@ -445,7 +445,8 @@ class CheckedRunner {
     record(cell, writes, now);
   }
 
-  /// A mark that is waited for later: at least what was submitted, at most what there is then.
+  /// Keeps a mark that is waited for later. It covers at least the work submitted now, and at most
+  /// the work submitted then.
   void keep_mark(std::size_t host) {
     const std::size_t s = random_.below(streams_.size());
     Mark mark;
@@ -464,7 +465,7 @@ class CheckedRunner {
     may_submit(s, host);
     if (s == kept.stream) return;
     join(actors_[s].least, kept.least);
-    // Who records the event for it may know more.
+    // The thread that records the event may know more.
     join(actors_[s].most, actors_[kept.stream].most);
     join(actors_[s].most, seen_done_[kept.stream]);
   }
@@ -484,12 +485,13 @@ class CheckedRunner {
   std::vector<Event> events_;
   std::vector<Order> actors_;
   std::vector<std::size_t> records_;  // by stream: events that the library may have recorded
-  std::vector<Clock> seen_done_;      // by stream: at most what hosts knew who saw its marks done
-  std::vector<Block> blocks_;         // the first two are pinned
+  // By stream: upper bound of what hosts knew when they saw its marks complete.
+  std::vector<Clock> seen_done_;
+  std::vector<Block> blocks_;  // the first two are pinned
   std::vector<Kept> marks_;
   Timeline timeline_;
   std::uint64_t last_tag_ = 100, last_value_ = 0;
-  Clock signalled_ = {};  // at most what the last value of the timeline stands for
+  Clock signalled_ = {};  // upper bound of what the last value of the timeline covers
   std::size_t omits_one_in_ = 1;
   std::vector<std::byte*> freed_;
   CheckedRun run_;

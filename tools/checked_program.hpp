@@ -1,9 +1,9 @@
 // Random programs under the checker, with a vector-clock oracle beside it.
 //
-// A program uses one or two simulated devices, several streams, and in part several host threads.
-// It orders its accesses by events, marks, timelines, host waits and other streams; addresses are
-// used again. If told to, it leaves an order out now and then. Where the oracle sees a race the
-// checker must report one, and nowhere else.
+// A program uses one or two simulated devices, several streams, and sometimes several host threads.
+// It orders its accesses by events, marks, timelines, host waits and other streams, and addresses
+// are reused. On request it leaves out an order now and then. The checker must report a race
+// exactly if the oracle sees one.
 
 #pragma once
 
@@ -26,11 +26,11 @@ enum class Omission : std::uint8_t {
   wait_of_a_stream,     // a stream uses memory without a wait
   wait_of_the_host,     // the host reads or writes without a wait
   wait_before_release,  // memory is released without a wait
-  wait_after_reuse,     // a stream that was given memory again uses other memory without a wait
+  wait_after_reuse,     // a stream that got reused memory uses other memory without a wait
   record,               // a stream waits for an event that was not recorded
   signal,               // the host waits for a value of a timeline that was set before
   acquire,              // a thread does not acquire what another one released
-  any,                  // each of these
+  any,                  // any of these
 };
 
 struct NamedOmission {
@@ -48,20 +48,20 @@ inline constexpr std::array all_omissions = {
 };
 
 struct CheckedRun {
-  Verdict verdict = Verdict::ordered;  // of the oracle
-  std::string why;                     // it is not ordered
-  std::vector<Finding> findings;       // of the checker
+  Verdict verdict = Verdict::ordered;  // by the oracle
+  std::string why;                     // why it is not ordered
+  std::vector<Finding> findings;       // by the checker
 
-  // What the program had.
+  // Contents of the program.
   std::size_t devices = 1, threads = 1;
-  std::size_t reuses = 0;          // addresses that were given out again
+  std::size_t reuses = 0;          // reused addresses
   std::size_t timeline_waits = 0;  // by a host thread
 };
 
 struct CheckedProgram {
   std::uint64_t seed = 0;
   Omission omission = Omission::nothing;
-  std::optional<sim::Reuse> reuse = {};  // the seed decides
+  std::optional<sim::Reuse> reuse = {};  // unset: the seed decides
   bool is_verbose = false;               // prints each step
 
   [[nodiscard]] CheckedRun run() const;

@@ -1,5 +1,5 @@
-// The subcommands of `tern`. Each takes its options apart elsewhere (main.cpp) and returns an exit
-// status: 0 done, 1 something is not as it should be, 2 wrong use or configuration.
+// The subcommands of `tern`. main.cpp parses their options. Each returns an exit status: 0 success,
+// 1 a check failed, 2 wrong usage or configuration.
 
 #pragma once
 
@@ -30,13 +30,13 @@ struct CheckOptions {
   std::uint64_t programs = 100'000;
   std::uint64_t device_programs = 2000;
   std::uint64_t seeds = 1000;
-  std::string show;  // "M1": the shortest program for that mistake, and its report
+  std::string show;  // "M1": prints the shortest program for that mistake, and its report
   std::vector<std::string> files = {};
   bool json = false;
   bool trusted = false;
 };
 int run_check(const CheckOptions& options);
-/// Checks traces: 1 if one has findings, 2 if one cannot be read to its end.
+/// Checks traces. Returns 1 if one has findings, 2 if one cannot be read to its end.
 int run_check_files(const CheckOptions& options);
 
 struct TourOptions {

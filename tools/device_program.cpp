@@ -51,9 +51,9 @@ bool is_on_device(Where where) {
   return where == Where::first_device || where == Where::second_device;
 }
 
-// --- Making a program
+// --- Generating a program
 
-/// For each stream, up to which of its operations something is known.
+/// For each stream, the last of its operations that is known.
 using Clock = std::array<std::uint64_t, streams>;
 
 void join(Clock& to, const Clock& from) {
@@ -62,7 +62,7 @@ void join(Clock& to, const Clock& from) {
 
 struct Operation {
   std::size_t stream = 0;
-  std::uint64_t sequence = 0;  // 0: the host's, which everything submitted later comes after
+  std::uint64_t sequence = 0;  // 0: of the host; all later submissions are ordered after it
 };
 
 struct Cell {
@@ -93,7 +93,7 @@ class Maker {
   [[nodiscard]] DeviceProgram take() && { return std::move(program_); }
 
  private:
-  // --- What knows what
+  // --- Knowledge
 
   [[nodiscard]] Clock clock_if_submitted(std::size_t s) const {
     Clock clock = clocks_[s];
@@ -117,7 +117,7 @@ class Maker {
     return s;
   }
 
-  /// Adds waits until `s` comes after the operation.
+  /// Adds waits until `s` is ordered after the operation.
   void order(std::uint8_t s, const Operation& needed) {
     const auto knows = [&] {
       return clock_if_submitted(s)[needed.stream] >= needed.sequence || needed.stream == s;
@@ -136,14 +136,14 @@ class Maker {
       return;
     }
     if (random_.below(8) == 0) return order_host(needed);
-    // Whoever knows it can be waited for, not only who did it.
+    // Wait for any stream that knows the operation, not only for the one that did it.
     step.other = static_cast<std::uint8_t>(needed.stream);
     for (std::uint8_t other = 0; other < streams; ++other) {
       const bool knows_too = clocks_[other][needed.stream] >= needed.sequence;
       if (other != s && knows_too && random_.below(2) == 0) step.other = other;
     }
     const Clock known = clocks_[step.other];
-    submit(step.other);  // the mark's event
+    submit(step.other);  // the event of the mark
     submit(s);
     join(clocks_[s], known);
     program_.steps.push_back(step);
@@ -198,7 +198,7 @@ class Maker {
   // --- Operations
 
   void add_operation() {
-    // Every other program is mostly about memory that comes and goes.
+    // Every other program mostly allocates and frees.
     if (is_restless_ && random_.below(2) == 0) {
       return random_.below(2) == 0 ? add_begin() : add_end();
     }
@@ -207,7 +207,7 @@ class Maker {
     if (dice < 26) return add_end();
     if (dice < 38) return add_fill();
     if (dice < 58) return add_copy(random_.below(8) == 0 ? Kind::copy_rows : Kind::copy);
-    if (dice < 74) return add_copy(random_.below(2) == 0 ? Kind::run_placeholder : Kind::body);
+    if (dice < 74) return add_copy(random_.below(2) == 0 ? Kind::no_body : Kind::body);
     if (dice < 84) return add_host_access();
     const std::uint8_t s = any_stream();
     const auto slot = static_cast<std::uint8_t>(random_.below(slots));
@@ -229,7 +229,7 @@ class Maker {
 
   void add_begin() {
     if (blocks_.size() >= max_blocks) return;
-    // A range that its stream has just given up is used again the earliest.
+    // A range that its stream has just freed is reused first.
     const std::uint8_t s = random_.below(2) == 0 ? last_ended_ : any_stream();
     const Where where = places[s].device == 0 ? Where::first_device : Where::second_device;
     add_block(where, true);
@@ -334,13 +334,13 @@ class Maker {
   DeviceProgram program_;
   std::map<std::uint16_t, Block> blocks_;
   std::uint16_t last_block_ = 0;
-  std::uint8_t last_ended_ = 0;  // the stream
+  std::uint8_t last_ended_ = 0;  // a stream
   std::array<Clock, streams> clocks_ = {};
   Clock host_ = {};
   std::array<Clock, slots> events_ = {}, marks_ = {};
 };
 
-// --- Running it
+// --- Running a program
 
 std::uint64_t mix(std::uint64_t state, std::uint64_t value) {
   state = (state ^ value) * 0x9e3779b97f4a7c15u;
@@ -535,7 +535,7 @@ class Runner {
   }
 
   const DeviceProgram& program_;
-  // Before the devices: their queues may still hold copies to it when a run ends early.
+  // Declared before the devices: their queues may still hold copies to it when a run ends early.
   std::map<std::uint16_t, Memory> memory_;
   std::vector<Device> devices_;
   std::deque<Stream> owned_;
@@ -566,7 +566,7 @@ DeviceProgram DeviceProgram::without(std::size_t step) const {
 
 DeviceRun DeviceProgram::run(sim::Options options) const {
   options.mode = sim::Mode::collect;
-  options.report = sim::Report::quiet;  // the self-test says itself what it found
+  options.report = sim::Report::quiet;  // the self-test prints the findings itself
   options.memory_bytes = std::size_t{4} << 20;
   return Runner(*this, options).run();
 }
@@ -605,7 +605,7 @@ DroppedWaits drop_waits(const DeviceProgram& program, std::uint64_t seeds) {
   for (std::size_t i = 0; i < program.steps.size(); ++i) {
     if (!program.steps[i].is_wait()) continue;
     const DeviceProgram racy = program.without(i);
-    // Lazily, because the answer to a question whether a stream is idle is order too.
+    // With the lazy policy, because the answer to an idle query is order too.
     const bool is_found = !racy.run({.policy = sim::Policy::lazy}).findings.empty();
     ++result.waits;
     result.found += is_found ? 1 : 0;

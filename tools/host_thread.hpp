@@ -1,5 +1,5 @@
-// A host thread that runs what it is given while the caller waits: so that a program of several
-// threads has one order of calls, the same every time.
+// A host thread that runs functions while the caller waits, so that a program with several threads
+// has a repeatable order of calls.
 
 #pragma once
 
@@ -52,7 +52,7 @@ class HostThread {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  const std::function<void()>* work_ = nullptr;  // guarded by mutex_, as all of these
+  const std::function<void()>* work_ = nullptr;  // guarded by mutex_, like all of these
   std::exception_ptr error_;
   bool is_over_ = false;
   std::thread thread_;

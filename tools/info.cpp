@@ -1,4 +1,4 @@
-// `tern info`: the machine as Tern sees it.
+// `tern info`: prints the machine as Tern sees it.
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// `tern`: look at the devices of this machine, measure them, see what the library does.
+// `tern`: inspects the devices of this machine, measures them, and shows what the library does.
 
 #include <fmt/format.h>
 
@@ -98,7 +98,7 @@ int run(int argc, char** argv) {
       fmt::print(stderr, "\n`tern COMMAND --help` explains a command.\n");
       return 2;
     }
-    // CLI11 has exit codes of its own in the hundreds; wrong use is 2 everywhere in Tern.
+    // CLI11 has its own exit codes above 100. Tern uses 2 for wrong usage.
     return app.exit(error) == 0 ? 0 : 2;
   }
   if (*info_command) return run_info(info);

@@ -1,6 +1,6 @@
-// A small stream-ordered pool with a switch for each of six classic mistakes: what the checker is
-// tested on. It keeps an address-ordered, coalescing free list and one event per stream, and tells
-// the checker what a real pool would tell its device.
+// A small stream-ordered pool with a switch for each of six classic mistakes, for testing the
+// checker. It keeps an address-ordered, coalescing free list and one event per stream, and reports
+// its blocks to the checker as a real pool would.
 //
 //   free      records the stream's event and inserts the block in its list.
 //   allocate  on s: (1) best fit in the list of s; (2) steal: from the first other stream o with a
@@ -62,7 +62,7 @@ class PlantedPool {
   static constexpr std::uint32_t space = 1;
   static constexpr std::uint64_t granule = 256;
 
-  /// Every record also goes to `kept`, where there is one.
+  /// Every record is also appended to `kept`, if it is set.
   PlantedPool(OrderChecker& checker, std::uint64_t bytes, ActorId streams, Mistake mistake,
               RecordList* kept = nullptr)
       : checker_(checker), kept_(kept), streams_(streams), mistake_(mistake) {
@@ -136,7 +136,7 @@ class PlantedPool {
     }
   }
 
-  /// Best fit from the list of `owner`; what is left over goes to the list of `heir`.
+  /// Takes the best fit from the list of `owner`. The remainder is added to the list of `heir`.
   std::optional<std::uint64_t> take(ActorId owner, ActorId heir, std::uint64_t bytes) {
     FreeList& list = lists_[owner];
     auto best = list.end();

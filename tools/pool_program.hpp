@@ -11,7 +11,7 @@
 
 namespace tern::tools {
 
-/// Numbers from a seed that is hashed first, so that neighbouring seeds have nothing in common.
+/// Random numbers from a hashed seed, so that adjacent seeds are independent.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(mix(seed + 0x9e3779b97f4a7c15)) {}
@@ -33,13 +33,13 @@ struct PoolProgram {
   ActorId streams = 4;
   std::uint64_t pool_bytes = 256 * 1024;
 
-  /// The first finding, if there is one. `operations` counts pool operations and uses.
+  /// Returns the first finding, if there is one. `operations` counts pool operations and uses.
   std::optional<Finding> run(Mistake mistake, std::uint64_t* operations = nullptr) const {
     return run(mistake, operations, [](const PoolStep&) {});
   }
 
-  /// The same program as steps. What a seed gives depends on the pool, since an allocation that
-  /// fails is followed by another step than one that succeeds.
+  /// Returns the program as steps. The steps of a seed depend on the pool, because the step after a
+  /// failed allocation differs.
   [[nodiscard]] std::vector<PoolStep> steps_against(Mistake mistake) const {
     std::vector<PoolStep> all = {{PoolStep::Kind::open, streams, pool_bytes, 0}};
     static_cast<void>(run(mistake, nullptr, [&](const PoolStep& step) { all.push_back(step); }));
@@ -47,7 +47,7 @@ struct PoolProgram {
   }
 
  private:
-  /// Calls `note` with each step just before it is done.
+  /// Calls `note` with each step before it runs.
   template <class NoteStep>
   std::optional<Finding> run(Mistake mistake, std::uint64_t* operations, NoteStep note) const {
     using Kind = PoolStep::Kind;

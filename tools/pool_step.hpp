@@ -1,9 +1,9 @@
-// One step of a program against the planted pool, as data: what a seed gives, what can be left out,
-// and what a report can show.
+// One step of a program against the planted pool, as data that can be generated, removed and
+// printed.
 //
-// Steps name blocks by number. A block that was never had, because its allocation failed or was
-// left out, is passed over by the steps that name it, and so is a stream the pool does not have:
-// any part of a program is a program.
+// Steps name blocks by number. A step that names a block without memory (its allocation failed or
+// was removed), or a stream that the pool does not have, is skipped. So any subset of a program is
+// a program.
 
 #pragma once
 
@@ -26,7 +26,7 @@ struct PoolStep {
     open,      // a pool of `bytes` for streams 1 to `stream`
     allocate,  // `bytes` on `stream` as `block`, and fill it
     verify,    // read `block` on its stream
-    free,      // give `block` back on its stream
+    free,      // free `block` on its stream
   };
   Kind kind = Kind::allocate;
   ActorId stream = 1;
@@ -36,7 +36,7 @@ struct PoolStep {
   friend bool operator==(const PoolStep&, const PoolStep&) = default;
 };
 
-/// The first finding, if there is one; nothing runs behind it. `kept` gets the records.
+/// Returns the first finding, if there is one, and stops there. `kept` gets the records.
 inline std::optional<Finding> run_steps(std::span<const PoolStep> steps, Mistake mistake,
                                         RecordList* kept = nullptr) {
   struct Live {
@@ -74,14 +74,14 @@ inline std::optional<Finding> run_steps(std::span<const PoolStep> steps, Mistake
   return std::nullopt;
 }
 
-/// Does `later` make no sense without `earlier`?
+/// Returns whether `later` needs `earlier`.
 inline bool depends(const PoolStep& later, const PoolStep& earlier) {
   if (earlier.kind == PoolStep::Kind::open) return true;
   return earlier.kind == PoolStep::Kind::allocate && later.block == earlier.block &&
          (later.kind == PoolStep::Kind::verify || later.kind == PoolStep::Kind::free);
 }
 
-/// What may stand in its place, simplest first: lower streams, then smaller and rounder sizes.
+/// Returns simpler replacements, simplest first: lower streams, then smaller and rounder sizes.
 inline std::vector<PoolStep> simpler(const PoolStep& step) {
   std::vector<PoolStep> simpler;
   const auto add = [&](ActorId stream, std::uint64_t bytes) {

@@ -1,8 +1,8 @@
-// Vector clocks of the checker's oracle: what each actor, a stream or a host thread, comes behind.
+// Vector clocks of the checker's oracle: the order of each actor, a stream or a host thread.
 //
-// A mark may stand for a little more work than was submitted when it was taken. So there are two
-// clocks for each actor, one for the least order there is and one for the most; where they disagree
-// about a race there is no verdict.
+// A mark may cover a little more work than was submitted when it was taken. So each actor has two
+// clocks, one for the minimum order and one for the maximum. If they disagree about a race, there
+// is no verdict.
 
 #pragma once
 

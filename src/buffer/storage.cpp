@@ -21,10 +21,10 @@ namespace {
 
 constexpr std::size_t max_alignment = 256 * mib;
 constexpr unsigned char poison_byte = 0xDD;
-/// Ends of storages that may be inside each other on the stack.
+/// Counts nested destructions of storages on this thread's stack.
 constexpr unsigned max_nested_ends = 16;
 
-/// Threads take numbers a few at a time, so that those who make storages do not meet.
+/// Threads reserve ids in small batches, so that they do not contend.
 StorageId next_id() noexcept {
   constexpr std::uint64_t at_once = 256;
   static constinit std::atomic<std::uint64_t> taken = 0;
@@ -38,7 +38,7 @@ StorageId next_id() noexcept {
 
 thread_local SpareRecords<sizeof(Storage), alignof(Storage), 64> spare_records;
 
-/// What the configuration says of checked accesses; -1: nobody has read it yet.
+/// The configured default of checked accesses; -1: not read yet.
 constinit std::atomic<signed char> known_checks = -1;
 
 [[gnu::cold, gnu::noinline]] bool read_checks() noexcept {
@@ -48,7 +48,7 @@ constinit std::atomic<signed char> known_checks = -1;
     known_checks.store(is_checked ? 1 : 0, std::memory_order_relaxed);
     return is_checked;
   } catch (const std::bad_alloc&) {
-    return false;  // whoever has memory to read it asks again
+    return false;  // out of memory: the next call tries again
   }
 }
 
@@ -77,13 +77,13 @@ Result<void> check_options(std::size_t bytes, const StorageOptions& options) noe
   return {};
 }
 
-/// StreamRef::is_usable, without what every other call of a stream makes sure of.
+/// StreamRef::is_usable without the checks that every other call of a stream makes.
 bool is_open(StreamRef stream) noexcept {
   const StreamState* const state = DeviceState::state_of(stream);
   return state != nullptr && state->is_open_as(stream.id());
 }
 
-/// As DeviceState::load_words: a resource has just stored it.
+/// Like DeviceState::load_words: a resource has just stored the reference.
 [[gnu::always_inline]] inline Block load_words(const Block& block) noexcept {
   Block copy = block;
   asm("" : "+r"(copy.address), "+r"(copy.device.value));
@@ -111,7 +111,7 @@ Failure read_only(const StorageOrigin& origin, CallSite site) noexcept {
       .with("what", origin.what());
 }
 
-/// Host and device cannot use such managed memory at the same time, whoever uses it.
+/// Host and device must not use such managed memory at the same time.
 bool must_be_idle_for_host(const Storage& storage) noexcept {
   return storage.kind() == StorageKind::managed &&
          !storage.device().can(Capability::concurrent_managed);
@@ -149,7 +149,7 @@ Storage::Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t 
       first_stream_(options.stream),
       site_(options.site) {}
 
-// What arrays go through is inlined into two functions, one for the beginning and one for the end.
+// The path of arrays is inlined into two functions, one for the beginning and one for the end.
 [[gnu::always_inline]] inline Storage::Storage(const ResourceHandle& resource, const Block& block,
                                                std::size_t bytes,
                                                const StorageOptions& options) noexcept
@@ -269,7 +269,7 @@ Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
 
 namespace {
 
-/// Would it help to wait for what strangers have on the device?
+/// Returns whether waiting for exported uses could free memory.
 [[gnu::cold, gnu::noinline]] bool could_be_reclaimed(const Failure& failure) noexcept {
   return (failure.code() == ErrorCode::out_of_memory ||
           failure.code() == ErrorCode::out_of_budget) &&
@@ -284,7 +284,7 @@ namespace {
                                                                Result<void>& why) noexcept {
   if (DeferredFrees::has_any()) DeferredFrees::poll_some();
   const StreamRef stream = DeviceState::load_words(options.stream);
-  // What is wrong with the request, the resource finds.
+  // The resource checks the rest of the request.
   const Result<Block> block = resource->try_allocate({.bytes = bytes,
                                                       .alignment = options.alignment,
                                                       .stream = stream,
@@ -292,7 +292,7 @@ namespace {
                                                       .site = options.site});
   if (!block) {
     if (could_be_reclaimed(block.failure())) {
-      // The longer way gives back what is kept, and tries again.
+      // The slow path reclaims deferred frees and retries.
       return make_prepared(resource, bytes, options, why);
     }
     why = Result<void>(block.failure());
@@ -340,7 +340,7 @@ Storage* Storage::make_prepared(const ResourceHandle& resource, std::size_t byte
 
 namespace {
 
-/// Nothing to fill, something to allocate, and no reservation that pays for it.
+/// The common case: nothing to fill, memory to allocate, and no reservation.
 bool is_plain(const ResourceHandle& resource, std::size_t bytes,
               const StorageOptions& options) noexcept {
   return resource && bytes != 0 && options.reservation == nullptr &&
@@ -418,8 +418,8 @@ Result<void> Storage::take_memory(StreamRef first_user, CallSite site) noexcept 
 Result<void> Storage::take_block_for(StreamRef first_user, CallSite site) noexcept {
   const Device& device = resource_->device();
   const bool is_own = first_user.id() && first_user.device_id() == device.id();
-  // A stream of another device can be the first to read and not the first to own, and the library's
-  // own copies for others.
+  // A stream of another device may be the first to read the memory, but not the first to own it;
+  // the same holds for the library's own copies.
   const auto is_for_others = [&] {
     const Result<StreamRef> copies = device.try_copy_stream();
     return copies && *copies == first_user;
@@ -427,8 +427,8 @@ Result<void> Storage::take_block_for(StreamRef first_user, CallSite site) noexce
   if (is_own && (!first_stream_.id() || first_stream_ == first_user || !is_for_others())) {
     return take_block(first_user, site);
   }
-  // Whoever comes with that, or with none, knows nothing of the stream that was named, which its
-  // owner may end meanwhile, in another thread.
+  // This caller does not know the stream that was named before, whose owner may end it in another
+  // thread.
   const StreamPin stay(first_stream_);
   const bool is_there = stay && first_stream_.is_usable();
   return take_block(is_there ? first_stream_ : is_own ? first_user : StreamRef{}, site);
@@ -446,7 +446,7 @@ Result<void> Storage::take_block(StreamRef stream, CallSite site) noexcept {
   if (!block) return block.failure();
   block_ = *block;
   set_memory({block->address, block->address, block->bytes});
-  // Others may be waiting for uses already.
+  // Other threads may already be waiting for uses.
   Result<void> put = uses_.try_note(stream, stream.next_mark(), Access::discard);
   if (put && (contents_ == Contents::zero || contents_ == Contents::poison)) {
     put = put_contents(stream, site);
@@ -463,11 +463,11 @@ Result<void> Storage::take_block(StreamRef stream, CallSite site) noexcept {
 
 void Storage::note_unspecified(std::size_t offset, std::size_t bytes) const noexcept {
   if (contents_ != Contents::unspecified) return;
-  // To a checker the note is an access of the host.
+  // For a checker, the note is a host access.
   if (device().info().wants_notes && must_be_idle_for_host(*this) && !device().try_synchronize()) {
     return;
   }
-  // Only a checker asks, and it cannot refuse: whoever reads these bytes takes what is there.
+  // Only a checker uses this, and it cannot fail: the bytes count as written.
   static_cast<void>(device().try_note_host_access(static_cast<std::byte*>(device_address_) + offset,
                                                   bytes, Access::discard, site_));
 }
@@ -475,7 +475,7 @@ void Storage::note_unspecified(std::size_t offset, std::size_t bytes) const noex
 Result<void> Storage::put_contents(StreamRef first_user, CallSite site) noexcept {
   const unsigned char byte = contents_ == Contents::zero ? 0 : poison_byte;
   const std::size_t bytes = this->bytes();
-  // The host fills what it is going to use itself; the rest is filled where it is.
+  // The host fills memory that it will use itself. Other memory is filled on its device.
   if (!first_user.id() && reach().host_writes && !must_be_idle_for_host(*this)) {
     if (Result<void> judged =
             device().try_note_host_access(host_address_, bytes, Access::discard, site);
@@ -524,7 +524,7 @@ bool Storage::try_grow(std::size_t end, std::size_t bytes) noexcept {
       grown |= all_written_bit;
       continue;
     }
-    // What is new was written by nobody.
+    // New bytes are unwritten.
     try {
       cold->written.add(0, before);
     } catch (const std::bad_alloc&) {
@@ -548,7 +548,7 @@ Result<void> Storage::check_range(std::size_t offset, std::size_t bytes,
 }
 
 Result<void> Storage::check_kernels_reach(Access access, CallSite site) const noexcept {
-  // What a resource of a device gave is the commonest case by far.
+  // Device memory of a resource is by far the most common case.
   if (resource_ && kind() != StorageKind::host) return {};
   const Reach reach = this->reach();
   if (reach.kernels_read && (reach.kernels_write || !is_write(access))) return {};
@@ -578,14 +578,14 @@ Result<void> Storage::check_use(StreamRef stream, Access access, std::size_t off
         .with("b", stream.is_usable() ? std::string_view(stream.device().spec()) : "no device");
   }
   if (!stream.is_usable()) {
-    // The stream has the words for it.
+    // The stream returns the error message.
     return Failure(stream.try_native().failure()).at(site);
   }
   if (access == Access::read && !is_all_written()) {
     if (Result<void> written = check_written(offset, bytes, site); !written) return written;
   }
   if (is_checked_) {
-    // A host access that is open now is in nobody's order.
+    // An open host access is not ordered with this use.
     const Result<std::uint64_t> ticket = try_begin_host_access(access, offset, bytes, site);
     if (!ticket) return ticket.failure();
     end_host_access(*ticket);
@@ -640,7 +640,7 @@ Result<void> Storage::try_wait_host(Access access, std::size_t offset, std::size
                                        access, site);
 }
 
-// --- The end
+// --- Destruction
 
 Result<void> Storage::try_queue_waits(StreamRef stream, CallSite site) noexcept {
   std::array<UseRecord::Entry, 32> some;
@@ -656,7 +656,7 @@ Result<void> Storage::try_queue_waits(StreamRef stream, CallSite site) noexcept 
   for (const UseRecord::Entry& entry : all) {
     if (entry.stream == stream) continue;
     if (Result<void> queued = stream.try_wait(entry.mark(), site); queued) continue;
-    // What no stream can wait for may be done already.
+    // Uses that no stream can wait for may already be done.
     const Result<bool> done = Device::try_is_done(entry.mark());
     if (!done) return done.failure();
     if (!*done) {
@@ -671,7 +671,7 @@ Result<void> Storage::try_queue_waits(StreamRef stream, CallSite site) noexcept 
 
 bool Storage::are_uses_done() const noexcept {
   const Result<bool> done = uses_.try_is_ready(Access::discard);
-  // A device that is lost does nothing any more.
+  // A lost device does no more work.
   return done ? *done : done.failure().code() == ErrorCode::device_lost;
 }
 
@@ -681,7 +681,7 @@ bool Storage::are_uses_done() const noexcept {
     const Result<bool> is_captured = stay ? stream.try_is_capturing() : Result<bool>(false);
     if (is_captured && *is_captured) return false;
   }
-  // One that fails is tried once more, and counted there.
+  // A failed free is retried once and counted by the resource.
   resource_->deallocate(block_, stream, site_);
   return true;
 }
@@ -695,15 +695,15 @@ bool Storage::are_uses_done() const noexcept {
 
 bool Storage::try_end_block() noexcept {
   if (!block_) return true;
-  // Nobody else knows it any more.
+  // This is the last reference.
   const std::span<const UseRecord::Entry> uses = uses_.unshared();
   if (uses.empty()) return try_give({});
   const DeviceId own = resource_->device().id();
-  // One that has ended cannot free without making the host wait for it.
+  // An ended stream cannot free without making the host wait.
   const auto can_free = [own](StreamRef stream) {
     return stream.device_id() == own && stream.is_usable();
   };
-  // A stream's own uses are in its order: nothing to wait for.
+  // Uses of the stream itself are already in its order.
   if (uses.size() == 1 && can_free(uses[0].stream)) return try_give(uses[0].stream);
   StreamRef stream = resource_->device().default_stream();
   for (const UseRecord::Entry& use : uses) {
@@ -712,7 +712,7 @@ bool Storage::try_end_block() noexcept {
   if (first_stream_.is_usable()) stream = first_stream_;
   Result<void> queued;
   {
-    // Its owner may end it meanwhile, in another thread; then with a mark that is behind the waits.
+    // The owner may end the stream in another thread; its last mark then follows the waits.
     const StreamPin stay(stream);
     if (!stay) stream = resource_->device().default_stream();
     queued = try_queue_waits(stream, site_);
@@ -723,11 +723,11 @@ bool Storage::try_end_block() noexcept {
 }
 
 bool Storage::try_end_origin() noexcept {
-  if (this->cold() == nullptr) return true;  // it was never made
+  if (this->cold() == nullptr) return true;  // it was never created
   ColdState& cold = *this->cold();
   const StreamRef stream = cold.origin->end_stream();
   if (const StreamPin stay(stream); stay && !cold.is_end_queued) {
-    // Refused, it is tried again, until the uses are done and there is nothing to wait for.
+    // After a failure, try again until the uses are done and there is nothing to wait for.
     cold.is_end_queued = bool(try_queue_waits(stream, site_));
   }
   if (uses_.has_any_since(cold.owners_uses) && !are_uses_done()) return false;
@@ -750,7 +750,7 @@ std::optional<std::size_t> Storage::try_begin_export() noexcept {
 std::size_t Storage::end_export() noexcept {
   ColdState& cold = *this->cold();
   if (kind() != StorageKind::host) {
-    // The storage has a handle of its device, which is open therefore: it need not be looked up.
+    // The storage holds a handle of its device, so the device is open and need not be looked up.
     const std::shared_ptr<DeviceState>& device = DeviceState::of(this->device());
     const std::uint64_t next = device ? device->next_barrier() : 0;
     std::uint64_t barrier = cold.barrier.load(std::memory_order_relaxed);
@@ -790,7 +790,7 @@ bool Storage::try_end() noexcept {
 
 void Storage::end() noexcept {
   if (cold() != nullptr && phase_.load(std::memory_order_relaxed) == ready) take_advice_back();
-  // The commonest case: only the stream that had it first has used it.
+  // The most common case: only the first stream has used the storage.
   if (const std::span<const UseRecord::Entry> uses = uses_.unshared();
       uses.size() == 1 && uses[0].stream == first_stream_ && block_ && cold() == nullptr &&
       is_open(first_stream_) && phase_.load(std::memory_order_relaxed) == ready) {
@@ -805,8 +805,8 @@ void Storage::end() noexcept {
     end_now();
     return;
   }
-  // What an owner does at the end may be the end of another storage, and so on: a long chain is
-  // ended one by one, and not one inside the other.
+  // Releasing an owner may destroy another storage, and so on. Such a chain is destroyed
+  // iteratively and not recursively.
   static constinit thread_local unsigned depth = 0;
   static constinit thread_local Storage* later = nullptr;
   if (depth == max_nested_ends) {
@@ -848,7 +848,7 @@ Result<Block> Storage::try_release_block(StreamRef stream, CallSite site) noexce
         .with("what", origin()->what());
   }
   if (!are_exports_done()) {
-    // No stream knows what they have done, and with one the host does not wait.
+    // The consumer's uses are unknown to every stream, and with a stream the host does not wait.
     if (stream.id()) {
       return Failure(ErrorCode::access_conflict,
                      "buffer {id} cannot be released: it was exported, and work on '{device}' may "
@@ -872,7 +872,7 @@ Result<Block> Storage::try_release_block(StreamRef stream, CallSite site) noexce
   return block_;
 }
 
-// --- A use
+// --- StorageUse
 
 StorageUse::StorageUse(StorageUse&& other) noexcept { *this = std::move(other); }
 

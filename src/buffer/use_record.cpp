@@ -15,13 +15,12 @@
 namespace tern {
 namespace {
 
-/// Whoever has not ended a use for so long does not: a thread that waits for one which waits for
-/// it.
+/// A use that is open for this long is taken as a deadlock between threads.
 constexpr std::chrono::seconds longest_turn(60);
 constexpr int max_yields = 200;
 constexpr std::chrono::microseconds pause(50);
 
-/// Does a use of one kind have to wait for another?
+/// Returns whether a use of one kind must wait for a use of another kind.
 bool must_wait(Access access, const UseRecord::Entry& earlier) noexcept {
   return earlier.is_write() || is_write(access);
 }
@@ -55,13 +54,13 @@ bool MarkSet::try_add(Mark mark) noexcept {
 void UseRecord::settle(Entry& entry) noexcept {
   if (entry.sequence != still_to_come) return;
   const DeviceScope device(entry.stream.device_id());
-  // Of a stream that is gone there is no mark, and nothing to wait for.
+  // A destroyed stream whose mark is done needs no wait.
   entry.sequence = device ? device->next_mark(entry.stream.id()).sequence : 0;
 }
 
 bool UseRecord::is_done(Entry& entry) noexcept {
   if (entry.sequence == still_to_come) {
-    // The stream of a device that was closed must not even be asked.
+    // The stream of a closed device must not be queried.
     const DeviceScope device(entry.stream.device_id());
     if (device && entry.stream.is_usable()) return false;
   }
@@ -72,7 +71,7 @@ bool UseRecord::is_done(Entry& entry) noexcept {
 
 bool UseRecord::make_room() noexcept {
   if (count_ + begun_ < capacity_) return true;
-  // Before it grows: what is done need not be remembered.
+  // Before the record grows: forget uses that are done.
   std::uint16_t kept = 0;
   for (Entry& entry : entries()) {
     if (!is_done(entry)) data()[kept++] = entry;
@@ -130,7 +129,8 @@ Result<UseRecord::Ticket> UseRecord::try_lock_in_turn(Access access, Turn turn,
 
 Result<void> UseRecord::try_wait_for_turn(std::uint32_t thread, bool is_write,
                                           CallSite site) noexcept {
-  // A use of this thread is open, so no other write is; it waits for readers to become a writer.
+  // This thread has an open use, so no other thread has an open write. The thread waits for
+  // readers, to become a writer.
   const bool is_reader = count_own(thread) != 0;
   if (is_reader) {
     if (others_->has_waiting_reader) {
@@ -147,7 +147,7 @@ Result<void> UseRecord::try_wait_for_turn(std::uint32_t thread, bool is_write,
   const std::chrono::steady_clock::time_point deadline =
       std::chrono::steady_clock::now() + longest_turn;
   for (int round = 0;; ++round) {
-    // A use takes as long as a submission: most often others only have to run.
+    // A use lasts as long as a submission, so yielding to other threads is usually enough.
     if (round < max_yields) {
       std::this_thread::yield();
     } else {
@@ -202,13 +202,12 @@ std::uint32_t UseRecord::try_take_slot(std::uint32_t thread) noexcept {
 
 void UseRecord::leave_slot(std::uint32_t slot) noexcept {
   --others_->slots[slot].uses;
-  // Those that are left, if any, are the first thread's.
+  // The remaining uses belong to the first thread.
   if (--others_->uses == 0) opener_ = others_->first_thread;
 }
 
 bool UseRecord::add_waits(StreamId id, Access access, MarkSet& waits) noexcept {
-  // Writes that an earlier read of the stream has waited for. (An earlier write has made them
-  // forgotten.)
+  // Writes that an earlier read of the stream has waited for. (An earlier write has removed them.)
   std::uint64_t behind = 0;
   bool has_others = false;
   for (const Entry& entry : entries()) {
@@ -230,7 +229,7 @@ bool UseRecord::add_waits(StreamId id, Access access, MarkSet& waits) noexcept {
 
 Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, MarkSet& waits,
                                                Turn turn, CallSite site) noexcept {
-  // Asked for, so that the stream does not end without a mark behind what it is going to do.
+  // Requested now, so that the stream does not end without a mark after the coming work.
   static_cast<void>(stream.next_mark());
   Result<Ticket> ticket = try_lock_in_turn(access, turn, site);
   if (!ticket || (turn == Turn::if_free && !ticket->has_turn())) [[unlikely]]
@@ -246,13 +245,13 @@ Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, 
 
 Result<UseRecord::Ticket> UseRecord::try_begin_on_host(Access access, CallSite site) noexcept {
   for (;;) {
-    // For devices without the turn: what they have to do may need other threads.
+    // Wait for devices without holding the turn, because their progress may need other threads.
     if (Result<void> ready = try_wait(access); !ready) return Failure(ready.failure()).at(site);
     const Result<Ticket> ticket = try_lock_in_turn(access, Turn::wait, site);
     if (!ticket) return ticket;
     ++begun_;
     mutex_.unlock();
-    // Others may have begun and ended meanwhile.
+    // Other uses may have begun and ended meanwhile.
     const Result<bool> is_ready = try_is_ready(access);
     if (is_ready && *is_ready) return ticket;
     cancel(*ticket);
@@ -279,7 +278,7 @@ Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, 
   MarkSet waits;
   Result<Ticket> ticket = try_begin(stream, access, waits, turn, site);
   if (!ticket || (turn == Turn::if_free && !ticket->has_turn())) return ticket;
-  // Devices are asked without the lock.
+  // Devices are queried without the lock.
   for (const Mark mark : waits.all()) {
     if (Result<void> queued = order_behind(stream, mark, site); !queued) {
       cancel(*ticket);
@@ -294,8 +293,8 @@ void UseRecord::put(StreamRef stream, std::uint64_t sequence, std::uint64_t bega
   ++version_;
   for (Entry& entry : entries()) {
     if (entry.stream == stream && entry.is_write() == is_write) {
-      // Uses of a stream that overlap, and threads that share one, may end in another order than
-      // they began.
+      // Overlapping uses of a stream, and threads that share a stream, may end in another order
+      // than they began.
       entry = Entry(stream, std::max(sequence, entry.sequence), version_,
                     std::max(began, entry.began()), is_write);
       return;
@@ -363,7 +362,7 @@ Result<bool> UseRecord::try_is_ready(Access access) const noexcept {
   for (const Mark mark : earlier.all()) {
     const Result<bool> done = Device::try_is_done(mark);
     if (done && *done) continue;
-    // That a device is lost says nothing about the uses of others.
+    // The loss of one device says nothing about uses on other devices.
     if (done || done.failure().code() != ErrorCode::device_lost) return done;
     ready = done;
   }

@@ -14,9 +14,9 @@ namespace {
 struct Table {
   std::mutex mutex;
   std::unordered_map<std::uint64_t, std::shared_ptr<UseRecord>> records;  // by generation
-  std::size_t sweep_at = 64;  // guarded by mutex, as the records
+  std::size_t sweep_at = 64;  // guarded by mutex, like the records
 
-  /// With the mutex held.
+  /// Call with the mutex held.
   void sweep() noexcept {
     std::erase_if(records, [](const auto& entry) {
       const std::uint64_t value = entry.first;
@@ -29,7 +29,7 @@ struct Table {
   }
 };
 
-/// Immortal: recorders of static objects may come after everything else.
+/// Never destroyed: static objects may use recorders at the end of the process.
 Table& table() noexcept {
   static Table* const there = new Table;
   return *there;

@@ -1,8 +1,9 @@
-// The uses of blocks that are no storage: a UseRecord for each block that a recorder has declared.
+// Use records of blocks that are not storages: one UseRecord per block that a recorder has
+// declared.
 //
-// A block has no owner here, so records are found by generation, which names one block for ever.
-// Those of blocks that are freed are forgotten as the table grows, so it holds about as many as
-// there are live blocks with uses. Thread-safe.
+// Records are found by generation, which identifies a block for ever. Records of freed blocks are
+// removed as the table grows, so the table has about as many entries as there are live blocks with
+// uses. Thread-safe.
 
 #pragma once
 
@@ -16,12 +17,12 @@
 
 namespace tern {
 
-/// Made if there is none. Refused with out_of_memory.
+/// Returns the record of a block, creating it if necessary. Fails with out_of_memory.
 [[nodiscard]] Result<std::shared_ptr<UseRecord>> try_uses_of(const Block& block,
                                                              CallSite site) noexcept;
-/// Null if nobody has declared a use.
+/// Returns null if no use of the block was declared.
 [[nodiscard]] std::shared_ptr<UseRecord> find_uses_of(const Block& block) noexcept;
-/// How many records there are.
+/// Returns the number of records.
 [[nodiscard]] std::size_t block_use_records() noexcept;
 
 }  // namespace tern

@@ -1,4 +1,4 @@
-// Streams that are being captured into graphs, which uses and fences say nothing of.
+// Checks for streams that are being captured into graphs, which uses and fences cannot order.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace tern {
 
-/// Refused with stream_misuse if the stream takes no work, or takes it for a graph.
+/// Fails with stream_misuse if the stream does not accept work, or is being captured.
 [[nodiscard]] inline Result<void> check_not_captured(StreamRef stream, CallSite site) noexcept {
   const Result<bool> is_captured = stream.try_is_capturing();
   if (!is_captured) return Failure(is_captured.failure()).at(site);

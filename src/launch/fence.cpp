@@ -6,12 +6,13 @@
 namespace tern {
 namespace {
 
-/// Later work of one comes behind all that the other has now.
+/// Orders later work of one stream after all current work of the other.
 Result<void> put_behind(StreamRef later, StreamRef earlier, CallSite site) noexcept {
-  // Both before either is touched, also where one of them has nothing to be waited for.
+  // Check both streams before changing either, even if there is nothing to wait for.
   if (Result<void> free = check_not_captured(earlier, site); !free) return free;
   if (Result<void> free = check_not_captured(later, site); !free) return free;
-  // A mark of now, and not the next one: others submit to their stream without telling.
+  // A mark of the current work and not the next mark: other code submits to the stream without
+  // Tern's knowledge.
   const Result<Mark> mark = earlier.try_mark();
   if (!mark) return Failure(mark.failure()).at(site);
   return later.try_wait(*mark, site);

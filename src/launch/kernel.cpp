@@ -19,8 +19,8 @@
 
 namespace tern {
 
-/// What the handles of a kernel share. It ends when the last of them goes, or stays, without a
-/// handle of its device, until the launches are done.
+/// The shared state of the handles of a kernel. It is destroyed with the last handle, or kept,
+/// without a handle of its device, until its launches are done.
 struct KernelState {
   KernelState() = default;
   KernelState(const KernelState&) = delete;
@@ -33,12 +33,12 @@ struct KernelState {
   KernelInfo info;
   std::vector<DeclaredParameter> declared;
   UseRecord launches;
-  // Streams that are on record: they are asked how far they are when the last handle is gone, so
-  // later launches there have nothing to add.
+  // Streams with launches. They are queried when the last handle is destroyed, so later launches on
+  // them add nothing.
   std::array<std::atomic<std::uint64_t>, 4> known_streams = {};
-  KernelState* next = nullptr;  // of those that wait
+  KernelState* next = nullptr;  // in the list of waiting kernels
 
-  /// Room for a launch on the stream, on record before it is made. Refused with out_of_memory.
+  /// Records a launch on the stream before it is made. Fails with out_of_memory.
   [[nodiscard]] Result<void> try_note_launch(StreamRef stream, CallSite site) noexcept {
     std::atomic<std::uint64_t>& known = known_streams[stream.id().number() % known_streams.size()];
     if (known.load(std::memory_order_relaxed) == stream.id().value()) return {};
@@ -52,15 +52,15 @@ struct KernelState {
 
   [[nodiscard]] bool are_launches_done() const noexcept {
     const Result<bool> done = launches.try_is_ready(Access::discard);
-    // A lost device, or another process's, has nothing to wait for.
+    // A device that is lost, or belongs to another process, needs no wait.
     return !done || *done;
   }
 };
 
 namespace {
 
-/// Kernels without handles whose launches are under way. A stack that is taken as a whole: there is
-/// no lock that a forked child could find held.
+/// Kernels without handles whose launches are in flight. A lock-free stack that is taken as a
+/// whole, so a forked child cannot find a lock held.
 std::atomic<KernelState*> waiting = nullptr;
 
 void wait_for(KernelState* state) noexcept {
@@ -72,8 +72,8 @@ void wait_for(KernelState* state) noexcept {
 
 void end(KernelState* state) noexcept {
   if (state->native.value != 0 && !state->are_launches_done()) {
-    // Without a handle: a device must not stay open for what nobody asks about. If it closes, it
-    // completes its work and unloads what is left.
+    // Without a handle, because pending unloads must not keep a device open. When the device
+    // closes, it completes its work and unloads the rest.
     const Device closing = std::exchange(state->device, Device());
     wait_for(state);
     return;
@@ -82,7 +82,8 @@ void end(KernelState* state) noexcept {
   gone->device.unload_kernel(gone->native);
 }
 
-/// As many as fit, made one by one: a launch has few arguments, and room for many costs nothing.
+/// An array with inline storage whose elements are constructed one by one: a launch usually has few
+/// arguments, and unused capacity costs nothing.
 template <class T>
 class Few {
  public:
@@ -96,7 +97,7 @@ class Few {
 
  private:
   union {
-    T items_[Kernel::max_arguments];  // the first count_ of them are alive
+    T items_[Kernel::max_arguments];  // the first count_ elements are alive
   };
   std::size_t count_ = 0;
 };
@@ -111,7 +112,7 @@ Failure no_kernel(CallSite site) noexcept {
 }
 
 std::string_view spec_of(StreamRef stream) noexcept {
-  // Not a copy of what a temporary handle owns: the spec lives as long as the device.
+  // The spec lives as long as the device, so no copy is needed.
   return stream.is_usable() ? stream.device().spec() : std::string_view("no device");
 }
 
@@ -151,8 +152,8 @@ bool is_real(DType dtype) noexcept {
          dtype == DType::f64 || dtype == DType::f8_e4m3fn || dtype == DType::f8_e5m2;
 }
 
-/// May a value of this type stand for that one? The sign of an integer is the reader's affair; a
-/// whole number in the place of a float is the mistake to find.
+/// Returns whether a value of this type can be passed for that type. The sign of an integer is
+/// ignored; an integer for a float is an error.
 bool is_value_for(ArgumentType actual, ArgumentType expected) noexcept {
   if (actual.bytes != expected.bytes) return false;
   if (actual.dtype == DType::void_ || expected.dtype == DType::void_) return true;
@@ -167,7 +168,7 @@ bool is_element_of(ArgumentType actual, ArgumentType expected) noexcept {
   return actual.bytes == expected.bytes;
 }
 
-/// Bytes may be of any type, if elements of it can be there.
+/// Untyped bytes match any type whose elements fit and are aligned.
 Result<void> check_untyped(const KernelState& kernel, std::size_t index,
                            const LaunchArgument& argument, CallSite site) noexcept {
   const ArgumentType element = kernel.declared[index].type;
@@ -181,7 +182,7 @@ Result<void> check_untyped(const KernelState& kernel, std::size_t index,
         .with("actual", argument.bytes())
         .with("kernel", kernel.name);
   }
-  // Memory that is still to come is aligned for every type.
+  // Memory that is not allocated yet will be aligned for every type.
   const Storage* const storage = argument.storage();
   const std::uintptr_t first =
       argument.offset_bytes() +
@@ -198,7 +199,7 @@ Result<void> check_untyped(const KernelState& kernel, std::size_t index,
       .with("kernel", kernel.name);
 }
 
-/// A buffer or an array that is none has no type that could be wrong.
+/// An empty buffer or array has no type to check.
 bool is_none(const LaunchArgument& argument) noexcept {
   return argument.is_memory() && !argument.storage() && !argument.is_empty_array() &&
          argument.movable() == nullptr;
@@ -305,14 +306,14 @@ Result<void> check_arguments(const KernelState& kernel, std::span<const LaunchAr
 
 // --- Memory
 
-/// All that can be known to be wrong with an argument before anything is queued for the others.
+/// Checks everything about an argument that can be known before work is queued for other arguments.
 Result<void> check_memory(const KernelState& kernel, const LaunchArgument& argument, bool is_used,
                           CallSite site) noexcept {
   if (argument.is_empty_array() || argument.movable() != nullptr) return {};
   if (is_none(argument)) return no_memory(kernel, site);
   Storage& storage = *argument.storage();
   const bool is_brought = argument.is_brought();
-  // A file is of no device; what is wrong with it is said below.
+  // A file has no device; it is checked below.
   const bool is_file = storage.kind() == StorageKind::file;
   if (!is_brought && !is_file && storage.device().id() != kernel.device.id()) {
     return Failure(ErrorCode::device_mismatch,
@@ -368,7 +369,7 @@ std::size_t poll_kernels() noexcept {
     KernelState* const next = state->next;
     if (state->are_launches_done()) {
       const std::unique_ptr<KernelState> gone(state);
-      // A device that has closed has unloaded it.
+      // A device that has closed has unloaded the kernel.
       if (const std::shared_ptr<DeviceState> device = state->device_state.lock()) {
         device->inner_handle().unload_kernel(state->native);
       }
@@ -409,7 +410,7 @@ Result<Kernel> Kernel::try_declare(const Device& device, const KernelSource& sou
     if (!info) return Failure(info.failure()).at(site);
     state->info = *info;
     if (is_typed) {
-      // What the device cannot know, the compiler has told.
+      // Facts that the device does not report come from the compiler.
       state->info.parameter_count = static_cast<std::uint32_t>(declared.size());
       for (std::size_t i = 0; i < declared.size(); ++i) {
         state->info.parameters[i] =
@@ -462,7 +463,7 @@ Result<Mark> Kernel::try_launch_with(LaunchStream on, const LaunchExtent& extent
     return stream.next_mark();
   }
   if (MovedArguments::are_among(arguments)) [[unlikely]] {
-    // What is wrong with the others is found before anything moves.
+    // Check all arguments before any memory moves.
     if (Result<void> right = check_memory(kernel, arguments, true, site); !right) {
       return right.failure();
     }
@@ -477,7 +478,7 @@ Result<Mark> Kernel::try_launch_with(LaunchStream on, const LaunchExtent& extent
   UseScope uses(stream);
   for (const LaunchArgument& argument : arguments) {
     if (!argument.is_memory()) continue;
-    // One of no bytes is no use, and can be wrong all the same; so can one that was moved from.
+    // An argument of zero bytes is not a use, but it can be invalid, like one that was moved from.
     if (argument.bytes() == 0 || argument.storage() == nullptr) {
       if (Result<void> right = check_memory(kernel, argument, true, site); !right) {
         return right.failure();
@@ -492,7 +493,7 @@ Result<Mark> Kernel::try_launch_with(LaunchStream on, const LaunchExtent& extent
     if (!added) return added.failure();
   }
   if (Result<void> begun = uses.try_begin(site); !begun) {
-    // What can be said in the words of a kernel is.
+    // Use an error message that names the kernel if there is one.
     const Result<void> right = check_memory(kernel, arguments, true, site);
     return right ? begun.failure() : right.failure();
   }

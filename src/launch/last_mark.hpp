@@ -1,4 +1,4 @@
-// The mark that stands for everything a stream was given, also when it has ended since.
+// The mark that covers all work of a stream, even if the stream has ended since.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace tern {
 
-/// Somebody will ask for last_mark(): the stream does not end without an answer.
+/// Announces that last_mark() will be called, so that the stream does not end without a mark.
 inline void promise_last_mark(StreamRef stream) noexcept { static_cast<void>(stream.next_mark()); }
 
 [[nodiscard]] inline Mark last_mark(StreamRef stream) noexcept {

@@ -63,7 +63,7 @@ Failure unstated(std::size_t argument, const Storage& storage, CallSite site) no
       .with("device", storage.device().spec());
 }
 
-/// Is it live, and the block that it says?
+/// Checks that the block is live and matches its description.
 Result<void> check_live(const Block& block, CallSite site) noexcept {
   const BlockPlace* const place = find_place(block.generation.slot());
   if (block.generation && place != nullptr && place->is_live(block.generation.count()) &&
@@ -103,7 +103,8 @@ Result<void> LaunchRecorder::make_place(CallSite site) noexcept {
 
 Result<std::size_t> LaunchRecorder::put(Result<std::size_t> index) noexcept {
   if (!index) return index;
-  places_.push_back({true, static_cast<std::uint32_t>(*index)});  // room was made
+  // Cannot fail: the capacity was reserved.
+  places_.push_back({true, static_cast<std::uint32_t>(*index)});
   return places_.size() - 1;
 }
 
@@ -124,7 +125,7 @@ Result<std::size_t> LaunchRecorder::put_raw(RawUse use) noexcept {
   use.first = static_cast<std::uint32_t>(raw_.size());
   use.merged = use.access;
   for (std::uint32_t i = 0; i < raw_.size() && !use.is_external; ++i) {
-    // The whole identity: an address alone may be that of an earlier block.
+    // Compare the whole identity: an address alone may belong to an earlier block.
     if (raw_[i].block == use.block && !raw_[i].is_external) {
       use.first = i;
       break;
@@ -209,7 +210,7 @@ Result<void> LaunchRecorder::try_begin_raw(CallSite site) noexcept try {
     if (!uses) return uses.failure();
     all.emplace_back(*std::move(uses), &use);
   }
-  // By address, and behind the buffers: recorders of two threads do not wait for each other.
+  // By address, and after the buffers, so that recorders of two threads do not deadlock.
   std::ranges::sort(all, std::less<UseRecord*>(), [](const auto& one) { return one.first.get(); });
   for (auto& [uses, use] : all) {
     const Result<UseRecord::Ticket> ticket = uses->try_begin(stream(), use->merged, site);
@@ -239,10 +240,10 @@ Result<void> LaunchRecorder::try_preflight(CallSite site) noexcept {
   if (phase_ != Phase::declaring) return misuse(stream(), "preflight was already called", site);
   for (const RawUse& use : raw_) {
     if (Result<void> sound = check_raw(use); !sound) return sound;
-    // The stream has the words for it.
+    // The stream returns the error message.
     if (!stream().is_usable()) return Failure(stream().try_native().failure()).at(site);
   }
-  // Whoever launches by other means may also capture by them.
+  // Code that launches without Tern may also capture without Tern.
   if (!places_.empty()) {
     if (Result<void> free = check_not_captured(stream(), site); !free) return free;
   }
@@ -270,7 +271,7 @@ void* LaunchRecorder::pointer(std::size_t index) const noexcept {
 
 Result<void> LaunchRecorder::try_commit(CallSite site) noexcept {
   if (phase_ == Phase::declaring && places_.empty()) {
-    // It uses nothing: there was nothing to check, and there is nothing to record.
+    // Without uses there is nothing to check or record.
     phase_ = Phase::over;
     return {};
   }
@@ -300,7 +301,7 @@ void LaunchRecorder::cancel() noexcept {
 Result<void> try_wait_for_uses(StreamRef stream, const Block& block, CallSite site) noexcept {
   const std::shared_ptr<UseRecord> uses = find_uses_of(block);
   if (!uses) return {};
-  // What comes next is the end of the block: behind readers as well as writers.
+  // The block is freed next, so wait for readers and writers.
   const Result<UseRecord::Ticket> ticket = uses->try_begin(stream, Access::discard, site);
   if (!ticket) return ticket.failure();
   uses->cancel(*ticket);

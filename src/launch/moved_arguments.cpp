@@ -10,7 +10,7 @@
 namespace tern {
 namespace {
 
-/// Cut where any of them begins or ends, each piece with what they do there together. Throws
+/// Splits the ranges at all their bounds; each piece gets the combined access. Throws
 /// std::bad_alloc.
 std::vector<LaunchPart> merged(const std::vector<LaunchPart>& uses) {
   std::vector<std::size_t> borders;
@@ -66,7 +66,7 @@ Result<void> MovedArguments::try_acquire(std::span<const LaunchArgument> argumen
   }
   for (Group& group : groups_) group.parts = merged(group.parts);
   std::ranges::sort(groups_, {}, [](const Group& group) { return group.memory->number(); });
-  // Each step for all before the next, so that what is refused is refused early.
+  // Do each step for all arguments before the next step, so that errors are found early.
   for (Group& group : groups_) {
     if (Result<void> claimed = group.memory->try_claim(group.parts, stream, site); !claimed) {
       return claimed;
@@ -110,13 +110,13 @@ Result<void> MovedArguments::try_make_room(CallSite site) {
       sums.push_back({*std::move(missing), group.memory, 1});
       continue;
     }
-    // More than can be counted cannot fit either.
+    // A sum that overflows cannot fit either.
     sum->missing.bytes =
         checked_add(sum->missing.bytes, missing->bytes).value_or(max_request_bytes);
     ++sum->memories;
   }
   for (const Sum& sum : sums) {
-    // One alone finds out by itself.
+    // A single argument checks this itself.
     if (sum.memories < 2) continue;
     if (Result<void> room = sum.memory->try_make_room(sum.missing.bytes, stream_, site); !room) {
       return room;

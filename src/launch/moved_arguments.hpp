@@ -1,7 +1,7 @@
-// The arguments of one launch whose memory has to come to its device first, all of them or none.
+// The arguments of one launch whose memory must be moved to its device first, all or none.
 //
-// Arguments that overlap are one memory's affair: byte by byte the launch does what they do
-// together, so reading and discarding the same byte is reading and writing it. Confined.
+// Overlapping arguments are combined byte by byte, so reading and discarding the same byte counts
+// as reading and writing it. Not thread-safe.
 
 #pragma once
 
@@ -21,14 +21,14 @@ class MovedArguments {
   MovedArguments() noexcept = default;
   MovedArguments(const MovedArguments&) = delete;
   MovedArguments& operator=(const MovedArguments&) = delete;
-  /// Without finish() nothing was submitted.
+  /// Without finish(), nothing was submitted.
   ~MovedArguments() { finish(false); }
 
   [[nodiscard]] static bool are_among(std::span<const LaunchArgument> arguments) noexcept;
 
   [[nodiscard]] Result<void> try_acquire(std::span<const LaunchArgument> arguments,
                                          StreamRef stream, CallSite site) noexcept;
-  /// The same arguments with storages on the stream's device.
+  /// Returns the arguments with storages on the stream's device.
   [[nodiscard]] std::span<const LaunchArgument> plain() const noexcept { return plain_; }
   void finish(bool is_submitted) noexcept;
 
@@ -41,7 +41,7 @@ class MovedArguments {
     bool is_claimed = false;
   };
 
-  /// For all that is missing together. Throws std::bad_alloc.
+  /// Allocates all missing memory together. Throws std::bad_alloc.
   [[nodiscard]] Result<void> try_make_room(CallSite site);
 
   std::vector<Group> groups_;

@@ -55,8 +55,8 @@ Result<std::size_t> UseScope::try_put(Storage* storage, std::size_t offset, std:
   use.access = use.merged = access;
   ++count_;
   if (bytes == 0) return std::size_t{index};
-  // Asked for now, so that those of several storages come together: a use cannot look ahead over
-  // the lock of the one before.
+  // Requested now, so that requests for several storages come together: a use cannot prefetch the
+  // next storage while it holds the lock of the one before.
   __builtin_prefetch(storage, 1);
   __builtin_prefetch(reinterpret_cast<const std::byte*>(storage) + 64, 1);
   use.storage = storage;
@@ -91,8 +91,8 @@ std::byte* UseScope::brought_address(const Use& use) const noexcept {
 Result<void> UseScope::check(CallSite site) noexcept {
   if (phase_ != Phase::open)
     return misuse(stream_, "the uses have already begun. Create another scope", site);
-  // Memory of one resource is in one place: what holds for the first of its storages, the device
-  // and what kernels can reach, holds for all.
+  // All memory of one resource has the same device and accessibility, so checking its first storage
+  // is enough.
   const Resource* known = nullptr;
   for (const Use& use : uses()) {
     if (!use.storage) continue;
@@ -137,14 +137,14 @@ Result<void> UseScope::try_begin(CallSite site) noexcept {
       return ticket.failure();
     }
     if (!ticket->has_turn()) [[unlikely]] {
-      // Another thread is using it, and may be waiting for one of those that this scope has.
+      // Another thread uses the storage and may be waiting for a storage of this scope.
       cancel_first(i);
       if (Result<void> begun = try_begin_in_order(waits, site); !begun) return begun;
       break;
     }
     use.ticket = *ticket;
   }
-  // Once for each stream, however many storages it has used.
+  // Queue one wait per stream, however many storages it has used.
   for (const Mark mark : waits.all()) {
     if (Result<void> queued = order_behind(stream_, mark, site); !queued) {
       cancel_first(count_);
@@ -218,7 +218,7 @@ void UseScope::finish(Outcome outcome) noexcept {
     if (outcome == Outcome::submitted && is_write(use.access)) {
       use.storage->note_written(use.offset, use.bytes);
     }
-    use.owner = {};  // the next free may come before the end of this object
+    use.owner = {};  // the next free may come before this object is destroyed
   }
 }
 

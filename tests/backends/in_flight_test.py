@@ -76,9 +76,9 @@ class InFlight(unittest.TestCase):
                     printed = self.reported(program, spec, "heap-use-after-free", access,
                                             "swap(values)")
                     # The line that submitted the copy.
-                    self.assertRegex(printed, r"tern: the copy that was submitted at \S*" + SOURCE +
-                                     rf":\d+ in {program} is about to {access.lower()} 800000 bytes of "
-                                     "host memory that were freed")
+                    self.assertRegex(printed, r"tern: the copy submitted at \S*" + SOURCE +
+                                     rf":\d+ in {program} will {access.lower()} 800000 bytes of "
+                                     "freed host memory")
 
     @unittest.skipUnless(IS_ASAN, "not built with AddressSanitizer")
     def test_reading_a_block_that_a_pool_has(self):

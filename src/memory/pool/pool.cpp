@@ -10,22 +10,23 @@
 namespace tern::pool {
 namespace {
 
-/// A mark is recorded behind so many freed blocks, or bytes of them.
+/// A mark is recorded after this many freed blocks, or bytes of freed blocks.
 constexpr std::size_t seal_blocks = 64;
 constexpr std::uint64_t seal_granules = 32 * mib / granule_bytes;
-/// What the host has seen done is settled after so much was freed, and as much as is in flight.
+/// Frees that the host has seen complete are settled after this many bytes were freed, and at least
+/// as many as are in flight.
 constexpr std::uint64_t settle_granules = mib / granule_bytes;
-/// Streams asked on the way of one request.
+/// Upper bound on stream queries per allocation.
 constexpr std::size_t max_questions_per_request = 16;
-/// Addresses are reserved for so large a part of a device at a time, because others want some too;
-/// and for no less than this, if it has as much.
+/// The fraction of a device for which addresses are reserved at a time, because other code needs
+/// addresses too, and the minimum.
 constexpr std::size_t regions_per_device = 8;
 constexpr std::size_t min_region_bytes = 64 * mib;
-/// A stream's cache holds at most such a part of the memory there may be, and no more than that.
+/// The fraction of the available memory that a stream's cache may hold, and the maximum.
 constexpr std::size_t class_share = 64, larger_share = 32;
 constexpr std::size_t max_class_bytes = 64 * mib, max_larger_bytes = 128 * mib;
-/// Threads are too many at the lock of the ranges when one of so many changes had to wait for it,
-/// and are not when that was so for no window of such a number.
+/// The lock of the ranges is contended if one in so many changes had to wait for it. It counts as
+/// uncontended again after a number of windows without that.
 constexpr std::uint32_t changes_per_window = 256, changes_per_wait = 32, calm_windows = 64;
 
 bool can_have_pages(const Device& device, const PoolOptions& options) {
@@ -90,7 +91,7 @@ Pool::Pool(const Resource& owner, Device device, const PoolOptions& options)
 
 Pool::~Pool() {
   if (is_same_process(process_)) {
-    // What streams still do with freed blocks comes first.
+    // Wait first for streams that may still use freed blocks.
     static_cast<void>(device_.try_synchronize());
   }
   StreamCache* cache = newest_cache_.load(std::memory_order_acquire);
@@ -130,7 +131,7 @@ Descriptor* Pool::take_larger(StreamCache& cache, std::size_t bytes) noexcept {
     static_cast<void>(cache.put_slow(*range, boundless));
     return nullptr;
   }
-  // It had the whole range before, or another part of it.
+  // The block had the whole range before, or another part of it.
   range->place->bytes.store(granted, std::memory_order_relaxed);
   cache.begin_slack(*range, granted / granule_bytes);
   return range;
@@ -140,10 +141,10 @@ Result<Block> Pool::try_begin_block(Descriptor& range, Search& search) noexcept 
   if (range.place->count() == BlockPlace::last_count) {
     std::unique_lock lock(ranges_mutex_);
     if (Result<void> replaced = ranges_.store().try_replace_place(range); !replaced) {
-      // It goes the way of a freed block, which is what it was.
+      // The rest is handled like a freed block.
       lock.unlock();
       range.next = nullptr;
-      // What the host shares is only found when it is done, and has no stream to wait for.
+      // Host-shared memory has no stream to wait for and is available only when its use is done.
       const StreamId stream = host_shares_ ? StreamId{} : search.request.stream.id();
       range.place->sequence.store(device_.next_mark(stream).sequence, std::memory_order_relaxed);
       retire(&range, search.cache, stream);
@@ -167,7 +168,7 @@ Result<Block> Pool::try_allocate(const Request& request) noexcept {
   const StreamId id = request.stream.id();
   if (!is_same_process(process_)) return check_not_forked(process_).failure();
   if (id) {
-    // A stream that takes this will not end without a mark behind its work.
+    // A stream that takes the range must not end without a mark after its work.
     if (const Result<Mark> mark = request.stream.try_next_mark(); !mark) return mark.failure();
   }
   const Result<StreamCache*> cache = try_cache(home_of(id));
@@ -201,12 +202,11 @@ Descriptor* Pool::find(Search& search) noexcept {
     }
   }
   const bool is_recycled = search.request.source == Source::recycled;
-  // Where memory is short, what streams have passed is taken before what they have not: pieces that
-  // are free for all can be joined.
+  // If memory is short, prefer ranges that streams have passed: available ranges can be joined.
   if (is_tight_.load(std::memory_order_relaxed) && !is_recycled) {
     poll(max_questions_per_request);
   } else if (is_settling_due_.load(std::memory_order_relaxed)) {
-    // Else fresh memory of a segment would be used up before what was freed is used again.
+    // Otherwise fresh memory of a segment would be used before freed memory.
     static_cast<void>(settle_seen());
   }
   if (Descriptor* range = take(search, Thoroughness::quick)) return range;
@@ -217,8 +217,8 @@ Descriptor* Pool::find(Search& search) noexcept {
     return nullptr;
   }
   if (exceeds_limit(search.granules)) return nullptr;
-  // A few streams first; and before the pool holds more, every stream that may have passed enough:
-  // else what nobody asks about would be held for ever.
+  // Query a few streams first. Before the pool grows, query every stream that may have passed
+  // enough; otherwise their memory would never be reused.
   for (const std::size_t max_questions : {max_questions_per_request, SIZE_MAX}) {
     if (max_questions == SIZE_MAX && !may_have_enough(search.granules)) break;
     if (poll(max_questions) == 0) continue;
@@ -248,17 +248,18 @@ Descriptor* Pool::find(Search& search) noexcept {
   }
   if (Descriptor* range = reclaim(search)) return range;
   if (search.failure) return nullptr;
-  // The same request fails again until something is freed, unless a stream may have gone on. What
-  // was freed since the search began is looked at once more, behind the count that tells of it; and
-  // a large block need not begin with a page if that is all there is.
+  // The same request fails again until something is freed, unless a stream may have made progress.
+  // Frees since the beginning of the search are checked once more, after the counter that announces
+  // them, and a large block need not begin at a page if nothing else is left.
   const std::uint64_t since = epoch();
   search.alignment = requested_alignment(search.request);
   if (Descriptor* range = take(search, Thoroughness::thorough)) return range;
   if (search.failure || search.reason) return nullptr;
-  // What another stream has freed into its cache meanwhile was not looked at, and is in the count.
+  // Blocks that another stream has freed into its cache meanwhile were not searched, but are
+  // counted.
   if (has_cached()) return nullptr;
   const std::lock_guard lock(ranges_mutex_);
-  // A free segment that is still here is one the driver did not take, and may take another time.
+  // The driver failed to free this segment and may succeed another time.
   const bool has_tried_all = has_pages_ || ranges_.first_holder() == nullptr;
   if (has_tried_all && ranges_.in_flight_granules() == 0 &&
       limit_bytes_.load(std::memory_order_relaxed) != 0) {
@@ -383,7 +384,7 @@ Descriptor* Pool::reclaim(Search& search) noexcept {
       Descriptor* range = remap(search);
       if (range != nullptr || search.failure) return range;
     } else {
-      // Free segments of other sizes make room for one of this.
+      // Free segments of other sizes are released to allow one of this size.
       const std::size_t bytes = search.granules * granule_bytes;
       const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
       if (limit == 0 || bytes <= limit) release_free(limit == 0 ? 0 : limit - bytes, 0);
@@ -429,7 +430,7 @@ Result<void> Pool::free_slow(const Block& block, const BlockPlace* place, Stream
                        place->bytes.load(std::memory_order_relaxed) == block.bytes &&
                        block.device == device_id_;
   if (!is_ours) return why_not_live(block, place).at(site);
-  // In a forked child there is nothing to give back to.
+  // In a forked child there is nothing to free.
   if (!is_same_process(process_)) return {};
   const StreamId id = stream.id();
   if (id.device() != device_id_) {
@@ -439,8 +440,8 @@ Result<void> Pool::free_slow(const Block& block, const BlockPlace* place, Stream
         .with("a", device_.spec())
         .with("b", Place::device(id.device()).text());
   }
-  // The stream has ended. If it has allocated here it has left a mark behind its work; else all
-  // work is waited for.
+  // The stream has ended. If it allocated from this pool, it left a mark after its work; otherwise
+  // wait for all work.
   const bool has_mark = place->stream.load(std::memory_order_relaxed) == id;
   const Result<void> waited =
       has_mark ? Device::try_wait(device_.next_mark(id)) : device_.try_synchronize();
@@ -454,12 +455,12 @@ Result<void> Pool::free_elsewhere(Descriptor& range, StreamCache& home, StreamRe
                                   Mark last_use, const Block& block,
                                   const CallSite& site) noexcept {
   const StreamId id = stream.id();
-  // Its owner may know nothing of this, and end it meanwhile. A mark must be behind its work then,
-  // and what it is told before its end.
+  // The owner of the stream may end it in another thread. Then a mark must follow its work and this
+  // free.
   const StreamPin stay(stream);
   if (id && !stay) return free_slow(block, range.place, stream, site);
   if (id && !try_cache(id.slot())) {
-    // No memory to remember the stream by, so it is waited for.
+    // Without memory for the cache of the stream, wait for the stream.
     if (Result<void> waited = Device::try_wait(last_use);
         !waited && waited.failure().code() != ErrorCode::device_lost) {
       return Failure(waited.failure()).at(site);
@@ -468,7 +469,7 @@ Result<void> Pool::free_elsewhere(Descriptor& range, StreamCache& home, StreamRe
   }
   {
     const std::lock_guard lock(home.lock);
-    // Of two that free it and came this far, one is too late.
+    // Two threads may free the block at the same time; one of them fails here.
     if (!range.place->is_live(block.generation.count())) {
       return why_not_live(block, range.place).at(site);
     }
@@ -486,21 +487,22 @@ void Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use, const
   if (wants_notes_) {
     if (id && last_use) {
       stream.note_subrelease(as_note(block), site);
-      // Others may have recorded the mark before the stream was told; the next one is behind that.
+      // Another thread may have recorded the mark before the free was announced; the next mark
+      // covers it.
       last_use.sequence = DeviceState::state_of(stream)->promise_next();
       range.place->sequence.store(last_use.sequence, std::memory_order_relaxed);
     } else {
       device_.note_subrelease(as_note(block), site);
     }
   }
-  // Before anybody can be given it.
+  // Before another thread can allocate it.
   if (closed_.is_on()) {
     const Result<bool> is_done = last_use ? Device::try_is_done(last_use) : Result<bool>(true);
     if (is_done && *is_done) closed_.poison(range);
   }
   range.next = nullptr;
   if (!id || !last_use) {
-    // The host was the last to use it, or has waited for who was.
+    // The host used it last, or has waited for the last use.
     StreamCache& cache = *caches_[host_slot].load(std::memory_order_acquire);
     Descriptor* leaving = nullptr;
     {
@@ -530,17 +532,17 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
   {
     const std::lock_guard lock(ranges_mutex_);
     Lane& lane = cache.lane;
-    // Of several streams that had the slot, the last: the marks of those before it are done.
+    // Of several streams that had the slot, use the last; the marks of earlier ones are complete.
     if (lane.stream < stream) lane.stream = stream;
-    // What is done is free for all before a neighbour that is not joins it.
+    // Completed ranges become available before a neighbour in flight can join them.
     ranges_.settle(lane, DeviceState::of(device_)->last_done(stream));
     while (list != nullptr) {
       Descriptor& range = *std::exchange(list, list->next);
       ++lane.unsealed_blocks;
       lane.unsealed_granules += range.size;
       retired_granules_ += range.size;
-      // The mark of its own free: what left the cache may have been freed by another thread, later
-      // than this call began, or long before.
+      // Use the mark of each block's own free: another thread may have freed it later than this
+      // call began, or long before.
       ranges_.put_in_flight(range, lane, range.place->sequence.load(std::memory_order_relaxed));
     }
     if (retired_granules_ > std::max(settle_granules, unsettled_granules_)) {
@@ -552,7 +554,7 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
   }
   if (is_full) {
     seals_.fetch_add(1, std::memory_order_relaxed);
-    // Where that fails, whoever asks for the mark records it.
+    // If this fails, the first thread that waits for the mark records it.
     static_cast<void>(device_.try_record_mark(stream));
     trim_if_idle();
   }
@@ -573,13 +575,13 @@ void Pool::release_slack(StreamCache& cache) noexcept {
   Descriptor* pieces = nullptr;
   StreamId stream;
   {
-    // With both locks: nobody frees the block, and nobody looks at its neighbours.
+    // With both locks held, the block cannot be freed and its neighbours cannot change.
     const std::lock_guard cache_lock(cache.lock);
     stream = cache.stream;
     if (cache.first_with_slack() == nullptr) return;
     const std::lock_guard lock(ranges_mutex_);
     while (Descriptor* const block = cache.first_with_slack()) {
-      // Without memory for a descriptor the slack stays where it is.
+      // Without memory for a descriptor, the slack stays with its block.
       if (!ranges_.store().try_prepare(Ranges::descriptors_per_take)) break;
       const std::uint64_t granules = block->size - block->slack;
       cache.end_slack(*block);
@@ -592,7 +594,7 @@ void Pool::release_slack(StreamCache& cache) noexcept {
     put_all_available(pieces);
     return;
   }
-  // The stream's earlier work may still use what was a block before.
+  // Earlier work of the stream may still use the range.
   const std::uint64_t sequence = device_.next_mark(stream).sequence;
   for (Descriptor* piece = pieces; piece != nullptr; piece = piece->next) {
     piece->place->sequence.store(sequence, std::memory_order_relaxed);
@@ -674,10 +676,10 @@ std::size_t Pool::ask(StreamCache& cache, std::size_t& questions_left) noexcept 
     --questions_left;
     polls_.fetch_add(1, std::memory_order_relaxed);
     const Result<bool> is_done = Device::try_is_done(oldest);
-    // What a lost device was doing it does no more.
+    // A lost device does no more work.
     const bool is_over = is_done ? *is_done : is_done.failure().code() == ErrorCode::device_lost;
     if (!is_over) break;
-    // One answer may tell of many frees: of all that the stream had passed.
+    // One answer may cover many frees: all that the stream has passed.
     const std::uint64_t done = DeviceState::of(device_)->last_done(oldest.stream);
     settled += settle(cache, std::max(oldest.sequence, done));
   }
@@ -709,7 +711,7 @@ void Pool::note_change() noexcept {
   const CacheBounds roomy{std::clamp(most / class_share, tight_bounds.class_bytes, max_class_bytes),
                           larger, is_contended() ? larger : 0};
   const CacheBounds bounds = is_tight ? tight_bounds : roomy;
-  // Every free reads these, so they are written only when they change.
+  // Every free reads these values, so they are written only when they change.
   const auto set = [](auto& to, auto value) {
     if (to.load(std::memory_order_relaxed) != value) to.store(value, std::memory_order_relaxed);
   };
