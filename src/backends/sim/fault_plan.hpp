@@ -21,6 +21,7 @@
 
 #include "backends/sim/random.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern::sim {
 
@@ -77,7 +78,8 @@ class FaultPlan {
   explicit FaultPlan(std::uint64_t seed = 0) noexcept : random_(seed, Purpose::faults) {}
 
   /// Refused with invalid_argument, naming the rule, and what its class takes where that is wrong.
-  [[nodiscard]] static Result<FaultPlan> try_parse(std::string_view text, std::uint64_t seed);
+  [[nodiscard]] TERN_EXPORT static Result<FaultPlan> try_parse(std::string_view text,
+                                                               std::uint64_t seed);
 
   /// Counts a call; says how it must fail, if it must.
   [[nodiscard]] std::optional<FaultKind> next(FaultClass fault_class) noexcept;

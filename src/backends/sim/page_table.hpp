@@ -16,6 +16,7 @@
 #include "backends/sim/alias_memory.hpp"
 #include "backends/sim/range_allocator.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/backend.hpp"
 
 namespace tern::sim {
@@ -54,7 +55,7 @@ class PageTable {
     std::uint64_t handle = 0;
   };
   /// The mapping that holds the byte.
-  [[nodiscard]] std::optional<MappedRange> mapping_at(std::uint64_t offset) const;
+  [[nodiscard]] TERN_EXPORT std::optional<MappedRange> mapping_at(std::uint64_t offset) const;
   /// Calls visit(handle, bytes) for every handle that was not given up.
   template <class Visit>
   void for_each_handle(Visit visit) const {

@@ -20,6 +20,7 @@
 #include <string_view>
 
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern::sim {
 
@@ -55,6 +56,6 @@ inline constexpr std::size_t max_memory_bytes = std::size_t{1} << 44;
 
 /// A built-in profile by its name (h200, small), or one from a file of at most 64 KiB. Empty: the
 /// default. Refused with invalid_argument, or file if there is none that can be read.
-[[nodiscard]] Result<Profile> try_load_profile(std::string_view name_or_path);
+[[nodiscard]] TERN_EXPORT Result<Profile> try_load_profile(std::string_view name_or_path);
 
 }  // namespace tern::sim

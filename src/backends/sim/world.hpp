@@ -5,6 +5,9 @@
 // in, the scheduler lets the host or a stream go on until it is the host's turn. A host wait runs
 // streams until what it waits for has happened; if nothing can run any more, that is a deadlock and
 // is said so. One lock guards everything, which is also what makes a run repeatable.
+//
+// TERN_EXPORT marks what the fake CUDA driver calls: it is a library of its own (tern::fake_cuda),
+// and this one may be shared.
 
 #pragma once
 
@@ -38,6 +41,7 @@
 #include "backends/sim/scheduler.hpp"
 #include "backends/sim/sim_device.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/backend.hpp"
 #include "trace/order_checker.hpp"
 #include "trace/trace_writer.hpp"
@@ -84,13 +88,13 @@ class World {
  public:
   /// With a decision log the schedule is what the log says, and not the options' policy.
   /// `name` is what reports call it.
-  World(const Options& options, const Profile& profile, std::string name = "sim:0",
-        DecisionLog* decisions = nullptr);
-  ~World();
+  TERN_EXPORT World(const Options& options, const Profile& profile, std::string name = "sim:0",
+                    DecisionLog* decisions = nullptr);
+  TERN_EXPORT ~World();
 
   /// Opens the trace the options ask for; before the first device. Refused: a file that cannot be
   /// written, and a trace without the checker, which counts what marks in it refer to.
-  [[nodiscard]] Result<void> open_trace();
+  [[nodiscard]] TERN_EXPORT Result<void> open_trace();
   [[nodiscard]] Result<std::uint32_t> add_device(std::string name) noexcept;
   [[nodiscard]] const Options& options() const noexcept { return options_; }
   [[nodiscard]] const Profile& profile() const noexcept { return profile_; }
@@ -101,7 +105,7 @@ class World {
   [[nodiscard]] SimDevice& device(std::uint32_t index) { return *devices_[index]; }
   /// Locks the world for one call. Refused with violation inside a host function or a kernel: the
   /// world is busy running it, and no device may be called from there.
-  [[nodiscard]] Result<Entry> enter(const char* call, CallSite site = {});
+  [[nodiscard]] TERN_EXPORT Result<Entry> enter(const char* call, CallSite site = {});
   /// Is this call made by a host function or a kernel that the world runs?
   [[nodiscard]] bool runs_in_this_thread() const noexcept {
     return runner_.load(std::memory_order_relaxed) == std::this_thread::get_id();
@@ -117,7 +121,8 @@ class World {
                                                        std::optional<std::size_t> stream = {});
 
   /// The checker's word on a record: a failure means that it must not happen.
-  [[nodiscard]] Result<void> judge(const TraceRecord& record, Crossing crossing = Crossing::none);
+  [[nodiscard]] TERN_EXPORT Result<void> judge(const TraceRecord& record,
+                                               Crossing crossing = Crossing::none);
   /// The same for calls that cannot fail: the finding waits for the next one that can.
   void judge_later(const TraceRecord& record);
   /// Keeps a finding made here; a failure if it must stop the call.
@@ -141,8 +146,9 @@ class World {
   /// Which host thread this is to the checker.
   [[nodiscard]] ActorId host_actor();
   /// Ranges as the checker knows them; may be several for host memory.
-  void add_touch(std::vector<Touch>& touches, TouchKind kind, const void* address,
-                 std::size_t bytes, bool is_assumed = false, std::uint64_t generation = 0);
+  TERN_EXPORT void add_touch(std::vector<Touch>& touches, TouchKind kind, const void* address,
+                             std::size_t bytes, bool is_assumed = false,
+                             std::uint64_t generation = 0);
   [[nodiscard]] std::vector<Touch>& scratch() {
     scratch_.clear();
     return scratch_;
@@ -172,9 +178,9 @@ class World {
   /// later that is, and not for ever.
   [[nodiscard]] bool may_deny(std::size_t stream, std::uint64_t step) noexcept;
   void host_knows(std::uint64_t step) noexcept { known_steps_ = std::max(known_steps_, step); }
-  [[nodiscard]] Result<void> wait_for_all(std::uint32_t device);
-  [[nodiscard]] std::uint64_t hold(std::size_t stream);
-  void let_go(std::uint64_t hold);
+  [[nodiscard]] TERN_EXPORT Result<void> wait_for_all(std::uint32_t device);
+  [[nodiscard]] TERN_EXPORT std::uint64_t hold(std::size_t stream);
+  TERN_EXPORT void let_go(std::uint64_t hold);
   void run_to_hold(std::uint64_t hold);
   /// Runs what can run until the stream has passed the position. The executor may add this wherever
   /// a driver may; the checker never counts it.
@@ -212,7 +218,7 @@ class World {
       const void* address) const noexcept {
     return memories_.locate(address);
   }
-  void lose(std::uint32_t device, const Failure& cause) noexcept;
+  TERN_EXPORT void lose(std::uint32_t device, const Failure& cause) noexcept;
   /// The calling thread knows that the work of a lost device is over: its releases need no wait,
   /// and are no findings.
   void learn_of_loss(std::uint32_t device) noexcept;
