@@ -110,7 +110,7 @@ class DriverPoolResource final : public DriverResource {
   DriverPoolResource(const Device& device, std::unique_ptr<RawDriver> given)
       : DriverResource(device, std::move(given)), number_(++made) {
     const cuda::DriverTable& calls = raw().calls();
-    RawDriver::check(calls.cuDeviceGetDefaultMemPool(&pool_, raw().device()),
+    RawDriver::check(raw().pool_calls().cuDeviceGetDefaultMemPool(&pool_, raw().device()),
                      "cuDeviceGetDefaultMemPool");
     // Unless it is told to keep what is freed, it gives all of it back whenever the host waits.
     std::uint64_t all = ~std::uint64_t{0};
@@ -127,7 +127,7 @@ class DriverPoolResource final : public DriverResource {
     std::uint64_t none = 0;
     static_cast<void>(
         calls.cuMemPoolSetAttribute(pool_, cuda::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none));
-    static_cast<void>(calls.cuMemPoolTrimTo(pool_, 0));
+    static_cast<void>(raw().pool_calls().cuMemPoolTrimTo(pool_, 0));
   }
 
   [[nodiscard]] const char* name() const noexcept override { return "cuMemAllocAsync"; }
@@ -135,7 +135,8 @@ class DriverPoolResource final : public DriverResource {
     cuda::CUdeviceptr address = 0;
     const cuda::CUstream stream = stream_of(request.stream);
     if (stream == nullptr) return Failure(ErrorCode::driver);
-    const cuda::CUresult result = raw().calls().cuMemAllocAsync(&address, request.bytes, stream);
+    const cuda::CUresult result =
+        raw().pool_calls().cuMemAllocAsync(&address, request.bytes, stream);
     return block_or_failure(result, address, request.bytes);
   }
   [[nodiscard]] Result<void> try_deallocate(const Block& block, StreamRef stream,

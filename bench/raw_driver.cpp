@@ -15,6 +15,7 @@ using namespace cuda;
 
 struct Loaded {
   DriverTable calls;
+  SharedPoolCalls pool_calls;
   std::string absence;
 };
 
@@ -47,6 +48,12 @@ Loaded load() {
   find(driver_entries[i++], loaded.calls.slot);
   TERN_FOR_EACH_DRIVER_ENTRY(TERN_DRIVER_ENTRY)
 #undef TERN_DRIVER_ENTRY
+  constexpr int pool_version = 11020;
+  SharedPoolCalls& pool = loaded.pool_calls;
+  find({"", "cuDeviceGetDefaultMemPool", pool_version, Need::required},
+       pool.cuDeviceGetDefaultMemPool);
+  find({"", "cuMemAllocAsync", pool_version, Need::required}, pool.cuMemAllocAsync);
+  find({"", "cuMemPoolTrimTo", pool_version, Need::required}, pool.cuMemPoolTrimTo);
   if (loaded.absence.empty() && loaded.calls.cuInit(0) != CUDA_SUCCESS) {
     loaded.absence = "cuInit failed";
   }
@@ -81,10 +88,11 @@ std::unique_ptr<RawDriver> RawDriver::make(Context& context, const Device& devic
     context.note(fmt::format("without the raw driver to compare with: {}.", absence));
     return nullptr;
   }
-  return std::unique_ptr<RawDriver>(new RawDriver(loaded().calls, *ordinal));
+  return std::unique_ptr<RawDriver>(new RawDriver(loaded().calls, loaded().pool_calls, *ordinal));
 }
 
-RawDriver::RawDriver(const DriverTable& calls, int ordinal) : calls_(calls) {
+RawDriver::RawDriver(const DriverTable& calls, const SharedPoolCalls& pool_calls, int ordinal)
+    : calls_(calls), pool_calls_(pool_calls) {
   check(calls_.cuDeviceGet(&device_, ordinal), "cuDeviceGet");
   check(calls_.cuDevicePrimaryCtxRetain(&context_, device_), "cuDevicePrimaryCtxRetain");
   enter();

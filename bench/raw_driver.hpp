@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "backends/cuda/driver_table.hpp"
@@ -12,6 +13,15 @@
 #include "tern/device/device.hpp"
 
 namespace tern::bench {
+
+/// The entries of the pool that all programs share, which Tern itself does not call.
+struct SharedPoolCalls {
+  cuda::CUresult (*cuDeviceGetDefaultMemPool)(cuda::CUmemoryPool* pool,
+                                              cuda::CUdevice device) = nullptr;
+  cuda::CUresult (*cuMemAllocAsync)(cuda::CUdeviceptr* address, std::size_t bytes,
+                                    cuda::CUstream stream) = nullptr;
+  cuda::CUresult (*cuMemPoolTrimTo)(cuda::CUmemoryPool pool, std::size_t bytes_to_keep) = nullptr;
+};
 
 /// The driver with the primary context of one device, which is the one that Tern uses too. Current
 /// on the thread that made it.
@@ -24,6 +34,7 @@ class RawDriver {
   RawDriver& operator=(const RawDriver&) = delete;
 
   [[nodiscard]] const cuda::DriverTable& calls() const { return calls_; }
+  [[nodiscard]] const SharedPoolCalls& pool_calls() const { return pool_calls_; }
   [[nodiscard]] cuda::CUdevice device() const { return device_; }
   /// Non-blocking, and nobody else's.
   [[nodiscard]] cuda::CUstream stream() const { return stream_; }
@@ -41,9 +52,10 @@ class RawDriver {
   }
 
  private:
-  RawDriver(const cuda::DriverTable& calls, int ordinal);
+  RawDriver(const cuda::DriverTable& calls, const SharedPoolCalls& pool_calls, int ordinal);
 
   const cuda::DriverTable& calls_;
+  const SharedPoolCalls& pool_calls_;
   cuda::CUdevice device_ = 0;
   cuda::CUcontext context_ = nullptr;
   cuda::CUstream stream_ = nullptr;

@@ -1,11 +1,11 @@
-# The installed package: headers, library, command, and what find_package(tern) reads. It holds no
+# The installed package: headers, libraries, command, and what find_package(tern) reads. It holds no
 # absolute path, so the installed tree can be moved.
 
 include(CMakePackageConfigHelpers)
 
 set(tern_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/tern")
 
-install(TARGETS tern EXPORT ternTargets)
+install(TARGETS tern tern_fake_cuda EXPORT ternTargets)
 if(TERN_BUILD_TOOLS)
   install(TARGETS tern_tool)
 endif()

@@ -26,7 +26,7 @@ target_link_libraries(tern_tool_objects PUBLIC
 # library hides.
 add_executable(tern_tool "${PROJECT_SOURCE_DIR}/tools/main.cpp")
 tern_configure_target(tern_tool)
-target_link_libraries(tern_tool PRIVATE tern_tool_objects tern_objects)
+target_link_libraries(tern_tool PRIVATE tern_tool_objects tern_objects tern_fake_cuda_objects)
 set_target_properties(tern_tool PROPERTIES
   OUTPUT_NAME tern
   RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")

@@ -2,6 +2,7 @@
 // interface. Both test projects beside this file build it.
 
 #include <cstdio>
+#include <cstring>
 #include <tern/backends/catalog.hpp>
 #include <tern/core/error.hpp>
 #include <tern/core/version.hpp>
@@ -18,6 +19,13 @@ int main() {
   } catch (const tern::Error& error) {
     std::printf("opening 'host' failed: %s\n", error.text());
     return 1;
+  }
+  // The fake CUDA driver is a library of its own, and this program is linked without it.
+  try {
+    (void)tern::open_device("cuda:0?driver=sim");
+    return 1;
+  } catch (const tern::InvalidDevice& error) {
+    if (std::strstr(error.text(), "tern::fake_cuda") == nullptr) return 1;
   }
   // The exception crosses from the library into the program, which must see the same type.
   try {

@@ -70,12 +70,14 @@ def use_installed(kind, build, cache, work, scratch):
     path = ";".join(filter(None, [str(prefix), cache.get("CMAKE_PREFIX_PATH")]))
     configure_and_build("installed", consumer, cache, CMAKE_PREFIX_PATH=path)
     print(f"installed {kind}:", run(consumer / "consumer").strip())
+    print(f"installed {kind}:", run(consumer / "fake_cuda").strip())
     if kind == "static" and can_link_statically(cache["CMAKE_CXX_COMPILER"], scratch):
         static = work / "installed-without-shared-libraries"
         shutil.rmtree(static, ignore_errors=True)
         configure_and_build("installed", static, cache, CMAKE_PREFIX_PATH=path,
                             CONSUMER_IS_STATIC="ON")
         said = run(static / "consumer")
+        run(static / "fake_cuda")
         for backend in ("cuda", "opencl"):
             check(f"backend '{backend}' is not available: this program is statically linked"
                   in said, f"the program that is linked with -static says: {said}")
@@ -95,7 +97,7 @@ def can_link_statically(compiler, scratch):
 def check_package(kind, prefix, absent):
     """The package has the right kind of library, and says nothing of where it was made."""
     names = {path.name for path in prefix.rglob("libtern*")}
-    check(("libtern.so" if kind == "shared" else "libtern.a") in names,
+    check({"libtern.so" if kind == "shared" else "libtern.a", "libtern_fake_cuda.a"} <= names,
           f"the {kind} package holds {sorted(names)}.")
     for path in prefix.rglob("*.cmake"):
         text = path.read_text()
@@ -158,6 +160,7 @@ def main():
                             BUILD_SHARED_LIBS="OFF" if is_shared else "ON",
                             CMAKE_CXX_COMPILER_LAUNCHER=";".join(map(str, launcher)))
         print(f"subproject {other}:", run(subproject / "consumer").strip())
+        print(f"subproject {other}:", run(subproject / "fake_cuda").strip())
         taken = pathlib.Path(f"{notes}.taken")
         print(f"subproject {other}: {len(taken.read_text().splitlines()) if taken.is_file() else 0} "
               "objects taken from the build under test")

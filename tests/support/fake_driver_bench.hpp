@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backends/sim/fake_driver.hpp"
+#include "backends/fake_cuda/fake_driver.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::sim {
@@ -73,6 +73,14 @@ struct FakeDriverBench {
   cuda::CUdeviceptr managed(std::size_t bytes = 4096) {
     cuda::CUdeviceptr made = 0;
     EXPECT_EQ(cu.cuMemAllocManaged(&made, bytes, cuda::CU_MEM_ATTACH_GLOBAL), cuda::CUDA_SUCCESS);
+    return made;
+  }
+  cuda::CUmemoryPool pool(int device = 0) {
+    cuda::CUmemPoolProps kind;
+    kind.allocType = cuda::CU_MEM_ALLOCATION_TYPE_PINNED;
+    kind.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, device};
+    cuda::CUmemoryPool made = nullptr;
+    EXPECT_EQ(cu.cuMemPoolCreate(&made, &kind), cuda::CUDA_SUCCESS);
     return made;
   }
   cuda::CUfunction kernel(std::string_view name) {

@@ -4,7 +4,7 @@
 
 #include "backends/cuda/cuda_backend.hpp"
 #include "backends/cuda/driver.hpp"
-#include "backends/sim/fake_driver.hpp"
+#include "backends/cuda/fake_cuda.hpp"
 #include "tern/core/config.hpp"
 
 namespace tern::cuda {
@@ -14,21 +14,10 @@ constexpr unsigned simulated_devices = 2;
 
 bool wants_simulated(const DeviceSpec& spec) { return spec.option("driver") == "sim"; }
 
-/// The simulated devices behind the fake driver, for `cuda:0?driver=sim`. Never destroyed, like the
-/// devices of the catalog.
+/// The fake driver, for `cuda:0?driver=sim`. Immortal, like the devices of the catalog.
 const Driver& simulated_driver() {
-  static const Driver& driver = *[] {
-    static sim::FakeDriver& fake = *new sim::FakeDriver({.device_count = simulated_devices});
-    static_cast<void>(fake);
-    return new Driver(load_driver({[](void*, const char* name) -> void* {
-                                     if (std::string_view(name) != "cuGetProcAddress_v2") {
-                                       return nullptr;
-                                     }
-                                     return reinterpret_cast<void*>(
-                                         sim::FakeDriver::get_proc_address());
-                                   },
-                                   nullptr}));
-  }();
+  static const Driver& driver =
+      *new Driver(load_fake_driver(linked_fake_cuda(), simulated_devices));
   return driver;
 }
 

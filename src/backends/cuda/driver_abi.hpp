@@ -92,13 +92,7 @@ using CUfunction = struct CUfunc_st*;
 using CUoccupancyB2DSize = std::size_t (*)(int block_threads);
 using CUmemoryPool = struct CUmemPoolHandle_st*;
 using CUarray = struct CUarray_st*;
-using CUgraph = struct CUgraph_st*;
-using CUgraphNode = struct CUgraphNode_st*;
 using CUhostFn = void (*)(void* context);
-
-struct CUuuid {
-  char bytes[16] = {};
-};
 
 /// In place of a device where the host is meant, in the shapes that have no CUmemLocation, and
 /// where none is, in answers.
@@ -161,12 +155,6 @@ enum CUdevice_attribute : int {
 #define TERN_CUDA_ATTRIBUTE(name, number) CU_DEVICE_ATTRIBUTE_##name = number,
   TERN_FOR_EACH_CUDA_ATTRIBUTE(TERN_CUDA_ATTRIBUTE)
 #undef TERN_CUDA_ATTRIBUTE
-};
-
-enum CUdevice_P2PAttribute : int {
-  CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK = 1,
-  CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED = 2,
-  CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED = 3,
 };
 
 // --- Streams and events
@@ -295,17 +283,11 @@ enum CUmemPool_attribute : int {
 };
 
 enum CUpointer_attribute : int {
-  CU_POINTER_ATTRIBUTE_CONTEXT = 1,
   CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
-  CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
-  CU_POINTER_ATTRIBUTE_HOST_POINTER = 4,
-  CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,
   CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,
   CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
-  CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
   CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
   CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
-  CU_POINTER_ATTRIBUTE_MAPPED = 13,
   CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
 };
 
@@ -377,25 +359,6 @@ struct CUmemcpyAttributes {
 enum CUjit_option : int {
   CU_JIT_ERROR_LOG_BUFFER = 5,
   CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6,
-};
-
-/// Tern sets none of them, so what is inside stays closed; the size is what an array needs.
-struct CUlaunchAttribute {
-  alignas(8) int id = 0;
-  alignas(8) unsigned char value[64] = {};
-};
-
-struct CUlaunchConfig {
-  unsigned gridDimX = 0;
-  unsigned gridDimY = 0;
-  unsigned gridDimZ = 0;
-  unsigned blockDimX = 0;
-  unsigned blockDimY = 0;
-  unsigned blockDimZ = 0;
-  unsigned sharedMemBytes = 0;
-  CUstream hStream = nullptr;
-  CUlaunchAttribute* attrs = nullptr;
-  unsigned numAttrs = 0;
 };
 
 }  // namespace tern::cuda

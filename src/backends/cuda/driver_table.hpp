@@ -27,8 +27,6 @@ namespace tern::cuda {
   TERN_DRIVER_ENTRY(cuDriverGetVersion, cuDriverGetVersion, 2020, required, (int* version))        \
   TERN_DRIVER_ENTRY(cuGetErrorName, cuGetErrorName, 6000, required,                                \
                     (CUresult result, const char** text))                                          \
-  TERN_DRIVER_ENTRY(cuGetErrorString, cuGetErrorString, 6000, required,                            \
-                    (CUresult result, const char** text))                                          \
   /* devices */                                                                                    \
   TERN_DRIVER_ENTRY(cuDeviceGet, cuDeviceGet, 2000, required, (CUdevice * device, int ordinal))    \
   TERN_DRIVER_ENTRY(cuDeviceGetCount, cuDeviceGetCount, 2000, required, (int* count))              \
@@ -38,35 +36,21 @@ namespace tern::cuda {
                     (int* value, CUdevice_attribute attribute, CUdevice device))                   \
   TERN_DRIVER_ENTRY(cuDeviceTotalMem, cuDeviceTotalMem, 3020, required,                            \
                     (std::size_t * bytes, CUdevice device))                                        \
-  TERN_DRIVER_ENTRY(cuDeviceGetUuid, cuDeviceGetUuid, 11040, required,                             \
-                    (CUuuid * uuid, CUdevice device))                                              \
-  TERN_DRIVER_ENTRY(cuDeviceGetPCIBusId, cuDeviceGetPCIBusId, 4010, required,                      \
-                    (char* text, int text_bytes, CUdevice device))                                 \
   TERN_DRIVER_ENTRY(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, 4000, required,                  \
                     (int* can_access, CUdevice device, CUdevice peer))                             \
-  TERN_DRIVER_ENTRY(cuDeviceGetP2PAttribute, cuDeviceGetP2PAttribute, 8000, required,              \
-                    (int* value, CUdevice_P2PAttribute attribute, CUdevice from, CUdevice to))     \
   /* contexts */                                                                                   \
   TERN_DRIVER_ENTRY(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000, required,            \
                     (CUcontext * context, CUdevice device))                                        \
-  TERN_DRIVER_ENTRY(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease, 11000, required,         \
-                    (CUdevice device))                                                             \
-  TERN_DRIVER_ENTRY(cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, 7000, required,        \
-                    (CUdevice device, unsigned* flags, int* is_active))                            \
   TERN_DRIVER_ENTRY(cuCtxGetCurrent, cuCtxGetCurrent, 4000, required, (CUcontext * context))       \
   TERN_DRIVER_ENTRY(cuCtxSetCurrent, cuCtxSetCurrent, 4000, required, (CUcontext context))         \
   TERN_DRIVER_ENTRY(cuCtxPushCurrent, cuCtxPushCurrent, 4000, required, (CUcontext context))       \
   TERN_DRIVER_ENTRY(cuCtxPopCurrent, cuCtxPopCurrent, 4000, required, (CUcontext * context))       \
-  TERN_DRIVER_ENTRY(cuCtxGetDevice, cuCtxGetDevice, 2000, required, (CUdevice * device))           \
-  TERN_DRIVER_ENTRY(cuCtxSynchronize, cuCtxSynchronize, 2000, required, ())                        \
   TERN_DRIVER_ENTRY(cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, 5050, required,      \
                     (int* least, int* greatest))                                                   \
   TERN_DRIVER_ENTRY(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, 4000, required,                  \
                     (CUcontext peer, unsigned flags))                                              \
   TERN_DRIVER_ENTRY(cuCtxDisablePeerAccess, cuCtxDisablePeerAccess, 4000, required,                \
                     (CUcontext peer))                                                              \
-  TERN_DRIVER_ENTRY(cuCtxGetId, cuCtxGetId, 12000, optional,                                       \
-                    (CUcontext context, unsigned long long* id))                                   \
   /* streams */                                                                                    \
   TERN_DRIVER_ENTRY(cuStreamCreateWithPriority, cuStreamCreateWithPriority, 5050, required,        \
                     (CUstream * stream, unsigned flags, int priority))                             \
@@ -77,19 +61,12 @@ namespace tern::cuda {
                     (CUstream stream, CUevent event, unsigned flags))                              \
   TERN_DRIVER_ENTRY(cuStreamGetFlags, cuStreamGetFlags, 5050, required,                            \
                     (CUstream stream, unsigned* flags))                                            \
-  TERN_DRIVER_ENTRY(cuStreamGetPriority, cuStreamGetPriority, 5050, required,                      \
-                    (CUstream stream, int* priority))                                              \
   TERN_DRIVER_ENTRY(cuStreamGetCtx, cuStreamGetCtx, 9020, required,                                \
                     (CUstream stream, CUcontext * context))                                        \
   TERN_DRIVER_ENTRY(cuStreamGetId, cuStreamGetId, 12000, optional,                                 \
                     (CUstream stream, unsigned long long* id))                                     \
-  TERN_DRIVER_ENTRY(cuStreamGetDevice, cuStreamGetDevice, 12080, optional,                         \
-                    (CUstream stream, CUdevice * device))                                          \
   TERN_DRIVER_ENTRY(cuStreamIsCapturing, cuStreamIsCapturing, 10000, required,                     \
                     (CUstream stream, CUstreamCaptureStatus * status))                             \
-  TERN_DRIVER_ENTRY(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo, 11030, required,               \
-                    (CUstream stream, CUstreamCaptureStatus * status, std::uint64_t * id,          \
-                     CUgraph * graph, const CUgraphNode** nodes, std::size_t* node_count))         \
   TERN_DRIVER_ENTRY(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010,   \
                     required, (CUstreamCaptureMode * mode))                                        \
   TERN_DRIVER_ENTRY(cuLaunchHostFunc, cuLaunchHostFunc, 10000, required,                           \
@@ -110,8 +87,6 @@ namespace tern::cuda {
   TERN_DRIVER_ENTRY(cuMemAlloc, cuMemAlloc, 3020, required,                                        \
                     (CUdeviceptr * address, std::size_t bytes))                                    \
   TERN_DRIVER_ENTRY(cuMemFree, cuMemFree, 3020, required, (CUdeviceptr address))                   \
-  TERN_DRIVER_ENTRY(cuMemGetAddressRange, cuMemGetAddressRange, 3020, required,                    \
-                    (CUdeviceptr * base, std::size_t * bytes, CUdeviceptr address))                \
   TERN_DRIVER_ENTRY(cuMemHostAlloc, cuMemHostAlloc, 2020, required,                                \
                     (void** address, std::size_t bytes, unsigned flags))                           \
   TERN_DRIVER_ENTRY(cuMemFreeHost, cuMemFreeHost, 2000, required, (void* address))                 \
@@ -120,10 +95,6 @@ namespace tern::cuda {
   TERN_DRIVER_ENTRY(cuMemHostUnregister, cuMemHostUnregister, 4000, required, (void* address))     \
   TERN_DRIVER_ENTRY(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer, 3020, required,          \
                     (CUdeviceptr * device_address, void* address, unsigned flags))                 \
-  TERN_DRIVER_ENTRY(cuMemHostGetFlags, cuMemHostGetFlags, 2030, required,                          \
-                    (unsigned* flags, void* address))                                              \
-  TERN_DRIVER_ENTRY(cuPointerGetAttribute, cuPointerGetAttribute, 4000, required,                  \
-                    (void* data, CUpointer_attribute attribute, CUdeviceptr address))              \
   TERN_DRIVER_ENTRY(                                                                               \
       cuPointerGetAttributes, cuPointerGetAttributes, 7000, required,                              \
       (unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr address))         \
@@ -152,15 +123,7 @@ namespace tern::cuda {
   TERN_DRIVER_ENTRY(cuMemsetD2D8Async, cuMemsetD2D8Async, 3020, required,                          \
                     (CUdeviceptr to, std::size_t pitch_bytes, unsigned char value,                 \
                      std::size_t width, std::size_t height, CUstream stream))                      \
-  TERN_DRIVER_ENTRY(cuMemsetD2D16Async, cuMemsetD2D16Async, 3020, required,                        \
-                    (CUdeviceptr to, std::size_t pitch_bytes, unsigned short value,                \
-                     std::size_t width, std::size_t height, CUstream stream))                      \
-  TERN_DRIVER_ENTRY(cuMemsetD2D32Async, cuMemsetD2D32Async, 3020, required,                        \
-                    (CUdeviceptr to, std::size_t pitch_bytes, unsigned value, std::size_t width,   \
-                     std::size_t height, CUstream stream))                                         \
   /* the driver's pools */                                                                         \
-  TERN_DRIVER_ENTRY(cuMemAllocAsync, cuMemAllocAsync, 11020, required,                             \
-                    (CUdeviceptr * address, std::size_t bytes, CUstream stream))                   \
   TERN_DRIVER_ENTRY(cuMemFreeAsync, cuMemFreeAsync, 11020, required,                               \
                     (CUdeviceptr address, CUstream stream))                                        \
   TERN_DRIVER_ENTRY(                                                                               \
@@ -169,10 +132,6 @@ namespace tern::cuda {
   TERN_DRIVER_ENTRY(cuMemPoolCreate, cuMemPoolCreate, 11020, required,                             \
                     (CUmemoryPool * pool, const CUmemPoolProps* properties))                       \
   TERN_DRIVER_ENTRY(cuMemPoolDestroy, cuMemPoolDestroy, 11020, required, (CUmemoryPool pool))      \
-  TERN_DRIVER_ENTRY(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, 11020, required,         \
-                    (CUmemoryPool * pool, CUdevice device))                                        \
-  TERN_DRIVER_ENTRY(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, required,                             \
-                    (CUmemoryPool pool, std::size_t bytes_to_keep))                                \
   TERN_DRIVER_ENTRY(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020, required,                 \
                     (CUmemoryPool pool, CUmemPool_attribute attribute, void* value))               \
   TERN_DRIVER_ENTRY(cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020, required,                 \
@@ -198,9 +157,6 @@ namespace tern::cuda {
   TERN_DRIVER_ENTRY(cuMemSetAccess, cuMemSetAccess, 10020, required,                               \
                     (CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* accesses,      \
                      std::size_t count))                                                           \
-  TERN_DRIVER_ENTRY(                                                                               \
-      cuMemGetAccess, cuMemGetAccess, 10020, required,                                             \
-      (unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address))             \
   TERN_DRIVER_ENTRY(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020, required, \
                     (std::size_t * bytes, const CUmemAllocationProp* properties,                   \
                      CUmemAllocationGranularity_flags option))                                     \
@@ -230,14 +186,9 @@ namespace tern::cuda {
                     (CUdeviceptr * addresses, std::size_t * bytes, std::size_t count,              \
                      CUmemLocation * locations, std::size_t * location_starts,                     \
                      std::size_t location_count, unsigned long long flags, CUstream stream))       \
-  TERN_DRIVER_ENTRY(cuMemRangeGetAttribute, cuMemRangeGetAttribute, 8000, required,                \
-                    (void* data, std::size_t data_bytes, CUmem_range_attribute attribute,          \
-                     CUdeviceptr address, std::size_t bytes))                                      \
   TERN_DRIVER_ENTRY(cuMemRangeGetAttributes, cuMemRangeGetAttributes, 8000, required,              \
                     (void** data, std::size_t* data_bytes, CUmem_range_attribute* attributes,      \
                      std::size_t count, CUdeviceptr address, std::size_t bytes))                   \
-  TERN_DRIVER_ENTRY(cuStreamAttachMemAsync, cuStreamAttachMemAsync, 6000, required,                \
-                    (CUstream stream, CUdeviceptr address, std::size_t bytes, unsigned flags))     \
   /* kernels */                                                                                    \
   TERN_DRIVER_ENTRY(cuModuleLoadDataEx, cuModuleLoadDataEx, 2010, required,                        \
                     (CUmodule * module, const void* image, unsigned option_count,                  \
@@ -261,10 +212,7 @@ namespace tern::cuda {
   TERN_DRIVER_ENTRY(cuLaunchKernel, cuLaunchKernel, 4000, required,                                \
                     (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,       \
                      unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,  \
-                     CUstream stream, void** arguments, void** extra))                             \
-  TERN_DRIVER_ENTRY(                                                                               \
-      cuLaunchKernelEx, cuLaunchKernelEx, 11060, optional,                                         \
-      (const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra))
+                     CUstream stream, void** arguments, void** extra))
 
 /// The function type of each slot: cuMemAlloc_type.
 #define TERN_DRIVER_ENTRY(slot, name, version, need, parameters) \

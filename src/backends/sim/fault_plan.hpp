@@ -21,6 +21,7 @@
 
 #include "backends/sim/random.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern::sim {
 
@@ -78,7 +79,8 @@ class FaultPlan {
 
   /// Fails with invalid_argument, which names the rule and, if the kind is wrong, the accepted
   /// kinds.
-  [[nodiscard]] static Result<FaultPlan> try_parse(std::string_view text, std::uint64_t seed);
+  [[nodiscard]] TERN_EXPORT static Result<FaultPlan> try_parse(std::string_view text,
+                                                               std::uint64_t seed);
 
   /// Counts a call. Returns how it must fail, if it must.
   [[nodiscard]] std::optional<FaultKind> next(FaultClass fault_class) noexcept;

@@ -17,6 +17,7 @@
 #include "backends/sim/range_allocator.hpp"
 #include "core/interval_map.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/memory_kind.hpp"
 #include "tern/trace/record.hpp"
 
@@ -37,7 +38,7 @@ class HostSpace {
 
   [[nodiscard]] Result<void*> allocate(std::size_t bytes, std::size_t alignment, MemoryKind kind,
                                        std::uint64_t generation);
-  [[nodiscard]] const Block* find(const void* address, void** base) const noexcept;
+  [[nodiscard]] TERN_EXPORT const Block* find(const void* address, void** base) const noexcept;
   void release(void* address);
   /// Returns the arena offset of a byte of managed memory, or nothing for other memory.
   [[nodiscard]] std::optional<std::uint64_t> managed_offset(const void* address) const noexcept;

@@ -16,6 +16,7 @@
 #include "backends/sim/host_space.hpp"
 #include "backends/sim/managed_pages.hpp"
 #include "backends/sim/sim_device.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern::sim {
 
@@ -27,7 +28,7 @@ class Memories {
       : devices_(devices), host_(host), managed_(managed) {}
 
   /// Returns the device and offset of an address, or nothing for host memory.
-  [[nodiscard]] std::optional<std::pair<std::uint32_t, std::uint64_t>> locate(
+  [[nodiscard]] TERN_EXPORT std::optional<std::pair<std::uint32_t, std::uint64_t>> locate(
       const void* address) const noexcept;
   [[nodiscard]] AliasMemory& of_device(std::uint32_t index) const {
     return *devices_[index]->memory;

@@ -15,6 +15,7 @@
 #include "backends/sim/alias_memory.hpp"
 #include "backends/sim/range_allocator.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/backend.hpp"
 
 namespace tern::sim {
@@ -53,7 +54,7 @@ class PageTable {
     std::uint64_t handle = 0;
   };
   /// Returns the mapping that contains the byte.
-  [[nodiscard]] std::optional<MappedRange> mapping_at(std::uint64_t offset) const;
+  [[nodiscard]] TERN_EXPORT std::optional<MappedRange> mapping_at(std::uint64_t offset) const;
   /// Calls visit(handle, bytes) for every handle that was not released.
   template <class Visit>
   void for_each_handle(Visit visit) const {

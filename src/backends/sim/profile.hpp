@@ -20,6 +20,7 @@
 #include <string_view>
 
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 
 namespace tern::sim {
 
@@ -55,6 +56,6 @@ inline constexpr std::size_t max_memory_bytes = std::size_t{1} << 44;
 
 /// Loads a built-in profile (h200, small), or a file of at most 64 KiB. An empty name means the
 /// default. Fails with invalid_argument, or with file if the file cannot be read.
-[[nodiscard]] Result<Profile> try_load_profile(std::string_view name_or_path);
+[[nodiscard]] TERN_EXPORT Result<Profile> try_load_profile(std::string_view name_or_path);
 
 }  // namespace tern::sim

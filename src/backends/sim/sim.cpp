@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <fstream>
 
-#include "backends/sim/fake_driver_state.hpp"
+#include "backends/cuda/fake_cuda.hpp"
 #include "backends/sim/sim_backend.hpp"
 #include "backends/sim/sim_options.hpp"
 #include "core/file_limit_signal.hpp"
@@ -15,18 +15,18 @@
 namespace tern::sim {
 namespace {
 
-/// Returns the simulated devices behind a CUDA device with the fake driver.
-std::shared_ptr<FakeDriverState> driver_behind(const Device& device) {
+/// The fake driver behind a CUDA device, if that is what it was opened with.
+const cuda::FakeCuda* driver_behind(const Device& device) {
   if (device.info().backend != "cuda") return nullptr;
   const Result<DeviceSpec> spec = try_parse_device_spec(device.spec());
   if (!spec || spec->option("driver") != "sim") return nullptr;
-  return FakeDriverState::installed();
+  return cuda::linked_fake_cuda();
 }
 
 World& require_world(const Device& device) {
   World* world = device.is_open() ? world_of(DeviceState::of(device)->backend()) : nullptr;
   if (world == nullptr && device.is_open()) {
-    if (const auto driver = driver_behind(device)) world = driver->world.get();
+    if (const cuda::FakeCuda* driver = driver_behind(device)) world = driver->world();
   }
   if (world == nullptr) {
     raise(Failure(ErrorCode::invalid_device,
@@ -140,9 +140,9 @@ std::uint64_t hold(StreamRef stream) {
   const Device device = stream.device();
   World& world = require_world(device);
   NativeStream native = stream.try_native().value();
-  if (const auto driver = driver_behind(device)) {
+  if (const cuda::FakeCuda* driver = driver_behind(device)) {
     const std::uint32_t ordinal = parse_device_spec(device.spec()).index;
-    native = driver->find_stream(as_handle<cuda::CUstream>(native.value), ordinal)->native;
+    native = driver->native_stream(reinterpret_cast<cuda::CUstream>(native.value), ordinal);
   }
   const Entry entry = world.enter("a knob").value();
   return world.hold(native.value - 1);

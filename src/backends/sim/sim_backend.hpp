@@ -7,13 +7,14 @@
 
 #include "backends/sim/world.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/backend.hpp"
 
 namespace tern::sim {
 
 /// Adds a device to the simulation.
-[[nodiscard]] Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<World> world,
-                                                            std::string spec) noexcept;
+[[nodiscard]] TERN_EXPORT Result<std::unique_ptr<Backend>> open_backend(
+    std::shared_ptr<World> world, std::string spec) noexcept;
 
 /// Returns the simulation of a simulated backend, or null for any other.
 [[nodiscard]] World* world_of(Backend& backend) noexcept;

@@ -5,6 +5,9 @@
 // streams until it is the host's turn. A host wait runs streams until the awaited work is done; if
 // nothing can run, that is a deadlock and is reported. One lock guards everything, which also makes
 // runs repeatable.
+//
+// TERN_EXPORT marks what the fake CUDA driver calls: it is a library of its own (tern::fake_cuda),
+// and this one may be shared.
 
 #pragma once
 
@@ -38,6 +41,7 @@
 #include "backends/sim/scheduler.hpp"
 #include "backends/sim/sim_device.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/core/visibility.hpp"
 #include "tern/device/backend.hpp"
 #include "trace/order_checker.hpp"
 #include "trace/trace_writer.hpp"
@@ -84,13 +88,13 @@ class World {
  public:
   /// With a decision log, the log replaces the policy of the options. `name` is the name in
   /// reports.
-  World(const Options& options, const Profile& profile, std::string name = "sim:0",
-        DecisionLog* decisions = nullptr);
-  ~World();
+  TERN_EXPORT World(const Options& options, const Profile& profile, std::string name = "sim:0",
+                    DecisionLog* decisions = nullptr);
+  TERN_EXPORT ~World();
 
   /// Opens the trace of the options. Call it before the first device is added. Fails if the file
   /// cannot be written, and without the checker, which numbers the marks in a trace.
-  [[nodiscard]] Result<void> open_trace();
+  [[nodiscard]] TERN_EXPORT Result<void> open_trace();
   [[nodiscard]] Result<std::uint32_t> add_device(std::string name) noexcept;
   [[nodiscard]] const Options& options() const noexcept { return options_; }
   [[nodiscard]] const Profile& profile() const noexcept { return profile_; }
@@ -101,7 +105,7 @@ class World {
   [[nodiscard]] SimDevice& device(std::uint32_t index) { return *devices_[index]; }
   /// Locks the simulation for one call. Fails with violation inside a host function or a kernel,
   /// which must not call a device.
-  [[nodiscard]] Result<Entry> enter(const char* call, CallSite site = {});
+  [[nodiscard]] TERN_EXPORT Result<Entry> enter(const char* call, CallSite site = {});
   /// Returns whether the call is made by a host function or a kernel that the simulation runs.
   [[nodiscard]] bool runs_in_this_thread() const noexcept {
     return runner_.load(std::memory_order_relaxed) == std::this_thread::get_id();
@@ -117,7 +121,8 @@ class World {
                                                        std::optional<std::size_t> stream = {});
 
   /// Checks a record. A failure means that the operation must not be queued.
-  [[nodiscard]] Result<void> judge(const TraceRecord& record, Crossing crossing = Crossing::none);
+  [[nodiscard]] TERN_EXPORT Result<void> judge(const TraceRecord& record,
+                                               Crossing crossing = Crossing::none);
   /// The same for calls that cannot fail: the next call that can fail returns the finding.
   void judge_later(const TraceRecord& record);
   /// Records a finding. Fails if the finding must stop the call. The trace already has the record
@@ -141,8 +146,9 @@ class World {
   /// Returns the actor of the calling host thread.
   [[nodiscard]] ActorId host_actor();
   /// Returns the ranges for the checker; host memory may give several.
-  void add_touch(std::vector<Touch>& touches, TouchKind kind, const void* address,
-                 std::size_t bytes, bool is_assumed = false, std::uint64_t generation = 0);
+  TERN_EXPORT void add_touch(std::vector<Touch>& touches, TouchKind kind, const void* address,
+                             std::size_t bytes, bool is_assumed = false,
+                             std::uint64_t generation = 0);
   [[nodiscard]] std::vector<Touch>& scratch() {
     scratch_.clear();
     return scratch_;
@@ -173,9 +179,9 @@ class World {
   /// that later work is done, and not for ever.
   [[nodiscard]] bool may_deny(std::size_t stream, std::uint64_t step) noexcept;
   void host_knows(std::uint64_t step) noexcept { known_steps_ = std::max(known_steps_, step); }
-  [[nodiscard]] Result<void> wait_for_all(std::uint32_t device);
-  [[nodiscard]] std::uint64_t hold(std::size_t stream);
-  void let_go(std::uint64_t hold);
+  [[nodiscard]] TERN_EXPORT Result<void> wait_for_all(std::uint32_t device);
+  [[nodiscard]] TERN_EXPORT std::uint64_t hold(std::size_t stream);
+  TERN_EXPORT void let_go(std::uint64_t hold);
   void run_to_hold(std::uint64_t hold);
   /// Runs streams until the stream has passed the position. The executor may do this wherever a
   /// driver may wait; the checker never counts it.
@@ -213,7 +219,7 @@ class World {
       const void* address) const noexcept {
     return memories_.locate(address);
   }
-  void lose(std::uint32_t device, const Failure& cause) noexcept;
+  TERN_EXPORT void lose(std::uint32_t device, const Failure& cause) noexcept;
   /// Tells the checker that the calling thread knows that the work of a lost device is over, so its
   /// frees need no wait.
   void learn_of_loss(std::uint32_t device) noexcept;

@@ -149,12 +149,8 @@ TEST(CudaPages, CallMoreThanThereIsOutOfMemory) {
   EXPECT_EQ(pages.failure().number("requested"), 66 * mib);
 }
 
-unsigned long long granted(const CudaBench& bench, void* address, int device) {
-  unsigned long long flags = 7;
-  const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, device};
-  EXPECT_EQ(bench.cu.cuMemGetAccess(&flags, &location, reinterpret_cast<CUdeviceptr>(address)),
-            CUDA_SUCCESS);
-  return flags;
+CUmemAccess_flags granted(const CudaBench& bench, const void* address, int device) {
+  return bench.fake.access(address, static_cast<std::size_t>(device));
 }
 
 TEST(CudaPages, LetAPeerInNowAndLater) {

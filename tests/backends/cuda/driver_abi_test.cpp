@@ -88,9 +88,6 @@ TERN_FOR_EACH_CUDA_ATTRIBUTE(TERN_CUDA_ATTRIBUTE)
 TERN_SAME(CU_GET_PROC_ADDRESS_SUCCESS);
 TERN_SAME(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
 TERN_SAME(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
-TERN_SAME(CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK);
-TERN_SAME(CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED);
-TERN_SAME(CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED);
 TERN_SAME(CU_STREAM_DEFAULT);
 TERN_SAME(CU_STREAM_NON_BLOCKING);
 TERN_SAME(CU_EVENT_DEFAULT);
@@ -133,17 +130,11 @@ TERN_SAME(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
 TERN_SAME(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH);
 TERN_SAME(CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
 TERN_SAME(CU_MEMPOOL_ATTR_USED_MEM_HIGH);
-TERN_SAME(CU_POINTER_ATTRIBUTE_CONTEXT);
 TERN_SAME(CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
-TERN_SAME(CU_POINTER_ATTRIBUTE_DEVICE_POINTER);
-TERN_SAME(CU_POINTER_ATTRIBUTE_HOST_POINTER);
-TERN_SAME(CU_POINTER_ATTRIBUTE_BUFFER_ID);
 TERN_SAME(CU_POINTER_ATTRIBUTE_IS_MANAGED);
 TERN_SAME(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
-TERN_SAME(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);
 TERN_SAME(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR);
 TERN_SAME(CU_POINTER_ATTRIBUTE_RANGE_SIZE);
-TERN_SAME(CU_POINTER_ATTRIBUTE_MAPPED);
 TERN_SAME(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE);
 TERN_SAME(CU_MEM_ADVISE_SET_READ_MOSTLY);
 TERN_SAME(CU_MEM_ADVISE_UNSET_READ_MOSTLY);
@@ -189,7 +180,6 @@ static_assert(get_proc_address_per_thread_stream ==
 TERN_SAME_SIZE(CUdevice);
 TERN_SAME_SIZE(CUdeviceptr);
 TERN_SAME_SIZE(CUmemGenericAllocationHandle);
-static_assert(sizeof(::CUuuid) == sizeof(tern::cuda::CUuuid));
 TERN_SAME_SIZE(CUmemLocation);
 TERN_SAME_FIELD(CUmemLocation, type);
 TERN_SAME_FIELD(CUmemLocation, id);
@@ -237,20 +227,6 @@ TERN_SAME_FIELD(CUmemcpyAttributes, srcAccessOrder);
 TERN_SAME_FIELD(CUmemcpyAttributes, srcLocHint);
 TERN_SAME_FIELD(CUmemcpyAttributes, dstLocHint);
 TERN_SAME_FIELD(CUmemcpyAttributes, flags);
-TERN_SAME_SIZE(CUlaunchConfig);
-TERN_SAME_FIELD(CUlaunchConfig, gridDimX);
-TERN_SAME_FIELD(CUlaunchConfig, gridDimY);
-TERN_SAME_FIELD(CUlaunchConfig, gridDimZ);
-TERN_SAME_FIELD(CUlaunchConfig, blockDimX);
-TERN_SAME_FIELD(CUlaunchConfig, blockDimY);
-TERN_SAME_FIELD(CUlaunchConfig, blockDimZ);
-TERN_SAME_FIELD(CUlaunchConfig, sharedMemBytes);
-TERN_SAME_FIELD(CUlaunchConfig, hStream);
-TERN_SAME_FIELD(CUlaunchConfig, attrs);
-TERN_SAME_FIELD(CUlaunchConfig, numAttrs);
-TERN_SAME_SIZE(CUlaunchAttribute);
-TERN_SAME_FIELD(CUlaunchAttribute, id);
-static_assert(offsetof(::CUlaunchAttribute, value) == offsetof(CUlaunchAttribute, value));
 
 TEST(DriverAbi, AgreesWithTheOfficialHeaderInValuesThatAreCasts) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(CU_STREAM_LEGACY), stream_legacy);
@@ -275,9 +251,6 @@ static_assert(sizeof(CUmemAllocationProp) == 32);
 static_assert(sizeof(CUmemPoolProps) == 88);
 static_assert(sizeof(tern::cuda::CUDA_MEMCPY2D) == 128);
 static_assert(sizeof(CUmemcpyAttributes) == 24);
-static_assert(sizeof(CUlaunchConfig) == 56);
-static_assert(sizeof(CUlaunchAttribute) == 72);
-static_assert(sizeof(CUuuid) == 16);
 
 TEST(DriverAbi, IsZeroUnlessSaidOtherwise) {
   const CUmemAllocationProp properties;
@@ -285,9 +258,6 @@ TEST(DriverAbi, IsZeroUnlessSaidOtherwise) {
   EXPECT_EQ(properties.location.type, 0);
   EXPECT_EQ(properties.win32HandleMetaData, nullptr);
   EXPECT_EQ(properties.allocFlags.gpuDirectRDMACapable, 0);
-  const CUlaunchConfig config;
-  EXPECT_EQ(config.gridDimX, 0u);
-  EXPECT_EQ(config.numAttrs, 0u);
 }
 
 }  // namespace

@@ -73,10 +73,10 @@ TEST(CudaDriver, NamesTheEntryThatIsMissingAndTheVersionItCameWith) {
     EXPECT_TRUE(says(driver, std::string("lacks ") + entry.name + ", which came with version"))
         << driver.absence;
   }
-  sim::FakeDriver fake({.hidden = {"cuMemAllocAsync"}});
+  sim::FakeDriver fake({.hidden = {"cuMemAllocFromPoolAsync"}});
   EXPECT_EQ(load_driver(fake_library()).absence,
-            "backend 'cuda' is not available: the driver (13.0) lacks cuMemAllocAsync, which came "
-            "with version 11.2. Update it. Open 'sim' or 'host' instead.");
+            "backend 'cuda' is not available: the driver (13.0) lacks cuMemAllocFromPoolAsync, "
+            "which came with version 11.2. Update it. Open 'sim' or 'host' instead.");
 }
 
 TEST(CudaDriver, SaysThatADriverIsTooOldEvenIfItsVersionIsUnknown) {
@@ -106,10 +106,10 @@ TEST(CudaDriver, TakesTheFourArgumentsOfOlderDrivers) {
     EXPECT_EQ(flags, get_proc_address_legacy_stream);
     return sim::FakeDriver::get_proc_address()(name, function, version, flags, nullptr);
   };
-  sim::FakeDriver fake({.driver_version = 11040});
+  sim::FakeDriver fake({.driver_version = 11030});
   const Driver driver = load_from({{"cuGetProcAddress", reinterpret_cast<void*>(older)}});
   EXPECT_TRUE(driver.is_present()) << driver.absence;
-  EXPECT_EQ(driver.version_text(), "11.4");
+  EXPECT_EQ(driver.version_text(), "11.3");
   EXPECT_EQ(driver.table.cuStreamGetId, nullptr);
   EXPECT_NE(driver.table.cuMemAdvise_8000, nullptr);
 }

@@ -621,7 +621,7 @@ TEST(CudaStaging, RecoversItselfWhenTidyingUpFailsToo) {
         const StagingResult result = bench.in(way, source, bench.user);
         EXPECT_EQ(result.kind, Kind::failed);
         bench.driver.clear_failures();
-        EXPECT_EQ(bench.cu.cuCtxSynchronize(), CUDA_SUCCESS);
+        bench.driver.device(0).synchronize();
         const std::vector<std::byte> after = numbered(bytes_after, 2);
         ASSERT_TRUE(bench.in(way, after, bench.user).is_staged());
         EXPECT_EQ(bench.contents(bench.device, bytes_after, bench.user), after);

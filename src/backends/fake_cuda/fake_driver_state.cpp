@@ -1,14 +1,10 @@
-#include "backends/sim/fake_driver.hpp"
-
-#include <fmt/format.h>
+#include "backends/fake_cuda/fake_driver_state.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
+#include <string>
 #include <type_traits>
 
-#include "backends/sim/driver_table.hpp"
-#include "backends/sim/fake_driver_state.hpp"
 #include "backends/sim/sim_backend.hpp"
 #include "device/device_state.hpp"
 
@@ -45,85 +41,6 @@ std::shared_ptr<World> make_world(const FakeDriverOptions& options) {
   return world;
 }
 
-[[noreturn]] void refuse(const char* name, std::string_view value, const char* accepts) {
-  raise(Failure(ErrorCode::invalid_argument,
-                "the fake driver does not know the {name} '{value}'. Give {accepts}.")
-            .with("name", name)
-            .with("value", value)
-            .with("accepts", accepts));
-}
-
-DriverEntry entry_of(std::string_view slot) {
-  const auto found = std::ranges::find(cuda::driver_entries, slot, &cuda::DriverEntryInfo::slot);
-  if (found == cuda::driver_entries.end()) {
-    refuse("slot", slot, "one of the table, such as cuMemAlloc or cuMemAdvise_8000");
-  }
-  return static_cast<DriverEntry>(found - cuda::driver_entries.begin());
-}
-
-/// Names that change their shape at a version which Tern does not declare.
-struct LaterShape {
-  std::string_view name;
-  int version;
-};
-constexpr LaterShape later_shapes[] = {
-    {"cuStreamGetCtx", 12050},
-    {"cuCtxGetDevice", 13000},
-    {"cuCtxSynchronize", 13000},
-    {"cuStreamGetCaptureInfo", 12030},
-};
-
-bool is_hidden(const FakeDriverOptions& options, std::string_view slot) {
-  return std::ranges::find(options.hidden, slot) != options.hidden.end();
-}
-
-template <class Function>
-void* as_pointer(Function* function) noexcept {
-  return reinterpret_cast<void*>(function);
-}
-
-/// What the slot holds in the table that has everything.
-void* function_of(std::size_t slot) noexcept {
-  const cuda::DriverTable& table = fake_driver_table();
-  void* const functions[] = {
-#define TERN_DRIVER_ENTRY(slot, name, version, need, parameters) as_pointer(table.slot),
-      TERN_FOR_EACH_DRIVER_ENTRY(TERN_DRIVER_ENTRY)
-#undef TERN_DRIVER_ENTRY
-  };
-  return functions[slot];
-}
-
-CUresult get_proc_address_of_installed(const char* name, void** function, int version,
-                                       std::uint64_t flags,
-                                       cuda::CUdriverProcAddressQueryResult* status) {
-  const std::shared_ptr<FakeDriverState> state = FakeDriverState::installed();
-  if (!state) return cuda::CUDA_ERROR_DEINITIALIZED;
-  if (name == nullptr || function == nullptr || flags > 2) return cuda::CUDA_ERROR_INVALID_VALUE;
-  *function = nullptr;
-  if (version > state->options.driver_version) return cuda::CUDA_ERROR_INVALID_VALUE;
-  cuda::CUdriverProcAddressQueryResult answer = cuda::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-  int newest = 0;
-  for (std::size_t slot = 0; slot < cuda::driver_entries.size(); ++slot) {
-    const cuda::DriverEntryInfo& entry = cuda::driver_entries[slot];
-    if (std::strcmp(entry.name, name) != 0) continue;
-    if (answer == cuda::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND) {
-      answer = cuda::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
-    }
-    if (entry.version > version || entry.version <= newest) continue;
-    newest = entry.version;
-    answer = cuda::CU_GET_PROC_ADDRESS_SUCCESS;
-    // A slot that is hidden is found, and null: a driver may say that, too.
-    *function = is_hidden(state->options, entry.slot) ? nullptr : function_of(slot);
-  }
-  for (const LaterShape& shape : later_shapes) {
-    if (shape.name != name || version < shape.version) continue;
-    *function = nullptr;
-    answer = cuda::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
-  }
-  if (status != nullptr) *status = answer;
-  return cuda::CUDA_SUCCESS;
-}
-
 }  // namespace
 
 CUresult result_of(const Failure& failure) noexcept {
@@ -154,18 +71,28 @@ CUresult result_of(const Failure& failure) noexcept {
   }
 }
 
-// --- What the driver knows
-// ------------------------------------------------------------------------
-
 FakeDriverState::FakeDriverState(const FakeDriverOptions& given)
     : options(given), number(next_number()), world(make_world(given)) {
-  for (const std::string& slot : options.hidden) static_cast<void>(entry_of(slot));
   for (unsigned i = 0; i < options.device_count; ++i) {
-    devices.emplace_back(open_backend(world, fmt::format("sim:{}", i)).value());
+    devices.emplace_back(open_backend(world, "sim:" + std::to_string(i)).value());
   }
   contexts.resize(devices.size());
-  pools.resize(devices.size());
-  for (std::uint32_t i = 0; i < device_count(); ++i) pools[i].device = i;
+}
+
+void FakeDriverState::install(std::shared_ptr<FakeDriverState> state) {
+  const std::lock_guard lock(installation().mutex);
+  if (installation().state) {
+    raise(Failure(ErrorCode::capacity,
+                  "a fake driver is installed already, and a process has {max}. End that one "
+                  "first.")
+              .with("max", 1u));
+  }
+  installation().state = std::move(state);
+}
+
+void FakeDriverState::uninstall() noexcept {
+  const std::lock_guard lock(installation().mutex);
+  installation().state = nullptr;
 }
 
 std::shared_ptr<FakeDriverState> FakeDriverState::installed() noexcept {
@@ -193,6 +120,57 @@ FakePool* FakeDriverState::find_pool(cuda::CUmemoryPool handle) noexcept {
   const std::uintptr_t index = (number_of_it - pool_base) / stride;
   if (index >= pools.size() || !pools[index].is_alive) return nullptr;
   return &pools[index];
+}
+
+std::optional<int> FakeDriverState::attribute_of(cuda::CUdevice_attribute attribute,
+                                                 std::uint32_t device) const {
+  if (const auto said = options.attributes.find(attribute); said != options.attributes.end()) {
+    return said->second;
+  }
+  switch (attribute) {
+    case cuda::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      return 1024;
+    case cuda::CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+      return 32;
+    case cuda::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      return static_cast<int>(backend(device).info().processors);
+    case cuda::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
+      return 3;
+    case cuda::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      return 9;
+    case cuda::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
+      return world->shares_managed() ? 1 : 0;
+    case cuda::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case cuda::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
+    case cuda::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
+    case cuda::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
+    case cuda::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED:
+    case cuda::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case cuda::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+      return 1;
+    case cuda::CU_DEVICE_ATTRIBUTE_NUMA_ID:
+      return -1;
+    // What the simulated device does not have.
+    case cuda::CU_DEVICE_ATTRIBUTE_INTEGRATED:
+    case cuda::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+    case cuda::CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
+    case cuda::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
+    case cuda::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
+    case cuda::CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST:
+    case cuda::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+    case cuda::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
+    case cuda::CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:
+    case cuda::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
+    case cuda::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+    case cuda::CU_DEVICE_ATTRIBUTE_NUMA_CONFIG:
+    case cuda::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
+    case cuda::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case cuda::CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED:
+    case cuda::CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED:
+    case cuda::CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+      return 0;
+  }
+  return std::nullopt;
 }
 
 FakeThread& FakeDriverState::thread() const {
@@ -269,7 +247,7 @@ FakeBlock FakeDriverState::block_at(const void* address) {
     const std::lock_guard lock(mutex);
     const auto owner = host_blocks.find(as_number(base));
     const std::uint32_t device = owner == host_blocks.end() ? 0 : owner->second.device;
-    return {block->kind, device, as_number(base), block->bytes, block->generation};
+    return {block->kind, device, as_number(base), block->bytes};
   }
   const auto place = world->locate(address);
   if (!place) return {};
@@ -277,12 +255,12 @@ FakeBlock FakeDriverState::block_at(const void* address) {
   auto block = owner.blocks.upper_bound(place->second);
   if (block != owner.blocks.begin() && place->second - (--block)->first < block->second.bytes) {
     return {MemoryKind::device, place->first, as_number(owner.memory->address_of(block->first)),
-            block->second.bytes, block->second.generation};
+            block->second.bytes};
   }
   const auto mapping = owner.pages->mapping_at(place->second);
   if (!mapping) return {};
   return {MemoryKind::mapped, place->first, as_number(owner.memory->address_of(mapping->offset)),
-          mapping->bytes, mapping->handle};
+          mapping->bytes};
 }
 
 std::shared_ptr<FakeStream> FakeDriverState::find_stream(cuda::CUstream stream,
@@ -345,142 +323,12 @@ bool FakeDriverState::may_disturb() {
   return may;
 }
 
-bool FakeDriverState::disturb_context(std::uint32_t device) {
-  bool has_disturbed = false;
-  const std::lock_guard lock(mutex);
-  for (FakeCapture& capture : captures) {
-    if (capture.stream->device != device) continue;
-    capture.is_invalid = has_disturbed = true;
-  }
-  return has_disturbed;
-}
-
 bool FakeDriverState::has_blocking_capture(std::uint32_t device) {
   const std::lock_guard lock(mutex);
   return std::ranges::any_of(captures, [&](const FakeCapture& capture) {
     return capture.stream->device == device &&
            (capture.stream->flags & cuda::CU_STREAM_NON_BLOCKING) == 0;
   });
-}
-
-// --- The driver
-// -----------------------------------------------------------------------------------
-
-FakeDriver::FakeDriver(const FakeDriverOptions& options)
-    : state_(std::make_shared<FakeDriverState>(options)){
-          {const std::lock_guard lock(installation().mutex);
-if (installation().state) {
-  raise(Failure(ErrorCode::capacity,
-                "a fake driver is installed already, and a process has {max}. End that one "
-                "first.")
-            .with("max", 1u));
-}
-installation().state = state_;
-}  // namespace tern::sim
-// By the same way as a loader, so that what it would not find is missing here.
-#define TERN_DRIVER_ENTRY(slot, name, version, need, parameters)                 \
-  {                                                                              \
-    void* found = nullptr;                                                       \
-    static_cast<void>(get_proc_address_of_installed(                             \
-        #name, &found, version, cuda::get_proc_address_legacy_stream, nullptr)); \
-    table_.slot = reinterpret_cast<cuda::slot##_type*>(found);                   \
-  }
-TERN_FOR_EACH_DRIVER_ENTRY(TERN_DRIVER_ENTRY)
-#undef TERN_DRIVER_ENTRY
-}
-
-FakeDriver::~FakeDriver() {
-  const std::lock_guard lock(installation().mutex);
-  installation().state = nullptr;
-}
-
-cuda::cuGetProcAddress_type* FakeDriver::get_proc_address() noexcept {
-  return get_proc_address_of_installed;
-}
-
-const Device& FakeDriver::device(std::size_t ordinal) const { return state_->devices.at(ordinal); }
-
-void FakeDriver::fail_call(std::string_view slot, std::uint64_t n, CUresult result) {
-  const DriverEntry entry = entry_of(slot);
-  const std::uint64_t done = state_->calls[static_cast<std::size_t>(entry)];
-  const std::lock_guard lock(state_->mutex);
-  state_->failures.push_back({entry, done + n, false, result});
-}
-
-void FakeDriver::fail_calls_from(std::string_view slot, std::uint64_t n, CUresult result) {
-  const DriverEntry entry = entry_of(slot);
-  const std::uint64_t done = state_->calls[static_cast<std::size_t>(entry)];
-  const std::lock_guard lock(state_->mutex);
-  state_->failures.push_back({entry, done + n, true, result});
-}
-
-void FakeDriver::clear_failures() {
-  const std::lock_guard lock(state_->mutex);
-  state_->failures.clear();
-  for (std::atomic<std::uint64_t>& calls : state_->calls) calls = 0;
-}
-
-std::uint64_t FakeDriver::calls(std::string_view slot) const {
-  return state_->calls[static_cast<std::size_t>(entry_of(slot))];
-}
-
-std::uint64_t FakeDriver::total_calls() const {
-  std::uint64_t total = 0;
-  for (const std::atomic<std::uint64_t>& calls : state_->calls) total += calls;
-  return total;
-}
-
-LiveHandles FakeDriver::live() const {
-  LiveHandles live;
-  live.streams = state_->streams.size();
-  live.events = state_->events.size();
-  live.modules = state_->modules.size();
-  live.pages = state_->pages.size();
-  const std::lock_guard lock(state_->mutex);
-  live.reservations = state_->reservations.size();
-  live.mappings = state_->mappings.size();
-  live.registrations = state_->registrations.size();
-  for (const FakeContext& context : state_->contexts) live.contexts += context.retained;
-  return live;
-}
-
-std::string FakeDriver::image(std::span<const std::string_view> kernels) {
-  std::string text(fake_image_magic);
-  for (const std::string_view kernel : kernels) text.append(kernel).append("\n");
-  return text;
-}
-
-void FakeDriver::begin_capture(cuda::CUstream stream, cuda::CUstreamCaptureMode mode) {
-  std::shared_ptr<FakeStream> found = state_->streams.find(as_number(stream));
-  if (!found) refuse("stream", "that is captured", "one that cuStreamCreateWithPriority made");
-  const std::lock_guard lock(state_->mutex);
-  state_->captures.push_back(
-      {std::move(found), mode, std::this_thread::get_id(), ++state_->last_id, false});
-}
-
-void FakeDriver::end_capture(cuda::CUstream stream) {
-  const std::shared_ptr<FakeStream> found = state_->streams.find(as_number(stream));
-  const std::lock_guard lock(state_->mutex);
-  std::erase_if(state_->captures, [&](const FakeCapture& c) { return c.stream == found; });
-}
-
-std::uint64_t FakeDriver::hold(cuda::CUstream stream) {
-  const std::shared_ptr<FakeStream> found = state_->streams.find(as_number(stream));
-  if (!found) refuse("stream", "that is held", "one that cuStreamCreateWithPriority made");
-  const Entry entry = state_->world->enter("a knob").value();
-  return state_->world->hold(found->native.value - 1);
-}
-
-void FakeDriver::let_go(std::uint64_t hold) {
-  const Entry entry = state_->world->enter("a knob").value();
-  state_->world->let_go(hold);
-}
-
-void FakeDriver::reset(std::size_t ordinal) {
-  if (ordinal >= state_->devices.size()) {
-    refuse("device", std::to_string(ordinal), "an ordinal below the number of devices");
-  }
-  state_->end_context(static_cast<std::uint32_t>(ordinal));
 }
 
 }  // namespace tern::sim

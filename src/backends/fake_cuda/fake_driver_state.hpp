@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "backends/cuda/driver_table.hpp"
-#include "backends/sim/fake_driver.hpp"
-#include "backends/sim/recycled_handles.hpp"
+#include "backends/fake_cuda/fake_driver.hpp"
+#include "backends/fake_cuda/recycled_handles.hpp"
 #include "backends/sim/world.hpp"
 
 namespace tern::sim {
@@ -86,7 +86,6 @@ struct FakePages {
 
 struct FakeContext {
   unsigned retained = 0;
-  std::uint64_t id = 0;  // another whenever the context comes to life
   std::shared_ptr<FakeStream> legacy;
 };
 
@@ -99,7 +98,6 @@ struct FakeMapping {
 struct FakeHostBlock {
   std::uint32_t device = 0;
   std::size_t bytes = 0;
-  unsigned flags = 0;
 };
 
 struct FakePool {
@@ -117,7 +115,6 @@ struct FakeCapture {
   std::shared_ptr<FakeStream> stream;
   cuda::CUstreamCaptureMode mode = cuda::CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::thread::id thread;
-  std::uint64_t id = 0;
   bool is_invalid = false;
 };
 
@@ -128,7 +125,6 @@ struct FakeStaging {
   std::unique_ptr<std::byte[]> bytes;
 };
 
-/// What the driver keeps for a thread.
 /// Devices whose contexts a thread has pushed, the current one last.
 class FakeContexts {
  public:
@@ -148,6 +144,7 @@ class FakeContexts {
   std::size_t count_ = 0;
 };
 
+/// What the driver keeps for a thread.
 struct FakeThread {
   std::uint64_t driver = 0;  // which one it belongs to
   FakeContexts contexts = {};
@@ -160,7 +157,6 @@ struct FakeBlock {
   std::uint32_t device = 0;
   std::uintptr_t base = 0;
   std::size_t bytes = 0;
-  std::uint64_t id = 0;
 };
 
 struct FakeDriverState {
@@ -169,6 +165,9 @@ struct FakeDriverState {
   static constexpr std::uintptr_t context_base = 0x0c00'0000;
   static constexpr std::uintptr_t pool_base = 0x0d00'0000;
 
+  /// Throws CapacityReached while another is installed.
+  static void install(std::shared_ptr<FakeDriverState> state);
+  static void uninstall() noexcept;
   /// The one that is installed; null if none is.
   [[nodiscard]] static std::shared_ptr<FakeDriverState> installed() noexcept;
 
@@ -184,6 +183,9 @@ struct FakeDriverState {
                                                        std::uintptr_t base) const noexcept;
   /// The pool of the handle that is alive, with the mutex held.
   [[nodiscard]] FakePool* find_pool(cuda::CUmemoryPool handle) noexcept;
+  /// Nothing if the device does not know the attribute.
+  [[nodiscard]] std::optional<int> attribute_of(cuda::CUdevice_attribute attribute,
+                                                std::uint32_t device) const;
   [[nodiscard]] FakeThread& thread() const;
 
   /// Counts a call; the result that a test wants of it, if one does.
@@ -202,8 +204,6 @@ struct FakeDriverState {
   /// May this thread make a call that could disturb a capture? If not, those it disturbs are
   /// invalid from now on.
   [[nodiscard]] bool may_disturb();
-  /// Ends all captures in the context as a wait for all of it does; false if there was none.
-  [[nodiscard]] bool disturb_context(std::uint32_t device);
   [[nodiscard]] bool has_blocking_capture(std::uint32_t device);
 
   const FakeDriverOptions options;
@@ -212,7 +212,7 @@ struct FakeDriverState {
   std::vector<Device> devices;
   std::atomic<bool> is_initialised = false;
   std::array<std::atomic<std::uint64_t>, cuda::driver_entries.size()> calls = {};
-  std::atomic<std::uint64_t> last_id = 0;  // of streams, contexts and captures
+  std::atomic<std::uint64_t> last_id = 0;  // of streams
 
   RecycledHandles<FakeStream> streams{0x0510'0000};
   RecycledHandles<FakeEvent> events{0x0e00'0000};
@@ -230,7 +230,7 @@ struct FakeDriverState {
   std::mutex mutex;  // guards all that follows
   std::vector<PlannedFailure> failures;
   std::vector<FakeContext> contexts;
-  std::vector<FakePool> pools;  // the devices' own first, in their order
+  std::vector<FakePool> pools;
   std::vector<FakeCapture> captures;
   std::map<std::pair<std::thread::id, std::uint32_t>, std::shared_ptr<FakeStream>> thread_streams;
   std::map<std::uintptr_t, FakeHostBlock> host_blocks;    // pinned and managed, by base

@@ -1,4 +1,4 @@
-#include "backends/sim/recycled_handles.hpp"
+#include "backends/fake_cuda/recycled_handles.hpp"
 
 #include <gtest/gtest.h>
 

@@ -24,10 +24,10 @@
 // Limits. Contexts are primary contexts. Graph capture can be opened by somebody else
 // (begin_capture), and then restricts calls as the manual says, but nothing is captured: work on a
 // capturing stream is refused. Addresses are reserved on a device, and take pages of that device
-// only. Registered memory is known but not locked. A fill of rows is a fill for each row. The checker
-// does not see what the host does with pinned memory, and takes all of it for written. Stricter
-// than the driver: handles that are gone are INVALID_HANDLE or INVALID_VALUE instead of a crash,
-// unmapping what is not mapped and allocating nothing in stream order are INVALID_VALUE.
+// only. Registered memory is known but not locked. A fill of rows is a fill for each row. The
+// checker does not see what the host does with pinned memory, and takes all of it for written.
+// Stricter than the driver: handles that are gone are INVALID_HANDLE or INVALID_VALUE instead of a
+// crash, unmapping what is not mapped and allocating nothing in stream order are INVALID_VALUE.
 
 #pragma once
 
@@ -120,6 +120,11 @@ class FakeDriver {
   [[nodiscard]] std::uint64_t total_calls() const;
 
   [[nodiscard]] LiveHandles live() const;
+  /// What the stream was made with, clamped to the device's range; nothing if there is no such
+  /// stream.
+  [[nodiscard]] std::optional<int> priority(cuda::CUstream stream) const;
+  /// What the device may do with the mapping that holds the address.
+  [[nodiscard]] cuda::CUmemAccess_flags access(const void* mapped, std::size_t ordinal) const;
 
   /// An image for cuModuleLoadDataEx with these kernels, which must be among the options'.
   [[nodiscard]] static std::string image(std::span<const std::string_view> kernels);

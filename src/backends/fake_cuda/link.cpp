@@ -1,0 +1,38 @@
+// How the CUDA backend finds the fake driver in a program that is linked with it.
+
+#include "backends/cuda/fake_cuda.hpp"
+#include "backends/fake_cuda/fake_driver.hpp"
+#include "backends/fake_cuda/fake_driver_state.hpp"
+#include "tern/core/visibility.hpp"
+
+namespace tern::sim {
+namespace {
+
+constexpr cuda::FakeCuda fake_cuda = {
+    .install =
+        [](unsigned device_count) {
+          // Immortal, like the devices of the catalog.
+          static FakeDriver& driver = *new FakeDriver({.device_count = device_count});
+          static_cast<void>(driver);
+        },
+    .get_proc_address =
+        [](const char* name, void** function, int version, std::uint64_t flags,
+           cuda::CUdriverProcAddressQueryResult* status) {
+          return FakeDriver::get_proc_address()(name, function, version, flags, status);
+        },
+    .world = []() -> World* {
+      const std::shared_ptr<FakeDriverState> state = FakeDriverState::installed();
+      return state ? state->world.get() : nullptr;
+    },
+    .native_stream =
+        [](cuda::CUstream handle, std::uint32_t device) {
+          return FakeDriverState::installed()->find_stream(handle, device)->native;
+        },
+};
+
+}  // namespace
+}  // namespace tern::sim
+
+extern "C" TERN_EXPORT const tern::cuda::FakeCuda* tern_fake_cuda() noexcept {
+  return &tern::sim::fake_cuda;
+}
