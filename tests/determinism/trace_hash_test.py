@@ -19,7 +19,7 @@ UNITS = {
     "trace": ["trace/*.cpp"],
     "device": ["device/*.cpp"],
     "sim": ["backends/sim/*.cpp", "backends/kernel_launch.cpp", "backends/memory_file.cpp",
-            "backends/device_spec.cpp"],
+            "backends/device_spec.cpp", "backends/cuda/fake_cuda.cpp"],
 }
 
 

@@ -1,10 +1,8 @@
 #include "backends/cuda/cuda_opener.hpp"
 
-#include <fmt/format.h>
+#include <string_view>
 
 #include "backends/cuda/cuda_backend.hpp"
-#include "backends/cuda/driver.hpp"
-#include "backends/cuda/fake_cuda.hpp"
 #include "tern/core/config.hpp"
 
 namespace tern::cuda {
@@ -14,10 +12,9 @@ constexpr unsigned simulated_devices = 2;
 
 bool wants_simulated(const DeviceSpec& spec) { return spec.option("driver") == "sim"; }
 
-/// The fake driver, for `cuda:0?driver=sim`. Immortal, like the devices of the catalog.
 const Driver& simulated_driver() {
-  static const Driver& driver =
-      *new Driver(load_fake_driver(linked_fake_cuda(), simulated_devices));
+  // Immortal, like the devices of the catalog.
+  static const Driver& driver = *new Driver(load_fake_driver(linked_fake_cuda()));
   return driver;
 }
 
@@ -58,6 +55,23 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
 }
 
 }  // namespace
+
+Driver load_fake_driver(const FakeCuda* fake) {
+  if (fake == nullptr) {
+    Driver driver;
+    driver.absence =
+        "backend 'cuda' is not available with driver=sim: this program is linked without the fake "
+        "CUDA driver. Link the CMake target tern::fake_cuda (libtern_fake_cuda.a), or open 'sim' "
+        "instead.";
+    return driver;
+  }
+  fake->install(simulated_devices);
+  const auto symbol = [](void* context, const char* name) -> void* {
+    if (std::string_view(name) != "cuGetProcAddress_v2") return nullptr;
+    return reinterpret_cast<void*>(static_cast<const FakeCuda*>(context)->get_proc_address);
+  };
+  return load_driver({symbol, const_cast<FakeCuda*>(fake)});
+}
 
 Opener opener() {
   return {"cuda",

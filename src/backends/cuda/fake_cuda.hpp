@@ -8,7 +8,6 @@
 
 #include <cstdint>
 
-#include "backends/cuda/driver.hpp"
 #include "backends/cuda/driver_table.hpp"
 #include "tern/device/backend.hpp"
 
@@ -31,9 +30,5 @@ struct FakeCuda {
 
 /// Null if the program is linked without tern::fake_cuda.
 [[nodiscard]] const FakeCuda* linked_fake_cuda() noexcept;
-
-/// Installs the fake and loads its entries. Without a fake the driver is absent, and its sentence
-/// names the target to link.
-[[nodiscard]] Driver load_fake_driver(const FakeCuda* fake, unsigned device_count);
 
 }  // namespace tern::cuda

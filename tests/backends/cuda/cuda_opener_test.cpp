@@ -48,6 +48,16 @@ TEST(CudaOpener, SpeaksOfAMisspeltOptionAlsoWhereThereIsNoDriver) {
   EXPECT_NE(why(opener().open(misspelt)).find("has no option 'drvier'"), std::string::npos);
 }
 
+TEST(CudaOpener, NamesTheTargetToLinkIfTheProgramHasNoFakeDriver) {
+  const Driver driver = load_fake_driver(nullptr);
+  EXPECT_FALSE(driver.is_present());
+  EXPECT_EQ(
+      driver.absence,
+      "backend 'cuda' is not available with driver=sim: this program is linked without the "
+      "fake CUDA driver. Link the CMake target tern::fake_cuda (libtern_fake_cuda.a), or open "
+      "'sim' instead.");
+}
+
 TEST(CudaOpener, TakesNoOptionButTheSimulatedDriver) {
   const auto refused = [](std::string_view text, std::string_view reason) {
     const Result<std::unique_ptr<Backend>> result = opener().open(spec(text));

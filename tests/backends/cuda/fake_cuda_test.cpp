@@ -10,16 +10,6 @@
 namespace tern::cuda {
 namespace {
 
-TEST(CudaFakeCuda, IsAbsentInAProgramThatIsLinkedWithoutIt) {
-  const Driver driver = load_fake_driver(nullptr, 2);
-  EXPECT_FALSE(driver.is_present());
-  EXPECT_EQ(
-      driver.absence,
-      "backend 'cuda' is not available with driver=sim: this program is linked without the "
-      "fake CUDA driver. Link the CMake target tern::fake_cuda (libtern_fake_cuda.a), or open "
-      "'sim' instead.");
-}
-
 TEST(CudaFakeCuda, GivesTheEntriesAndTheDevicesOfTheInstalledDriver) {
   const FakeCuda* const fake = linked_fake_cuda();
   ASSERT_NE(fake, nullptr);
