@@ -6,9 +6,9 @@
 #include <new>
 
 #include "core/no_host_memory.hpp"
+#include "table/bitmap.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/core/bytes.hpp"
-#include "tern/table/bitmap.hpp"
 
 namespace tern {
 namespace {

@@ -14,6 +14,7 @@
 #include "support/on_device.hpp"
 #include "support/thorough.hpp"
 #include "support/thread.hpp"
+#include "table/bitmap.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/copy.hpp"
@@ -23,7 +24,6 @@
 #include "tern/interop/arrow.hpp"
 #include "tern/interop/dlpack_table.hpp"
 #include "tern/launch/transfer_audit.hpp"
-#include "tern/table/bitmap.hpp"
 #include "tern/trace/finding.hpp"
 
 namespace tern {

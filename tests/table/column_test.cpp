@@ -11,9 +11,9 @@
 #include "support/allocation_counter.hpp"
 #include "support/ladder.hpp"
 #include "support/on_device.hpp"
+#include "table/bitmap.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/launch/transfer_audit.hpp"
-#include "tern/table/bitmap.hpp"
 
 namespace tern {
 namespace {

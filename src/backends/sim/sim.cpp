@@ -5,12 +5,12 @@
 #include <cerrno>
 #include <fstream>
 
+#include "backends/device_spec.hpp"
 #include "backends/sim/fake_driver_state.hpp"
 #include "backends/sim/sim_backend.hpp"
 #include "backends/sim/sim_options.hpp"
 #include "core/file_limit_signal.hpp"
 #include "device/device_state.hpp"
-#include "tern/backends/device_spec.hpp"
 
 namespace tern::sim {
 namespace {
