@@ -8,7 +8,7 @@
 #include <new>
 #include <utility>
 
-#include "tern/buffer/storage.hpp"
+#include "tern/detail/buffer/storage.hpp"
 
 namespace tern {
 

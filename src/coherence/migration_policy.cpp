@@ -1,8 +1,8 @@
-#include "tern/coherence/migration_policy.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+
+#include "tern/coherence/hints.hpp"
 
 namespace tern {
 

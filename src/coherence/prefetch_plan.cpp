@@ -13,8 +13,8 @@
 #include "core/interval_map.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
-#include "tern/coherence/raw_unified.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/detail/coherence/raw_unified.hpp"
 
 namespace tern {
 namespace {

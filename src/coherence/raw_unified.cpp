@@ -1,6 +1,6 @@
 // The untyped handle of unified buffers, and the part of UnifiedCore that answers queries.
 
-#include "tern/coherence/raw_unified.hpp"
+#include "tern/detail/coherence/raw_unified.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -13,6 +13,7 @@
 #include "coherence/unified_options.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
+#include "tern/coherence/unified_options.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/config.hpp"
 

@@ -1,7 +1,7 @@
-#include "tern/device/device_set.hpp"
-
 #include <algorithm>
 #include <optional>
+
+#include "tern/device/device.hpp"
 
 namespace tern {
 

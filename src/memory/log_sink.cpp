@@ -1,5 +1,3 @@
-#include "tern/memory/log_sink.hpp"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -11,6 +9,7 @@
 
 #include "core/file_limit_signal.hpp"
 #include "tern/core/place.hpp"
+#include "tern/memory/logging_resource.hpp"
 
 namespace tern {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "memory/failed_free_totals.hpp"
 #include "tern/core/bytes.hpp"
-#include "tern/memory/failure_callback.hpp"
+#include "tern/memory/default_resource.hpp"
 
 namespace tern {
 

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 namespace tern {
 

@@ -1,5 +1,3 @@
-#include "tern/table/column.hpp"
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -9,6 +7,7 @@
 #include "table/bitmap.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/table/table.hpp"
 
 namespace tern {
 namespace {

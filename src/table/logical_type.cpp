@@ -1,6 +1,6 @@
-#include "tern/table/logical_type.hpp"
-
 #include <utility>
+
+#include "tern/table/schema.hpp"
 
 namespace tern {
 

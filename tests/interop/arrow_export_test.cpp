@@ -18,12 +18,11 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/copy.hpp"
-#include "tern/buffer/export.hpp"
 #include "tern/buffer/foreign.hpp"
+#include "tern/buffer/transfer_audit.hpp"
 #include "tern/device/event.hpp"
 #include "tern/interop/arrow.hpp"
-#include "tern/interop/dlpack_table.hpp"
-#include "tern/launch/transfer_audit.hpp"
+#include "tern/interop/dlpack.hpp"
 #include "tern/trace/finding.hpp"
 
 namespace tern {

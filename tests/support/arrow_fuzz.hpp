@@ -16,6 +16,7 @@
 #include "support/fuzz_bytes.hpp"
 #include "table/bitmap.hpp"
 #include "tern/backends/catalog.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/interop/arrow.hpp"
 
 namespace tern::test {

@@ -13,8 +13,8 @@
 #include "table/bitmap.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/buffer/transfer_audit.hpp"
 #include "tern/launch/kernel.hpp"
-#include "tern/launch/transfer_audit.hpp"
 
 namespace tern {
 namespace {

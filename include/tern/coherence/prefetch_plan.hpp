@@ -32,11 +32,11 @@
 
 #include "tern/buffer/buffer.hpp"
 #include "tern/coherence/hints.hpp"
-#include "tern/coherence/prefetch_target.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/coherence/prefetch_target.hpp"
+#include "tern/detail/core/visibility.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/budget.hpp"
 

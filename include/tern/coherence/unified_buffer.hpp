@@ -30,7 +30,7 @@
 // Ownership: memory is allocated on first use. A buffer of zero elements reaches no device. Views
 // and leases share ownership, so the UnifiedBuffer object may be destroyed before them. Destroying
 // a buffer waits for nothing and writes nothing back. Every copy that Tern makes is counted with
-// its reason and the source line that caused it (coherence/transfer.hpp).
+// its reason and the source line that caused it (unified_statistics.hpp).
 
 #pragma once
 
@@ -46,14 +46,14 @@
 
 #include "tern/buffer/buffer.hpp"
 #include "tern/buffer/view.hpp"
-#include "tern/coherence/buffer_state.hpp"
-#include "tern/coherence/raw_unified.hpp"
-#include "tern/coherence/transfer.hpp"
+#include "tern/coherence/unified_options.hpp"
+#include "tern/coherence/unified_statistics.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/shape.hpp"
+#include "tern/detail/coherence/raw_unified.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/launch/argument.hpp"

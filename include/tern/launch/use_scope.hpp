@@ -32,12 +32,12 @@
 
 #include "tern/buffer/array.hpp"
 #include "tern/buffer/buffer.hpp"
-#include "tern/buffer/storage.hpp"
-#include "tern/buffer/use_record.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/buffer/storage.hpp"
+#include "tern/detail/buffer/use_record.hpp"
+#include "tern/detail/core/visibility.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {

@@ -32,8 +32,8 @@
 #include <mutex>
 #include <vector>
 
+#include "tern/detail/memory/wrapping_resource.hpp"
 #include "tern/memory/budget.hpp"
-#include "tern/memory/wrapping_resource.hpp"
 
 namespace tern {
 

@@ -1,16 +1,22 @@
-// A DriverResource is a resource that keeps nothing: each request and each free is the driver's.
+// Resources that keep nothing: each request and each free is a call of the driver. DirectResource
+// allocates in the order of the host, AsyncResource in the order of streams.
 //
-// It is the ground of those that call a driver: it checks requests, gives each block its
-// generation, lets one caller alone free it, and counts. How memory is taken and given back is said
-// below it. Sizes are granted as they are asked for. Thread-safe; keeps its device open.
+// DriverResource is their common base. It checks requests, assigns generations, lets exactly one
+// caller free a block, and counts. The granted size is the requested size. Thread-safe; keeps its
+// device open.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <vector>
 
+#include "tern/core/call_site.hpp"
+#include "tern/detail/memory/live_counters.hpp"
+#include "tern/device/device.hpp"
+#include "tern/device/device_info.hpp"
 #include "tern/device/stream.hpp"
-#include "tern/memory/live_counters.hpp"
 #include "tern/memory/resource.hpp"
 
 namespace tern {
@@ -65,6 +71,98 @@ class TERN_EXPORT DriverResource : public Resource {
   const Order order_;
   const char* const not_recycled_;
   LiveCounters counters_;
+};
+
+// A DirectResource calls the driver for every block: one call to allocate, one call to free.
+//
+// It is slow but exact: every block is an allocation that a sanitizer or profiler can see. Drivers
+// free memory immediately, not in stream order, so freeing a block waits until the stream has
+// finished its work. Blocks are device, pinned or managed memory. Thread-safe. Keeps its device
+// open.
+
+/// Allocates and frees each block with one driver call.
+class TERN_EXPORT DirectResource final : public DriverResource {
+ public:
+  /// Throws InvalidArgument if the device is not open or the kind is none of device, pinned and
+  /// managed. Throws Unsupported if the device has no memory of that kind.
+  explicit DirectResource(Device device, MemoryKind kind = MemoryKind::device);
+
+  [[nodiscard]] const char* name() const noexcept override { return "direct"; }
+  [[nodiscard]] MemoryKind kind() const noexcept { return kind_; }
+  [[nodiscard]] ResourceTraits traits() const noexcept override;
+
+ private:
+  [[nodiscard]] Result<void*> take(const Request& request, StreamRef stream) noexcept override;
+  void put_back(const Piece& piece, StreamRef stream, const CallSite& site) noexcept override;
+  [[nodiscard]] Result<Mark> give(const Piece& piece, StreamRef stream,
+                                  const CallSite& site) noexcept override;
+
+  const MemoryKind kind_;
+};
+
+// An AsyncResource hands every request to the driver's own stream-ordered allocator.
+//
+// A block is ready for the work of its stream that follows, and free in the order of the stream
+// that frees it: neither waits. Requests without a stream go to the default stream. Thread-safe;
+// keeps its device open.
+//
+// Where the driver has a pool with settings (cuda), they can be read and changed here; elsewhere
+// that is refused with unsupported. A device has one such pool: settings hold for all resources of
+// the device, and stay when a resource ends.
+
+/// Of the driver's pool. What is unset stays as it is: the pool has no maximum and keeps everything
+/// that is freed.
+struct AsyncOptions {
+  /// Taken from the system at once, so that the first allocations need not.
+  std::optional<std::size_t> initial_bytes = {};
+  /// The most that the pool holds. Only before anything was allocated there.
+  std::optional<std::size_t> max_bytes = {};
+  /// Freed memory above this goes back to the system when a stream or the device is waited for.
+  std::optional<std::size_t> release_threshold_bytes = {};
+  /// Devices whose kernels may use blocks of this resource.
+  std::vector<Device> peers = {};
+  CallSite site = CallSite::here();
+};
+
+class TERN_EXPORT AsyncResource final : public DriverResource {
+ public:
+  /// Throws Unsupported if the device allocates in the order of the host only, or if options are
+  /// set and its driver has no pool; InvalidArgument, which names the setting, for one that cannot
+  /// be; for a peer as try_set_peer_access() refuses.
+  explicit AsyncResource(Device device, const AsyncOptions& options = {});
+
+  [[nodiscard]] const char* name() const noexcept override { return "async"; }
+
+  /// What is in force, and what the driver's pool holds. Each x() throws what try_x() returns.
+  [[nodiscard]] Result<DriverPoolInfo> try_driver_pool() const noexcept;
+  [[nodiscard]] DriverPoolInfo driver_pool(CallSite site = CallSite::here()) const {
+    return try_driver_pool().value(site);
+  }
+  Result<void> try_set_release_threshold(std::size_t bytes,
+                                         CallSite site = CallSite::here()) noexcept;
+  void set_release_threshold(std::size_t bytes, CallSite site = CallSite::here()) {
+    try_set_release_threshold(bytes, site).value();
+  }
+  /// May kernels of `peer` use blocks of this resource, those that are live included? Refused with
+  /// invalid_argument for the resource's own device and one that is not open, device_mismatch for a
+  /// device of another backend, unsupported for one that cannot.
+  Result<void> try_set_peer_access(const Device& peer, bool is_allowed,
+                                   CallSite site = CallSite::here()) noexcept;
+  void set_peer_access(const Device& peer, bool is_allowed, CallSite site = CallSite::here()) {
+    try_set_peer_access(peer, is_allowed, site).value();
+  }
+  /// Peaks begin anew with what the pool holds now.
+  Result<void> try_reset_peaks(CallSite site = CallSite::here()) noexcept;
+  void reset_peaks(CallSite site = CallSite::here()) { try_reset_peaks(site).value(); }
+
+ private:
+  [[nodiscard]] Result<void> check(const AsyncOptions& options) const noexcept;
+  [[nodiscard]] Result<void> check_peer(const Device& peer, CallSite site) const noexcept;
+  [[nodiscard]] Result<void> try_apply(const AsyncOptions& options) noexcept;
+  [[nodiscard]] Result<void*> take(const Request& request, StreamRef stream) noexcept override;
+  void put_back(const Piece& piece, StreamRef stream, const CallSite& site) noexcept override;
+  [[nodiscard]] Result<Mark> give(const Piece& piece, StreamRef stream,
+                                  const CallSite& site) noexcept override;
 };
 
 }  // namespace tern

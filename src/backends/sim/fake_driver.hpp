@@ -24,10 +24,10 @@
 // Limits. Contexts are primary contexts. Graph capture can be opened by somebody else
 // (begin_capture), and then restricts calls as the manual says, but nothing is captured: work on a
 // capturing stream is refused. Addresses are reserved on a device, and take pages of that device
-// only. Registered memory is known but not locked. A fill of rows is a fill for each row. The checker
-// does not see what the host does with pinned memory, and takes all of it for written. Stricter
-// than the driver: handles that are gone are INVALID_HANDLE or INVALID_VALUE instead of a crash,
-// unmapping what is not mapped and allocating nothing in stream order are INVALID_VALUE.
+// only. Registered memory is known but not locked. A fill of rows is a fill for each row. The
+// checker does not see what the host does with pinned memory, and takes all of it for written.
+// Stricter than the driver: handles that are gone are INVALID_HANDLE or INVALID_VALUE instead of a
+// crash, unmapping what is not mapped and allocating nothing in stream order are INVALID_VALUE.
 
 #pragma once
 
@@ -44,7 +44,7 @@
 #include "backends/cuda/driver_table.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/access.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern::sim {
 

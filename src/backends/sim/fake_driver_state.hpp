@@ -23,6 +23,7 @@
 #include "backends/sim/fake_driver.hpp"
 #include "backends/sim/recycled_handles.hpp"
 #include "backends/sim/world.hpp"
+#include "tern/device/backend.hpp"
 
 namespace tern::sim {
 

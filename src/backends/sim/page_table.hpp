@@ -16,7 +16,7 @@
 #include "backends/sim/alias_memory.hpp"
 #include "backends/sim/range_allocator.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern::sim {
 

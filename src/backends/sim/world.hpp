@@ -38,7 +38,6 @@
 #include "backends/sim/scheduler.hpp"
 #include "backends/sim/sim_device.hpp"
 #include "tern/backends/sim.hpp"
-#include "tern/device/backend.hpp"
 #include "trace/order_checker.hpp"
 #include "trace/trace_writer.hpp"
 
