@@ -88,6 +88,11 @@ std::string MigrationPolicy::text() const {
   return text;
 }
 
+bool operator==(const MigrationPolicy& a, const MigrationPolicy& b) noexcept {
+  return a.is_read_mostly_ == b.is_read_mostly_ && a.preferred_ == b.preferred_ &&
+         a.accessors_ == b.accessors_;
+}
+
 }  // namespace tern
 
 std::size_t std::hash<tern::MigrationPolicy>::operator()(

@@ -223,6 +223,10 @@ Result<PrefetchPlan::Report> execute_with(const PrefetchPlan& plan, HintOptions 
 
 }  // namespace
 
+std::size_t PrefetchPlan::size() const noexcept { return entries_.size(); }
+
+std::span<const PrefetchPlan::Entry> PrefetchPlan::entries() const noexcept { return entries_; }
+
 std::string PrefetchPlan::Entry::text() const {
   return fmt::format("bytes [{}, {}) of {} to {}", range.offset_bytes,
                      range.offset_bytes + range.bytes, target->text(), place.text());

@@ -16,6 +16,7 @@
 #include "tern/coherence/unified_options.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/config.hpp"
+#include "tern/detail/core/any_function.hpp"
 
 namespace tern {
 
@@ -202,7 +203,7 @@ Result<RawUnified> RawUnified::try_make(Shape shape, DType dtype, std::size_t el
 
 Result<RawUnified> RawUnified::try_adopt_host(void* address, Shape shape, DType dtype,
                                               std::size_t element_bytes,
-                                              std::function<void()> release,
+                                              AnyFunction<void()> release,
                                               const UnifiedOptions& options) noexcept {
   Result<RawUnified> made = try_make(std::move(shape), dtype, element_bytes, options);
   if (!made) return made;

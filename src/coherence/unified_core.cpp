@@ -143,7 +143,8 @@ Result<std::uint32_t> UnifiedCore::try_take(const Wanted& wanted, unsigned place
   if (!wanted.wait.is_never() && !wanted.wait.is_forever()) {
     const Clock::time_point now = Clock::now();
     // If the deadline is beyond the range of the clock, wait forever.
-    if (wanted.wait.time() < Clock::time_point::max() - now) deadline = now + wanted.wait.time();
+    const std::chrono::nanoseconds time(wanted.wait.nanoseconds());
+    if (time < Clock::time_point::max() - now) deadline = now + time;
   }
   for (bool is_over = false;;) {
     std::uint64_t closes = 0;

@@ -136,4 +136,8 @@ std::string LogicalType::text() const {
   return text;
 }
 
+bool operator==(const LogicalType& a, const LogicalType& b) noexcept {
+  return a.kind_ == b.kind_ && a.unit_ == b.unit_ && a.zone_ == b.zone_;
+}
+
 }  // namespace tern

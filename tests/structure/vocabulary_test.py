@@ -9,7 +9,7 @@ LIST = "tests/structure/retired_words.txt"
 # Raise this number only with a header that users need; a type that only the library needs goes to
 # src/, or to include/tern/detail/ where a template or an inline function needs it.
 MAX_PUBLIC_HEADERS = 65
-MAX_DETAIL_HEADERS = 15
+MAX_DETAIL_HEADERS = 17
 
 FOLDERS = ("include", "src", "tests", "tools", "bench", "examples", "docs", "scripts")
 SUFFIXES = (".hpp", ".h", ".cpp", ".c", ".cu", ".py", ".md", ".cl", ".txt", "")

@@ -19,7 +19,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,6 +32,7 @@
 #include "tern/core/shape.hpp"
 #include "tern/core/tag.hpp"
 #include "tern/detail/buffer/storage.hpp"
+#include "tern/detail/core/any_function.hpp"
 #include "tern/detail/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/mark.hpp"
@@ -127,7 +127,7 @@ struct Adoption {
   /// none for memory that stays.
   void (*release)(void* context) = nullptr;
   void* context = nullptr;
-  std::function<void()> on_release = {};
+  AnyFunction<void()> on_release = {};
   /// Who still writes it: it is ready at the mark, or when the stream has done what it has now.
   Mark ready = {};
   StreamRef stream = {};

@@ -1,5 +1,24 @@
 // The transfer audit counts the bytes that copies of buffers and arrays move between host and
 // devices. A TransferGate makes copies to the host fail, to keep data on the device.
+//
+//   const TransferCounts before = transfer_counts();
+//   {
+//     const TransferGate gate;                    // this thread reads no data back in here
+//     run_query(tables, stream);                  // rows.to_vector() in it throws DownloadRefused
+//   }
+//   const TransferCounts moved = transfer_counts() - before;
+//
+// Counting is always on and takes no lock. There are counts of calls and bytes by direction and
+// purpose, for each tag of the memory on the device's side. A copy counts when it was submitted, or
+// when it is done if the call waits for it. A copy that fails does not count. One call counts once,
+// in however many pieces its bytes move; each copy of a batch counts on its own. Between devices
+// that cannot reach each other, bytes move through the host and count in both directions.
+//
+// Memory that the host reaches by its address (pageable, pinned, registered) and files belong to
+// the host side. Managed memory belongs to its device. Copies within the host are not counted.
+//
+// Not counted are copies by bare address (StreamRef::copy), accesses of the host in place, and
+// pages that a driver migrates. All functions may be called from any thread.
 
 #pragma once
 
@@ -13,13 +32,6 @@
 #include "tern/detail/core/visibility.hpp"
 
 namespace tern {
-
-// The counters of copies between host and devices, by direction and purpose.
-//
-// Every copy of buffers and arrays is counted after it succeeded; a copy that failed moved nothing
-// and is not counted. launch/transfer_audit.hpp reads the counters. Memory that the host reaches by
-// its address (pageable, pinned, registered) and files belong to the host side. Managed memory
-// belongs to its device. Copies within the host are not counted.
 
 /// The direction of a copy.
 enum class TransferDirection : std::uint8_t {
@@ -122,26 +134,6 @@ struct TransferRule {
   TransferCount violations = {};  // copies of data, counted or refused
   TransferCount small = {};       // scalars and metadata, which are always allowed
 };
-
-// The transfer audit counts the bytes that copies of buffers and arrays move between host and
-// devices. A TransferGate makes copies to the host fail, to keep data on the device.
-//
-//   const TransferCounts before = transfer_counts();
-//   {
-//     const TransferGate gate;                    // this thread reads no data back in here
-//     run_query(tables, stream);                  // rows.to_vector() in it throws DownloadRefused
-//   }
-//   const TransferCounts moved = transfer_counts() - before;
-//
-// Counting is always on and takes no lock. There are counts of calls and bytes by direction and
-// purpose, for each tag of the memory on the device's side. A copy counts
-// when it was submitted, or when it is done if the call waits for it. A copy that fails does not
-// count. One call counts once, in however many pieces its bytes move; each copy of a batch counts
-// on its own. Between devices that cannot reach each other, bytes move through the host and count
-// in both directions.
-//
-// Not counted are copies by bare address (StreamRef::copy), accesses of the host in place, and
-// pages that a driver migrates. All functions may be called from any thread.
 
 /// Returns the counts of the process so far. While other threads copy, one number may already
 /// include a copy that another number does not.

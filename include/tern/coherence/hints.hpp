@@ -105,7 +105,7 @@ class TERN_EXPORT MigrationPolicy {
   /// device 2)".
   [[nodiscard]] std::string text() const;
 
-  friend bool operator==(const MigrationPolicy&, const MigrationPolicy&) noexcept = default;
+  friend TERN_EXPORT bool operator==(const MigrationPolicy& a, const MigrationPolicy& b) noexcept;
 
  private:
   bool is_read_mostly_ = false;

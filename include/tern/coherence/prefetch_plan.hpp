@@ -124,10 +124,10 @@ class TERN_EXPORT PrefetchPlan {
     return *this;
   }
 
-  [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
-  [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
+  [[nodiscard]] std::size_t size() const noexcept;
+  [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   /// Returns the entries in the order of adding.
-  [[nodiscard]] std::span<const Entry> entries() const noexcept { return entries_; }
+  [[nodiscard]] std::span<const Entry> entries() const noexcept;
   /// Returns a heading and one line for each entry.
   [[nodiscard]] std::string text() const;
 

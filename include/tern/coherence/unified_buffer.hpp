@@ -37,7 +37,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -54,6 +53,7 @@
 #include "tern/core/result.hpp"
 #include "tern/core/shape.hpp"
 #include "tern/detail/coherence/raw_unified.hpp"
+#include "tern/detail/core/any_function.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/launch/argument.hpp"
@@ -626,13 +626,12 @@ class UnifiedBuffer : public UnifiedView<T> {
   /// memory is never evicted. Tern calls `release` once, when Tern no longer uses the memory; if
   /// try_adopt_host() fails, Tern does not call `release`.
   [[nodiscard]] static Result<UnifiedBuffer> try_adopt_host(std::span<T> elements,
-                                                            std::function<void()> release,
+                                                            AnyFunction<void()> release,
                                                             const UnifiedOptions& options) {
     return wrap(RawUnified::try_adopt_host(elements.data(), Shape::flat(elements.size()),
                                            Base::dtype(), sizeof(T), std::move(release), options));
   }
-  [[nodiscard]] static UnifiedBuffer adopt_host(std::span<T> elements,
-                                                std::function<void()> release,
+  [[nodiscard]] static UnifiedBuffer adopt_host(std::span<T> elements, AnyFunction<void()> release,
                                                 const UnifiedOptions& options) {
     return try_adopt_host(elements, std::move(release), options).value();
   }

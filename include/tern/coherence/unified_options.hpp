@@ -3,11 +3,11 @@
 
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "tern/core/call_site.hpp"
@@ -28,17 +28,23 @@ class LeaseWait {
   [[nodiscard]] static constexpr LeaseWait never() noexcept { return LeaseWait(0); }
   /// Waits for at most `time`, and then fails. An access that conflicts with a lease of its own
   /// thread fails immediately, because no other thread could close that lease.
-  [[nodiscard]] static constexpr LeaseWait up_to(std::chrono::nanoseconds time) noexcept {
-    return LeaseWait(time.count() < 0 ? 0 : time.count());
+  /// `time` is a duration of <chrono> that converts to nanoseconds without a loss, such as
+  /// std::chrono::milliseconds.
+  template <class Duration>
+  [[nodiscard]] static constexpr LeaseWait up_to(Duration time) noexcept {
+    using Period = typename Duration::period;
+    static_assert(std::is_integral_v<typename Duration::rep> && 1'000'000'000 % Period::den == 0,
+                  "give the time in nanoseconds or in a multiple of them");
+    constexpr std::int64_t unit = Period::num * (1'000'000'000 / Period::den);
+    return LeaseWait(time.count() < 0 ? 0 : time.count() * unit);
   }
   /// Waits until the access succeeds or can no longer succeed.
   [[nodiscard]] static constexpr LeaseWait forever() noexcept { return LeaseWait(-1); }
 
   [[nodiscard]] constexpr bool is_never() const noexcept { return nanoseconds_ == 0; }
   [[nodiscard]] constexpr bool is_forever() const noexcept { return nanoseconds_ < 0; }
-  [[nodiscard]] constexpr std::chrono::nanoseconds time() const noexcept {
-    return std::chrono::nanoseconds(nanoseconds_);
-  }
+  /// Returns the time that up_to() was given.
+  [[nodiscard]] constexpr std::int64_t nanoseconds() const noexcept { return nanoseconds_; }
 
  private:
   constexpr explicit LeaseWait(std::int64_t nanoseconds) noexcept : nanoseconds_(nanoseconds) {}

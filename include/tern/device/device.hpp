@@ -257,7 +257,7 @@ class TERN_EXPORT DeviceSet {
   explicit DeviceSet(std::vector<Device> devices);
 
   /// Returns the devices in the order given to the constructor.
-  [[nodiscard]] std::span<const Device> devices() const noexcept { return devices_; }
+  [[nodiscard]] std::span<const Device> devices() const noexcept;
 
   /// Returns the devices round robin: 0, 1, ..., n-1, 0, ... All threads share one counter.
   [[nodiscard]] const Device& next() noexcept;

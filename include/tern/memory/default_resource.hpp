@@ -17,7 +17,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,6 +24,7 @@
 #include "tern/core/error.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/detail/core/any_function.hpp"
 #include "tern/detail/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/device_info.hpp"
@@ -133,7 +133,7 @@ TERN_EXPORT ShutdownReport shutdown();
 // functions are thread-safe.
 
 /// A function that receives one failure per call.
-using FailureCallback = std::function<void(const Failure&)>;
+using FailureCallback = AnyFunction<void(const Failure&)>;
 
 /// Sets the callback and returns the previous one. An empty function restores the default
 /// behaviour. Throws std::bad_alloc.

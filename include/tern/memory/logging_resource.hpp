@@ -15,9 +15,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,6 +24,8 @@
 #include "tern/core/call_site.hpp"
 #include "tern/core/error.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/detail/core/any_function.hpp"
+#include "tern/detail/core/mutex.hpp"
 #include "tern/detail/core/visibility.hpp"
 #include "tern/detail/memory/wrapping_resource.hpp"
 #include "tern/device/mark.hpp"
@@ -115,7 +115,7 @@ class TERN_EXPORT RingSink final : public LogSink {
   [[nodiscard]] std::uint64_t written() const noexcept;
 
  private:
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::vector<LogRecord> ring_;  // guarded by mutex_, as is written_
   std::uint64_t written_ = 0;
 };
@@ -137,12 +137,12 @@ class TERN_EXPORT FileSink final : public LogSink {
 class TERN_EXPORT CallbackSink final : public LogSink {
  public:
   /// Throws InvalidArgument if the function is empty.
-  explicit CallbackSink(std::function<void(const LogRecord&)> function);
+  explicit CallbackSink(AnyFunction<void(const LogRecord&)> function);
   /// Writes one line. Returns false if the line was not written completely.
   [[nodiscard]] bool write(const LogRecord& record) override;
 
  private:
-  const std::function<void(const LogRecord&)> function_;
+  const AnyFunction<void(const LogRecord&)> function_;
 };
 
 /// Passes every call on to its upstream and logs the result.

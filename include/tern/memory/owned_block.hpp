@@ -93,8 +93,6 @@ class TERN_EXPORT OwnedBlock {
 // quarantined, while a GuardResource keeps it; freed. All functions are thread-safe and take no
 // lock.
 
-class Resource;
-
 /// The facts about one block.
 struct BlockInfo {
   void* address = nullptr;

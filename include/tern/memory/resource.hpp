@@ -20,7 +20,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <type_traits>
 #include <vector>
@@ -30,6 +29,7 @@
 #include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/detail/core/mutex.hpp"
 #include "tern/detail/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/device_info.hpp"
@@ -279,7 +279,7 @@ class TERN_EXPORT Resource {
     StreamRef stream = {};
     CallSite site = {};
   };
-  mutable std::mutex failed_mutex_;
+  mutable Mutex failed_mutex_;
   std::optional<Failure> free_failure_;  // guarded by failed_mutex_, as are the members below
   std::vector<FailedFree> failed_;       // frees that are worth a retry
   std::uint64_t failed_frees_ = 0;

@@ -110,7 +110,7 @@ class TERN_EXPORT LogicalType {
   /// Returns a text such as "timestamp[us, Europe/Berlin]".
   [[nodiscard]] std::string text() const;
 
-  friend bool operator==(const LogicalType&, const LogicalType&) noexcept = default;
+  friend TERN_EXPORT bool operator==(const LogicalType& a, const LogicalType& b) noexcept;
 
  private:
   TypeKind kind_;
@@ -124,15 +124,15 @@ class TERN_EXPORT Metadata {
   using Pair = std::pair<std::string, std::string>;
 
   Metadata() noexcept = default;
-  Metadata(std::initializer_list<Pair> pairs) : pairs_(pairs) {}
-  explicit Metadata(std::vector<Pair> pairs) noexcept : pairs_(std::move(pairs)) {}
+  Metadata(std::initializer_list<Pair> pairs);
+  explicit Metadata(std::vector<Pair> pairs) noexcept;
 
-  [[nodiscard]] std::span<const Pair> pairs() const noexcept { return pairs_; }
-  [[nodiscard]] bool empty() const noexcept { return pairs_.empty(); }
+  [[nodiscard]] std::span<const Pair> pairs() const noexcept;
+  [[nodiscard]] bool empty() const noexcept;
   /// Returns the value of the first pair with this key. The result is valid as long as this object.
   [[nodiscard]] std::optional<std::string_view> find(std::string_view key) const noexcept;
 
-  friend bool operator==(const Metadata&, const Metadata&) noexcept = default;
+  friend TERN_EXPORT bool operator==(const Metadata& a, const Metadata& b) noexcept;
 
  private:
   std::vector<Pair> pairs_;
@@ -149,7 +149,7 @@ struct Field {
   bool is_nullable = true;
   Metadata metadata = {};
 
-  friend bool operator==(const Field&, const Field&) noexcept = default;
+  friend TERN_EXPORT bool operator==(const Field& a, const Field& b) noexcept;
 };
 
 /// Which differences check_match() accepts.

@@ -13,7 +13,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -31,6 +30,7 @@
 #include "tern/core/shape.hpp"
 #include "tern/core/tag.hpp"
 #include "tern/detail/coherence/validity.hpp"
+#include "tern/detail/core/any_function.hpp"
 #include "tern/detail/core/visibility.hpp"
 #include "tern/detail/launch/launch_memory.hpp"
 #include "tern/device/device.hpp"
@@ -140,7 +140,7 @@ class TERN_EXPORT RawUnified {
   /// call `release`. Fails as try_make() does, and with invalid_argument for a null address.
   [[nodiscard]] static Result<RawUnified> try_adopt_host(void* address, Shape shape, DType dtype,
                                                          std::size_t element_bytes,
-                                                         std::function<void()> release,
+                                                         AnyFunction<void()> release,
                                                          const UnifiedOptions& options) noexcept;
 
   // --- Queries. None of them waits for a device, except try_compare().
