@@ -19,7 +19,7 @@
 #include "tern/coherence/unified_buffer.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/budget_resource.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
 
 namespace tern::bench {

@@ -8,7 +8,7 @@
 #include "bench/measure.hpp"
 #include "buffer/transfer_counts.hpp"
 #include "tern/buffer/buffer.hpp"
-#include "tern/launch/transfer_audit.hpp"
+#include "tern/buffer/transfer_audit.hpp"
 
 namespace tern::bench {
 namespace {

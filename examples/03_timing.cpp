@@ -4,7 +4,6 @@
 #include <tern/backends/catalog.hpp>
 #include <tern/core/bytes.hpp>
 #include <tern/device/event.hpp>
-#include <tern/device/timeline.hpp>
 
 int main() {
   const tern::Device device = tern::open_best_device();

@@ -6,10 +6,10 @@
 #include <cstdio>
 #include <tern/backends/sim.hpp>
 #include <tern/buffer/array.hpp>
+#include <tern/buffer/transfer_audit.hpp>
 #include <tern/device/stream.hpp>
 #include <tern/launch/kernel.hpp>
 #include <tern/launch/launch_recorder.hpp>
-#include <tern/launch/transfer_audit.hpp>
 
 namespace {
 

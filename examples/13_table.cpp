@@ -6,10 +6,10 @@
 #include <array>
 #include <cstdio>
 #include <tern/backends/catalog.hpp>
+#include <tern/buffer/transfer_audit.hpp>
 #include <tern/interop/arrow.hpp>
 #include <tern/interop/dlpack.hpp>
 #include <tern/launch/kernel.hpp>
-#include <tern/launch/transfer_audit.hpp>
 #include <tern/table/table.hpp>
 #include <vector>
 

@@ -18,7 +18,7 @@
 #include <tern/coherence/unified_buffer.hpp>
 #include <tern/device/stream.hpp>
 #include <tern/memory/budget_resource.hpp>
-#include <tern/memory/direct_resource.hpp>
+#include <tern/memory/driver_resource.hpp>
 #include <tern/memory/pool_resource.hpp>
 #include <vector>
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "tern/backends/sim_shrink.hpp"
+#include "tern/backends/sim.hpp"
 #include "tools/checked_program.hpp"
 #include "tools/commands.hpp"
 #include "tools/device_program.hpp"

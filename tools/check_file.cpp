@@ -9,7 +9,6 @@
 
 #include "tern/core/bytes.hpp"
 #include "tern/trace/trace_check.hpp"
-#include "tern/trace/trace_reader.hpp"
 #include "tools/commands.hpp"
 #include "tools/terminal.hpp"
 

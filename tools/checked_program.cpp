@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "tern/device/event.hpp"
-#include "tern/device/timeline.hpp"
 #include "tools/host_thread.hpp"
 #include "tools/pool_program.hpp"
 

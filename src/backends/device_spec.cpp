@@ -1,4 +1,4 @@
-#include "tern/backends/device_spec.hpp"
+#include "backends/device_spec.hpp"
 
 #include <fmt/format.h>
 

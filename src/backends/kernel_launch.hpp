@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tern/device/backend.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern {
 

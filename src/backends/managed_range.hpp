@@ -8,7 +8,7 @@
 
 #include "tern/core/bytes.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/device_info.hpp"
 
 namespace tern {
 

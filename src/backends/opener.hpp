@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tern/backends/device_spec.hpp"
+#include "backends/device_spec.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/backend.hpp"
 

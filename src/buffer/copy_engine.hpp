@@ -8,9 +8,9 @@
 
 #include "tern/buffer/buffer.hpp"
 #include "tern/buffer/copy.hpp"
-#include "tern/buffer/storage.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
+#include "tern/detail/buffer/storage.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {

@@ -7,10 +7,10 @@
 #include <optional>
 
 #include "tern/buffer/copy.hpp"
-#include "tern/buffer/storage.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
+#include "tern/detail/buffer/storage.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 

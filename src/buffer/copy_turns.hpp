@@ -10,10 +10,11 @@
 #include <functional>
 #include <utility>
 
-#include "tern/buffer/storage.hpp"
+#include "tern/buffer/use.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
+#include "tern/detail/buffer/storage.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {

@@ -11,7 +11,8 @@
 #include <atomic>
 #include <cstddef>
 
-#include "tern/buffer/storage.hpp"
+#include "tern/buffer/foreign.hpp"
+#include "tern/detail/buffer/storage.hpp"
 
 namespace tern {
 

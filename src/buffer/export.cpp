@@ -1,12 +1,11 @@
 // Counts exports and reclaims exported memory after a device-wide wait.
 
-#include "tern/buffer/export.hpp"
-
 #include <atomic>
 
 #include "buffer/deferred_frees.hpp"
 #include "buffer/export_batch.hpp"
 #include "core/no_host_memory.hpp"
+#include "tern/buffer/foreign.hpp"
 
 namespace tern {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "tern/buffer/storage.hpp"
+#include "tern/detail/buffer/storage.hpp"
 
 namespace tern {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tern/buffer/foreign.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/device_info.hpp"
 
 namespace tern {
 

@@ -1,6 +1,6 @@
 // Index arithmetic of host views.
 
-#include "tern/buffer/host_view.hpp"
+#include "tern/buffer/use.hpp"
 
 namespace tern {
 

@@ -16,10 +16,11 @@
 #include <array>
 #include <cstddef>
 
-#include "tern/buffer/storage.hpp"
+#include "tern/buffer/use.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
+#include "tern/detail/buffer/storage.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {

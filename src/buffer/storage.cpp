@@ -1,4 +1,4 @@
-#include "tern/buffer/storage.hpp"
+#include "tern/detail/buffer/storage.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,9 @@
 #include "core/no_host_memory.hpp"
 #include "core/spare_records.hpp"
 #include "device/device_state.hpp"
-#include "tern/buffer/export.hpp"
+#include "tern/buffer/foreign.hpp"
+#include "tern/buffer/storage_options.hpp"
+#include "tern/buffer/use.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/config.hpp"
 #include "tern/memory/default_resource.hpp"

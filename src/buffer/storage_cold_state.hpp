@@ -14,8 +14,8 @@
 
 #include "buffer/host_accesses.hpp"
 #include "buffer/written_ranges.hpp"
-#include "tern/buffer/storage.hpp"
-#include "tern/buffer/use_record.hpp"
+#include "tern/detail/buffer/storage.hpp"
+#include "tern/detail/buffer/use_record.hpp"
 
 namespace tern {
 

@@ -10,7 +10,8 @@
 #include "buffer/storage_cold_state.hpp"
 #include "core/no_host_memory.hpp"
 #include "core/spare_records.hpp"
-#include "tern/buffer/storage.hpp"
+#include "tern/buffer/storage_options.hpp"
+#include "tern/detail/buffer/storage.hpp"
 #include "tern/device/device.hpp"
 
 namespace tern {

@@ -10,11 +10,11 @@
 #include <span>
 
 #include "tern/buffer/copy.hpp"
-#include "tern/buffer/storage.hpp"
-#include "tern/buffer/transfer.hpp"
+#include "tern/buffer/transfer_audit.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/detail/buffer/storage.hpp"
 
 namespace tern {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/interval_map.hpp"
-#include "tern/buffer/storage.hpp"
+#include "tern/buffer/storage_options.hpp"
 
 namespace tern {
 

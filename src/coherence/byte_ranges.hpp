@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "tern/buffer/storage.hpp"
+#include "tern/detail/buffer/storage.hpp"
 
 namespace tern {
 

@@ -25,9 +25,9 @@
 
 #include "coherence/in_flight_bytes.hpp"
 #include "coherence/residents.hpp"
-#include "tern/buffer/storage.hpp"
-#include "tern/coherence/raw_unified.hpp"
-#include "tern/coherence/validity.hpp"
+#include "tern/detail/buffer/storage.hpp"
+#include "tern/detail/coherence/raw_unified.hpp"
+#include "tern/detail/coherence/validity.hpp"
 
 namespace tern {
 

@@ -12,8 +12,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "tern/buffer/storage.hpp"
+#include "tern/buffer/storage_options.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/detail/buffer/storage.hpp"
 
 namespace tern {
 

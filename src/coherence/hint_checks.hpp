@@ -9,7 +9,7 @@
 #include "tern/core/call_site.hpp"
 #include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/capabilities.hpp"
+#include "tern/device/device_info.hpp"
 
 namespace tern {
 

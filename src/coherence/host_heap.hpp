@@ -4,11 +4,11 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <new>
 #include <utility>
 
-#include "tern/buffer/storage.hpp"
+#include "tern/detail/buffer/storage.hpp"
+#include "tern/detail/core/any_function.hpp"
 
 namespace tern {
 
@@ -46,7 +46,7 @@ class HostHeap final : public StorageOrigin {
 /// Host memory that belongs to the caller. Calls `release` once, when the memory is no longer used.
 class AdoptedHost final : public StorageOrigin {
  public:
-  AdoptedHost(void* address, std::size_t bytes, std::function<void()> release) noexcept
+  AdoptedHost(void* address, std::size_t bytes, AnyFunction<void()> release) noexcept
       : address_(address), bytes_(bytes), release_(std::move(release)) {}
 
   [[nodiscard]] const char* what() const noexcept override { return "adopted host memory"; }
@@ -64,12 +64,12 @@ class AdoptedHost final : public StorageOrigin {
   }
   /// Sets the callback only after everything else has succeeded, because a failed adoption must not
   /// call it.
-  void set_release(std::function<void()> release) noexcept { release_ = std::move(release); }
+  void set_release(AnyFunction<void()> release) noexcept { release_ = std::move(release); }
 
  private:
   void* const address_;
   const std::size_t bytes_;
-  std::function<void()> release_;
+  AnyFunction<void()> release_;
 };
 
 }  // namespace tern

@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "tern/buffer/storage.hpp"
+#include "tern/buffer/storage_options.hpp"
 #include "tern/core/call_site.hpp"
 
 namespace tern {

@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tern/coherence/validity.hpp"
+#include "tern/detail/coherence/validity.hpp"
 
 namespace tern {
 

@@ -20,10 +20,10 @@
 #include <utility>
 #include <vector>
 
-#include "tern/buffer/storage.hpp"
-#include "tern/buffer/use_record.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
+#include "tern/detail/buffer/storage.hpp"
+#include "tern/detail/buffer/use_record.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {

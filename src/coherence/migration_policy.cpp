@@ -1,8 +1,8 @@
-#include "tern/coherence/migration_policy.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+
+#include "tern/coherence/hints.hpp"
 
 namespace tern {
 
@@ -86,6 +86,11 @@ std::string MigrationPolicy::text() const {
   if (is_read_mostly_) return text + " (overridden by read-mostly)";
   if (preferred_) return text + fmt::format(" (overridden by prefer {})", preferred_->text());
   return text;
+}
+
+bool operator==(const MigrationPolicy& a, const MigrationPolicy& b) noexcept {
+  return a.is_read_mostly_ == b.is_read_mostly_ && a.preferred_ == b.preferred_ &&
+         a.accessors_ == b.accessors_;
 }
 
 }  // namespace tern

@@ -13,8 +13,8 @@
 #include "core/interval_map.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
-#include "tern/coherence/raw_unified.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/detail/coherence/raw_unified.hpp"
 
 namespace tern {
 namespace {
@@ -222,6 +222,10 @@ Result<PrefetchPlan::Report> execute_with(const PrefetchPlan& plan, HintOptions 
 }
 
 }  // namespace
+
+std::size_t PrefetchPlan::size() const noexcept { return entries_.size(); }
+
+std::span<const PrefetchPlan::Entry> PrefetchPlan::entries() const noexcept { return entries_; }
 
 std::string PrefetchPlan::Entry::text() const {
   return fmt::format("bytes [{}, {}) of {} to {}", range.offset_bytes,

@@ -1,4 +1,4 @@
-#include "tern/coherence/prefetch_target.hpp"
+#include "tern/detail/coherence/prefetch_target.hpp"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "coherence/hint_checks.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
-#include "tern/coherence/raw_unified.hpp"
+#include "tern/detail/coherence/raw_unified.hpp"
 
 namespace tern {
 namespace {

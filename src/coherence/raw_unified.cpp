@@ -1,6 +1,6 @@
 // The untyped handle of unified buffers, and the part of UnifiedCore that answers queries.
 
-#include "tern/coherence/raw_unified.hpp"
+#include "tern/detail/coherence/raw_unified.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -13,8 +13,10 @@
 #include "coherence/unified_options.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
+#include "tern/coherence/unified_options.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/config.hpp"
+#include "tern/detail/core/any_function.hpp"
 
 namespace tern {
 
@@ -162,7 +164,7 @@ Result<RawUnified> RawUnified::try_make(Shape shape, DType dtype, std::size_t el
 
 Result<RawUnified> RawUnified::try_adopt_host(void* address, Shape shape, DType dtype,
                                               std::size_t element_bytes,
-                                              std::function<void()> release,
+                                              AnyFunction<void()> release,
                                               const UnifiedOptions& options) noexcept {
   Result<RawUnified> made = try_make(std::move(shape), dtype, element_bytes, options);
   if (!made) return made;

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "tern/coherence/pressure.hpp"
-#include "tern/coherence/transfer.hpp"
+#include "tern/coherence/unified_statistics.hpp"
 
 namespace tern {
 

@@ -1,6 +1,5 @@
-#include "tern/coherence/transfer.hpp"
-
 #include "coherence/totals.hpp"
+#include "tern/coherence/unified_statistics.hpp"
 
 namespace tern {
 namespace {

@@ -96,7 +96,8 @@ Result<std::uint32_t> UnifiedCore::try_claim_range(const Wanted& wanted, unsigne
   if (!wanted.wait.is_never() && !wanted.wait.is_forever()) {
     const Clock::time_point now = Clock::now();
     // If the deadline is beyond the range of the clock, wait forever.
-    if (wanted.wait.time() < Clock::time_point::max() - now) deadline = now + wanted.wait.time();
+    const std::chrono::nanoseconds time(wanted.wait.nanoseconds());
+    if (time < Clock::time_point::max() - now) deadline = now + time;
   }
   const std::lock_guard lock(mutex_);
   for (bool is_over = wanted.wait.is_never();;) {

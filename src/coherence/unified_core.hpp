@@ -59,11 +59,12 @@
 #include "coherence/lease_table.hpp"
 #include "coherence/residents.hpp"
 #include "core/thread_number.hpp"
-#include "tern/buffer/use_record.hpp"
-#include "tern/coherence/raw_unified.hpp"
 #include "tern/coherence/spill_file.hpp"
-#include "tern/coherence/validity.hpp"
-#include "tern/launch/launch_memory.hpp"
+#include "tern/coherence/unified_options.hpp"
+#include "tern/detail/buffer/use_record.hpp"
+#include "tern/detail/coherence/raw_unified.hpp"
+#include "tern/detail/coherence/validity.hpp"
+#include "tern/detail/launch/launch_memory.hpp"
 
 namespace tern {
 

@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include "tern/coherence/raw_unified.hpp"
+#include "tern/coherence/unified_options.hpp"
 #include "tern/core/config.hpp"
 #include "tern/core/result.hpp"
 

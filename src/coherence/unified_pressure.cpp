@@ -8,6 +8,7 @@
 #include "coherence/totals.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
+#include "tern/buffer/foreign.hpp"
 
 namespace tern {
 namespace {

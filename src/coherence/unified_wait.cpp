@@ -27,7 +27,8 @@ Result<RawLease> UnifiedCore::try_open_with_time(Wanted wanted, unsigned place) 
   if (!wanted.wait.is_forever()) {
     const Clock::time_point now = Clock::now();
     // If the deadline is beyond the range of the clock, wait forever.
-    if (wanted.wait.time() < Clock::time_point::max() - now) deadline = now + wanted.wait.time();
+    const std::chrono::nanoseconds time(wanted.wait.nanoseconds());
+    if (time < Clock::time_point::max() - now) deadline = now + time;
   }
   bool has_waited = false;
   int hopeless = 0;  // consecutive attempts that cannot succeed later

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "tern/device/device_info.hpp"
+#include "tern/device/operations.hpp"
+
 namespace tern {
 namespace {
 

@@ -1,7 +1,7 @@
-#include "tern/device/device_set.hpp"
-
 #include <algorithm>
 #include <optional>
+
+#include "tern/device/device.hpp"
 
 namespace tern {
 
@@ -19,6 +19,8 @@ DeviceSet::DeviceSet(std::vector<Device> devices) : devices_(std::move(devices))
     }
   }
 }
+
+std::span<const Device> DeviceSet::devices() const noexcept { return devices_; }
 
 const Device& DeviceSet::next() noexcept {
   return devices_[turn_.fetch_add(1, std::memory_order_relaxed) % devices_.size()];

@@ -24,6 +24,8 @@
 #include "device/host_order.hpp"
 #include "tern/device/backend.hpp"
 #include "tern/device/device.hpp"
+#include "tern/device/device_info.hpp"
+#include "tern/device/operations.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {

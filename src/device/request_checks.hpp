@@ -5,7 +5,8 @@
 #include <cstddef>
 
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/device_info.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern {
 

@@ -1,10 +1,9 @@
-#include "tern/device/stream_pool.hpp"
-
 #include <mutex>
 #include <utility>
 #include <vector>
 
 #include "tern/core/config.hpp"
+#include "tern/device/stream.hpp"
 
 namespace tern {
 

@@ -1,5 +1,3 @@
-#include "tern/device/timeline.hpp"
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -11,6 +9,7 @@
 #include <utility>
 
 #include "device/device_state.hpp"
+#include "tern/device/event.hpp"
 
 namespace tern {
 

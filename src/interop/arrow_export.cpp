@@ -17,11 +17,11 @@
 #include "interop/arrow_shipment.hpp"
 #include "interop/device_ordinal.hpp"
 #include "interop/release_of_others.hpp"
+#include "table/bitmap.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
 #include "tern/interop/arrow.hpp"
 #include "tern/interop/dlpack.hpp"
-#include "tern/table/bitmap.hpp"
 
 namespace tern {
 namespace {

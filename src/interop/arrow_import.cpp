@@ -18,11 +18,11 @@
 #include "interop/arrow_shipment.hpp"
 #include "interop/device_ordinal.hpp"
 #include "interop/release_of_others.hpp"
+#include "table/bitmap.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
 #include "tern/interop/arrow.hpp"
-#include "tern/table/bitmap.hpp"
 
 namespace tern {
 namespace {

@@ -1,5 +1,3 @@
-#include "tern/interop/arrow_schema.hpp"
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tern/core/result.hpp"
-#include "tern/interop/arrow_abi.h"
+#include "tern/detail/interop/arrow_abi.h"
 #include "tern/table/schema.hpp"
 
 namespace tern {

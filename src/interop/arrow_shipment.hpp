@@ -5,8 +5,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "tern/interop/arrow_abi.h"
-#include "tern/table/column.hpp"
+#include "tern/detail/interop/arrow_abi.h"
 #include "tern/table/table.hpp"
 
 namespace tern {

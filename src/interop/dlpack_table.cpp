@@ -1,5 +1,3 @@
-#include "tern/interop/dlpack_table.hpp"
-
 #include <array>
 #include <cstdint>
 #include <new>
@@ -9,6 +7,7 @@
 #include "core/no_host_memory.hpp"
 #include "interop/release_of_others.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/interop/dlpack.hpp"
 
 namespace tern {
 namespace {

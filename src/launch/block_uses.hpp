@@ -10,10 +10,10 @@
 #include <cstddef>
 #include <memory>
 
-#include "tern/buffer/use_record.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
-#include "tern/memory/block.hpp"
+#include "tern/detail/buffer/use_record.hpp"
+#include "tern/memory/resource.hpp"
 
 namespace tern {
 

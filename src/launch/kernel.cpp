@@ -14,7 +14,7 @@
 
 #include "device/device_state.hpp"
 #include "launch/moved_arguments.hpp"
-#include "tern/buffer/use_record.hpp"
+#include "tern/detail/buffer/use_record.hpp"
 #include "tern/launch/use_scope.hpp"
 
 namespace tern {

@@ -10,9 +10,9 @@
 
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
+#include "tern/detail/launch/launch_memory.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/launch/argument.hpp"
-#include "tern/launch/launch_memory.hpp"
 
 namespace tern {
 

@@ -21,6 +21,8 @@ Failure misuse(StreamRef stream, const char* why, CallSite site) noexcept {
 
 }  // namespace
 
+std::span<UseScope::Use> UseScope::uses() noexcept { return {data(), count_}; }
+
 UseScope::~UseScope() {
   finish(Outcome::submitted);
   std::destroy_n(data(), count_);

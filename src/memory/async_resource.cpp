@@ -1,8 +1,7 @@
-#include "tern/memory/async_resource.hpp"
-
 #include <utility>
 
 #include "device/device_state.hpp"
+#include "tern/memory/driver_resource.hpp"
 
 namespace tern {
 namespace {

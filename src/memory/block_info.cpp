@@ -1,11 +1,10 @@
 // The public lookup of block facts, on top of the block table.
 
-#include "tern/memory/block_info.hpp"
-
 #include <bit>
 #include <cstdint>
 
 #include "memory/block_table.hpp"
+#include "tern/memory/owned_block.hpp"
 
 namespace tern {
 

@@ -19,7 +19,7 @@
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
 #include "tern/device/mark.hpp"
-#include "tern/memory/block.hpp"
+#include "tern/memory/resource.hpp"
 
 namespace tern {
 

@@ -1,6 +1,6 @@
-#include "tern/memory/direct_resource.hpp"
-
 #include <utility>
+
+#include "tern/memory/driver_resource.hpp"
 
 namespace tern {
 namespace {

@@ -1,5 +1,3 @@
-#include "tern/memory/failure_callback.hpp"
-
 #include <unistd.h>
 
 #include <array>
@@ -8,6 +6,9 @@
 #include <mutex>
 #include <new>
 #include <utility>
+
+#include "tern/memory/default_resource.hpp"
+#include "tern/memory/resource.hpp"
 
 namespace tern {
 namespace {

@@ -18,7 +18,8 @@
 #include "device/device_state.hpp"
 #include "memory/block_table.hpp"
 #include "tern/core/bytes.hpp"
-#include "tern/memory/failure_callback.hpp"
+#include "tern/memory/default_resource.hpp"
+#include "tern/memory/resource.hpp"
 
 namespace tern {
 

@@ -1,5 +1,3 @@
-#include "tern/memory/log_sink.hpp"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -7,10 +5,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "core/file_limit_signal.hpp"
 #include "tern/core/place.hpp"
+#include "tern/detail/core/any_function.hpp"
+#include "tern/memory/logging_resource.hpp"
 
 namespace tern {
 namespace {
@@ -107,7 +108,7 @@ bool FileSink::write(const LogRecord& record) {
   return written == static_cast<ssize_t>(line.size());
 }
 
-CallbackSink::CallbackSink(std::function<void(const LogRecord&)> function)
+CallbackSink::CallbackSink(AnyFunction<void(const LogRecord&)> function)
     : function_(std::move(function)) {
   if (!function_) {
     raise(Failure(ErrorCode::invalid_argument, "a callback sink needs a function to call.")

@@ -1,5 +1,3 @@
-#include "tern/memory/memory_report.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include "memory/block_table.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/guard_resource.hpp"
+#include "tern/memory/tracking_resource.hpp"
 
 namespace tern {
 namespace {

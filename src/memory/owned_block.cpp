@@ -6,7 +6,6 @@
 
 #include "memory/block_table.hpp"
 #include "tern/core/bytes.hpp"
-#include "tern/memory/block_info.hpp"
 
 namespace tern {
 OwnedBlock::OwnedBlock(ResourceHandle resource, const Block& block, StreamRef stream) noexcept

@@ -19,8 +19,8 @@
 
 #include "tern/core/tag.hpp"
 #include "tern/device/mark.hpp"
-#include "tern/memory/block.hpp"
 #include "tern/memory/budget.hpp"
+#include "tern/memory/resource.hpp"
 
 namespace tern {
 

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <mutex>
 #include <new>
 #include <utility>
 
 #include "memory/failed_free_totals.hpp"
 #include "tern/core/bytes.hpp"
-#include "tern/memory/failure_callback.hpp"
+#include "tern/memory/default_resource.hpp"
 
 namespace tern {
 

@@ -1,5 +1,3 @@
-#include "tern/memory/shutdown.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include "memory/default_slots.hpp"
 #include "memory/failed_free_totals.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/memory/default_resource.hpp"
 #include "tern/memory/tracking_resource.hpp"
 
 namespace tern {

@@ -17,7 +17,8 @@
 #include <utility>
 
 #include "tern/core/bytes.hpp"
-#include "tern/memory/failure_callback.hpp"
+#include "tern/memory/default_resource.hpp"
+#include "tern/memory/resource.hpp"
 
 namespace tern {
 namespace {

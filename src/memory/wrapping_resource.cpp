@@ -1,4 +1,4 @@
-#include "tern/memory/wrapping_resource.hpp"
+#include "tern/detail/memory/wrapping_resource.hpp"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "tern/table/bitmap.hpp"
+#include "table/bitmap.hpp"
 
 #include <bit>
 #include <cstring>

@@ -1,14 +1,13 @@
-#include "tern/table/column.hpp"
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
 #include <new>
 
 #include "core/no_host_memory.hpp"
+#include "table/bitmap.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/core/bytes.hpp"
-#include "tern/table/bitmap.hpp"
+#include "tern/table/table.hpp"
 
 namespace tern {
 namespace {

@@ -1,6 +1,6 @@
-#include "tern/table/logical_type.hpp"
-
 #include <utility>
+
+#include "tern/table/schema.hpp"
 
 namespace tern {
 
@@ -135,6 +135,10 @@ std::string LogicalType::text() const {
     text += ']';
   }
   return text;
+}
+
+bool operator==(const LogicalType& a, const LogicalType& b) noexcept {
+  return a.kind_ == b.kind_ && a.unit_ == b.unit_ && a.zone_ == b.zone_;
 }
 
 }  // namespace tern

@@ -33,6 +33,19 @@ bool is_same_or_allowed(const Field& given, const Field& wanted, const SchemaMat
 
 }  // namespace
 
+Metadata::Metadata(std::initializer_list<Pair> pairs) : pairs_(pairs) {}
+Metadata::Metadata(std::vector<Pair> pairs) noexcept : pairs_(std::move(pairs)) {}
+
+std::span<const Metadata::Pair> Metadata::pairs() const noexcept { return pairs_; }
+bool Metadata::empty() const noexcept { return pairs_.empty(); }
+
+bool operator==(const Metadata& a, const Metadata& b) noexcept { return a.pairs_ == b.pairs_; }
+
+bool operator==(const Field& a, const Field& b) noexcept {
+  return a.name == b.name && a.type == b.type && a.is_nullable == b.is_nullable &&
+         a.metadata == b.metadata;
+}
+
 std::optional<std::string_view> Metadata::find(std::string_view key) const noexcept {
   const auto found =
       std::find_if(pairs_.begin(), pairs_.end(), [&](const Pair& p) { return p.first == key; });

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "tern/trace/record.hpp"
+#include "tern/detail/trace/record.hpp"
 #include "trace/vector_clock.hpp"
 
 namespace tern {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "tern/trace/record.hpp"
+#include "tern/detail/trace/record.hpp"
 
 namespace tern {
 

@@ -30,9 +30,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
+#include "tern/detail/trace/record.hpp"
 #include "tern/trace/finding.hpp"
-#include "tern/trace/record.hpp"
 
 namespace tern {
 

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "core/interval_map.hpp"
+#include "tern/detail/trace/record.hpp"
 #include "tern/trace/finding.hpp"
-#include "tern/trace/record.hpp"
 #include "trace/note.hpp"
 
 namespace tern {

@@ -15,8 +15,8 @@
 #include <span>
 #include <vector>
 
-#include "tern/core/visibility.hpp"
-#include "tern/trace/record.hpp"
+#include "tern/detail/core/visibility.hpp"
+#include "tern/detail/trace/record.hpp"
 #include "trace/record_list.hpp"
 
 namespace tern {

@@ -1,5 +1,3 @@
-#include "tern/trace/trace_reader.hpp"
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -16,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tern/trace/trace_check.hpp"
 #include "trace/trace_format.hpp"
 
 namespace tern {

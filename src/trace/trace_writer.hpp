@@ -24,9 +24,9 @@
 
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
+#include "tern/detail/trace/record.hpp"
 #include "tern/trace/finding.hpp"
-#include "tern/trace/record.hpp"
 
 namespace tern {
 

@@ -8,7 +8,7 @@
 #include "support/forked_child.hpp"
 #include "support/thread.hpp"
 #include "tern/core/config.hpp"
-#include "tern/device/device_set.hpp"
+#include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {

@@ -18,7 +18,7 @@
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/default_resource.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
 
 namespace tern {

@@ -11,9 +11,10 @@
 #include "support/copy_places.hpp"
 #include "support/ladder.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/default_resource.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 
 namespace tern::test {
 namespace {

@@ -11,6 +11,7 @@
 #include "support/copy_places.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern::test {

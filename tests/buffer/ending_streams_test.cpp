@@ -15,7 +15,7 @@
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/buffer.hpp"
 #include "tern/device/stream.hpp"
-#include "tern/memory/async_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 #include "tern/memory/guard_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
 #include "tern/trace/finding.hpp"

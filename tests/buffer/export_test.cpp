@@ -1,5 +1,3 @@
-#include "tern/buffer/export.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>

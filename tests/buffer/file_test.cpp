@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/device_spec.hpp"
 #include "support/allocation_counter.hpp"
 #include "support/forked_child.hpp"
 #include "support/ladder.hpp"

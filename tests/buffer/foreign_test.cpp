@@ -24,7 +24,7 @@
 #include "tern/backends/sim.hpp"
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/default_resource.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 
 namespace tern {
 namespace {

@@ -1,5 +1,3 @@
-#include "tern/buffer/host_view.hpp"
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,6 +6,7 @@
 
 #include "tern/backends/catalog.hpp"
 #include "tern/buffer/buffer.hpp"
+#include "tern/buffer/use.hpp"
 
 namespace tern {
 namespace {

@@ -1,4 +1,4 @@
-#include "tern/buffer/storage.hpp"
+#include "tern/detail/buffer/storage.hpp"
 
 #include <gtest/gtest.h>
 
@@ -21,10 +21,13 @@
 #include "tern/buffer/buffer.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/buffer/file.hpp"
+#include "tern/buffer/foreign.hpp"
+#include "tern/buffer/storage_options.hpp"
+#include "tern/buffer/use.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/default_resource.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
 

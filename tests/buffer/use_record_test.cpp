@@ -1,4 +1,4 @@
-#include "tern/buffer/use_record.hpp"
+#include "tern/detail/buffer/use_record.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-#include "tern/coherence/migration_policy.hpp"
-
 #include <gtest/gtest.h>
 
 #include <unordered_set>
 #include <vector>
+
+#include "tern/coherence/hints.hpp"
 
 namespace tern {
 namespace {

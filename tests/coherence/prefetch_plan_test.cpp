@@ -18,7 +18,7 @@
 #include "tern/backends/sim.hpp"
 #include "tern/coherence/managed_buffer.hpp"
 #include "tern/coherence/unified_buffer.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 
 namespace tern {
 namespace {

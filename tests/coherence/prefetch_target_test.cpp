@@ -1,4 +1,4 @@
-#include "tern/coherence/prefetch_target.hpp"
+#include "tern/detail/coherence/prefetch_target.hpp"
 
 #include <gtest/gtest.h>
 

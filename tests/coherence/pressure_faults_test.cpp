@@ -18,6 +18,7 @@
 #include "support/spilled_bytes.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/thread.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/coherence/spill_file.hpp"
 #include "tern/coherence/unified_buffer.hpp"
 #include "tern/memory/fault_resource.hpp"

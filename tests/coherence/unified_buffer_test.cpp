@@ -16,6 +16,7 @@
 #include "support/unified.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/launch/kernel.hpp"
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/default_resource.hpp"

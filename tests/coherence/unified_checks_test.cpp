@@ -12,7 +12,7 @@
 #include "support/unified.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
-#include "tern/buffer/host_view.hpp"
+#include "tern/buffer/use.hpp"
 #include "tern/coherence/unified_buffer.hpp"
 #include "tern/launch/kernel.hpp"
 

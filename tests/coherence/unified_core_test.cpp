@@ -17,6 +17,7 @@
 #include "support/thread.hpp"
 #include "support/unified.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/coherence/unified_buffer.hpp"
 #include "tern/launch/kernel.hpp"
 

@@ -14,6 +14,7 @@
 #include "support/unified.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/coherence/unified_buffer.hpp"
 #include "tern/launch/kernel.hpp"
 #include "tern/memory/budget_resource.hpp"

@@ -22,7 +22,7 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/coherence/spill_file.hpp"
 #include "tern/coherence/unified_buffer.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 #include "tern/trace/finding.hpp"
 
 namespace tern::test {

@@ -17,7 +17,7 @@
 #include "support/watchdog.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/coherence/unified_buffer.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 
 namespace tern::test {
 namespace {

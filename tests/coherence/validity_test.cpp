@@ -1,4 +1,4 @@
-#include "tern/coherence/validity.hpp"
+#include "tern/detail/coherence/validity.hpp"
 
 #include <gtest/gtest.h>
 

@@ -14,8 +14,8 @@
 #include "device/device_state.hpp"
 #include "support/ladder.hpp"
 #include "tern/backends/sim.hpp"
-#include "tern/device/stream_pool.hpp"
-#include "tern/device/timeline.hpp"
+#include "tern/device/event.hpp"
+#include "tern/device/stream.hpp"
 
 namespace tern::test {
 namespace {

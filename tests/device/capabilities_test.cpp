@@ -1,11 +1,9 @@
-#include "tern/device/capabilities.hpp"
-
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
 
-#include "tern/device/memory_kind.hpp"
+#include "tern/device/device_info.hpp"
 
 namespace tern {
 namespace {

@@ -1,11 +1,10 @@
-#include "tern/device/device_set.hpp"
-
 #include <gtest/gtest.h>
 
 #include <array>
 
 #include "support/fake_backend.hpp"
 #include "support/thread.hpp"
+#include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {

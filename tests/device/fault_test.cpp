@@ -5,10 +5,9 @@
 
 #include "support/fake_backend.hpp"
 #include "tern/core/bytes.hpp"
-#include "tern/device/device_set.hpp"
+#include "tern/device/device.hpp"
 #include "tern/device/event.hpp"
-#include "tern/device/stream_pool.hpp"
-#include "tern/device/timeline.hpp"
+#include "tern/device/stream.hpp"
 
 namespace tern {
 namespace {

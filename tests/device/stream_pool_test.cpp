@@ -1,5 +1,3 @@
-#include "tern/device/stream_pool.hpp"
-
 #include <gtest/gtest.h>
 
 #include <set>
@@ -7,6 +5,7 @@
 #include "support/fake_backend.hpp"
 #include "support/gate.hpp"
 #include "support/thread.hpp"
+#include "tern/device/stream.hpp"
 
 namespace tern {
 namespace {

@@ -9,7 +9,6 @@
 #include "support/gate.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
-#include "tern/device/timeline.hpp"
 
 namespace tern {
 namespace {

@@ -1,5 +1,3 @@
-#include "tern/device/timeline.hpp"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,6 +8,7 @@
 #include "support/gate.hpp"
 #include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/device/event.hpp"
 
 namespace tern {
 namespace {

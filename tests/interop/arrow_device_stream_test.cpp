@@ -16,7 +16,7 @@
 #include "support/on_device.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
-#include "tern/buffer/export.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/device/event.hpp"
 #include "tern/interop/arrow.hpp"
 

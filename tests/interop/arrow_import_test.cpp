@@ -14,7 +14,7 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
-#include "tern/buffer/export.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/device/event.hpp"
 #include "tern/interop/arrow.hpp"
 #include "tern/launch/launch_recorder.hpp"

@@ -1,5 +1,3 @@
-#include "tern/interop/arrow_schema.hpp"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -7,6 +5,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tern/interop/arrow.hpp"
 
 namespace tern {
 namespace {

@@ -1,5 +1,3 @@
-#include "tern/interop/dlpack_table.hpp"
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -15,8 +13,9 @@
 #include "support/on_device.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
-#include "tern/buffer/export.hpp"
-#include "tern/launch/transfer_audit.hpp"
+#include "tern/buffer/foreign.hpp"
+#include "tern/buffer/transfer_audit.hpp"
+#include "tern/interop/dlpack.hpp"
 
 namespace tern {
 namespace {

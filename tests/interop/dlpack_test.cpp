@@ -21,7 +21,7 @@
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
 #include "tern/buffer/copy.hpp"
-#include "tern/buffer/export.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/launch/launch_recorder.hpp"
 #include "tern/memory/pool_resource.hpp"
 

@@ -19,10 +19,9 @@
 #include "support/gate.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
-#include "tern/buffer/export.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/interop/arrow.hpp"
 #include "tern/interop/dlpack.hpp"
-#include "tern/interop/dlpack_table.hpp"
 
 namespace tern {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "support/arrow_fuzz.hpp"
 #include "support/dlpack_fuzz.hpp"
-#include "tern/buffer/export.hpp"
+#include "tern/buffer/foreign.hpp"
 
 namespace tern {
 namespace {

@@ -31,7 +31,7 @@
 #include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/budget_resource.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
 #include "tern/memory/tracking_resource.hpp"
 

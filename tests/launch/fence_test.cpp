@@ -18,8 +18,7 @@
 #include "tern/buffer/foreign.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/launch/launch_recorder.hpp"
-#include "tern/memory/async_resource.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 #include "tern/memory/guard_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
 

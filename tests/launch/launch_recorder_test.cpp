@@ -16,9 +16,9 @@
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/buffer.hpp"
 #include "tern/buffer/foreign.hpp"
+#include "tern/detail/memory/wrapping_resource.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/pool_resource.hpp"
-#include "tern/memory/wrapping_resource.hpp"
 
 namespace tern {
 namespace {

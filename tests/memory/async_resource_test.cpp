@@ -1,7 +1,5 @@
 // What every resource promises is tested in tests/conformance/resource_test.cpp; here is the rest.
 
-#include "tern/memory/async_resource.hpp"
-
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -12,6 +10,7 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/stream.hpp"
+#include "tern/memory/driver_resource.hpp"
 
 namespace tern {
 namespace {

@@ -1,11 +1,10 @@
-#include "tern/memory/block_info.hpp"
-
 #include <gtest/gtest.h>
 
 #include "support/gate.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/guard_resource.hpp"
+#include "tern/memory/owned_block.hpp"
 #include "tern/memory/pool_resource.hpp"
 
 namespace tern {

@@ -18,8 +18,7 @@
 #include "support/budgets.hpp"
 #include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
-#include "tern/memory/async_resource.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 #include "tern/memory/guard_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
 

@@ -1,12 +1,11 @@
 // What every resource promises is tested in tests/conformance/resource_test.cpp; here is the rest.
 
-#include "tern/memory/direct_resource.hpp"
-
 #include <gtest/gtest.h>
 
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/stream.hpp"
+#include "tern/memory/driver_resource.hpp"
 
 namespace tern {
 namespace {

@@ -1,5 +1,3 @@
-#include "tern/memory/failure_callback.hpp"
-
 #include <gtest/gtest.h>
 
 #include <stdexcept>
@@ -7,10 +5,12 @@
 #include <vector>
 
 #include "tern/backends/sim.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/default_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
 #include "tern/memory/guard_resource.hpp"
 #include "tern/memory/owned_block.hpp"
+#include "tern/memory/resource.hpp"
 
 namespace tern {
 namespace {

@@ -5,7 +5,7 @@
 #include "support/allocation_counter.hpp"
 #include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 
 namespace tern {
 namespace {

@@ -1,11 +1,10 @@
-#include "tern/memory/log_sink.hpp"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "support/file_limit.hpp"
 #include "support/temporary_folder.hpp"
+#include "tern/memory/logging_resource.hpp"
 
 namespace tern {
 namespace {

@@ -1,5 +1,3 @@
-#include "tern/memory/memory_report.hpp"
-
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "tern/backends/sim.hpp"
-#include "tern/memory/async_resource.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 
 namespace tern {
 namespace {

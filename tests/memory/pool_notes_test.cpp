@@ -15,12 +15,11 @@
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
-#include "tern/memory/async_resource.hpp"
 #include "tern/memory/default_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 #include "tern/memory/owned_block.hpp"
 #include "tern/memory/pool_resource.hpp"
 #include "tern/trace/trace_check.hpp"
-#include "tern/trace/trace_reader.hpp"
 
 namespace tern {
 namespace {

@@ -9,7 +9,7 @@
 #include "support/cuda_bench.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/stream.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 
 namespace tern {
 namespace {

@@ -1,7 +1,5 @@
 // Each in a process of its own: what is shut down stays so.
 
-#include "tern/memory/shutdown.hpp"
-
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -13,7 +11,7 @@
 #include "tern/backends/sim.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/default_resource.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
 #include "tern/memory/owned_block.hpp"
 

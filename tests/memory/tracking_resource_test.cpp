@@ -7,9 +7,10 @@
 #include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
-#include "tern/memory/direct_resource.hpp"
-#include "tern/memory/failure_callback.hpp"
+#include "tern/memory/default_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
+#include "tern/memory/resource.hpp"
 
 namespace tern {
 namespace {

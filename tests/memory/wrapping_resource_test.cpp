@@ -1,11 +1,11 @@
 // What every wrapper takes over from its ground, tried with one that adds little.
 
-#include "tern/memory/wrapping_resource.hpp"
+#include "tern/detail/memory/wrapping_resource.hpp"
 
 #include <gtest/gtest.h>
 
 #include "tern/backends/sim.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
 
 namespace tern {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tern/backends/catalog.hpp"
-#include "tern/buffer/export.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/interop/arrow.hpp"
 #include "tern/interop/dlpack.hpp"
 

@@ -223,7 +223,7 @@ class Arrow(unittest.TestCase):
         if not compiler or not theirs.is_file():
             self.skipTest("there is no header of Arrow's, or no compiler")
         root = pathlib.Path(__file__).resolve().parents[2]
-        ours = root / "include/tern/interop/arrow_abi.h"
+        ours = root / "include/tern/detail/interop/arrow_abi.h"
         for order in ((ours, theirs), (theirs, ours)):
             with tempfile.NamedTemporaryFile("w", suffix=".cpp") as unit:
                 unit.write("".join(f'#include "{header}"\n' for header in order))
@@ -342,7 +342,7 @@ class DLPack(unittest.TestCase):
                    for name, all_of_it in fields.items() for field in all_of_it.split()]
         checks += [f"static_assert(int(::{word}) == int(tern::abi::{word}));" for word in words]
         # Theirs is a macro, so ours has to be named before it.
-        source = "\n".join(["#include <cstddef>", '#include "tern/interop/dlpack_abi.h"', "namespace {",
+        source = "\n".join(["#include <cstddef>", '#include "tern/detail/interop/dlpack_abi.h"', "namespace {",
                             "constexpr auto ours = tern::abi::DLPACK_FLAG_BITMASK_READ_ONLY;", "}",
                             f'#include "{theirs}"', *checks,
                             "static_assert(DLPACK_FLAG_BITMASK_READ_ONLY == ours);"])

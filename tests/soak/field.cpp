@@ -7,10 +7,10 @@
 #include "support/simulated.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
-#include "tern/buffer/storage.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/default_resource.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
 
 namespace tern::soak {

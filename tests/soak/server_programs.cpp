@@ -19,6 +19,7 @@
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
 #include "tern/buffer/buffer.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/coherence/unified_buffer.hpp"
 #include "tern/interop/dlpack.hpp"
 #include "tern/memory/budget_resource.hpp"

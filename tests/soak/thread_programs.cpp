@@ -21,6 +21,7 @@
 #include "tern/buffer/array.hpp"
 #include "tern/buffer/buffer.hpp"
 #include "tern/buffer/copy.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/coherence/unified_buffer.hpp"
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/default_resource.hpp"

@@ -32,6 +32,11 @@ def wrong_rows(root, rows):
             yield f"{TABLE}:{line}: '{name}' is granted '{target}', which is not below it."
 
 
+def layered(parts):
+    """The parts of a path from its layer on: detail/x/y.hpp belongs to the layer x."""
+    return parts[1:] if len(parts) > 2 and parts[0] == "detail" else parts
+
+
 def wrong_includes(path, shown, layer, allowed, public):
     text = tree.without_comments(path.read_text())
     for match in INCLUDE.finditer(text):
@@ -45,7 +50,7 @@ def wrong_includes(path, shown, layer, allowed, public):
             continue
         elif ours and len(parts) == 2:
             yield f"{where}: '{layer}' includes '{name}', which is for users; include what is needed."
-        elif len(parts) > 1 + ours and parts[ours] not in allowed:
+        elif len(parts) > 1 + ours and layered(parts[ours:])[0] not in allowed:
             yield f"{where}: '{layer}' may not include '{name}'."
         elif public and not ours:
             yield f"{where}: a public header includes '{name}', which is not installed."
@@ -56,7 +61,7 @@ def violations(root, rows):
     for top in ("include/tern", "src"):
         for path in tree.sources(root, top):
             shown = path.relative_to(root).as_posix()
-            parts = path.relative_to(root / top).parts
+            parts = layered(path.relative_to(root / top).parts)
             if len(parts) == 1 and shown in rows:
                 # The header that includes the others, which none of them may include.
                 yield from wrong_includes(path, shown, shown, rows[shown][1], top != "src")

@@ -41,6 +41,12 @@ PLANTS = [
      write("src/device/planted.cpp", '#include "backends/host/planted.hpp"\n')),
     ("layers", "a private include in a public header", "include/tern/core/planted.hpp:1",
      write("include/tern/core/planted.hpp", '#include "core/planted.hpp"\n')),
+    ("layers", "an upward include in detail", "include/tern/detail/core/planted.hpp:1",
+     write("include/tern/detail/core/planted.hpp", '#include "tern/device/device.hpp"\n')),
+    ("layers", "an upward include of detail", "src/core/planted.cpp:1",
+     write("src/core/planted.cpp", '#include "tern/detail/buffer/storage.hpp"\n')),
+    ("layers", "a layer of detail without a row", "include/tern/detail/planted/planted.hpp:1",
+     write("include/tern/detail/planted/planted.hpp", "")),
     ("layers", "an include through ../", "src/core/planted.cpp:1",
      write("src/core/planted.cpp", '#include "../core/bytes.hpp"\n')),
     ("layers", "a folder without a row", "src/utils/planted.cpp:1",
@@ -83,6 +89,9 @@ PLANTS = [
     ("vocabulary", "public headers without end", "include/tern:1",
      lambda root: [write(f"include/tern/core/planted{i}.hpp", "#pragma once\n")(root)
                    for i in range(100)]),
+    ("vocabulary", "detail headers without end", "include/tern/detail:1",
+     lambda root: [write(f"include/tern/detail/core/planted{i}.hpp", "#pragma once\n")(root)
+                   for i in range(100)]),
     ("readme", "a README that drifted", "README.md",
      replace("README.md", "^```cpp$", "```cpp\n// drift")),
 ]
@@ -113,10 +122,10 @@ def copy_tree(root, target):
 
 def copy_headers(root, target):
     # Two headers are enough to see the test fail; headers_test itself compiles them all.
-    folder = target / "include/tern/core"
-    folder.mkdir(parents=True)
-    for name in ("version.hpp", "visibility.hpp"):
-        shutil.copy(root / "include/tern/core" / name, folder)
+    for name in ("core/version.hpp", "detail/core/visibility.hpp"):
+        copy = target / "include/tern" / name
+        copy.parent.mkdir(parents=True)
+        shutil.copy(root / "include/tern" / name, copy)
 
 
 def run(test, root):

@@ -14,9 +14,10 @@
 #include <vector>
 
 #include "support/fuzz_bytes.hpp"
+#include "table/bitmap.hpp"
 #include "tern/backends/catalog.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/interop/arrow.hpp"
-#include "tern/table/bitmap.hpp"
 
 namespace tern::test {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tern/core/error.hpp"
-#include "tern/interop/arrow_abi.h"
+#include "tern/detail/interop/arrow_abi.h"
 
 namespace tern::test {
 

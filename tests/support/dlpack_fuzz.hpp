@@ -10,9 +10,8 @@
 
 #include "support/fuzz_bytes.hpp"
 #include "tern/backends/catalog.hpp"
-#include "tern/buffer/export.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/interop/dlpack.hpp"
-#include "tern/interop/dlpack_table.hpp"
 
 namespace tern::test {
 

@@ -19,6 +19,7 @@
 
 #include "tern/device/backend.hpp"
 #include "tern/device/device.hpp"
+#include "tern/device/device_info.hpp"
 
 namespace tern::test {
 

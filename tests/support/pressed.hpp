@@ -11,7 +11,7 @@
 #include "support/unified.hpp"
 #include "tern/coherence/pressure.hpp"
 #include "tern/memory/budget_resource.hpp"
-#include "tern/memory/direct_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
 
 namespace tern::test {

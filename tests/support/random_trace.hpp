@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tern/trace/record.hpp"
+#include "tern/detail/trace/record.hpp"
 #include "tools/pool_program.hpp"
 
 namespace tern::test {

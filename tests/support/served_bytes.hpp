@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "tern/buffer/buffer.hpp"
-#include "tern/buffer/storage.hpp"
+#include "tern/buffer/storage_options.hpp"
+#include "tern/detail/buffer/storage.hpp"
 
 namespace tern::test {
 

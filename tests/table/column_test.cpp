@@ -1,5 +1,3 @@
-#include "tern/table/column.hpp"
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,9 +9,10 @@
 #include "support/allocation_counter.hpp"
 #include "support/ladder.hpp"
 #include "support/on_device.hpp"
+#include "table/bitmap.hpp"
 #include "tern/backends/catalog.hpp"
-#include "tern/launch/transfer_audit.hpp"
-#include "tern/table/bitmap.hpp"
+#include "tern/buffer/transfer_audit.hpp"
+#include "tern/table/table.hpp"
 
 namespace tern {
 namespace {

@@ -1,9 +1,9 @@
-#include "tern/table/logical_type.hpp"
-
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
+
+#include "tern/table/schema.hpp"
 
 namespace tern {
 namespace {

@@ -10,11 +10,11 @@
 
 #include "support/ladder.hpp"
 #include "support/on_device.hpp"
+#include "table/bitmap.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/buffer/transfer_audit.hpp"
 #include "tern/launch/kernel.hpp"
-#include "tern/launch/transfer_audit.hpp"
-#include "tern/table/bitmap.hpp"
 
 namespace tern {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "support/thorough.hpp"
-#include "tern/backends/sim_shrink.hpp"
+#include "tern/backends/sim.hpp"
 #include "tools/pool_program.hpp"
 
 namespace tern::tools {

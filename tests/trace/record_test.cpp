@@ -1,4 +1,4 @@
-#include "tern/trace/record.hpp"
+#include "tern/detail/trace/record.hpp"
 
 #include <gtest/gtest.h>
 

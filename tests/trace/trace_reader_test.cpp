@@ -1,5 +1,3 @@
-#include "tern/trace/trace_reader.hpp"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,6 +8,7 @@
 #include "support/sample_traces.hpp"
 #include "support/thorough.hpp"
 #include "support/trace_fuzz.hpp"
+#include "tern/trace/trace_check.hpp"
 #include "trace/trace_format.hpp"
 
 namespace tern::test {

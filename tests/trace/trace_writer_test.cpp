@@ -10,7 +10,7 @@
 #include <string>
 
 #include "support/sample_traces.hpp"
-#include "tern/trace/trace_reader.hpp"
+#include "tern/trace/trace_check.hpp"
 #include "trace/trace_format.hpp"
 
 namespace tern::test {

@@ -9,7 +9,15 @@
 //
 // A missing backend is not an error by itself. list_backends() reports the reason, and opening a
 // device of it fails with InvalidDevice and the same reason. The catalog never substitutes
-// another device. device_spec.hpp describes specs. Thread-safe.
+// another device. Thread-safe.
+//
+// A spec is a text that names a device: "cuda:1", "sim:0?seed=7", "host".
+//
+//   spec    = backend [":" index] ["?" key "=" value {"&" key "=" value}]
+//           | "disk:" path
+//
+// Names and keys are not case-sensitive. A missing index is 0. `gpu` is another name for `cuda`.
+// Device::spec() returns the canonical form, which opens the same device again.
 
 #pragma once
 
@@ -17,10 +25,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tern/backends/device_spec.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 #include "tern/device/device.hpp"
 
 namespace tern {

@@ -30,15 +30,16 @@
 #include <utility>
 #include <vector>
 
-#include "tern/buffer/host_view.hpp"
-#include "tern/buffer/storage.hpp"
+#include "tern/buffer/storage_options.hpp"
+#include "tern/buffer/use.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/shape.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/buffer/storage.hpp"
+#include "tern/detail/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/mark.hpp"
 #include "tern/device/stream.hpp"

@@ -28,7 +28,7 @@
 #include "tern/buffer/buffer.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 #include "tern/device/mark.hpp"
 #include "tern/device/stream.hpp"
 

@@ -31,7 +31,7 @@
 #include "tern/core/dtype.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 namespace tern {
 

@@ -24,7 +24,7 @@
 #include "tern/core/dtype.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/shape.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {

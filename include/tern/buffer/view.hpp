@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "tern/core/host_device.hpp"
+#include "tern/detail/core/host_device.hpp"
 
 namespace tern {
 

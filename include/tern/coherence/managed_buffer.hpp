@@ -28,8 +28,8 @@
 #include <utility>
 
 #include "tern/buffer/buffer.hpp"
-#include "tern/buffer/host_view.hpp"
-#include "tern/buffer/storage.hpp"
+#include "tern/buffer/storage_options.hpp"
+#include "tern/buffer/use.hpp"
 #include "tern/coherence/hints.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
@@ -37,7 +37,7 @@
 #include "tern/core/result.hpp"
 #include "tern/core/shape.hpp"
 #include "tern/core/tag.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/resource.hpp"

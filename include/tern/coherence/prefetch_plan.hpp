@@ -32,11 +32,11 @@
 
 #include "tern/buffer/buffer.hpp"
 #include "tern/coherence/hints.hpp"
-#include "tern/coherence/prefetch_target.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/coherence/prefetch_target.hpp"
+#include "tern/detail/core/visibility.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/budget.hpp"
 
@@ -124,10 +124,10 @@ class TERN_EXPORT PrefetchPlan {
     return *this;
   }
 
-  [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
-  [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
+  [[nodiscard]] std::size_t size() const noexcept;
+  [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   /// Returns the entries in the order of adding.
-  [[nodiscard]] std::span<const Entry> entries() const noexcept { return entries_; }
+  [[nodiscard]] std::span<const Entry> entries() const noexcept;
   /// Returns a heading and one line for each entry.
   [[nodiscard]] std::string text() const;
 

@@ -32,7 +32,7 @@
 
 #include "tern/core/place.hpp"
 #include "tern/core/tag.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 namespace tern {
 

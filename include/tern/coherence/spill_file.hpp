@@ -21,13 +21,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/mutex.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 namespace tern {
 
@@ -100,7 +100,7 @@ class TERN_EXPORT SpillFile {
 
   const int file_;
   const std::string directory_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   /// Guarded by mutex_, as all members below. Maps the offset of each free range to its size.
   std::map<std::size_t, std::size_t> free_;
   SpillStatistics statistics_;

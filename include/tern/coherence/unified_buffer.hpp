@@ -30,14 +30,13 @@
 // Ownership: memory is allocated on first use. A buffer of zero elements reaches no device. Views
 // and leases share ownership, so the UnifiedBuffer object may be destroyed before them. Destroying
 // a buffer waits for nothing and writes nothing back. Every copy that Tern makes is counted with
-// its reason and the source line that caused it (coherence/transfer.hpp).
+// its reason and the source line that caused it (unified_statistics.hpp).
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -46,14 +45,15 @@
 
 #include "tern/buffer/buffer.hpp"
 #include "tern/buffer/view.hpp"
-#include "tern/coherence/buffer_state.hpp"
-#include "tern/coherence/raw_unified.hpp"
-#include "tern/coherence/transfer.hpp"
+#include "tern/coherence/unified_options.hpp"
+#include "tern/coherence/unified_statistics.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/shape.hpp"
+#include "tern/detail/coherence/raw_unified.hpp"
+#include "tern/detail/core/any_function.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/launch/argument.hpp"
@@ -626,13 +626,12 @@ class UnifiedBuffer : public UnifiedView<T> {
   /// memory is never evicted. Tern calls `release` once, when Tern no longer uses the memory; if
   /// try_adopt_host() fails, Tern does not call `release`.
   [[nodiscard]] static Result<UnifiedBuffer> try_adopt_host(std::span<T> elements,
-                                                            std::function<void()> release,
+                                                            AnyFunction<void()> release,
                                                             const UnifiedOptions& options) {
     return wrap(RawUnified::try_adopt_host(elements.data(), Shape::flat(elements.size()),
                                            Base::dtype(), sizeof(T), std::move(release), options));
   }
-  [[nodiscard]] static UnifiedBuffer adopt_host(std::span<T> elements,
-                                                std::function<void()> release,
+  [[nodiscard]] static UnifiedBuffer adopt_host(std::span<T> elements, AnyFunction<void()> release,
                                                 const UnifiedOptions& options) {
     return try_adopt_host(elements, std::move(release), options).value();
   }

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 namespace tern {
 

@@ -31,7 +31,7 @@
 #include <type_traits>
 
 #include "tern/core/call_site.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 namespace tern {
 

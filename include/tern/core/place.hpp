@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <string>  // also declares std::hash; smaller than <functional>
 
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 namespace tern {
 

@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 namespace tern {
 

@@ -21,13 +21,13 @@
 #include <string_view>
 #include <vector>
 
-#include "tern/buffer/export.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/buffer/strided_buffer.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 

@@ -15,7 +15,7 @@
 
 #include "tern/core/call_site.hpp"
 #include "tern/core/tag.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 #include "tern/memory/driver_resource.hpp"
 #include "tern/memory/resource.hpp"
 

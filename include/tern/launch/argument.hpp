@@ -19,12 +19,12 @@
 
 #include "tern/buffer/array.hpp"
 #include "tern/buffer/buffer.hpp"
-#include "tern/buffer/storage.hpp"
 #include "tern/buffer/view.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/dtype.hpp"
-#include "tern/core/visibility.hpp"
-#include "tern/launch/launch_memory.hpp"
+#include "tern/detail/buffer/storage.hpp"
+#include "tern/detail/core/visibility.hpp"
+#include "tern/detail/launch/launch_memory.hpp"
 
 namespace tern {
 

@@ -23,8 +23,8 @@
 
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/detail/core/visibility.hpp"
+#include "tern/device/operations.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {

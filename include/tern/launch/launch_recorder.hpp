@@ -36,10 +36,9 @@
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/launch/use_scope.hpp"
-#include "tern/memory/block.hpp"
 #include "tern/memory/owned_block.hpp"
 #include "tern/memory/resource.hpp"
 

@@ -32,12 +32,12 @@
 
 #include "tern/buffer/array.hpp"
 #include "tern/buffer/buffer.hpp"
-#include "tern/buffer/storage.hpp"
-#include "tern/buffer/use_record.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/buffer/storage.hpp"
+#include "tern/detail/buffer/use_record.hpp"
+#include "tern/detail/core/visibility.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {
@@ -113,7 +113,7 @@ class TERN_EXPORT UseScope {
   /// begin(), after end(), and for a use without bytes.
   [[nodiscard]] void* pointer(std::size_t index) const noexcept {
     if (phase_ != Phase::begun || index >= count_) return nullptr;
-    const Use& use = uses()[index];
+    const Use& use = at(index);
     if (use.storage == nullptr) return nullptr;
     return (use.is_brought ? brought_address(use) : use.storage->first_byte()) + use.offset;
   }
@@ -142,9 +142,9 @@ class TERN_EXPORT UseScope {
     bool is_brought = false;
   };
 
-  [[nodiscard]] std::span<Use> uses() noexcept { return {data(), count_}; }
-  [[nodiscard]] std::span<const Use> uses() const noexcept {
-    return {more_ != nullptr ? more_ : inline_, count_};
+  [[nodiscard]] std::span<Use> uses() noexcept;
+  [[nodiscard]] const Use& at(std::size_t index) const noexcept {
+    return (more_ != nullptr ? more_ : inline_)[index];
   }
   [[nodiscard]] Use* data() noexcept { return more_ != nullptr ? more_ : inline_; }
   [[nodiscard]] bool make_room() noexcept;

@@ -31,7 +31,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -42,7 +41,8 @@
 #include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/mutex.hpp"
+#include "tern/detail/core/visibility.hpp"
 #include "tern/device/mark.hpp"
 
 namespace tern {
@@ -288,7 +288,7 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   std::atomic<std::size_t> reserved_ = 0;
   std::atomic<std::size_t> lifetime_peak_ = 0;
 
-  mutable std::mutex window_mutex_;
+  mutable Mutex window_mutex_;
   PeakSlot* windows_ = nullptr;  // guarded by window_mutex_
   PeakSlot since_reset_;         // guarded by window_mutex_
   std::atomic<bool> was_reset_ = false;

@@ -29,11 +29,11 @@
 #include <array>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "tern/detail/core/mutex.hpp"
+#include "tern/detail/memory/wrapping_resource.hpp"
 #include "tern/memory/budget.hpp"
-#include "tern/memory/wrapping_resource.hpp"
 
 namespace tern {
 
@@ -64,7 +64,7 @@ class TERN_EXPORT BudgetResource final : public WrappingResource {
 
  private:
   struct Shard {
-    std::mutex mutex;
+    Mutex mutex;
     std::vector<BlockCharge*> buckets;  // guarded by mutex; each bucket is a linked list
     std::size_t count = 0;              // guarded by mutex
   };
@@ -98,7 +98,7 @@ class TERN_EXPORT BudgetResource final : public WrappingResource {
   const bool frees_without_waiting_;
   const bool frees_for_host_at_once_;
   std::atomic<std::size_t> pending_bytes_ = 0;
-  std::mutex inherited_mutex_;
+  Mutex inherited_mutex_;
   Charge inherited_;  // guarded by inherited_mutex_; charge of blocks that existed before
   std::array<Shard, 16> shards_;
 };

@@ -18,7 +18,7 @@
 #include <optional>
 #include <vector>
 
-#include "tern/memory/wrapping_resource.hpp"
+#include "tern/detail/memory/wrapping_resource.hpp"
 
 namespace tern {
 

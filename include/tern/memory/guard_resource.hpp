@@ -14,7 +14,7 @@
 // quarantine, oldest first, the guard checks its bands and, with `poison`, its contents for writes
 // after the free. Only trim() frees blocks from quarantine unchecked, because trim() must not wait.
 //
-// Every violation goes to the failure callback (failure_callback.hpp), which by default prints it
+// Every violation goes to the failure callback (default_resource.hpp), which by default prints it
 // to standard error, and to take_hit(). TERN_MEMORY=guard or =poison puts a guard around the
 // default resources.
 //
@@ -27,7 +27,7 @@
 #include <memory>
 #include <optional>
 
-#include "tern/memory/wrapping_resource.hpp"
+#include "tern/detail/memory/wrapping_resource.hpp"
 
 namespace tern {
 

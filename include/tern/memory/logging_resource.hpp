@@ -11,12 +11,139 @@
 
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include "tern/memory/log_sink.hpp"
-#include "tern/memory/wrapping_resource.hpp"
+#include "tern/core/call_site.hpp"
+#include "tern/core/error.hpp"
+#include "tern/core/tag.hpp"
+#include "tern/detail/core/any_function.hpp"
+#include "tern/detail/core/mutex.hpp"
+#include "tern/detail/core/visibility.hpp"
+#include "tern/detail/memory/wrapping_resource.hpp"
+#include "tern/device/mark.hpp"
+#include "tern/memory/resource.hpp"
 
 namespace tern {
+
+// A LogSink receives the records of a LoggingResource.
+//
+// Records are plain values, so a sink may keep them. The thread that made the logged call calls
+// write(), so several threads may call it at once. Tern holds no lock during the call; a sink must
+// protect its own state. If write() returns false or throws, the record is lost and the
+// LoggingResource counts it as dropped. There is no other effect.
+
+/// The logged operation.
+enum class LogAction : std::uint8_t { allocate, free, trim };
+
+/// Returns "allocate", "free" or "trim".
+[[nodiscard]] TERN_EXPORT std::string_view name(LogAction action) noexcept;
+
+/// One logged call.
+struct LogRecord {
+  static constexpr std::size_t max_message_bytes = 256;
+
+  /// Sequence number over all resources and threads of the process. A free gets its number before
+  /// the block is freed, every other call after it has returned. In this order, no address is
+  /// allocated twice without a free in between.
+  std::uint64_t order = 0;
+  /// Time of the record, in nanoseconds of a monotonic clock.
+  std::uint64_t time_ns = 0;
+  /// Number of the calling thread, from 1, in the order in which threads first logged.
+  std::uint32_t thread = 0;
+  LogAction action = LogAction::allocate;
+  DeviceId device = {};
+  StreamId stream = {};
+  const void* address = nullptr;
+  /// The granted size. For a failed request: the requested size. For a trim: the bytes returned to
+  /// the upstream.
+  std::size_t bytes = 0;
+  Tag tag = {};
+  Generation generation = {};
+  CallSite site = {};
+  /// The error code, or nothing if the call succeeded.
+  std::optional<ErrorCode> failure = {};
+  std::uint16_t message_bytes = 0;
+  std::array<char, max_message_bytes + 1> message_text = {};
+
+  /// The message of the failure, truncated between two characters if it is longer than
+  /// max_message_bytes.
+  [[nodiscard]] std::string_view message() const noexcept {
+    return {message_text.data(), message_bytes};
+  }
+  /// Returns the record as one line without a line end: the fields in the order above, separated by
+  /// tabs. Control characters in names and messages become spaces.
+  [[nodiscard]] TERN_EXPORT std::string text() const;
+};
+
+/// The interface of all sinks.
+class TERN_EXPORT LogSink {
+ public:
+  LogSink() = default;
+  LogSink(const LogSink&) = delete;
+  LogSink& operator=(const LogSink&) = delete;
+  virtual ~LogSink();
+
+  /// Consumes one record. Returns false if the record was lost.
+  [[nodiscard]] virtual bool write(const LogRecord& record) = 0;
+};
+
+using LogSinkHandle = std::shared_ptr<LogSink>;
+
+/// Discards all records. Useful to measure the cost of logging itself.
+class TERN_EXPORT NullSink final : public LogSink {
+ public:
+  [[nodiscard]] bool write(const LogRecord& record) override;
+};
+
+/// Keeps the latest records in a ring that is allocated once, in the constructor.
+class TERN_EXPORT RingSink final : public LogSink {
+ public:
+  /// Throws InvalidArgument if `max_records` is 0, and std::bad_alloc.
+  explicit RingSink(std::size_t max_records = 1024);
+  [[nodiscard]] bool write(const LogRecord& record) override;
+  /// Returns the kept records, sorted by LogRecord::order. Throws std::bad_alloc.
+  [[nodiscard]] std::vector<LogRecord> records() const;
+  /// The number of records ever written, including overwritten ones.
+  [[nodiscard]] std::uint64_t written() const noexcept;
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<LogRecord> ring_;  // guarded by mutex_, as is written_
+  std::uint64_t written_ = 0;
+};
+
+/// Appends each record to a file as one line. Each line is one system call, so no record is lost in
+/// a buffer when the process ends. With several threads, lines may appear out of LogRecord::order.
+class TERN_EXPORT FileSink final : public LogSink {
+ public:
+  /// Opens the file for appending and creates it if needed. Throws FileError.
+  explicit FileSink(const std::string& path);
+  ~FileSink() override;
+  [[nodiscard]] bool write(const LogRecord& record) override;
+
+ private:
+  int file_ = -1;
+};
+
+/// Calls a function with each record. If the function throws, the record counts as dropped.
+class TERN_EXPORT CallbackSink final : public LogSink {
+ public:
+  /// Throws InvalidArgument if the function is empty.
+  explicit CallbackSink(AnyFunction<void(const LogRecord&)> function);
+  /// Writes one line. Returns false if the line was not written completely.
+  [[nodiscard]] bool write(const LogRecord& record) override;
+
+ private:
+  const AnyFunction<void(const LogRecord&)> function_;
+};
 
 /// Passes every call on to its upstream and logs the result.
 class TERN_EXPORT LoggingResource final : public WrappingResource {

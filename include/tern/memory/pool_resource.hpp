@@ -27,7 +27,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "tern/device/memory_kind.hpp"
+#include "tern/device/device_info.hpp"
 #include "tern/memory/resource.hpp"
 
 namespace tern {

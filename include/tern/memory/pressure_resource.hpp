@@ -28,13 +28,13 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "tern/detail/core/any_function.hpp"
+#include "tern/detail/core/mutex.hpp"
+#include "tern/detail/memory/wrapping_resource.hpp"
 #include "tern/memory/budget.hpp"
-#include "tern/memory/wrapping_resource.hpp"
 
 namespace tern {
 
@@ -52,7 +52,7 @@ struct Pressure {
 
 /// Frees memory and returns the number of bytes freed. Must not wait for a stream. A handler that
 /// throws counts as having freed nothing.
-using PressureHandler = std::function<std::size_t(const Pressure&)>;
+using PressureHandler = AnyFunction<std::size_t(const Pressure&)>;
 
 /// Retries failed requests after asking handlers for memory.
 class TERN_EXPORT PressureResource final : public WrappingResource {
@@ -95,7 +95,7 @@ class TERN_EXPORT PressureResource final : public WrappingResource {
                                                  const Failure& first) noexcept;
 
   const Overflow budget_reach_;  // strictest policy of the budgets below
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::shared_ptr<const Handlers> handlers_;  // guarded by mutex_; copied on write
   std::uint64_t last_number_ = 0;             // guarded by mutex_
   std::atomic<std::uint64_t> pressed_ = 0;

@@ -10,29 +10,174 @@
 //
 // A free that fails leaves its block live and charged. try_deallocate() returns the failure.
 // deallocate() cannot return it: the resource counts the failure, calls the failure callback
-// (failure_callback.hpp), and retries the free later: in trim(), before allocations (a pool: before
+// (default_resource.hpp), and retries the free later: in trim(), before allocations (a pool: before
 // allocations that miss its caches), in Budget::drain() and in shutdown().
 
 #pragma once
 
 #include <atomic>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "tern/core/call_site.hpp"
+#include "tern/core/error.hpp"
+#include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/core/tag.hpp"
+#include "tern/detail/core/mutex.hpp"
+#include "tern/detail/core/visibility.hpp"
 #include "tern/device/device.hpp"
-#include "tern/device/memory_kind.hpp"
-#include "tern/memory/block.hpp"
-#include "tern/memory/request.hpp"
-#include "tern/memory/statistics.hpp"
+#include "tern/device/device_info.hpp"
+#include "tern/device/stream.hpp"
 
 namespace tern {
+
+// A Request describes one allocation: size, alignment, stream, and labels for reports.
+//
+//   resource->allocate({.bytes = 1 * mib, .stream = stream, .tag = Tag("weights")});
+
+class Reservation;
+
+/// Restricts the memory that may serve a request.
+enum class Source : std::uint8_t {
+  any,       // no restriction
+  recycled,  // only memory that the request's stream freed itself, which needs no wait
+};
+
+/// Whether the host may wait for streams in order to serve the request.
+enum class Wait : std::uint8_t { forever, never };
+
+/// The arguments of Resource::try_allocate().
+struct Request {
+  /// The size in bytes. A request for 0 bytes succeeds with an empty block and is not charged.
+  std::size_t bytes = 0;
+  /// The alignment in bytes, a power of two. 0 means the default alignment of the resource.
+  std::size_t alignment = 0;
+  /// The stream that uses the block first. Without a stream the host uses the block first, and the
+  /// block is ready when the call returns.
+  StreamRef stream = {};
+  Tag tag = {};
+  CallSite site = CallSite::here();
+  Source source = Source::any;
+  Wait wait = Wait::forever;
+  /// Bytes reserved earlier with Budget::try_reserve(). The request draws its charge from them
+  /// instead of claiming new bytes. Null means no reservation.
+  Reservation* reservation = nullptr;
+};
+
+// A Block describes memory that a resource has allocated: address, granted size, device and
+// generation.
+//
+//   Block block = resource->allocate({.bytes = 4096, .stream = stream});
+//   resource->deallocate(block, stream);
+//
+// A Block is a plain 32-byte value. It does not own the memory; OwnedBlock does. The generation
+// identifies the block for the life of the process. The library uses the generation to look up the
+// block's stream, tag and state (owned_block.hpp). It also uses the generation to reject a bad
+// free: freeing a block twice, or on a resource that did not allocate it, returns an error and is
+// never undefined behaviour.
+
+/// Identifies one block among all blocks of the process. A generation is a slot in the process-wide
+/// block table plus the number of times that slot has been used.
+class Generation {
+ public:
+  static constexpr unsigned slot_bits = 28, count_bits = 36;
+
+  /// Constructs the null generation, which identifies no block and converts to false.
+  constexpr Generation() noexcept = default;
+  /// Combines a slot (28 bits) and a use count (36 bits) into one 64-bit value.
+  constexpr Generation(std::uint32_t slot, std::uint64_t count) noexcept
+      : value_(count << slot_bits | slot) {}
+
+  /// The slot in the block table. Slots are reused, each time with a larger count.
+  [[nodiscard]] constexpr std::uint32_t slot() const noexcept {
+    return static_cast<std::uint32_t>(value_ & ((std::uint64_t{1} << slot_bits) - 1));
+  }
+  /// The number of times the slot has been used, including this time. Starts at 1.
+  [[nodiscard]] constexpr std::uint64_t count() const noexcept { return value_ >> slot_bits; }
+  /// Slot and count packed into one value. 0 for the null generation.
+  [[nodiscard]] constexpr std::uint64_t value() const noexcept { return value_; }
+  [[nodiscard]] explicit constexpr operator bool() const noexcept { return value_ != 0; }
+
+  friend constexpr bool operator==(const Generation&, const Generation&) noexcept = default;
+  friend constexpr auto operator<=>(const Generation&, const Generation&) noexcept = default;
+
+ private:
+  std::uint64_t value_ = 0;
+};
+
+/// Memory that a resource has allocated. A default-constructed Block is empty and converts to
+/// false; deallocating an empty block succeeds and does nothing.
+struct Block {
+  /// The address in the memory of the device. Null for a block of 0 bytes, which need not be freed.
+  void* address = nullptr;
+  /// The granted size, which may be larger than the requested size.
+  std::size_t bytes = 0;
+  DeviceId device = {};
+  Generation generation = {};
+
+  [[nodiscard]] explicit constexpr operator bool() const noexcept { return bool(generation); }
+  friend constexpr bool operator==(const Block&, const Block&) noexcept = default;
+};
+
+static_assert(sizeof(Block) == 32 && std::is_trivially_copyable_v<Block>);
+
+/// The state of a block, as seen through its generation.
+enum class BlockState : std::uint8_t {
+  freed,        // the block is freed, or the generation was never issued
+  live,         // allocated and not freed
+  retired,      // freed, but the stream may still use the memory
+  quarantined,  // freed, but kept by a GuardResource to catch late writes
+};
+
+// Statistics are the allocation counters that every resource has.
+
+/// The counters of a resource at one moment. All byte counts are granted sizes. While other threads
+/// allocate or free, sums may be off by the calls in progress.
+struct Statistics {
+  /// Allocated and not freed.
+  std::size_t live_bytes = 0;
+  std::size_t live_blocks = 0;
+  /// Freed, but the stream has not passed the free yet.
+  std::size_t pending_bytes = 0;
+  /// Held from the upstream or the driver, in use or not. 0 if the resource holds no memory itself.
+  std::size_t reserved_bytes = 0;
+  /// The high-water mark of live_bytes.
+  std::size_t peak_live_bytes = 0;
+
+  /// Requests that were served without new memory from the upstream or the driver.
+  std::uint64_t reuses = 0;
+  /// Bytes that are held but not live, and the largest contiguous free block. 0 if the resource
+  /// holds no memory itself.
+  std::size_t free_bytes = 0;
+  std::size_t largest_free_bytes = 0;
+
+  std::uint64_t requests = 0;  // all requests, including failed ones and those for 0 bytes
+  std::uint64_t refusals = 0;  // requests that failed
+  std::uint64_t frees = 0;
+  /// Frees that failed, and the bytes that stay live because of them.
+  std::uint64_t failed_frees = 0;
+  std::size_t failed_free_bytes = 0;
+
+  /// The share of successful requests that were served from memory that the resource already held,
+  /// from 0 to 1. Returns 0 if no request succeeded.
+  [[nodiscard]] double hit_rate() const noexcept {
+    const std::uint64_t served = requests - refusals;
+    return served == 0 ? 0 : static_cast<double>(reuses) / static_cast<double>(served);
+  }
+  /// How fragmented the free memory is: 0 if all free memory is one block, close to 1 if it is in
+  /// many small pieces.
+  [[nodiscard]] double fragmentation() const noexcept {
+    return free_bytes == 0
+               ? 0
+               : 1 - static_cast<double>(largest_free_bytes) / static_cast<double>(free_bytes);
+  }
+};
 
 /// The properties of a resource. They are constant for its life. Wrappers usually return the traits
 /// of their upstream.
@@ -134,7 +279,7 @@ class TERN_EXPORT Resource {
     StreamRef stream = {};
     CallSite site = {};
   };
-  mutable std::mutex failed_mutex_;
+  mutable Mutex failed_mutex_;
   std::optional<Failure> free_failure_;  // guarded by failed_mutex_, as are the members below
   std::vector<FailedFree> failed_;       // frees that are worth a retry
   std::uint64_t failed_frees_ = 0;

@@ -23,7 +23,7 @@
 #include "core/spans_in_flight.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern::cuda {
 

@@ -13,6 +13,7 @@
 #include "backends/cuda/context.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/backend.hpp"
+#include "tern/device/device_info.hpp"
 
 namespace tern::cuda {
 

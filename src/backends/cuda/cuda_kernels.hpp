@@ -14,7 +14,7 @@
 #include "backends/cuda/context.hpp"
 #include "backends/handle_table.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern::cuda {
 

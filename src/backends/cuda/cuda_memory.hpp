@@ -18,7 +18,7 @@
 #include "backends/cuda/context.hpp"
 #include "backends/cuda/cuda_driver_pool.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/device_info.hpp"
 
 namespace tern::cuda {
 

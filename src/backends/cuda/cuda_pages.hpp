@@ -18,7 +18,8 @@
 
 #include "backends/cuda/context.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/device_info.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern::cuda {
 

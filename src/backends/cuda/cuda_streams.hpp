@@ -22,6 +22,7 @@
 #include "backends/cuda/context.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/backend.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern::cuda {
 

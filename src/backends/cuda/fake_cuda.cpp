@@ -1,6 +1,6 @@
 #include "backends/cuda/fake_cuda.hpp"
 
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 // Defined in src/backends/fake_cuda/link.cpp. Weak: a program without the fake links all the same.
 extern "C" TERN_EXPORT __attribute__((weak)) const tern::cuda::FakeCuda* tern_fake_cuda() noexcept;

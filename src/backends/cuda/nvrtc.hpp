@@ -12,7 +12,7 @@
 
 #include "backends/cuda/driver.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern::cuda {
 

@@ -44,7 +44,7 @@
 #include "backends/cuda/driver_table.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/access.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern::sim {
 

@@ -3,7 +3,7 @@
 #include "backends/cuda/fake_cuda.hpp"
 #include "backends/fake_cuda/fake_driver.hpp"
 #include "backends/fake_cuda/fake_driver_state.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 namespace tern::sim {
 namespace {

@@ -14,8 +14,7 @@
 #include <optional>
 
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
-#include "tern/device/memory_kind.hpp"
+#include "tern/device/device_info.hpp"
 
 namespace tern::host {
 

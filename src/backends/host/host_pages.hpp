@@ -14,7 +14,8 @@
 
 #include "tern/core/bytes.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/device_info.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern::host {
 

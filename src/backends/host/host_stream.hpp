@@ -20,7 +20,7 @@
 #include "backends/host/worker_team.hpp"
 #include "backends/kernel_launch.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern::host {
 

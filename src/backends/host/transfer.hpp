@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "backends/host/worker_team.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern::host {
 

@@ -22,7 +22,7 @@
 #include "backends/opencl/opencl_memory.hpp"
 #include "backends/opencl/opencl_stream.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern::opencl {
 

@@ -18,8 +18,7 @@
 #include "backends/opencl/opencl_context.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
-#include "tern/device/memory_kind.hpp"
+#include "tern/device/device_info.hpp"
 
 namespace tern::opencl {
 

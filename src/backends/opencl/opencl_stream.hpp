@@ -25,7 +25,7 @@
 #include "backends/opencl/opencl_event.hpp"
 #include "backends/opencl/opencl_memory.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern::opencl {
 

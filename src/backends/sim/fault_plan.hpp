@@ -21,7 +21,7 @@
 
 #include "backends/sim/random.hpp"
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 namespace tern::sim {
 

@@ -17,9 +17,9 @@
 #include "backends/sim/range_allocator.hpp"
 #include "core/interval_map.hpp"
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
-#include "tern/device/memory_kind.hpp"
-#include "tern/trace/record.hpp"
+#include "tern/detail/core/visibility.hpp"
+#include "tern/detail/trace/record.hpp"
+#include "tern/device/device_info.hpp"
 
 namespace tern::sim {
 

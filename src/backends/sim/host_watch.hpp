@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "tern/core/call_site.hpp"
-#include "tern/trace/record.hpp"
+#include "tern/detail/trace/record.hpp"
 
 namespace tern::sim {
 

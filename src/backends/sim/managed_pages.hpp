@@ -15,7 +15,8 @@
 
 #include "core/interval_map.hpp"
 #include "tern/core/place.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/device_info.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern::sim {
 

@@ -16,7 +16,7 @@
 #include "backends/sim/host_space.hpp"
 #include "backends/sim/managed_pages.hpp"
 #include "backends/sim/sim_device.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 namespace tern::sim {
 

@@ -10,7 +10,7 @@
 #include "backends/kernel_launch.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/place.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern::sim {
 

@@ -15,8 +15,8 @@
 #include "backends/sim/alias_memory.hpp"
 #include "backends/sim/range_allocator.hpp"
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/detail/core/visibility.hpp"
+#include "tern/device/operations.hpp"
 
 namespace tern::sim {
 

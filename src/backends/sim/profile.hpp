@@ -20,7 +20,7 @@
 #include <string_view>
 
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 namespace tern::sim {
 

@@ -6,11 +6,11 @@
 #include <fstream>
 
 #include "backends/cuda/fake_cuda.hpp"
+#include "backends/device_spec.hpp"
 #include "backends/sim/sim_backend.hpp"
 #include "backends/sim/sim_options.hpp"
 #include "core/file_limit_signal.hpp"
 #include "device/device_state.hpp"
-#include "tern/backends/device_spec.hpp"
 
 namespace tern::sim {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "backends/sim/world.hpp"
 #include "tern/core/result.hpp"
-#include "tern/core/visibility.hpp"
+#include "tern/detail/core/visibility.hpp"
 #include "tern/device/backend.hpp"
 
 namespace tern::sim {

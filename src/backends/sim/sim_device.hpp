@@ -16,7 +16,7 @@
 #include "backends/sim/range_allocator.hpp"
 #include "tern/core/error.hpp"
 #include "tern/core/place.hpp"
-#include "tern/device/memory_kind.hpp"
+#include "tern/device/device_info.hpp"
 
 namespace tern::sim {
 

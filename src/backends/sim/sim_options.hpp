@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "tern/backends/device_spec.hpp"
+#include "backends/device_spec.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/config.hpp"
 #include "tern/core/result.hpp"

@@ -41,8 +41,7 @@
 #include "backends/sim/scheduler.hpp"
 #include "backends/sim/sim_device.hpp"
 #include "tern/backends/sim.hpp"
-#include "tern/core/visibility.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/detail/core/visibility.hpp"
 #include "trace/order_checker.hpp"
 #include "trace/trace_writer.hpp"
 

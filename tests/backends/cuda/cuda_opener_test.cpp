@@ -4,8 +4,8 @@
 
 #include <string>
 
+#include "backends/device_spec.hpp"
 #include "support/cuda_bench.hpp"
-#include "tern/backends/device_spec.hpp"
 
 namespace tern::cuda {
 namespace {

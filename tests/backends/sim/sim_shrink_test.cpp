@@ -1,5 +1,3 @@
-#include "tern/backends/sim_shrink.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "backends/sim/random.hpp"
+#include "tern/backends/sim.hpp"
 
 namespace tern::sim {
 namespace {

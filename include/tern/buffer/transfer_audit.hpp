@@ -1,0 +1,191 @@
+// The transfer audit counts the bytes that copies of buffers and arrays move between host and
+// devices. A TransferGate makes copies to the host fail, to keep data on the device.
+//
+//   const TransferCounts before = transfer_counts();
+//   {
+//     const TransferGate gate;                    // this thread reads no data back in here
+//     run_query(tables, stream);                  // rows.to_vector() in it throws DownloadRefused
+//   }
+//   const TransferCounts moved = transfer_counts() - before;
+//
+// Counting is always on and takes no lock. There are counts of calls and bytes by direction and
+// purpose, for each tag of the memory on the device's side. A copy counts when it was submitted, or
+// when it is done if the call waits for it. A copy that fails does not count. One call counts once,
+// in however many pieces its bytes move; each copy of a batch counts on its own. Between devices
+// that cannot reach each other, bytes move through the host and count in both directions.
+//
+// Memory that the host reaches by its address (pageable, pinned, registered) and files belong to
+// the host side. Managed memory belongs to its device. Copies within the host are not counted.
+//
+// Not counted are copies by bare address (StreamRef::copy), accesses of the host in place, and
+// pages that a driver migrates. All functions may be called from any thread.
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tern/core/call_site.hpp"
+#include "tern/core/tag.hpp"
+#include "tern/detail/core/visibility.hpp"
+
+namespace tern {
+
+/// The direction of a copy.
+enum class TransferDirection : std::uint8_t {
+  host_to_device,
+  device_to_host,
+  device_to_device,  // within one device
+  between_devices    // from one device to another, not through the host
+};
+inline constexpr std::size_t transfer_directions = 4;
+
+/// The purpose of a copy. All purposes except `result` follow from the size.
+enum class TransferPurpose : std::uint8_t {
+  scalar,    // one element: up to 16 bytes
+  metadata,  // up to 4,096 bytes: sizes, offsets, launch parameters
+  data,      // anything larger
+  result     // to the host, explicitly allowed by a TransferGate
+};
+inline constexpr std::size_t transfer_purposes = 4;
+
+/// Upper bounds of the sizes that count as scalar and as metadata.
+inline constexpr std::size_t max_scalar_bytes = 16;
+inline constexpr std::size_t max_metadata_bytes = 4096;
+
+/// Number of copies and their bytes.
+struct TransferCount {
+  std::uint64_t calls = 0;
+  std::uint64_t bytes = 0;
+
+  constexpr TransferCount& operator+=(const TransferCount& other) noexcept {
+    calls += other.calls;
+    bytes += other.bytes;
+    return *this;
+  }
+  /// Returns the difference between two readings.
+  friend constexpr TransferCount operator-(const TransferCount& now,
+                                           const TransferCount& then) noexcept {
+    return {now.calls - then.calls, now.bytes - then.bytes};
+  }
+  friend constexpr bool operator==(const TransferCount&, const TransferCount&) noexcept = default;
+};
+
+/// The counters of all directions and purposes.
+class TransferCounts {
+ public:
+  /// The counter of one direction and purpose.
+  [[nodiscard]] constexpr TransferCount& at(TransferDirection direction,
+                                            TransferPurpose purpose) noexcept {
+    return counts_[static_cast<std::size_t>(direction)][static_cast<std::size_t>(purpose)];
+  }
+  [[nodiscard]] constexpr const TransferCount& at(TransferDirection direction,
+                                                  TransferPurpose purpose) const noexcept {
+    return counts_[static_cast<std::size_t>(direction)][static_cast<std::size_t>(purpose)];
+  }
+  /// Returns the sum over all purposes of a direction.
+  [[nodiscard]] constexpr TransferCount at(TransferDirection direction) const noexcept {
+    TransferCount sum;
+    for (const TransferCount& one : counts_[static_cast<std::size_t>(direction)]) sum += one;
+    return sum;
+  }
+  [[nodiscard]] constexpr TransferCount host_to_device() const noexcept {
+    return at(TransferDirection::host_to_device);
+  }
+  [[nodiscard]] constexpr TransferCount device_to_host() const noexcept {
+    return at(TransferDirection::device_to_host);
+  }
+  [[nodiscard]] constexpr TransferCount device_to_device() const noexcept {
+    return at(TransferDirection::device_to_device);
+  }
+  [[nodiscard]] constexpr TransferCount between_devices() const noexcept {
+    return at(TransferDirection::between_devices);
+  }
+
+  /// Returns the difference between two readings.
+  friend constexpr TransferCounts operator-(const TransferCounts& now,
+                                            const TransferCounts& then) noexcept {
+    TransferCounts since;
+    for (std::size_t i = 0; i < transfer_directions; ++i) {
+      for (std::size_t j = 0; j < transfer_purposes; ++j) {
+        since.counts_[i][j] = now.counts_[i][j] - then.counts_[i][j];
+      }
+    }
+    return since;
+  }
+  friend constexpr bool operator==(const TransferCounts&, const TransferCounts&) noexcept = default;
+
+ private:
+  std::array<std::array<TransferCount, transfer_purposes>, transfer_directions> counts_ = {};
+};
+
+/// A thread's rule for copies to the host. A TransferGate installs it; rules nest.
+struct TransferRule {
+  /// From lenient to strict. Of nested rules the strictest applies, except inside a rule of
+  /// Mode::allow.
+  enum class Mode : std::uint8_t { allow, count, refuse };
+
+  Mode mode = Mode::allow;
+  TransferRule* outer = nullptr;
+  CallSite site = {};
+  // Copies to the host under this rule and the rules inside it, up to a rule of Mode::allow.
+  TransferCount violations = {};  // copies of data, counted or refused
+  TransferCount small = {};       // scalars and metadata, which are always allowed
+};
+
+/// Returns the counts of the process so far. While other threads copy, one number may already
+/// include a copy that another number does not.
+[[nodiscard]] TERN_EXPORT TransferCounts transfer_counts() noexcept;
+/// Returns the counts of memory with this tag: the tag of the destination, or of the source for a
+/// copy to the host. The first 127 tags that move anything have counts of their own.
+[[nodiscard]] TERN_EXPORT TransferCounts transfer_counts(Tag tag) noexcept;
+
+/// A tag and its counts.
+struct TaggedTransfers {
+  Tag tag;
+  TransferCounts counts;
+};
+/// Returns all tags that have counts of their own, in no particular order. Throws std::bad_alloc.
+[[nodiscard]] TERN_EXPORT std::vector<TaggedTransfers> transfer_counts_by_tag();
+/// Returns the counts of all further tags together.
+[[nodiscard]] TERN_EXPORT TransferCounts transfer_counts_of_other_tags() noexcept;
+
+/// What all gates of all threads have refused or counted.
+struct TransferGateStatistics {
+  TransferCount refused = {};
+  TransferCount counted = {};
+  CallSite last = {};  // the line that read, or would have read
+};
+[[nodiscard]] TERN_EXPORT TransferGateStatistics transfer_gate_statistics() noexcept;
+
+/// A scope of one thread in which copies to the host fail with download_refused. They fail before
+/// the host allocates memory and before the device is called, and change nothing.
+///
+/// Copies of up to max_metadata_bytes are allowed, for example a scalar (Buffer::item) or a row
+/// count. A call is judged by its total size, so a batch or the rows of a pitched copy do not pass
+/// one by one. To find many small reads, check small_reads().
+///
+/// Gates nest, and the strictest gate applies. Inside a gate of Mode::allow, the outer gates do not
+/// apply, and data that is read counts as a result. Gates must end in the reverse order of their
+/// beginning, as scopes do.
+class TERN_EXPORT TransferGate {
+ public:
+  using Mode = TransferRule::Mode;
+
+  explicit TransferGate(Mode mode = Mode::refuse, CallSite site = CallSite::here()) noexcept;
+  TransferGate(const TransferGate&) = delete;
+  TransferGate& operator=(const TransferGate&) = delete;
+  ~TransferGate();
+
+  /// Returns the data that this gate refused or, in Mode::count, let through.
+  [[nodiscard]] TransferCount violations() const noexcept { return rule_.violations; }
+  /// Returns the scalars and metadata that passed.
+  [[nodiscard]] TransferCount small_reads() const noexcept { return rule_.small; }
+
+ private:
+  TransferRule rule_;
+};
+
+}  // namespace tern

@@ -1,0 +1,183 @@
+// The operands of calls on devices and streams: native handles, options, ranges to copy or
+// prefetch, patterns, kernels and their arguments. All types here are plain values.
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "tern/core/access.hpp"
+#include "tern/core/call_site.hpp"
+#include "tern/core/place.hpp"
+#include "tern/core/result.hpp"
+#include "tern/detail/core/visibility.hpp"
+
+namespace tern {
+
+/// Handles of the backend, as opaque words. Zero means none.
+struct NativeStream {
+  std::uintptr_t value = 0;
+};
+struct NativeEvent {
+  std::uintptr_t value = 0;
+};
+struct NativeKernel {
+  std::uintptr_t value = 0;
+};
+struct NativePages {
+  std::uintptr_t value = 0;
+};
+
+/// Options of a new stream.
+struct StreamOptions {
+  /// The stream is ordered with the default stream of the device, like a blocking stream of CUDA.
+  bool blocking = false;
+  /// Streams with lower values run first, if the device has priorities. Ignored otherwise.
+  int priority = 0;
+  /// The name for reports. Copied, and cut at 31 bytes.
+  std::string_view name = {};
+};
+
+/// Options of a new event.
+struct EventOptions {
+  /// Allows elapsed_ns(). Needs Capability::event_timing.
+  bool timing = false;
+};
+
+/// A copy of `height` rows of `width_bytes`. The rows start `*_pitch_bytes` apart. The width is at
+/// most either pitch.
+struct Copy2D {
+  void* destination = nullptr;
+  std::size_t destination_pitch_bytes = 0;
+  const void* source = nullptr;
+  std::size_t source_pitch_bytes = 0;
+  std::size_t width_bytes = 0;
+  std::size_t height = 0;
+};
+
+/// One copy of a batch.
+struct CopyRange {
+  void* destination = nullptr;
+  const void* source = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// One prefetch of a batch.
+struct PrefetchRange {
+  void* address = nullptr;
+  std::size_t bytes = 0;
+  Place destination = {};
+};
+
+/// The bytes that a fill repeats: the value of one element, 1 to 16 bytes.
+struct Pattern {
+  static constexpr std::size_t max_bytes = 16;
+  std::byte bytes[max_bytes] = {};
+  std::size_t width_bytes = 1;
+};
+
+/// Access rights of a device to mapped pages.
+enum class PageAccess : std::uint8_t { none, read, read_write };
+
+/// Hints for managed memory, as in CUDA's cuMemAdvise.
+enum class Advice : std::uint8_t {
+  set_read_mostly,
+  unset_read_mostly,
+  set_preferred_location,
+  unset_preferred_location,
+  set_accessed_by,
+  unset_accessed_by,
+};
+
+/// A function that a stream calls once, in stream order. It must not call the device and must not
+/// throw.
+using HostFunction = void (*)(void* context);
+
+/// The grid and block sizes of a launch, in blocks and threads, and its dynamic shared memory.
+struct LaunchSize {
+  std::uint32_t grid[3] = {1, 1, 1};
+  std::uint32_t block[3] = {1, 1, 1};
+  std::uint32_t shared_bytes = 0;
+
+  /// The block size to use if nothing better is known.
+  static constexpr std::uint32_t usual_block = 256;
+
+  /// Returns a one-dimensional size with one thread per element. The last block may have unused
+  /// threads. Zero elements need zero blocks, and launching them does nothing. Fails with
+  /// size_overflow above 2^31 - 1 blocks, and with invalid_argument if `block_threads` is 0.
+  [[nodiscard]] TERN_EXPORT static Result<LaunchSize> try_for_elements(
+      std::uint64_t count, std::uint32_t block_threads = usual_block,
+      CallSite site = CallSite::here()) noexcept;
+  [[nodiscard]] static LaunchSize for_elements(std::uint64_t count,
+                                               std::uint32_t block_threads = usual_block,
+                                               CallSite site = CallSite::here()) {
+    return try_for_elements(count, block_threads, site).value();
+  }
+};
+
+/// One argument of a launch: the bytes passed by value. If they are an address, also the range that
+/// the kernel accesses there, and the kind of access.
+struct KernelArgument {
+  const void* value = nullptr;
+  std::size_t value_bytes = 0;
+  void* range_address = nullptr;
+  std::size_t range_bytes = 0;
+  Access access = Access::read;
+};
+
+/// The launch as a kernel written in C++ sees it. One call runs the whole grid.
+struct KernelCall {
+  LaunchSize size = {};
+  std::span<const KernelArgument> arguments = {};
+  void* context = nullptr;
+
+  template <class T>
+  [[nodiscard]] const T& argument(std::size_t index) const noexcept {
+    return *static_cast<const T*>(arguments[index].value);
+  }
+};
+using KernelBody = void (*)(const KernelCall& call);
+
+/// The source of a kernel: a C++ function (host, sim), a compiled image (cuda), or source text
+/// (opencl, and cuda with a run-time compiler).
+struct KernelSource {
+  std::string_view entry = {};
+  KernelBody body = nullptr;
+  void* context = nullptr;
+  std::span<const std::byte> image = {};
+  std::string_view text = {};
+  /// Compiler options for the text, separated by blanks.
+  std::string_view options = {};
+};
+
+/// What a backend knows about a loaded kernel.
+struct KernelInfo {
+  static constexpr std::size_t max_parameters = 64;
+
+  enum class Kind : std::uint8_t { unknown, value, address };
+  struct Parameter {
+    std::uint32_t value_bytes = 0;  // 0 if unknown
+    Kind kind = Kind::unknown;
+  };
+
+  /// The number of arguments of a launch. Unset if unknown.
+  std::optional<std::uint32_t> parameter_count = {};
+  /// The first parameters.
+  std::array<Parameter, max_parameters> parameters = {};
+  /// The number of threads per block with which a one-dimensional launch uses the device best. 0 if
+  /// unknown.
+  std::uint32_t block_threads = 0;
+};
+
+/// A block that a pool hands out from memory it allocated earlier. For checkers and tools.
+struct Suballocation {
+  const void* address = nullptr;
+  std::size_t bytes = 0;
+  std::uint64_t generation = 0;
+};
+
+}  // namespace tern
