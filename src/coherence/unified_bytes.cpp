@@ -82,14 +82,14 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     use->end();
     const std::lock_guard lock(mutex_);
     copies_.memory_of(place).note_stream_use(access);
-    log({.from = access == Access::read ? copies_[place].place : Place::host(),
-         .to = access == Access::read ? Place::host() : copies_[place].place,
-         .begin = range.begin,
-         .end = range.end,
-         .runs = 1,
-         .bytes = count,
-         .reason = reason,
-         .site = site});
+    log_.add({.from = access == Access::read ? copies_[place].place : Place::host(),
+              .to = access == Access::read ? Place::host() : copies_[place].place,
+              .begin = range.begin,
+              .end = range.end,
+              .runs = 1,
+              .bytes = count,
+              .reason = reason,
+              .site = site});
   }
   // The caller may reuse its bytes after the return, so the copy has to be done by then.
   if (const Result<void> done = try_wait_surely(on, mark); !done) return failed(done.failure());

@@ -1,16 +1,16 @@
 // A UnifiedCore is the shared state of one unified buffer. All handles, views and leases of the
 // buffer refer to it.
 //
-// The state has three parts:
-// - copies_: the places and memories of the buffer, and the directory of up-to-date bytes
-// (CopySet).
+// The state is in these parts, of which the first four can be read alone:
+// - copies_: the places and memories of the buffer, and where each byte is up to date (CopySet).
 // - leases_: the open leases, and the claims of calls that are in progress (LeaseTable).
+// - checks_: checksums and protected pages, to detect accesses without a lease (HostAccessChecks).
+// - log_: statistics and the last transfers (TransferLog).
 // - spilled_: bytes of the host copy that are in a spill file.
 //
 // An access runs in these steps:
 // 1. It claims its byte range in a slot (try_claim_range). From then on, conflicting accesses fail
-// or
-//    wait.
+//    or wait.
 // 2. It takes the transfer lock (TransferLock).
 // 3. It allocates a copy in its place if there is none (try_ensure). This may evict other copies.
 // 4. It queues copies of the bytes that are stale in its place (try_fetch). The directory lists
@@ -35,8 +35,9 @@
 // lock of another buffer (TryTransferLock), and so cannot deadlock.
 //
 // The order of the work on each memory is in the UseRecord of its storage. The functions are
-// defined in several files: unified_core.cpp (leases), unified_fast_path.cpp (fast path),
-// unified_moves.cpp (memory and copies), unified_bytes.cpp, unified_whole.cpp, unified_launch.cpp,
+// defined in several files: unified_core.cpp (claims, closing), unified_fast_path.cpp and
+// unified_slow_path.cpp (opening), unified_fetch.cpp and unified_moves.cpp (memory and copies),
+// unified_bytes.cpp, unified_resize.cpp, unified_whole.cpp, unified_launch.cpp,
 // unified_pressure.cpp (eviction), unified_spill.cpp, unified_wait.cpp, unified_reconcile.cpp,
 // unified_checks.cpp, raw_unified.cpp (queries).
 
@@ -58,6 +59,7 @@
 #include "coherence/host_access_checks.hpp"
 #include "coherence/lease_table.hpp"
 #include "coherence/residents.hpp"
+#include "coherence/transfer_log.hpp"
 #include "core/thread_number.hpp"
 #include "tern/buffer/use_record.hpp"
 #include "tern/coherence/raw_unified.hpp"
@@ -76,8 +78,6 @@ class UnifiedCore final : public LaunchMemory {
   static constexpr std::size_t min_pinned_bytes = 64 * 1024;
   /// When the directory reaches this many intervals, try_reconcile() reduces them.
   static constexpr std::size_t max_intervals = 4096;
-  /// The number of transfers that transfers() returns.
-  static constexpr std::size_t logged_transfers = 64;
   /// The byte that checked buffers write over bytes nobody may read.
   static constexpr unsigned char poison = 0xCB;
 
@@ -317,8 +317,6 @@ class UnifiedCore final : public LaunchMemory {
   /// `own_transfer_locks`.
   [[nodiscard]] Evictability evictability_of(unsigned memory,
                                              std::uint32_t own_transfer_locks) const noexcept;
-  /// Adds a transfer to the statistics and to the log of this buffer.
-  void log(const Transfer& transfer) noexcept;
 
   // --- Slow path of opening a lease. The caller holds no lock.
 
@@ -415,6 +413,20 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<bool> try_copy_by_host(Storage& to, Storage& from,
                                               std::span<const ByteRange> ranges,
                                               CallSite site) noexcept;
+  /// What a resize has made so far.
+  struct Resized {
+    std::vector<StorageHandle> made = {};  // for each memory, or null
+    std::vector<Transfer> moved = {};
+    std::vector<ByteRange> on_stream = {};  // bytes of the new host memory that a stream copies
+  };
+  /// Allocates a memory of another size, and copies its up-to-date bytes in `kept` to it. Throws
+  /// std::bad_alloc.
+  [[nodiscard]] Result<void> try_resize_memory(unsigned i, std::size_t bytes, ByteRange kept,
+                                               StreamRef stream, Resized& resized, CallSite site);
+  /// Queues the copies of some ranges of memory `i` to its replacement. Throws std::bad_alloc.
+  [[nodiscard]] Result<void> try_copy_by_stream(unsigned i, const StorageHandle& to,
+                                                std::span<const ByteRange> by_stream,
+                                                StreamRef stream, CallSite site);
   /// Updates the lists of residents: adds copies that have memory, and removes copies that have
   /// none. Ends all transits. Releases spilled bytes that nobody needs any more.
   void list_copies() noexcept;
@@ -439,6 +451,21 @@ class UnifiedCore final : public LaunchMemory {
   /// Waits only for a spill file, or if a copy route does. Fails with sync_failed, and with
   /// access_conflict if a copy would overwrite bytes that an open lease reads.
   [[nodiscard]] Result<void> try_fetch(const Fetch& fetch) noexcept;
+  /// The copies of one try_fetch().
+  struct FetchPlan {
+    TransferReason reason = TransferReason::prefetch;
+    std::vector<CopyRun> runs = {};
+    std::vector<ByteRange> untracked = {};  // of untracked writers; copied at every fetch
+    std::size_t gap_bytes = 0;              // up-to-date bytes in coalesced gaps
+    std::vector<Transfer> moves = {};       // one for each source
+  };
+  /// The steps of try_fetch(). The first two throw std::bad_alloc.
+  [[nodiscard]] Result<void> try_plan_fetch(const Fetch& fetch, FetchPlan& plan);
+  [[nodiscard]] Result<void> try_queue_fetch(const Fetch& fetch, FetchPlan& plan);
+  [[nodiscard]] Result<void> try_record_fetch(const Fetch& fetch, const FetchPlan& plan) noexcept;
+  /// Counts copies that were queued before another one failed. Their bytes do move, but no place is
+  /// listed as up to date because of them. The caller also holds mutex_.
+  void log_queued(std::span<const Transfer> moves) noexcept;
   /// For an untracked writer on a device: records that its stream may have written up to now. The
   /// caller also holds mutex_.
   [[nodiscard]] Result<void> try_note_export(const Slot& lease) noexcept;
@@ -541,7 +568,7 @@ class UnifiedCore final : public LaunchMemory {
   CopySet copies_;
   Shape shape_;
   PlaceSet kept_ = {};  // places whose copies are excluded from eviction
-  UnifiedStatistics statistics_;
+  TransferLog log_;
 
   std::mutex transfer_mutex_;
   PlaceSet transits_ = {};  // announced transits (begin_transit); guarded by transfer_mutex_
@@ -558,8 +585,6 @@ class UnifiedCore final : public LaunchMemory {
     SpillFile::Extent extent = {};
   };
   std::vector<Spilled> spilled_;
-  std::vector<Transfer> log_;
-  std::size_t log_next_ = 0;
 
   HostAccessChecks checks_;
 

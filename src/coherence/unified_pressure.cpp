@@ -157,7 +157,7 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
   const std::vector<ByteRange> alone =
       ranges_where(all, [&](PlaceSet valid) { return !valid.empty() && (valid & own) == valid; });
   if (Result<void> there = try_ensure(host, {}, site); !there) return there;
-  const std::uint64_t before = statistics_.of(TransferReason::evict).bytes;
+  const std::uint64_t before = log_.statistics().of(TransferReason::evict).bytes;
   if (Result<void> saved = try_fetch({.range = all,
                                       .place = host,
                                       .reason = TransferReason::evict,
@@ -171,7 +171,8 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
   note_sole_copy(alone, number);
   PressureTotals& totals = PressureTotals::instance();
   const std::lock_guard lock(totals.mutex);
-  totals.statistics.written_back_bytes += statistics_.of(TransferReason::evict).bytes - before;
+  totals.statistics.written_back_bytes +=
+      log_.statistics().of(TransferReason::evict).bytes - before;
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("the directory of a unified buffer", site);
@@ -220,8 +221,8 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
       memory.parts = {};
       gone = std::exchange(memory.storage, {});
     }
-    statistics_.evicted.copies += 1;
-    statistics_.evicted.bytes += before.bytes;
+    log_.statistics().evicted.copies += 1;
+    log_.statistics().evicted.bytes += before.bytes;
   } catch (const std::bad_alloc&) {
     return failed(no_host_memory("the directory of a unified buffer", site));
   }

@@ -76,7 +76,7 @@ Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept
     gone = std::exchange(copies_.memory(host).storage, {});
     // The host has waited for all uses, so everything that was in flight has arrived.
     copies_.in_flight().note_all_arrived();
-    log(moved);
+    log_.add(moved);
   }
   PressureTotals& totals = PressureTotals::instance();
   const std::lock_guard lock(totals.mutex);
@@ -153,7 +153,7 @@ Result<void> UnifiedCore::try_unspill(CallSite site) noexcept {
     memory.touch();
     for (const Spilled& one : spilled_) file.release(one.extent);
     spilled_.clear();
-    log(moved);
+    log_.add(moved);
   }
   PressureTotals& totals = PressureTotals::instance();
   const std::lock_guard lock(totals.mutex);
