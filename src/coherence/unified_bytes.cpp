@@ -8,6 +8,7 @@
 
 #include "buffer/copy_route.hpp"
 #include "buffer/sure_wait.hpp"
+#include "coherence/copy_stream.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/request_checks.hpp"
@@ -272,9 +273,9 @@ Result<void> UnifiedCore::try_fill_on(unsigned place, ByteRange range, const Pat
     return there;
   }
   const StorageHandle storage = copies_.memory_of(place).storage;
-  Result<Runner> runner = Runner{{}, stream};
+  Result<CopyStream> runner = CopyStream{{}, stream};
   if (!is_own) {
-    runner = try_runner(copies_[place].device, *storage, Access::discard);
+    runner = CopyStream::try_choose(copies_[place].device, *storage, Access::discard);
     if (!runner) return Failure(runner.failure()).at(site);
   }
   const StreamRef on = runner->stream;

@@ -35,11 +35,13 @@ UnifiedCore::UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, st
       shape_(std::move(shape)),
       number_(next_number()),
       options_(options),
+      allocator_(options_),
       dtype_(dtype),
       element_bytes_(element_bytes) {
   // If a device shares the host's memory, the host copy is memory of that device.
   const Device& device = options_.device;
-  const Place place = !device.info().is_host && is_shared(device) ? device.place() : Place::host();
+  const Place place = !device.info().is_host && allocator_.shares_host_copy(device) ? device.place()
+                                                                                    : Place::host();
   copies_.memory(host).set_resident(
       std::make_unique<Resident>(Residents::of(place), this, unsigned{host}));
 }

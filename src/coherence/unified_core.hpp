@@ -1,12 +1,12 @@
 // A UnifiedCore is the shared state of one unified buffer. All handles, views and leases of the
 // buffer refer to it.
 //
-// The state is in these parts, of which the first four can be read alone:
+// The state is in these parts, each of which can be read alone:
 // - copies_: the places and memories of the buffer, and where each byte is up to date (CopySet).
 // - leases_: the open leases, and the claims of calls that are in progress (LeaseTable).
 // - checks_: checksums and protected pages, to detect accesses without a lease (HostAccessChecks).
 // - log_: statistics and the last transfers (TransferLog).
-// - spilled_: bytes of the host copy that are in a spill file.
+// - spilled_: the host copy while it is in a spill file (SpilledCopy).
 //
 // An access runs in these steps:
 // 1. It claims its byte range in a slot (try_claim_range). From then on, conflicting accesses fail
@@ -55,15 +55,16 @@
 #include <utility>
 #include <vector>
 
+#include "coherence/copy_allocator.hpp"
 #include "coherence/copy_set.hpp"
 #include "coherence/host_access_checks.hpp"
 #include "coherence/lease_table.hpp"
 #include "coherence/residents.hpp"
+#include "coherence/spilled_copy.hpp"
 #include "coherence/transfer_log.hpp"
 #include "core/thread_number.hpp"
 #include "tern/buffer/use_record.hpp"
 #include "tern/coherence/raw_unified.hpp"
-#include "tern/coherence/spill_file.hpp"
 #include "tern/coherence/validity.hpp"
 #include "tern/launch/launch_memory.hpp"
 
@@ -74,8 +75,6 @@ class UnifiedCore final : public LaunchMemory {
   static constexpr unsigned host = CopySet::host;
   /// The range of a claim on the whole buffer, whatever its size. Such a claim prevents a resize.
   static constexpr ByteRange everything{0, ~std::size_t{0}};
-  /// Pinned::prefer page-locks host copies from this size on.
-  static constexpr std::size_t min_pinned_bytes = 64 * 1024;
   /// When the directory reaches this many intervals, try_reconcile() reduces them.
   static constexpr std::size_t max_intervals = 4096;
   /// The byte that checked buffers write over bytes nobody may read.
@@ -347,9 +346,6 @@ class UnifiedCore final : public LaunchMemory {
   /// place and not read; lost bytes can be neither. Fails with never_written, device_lost.
   [[nodiscard]] Result<void> check_written(ByteRange range, Access access,
                                            CallSite site) const noexcept;
-  /// Returns whether the device reports that it is lost. Queries a stream of the library, because a
-  /// stream of the program may be in a capture.
-  [[nodiscard]] static bool is_device_lost(const Device& device) noexcept;
   /// Waits until the host may use its copy in this way. Reads by a device that is lost count as
   /// done.
   [[nodiscard]] Result<void> try_wait_host_copy(Storage& own, Access access) noexcept;
@@ -381,17 +377,6 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<StorageHandle> try_make_memory(unsigned place, std::size_t bytes,
                                                       StreamRef stream, CallSite site,
                                                       Eviction most = Eviction::dirty) noexcept;
-  /// Like try_make_memory(), without eviction. Sets `asked` to the resource that was asked last.
-  [[nodiscard]] Result<StorageHandle> try_make_at_once(unsigned place, std::size_t bytes,
-                                                       StreamRef stream, ResourceHandle& asked,
-                                                       CallSite site) noexcept;
-  /// Allocates the memory of the host copy, as options_.pinned and options_.resources say.
-  [[nodiscard]] Result<StorageHandle> try_make_host(std::size_t bytes, ResourceHandle& asked,
-                                                    CallSite site) noexcept;
-  /// Returns whether the device uses the host copy directly.
-  [[nodiscard]] bool is_shared(const Device& device) const noexcept;
-  /// Returns the resource for copies on a device that does not share the host's memory.
-  [[nodiscard]] Result<ResourceHandle> try_device_resource(const Device& device) const noexcept;
   /// Copies the bytes that only this memory has to the host.
   [[nodiscard]] Result<void> try_write_back(unsigned memory, CallSite site) noexcept;
   /// Records that these ranges are in flight to the host, and that their source is being freed.
@@ -404,7 +389,6 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_unspill(CallSite site) noexcept;
   /// Releases the spilled bytes, which nobody needs any more.
   void forget_spilled() noexcept;
-  [[nodiscard]] static std::byte* host_bytes(Storage& storage) noexcept;
   /// Returns the bytes of the host copy that the host may read without waiting, also while streams
   /// write other bytes of it.
   [[nodiscard]] std::vector<ByteRange> settled_on_host(ByteRange range);
@@ -473,17 +457,6 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_issue(std::span<const CopyRun> runs, const StorageHandle& to,
                                        const StorageHandle& from, StreamRef stream,
                                        CallSite site) noexcept;
-  /// A stream for copies that the buffer makes on its own. If nothing has to be waited for, this is
-  /// the device's copy stream; else it is a new stream, because copies of other buffers on the copy
-  /// stream would have to wait too. Streams of the program are not used, because the program may
-  /// destroy them.
-  struct Runner {
-    Stream own = {};
-    StreamRef stream = {};
-  };
-  [[nodiscard]] static Result<Runner> try_runner(const Device& device, Storage& storage,
-                                                 Access access,
-                                                 Storage* written = nullptr) noexcept;
   /// Begins a use of the memory of a place. The stream waits on the device for earlier uses.
   [[nodiscard]] Result<void> try_begin_use(unsigned place, StreamRef stream, Access access,
                                            ByteRange range, UseRecord::Ticket& ticket,
@@ -576,15 +549,11 @@ class UnifiedCore final : public LaunchMemory {
   std::atomic<std::uint64_t> moving_thread_ = 0;
   const std::uint64_t number_;
   const UnifiedOptions options_;
+  const CopyAllocator allocator_;  // refers to options_
   const DType dtype_;
   const std::size_t element_bytes_;
-  /// A range of the host copy that is in the spill file. While there are any, the host copy has no
-  /// memory. Changes under both locks.
-  struct Spilled {
-    ByteRange range = {};
-    SpillFile::Extent extent = {};
-  };
-  std::vector<Spilled> spilled_;
+  /// While it is not empty, the host copy has no memory. Changes under both locks.
+  SpilledCopy spilled_;
 
   HostAccessChecks checks_;
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "coherence/copy_stream.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 
@@ -110,12 +111,12 @@ Result<void> UnifiedCore::try_queue_fetch(const Fetch& fetch, FetchPlan& plan) {
         }
       }
     }
-    Result<Runner> runner = Runner{{}, stream};
+    Result<CopyStream> runner = CopyStream{{}, stream};
     if (copies_[place].memory == host) {
       // Only streams of the source device reach both sides.
-      runner = try_runner(copies_[source].device, *from, Access::read, to.get());
+      runner = CopyStream::try_choose(copies_[source].device, *from, Access::read, to.get());
     } else if (!stream.id()) {
-      runner = try_runner(copies_[place].device, *from, Access::read, to.get());
+      runner = CopyStream::try_choose(copies_[place].device, *from, Access::read, to.get());
     }
     Result<void> queued =
         runner ? try_issue(some, to, from, runner->stream, site) : Result<void>(runner.failure());

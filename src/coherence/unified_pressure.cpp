@@ -244,7 +244,10 @@ Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t b
   const unsigned number = copies_[place].memory;
   const auto try_once = [&] {
     const bool is_first = begin_transit(number);
-    Result<StorageHandle> made = try_make_at_once(place, bytes, stream, asked, site);
+    Result<StorageHandle> made =
+        number == host
+            ? allocator_.try_host_copy(bytes, stream, asked, site)
+            : allocator_.try_device_copy(copies_[place].device, bytes, stream, asked, site);
     if (!made && is_first) end_transit(number);
     return made;
   };

@@ -9,6 +9,7 @@
 
 #include "buffer/copy_route.hpp"
 #include "coherence/byte_ranges.hpp"
+#include "coherence/copy_stream.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
@@ -108,8 +109,8 @@ Result<void> UnifiedCore::try_copy_by_stream(unsigned i, const StorageHandle& to
   const Device& device = i == host ? memory.storage->device() : copies_[i].device;
   // The host copy may be memory of a device, which other devices cannot reach.
   const bool is_own = stream.id() && reaches(stream.device_id(), *memory.storage);
-  Result<Runner> runner = Runner{{}, stream};
-  if (!is_own) runner = try_runner(device, *memory.storage, Access::read);
+  Result<CopyStream> runner = CopyStream{{}, stream};
+  if (!is_own) runner = CopyStream::try_choose(device, *memory.storage, Access::read);
   Result<void> queued = runner ? try_issue(runs, to, memory.storage, runner->stream, site)
                                : Result<void>(runner.failure());
   {

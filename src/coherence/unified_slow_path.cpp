@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "coherence/copy_stream.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 
@@ -280,7 +281,7 @@ Failure UnifiedCore::tell_not_arrived(Storage& storage, ByteRange range, const F
   }
   PlaceSet alive;
   for (unsigned place = host + 1; place < count; ++place) {
-    if (!is_device_lost(devices[place])) alive = alive.with(place);
+    if (!is_lost(devices[place])) alive = alive.with(place);
   }
   const Failure told = [&] {
     const std::lock_guard lock(mutex_);

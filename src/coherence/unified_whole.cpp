@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "buffer/copy_route.hpp"
+#include "coherence/copy_stream.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 #include "launch/last_mark.hpp"
@@ -286,8 +287,8 @@ Result<RawUnified> UnifiedCore::try_clone(StreamRef stream, CallSite site) noexc
     // The host copy may be memory of a device that the stream cannot reach.
     const bool is_by_source = (is_host_memory(*to) && run.source != host && from != to) ||
                               !plan_copy(*to, *from, stream.device_id());
-    Result<Runner> runner = Runner{{}, stream};
-    if (is_by_source) runner = try_runner(from->device(), *from, Access::read);
+    Result<CopyStream> runner = CopyStream{{}, stream};
+    if (is_by_source) runner = CopyStream::try_choose(from->device(), *from, Access::read);
     Result<void> queued = runner ? try_issue(std::span(&run, 1), to, from, runner->stream, site)
                                  : Result<void>(runner.failure());
     {
