@@ -73,17 +73,12 @@ std::vector<RawUnified::Interval> UnifiedCore::intervals(ByteRange range) const 
 
 UnifiedStatistics UnifiedCore::statistics() const noexcept {
   const std::lock_guard lock(mutex_);
-  return statistics_;
+  return log_.statistics();
 }
 
 std::vector<Transfer> UnifiedCore::transfers() const {
   const std::lock_guard lock(mutex_);
-  std::vector<Transfer> all(log_);
-  // In a full log, the oldest entry is the one that is overwritten next.
-  if (all.size() == logged_transfers) {
-    std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(log_next_), all.end());
-  }
-  return all;
+  return log_.last();
 }
 
 Result<void> UnifiedCore::check() const noexcept {

@@ -8,6 +8,7 @@
 
 #include "buffer/copy_route.hpp"
 #include "buffer/sure_wait.hpp"
+#include "coherence/copy_stream.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/request_checks.hpp"
@@ -82,14 +83,14 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     use->end();
     const std::lock_guard lock(mutex_);
     copies_.memory_of(place).note_stream_use(access);
-    log({.from = access == Access::read ? copies_[place].place : Place::host(),
-         .to = access == Access::read ? Place::host() : copies_[place].place,
-         .begin = range.begin,
-         .end = range.end,
-         .runs = 1,
-         .bytes = count,
-         .reason = reason,
-         .site = site});
+    log_.add({.from = access == Access::read ? copies_[place].place : Place::host(),
+              .to = access == Access::read ? Place::host() : copies_[place].place,
+              .begin = range.begin,
+              .end = range.end,
+              .runs = 1,
+              .bytes = count,
+              .reason = reason,
+              .site = site});
   }
   // The caller may reuse its bytes after the return, so the copy has to be done by then.
   if (const Result<void> done = try_wait_surely(on, mark); !done) return failed(done.failure());
@@ -272,9 +273,9 @@ Result<void> UnifiedCore::try_fill_on(unsigned place, ByteRange range, const Pat
     return there;
   }
   const StorageHandle storage = copies_.memory_of(place).storage;
-  Result<Runner> runner = Runner{{}, stream};
+  Result<CopyStream> runner = CopyStream{{}, stream};
   if (!is_own) {
-    runner = try_runner(copies_[place].device, *storage, Access::discard);
+    runner = CopyStream::try_choose(copies_[place].device, *storage, Access::discard);
     if (!runner) return Failure(runner.failure()).at(site);
   }
   const StreamRef on = runner->stream;

@@ -1,16 +1,16 @@
 // A UnifiedCore is the shared state of one unified buffer. All handles, views and leases of the
 // buffer refer to it.
 //
-// The state has three parts:
-// - copies_: the places and memories of the buffer, and the directory of up-to-date bytes
-// (CopySet).
+// The state is in these parts, each of which can be read alone:
+// - copies_: the places and memories of the buffer, and where each byte is up to date (CopySet).
 // - leases_: the open leases, and the claims of calls that are in progress (LeaseTable).
-// - spilled_: bytes of the host copy that are in a spill file.
+// - checks_: checksums and protected pages, to detect accesses without a lease (HostAccessChecks).
+// - log_: statistics and the last transfers (TransferLog).
+// - spilled_: the host copy while it is in a spill file (SpilledCopy).
 //
 // An access runs in these steps:
 // 1. It claims its byte range in a slot (try_claim_range). From then on, conflicting accesses fail
-// or
-//    wait.
+//    or wait.
 // 2. It takes the transfer lock (TransferLock).
 // 3. It allocates a copy in its place if there is none (try_ensure). This may evict other copies.
 // 4. It queues copies of the bytes that are stale in its place (try_fetch). The directory lists
@@ -35,8 +35,9 @@
 // lock of another buffer (TryTransferLock), and so cannot deadlock.
 //
 // The order of the work on each memory is in the UseRecord of its storage. The functions are
-// defined in several files: unified_core.cpp (leases), unified_fast_path.cpp (fast path),
-// unified_moves.cpp (memory and copies), unified_bytes.cpp, unified_whole.cpp, unified_launch.cpp,
+// defined in several files: unified_core.cpp (claims, closing), unified_fast_path.cpp and
+// unified_slow_path.cpp (opening), unified_fetch.cpp and unified_moves.cpp (memory and copies),
+// unified_bytes.cpp, unified_resize.cpp, unified_whole.cpp, unified_launch.cpp,
 // unified_pressure.cpp (eviction), unified_spill.cpp, unified_wait.cpp, unified_reconcile.cpp,
 // unified_checks.cpp, raw_unified.cpp (queries).
 
@@ -54,10 +55,13 @@
 #include <utility>
 #include <vector>
 
+#include "coherence/copy_allocator.hpp"
 #include "coherence/copy_set.hpp"
 #include "coherence/host_access_checks.hpp"
 #include "coherence/lease_table.hpp"
 #include "coherence/residents.hpp"
+#include "coherence/spilled_copy.hpp"
+#include "coherence/transfer_log.hpp"
 #include "core/thread_number.hpp"
 #include "tern/coherence/spill_file.hpp"
 #include "tern/coherence/unified_options.hpp"
@@ -73,12 +77,8 @@ class UnifiedCore final : public LaunchMemory {
   static constexpr unsigned host = CopySet::host;
   /// The range of a claim on the whole buffer, whatever its size. Such a claim prevents a resize.
   static constexpr ByteRange everything{0, ~std::size_t{0}};
-  /// Pinned::prefer page-locks host copies from this size on.
-  static constexpr std::size_t min_pinned_bytes = 64 * 1024;
   /// When the directory reaches this many intervals, try_reconcile() reduces them.
   static constexpr std::size_t max_intervals = 4096;
-  /// The number of transfers that transfers() returns.
-  static constexpr std::size_t logged_transfers = 64;
   /// The byte that checked buffers write over bytes nobody may read.
   static constexpr unsigned char poison = 0xCB;
 
@@ -318,8 +318,6 @@ class UnifiedCore final : public LaunchMemory {
   /// `own_transfer_locks`.
   [[nodiscard]] Evictability evictability_of(unsigned memory,
                                              std::uint32_t own_transfer_locks) const noexcept;
-  /// Adds a transfer to the statistics and to the log of this buffer.
-  void log(const Transfer& transfer) noexcept;
 
   // --- Slow path of opening a lease. The caller holds no lock.
 
@@ -350,9 +348,6 @@ class UnifiedCore final : public LaunchMemory {
   /// place and not read; lost bytes can be neither. Fails with never_written, device_lost.
   [[nodiscard]] Result<void> check_written(ByteRange range, Access access,
                                            CallSite site) const noexcept;
-  /// Returns whether the device reports that it is lost. Queries a stream of the library, because a
-  /// stream of the program may be in a capture.
-  [[nodiscard]] static bool is_device_lost(const Device& device) noexcept;
   /// Waits until the host may use its copy in this way. Reads by a device that is lost count as
   /// done.
   [[nodiscard]] Result<void> try_wait_host_copy(Storage& own, Access access) noexcept;
@@ -384,17 +379,6 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<StorageHandle> try_make_memory(unsigned place, std::size_t bytes,
                                                       StreamRef stream, CallSite site,
                                                       Eviction most = Eviction::dirty) noexcept;
-  /// Like try_make_memory(), without eviction. Sets `asked` to the resource that was asked last.
-  [[nodiscard]] Result<StorageHandle> try_make_at_once(unsigned place, std::size_t bytes,
-                                                       StreamRef stream, ResourceHandle& asked,
-                                                       CallSite site) noexcept;
-  /// Allocates the memory of the host copy, as options_.pinned and options_.resources say.
-  [[nodiscard]] Result<StorageHandle> try_make_host(std::size_t bytes, ResourceHandle& asked,
-                                                    CallSite site) noexcept;
-  /// Returns whether the device uses the host copy directly.
-  [[nodiscard]] bool is_shared(const Device& device) const noexcept;
-  /// Returns the resource for copies on a device that does not share the host's memory.
-  [[nodiscard]] Result<ResourceHandle> try_device_resource(const Device& device) const noexcept;
   /// Copies the bytes that only this memory has to the host.
   [[nodiscard]] Result<void> try_write_back(unsigned memory, CallSite site) noexcept;
   /// Records that these ranges are in flight to the host, and that their source is being freed.
@@ -407,7 +391,6 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_unspill(CallSite site) noexcept;
   /// Releases the spilled bytes, which nobody needs any more.
   void forget_spilled() noexcept;
-  [[nodiscard]] static std::byte* host_bytes(Storage& storage) noexcept;
   /// Returns the bytes of the host copy that the host may read without waiting, also while streams
   /// write other bytes of it.
   [[nodiscard]] std::vector<ByteRange> settled_on_host(ByteRange range);
@@ -416,6 +399,21 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<bool> try_copy_by_host(Storage& to, Storage& from,
                                               std::span<const ByteRange> ranges,
                                               CallSite site) noexcept;
+  /// What a resize has made so far.
+  struct Resized {
+    std::vector<StorageHandle> made = {};  // for each memory, or null
+    std::vector<Transfer> moved = {};
+    std::vector<InFlightBytes::Entry> on_stream = {};  // bytes of the new host memory
+  };
+  /// Allocates a memory of another size, and copies its up-to-date bytes in `kept` to it. Throws
+  /// std::bad_alloc.
+  [[nodiscard]] Result<void> try_resize_memory(unsigned i, std::size_t bytes, ByteRange kept,
+                                               StreamRef stream, Resized& resized, CallSite site);
+  /// Queues the copies of some ranges of memory `i` to its replacement. Returns the device that
+  /// copies. Throws std::bad_alloc.
+  [[nodiscard]] Result<DeviceId> try_copy_by_stream(unsigned i, const StorageHandle& to,
+                                                    std::span<const ByteRange> by_stream,
+                                                    StreamRef stream, CallSite site);
   /// Updates the lists of residents: adds copies that have memory, and removes copies that have
   /// none. Ends all transits. Releases spilled bytes that nobody needs any more.
   void list_copies() noexcept;
@@ -440,6 +438,21 @@ class UnifiedCore final : public LaunchMemory {
   /// Waits only for a spill file, or if a copy route does. Fails with sync_failed, and with
   /// access_conflict if a copy would overwrite bytes that an open lease reads.
   [[nodiscard]] Result<void> try_fetch(const Fetch& fetch) noexcept;
+  /// The copies of one try_fetch().
+  struct FetchPlan {
+    TransferReason reason = TransferReason::prefetch;
+    std::vector<CopyRun> runs = {};
+    std::vector<ByteRange> untracked = {};  // of untracked writers; copied at every fetch
+    std::size_t gap_bytes = 0;              // up-to-date bytes in coalesced gaps
+    std::vector<Transfer> moves = {};       // one for each source
+  };
+  /// The steps of try_fetch(). The first two throw std::bad_alloc.
+  [[nodiscard]] Result<void> try_plan_fetch(const Fetch& fetch, FetchPlan& plan);
+  [[nodiscard]] Result<void> try_queue_fetch(const Fetch& fetch, FetchPlan& plan);
+  [[nodiscard]] Result<void> try_record_fetch(const Fetch& fetch, const FetchPlan& plan) noexcept;
+  /// Counts copies that were queued before another one failed. Their bytes do move, but no place is
+  /// listed as up to date because of them. The caller also holds mutex_.
+  void log_queued(std::span<const Transfer> moves) noexcept;
   /// For an untracked writer on a device: records that its stream may have written up to now. The
   /// caller also holds mutex_.
   [[nodiscard]] Result<void> try_note_export(const Slot& lease) noexcept;
@@ -447,17 +460,6 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] Result<void> try_issue(std::span<const CopyRun> runs, const StorageHandle& to,
                                        const StorageHandle& from, StreamRef stream,
                                        CallSite site) noexcept;
-  /// A stream for copies that the buffer makes on its own. If nothing has to be waited for, this is
-  /// the device's copy stream; else it is a new stream, because copies of other buffers on the copy
-  /// stream would have to wait too. Streams of the program are not used, because the program may
-  /// destroy them.
-  struct Runner {
-    Stream own = {};
-    StreamRef stream = {};
-  };
-  [[nodiscard]] static Result<Runner> try_runner(const Device& device, Storage& storage,
-                                                 Access access,
-                                                 Storage* written = nullptr) noexcept;
   /// Begins a use of the memory of a place. The stream waits on the device for earlier uses.
   [[nodiscard]] Result<void> try_begin_use(unsigned place, StreamRef stream, Access access,
                                            ByteRange range, UseRecord::Ticket& ticket,
@@ -542,7 +544,7 @@ class UnifiedCore final : public LaunchMemory {
   CopySet copies_;
   Shape shape_;
   PlaceSet kept_ = {};  // places whose copies are excluded from eviction
-  UnifiedStatistics statistics_;
+  TransferLog log_;
 
   std::mutex transfer_mutex_;
   PlaceSet transits_ = {};  // announced transits (begin_transit); guarded by transfer_mutex_
@@ -550,17 +552,11 @@ class UnifiedCore final : public LaunchMemory {
   std::atomic<std::uint64_t> moving_thread_ = 0;
   const std::uint64_t number_;
   const UnifiedOptions options_;
+  const CopyAllocator allocator_;  // refers to options_
   const DType dtype_;
   const std::size_t element_bytes_;
-  /// A range of the host copy that is in the spill file. While there are any, the host copy has no
-  /// memory. Changes under both locks.
-  struct Spilled {
-    ByteRange range = {};
-    SpillFile::Extent extent = {};
-  };
-  std::vector<Spilled> spilled_;
-  std::vector<Transfer> log_;
-  std::size_t log_next_ = 0;
+  /// While it is not empty, the host copy has no memory. Changes under both locks.
+  SpilledCopy spilled_;
 
   HostAccessChecks checks_;
 

@@ -12,7 +12,7 @@
 #include "core/thread_number.hpp"
 #include "device/device_state.hpp"
 
-#define TERN_SHORT_WAY __attribute__((no_stack_protector))
+#define TERN_FAST_PATH __attribute__((no_stack_protector))
 
 namespace tern {
 namespace {
@@ -88,7 +88,7 @@ void promise_next_mark(StreamRef stream) noexcept {
   return {this, opened.address, range.end - range.begin, opened.slot, RawLease::no_discard};
 }
 
-TERN_SHORT_WAY RawLease RawUnified::open_host(Access access, LeaseWait wait,
+TERN_FAST_PATH RawLease RawUnified::open_host(Access access, LeaseWait wait,
                                               const CallSite& site) const {
   if (core_ != nullptr) [[likely]] {
     const ByteRange all = range();
@@ -99,7 +99,7 @@ TERN_SHORT_WAY RawLease RawUnified::open_host(Access access, LeaseWait wait,
   return open_host_fully(access, wait, site);
 }
 
-TERN_SHORT_WAY RawLease RawUnified::open_device(Access access, StreamRef stream, LeaseWait wait,
+TERN_FAST_PATH RawLease RawUnified::open_device(Access access, StreamRef stream, LeaseWait wait,
                                                 const CallSite& site) const {
   if (core_ != nullptr) [[likely]] {
     const ByteRange all = range();
@@ -138,7 +138,7 @@ TERN_SHORT_WAY RawLease RawUnified::open_device(Access access, StreamRef stream,
   return true;
 }
 
-TERN_SHORT_WAY void RawLease::end() noexcept {
+TERN_FAST_PATH void RawLease::end() noexcept {
   UnifiedCore* const core = std::exchange(core_, nullptr);
   if (kept_exceptions_ == no_discard && core->close_fast(slot_)) [[likely]]
     return;

@@ -39,13 +39,13 @@ Result<void> UnifiedCore::try_claim(std::span<LaunchPart> parts, StreamRef strea
 
 Result<LaunchMemory::Missing> UnifiedCore::try_missing(StreamRef stream, CallSite site) noexcept {
   const Device device = stream.device();
-  if (is_shared(device)) return Missing{};
+  if (allocator_.shares_host_copy(device)) return Missing{};
   {
     const std::lock_guard lock(mutex_);
     const unsigned place = copies_.find(device.id());
     if (place != PlaceSet::max_places && copies_.has_copy(place)) return Missing{};
   }
-  Result<ResourceHandle> resource = try_device_resource(device);
+  Result<ResourceHandle> resource = allocator_.try_device_resource(device);
   if (!resource) return Failure(resource.failure()).at(site);
   const std::size_t bytes =
       (*resource)->good_size({.bytes = this->bytes(), .stream = stream, .tag = options_.tag});
@@ -55,7 +55,7 @@ Result<LaunchMemory::Missing> UnifiedCore::try_missing(StreamRef stream, CallSit
 Result<void> UnifiedCore::try_make_room(std::size_t bytes, StreamRef stream, CallSite site) noexcept
     try {
   const Device device = stream.device();
-  const Result<ResourceHandle> resource = try_device_resource(device);
+  const Result<ResourceHandle> resource = allocator_.try_device_resource(device);
   if (!resource) return Failure(resource.failure()).at(site);
   const std::shared_ptr<Residents> where = Residents::of(device.place());
   EvictionRequest room(*where, {.bytes = bytes,

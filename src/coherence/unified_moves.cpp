@@ -1,7 +1,6 @@
-// The part of UnifiedCore that allocates the memory of copies and moves bytes between them.
+// The part of UnifiedCore that adds places and copies, and queues the copies of bytes.
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <new>
 #include <utility>
@@ -10,21 +9,14 @@
 #include "buffer/copy_route.hpp"
 #include "buffer/stream_order.hpp"
 #include "buffer/transfer_counts.hpp"
-#include "coherence/guarded_heap.hpp"
-#include "coherence/host_heap.hpp"
-#include "coherence/totals.hpp"
+#include "coherence/copy_stream.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 #include "launch/last_mark.hpp"
 #include "tern/buffer/copy.hpp"
-#include "tern/memory/default_resource.hpp"
 
 namespace tern {
 namespace {
-
-bool shares_host_memory(const Device& device) noexcept {
-  return device.info().is_host || device.can(Capability::host_access);
-}
 
 /// Returns whether the same copy may succeed later, without a change to the program.
 bool may_pass(ErrorCode cause) noexcept {
@@ -33,30 +25,7 @@ bool may_pass(ErrorCode cause) noexcept {
          cause == ErrorCode::file || cause == ErrorCode::timeout;
 }
 
-/// Returns the first resource in the options that provides this kind of memory, or null.
-ResourceHandle find_resource(const UnifiedOptions& options, DeviceId device,
-                             MemoryKind kind) noexcept {
-  for (const ResourceHandle& resource : options.resources) {
-    if (!resource) continue;
-    MemoryKind given = resource->traits().kind;
-    const Device& from = resource->device();
-    // Memory of the host device is host memory.
-    if (kind == MemoryKind::host && from.info().is_host && given == MemoryKind::device) {
-      given = MemoryKind::host;
-    }
-    if (given != kind || (kind == MemoryKind::device && from.id() != device)) continue;
-    return resource;
-  }
-  return {};
-}
-
 }  // namespace
-
-bool UnifiedCore::is_device_lost(const Device& device) noexcept {
-  const Result<StreamRef> stream = device.try_copy_stream();
-  const Result<bool> is_idle = stream ? stream->try_is_idle() : Result<bool>(stream.failure());
-  return !is_idle && is_idle.failure().code() == ErrorCode::device_lost;
-}
 
 Failure UnifiedCore::sync_failed(unsigned from, unsigned to, ByteRange range, const Failure& cause,
                                  CallSite site) const noexcept {
@@ -105,12 +74,6 @@ Failure UnifiedCore::copy_failed(const char* sentence, unsigned from, unsigned t
 
 // --- Places and memories
 
-bool UnifiedCore::is_shared(const Device& device) const noexcept {
-  // The host device always shares it. Another device does if the host copy is memory of that
-  // device.
-  return device.info().is_host || (shares_host_memory(device) && device == options_.device);
-}
-
 Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noexcept {
   if (const unsigned found = copies_.find(device.id()); found != PlaceSet::max_places) return found;
   const unsigned place = static_cast<unsigned>(copies_.count());
@@ -132,7 +95,7 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
         .with("device", device.spec())
         .with("tag", options_.tag.name());
   }
-  const bool is_shared = this->is_shared(device);
+  const bool is_shared = allocator_.shares_host_copy(device);
   std::unique_ptr<Resident> resident;
   try {
     if (!is_shared) {
@@ -148,75 +111,6 @@ Result<unsigned> UnifiedCore::try_place(const Device& device, CallSite site) noe
     return no_host_memory("a place of a unified buffer", site);
   }
   return place;
-}
-
-Result<StorageHandle> UnifiedCore::try_make_host(std::size_t bytes, ResourceHandle& asked,
-                                                 CallSite site) noexcept {
-  StorageOptions options{.contents = Contents::unspecified,
-                         .tag = options_.tag,
-                         .checked = false,
-                         .site = options_.site};
-  const Device& device = options_.device;
-  const bool is_host = device.info().is_host;
-  if (!is_host && shares_host_memory(device)) {
-    options.resource = find_resource(options_, device.id(), MemoryKind::device);
-    return Storage::try_make(device, bytes, options);
-  }
-  const bool wants_pinned =
-      options_.pinned == Pinned::required ||
-      (options_.pinned == Pinned::prefer && !options_.guard && bytes >= min_pinned_bytes);
-  if (wants_pinned && (!is_host || find_resource(options_, {}, MemoryKind::pinned))) {
-    options.resource = find_resource(options_, {}, MemoryKind::pinned);
-    options.kind = MemoryKind::pinned;
-    const Device& owner = options.resource ? options.resource->device() : device;
-    Result<StorageHandle> pinned = Storage::try_make(owner, bytes, options);
-    Result<void> there = pinned ? (*pinned)->try_ensure({}, site) : Result<void>(pinned.failure());
-    if (there) return pinned;
-    if (pinned) asked = (*pinned)->resource();
-    if (options_.pinned == Pinned::required) return Failure(there.failure()).at(site);
-    options.resource = {};
-    options.kind = MemoryKind::device;
-  }
-  if (ResourceHandle resource = find_resource(options_, {}, MemoryKind::host)) {
-    options.resource = std::move(resource);
-    return Storage::try_make(options.resource->device(), bytes, options);
-  }
-  if (is_host) {
-    options.resource = find_resource(options_, device.id(), MemoryKind::device);
-    return Storage::try_make(device, bytes, options);
-  }
-  std::unique_ptr<StorageOrigin> heap;
-  if (options_.guard && bytes != 0) {
-    heap.reset(new (std::nothrow) GuardedHeap(bytes, options_.tag));
-  } else {
-    heap.reset(new (std::nothrow) HostHeap(bytes));
-  }
-  if (!heap) return no_host_memory("a copy on the host", site);
-  return Storage::try_make(device, bytes, StorageKind::host, std::move(heap), options);
-}
-
-Result<ResourceHandle> UnifiedCore::try_device_resource(const Device& device) const noexcept {
-  if (ResourceHandle found = find_resource(options_, device.id(), MemoryKind::device)) return found;
-  return try_default_resource(device);
-}
-
-Result<StorageHandle> UnifiedCore::try_make_at_once(unsigned place, std::size_t bytes,
-                                                    StreamRef stream, ResourceHandle& asked,
-                                                    CallSite site) noexcept {
-  Result<StorageHandle> made = [&]() -> Result<StorageHandle> {
-    if (copies_[place].memory == host) return try_make_host(bytes, asked, site);
-    const Device& device = copies_[place].device;
-    return Storage::try_make(device, bytes,
-                             {.resource = find_resource(options_, device.id(), MemoryKind::device),
-                              .contents = Contents::unspecified,
-                              .tag = options_.tag,
-                              .checked = false,
-                              .site = options_.site});
-  }();
-  if (!made) return Failure(made.failure()).at(site);
-  asked = (*made)->resource();
-  if (Result<void> there = (*made)->try_ensure(stream, site); !there) return there.failure();
-  return made;
 }
 
 Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite site,
@@ -270,30 +164,10 @@ CopyCosts UnifiedCore::costs_at(unsigned place, std::span<const ByteRange> wante
       if (asked.has(source)) continue;
       asked = asked.with(source);
       is_new = true;
-      if (is_device_lost(copies_[source].device)) costs.of_source[source] = CopyCosts::last_resort;
+      if (is_lost(copies_[source].device)) costs.of_source[source] = CopyCosts::last_resort;
     }
     if (!is_new) return costs;
   }
-}
-
-Result<UnifiedCore::Runner> UnifiedCore::try_runner(const Device& device, Storage& storage,
-                                                    Access access, Storage* written) noexcept {
-  Result<bool> is_ready = storage.uses().try_is_ready(access);
-  if (is_ready && *is_ready && written != nullptr) {
-    is_ready = written->uses().try_is_ready(Access::discard);
-  }
-  Runner runner;
-  if (is_ready && *is_ready) {
-    const Result<StreamRef> stream = device.try_copy_stream();
-    if (!stream) return stream.failure();
-    runner.stream = *stream;
-    return runner;
-  }
-  Result<Stream> stream = Stream::try_make(device, {.name = "unified"});
-  if (!stream) return stream.failure();
-  runner.own = *std::move(stream);
-  runner.stream = runner.own;
-  return runner;
 }
 
 Result<void> UnifiedCore::try_issue(std::span<const CopyRun> runs, const StorageHandle& to,
@@ -345,141 +219,6 @@ Result<void> UnifiedCore::try_note_export(const Slot& lease) noexcept {
   return memory.storage->uses().try_note(lease.stream, last_mark(lease.stream), Access::discard);
 }
 
-Result<void> UnifiedCore::try_fetch(const Fetch& fetch) noexcept try {
-  const auto& [range, place, stream, wanted_for, own, site, parts] = fetch;
-  const std::span<const ByteRange> wanted = parts.empty() ? std::span(&range, 1) : parts;
-  TransferReason reason = wanted_for;
-  std::vector<CopyRun> runs;
-  std::vector<ByteRange> untracked;
-  std::size_t gaps = 0;
-  bool is_in_file = false;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const ByteRange& one : wanted) is_in_file |= needs_spilled(one, PlaceSet::of(place));
-  }
-  if (is_in_file) {
-    if (Result<void> back = try_unspill(site); !back) return back;
-  }
-  {
-    std::vector<ByteRange> leased;
-    CopyCosts costs = costs_at(place, wanted);
-    const std::lock_guard lock(mutex_);
-    for (const Slot& lease : leases_.all()) {
-      if (leases_.number_of(lease) == own || !lease.overlaps(range)) continue;
-      leased.push_back(lease.range);
-      if (Result<void> noted = try_note_export(lease); !noted) return noted;
-      if (!lease.has_untracked_writer || lease.place == place) continue;
-      // Nobody knows what an untracked writer has changed, so its range is copied again, whatever
-      // the directory says.
-      untracked.push_back(
-          {std::max(lease.range.begin, range.begin), std::min(lease.range.end, range.end)});
-      reason = TransferReason::sticky;
-      if (!copies_.make_room()) return no_host_memory("a directory", site);
-      copies_.directory().remove(untracked.back().begin, untracked.back().end, place);
-    }
-    costs.leased = leased;
-    for (const ByteRange& one : wanted) {
-      gaps += copies_.directory().plan(one.begin, one.end, place, costs, runs);
-    }
-    if (runs.empty()) return {};
-    // Never overwrites bytes that a lease reads, not even with equal bytes.
-    for (const Slot& lease : leases_.all()) {
-      if (!lease.is_unlisted || leases_.number_of(lease) == own) continue;
-      if (copies_[lease.place].memory != copies_[place].memory) continue;
-      for (const CopyRun& run : runs) {
-        const ByteRange written{run.begin, run.end};
-        if (copies_[run.source].memory == copies_[place].memory || !lease.overlaps(written))
-          continue;
-        return refused(lease, {.range = written, .site = site});
-      }
-    }
-    if (!copies_.make_room(runs.size() + 1)) return no_host_memory("a directory", site);
-    if (copies_[place].memory == host) copies_.in_flight().reserve(runs.size());
-  }
-  // Queues the copies of one source after the other; usually there is only one. The directory
-  // changes only after all of them are queued.
-  std::ranges::stable_sort(runs, {}, &CopyRun::source);
-  std::vector<Transfer> moves;
-  // Counts copies that were queued before another one failed. Their bytes do move, but no place is
-  // listed as up to date because of them. The caller holds mutex_.
-  const auto count_queued = [&](std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) {
-      if (!moves[i].is_elided) log(moves[i]);
-    }
-  };
-  for (std::size_t first = 0; first < runs.size();) {
-    const unsigned source = runs[first].source;
-    std::size_t behind = first;
-    Transfer moved{.from = copies_[source].place,
-                   .to = copies_[place].place,
-                   .begin = runs[first].begin,
-                   .reason = reason,
-                   .is_elided = copies_[source].memory == copies_[place].memory,
-                   .site = site};
-    for (; behind < runs.size() && runs[behind].source == source; ++behind) {
-      moved.bytes += runs[behind].end - runs[behind].begin;
-      moved.end = runs[behind].end;
-    }
-    const std::span<const CopyRun> some(runs.data() + first, behind - first);
-    moved.runs = some.size();
-    moves.push_back(moved);
-    first = behind;
-    if (moved.is_elided) continue;
-    const StorageHandle& to = copies_.memory_of(place).storage;
-    const StorageHandle& from = copies_.memory_of(source).storage;
-    if (is_checked_ && copies_[source].memory == host) {
-      for (const CopyRun& run : some) {
-        if (Result<void> sound = check_sealed({run.begin, run.end}, site); !sound) {
-          const std::lock_guard lock(mutex_);
-          count_queued(moves.size() - 1);
-          return sound;
-        }
-      }
-    }
-    Result<Runner> runner = Runner{{}, stream};
-    if (copies_[place].memory == host) {
-      // Only streams of the source device reach both sides.
-      runner = try_runner(copies_[source].device, *from, Access::read, to.get());
-    } else if (!stream.id()) {
-      runner = try_runner(copies_[place].device, *from, Access::read, to.get());
-    }
-    Result<void> queued =
-        runner ? try_issue(some, to, from, runner->stream, site) : Result<void>(runner.failure());
-    const std::lock_guard lock(mutex_);
-    copies_.memory_of(place).note_stream_use(Access::discard);
-    copies_.memory_of(source).note_stream_use(Access::read);
-    if (!queued) {
-      count_queued(moves.size() - 1);
-      return sync_failed(source, place, {moved.begin, moved.end}, queued.failure(), site);
-    }
-  }
-  const std::lock_guard lock(mutex_);
-  // Other calls may have used up the reserved room. Nothing has changed yet.
-  if (!copies_.make_room(runs.size() + untracked.size())) {
-    count_queued(moves.size());
-    return no_host_memory("a directory", site);
-  }
-  for (const CopyRun& run : runs) {
-    copies_.directory().apply(Access::read, run.begin, run.end, place);
-    if (copies_[place].memory != host) continue;
-    const std::uint64_t stream_uses = copies_.memory_of(host).stream_uses;
-    if (copies_[run.source].memory != host) {
-      copies_.in_flight().add({{run.begin, run.end}, run.source, stream_uses});
-    } else if (place == host) {
-      copies_.in_flight().add_shared_use(stream_uses);
-    }
-  }
-  copies_.in_flight().limit();
-  // Bytes of an untracked writer do not count as up to date, so that the next read copies them
-  // again.
-  for (const ByteRange& one : untracked) copies_.directory().remove(one.begin, one.end, place);
-  statistics_.merged_gap_bytes += gaps;
-  for (const Transfer& moved : moves) log(moved);
-  return {};
-} catch (const std::bad_alloc&) {
-  return no_host_memory("the plan of a copy", fetch.site);
-}
-
 Result<void> UnifiedCore::try_begin_use(unsigned place, StreamRef stream, Access access,
                                         ByteRange range, UseRecord::Ticket& ticket,
                                         CallSite site) noexcept {
@@ -496,26 +235,6 @@ Result<void> UnifiedCore::try_begin_use(unsigned place, StreamRef stream, Access
   }
   ticket = *begun;
   return {};
-}
-
-void UnifiedCore::log(const Transfer& transfer) noexcept {
-  statistics_.add(transfer);
-  {
-    UnifiedTotals& totals = UnifiedTotals::instance();
-    const std::lock_guard lock(totals.mutex);
-    totals.statistics.add(transfer);
-  }
-  try {
-    if (log_.size() < logged_transfers) {
-      log_.reserve(logged_transfers);
-      log_.push_back(transfer);
-    } else {
-      log_[log_next_] = transfer;
-    }
-    log_next_ = (log_next_ + 1) % logged_transfers;
-  } catch (const std::bad_alloc&) {
-    // The transfer is counted, but does not appear in the log.
-  }
 }
 
 // --- Checked mode
@@ -544,8 +263,9 @@ Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, 
       std::fill_n(address, bytes, std::byte{poison});
       continue;
     }
-    Result<Runner> runner = Runner{{}, stream};
-    if (!stream.id()) runner = try_runner(copies_[place].device, storage, Access::discard);
+    Result<CopyStream> runner = CopyStream{{}, stream};
+    if (!stream.id())
+      runner = CopyStream::try_choose(copies_[place].device, storage, Access::discard);
     if (!runner) return runner.failure();
     const StreamRef on = runner->stream;
     // A use of its own, recorded before the transfer lock is released, so that nobody finds the

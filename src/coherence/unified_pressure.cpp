@@ -158,7 +158,7 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
   const std::vector<ByteRange> alone =
       ranges_where(all, [&](PlaceSet valid) { return !valid.empty() && (valid & own) == valid; });
   if (Result<void> there = try_ensure(host, {}, site); !there) return there;
-  const std::uint64_t before = statistics_.of(TransferReason::evict).bytes;
+  const std::uint64_t before = log_.statistics().of(TransferReason::evict).bytes;
   if (Result<void> saved = try_fetch({.range = all,
                                       .place = host,
                                       .reason = TransferReason::evict,
@@ -172,7 +172,8 @@ Result<void> UnifiedCore::try_write_back(unsigned number, CallSite site) noexcep
   note_sole_copy(alone, number);
   PressureTotals& totals = PressureTotals::instance();
   const std::lock_guard lock(totals.mutex);
-  totals.statistics.written_back_bytes += statistics_.of(TransferReason::evict).bytes - before;
+  totals.statistics.written_back_bytes +=
+      log_.statistics().of(TransferReason::evict).bytes - before;
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("the directory of a unified buffer", site);
@@ -221,8 +222,8 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
       memory.parts = {};
       gone = std::exchange(memory.storage, {});
     }
-    statistics_.evicted.copies += 1;
-    statistics_.evicted.bytes += before.bytes;
+    log_.statistics().evicted.copies += 1;
+    log_.statistics().evicted.bytes += before.bytes;
   } catch (const std::bad_alloc&) {
     return failed(no_host_memory("the directory of a unified buffer", site));
   }
@@ -244,7 +245,10 @@ Result<StorageHandle> UnifiedCore::try_make_memory(unsigned place, std::size_t b
   const unsigned number = copies_[place].memory;
   const auto try_once = [&] {
     const bool is_first = begin_transit(number);
-    Result<StorageHandle> made = try_make_at_once(place, bytes, stream, asked, site);
+    Result<StorageHandle> made =
+        number == host
+            ? allocator_.try_host_copy(bytes, stream, asked, site)
+            : allocator_.try_device_copy(copies_[place].device, bytes, stream, asked, site);
     if (!made && is_first) end_transit(number);
     return made;
   };

@@ -12,16 +12,10 @@
 #include "coherence/totals.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
-#include "tern/coherence/spill_file.hpp"
 
 namespace tern {
 
-std::byte* UnifiedCore::host_bytes(Storage& storage) noexcept {
-  return static_cast<std::byte*>(storage.try_memory()->host_address);
-}
-
 Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept try {
-  SpillFile& file = *options_.spill;
   const StorageHandle storage = copies_.memory(host).storage;
   const ByteRange all{0, bytes()};
   const PlaceSet own = copies_.memory(host).parts;  // the host, and devices that share its memory
@@ -31,38 +25,14 @@ Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept
     // The copy stays, so that the next access reports the failure.
     return Failure(ready.failure()).at(site);
   }
-  std::vector<Spilled> written;
-  written.reserve(alone.size());
-  const auto undo = [&] {
-    for (const Spilled& one : written) file.release(one.extent);
-  };
-  Transfer moved{.from = Place::host(),
-                 .to = Place::file(),
-                 .begin = alone.front().begin,
-                 .end = alone.back().end,
-                 .runs = alone.size(),
-                 .reason = TransferReason::spill,
-                 .site = site};
-  for (const ByteRange& one : alone) {
-    const std::span<const std::byte> part(host_bytes(*storage) + one.begin, one.end - one.begin);
-    Result<void> may;
-    if (storage->device().info().wants_notes) {
-      may = storage->device().try_note_host_access(part.data(), part.size(), Access::read, site);
-    }
-    const Result<SpillFile::Extent> extent =
-        may ? file.try_write(part, site) : Result<SpillFile::Extent>(may.failure());
-    if (!extent) {
-      undo();
-      return extent.failure();
-    }
-    written.push_back({one, *extent});
-    moved.bytes += part.size();
-  }
+  Result<SpilledCopy> written = SpilledCopy::try_write(*options_.spill, *storage, alone, site);
+  if (!written) return written.failure();
+  const Transfer moved =
+      written->transfer(TransferReason::spill, Place::host(), Place::file(), site);
   begin_transit(host);
   {
     const std::lock_guard lock(mutex_);
     if (!copies_.make_room(alone.size())) {
-      undo();
       return no_host_memory("the directory of a unified buffer", site);
     }
     for (PlaceSet rest = own; !rest.empty(); rest = rest.without(rest.first())) {
@@ -72,11 +42,11 @@ Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept
       copies_.directory().apply(Access::discard, one.begin, one.end, host);
     }
     copies_.memory(host).parts = PlaceSet::of(host);
-    spilled_ = std::move(written);
+    spilled_ = *std::move(written);
     gone = std::exchange(copies_.memory(host).storage, {});
     // The host has waited for all uses, so everything that was in flight has arrived.
     copies_.in_flight().note_all_arrived();
-    log(moved);
+    log_.add(moved);
   }
   PressureTotals& totals = PressureTotals::instance();
   const std::lock_guard lock(totals.mutex);
@@ -109,51 +79,23 @@ Result<void> UnifiedCore::try_unspill(CallSite site) noexcept {
     forget_spilled();
     return {};
   }
-  SpillFile& file = *options_.spill;
   Result<StorageHandle> made = try_make_memory(host, bytes_, {}, site);
   if (!made) return made.failure();
   Storage& storage = **made;
   if (Result<void> ready = storage.uses().try_wait(Access::discard); !ready) {
     return Failure(ready.failure()).at(site);
   }
-  Transfer moved{.from = Place::file(),
-                 .to = Place::host(),
-                 .begin = spilled_.front().range.begin,
-                 .end = spilled_.back().range.end,
-                 .runs = spilled_.size(),
-                 .reason = TransferReason::unspill,
-                 .site = site};
-  for (const Spilled& one : spilled_) {
-    std::byte* const to = host_bytes(storage) + one.range.begin;
-    Result<void> read;
-    if (storage.device().info().wants_notes) {
-      read = storage.device().try_note_host_access(to, one.extent.bytes, Access::discard, site);
-    }
-    if (read) read = file.try_read(one.extent, to, site);
-    if (!read) {
-      const Failure& cause = read.failure();
-      return Failure(cause.code(),
-                     "bytes {begin} to {end} of buffer '{tag}' could not be read from the spill "
-                     "file in '{path}': its {what} failed. The buffer is unchanged.",
-                     site)
-          .with("begin", one.range.begin)
-          .with("end", one.range.end)
-          .with("error", cause.number("error").value_or(0))
-          .with("tag", options_.tag.name())
-          .with("what", cause.string("what").value_or(name(cause.code())))
-          .with("path", file.directory());
-    }
-    moved.bytes += one.extent.bytes;
-  }
+  if (Result<void> read = spilled_.try_read(storage, options_.tag, site); !read) return read;
+  const Transfer moved =
+      spilled_.transfer(TransferReason::unspill, Place::file(), Place::host(), site);
   {
     const std::lock_guard lock(mutex_);
     Memory& memory = copies_.memory(host);
     memory.set(*std::move(made));
     memory.is_read_clear = memory.is_write_clear = true;
     memory.touch();
-    for (const Spilled& one : spilled_) file.release(one.extent);
-    spilled_.clear();
-    log(moved);
+    spilled_.release();
+    log_.add(moved);
   }
   PressureTotals& totals = PressureTotals::instance();
   const std::lock_guard lock(totals.mutex);
@@ -173,8 +115,7 @@ Result<void> UnifiedCore::try_let_others_end(CallSite site) noexcept {
 void UnifiedCore::forget_spilled() noexcept {
   const std::lock_guard lock(mutex_);
   if (spilled_.empty()) return;
-  for (const Spilled& one : spilled_) options_.spill->release(one.extent);
-  spilled_.clear();
+  spilled_.release();
   copies_.memory(host).parts = {};
 }
 

@@ -454,7 +454,7 @@ TEST_F(Unified, SaysWhatWasLostWithADevice) {
     EXPECT_EQ(failure.number("end"), 120u) << failure.text();
     EXPECT_EQ(failure.string("a"), doomed.spec()) << failure.text();
     EXPECT_NE(failure.text().find("Drop::discard"), std::string::npos) << failure.text();
-    EXPECT_EQ(failure.text().find("try again"), std::string::npos) << failure.text();
+    EXPECT_EQ(failure.text().find("Try again"), std::string::npos) << failure.text();
   }
   EXPECT_EQ(buffer.slice(30, 70).read_host()[0], 31);
   buffer.drop_device(Drop::discard);

@@ -1,0 +1,40 @@
+#include "coherence/transfer_log.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+
+#include "coherence/totals.hpp"
+
+namespace tern {
+
+void TransferLog::add(const Transfer& transfer) noexcept {
+  statistics_.add(transfer);
+  {
+    UnifiedTotals& totals = UnifiedTotals::instance();
+    const std::lock_guard lock(totals.mutex);
+    totals.statistics.add(transfer);
+  }
+  try {
+    if (entries_.size() < max_entries) {
+      entries_.reserve(max_entries);
+      entries_.push_back(transfer);
+    } else {
+      entries_[next_] = transfer;
+    }
+    next_ = (next_ + 1) % max_entries;
+  } catch (const std::bad_alloc&) {
+    // The transfer is counted, but not remembered.
+  }
+}
+
+std::vector<Transfer> TransferLog::last() const {
+  std::vector<Transfer> all(entries_);
+  // In a full list, the oldest entry is the one that is replaced next.
+  if (all.size() == max_entries) {
+    std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(next_), all.end());
+  }
+  return all;
+}
+
+}  // namespace tern
