@@ -483,7 +483,7 @@ TEST_F(ArrowIn, NamesThePathOfTheFieldAndWhatIsThere) {
   const Failure refused = try_import_arrow(host, &stranger.array, &stranger.schema).failure();
   EXPECT_EQ(refused.string("field"), "array.children[1].n_buffers");
   EXPECT_EQ(refused.number("value"), 7u);
-  EXPECT_NE(refused.text().find("array.children[1].n_buffers 7"), std::string::npos);
+  EXPECT_NE(refused.text().find("array.children[1].n_buffers: 7"), std::string::npos);
 }
 
 TEST_F(ArrowIn, WhatWasReleasedIsNotReleasedAgain) {

@@ -102,9 +102,9 @@ TEST_F(PressureResourceTest, ListsTheFirstAndTheLastError) {
   const Result<Block> refused = take();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().code(), ErrorCode::out_of_budget);
-  EXPECT_NE(refused.failure().string("first_error")->find("by fault rule 1"), std::string::npos)
+  EXPECT_NE(refused.failure().string("first_error")->find("fault rule 1 rejected"), std::string::npos)
       << refused.failure().text();
-  EXPECT_NE(refused.failure().string("last_error")->find("by fault rule 2"), std::string::npos)
+  EXPECT_NE(refused.failure().string("last_error")->find("fault rule 2 rejected"), std::string::npos)
       << refused.failure().text();
 }
 

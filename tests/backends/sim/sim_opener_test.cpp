@@ -24,7 +24,7 @@ TEST(SimOpener, ListsEveryOptionItTakes) {
     const std::string spec = "sim?" + option.substr(0, option.find('=')) + "=no/such/value";
     const Result<Device> refused = try_open_device(spec);
     ASSERT_FALSE(refused) << spec;
-    EXPECT_EQ(refused.failure().text().find("as keys"), std::string::npos) << spec;
+    EXPECT_EQ(refused.failure().text().find("the keys seed"), std::string::npos) << spec;
   }
 }
 

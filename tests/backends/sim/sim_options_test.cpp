@@ -234,7 +234,7 @@ TEST(SimOptions, OfALongSpecAreRefusedWithTheReasonToo) {
   const auto refused = try_read_options(parse_device_spec(spec));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().code(), ErrorCode::invalid_device);
-  EXPECT_NE(refused.failure().text().find("does not take reuse="), std::string::npos)
+  EXPECT_NE(refused.failure().text().find("does not accept reuse="), std::string::npos)
       << refused.failure().text();
 }
 
