@@ -32,7 +32,9 @@ class AnyFunction<R(Arguments...)> {
            std::is_copy_constructible_v<std::decay_t<F>> &&
            std::is_invocable_r_v<R, std::decay_t<F>&, Arguments...>) AnyFunction(F&& function) {
     using T = std::decay_t<F>;
-    if constexpr (requires { function == nullptr; }) {
+    // A reference to a function is never null.
+    if constexpr (!std::is_function_v<std::remove_reference_t<F>> &&
+                  requires { function == nullptr; }) {
       if (function == nullptr) return;
     }
     if constexpr (is_small<T>) {
