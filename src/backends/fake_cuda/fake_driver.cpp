@@ -212,9 +212,9 @@ std::uint64_t FakeDriver::hold(cuda::CUstream stream) {
   return state_->world->hold(found->native.value - 1);
 }
 
-void FakeDriver::let_go(std::uint64_t hold) {
+void FakeDriver::resume(std::uint64_t hold) {
   const Entry entry = state_->world->enter("a knob").value();
-  state_->world->let_go(hold);
+  state_->world->resume(hold);
 }
 
 void FakeDriver::reset(std::size_t ordinal) {

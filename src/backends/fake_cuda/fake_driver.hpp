@@ -134,9 +134,9 @@ class FakeDriver {
   void begin_capture(cuda::CUstream stream, cuda::CUstreamCaptureMode mode);
   void end_capture(cuda::CUstream stream);
 
-  /// Holds the stream here, as sim::hold does; let_go() with the number lets it run.
+  /// Holds the stream here, as sim::hold does; resume() with the number lets it run.
   [[nodiscard]] std::uint64_t hold(cuda::CUstream stream);
-  void let_go(std::uint64_t hold);
+  void resume(std::uint64_t hold);
 
   /// Somebody resets the device: its streams, events, modules and memory are gone, and its context
   /// is another one from now on.

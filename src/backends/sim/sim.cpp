@@ -151,7 +151,7 @@ std::uint64_t hold(StreamRef stream) {
 void resume(const Device& device, std::uint64_t hold) {
   World& world = require_world(device);
   const Entry entry = world.enter("a knob").value();
-  world.let_go(hold);
+  world.resume(hold);
 }
 
 void run_to_hold(const Device& device, std::uint64_t hold) {

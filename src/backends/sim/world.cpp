@@ -983,7 +983,7 @@ std::uint64_t World::hold(std::size_t index) {
   return last_hold_;
 }
 
-void World::let_go(std::uint64_t hold) {
+void World::resume(std::uint64_t hold) {
   holds_.erase(hold);
   resumed_.notify_all();
   run_until_host();

@@ -180,7 +180,7 @@ class World {
   void host_knows(std::uint64_t step) noexcept { known_steps_ = std::max(known_steps_, step); }
   [[nodiscard]] TERN_EXPORT Result<void> wait_for_all(std::uint32_t device);
   [[nodiscard]] TERN_EXPORT std::uint64_t hold(std::size_t stream);
-  TERN_EXPORT void let_go(std::uint64_t hold);
+  TERN_EXPORT void resume(std::uint64_t hold);
   void run_to_hold(std::uint64_t hold);
   /// Runs streams until the stream has passed the position. The executor may do this wherever a
   /// driver may wait; the checker never counts it.

@@ -101,7 +101,7 @@ void copy_every_pair(std::size_t bytes, Copy copy) {
           if (to.is_host()) {
             EXPECT_EQ(to.read(), before) << "the copy did not wait for its turn";
           }
-          bench.fake.let_go(*hold);
+          bench.fake.resume(*hold);
         }
         EXPECT_EQ(why(bench.device().synchronize(stream)), "");
         EXPECT_TRUE(to.read() == expected);
@@ -180,7 +180,7 @@ TEST(CudaCopies, GiveBackWhatStagingHasTakenWhicheverContextIsCurrent) {
   EXPECT_EQ(why(bench.device().copy({stream}, memory, source.data(), source.size())), "");
   const std::uint64_t hold = bench.fake.hold(CudaBench::raw(stream));
   EXPECT_EQ(why(bench.device().copy({stream}, memory, source.data(), source.size())), "");
-  bench.fake.let_go(hold);
+  bench.fake.resume(hold);
   bench.synchronize();
   EXPECT_GT(bench.fake.calls("cuMemHostAlloc"), 1u);
   EXPECT_EQ(why(bench.device().release(memory, {})), "");
@@ -223,7 +223,7 @@ TEST(CudaCopies, NameTheCallThatFailed) {
   const auto by_host = [&] {
     const std::uint64_t hold = bench.fake.hold(CudaBench::raw(stream));
     Result<void> result = device.copy({stream}, host.data(), more.data(), 1000);
-    bench.fake.let_go(hold);
+    bench.fake.resume(hold);
     return result;
   };
   failing("cuLaunchHostFunc", by_host);
@@ -247,7 +247,7 @@ TEST(CudaCopies, NameTheCallThatFailed) {
     const test::HeapExhausted exhausted;
     refused = device.copy({stream}, host.data(), more.data(), 1000);
   }
-  bench.fake.let_go(hold);
+  bench.fake.resume(hold);
   EXPECT_EQ(code(*refused), "out_of_memory");
 }
 

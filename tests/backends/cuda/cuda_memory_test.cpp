@@ -122,7 +122,7 @@ TEST(CudaMemory, TakesMemoryInStreamOrderFromAPoolOfItsOwn) {
   EXPECT_EQ(why(bench.device().release_async({stream}, blocks[0])), "");
   EXPECT_EQ(bench.device().pointer_info(blocks[0])->kind, MemoryKind::host);
   EXPECT_EQ(code(bench.device().release_async({stream}, blocks[0])), "use_after_free");
-  bench.fake.let_go(hold);
+  bench.fake.resume(hold);
   bench.synchronize();
   // By the device, too, when nothing uses it any more.
   EXPECT_EQ(why(bench.device().release(blocks[1], {})), "");

@@ -62,7 +62,7 @@ TEST(CudaStreams, AreNotDoneBeforeTheirWorkIs) {
   const std::uint64_t hold = bench.hold(stream);
   EXPECT_FALSE(bench.is_done(stream));
   EXPECT_FALSE(bench.is_done(stream));
-  bench.fake.let_go(hold);
+  bench.fake.resume(hold);
   EXPECT_EQ(why(bench.device().synchronize(stream)), "");
   EXPECT_TRUE(bench.is_done(stream));
   bench.fake.fail_call("cuStreamQuery", 1, CUDA_ERROR_INVALID_HANDLE);
@@ -83,7 +83,7 @@ TEST(CudaStreams, WaitForEventsOfOtherStreamsAndDevices) {
   EXPECT_FALSE(bench.device(1).query(other).value());
   // One that was never recorded stands for nothing.
   EXPECT_EQ(why(bench.device().wait({second}, {})), "");
-  bench.fake.let_go(hold);
+  bench.fake.resume(hold);
   EXPECT_EQ(why(bench.device().synchronize(event)), "");
   EXPECT_TRUE(bench.device().query(event).value());
   EXPECT_EQ(why(bench.device().synchronize(second)), "");
@@ -131,7 +131,7 @@ TEST(CudaStreams, NameTheCallThatFailed) {
   failing("cuStreamGetId", [&] { return device.borrow_stream(stream); });
   // In waiting for all of them every stream is still waited for.
   const std::uint64_t hold = bench.hold(stream);
-  bench.fake.let_go(hold);
+  bench.fake.resume(hold);
   failing("cuEventCreate", [&] { return device.synchronize(); });
   failing("cuEventRecord", [&] { return device.synchronize(); });
   failing("cuEventSynchronize", [&] { return device.synchronize(); });
@@ -202,7 +202,7 @@ TEST(CudaStreams, OfOthersEndByTheLoanOnly) {
   bench.device().destroy_stream(first.native);
   // The other loan still counts: its work is waited for.
   const std::uint64_t hold = bench.hold(second.native);
-  test::Thread([&] { bench.fake.let_go(hold); }).join();
+  test::Thread([&] { bench.fake.resume(hold); }).join();
   bench.synchronize();
   EXPECT_TRUE(bench.is_done(second.native));
   bench.device().destroy_stream(second.native);
@@ -271,7 +271,7 @@ TEST(CudaStreams, AreAllWaitedForAlsoThoseThatEnded) {
   bench.device().destroy_stream(stream);
   EXPECT_EQ(bench.fake.live().streams, 0u);
   EXPECT_EQ(bench.fake.live().events, 1u);
-  test::Thread other([&] { bench.fake.let_go(hold); });
+  test::Thread other([&] { bench.fake.resume(hold); });
   bench.synchronize();
   other.join();
   EXPECT_EQ(bench.fake.live().events, 0u);
@@ -281,7 +281,7 @@ TEST(CudaStreams, AreAllWaitedForAlsoThoseThatEnded) {
     const NativeStream one = bench.stream();
     hold = bench.hold(one);
     bench.device().destroy_stream(one);
-    bench.fake.let_go(hold);
+    bench.fake.resume(hold);
     bench.fake.device(0).synchronize();
   }
   EXPECT_LT(bench.fake.live().events, 30u);
@@ -342,7 +342,7 @@ TEST(CudaStreams, ThatEndedAreWaitedForByEverybodyWhoWaitsForAll) {
   test::Thread second(wait);
   both_wait(4);
   EXPECT_EQ(returned, 0);
-  bench.fake.let_go(hold);
+  bench.fake.resume(hold);
   first.join();
   second.join();
   EXPECT_EQ(returned, 2);
@@ -381,7 +381,7 @@ TEST(CudaStreams, ThatCanLeaveNothingBehindAreWaitedFor) {
     const NativeStream stream = bench.stream();
     const std::uint64_t hold = bench.hold(stream);
     bench.fake.fail_call(failing, 1, CUDA_ERROR_OUT_OF_MEMORY);
-    test::Thread other([&] { bench.fake.let_go(hold); });
+    test::Thread other([&] { bench.fake.resume(hold); });
     bench.device().destroy_stream(stream);
     other.join();
     EXPECT_GE(bench.fake.calls("cuStreamSynchronize"), 1u);
@@ -432,7 +432,7 @@ TEST(CudaStreams, NeedNoHeapToEndAndSayIfTheyWantSomeElsewhere) {
   for (std::size_t left = 0; left < 30; ++left) {
     const NativeStream stream = bench.stream();
     const std::uint64_t hold = bench.hold(stream);
-    test::Thread other([&] { bench.fake.let_go(hold); });
+    test::Thread other([&] { bench.fake.resume(hold); });
     {
       const test::HeapExhausted exhausted(left);
       device.destroy_stream(stream);
@@ -560,7 +560,7 @@ TEST(CudaStreams, SayThatACaptureOfABlockingStreamIsInTheWay) {
   const NativeStream stream = bench.stream();
   const std::uint64_t hold = bench.hold(stream);
   bench.capture(captured);
-  bench.fake.let_go(hold);
+  bench.fake.resume(hold);
   bench.fake.clear_failures();
   // The legacy stream would become a part of it, so it cannot be waited for; all others are.
   const Result<void> refused = bench.device().synchronize();

@@ -31,7 +31,7 @@ TEST(CudaFakeCuda, LetsTheKnobsOfSimulatedDevicesHoldStreams) {
   bool is_called = false;
   stream.call([](void* context) { *static_cast<bool*>(context) = true; }, &is_called);
   EXPECT_FALSE(stream.is_idle());
-  sim::let_go(device, hold);
+  sim::resume(device, hold);
   stream.synchronize();
   EXPECT_TRUE(is_called);
 }

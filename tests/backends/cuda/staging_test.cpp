@@ -173,7 +173,7 @@ TEST(CudaStaging, QueuesBehindAHeldStreamWithoutWaitingForIt) {
   bench.synchronize(other);
   EXPECT_EQ(bench.cu.cuStreamQuery(bench.user), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(destination, untouched);
-  bench.driver.let_go(hold);
+  bench.driver.resume(hold);
   bench.synchronize(bench.user);
   EXPECT_EQ(destination, source);
 }
@@ -195,7 +195,7 @@ TEST(CudaStaging, ReadsWhatTheStreamsEarlierWorkHasWritten) {
     bench.fill(3, bench.user);
     ASSERT_TRUE(bench.out(Way::queued, second, bench.user).is_staged());
     bench.fill(4, bench.user);
-    bench.driver.let_go(hold);
+    bench.driver.resume(hold);
     bench.synchronize(bench.user);
     EXPECT_EQ(first, std::vector<std::byte>(copy_bytes, std::byte{2}));
     EXPECT_EQ(second, std::vector<std::byte>(copy_bytes, std::byte{3}));
@@ -237,7 +237,7 @@ TEST(CudaStaging, HoldsUpNobodyElseWhileAStreamIsHeld) {
   ASSERT_TRUE(bench.out(Way::queued, queued, third).is_staged());
   bench.synchronize(third);
   EXPECT_EQ(queued, source);
-  bench.driver.let_go(hold);
+  bench.driver.resume(hold);
   bench.synchronize(bench.user);
   EXPECT_EQ(held, source);
 }
@@ -258,7 +258,7 @@ TEST(CudaStaging, QueuesForMoreHeldStreamsThanItHasSlots) {
     ASSERT_TRUE(bench.out(Way::queued, destinations[i], users[i]).is_staged());
   }
   EXPECT_LE(bench.staging->statistics().ring_bytes, small_options().ring_bytes);
-  for (std::size_t i = 0; i < streams; ++i) bench.driver.let_go(holds[streams - 1 - i]);
+  for (std::size_t i = 0; i < streams; ++i) bench.driver.resume(holds[streams - 1 - i]);
   for (std::size_t i = 0; i < streams; ++i) {
     bench.synchronize(users[i]);
     EXPECT_EQ(destinations[i], source);
@@ -431,7 +431,7 @@ TEST(CudaStaging, KeepsWhatAHeldStreamStillNeedsWhenItTrims) {
   const std::size_t held = bench.staging->statistics().ring_bytes;
   EXPECT_EQ(bench.staging->trim(), 0u);
   EXPECT_EQ(bench.staging->statistics().ring_bytes, held);
-  bench.driver.let_go(hold);
+  bench.driver.resume(hold);
   EXPECT_EQ(bench.contents(bench.device, copy_bytes, bench.user), source);
   EXPECT_EQ(bench.staging->trim(), held);
 }
@@ -461,7 +461,7 @@ TEST(CudaStaging, CallsNothingAtItsEndOnceItIsAbandoned) {
   bench.staging.reset();
   EXPECT_EQ(bench.driver.total_calls(), before);
   // What the driver still had to do finds everything in its place.
-  bench.driver.let_go(hold);
+  bench.driver.resume(hold);
   EXPECT_EQ(bench.contents(bench.device, copy_bytes, bench.user), source);
 }
 
@@ -560,7 +560,7 @@ struct Trial {
       EXPECT_TRUE(result.is_staged());
     }
     if (hold) {
-      bench.driver.let_go(*hold);
+      bench.driver.resume(*hold);
       const std::vector<std::byte> untouched(copy_bytes, std::byte{0x77});
       bench.synchronize(bench.user);
       if (!result.is_staged()) {
@@ -641,7 +641,7 @@ TEST(CudaStaging, EndsOnADeviceThatIsLost) {
   ASSERT_TRUE(bench.in(Way::queued, source, bench.user).is_staged());
   sim::set_faults(bench.driver.device(0), "fill#1=lost");
   EXPECT_NE(bench.cu.cuMemsetD8Async(bench.device, 1, 1, bench.user), CUDA_SUCCESS);
-  bench.driver.let_go(hold);
+  bench.driver.resume(hold);
   const StagedCopy copy = StagedCopy::to_device(bench.device, source.data(), copy_bytes);
   EXPECT_NE(bench.staging->copy_now(copy, bench.user).kind, Kind::staged);
   EXPECT_NE(bench.staging->enqueue(copy, bench.user).kind, Kind::staged);

@@ -102,7 +102,7 @@ TEST(FakeCudaCopies, CopiesBatches) {
   ASSERT_EQ(batch(2, 2, stream, &failed), CUDA_SUCCESS);
   // The source was read during the call, so it may change before the stream gets there.
   source.fill(1);
-  bench.driver.let_go(hold);
+  bench.driver.resume(hold);
   std::array<unsigned char, 128> result = {};
   ASSERT_EQ(bench.cu.cuMemcpyAsync(number(result.data()), memory, 128, stream), CUDA_SUCCESS);
   ASSERT_EQ(bench.cu.cuStreamSynchronize(stream), CUDA_SUCCESS);

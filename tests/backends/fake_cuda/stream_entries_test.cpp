@@ -34,7 +34,7 @@ TEST(FakeCudaStreams, GivesADestroyedEventsHandleToTheNextOneWithoutItsRecord) {
   const CUevent second = bench.event();
   EXPECT_EQ(first, second);
   EXPECT_EQ(bench.cu.cuEventQuery(second), CUDA_SUCCESS);
-  bench.driver.let_go(hold);
+  bench.driver.resume(hold);
 }
 
 TEST(FakeCudaStreams, RefusesHandlesThatAreNone) {
@@ -121,7 +121,7 @@ TEST(FakeCudaStreams, SaysNotReadyUntilTheStreamIsDone) {
   ASSERT_EQ(bench.cu.cuEventRecord(end, stream), CUDA_SUCCESS);
   EXPECT_EQ(bench.cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(bench.cu.cuEventElapsedTime(&milliseconds, start, end), CUDA_ERROR_NOT_READY);
-  bench.driver.let_go(hold);
+  bench.driver.resume(hold);
   ASSERT_EQ(bench.cu.cuEventSynchronize(end), CUDA_SUCCESS);
   EXPECT_EQ(bench.cu.cuStreamQuery(stream), CUDA_SUCCESS);
   EXPECT_EQ(bench.cu.cuEventElapsedTime(&milliseconds, start, end), CUDA_SUCCESS);
