@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
-#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -85,6 +84,39 @@ class LeaseTable {
       return range.begin < other.end && other.begin < range.end;
     }
     void set_place(unsigned number) noexcept { place = static_cast<std::uint8_t>(number); }
+  };
+  /// A range that skips the slots that are not open. (clang 14 cannot compile std::views::filter.)
+  template <class S>
+  class OpenSlots {
+   public:
+    class Iterator {
+     public:
+      Iterator(S* at, S* end) noexcept : at_(at), end_(end) { skip(); }
+      [[nodiscard]] S& operator*() const noexcept { return *at_; }
+      Iterator& operator++() noexcept {
+        ++at_;
+        skip();
+        return *this;
+      }
+      [[nodiscard]] bool operator==(const Iterator& other) const noexcept {
+        return at_ == other.at_;
+      }
+
+     private:
+      void skip() noexcept {
+        while (at_ != end_ && !at_->is_open) ++at_;
+      }
+      S* at_;
+      S* end_;
+    };
+
+    OpenSlots(S* begin, S* end) noexcept : begin_(begin), end_(end) {}
+    [[nodiscard]] Iterator begin() const noexcept { return {begin_, end_}; }
+    [[nodiscard]] Iterator end() const noexcept { return {end_, end_}; }
+
+   private:
+    S* begin_;
+    S* end_;
   };
   /// The access that a new slot is opened for.
   struct Request {
@@ -161,8 +193,12 @@ class LeaseTable {
     return static_cast<std::uint32_t>(&slot - slots_.data());
   }
   /// The open slots, as a range.
-  [[nodiscard]] auto all() noexcept { return slots_ | std::views::filter(&Slot::is_open); }
-  [[nodiscard]] auto all() const noexcept { return slots_ | std::views::filter(&Slot::is_open); }
+  [[nodiscard]] OpenSlots<Slot> all() noexcept {
+    return {slots_.data(), slots_.data() + slots_.size()};
+  }
+  [[nodiscard]] OpenSlots<const Slot> all() const noexcept {
+    return {slots_.data(), slots_.data() + slots_.size()};
+  }
   /// Returns an open slot other than `own` that satisfies `fits`, or null.
   template <class Fits>
   [[nodiscard]] const Slot* find_other(std::uint32_t own, Fits fits) const noexcept {

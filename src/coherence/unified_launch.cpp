@@ -145,11 +145,12 @@ void UnifiedCore::finish(std::span<const LaunchPart> parts, StreamRef stream, bo
         copies_.directory().apply(part.access, part.begin, part.end, place);
     }
     // Another launch may use the copy by now.
-    const bool is_used = std::ranges::any_of(leases_.all(), [&](const Slot& lease) {
+    bool is_used = false;
+    for (const Slot& lease : leases_.all()) {
       const std::uint32_t number = leases_.number_of(lease);
-      return lease.place == place &&
-             std::ranges::find(parts, number, &LaunchPart::claim) == parts.end();
-    });
+      is_used |= lease.place == place &&
+                 std::ranges::find(parts, number, &LaunchPart::claim) == parts.end();
+    }
     if (!is_submitted && was_new && place != PlaceSet::max_places && copies_.has_copy(place) &&
         !is_used && !copies_.directory().valid_somewhere(0, bytes()).has(place)) {
       begin_transit(copies_[place].memory);
