@@ -36,7 +36,9 @@ TEST(AnyFunction, ConvertsFromAndToStdFunction) {
 TEST(AnyFunction, CopiesAndDestroysWhatItHolds) {
   const auto shared = std::make_shared<int>(7);
   {
-    AnyFunction<int()> one = [shared, padding = std::array<int, 8>()] { return *shared; };
+    AnyFunction<int()> one = [shared, padding = std::array<int, 8>()] {
+      return *shared + padding[0];
+    };
     EXPECT_EQ(shared.use_count(), 2);
     AnyFunction<int()> two = one;
     EXPECT_EQ(shared.use_count(), 3);

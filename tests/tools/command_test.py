@@ -283,7 +283,7 @@ class CheckFiles(unittest.TestCase):
 
     def test_help_says_how_to_make_one_and_what_the_exit_codes_are(self):
         text = tern("check", "--help").stdout
-        for word in ("TERN_SIM_TRACE=run.trace", "Ends with 0", "--trusted", "--json"):
+        for word in ("TERN_SIM_TRACE=run.trace", "Exit status: 0", "--trusted", "--json"):
             self.assertIn(word, text)
 
     def test_takes_traces_or_the_self_test(self):
