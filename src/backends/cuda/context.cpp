@@ -7,6 +7,8 @@
 
 namespace tern::cuda {
 
+Context::~Context() { spans_lost(this); }
+
 Result<std::unique_ptr<Context>> Context::try_open(const Driver& driver, int ordinal,
                                                    std::string spec) {
   const DriverTable& cu = driver.table;

@@ -34,6 +34,10 @@ class Context {
   /// Retains the primary context of the device.
   [[nodiscard]] static Result<std::unique_ptr<Context>> try_open(const Driver& driver, int ordinal,
                                                                  std::string spec);
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+  /// Ends the records of queued operations that the driver never completed, for a memory tool.
+  ~Context();
 
   [[nodiscard]] const DriverTable& cu() const noexcept { return driver_.table; }
   [[nodiscard]] const Driver& driver() const noexcept { return driver_; }

@@ -290,7 +290,8 @@ class CudaBackend final : public Backend {
     if (!queued) {
       spans_ended(number);
     } else if (number != 0) {
-      // If this fails, the function counts as queued for ever, and less memory is poisoned.
+      // If this fails, the function counts as queued until the device is closed, and less memory is
+      // poisoned.
       static_cast<void>(call(end_spans, as_context(number)));
     }
     return queued;
