@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "support/few_addresses.hpp"
@@ -75,6 +76,27 @@ TEST_F(PoolHandles, TheSecondPassOfAProgramMakesNoCalls) {
     calls = pool.pool_statistics().page_calls;
   }
   EXPECT_EQ(pool.pool_statistics().pages_moved, 0u);
+}
+
+TEST_F(PoolHandles, BeyondTheGoalGrowthIsExact) {
+  const Device device = open();
+  PoolResource pool(device, {.auto_trim = false});
+  std::vector<Block> blocks = take(pool, 24 * mib, 200), kept;
+  const std::size_t goal = 4800 * mib + 4800 * mib / 16;  // 1/16 above the peak
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (i % 2 == 0) {
+      pool.deallocate(blocks[i], {});
+    } else {
+      kept.push_back(blocks[i]);
+    }
+  }
+  for (int i = 0; i < 12; ++i) {
+    const std::size_t before = pool.pool_statistics().held_bytes;
+    kept.push_back(pool.allocate({.bytes = 26 * mib}));  // larger than the free ranges
+    EXPECT_LE(pool.pool_statistics().held_bytes, std::max(before, goal) + 26 * mib) << i;
+  }
+  EXPECT_GT(pool.pool_statistics().held_bytes, goal) << "the goal was never reached";
+  give(pool, kept);
 }
 
 TEST_F(PoolHandles, AreMovedIfTheDriverHasNoMore) {

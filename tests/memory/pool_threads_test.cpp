@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <barrier>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -227,21 +226,28 @@ void race_to_free(PoolResource& pool, StreamRef home, std::array<StreamRef, 2> b
   Block block;
   std::atomic<int> freed = 0;
   std::atomic<int> wrong = 0;
-  std::barrier together(2);
+  std::atomic<int> arrivals = 0;
+  // Both threads spin, so that they go on at the same time. A thread that sleeps wakes too late.
+  const auto meet = [&arrivals](int meetings) {
+    ++arrivals;
+    for (int spins = 1; arrivals < 2 * meetings; ++spins) {
+      if (spins % 256 == 0) std::this_thread::yield();  // the other one may need this processor
+    }
+  };
   const auto race = [&](std::size_t self) {
     for (int round = 0; round < rounds; ++round) {
       if (self == 0) {
         block = pool.allocate({.bytes = 1000, .stream = home});
         freed = 0;
       }
-      together.arrive_and_wait();
+      meet(2 * round + 1);
       const Result<void> outcome = pool.try_deallocate(block, by[self]);
       if (outcome) {
         ++freed;
       } else if (outcome.failure().code() != ErrorCode::use_after_free) {
         ++wrong;
       }
-      together.arrive_and_wait();
+      meet(2 * round + 2);
       if (self == 0 && freed != 1) ++wrong;
     }
   };

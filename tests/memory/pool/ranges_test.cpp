@@ -199,6 +199,16 @@ TEST_F(RangesOfHandles, CountsWholeHandlesOnly) {
   EXPECT_EQ(ranges.free_pages(), 13u);
 }
 
+TEST_F(RangesOfHandles, CountsNoHandleThatIsInUseAtItsEnd) {
+  // Only the first three pages of the handle with eight are free.
+  ranges.put_available(ranges.add(10 * page, 8 * page, nullptr));
+  EXPECT_EQ(ranges.free_pages(), 5u);
+  Descriptor* taken = ranges.take_handles(8);
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->size, 5 * page);
+  ranges.put_available(*taken);
+}
+
 TEST_F(RangesOfHandles, TakesNoMoreHandlesThanAreNeeded) {
   ranges.put_available(ranges.add(10 * page, 13 * page, nullptr));
   Descriptor* taken = ranges.take_handles(3);
