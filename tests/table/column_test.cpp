@@ -12,6 +12,7 @@
 #include "table/bitmap.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/buffer/transfer_audit.hpp"
+#include "tern/launch/kernel.hpp"
 #include "tern/table/table.hpp"
 
 namespace tern {
@@ -66,6 +67,21 @@ TEST_P(ColumnOn, KnowsExactlyWhatIsMissing) {
   EXPECT_EQ(part.values().to_vector<std::int32_t>(), (std::vector<std::int32_t>{1, 2, 3}));
   const std::array<std::uint8_t, 4> few = {1, 1, 1, 1};
   EXPECT_THROW(static_cast<void>(numbers(5, {.valid = few})), SizeMismatch);
+}
+
+TEST_P(ColumnOn, AKernelWritesTheValidityBitmap) {
+  const Result<Kernel> clear = Kernel::try_from_function(
+      device, "clear", [](View<std::byte> bits) { bits[0] &= std::byte{0b00011}; });
+  if (!clear) GTEST_SKIP() << clear.failure().text();
+  const std::array<std::uint8_t, 5> valid = {1, 0, 1, 1, 0};
+  Column column = numbers(5, {.valid = valid});
+  clear->launch(stream, elements(1), inout(column.validity()));
+  EXPECT_EQ(column.null_count(), std::nullopt);
+  EXPECT_EQ(column.try_count_nulls(5).value(), 4u);
+  EXPECT_EQ(column.to_valid(), (std::vector<bool>{true, false, false, false, false}));
+  Column whole = numbers(5);
+  EXPECT_FALSE(whole.validity());
+  EXPECT_EQ(whole.null_count(), 0u);
 }
 
 TEST_P(ColumnOn, KeepsTruthValuesAsBits) {

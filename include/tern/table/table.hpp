@@ -181,7 +181,15 @@ class TERN_EXPORT Column {
   /// Returns exactly the values of this column, for kernels. For booleans, strings and binaries,
   /// returns the whole buffer.
   [[nodiscard]] Buffer values() const;
+  /// Returns the validity bitmap; an empty Buffer if no value is missing.
   [[nodiscard]] const Buffer& validity() const noexcept { return parts_.validity; }
+  /// Returns the validity bitmap to write it, for example as inout(column.validity()) of a launch.
+  /// This column forgets its null count, which is counted again when it is needed. Copies of the
+  /// column that were made before keep the old count.
+  [[nodiscard]] Buffer& validity() noexcept {
+    if (parts_.validity) parts_.null_count = {};
+    return parts_.validity;
+  }
   /// Returns the offsets of this column, one more than values; an empty Buffer if the type has
   /// none.
   [[nodiscard]] Buffer offsets() const;
