@@ -1,4 +1,4 @@
-// A limit on how long files may be, while it lasts; as `ulimit -f`, in bytes.
+// Limits the size of files while it lives, like `ulimit -f`, in bytes.
 
 #pragma once
 
